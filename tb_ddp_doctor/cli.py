@@ -1,0 +1,215 @@
+"""`ddp-doctor`: the doctor without TensorBoard."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+import msgspec
+from rich.console import Console
+from rich.padding import Padding
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from tb_ddp_doctor import __version__, engine
+from tb_ddp_doctor.discover import DiscoverError, Run, discover
+from tb_ddp_doctor.findings import OWNERS, SCHEMA_VERSION, Diagnosis, Evidence, Finding, Severity
+
+_STYLES = {"critical": "bold red", "major": "red", "minor": "yellow", "info": "dim", "healthy": "bold green"}
+#: Ranks in the budget table: beyond, only the slowest are shown.
+_SHOWN_RANKS = 32
+
+
+class Report(msgspec.Struct):
+    """What `--json` prints; see docs/json.md."""
+
+    schema_version: int
+    runs: list[Diagnosis]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit status: 0, 1 for `--fail-on`, 2 for input that cannot be diagnosed."""
+    options = _parser().parse_args(arguments)
+    errors = Console(stderr=True, highlight=False)
+    try:
+        settings = _settings(options.set)
+        runs = discover(options.logdir)
+        if not runs:
+            raise DiscoverError(f"{options.logdir} holds no profiler traces (*.pt.trace.json, *.pt.trace.json.gz).")
+        results = _diagnose_all(runs, settings, errors)
+    except (DiscoverError, ValueError) as error:
+        errors.print(Text(f"ddp-doctor: {printable(str(error))}"))
+        return 2
+    if not results:
+        return 2
+    diagnoses = [result.diagnosis for result in results]
+    if options.json:
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(Report(SCHEMA_VERSION, diagnoses))).decode() + "\n")
+    else:
+        console = Console(highlight=False)
+        for result in results:
+            _print_run(console, result)
+    return int(options.fail_on is not None and _worst(diagnoses) >= Severity[options.fail_on.upper()])
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="ddp-doctor", description="Says why distributed PyTorch training is slow, from its profiler traces."
+    )
+    parser.add_argument("--version", action="version", version=f"ddp-doctor {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    diagnose = commands.add_parser("diagnose", help="diagnose every run below a log directory")
+    diagnose.add_argument("logdir", help="the directory that torch.profiler wrote its traces to")
+    diagnose.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
+    diagnose.add_argument(
+        "--fail-on",
+        choices=[severity.label for severity in Severity],
+        metavar="SEVERITY",
+        help="exit with 1 if a finding is at least this severe: info, minor, major or critical",
+    )
+    diagnose.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="RULE.THRESHOLD=VALUE",
+        help="set a rule's threshold, for example straggler.min_excess=0.05; may be given more than once",
+    )
+    return parser
+
+
+def _settings(assignments: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Raises ValueError, with a sentence, for what is no RULE.THRESHOLD=NUMBER."""
+    settings: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    for assignment in assignments:
+        name, _, value = assignment.partition("=")
+        rule, _, threshold = name.rpartition(".")
+        try:
+            settings[rule][threshold] = float(value)
+        except ValueError:
+            raise ValueError(f"--set takes RULE.THRESHOLD=NUMBER, not {assignment!r}.") from None
+    return dict(settings)
+
+
+def _diagnose_all(runs: Sequence[Run], settings: engine.Settings, errors: Console) -> list[engine.Result]:
+    results = []
+    bar = Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("files"),
+        console=errors,
+        transient=True,
+    )
+    with bar if errors.is_terminal else nullcontext():
+        for run in runs:
+            task = bar.add_task(printable(run.name), total=len(run.files))
+            try:
+                results.append(
+                    engine.diagnose(
+                        run,
+                        progress=lambda done, _total, _file, task=task: bar.update(task, completed=done),  # type: ignore[misc]
+                        settings=settings,
+                    )
+                )
+            except engine.RunError as error:
+                errors.print(Text(f"ddp-doctor: {printable(run.name)}: {printable(str(error))}"))
+    return results
+
+
+def _worst(diagnoses: Sequence[Diagnosis]) -> Severity | float:
+    severities = [Severity[finding.severity.upper()] for diagnosis in diagnoses for finding in diagnosis.findings]
+    return max(severities, default=float("-inf"))
+
+
+def printable(text: str) -> str:
+    """Text from a trace or a file name, without what a terminal would obey."""
+    return "".join(letter if letter.isprintable() or letter == "\n" else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
+def _print_run(console: Console, result: engine.Result) -> None:
+    diagnosis = result.diagnosis
+    steps = f"step {diagnosis.steps[0]}" if len(diagnosis.steps) == 1 else f"{len(diagnosis.steps)} steps"
+    console.rule(Text(printable(diagnosis.name), "bold"), align="left", style="dim")
+    ranks = f"{len(diagnosis.ranks)} of {diagnosis.world_size} ranks"
+    console.print(Text(f"{ranks}, {steps}, {diagnosis.step_ms:.1f} ms a step", "dim"))
+    worst = diagnosis.findings[0].severity if diagnosis.verdict != "healthy" else "healthy"
+    console.print(Text(printable(diagnosis.headline), _STYLES[worst]))
+    console.print()
+    for finding in diagnosis.findings:
+        _print_finding(console, finding, result)
+    console.print(_budget_table(diagnosis))
+    _print_unseen(console, diagnosis)
+    console.print()
+
+
+def _print_finding(console: Console, finding: Finding, result: engine.Result) -> None:
+    share = finding.cost_ms / result.diagnosis.step_ms if result.diagnosis.step_ms else 0.0
+    cause = f" ({finding.cause.replace('_', ' ')})" if finding.cause else ""
+    line = Text.assemble(
+        (f"{finding.severity.capitalize():<9}", _STYLES[finding.severity]),
+        (f"{finding.rule}{cause}", "bold"),
+        f"  costs {finding.cost_ms:.1f} ms a step ({share:.0%}), confidence {finding.confidence}",
+    )
+    console.print(line)
+    advice, _, code = finding.fix.partition("\n\n")
+    body = Text()
+    if finding is not result.diagnosis.findings[0]:
+        body.append(f"{printable(finding.title)}\n")
+    body.append(f"{printable(finding.why)}\n")
+    for evidence in finding.evidence:
+        body.append(f"See {_where(evidence, result)}\n", "dim")
+    body.append(f"Fix: {printable(advice)}\n")
+    console.print(Padding(body, (0, 0, 0, 2)))
+    if code:
+        console.print(Padding(Text(printable(code), "cyan"), (0, 0, 1, 6)))
+
+
+def _where(evidence: Evidence, result: engine.Result) -> str:
+    job = result.job
+    rank = job.ranks.tolist().index(evidence.rank)
+    step = job.steps.tolist().index(evidence.step)
+    origin = int(job.budget.start_ns[rank, step])
+    start, end = (evidence.start_ns - origin) / 1e6, (evidence.end_ns - origin) / 1e6
+    return f"rank {evidence.rank}, step {evidence.step}, {start:.1f} to {end:.1f} ms of it: {printable(evidence.what)}"
+
+
+def _budget_table(diagnosis: Diagnosis) -> Table:
+    shown = {owner for budget in diagnosis.budget_ms.values() for owner, ms in budget.items() if ms >= 0.005}
+    owners = [owner for owner in OWNERS if owner in shown]
+    table = Table(title="Where each rank's step goes, ms", title_justify="left", title_style="bold", box=None)
+    for column in ("rank", *owners, "step"):
+        table.add_column(column, justify="right")
+    guilty = {rank for finding in diagnosis.findings for rank in finding.ranks if finding.rule == "straggler"}
+    by_own_time = sorted(
+        diagnosis.budget_ms.items(), key=lambda item: sum(item[1].values()) - item[1]["wait"], reverse=True
+    )
+    chosen = {rank for rank, _ in by_own_time[:_SHOWN_RANKS]}
+    for rank, budget in diagnosis.budget_ms.items():
+        if rank in chosen:
+            cells = (f"{budget[owner]:.2f}" for owner in owners)
+            style = "bold red" if int(rank) in guilty else None
+            table.add_row(rank, *cells, f"{sum(budget.values()):.2f}", style=style)
+    if len(diagnosis.budget_ms) > _SHOWN_RANKS:
+        table.caption = f"The {_SHOWN_RANKS} ranks with the longest own time, of {len(diagnosis.budget_ms)}."
+    return table
+
+
+def _print_unseen(console: Console, diagnosis: Diagnosis) -> None:
+    lines = [f"{printable(w.file)}: {printable(w.message)}" for w in diagnosis.warnings]
+    lines += [
+        f"{outcome.rule}: {printable(outcome.reason)}"
+        for outcome in diagnosis.outcomes
+        if outcome.status in ("not-applicable", "error")
+    ]
+    if lines:
+        console.print()
+        console.print(Text("What the doctor could not see", "bold"))
+        console.print(Text("\n".join(f"- {line}" for line in lines), "dim"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,250 @@
+"""One RankTrace to one RankDigest."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.digest import collectives, owners
+from tb_ddp_doctor.digest.launches import enclosing, launch_rows
+from tb_ddp_doctor.digest.model import Kernels, RankDigest, Steps, StepWork
+from tb_ddp_doctor.digest.steps import device_windows, host_steps, step_of
+from tb_ddp_doctor.findings import FileWarning
+from tb_ddp_doctor.trace import names
+from tb_ddp_doctor.trace.model import Category, Events, Ints, RankTrace
+
+#: Overruns are said from this share of the device's time on: kernels launched programmatically overlap by design.
+_SAID_OVERRUN = 0.01
+#: Columns of `StepWork` that a trace without a device fills.
+_OF_THE_HOST = ("owner_ns", "loader_ns", "host_events")
+_DEVICE_CATEGORIES = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
+
+
+def digest(trace: RankTrace) -> RankDigest:
+    """Reduce a trace to what the job needs of it. A trace without events gives a digest without steps."""
+    device = _device(trace.events)
+    return _digest_host(trace) if device < 0 else _digest_device(_clip_overruns(trace), device)
+
+
+def _device(events: Events) -> int:
+    """The device whose kernels run longest; -1 without kernels."""
+    kernels = np.flatnonzero(events.category == Category.KERNEL)
+    if not len(kernels):
+        return -1
+    devices, which = np.unique(events.device[kernels], return_inverse=True)
+    busy = np.bincount(which, weights=events.duration_ns[kernels])
+    # -1 stands for kernels that name no device; they still make it a trace of a device.
+    return max(int(devices[busy.argmax()]), 0)
+
+
+def _clip_overruns(trace: RankTrace) -> RankTrace:
+    """End a kernel where the next one of its stream starts: ROCm's durations can overrun it."""
+    events = trace.events
+    rows = np.flatnonzero(np.isin(events.category, _DEVICE_CATEGORIES) & (events.stream >= 0))
+    rows = rows[np.lexsort((events.start_ns[rows], events.stream[rows], events.device[rows]))]
+    if len(rows) < 2:
+        return trace
+    this, following = rows[:-1], rows[1:]
+    same = (events.stream[this] == events.stream[following]) & (events.device[this] == events.device[following])
+    gap = events.start_ns[following] - events.start_ns[this]
+    over = same & (gap > 0) & (events.duration_ns[this] > gap)
+    if not over.any():
+        return trace
+    duration = events.duration_ns.copy()
+    duration[this[over]] = gap[over]
+    excess = int((events.duration_ns - duration).sum())
+    warnings = trace.warnings
+    if excess > _SAID_OVERRUN * int(duration[rows].sum()):
+        message = (
+            f"{int(over.sum())} device events overran the next one of their stream, by {excess / 1e6:.1f} ms in all; "
+            "they were cut there."
+        )
+        warnings = (*warnings, FileWarning(trace.file, message))
+    return replace(trace, events=replace(events, duration_ns=duration), warnings=warnings)
+
+
+def _digest_device(trace: RankTrace, device: int) -> RankDigest:
+    events = trace.events
+    on_device = np.isin(events.category, _DEVICE_CATEGORIES) & ((events.device == device) | (events.device < 0))
+    rows = np.flatnonzero(on_device)
+    launch = launch_rows(events, rows)
+    end = events.start_ns[rows] + events.duration_ns[rows]
+
+    number, host_start, host_end = host_steps(trace)
+    has_steps = len(number) > 0
+    if not has_steps:
+        number, host_start, host_end = _whole_trace(events)
+    launch_time = np.where(launch >= 0, events.start_ns[launch], host_start[0] - 1)
+    step = np.where(launch_time < host_end[-1], step_of(launch_time, host_start), -1)
+    if not has_steps and not (step >= 0).any():
+        step = np.zeros(len(rows), np.int64)
+    steps, index = device_windows(number, host_start, host_end, end, step)
+    step = np.where(step >= 0, index[step], -1)
+
+    words = collectives.Vocabulary()
+    is_comm = owners.named(trace, names.is_communication_kernel)[rows] & (events.category[rows] == Category.KERNEL)
+    memory = np.array([names.host_memory(text) for text in trace.strings], np.int8)[events.name[rows]]
+    is_copy = events.category[rows] == Category.MEMCPY
+    pageable = is_copy & (memory == names.HostMemory.PAGEABLE)
+    pinned = is_copy & (memory == names.HostMemory.PINNED)
+    layers = owners.device_layers(trace, on_device, launch[pageable & (launch >= 0)])
+    owner_ns, pieces = owners.cut(layers, steps)
+    compute = (events.category[rows] == Category.KERNEL) & ~is_comm
+    backward = compute & _launched_by_backward(trace, launch)
+
+    size = len(steps)
+    copy_alone = layers.copy - layers.compute
+    work = StepWork(
+        owner_ns=owner_ns,
+        kernels=_count(step, compute, size),
+        kernel_ns=_sum(step, compute, events.duration_ns[rows], size),
+        backward_compute_ns=_sum(step, backward, events.duration_ns[rows], size),
+        loader_ns=layers.input.measure(steps.host_start_ns, steps.host_end_ns),
+        pageable_copies=_count(step, pageable, size),
+        pageable_bytes=_sum(step, pageable, np.maximum(events.bytes[rows], 0), size),
+        pageable_ns=_sum(step, pageable, events.duration_ns[rows], size),
+        pageable_exposed_ns=_sum(step, pageable, copy_alone.measure(events.start_ns[rows], end), size),
+        pageable_blocked_ns=_sum(step, pageable & (launch >= 0), events.duration_ns[launch], size),
+        pinned_bytes=_sum(step, pinned, np.maximum(events.bytes[rows], 0), size),
+        pinned_ns=_sum(step, pinned, events.duration_ns[rows], size),
+        host_events=_host_events(trace, steps),
+    )
+    found = collectives.device_collectives(trace, rows[is_comm], launch[is_comm], step[is_comm], words)
+    kernels = _kernels(trace, rows[compute & (step >= 0)], words)
+    return RankDigest(
+        file=trace.file,
+        header=trace.header,
+        strings=words.strings(),
+        has_device=True,
+        device=trace.header.devices.get(device, ""),
+        has_steps=has_steps,
+        pid=_pid(trace),
+        loader=_loader(trace),
+        steps=steps,
+        work=work,
+        pieces=pieces,
+        collectives=found,
+        kernels=kernels,
+        warnings=(*trace.warnings, *_joining_warnings(trace, device, launch)),
+    )
+
+
+def _digest_host(trace: RankTrace) -> RankDigest:
+    events = trace.events
+    number, start, end = host_steps(trace)
+    has_steps = len(number) > 0
+    if not has_steps and len(events):
+        number, start, end = _whole_trace(events)
+    keep = end > start
+    steps = Steps(number[keep], start[keep], end[keep], start[keep], end[keep])
+    layers = owners.host_layers(trace)
+    owner_ns, pieces = owners.cut(layers, steps)
+    rows = collectives.host_collective_rows(trace)
+    words = collectives.Vocabulary()
+    step = step_of(events.start_ns[rows], steps.start_ns)
+    found = collectives.host_collectives(trace, step, rows, words)
+    nothing = np.zeros(len(steps), np.int64)
+    return RankDigest(
+        file=trace.file,
+        header=trace.header,
+        strings=words.strings(),
+        has_device=False,
+        device="",
+        has_steps=has_steps,
+        pid=_pid(trace),
+        loader=_loader(trace),
+        steps=steps,
+        work=StepWork(
+            owner_ns=owner_ns,
+            **{name: nothing for name in StepWork.__slots__ if name not in _OF_THE_HOST},
+            loader_ns=layers.input.measure(steps.start_ns, steps.end_ns),
+            host_events=_host_events(trace, steps),
+        ),
+        pieces=pieces,
+        collectives=found,
+        kernels=_kernels(trace, np.empty(0, np.int64), words),
+        warnings=trace.warnings,
+    )
+
+
+def _whole_trace(events: Events) -> tuple[Ints, Ints, Ints]:
+    """A trace without ProfilerSteps is one step, number 0."""
+    end = events.start_ns + events.duration_ns
+    return np.zeros(1, np.int64), events.start_ns.min(keepdims=True), end.max(keepdims=True) + 1
+
+
+def _launched_by_backward(trace: RankTrace, launch: Ints) -> NDArray[np.bool_]:
+    events = trace.events
+    nodes = np.flatnonzero((events.category == Category.OP) & owners.named(trace, names.is_backward))
+    start = events.start_ns[nodes]
+    inside = np.zeros(len(launch), np.bool_)
+    known = launch >= 0
+    inside[known] = (
+        enclosing(
+            start,
+            start + events.duration_ns[nodes],
+            events.thread[nodes],
+            events.start_ns[launch[known]],
+            events.thread[launch[known]],
+        )
+        >= 0
+    )
+    return inside
+
+
+def _host_events(trace: RankTrace, steps: Steps) -> Ints:
+    host = np.isin(trace.events.category, (Category.OP, Category.ANNOTATION, Category.RUNTIME))
+    start = np.sort(trace.events.start_ns[host & owners.training_threads(trace)])
+    return np.searchsorted(start, steps.host_end_ns) - np.searchsorted(start, steps.host_start_ns)
+
+
+def _pid(trace: RankTrace) -> str:
+    training = np.unique(trace.events.thread[owners.training_threads(trace)])
+    return trace.threads[training[0]][0] if len(training) else ""
+
+
+def _loader(trace: RankTrace) -> str:
+    kinds = {kind for text in trace.strings if (kind := names.loader(text)) is not None}
+    return min(kinds).name.lower() if kinds else ""
+
+
+def _kernels(trace: RankTrace, rows: Ints, words: collectives.Vocabulary) -> Kernels:
+    events = trace.events
+    width = len(trace.strings) + 1
+    key = events.name[rows].astype(np.int64) * width + events.shape[rows] + 1
+    kinds, which = np.unique(key, return_inverse=True)
+    return Kernels(
+        name=np.array([words.index(trace.strings[i]) for i in kinds // width], np.int32),
+        shape=np.array([words.index(trace.strings[i - 1] if i else "") for i in kinds % width], np.int32),
+        count=np.bincount(which, minlength=len(kinds)).astype(np.int64),
+        total_ns=_sum(which, np.ones(len(which), np.bool_), events.duration_ns[rows], len(kinds)),
+    )
+
+
+def _sum(index: Ints, chosen: NDArray[np.bool_], values: Ints, size: int) -> Ints:
+    """Sum of the chosen values by index, shape (size,); rows with index -1 count nowhere."""
+    total = np.zeros(size, np.int64)
+    chosen = chosen & (index >= 0)
+    np.add.at(total, index[chosen], values[chosen])
+    return total
+
+
+def _count(index: Ints, chosen: NDArray[np.bool_], size: int) -> Ints:
+    return _sum(index, chosen, np.ones(len(index), np.int64), size)
+
+
+def _joining_warnings(trace: RankTrace, device: int, launch: Ints) -> list[FileWarning]:
+    warnings = []
+    kernels = trace.events.category == Category.KERNEL
+    others = np.unique(trace.events.device[kernels & (trace.events.device >= 0)])
+    if len(others) > 1:
+        warnings.append(
+            FileWarning(trace.file, f"Kernels run on {len(others)} devices; only device {device} is diagnosed.")
+        )
+    if not (launch >= 0).any():
+        warnings.append(
+            FileWarning(trace.file, "No kernel can be joined to its launch; steps on the device are not known.")
+        )
+    return warnings

@@ -1,0 +1,109 @@
+"""Arithmetic on sets of half-open time intervals [start, end), int64 ns, as sorted disjoint arrays.
+
+A set is empty, or its starts and ends alternate strictly: start[0] < end[0] < start[1] < ... Touching intervals are
+one interval. Everything is vectorised and pure; nothing is rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from tb_ddp_doctor.trace.model import Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Intervals:
+    """A set of instants: sorted, disjoint, non-empty half-open intervals."""
+
+    start: Ints
+    end: Ints
+
+    @classmethod
+    def union(cls, start: Ints, end: Ints) -> Intervals:
+        """The instants that any of [start[i], end[i]) holds; empty and inverted ones hold none."""
+        keep = end > start
+        order = np.argsort(start[keep], kind="stable")
+        start, end = start[keep][order], end[keep][order]
+        if not len(start):
+            return EMPTY
+        reach = np.maximum.accumulate(end)
+        opens = np.concatenate(([True], start[1:] > reach[:-1]))
+        closes = np.concatenate((opens[1:], [True]))
+        return cls(start[opens], reach[closes])
+
+    @classmethod
+    def span(cls, start: int, end: int) -> Intervals:
+        """One interval."""
+        return cls.union(np.array([start], np.int64), np.array([end], np.int64))
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @property
+    def total(self) -> int:
+        """Length of the set, ns."""
+        return int((self.end - self.start).sum())
+
+    @cached_property
+    def _before(self) -> Ints:
+        """Length of the set before each interval, and in all."""
+        return np.concatenate((np.zeros(1, np.int64), np.cumsum(self.end - self.start)))
+
+    def _length_until(self, instant: Ints) -> Ints:
+        index = np.searchsorted(self.start, instant, side="right")
+        inside = np.zeros(len(instant), np.int64)
+        some = index > 0
+        inside[some] = np.maximum(self.end[index[some] - 1] - instant[some], 0)
+        return self._before[index] - inside
+
+    def measure(self, start: Ints, end: Ints) -> Ints:
+        """How much of each query [start[i], end[i]) the set covers, ns."""
+        return self._length_until(np.maximum(start, end)) - self._length_until(start)
+
+    def covers(self, instant: Ints) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Whether each instant is in the set."""
+        index = np.searchsorted(self.start, instant, side="right") - 1
+        covered = index >= 0
+        covered[covered] = self.end[index[covered]] > instant[covered]
+        return covered
+
+    def __or__(self, other: Intervals) -> Intervals:
+        return Intervals.union(np.concatenate((self.start, other.start)), np.concatenate((self.end, other.end)))
+
+    def __and__(self, other: Intervals) -> Intervals:
+        return self._pieces(other, inside=True)
+
+    def __sub__(self, other: Intervals) -> Intervals:
+        return self._pieces(other, inside=False)
+
+    def _pieces(self, other: Intervals, *, inside: bool) -> Intervals:
+        edges = np.unique(np.concatenate((self.start, self.end, other.start, other.end)))
+        start, end = edges[:-1], edges[1:]
+        keep = self.covers(start) & (other.covers(start) == inside)
+        return Intervals.union(start[keep], end[keep])
+
+
+EMPTY = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def partition(layers: Sequence[Intervals], edges: Ints) -> tuple[Ints, Ints, Ints]:
+    """Cut the time from edges[0] to edges[-1] so that each piece has one owner: the first layer that holds it.
+
+    Pieces never cross an edge. Returns (start, end, layer), each of shape (pieces,), sorted and gapless;
+    `layer` is len(layers) where no layer holds.
+    """
+    if len(edges) < 2:
+        return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64)
+    low, high = edges[0], edges[-1]
+    cuts = [edges] + [side for layer in layers for side in (layer.start, layer.end)]
+    points = np.unique(np.clip(np.concatenate(cuts), low, high))
+    start, end = points[:-1], points[1:]
+    owner = np.full(len(start), len(layers), np.int64)
+    for index in reversed(range(len(layers))):
+        owner[layers[index].covers(start)] = index
+    changes = np.concatenate(([True], owner[1:] != owner[:-1])) | np.isin(start, edges)
+    return start[changes], end[np.concatenate((changes[1:], [True]))], owner[changes]

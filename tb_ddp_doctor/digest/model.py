@@ -1,0 +1,148 @@
+"""What is kept of one rank: small, and enough for every later stage. No raw events leave the per-rank stages.
+
+S = steps, C = collectives, P = pieces, K = kinds of kernel. Times are on the rank's own clock, int64 ns.
+Missing is -1, as in the trace's columns; text columns index `RankDigest.strings`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.findings import FileWarning
+from tb_ddp_doctor.trace.model import Header, Indices, Ints
+
+
+class RankOwner(IntEnum):
+    """Owners that one rank can tell alone, in order of precedence: only the job can split communication."""
+
+    COMPUTE = 0
+    COPY = 1
+    #: Communication runs and nothing beside it: wait or transfer.
+    COMMUNICATION = 2
+    INPUT = 3
+    SYNC = 4
+    ALLOC = 5
+    DISPATCH = 6
+    HOST = 7
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Steps:
+    """The steps whose window is whole, in order of time."""
+
+    #: N of ProfilerStep#N; 0 for a trace without steps.
+    number: Ints
+    #: Device window: from the end of the last device event of the step before to the end of this one's last.
+    start_ns: Ints
+    end_ns: Ints
+    #: Host window: from this ProfilerStep's start to the next one's.
+    host_start_ns: Ints
+    host_end_ns: Ints
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pieces:
+    """Stretches of a step with one owner: all communication that is exposed, and every longer stretch of the rest."""
+
+    #: Index of the step.
+    step: Indices
+    start_ns: Ints
+    end_ns: Ints
+    #: A `RankOwner`.
+    owner: Indices
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Collectives:
+    """Communication kernels (on CPUs: gloo's operations), by arrival."""
+
+    #: Index of the step that launched it; -1 if its launch is not recorded.
+    step: Indices
+    #: One spelling for each kind (`names.collective`), "" if unknown.
+    kind: Indices
+    #: Process group: its name, and its ranks as the file spells them.
+    group: Indices
+    group_ranks: Indices
+    group_size: Ints
+    dtype: Indices
+    #: Elements of the larger side of the message.
+    elements: Ints
+    bytes: Ints
+    sequence: Ints
+    #: When this rank's part starts and ends on the device.
+    arrival_ns: Ints
+    end_ns: Ints
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kernels:
+    """Compute kernels of whole steps, by name and grid."""
+
+    name: Indices
+    shape: Indices
+    count: Ints
+    total_ns: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepWork:
+    """What each step did, shape (S,) unless a comment says more."""
+
+    #: Shape (S, len(RankOwner)); each row sums to the step's window.
+    owner_ns: NDArray[np.int64]
+    #: Compute kernels launched, and their time.
+    kernels: Ints
+    kernel_ns: Ints
+    #: The part of it that the backward pass launched.
+    backward_compute_ns: Ints
+    #: Host time in the DataLoader's __next__, whatever the device does meanwhile.
+    loader_ns: Ints
+    #: Copies between host and device from or to pageable memory: number, bytes, device time, exposed device time,
+    #: and the host's time in the calls, which block.
+    pageable_copies: Ints
+    pageable_bytes: Ints
+    pageable_ns: Ints
+    pageable_exposed_ns: Ints
+    pageable_blocked_ns: Ints
+    #: Bytes of copies between host and device from pinned memory, and their device time.
+    pinned_bytes: Ints
+    pinned_ns: Ints
+    #: Host events of the training threads: each cost the profiler time to record.
+    host_events: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankDigest:
+    """One rank, digested."""
+
+    file: str
+    header: Header
+    strings: tuple[str, ...]
+    #: Whether the budget is a device's; False for traces of CPUs alone.
+    has_device: bool
+    device: str
+    #: Whether the trace has ProfilerSteps; False means that it is taken as one step.
+    has_steps: bool
+    #: Process that trains, "" where the trace does not say.
+    pid: str
+    #: How the DataLoader was seen to work: single_process, workers, or "" if it was not seen.
+    loader: str
+    steps: Steps
+    work: StepWork
+    pieces: Pieces
+    collectives: Collectives
+    kernels: Kernels
+    warnings: tuple[FileWarning, ...]

@@ -1,0 +1,54 @@
+"""Cuts a rank's time into steps: on the host by annotations, on the device by launches.
+
+The host runs ahead of the device, so a device event belongs to the step whose host window holds its launch, and a
+step's device window ends with the last event that it launched.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tb_ddp_doctor.digest.model import Steps
+from tb_ddp_doctor.trace import names
+from tb_ddp_doctor.trace.model import Category, Ints, RankTrace
+
+
+def host_steps(trace: RankTrace) -> tuple[Ints, Ints, Ints]:
+    """Numbers, starts and ends (ns) of the ProfilerSteps, by time; each ends where the next one starts.
+
+    Empty arrays for a trace without ProfilerSteps.
+    """
+    numbers = np.array([-1 if (n := names.step_number(text)) is None else n for text in trace.strings], np.int64)
+    events = trace.events
+    rows = np.flatnonzero((events.category == Category.ANNOTATION) & (numbers[events.name] >= 0))
+    rows = rows[np.argsort(events.start_ns[rows], kind="stable")]
+    start = events.start_ns[rows]
+    end = start + events.duration_ns[rows]
+    if len(rows):
+        end[:-1] = np.maximum(end[:-1], start[1:])
+    return numbers[events.name[rows]], start, end
+
+
+def step_of(instant: Ints, host_start_ns: Ints) -> Ints:
+    """Index of the step in whose host window each instant lies; -1 before the first."""
+    return np.searchsorted(host_start_ns, instant, side="right") - 1
+
+
+def device_windows(
+    number: Ints, host_start_ns: Ints, host_end_ns: Ints, end_ns: Ints, step: Ints
+) -> tuple[Steps, Ints]:
+    """Device windows of the steps, from the ends of device events and the step that launched each (-1: unknown).
+
+    Returns the steps whose window is not empty, and for each step given its index among them, or -1.
+    """
+    last = np.full(len(number), np.iinfo(np.int64).min, np.int64)
+    known = step >= 0
+    np.maximum.at(last, step[known], end_ns[known])
+    first_launched = end_ns[known].min(initial=np.iinfo(np.int64).max)
+    before = end_ns[~known & (end_ns <= first_launched)]
+    origin = max(before.max(initial=host_start_ns[0]), host_start_ns[0])
+    edges = np.maximum.accumulate(np.concatenate(([origin], last)))
+    keep = edges[1:] > edges[:-1]
+    steps = Steps(number[keep], edges[:-1][keep], edges[1:][keep], host_start_ns[keep], host_end_ns[keep])
+    index = np.where(keep, np.cumsum(keep) - 1, -1)
+    return steps, index

@@ -1,0 +1,262 @@
+"""From a run's files to its diagnosis: the executor, the progress, and the rules one by one.
+
+Nothing that a file holds, and no rule's exception, takes a run down: a bad file costs that file and a warning, a
+failing rule ends as an error outcome and hides no other rule's result.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import msgspec
+
+from tb_ddp_doctor.digest.build import digest
+from tb_ddp_doctor.digest.model import RankDigest
+from tb_ddp_doctor.discover import RankFile, Run
+from tb_ddp_doctor.findings import OWNERS, Clock, Diagnosis, FileWarning, Finding, RuleOutcome, Severity
+from tb_ddp_doctor.job.build import JobError, build
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.rules import CATALOGUE
+from tb_ddp_doctor.rules.base import Rule, configured
+from tb_ddp_doctor.rules.base import run as run_rule
+from tb_ddp_doctor.trace.model import TraceError
+from tb_ddp_doctor.trace.reader import read
+
+_log = logging.getLogger(__name__)
+
+#: Called with the number of files done, of files in all, and the file that was finished last.
+Progress = Callable[[int, int, str], None]
+#: By rule id, then by the threshold's name.
+Settings = Mapping[str, Mapping[str, float]]
+
+#: Below this many bytes on disk in all, starting processes takes longer than reading.
+_WORTH_PROCESSES = 8 << 20
+
+
+class RunError(Exception):
+    """A run that cannot be diagnosed. Its text is a sentence for users."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A diagnosis, and the job that it was made from."""
+
+    diagnosis: Diagnosis
+    job: Job
+
+
+def diagnose(
+    run: Run, *, progress: Progress | None = None, executor: Executor | None = None, settings: Settings | None = None
+) -> Result:
+    """Diagnose one run. Its files are read through `executor`, by default processes where that pays.
+
+    Raises RunError if no rank can be used, ValueError if `settings` name an unknown rule or threshold.
+    """
+    rules = _rules(settings or {})
+    digests, failed = _read_all(run.files, progress, executor)
+    by_rank, clashes = _by_rank(digests)
+    warnings = (*run.warnings, *failed, *clashes)
+    try:
+        job = build(
+            run.name,
+            {rank: digest for rank, (_, digest) in by_rank.items()},
+            {rank: digest.header.host or file.node for rank, (file, digest) in by_rank.items()},
+            _world_size(run, digests),
+            warnings,
+        )
+    except JobError as error:
+        raise RunError(" ".join([str(error), *(f"{w.file}: {w.message}" for w in warnings)])) from None
+    outcomes, found = _apply(rules, job)
+    return Result(_diagnosis(job, outcomes, found), job)
+
+
+def _rules(settings: Settings) -> list[Rule]:
+    unknown = set(settings) - set(CATALOGUE)
+    if unknown:
+        raise ValueError(f"There is no rule {min(unknown)!r}; there are: {', '.join(CATALOGUE)}.")
+    return [configured(rule, settings.get(name, {})) for name, rule in CATALOGUE.items()]
+
+
+def digest_file(path: str) -> RankDigest:
+    """Read one file and reduce it: what runs once per rank, in whatever process. Raises TraceError."""
+    return digest(read(path))
+
+
+def _read_all(
+    files: Sequence[RankFile], progress: Progress | None, executor: Executor | None
+) -> tuple[list[tuple[RankFile, RankDigest]], list[FileWarning]]:
+    digests: list[tuple[RankFile, RankDigest]] = []
+    warnings: list[FileWarning] = []
+    attempts = _attempts(files, executor)
+    for done, (file, attempt) in enumerate(attempts, 1):
+        try:
+            digests.append((file, attempt()))
+        except TraceError as error:
+            warnings.append(FileWarning(str(file.path), f"Rank {file.rank} is left out: {error}"))
+        except BrokenProcessPool:
+            warnings.append(FileWarning(str(file.path), f"Rank {file.rank} is left out: the process reading it died."))
+        except Exception as error:
+            _log.debug("reading %s failed", file.path, exc_info=True)
+            warnings.append(
+                FileWarning(
+                    str(file.path),
+                    f"Rank {file.rank} is left out: reading it failed in a way that is the doctor's fault, please "
+                    f"report it ({type(error).__name__}: {error}).",
+                )
+            )
+        if progress:
+            progress(done, len(files), str(file.path))
+    return digests, warnings
+
+
+def _attempts(
+    files: Sequence[RankFile], executor: Executor | None
+) -> Iterator[tuple[RankFile, Callable[[], RankDigest]]]:
+    """Each file once, as its reading ends, with a call that gives the digest or raises."""
+    if executor is None and (len(files) < 2 or sum(file.size for file in files) < _WORTH_PROCESSES):
+        for file in files:
+            yield file, lambda file=file: digest_file(str(file.path))  # type: ignore[misc]
+        return
+    with _pool(executor, len(files)) as pool:
+        futures: dict[Future[RankDigest], RankFile] = {pool.submit(digest_file, str(file.path)): file for file in files}
+        for future in as_completed(futures):
+            yield futures[future], future.result
+
+
+@contextmanager
+def _pool(executor: Executor | None, tasks: int) -> Iterator[Executor]:
+    if executor is not None:
+        yield executor
+        return
+    # Spawned, since forking is not safe under TensorBoard's threads.
+    workers = max(1, min(tasks, os.cpu_count() or 1))
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield pool
+
+
+def _by_rank(
+    digests: Iterable[tuple[RankFile, RankDigest]],
+) -> tuple[dict[int, tuple[RankFile, RankDigest]], list[FileWarning]]:
+    """Files by rank number: what the whole file says of its rank beats what its name or its head said."""
+    chosen: dict[int, tuple[RankFile, RankDigest]] = {}
+    warnings = []
+    for file, rank_digest in sorted(digests, key=lambda pair: pair[0].rank):
+        said = rank_digest.header.rank
+        rank = file.rank if said is None or file.rank_source == "distributedInfo" else said
+        if rank in chosen:
+            warnings.append(
+                FileWarning(str(file.path), f"Left out: it claims rank {rank}, as does {chosen[rank][0].path}.")
+            )
+            continue
+        chosen[rank] = (file, rank_digest)
+    return chosen, warnings
+
+
+def _world_size(run: Run, digests: Sequence[tuple[RankFile, RankDigest]]) -> int | None:
+    said = [d.header.world_size for _, d in digests if d.header.world_size]
+    return run.world_size or (max(set(said), key=said.count) if said else None)
+
+
+def _apply(rules: Iterable[Rule], job: Job) -> tuple[list[RuleOutcome], list[Finding]]:
+    outcomes, found = [], []
+    for rule in rules:
+        try:
+            outcome, finding = run_rule(rule, job)
+        except Exception as error:
+            _log.debug("rule %s failed", rule.id, exc_info=True)
+            outcome = RuleOutcome(rule.id, "error", f"The rule failed ({type(error).__name__}: {error}).")
+            finding = None
+        outcomes.append(outcome)
+        if finding:
+            found.append(finding)
+    return outcomes, _within_the_step(found, job.step_ns / 1e6)
+
+
+def _within_the_step(found: list[Finding], step_ms: float) -> list[Finding]:
+    """Findings, costliest first, whose costs add up to no more than the step: the smaller ones give way."""
+    left = step_ms
+    kept = []
+    for finding in sorted(found, key=lambda finding: -finding.cost_ms):
+        cost = min(finding.cost_ms, left)
+        left -= cost
+        severity = Severity.of_share(cost / step_ms if step_ms else 0.0).label
+        kept.append(msgspec.structs.replace(finding, cost_ms=cost, severity=severity))
+    return kept
+
+
+def _diagnosis(job: Job, outcomes: list[RuleOutcome], found: list[Finding]) -> Diagnosis:
+    mean_ms = job.budget.owner_ns.mean(axis=1) / 1e6
+    worst = next((finding for finding in found if finding.severity != Severity.INFO.label), None)
+    return Diagnosis(
+        name=job.name,
+        world_size=job.world_size,
+        ranks=tuple(job.ranks.tolist()),
+        missing_ranks=job.missing_ranks,
+        steps=tuple(job.steps.tolist()),
+        step_ms=job.step_ns / 1e6,
+        verdict=worst.rule if worst else "healthy",
+        headline=worst.title if worst else _nothing_found(job, outcomes),
+        budget_ms={
+            str(rank): dict(zip(OWNERS, row.tolist(), strict=True))
+            for rank, row in zip(job.ranks.tolist(), mean_ms, strict=True)
+        },
+        clock=Clock(
+            residual_us=None if job.clock.residual_ns is None else job.clock.residual_ns / 1e3,
+            offset_us={
+                str(rank): offset / 1e3
+                for rank, offset in zip(job.ranks.tolist(), job.clock.offset_ns.tolist(), strict=True)
+            },
+        ),
+        findings=tuple(found),
+        outcomes=tuple(outcomes),
+        warnings=(*job.warnings, *_unseen(job)),
+    )
+
+
+def _nothing_found(job: Job, outcomes: list[RuleOutcome]) -> str:
+    """No data is not healthy: the sentence names what was not looked at."""
+    blind = []
+    if job.missing_ranks:
+        blind.append(f"{len(job.missing_ranks)} of {job.world_size} ranks have no trace here")
+    silent = sum(outcome.status in ("not-applicable", "error") for outcome in outcomes)
+    if silent and len(job.ranks) < job.world_size:
+        blind.append(f"{silent} of {len(outcomes)} rules could not be applied")
+    if blind:
+        return f"No fault found in what is here, but {' and '.join(blind)}."
+    return f"Healthy: no fault that the doctor looks for costs {Severity.MINOR.least_share:.0%} of the step."
+
+
+def _unseen(job: Job) -> Iterator[FileWarning]:
+    """What could not be seen of the job as a whole."""
+    if job.missing_ranks:
+        shown = ", ".join(map(str, job.missing_ranks[:8])) + (" ..." if len(job.missing_ranks) > 8 else "")
+        yield FileWarning(
+            job.name,
+            f"{len(job.missing_ranks)} of {job.world_size} ranks have no trace here ({shown}): waiting for them "
+            "counts as transfer.",
+        )
+    if not all(rank.has_steps for rank in job.digests):
+        yield FileWarning(
+            job.name,
+            "No ProfilerStep in the traces: the whole trace is taken as one step. Call prof.step() after each step.",
+        )
+    if len(job.ranks) == 1:
+        return
+    if not len(job.matched):
+        yield FileWarning(job.name, "No collective could be matched between ranks: waiting counts as transfer.")
+        return
+    unmatched = sum(job.matched.unmatched)
+    if unmatched:
+        yield FileWarning(job.name, f"{unmatched} calls of collectives found no partner on another rank.")
+    if job.matched.refused:
+        yield FileWarning(
+            job.name,
+            f"{job.matched.refused} matches of collectives were refused: a rank ended before another had arrived.",
+        )

@@ -1,0 +1,131 @@
+"""What the doctor says: findings, outcomes and the diagnosis of a run, as frozen data with one JSON form.
+
+Every stage may import this module; it imports none of them. Times inside are int64 nanoseconds; the JSON
+carries milliseconds where a name ends in ``_ms`` and microseconds where it ends in ``_us``.
+`docs/json.md` documents the JSON, and a test holds the two together.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Literal
+
+import msgspec
+
+SCHEMA_VERSION = 1
+
+#: Every class that a nanosecond of a step can belong to, in the order of precedence.
+OWNERS = ("compute", "copy", "wait", "transfer", "input", "sync", "alloc", "dispatch", "host")
+
+Status = Literal["finding", "clear", "not-applicable", "error"]
+Confidence = Literal["high", "medium", "low"]
+
+
+class Severity(IntEnum):
+    """How much of the step a finding costs."""
+
+    INFO = 0
+    MINOR = 1
+    MAJOR = 2
+    CRITICAL = 3
+
+    @classmethod
+    def of_share(cls, share: float) -> Severity:
+        """The severity of a cost that is `share` of the step (0 to 1)."""
+        return max(severity for severity in cls if severity is cls.INFO or share >= severity.least_share)
+
+    @property
+    def least_share(self) -> float:
+        """The share of the step from which on a cost is this severe."""
+        return (0.0, 0.03, 0.10, 0.20)[self]
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+
+class FileWarning(msgspec.Struct, frozen=True):
+    """Something that a user must know about an input: which file, and what was wrong and what was kept."""
+
+    file: str
+    message: str
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """A window of the trace that proves a finding: where to look, and what to see there."""
+
+    rank: int
+    step: int
+    #: Absolute time on the rank's own clock, ns since the epoch (or the trace's own zero where it has no epoch).
+    start_ns: int
+    end_ns: int
+    what: str
+
+
+class Threshold(msgspec.Struct, frozen=True):
+    """A limit that a rule compared with, shown beside its finding."""
+
+    name: str
+    value: float
+    unit: str
+    reason: str
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One fault: what is wrong, on which ranks and steps, what it costs, how to fix it, where to look."""
+
+    rule: str
+    severity: str
+    #: Predicted fall of the step time if the fault were fixed, ms.
+    cost_ms: float
+    ranks: tuple[int, ...]
+    steps: tuple[int, ...]
+    #: The kind of cause, from the rule's own list; None where the rule knows only one.
+    cause: str | None
+    confidence: Confidence
+    #: One sentence with the culprit in it.
+    title: str
+    #: What was seen that says so, and what the confidence rests on.
+    why: str
+    #: Advice in words; then, after an empty line, the code or command to copy.
+    fix: str
+    evidence: tuple[Evidence, ...]
+    thresholds: tuple[Threshold, ...] = ()
+
+
+class RuleOutcome(msgspec.Struct, frozen=True):
+    """How a rule ended, with the reason in words: "no data" is never "healthy"."""
+
+    rule: str
+    status: Status
+    reason: str
+
+
+class Clock(msgspec.Struct, frozen=True):
+    """How well the ranks' clocks agree after alignment."""
+
+    #: Median spread of the ends of matched collectives after correction, us; None where nothing could be matched.
+    residual_us: float | None
+    #: What was subtracted from each rank's clock, us, by rank.
+    offset_us: dict[str, float]
+
+
+class Diagnosis(msgspec.Struct, frozen=True):
+    """All that the doctor says of one run."""
+
+    name: str
+    world_size: int
+    ranks: tuple[int, ...]
+    missing_ranks: tuple[int, ...]
+    steps: tuple[int, ...]
+    step_ms: float
+    #: The rule of the costliest finding of at least minor severity, else "healthy".
+    verdict: str
+    #: The verdict in one sentence, for people. It says so where "healthy" rests on less than the whole job.
+    headline: str
+    #: Mean over steps, by rank, by owner.
+    budget_ms: dict[str, dict[str, float]]
+    clock: Clock
+    findings: tuple[Finding, ...]
+    outcomes: tuple[RuleOutcome, ...]
+    warnings: tuple[FileWarning, ...]

@@ -1,0 +1,89 @@
+"""Splits each rank's exposed communication into wait and transfer, and so completes the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tb_ddp_doctor.digest.intervals import Intervals
+from tb_ddp_doctor.digest.model import RankDigest, RankOwner
+from tb_ddp_doctor.findings import OWNERS
+from tb_ddp_doctor.job.clock import ClockFit
+from tb_ddp_doctor.job.collectives import ABSENT, Matched
+from tb_ddp_doctor.job.model import Budget, Waiting
+from tb_ddp_doctor.trace.model import Ints
+
+#: Where each of a rank's owners goes; communication is split.
+_PLAIN = {
+    RankOwner.COMPUTE: "compute",
+    RankOwner.COPY: "copy",
+    RankOwner.INPUT: "input",
+    RankOwner.SYNC: "sync",
+    RankOwner.ALLOC: "alloc",
+    RankOwner.DISPATCH: "dispatch",
+    RankOwner.HOST: "host",
+}
+
+
+def settle(
+    digests: Sequence[RankDigest], step_index: Ints, matched: Matched, clock: ClockFit
+) -> tuple[Budget, Waiting]:
+    """The budget of R ranks over the steps that `step_index`, shape (R, S), names, and the waiting in collectives.
+
+    A nanosecond of exposed communication is transfer while any running collective has all its ranks, and wait while
+    none has. Collectives without a match count as transfer: nothing is known of the others.
+    """
+    ranks, steps = step_index.shape
+    arrival = np.full((len(matched), ranks), ABSENT, np.int64)
+    for rank in range(ranks):
+        here = np.flatnonzero(matched.present[:, rank])
+        own = matched.arrival_ns[here, rank]
+        arrival[here, rank] = own - clock.correction(rank, own)
+    last_ns = arrival.max(axis=1, initial=ABSENT)
+
+    owner_ns = np.zeros((ranks, steps, len(OWNERS)), np.int64)
+    start_ns = np.zeros((ranks, steps), np.int64)
+    window_ns = np.zeros((ranks, steps), np.int64)
+    waits = np.zeros((len(matched), ranks), np.int64)
+    for rank, (digest, index) in enumerate(zip(digests, step_index, strict=True)):
+        start_ns[rank] = digest.steps.start_ns[index]
+        window_ns[rank] = digest.steps.end_ns[index] - start_ns[rank]
+        for owner, name in _PLAIN.items():
+            owner_ns[rank, :, OWNERS.index(name)] = digest.work.owner_ns[index, owner]
+        waiting = exposed_communication(digest) - moving(digest, matched, rank, last_ns, clock)
+        wait = waiting.measure(start_ns[rank], start_ns[rank] + window_ns[rank])
+        owner_ns[rank, :, OWNERS.index("wait")] = wait
+        owner_ns[rank, :, OWNERS.index("transfer")] = digest.work.owner_ns[index, RankOwner.COMMUNICATION] - wait
+        here = np.flatnonzero(matched.present[:, rank])
+        waits[here, rank] = waiting.measure(matched.arrival_ns[here, rank], matched.end_ns[here, rank])
+    return Budget(owner_ns, start_ns, window_ns), Waiting(waits, arrival.argmax(axis=1), arrival)
+
+
+def exposed_communication(digest: RankDigest) -> Intervals:
+    """Communication with no compute and no copy beside it, on the rank's own clock."""
+    chosen = digest.pieces.owner == RankOwner.COMMUNICATION
+    return Intervals.union(digest.pieces.start_ns[chosen], digest.pieces.end_ns[chosen])
+
+
+def moving(digest: RankDigest, matched: Matched, rank: int, last_ns: Ints, clock: ClockFit) -> Intervals:
+    """When some collective of this rank has all its ranks, on the rank's own clock.
+
+    `last_ns`, shape (M,), is the last arrival at each matched collective on the common clock.
+    """
+    complete_ns = complete(digest, matched, rank, last_ns, clock)
+    return Intervals.union(complete_ns, digest.collectives.end_ns)
+
+
+def complete(digest: RankDigest, matched: Matched, rank: int, last_ns: Ints, clock: ClockFit) -> Ints:
+    """When each collective of a rank has all its ranks, on the rank's own clock; its own arrival where unmatched.
+
+    Never after its end: clocks agree only up to the residual.
+    """
+    table = digest.collectives
+    complete_ns = table.arrival_ns.copy()
+    here = np.flatnonzero(matched.present[:, rank])
+    rows = matched.row[here, rank]
+    complete_ns[rows] = np.maximum(complete_ns[rows], last_ns[here] + clock.correction(rank, table.arrival_ns[rows]))
+    bounded: Ints = np.minimum(complete_ns, table.end_ns)
+    return bounded

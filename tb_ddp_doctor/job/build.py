@@ -1,0 +1,120 @@
+"""All digests of a run to one Job."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+
+from tb_ddp_doctor.digest.model import RankDigest
+from tb_ddp_doctor.findings import FileWarning
+from tb_ddp_doctor.job import clock as clocks
+from tb_ddp_doctor.job.budget import settle
+from tb_ddp_doctor.job.collectives import match, refuse_impossible
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.trace.model import Ints
+
+#: A first step longer than this, relative to the median of the others, is the profiler's start.
+WARM_UP = 1.25
+#: Ends of one collective differ by up to this over slow links (DESIGN, point 5), ns.
+END_TOLERANCE_NS = 500_000
+
+
+class JobError(Exception):
+    """A run that cannot be diagnosed. Its text is a sentence for users."""
+
+
+def build(
+    name: str,
+    digests: Mapping[int, RankDigest],
+    nodes: Mapping[int, str],
+    world_size: int | None,
+    warnings: tuple[FileWarning, ...] = (),
+) -> Job:
+    """Join the digests of the ranks that could be read.
+
+    `nodes` names each rank's node, "" where unknown; `world_size` is None where no file claims one.
+    Raises JobError if no rank has a step.
+    """
+    notes = list(warnings)
+    for digest in digests.values():
+        notes.extend(digest.warnings)
+    usable = {rank: digest for rank, digest in sorted(digests.items()) if len(digest.steps)}
+    notes.extend(
+        FileWarning(digest.file, f"Rank {rank} is left out: its trace holds no events of a whole step.")
+        for rank, digest in sorted(digests.items())
+        if rank not in usable
+    )
+    if not usable:
+        raise JobError("No trace of this run holds a whole step.")
+    steps, left_out = _common_steps(usable)
+    notes.extend(
+        FileWarning(usable[rank].file, f"Rank {rank} is left out: it shares no step with most of the others.")
+        for rank in left_out
+    )
+    kept = {rank: digest for rank, digest in usable.items() if rank not in left_out}
+    ordered = tuple(kept.values())
+    step_index = np.stack([_positions(digest.steps.number, steps) for digest in ordered])
+    if _starts_slowly(ordered, step_index):
+        notes.append(
+            FileWarning(
+                name, f"Step {steps[0]} is left out: the profiler's start makes it much longer than the others."
+            )
+        )
+        steps, step_index = steps[1:], step_index[:, 1:]
+    where = tuple(nodes.get(rank, "") for rank in kept)
+
+    matched = match(ordered)
+    fitted = clocks.fit(matched, where)
+    offsets = np.zeros_like(matched.arrival_ns)
+    for rank in range(len(ordered)):
+        offsets[:, rank] = fitted.correction(rank, matched.end_ns[:, rank])
+    tolerance = END_TOLERANCE_NS + round(fitted.residual_ns or 0)
+    checked = refuse_impossible(matched, offsets, tolerance)
+    if len(checked) < len(matched):
+        matched, fitted = checked, clocks.fit(checked, where)
+    budget, waiting = settle(ordered, step_index, matched, fitted)
+    return Job(
+        name=name,
+        ranks=np.array(list(kept), np.int64),
+        nodes=where,
+        world_size=max(world_size or 0, max(kept) + 1),
+        digests=ordered,
+        steps=steps,
+        step_index=step_index,
+        clock=fitted,
+        matched=matched,
+        waiting=waiting,
+        budget=budget,
+        warnings=tuple(notes),
+    )
+
+
+def _common_steps(digests: Mapping[int, RankDigest]) -> tuple[Ints, list[int]]:
+    """The steps that all ranks have, and the ranks that had to be left out to have any."""
+    count = Counter(int(number) for digest in digests.values() for number in set(digest.steps.number.tolist()))
+    most = max(count.values())
+    steps = np.array(sorted(number for number, times in count.items() if times == most), np.int64)
+    left_out = [rank for rank, digest in digests.items() if not np.isin(steps, digest.steps.number).all()]
+    kept = len(digests) - len(left_out)
+    if kept == 0:
+        # Every rank lacks another step: keep the ranks that have the one that most have.
+        steps = steps[:1]
+        left_out = [rank for rank, digest in digests.items() if steps[0] not in digest.steps.number]
+    return steps, left_out
+
+
+def _starts_slowly(digests: tuple[RankDigest, ...], step_index: Ints) -> bool:
+    """Whether the first of at least three steps is the first of the traces, and much longer than the others."""
+    if step_index.shape[1] < 3 or any(index[0] for index in step_index):
+        return False
+    window = np.stack(
+        [(digest.steps.end_ns - digest.steps.start_ns)[i] for digest, i in zip(digests, step_index, strict=True)]
+    ).mean(axis=0)
+    return bool(window[0] > WARM_UP * np.median(window[1:]))
+
+
+def _positions(numbers: Ints, wanted: Ints) -> Ints:
+    order = np.argsort(numbers, kind="stable")
+    return order[np.searchsorted(numbers[order], wanted)]

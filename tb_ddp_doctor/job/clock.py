@@ -1,0 +1,118 @@
+"""Puts all ranks on one clock: matched collectives end together, so their ends give each rank's offset and drift."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.job.collectives import Matched
+from tb_ddp_doctor.trace.model import Ints
+
+#: An offset is believed from this many times its own noise on: below it, the ends differ for other reasons, such as a
+#: rank's place in the ring.
+SIGNIFICANT = 3.0
+#: Fewer matched collectives than this say nothing of drift.
+DRIFT_COLLECTIVES = 8
+#: Ranks whose clocks disagree by more than this have no clock in common, whatever their names say, ns.
+ONE_CLOCK_NS = 1_000_000.0
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClockFit:
+    """What to subtract from each rank's clock at time t: offset + drift * (t - origin)."""
+
+    #: Shape (R,), ns.
+    offset_ns: Floats
+    #: Shape (R,), ns per ns.
+    drift: Floats
+    origin_ns: int
+    #: Median over matched collectives of the spread of their corrected ends, ns; None without any.
+    residual_ns: float | None
+
+    def correction(self, rank: int, instant_ns: Ints) -> Ints:
+        """What to subtract from the instants of rank index `rank`, ns."""
+        correction: Floats = self.offset_ns[rank] + self.drift[rank] * (instant_ns - self.origin_ns)
+        return np.rint(correction).astype(np.int64)
+
+
+def fit(matched: Matched, nodes: Sequence[str]) -> ClockFit:
+    """Fit the clocks of R ranks to the first one's; ranks of one node share a clock.
+
+    Ranks that no chain of collectives joins to the first one stay as they are.
+    """
+    ranks = len(nodes)
+    present = matched.present
+    offset, drift, noise = np.zeros(ranks), np.zeros(ranks), np.zeros(ranks)
+    if not len(matched):
+        return ClockFit(offset, drift, 0, None)
+    origin = int(matched.end_ns[present].min())
+    ends = np.where(present, matched.end_ns - origin, 0).astype(np.float64)
+    joined = np.zeros(ranks, np.bool_)
+    joined[present.sum(axis=0).argmax()] = True
+    while True:
+        usable = present & joined
+        count = usable.sum(axis=1)
+        corrected = ends - offset - drift * ends
+        reference = np.where(usable, corrected, 0).sum(axis=1) / np.maximum(count, 1)
+        reachable = ~joined & (present & (count > 0)[:, None]).any(axis=0)
+        if not reachable.any():
+            break
+        for rank in np.flatnonzero(reachable):
+            both = present[:, rank] & (count > 0)
+            offset[rank], drift[rank], noise[rank] = _line(reference[both], ends[both, rank] - reference[both])
+        joined |= reachable
+    offset, drift = _by_node(offset, drift, noise, nodes)
+    corrected = np.where(present, ends - offset - drift * ends, np.nan)
+    spread = np.nanmax(corrected, axis=1) - np.nanmin(corrected, axis=1)
+    return ClockFit(offset, drift, origin, float(np.median(spread)))
+
+
+def _line(time: Floats, difference: Floats) -> tuple[float, float, float]:
+    """Offset, drift and noise of a rank against the reference; robust against single collectives that ended apart."""
+    offset = float(np.median(difference))
+    noise = float(np.median(np.abs(difference - offset)))
+    near = np.abs(difference - offset) <= max(5 * noise, 1.0)
+    if near.sum() < DRIFT_COLLECTIVES or np.ptp(time[near]) <= 0:
+        return offset, 0.0, noise
+    centred = time[near] - time[near].mean()
+    slope = float((centred * difference[near]).sum() / (centred**2).sum())
+    intercept = float(difference[near].mean() - slope * time[near].mean())
+    rest = difference[near] - intercept - slope * time[near]
+    error = float(np.sqrt((rest**2).sum() / (near.sum() - 2) / (centred**2).sum()))
+    # Over the trace a believable drift must move the clock by more than the collectives' own noise.
+    if abs(slope) > SIGNIFICANT * 2 * error and abs(slope) * np.ptp(time) > SIGNIFICANT * noise:
+        return intercept, slope, float(np.median(np.abs(rest)))
+    return offset, 0.0, noise
+
+
+def _by_node(offset: Floats, drift: Floats, noise: Floats, nodes: Sequence[str]) -> tuple[Floats, Floats]:
+    """One clock per node, relative to the first rank's; offsets within the noise are none."""
+    which = _clocks(offset, noise, nodes)
+    count = int(which.max()) + 1
+    shared_offset, shared_drift, scale = np.zeros(count), np.zeros(count), np.zeros(count)
+    for clock in range(count):
+        members = which == clock
+        shared_offset[clock] = np.median(offset[members])
+        shared_drift[clock] = np.median(drift[members])
+        scale[clock] = max(float(np.median(noise[members])), float(np.ptp(offset[members])))
+    shared_offset -= shared_offset[which[0]]
+    shared_drift -= shared_drift[which[0]]
+    unbelievable = np.abs(shared_offset) <= SIGNIFICANT * np.maximum(scale, np.median(scale))
+    shared_offset[unbelievable & (shared_drift == 0)] = 0.0
+    return shared_offset[which], shared_drift[which]
+
+
+def _clocks(offset: Floats, noise: Floats, nodes: Sequence[str]) -> NDArray[np.int64]:
+    """Number of the clock that each rank reads: its node's, or its own where the node is unknown or disagrees."""
+    clocks: dict[tuple[str, int], int] = {}
+    which = np.empty(len(nodes), np.int64)
+    members = {node: [rank for rank, other in enumerate(nodes) if other == node] for node in set(nodes)}
+    for rank, node in enumerate(nodes):
+        together = members[node]
+        agree = np.ptp(offset[together]) <= max(ONE_CLOCK_NS, SIGNIFICANT * float(noise[together].max()))
+        which[rank] = clocks.setdefault((node, -1 if node and agree else rank), len(clocks))
+    return which

@@ -1,0 +1,92 @@
+"""A job: all ranks of a run on one clock, with every nanosecond of every step owned.
+
+R = ranks, S = steps that all ranks have, M = matched collectives, O = `findings.OWNERS`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.digest.model import RankDigest
+from tb_ddp_doctor.findings import OWNERS, FileWarning
+from tb_ddp_doctor.job.clock import ClockFit
+from tb_ddp_doctor.job.collectives import Matched
+from tb_ddp_doctor.trace.model import Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Budget:
+    """Owners of every rank's steps, ns."""
+
+    #: Shape (R, S, O); sums over O to `window_ns`.
+    owner_ns: Ints
+    #: Start and length of each rank's window of each step, shape (R, S); starts are on the rank's own clock.
+    start_ns: Ints
+    window_ns: Ints
+
+    def of(self, owner: str) -> Ints:
+        """Shape (R, S)."""
+        picked: Ints = self.owner_ns[:, :, OWNERS.index(owner)]
+        return picked
+
+    @property
+    def own_ns(self) -> Ints:
+        """The step without the waiting for others, shape (R, S)."""
+        return self.window_ns - self.of("wait")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Waiting:
+    """Exposed waiting in each matched collective."""
+
+    #: Exposed wait of each rank, shape (M, R), ns; 0 where absent.
+    exposed_ns: Ints
+    #: The rank index that arrived last, shape (M,).
+    last: NDArray[np.int64]
+    #: Arrival on the common clock, shape (M, R); collectives.ABSENT where absent.
+    arrival_ns: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Job:
+    """All ranks of a run."""
+
+    name: str
+    #: Shape (R,): rank numbers, ascending; node of each, "" where unknown.
+    ranks: Ints
+    nodes: tuple[str, ...]
+    world_size: int
+    digests: tuple[RankDigest, ...]
+    #: Step numbers, shape (S,), and for each rank the index of each step in its digest, shape (R, S).
+    steps: Ints
+    step_index: Ints
+    clock: ClockFit
+    matched: Matched
+    waiting: Waiting
+    budget: Budget
+    warnings: tuple[FileWarning, ...]
+
+    @property
+    def missing_ranks(self) -> tuple[int, ...]:
+        """Ranks of the world that have no usable trace here."""
+        have = set(self.ranks.tolist())
+        return tuple(rank for rank in range(self.world_size) if rank not in have)
+
+    @property
+    def has_device(self) -> bool:
+        """Whether the budget is a device's."""
+        return any(digest.has_device for digest in self.digests)
+
+    @property
+    def step_ns(self) -> float:
+        """Mean step time over ranks and steps."""
+        return float(self.budget.window_ns.mean())
+
+    def work(self, column: str) -> Ints:
+        """A column of every rank's `StepWork` for the job's steps, shape (R, S)."""
+        return np.stack(
+            [getattr(digest.work, column)[index] for digest, index in zip(self.digests, self.step_index, strict=True)]
+        )

@@ -1,0 +1,61 @@
+"""How long data moves between the ranks, hidden or exposed, with all waiting taken out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tb_ddp_doctor.digest.intervals import Intervals
+from tb_ddp_doctor.job.budget import complete, exposed_communication
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.trace.model import Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Transfers:
+    """Communication of R ranks in S steps."""
+
+    #: Time in which data moves, hidden or exposed, shape (R, S), ns.
+    total_ns: Ints
+    #: The same of AllReduce alone, and the part of it with nothing beside it.
+    allreduce_ns: Ints
+    allreduce_exposed_ns: Ints
+    #: AllReduces of a step (the most of any step and rank), their bytes (0 if unknown), and the share of the largest
+    #: one in them (of their time, where the bytes are unknown).
+    allreduces: int
+    allreduce_bytes: int
+    largest_share: float
+    #: Element types seen, as torch names them.
+    dtypes: tuple[str, ...]
+
+
+def transfers(job: Job) -> Transfers:
+    """Measure the transfers of every rank and step."""
+    shape = job.step_index.shape
+    total, allreduce, exposed = (np.zeros(shape, np.int64) for _ in range(3))
+    count, size, largest = 0, 0, 0.0
+    dtypes: set[str] = set()
+    last_ns = job.waiting.arrival_ns.max(axis=1, initial=np.iinfo(np.int64).min)
+    for rank, (digest, index) in enumerate(zip(job.digests, job.step_index, strict=True)):
+        table = digest.collectives
+        if not len(table):
+            continue
+        moving_from = complete(digest, job.matched, rank, last_ns, job.clock)
+        start, end = digest.steps.start_ns[index], digest.steps.end_ns[index]
+        reduces = np.array([text == "all_reduce" for text in digest.strings], np.bool_)[table.kind]
+        reducing = Intervals.union(moving_from[reduces], table.end_ns[reduces])
+        total[rank] = Intervals.union(moving_from, table.end_ns).measure(start, end)
+        allreduce[rank] = reducing.measure(start, end)
+        exposed[rank] = (reducing & exposed_communication(digest)).measure(start, end)
+        for step in index:
+            chosen = reduces & (table.step == step)
+            if not chosen.any():
+                continue
+            known = table.bytes[chosen] >= 0
+            weight = table.bytes[chosen] if known.all() else (table.end_ns - moving_from)[chosen]
+            count = max(count, int(chosen.sum()))
+            size = max(size, int(weight.sum()) if known.all() else 0)
+            largest = max(largest, float(weight.max() / max(weight.sum(), 1)))
+        dtypes.update(digest.strings[d] for d in np.unique(table.dtype[reduces]) if digest.strings[d])
+    return Transfers(total, allreduce, exposed, count, size, largest, tuple(sorted(dtypes)))

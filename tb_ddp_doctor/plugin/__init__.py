@@ -1,0 +1,1 @@
+"""The Diagnosis tab of TensorBoard."""

@@ -1,0 +1,84 @@
+"""A job as the arrays that the tab draws; times in ms, one row per rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tb_ddp_doctor.digest.intervals import Intervals
+from tb_ddp_doctor.digest.model import RankOwner
+from tb_ddp_doctor.findings import OWNERS
+from tb_ddp_doctor.job.budget import moving
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.trace.model import Ints
+
+#: The small pictures show no more ranks than this.
+_LANES = 16
+
+
+def views(job: Job) -> dict[str, Any]:
+    """What the page needs beside the diagnosis, ready for JSON.
+
+    `step_ms`, `own_ms` and each of `budget_ms` are lists of shape (R, S). `lanes` is the step with the largest own
+    time: for each of a few ranks, the slowest ones, the owners of its device's time on the common clock.
+    """
+    step = int(job.budget.own_ns.max(axis=0).argmax())
+    return {
+        "ranks": job.ranks.tolist(),
+        "nodes": list(job.nodes),
+        "device": next((digest.device for digest in job.digests if digest.device), ""),
+        "steps": job.steps.tolist(),
+        "owners": list(OWNERS),
+        "step_ms": _ms(job.budget.window_ns),
+        "own_ms": _ms(job.budget.own_ns),
+        "start_ns": job.budget.start_ns.tolist(),
+        "budget_ms": {owner: _ms(job.budget.of(owner)) for owner in OWNERS},
+        "lanes": _lanes(job, step),
+    }
+
+
+def _ms(values: Ints) -> list[list[float]]:
+    rounded: list[list[float]] = np.round(values / 1e6, 4).tolist()
+    return rounded
+
+
+def _lanes(job: Job, step: int) -> dict[str, Any]:
+    ranks = sorted(np.argsort(-job.budget.own_ns[:, step], kind="stable")[:_LANES].tolist())
+    start, end = job.budget.start_ns[:, step], job.budget.start_ns[:, step] + job.budget.window_ns[:, step]
+    shift = np.array([int(job.clock.correction(rank, start[rank : rank + 1])[0]) for rank in range(len(job.ranks))])
+    origin = int((start - shift)[ranks].min())
+    return {
+        "step": int(job.steps[step]),
+        "start_ms": 0.0,
+        "end_ms": float(((end - shift)[ranks].max() - origin) / 1e6),
+        "ranks": [
+            {
+                "rank": int(job.ranks[rank]),
+                "start_ms": round(int(start[rank] - shift[rank] - origin) / 1e6, 3),
+                "pieces": _pieces(job, rank, step, origin + int(shift[rank])),
+            }
+            for rank in ranks
+        ],
+    }
+
+
+def _pieces(job: Job, rank: int, step: int, origin_ns: int) -> list[tuple[int, float, float]]:
+    """(index in OWNERS, start, end) of the longer stretches of one step, ms from the origin."""
+    digest = job.digests[rank]
+    own = digest.pieces.step == job.step_index[rank, step]
+    found: list[tuple[int, Intervals]] = []
+    for owner in RankOwner:
+        chosen = own & (digest.pieces.owner == owner)
+        spans = Intervals.union(digest.pieces.start_ns[chosen], digest.pieces.end_ns[chosen])
+        if owner is RankOwner.COMMUNICATION:
+            last_ns = job.waiting.arrival_ns.max(axis=1, initial=np.iinfo(np.int64).min)
+            data_moves = moving(digest, job.matched, rank, last_ns, job.clock)
+            found += [(OWNERS.index("transfer"), spans & data_moves), (OWNERS.index("wait"), spans - data_moves)]
+        else:
+            found.append((OWNERS.index(owner.name.lower()), spans))
+    return [
+        (index, round((start - origin_ns) / 1e6, 3), round((end - origin_ns) / 1e6, 3))
+        for index, spans in found
+        for start, end in zip(spans.start.tolist(), spans.end.tolist(), strict=True)
+    ]

@@ -1,0 +1,26 @@
+"""The rules, one file each, named for the fault."""
+
+from tb_ddp_doctor.rules.base import Rule
+from tb_ddp_doctor.rules.communication_bound import CommunicationBound
+from tb_ddp_doctor.rules.dataloader_stall import DataloaderStall
+from tb_ddp_doctor.rules.host_stall import HostStall
+from tb_ddp_doctor.rules.launch_bound import LaunchBound
+from tb_ddp_doctor.rules.load_imbalance import LoadImbalance
+from tb_ddp_doctor.rules.no_overlap import NoOverlap
+from tb_ddp_doctor.rules.pageable_memcpy import PageableMemcpy
+from tb_ddp_doctor.rules.straggler import Straggler
+
+#: Every rule with its thresholds as shipped, by id.
+CATALOGUE: dict[str, Rule] = {
+    rule.id: rule
+    for rule in (
+        CommunicationBound(),
+        DataloaderStall(),
+        HostStall(),
+        LaunchBound(),
+        LoadImbalance(),
+        NoOverlap(),
+        PageableMemcpy(),
+        Straggler(),
+    )
+}

@@ -1,0 +1,106 @@
+"""What a rule is, what it may ask for, and how it ends.
+
+A rule is a frozen dataclass: its fields are its thresholds, its docstring its page in `docs/rules.md`, and the
+parameters of its `check` name the inputs that it takes. It computes from them and nothing else: no I/O, no raw events,
+no mutation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeAlias
+
+from tb_ddp_doctor.findings import Confidence, Evidence, Finding, RuleOutcome, Severity, Threshold
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.rules import inputs
+
+#: Headings that every rule's docstring has, in this order.
+SECTIONS = ("What", "Why", "Evidence", "Fix", "Limits")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fault:
+    """A rule's finding before it is weighed against the step."""
+
+    cost_ns: float
+    #: Rank numbers and step numbers.
+    ranks: tuple[int, ...]
+    steps: tuple[int, ...]
+    cause: str | None
+    confidence: Confidence
+    title: str
+    why: str
+    fix: str
+    evidence: tuple[Evidence, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Clear:
+    """Looked at, and not there."""
+
+    reason: str
+
+
+Result: TypeAlias = Fault | Clear
+
+
+def threshold(value: float, unit: str, reason: str) -> Any:
+    """A field of a rule: a limit with its unit and the reason or source for its value."""
+    return dataclasses.field(default=value, metadata={"unit": unit, "reason": reason})
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """One kind of fault."""
+
+    #: Name of the rule and, with underscores, of its file and its tests.
+    id: ClassVar[str]
+    #: The method that looks. Each of its parameters is named for an input of `inputs.PROVIDERS`.
+    check: ClassVar[Callable[..., Result]]
+
+    def thresholds(self) -> tuple[Threshold, ...]:
+        """The limits in force, for display."""
+        return tuple(
+            Threshold(field.name, getattr(self, field.name), field.metadata["unit"], field.metadata["reason"])
+            for field in dataclasses.fields(self)
+        )
+
+
+def run(rule: Rule, job: Job) -> tuple[RuleOutcome, Finding | None]:
+    """Hand the rule the inputs that it declares. An input that the job lacks makes it not applicable."""
+    given = {}
+    for name in inspect.signature(rule.check).parameters:
+        try:
+            given[name] = inputs.PROVIDERS[name](job)
+        except inputs.MissingInputError as missing:
+            return RuleOutcome(rule.id, "not-applicable", str(missing)), None
+    result = rule.check(**given)
+    if isinstance(result, Clear):
+        return RuleOutcome(rule.id, "clear", result.reason), None
+    severity = Severity.of_share(result.cost_ns / job.step_ns if job.step_ns else 0.0)
+    finding = Finding(
+        rule=rule.id,
+        severity=severity.label,
+        cost_ms=result.cost_ns / 1e6,
+        ranks=result.ranks,
+        steps=result.steps,
+        cause=result.cause,
+        confidence=result.confidence,
+        title=result.title,
+        why=result.why,
+        fix=result.fix,
+        evidence=result.evidence,
+        thresholds=rule.thresholds(),
+    )
+    return RuleOutcome(rule.id, "finding", result.title), finding
+
+
+def configured(rule: Rule, settings: Mapping[str, float]) -> Rule:
+    """The rule with some thresholds set by the user. Raises ValueError for a name that it does not have."""
+    known = {field.name for field in dataclasses.fields(rule)}
+    for name in settings:
+        if name not in known:
+            raise ValueError(f"Rule {rule.id} has no threshold {name!r}; it has: {', '.join(sorted(known)) or 'none'}.")
+    return dataclasses.replace(rule, **settings)

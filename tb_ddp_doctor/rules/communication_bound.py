@@ -1,0 +1,96 @@
+"""See `CommunicationBound`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tb_ddp_doctor.digest.model import RankOwner
+from tb_ddp_doctor.job.model import Budget
+from tb_ddp_doctor.job.transfers import Transfers
+from tb_ddp_doctor.job.whatif import WhatIf
+from tb_ddp_doctor.rules import words
+from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
+from tb_ddp_doctor.rules.inputs import Frame, Places
+
+
+@dataclass(frozen=True)
+class CommunicationBound(Rule):
+    """Moving data between the ranks takes longer than there is compute to hide it.
+
+    What:
+        Transfers, waits taken out, that are exposed although they overlap as far as they can.
+    Why:
+        When the links need longer than the compute beside them, the step follows the links.
+    Evidence:
+        The longest exposed transfer on the slowest rank of the step.
+    Fix:
+        Send fewer bytes (compress to bfloat16, accumulate gradients), compute more per byte (a larger local batch),
+        or use faster links. The cost is what half the bytes would give.
+    Limits:
+        Judged on the rank that nobody waits for. What mere overlap would hide is left to no-overlap.
+    """
+
+    id: ClassVar[str] = "communication-bound"
+
+    min_exposed: float = threshold(
+        0.20, "of the step", "Healthy DDP jobs expose up to 18 % even over slow links: the tail of their last bucket."
+    )
+    achievable: float = threshold(0.65, "of what could hide", "As for no-overlap: more overlap than this is not had.")
+    bytes_saved: float = threshold(0.5, "of the bytes", "float32 gradients sent as bfloat16, or every second step.")
+
+    def check(self, *, frame: Frame, budget: Budget, whatif: WhatIf, transfers: Transfers, places: Places) -> Result:
+        exposed = whatif.at_slowest(budget.of("transfer"))
+        total = float(whatif.at_slowest(transfers.total_ns).mean())
+        compute = float(whatif.at_slowest(budget.of("compute")).mean())
+        hidden = total - float(exposed.mean())
+        overlap_would_hide = max(self.achievable * min(total, compute) - hidden, 0.0)
+        stays = float(exposed.mean()) - overlap_would_hide
+        if stays < self.min_exposed * frame.step_ns:
+            return Clear(
+                f"{words.ms(float(exposed.mean()))} of {words.ms(total)} of transfer a step are exposed, "
+                f"{words.percent(float(exposed.mean()) / frame.step_ns)} of the step."
+            )
+        saving = np.minimum(self.bytes_saved * whatif.at_slowest(transfers.total_ns), exposed).astype(np.int64)
+        cost = whatif.cost_ns(np.broadcast_to(saving, whatif.own_ns.shape))
+        seen = int((exposed > self.min_exposed * frame.step_ns).sum())
+        level, basis = words.confidence(frame, cost, seen, of_transfer=True)
+        size = f" for {transfers.allreduce_bytes / 1e6:.0f} MB of gradients" if transfers.allreduce_bytes else ""
+        step = int(exposed.argmax())
+        return Fault(
+            cost_ns=cost,
+            ranks=frame.all_ranks,
+            steps=frame.all_steps,
+            cause=None,
+            confidence=level,
+            title=f"Communication takes longer than compute can hide: {words.ms(float(exposed.mean()))} of every "
+            f"{words.ms(frame.step_ns)} is exposed transfer.",
+            why=f"Transfers take {words.ms(total)} a step{size} beside {words.ms(compute)} of compute. {basis}",
+            fix=_FLOAT32 if "Float" in transfers.dtypes else _OTHER,
+            evidence=(
+                places.longest(
+                    int(whatif.slowest[step]), step, RankOwner.COMMUNICATION, "Only communication on the device."
+                ),
+            ),
+        )
+
+
+_FLOAT32 = """\
+Gradients travel as float32: send them as bfloat16. Then accumulate over micro-steps without synchronising, or raise \
+the local batch, so that each byte pays for more compute. Check that NCCL uses the links you think it does \
+(NCCL_DEBUG=INFO).
+
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+model.register_comm_hook(state=None, hook=default_hooks.bf16_compress_hook)
+
+with model.no_sync():         # for all but the last micro-step
+    loss(model(micro_batch)).backward()"""
+
+_OTHER = """\
+Send less often or compute more per byte: accumulate over micro-steps without synchronising, or raise the local batch. \
+Check that NCCL uses the links you think it does (NCCL_DEBUG=INFO).
+
+with model.no_sync():         # DDP; for FSDP2: model.set_requires_gradient_sync(False)
+    loss(model(micro_batch)).backward()  # all but the last micro-step"""

@@ -1,0 +1,79 @@
+"""See `HostStall`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tb_ddp_doctor.digest.model import RankOwner
+from tb_ddp_doctor.job.whatif import WhatIf
+from tb_ddp_doctor.rules import words
+from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
+from tb_ddp_doctor.rules.inputs import Frame, Places, Stalls
+
+
+@dataclass(frozen=True)
+class HostStall(Rule):
+    """The device idles while the host is in no operation at all, on all ranks alike.
+
+    What:
+        Stretches of a millisecond or more in which the device does nothing and the host is in no operation, no
+        launch, no synchronisation and no DataLoader.
+    Why:
+        The training loop itself does something slow on the host: Python, garbage collection, logging, file I/O.
+    Evidence:
+        The longest such stretch of each of the ranks that stall most.
+    Fix:
+        Take it out of the loop, or do it less often; collect garbage by hand between steps, where it is that.
+    Limits:
+        The trace does not say what the host does there unless Python stacks were recorded (with_stack=True). One
+        rank that stalls alone is a straggler with cause host.
+    """
+
+    id: ClassVar[str] = "host-stall"
+
+    min_share: float = threshold(0.03, "of the step", "On the usual rank; healthy jobs stay under 1 %.")
+
+    def check(self, *, frame: Frame, whatif: WhatIf, stalls: Stalls, places: Places) -> Result:
+        mean = stalls.long_ns.mean(axis=1)
+        usual = float(np.sort(mean)[(len(mean) - 1) // 2])
+        if usual < self.min_share * frame.step_ns:
+            return Clear(f"The usual rank's host is in no operation, with its device idle, {words.ms(usual)} a step.")
+        cost = whatif.cost_ns(stalls.long_ns)
+        affected = np.flatnonzero(mean >= self.min_share * frame.step_ns)
+        seen = int((np.median(stalls.long_ns, axis=0) > self.min_share * frame.step_ns).sum())
+        level, basis = words.confidence(frame, cost, seen, affected.tolist(), on_host=True)
+        worst = affected[np.argsort(-mean[affected], kind="stable")][:3]
+        return Fault(
+            cost_ns=cost,
+            ranks=frame.rank_numbers(affected),
+            steps=frame.all_steps,
+            cause=None,
+            confidence=level,
+            title=f"Host and device both idle {words.ms(usual)} of every {words.ms(frame.step_ns)}: the training loop "
+            "is busy elsewhere.",
+            why=f"The host is in no operation there: Python, garbage collection, logging or I/O. {basis}",
+            fix=_FIX,
+            evidence=tuple(
+                places.longest(
+                    int(rank),
+                    int(stalls.long_ns[rank].argmax()),
+                    RankOwner.HOST,
+                    "Device idle, host in no operation.",
+                )
+                for rank in worst
+            ),
+        )
+
+
+_FIX = """\
+Find what the loop does there and take it out, or do it every n-th step: logging, metrics, checkpoints, file I/O. If \
+it is Python's garbage collector, stop it and collect by hand. Record stacks to see the line.
+
+import gc
+gc.collect(); gc.freeze(); gc.disable()   # once, before training; gc.collect() every few hundred steps
+
+with torch.profiler.profile(with_stack=True, ...) as prof:   # or: py-spy dump --pid <pid of the rank>
+    ..."""

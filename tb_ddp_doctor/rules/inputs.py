@@ -1,0 +1,282 @@
+"""What rules may ask for, by parameter name: small views of a Job, or `MissingInputError` with what would be needed.
+
+R = ranks, S = steps, M = matched collectives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from tb_ddp_doctor.digest.model import RankOwner
+from tb_ddp_doctor.findings import Evidence
+from tb_ddp_doctor.job import whatif
+from tb_ddp_doctor.job.model import Budget, Job
+from tb_ddp_doctor.job.transfers import Transfers, transfers
+from tb_ddp_doctor.trace.model import Ints
+
+
+class MissingInputError(Exception):
+    """An input that this job cannot give. Its text says what would be needed, for users."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frame:
+    """Who took part, when, and how far the numbers can be trusted."""
+
+    #: Shape (R,) and (S,).
+    ranks: Ints
+    #: Shape (R,): node and process of each rank, "" where unknown.
+    nodes: tuple[str, ...]
+    pids: tuple[str, ...]
+    steps: Ints
+    #: Mean step time, ns.
+    step_ns: float
+    #: Spread of the ends of matched collectives after alignment, ns; 0 for one rank alone.
+    residual_ns: float
+    #: What recording is estimated to cost each rank's host in a step, shape (R,), ns.
+    recording_ns: np.ndarray[tuple[int], np.dtype[np.float64]]
+    #: Whether the trace has ProfilerSteps.
+    has_steps: bool
+    #: Ranks of the world without a trace: waiting for them cannot be told from transfer.
+    missing_ranks: int
+
+    def rank_numbers(self, indices: Ints) -> tuple[int, ...]:
+        return tuple(int(rank) for rank in self.ranks[indices])
+
+    @property
+    def all_ranks(self) -> tuple[int, ...]:
+        return tuple(self.ranks.tolist())
+
+    @property
+    def all_steps(self) -> tuple[int, ...]:
+        return tuple(self.steps.tolist())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Arrivals:
+    """Who was late at which collective."""
+
+    #: Shape (M,): step number, index of the rank that arrived last, kind.
+    step: Ints
+    last: Ints
+    kind: tuple[str, ...]
+    #: Exposed wait of the rank that waited longest, shape (M,), ns, and that rank's index.
+    longest_wait_ns: Ints
+    longest_waiter: Ints
+    #: When that rank arrived and when the wait ended, on its own clock, shape (M,), ns.
+    wait_start_ns: Ints
+    wait_end_ns: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Work:
+    """Columns of `digest.StepWork`, shape (R, S)."""
+
+    kernels: Ints
+    kernel_ns: Ints
+    backward_compute_ns: Ints
+    pageable_copies: Ints
+    pageable_bytes: Ints
+    pageable_exposed_ns: Ints
+    pageable_blocked_ns: Ints
+    pinned_bytes: Ints
+    pinned_ns: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class KernelKind:
+    """All launches of one kernel with one grid, on one rank; `blocks` are the grid's."""
+
+    count: int
+    total_ns: int
+    blocks: int
+
+    @property
+    def mean_ns(self) -> float:
+        return self.total_ns / self.count
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTable:
+    """Compute kernels by (name, grid) for each rank index."""
+
+    ranks: tuple[Mapping[tuple[str, str], KernelKind], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loaders:
+    """DataLoaders as the traces show them."""
+
+    #: "single_process" or "workers".
+    kind: str
+    #: Host time in `__next__`, shape (R, S), ns.
+    loading_ns: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Places:
+    """Where in the traces an owner's time lies."""
+
+    _job: Job
+
+    def longest(self, rank: int, step: int, owner: RankOwner, what: str) -> Evidence:
+        """The longest piece of an owner in one step of one rank (indices), else that step's whole window."""
+        pieces = self._job.digests[rank].pieces
+        own_step = self._job.step_index[rank, step]
+        rows = np.flatnonzero((pieces.step == own_step) & (pieces.owner == owner))
+        if not len(rows):
+            return self.window(rank, step, what)
+        row = rows[(pieces.end_ns[rows] - pieces.start_ns[rows]).argmax()]
+        return self.between(rank, step, int(pieces.start_ns[row]), int(pieces.end_ns[row]), what)
+
+    def window(self, rank: int, step: int, what: str) -> Evidence:
+        """A rank's whole window of a step (indices)."""
+        start = int(self._job.budget.start_ns[rank, step])
+        return self.between(rank, step, start, start + int(self._job.budget.window_ns[rank, step]), what)
+
+    def between(self, rank: int, step: int, start_ns: int, end_ns: int, what: str) -> Evidence:
+        return Evidence(int(self._job.ranks[rank]), int(self._job.steps[step]), start_ns, end_ns, what)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stalls:
+    """Stretches in which device and host both do nothing, by their length."""
+
+    #: Shape (R, S), ns, in stretches of at least `long_ns`; and the rest.
+    long_ns: Ints
+    short_ns: Ints
+
+
+#: From here on a stretch with the host in no operation is a stall; below, it is Python between two operations, ns.
+LONG_STALL_NS = 1_000_000
+
+
+#: What recording one host event costs, ns: DESIGN measured one to two microseconds.
+RECORDING_NS = 1_500
+
+
+def _frame(job: Job) -> Frame:
+    return Frame(
+        ranks=job.ranks,
+        nodes=job.nodes,
+        pids=tuple(digest.pid for digest in job.digests),
+        steps=job.steps,
+        step_ns=job.step_ns,
+        residual_ns=job.clock.residual_ns or 0.0,
+        recording_ns=job.work("host_events").mean(axis=1) * RECORDING_NS,
+        has_steps=all(digest.has_steps for digest in job.digests),
+        missing_ranks=len(job.missing_ranks),
+    )
+
+
+def _budget(job: Job) -> Budget:
+    return job.budget
+
+
+def _whatif(job: Job) -> whatif.WhatIf:
+    return whatif.WhatIf.of(job.budget)
+
+
+def _arrivals(job: Job) -> Arrivals:
+    if len(job.ranks) < 2:
+        raise MissingInputError("It compares ranks, and only one rank's trace is here.")
+    if not len(job.matched):
+        raise MissingInputError("No collective could be matched between ranks, so nobody's waiting is known.")
+    waiting, matched = job.waiting, job.matched
+    waiter = waiting.exposed_ns.argmax(axis=1)
+    each = np.arange(len(matched))
+    start = np.where(matched.present, matched.arrival_ns, 0)[each, waiter]
+    last = waiting.arrival_ns.max(axis=1)
+    end = start + np.maximum(last - waiting.arrival_ns[each, waiter], 0)
+    return Arrivals(
+        step=matched.step,
+        last=waiting.last,
+        kind=matched.kind,
+        longest_wait_ns=waiting.exposed_ns[each, waiter],
+        longest_waiter=waiter,
+        wait_start_ns=start,
+        wait_end_ns=end,
+    )
+
+
+def _transfers(job: Job) -> Transfers:
+    if not any(len(digest.collectives) for digest in job.digests):
+        raise MissingInputError("No communication between ranks appears in the traces.")
+    if not len(job.matched):
+        raise MissingInputError("No collective could be matched between ranks, so transfer and waiting look alike.")
+    return transfers(job)
+
+
+def _work(job: Job) -> Work:
+    _needs_device(job)
+    return Work(**{name: job.work(name) for name in Work.__slots__})
+
+
+def _kernels(job: Job) -> KernelTable:
+    tables = []
+    for digest in job.digests:
+        kinds, text = digest.kernels, digest.strings
+        tables.append(
+            {
+                (text[name], text[shape]): KernelKind(int(count), int(total), _blocks(text[shape]))
+                for name, shape, count, total in zip(kinds.name, kinds.shape, kinds.count, kinds.total_ns, strict=True)
+            }
+        )
+    return KernelTable(tuple(tables))
+
+
+def _loaders(job: Job) -> Loaders:
+    kinds = sorted({digest.loader for digest in job.digests if digest.loader})
+    if not kinds:
+        raise MissingInputError("No DataLoader appears in the traces (torch's DataLoader annotates itself since 1.9).")
+    return Loaders(kinds[0], job.work("loader_ns"))
+
+
+def _stalls(job: Job) -> Stalls:
+    ranks, steps = job.step_index.shape
+    long = np.zeros((ranks, steps), np.int64)
+    for rank, (digest, index) in enumerate(zip(job.digests, job.step_index, strict=True)):
+        pieces = digest.pieces
+        length = pieces.end_ns - pieces.start_ns
+        chosen = (pieces.owner == RankOwner.HOST) & (length >= LONG_STALL_NS)
+        total = np.zeros(len(digest.steps), np.int64)
+        np.add.at(total, pieces.step[chosen], length[chosen])
+        long[rank] = total[index]
+    return Stalls(long, job.budget.of("host") - long)
+
+
+def _places(job: Job) -> Places:
+    return Places(job)
+
+
+def _needs_device(job: Job) -> None:
+    if not job.has_device:
+        raise MissingInputError("It is about the device, and these traces hold none (CPU only).")
+
+
+def _blocks(grid: str) -> int:
+    """Thread blocks of a launch from its raw grid, "[183, 1, 1]"; 0 where there is none."""
+    sizes = grid.strip("[] \n").split(",") if grid else []
+    if not sizes or not all(size.strip().isdigit() for size in sizes):
+        return 0
+    product = 1
+    for size in sizes:
+        product *= int(size)
+    return product
+
+
+PROVIDERS: dict[str, Callable[[Job], object]] = {
+    "frame": _frame,
+    "budget": _budget,
+    "whatif": _whatif,
+    "arrivals": _arrivals,
+    "transfers": _transfers,
+    "work": _work,
+    "kernels": _kernels,
+    "loaders": _loaders,
+    "stalls": _stalls,
+    "places": _places,
+}

@@ -1,0 +1,81 @@
+"""See `LaunchBound`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tb_ddp_doctor.digest.model import RankOwner
+from tb_ddp_doctor.job.model import Budget
+from tb_ddp_doctor.job.whatif import WhatIf
+from tb_ddp_doctor.rules import words
+from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
+from tb_ddp_doctor.rules.inputs import Frame, Places, Stalls, Work
+
+
+@dataclass(frozen=True)
+class LaunchBound(Rule):
+    """The device finishes its kernels faster than the host can launch them.
+
+    What:
+        Device idle while the host is inside operations and launches, or in Python for less than a millisecond
+        between them.
+    Why:
+        An eager operation costs the host some ten microseconds; kernels shorter than that leave the device waiting.
+    Evidence:
+        The longest such gap of the slowest rank, with the number of kernels, their mean time and the host's time for
+        each launch.
+    Fix:
+        Fewer and larger kernels: torch.compile, CUDA graphs, fused optimizers, a larger batch.
+    Limits:
+        Profiling itself slows launches by a microsecond or two for each event; the untraced job may lose less. A rank
+        that waits hides its own gaps, so the slowest rank of each step is judged.
+    """
+
+    id: ClassVar[str] = "launch-bound"
+
+    min_starved: float = threshold(
+        0.10, "of the step", "Healthy jobs idle up to 6 % so, at the start of a step and after synchronising."
+    )
+
+    def check(
+        self, *, frame: Frame, budget: Budget, whatif: WhatIf, work: Work, stalls: Stalls, places: Places
+    ) -> Result:
+        starved = budget.of("dispatch") + stalls.short_ns
+        worst = whatif.at_slowest(starved)
+        share = float(worst.mean()) / frame.step_ns
+        if share < self.min_starved:
+            return Clear(f"The slowest rank's device starves for launches {words.percent(share)} of the step.")
+        cost = whatif.cost_ns(starved)
+        seen = int((worst > self.min_starved * frame.step_ns).sum())
+        accused = np.union1d(whatif.slowest, np.flatnonzero(starved.mean(axis=1) >= self.min_starved * frame.step_ns))
+        level, basis = words.confidence(frame, cost, seen, accused.tolist(), on_host=True)
+        kernels = max(float(whatif.at_slowest(work.kernels).mean()), 1.0)
+        mean_ns = float(whatif.at_slowest(work.kernel_ns).mean()) / kernels
+        issue_ns = float(worst.mean()) / kernels + mean_ns
+        step = int(worst.argmax())
+        rank = int(whatif.slowest[step])
+        return Fault(
+            cost_ns=cost,
+            ranks=frame.rank_numbers(accused),
+            steps=frame.all_steps,
+            cause=None,
+            confidence=level,
+            title=f"The device waits for launches {words.ms(float(worst.mean()))} of every {words.ms(frame.step_ns)}.",
+            why=f"{kernels:.0f} kernels a step take {mean_ns / 1e3:.0f} us each on average, and one comes every "
+            f"{issue_ns / 1e3:.0f} us. {basis}",
+            fix=_FIX,
+            evidence=(
+                places.longest(rank, step, RankOwner.DISPATCH, "Device idle while the host prepares the next launch."),
+            ),
+        )
+
+
+_FIX = """\
+Launch fewer, larger kernels: compile the model, capture the step in a CUDA graph, use fused or foreach optimizers, \
+or raise the batch size.
+
+model = torch.compile(model, mode="reduce-overhead")   # uses CUDA graphs
+optimizer = torch.optim.AdamW(model.parameters(), lr=lr, fused=True)"""

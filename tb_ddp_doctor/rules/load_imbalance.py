@@ -1,0 +1,83 @@
+"""See `LoadImbalance`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tb_ddp_doctor.job.whatif import WhatIf
+from tb_ddp_doctor.rules import words
+from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
+from tb_ddp_doctor.rules.inputs import Arrivals, Frame, Places
+from tb_ddp_doctor.rules.slowness import longest_wait, slowness
+
+
+@dataclass(frozen=True)
+class LoadImbalance(Rule):
+    """The slow rank moves: in each step another rank has more to do, and the others wait for it.
+
+    What:
+        Own times (the step without waiting) that differ between ranks, with another rank slowest from step to step.
+    Why:
+        The step takes as long as its slowest rank; work that is uneven costs the difference to an even share, in
+        every step, although no rank is slow on average.
+    Evidence:
+        The slowest rank of each step, whole step.
+    Fix:
+        Even out the work of a step: sequences of like length in one step, shards by size, no rank-local extras.
+    Limits:
+        At least two ranks with matched collectives and two steps. Ranks that are slow in most steps are taken out
+        first: they are stragglers. Small differences are noise: the more ranks, the larger their largest own time.
+    """
+
+    id: ClassVar[str] = "load-imbalance"
+
+    min_cost: float = threshold(
+        0.05, "of the step", "Healthy jobs of 4 and 8 ranks lose up to 4 % to their slowest rank by chance."
+    )
+    straggler_excess: float = threshold(0.03, "of the step", "As for straggler: those ranks are taken out first.")
+    straggler_steps: float = threshold(0.75, "of the steps", "As for straggler.")
+
+    def check(self, *, frame: Frame, whatif: WhatIf, arrivals: Arrivals, places: Places) -> Result:
+        if len(frame.steps) < 2:
+            return Clear("One step cannot show whether the slow rank moves.")
+        found = slowness(whatif.own_ns, frame, self.straggler_excess, self.straggler_steps)
+        own = whatif.own_ns - found.persistent_excess_ns()
+        lost = own.max(axis=0) - own.mean(axis=0)
+        slowest = own.argmax(axis=0)
+        movers = np.unique(slowest[lost > self.min_cost * frame.step_ns])
+        cost = float(lost.mean())
+        if cost < self.min_cost * frame.step_ns or len(movers) < 2:
+            return Clear(f"Own times differ by {words.ms(cost)} a step between the slowest rank and the mean.")
+        numbers = frame.rank_numbers(movers)
+        uneven = np.flatnonzero(lost > self.min_cost * frame.step_ns)
+        level, basis = words.confidence(frame, cost, len(uneven))
+        turns = ", ".join(f"step {frame.steps[step]}: rank {frame.ranks[slowest[step]]}" for step in uneven[:4])
+        return Fault(
+            cost_ns=cost,
+            ranks=numbers,
+            steps=tuple(int(step) for step in frame.steps[uneven]),
+            cause="moving",
+            confidence=level,
+            title=f"The slow rank moves from step to step: {words.ms(cost)} of every {words.ms(frame.step_ns)} is lost "
+            "to uneven work.",
+            why=f"Slowest is {turns}{' and so on' if len(uneven) > 4 else ''}. {basis}",
+            fix=_FIX,
+            evidence=(
+                *(
+                    places.window(int(slowest[step]), int(step), "The slowest rank of this step.")
+                    for step in uneven[:4]
+                ),
+                *longest_wait(movers, frame, arrivals, places),
+            ),
+        )
+
+
+_FIX = """\
+Give the ranks the same work in every step: batch samples of like length or size together over all ranks, not only \
+within one, and drop the ragged last batch.
+
+sampler = DistributedSampler(dataset, shuffle=True, drop_last=True)
+# variable lengths: sort by length in windows of world_size * batch_size before dealing them out"""

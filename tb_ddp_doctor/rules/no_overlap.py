@@ -1,0 +1,109 @@
+"""See `NoOverlap`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tb_ddp_doctor.digest.model import RankOwner
+from tb_ddp_doctor.job.transfers import Transfers
+from tb_ddp_doctor.job.whatif import WhatIf
+from tb_ddp_doctor.rules import words
+from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
+from tb_ddp_doctor.rules.inputs import Frame, Places, Work
+
+
+@dataclass(frozen=True)
+class NoOverlap(Rule):
+    """AllReduce runs after the backward pass instead of beside it.
+
+    What:
+        AllReduces whose transfer finds no compute beside it, although the backward pass is long enough to hide it.
+    Why:
+        DDP sends a bucket of gradients as soon as it is full, while backward goes on. One large bucket, or one that is
+        complete only at the end, leaves the device with nothing to do while it travels.
+    Evidence:
+        The longest exposed transfer on the slowest rank of the step.
+    Fix:
+        Smaller buckets; no search for unused parameters; a static graph.
+    Limits:
+        AllReduce only, and backward kernels must be joined to their launches. Judged on the rank that nobody waits
+        for, since a rank that waits exposes transfers that would hide. The last bucket is always exposed.
+    """
+
+    id: ClassVar[str] = "no-overlap"
+
+    max_hidden: float = threshold(
+        0.25, "of what could hide", "Overlapping DDP jobs hide 0.5 to 0.8 of it; one bucket hides none."
+    )
+    achievable: float = threshold(
+        0.65, "of what could hide", "What DDP with five buckets was measured to hide (healthy jobs, 0.6 to 0.7)."
+    )
+    min_cost: float = threshold(0.01, "of the step", "Less is the tail that every DDP job exposes.")
+
+    def check(self, *, frame: Frame, whatif: WhatIf, transfers: Transfers, work: Work, places: Places) -> Result:
+        total = float(whatif.at_slowest(transfers.allreduce_ns).mean())
+        exposed = float(whatif.at_slowest(transfers.allreduce_exposed_ns).mean())
+        backward = float(whatif.at_slowest(work.backward_compute_ns).mean())
+        hideable = min(total, backward)
+        if total <= 0:
+            return Clear("There is no AllReduce.")
+        hidden = total - exposed
+        saving = np.minimum(self.achievable * hideable - hidden, exposed)
+        if hideable <= 0:
+            return Clear("No kernel was launched by a backward pass, so there is nothing to hide AllReduce behind.")
+        if hidden > self.max_hidden * hideable or saving < self.min_cost * frame.step_ns:
+            return Clear(
+                f"{words.ms(hidden)} of {words.ms(total)} of AllReduce hide behind compute "
+                f"({words.percent(hidden / hideable)} of what the backward pass could hide)."
+            )
+        cost = whatif.cost_ns(np.full_like(whatif.own_ns, round(saving)))
+        seen = int((whatif.at_slowest(transfers.allreduce_exposed_ns) > 0.5 * total).sum())
+        level, basis = words.confidence(frame, cost, seen, of_transfer=True)
+        one = transfers.largest_share > 0.8
+        size = f" of {transfers.allreduce_bytes / 1e6:.0f} MB" if transfers.allreduce_bytes else ""
+        buckets = (
+            f"The gradients{size} go in one bucket, which is full only when backward is over."
+            if one
+            else f"The gradients{size} go in {transfers.allreduces} AllReduces a step, none beside backward."
+        )
+        step = int(whatif.at_slowest(transfers.allreduce_exposed_ns).argmax())
+        return Fault(
+            cost_ns=cost,
+            ranks=frame.all_ranks,
+            steps=frame.all_steps,
+            cause="one_bucket" if one else "late_buckets",
+            confidence=level,
+            title=f"AllReduce runs after backward instead of beside it: {words.ms(exposed)} of every "
+            f"{words.ms(frame.step_ns)} is exposed.",
+            why=f"{buckets} Backward computes for {words.ms(backward)} and hides {words.ms(max(hidden, 0))} of it. "
+            f"{basis}",
+            fix=_fix(transfers.allreduce_bytes),
+            evidence=(
+                places.longest(
+                    int(whatif.slowest[step]),
+                    step,
+                    RankOwner.COMMUNICATION,
+                    "AllReduce alone on the device: backward is over.",
+                ),
+            ),
+        )
+
+
+def _fix(size: int) -> str:
+    """Buckets of a fifth of the gradients overlap; torch's default is 25 MB."""
+    bucket = min(max(round(size / 5 / 2**20), 1), 25) if size else 5
+    return f"""\
+Let DDP send gradients while backward goes on: about five buckets or more, and nothing that delays the first. Set \
+find_unused_parameters only if the model needs it.
+
+model = DistributedDataParallel(
+    model,
+    device_ids=[local_rank],
+    bucket_cap_mb={bucket},
+    gradient_as_bucket_view=True,
+    find_unused_parameters=False,
+    static_graph=True,        # if the graph is the same in every step
+)"""

@@ -1,0 +1,94 @@
+"""See `PageableMemcpy`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tb_ddp_doctor.digest.model import RankOwner
+from tb_ddp_doctor.job.whatif import WhatIf
+from tb_ddp_doctor.rules import words
+from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
+from tb_ddp_doctor.rules.inputs import Frame, Places, Work
+
+
+@dataclass(frozen=True)
+class PageableMemcpy(Rule):
+    """Copies between host and device go through pageable memory.
+
+    What:
+        Host-device copies whose host side is pageable, with the device idle but for them.
+    Why:
+        The driver stages pageable memory through a small pinned buffer: slower, and the call blocks the host, so
+        that nothing is launched meanwhile.
+    Evidence:
+        The longest such copy. Its cost is its exposed time beyond that of a pinned copy of the same bytes, at the
+        rate of the pinned copies in the trace, or at the threshold's rate where there are none.
+    Fix:
+        pin_memory=True in the DataLoader together with non_blocking=True in the copy.
+    Limits:
+        ROCm's copies do not say which memory they use. Reading a scalar back (`.item()`) is pageable too, but costs
+        a synchronisation and not the copy.
+    """
+
+    id: ClassVar[str] = "pageable-memcpy"
+
+    pinned_rate: float = threshold(20.0, "GB/s", "PCIe 4.0 x16 copies pinned memory at 20 to 26 GB/s.")
+    min_measured: float = threshold(1.0, "MB", "Pinned copies smaller than this in a step do not tell the link's rate.")
+    min_cost: float = threshold(0.002, "of the step", "Below this it is not worth a line.")
+
+    def check(self, *, frame: Frame, whatif: WhatIf, work: Work, places: Places) -> Result:
+        copies = float(work.pageable_copies.mean())
+        if copies == 0:
+            return Clear("No copy between host and device uses pageable memory.")
+        bytes_ns = self._pinned_ns(work)
+        saved = np.maximum(work.pageable_exposed_ns - bytes_ns, 0)
+        cost = whatif.cost_ns(saved)
+        size = float(work.pageable_bytes.mean())
+        if cost < self.min_cost * frame.step_ns:
+            return Clear(f"{copies:.0f} pageable copies of {size / 1e6:.2f} MB in all a step cost next to nothing.")
+        exposed = float(work.pageable_exposed_ns.mean())
+        seen = int((whatif.at_slowest(saved) > 0).sum())
+        level, basis = words.confidence(frame, cost, seen)
+        affected = np.flatnonzero(work.pageable_exposed_ns.mean(axis=1) > 0.5 * exposed)
+        rate = size / max(float(work.pageable_exposed_ns.mean()), 1.0) * 1e9
+        worst = affected[np.argsort(-work.pageable_exposed_ns[affected].mean(axis=1), kind="stable")][:2]
+        return Fault(
+            cost_ns=cost,
+            ranks=frame.rank_numbers(affected),
+            steps=frame.all_steps,
+            cause="pageable_memory",
+            confidence=level,
+            title=f"Copies from pageable memory hold up the device {words.ms(exposed)} of every "
+            f"{words.ms(frame.step_ns)}.",
+            why=f"{copies:.0f} copies a step move {size / 1e6:.1f} MB at {words.gigabytes_per_second(rate)} and block "
+            f"the host for {words.ms(float(work.pageable_blocked_ns.mean()))}. {basis}",
+            fix=_FIX,
+            evidence=tuple(
+                places.longest(
+                    int(rank),
+                    int(work.pageable_exposed_ns[rank].argmax()),
+                    RankOwner.COPY,
+                    "Only a copy from pageable memory on the device; the host waits for it.",
+                )
+                for rank in worst
+            ),
+        )
+
+    def _pinned_ns(self, work: Work) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+        """Time that the pageable copies would take if pinned, shape (R, S)."""
+        bytes_per_ns = self.pinned_rate
+        large = work.pinned_bytes >= self.min_measured * 1e6
+        if large.any():
+            bytes_per_ns = float(work.pinned_bytes[large].sum() / max(int(work.pinned_ns[large].sum()), 1))
+        return (work.pageable_bytes / max(bytes_per_ns, 1e-9)).astype(np.int64)
+
+
+_FIX = """\
+Let the loader pin its batches, and copy them without blocking; both are needed.
+
+loader = DataLoader(dataset, batch_size=batch_size, num_workers=4, pin_memory=True)
+for batch in loader:
+    batch = batch.to(device, non_blocking=True)"""

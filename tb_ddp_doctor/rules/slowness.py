@@ -1,0 +1,60 @@
+"""Which ranks are slower than the others: shared by the rules on ranks that are always slow, and that take turns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.findings import Evidence
+from tb_ddp_doctor.rules.inputs import Arrivals, Frame, Places
+from tb_ddp_doctor.trace.model import Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Slowness:
+    """Own times of R ranks in S steps against the usual rank's."""
+
+    #: Own time beyond the usual rank's, shape (R, S), ns; negative for faster ranks.
+    excess_ns: Ints
+    #: Whether the excess passes the limit, shape (R, S).
+    slow: NDArray[np.bool_]
+    #: Indices of the ranks that are slow in enough steps, slowest first.
+    persistent: Ints
+
+    def persistent_excess_ns(self) -> Ints:
+        """The excess of the persistently slow ranks, shape (R, S), zero elsewhere."""
+        excess = np.zeros_like(self.excess_ns)
+        excess[self.persistent] = np.maximum(self.excess_ns[self.persistent], 0)
+        return excess
+
+
+def slowness(own_ns: Ints, frame: Frame, min_excess: float, min_steps: float) -> Slowness:
+    """Compare each rank's own time, shape (R, S), with the usual rank's, which is the lower median of each step.
+
+    A rank is slow in a step if its excess is over `min_excess` of the step and over twice what the clocks leave open;
+    it is persistently slow if that holds on average and in at least `min_steps` (a share) of the steps.
+    """
+    ranks, steps = own_ns.shape
+    usual = np.sort(own_ns, axis=0)[(ranks - 1) // 2]
+    excess = own_ns - usual
+    limit = max(min_excess * frame.step_ns, 2 * frame.residual_ns)
+    slow = excess > limit
+    persistent = (slow.sum(axis=1) >= np.ceil(min_steps * steps)) & (excess.mean(axis=1) > limit)
+    indices = np.flatnonzero(persistent)
+    return Slowness(excess, slow, indices[np.argsort(-excess[indices].mean(axis=1), kind="stable")])
+
+
+def longest_wait(accused: Ints, frame: Frame, arrivals: Arrivals, places: Places) -> list[Evidence]:
+    """The longest wait that any of the accused ranks (indices) caused on another rank, if there is one."""
+    caused = np.flatnonzero(np.isin(arrivals.last, accused) & np.isin(arrivals.step, frame.steps))
+    if not len(caused):
+        return []
+    worst = caused[arrivals.longest_wait_ns[caused].argmax()]
+    step = int(np.flatnonzero(frame.steps == arrivals.step[worst])[0])
+    what = f"Waits in {arrivals.kind[worst] or 'a collective'} for rank {frame.ranks[arrivals.last[worst]]}."
+    waiter, start, end = (
+        int(column[worst]) for column in (arrivals.longest_waiter, arrivals.wait_start_ns, arrivals.wait_end_ns)
+    )
+    return [places.between(waiter, step, start, end, what)]

@@ -1,0 +1,86 @@
+"""Numbers and ranks in words, one way for all rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tb_ddp_doctor.findings import Confidence
+from tb_ddp_doctor.rules.inputs import Frame
+
+#: Lists longer than this are cut.
+_LISTED = 6
+
+
+def ms(ns: float) -> str:
+    """A time: "124 ms" from 100 ms on, "12.4 ms" from 1 ms, "0.12 ms" below."""
+    value = ns / 1e6
+    digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 1 else 2
+    return f"{value:.{digits}f} ms"
+
+
+def percent(share: float) -> str:
+    """A share of one: "67 %", "3.2 %" below ten."""
+    return f"{share * 100:.{0 if share >= 0.1 else 1}f} %"
+
+
+def listing(items: Sequence[object]) -> str:
+    """Items as in "1 and 2", "1, 2 and 3" or "1, 2, 3, 4, 5, 6 and 12 more"."""
+    words = [str(item) for item in items]
+    if len(words) > _LISTED + 1:
+        return f"{', '.join(words[:_LISTED])} and {len(words) - _LISTED} more"
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+def ranks(numbers: Sequence[int]) -> str:
+    """Ranks as in "rank 1" or "ranks 1 and 2"."""
+    return f"rank{'s' if len(numbers) > 1 else ''} {listing(numbers)}"
+
+
+def steps_seen(seen: int, of: int) -> str:
+    """A count as in "3 of 3 steps"."""
+    return f"{seen} of {of} step{'s' if of != 1 else ''}"
+
+
+def capital(text: str) -> str:
+    """The text with its first letter large, the others as they are."""
+    return text[:1].upper() + text[1:]
+
+
+def gigabytes_per_second(rate: float) -> str:
+    """A rate in bytes per second, GB = 1e9 bytes."""
+    return f"{rate / 1e9:.1f} GB/s"
+
+
+def confidence(
+    frame: Frame,
+    cost_ns: float,
+    seen: int,
+    accused: Sequence[int] = (),
+    *,
+    on_host: bool = False,
+    of_transfer: bool = False,
+) -> tuple[Confidence, str]:
+    """How sure a finding is, and the sentence that says why.
+
+    `seen` is in how many steps the fault shows; `accused` are rank indices (all if empty). Each of these takes one
+    level away: fewer than three steps; clocks that agree no better than a third of the cost; for faults of the host,
+    recording that may itself be a quarter of the cost; and for faults of transfer, ranks without a trace.
+    """
+    doubts = []
+    if not frame.has_steps:
+        doubts.append("the trace has no ProfilerSteps")
+    elif len(frame.steps) < 3:
+        doubts.append("few steps were traced")
+    if frame.residual_ns > cost_ns / 3:
+        doubts.append("the cost is not far above what the clocks leave open")
+    recording = float((frame.recording_ns[list(accused)] if len(accused) else frame.recording_ns).max())
+    if on_host and recording > cost_ns / 4:
+        doubts.append(f"recording alone slows the host by about {ms(recording)} a step")
+    if of_transfer and frame.missing_ranks:
+        doubts.append(f"waiting for the {frame.missing_ranks} ranks without a trace counts as transfer")
+    level: Confidence = ("high", "medium", "low")[min(len(doubts), 2)]
+    basis = f"Seen in {steps_seen(seen, len(frame.steps))}"
+    if frame.residual_ns:
+        basis += f", clocks agree to {ms(frame.residual_ns)}"
+    doubt = f"; but {listing(doubts)}" if doubts else ""
+    return level, f"{basis}{doubt}."

@@ -1,0 +1,135 @@
+"""The columns of one rank's trace: a struct of arrays, one row per complete event ("ph": "X").
+
+Rows stand in file order, which is no order in time. Strings are interned: a column of names holds indices into
+`RankTrace.strings`. Missing is -1 in every integer column, and "" in text.
+
+Kept: operators, annotations, runtime and driver calls, kernels, copies and memsets, profiler overhead.
+Dropped at the reader, since no rule needs them: flow, instant, counter and metadata events, Python functions,
+device-side copies of annotations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.findings import FileWarning
+
+Ints: TypeAlias = NDArray[np.int64]
+Indices: TypeAlias = NDArray[np.int32]
+Bytes8: TypeAlias = NDArray[np.int8]
+
+
+class Category(IntEnum):
+    """What an event is, whatever its torch version or vendor calls it (see `names.CATEGORIES`)."""
+
+    OP = 0
+    ANNOTATION = 1
+    #: A runtime or driver call on the host: launches, copies, synchronisation, allocation.
+    RUNTIME = 2
+    KERNEL = 3
+    MEMCPY = 4
+    MEMSET = 5
+    #: The profiler's own work.
+    OVERHEAD = 6
+
+
+class TraceError(Exception):
+    """A file that is no trace. Its text is a sentence for users, without the path."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Events:
+    """One row per complete event; every column has the same length."""
+
+    #: Index into `RankTrace.strings`.
+    name: Indices
+    #: A `Category`.
+    category: Bytes8
+    #: ns since the epoch; since the trace's own zero in files that have no epoch.
+    start_ns: Ints
+    #: ns, never negative.
+    duration_ns: Ints
+    #: Index into `RankTrace.threads`: the host thread, or the device's stream as the file names it.
+    thread: Indices
+    #: Device number of device events; -1 on the host.
+    device: Indices
+    #: Stream number of device events; -1 on the host.
+    stream: Ints
+    #: Joins a device event with the runtime call that launched it.
+    correlation: Ints
+    #: Size of a copy or memset in bytes.
+    bytes: Ints
+    #: Index into `RankTrace.strings` of the raw JSON of "Input Dims" (operators) or "grid" (kernels).
+    shape: Indices
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CommArgs:
+    """Metadata of communication, sparse: one row per event that carries some, on the kernel or on the host.
+
+    A host-side `record_param_comms` has a row even if it carries nothing, since it encloses the launch.
+    Text columns are indices into `RankTrace.strings`.
+    """
+
+    #: Row of the event in `Events`.
+    event: Ints
+    #: "Collective name", as the file spells it.
+    collective: Indices
+    #: "Process Group Name".
+    group: Indices
+    #: "Process Group Ranks", as the file spells it: may be shortened ("[64, 65, ...]").
+    group_ranks: Indices
+    group_size: Ints
+    #: "In msg nelems" and "Out msg nelems".
+    elements_in: Ints
+    elements_out: Ints
+    dtype: Indices
+    #: "Seq", or the number in "Concrete Inputs"[1] that Megatron-era traces carry: equal on all ranks.
+    sequence: Ints
+
+    def __len__(self) -> int:
+        return len(self.event)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a file says about itself outside `traceEvents`; every field may be missing."""
+
+    rank: int | None = None
+    world_size: int | None = None
+    backend: str = ""
+    #: Ranks of each process group, by its name ("pg_config").
+    groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    #: Name of each device by its number ("deviceProperties").
+    devices: dict[int, str] = field(default_factory=dict)
+    #: Host name where the file has one, else "".
+    host: str = ""
+    #: "baseTimeNanoseconds": already added to `Events.start_ns`.
+    base_ns: int = 0
+    has_shapes: bool = False
+    has_stacks: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankTrace:
+    """One file, read."""
+
+    file: str
+    header: Header
+    #: The vocabulary: what name, shape and metadata columns index.
+    strings: tuple[str, ...]
+    #: (pid, tid) of each thread, as text: files mix numbers and strings.
+    threads: tuple[tuple[str, str], ...]
+    events: Events
+    comms: CommArgs
+    #: Events that were dropped on purpose, by their category's name.
+    dropped: dict[str, int]
+    warnings: tuple[FileWarning, ...]

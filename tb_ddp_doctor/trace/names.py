@@ -1,0 +1,175 @@
+"""The only place that knows what torch, CUDA, HIP, NCCL and gloo call things.
+
+Every function here answers for one name; callers ask once per vocabulary entry, never once per event.
+Names are matched loosely, since each release renames some: see the trap "Names move" in the tests.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+
+from tb_ddp_doctor.trace.model import Category
+
+#: Categories of today and of 2021 ("Operator", "Kernel", ...), and other vendors' runtimes.
+CATEGORIES: dict[str, Category] = {
+    "cpu_op": Category.OP,
+    "Operator": Category.OP,
+    "user_annotation": Category.ANNOTATION,
+    "cuda_runtime": Category.RUNTIME,
+    "cuda_driver": Category.RUNTIME,
+    "Runtime": Category.RUNTIME,
+    "hip_runtime": Category.RUNTIME,
+    "xpu_runtime": Category.RUNTIME,
+    "xpu_driver": Category.RUNTIME,
+    "mtia_runtime": Category.RUNTIME,
+    "privateuse1_runtime": Category.RUNTIME,
+    "privateuse1_driver": Category.RUNTIME,
+    "glow_runtime": Category.RUNTIME,
+    "kernel": Category.KERNEL,
+    "Kernel": Category.KERNEL,
+    "gpu_memcpy": Category.MEMCPY,
+    "Memcpy": Category.MEMCPY,
+    "gpu_memset": Category.MEMSET,
+    "Memset": Category.MEMSET,
+    "overhead": Category.OVERHEAD,
+}
+
+RECORD_PARAM_COMMS = "record_param_comms"
+
+_STEP = re.compile(r"ProfilerStep#(\d{1,18})$")
+_LOADER = re.compile(r"enumerate\(DataLoader\)#(\w+)\.__next__")
+_COMMUNICATION_KERNEL = re.compile(
+    r"^(nccl|rccl|mscclpp|msccl|deep_ep)|ncclDevKernel|ncclKernel|cross_device_reduce|multimem_all_|"
+    r"one_shot_all_reduce|two_shot_all_reduce|all_reduce_(one|two)_?shot|nvshmem|all_gather_kernel|reduce_scatter_kernel",
+    re.IGNORECASE,
+)
+_POINT_TO_POINT = re.compile(r"^(send|recv|irecv|isend|batch_isend_irecv|coalesced)$|SendRecv", re.IGNORECASE)
+_SYNC = re.compile(
+    r"(Stream|Device|Event|Ctx|Context|Queue)Synchronize|^cudaThreadSynchronize$|^hipMemcpy(WithStream|DtoH|HtoD)?$|^cudaMemcpy$"
+)
+_ALLOC = re.compile(
+    r"^(cu|cuda|hip)(Mem)?(Malloc|Free|Alloc|HostAlloc|FreeHost|HostMalloc|HostFree|HostRegister|HostUnregister)"
+    r"|^(cu|cuda|hip)Mem(Create|Map|Unmap|Release|SetAccess|AddressReserve|AddressFree)"
+)
+_BACKWARD = re.compile(r"^autograd::engine::evaluate_function|Backward\d*$")
+_ANNOTATION = re.compile(r"ProfilerStep#|enumerate\(DataLoader\)#|Optimizer\.(step|zero_grad)#")
+
+
+class Loader(IntEnum):
+    """How a DataLoader works, from its annotation."""
+
+    SINGLE_PROCESS = 0
+    WORKERS = 1
+
+
+class HostMemory(IntEnum):
+    """Host side of a copy."""
+
+    #: Device to device, or a vendor's name that does not say.
+    UNKNOWN = 0
+    PAGEABLE = 1
+    PINNED = 2
+
+
+def step_number(name: str) -> int | None:
+    """N of "ProfilerStep#N"; None for every other name."""
+    found = _STEP.match(name)
+    return int(found[1]) if found else None
+
+
+def loader(name: str) -> Loader | None:
+    """The kind of DataLoader whose `__next__` this annotation is; None for every other name."""
+    found = _LOADER.search(name)
+    if not found:
+        return None
+    return Loader.SINGLE_PROCESS if "SingleProcess" in found[1] else Loader.WORKERS
+
+
+def is_communication_kernel(name: str) -> bool:
+    """Whether a device kernel moves data between ranks."""
+    return bool(_COMMUNICATION_KERNEL.search(name))
+
+
+def is_host_collective(name: str) -> bool:
+    """Whether a host event is a collective that the CPU itself carries out (gloo, MPI, UCC on CPU tensors)."""
+    return name.startswith(("gloo:", "mpi:", "ucc:"))
+
+
+def enqueues_collective(name: str) -> bool:
+    """Whether an operator only starts or awaits a collective: it may block, but computes nothing."""
+    return name == RECORD_PARAM_COMMS or name.startswith(("c10d::", "_c10d_functional::", "c10d_functional::"))
+
+
+def is_point_to_point(name: str) -> bool:
+    """Whether a collective or kernel name is a send or receive, which only two ranks take part in."""
+    return bool(_POINT_TO_POINT.search(name))
+
+
+def is_sync(name: str) -> bool:
+    """Whether a runtime call blocks the host until the device has caught up."""
+    return bool(_SYNC.search(name))
+
+
+def is_alloc(name: str) -> bool:
+    """Whether a runtime call allocates or frees device or pinned memory: it may stop the device."""
+    return bool(_ALLOC.search(name))
+
+
+def is_backward(name: str) -> bool:
+    """Whether an operator belongs to autograd's backward pass."""
+    return bool(_BACKWARD.search(name))
+
+
+def is_annotation(name: str) -> bool:
+    """Whether an event is an annotation by its name alone: in 2021 these were operators like any other."""
+    return bool(_ANNOTATION.match(name))
+
+
+def host_memory(memcpy: str) -> HostMemory:
+    """The host side of a copy named like "Memcpy HtoD (Pageable -> Device)"; ROCm's names do not say."""
+    if "Pageable" in memcpy:
+        return HostMemory.PAGEABLE
+    return HostMemory.PINNED if "Pinned" in memcpy else HostMemory.UNKNOWN
+
+
+#: Kernel-name spelling of each collective, longest first, for traces without metadata.
+_COLLECTIVE_IN_KERNEL = (
+    ("reducescatter", "reduce_scatter"),
+    ("reduce_scatter", "reduce_scatter"),
+    ("allgather", "all_gather"),
+    ("all_gather", "all_gather"),
+    ("allreduce", "all_reduce"),
+    ("all_reduce", "all_reduce"),
+    ("cross_device_reduce", "all_reduce"),
+    ("alltoall", "all_to_all"),
+    ("all_to_all", "all_to_all"),
+    ("broadcast", "broadcast"),
+    ("sendrecv", "send_recv"),
+    ("barrier", "barrier"),
+    ("reduce", "reduce"),
+    ("gather", "gather"),
+    ("scatter", "scatter"),
+    ("recv", "recv"),
+    ("send", "send"),
+)
+
+
+def collective(name: str) -> str:
+    """One spelling for a collective, from "allreduce", "nccl:all_reduce", "_all_gather_base" or a kernel's name.
+
+    "" where the name does not say (`ncclDevKernel_Generic`).
+    """
+    lowered = name.lower()
+    return next((kind for part, kind in _COLLECTIVE_IN_KERNEL if part in lowered), "")
+
+
+#: Bytes of an element by torch's dtype names, as `record_param_comms` spells them.
+ELEMENT_BYTES: dict[str, int] = {
+    "Byte": 1, "Char": 1, "Bool": 1, "QInt8": 1, "QUInt8": 1,
+    "Float8_e4m3fn": 1, "Float8_e5m2": 1, "Float8_e4m3fnuz": 1, "Float8_e5m2fnuz": 1,
+    "Short": 2, "Half": 2, "BFloat16": 2, "UInt16": 2,
+    "Int": 4, "Float": 4, "UInt32": 4, "ComplexHalf": 4,
+    "Long": 8, "Double": 8, "UInt64": 8, "ComplexFloat": 8,
+    "ComplexDouble": 16,
+}  # fmt: skip
