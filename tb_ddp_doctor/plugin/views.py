@@ -8,7 +8,7 @@ import numpy as np
 
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.model import RankOwner
-from tb_ddp_doctor.findings import OWNERS
+from tb_ddp_doctor.findings import OWNERS, Diagnosis
 from tb_ddp_doctor.job.budget import moving
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace.model import Ints
@@ -17,13 +17,13 @@ from tb_ddp_doctor.trace.model import Ints
 _LANES = 16
 
 
-def views(job: Job) -> dict[str, Any]:
+def views(job: Job, diagnosis: Diagnosis) -> dict[str, Any]:
     """What the page needs beside the diagnosis, ready for JSON.
 
-    `step_ms`, `own_ms` and each of `budget_ms` are lists of shape (R, S). `lanes` is the step with the largest own
-    time: for each of a few ranks, the slowest ones, the owners of its device's time on the common clock.
+    `step_ms`, `own_ms` and each of `budget_ms` are lists of shape (R, S). `lanes` is the step that the costliest
+    finding shows: for each of a few ranks, the slowest ones, the owners of its device's time on the common clock.
     """
-    step = int(job.budget.own_ns.max(axis=0).argmax())
+    step = _shown_step(job, diagnosis)
     return {
         "ranks": job.ranks.tolist(),
         "nodes": list(job.nodes),
@@ -41,6 +41,12 @@ def views(job: Job) -> dict[str, Any]:
 def _ms(values: Ints) -> list[list[float]]:
     rounded: list[list[float]] = np.round(values / 1e6, 4).tolist()
     return rounded
+
+
+def _shown_step(job: Job, diagnosis: Diagnosis) -> int:
+    """Index of the step of the first evidence; of the step with the largest own time where there is none."""
+    shown = [evidence.step for finding in diagnosis.findings for evidence in finding.evidence]
+    return job.steps.tolist().index(shown[0]) if shown else int(job.budget.own_ns.max(axis=0).argmax())
 
 
 def _lanes(job: Job, step: int) -> dict[str, Any]:

@@ -32,17 +32,19 @@ def page(rule: Rule) -> Page:
     return Page(_unwrap(summary), {name: _unwrap(body) for name, body in sections.items()})
 
 
+_INTRODUCTION = """\
+# Rules
+
+<!-- Made by `python -m tb_ddp_doctor.rules.documentation > docs/rules.md`; a test fails when it is stale. -->
+
+A rule ends as a *finding*, *clear*, *not applicable* (with what it would need) or *error*. A finding's severity follows
+its cost: critical from 20 % of the step, major from 10 %, minor from 3 %, info below. Thresholds are set with
+`ddp-doctor diagnose --set RULE.THRESHOLD=VALUE`."""
+
+
 def markdown() -> str:
     """All rules as one Markdown page."""
-    lines = [
-        "# Rules",
-        "",
-        "<!-- Made by `python -m tb_ddp_doctor.rules.documentation > docs/rules.md`; a test fails when it is stale. -->",
-        "",
-        "A rule ends as a *finding*, *clear*, *not applicable* (with what it would need) or *error*. A finding's severity",
-        "follows its cost: critical from 20 % of the step, major from 10 %, minor from 3 %, info below. Thresholds are set",
-        "with `ddp-doctor diagnose --set RULE.THRESHOLD=VALUE`.",
-    ]
+    lines = [_INTRODUCTION]
     for rule in CATALOGUE.values():
         content = page(rule)
         lines += ["", f"## {rule.id}", "", content.summary]

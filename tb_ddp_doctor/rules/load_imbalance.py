@@ -21,7 +21,7 @@ class LoadImbalance(Rule):
     What:
         Own times (the step without waiting) that differ between ranks, with another rank slowest from step to step.
     Why:
-        The step takes as long as its slowest rank; work that is uneven costs the difference to an even share, in
+        The step takes as long as its slowest rank; work that is uneven costs the difference to the median rank, in
         every step, although no rank is slow on average.
     Evidence:
         The slowest rank of each step, whole step.
@@ -45,12 +45,12 @@ class LoadImbalance(Rule):
             return Clear("One step cannot show whether the slow rank moves.")
         found = slowness(whatif.own_ns, frame, self.straggler_excess, self.straggler_steps)
         own = whatif.own_ns - found.persistent_excess_ns()
-        lost = own.max(axis=0) - own.mean(axis=0)
+        lost = own.max(axis=0) - np.median(own, axis=0).astype(np.int64)
         slowest = own.argmax(axis=0)
         movers = np.unique(slowest[lost > self.min_cost * frame.step_ns])
         cost = float(lost.mean())
         if cost < self.min_cost * frame.step_ns or len(movers) < 2:
-            return Clear(f"Own times differ by {words.ms(cost)} a step between the slowest rank and the mean.")
+            return Clear(f"Own times differ by {words.ms(cost)} a step between the slowest rank and the median.")
         numbers = frame.rank_numbers(movers)
         uneven = np.flatnonzero(lost > self.min_cost * frame.step_ns)
         level, basis = words.confidence(frame, cost, len(uneven))

@@ -1,0 +1,30 @@
+// The plugin's two routes. Addresses are relative to this module, so that --path_prefix needs no care.
+
+/** @typedef {import("./model.js").Listing} Listing */
+/** @typedef {import("./model.js").Report} Report */
+/** @typedef {{state: "queued" | "reading", progress: {done: number, total: number}}} Waiting */
+/** @typedef {{state: "failed", error: string}} Failed */
+
+/** @returns {Promise<Listing>} */
+export const fetchRuns = () => get("runs");
+
+/**
+ * @param {string} name
+ * @returns {Promise<Report | Waiting | Failed>}
+ */
+export const fetchRun = (name) => get(`run?run=${encodeURIComponent(name)}`);
+
+/** @param {string} route */
+async function get(route) {
+  let response;
+  try {
+    response = await fetch(new URL(route, import.meta.url));
+  } catch {
+    throw new Error("TensorBoard does not answer. Is it still running?");
+  }
+  const body = await response.json().catch(() => null);
+  if (!response.ok || body === null) {
+    throw new Error(body?.error ?? `TensorBoard answered ${response.status}. Its log says why.`);
+  }
+  return body;
+}

@@ -1,0 +1,166 @@
+// The page's state: the list of runs as last heard, the run that is open, and its report once it is there.
+// It asks for the list each second while something is being read, and rarely otherwise.
+
+import { fetchRun, fetchRuns } from "./api.js";
+import { budget } from "./budget.js";
+import { h } from "./dom.js";
+import { findings } from "./findings.js";
+import { runList } from "./runs.js";
+import { empty, failed, reading, searching } from "./states.js";
+import { steps } from "./steps.js";
+import { unseen } from "./unseen.js";
+import { verdict } from "./verdict.js";
+
+/** @typedef {import("./model.js").Listing} Listing */
+/** @typedef {import("./model.js").RunEntry} RunEntry */
+/** @typedef {import("./model.js").Report} Report */
+
+const BUSY_MS = 1_000;
+const QUIET_MS = 30_000;
+const STORED = "ddp-doctor.run";
+
+/** @param {HTMLElement} root */
+export function start(root) {
+  const list = h("div");
+  const trouble = h("p", { class: "trouble", role: "alert" });
+  const main = h("main", {}, searching());
+  root.replaceChildren(h("nav", { "aria-label": "Runs" }, h("h2", {}, "Runs"), list, trouble), main);
+
+  /** @type {Listing | null} */
+  let listing = null;
+  let selected = remembered();
+  /** What the list and the main part show now; each is rebuilt only when this changes, so focus stays. */
+  let listed = "";
+  let shown = "";
+  /** @type {((entry: RunEntry) => void) | null} */
+  let update = null;
+  let timer = 0;
+
+  async function poll() {
+    clearTimeout(timer);
+    try {
+      listing = await fetchRuns();
+      trouble.textContent = listing.runs.length ? (listing.error ?? "") : "";
+    } catch (error) {
+      trouble.textContent = sentence(error);
+    }
+    draw();
+    const busy =
+      !listing ||
+      listing.state === "scanning" ||
+      listing.runs.some(({ state }) => state === "queued" || state === "reading");
+    timer = setTimeout(poll, busy || trouble.textContent ? BUSY_MS : QUIET_MS);
+  }
+
+  /** @param {string} name */
+  function select(name) {
+    selected = name;
+    remember(name);
+    draw();
+  }
+
+  function draw() {
+    if (!listing) return;
+    const { runs } = listing;
+    const open = runs.find(({ name }) => name === selected) ?? runs[0];
+    drawList(runs, open?.name ?? null);
+    if (open) drawRun(open);
+    else if (listing.state === "scanning")
+      return; // what shows may still hold
+    else if (listing.error)
+      show(listing.error, () => failed("The log directory could not be read.", listing?.error ?? ""));
+    else show("empty", () => empty(listing?.logdir ?? ""));
+  }
+
+  /**
+   * @param {RunEntry[]} runs
+   * @param {string | null} open
+   */
+  function drawList(runs, open) {
+    const key = JSON.stringify([runs, open]);
+    if (key === listed) return;
+    listed = key;
+    const focused = [...list.querySelectorAll("button")].findIndex((button) => button === document.activeElement);
+    list.replaceChildren(runList(runs, open, select));
+    list.querySelectorAll("button")[focused]?.focus();
+  }
+
+  /** @param {RunEntry} entry */
+  function drawRun(entry) {
+    if (entry.state === "ready") {
+      if (shown !== JSON.stringify(entry)) load(entry);
+    } else if (entry.state === "failed") {
+      show(JSON.stringify(entry), () => failed(`${entry.name} could not be read.`, entry.error ?? ""));
+    } else {
+      const key = `${entry.state} ${entry.name}`;
+      if (shown === key) update?.(entry);
+      else {
+        // Asking for it moves it to the head of the queue.
+        if (entry.state === "queued") fetchRun(entry.name).catch(() => {});
+        const waiting = reading(entry);
+        show(key, () => waiting.element);
+        update = waiting.update;
+      }
+    }
+  }
+
+  /** @param {RunEntry} entry */
+  async function load(entry) {
+    shown = JSON.stringify(entry);
+    update = null;
+    try {
+      const answer = await fetchRun(entry.name);
+      if (shown !== JSON.stringify(entry)) return; // another run was opened meanwhile
+      if (answer.state === "ready") main.replaceChildren(...report(answer));
+      else shown = "";
+    } catch (error) {
+      main.replaceChildren(failed(`${entry.name} could not be shown.`, sentence(error)));
+    }
+    main.scrollTop = 0;
+  }
+
+  /**
+   * @param {string} key
+   * @param {() => Node} build
+   */
+  function show(key, build) {
+    update = null;
+    if (shown === key) return;
+    shown = key;
+    main.replaceChildren(build());
+  }
+
+  poll();
+}
+
+/** @param {Report} answer */
+function report(answer) {
+  const parts = [
+    verdict(answer),
+    findings(answer),
+    budget(answer),
+    h("div", { class: "pair" }, steps(answer), unseen(answer)),
+  ];
+  return parts.filter((part) => part !== null);
+}
+
+/** @param {unknown} error */
+const sentence = (error) => (error instanceof Error ? error.message : String(error));
+
+// The open run survives a reload of the page; storage may be forbidden.
+function remembered() {
+  try {
+    return sessionStorage.getItem(STORED);
+  } catch {
+    return null;
+  }
+}
+
+/** @param {string} name */
+function remember(name) {
+  try {
+    sessionStorage.setItem(STORED, name);
+  } catch {
+    // Then it does not survive.
+  }
+}

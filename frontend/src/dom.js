@@ -1,0 +1,120 @@
+// Building the page. Everything from a trace is untrusted: text goes in as text nodes, never as markup.
+
+/** @typedef {Node | string | null | undefined | false} Child */
+
+/**
+ * An element with attributes and children. `class`, `title`, `aria-...` are attributes; a function is a listener
+ * for the event that its key names; null, undefined and false leave an attribute out.
+ * @param {string} tag
+ * @param {Record<string, string | number | boolean | null | undefined | ((event: any) => void)>} [attributes]
+ * @param {...(Child | Child[])} children
+ * @returns {HTMLElement}
+ */
+export function h(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (typeof value === "function") element.addEventListener(key, value);
+    else if (key === "style")
+      element.style.cssText = String(value); // as an attribute, a strict CSP would block it
+    else if (value === true) element.setAttribute(key, "");
+    else if (value !== null && value !== undefined && value !== false) element.setAttribute(key, String(value));
+  }
+  for (const child of children.flat()) {
+    if (child) element.append(child);
+  }
+  return element;
+}
+
+/**
+ * The doctor's own sentences as nodes: what stands between backticks becomes code.
+ * @param {string} text
+ * @returns {Node[]}
+ */
+export function prose(text) {
+  return text.split("`").map((part, i) => (i % 2 ? h("code", {}, part) : document.createTextNode(part)));
+}
+
+/**
+ * A titled card.
+ * @param {string} title
+ * @param {...(Child | Child[])} children
+ */
+export function card(title, ...children) {
+  return h("section", { class: "card" }, h("h2", {}, title), ...children);
+}
+
+/**
+ * A part of the page that is built when it is first opened.
+ * @param {string} label
+ * @param {() => Node} build
+ */
+export function folded(label, build) {
+  const details = h("details", { class: "folded" }, h("summary", {}, label));
+  details.addEventListener("toggle", () => details.append(build()), { once: true });
+  return details;
+}
+
+/**
+ * A table of numbers with a heading row and a heading column.
+ * @param {string[]} heads
+ * @param {(string | Node)[][]} rows the first cell of each names the row
+ */
+export function table(heads, rows) {
+  const cells = (/** @type {(string | Node)[]} */ row) =>
+    row.map((cell, i) => h(i ? "td" : "th", { scope: i ? null : "row" }, cell));
+  return h(
+    "div",
+    { class: "scroll", tabindex: 0, role: "region", "aria-label": "Table" },
+    h(
+      "table",
+      {},
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          heads.map((head) => h("th", { scope: "col" }, head)),
+        ),
+      ),
+      h(
+        "tbody",
+        {},
+        rows.map((row) => h("tr", {}, cells(row))),
+      ),
+    ),
+  );
+}
+
+/**
+ * Code with a button that copies it.
+ * @param {string} code
+ */
+export function copyable(code) {
+  const button = h("button", { class: "copy-code", type: "button", click: copy }, "Copy");
+  async function copy() {
+    button.textContent = (await toClipboard(code)) ? "Copied" : "Select and copy by hand";
+    setTimeout(() => (button.textContent = "Copy"), 2000);
+  }
+  return h("div", { class: "code" }, h("pre", { tabindex: 0 }, code), button);
+}
+
+/**
+ * @param {string} text
+ * @returns {Promise<boolean>} whether it was copied
+ */
+async function toClipboard(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    // A page served over plain HTTP from another host (--bind_all) has no clipboard API.
+    const area = /** @type {HTMLTextAreaElement} */ (h("textarea", { class: "offscreen", "aria-hidden": "true" }));
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    const copied = document.execCommand("copy");
+    area.remove();
+    return copied;
+  }
+}

@@ -1,0 +1,59 @@
+// Numbers and lists as words. Every number carries its unit; a no-break space keeps the two together.
+
+const NBSP = "\u00a0";
+
+/**
+ * A duration.
+ * @param {number} value ms
+ */
+export function ms(value) {
+  const size = Math.abs(value);
+  if (size >= 10_000) return `${(value / 1000).toFixed(2)}${NBSP}s`;
+  if (size >= 0.995) return `${value.toFixed(1)}${NBSP}ms`;
+  if (size >= 0.01) return `${value.toFixed(2)}${NBSP}ms`;
+  return size >= 0.0005 ? `${(value * 1000).toFixed(0)}${NBSP}µs` : `0${NBSP}ms`;
+}
+
+/**
+ * A share of the whole.
+ * @param {number} share 0 to 1
+ */
+export function percent(share) {
+  const value = share * 100;
+  if (value > 0 && value < 0.1) return `<0.1${NBSP}%`;
+  return `${value.toFixed(value >= 10 || value === 0 ? 0 : 1)}${NBSP}%`;
+}
+
+/**
+ * @param {number} n
+ * @param {string} noun in the singular
+ */
+export function count(n, noun) {
+  return `${n.toLocaleString("en")}${NBSP}${noun}${n === 1 ? "" : "s"}`;
+}
+
+/**
+ * Whole numbers as ranges: [0, 2, 3, 4] is "0, 2–4".
+ * @param {readonly number[]} numbers ascending
+ */
+export function ranges(numbers) {
+  /** @type {[number, number][]} */
+  const runs = [];
+  for (const n of numbers) {
+    const last = runs[runs.length - 1];
+    if (last && n === last[1] + 1) last[1] = n;
+    else runs.push([n, n]);
+  }
+  return runs.map(([a, b]) => (a === b ? `${a}` : b === a + 1 ? `${a}, ${b}` : `${a}–${b}`)).join(", ");
+}
+
+/**
+ * "rank 1", "ranks 0, 2–4", "all 8 ranks".
+ * @param {readonly number[]} some
+ * @param {readonly number[]} all
+ * @param {string} noun
+ */
+export function among(some, all, noun) {
+  if (some.length > 1 && some.length === all.length) return `all ${count(all.length, noun)}`;
+  return `${noun}${some.length === 1 ? "" : "s"} ${ranges(some)}`;
+}

@@ -1,0 +1,26 @@
+// The Diagnosis tab. TensorBoard imports this module into an empty page and calls render().
+//
+//   app.js                     state, polling, which part shows
+//   verdict.js findings.js budget.js steps.js unseen.js   the parts of a report, from top to bottom
+//   runs.js states.js          the list on the left; what shows while there is no report
+//   lanes.js canvas.js         pictures
+//   model.js format.js dom.js theme.js api.js             types, words, elements, light and dark, the server
+
+import { start } from "./app.js";
+import { repaint } from "./canvas.js";
+import { h } from "./dom.js";
+import { followTheme } from "./theme.js";
+
+export async function render() {
+  document.documentElement.lang = "en";
+  document.title = "Diagnosis";
+  const style = h("link", { rel: "stylesheet", href: new URL("style.css", import.meta.url).href });
+  // Pictures take their colours from the style sheet.
+  await new Promise((done) => {
+    style.addEventListener("load", done);
+    style.addEventListener("error", done);
+    document.head.append(style);
+  });
+  followTheme(repaint);
+  start(document.body);
+}

@@ -1,0 +1,153 @@
+// What the server sends (`tb_ddp_doctor/findings.py`, `plugin/views.py`), and what the page derives from it.
+
+/** @typedef {"critical" | "major" | "minor" | "info"} Severity */
+
+/**
+ * @typedef {object} RunEntry
+ * @property {string} name
+ * @property {"queued" | "reading" | "ready" | "failed"} state
+ * @property {{done: number, total: number}} progress files
+ * @property {string | null} error
+ * @property {number | null} world_size
+ * @property {number | null} ranks
+ * @property {number | null} steps
+ * @property {number | null} step_ms
+ * @property {string | null} verdict
+ * @property {Severity | null} severity
+ * @property {number | null} lost_ms
+ */
+
+/**
+ * @typedef {object} Listing
+ * @property {"scanning" | "ready"} state
+ * @property {string | null} error
+ * @property {string} logdir
+ * @property {RunEntry[]} runs
+ */
+
+/** @typedef {{rank: number, step: number, start_ns: number, end_ns: number, what: string}} Evidence */
+
+/**
+ * @typedef {object} Finding
+ * @property {string} rule
+ * @property {Severity} severity
+ * @property {number} cost_ms
+ * @property {number[]} ranks
+ * @property {number[]} steps
+ * @property {string | null} cause
+ * @property {string} confidence
+ * @property {string} title
+ * @property {string} why
+ * @property {string} fix
+ * @property {Evidence[]} evidence
+ * @property {{name: string, value: number, unit: string, reason: string}[]} thresholds
+ */
+
+/**
+ * @typedef {object} Diagnosis
+ * @property {string} name
+ * @property {number} world_size
+ * @property {number[]} ranks
+ * @property {number[]} missing_ranks
+ * @property {number[]} steps
+ * @property {number} step_ms
+ * @property {string} verdict
+ * @property {string} headline
+ * @property {Record<string, Record<string, number>>} budget_ms
+ * @property {{residual_us: number | null}} clock
+ * @property {Finding[]} findings
+ * @property {{rule: string, status: string, reason: string}[]} outcomes
+ * @property {{file: string, message: string}[]} warnings
+ */
+
+/** @typedef {(number | null)[][]} Grid one row per rank, one column per step; null where a rank lacks the step */
+
+/**
+ * @typedef {object} Lanes
+ * @property {number} step
+ * @property {number} start_ms
+ * @property {number} end_ms
+ * @property {{rank: number, start_ms: number, pieces: [number, number, number][]}[]} ranks start of its step; pieces:
+ *   owner index, start and end in ms
+ */
+
+/**
+ * @typedef {object} Views
+ * @property {number[]} ranks
+ * @property {string[]} nodes
+ * @property {string} device
+ * @property {number[]} steps
+ * @property {string[]} owners
+ * @property {Grid} step_ms
+ * @property {Grid} own_ms
+ * @property {Grid} start_ns start of each step's window, on the rank's own clock
+ * @property {Lanes | null} lanes
+ */
+
+/** @typedef {{state: "ready", diagnosis: Diagnosis, views: Views | null}} Report */
+
+/** The owners in order of precedence: plain name, and when a nanosecond belongs to them. */
+export const OWNERS = new Map([
+  ["compute", { name: "compute", when: "a kernel that is not communication runs" }],
+  ["copy", { name: "memory copies", when: "only copies or memsets run" }],
+  ["wait", { name: "waiting for another rank", when: "only communication runs, and some rank has not arrived" }],
+  ["transfer", { name: "transfer", when: "only communication runs, and all ranks have arrived" }],
+  ["input", { name: "data loading", when: "the device idles while the host waits for the DataLoader" }],
+  ["sync", { name: "synchronising", when: "the device idles while the host is in a synchronising call" }],
+  ["alloc", { name: "allocating", when: "the device idles while the host allocates or frees device memory" }],
+  ["dispatch", { name: "launching", when: "the device idles while the host is inside an operation or a launch" }],
+  ["host", { name: "host in no operation", when: "the device idles while the host is in Python, logging or I/O" }],
+]);
+
+/** @param {string} owner */
+export const ownerName = (owner) => OWNERS.get(owner)?.name ?? owner;
+
+/**
+ * The findings that are worth a fix; those below 3 % of the step only inform.
+ * @param {Diagnosis} diagnosis
+ */
+export function faults(diagnosis) {
+  return diagnosis.findings.filter((finding) => finding.severity !== "info");
+}
+
+/**
+ * What the fixes would give back, ms per step.
+ * @param {Diagnosis} diagnosis
+ */
+export function lostMs(diagnosis) {
+  return Math.min(
+    diagnosis.step_ms,
+    faults(diagnosis).reduce((sum, finding) => sum + finding.cost_ms, 0),
+  );
+}
+
+/**
+ * The ranks that a fault names; a fault of all ranks accuses nobody.
+ * @param {Diagnosis} diagnosis
+ * @returns {Set<number>}
+ */
+export function guilty(diagnosis) {
+  const named = faults(diagnosis).filter((finding) => finding.ranks.length < diagnosis.ranks.length);
+  return new Set(named.flatMap((finding) => finding.ranks));
+}
+
+/**
+ * Mean of what is there.
+ * @param {(number | null)[]} row
+ */
+export function mean(row) {
+  const present = row.filter((value) => value !== null);
+  return present.length ? present.reduce((sum, value) => sum + value, 0) / present.length : 0;
+}
+
+/**
+ * At most `limit` row numbers, in order: the accused first, then those with the largest value.
+ * @param {number[]} values one per row
+ * @param {(row: number) => boolean} accused
+ * @param {number} limit
+ */
+export function largest(values, accused, limit) {
+  const rows = values.map((_, row) => row);
+  rows.sort((a, b) => Number(accused(b)) - Number(accused(a)) || values[b] - values[a]);
+  return rows.slice(0, limit).sort((a, b) => a - b);
+}

@@ -1,0 +1,74 @@
+// The list of runs on the left: name, verdict at a glance, progress while one is read.
+
+import { h } from "./dom.js";
+import { count, percent } from "./format.js";
+
+/** @typedef {import("./model.js").RunEntry} RunEntry */
+
+/**
+ * @param {RunEntry[]} runs
+ * @param {string | null} selected
+ * @param {(name: string) => void} select
+ */
+export function runList(runs, selected, select) {
+  return h(
+    "ul",
+    {},
+    runs.map((run) =>
+      h(
+        "li",
+        {},
+        h(
+          "button",
+          {
+            type: "button",
+            class: "run",
+            title: run.name,
+            "aria-current": run.name === selected ? "true" : null,
+            click: () => select(run.name),
+          },
+          h("i", { class: `dot ${level(run)}` }),
+          h("span", { class: "name" }, run.name),
+          h("small", { class: "size" }, size(run)),
+          outcome(run),
+        ),
+      ),
+    ),
+  );
+}
+
+/** @param {RunEntry} run */
+function level(run) {
+  if (run.state === "failed") return "failed";
+  if (run.state !== "ready") return "pending";
+  if (run.verdict !== "healthy") return run.severity ?? "info";
+  return whole(run) ? "healthy" : "info";
+}
+
+/**
+ * Whether every rank left a trace: without, "no fault" is not "healthy".
+ * @param {RunEntry} run
+ */
+const whole = ({ ranks, world_size }) => ranks === world_size;
+
+/** @param {RunEntry} run */
+function size(run) {
+  if (run.state !== "ready") {
+    const { done, total } = run.progress;
+    return { queued: "queued", failed: "could not be read", reading: total ? `${done} of ${total} files` : "opening" }[
+      run.state
+    ];
+  }
+  return `${count(run.ranks ?? 0, "rank")}, ${count(run.steps ?? 0, "step")}`;
+}
+
+/** @param {RunEntry} run */
+function outcome(run) {
+  if (run.state !== "ready") return h("small", {}, run.state === "reading" ? "…" : "");
+  if (!run.lost_ms || !run.step_ms) return h("small", {}, whole(run) ? "healthy" : "no fault seen");
+  return h(
+    "b",
+    { title: `${run.verdict}: the step time that the fixes would give back` },
+    `−${percent(run.lost_ms / run.step_ms)}`,
+  );
+}

@@ -1,0 +1,91 @@
+// What the page says while there is no diagnosis to show: searching, reading, nothing found, failed.
+
+import { copyable, h } from "./dom.js";
+
+/** @typedef {import("./model.js").RunEntry} RunEntry */
+
+export function searching() {
+  return h("div", { class: "state", role: "status" }, h("h1", {}, "Searching for traces"), bar());
+}
+
+/**
+ * A run that is not ready. Call the returned `update` with each new entry.
+ * @param {RunEntry} entry
+ */
+export function reading(entry) {
+  const note = h("p", { class: "why" });
+  const track = bar();
+  const element = h(
+    "div",
+    { class: "state", role: "status" },
+    h("h1", {}, `${entry.state === "queued" ? "Waiting to read" : "Reading"} ${entry.name}`),
+    track,
+    note,
+  );
+  /** @param {RunEntry} now */
+  function update({ state, progress: { done, total } }) {
+    if (total) {
+      track.max = total;
+      track.value = done;
+    }
+    note.textContent =
+      state === "queued"
+        ? "Another run is being read; this one is next."
+        : total
+          ? `${done} of ${total} rank files read.`
+          : "Opening its files.";
+  }
+  update(entry);
+  return { element, update };
+}
+
+/** A progress bar that moves to and fro until it is told how far. */
+const bar = () => /** @type {HTMLProgressElement} */ (h("progress", { "aria-label": "Progress" }));
+
+/**
+ * @param {string} title
+ * @param {string} sentence
+ */
+export function failed(title, sentence) {
+  return h(
+    "div",
+    { class: "state", role: "alert" },
+    h("h1", { class: "major" }, title),
+    h("p", { class: "why" }, sentence),
+  );
+}
+
+/** @param {string} logdir */
+export function empty(logdir) {
+  // Under --logdir_spec there are several directories; the example then leaves the name open.
+  const folder = logdir && !logdir.includes(",") ? logdir.replace(/\/$/, "") : "LOGDIR";
+  return h(
+    "div",
+    { class: "state" },
+    h("h1", {}, "No profiler traces here yet."),
+    h(
+      "p",
+      { class: "why" },
+      logdir ? h("code", {}, logdir) : "The log directory",
+      " holds no ",
+      h("code", {}, "*.pt.trace.json"),
+      " files, plain or gzipped. Record a few steps on every rank of the job, all into one directory:",
+    ),
+    copyable(example(`${folder}/my_run`)),
+    h("p", { class: "why" }, "This page finds them by itself within half a minute."),
+  );
+}
+
+/** @param {string} folder */
+const example = (folder) => `from torch.profiler import ProfilerActivity, profile, schedule, tensorboard_trace_handler
+
+with profile(
+    activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA],
+    schedule=schedule(wait=5, warmup=2, active=3, repeat=1),
+    on_trace_ready=tensorboard_trace_handler(${JSON.stringify(folder)}, use_gzip=True),
+    record_shapes=True,
+) as profiler:
+    for batch in loader:
+        train_step(batch)
+        profiler.step()
+`;

@@ -1,0 +1,49 @@
+// What the doctor could not see, and what it checked and found clear: "no data" is never "healthy".
+
+import { card, h, prose } from "./dom.js";
+import { count } from "./format.js";
+
+/** @typedef {import("./model.js").Report} Report */
+
+/** @param {Report} report */
+export function unseen({ diagnosis }) {
+  const { name, outcomes, warnings } = diagnosis;
+  const items = [
+    ...warnings.map(({ file, message }) =>
+      h(
+        "li",
+        { class: "warning" },
+        file === name ? null : h("b", { class: "file", title: file }, file.split("/").pop() ?? file),
+        prose(message),
+      ),
+    ),
+    ...outcomes
+      .filter(({ status }) => status === "error")
+      .map(({ rule, reason }) => h("li", {}, h("b", {}, `${rule} failed: `), prose(reason))),
+    ...outcomes
+      .filter(({ status }) => status === "not-applicable")
+      .map(({ rule, reason }) => h("li", {}, h("b", {}, `${rule} did not apply: `), prose(reason))),
+  ];
+  return card(
+    "What the doctor could not see",
+    items.length
+      ? h("ul", { class: "plain" }, items)
+      : h("p", { class: "note" }, "Nothing is missing: every rank was read whole, and every rule could be applied."),
+    cleared(outcomes.filter(({ status }) => status === "clear")),
+  );
+}
+
+/** @param {{rule: string, reason: string}[]} clear */
+function cleared(clear) {
+  if (!clear.length) return null;
+  return h(
+    "details",
+    { class: "folded" },
+    h("summary", {}, `Checked and clear: ${count(clear.length, "rule")}`),
+    h(
+      "ul",
+      { class: "plain" },
+      clear.map(({ rule, reason }) => h("li", {}, h("b", {}, `${rule}: `), prose(reason))),
+    ),
+  );
+}

@@ -1,0 +1,132 @@
+"""The Diagnosis tab of TensorBoard: routes only.
+
+    index.js, ...      the frontend's files, from a list made at start (`assets`)
+    runs               every run of the log directory, how far its analysis is, and its verdict
+    run?run=NAME       the diagnosis of one run and the numbers behind its pictures
+
+TensorBoard constructs every plugin before it serves a page and asks `is_active` of all of them in a row, so neither
+touches a trace: the directory is searched in the background, from the first question on (`analyses`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tensorboard.backend import http_util
+from tensorboard.plugins import base_plugin
+from werkzeug import wrappers
+
+from tb_ddp_doctor.plugin.analyses import Analyses, Progress
+from tb_ddp_doctor.plugin.assets import assets
+
+if TYPE_CHECKING:
+    from tb_ddp_doctor.discover import Run
+    from tb_ddp_doctor.engine import Result
+
+Location = str | Mapping[str, str]
+
+
+def _discover(location: Location) -> Sequence[Run]:
+    from tb_ddp_doctor import discover
+
+    return discover.discover(location)
+
+
+def _diagnose(run: Run, progress: Progress) -> Result:
+    from tb_ddp_doctor import engine
+
+    return engine.diagnose(run, progress=progress)
+
+
+def _views(result: Result) -> dict[str, Any]:
+    from tb_ddp_doctor.plugin.views import views
+
+    return views(result.job, result.diagnosis)
+
+
+def _stamp(run: Run) -> Hashable:
+    """Size and time of each file: a trace that is still being written, or comes later, is read again."""
+    return tuple((str(file.path), *_size_and_time(file.path)) for file in run.files)
+
+
+def _size_and_time(path: Path) -> tuple[int, int]:
+    try:
+        status = path.stat()
+    except OSError:
+        return (-1, -1)
+    return status.st_size, status.st_mtime_ns
+
+
+class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoard has no types
+    """Diagnoses distributed PyTorch training from its profiler traces."""
+
+    plugin_name = "ddp_doctor"
+
+    def __init__(
+        self,
+        context: base_plugin.TBContext,
+        *,
+        discover: Callable[[Location], Sequence[Run]] = _discover,
+        diagnose: Callable[[Run, Progress], Result] = _diagnose,
+        views: Callable[[Result], dict[str, Any]] = _views,
+        stamp: Callable[[Run], Hashable] = _stamp,
+    ) -> None:
+        self._logdir = context.logdir or ""
+        self._logdir_spec = getattr(context.flags, "logdir_spec", None) or ""
+        self._discover = discover
+        self._analyses = Analyses(scan=self._scan, diagnose=diagnose, views=views, stamp=stamp)
+
+    def get_plugin_apps(self) -> dict[str, Any]:
+        files = {
+            route: wrappers.Request.application(partial(_serve_file, path, content_type))
+            for route, (path, content_type) in assets().items()
+        }
+        routes = {"/runs": self._serve_runs, "/run": self._serve_run}
+        return {**files, **{route: wrappers.Request.application(serve) for route, serve in routes.items()}}
+
+    def is_active(self) -> bool:
+        """Whether there are traces; until the first scan has ended, yes.
+
+        TensorBoard asks once per page load. A "no" from a scan that needs another second would hide the tab, or say
+        "No dashboards are active" to someone who has traces; a "yes" too many shows a tab that says what to do.
+        """
+        return self._analyses.found()
+
+    def frontend_metadata(self) -> base_plugin.FrontendMetadata:
+        return base_plugin.FrontendMetadata(es_module_path="/index.js", tab_name="Diagnosis")
+
+    def _scan(self) -> Sequence[Run]:
+        # TensorBoard leaves `logdir` empty under --logdir_spec; an empty path would mean the working directory.
+        if self._logdir_spec and not self._logdir:
+            from tb_ddp_doctor import discover
+
+            return self._discover(discover.parse_logdir_spec(self._logdir_spec))
+        return self._discover(self._logdir) if self._logdir else []
+
+    def _serve_runs(self, request: wrappers.Request) -> wrappers.Response:
+        answer = {"logdir": self._logdir or self._logdir_spec, **self._analyses.listing()}
+        return _respond(request, answer)
+
+    def _serve_run(self, request: wrappers.Request) -> wrappers.Response:
+        name = request.args.get("run")
+        if not name:
+            return _respond(request, {"error": "Which run? Ask for run?run=NAME, with a name from runs."}, code=400)
+        answer = self._analyses.open(name)
+        if answer is None:
+            return _respond(request, {"error": f"There is no run named {name!r} in the log directory."}, code=404)
+        waiting = isinstance(answer, dict) and answer["state"] != "failed"
+        return _respond(request, answer, code=202 if waiting else 200)
+
+
+def _serve_file(path: Path, content_type: str, request: wrappers.Request) -> wrappers.Response:
+    return _respond(request, path.read_bytes(), content_type)
+
+
+def _respond(
+    request: wrappers.Request, content: Any, content_type: str = "application/json", code: int = 200
+) -> wrappers.Response:
+    response: wrappers.Response = http_util.Respond(request, content, content_type, code=code)
+    return response

@@ -1,0 +1,363 @@
+"""The plugin's routes through werkzeug's client, with results made up here instead of the engine's."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tensorboard.plugins import base_plugin
+from werkzeug.test import Client, TestResponse
+
+from tb_ddp_doctor.engine import RunError
+from tb_ddp_doctor.findings import OWNERS, Clock, Diagnosis, Finding
+from tb_ddp_doctor.plugin import analyses
+from tb_ddp_doctor.plugin.plugin import DiagnosisPlugin
+
+FRONTEND = Path(__file__).parent.parent / "frontend" / "src"
+
+
+def finding(severity: str = "critical", cost_ms: float = 60.0) -> Finding:
+    return Finding(
+        rule="straggler",
+        severity=severity,
+        cost_ms=cost_ms,
+        ranks=(1,),
+        steps=(2, 3),
+        cause="host",
+        confidence="high",
+        title="Rank 1 holds up the job.",
+        why="Its host is in no operation.",
+        fix="Look at it.\n\npy-spy dump",
+        evidence=(),
+    )
+
+
+def diagnosis(name: str, *findings: Finding, step_ms: float = 100.0) -> Diagnosis:
+    return Diagnosis(
+        name=name,
+        world_size=2,
+        ranks=(0, 1),
+        missing_ranks=(),
+        steps=(2, 3),
+        step_ms=step_ms,
+        verdict=findings[0].rule if findings else "healthy",
+        headline=findings[0].title if findings else "Healthy.",
+        budget_ms={rank: dict.fromkeys(OWNERS, 1.0) for rank in ("0", "1")},
+        clock=Clock(None, {}),
+        findings=findings,
+        outcomes=(),
+        warnings=(),
+    )
+
+
+class Bench:
+    """A plugin whose engine does what the test says."""
+
+    def __init__(self, runs: dict[str, Any], flags: Any = None, logdir: str = "logs") -> None:
+        #: Name to what `diagnose` makes of it: a diagnosis, an exception, or a function that gives one.
+        self.runs = runs
+        self.stamps: dict[str, int] = {}
+        self.locations: list[Any] = []
+        self.read: list[str] = []
+        self.views: Callable[[Any], dict[str, Any]] = lambda result: {"ranks": [0, 1]}
+        context = base_plugin.TBContext(logdir=logdir, flags=flags)
+        self.plugin = DiagnosisPlugin(
+            context,
+            discover=self.discover,
+            diagnose=self.diagnose,
+            views=lambda result: self.views(result),  # noqa: PLW0108 - a test may replace it
+            stamp=lambda run: self.stamps.get(run.name, 0),
+        )
+        self.apps = self.plugin.get_plugin_apps()
+
+    def discover(self, location: Any) -> Any:
+        self.locations.append(location)
+        return [SimpleNamespace(name=name) for name in self.runs]
+
+    def diagnose(self, run: Any, progress: Callable[[int, int, str], None]) -> Any:
+        self.read.append(run.name)
+        progress(1, 2, "file")
+        result = self.runs[run.name]
+        if callable(result):
+            result = result()
+        if isinstance(result, Exception):
+            raise result
+        return SimpleNamespace(diagnosis=result, job=None)
+
+    def get(self, route: str, **query: str) -> TestResponse:
+        return Client(self.apps[route]).get(route, query_string=query)
+
+    def entry(self, name: str) -> dict[str, Any]:
+        return next(run for run in self.get("/runs").get_json()["runs"] if run["name"] == name)
+
+    def settled(self) -> dict[str, Any]:
+        """The listing once nothing is left to do."""
+
+        def listing() -> dict[str, Any] | None:
+            answer: dict[str, Any] = self.get("/runs").get_json()
+            busy = answer["state"] == "scanning" or any(r["state"] in ("queued", "reading") for r in answer["runs"])
+            return None if busy else answer
+
+        settled: dict[str, Any] = eventually(listing)
+        return settled
+
+
+def eventually(ask: Callable[[], Any]) -> Any:
+    """What `ask` gives once it gives something."""
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        if (answer := ask()) is not None:
+            return answer
+        time.sleep(0.01)
+    raise AssertionError("it took longer than 10 s")
+
+
+class Gate:
+    """A result that comes when the test opens the gate."""
+
+    def __init__(self, result: Any) -> None:
+        self.result = result
+        self.reached = threading.Event()
+        self.open = threading.Event()
+
+    def __call__(self) -> Any:
+        self.reached.set()
+        assert self.open.wait(10)
+        return self.result
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    gate = Gate(diagnosis("slow"))
+    yield gate
+    gate.open.set()
+
+
+def test_constructor_starts_nothing_and_imports_nothing_heavy() -> None:
+    code = """
+        import sys, threading
+        from tensorboard import default
+        from tensorboard.plugins import base_plugin
+        default.get_static_plugins()
+        before = set(sys.modules)
+        from tb_ddp_doctor.plugin.plugin import DiagnosisPlugin
+        plugin = DiagnosisPlugin(base_plugin.TBContext(logdir="/nowhere"))
+        plugin.get_plugin_apps()
+        assert threading.active_count() == 1
+        new = {name for name in set(sys.modules) - before if not name.startswith("tb_ddp_doctor.plugin")}
+        assert new <= {"tb_ddp_doctor"}, new
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
+
+
+def test_is_active_answers_while_the_directory_is_searched(gate: Gate) -> None:
+    plugin = DiagnosisPlugin(base_plugin.TBContext(logdir="logs"), discover=lambda location: gate())
+    assert plugin.is_active()
+    assert gate.reached.wait(10)
+    began = time.monotonic()
+    assert plugin.is_active()
+    assert time.monotonic() - began < 0.1
+
+
+def test_is_active_says_no_where_no_run_is() -> None:
+    bench = Bench({})
+    assert bench.settled()["runs"] == []
+    assert not bench.plugin.is_active()
+
+
+def test_is_active_says_yes_where_a_run_is() -> None:
+    bench = Bench({"job": diagnosis("job")})
+    bench.settled()
+    assert bench.plugin.is_active()
+
+
+def test_metadata_names_the_tab() -> None:
+    metadata = Bench({}).plugin.frontend_metadata()
+    assert metadata.tab_name == "Diagnosis"
+    assert metadata.es_module_path in Bench({}).apps
+
+
+def test_every_file_of_the_frontend_is_served_and_nothing_else() -> None:
+    bench = Bench({})
+    files = {f"/{file.name}" for file in FRONTEND.iterdir()}
+    assert set(bench.apps) == files | {"/runs", "/run"}
+    for route in files:
+        response = bench.get(route)
+        assert response.status_code == 200
+        assert response.data == (FRONTEND / route[1:]).read_bytes()
+        kind = {".js": "text/javascript", ".css": "text/css"}[Path(route).suffix]
+        assert response.headers["Content-Type"] == f"{kind}; charset=utf-8"
+        assert response.headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_listing() -> None:
+    slow = diagnosis("slow", finding(), finding("minor", 5.0), finding("info", 2.0))
+    bench = Bench({"slow": slow, "fine": diagnosis("fine")})
+    listing = bench.settled()
+    assert listing["logdir"] == "logs"
+    assert listing["error"] is None
+    first, fine = listing["runs"]
+    assert first == {
+        "name": "slow",
+        "state": "ready",
+        "progress": {"done": 1, "total": 2},
+        "error": None,
+        "world_size": 2,
+        "ranks": 2,
+        "steps": 2,
+        "step_ms": 100.0,
+        "verdict": "straggler",
+        "severity": "critical",
+        "lost_ms": 65.0,
+    }
+    assert (fine["verdict"], fine["severity"], fine["lost_ms"]) == ("healthy", None, 0.0)
+
+
+def test_costs_lose_no_more_than_the_step() -> None:
+    bench = Bench({"job": diagnosis("job", finding(cost_ms=80.0), finding(cost_ms=80.0))})
+    assert bench.settled()["runs"][0]["lost_ms"] == 100.0
+
+
+def test_progress_while_a_run_is_read(gate: Gate) -> None:
+    bench = Bench({"slow": gate, "next": diagnosis("next")})
+    bench.get("/runs")
+    assert gate.reached.wait(10)
+    assert bench.entry("slow")["state"] == "reading"
+    assert bench.entry("slow")["progress"] == {"done": 1, "total": 2}
+    assert bench.entry("next")["state"] == "queued"
+    response = bench.get("/run", run="slow")
+    assert response.status_code == 202
+    assert response.get_json() == {"state": "reading", "progress": {"done": 1, "total": 2}}
+
+
+def test_a_run_that_is_opened_is_read_next(gate: Gate) -> None:
+    bench = Bench({"slow": gate, "second": diagnosis("second"), "third": diagnosis("third")})
+    bench.get("/runs")
+    assert gate.reached.wait(10)
+    assert bench.get("/run", run="third").get_json()["state"] == "queued"
+    gate.open.set()
+    bench.settled()
+    assert bench.read == ["slow", "third", "second"]
+
+
+def test_run_carries_the_diagnosis_and_the_numbers_of_its_pictures() -> None:
+    bench = Bench({"a/b c": diagnosis("a/b c", finding())})
+    bench.settled()
+    response = bench.get("/run", run="a/b c")
+    assert response.status_code == 200
+    assert response.headers["Content-Type"] == "application/json"
+    assert response.headers["X-Content-Type-Options"] == "nosniff"
+    answer = response.get_json()
+    assert answer["state"] == "ready"
+    assert answer["diagnosis"]["findings"][0]["title"] == "Rank 1 holds up the job."
+    assert answer["views"] == {"ranks": [0, 1]}
+
+
+def test_not_a_number_never_reaches_the_page() -> None:
+    bench = Bench({"job": diagnosis("job", step_ms=float("nan"))})
+    bench.views = lambda result: {"own_ms": [[float("nan")]]}
+    bench.settled()
+    answer = bench.get("/run", run="job").data
+    json.loads(answer, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "words"),
+    [({}, 400, "Which run?"), ({"run": ""}, 400, "Which run?"), ({"run": "../etc/passwd"}, 404, "no run named")],
+)
+def test_run_that_does_not_exist(query: dict[str, str], status: int, words: str) -> None:
+    bench = Bench({"job": diagnosis("job")})
+    bench.settled()
+    response = bench.get("/run", **query)
+    assert response.status_code == status
+    assert words in response.get_json()["error"]
+
+
+def test_a_run_that_fails_says_so_and_hides_no_other() -> None:
+    bench = Bench({"bad": ValueError("the third file is\nno trace"), "good": diagnosis("good")})
+    bad, good = bench.settled()["runs"]
+    assert bad["state"] == "failed"
+    assert bad["error"] == "This run could not be analysed: the third file is. TensorBoard's log has the details."
+    assert good["state"] == "ready"
+    assert bench.get("/run", run="bad").get_json() == {"state": "failed", "error": bad["error"]}
+
+
+def test_what_the_engine_says_of_a_run_is_said_as_it_is() -> None:
+    bench = Bench({"bad": RunError("No rank of this run has a usable trace.")})
+    assert bench.settled()["runs"][0]["error"] == "No rank of this run has a usable trace."
+
+
+def test_without_its_pictures_a_run_still_has_its_diagnosis() -> None:
+    bench = Bench({"job": diagnosis("job", finding())})
+    bench.views = lambda result: result["no such key"]
+    bench.settled()
+    answer = bench.get("/run", run="job").get_json()
+    assert answer["views"] is None
+    assert answer["diagnosis"]["name"] == "job"
+
+
+def test_a_run_whose_files_change_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(analyses, "RESCAN_S", 0.1)
+    bench = Bench({"job": diagnosis("job"), "other": diagnosis("other")})
+    bench.settled()
+    bench.runs["job"] = diagnosis("job", finding())
+    bench.runs["later"] = diagnosis("later")
+    bench.stamps["job"] = 1
+    eventually(lambda: True if len(bench.settled()["runs"]) == 3 else None)
+    assert bench.entry("job")["verdict"] == "straggler"
+    assert bench.read.count("other") == 1
+
+
+def test_a_run_that_is_deleted_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(analyses, "RESCAN_S", 0.1)
+    bench = Bench({"job": diagnosis("job")})
+    bench.settled()
+    bench.runs.clear()
+    eventually(lambda: True if bench.settled()["runs"] == [] else None)
+    assert bench.get("/run", run="job").status_code == 404
+
+
+def test_a_directory_that_is_missing_is_said() -> None:
+    plugin = DiagnosisPlugin(base_plugin.TBContext(logdir="/nowhere/at/all"))
+    client = Client(plugin.get_plugin_apps()["/runs"])
+
+    def listing() -> dict[str, Any] | None:
+        answer: dict[str, Any] = client.get("/runs").get_json()
+        return None if answer["state"] == "scanning" else answer
+
+    answer = eventually(listing)
+    assert "/nowhere/at/all" in answer["error"]
+    assert "Traceback" not in answer["error"]
+    assert answer["runs"] == []
+
+
+def test_logdir_spec() -> None:
+    bench = Bench({}, flags=SimpleNamespace(logdir_spec="a:/x,b:/y"), logdir="")
+    bench.settled()
+    assert bench.locations == [{"a": "/x", "b": "/y"}]
+
+
+def test_without_any_directory_nothing_is_searched() -> None:
+    bench = Bench({"job": diagnosis("job")}, logdir="")
+    assert bench.settled()["runs"] == []
+    assert bench.locations == []
+
+
+def test_no_lock_is_held_while_a_run_is_read(gate: Gate) -> None:
+    bench = Bench({"slow": gate})
+    bench.get("/runs")
+    assert gate.reached.wait(10)
+    began = time.monotonic()
+    for _ in range(20):
+        assert bench.plugin.is_active()
+        bench.get("/runs")
+    assert time.monotonic() - began < 2

@@ -1,0 +1,374 @@
+"""The tab as a user has it: a real TensorBoard on `demo_logs`, in headless Chromium.
+
+Whatever a test does, it fails on a console error, on an exception in the page, and on any request that leaves
+127.0.0.1. Screenshots in both themes go to `screenshots/`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import pytest
+from playwright.sync_api import (
+    Browser,
+    ConsoleMessage,
+    FrameLocator,
+    Locator,
+    Page,
+    Request,
+    Route,
+    expect,
+    sync_playwright,
+)
+
+REPOSITORY = Path(__file__).parent.parent
+DEMO_LOGS = REPOSITORY / "demo_logs"
+SCREENSHOTS = REPOSITORY / "screenshots"
+CHROMIUM = Path("/usr/bin/chromium")
+HOSTILE = '<img src=x onerror="top.hacked=1">'
+#: TensorBoard's start and the reading of five small jobs, on a machine that is busy with other tests.
+PATIENCE_S = 120
+
+pytestmark = pytest.mark.skipif(
+    "CI" not in os.environ and not CHROMIUM.exists(), reason=f"no Chromium at {CHROMIUM}; in CI this would fail"
+)
+
+
+@contextmanager
+def tensorboard(tmp_path: Path, *flags: str, page: Page | None = None) -> Iterator[str]:
+    """A TensorBoard of its own on a free port; its address, without a slash at the end.
+
+    The page, if given, leaves it before it stops: what it asks for after that is no error.
+    """
+    log = tmp_path / "tensorboard.log"
+    command = [sys.executable, "-m", "tensorboard.main", "--port=0", *flags]
+    with log.open("w") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+    try:
+        yield wait_for(lambda: address(log, process), "TensorBoard to start")
+        if page:
+            page.goto("about:blank")
+    finally:
+        process.terminate()
+        process.wait(30)
+    assert "Traceback" not in log.read_text(), log.read_text()
+
+
+def address(log: Path, process: subprocess.Popen[bytes]) -> str | None:
+    text = log.read_text()
+    assert process.poll() is None, text
+    found = re.search(r"http://[^/\s]+:(\d+)(/\S*)? \(Press", text)
+    return f"http://127.0.0.1:{found[1]}{(found[2] or '').rstrip('/')}" if found else None
+
+
+def wait_for(ask: Callable[[], Any], what: str) -> Any:
+    until = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until:
+        if answer := ask():
+            return answer
+        time.sleep(0.2)
+    raise AssertionError(f"waited {PATIENCE_S} s for {what}")
+
+
+def get(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=30) as response:
+        assert response.headers["X-Content-Type-Options"] == "nosniff"
+        return json.load(response)
+
+
+def analysed(base: str) -> list[dict[str, Any]]:
+    """The runs once none is being read."""
+
+    def runs() -> list[dict[str, Any]] | None:
+        listing = get(f"{base}/data/plugin/ddp_doctor/runs")
+        done = listing["runs"] and all(run["state"] in ("ready", "failed") for run in listing["runs"])
+        return listing["runs"] if done else None
+
+    found: list[dict[str, Any]] = wait_for(runs, "the runs to be read")
+    return found
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    SCREENSHOTS.mkdir(exist_ok=True)
+    with tensorboard(tmp_path_factory.mktemp("server"), f"--logdir={DEMO_LOGS}") as base:
+        analysed(base)
+        yield base
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A page that remembers what must not happen, and fails on it at the end."""
+    context = browser.new_context(viewport={"width": 1320, "height": 1000})
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE_S * 1000)
+    wrong: list[str] = []
+
+    def console(message: ConsoleMessage) -> None:
+        # Under --path_prefix TensorBoard asks for its own fonts at the root.
+        if message.type == "error" and "/font-roboto/" not in message.location["url"]:
+            wrong.append(f"console: {message.text} {message.location}")
+
+    def request(request: Request) -> None:
+        if urlsplit(request.url).hostname not in ("127.0.0.1", None):  # data: and blob: have no host
+            wrong.append(f"request: {request.url}")
+
+    page.on("console", console)
+    page.on("pageerror", lambda error: wrong.append(f"exception: {error}"))
+    context.on("request", request)
+    yield page
+    context.close()
+    assert wrong == []
+
+
+def opened(page: Page, base: str, dark: bool = False) -> FrameLocator:
+    page.goto(f"{base}/?darkMode={'true' if dark else 'false'}#ddp_doctor")
+    return page.frame_locator("iframe").first
+
+
+def button(tab: FrameLocator, run: str) -> Locator:
+    return tab.locator("button.run").and_(tab.get_by_title(run, exact=True))
+
+
+def chosen(tab: FrameLocator, run: str) -> None:
+    button(tab, run).click()
+    expect(tab.locator(".facts b")).to_have_text(run)
+
+
+def test_the_tab_says_who_holds_up_the_job(page: Page, server: str) -> None:
+    page.goto(server)
+    page.get_by_role("tab", name="Diagnosis").click()
+    tab = page.frame_locator("iframe").first
+    expect(tab.locator(".run")).to_have_count(len([path for path in DEMO_LOGS.iterdir() if path.is_dir()]))
+    chosen(tab, "straggler_cpu")
+    expect(tab.locator("h1")).to_contain_text(re.compile("rank 1", re.IGNORECASE))
+    first = tab.locator("details.finding").first
+    expect(first.locator(".severity")).to_have_text("Critical")
+    expect(first.locator(".cost")).to_contain_text(re.compile(r"\d\.\d\sms"))
+    first.locator("summary").click()
+    for part in ("What was seen", "What to do", "Where to look"):
+        expect(first.get_by_text(part)).to_be_visible()
+    expect(first.locator("pre")).not_to_be_empty()
+    expect(first.locator(".evidence tbody tr").first).to_contain_text("rank 1")
+    expect(first.locator("canvas.large-lanes")).to_be_visible()
+    first.get_by_role("button", name="Copy").click()
+    expect(first.get_by_role("button", name="Copied")).to_be_visible()
+
+
+def test_a_healthy_job_is_called_healthy(page: Page, server: str) -> None:
+    tab = opened(page, server)
+    chosen(tab, "healthy")
+    expect(tab.locator("h1.healthy")).to_contain_text("Healthy")
+    tab.get_by_text("Checked and clear").click()
+    expect(tab.locator("details.folded[open] li").first).to_be_visible()
+
+
+def test_the_budget_of_a_rank_sums_to_its_step(page: Page, server: str) -> None:
+    tab = opened(page, server)
+    chosen(tab, "straggler_cpu")
+    tab.get_by_text("The same numbers as a table").first.click()
+    rows = tab.locator(".folded[open] tbody tr")
+    expect(rows).to_have_count(4)
+    for row in rows.all():
+        cells = [number(cell) for cell in row.locator("td").all_text_contents()]
+        *parts, step = cells
+        assert sum(parts) == pytest.approx(step, abs=0.5)
+
+
+def number(cell: str) -> float:
+    """A duration as the page writes it, in ms."""
+    value, unit = cell.split()
+    return float(value) * {"s": 1000.0, "ms": 1.0, "µs": 0.001}[unit]
+
+
+def test_a_finding_opens_by_keyboard(page: Page, server: str) -> None:
+    tab = opened(page, server)
+    chosen(tab, "straggler_cpu")
+    finding = tab.locator("details.finding").first
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if finding.evaluate("element => element.querySelector('summary') === document.activeElement"):
+            break
+    else:
+        pytest.fail("the finding cannot be reached with the Tab key")
+    outline = finding.locator("summary").evaluate("element => getComputedStyle(element).outlineStyle")
+    assert outline == "solid"
+    page.keyboard.press("Enter")
+    expect(finding).to_have_attribute("open", "")
+
+
+def test_the_budget_reads_out_by_keyboard(page: Page, server: str) -> None:
+    tab = opened(page, server)
+    chosen(tab, "straggler_cpu")
+    tab.locator(".part").first.focus()
+    readout = tab.locator(".readout").first
+    expect(readout).to_have_text(re.compile(r"rank 0 on node0: compute [\d.]+\sms, [\d.]+\s% of [\d.]+\sms"))
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowRight")
+    expect(readout).to_have_text(re.compile(r"rank 1 on node0: (?!compute).+ms"))
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_nothing_scrolls_sideways(page: Page, server: str, theme: str) -> None:
+    tab = opened(page, server, dark=theme == "dark")
+    for run in sorted(path.name for path in DEMO_LOGS.iterdir() if path.is_dir()):
+        chosen(tab, run)
+        if tab.locator("details.finding").count():
+            tab.locator("details.finding > summary").first.click()
+        expect(tab.locator("html")).to_have_class("dark" if theme == "dark" else "")
+        for width in (1320, 1000):
+            page.set_viewport_size({"width": width, "height": 1000})
+            for part in ("html", "main", "nav"):
+                over = tab.locator(part).evaluate("element => element.scrollWidth - element.clientWidth")
+                assert over == 0, f"{run}: {part} is {over} px too wide at {width} px"
+            height = tab.locator("main").evaluate("element => element.scrollHeight + 80")
+            page.set_viewport_size({"width": width, "height": height})
+            page.wait_for_timeout(200)  # pictures redraw
+            page.screenshot(path=SCREENSHOTS / f"{run}_{theme}_{width}.png")
+
+
+def test_many_ranks(page: Page, server: str) -> None:
+    """300 ranks made of four: the longest 64 as bars, all of them as a picture that reads out by keyboard."""
+
+    def answer(route: Route) -> None:
+        body = route.fetch().json()
+        diagnosis, views = body["diagnosis"], body["views"]
+        ranks = list(range(300))
+        diagnosis["budget_ms"] = {rank: diagnosis["budget_ms"][str(rank % 4)] for rank in ranks}
+        for grid in ("nodes", "own_ms", "step_ms", "start_ns"):
+            views[grid] = [views[grid][rank % 4] for rank in ranks]
+        diagnosis["ranks"] = views["ranks"] = ranks
+        diagnosis["world_size"] = len(ranks)
+        route.fulfill(json=body)
+
+    page.route("**/ddp_doctor/run?*", answer)
+    tab = opened(page, server)
+    chosen(tab, "straggler_cpu")
+    expect(tab.locator(".row")).to_have_count(64)
+    expect(tab.locator(".row.accused")).to_have_count(1)
+    picture = tab.locator("canvas.heat-map")
+    picture.focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowRight")
+    expect(tab.locator(".readout").last).to_have_text(re.compile(r"rank 1 on node0, step 3: [\d.]+\sms \(accused\)"))
+    page.screenshot(path=SCREENSHOTS / "many_ranks.png")
+
+
+def test_the_theme_follows_tensorboard_live(page: Page, server: str) -> None:
+    tab = opened(page, server)
+    chosen(tab, "straggler_cpu")
+    body = tab.locator("body")
+    light = body.evaluate("element => getComputedStyle(element).backgroundColor")
+    page.evaluate("document.body.classList.add('dark-mode')")
+    expect(tab.locator("html")).to_have_class("dark")
+    assert body.evaluate("element => getComputedStyle(element).backgroundColor") != light
+
+
+def test_the_open_run_survives_a_reload(page: Page, server: str) -> None:
+    tab = opened(page, server)
+    chosen(tab, "zero_workers")
+    page.reload()
+    expect(tab.locator(".facts b")).to_have_text("zero_workers")
+
+
+def test_text_from_a_trace_stays_text(page: Page, server: str) -> None:
+    """Every string that the server sends is made hostile: none becomes an element."""
+
+    def poison(value: Any, key: str = "") -> Any:
+        if isinstance(value, dict):
+            return {name: poison(item, name) for name, item in value.items()}
+        if isinstance(value, list):
+            return [poison(item, key) for item in value]
+        choosing = key in ("state", "severity", "status", "owners")  # what is shown, rather than shown itself
+        return HOSTILE + value if isinstance(value, str) and not choosing else value
+
+    def answer(route: Route) -> None:
+        route.fulfill(json=poison(route.fetch().json()))
+
+    page.route("**/ddp_doctor/run?*", answer)
+    tab = opened(page, server)
+    button(tab, "straggler_cpu").click()
+    expect(tab.locator("h1")).to_contain_text(HOSTILE)
+    for summary in tab.locator("summary").all():
+        summary.click()
+    expect(tab.locator(".evidence td").last).to_contain_text(HOSTILE)
+    assert tab.locator("img").count() == 0
+    assert page.evaluate("window.hacked") is None
+
+
+def test_a_run_with_a_hostile_name(page: Page, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    name = HOSTILE.replace("/", "")
+    (logs / name).symlink_to(DEMO_LOGS / "healthy")
+    cut = logs / "cut_off"
+    cut.mkdir()
+    for file in (DEMO_LOGS / "straggler_cpu").iterdir():
+        content = file.read_bytes()
+        (cut / file.name).write_bytes(content[: len(content) // 2] if "node1" in file.name else content)
+    (logs / "no_trace").mkdir()
+    (logs / "no_trace" / "rank0.pt.trace.json").write_text("this is no trace")
+    with tensorboard(tmp_path, f"--logdir={logs}", page=page) as base:
+        runs = {run["name"]: run for run in analysed(base)}
+        assert runs[name]["state"] == "ready"
+        tab = opened(page, base)
+        chosen(tab, name)
+        expect(tab.locator("h1")).to_contain_text("Healthy")
+        assert tab.locator("img").count() == 0
+        chosen(tab, "cut_off")
+        expect(tab.locator(".warning").first).to_contain_text("node1_")
+        button(tab, "no_trace").click()
+        expect(tab.locator("h1")).to_contain_text("no_trace")
+        expect(tab.locator("main")).not_to_contain_text("Traceback")
+
+
+def test_an_empty_directory_says_how_to_record_traces(page: Page, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    with tensorboard(tmp_path, f"--logdir={logs}", page=page) as base:
+        tab = opened(page, base)
+        expect(tab.locator("h1")).to_contain_text("No profiler traces")
+        expect(tab.locator("pre")).to_contain_text(f'tensorboard_trace_handler("{logs}/my_run"')
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--load_fast=false", "--path_prefix=/tb", f"--logdir={DEMO_LOGS}"),
+        ("--load_fast=true", "--bind_all", f"--logdir={DEMO_LOGS}"),
+        (f"--logdir_spec=one:{DEMO_LOGS / 'healthy'},two:{DEMO_LOGS / 'straggler_cpu'}",),
+    ],
+    ids=["path_prefix", "bind_all", "logdir_spec"],
+)
+def test_under_the_flags_of_tensorboard(page: Page, tmp_path: Path, flags: tuple[str, ...]) -> None:
+    with tensorboard(tmp_path, *flags, page=page) as base:
+        assert get(f"{base}/data/plugins_listing")["ddp_doctor"]["enabled"]
+        tab = opened(page, base)
+        expect(tab.locator(".run").first).to_be_visible()
+        expect(tab.locator(".verdict h1")).to_be_visible()
+        for path in ("../../../setup.py", "../assets.py", "%2e%2e/plugin.py", "run?run=" + quote("../../etc/passwd")):
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                get(f"{base}/data/plugin/ddp_doctor/{path}")
+            refused.value.close()
+            assert refused.value.code == 404
