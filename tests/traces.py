@@ -13,7 +13,9 @@ character. Lanes:
 - autograd: backward's thread; its operators are autograd nodes.
 - gpu: kernels of the compute stream. `pageable` and `pinned` are copies from the host of 16 MB. `name*20` are twenty
   kernels in a row, `name@64` has a grid of 64 blocks.
-- nccl: AllReduces (`ar`...), all-gathers (`ag`...), sends and receives (`p2p`...) of the communication stream.
+- nccl: AllReduces (`ar`...), all-gathers (`ag`...), broadcasts (`bc`...), sends and receives (`p2p`...) of the
+  communication stream. `ar/tp` is of the process group "tp": the ranks that draw one; other groups are all ranks.
+  `ar@8` moves 8 million elements.
 - gloo: AllReduces of the CPU, on a thread of their own.
 
 A device event is launched by the host or autograd event of the same name (the n-th by the n-th), at its start; without
@@ -24,13 +26,14 @@ does not hold.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import RankDigest
@@ -39,14 +42,21 @@ from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.base import run
-from tb_ddp_doctor.trace.model import RankTrace
+from tb_ddp_doctor.trace.model import Events, RankTrace
 from tb_ddp_doctor.trace.reader import decode
 
 _LINE = re.compile(r"^\s*(?:rank(?P<rank>\d+)\s+)?(?P<lane>step|host|autograd|gpu|nccl|gloo)\s(?P<drawing>.*)$")
-_BLOCK = re.compile(r"\[(?P<unrecorded>\??)(?P<name>[a-z0-9_]+)(\*(?P<times>\d+))?(@(?P<grid>\d+))?[ .]*\]")
+_BLOCK = re.compile(
+    r"\[(?P<unrecorded>\??)(?P<name>[a-z0-9_]+)(/(?P<group>\w+))?(\*(?P<times>\d+))?(@(?P<size>\d+))?[ .]*\]"
+)
 _MS = 1_000_000
 _COPIES = {"pageable": "Memcpy HtoD (Pageable -> Device)", "pinned": "Memcpy HtoD (Pinned -> Device)"}
-_COLLECTIVES = {"ar": ("allreduce", "AllReduce"), "ag": ("_allgather_base", "AllGather"), "p2p": ("send", "SendRecv")}
+_COLLECTIVES = {
+    "ar": ("allreduce", "AllReduce_Sum_f32"),
+    "ag": ("_allgather_base", "AllGather"),
+    "bc": ("broadcast", "Broadcast"),
+    "p2p": ("send", "SendRecv"),
+}
 _MAIN, _AUTOGRAD, _GLOO = 1, 2, 3
 _COMPUTE_STREAM, _COMM_STREAM = 7, 16
 
@@ -59,24 +69,52 @@ class Block:
     start_ns: int
     end_ns: int
     times: int = 1
-    grid: int = 128
+    #: Blocks of a kernel's grid, millions of elements of a collective.
+    size: int | None = None
+    group: str = ""
     launched: bool = True
 
 
-def draw(
-    text: str,
-    *,
-    world_size: int | None = None,
-    clock_ms: Mapping[int, float] | None = None,
-    elements: int = 1_000_000,
-) -> dict[int, bytes]:
-    """The JSON of each drawn rank. `clock_ms` says by how much a rank's clock is ahead."""
-    lanes = _lanes(text)
-    size = world_size or max(lanes) + 1
-    return {
-        rank: _trace(rank, size, drawn, round((clock_ms or {}).get(rank, 0.0) * _MS), elements)
-        for rank, drawn in lanes.items()
-    }
+@dataclass(frozen=True)
+class Options:
+    """How the drawn job was traced."""
+
+    world_size: int | None = None
+    #: By how much a rank's clock is ahead.
+    clock_ms: Mapping[int, float] = field(default_factory=dict)
+    #: Where collectives say what they are: on the "host" (`record_param_comms`), on the "kernel", or "nowhere".
+    metadata: str = "host"
+    #: Whether the metadata has sequence numbers.
+    sequence: bool = False
+    #: Process of a rank, where it is not 100 and the rank.
+    pids: Mapping[int, str] = field(default_factory=dict)
+
+
+def repeat(text: str, times: int) -> str:
+    """The drawing so many times in a row, with the numbers of its steps counted up."""
+    lanes, width = _lanes(text)
+    lines = []
+    for rank, drawn in lanes.items():
+        for lane, drawing in drawn.items():
+            turns = (_count_up(drawing, turn * drawing.count("|"))[:width] for turn in range(times))
+            lines.append(f"rank{rank} {lane:<8} {''.join(turn.ljust(width) for turn in turns)}")
+    return "\n".join(lines)
+
+
+def _count_up(drawing: str, by: int) -> str:
+    return re.sub(r"(?<=\|)\d+", lambda number: str(int(number[0]) + by), drawing)
+
+
+def draw(text: str, **options: Any) -> dict[int, bytes]:
+    """The JSON of each drawn rank; `options` are those of `Options`."""
+    (lanes, width), traced = _lanes(text), Options(**options)
+    size = traced.world_size or max(lanes) + 1
+    groups = defaultdict(list)
+    for rank, drawn in lanes.items():
+        for group in set(re.findall(r"\[\??\w+/(\w+)", drawn.get("nccl", ""))):
+            groups[group].append(rank)
+    groups["0"] = list(range(size))
+    return {rank: _trace(rank, size, drawn, width, groups, traced) for rank, drawn in lanes.items()}
 
 
 def write(folder: Path, text: str, **options: Any) -> Path:
@@ -103,40 +141,40 @@ def job(text: str, **options: Any) -> Job:
     return build("drawn", ranks, {rank: f"host{rank}" for rank in ranks}, next(iter(ranks.values())).header.world_size)
 
 
-def check(rule: str, text: str, *, settings: Mapping[str, float] | None = None, **options: Any) -> Finding | RuleOutcome:
+def check(
+    rule: str, text: str, *, settings: Mapping[str, float] | None = None, **options: Any
+) -> Finding | RuleOutcome:
     """One rule on the drawn job: its finding, or else how it ended."""
-    import dataclasses
-
-    configured = dataclasses.replace(CATALOGUE[rule], **(settings or {}))
-    outcome, finding = run(configured, job(text, **options))
+    outcome, finding = run(replace(CATALOGUE[rule], **(settings or {})), job(text, **options))
     return finding or outcome
 
 
-def _lanes(text: str) -> dict[int, dict[str, tuple[int, str]]]:
-    """By rank and lane: the column in which the drawing starts, and the drawing."""
-    lanes: defaultdict[int, dict[str, tuple[int, str]]] = defaultdict(dict)
+def _lanes(text: str) -> tuple[dict[int, dict[str, str]], int]:
+    """Drawings by rank and lane, all from the left edge of the first thing drawn; and their width."""
+    found = []
     rank = 0
-    for line in text.splitlines():
-        if not line.strip():
-            continue
-        found = _LINE.match(line)
-        assert found, f"not a lane: {line!r}"
-        rank = int(found["rank"]) if found["rank"] else rank
-        lanes[rank][found["lane"]] = (found.start("drawing"), found["drawing"])
-    return dict(lanes)
+    for line in filter(str.strip, text.splitlines()):
+        lane = _LINE.match(line)
+        assert lane, f"not a lane: {line!r}"
+        rank = int(lane["rank"]) if lane["rank"] else rank
+        found.append((rank, lane["lane"], " " * lane.start("drawing") + lane["drawing"].rstrip()))
+    origin = min(len(drawing) - len(drawing.lstrip()) for _, _, drawing in found)
+    lanes: defaultdict[int, dict[str, str]] = defaultdict(dict)
+    for rank, name, drawing in found:
+        lanes[rank][name] = drawing[origin:]
+    return dict(lanes), max(len(drawing) for _, _, drawing in found) - origin
 
 
-def _blocks(lane: tuple[int, str], origin: int) -> list[Block]:
-    column, drawing = lane
-    shift = column - origin
+def _blocks(drawing: str) -> list[Block]:
     assert not re.sub(_BLOCK, "", drawing).strip(), f"not drawn well: {drawing!r}"
     return [
         Block(
             found["name"],
-            (found.start() + shift) * _MS,
-            (found.end() + shift) * _MS,
+            found.start() * _MS,
+            found.end() * _MS,
             int(found["times"] or 1),
-            int(found["grid"] or 128),
+            int(found["size"]) if found["size"] else None,
+            found["group"] or "0",
             not found["unrecorded"],
         )
         for found in _BLOCK.finditer(drawing)
@@ -146,9 +184,9 @@ def _blocks(lane: tuple[int, str], origin: int) -> list[Block]:
 class _Events:
     """Collects events of one rank's trace, in Kineto's words."""
 
-    def __init__(self, rank: int, shift_ns: int) -> None:
+    def __init__(self, pid: int | str, shift_ns: int) -> None:
         self.list: list[dict[str, Any]] = []
-        self._pid = 100 + rank
+        self._pid = pid
         self._shift_ns = shift_ns
         self._correlation = 0
 
@@ -178,18 +216,23 @@ class _Events:
         return self._correlation
 
 
-def _trace(rank: int, world_size: int, lanes: Mapping[str, tuple[int, str]], shift_ns: int, elements: int) -> bytes:
-    origin = min(column for column, _ in lanes.values())
-    width = max(column + len(drawing.rstrip()) for column, drawing in lanes.values()) - origin
-    events = _Events(rank, shift_ns)
-    steps = list(_steps(lanes.get("step"), origin, width))
+def _trace(
+    rank: int,
+    world_size: int,
+    lanes: Mapping[str, str],
+    width: int,
+    groups: Mapping[str, list[int]],
+    options: Options,
+) -> bytes:
+    events = _Events(options.pids.get(rank, 100 + rank), round(options.clock_ms.get(rank, 0.0) * _MS))
+    steps = list(_steps(lanes.get("step", ""), width))
     for number, start, end in steps:
         events.add("user_annotation", f"ProfilerStep#{number}", start, end, _MAIN)
-    host = _blocks(lanes["host"], origin) if "host" in lanes else []
-    autograd = _blocks(lanes["autograd"], origin) if "autograd" in lanes else []
+    host, autograd = _blocks(lanes.get("host", "")), _blocks(lanes.get("autograd", ""))
     _add_host(events, host)
     for block in autograd:
-        events.add("cpu_op", f"autograd::engine::evaluate_function: {block.name}", block.start_ns, block.end_ns, _AUTOGRAD)
+        name = f"autograd::engine::evaluate_function: {block.name}"
+        events.add("cpu_op", name, block.start_ns, block.end_ns, _AUTOGRAD)
     callers: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
     for tid, blocks in ((_MAIN, host), (_AUTOGRAD, autograd)):
         for block in blocks:
@@ -200,11 +243,14 @@ def _trace(rank: int, world_size: int, lanes: Mapping[str, tuple[int, str]], shi
             return callers[block.name].pop(0)
         return max((start for _, start, _ in steps if start <= block.start_ns), default=block.start_ns), _MAIN
 
-    for block in _blocks(lanes["gpu"], origin) if "gpu" in lanes else []:
+    for block in _blocks(lanes.get("gpu", "")):
         _add_compute(events, block, *caller(block))
-    for block in _blocks(lanes["nccl"], origin) if "nccl" in lanes else []:
-        _add_collective(events, block, *caller(block), world_size, elements)
-    for block in _blocks(lanes["gloo"], origin) if "gloo" in lanes else []:
+    calls = Counter[str]()
+    for block in _blocks(lanes.get("nccl", "")):
+        calls[block.group] += 1
+        number = calls[block.group] if options.sequence else None
+        _add_collective(events, block, *caller(block), groups[block.group], options.metadata, number)
+    for block in _blocks(lanes.get("gloo", "")):
         events.add("user_annotation", "gloo:all_reduce", block.start_ns, block.end_ns, _GLOO)
     return msgspec.json.encode(
         {
@@ -217,14 +263,11 @@ def _trace(rank: int, world_size: int, lanes: Mapping[str, tuple[int, str]], shi
     )
 
 
-def _steps(lane: tuple[int, str] | None, origin: int, width: int) -> Iterator[tuple[int, int, int]]:
-    if lane is None:
-        return
-    column, drawing = lane
+def _steps(drawing: str, width: int) -> Iterator[tuple[int, int, int]]:
+    """Number, start and end of each drawn step."""
     marks = list(re.finditer(r"\|(\d+)", drawing))
     for mark, following in zip(marks, [*marks[1:], None], strict=True):
-        end = following.start() + column - origin if following else width
-        yield int(mark[1]), (mark.start() + column - origin) * _MS, end * _MS
+        yield int(mark[1]), mark.start() * _MS, (following.start() if following else width) * _MS
 
 
 def _add_host(events: _Events, blocks: list[Block]) -> None:
@@ -256,32 +299,45 @@ def _add_compute(events: _Events, block: Block, at_ns: int, tid: int) -> None:
             events.add("gpu_memcpy", _COPIES[block.name], start, start + length, 0, bytes=16_000_000, **place)
             continue
         place["correlation"] = events.launch("cudaLaunchKernel", at_ns, tid) if block.launched else events.unrecorded()
-        events.add("kernel", f"{block.name}_kernel", start, start + length, 0, grid=[block.grid, 1, 1], **place)
+        events.add("kernel", f"{block.name}_kernel", start, start + length, 0, grid=[block.size or 128, 1, 1], **place)
 
 
-def _add_collective(events: _Events, block: Block, at_ns: int, tid: int, world_size: int, elements: int) -> None:
+def _add_collective(
+    events: _Events, block: Block, at_ns: int, tid: int, ranks: list[int], metadata: str, number: int | None
+) -> None:
     prefix = next(prefix for prefix in _COLLECTIVES if block.name.startswith(prefix))
     collective, kernel = _COLLECTIVES[prefix]
+    elements = (block.size or 1) * 1_000_000
+    about = {
+        "Collective name": collective,
+        "Process Group Name": block.group,
+        "Process Group Ranks": str(ranks),
+        "Group size": len(ranks),
+        "In msg nelems": elements,
+        "Out msg nelems": elements,
+        "dtype": "Float",
+    }
+    if number is not None:
+        about["Seq"] = number
     correlation = events.unrecorded()
     if block.launched:
-        events.add(
-            "cpu_op",
-            "record_param_comms",
-            at_ns,
-            at_ns + 10_000,
-            tid,
-            **{
-                "Collective name": collective,
-                "Process Group Name": "0",
-                "Process Group Ranks": str(list(range(world_size))),
-                "Group size": world_size,
-                "In msg nelems": elements,
-                "Out msg nelems": elements,
-                "dtype": "Float",
-            },
-        )
+        on_host = about if metadata == "host" else {}
+        events.add("cpu_op", "record_param_comms", at_ns, at_ns + 10_000, tid, **on_host)
         correlation = events.launch("cudaLaunchKernelExC", at_ns + 5_000, tid)
-    name = f"ncclDevKernel_{kernel}_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-    events.add(
-        "kernel", name, block.start_ns, block.end_ns, 0, device=0, stream=_COMM_STREAM, correlation=correlation
+    name = f"ncclDevKernel_{kernel}_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    on_kernel = about if metadata == "kernel" else {}
+    place = {"device": 0, "stream": _COMM_STREAM, "correlation": correlation}
+    events.add("kernel", name, block.start_ns, block.end_ns, 0, **place, **on_kernel)
+
+
+def columns(**given: list[int]) -> Events:
+    """Events from the columns that matter; the others are zero, and missing where that can be."""
+    size = len(next(iter(given.values())))
+    missing = dict.fromkeys(("device", "stream", "correlation", "bytes", "shape"), -1)
+    types = {"category": np.int8} | dict.fromkeys(("name", "thread", "device", "shape"), np.int32)
+    return Events(
+        **{
+            name: np.array(given.get(name, [missing.get(name, 0)] * size), types.get(name, np.int64))
+            for name in Events.__slots__
+        }
     )

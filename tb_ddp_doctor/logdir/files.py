@@ -1,0 +1,157 @@
+"""The trace files under a directory, by folder, each with what its name and head tell."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from tb_ddp_doctor.findings import FileWarning
+from tb_ddp_doctor.logdir.head import Head, peek
+from tb_ddp_doctor.logdir.names import JSON_NAME, RANK_FOLDER, TORCH_NAME, host_in_name, rank_in_name, span_time_ns
+
+#: Where a rank number came from.
+RankSource: TypeAlias = Literal["distributedInfo", "file name", "folder name", "order"]
+
+#: Reading heads waits for the disk, on network file systems for milliseconds each.
+_PEEKERS = 8
+
+Parts: TypeAlias = tuple[str, ...]
+
+
+@dataclass(slots=True)
+class TraceFile:
+    """A file on its way into a run; its rank may not be known yet."""
+
+    path: Path
+    worker: str
+    span: str
+    time_ns: int | None
+    size: int
+    modified_ns: int
+    #: Whether its head is that of a trace.
+    is_readable: bool
+    node: str
+    world_size: int | None
+    rank: int | None = None
+    source: RankSource = "order"
+
+    @property
+    def is_stray(self) -> bool:
+        """Whether it was read and names no rank: beside files of a job, it is none of the job's."""
+        return self.is_readable and self.rank is None
+
+
+def scan(root: Path, unreadable: list[FileWarning]) -> dict[Parts, list[TraceFile]]:
+    """The trace files under `root` by the folder, as parts of its path below `root`."""
+    found = list(_walk(root, unreadable)) if not root.is_file() else [((), root, root.stat())]
+    with ThreadPoolExecutor(_PEEKERS) as pool:
+        heads = pool.map(peek, (path for _, path, _ in found))
+        folders: dict[Parts, list[TraceFile]] = defaultdict(list)
+        for (parts, path, status), head in zip(found, heads, strict=True):
+            if file := _file(path, status, head):
+                folders[parts].append(file)
+    for parts, files in folders.items():
+        _take_rank_of_folder((root.absolute().name, *parts)[-1], files)
+        _take_rank_of_other_spans(files)
+    return folders
+
+
+def _walk(root: Path, unreadable: list[FileWarning]) -> Iterator[tuple[Parts, Path, os.stat_result | None]]:
+    """Every file with a name that a trace may have, with its folder and status (None: a link to nowhere)."""
+    seen: set[tuple[int, int]] = set()
+    real: list[Parts] = [()]
+    # After all real folders, so that a folder that is linked to is named by its own path.
+    links: list[Parts] = []
+    while real or links:
+        parts = real.pop() if real else links.pop(0)
+        folder = root.joinpath(*parts)
+        try:
+            status = folder.stat()
+            if (status.st_dev, status.st_ino) in seen:
+                continue
+            seen.add((status.st_dev, status.st_ino))
+            with os.scandir(folder) as entries:
+                visible = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda e: e.name)
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            unreadable.append(FileWarning(str(folder), f"This folder cannot be read ({reason})."))
+            continue
+        for entry in visible:
+            if _is_folder(entry):
+                (links if entry.is_symlink() else real).append((*parts, entry.name))
+            elif JSON_NAME.fullmatch(entry.name):
+                status_of_file = _status(entry)
+                if status_of_file is None or stat.S_ISREG(status_of_file.st_mode):
+                    yield parts, folder / entry.name, status_of_file
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def _status(entry: os.DirEntry[str]) -> os.stat_result | None:
+    try:
+        return entry.stat()
+    except OSError:
+        return None
+
+
+def _file(path: Path, status: os.stat_result | None, head: Head) -> TraceFile | None:
+    """The file, or None if it is no trace."""
+    name = path.name
+    found = TORCH_NAME.fullmatch(name)
+    is_torch = found is not None
+    found = found or JSON_NAME.fullmatch(name)
+    worker = found["worker"] if found else name
+    span = (found["span"] or "") if found and is_torch else ""
+    named_rank = rank_in_name(worker)
+    if not is_torch:
+        names_trace = named_rank is not None and (head.is_trace or not head.has_text)
+        if not (names_trace or head.is_kineto):
+            return None
+    file = TraceFile(
+        path=path,
+        worker=worker,
+        span=span,
+        time_ns=span_time_ns(span),
+        size=status.st_size if status else 0,
+        modified_ns=status.st_mtime_ns if status else 0,
+        is_readable=head.is_trace,
+        node=host_in_name(worker) or head.host,
+        world_size=head.world_size,
+    )
+    if head.rank is not None:
+        file.rank, file.source = head.rank, "distributedInfo"
+    elif named_rank is not None:
+        file.rank, file.source = named_rank, "file name"
+    return file
+
+
+def _take_rank_of_folder(folder: str, files: list[TraceFile]) -> None:
+    """`rank_3/` holds rank 3, if it holds one worker: `rank8/` may also be an experiment with a matrix of rank 8."""
+    found = RANK_FOLDER.fullmatch(folder)
+    if found and len({file.worker for file in files}) == 1:
+        for file in files:
+            if file.rank is None:
+                file.rank, file.source = int(found["rank"]), "folder name"
+
+
+def _take_rank_of_other_spans(files: list[TraceFile]) -> None:
+    """What a file that cannot be read would have said, another span of the same worker has said."""
+    told: dict[str, set[tuple[int, int | None]]] = defaultdict(set)
+    for file in files:
+        if file.rank is not None and file.source == "distributedInfo":
+            told[file.worker].add((file.rank, file.world_size))
+    for file in files:
+        if not file.is_readable and len(told[file.worker]) == 1:
+            ((file.rank, file.world_size),) = told[file.worker]
+            file.source = "distributedInfo"

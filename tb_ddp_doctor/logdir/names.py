@@ -1,0 +1,51 @@
+"""What the names of files and folders tell: worker, span, rank, host."""
+
+from __future__ import annotations
+
+import re
+
+TORCH_NAME = re.compile(r"(?P<worker>.+?)(?:\.(?P<span>\d+))?\.pt\.trace\.json(?:\.gz)?")
+JSON_NAME = re.compile(r"(?P<worker>.+?)(?:\.trace)?\.json(?:\.gz)?")
+#: "rank3" that is the rank in the job, not one within a node or a group.
+_RANK_IN_NAME = re.compile(
+    r"(?<![a-z])(?P<other>(?:local|node|group|[tpdec]p)[_-]?)?rank[_-]?(?P<rank>\d{1,7})", re.IGNORECASE
+)
+_KINETO_RANK = re.compile(r"kineto[_-](?P<rank>\d{1,7})$", re.IGNORECASE)
+RANK_FOLDER = re.compile(r"(?:global[_-]?)?rank[_-]?(?P<rank>\d{1,7})", re.IGNORECASE)
+_HOST_AND_PID = re.compile(r"(?P<host>.+)_\d+")
+_BRACKETED_HOST = re.compile(r"\[(?P<host>[^\]]+)\]-\[\d+\]")
+
+
+def rank_in_name(worker: str) -> int | None:
+    """The rank that a file's name claims."""
+    found = next((match for match in _RANK_IN_NAME.finditer(worker) if not match["other"]), None)
+    found = found or _KINETO_RANK.search(worker)
+    return int(found["rank"]) if found else None
+
+
+def host_in_name(worker: str) -> str:
+    """The host of torch's `host_pid` and of `[host]-[pid]-rank0`, else ""."""
+    if found := _BRACKETED_HOST.match(worker):
+        return found["host"]
+    found = _HOST_AND_PID.fullmatch(worker)
+    return found["host"] if found and rank_in_name(worker) is None else ""
+
+
+def natural(text: str) -> tuple[tuple[int, int, str], ...]:
+    """Sort key under which "node10" follows "node9"."""
+    return tuple((1, int(part), "") if part.isdecimal() else (0, 0, part) for part in re.split(r"(\d+)", text))
+
+
+def span_time_ns(span: str) -> int | None:
+    """The time that a span's digits are, in ns, s, ms or us since the epoch; None for a counter such as a batch."""
+    value = int(span or 0)
+    for ns_per_unit in (1, 10**3, 10**6, 10**9):
+        # 2001 to 2286, the years in which seconds since the epoch have ten digits.
+        if 10**9 <= value * ns_per_unit // 10**9 < 10**10:
+            return value * ns_per_unit
+    return None
+
+
+def is_remote(path: str) -> bool:
+    """Whether it is a URI, such as "s3://bucket/logs"."""
+    return bool(re.match(r"[a-zA-Z][0-9a-zA-Z.]*://", path))

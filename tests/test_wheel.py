@@ -1,0 +1,140 @@
+"""The wheel, built from a clean copy of the sources, works in an environment that has nothing but the wheel."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import urllib.request
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tb_ddp_doctor import __version__
+
+REPOSITORY = Path(__file__).parents[1]
+SOURCES = ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE")
+FRONTEND = sorted(path.name for path in (REPOSITORY / "frontend" / "src").iterdir())
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built by way of the source distribution, so that this too is proven complete."""
+    source = tmp_path_factory.mktemp("source")
+    for name in SOURCES:
+        shutil.copy(REPOSITORY / name, source)
+    for name in ("tb_ddp_doctor", "frontend"):
+        shutil.copytree(REPOSITORY / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    built = tmp_path_factory.mktemp("built")
+    run(sys.executable, "-m", "build", "--outdir", built, source)
+    shutil.rmtree(source)
+    (wheel,) = built.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The commands of a fresh virtual environment with the wheel in it."""
+    folder = tmp_path_factory.mktemp("environment")
+    run(sys.executable, "-m", "venv", folder)
+    commands = folder / "bin"
+    run(commands / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel)
+    return commands
+
+
+@pytest.fixture(scope="module")
+def tensorboard(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a TensorBoard that shows the demo, started where no sources are."""
+    log = tmp_path_factory.mktemp("tensorboard") / "log"
+    program, logdir = str(environment / "tensorboard"), str(REPOSITORY / "demo_logs")
+    command = [program, "--logdir", logdir, "--host", "127.0.0.1", "--port", "0"]
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, cwd=log.parent, env=bare_environment(), stdout=output, stderr=output)
+    try:
+        yield address(process, log)
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+def run(*command: str | Path) -> str:
+    done = subprocess.run(command, cwd="/", env=bare_environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def bare_environment() -> dict[str, str]:
+    """Without PYTHONPATH, through which the sources could be found."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+
+
+def address(process: subprocess.Popen[bytes], log: Path) -> str:
+    """Wait until TensorBoard says where it is."""
+    for _ in range(600):
+        if found := re.search(r"http://127\.0\.0\.1:\d+", log.read_text(errors="replace")):
+            return found[0]
+        try:
+            process.wait(timeout=0.1)
+        except subprocess.TimeoutExpired:
+            continue
+        break
+    pytest.fail(f"TensorBoard did not start:\n{log.read_text(errors='replace')}")
+
+
+def fetch(url: str) -> tuple[bytes, str]:
+    with urllib.request.urlopen(url, timeout=60) as response:
+        return response.read(), response.headers.get_content_type()
+
+
+def test_wheel_carries_the_frontend_as_it_is(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        for name in FRONTEND:
+            shipped = archive.read(f"tb_ddp_doctor/frontend/{name}")
+            assert shipped == (REPOSITORY / "frontend" / "src" / name).read_bytes(), name
+
+
+def test_wheel_is_typed_and_carries_its_licence(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert "tb_ddp_doctor/py.typed" in names
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+
+
+def test_wheel_holds_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        folders = {name.split("/")[0] for name in archive.namelist()}
+    assert folders == {"tb_ddp_doctor", f"tb_ddp_doctor-{__version__}.dist-info"}
+
+
+def test_package_is_imported_from_the_environment(environment: Path) -> None:
+    where = run(environment / "python", "-c", "import tb_ddp_doctor; print(tb_ddp_doctor.__file__)")
+    assert Path(where.strip()).is_relative_to(environment.parent)
+
+
+def test_command_is_installed(environment: Path) -> None:
+    assert "diagnose" in run(environment / "ddp-doctor", "--help")
+
+
+def test_command_diagnoses_the_demo(environment: Path) -> None:
+    printed = run(environment / "ddp-doctor", "diagnose", REPOSITORY / "demo_logs" / "straggler_cpu", "--json")
+    (diagnosed,) = json.loads(printed)["runs"]
+    assert diagnosed["verdict"] == "straggler"
+
+
+def test_tensorboard_lists_the_tab(tensorboard: str) -> None:
+    listing = json.loads(fetch(f"{tensorboard}/data/plugins_listing")[0])
+    assert listing["ddp_doctor"]["enabled"]
+    assert listing["ddp_doctor"]["tab_name"] == "Diagnosis"
+    entry, content_type = fetch(tensorboard + listing["ddp_doctor"]["loading_mechanism"]["module_path"])
+    assert content_type in {"text/javascript", "application/javascript"}
+    assert entry == (REPOSITORY / "frontend" / "src" / "index.js").read_bytes()
+
+
+@pytest.mark.parametrize("name", FRONTEND)
+def test_tensorboard_serves_every_file_of_the_frontend(tensorboard: str, name: str) -> None:
+    assert fetch(f"{tensorboard}/data/plugin/ddp_doctor/{name}")[0]
