@@ -1,0 +1,115 @@
+"""Arguments of events, decoded by a struct for each category: only the fields that a column needs.
+
+Fields come as integers, numbers in text ("128") or something else ("0x0", null) depending on vendor and release.
+Numbers in text count as numbers; a field of another type is missing, and costs the event's other fields nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import Meta, Raw
+
+from tb_ddp_doctor.trace.events import REFUSALS
+
+MISSING = -1
+ABSENT = Raw(b"")
+
+Int64: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Int32: TypeAlias = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+
+
+class DeviceArgs(msgspec.Struct, gc=False):
+    """Of kernels, copies and memsets."""
+
+    device: Int32 = MISSING
+    stream: Int64 = MISSING
+    correlation: Int64 = MISSING
+    bytes: Int64 = MISSING
+    grid: Raw = ABSENT
+    #: Tells whether the event has `CommunicationArgs`.
+    collective: Raw = msgspec.field(default=ABSENT, name="Collective name")
+
+
+class RuntimeArgs(msgspec.Struct, gc=False):
+    """Of runtime and driver calls."""
+
+    correlation: Int64 = MISSING
+
+
+class OpArgs(msgspec.Struct, gc=False):
+    """Of operators."""
+
+    dims: Raw = msgspec.field(default=ABSENT, name="Input Dims")
+
+
+class CommunicationArgs(msgspec.Struct, gc=False):
+    """Of communication kernels and `record_param_comms`: raw, since releases differ in what is text."""
+
+    collective: Raw = msgspec.field(default=ABSENT, name="Collective name")
+    group: Raw = msgspec.field(default=ABSENT, name="Process Group Name")
+    group_ranks: Raw = msgspec.field(default=ABSENT, name="Process Group Ranks")
+    group_size: Raw = msgspec.field(default=ABSENT, name="Group size")
+    elements_in: Raw = msgspec.field(default=ABSENT, name="In msg nelems")
+    elements_out: Raw = msgspec.field(default=ABSENT, name="Out msg nelems")
+    dtype: Raw = msgspec.field(default=ABSENT, name="dtype")
+    seq: Raw = msgspec.field(default=ABSENT, name="Seq")
+    inputs: Raw = msgspec.field(default=ABSENT, name="Concrete Inputs")
+
+    def sequence(self) -> int:
+        """The call's number, which torch writes as "Seq", Megatron-era traces as text in "Concrete Inputs"[1]."""
+        number = integer(self.seq)
+        if number == MISSING and (inputs := value(self.inputs, list[Any])) and len(inputs) > 1:
+            number = integer(msgspec.json.encode(inputs[1])) if isinstance(inputs[1], str) else MISSING
+        return number
+
+
+Args = TypeVar("Args", DeviceArgs, RuntimeArgs, OpArgs, CommunicationArgs)
+
+
+def decode_args(kind: type[Args], raws: Sequence[Raw], odd: Callable[[str], None]) -> list[Args]:
+    """Arguments of events of one category; `odd` is told of each that has a field of the wrong type."""
+    try:
+        # One call for all: a call for each would cost three times as much.
+        return list(_DECODERS[kind](b"".join((b"[", b",".join(raws), b"]"))))
+    except REFUSALS:
+        return [_decode_one(kind, raw, odd) for raw in raws]
+
+
+def _decode_one(kind: type[Args], raw: Raw, odd: Callable[[str], None]) -> Args:
+    try:
+        return msgspec.json.decode(raw, type=kind, strict=False)
+    except REFUSALS as error:
+        odd(str(error))
+    members = value(raw, dict[str, Raw]) or {}
+    fields = ((field.name, value(members.get(field.encode_name, ABSENT), field.type)) for field in _FIELDS[kind])
+    return kind(**{name: known for name, known in fields if known is not None})
+
+
+_KINDS: tuple[type[Any], ...] = (DeviceArgs, RuntimeArgs, OpArgs, CommunicationArgs)
+_DECODERS = {kind: msgspec.json.Decoder(list[kind], strict=False).decode for kind in _KINDS}  # type: ignore[valid-type]
+_FIELDS = {kind: msgspec.structs.fields(kind) for kind in _KINDS}
+
+
+def value(raw: Raw | bytes, kind: Any = Any) -> Any:
+    """A JSON value of some type; None where there is none."""
+    try:
+        return msgspec.json.decode(raw, type=kind, strict=False)
+    except REFUSALS:
+        return None
+
+
+def integer(raw: Raw | bytes) -> int:
+    """A JSON integer or its text; MISSING for anything else."""
+    number = value(raw, Int64)
+    return MISSING if number is None else int(number)
+
+
+def text(raw: Raw) -> str | None:
+    """A JSON string's text, or any other value as it is spelled; None where there is none."""
+    known = value(raw)
+    if known is None or isinstance(known, str):
+        return known
+    return bytes(raw).decode("utf-8", "replace")

@@ -1,0 +1,217 @@
+"""The event as it is decoded, and the two ways to decode it: strictly in blocks, leniently one by one."""
+
+from __future__ import annotations
+
+import json
+import re
+from enum import Enum
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from tb_ddp_doctor.trace.losses import Loss, Losses
+
+#: Larger events, and larger metadata before or after the events, are not read: they would cost 100 times their size.
+MAX_ITEM_BYTES = 16 << 20
+
+#: "}" of an event, and "," and "{" that begin the next.
+_BOUNDARY = re.compile(rb"\}\s*,\s*\{")
+#: Braces to look at for a boundary, from the end of a block: many times those of an event.
+_BRACES = 1000
+#: Bytes that one broken event makes slow to read.
+_WINDOW = 1 << 14
+_SEPARATOR = re.compile(r"[\s,]*")
+#: The start of an event as every known writer spells it, for finding one again after text that is no JSON.
+_EVENT_START = re.compile(r'[},]\s*(\{\s*"(?:ph|cat|name|ts|dur|pid|tid|args)"\s*:)')
+_LAST_EVENT_END = re.compile(r'\}\s*(\])\s*(?:,\s*"|\}\s*$)')
+#: Half characters: from invalid UTF-8 by way of `to_text`, or spelled as escapes.
+_NO_TEXT = re.compile("[\ud800-\udfff]")
+#: More than _EVENT_START can match of a start that goes on in the next block.
+_OVERLAP = 64
+#: A token that the text's end cuts is refused at its start: "-Infinity", an escape.
+_LONGEST_TOKEN = 16
+
+#: What msgspec raises for text that it does not take.
+REFUSALS = (msgspec.DecodeError, UnicodeError, RecursionError)
+
+
+class Event(msgspec.Struct, gc=False):
+    """What columns need of an event; times and arguments stay as the file spells them."""
+
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    pid: int | float | str | None = None
+    tid: int | float | str | None = None
+    ts: Raw = Raw(b"null")
+    dur: Raw = Raw(b"null")
+    args: Raw = Raw(b"{}")
+
+
+class Reached(Enum):
+    """Where a salvage stopped."""
+
+    #: Within the list: more text may complete what is left.
+    MORE = 0
+    LIST_END = 1
+    #: The text ended within the list.
+    CUT = 2
+
+
+_decode_events = msgspec.json.Decoder(list[Event]).decode
+_decode_event = msgspec.json.Decoder(Event).decode
+# Floats stay text: times must not be rounded on the way.
+_scan = json.JSONDecoder(strict=False, parse_float=str, parse_constant=lambda _: None).raw_decode
+
+
+def last_boundary(data: bytes, since: int = 0) -> int:
+    """Where the last event that seems to be followed by another ends, at `since` or later; 0 where there is none."""
+    brace = data.rfind(b"}", since)
+    for _ in range(_BRACES):
+        if brace < 0:
+            break
+        if _BOUNDARY.match(data, brace):
+            return brace + 1
+        brace = data.rfind(b"}", since, brace)
+    return 0
+
+
+def decode_block(block: bytes) -> list[Event] | None:
+    """Events of a block, "{...}, {...}" with an optional comma before; None where that is not what it is."""
+    try:
+        return _decode_events(b"".join((b"[", memoryview(block)[block.startswith(b",") :], b"]")))
+    except REFUSALS:
+        return None
+
+
+class Salvage:
+    """Gets from a block, which need not be cut well or be JSON, every event that is whole.
+
+    An event that the scanner refuses costs the text up to the next thing that looks like the start of an event.
+    """
+
+    def __init__(self, losses: Losses) -> None:
+        self._losses = losses
+        #: After a skip, until an event is seen: what comes may be the inside of the broken one.
+        self._lost = False
+
+    def events(self, block: bytes, position: int, final: bool) -> tuple[list[Event], int, Reached]:
+        """Whole events, the number of bytes that are done with, and where that is.
+
+        `position` is the block's in the whole text; `final` says that nothing follows it.
+        """
+        events: list[Event] = []
+        done, width = 0, _WINDOW
+        while True:
+            window = block[done : done + width]
+            is_last = done + width >= len(block)
+            found, used, reached = self._window(window, position + done, final and is_last)
+            events += found
+            done += used
+            if is_last or reached is not Reached.MORE:
+                return events, done, reached
+            width = _WINDOW if used else 2 * width
+
+    def _window(self, window: bytes, position: int, final: bool) -> tuple[list[Event], int, Reached]:
+        """`events` of a small part of the block: only those parts that need it are read one by one."""
+        cut = 0 if self._lost else last_boundary(window)
+        whole = decode_block(window[:cut]) if cut else None
+        if whole is not None:
+            return whole, cut, Reached.MORE
+        text = to_text(window)
+        events: list[Event] = []
+        at = 0
+        while True:
+            at = _SEPARATOR.match(text, at).end()  # type: ignore[union-attr]
+            if at == len(text):
+                return events, len(window), Reached.CUT if final else Reached.MORE
+            if text[at] == "]" and not self._lost:
+                return events, size(text[:at]), Reached.LIST_END
+            try:
+                if text[at] != "{":
+                    raise ValueError("no event stands there")
+                value, end = scan(text, at)
+            except ValueError as error:
+                reached = self._skip(text, at, error, position, final)
+                if isinstance(reached, Reached):
+                    return events, size(text[:at]), reached
+                at = reached
+                continue
+            event = self._event(text[at:end], value, position + size(text[:at]))
+            if event and (event.ph or not self._lost):
+                events.append(event)
+                self._lost = False
+            at = end
+
+    def _skip(self, text: str, at: int, error: ValueError, position: int, final: bool) -> int | Reached:
+        """Where to go on after text that the scanner refuses at `at`, or why not."""
+        may_wait = not final and len(text) - at <= MAX_ITEM_BYTES
+        if may_wait and may_be_incomplete(error, text):
+            return Reached.MORE
+        is_event = text[at] == "{" or not self._lost
+        goes_on = _EVENT_START.search(text, at) or (_LAST_EVENT_END.search(text, at) if final else None)
+        if not goes_on:
+            if final:
+                return Reached.CUT
+            if may_wait and is_event:
+                return Reached.MORE
+        if is_event:
+            detail = reason(error) if len(text) - at <= MAX_ITEM_BYTES else f"longer than {MAX_ITEM_BYTES:,} bytes"
+            self._losses.add(Loss.BROKEN, position + size(text[:at]), detail)
+        self._lost = not goes_on or goes_on.re is _EVENT_START
+        return goes_on.start(1) if goes_on else max(at + 1, len(text) - _OVERLAP)
+
+    def _event(self, source: str, value: Any, position: int) -> Event | None:
+        """One scanned event: as it is spelled where that is JSON, else from what the scanner made of it."""
+        try:
+            return _decode_event(source.encode("utf-8", "surrogateescape"))
+        except msgspec.ValidationError as error:
+            kind, detail = Loss.MISTYPED, reason(error)
+        except REFUSALS as error:
+            detail = reason(error)
+            try:
+                event = _decode_event(_NO_TEXT.sub("\ufffd", json.dumps(value, ensure_ascii=False)))
+            except (*REFUSALS, ValueError):
+                kind = Loss.BROKEN
+            else:
+                self._losses.add(Loss.TEXT, position, detail)
+                return event
+        if not self._lost:
+            self._losses.add(kind, position, detail)
+        return None
+
+
+def scan(text: str, at: int) -> tuple[Any, int]:
+    """The JSON value at `at` and where it ends, with floats left as text; ValueError where there is none.
+
+    Lenient: control characters in strings pass, NaN and Infinity become None.
+    """
+    try:
+        return _scan(text, at)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def may_be_incomplete(error: ValueError, text: str) -> bool:
+    """Whether a scanner's error may come from the end of the text alone: it reports where it stands, or a string."""
+    if not isinstance(error, json.JSONDecodeError):
+        return False
+    return error.pos >= len(text) - _LONGEST_TOKEN or error.msg.startswith("Unterminated string")
+
+
+def to_text(data: bytes) -> str:
+    """Bytes as text that `size` takes back to their number, whatever they are."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def size(text: str) -> int:
+    """Bytes of a text from `to_text`."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogateescape"))
+
+
+def reason(error: Exception) -> str:
+    """An error's text, to stand within a sentence."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg[:1].lower()}{error.msg[1:]}".rstrip(": ")
+    return "nested too deeply" if isinstance(error, RecursionError) else str(error)

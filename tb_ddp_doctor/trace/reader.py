@@ -1,0 +1,98 @@
+"""Reading a trace: one file, or one stream of bytes, to a `RankTrace`.
+
+Supported: Chrome-trace JSON as torch.profiler (Kineto) has written it since 2021, plain or gzipped.
+Whatever a file is like, reading it either gives a `RankTrace`, whose warnings say what it lacks, or `TraceError`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tb_ddp_doctor.trace.columns import Columns
+from tb_ddp_doctor.trace.document import Document
+from tb_ddp_doctor.trace.losses import Loss, Losses
+from tb_ddp_doctor.trace.model import Header, RankTrace
+from tb_ddp_doctor.trace.stream import MAX_BYTES, chunks, open_trace
+from tb_ddp_doctor.trace.times import MAX_NS
+
+
+def read(path: str | os.PathLike[str], *, name: str | None = None, max_bytes: int = MAX_BYTES) -> RankTrace:
+    """Read one trace file, of which at most `max_bytes` of JSON; `name` is what warnings call it.
+
+    TraceError, with a sentence, for a file that cannot be read or is no trace.
+    """
+    with open_trace(path) as file:
+        return decode(chunks(file, max_bytes), name or str(path))
+
+
+def decode(blocks: Iterable[memoryview | bytes], file: str) -> RankTrace:
+    """Decode the JSON text that comes in `blocks`, cut anywhere; each may be reused once the next is asked for."""
+    losses = Losses()
+    document = Document(blocks, losses)
+    columns = Columns(losses)
+    for position, batch in document.batches():
+        columns.add(batch, position)
+    header = _header(document.members, losses)
+    events = columns.events(header.base_ns)
+    comms = columns.comms()
+    return RankTrace(
+        file=file,
+        header=header,
+        strings=tuple(columns.strings),
+        threads=tuple(columns.threads.texts),
+        events=events,
+        comms=comms,
+        dropped=dict(columns.dropped),
+        warnings=losses.warnings(file),
+    )
+
+
+def _header(members: Mapping[str, Any], losses: Losses) -> Header:
+    """The header from untrusted members: what has the wrong type is missing."""
+    distributed = _dict(members.get("distributedInfo"))
+    groups = [_dict(group) for group in _list(distributed.get("pg_config"))]
+    devices = [_dict(device) for device in _list(members.get("deviceProperties"))]
+    base = members.get("baseTimeNanoseconds", 0)
+    base_ns = _natural(base)
+    if base_ns is None or base_ns > MAX_NS:
+        losses.add(Loss.HEADER, 0, f"baseTimeNanoseconds is {str(base)[:32]}")
+        base_ns = 0
+    return Header(
+        rank=_natural(distributed.get("rank")),
+        world_size=_natural(distributed.get("world_size")),
+        backend=_text(distributed.get("backend")),
+        groups={
+            str(group.get("pg_name")): tuple(rank for rank in _list(group.get("ranks")) if _natural(rank) is not None)
+            for group in groups
+            if isinstance(group.get("pg_name"), str | int)
+        },
+        devices={
+            device["id"]: _text(device.get("name")) for device in devices if _natural(device.get("id")) is not None
+        },
+        host=_text(members.get("host_name")),
+        base_ns=base_ns,
+        has_shapes=_is_set(members.get("record_shapes")),
+        has_stacks=_is_set(members.get("with_stack")),
+    )
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _natural(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _is_set(value: Any) -> bool:
+    return isinstance(value, int) and bool(value)
