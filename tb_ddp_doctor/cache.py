@@ -1,0 +1,143 @@
+"""What was made of trace files, kept between runs: heads, columns and digests, in the user's cache directory.
+
+An entry is named for the file's path, size and modification time and for the version of what it holds, so a changed
+file or a newer doctor finds nothing and writes anew. Entries are written to a temporary file and renamed, so that
+readers and writers on one directory, NFS included, never see half of one. Whatever goes wrong here costs time, never
+a result: a damaged entry is removed and rebuilt, and a directory that cannot be written is no cache.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from platformdirs import user_cache_path
+
+from tb_ddp_doctor import __version__
+from tb_ddp_doctor.digest.build import digest
+from tb_ddp_doctor.digest.model import RankDigest
+from tb_ddp_doctor.logdir.head import Head, peek
+from tb_ddp_doctor.store import FORMAT, StoreError, dump, load
+from tb_ddp_doctor.trace.model import RankTrace
+from tb_ddp_doctor.trace.reader import read
+
+#: A job of 128 ranks with 400 MB of JSON each takes 10 GB of columns.
+MAX_BYTES = 20 << 30
+#: Entries younger than this are not removed, whatever their size: another process may be about to use them.
+_KEPT_S = 60.0
+T = TypeVar("T", Head, RankTrace, RankDigest)
+
+_SUFFIX: dict[type, str] = {Head: "head", RankTrace: "columns", RankDigest: "digest"}
+_VERSION = f"{__version__}.{FORMAT}"
+
+
+def default_directory() -> Path:
+    """Where entries are kept unless the user says otherwise."""
+    return user_cache_path("ddp-doctor")
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """A directory of entries; None keeps nothing. It holds no state, so that it can be sent to other processes."""
+
+    directory: Path | None
+    max_bytes: int = MAX_BYTES
+
+    def peek(self, path: Path) -> Head:
+        """The head of a trace file."""
+        key = _key(path)
+        head = self._load(Head, key)
+        if head is None:
+            head = peek(path)
+            self._save(head, key, path)
+        return head
+
+    def digest(self, path: Path) -> RankDigest:
+        """The digest of a trace file. Raises TraceError if it is no trace."""
+        key = _key(path)
+        found = self._load(RankDigest, key)
+        if found is None:
+            found = digest(self.columns(path))
+            self._save(found, key, path)
+        return found
+
+    def columns(self, path: Path) -> RankTrace:
+        """The columns of a trace file. Raises TraceError if it is no trace."""
+        key = _key(path)
+        trace = self._load(RankTrace, key)
+        if trace is None:
+            trace = read(path)
+            self._save(trace, key, path)
+        return trace
+
+    def trim(self) -> None:
+        """Remove the entries that were used longest ago, until the others fit the limit."""
+        if self.directory is None:
+            return
+        entries = sorted(_entries(self.directory))
+        excess = sum(size for _, size, _ in entries) - self.max_bytes
+        newest = entries[-1][0] if entries else 0.0
+        for used, size, path in entries:
+            if excess <= 0 or used > newest - _KEPT_S:
+                break
+            with contextlib.suppress(OSError):
+                path.unlink()
+                excess -= size
+
+    def _path(self, kind: type, key: str) -> Path | None:
+        if self.directory is None or not key:
+            return None
+        name = hashlib.sha256(f"{key}\n{_VERSION}".encode(errors="surrogateescape")).hexdigest()
+        return self.directory / name[:2] / f"{name}.{_SUFFIX[kind]}"
+
+    def _load(self, kind: type[T], key: str) -> T | None:
+        path = self._path(kind, key)
+        if path is None or not path.exists():
+            return None
+        try:
+            found = load(kind, _VERSION, path)
+        except StoreError:
+            with contextlib.suppress(OSError):
+                path.unlink()
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(path)  # what is used stays
+        return found
+
+    def _save(self, value: Head | RankTrace | RankDigest, key: str, source: Path) -> None:
+        path = self._path(type(value), key)
+        if path is None or _key(source) != key:  # the file changed while it was read
+            return
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, unfinished = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+            try:
+                with open(handle, "wb") as file:
+                    dump(value, _VERSION, file)
+                os.replace(unfinished, path)
+            except BaseException:
+                os.unlink(unfinished)
+                raise
+
+
+def _key(path: Path) -> str:
+    """What an entry is named for; "" for a file that cannot be asked."""
+    try:
+        status = path.stat()
+    except OSError:
+        return ""
+    return f"{path.resolve()}\n{status.st_size}\n{status.st_mtime_ns}"
+
+
+def _entries(directory: Path) -> Iterator[tuple[float, int, Path]]:
+    """(time of last use, size, path) of each entry, and of what a killed writer left."""
+    for path in directory.glob("??/*"):
+        with contextlib.suppress(OSError):
+            status = path.stat()
+            yield status.st_mtime, status.st_size, path

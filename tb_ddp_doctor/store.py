@@ -1,0 +1,131 @@
+"""Dataclasses of numpy columns as one file, to be mapped into memory when read.
+
+Layout, little-endian, all blocks aligned to 64 bytes:
+
+    magic (8 bytes)  length of the index (8)  CRC-32 of the index (4)  CRC-32 of the columns (4)
+    index: JSON {"kind", "version", "columns": [[dtype, shape, offset], ...], "values": {...}}
+    columns, raw
+
+The index holds the plain fields; a field that is an array stands in it as the number of its column. Files of another
+version are refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar, get_type_hints
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+#: Raise it with every change of a stored dataclass, or of what the code that fills it means by a field.
+FORMAT = 1
+
+_MAGIC = b"ddpdoc\x00\x01"
+_ALIGNMENT = 64
+_START = 24
+T = TypeVar("T")
+
+
+class StoreError(Exception):
+    """A file that is damaged, of another version, or something else. Its text is a sentence for users."""
+
+
+class _Index(msgspec.Struct):
+    kind: str
+    version: str
+    columns: list[tuple[str, list[int], int]]
+    values: dict[str, msgspec.Raw]
+
+
+def dump(value: Any, version: str, file: BinaryIO) -> None:
+    """Write a dataclass whose fields are arrays, plain values that JSON can hold, or such dataclasses."""
+    columns: list[NDArray[Any]] = []
+    values = _pack(value, columns)
+    places: list[tuple[str, list[int], int]] = []
+    offset = 0
+    for column in columns:
+        places.append((column.dtype.str, list(column.shape), offset))
+        offset += _aligned(column.nbytes)
+    index = msgspec.json.encode({"kind": type(value).__name__, "version": version, "columns": places, "values": values})
+    index += b" " * (_aligned(_START + len(index)) - _START - len(index))
+    checksum = 0
+    blocks = []
+    for column in columns:
+        data = np.ascontiguousarray(column).tobytes()
+        data += bytes(_aligned(len(data)) - len(data))
+        checksum = zlib.crc32(data, checksum)
+        blocks.append(data)
+    file.write(_MAGIC + len(index).to_bytes(8, "little"))
+    file.write(zlib.crc32(index).to_bytes(4, "little") + checksum.to_bytes(4, "little") + index)
+    for data in blocks:
+        file.write(data)
+
+
+def load(kind: type[T], version: str, path: Path) -> T:
+    """Read what `dump` wrote; the arrays are read-only views of the file. Raises StoreError."""
+    try:
+        data = np.memmap(path, np.uint8, mode="r")
+    except (OSError, ValueError) as error:
+        raise StoreError(f"It cannot be read ({error}).") from None
+    head = data[:_START].tobytes()
+    if len(head) < _START or head[:8] != _MAGIC:
+        raise StoreError("It is no file of ddp-doctor.")
+    end = _START + int.from_bytes(head[8:16], "little")
+    text = data[_START:end].tobytes()
+    columns = data[end:]
+    if len(text) != end - _START or zlib.crc32(text) != int.from_bytes(head[16:20], "little"):
+        raise StoreError("It is damaged: its index does not fit its checksum.")
+    if zlib.crc32(columns.data) != int.from_bytes(head[20:24], "little"):
+        raise StoreError("It is damaged: its columns do not fit their checksum.")
+    try:
+        index = msgspec.json.decode(text, type=_Index)
+        if index.kind != kind.__name__ or index.version != version:
+            raise StoreError(f"It holds a {index.kind} of version {index.version}, not a {kind.__name__} of {version}.")
+        arrays = [_view(columns, *place) for place in index.columns]
+        return _unpack(kind, index.values, arrays)
+    except (msgspec.MsgspecError, KeyError, IndexError, TypeError, ValueError) as error:
+        raise StoreError(f"It is damaged: {error}.") from None
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def _view(columns: NDArray[np.uint8], dtype: str, shape: list[int], offset: int) -> NDArray[Any]:
+    kind = np.dtype(dtype)
+    size = kind.itemsize * int(np.prod(shape))
+    return columns[offset : offset + size].view(kind).reshape(shape)
+
+
+def _pack(value: Any, columns: list[NDArray[Any]]) -> dict[str, Any]:
+    """Fields by name, arrays moved to `columns` and replaced by their number there."""
+    packed: dict[str, Any] = {}
+    for field in dataclasses.fields(value):
+        content = getattr(value, field.name)
+        if isinstance(content, np.ndarray):
+            packed[field.name] = len(columns)
+            columns.append(content)
+        elif dataclasses.is_dataclass(content):
+            packed[field.name] = _pack(content, columns)
+        else:
+            packed[field.name] = content
+    return packed
+
+
+def _unpack(kind: type[T], values: Mapping[str, msgspec.Raw], columns: list[NDArray[Any]]) -> T:
+    hints = get_type_hints(kind)
+    fields: dict[str, Any] = {}
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        hint, raw = hints[field.name], values[field.name]
+        if getattr(hint, "__origin__", None) is np.ndarray:
+            fields[field.name] = columns[msgspec.json.decode(raw, type=int)]
+        elif isinstance(hint, type) and dataclasses.is_dataclass(hint):
+            fields[field.name] = _unpack(hint, msgspec.json.decode(raw, type=dict[str, msgspec.Raw]), columns)
+        else:
+            fields[field.name] = msgspec.json.decode(raw, type=hint)
+    return kind(**fields)

@@ -1,0 +1,164 @@
+"""What is kept between runs, and when it is not used."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from pathlib import Path
+
+import pytest
+import traces
+from test_store import JOB, same
+
+from tb_ddp_doctor import cache as cache_module
+from tb_ddp_doctor.cache import Cache
+from tb_ddp_doctor.trace.model import TraceError
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    return next(traces.write(tmp_path / "logs", JOB).iterdir())
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return Cache(tmp_path / "cache")
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The traces that were read, whole or their heads."""
+    paths: list[Path] = []
+    for name in ("read", "peek"):
+        original = getattr(cache_module, name)
+
+        def spied(path: Path, original: object = original) -> object:
+            paths.append(path)
+            return original(path)  # type: ignore[operator]
+
+        monkeypatch.setattr(cache_module, name, spied)
+    return paths
+
+
+def files(cache: Cache) -> list[Path]:
+    assert cache.directory is not None
+    return [path for path in cache.directory.rglob("*") if path.is_file()]
+
+
+def test_the_second_time_no_trace_is_opened(cache: Cache, trace: Path, opened: list[Path]) -> None:
+    first = cache.digest(trace), cache.peek(trace)
+    opened.clear()
+    second = cache.digest(trace), cache.peek(trace)
+    assert not opened
+    assert same(first[0], second[0]) and same(first[1], second[1])
+
+
+def test_columns_serve_a_digest_that_was_lost(cache: Cache, trace: Path, opened: list[Path]) -> None:
+    first = cache.digest(trace)
+    for path in files(cache):
+        if path.suffix == ".digest":
+            path.unlink()
+    opened.clear()
+    assert same(cache.digest(trace), first)
+    assert not opened
+
+
+def test_a_changed_file_is_read_again(cache: Cache, trace: Path, opened: list[Path]) -> None:
+    cache.digest(trace)
+    opened.clear()
+    trace.write_bytes(traces.draw(JOB.replace("|3", "|4"))[0])
+    os.utime(trace, ns=(1, 1))
+    assert cache.digest(trace).steps.number.tolist() == [2, 4]
+    assert opened == [trace]
+
+
+@pytest.mark.parametrize("suffix", ["digest", "columns", "head"])
+def test_a_damaged_entry_is_rebuilt(cache: Cache, trace: Path, suffix: str) -> None:
+    first = cache.digest(trace), cache.peek(trace)
+    for path in files(cache):
+        if path.suffix in (f".{suffix}", ".digest"):
+            path.write_bytes(path.read_bytes()[:-7] + b"garbage")
+    assert same((cache.digest(trace), cache.peek(trace))[0], first[0])
+    assert same(cache.peek(trace), first[1])
+
+
+def test_nothing_is_written_beside_the_trace(cache: Cache, trace: Path) -> None:
+    cache.digest(trace)
+    assert list(trace.parent.iterdir()) == [trace]
+
+
+def test_without_a_directory_nothing_is_kept(trace: Path, opened: list[Path]) -> None:
+    Cache(None).digest(trace)
+    Cache(None).digest(trace)
+    assert opened == [trace, trace]
+
+
+def test_a_directory_that_cannot_be_written_is_no_cache(tmp_path: Path, trace: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert len(Cache(tmp_path / "file" / "cache").digest(trace).steps)
+
+
+def test_a_full_disk_leaves_nothing_half_written(cache: Cache, trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cache_module, "dump", full)
+    assert len(cache.digest(trace).steps)
+    assert not files(cache)
+
+
+def test_what_is_no_trace_stays_an_error(cache: Cache, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("no")
+    with pytest.raises(TraceError):
+        cache.digest(tmp_path / "x.json")
+
+
+def test_a_file_that_changes_while_it_is_read_is_not_kept(
+    cache: Cache, trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = cache_module.read
+
+    def growing(path: Path) -> object:
+        found = original(path)
+        path.write_bytes(path.read_bytes() + b" ")
+        return found
+
+    monkeypatch.setattr(cache_module, "read", growing)
+    cache.digest(trace)
+    assert not files(cache)
+
+
+def test_trimming_removes_what_was_used_longest_ago(tmp_path: Path) -> None:
+    rank = JOB.replace("rank0", "rank{}")
+    logs = traces.write(tmp_path / "logs", "".join(rank.format(number) for number in range(3)))
+    cache = Cache(tmp_path / "cache")
+    entries: list[list[Path]] = []
+    for age, path in enumerate(sorted(logs.iterdir(), reverse=True)):
+        before = set(files(cache)) if entries else set()
+        cache.digest(path)
+        entries.append(sorted(set(files(cache)) - before))
+        for entry in entries[-1]:
+            os.utime(entry, (entry.stat().st_mtime - 1000 * age,) * 2)
+    size = sum(path.stat().st_size for path in files(cache))
+    Cache(cache.directory, size * 3 // 4).trim()
+    newest, middle, oldest = entries
+    assert set(newest + middle) <= set(files(cache)) < set(newest + middle + oldest)
+
+
+def test_what_is_used_is_kept_longer(cache: Cache, trace: Path) -> None:
+    cache.digest(trace)
+    for path in files(cache):
+        os.utime(path, (1, 1))
+    cache.digest(trace)
+    assert any(path.stat().st_mtime > 1 for path in files(cache) if path.suffix == ".digest")
+
+
+def use(directory: Path, trace: Path) -> int:
+    return len(Cache(directory).digest(trace).steps)
+
+
+def test_several_processes_share_a_directory(cache: Cache, trace: Path) -> None:
+    assert cache.directory is not None
+    with multiprocessing.get_context("spawn").Pool(3) as pool:
+        assert pool.starmap(use, [(cache.directory, trace)] * 12) == [2] * 12
+    assert {path.suffix for path in files(cache)} == {".digest", ".columns"}
