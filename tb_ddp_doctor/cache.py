@@ -38,15 +38,16 @@ _VERSION = f"{__version__}.{FORMAT}"
 
 
 def default_directory() -> Path:
-    """Where entries are kept unless the user says otherwise."""
-    return user_cache_path("ddp-doctor")
+    """Where entries are kept unless the user says otherwise: $DDP_DOCTOR_CACHE, else the user's cache directory."""
+    chosen = os.environ.get("DDP_DOCTOR_CACHE")
+    return Path(chosen) if chosen else user_cache_path("ddp-doctor")
 
 
 @dataclass(frozen=True, slots=True)
 class Cache:
     """A directory of entries; None keeps nothing. It holds no state, so that it can be sent to other processes."""
 
-    directory: Path | None
+    directory: Path | None = None
     max_bytes: int = MAX_BYTES
 
     def peek(self, path: Path) -> Head:

@@ -7,6 +7,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import nullcontext
+from pathlib import Path
 
 import msgspec
 from rich.console import Console
@@ -16,8 +17,10 @@ from rich.table import Table
 from rich.text import Text
 
 from tb_ddp_doctor import __version__, engine
+from tb_ddp_doctor.cache import MAX_BYTES, Cache, default_directory
 from tb_ddp_doctor.discover import DiscoverError, Run, discover
 from tb_ddp_doctor.findings import OWNERS, SCHEMA_VERSION, Diagnosis, Evidence, Finding, Severity
+from tb_ddp_doctor.scheduler import SchedulerError, executor
 
 _STYLES = {"critical": "bold red", "major": "red", "minor": "yellow", "info": "dim", "healthy": "bold green"}
 #: Ranks in the budget table: beyond, only the slowest are shown.
@@ -37,11 +40,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     errors = Console(stderr=True, highlight=False)
     try:
         settings = _settings(options.set)
-        runs = discover(options.logdir)
+        cache = _cache(options)
+        runs = discover(options.logdir, peek=cache.peek)
         if not runs:
             raise DiscoverError(f"{options.logdir} holds no profiler traces (*.pt.trace.json, *.pt.trace.json.gz).")
-        results = _diagnose_all(runs, settings, errors)
-    except (DiscoverError, ValueError) as error:
+        with executor(options.scheduler) as workers:
+            results = _diagnose_all(runs, engine.Reading(cache, workers), settings, errors)
+    except (DiscoverError, SchedulerError, ValueError) as error:
         errors.print(Text(f"ddp-doctor: {printable(str(error))}"))
         return 2
     if not results:
@@ -78,6 +83,20 @@ def _parser() -> argparse.ArgumentParser:
         metavar="RULE.THRESHOLD=VALUE",
         help="set a rule's threshold, for example straggler.min_excess=0.05; may be given more than once",
     )
+    diagnose.add_argument(
+        "--cache", type=Path, metavar="DIR", help="keep what was read there (default: the user's cache directory)"
+    )
+    diagnose.add_argument(
+        "--scheduler", metavar="ADDRESS", help="read on the Dask cluster whose scheduler is there (tcp://host:8786)"
+    )
+    diagnose.add_argument("--no-cache", action="store_true", help="keep nothing, and use nothing that was kept")
+    diagnose.add_argument(
+        "--cache-size",
+        type=float,
+        default=MAX_BYTES / 2**30,
+        metavar="GIB",
+        help="remove what was used longest ago beyond this size (default: %(default)g)",
+    )
     return parser
 
 
@@ -94,7 +113,15 @@ def _settings(assignments: Sequence[str]) -> dict[str, dict[str, float]]:
     return dict(settings)
 
 
-def _diagnose_all(runs: Sequence[Run], settings: engine.Settings, errors: Console) -> list[engine.Result]:
+def _cache(options: argparse.Namespace) -> Cache:
+    if options.no_cache:
+        return Cache(None)
+    return Cache(options.cache or default_directory(), round(options.cache_size * 2**30))
+
+
+def _diagnose_all(
+    runs: Sequence[Run], reading: engine.Reading, settings: engine.Settings, errors: Console
+) -> list[engine.Result]:
     results = []
     bar = Progress(
         TextColumn("{task.description}", markup=False),
@@ -112,6 +139,7 @@ def _diagnose_all(runs: Sequence[Run], settings: engine.Settings, errors: Consol
                     engine.diagnose(
                         run,
                         progress=lambda done, _total, _file, task=task: bar.update(task, completed=done),  # type: ignore[misc]
+                        reading=reading,
                         settings=settings,
                     )
                 )

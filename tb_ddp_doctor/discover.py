@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -36,6 +36,7 @@ from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.logdir.cycles import Worker, by_cycle, by_job, in_order, order_of_recurring, worker_of
 from tb_ddp_doctor.logdir.files import RankSource, TraceFile, scan
 from tb_ddp_doctor.logdir.folders import SAME_TIME_NS, Group, merge_folders, most_claimed
+from tb_ddp_doctor.logdir.head import Head, peek
 from tb_ddp_doctor.logdir.names import is_remote, natural
 
 __all__ = ["DiscoverError", "RankFile", "RankSource", "Run", "discover", "parse_logdir_spec"]
@@ -77,19 +78,21 @@ class Run:
     warnings: tuple[FileWarning, ...]
 
 
-def discover(logdir: str | os.PathLike[str] | Mapping[str, str]) -> list[Run]:
+def discover(logdir: str | os.PathLike[str] | Mapping[str, str], *, peek: Callable[[Path], Head] = peek) -> list[Run]:
     """All runs under a log directory, a single trace file, or the named directories of `--logdir_spec`.
+
+    `peek` reads the head of a file; one that remembers heads spares opening the files.
 
     Raises:
         DiscoverError: the directory does not exist, or nothing in it could be read.
     """
     if not isinstance(logdir, Mapping):
-        return _discover(os.fspath(logdir), None)
+        return _discover(os.fspath(logdir), None, peek)
     runs: list[Run] = []
     absent = []
     for name, path in logdir.items():
         try:
-            runs += _discover(path, name)
+            runs += _discover(path, name, peek)
         except DiscoverError as error:
             absent.append(FileWarning(path, str(error)))
     if absent and not runs:
@@ -107,14 +110,14 @@ def parse_logdir_spec(spec: str) -> dict[str, str]:
     return paths
 
 
-def _discover(logdir: str, name: str | None) -> list[Run]:
+def _discover(logdir: str, name: str | None, peek: Callable[[Path], Head]) -> list[Run]:
     if is_remote(logdir):
         raise DiscoverError(f"{logdir} is not on this machine: copy the traces to a local folder first.")
     root = Path(logdir).expanduser()
     if not root.exists():
         raise DiscoverError(f"{logdir} does not exist.")
     unreadable: list[FileWarning] = []
-    folders = scan(root, unreadable)
+    folders = scan(root, unreadable, peek)
     if not folders and root.is_file():
         raise DiscoverError(f"{logdir} is not a trace of the PyTorch profiler.")
     if not folders and unreadable:

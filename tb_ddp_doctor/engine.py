@@ -7,17 +7,15 @@ failing rule ends as an error outcome and hides no other rule's result.
 from __future__ import annotations
 
 import logging
-import multiprocessing
-import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from dataclasses import dataclass
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
 
 import msgspec
 
-from tb_ddp_doctor.digest.build import digest
+from tb_ddp_doctor import pool
+from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.discover import RankFile, Run
 from tb_ddp_doctor.findings import OWNERS, Clock, Diagnosis, FileWarning, Finding, RuleOutcome, Severity
@@ -27,7 +25,6 @@ from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.base import Rule, configured
 from tb_ddp_doctor.rules.base import run as run_rule
 from tb_ddp_doctor.trace.model import TraceError
-from tb_ddp_doctor.trace.reader import read
 
 _log = logging.getLogger(__name__)
 
@@ -36,8 +33,17 @@ Progress = Callable[[int, int, str], None]
 #: By rule id, then by the threshold's name.
 Settings = Mapping[str, Mapping[str, float]]
 
-#: Below this many bytes on disk in all, starting processes takes longer than reading.
-_WORTH_PROCESSES = 8 << 20
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How files are read."""
+
+    #: Where what was read is kept.
+    cache: Cache = field(default_factory=Cache)
+    #: Where they are read; by default in processes of this machine, as many as pays.
+    executor: Executor | None = None
+    #: Set to give up; `diagnose` then raises pool.CancelledError.
+    cancelled: threading.Event | None = None
 
 
 class RunError(Exception):
@@ -53,14 +59,15 @@ class Result:
 
 
 def diagnose(
-    run: Run, *, progress: Progress | None = None, executor: Executor | None = None, settings: Settings | None = None
+    run: Run, *, progress: Progress | None = None, reading: Reading | None = None, settings: Settings | None = None
 ) -> Result:
-    """Diagnose one run. Its files are read through `executor`, by default processes where that pays.
+    """Diagnose one run.
 
-    Raises RunError if no rank can be used, ValueError if `settings` name an unknown rule or threshold.
+    Raises RunError if no rank can be used, ValueError if `settings` name an unknown rule or threshold, and
+    pool.CancelledError if the reading was cancelled.
     """
     rules = _rules(settings or {})
-    digests, failed = _read_all(run.files, progress, executor)
+    digests, failed = digest_files(run.files, reading or Reading(), progress)
     by_rank, clashes = _by_rank(digests)
     warnings = (*run.warnings, *failed, *clashes)
     try:
@@ -73,8 +80,17 @@ def diagnose(
         )
     except JobError as error:
         raise RunError(" ".join([str(error), *(f"{w.file}: {w.message}" for w in warnings)])) from None
+    return Result(_examine(job, rules), job)
+
+
+def examine(job: Job, settings: Settings | None = None) -> Diagnosis:
+    """Apply the rules to a job. Raises ValueError if `settings` name an unknown rule or threshold."""
+    return _examine(job, _rules(settings or {}))
+
+
+def _examine(job: Job, rules: Iterable[Rule]) -> Diagnosis:
     outcomes, found = _apply(rules, job)
-    return Result(_diagnosis(job, outcomes, found), job)
+    return _diagnosis(job, outcomes, found)
 
 
 def _rules(settings: Settings) -> list[Rule]:
@@ -84,61 +100,35 @@ def _rules(settings: Settings) -> list[Rule]:
     return [configured(rule, settings.get(name, {})) for name, rule in CATALOGUE.items()]
 
 
-def digest_file(path: str) -> RankDigest:
-    """Read one file and reduce it: what runs once per rank, in whatever process. Raises TraceError."""
-    return digest(read(path))
-
-
-def _read_all(
-    files: Sequence[RankFile], progress: Progress | None, executor: Executor | None
+def digest_files(
+    files: Sequence[RankFile], reading: Reading, progress: Progress | None = None
 ) -> tuple[list[tuple[RankFile, RankDigest]], list[FileWarning]]:
+    """The digest of each file that can be read, in the order of ranks, and a warning for each that cannot."""
+    by_path = {file.path: file for file in files}
+    sizes = [(file.path, file.size) for file in files]
     digests: list[tuple[RankFile, RankDigest]] = []
     warnings: list[FileWarning] = []
-    attempts = _attempts(files, executor)
-    for done, (file, attempt) in enumerate(attempts, 1):
+    attempts = pool.run(reading.cache.digest, sizes, executor=reading.executor, cancelled=reading.cancelled)
+    for done, (path, attempt) in enumerate(attempts, 1):
+        file = by_path[path]
         try:
-            digests.append((file, attempt()))
-        except TraceError as error:
-            warnings.append(FileWarning(str(file.path), f"Rank {file.rank} is left out: {error}"))
-        except BrokenProcessPool:
-            warnings.append(FileWarning(str(file.path), f"Rank {file.rank} is left out: the process reading it died."))
+            digests.append((file, attempt.result()))
+        except (TraceError, pool.CrashError) as error:
+            warnings.append(FileWarning(str(path), f"Rank {file.rank} is left out: {error}"))
         except Exception as error:
-            _log.debug("reading %s failed", file.path, exc_info=True)
+            _log.debug("reading %s failed", path, exc_info=True)
             warnings.append(
                 FileWarning(
-                    str(file.path),
+                    str(path),
                     f"Rank {file.rank} is left out: reading it failed in a way that is the doctor's fault, please "
                     f"report it ({type(error).__name__}: {error}).",
                 )
             )
         if progress:
-            progress(done, len(files), str(file.path))
-    return digests, warnings
-
-
-def _attempts(
-    files: Sequence[RankFile], executor: Executor | None
-) -> Iterator[tuple[RankFile, Callable[[], RankDigest]]]:
-    """Each file once, as its reading ends, with a call that gives the digest or raises."""
-    if executor is None and (len(files) < 2 or sum(file.size for file in files) < _WORTH_PROCESSES):
-        for file in files:
-            yield file, lambda file=file: digest_file(str(file.path))  # type: ignore[misc]
-        return
-    with _pool(executor, len(files)) as pool:
-        futures: dict[Future[RankDigest], RankFile] = {pool.submit(digest_file, str(file.path)): file for file in files}
-        for future in as_completed(futures):
-            yield futures[future], future.result
-
-
-@contextmanager
-def _pool(executor: Executor | None, tasks: int) -> Iterator[Executor]:
-    if executor is not None:
-        yield executor
-        return
-    # Spawned, since forking is not safe under TensorBoard's threads.
-    workers = max(1, min(tasks, os.cpu_count() or 1))
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        yield pool
+            progress(done, len(files), str(path))
+    digests.sort(key=lambda pair: pair[0].rank)
+    reading.cache.trim()
+    return digests, sorted(warnings, key=lambda warning: warning.file)
 
 
 def _by_rank(
@@ -147,7 +137,7 @@ def _by_rank(
     """Files by rank number: what the whole file says of its rank beats what its name or its head said."""
     chosen: dict[int, tuple[RankFile, RankDigest]] = {}
     warnings = []
-    for file, rank_digest in sorted(digests, key=lambda pair: pair[0].rank):
+    for file, rank_digest in digests:
         said = rank_digest.header.rank
         rank = file.rank if said is None or file.rank_source == "distributedInfo" else said
         if rank in chosen:

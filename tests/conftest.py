@@ -15,6 +15,15 @@ pytest_plugins = ["pytester"]
 settings.register_profile("patient", settings(), deadline=None)
 settings.load_profile("patient")
 
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:
+    """No test reads what the user's own runs have kept."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DDP_DOCTOR_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import stat
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from tb_ddp_doctor.findings import FileWarning
-from tb_ddp_doctor.logdir.head import Head, peek
+from tb_ddp_doctor.logdir.head import Head
 from tb_ddp_doctor.logdir.names import JSON_NAME, RANK_FOLDER, TORCH_NAME, host_in_name, rank_in_name, span_time_ns
 
 #: Where a rank number came from.
@@ -47,8 +47,8 @@ class TraceFile:
         return self.is_readable and self.rank is None
 
 
-def scan(root: Path, unreadable: list[FileWarning]) -> dict[Parts, list[TraceFile]]:
-    """The trace files under `root` by the folder, as parts of its path below `root`."""
+def scan(root: Path, unreadable: list[FileWarning], peek: Callable[[Path], Head]) -> dict[Parts, list[TraceFile]]:
+    """The trace files under `root` by the folder, as parts of its path below `root`; `peek` reads a file's head."""
     found = list(_walk(root, unreadable)) if not root.is_file() else [((), root, root.stat())]
     with ThreadPoolExecutor(_PEEKERS) as pool:
         heads = pool.map(peek, (path for _, path, _ in found))

@@ -10,6 +10,7 @@ touches a trace: the directory is searched in the background, from the first que
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -30,15 +31,19 @@ Location = str | Mapping[str, str]
 
 
 def _discover(location: Location) -> Sequence[Run]:
-    from tb_ddp_doctor import discover
+    from tb_ddp_doctor import cache, discover
 
-    return discover.discover(location)
+    return discover.discover(location, peek=cache.Cache(cache.default_directory()).peek)
 
 
-def _diagnose(run: Run, progress: Progress) -> Result:
+def _diagnose(run: Run, progress: Progress, scheduler: str) -> Result:
     from tb_ddp_doctor import engine
+    from tb_ddp_doctor.cache import Cache, default_directory
+    from tb_ddp_doctor.scheduler import executor
 
-    return engine.diagnose(run, progress=progress)
+    with executor(scheduler) as workers:
+        reading = engine.Reading(cache=Cache(default_directory()), executor=workers)
+        return engine.diagnose(run, progress=progress, reading=reading)
 
 
 def _views(result: Result) -> dict[str, Any]:
@@ -60,6 +65,21 @@ def _size_and_time(path: Path) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
+class DiagnosisLoader(base_plugin.TBLoader):  # type: ignore[misc]  # TensorBoard has no types
+    """Gives TensorBoard the plugin and its flags."""
+
+    def define_flags(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument_group("Diagnosis plugin").add_argument(
+            "--ddp_doctor_scheduler",
+            metavar="ADDRESS",
+            default="",
+            help="read traces on the Dask cluster whose scheduler is at this address, for example tcp://host:8786",
+        )
+
+    def load(self, context: base_plugin.TBContext) -> DiagnosisPlugin:
+        return DiagnosisPlugin(context)
+
+
 class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoard has no types
     """Diagnoses distributed PyTorch training from its profiler traces."""
 
@@ -70,13 +90,15 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
         context: base_plugin.TBContext,
         *,
         discover: Callable[[Location], Sequence[Run]] = _discover,
-        diagnose: Callable[[Run, Progress], Result] = _diagnose,
+        diagnose: Callable[[Run, Progress], Result] | None = None,
         views: Callable[[Result], dict[str, Any]] = _views,
         stamp: Callable[[Run], Hashable] = _stamp,
     ) -> None:
         self._logdir = context.logdir or ""
         self._logdir_spec = getattr(context.flags, "logdir_spec", None) or ""
         self._discover = discover
+        scheduler = getattr(context.flags, "ddp_doctor_scheduler", None) or ""
+        diagnose = diagnose or partial(_diagnose, scheduler=scheduler)
         self._analyses = Analyses(scan=self._scan, diagnose=diagnose, views=views, stamp=stamp)
 
     def get_plugin_apps(self) -> dict[str, Any]:
