@@ -23,8 +23,9 @@ from tb_ddp_doctor import __version__
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.logdir.head import Head, peek
+from tb_ddp_doctor.logdir.names import DIGEST_SUFFIX
 from tb_ddp_doctor.store import FORMAT, StoreError, dump, load
-from tb_ddp_doctor.trace.model import RankTrace
+from tb_ddp_doctor.trace.model import RankTrace, TraceError
 from tb_ddp_doctor.trace.reader import read
 
 #: A job of 128 ranks with 400 MB of JSON each takes 10 GB of columns.
@@ -35,6 +36,8 @@ T = TypeVar("T", Head, RankTrace, RankDigest)
 
 _SUFFIX: dict[type, str] = {Head: "head", RankTrace: "columns", RankDigest: "digest"}
 _VERSION = f"{__version__}.{FORMAT}"
+#: Digest files go between machines, which may not all be up to date.
+DIGEST_VERSION = str(FORMAT)
 
 
 def default_directory() -> Path:
@@ -60,7 +63,12 @@ class Cache:
         return head
 
     def digest(self, path: Path) -> RankDigest:
-        """The digest of a trace file. Raises TraceError if it is no trace."""
+        """The digest of a trace file, or what a digest file holds. Raises TraceError if it is neither."""
+        if path.suffix == DIGEST_SUFFIX:
+            try:
+                return load(RankDigest, DIGEST_VERSION, path)
+            except StoreError as error:
+                raise TraceError(str(error)) from None
         key = _key(path)
         found = self._load(RankDigest, key)
         if found is None:
@@ -116,15 +124,24 @@ class Cache:
         if path is None or _key(source) != key:  # the file changed while it was read
             return
         with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle, unfinished = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-            try:
-                with open(handle, "wb") as file:
-                    dump(value, _VERSION, file)
-                os.replace(unfinished, path)
-            except BaseException:
-                os.unlink(unfinished)
-                raise
+            _write(value, _VERSION, path)
+
+
+def write_digest(value: RankDigest, path: Path) -> None:
+    """Write a digest file, whole or not at all. Raises OSError."""
+    _write(value, DIGEST_VERSION, path)
+
+
+def _write(value: Head | RankTrace | RankDigest, version: str, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, unfinished = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+    try:
+        with open(handle, "wb") as file:
+            dump(value, version, file)
+        os.replace(unfinished, path)
+    except BaseException:
+        os.unlink(unfinished)
+        raise
 
 
 def _key(path: Path) -> str:

@@ -5,21 +5,22 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import msgspec
 from rich.console import Console
 from rich.padding import Padding
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 from rich.text import Text
 
 from tb_ddp_doctor import __version__, engine
-from tb_ddp_doctor.cache import MAX_BYTES, Cache, default_directory
+from tb_ddp_doctor.cache import MAX_BYTES, Cache, default_directory, write_digest
 from tb_ddp_doctor.discover import DiscoverError, Run, discover
 from tb_ddp_doctor.findings import OWNERS, SCHEMA_VERSION, Diagnosis, Evidence, Finding, Severity
+from tb_ddp_doctor.logdir.names import DIGEST_SUFFIX, trace_name
 from tb_ddp_doctor.scheduler import SchedulerError, executor
 
 _STYLES = {"critical": "bold red", "major": "red", "minor": "yellow", "info": "dim", "healthy": "bold green"}
@@ -39,26 +40,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     errors = Console(stderr=True, highlight=False)
     try:
-        settings = _settings(options.set)
-        cache = _cache(options)
-        runs = discover(options.logdir, peek=cache.peek)
-        if not runs:
-            raise DiscoverError(f"{options.logdir} holds no profiler traces (*.pt.trace.json, *.pt.trace.json.gz).")
-        with executor(options.scheduler) as workers:
-            results = _diagnose_all(runs, engine.Reading(cache, workers), settings, errors)
-    except (DiscoverError, SchedulerError, ValueError) as error:
-        errors.print(Text(f"ddp-doctor: {printable(str(error))}"))
+        status: int = options.command(options, errors)
+    except (DiscoverError, SchedulerError, OSError, ValueError) as error:
+        _complain(errors, str(error))
         return 2
-    if not results:
-        return 2
-    diagnoses = [result.diagnosis for result in results]
-    if options.json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(Report(SCHEMA_VERSION, diagnoses))).decode() + "\n")
-    else:
-        console = Console(highlight=False)
-        for result in results:
-            _print_run(console, result)
-    return int(options.fail_on is not None and _worst(diagnoses) >= Severity[options.fail_on.upper()])
+    return status
+
+
+def _complain(errors: Console, sentence: str) -> None:
+    errors.print(Text(f"ddp-doctor: {printable(sentence)}"))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -66,9 +56,10 @@ def _parser() -> argparse.ArgumentParser:
         prog="ddp-doctor", description="Says why distributed PyTorch training is slow, from its profiler traces."
     )
     parser.add_argument("--version", action="version", version=f"ddp-doctor {__version__}")
+    reading = _reading_options()
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    diagnose = commands.add_parser("diagnose", help="diagnose every run below a log directory")
-    diagnose.add_argument("logdir", help="the directory that torch.profiler wrote its traces to")
+    diagnose = commands.add_parser("diagnose", parents=[reading], help="diagnose every run below a log directory")
+    diagnose.set_defaults(command=_diagnose)
     diagnose.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
     diagnose.add_argument(
         "--fail-on",
@@ -83,21 +74,82 @@ def _parser() -> argparse.ArgumentParser:
         metavar="RULE.THRESHOLD=VALUE",
         help="set a rule's threshold, for example straggler.min_excess=0.05; may be given more than once",
     )
-    diagnose.add_argument(
-        "--cache", type=Path, metavar="DIR", help="keep what was read there (default: the user's cache directory)"
+    digest = commands.add_parser(
+        "digest",
+        parents=[reading],
+        help="reduce traces to digests of kilobytes, which are diagnosed like the traces themselves",
     )
-    diagnose.add_argument(
+    digest.set_defaults(command=_digest)
+    digest.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="where to write the digests")
+    return parser
+
+
+def _reading_options() -> argparse.ArgumentParser:
+    """What all commands that read traces take."""
+    options = argparse.ArgumentParser(add_help=False)
+    options.add_argument("logdir", help="the directory that torch.profiler wrote its traces to")
+    options.add_argument(
         "--scheduler", metavar="ADDRESS", help="read on the Dask cluster whose scheduler is there (tcp://host:8786)"
     )
-    diagnose.add_argument("--no-cache", action="store_true", help="keep nothing, and use nothing that was kept")
-    diagnose.add_argument(
+    options.add_argument(
+        "--cache", type=Path, metavar="DIR", help="keep what was read there (default: the user's cache directory)"
+    )
+    options.add_argument("--no-cache", action="store_true", help="keep nothing, and use nothing that was kept")
+    options.add_argument(
         "--cache-size",
         type=float,
         default=MAX_BYTES / 2**30,
         metavar="GIB",
         help="remove what was used longest ago beyond this size (default: %(default)g)",
     )
-    return parser
+    return options
+
+
+def _diagnose(options: argparse.Namespace, errors: Console) -> int:
+    settings = _settings(options.set)
+    cache, runs = _discover(options)
+    with executor(options.scheduler) as workers:
+        results = _diagnose_all(runs, engine.Reading(cache, workers), settings, errors)
+    if not results:
+        return 2
+    diagnoses = [result.diagnosis for result in results]
+    if options.json:
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(Report(SCHEMA_VERSION, diagnoses))).decode() + "\n")
+    else:
+        console = Console(highlight=False)
+        for result in results:
+            _print_run(console, result)
+    return int(options.fail_on is not None and _worst(diagnoses) >= Severity[options.fail_on.upper()])
+
+
+def _digest(options: argparse.Namespace, errors: Console) -> int:
+    logdir, output = Path(options.logdir).resolve(), options.output.resolve()
+    if output.is_relative_to(logdir):
+        raise ValueError(f"Nothing is written into the log directory; {options.output} is inside of it.")
+    cache, runs = _discover(options)
+    files = [file for run in runs for file in run.files]
+    with executor(options.scheduler) as workers, _progress(errors) as bar:
+        task = bar.add_task("Reading", total=len(files))
+        digests, warnings = engine.digest_files(
+            files, engine.Reading(cache, workers), lambda done, _total, _file: bar.update(task, completed=done)
+        )
+    base = logdir if logdir.is_dir() else logdir.parent
+    for file, digest in digests:
+        write_digest(digest, output / f"{trace_name(str(file.path.resolve().relative_to(base)))}{DIGEST_SUFFIX}")
+    for warning in [*(warning for run in runs for warning in run.warnings), *warnings]:
+        _complain(errors, f"{warning.file}: {warning.message}")
+    errors.print(Text(f"{len(digests)} of {len(files)} traces were digested to {printable(str(options.output))}."))
+    return 0 if digests else 2
+
+
+def _discover(options: argparse.Namespace) -> tuple[Cache, list[Run]]:
+    """The cache that the options ask for, and the runs; DiscoverError if there are none."""
+    directory = None if options.no_cache else options.cache or default_directory()
+    cache = Cache(directory, round(options.cache_size * 2**30))
+    runs = discover(options.logdir, peek=cache.peek)
+    if not runs:
+        raise DiscoverError(f"{options.logdir} holds no profiler traces (*.pt.trace.json, *.pt.trace.json.gz).")
+    return cache, runs
 
 
 def _settings(assignments: Sequence[str]) -> dict[str, dict[str, float]]:
@@ -113,16 +165,9 @@ def _settings(assignments: Sequence[str]) -> dict[str, dict[str, float]]:
     return dict(settings)
 
 
-def _cache(options: argparse.Namespace) -> Cache:
-    if options.no_cache:
-        return Cache(None)
-    return Cache(options.cache or default_directory(), round(options.cache_size * 2**30))
-
-
-def _diagnose_all(
-    runs: Sequence[Run], reading: engine.Reading, settings: engine.Settings, errors: Console
-) -> list[engine.Result]:
-    results = []
+@contextmanager
+def _progress(errors: Console) -> Iterator[Progress]:
+    """A bar of files on a terminal; nothing elsewhere."""
     bar = Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -132,19 +177,24 @@ def _diagnose_all(
         transient=True,
     )
     with bar if errors.is_terminal else nullcontext():
+        yield bar
+
+
+def _diagnose_all(
+    runs: Sequence[Run], reading: engine.Reading, settings: engine.Settings, errors: Console
+) -> list[engine.Result]:
+    results = []
+    with _progress(errors) as bar:
         for run in runs:
             task = bar.add_task(printable(run.name), total=len(run.files))
+
+            def advance(done: int, _total: int, _file: str, task: TaskID = task) -> None:
+                bar.update(task, completed=done)
+
             try:
-                results.append(
-                    engine.diagnose(
-                        run,
-                        progress=lambda done, _total, _file, task=task: bar.update(task, completed=done),  # type: ignore[misc]
-                        reading=reading,
-                        settings=settings,
-                    )
-                )
+                results.append(engine.diagnose(run, progress=advance, reading=reading, settings=settings))
             except engine.RunError as error:
-                errors.print(Text(f"ddp-doctor: {printable(run.name)}: {printable(str(error))}"))
+                _complain(errors, f"{run.name}: {error}")
     return results
 
 
@@ -163,7 +213,8 @@ def _print_run(console: Console, result: engine.Result) -> None:
     steps = f"step {diagnosis.steps[0]}" if len(diagnosis.steps) == 1 else f"{len(diagnosis.steps)} steps"
     console.rule(Text(printable(diagnosis.name), "bold"), align="left", style="dim")
     ranks = f"{len(diagnosis.ranks)} of {diagnosis.world_size} ranks"
-    console.print(Text(f"{ranks}, {steps}, {diagnosis.step_ms:.1f} ms a step", "dim"))
+    source = ", from digests: the traces themselves are not here" if result.from_digests else ""
+    console.print(Text(f"{ranks}, {steps}, {diagnosis.step_ms:.1f} ms a step{source}", "dim"))
     worst = diagnosis.findings[0].severity if diagnosis.verdict != "healthy" else "healthy"
     console.print(Text(printable(diagnosis.headline), _STYLES[worst]))
     console.print()

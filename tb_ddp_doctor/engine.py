@@ -7,7 +7,9 @@ failing rule ends as an error outcome and hides no other rule's result.
 from __future__ import annotations
 
 import logging
+import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -21,9 +23,11 @@ from tb_ddp_doctor.discover import RankFile, Run
 from tb_ddp_doctor.findings import OWNERS, Clock, Diagnosis, FileWarning, Finding, RuleOutcome, Severity
 from tb_ddp_doctor.job.build import JobError, build
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.logdir.names import DIGEST_SUFFIX
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.base import Rule, configured
 from tb_ddp_doctor.rules.base import run as run_rule
+from tb_ddp_doctor.rules.words import listing
 from tb_ddp_doctor.trace.model import TraceError
 
 _log = logging.getLogger(__name__)
@@ -46,6 +50,13 @@ class Reading:
     cancelled: threading.Event | None = None
 
 
+#: No job has more; larger numbers in a file are nonsense, and each rank that is missing is listed.
+_MOST_RANKS = 1 << 20
+_OUR_FAULT = "the doctor's fault, please report it"
+#: Half characters, as names of files may have that are no UTF-8.
+_NO_TEXT = re.compile("[\ud800-\udfff]")
+
+
 class RunError(Exception):
     """A run that cannot be diagnosed. Its text is a sentence for users."""
 
@@ -56,6 +67,8 @@ class Result:
 
     diagnosis: Diagnosis
     job: Job
+    #: Whether some rank was read from a digest file, so that there is no trace to show.
+    from_digests: bool
 
 
 def diagnose(
@@ -79,8 +92,12 @@ def diagnose(
             warnings,
         )
     except JobError as error:
-        raise RunError(" ".join([str(error), *(f"{w.file}: {w.message}" for w in warnings)])) from None
-    return Result(_examine(job, rules), job)
+        raise RunError(str(error)) from None
+    except Exception as error:
+        _log.debug("joining the ranks of %s failed", run.name, exc_info=True)
+        raise RunError(f"Joining its ranks failed in a way that is {_OUR_FAULT} ({_named(error)}).") from error
+    from_digests = any(file.path.suffix == DIGEST_SUFFIX for file in run.files)
+    return Result(_examine(job, rules), job, from_digests)
 
 
 def examine(job: Job, settings: Settings | None = None) -> Diagnosis:
@@ -120,8 +137,7 @@ def digest_files(
             warnings.append(
                 FileWarning(
                     str(path),
-                    f"Rank {file.rank} is left out: reading it failed in a way that is the doctor's fault, please "
-                    f"report it ({type(error).__name__}: {error}).",
+                    f"Rank {file.rank} is left out: reading it failed in a way that is {_OUR_FAULT} ({_named(error)}).",
                 )
             )
         if progress:
@@ -140,6 +156,9 @@ def _by_rank(
     for file, rank_digest in digests:
         said = rank_digest.header.rank
         rank = file.rank if said is None or file.rank_source == "distributedInfo" else said
+        if rank >= _MOST_RANKS:
+            warnings.append(FileWarning(str(file.path), f"Left out: it claims rank {rank}, which no job has."))
+            continue
         if rank in chosen:
             warnings.append(
                 FileWarning(str(file.path), f"Left out: it claims rank {rank}, as does {chosen[rank][0].path}.")
@@ -150,8 +169,9 @@ def _by_rank(
 
 
 def _world_size(run: Run, digests: Sequence[tuple[RankFile, RankDigest]]) -> int | None:
-    said = [d.header.world_size for _, d in digests if d.header.world_size]
-    return run.world_size or (max(set(said), key=said.count) if said else None)
+    said = [run.world_size] if run.world_size else [d.header.world_size for _, d in digests if d.header.world_size]
+    possible = [size for size in said if size and size <= _MOST_RANKS]
+    return max(set(possible), key=possible.count) if possible else None
 
 
 def _apply(rules: Iterable[Rule], job: Job) -> tuple[list[RuleOutcome], list[Finding]]:
@@ -161,7 +181,7 @@ def _apply(rules: Iterable[Rule], job: Job) -> tuple[list[RuleOutcome], list[Fin
             outcome, finding = run_rule(rule, job)
         except Exception as error:
             _log.debug("rule %s failed", rule.id, exc_info=True)
-            outcome = RuleOutcome(rule.id, "error", f"The rule failed ({type(error).__name__}: {error}).")
+            outcome = RuleOutcome(rule.id, "error", f"The rule failed ({_named(error)}).")
             finding = None
         outcomes.append(outcome)
         if finding:
@@ -185,7 +205,7 @@ def _diagnosis(job: Job, outcomes: list[RuleOutcome], found: list[Finding]) -> D
     mean_ms = job.budget.owner_ns.mean(axis=1) / 1e6
     worst = next((finding for finding in found if finding.severity != Severity.INFO.label), None)
     return Diagnosis(
-        name=job.name,
+        name=_encodable(job.name),
         world_size=job.world_size,
         ranks=tuple(job.ranks.tolist()),
         missing_ranks=job.missing_ranks,
@@ -206,8 +226,19 @@ def _diagnosis(job: Job, outcomes: list[RuleOutcome], found: list[Finding]) -> D
         ),
         findings=tuple(found),
         outcomes=tuple(outcomes),
-        warnings=(*job.warnings, *_unseen(job)),
+        warnings=tuple(
+            FileWarning(_encodable(warning.file), _encodable(warning.message))
+            for warning in (*job.warnings, *_unseen(job))
+        ),
     )
+
+
+def _encodable(text: str) -> str:
+    return _NO_TEXT.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _nothing_found(job: Job, outcomes: list[RuleOutcome]) -> str:
@@ -215,11 +246,15 @@ def _nothing_found(job: Job, outcomes: list[RuleOutcome]) -> str:
     blind = []
     if job.missing_ranks:
         blind.append(f"{len(job.missing_ranks)} of {job.world_size} ranks have no trace here")
-    silent = sum(outcome.status in ("not-applicable", "error") for outcome in outcomes)
-    if silent and len(job.ranks) < job.world_size:
-        blind.append(f"{silent} of {len(outcomes)} rules could not be applied")
+    elif len(job.ranks) > 1 and not len(job.matched):
+        blind.append("no collective could be matched between the ranks")
+    status = Counter(outcome.status for outcome in outcomes)
+    if blind and status["not-applicable"]:
+        blind.append(f"{status['not-applicable']} of {len(outcomes)} rules could not be applied")
+    if status["error"]:
+        blind.append(f"{status['error']} of {len(outcomes)} rules failed")
     if blind:
-        return f"No fault found in what is here, but {' and '.join(blind)}."
+        return f"No fault found in what is here, but {listing(blind)}."
     return f"Healthy: no fault that the doctor looks for costs {Severity.MINOR.least_share:.0%} of the step."
 
 

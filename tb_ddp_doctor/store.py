@@ -68,6 +68,27 @@ def dump(value: Any, version: str, file: BinaryIO) -> None:
 
 def load(kind: type[T], version: str, path: Path) -> T:
     """Read what `dump` wrote; the arrays are read-only views of the file. Raises StoreError."""
+    index, columns = _open(path)
+    if index.kind != kind.__name__ or index.version != version:
+        raise StoreError(f"It holds a {index.kind} of version {index.version}, not a {kind.__name__} of {version}.")
+    try:
+        arrays = [_view(columns, *place) for place in index.columns]
+        return _unpack(kind, index.values, arrays)
+    except (msgspec.MsgspecError, KeyError, IndexError, TypeError, ValueError) as error:
+        raise StoreError(f"It is damaged: {error}.") from None
+
+
+def values(path: Path) -> dict[str, Any]:
+    """The plain fields of what `dump` wrote, of whatever kind and version. Raises StoreError."""
+    index, _ = _open(path)
+    try:
+        return {name: msgspec.json.decode(raw) for name, raw in index.values.items()}
+    except msgspec.MsgspecError as error:
+        raise StoreError(f"It is damaged: {error}.") from None
+
+
+def _open(path: Path) -> tuple[_Index, NDArray[np.uint8]]:
+    """The index, and the columns as bytes."""
     try:
         data = np.memmap(path, np.uint8, mode="r")
     except (OSError, ValueError) as error:
@@ -76,19 +97,14 @@ def load(kind: type[T], version: str, path: Path) -> T:
     if len(head) < _START or head[:8] != _MAGIC:
         raise StoreError("It is no file of ddp-doctor.")
     end = _START + int.from_bytes(head[8:16], "little")
-    text = data[_START:end].tobytes()
-    columns = data[end:]
+    text, columns = data[_START:end].tobytes(), data[end:]
     if len(text) != end - _START or zlib.crc32(text) != int.from_bytes(head[16:20], "little"):
         raise StoreError("It is damaged: its index does not fit its checksum.")
     if zlib.crc32(columns.data) != int.from_bytes(head[20:24], "little"):
         raise StoreError("It is damaged: its columns do not fit their checksum.")
     try:
-        index = msgspec.json.decode(text, type=_Index)
-        if index.kind != kind.__name__ or index.version != version:
-            raise StoreError(f"It holds a {index.kind} of version {index.version}, not a {kind.__name__} of {version}.")
-        arrays = [_view(columns, *place) for place in index.columns]
-        return _unpack(kind, index.values, arrays)
-    except (msgspec.MsgspecError, KeyError, IndexError, TypeError, ValueError) as error:
+        return msgspec.json.decode(text, type=_Index), columns
+    except msgspec.MsgspecError as error:
         raise StoreError(f"It is damaged: {error}.") from None
 
 

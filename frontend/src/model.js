@@ -73,6 +73,7 @@
 
 /**
  * @typedef {object} Views
+ * @property {boolean} from_digests whether the traces themselves are elsewhere
  * @property {number[]} ranks
  * @property {string[]} nodes
  * @property {string} device

@@ -29,6 +29,7 @@ function facts({ diagnosis, views }) {
     `${diagnosis.steps.length === 1 ? "step" : "steps"} ${ranges(diagnosis.steps)}`,
     views?.device,
     residual !== null && `clocks agree to ${ms(residual / 1000)}`,
+    views?.from_digests && "from digests, the traces are elsewhere",
   ];
   return [
     h("b", {}, diagnosis.name),

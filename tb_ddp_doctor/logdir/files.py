@@ -13,7 +13,15 @@ from typing import Literal, TypeAlias
 
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.logdir.head import Head
-from tb_ddp_doctor.logdir.names import JSON_NAME, RANK_FOLDER, TORCH_NAME, host_in_name, rank_in_name, span_time_ns
+from tb_ddp_doctor.logdir.names import (
+    JSON_NAME,
+    RANK_FOLDER,
+    TORCH_NAME,
+    host_in_name,
+    rank_in_name,
+    span_time_ns,
+    trace_name,
+)
 
 #: Where a rank number came from.
 RankSource: TypeAlias = Literal["distributedInfo", "file name", "folder name", "order"]
@@ -85,7 +93,7 @@ def _walk(root: Path, unreadable: list[FileWarning]) -> Iterator[tuple[Parts, Pa
         for entry in visible:
             if _is_folder(entry):
                 (links if entry.is_symlink() else real).append((*parts, entry.name))
-            elif JSON_NAME.fullmatch(entry.name):
+            elif JSON_NAME.fullmatch(trace_name(entry.name)):
                 status_of_file = _status(entry)
                 if status_of_file is None or stat.S_ISREG(status_of_file.st_mode):
                     yield parts, folder / entry.name, status_of_file
@@ -107,7 +115,7 @@ def _status(entry: os.DirEntry[str]) -> os.stat_result | None:
 
 def _file(path: Path, status: os.stat_result | None, head: Head) -> TraceFile | None:
     """The file, or None if it is no trace."""
-    name = path.name
+    name = trace_name(path.name)
     found = TORCH_NAME.fullmatch(name)
     is_torch = found is not None
     found = found or JSON_NAME.fullmatch(name)

@@ -10,6 +10,9 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
+from tb_ddp_doctor.logdir.names import DIGEST_SUFFIX
+from tb_ddp_doctor.store import StoreError, values
+
 _HEAD_BYTES = 1 << 16
 _CHUNK_BYTES = 1 << 13
 _GZIP = b"\x1f\x8b"
@@ -33,7 +36,9 @@ class Head:
 
 
 def peek(path: Path) -> Head:
-    """Read the head of a file, plain or gzip, whatever it holds."""
+    """Read the head of a file, plain or gzip or a digest, whatever it holds."""
+    if path.suffix == DIGEST_SUFFIX:
+        return _peek_digest(path)
     try:
         with path.open("rb") as file:
             first = file.read(_CHUNK_BYTES)
@@ -49,6 +54,16 @@ def peek(path: Path) -> Head:
             return head
     except OSError:
         return Head()
+
+
+def _peek_digest(path: Path) -> Head:
+    """What the digested file said of itself."""
+    try:
+        header = values(path)["header"]
+        rank, world_size, host = (header[name] for name in ("rank", "world_size", "host"))
+    except (StoreError, KeyError, TypeError):
+        return Head()
+    return Head(True, True, True, rank, world_size, host)
 
 
 def _gather(chunks: Iterable[bytes]) -> bytes:

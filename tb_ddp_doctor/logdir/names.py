@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+#: What `ddp-doctor digest` adds to a trace's name.
+DIGEST_SUFFIX = ".digest"
 TORCH_NAME = re.compile(r"(?P<worker>.+?)(?:\.(?P<span>\d+))?\.pt\.trace\.json(?:\.gz)?")
 JSON_NAME = re.compile(r"(?P<worker>.+?)(?:\.trace)?\.json(?:\.gz)?")
 #: "rank3" that is the rank in the job, not one within a node or a group.
@@ -49,3 +51,8 @@ def span_time_ns(span: str) -> int | None:
 def is_remote(path: str) -> bool:
     """Whether it is a URI, such as "s3://bucket/logs"."""
     return bool(re.match(r"[a-zA-Z][0-9a-zA-Z.]*://", path))
+
+
+def trace_name(name: str) -> str:
+    """The name of the trace that a file is, or is the digest of."""
+    return name.removesuffix(DIGEST_SUFFIX)

@@ -49,7 +49,7 @@ def _diagnose(run: Run, progress: Progress, scheduler: str) -> Result:
 def _views(result: Result) -> dict[str, Any]:
     from tb_ddp_doctor.plugin.views import views
 
-    return views(result.job, result.diagnosis)
+    return views(result)
 
 
 def _stamp(run: Run) -> Hashable:

@@ -8,6 +8,7 @@ import numpy as np
 
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.model import RankOwner
+from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.findings import OWNERS, Diagnosis
 from tb_ddp_doctor.job.budget import moving
 from tb_ddp_doctor.job.model import Job
@@ -17,14 +18,16 @@ from tb_ddp_doctor.trace.model import Ints
 _LANES = 16
 
 
-def views(job: Job, diagnosis: Diagnosis) -> dict[str, Any]:
+def views(result: Result) -> dict[str, Any]:
     """What the page needs beside the diagnosis, ready for JSON.
 
     `step_ms`, `own_ms` and each of `budget_ms` are lists of shape (R, S). `lanes` is the step that the costliest
     finding shows: for each of a few ranks, the slowest ones, the owners of its device's time on the common clock.
     """
-    step = _shown_step(job, diagnosis)
+    job = result.job
+    step = _shown_step(job, result.diagnosis)
     return {
+        "from_digests": result.from_digests,
         "ranks": job.ranks.tolist(),
         "nodes": list(job.nodes),
         "device": next((digest.device for digest in job.digests if digest.device), ""),

@@ -1,0 +1,159 @@
+"""How long a job of thousands of ranks takes, from its digests to its findings.
+
+    python benchmarks/many_ranks.py [--ranks 4096] [--steps 50]
+
+The digests are made up: 8 ranks a node; each step computes for 40 ms and sends 6 AllReduces, of which the last is
+exposed. Rank 1234 (modulo the ranks) stalls 20 ms on its host in every step; the ranks of node 77 (modulo the nodes)
+compute a tenth longer; nodes' clocks are off by up to 5 ms and drift by up to 20 ppm. Findings must name them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import resource
+import time
+
+import numpy as np
+
+from tb_ddp_doctor.digest.model import (
+    Collectives,
+    Kernels,
+    Pieces,
+    RankDigest,
+    RankOwner,
+    Steps,
+    StepWork,
+)
+from tb_ddp_doctor.engine import examine
+from tb_ddp_doctor.job.build import build
+from tb_ddp_doctor.trace.model import Header
+
+MS = 1_000_000
+BUCKETS = 6
+STRAGGLER, BAD_NODE, NODE = 1234, 77, 8
+STRINGS = ("", "all_reduce", "0", "[0, 1, ...]", "Float", "gemm", "[128, 1, 1]")
+
+
+def make(ranks: int, steps: int, seed: int = 0) -> tuple[dict[int, RankDigest], dict[int, str]]:
+    """Digests and nodes by rank."""
+    rng = np.random.default_rng(seed)
+    straggler, bad_node = STRAGGLER % ranks, BAD_NODE % max(ranks // NODE, 1)
+    compute = 40 * MS + rng.normal(0, 0.2 * MS, (ranks, steps)).astype(np.int64)
+    compute[bad_node * NODE : (bad_node + 1) * NODE] += 4 * MS
+    stall = np.zeros((ranks, steps), np.int64)
+    stall[straggler] = 20 * MS
+    busy = compute + stall
+    # Gradients of bucket k are ready when backward, the last two thirds of compute, is (k + 1) / 6 through.
+    ready = stall[:, :, None] + compute[:, :, None] * (1 + 2 * (np.arange(BUCKETS) + 1) / BUCKETS) / 3
+    step_start = np.zeros(steps, np.int64)
+    arrival = np.empty((ranks, steps, BUCKETS), np.int64)
+    end = np.empty((ranks, steps, BUCKETS), np.int64)
+    clock = 0
+    for step in range(steps):
+        step_start[step] = clock
+        done = clock
+        for bucket in range(BUCKETS):
+            arrival[:, step, bucket] = np.maximum(clock + ready[:, step, bucket], done)
+            done = int(arrival[:, step, bucket].max()) + 2 * MS
+            end[:, step, bucket] = done - rng.integers(0, 20_000, ranks)
+        clock = done
+    finish = np.append(step_start[1:], clock)
+    return {
+        rank: _digest(rank, ranks, compute[rank], stall[rank], busy[rank], step_start, finish, arrival[rank], end[rank], rng)
+        for rank in range(ranks)
+    }, {rank: f"node{rank // NODE}" for rank in range(ranks)}
+
+
+def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end, rng) -> RankDigest:  # noqa: PLR0913, PLR0917
+    node = np.random.default_rng(rank // NODE)
+    offset, drift = node.uniform(-5 * MS, 5 * MS), node.uniform(-20e-6, 20e-6)
+
+    def shown(times):  # on this node's clock
+        return (times * (1 + drift) + offset + 1.7e18).astype(np.int64) if rank >= NODE else times + 1_700_000_000 * 10**9
+
+    steps = len(start)
+    first, last = shown(start), shown(finish)
+    stalled, computed = shown(start + stall), shown(start + busy)
+    owners = np.zeros((steps, len(RankOwner)), np.int64)
+    owners[:, RankOwner.HOST] = stalled - first
+    owners[:, RankOwner.COMPUTE] = computed - stalled
+    owners[:, RankOwner.COMMUNICATION] = last - computed
+    index = np.arange(steps, dtype=np.int32)
+    nothing = np.zeros(steps, np.int64)
+    pieces = Pieces(
+        np.repeat(index, 3),
+        np.stack([first, stalled, computed], 1).ravel(),
+        np.stack([stalled, computed, last], 1).ravel(),
+        np.tile(np.array([RankOwner.HOST, RankOwner.COMPUTE, RankOwner.COMMUNICATION], np.int32), steps),
+    )
+    size = steps * BUCKETS
+
+    def constant(value, kind=np.int64):
+        return np.full(size, value, kind)
+
+    collectives = Collectives(
+        step=np.repeat(index, BUCKETS),
+        kind=constant(1, np.int32),
+        group=constant(2, np.int32),
+        group_ranks=constant(3, np.int32),
+        group_size=constant(ranks),
+        dtype=constant(4, np.int32),
+        elements=np.tile(np.arange(1, BUCKETS + 1) * 1_000_000, steps),
+        bytes=np.tile(np.arange(1, BUCKETS + 1) * 4_000_000, steps),
+        sequence=constant(-1),
+        arrival_ns=shown(arrival.ravel()),
+        end_ns=shown(end.ravel()),
+    )
+    work = {name: nothing for name in StepWork.__slots__} | {
+        "owner_ns": owners,
+        "kernels": nothing + 600,
+        "kernel_ns": compute,
+        "backward_compute_ns": compute * 2 // 3,
+    }
+    return RankDigest(
+        file=f"rank{rank}",
+        header=Header(rank=rank, world_size=ranks),
+        strings=STRINGS,
+        has_device=True,
+        device="Made-up GPU",
+        has_steps=True,
+        pid=str(rank),
+        loader="",
+        steps=Steps(np.arange(steps), first, last, first, last),
+        work=StepWork(**work),
+        pieces=pieces,
+        collectives=collectives,
+        kernels=Kernels(
+            np.array([5], np.int32), np.array([6], np.int32), np.array([600 * steps]), np.array([int(compute.sum())])
+        ),
+        warnings=(),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Time a job of many ranks, from digests to findings.")
+    parser.add_argument("--ranks", type=int, default=4096)
+    parser.add_argument("--steps", type=int, default=50)
+    options = parser.parse_args()
+    digests, nodes = make(options.ranks, options.steps)
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    began = time.perf_counter()
+    job = build("made up", digests, nodes, options.ranks)
+    built = time.perf_counter()
+    diagnosis = examine(job)
+    ended = time.perf_counter()
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    print(f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}, numpy {np.__version__}")
+    print(f"{options.ranks} ranks x {options.steps} steps, {len(job.matched)} collectives matched")
+    print(f"job {built - began:.2f} s, rules {ended - built:.2f} s, in all {ended - began:.2f} s wall, "
+          f"{after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime:.2f} s CPU")
+    print(f"peak memory {after.ru_maxrss / 2**20:.2f} GiB, of which the digests {before.ru_maxrss / 2**20:.2f} GiB")
+    print(f"clock residual {diagnosis.clock.residual_us:.1f} us")
+    for finding in diagnosis.findings:
+        print(f"{finding.severity} {finding.rule} {finding.cause or ''} {finding.cost_ms:.1f} ms, ranks {finding.ranks}")
+
+
+if __name__ == "__main__":
+    main()

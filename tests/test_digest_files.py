@@ -1,0 +1,88 @@
+"""`ddp-doctor digest`: digests stand for their traces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import traces
+
+from tb_ddp_doctor import cli, engine
+from tb_ddp_doctor.cache import Cache
+from tb_ddp_doctor.discover import discover
+
+STRAGGLER = """
+rank0 step  |2                      |3                     |4
+      host  [fwd][bwd]              [fwd][bwd]             [fwd][bwd]
+      gpu    [fwd.][bwd.]            [fwd.][bwd.]           [fwd.][bwd.]
+      nccl               [ar.......]             [ar.......]            [ar.......]
+rank1 step  |2                      |3                     |4
+      host  [fwd]       [bwd]       [fwd]       [bwd]      [fwd]       [bwd]
+      gpu    [fwd.]      [bwd.]      [fwd.]      [bwd.]     [fwd.]      [bwd.]
+      nccl                     [ar.]                   [ar.]                  [ar.]
+"""
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    traces.write(tmp_path / "logs" / "job", STRAGGLER)
+    return tmp_path / "logs"
+
+
+@pytest.fixture
+def digests(logs: Path, tmp_path: Path) -> Path:
+    assert cli.main(["digest", str(logs), "-o", str(tmp_path / "digests")]) == 0
+    return tmp_path / "digests"
+
+
+def test_digests_are_diagnosed_as_the_traces_byte_for_byte(
+    logs: Path, digests: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert cli.main(["diagnose", str(logs), "--json"]) == 0
+    from_traces = capsys.readouterr().out
+    assert cli.main(["diagnose", str(digests), "--json"]) == 0
+    assert capsys.readouterr().out == from_traces
+    assert '"straggler"' in from_traces
+
+
+def test_it_is_said_that_the_traces_are_not_there(digests: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    cli.main(["diagnose", str(digests)])
+    assert "from digests" in capsys.readouterr().out
+    assert engine.diagnose(discover(digests)[0]).from_digests
+
+
+def test_nodes_digest_their_own_ranks_and_are_joined_later(logs: Path, tmp_path: Path) -> None:
+    for rank in (0, 1):
+        (own,) = (logs / "job").glob(f"host{rank}_*")
+        node = tmp_path / f"disk{rank}"
+        node.mkdir()
+        own.rename(node / own.name)
+        assert cli.main(["digest", str(node), "-o", str(tmp_path / "all")]) == 0
+    (run,) = discover(tmp_path / "all")
+    assert engine.diagnose(run).diagnosis.verdict == "straggler"
+
+
+def test_nothing_is_written_into_the_log_directory(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = sorted(logs.rglob("*"))
+    assert cli.main(["digest", str(logs), "-o", str(logs / "digests")]) == 2
+    assert "inside of it" in capsys.readouterr().err
+    assert sorted(logs.rglob("*")) == before
+
+
+def test_a_bad_trace_is_named_and_the_others_are_digested(
+    logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (logs / "job" / "host2_102.1700000000000000000.pt.trace.json").write_text("no")
+    assert cli.main(["digest", str(logs), "-o", str(tmp_path / "digests")]) == 0
+    told = capsys.readouterr().err
+    assert "host2_102" in told and "2 of 2" in told
+
+
+def test_a_damaged_digest_costs_its_rank(digests: Path) -> None:
+    damaged = min(digests.rglob("*.digest"))
+    damaged.write_bytes(damaged.read_bytes()[:-100])
+    diagnosis = engine.diagnose(discover(digests)[0], reading=engine.Reading(Cache())).diagnosis
+    assert diagnosis.ranks == (1,)
+    assert any("damaged" in warning.message for warning in diagnosis.warnings)
