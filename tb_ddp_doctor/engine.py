@@ -27,6 +27,7 @@ from tb_ddp_doctor.logdir.names import DIGEST_SUFFIX
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.base import Rule, configured
 from tb_ddp_doctor.rules.base import run as run_rule
+from tb_ddp_doctor.rules.inputs import Inputs
 from tb_ddp_doctor.rules.words import listing
 from tb_ddp_doctor.trace.model import TraceError
 
@@ -175,10 +176,10 @@ def _world_size(run: Run, digests: Sequence[tuple[RankFile, RankDigest]]) -> int
 
 
 def _apply(rules: Iterable[Rule], job: Job) -> tuple[list[RuleOutcome], list[Finding]]:
-    outcomes, found = [], []
+    outcomes, found, inputs = [], [], Inputs(job)
     for rule in rules:
         try:
-            outcome, finding = run_rule(rule, job)
+            outcome, finding = run_rule(rule, inputs)
         except Exception as error:
             _log.debug("rule %s failed", rule.id, exc_info=True)
             outcome = RuleOutcome(rule.id, "error", f"The rule failed ({_named(error)}).")

@@ -13,9 +13,11 @@ character. Lanes:
 - autograd: backward's thread; its operators are autograd nodes.
 - gpu: kernels of the compute stream. `pageable` and `pinned` are copies from the host of 16 MB. `name*20` are twenty
   kernels in a row, `name@64` has a grid of 64 blocks.
+- copy: the same, on a stream of its own.
 - nccl: AllReduces (`ar`...), all-gathers (`ag`...), broadcasts (`bc`...), sends and receives (`p2p`...) of the
   communication stream. `ar/tp` is of the process group "tp": the ranks that draw one; other groups are all ranks.
   `ar@8` moves 8 million elements.
+- comm: the same, on a second communication stream.
 - gloo: AllReduces of the CPU, on a thread of their own.
 
 A device event is launched by the host or autograd event of the same name (the n-th by the n-th), at its start; without
@@ -29,6 +31,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -37,19 +40,22 @@ import numpy as np
 
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import RankDigest
-from tb_ddp_doctor.findings import Finding, RuleOutcome
+from tb_ddp_doctor.findings import Evidence, Finding, RuleOutcome
 from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.base import run
+from tb_ddp_doctor.rules.inputs import Inputs
 from tb_ddp_doctor.trace.model import Events, RankTrace
 from tb_ddp_doctor.trace.reader import decode
 
-_LINE = re.compile(r"^\s*(?:rank(?P<rank>\d+)\s+)?(?P<lane>step|host|autograd|gpu|nccl|gloo)\s(?P<drawing>.*)$")
+_LINE = re.compile(
+    r"^\s*(?:rank(?P<rank>\d+)\s+)?(?P<lane>step|host|autograd|gpu|copy|nccl|comm|gloo)\s(?P<drawing>.*)$"
+)
 _BLOCK = re.compile(
     r"\[(?P<unrecorded>\??)(?P<name>[a-z0-9_]+)(/(?P<group>\w+))?(\*(?P<times>\d+))?(@(?P<size>\d+))?[ .]*\]"
 )
-_MS = 1_000_000
+MS = 1_000_000
 _COPIES = {"pageable": "Memcpy HtoD (Pageable -> Device)", "pinned": "Memcpy HtoD (Pinned -> Device)"}
 _COLLECTIVES = {
     "ar": ("allreduce", "AllReduce_Sum_f32"),
@@ -58,7 +64,9 @@ _COLLECTIVES = {
     "p2p": ("send", "SendRecv"),
 }
 _MAIN, _AUTOGRAD, _GLOO = 1, 2, 3
-_COMPUTE_STREAM, _COMM_STREAM = 7, 16
+#: From one call without a drawn caller to the next.
+_CALL_NS = 20_000
+_COMPUTE_STREAM, _COPY_STREAM, _COMM_STREAM = 7, 8, 16
 
 
 @dataclass(frozen=True)
@@ -88,17 +96,36 @@ class Options:
     sequence: bool = False
     #: Process of a rank, where it is not 100 and the rank.
     pids: Mapping[int, str] = field(default_factory=dict)
+    #: By how much each step's annotation reaches into the next one.
+    step_overrun_ns: int = 0
+    #: Length of the last step, where it is not up to the drawing's end.
+    last_step_ms: int | None = None
+    #: The raw JSON of every kernel's grid, where it is not to be what is drawn.
+    grid: str | None = None
 
 
 def repeat(text: str, times: int) -> str:
-    """The drawing so many times in a row, with the numbers of its steps counted up."""
-    lanes, width = _lanes(text)
-    lines = []
-    for rank, drawn in lanes.items():
-        for lane, drawing in drawn.items():
-            turns = (_count_up(drawing, turn * drawing.count("|"))[:width] for turn in range(times))
-            lines.append(f"rank{rank} {lane:<8} {''.join(turn.ljust(width) for turn in turns)}")
-    return "\n".join(lines)
+    """The drawing so many times in a row."""
+    return in_row(*[text] * times)
+
+
+def in_row(*texts: str) -> str:
+    """One drawing after the other, with the numbers of their steps counted up."""
+    rows: defaultdict[tuple[int, str], str] = defaultdict(str)
+    shift, counted = 0, 0
+    for text in texts:
+        lanes, width = _lanes(text)
+        for rank, drawn in lanes.items():
+            for lane, drawing in drawn.items():
+                rows[rank, lane] = rows[rank, lane].ljust(shift) + _count_up(drawing, counted)[:width]
+        shift += width
+        counted += max(drawn.get("step", "").count("|") for drawn in lanes.values())
+    return "\n".join(f"rank{rank} {lane:<8} {drawing.ljust(shift)}" for (rank, lane), drawing in rows.items())
+
+
+def ranks(*drawings: str, steps: int = 3) -> str:
+    """A job of ranks that look so, each drawn as `rank#`, in so many steps."""
+    return repeat("".join(drawing.replace("#", str(rank)) for rank, drawing in enumerate(drawings)), steps)
 
 
 def _count_up(drawing: str, by: int) -> str:
@@ -111,7 +138,7 @@ def draw(text: str, **options: Any) -> dict[int, bytes]:
     size = traced.world_size or max(lanes) + 1
     groups = defaultdict(list)
     for rank, drawn in lanes.items():
-        for group in set(re.findall(r"\[\??\w+/(\w+)", drawn.get("nccl", ""))):
+        for group in set(re.findall(r"\[\??\w+/(\w+)", "".join(drawn.values()))):
             groups[group].append(rank)
     groups["0"] = list(range(size))
     return {rank: _trace(rank, size, drawn, width, groups, traced) for rank, drawn in lanes.items()}
@@ -135,18 +162,46 @@ def digests(text: str, **options: Any) -> dict[int, RankDigest]:
     return {rank: digest(trace) for rank, trace in read(text, **options).items()}
 
 
-def job(text: str, **options: Any) -> Job:
-    """The drawn job; every rank is a node of its own."""
+def job(text: str, *, nodes: Mapping[int, str] | None = None, **options: Any) -> Job:
+    """The drawn job; every rank is a node of its own, unless `nodes` says otherwise."""
     ranks = digests(text, **options)
-    return build("drawn", ranks, {rank: f"host{rank}" for rank in ranks}, next(iter(ranks.values())).header.world_size)
+    named = {rank: f"host{rank}" for rank in ranks} | dict(nodes or {})
+    return build("drawn", ranks, named, next(iter(ranks.values())).header.world_size)
 
 
 def check(
     rule: str, text: str, *, settings: Mapping[str, float] | None = None, **options: Any
 ) -> Finding | RuleOutcome:
     """One rule on the drawn job: its finding, or else how it ended."""
-    outcome, finding = run(replace(CATALOGUE[rule], **(settings or {})), job(text, **options))
-    return finding or outcome
+    ended, found = run(replace(CATALOGUE[rule], **(settings or {})), Inputs(job(text, **options)))
+    return found or ended
+
+
+def finding(rule: str, text: str, **options: Any) -> Finding:
+    """What the rule finds in the drawn job."""
+    result = check(rule, text, **options)
+    assert isinstance(result, Finding), result
+    return result
+
+
+def outcome(rule: str, text: str, **options: Any) -> RuleOutcome:
+    """How the rule ends where it finds nothing."""
+    result = check(rule, text, **options)
+    assert isinstance(result, RuleOutcome), result
+    return result
+
+
+def step_ms(text: str, **options: Any) -> float:
+    """Mean step of the drawn job."""
+    return job(text, **options).step_ns / MS
+
+
+def lies_in_its_step(window: Evidence, text: str, **options: Any) -> bool:
+    """Whether a window of evidence lies in the step of the rank that it names."""
+    drawn = job(text, **options)
+    rank, step = drawn.ranks.tolist().index(window.rank), drawn.steps.tolist().index(window.step)
+    start = int(drawn.budget.start_ns[rank, step])
+    return start <= window.start_ns < window.end_ns <= start + int(drawn.budget.window_ns[rank, step])
 
 
 def _lanes(text: str) -> tuple[dict[int, dict[str, str]], int]:
@@ -170,8 +225,8 @@ def _blocks(drawing: str) -> list[Block]:
     return [
         Block(
             found["name"],
-            found.start() * _MS,
-            found.end() * _MS,
+            found.start() * MS,
+            found.end() * MS,
             int(found["times"] or 1),
             int(found["size"]) if found["size"] else None,
             found["group"] or "0",
@@ -216,41 +271,49 @@ class _Events:
         return self._correlation
 
 
+class _Callers:
+    """Finds the call that launches a device event."""
+
+    def __init__(self, steps: list[tuple[int, int, int]], by_thread: Mapping[int, list[Block]]) -> None:
+        self._starts = [start for _, start, _ in steps]
+        self._drawn: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+        for tid, blocks in by_thread.items():
+            for block in blocks:
+                self._drawn[block.name].append((block.start_ns, tid))
+        self._queued = Counter[int]()
+
+    def of(self, block: Block) -> tuple[int, int]:
+        """Time and thread of the call."""
+        if self._drawn[block.name]:
+            return self._drawn[block.name].pop(0)
+        start = max((start for start in self._starts if start <= block.start_ns), default=block.start_ns)
+        self._queued[start] += 1
+        return start + (self._queued[start] - 1) * _CALL_NS, _MAIN
+
+
 def _trace(
-    rank: int,
-    world_size: int,
-    lanes: Mapping[str, str],
-    width: int,
-    groups: Mapping[str, list[int]],
-    options: Options,
+    rank: int, world_size: int, lanes: Mapping[str, str], width: int, groups: Mapping[str, list[int]], options: Options
 ) -> bytes:
-    events = _Events(options.pids.get(rank, 100 + rank), round(options.clock_ms.get(rank, 0.0) * _MS))
-    steps = list(_steps(lanes.get("step", ""), width))
+    blocks = defaultdict(list, {lane: _blocks(drawing) for lane, drawing in lanes.items() if lane != "step"})
+    steps = list(_steps(lanes.get("step", ""), width, options))
+    callers = _Callers(steps, {_MAIN: blocks["host"], _AUTOGRAD: blocks["autograd"]})
+    events = _Events(options.pids.get(rank, 100 + rank), round(options.clock_ms.get(rank, 0.0) * MS))
     for number, start, end in steps:
         events.add("user_annotation", f"ProfilerStep#{number}", start, end, _MAIN)
-    host, autograd = _blocks(lanes.get("host", "")), _blocks(lanes.get("autograd", ""))
-    _add_host(events, host)
-    for block in autograd:
+    _add_host(events, blocks["host"])
+    for block in blocks["autograd"]:
         name = f"autograd::engine::evaluate_function: {block.name}"
         events.add("cpu_op", name, block.start_ns, block.end_ns, _AUTOGRAD)
-    callers: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
-    for tid, blocks in ((_MAIN, host), (_AUTOGRAD, autograd)):
-        for block in blocks:
-            callers[block.name].append((block.start_ns, tid))
-
-    def caller(block: Block) -> tuple[int, int]:
-        if callers[block.name]:
-            return callers[block.name].pop(0)
-        return max((start for _, start, _ in steps if start <= block.start_ns), default=block.start_ns), _MAIN
-
-    for block in _blocks(lanes.get("gpu", "")):
-        _add_compute(events, block, *caller(block))
+    for stream, lane in ((_COMPUTE_STREAM, "gpu"), (_COPY_STREAM, "copy")):
+        for block in blocks[lane]:
+            _add_compute(events, block, stream, *callers.of(block), options)
     calls = Counter[str]()
-    for block in _blocks(lanes.get("nccl", "")):
-        calls[block.group] += 1
-        number = calls[block.group] if options.sequence else None
-        _add_collective(events, block, *caller(block), groups[block.group], options.metadata, number)
-    for block in _blocks(lanes.get("gloo", "")):
+    for stream, lane in ((_COMM_STREAM, "nccl"), (_COMM_STREAM + 1, "comm")):
+        for block in blocks[lane]:
+            calls[block.group] += 1
+            about = _about(block, groups[block.group], calls[block.group] if options.sequence else None)
+            _add_collective(events, block, stream, *callers.of(block), about, options.metadata)
+    for block in blocks["gloo"]:
         events.add("user_annotation", "gloo:all_reduce", block.start_ns, block.end_ns, _GLOO)
     return msgspec.json.encode(
         {
@@ -263,11 +326,13 @@ def _trace(
     )
 
 
-def _steps(drawing: str, width: int) -> Iterator[tuple[int, int, int]]:
+def _steps(drawing: str, width: int, options: Options) -> Iterator[tuple[int, int, int]]:
     """Number, start and end of each drawn step."""
     marks = list(re.finditer(r"\|(\d+)", drawing))
-    for mark, following in zip(marks, [*marks[1:], None], strict=True):
-        yield int(mark[1]), mark.start() * _MS, (following.start() if following else width) * _MS
+    for mark, following in zip_longest(marks, marks[1:]):
+        last = mark.start() + options.last_step_ms if options.last_step_ms else width
+        end = following.start() if following else last
+        yield int(mark[1]), mark.start() * MS, end * MS + options.step_overrun_ns
 
 
 def _add_host(events: _Events, blocks: list[Block]) -> None:
@@ -288,28 +353,26 @@ def _add_host(events: _Events, blocks: list[Block]) -> None:
                 events.add("cpu_op", f"aten::{name}", start, end, _MAIN)
 
 
-def _add_compute(events: _Events, block: Block, at_ns: int, tid: int) -> None:
+def _add_compute(events: _Events, block: Block, stream: int, at_ns: int, tid: int, options: Options) -> None:
     length = (block.end_ns - block.start_ns) // block.times
+    grid = msgspec.Raw(options.grid.encode()) if options.grid else [block.size or 128, 1, 1]
     for i in range(block.times):
         start = block.start_ns + i * length
-        place: dict[str, Any] = {"device": 0, "stream": _COMPUTE_STREAM}
+        place: dict[str, Any] = {"device": 0, "stream": stream}
         if block.name in _COPIES:
             blocking = length if block.name == "pageable" else 1000
             place["correlation"] = events.launch("cudaMemcpyAsync", at_ns, tid, blocking)
             events.add("gpu_memcpy", _COPIES[block.name], start, start + length, 0, bytes=16_000_000, **place)
             continue
         place["correlation"] = events.launch("cudaLaunchKernel", at_ns, tid) if block.launched else events.unrecorded()
-        events.add("kernel", f"{block.name}_kernel", start, start + length, 0, grid=[block.size or 128, 1, 1], **place)
+        events.add("kernel", f"{block.name}_kernel", start, start + length, 0, grid=grid, **place)
 
 
-def _add_collective(
-    events: _Events, block: Block, at_ns: int, tid: int, ranks: list[int], metadata: str, number: int | None
-) -> None:
-    prefix = next(prefix for prefix in _COLLECTIVES if block.name.startswith(prefix))
-    collective, kernel = _COLLECTIVES[prefix]
+def _about(block: Block, ranks: list[int], number: int | None) -> dict[str, Any]:
+    """A collective's metadata."""
     elements = (block.size or 1) * 1_000_000
     about = {
-        "Collective name": collective,
+        "Collective name": _collective(block)[0],
         "Process Group Name": block.group,
         "Process Group Ranks": str(ranks),
         "Group size": len(ranks),
@@ -317,16 +380,25 @@ def _add_collective(
         "Out msg nelems": elements,
         "dtype": "Float",
     }
-    if number is not None:
-        about["Seq"] = number
+    return about if number is None else about | {"Seq": number}
+
+
+def _collective(block: Block) -> tuple[str, str]:
+    """Names of a collective and of its kernel."""
+    return next(names for prefix, names in _COLLECTIVES.items() if block.name.startswith(prefix))
+
+
+def _add_collective(
+    events: _Events, block: Block, stream: int, at_ns: int, tid: int, about: dict[str, Any], metadata: str
+) -> None:
     correlation = events.unrecorded()
     if block.launched:
         on_host = about if metadata == "host" else {}
         events.add("cpu_op", "record_param_comms", at_ns, at_ns + 10_000, tid, **on_host)
         correlation = events.launch("cudaLaunchKernelExC", at_ns + 5_000, tid)
-    name = f"ncclDevKernel_{kernel}_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    name = f"ncclDevKernel_{_collective(block)[1]}_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
     on_kernel = about if metadata == "kernel" else {}
-    place = {"device": 0, "stream": _COMM_STREAM, "correlation": correlation}
+    place = {"device": 0, "stream": stream, "correlation": correlation}
     events.add("kernel", name, block.start_ns, block.end_ns, 0, **place, **on_kernel)
 
 

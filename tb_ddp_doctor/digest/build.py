@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest import collectives, owners
 from tb_ddp_doctor.digest.launches import enclosing, launch_rows
-from tb_ddp_doctor.digest.model import Kernels, RankDigest, Steps, StepWork
+from tb_ddp_doctor.digest.model import Collectives, Kernels, RankDigest, Steps, StepWork
 from tb_ddp_doctor.digest.steps import device_windows, host_steps, step_of
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.trace import names
@@ -139,12 +139,15 @@ def _digest_host(trace: RankTrace) -> RankDigest:
         number, start, end = _whole_trace(events)
     keep = end > start
     steps = Steps(number[keep], start[keep], end[keep], start[keep], end[keep])
-    layers = owners.host_layers(trace)
+    operators = owners.host_operators(trace)
+    layers = owners.host_layers(trace, operators)
     owner_ns, pieces = owners.cut(layers, steps)
     rows = collectives.host_collective_rows(trace)
     words = collectives.Vocabulary()
-    step = step_of(events.start_ns[rows], steps.start_ns)
+    started = events.start_ns[rows]
+    step = np.where(started < end.max(initial=0), step_of(started, steps.start_ns), -1)
     found = collectives.host_collectives(trace, step, rows, words)
+    kernels = _operators(trace, _in_steps(trace, operators.computing, steps), words)
     nothing = np.zeros(len(steps), np.int64)
     return RankDigest(
         file=trace.file,
@@ -164,8 +167,8 @@ def _digest_host(trace: RankTrace) -> RankDigest:
         ),
         pieces=pieces,
         collectives=found,
-        kernels=_kernels(trace, np.empty(0, np.int64), words),
-        warnings=trace.warnings,
+        kernels=kernels,
+        warnings=(*trace.warnings, *_group_warnings(trace, found)),
     )
 
 
@@ -221,6 +224,50 @@ def _kernels(trace: RankTrace, rows: Ints, words: collectives.Vocabulary) -> Ker
         count=np.bincount(which, minlength=len(kinds)).astype(np.int64),
         total_ns=_sum(which, np.ones(len(which), np.bool_), events.duration_ns[rows], len(kinds)),
     )
+
+
+def _in_steps(trace: RankTrace, chosen: NDArray[np.bool_], steps: Steps) -> Ints:
+    """Rows of the chosen events that start within a step."""
+    if not len(steps):
+        return np.empty(0, np.int64)
+    start = trace.events.start_ns
+    return np.flatnonzero(chosen & (start >= steps.start_ns[0]) & (start < steps.end_ns[-1]))
+
+
+def _operators(trace: RankTrace, rows: Ints, words: collectives.Vocabulary) -> Kernels:
+    """The CPU's operators as kernels, whose grid is the number of elements that they are given.
+
+    Without shapes nothing tells more work from slower work, so operators without them are left out.
+    """
+    events = trace.events
+    shapes, which = np.unique(events.shape[rows], return_inverse=True)
+    sizes = np.array([collectives.count_elements(trace.strings[i]) if i >= 0 else -1 for i in shapes], np.int64)
+    known = sizes[which] > 0
+    rows, elements = rows[known], sizes[which][known]
+    width = len(trace.strings)
+    distinct, size = np.unique(elements, return_inverse=True)
+    kinds, which = np.unique(size * width + events.name[rows], return_inverse=True)
+    return Kernels(
+        name=np.array([words.index(trace.strings[i]) for i in kinds % width], np.int32),
+        shape=np.array([words.index(f"[{distinct[i]}]") for i in kinds // width], np.int32),
+        count=np.bincount(which, minlength=len(kinds)).astype(np.int64),
+        total_ns=_sum(which, np.ones(len(which), np.bool_), events.duration_ns[rows], len(kinds)),
+    )
+
+
+def _group_warnings(trace: RankTrace, found: Collectives) -> list[FileWarning]:
+    """Gloo's events do not name their process group, so with several groups a match is a guess."""
+    groups = sum(len(ranks) > 1 for ranks in trace.header.groups.values())
+    unnamed = int((found.group_size < 0).sum())
+    if groups < 2 or not unnamed:
+        return []
+    return [
+        FileWarning(
+            trace.file,
+            f"This rank is in {groups} process groups, and {unnamed} collectives do not say theirs: some may be "
+            "matched with ranks that took no part.",
+        )
+    ]
 
 
 def _sum(index: Ints, chosen: NDArray[np.bool_], values: Ints, size: int) -> Ints:

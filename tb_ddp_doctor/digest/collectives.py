@@ -12,6 +12,9 @@ from tb_ddp_doctor.digest.model import Collectives
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, Indices, Ints, RankTrace
 
+#: More than any message has; their bytes and the sums of those still fit an int64.
+_MOST_ELEMENTS = 2**48
+
 
 class Vocabulary:
     """Strings of a digest, interned."""
@@ -111,7 +114,7 @@ def _build(trace: RankTrace, rows: Ints, meta: Ints, step: Ints, words: Vocabula
         group_size=pick(comms.group_size),
         dtype=text(dtype),
         elements=elements,
-        bytes=np.where((elements >= 0) & (size > 0), elements * size, -1),
+        bytes=np.where((elements >= 0) & (elements <= _MOST_ELEMENTS) & (size > 0), elements * size, -1),
         sequence=pick(comms.sequence),
         arrival_ns=events.start_ns[rows],
         end_ns=events.start_ns[rows] + events.duration_ns[rows],
@@ -122,11 +125,10 @@ def _build(trace: RankTrace, rows: Ints, meta: Ints, step: Ints, words: Vocabula
 def count_elements(dims: str) -> int:
     """Elements in the tensors of a raw "Input Dims" text such as [[[4, 2048]], []]; -1 where it makes no sense."""
     try:
-        shapes = json.loads(dims)
+        total = _elements(json.loads(dims))
     except (ValueError, RecursionError):
         return -1
-    total = _elements(shapes)
-    return total if 0 < total < 2**62 else -1
+    return total if 0 < total <= _MOST_ELEMENTS else -1
 
 
 def _elements(shapes: object) -> int:

@@ -22,22 +22,29 @@ def launch_rows(events: Events, device_rows: Ints) -> Ints:
 
 
 def enclosing(outer_start: Ints, outer_end: Ints, outer_thread: Indices, instant: Ints, thread: Indices) -> Ints:
-    """For each (instant, thread) the index of the latest-starting outer interval on that thread that holds it, or -1.
-
-    Exact where the outer intervals of a thread do not nest, as collectives and autograd nodes mostly do not; where
-    they nest, an instant between an inner end and its outer end finds nothing.
-    """
+    """For each (instant, thread) the index of the outer interval on that thread that holds it and starts last, or -1."""
     if not len(outer_start):
         return np.full(len(instant), -1, np.int64)
     order = np.lexsort((outer_start, outer_thread))
-    low = min(int(outer_start.min()), int(instant.min(initial=outer_start[0])))
-    width = max(int(outer_start.max()), int(instant.max(initial=outer_start[0]))) - low + 1
-    # One sortable key for (thread, time): exact while threads x time stay below 2^63, which 100 s and 90 million do.
-    keys = outer_thread[order].astype(np.int64) * width + (outer_start[order] - low)
-    at = np.searchsorted(keys, thread.astype(np.int64) * width + (instant - low), side="right") - 1
-    found = np.full(len(instant), -1, np.int64)
-    some = at >= 0
-    index = order[at[some]]
-    holds = (outer_thread[index] == thread[some]) & (outer_end[index] > instant[some])
-    found[some] = np.where(holds, index, -1)
-    return found
+    start, end, on = outer_start[order], outer_end[order], outer_thread[order]
+    around = _around(start, end, on)
+    # One sortable key for (thread, time); places in the order of starts, since products of times would overflow.
+    times = np.unique(start)
+    width = len(times) + 1
+    keys = on.astype(np.int64) * width + np.searchsorted(times, start, side="right")
+    wanted = thread.astype(np.int64) * width + np.searchsorted(times, instant, side="right")
+    at = np.searchsorted(keys, wanted, side="right") - 1
+    at[on[at] != thread] = -1
+    while (over := (at >= 0) & (end[at] <= instant)).any():
+        at[over] = around[at[over]]
+    return np.where(at >= 0, order[at], -1)
+
+
+def _around(start: Ints, end: Ints, on: Indices) -> Ints:
+    """For each interval, sorted by thread and start, the latest before it that still runs when it starts, or -1."""
+    around = np.arange(len(start)) - 1
+    around[1:][on[1:] != on[:-1]] = -1
+    # Those passed over had ended before: the one around them is the next to ask, so that steps double in length.
+    while (over := (around >= 0) & (end[around] <= start)).any():
+        around[over] = around[around[over]]
+    return around

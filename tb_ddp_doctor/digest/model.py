@@ -89,7 +89,7 @@ class Collectives:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kernels:
-    """Compute kernels of whole steps, by name and grid."""
+    """Compute kernels of whole steps, by name and grid; on CPUs operators, by name and number of elements "[N]"."""
 
     name: Indices
     shape: Indices

@@ -81,22 +81,54 @@ def device_layers(trace: RankTrace, on_device: Mask, blocking_calls: Ints) -> La
     )
 
 
-def host_layers(trace: RankTrace) -> Layers:
-    """Layers of a rank that computes on its CPU: operators compute, and gloo's operations communicate."""
-    category = trace.events.category
-    collective = named(trace, names.is_host_collective) & (
-        (category == Category.ANNOTATION) | (category == Category.OP)
-    )
-    enqueues = named(trace, names.enqueues_collective)
-    loads = named(trace, lambda name: names.loader(name) is not None)
+@dataclass(frozen=True)
+class HostOperators:
+    """What the operators of a rank without a device are, one mask over its events each."""
+
+    computing: Mask
+    #: Start or await a collective; they may block, but compute nothing.
+    calling: Mask
+    #: Have such a call within them: autograd's nodes, tensors that await themselves.
+    around_calls: Mask
+    #: Gloo's own operations.
+    collective: Mask
+
+
+def host_operators(trace: RankTrace) -> HostOperators:
+    """Tell the operators of a rank without a device apart."""
+    events = trace.events
+    operator = events.category == Category.OP
+    collective = named(trace, names.is_host_collective) & (operator | (events.category == Category.ANNOTATION))
+    operator &= ~collective
+    calling = operator & named(trace, names.enqueues_collective)
+    around = np.zeros(len(events), np.bool_)
+    for thread in np.unique(events.thread[calling]):
+        here = events.thread == thread
+        called = np.sort(events.start_ns[calling & here])
+        rows = np.flatnonzero(operator & ~calling & here)
+        start = events.start_ns[rows]
+        around[rows] = np.searchsorted(called, start) < np.searchsorted(called, start + events.duration_ns[rows])
+    return HostOperators(operator & ~calling & ~around, calling, around, collective)
+
+
+def host_layers(trace: RankTrace, operators: HostOperators) -> Layers:
+    """Layers of a rank that computes on its CPU: operators compute, and gloo's operations communicate.
+
+    An operator around a call of a collective computes only while no collective is carried out: then it waits for it,
+    and a whole backward pass may wait within one of autograd's nodes.
+    """
+    loads = over(trace, named(trace, lambda name: names.loader(name) is not None))
+    calls = over(trace, operators.calling)
+    communication = over(trace, operators.collective)
+    computes = over(trace, operators.computing) | (over(trace, operators.around_calls) - communication)
     return Layers(
-        compute=over(trace, (category == Category.OP) & ~collective & ~enqueues) - over(trace, loads),
+        compute=computes - loads - calls,
         copy=EMPTY,
-        communication=over(trace, collective),
-        input=over(trace, loads),
+        communication=communication,
+        input=loads,
         sync=EMPTY,
         alloc=EMPTY,
-        dispatch=EMPTY,
+        dispatch=calls,
     )
 
 

@@ -16,7 +16,7 @@ from tb_ddp_doctor.trace.model import Category, Ints, RankTrace
 def host_steps(trace: RankTrace) -> tuple[Ints, Ints, Ints]:
     """Numbers, starts and ends (ns) of the ProfilerSteps, by time; each ends where the next one starts.
 
-    Empty arrays for a trace without ProfilerSteps.
+    Empty arrays for a trace without ProfilerSteps. A recorded end may reach into the next step: only the last counts.
     """
     numbers = np.array([-1 if (n := names.step_number(text)) is None else n for text in trace.strings], np.int64)
     events = trace.events
@@ -24,8 +24,7 @@ def host_steps(trace: RankTrace) -> tuple[Ints, Ints, Ints]:
     rows = rows[np.argsort(events.start_ns[rows], kind="stable")]
     start = events.start_ns[rows]
     end = start + events.duration_ns[rows]
-    if len(rows):
-        end[:-1] = np.maximum(end[:-1], start[1:])
+    end[:-1] = start[1:]
     return numbers[events.name[rows]], start, end
 
 

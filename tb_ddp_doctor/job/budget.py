@@ -37,7 +37,7 @@ def settle(
     ranks, steps = step_index.shape
     arrival = np.full((len(matched), ranks), ABSENT, np.int64)
     for rank in range(ranks):
-        here = np.flatnonzero(matched.present[:, rank])
+        here = matched.of_rank(rank)
         own = matched.arrival_ns[here, rank]
         arrival[here, rank] = own - clock.correction(rank, own)
     last_ns = arrival.max(axis=1, initial=ABSENT)
@@ -55,7 +55,7 @@ def settle(
         wait = waiting.measure(start_ns[rank], start_ns[rank] + window_ns[rank])
         owner_ns[rank, :, OWNERS.index("wait")] = wait
         owner_ns[rank, :, OWNERS.index("transfer")] = digest.work.owner_ns[index, RankOwner.COMMUNICATION] - wait
-        here = np.flatnonzero(matched.present[:, rank])
+        here = matched.of_rank(rank)
         waits[here, rank] = waiting.measure(matched.arrival_ns[here, rank], matched.end_ns[here, rank])
     return Budget(owner_ns, start_ns, window_ns), Waiting(waits, arrival.argmax(axis=1), arrival)
 
@@ -82,7 +82,7 @@ def complete(digest: RankDigest, matched: Matched, rank: int, last_ns: Ints, clo
     """
     table = digest.collectives
     complete_ns = table.arrival_ns.copy()
-    here = np.flatnonzero(matched.present[:, rank])
+    here = matched.of_rank(rank)
     rows = matched.row[here, rank]
     complete_ns[rows] = np.maximum(complete_ns[rows], last_ns[here] + clock.correction(rank, table.arrival_ns[rows]))
     bounded: Ints = np.minimum(complete_ns, table.end_ns)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping
 
 import numpy as np
@@ -11,7 +11,8 @@ from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.job import clock as clocks
 from tb_ddp_doctor.job.budget import settle
-from tb_ddp_doctor.job.collectives import match, refuse_impossible
+from tb_ddp_doctor.job.collectives import refuse_impossible
+from tb_ddp_doctor.job.matching import match
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace.model import Ints
 
@@ -35,7 +36,7 @@ def build(
     """Join the digests of the ranks that could be read.
 
     `nodes` names each rank's node, "" where unknown; `world_size` is None where no file claims one.
-    Raises JobError if no rank has a step.
+    Raises JobError, which repeats the warnings, if no rank has a step.
     """
     notes = list(warnings)
     for digest in digests.values():
@@ -47,7 +48,9 @@ def build(
         if rank not in usable
     )
     if not usable:
-        raise JobError("No trace of this run holds a whole step.")
+        raise JobError(
+            " ".join(["No trace of this run holds a whole step.", *(f"{n.file}: {n.message}" for n in notes)])
+        )
     steps, left_out = _common_steps(usable)
     notes.extend(
         FileWarning(usable[rank].file, f"Rank {rank} is left out: it shares no step with most of the others.")
@@ -92,17 +95,20 @@ def build(
 
 
 def _common_steps(digests: Mapping[int, RankDigest]) -> tuple[Ints, list[int]]:
-    """The steps that all ranks have, and the ranks that had to be left out to have any."""
-    count = Counter(int(number) for digest in digests.values() for number in set(digest.steps.number.tolist()))
-    most = max(count.values())
-    steps = np.array(sorted(number for number, times in count.items() if times == most), np.int64)
-    left_out = [rank for rank, digest in digests.items() if not np.isin(steps, digest.steps.number).all()]
-    kept = len(digests) - len(left_out)
-    if kept == 0:
-        # Every rank lacks another step: keep the ranks that have the one that most have.
-        steps = steps[:1]
-        left_out = [rank for rank, digest in digests.items() if steps[0] not in digest.steps.number]
-    return steps, left_out
+    """The steps that all ranks have, and the ranks that had to be left out to have any.
+
+    Kept are the ranks of the step that most ranks have; of several such steps, the one whose ranks share the most.
+    """
+    numbers = {rank: frozenset(digest.steps.number.tolist()) for rank, digest in digests.items()}
+    ranks_of: defaultdict[int, list[int]] = defaultdict(list)
+    for rank, steps in numbers.items():
+        for step in steps:
+            ranks_of[step].append(rank)
+    most = max(map(len, ranks_of.values()))
+    candidates = {tuple(ranks) for ranks in ranks_of.values() if len(ranks) == most}
+    shared = {ranks: sorted(frozenset.intersection(*(numbers[rank] for rank in ranks))) for ranks in candidates}
+    kept = max(sorted(shared), key=lambda ranks: len(shared[ranks]))
+    return np.array(shared[kept], np.int64), [rank for rank in digests if rank not in kept]
 
 
 def _starts_slowly(digests: tuple[RankDigest, ...], step_index: Ints) -> bool:

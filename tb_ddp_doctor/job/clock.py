@@ -18,6 +18,8 @@ SIGNIFICANT = 3.0
 DRIFT_COLLECTIVES = 8
 #: Ranks whose clocks disagree by more than this have no clock in common, whatever their names say, ns.
 ONE_CLOCK_NS = 1_000_000.0
+#: Clocks of computers drift by up to 100 ppm; what moves ten times as fast is no clock.
+MOST_DRIFT = 1e-3
 Floats = NDArray[np.float64]
 
 
@@ -42,7 +44,8 @@ class ClockFit:
 def fit(matched: Matched, nodes: Sequence[str]) -> ClockFit:
     """Fit the clocks of R ranks to the first one's; ranks of one node share a clock.
 
-    Ranks that no chain of collectives joins to the first one stay as they are.
+    Ranks that no chain of collectives joins to the first one are fitted to the first of those that they do meet, and
+    stay as they are if they meet none.
     """
     ranks = len(nodes)
     present = matched.present
@@ -51,28 +54,42 @@ def fit(matched: Matched, nodes: Sequence[str]) -> ClockFit:
         return ClockFit(offset, drift, 0, None)
     origin = int(matched.end_ns[present].min())
     ends = np.where(present, matched.end_ns - origin, 0).astype(np.float64)
-    joined = np.zeros(ranks, np.bool_)
-    joined[present.sum(axis=0).argmax()] = True
-    while True:
-        usable = present & joined
+    meetings = present.sum(axis=0)
+    # Ranks that a chain of collectives joins have the same number; -1 until they are fitted.
+    circle = np.full(ranks, -1)
+    while (meetings[circle < 0] > 0).any():
+        usable = present & (circle >= 0)
         count = usable.sum(axis=1)
+        reachable = (circle < 0) & (present & (count > 0)[:, None]).any(axis=0)
+        if not reachable.any():
+            circle[np.where(circle < 0, meetings, 0).argmax()] = circle.max() + 1
+            continue
         corrected = ends - offset - drift * ends
         reference = np.where(usable, corrected, 0).sum(axis=1) / np.maximum(count, 1)
-        reachable = ~joined & (present & (count > 0)[:, None]).any(axis=0)
-        if not reachable.any():
-            break
         for rank in np.flatnonzero(reachable):
             both = present[:, rank] & (count > 0)
-            offset[rank], drift[rank], noise[rank] = _line(reference[both], ends[both, rank] - reference[both])
-        joined |= reachable
-    offset, drift = _by_node(offset, drift, noise, nodes)
+            offset[rank], drift[rank], noise[rank] = _line(ends[both, rank], ends[both, rank] - reference[both])
+        circle[reachable] = circle.max()
+    for number in range(circle.max() + 1):
+        members = np.flatnonzero(circle == number)
+        offset[members], drift[members] = _relative(offset[members], drift[members])
+    offset, drift = _by_node(offset, drift, noise, circle >= 0, nodes)
     corrected = np.where(present, ends - offset - drift * ends, np.nan)
     spread = np.nanmax(corrected, axis=1) - np.nanmin(corrected, axis=1)
     return ClockFit(offset, drift, origin, float(np.median(spread)))
 
 
+def _relative(offset: Floats, drift: Floats) -> tuple[Floats, Floats]:
+    """Corrections that lead to the first one's clock instead of to the clock that they have in common."""
+    rate = 1 - drift[0]
+    return (offset - offset[0]) / rate, 1 - (1 - drift) / rate
+
+
 def _line(time: Floats, difference: Floats) -> tuple[float, float, float]:
-    """Offset, drift and noise of a rank against the reference; robust against single collectives that ended apart."""
+    """Offset, drift and noise of a rank against the reference; robust against single collectives that ended apart.
+
+    `time` is the rank's own: `ClockFit.correction` is asked by it, and clocks seconds apart drift in between.
+    """
     offset = float(np.median(difference))
     noise = float(np.median(np.abs(difference - offset)))
     near = np.abs(difference - offset) <= max(5 * noise, 1.0)
@@ -84,35 +101,38 @@ def _line(time: Floats, difference: Floats) -> tuple[float, float, float]:
     rest = difference[near] - intercept - slope * time[near]
     error = float(np.sqrt((rest**2).sum() / (near.sum() - 2) / (centred**2).sum()))
     # Over the trace a believable drift must move the clock by more than the collectives' own noise.
-    if abs(slope) > SIGNIFICANT * 2 * error and abs(slope) * np.ptp(time) > SIGNIFICANT * noise:
+    moves = abs(slope) > SIGNIFICANT * 2 * error and abs(slope) * np.ptp(time) > SIGNIFICANT * noise
+    if moves and abs(slope) < MOST_DRIFT:
         return intercept, slope, float(np.median(np.abs(rest)))
     return offset, 0.0, noise
 
 
-def _by_node(offset: Floats, drift: Floats, noise: Floats, nodes: Sequence[str]) -> tuple[Floats, Floats]:
+def _by_node(
+    offset: Floats, drift: Floats, noise: Floats, fitted: NDArray[np.bool_], nodes: Sequence[str]
+) -> tuple[Floats, Floats]:
     """One clock per node, relative to the first rank's; offsets within the noise are none."""
-    which = _clocks(offset, noise, nodes)
+    which = _clocks(offset, noise, fitted, nodes)
     count = int(which.max()) + 1
     shared_offset, shared_drift, scale = np.zeros(count), np.zeros(count), np.zeros(count)
-    for clock in range(count):
-        members = which == clock
+    for clock in np.unique(which[fitted]):
+        members = (which == clock) & fitted
         shared_offset[clock] = np.median(offset[members])
         shared_drift[clock] = np.median(drift[members])
         scale[clock] = max(float(np.median(noise[members])), float(np.ptp(offset[members])))
-    shared_offset -= shared_offset[which[0]]
-    shared_drift -= shared_drift[which[0]]
+    shared_offset, shared_drift = _relative(shared_offset, shared_drift)
     unbelievable = np.abs(shared_offset) <= SIGNIFICANT * np.maximum(scale, np.median(scale))
     shared_offset[unbelievable & (shared_drift == 0)] = 0.0
     return shared_offset[which], shared_drift[which]
 
 
-def _clocks(offset: Floats, noise: Floats, nodes: Sequence[str]) -> NDArray[np.int64]:
+def _clocks(offset: Floats, noise: Floats, fitted: NDArray[np.bool_], nodes: Sequence[str]) -> NDArray[np.int64]:
     """Number of the clock that each rank reads: its node's, or its own where the node is unknown or disagrees."""
     clocks: dict[tuple[str, int], int] = {}
     which = np.empty(len(nodes), np.int64)
-    members = {node: [rank for rank, other in enumerate(nodes) if other == node] for node in set(nodes)}
+    named = np.array(nodes)
     for rank, node in enumerate(nodes):
-        together = members[node]
-        agree = np.ptp(offset[together]) <= max(ONE_CLOCK_NS, SIGNIFICANT * float(noise[together].max()))
+        together = (named == node) & fitted
+        allowed = max(ONE_CLOCK_NS, SIGNIFICANT * float(noise[together].max(initial=0)))
+        agree = not together.any() or np.ptp(offset[together]) <= allowed
         which[rank] = clocks.setdefault((node, -1 if node and agree else rank), len(clocks))
     return which

@@ -1,13 +1,7 @@
-"""Matches the collectives of all ranks: which kernels on which ranks are one call.
-
-Ranks hold different numbers of collectives, since the profiler's window cuts through them. Matched are those whose
-launch is recorded, in order within (step, group, kind, elements, dtype), or by sequence number where the trace has
-one. Sends and receives are no collectives and are left alone.
-"""
+"""Collectives that were matched between ranks."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -15,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import Collectives, RankDigest
-from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Ints
 
 #: Where a rank has no part in a collective, or its part was not recorded.
@@ -52,90 +45,16 @@ class Matched:
         """Shape (M, R): whether the rank has a part."""
         return self.row >= 0
 
-
-def match(digests: Sequence[RankDigest]) -> Matched:
-    """Match the collectives of all ranks of a job; the order of `digests` is the order of the R axis."""
-    tables = [_candidates(digest) for digest in digests]
-    keys: dict[tuple[object, ...], int] = {}
-    parts: list[tuple[Ints, Ints]] = []
-    for digest, rows in zip(digests, tables, strict=True):
-        parts.append((_number_keys(digest, rows, keys), rows))
-    families: dict[tuple[object, ...], list[tuple[int, Ints]]] = {}
-    labels = list(keys)
-    for rank, (ids, rows) in enumerate(parts):
-        for key in np.unique(ids):
-            families.setdefault(labels[key], []).append((rank, rows[ids == key]))
-
-    found = [_pair(digests, members) for members in families.values() if len(members) > 1]
-    row = np.concatenate(found) if found else np.empty((0, len(digests)), np.int64)
-    row = row[(row >= 0).sum(axis=1) > 1]
-    return _assemble(digests, row, tables)
+    def of_rank(self, rank: int) -> Ints:
+        """Which collectives a rank (index) has a part in."""
+        return np.flatnonzero(self.row[:, rank] >= 0)
 
 
-def _candidates(digest: RankDigest) -> Ints:
-    table = digest.collectives
-    point_to_point = np.array([names.is_point_to_point(text) for text in digest.strings], np.bool_)
-    alone = table.group_size == 1
-    launched = table.step >= 0
-    if not len(table):
-        return np.empty(0, np.int64)
-    return np.flatnonzero(launched & ~alone & ~point_to_point[table.kind])
+def assemble(digests: Sequence[RankDigest], row: NDArray[np.int64], unmatched: Ints) -> Matched:
+    """The collectives with the given rows in the ranks' tables, shape (M, R), by first arrival.
 
-
-def _number_keys(digest: RankDigest, rows: Ints, keys: dict[tuple[object, ...], int]) -> Ints:
-    """The index in `keys` of each collective's identity, adding new ones."""
-    table, text = digest.collectives, digest.strings
-    step = digest.steps.number[table.step[rows]]
-    ids = np.empty(len(rows), np.int64)
-    for i, r in enumerate(rows):
-        identity: tuple[object, ...] = (
-            text[table.group[r]],
-            text[table.group_ranks[r]],
-            text[table.kind[r]],
-            int(table.elements[r]),
-            text[table.dtype[r]],
-        )
-        sequence = int(table.sequence[r])
-        order: tuple[object, ...] = ("sequence", sequence) if sequence >= 0 else ("step", int(step[i]))
-        ids[i] = keys.setdefault((*identity, *order), len(keys))
-    return ids
-
-
-def _pair(digests: Sequence[RankDigest], members: list[tuple[int, Ints]]) -> NDArray[np.int64]:
-    """Pair the calls of one identity in order, shape (calls, R); ranks with fewer calls are slid to where they fit."""
-    counts = Counter(len(rows) for _, rows in members)
-    usual = max(counts, key=lambda count: (counts[count], count))
-    reference = next((rank, rows) for rank, rows in members if len(rows) == usual)
-    paired = np.full((usual, len(digests)), -1, np.int64)
-    for rank, rows in members:
-        shift = 0 if len(rows) == usual else _best_shift(digests, reference, (rank, rows))
-        at = np.arange(len(rows)) + shift
-        inside = (at >= 0) & (at < usual)
-        paired[at[inside], rank] = rows[inside]
-    return paired
-
-
-def _best_shift(digests: Sequence[RankDigest], reference: tuple[int, Ints], other: tuple[int, Ints]) -> int:
-    """By how many calls `other` starts later than `reference`, so that their ends agree best.
-
-    Ends that agree differ by a constant (the clocks'); of shifts that agree alike the smallest difference wins,
-    since clocks that are kept by NTP differ by less than a step.
+    `unmatched`, shape (R,), counts the calls that found no partner.
     """
-    ends = digests[reference[0]].collectives.end_ns[reference[1]]
-    others = digests[other[0]].collectives.end_ns[other[1]]
-    best, best_score = 0, np.inf
-    low, high = sorted((0, len(ends) - len(others)))
-    for shift in range(low, high + 1):
-        size = min(len(ends) - max(shift, 0), len(others) + min(shift, 0))
-        difference = others[max(-shift, 0) :][:size] - ends[max(shift, 0) :][:size]
-        middle = np.median(difference)
-        score = float(np.abs(difference - middle).mean() + np.abs(middle))
-        if score < best_score:
-            best, best_score = shift, score
-    return best
-
-
-def _assemble(digests: Sequence[RankDigest], row: NDArray[np.int64], tables: Sequence[Ints]) -> Matched:
     size, ranks = row.shape
     arrival = np.full((size, ranks), ABSENT, np.int64)
     end = np.full((size, ranks), ABSENT, np.int64)
@@ -159,7 +78,7 @@ def _assemble(digests: Sequence[RankDigest], row: NDArray[np.int64], tables: Seq
         arrival_ns=arrival,
         end_ns=end,
         row=row,
-        unmatched=tuple(len(table) - int((row[:, rank] >= 0).sum()) for rank, table in enumerate(tables)),
+        unmatched=tuple(unmatched.tolist()),
         refused=0,
     )
     return _in_order(matched)

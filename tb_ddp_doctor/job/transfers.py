@@ -48,14 +48,14 @@ def transfers(job: Job) -> Transfers:
         total[rank] = Intervals.union(moving_from, table.end_ns).measure(start, end)
         allreduce[rank] = reducing.measure(start, end)
         exposed[rank] = (reducing & exposed_communication(digest)).measure(start, end)
-        for step in index:
-            chosen = reduces & (table.step == step)
-            if not chosen.any():
-                continue
-            known = table.bytes[chosen] >= 0
-            weight = table.bytes[chosen] if known.all() else (table.end_ns - moving_from)[chosen]
-            count = max(count, int(chosen.sum()))
-            size = max(size, int(weight.sum()) if known.all() else 0)
-            largest = max(largest, float(weight.max() / max(weight.sum(), 1)))
+        weight = table.bytes if (table.bytes[reduces] >= 0).all() else table.end_ns - moving_from
+        here = reduces & (table.step >= 0)
+        by_step = np.bincount(table.step[here], weights=weight[here], minlength=len(digest.steps))[index]
+        heaviest = np.zeros(len(digest.steps))
+        np.maximum.at(heaviest, table.step[here], weight[here])
+        count = max(count, int(np.bincount(table.step[here], minlength=len(digest.steps))[index].max()))
+        largest = max(largest, float((heaviest[index] / np.maximum(by_step, 1)).max()))
+        if weight is table.bytes:
+            size = max(size, int(by_step.max()))
         dtypes.update(digest.strings[d] for d in np.unique(table.dtype[reduces]) if digest.strings[d])
     return Transfers(total, allreduce, exposed, count, size, largest, tuple(sorted(dtypes)))

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeAlias
 
 from tb_ddp_doctor.findings import Confidence, Evidence, Finding, RuleOutcome, Severity, Threshold
-from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.rules import inputs
 
 #: Headings that every rule's docstring has, in this order.
@@ -43,7 +42,14 @@ class Clear:
     reason: str
 
 
-Result: TypeAlias = Fault | Clear
+@dataclasses.dataclass(frozen=True, slots=True)
+class NotApplicable:
+    """The inputs are there, but do not show what the rule is about. "No data" is never "healthy"."""
+
+    reason: str
+
+
+Result: TypeAlias = Fault | Clear | NotApplicable
 
 
 def threshold(value: float, unit: str, reason: str) -> Any:
@@ -68,18 +74,18 @@ class Rule:
         )
 
 
-def run(rule: Rule, job: Job) -> tuple[RuleOutcome, Finding | None]:
+def run(rule: Rule, available: inputs.Inputs) -> tuple[RuleOutcome, Finding | None]:
     """Hand the rule the inputs that it declares. An input that the job lacks makes it not applicable."""
     given = {}
     for name in inspect.signature(rule.check).parameters:
         try:
-            given[name] = inputs.PROVIDERS[name](job)
+            given[name] = available[name]
         except inputs.MissingInputError as missing:
             return RuleOutcome(rule.id, "not-applicable", str(missing)), None
     result = rule.check(**given)
-    if isinstance(result, Clear):
-        return RuleOutcome(rule.id, "clear", result.reason), None
-    severity = Severity.of_share(result.cost_ns / job.step_ns if job.step_ns else 0.0)
+    if not isinstance(result, Fault):
+        return RuleOutcome(rule.id, "clear" if isinstance(result, Clear) else "not-applicable", result.reason), None
+    severity = Severity.of_share(result.cost_ns / available.job.step_ns if available.job.step_ns else 0.0)
     finding = Finding(
         rule=rule.id,
         severity=severity.label,

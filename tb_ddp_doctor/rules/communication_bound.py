@@ -68,14 +68,33 @@ class CommunicationBound(Rule):
             title=f"Communication takes longer than compute can hide: {words.ms(float(exposed.mean()))} of every "
             f"{words.ms(frame.step_ns)} is exposed transfer.",
             why=f"Transfers take {words.ms(total)} a step{size} beside {words.ms(compute)} of compute. {basis}",
-            fix=_FLOAT32 if "Float" in transfers.dtypes else _OTHER,
+            fix=_fix(transfers, frame.has_device),
             evidence=(
                 places.longest(
-                    int(whatif.slowest[step]), step, RankOwner.COMMUNICATION, "Only communication on the device."
+                    int(whatif.slowest[step]), step, RankOwner.COMMUNICATION, "Communication, and no compute beside it."
                 ),
             ),
         )
 
+
+def _fix(transfers: Transfers, has_device: bool) -> str:
+    if not has_device:
+        return _OF_CPUS
+    return _FLOAT32 if "Float" in transfers.dtypes else _OTHER
+
+
+_OF_CPUS = """\
+Send less often or compute more per byte: accumulate over micro-steps without synchronising, raise the local batch, or \
+send gradients as float16. Check that gloo uses the network interface you think it does, and that its threads have a \
+core to run on beside the ranks'.
+
+with model.no_sync():         # DDP; for FSDP2: model.set_requires_gradient_sync(False)
+    loss(model(micro_batch)).backward()  # all but the last micro-step
+
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+model.register_comm_hook(state=None, hook=default_hooks.fp16_compress_hook)  # bf16 is refused on CPUs
+
+GLOO_SOCKET_IFNAME=<the fast interface> torchrun ..."""
 
 _FLOAT32 = """\
 Gradients travel as float32: send them as bfloat16. Then accumulate over micro-steps without synchronising, or raise \

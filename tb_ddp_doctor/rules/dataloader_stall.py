@@ -13,6 +13,7 @@ from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words
 from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.rules.inputs import Frame, Loaders, Places
+from tb_ddp_doctor.rules.slowness import usual_rank
 
 
 @dataclass(frozen=True)
@@ -41,17 +42,18 @@ class DataloaderStall(Rule):
 
     def check(self, *, frame: Frame, budget: Budget, whatif: WhatIf, loaders: Loaders, places: Places) -> Result:
         waits = budget.of("input")
-        usual = float(np.median(waits.mean(axis=1)))
+        usual = float(usual_rank(waits.mean(axis=1)))
         loading = float(loaders.loading_ns.mean())
         if usual < self.min_share * frame.step_ns:
             if float(waits.mean(axis=1).max()) >= self.min_share * frame.step_ns:
                 return Clear(f"Only some ranks wait for their loader; the usual one {words.ms(usual)} a step.")
             return Clear(f"Loading takes {words.ms(loading)} a step and hides behind the device.")
         cost = whatif.cost_ns(waits)
-        seen = int((np.median(waits, axis=0) > self.min_share * frame.step_ns).sum())
+        seen = int((usual_rank(waits) > self.min_share * frame.step_ns).sum())
         level, basis = words.confidence(frame, cost, seen)
         affected = np.flatnonzero(waits.mean(axis=1) >= self.min_share * frame.step_ns)
         hidden = max(loading - float(waits.mean()), 0.0)
+        who, beside = ("devices", "the device") if frame.has_device else ("ranks", "other work")
         single = loaders.kind == "single_process"
         kind = (
             "It loads in the training process itself (num_workers=0)"
@@ -65,48 +67,56 @@ class DataloaderStall(Rule):
             steps=frame.all_steps,
             cause="single_process" if single else "slow_workers",
             confidence=level,
-            title=f"The devices wait for the DataLoader {words.ms(usual)} of every {words.ms(frame.step_ns)}.",
-            why=f"{kind}: loading takes {words.ms(loading)} a step, of which {words.ms(hidden)} hide behind the "
-            f"device. {basis}",
-            fix=_SINGLE_PROCESS if single else _SLOW_WORKERS,
+            title=f"The {who} wait for the DataLoader {words.ms(usual)} of every {words.ms(frame.step_ns)}.",
+            why=f"{kind}: loading takes {words.ms(loading)} a step, of which {words.ms(hidden)} hide behind "
+            f"{beside}. {basis}",
+            fix=_fix(single, frame.has_device),
             evidence=tuple(
                 places.longest(
                     int(rank),
                     int(waits[rank].argmax()),
                     RankOwner.INPUT,
-                    "Device idle while the host is in the DataLoader's __next__.",
+                    words.idle(frame, "is in the DataLoader's __next__"),
                 )
                 for rank in worst
             ),
         )
 
 
-_SINGLE_PROCESS = """\
-Load in worker processes, so that the next batches are made while the device works; pin their memory, so that copies \
-can overlap too.
+def _fix(single: bool, has_device: bool) -> str:
+    workers = (
+        "4,            # more until the stall is gone; at most the cores per rank"
+        if single
+        else "8,            # twice today's; at most the cores per rank"
+    )
+    code = _LOADER.format(workers=workers, pinning=_PINNING if has_device else "")
+    copies = _COPIES if single and has_device else ""
+    return f"{_ADVICE[single, has_device]}\n\n{code}{copies}"
 
+
+_ADVICE = {
+    (True, True): "Load in worker processes, so that the next batches are made while the device works; pin their "
+    "memory, so that copies can overlap too.",
+    (False, True): "Use more workers if there are cores for them; else make samples cheaper: decode and resize ahead "
+    "of training, cache, move augmentation to the device, read larger files from faster storage.",
+    (True, False): "Load in worker processes, so that the next batches are made while the ranks compute. Workers need "
+    "cores of their own: lower OMP_NUM_THREADS if the ranks use all of them.",
+    (False, False): "Use more workers if there are cores for them beside those of the ranks; else make samples "
+    "cheaper: decode and resize ahead of training, cache, read larger files from faster storage.",
+}
+
+_LOADER = """\
 loader = DataLoader(
     dataset,
     batch_size=batch_size,
     sampler=sampler,
-    num_workers=4,            # more until the stall is gone; at most the cores per rank
+    num_workers={workers}
     persistent_workers=True,
-    prefetch_factor=4,
-    pin_memory=True,
-)
+    prefetch_factor=4,{pinning}
+)"""
+
+_PINNING = "\n    pin_memory=True,"
+
+_COPIES = """
 for batch in loader:
     batch = batch.to(device, non_blocking=True)"""
-
-_SLOW_WORKERS = """\
-Use more workers if there are cores for them; else make samples cheaper: decode and resize ahead of training, cache, \
-move augmentation to the device, read larger files from faster storage.
-
-loader = DataLoader(
-    dataset,
-    batch_size=batch_size,
-    sampler=sampler,
-    num_workers=8,            # twice today's; at most the cores per rank
-    persistent_workers=True,
-    prefetch_factor=4,
-    pin_memory=True,
-)"""

@@ -12,6 +12,7 @@ from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words
 from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.rules.inputs import Frame, Places, Stalls
+from tb_ddp_doctor.rules.slowness import usual_rank
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,12 @@ class HostStall(Rule):
 
     def check(self, *, frame: Frame, whatif: WhatIf, stalls: Stalls, places: Places) -> Result:
         mean = stalls.long_ns.mean(axis=1)
-        usual = float(np.sort(mean)[(len(mean) - 1) // 2])
+        usual = float(usual_rank(mean))
         if usual < self.min_share * frame.step_ns:
             return Clear(f"The usual rank's host is in no operation, with its device idle, {words.ms(usual)} a step.")
         cost = whatif.cost_ns(stalls.long_ns)
         affected = np.flatnonzero(mean >= self.min_share * frame.step_ns)
-        seen = int((np.median(stalls.long_ns, axis=0) > self.min_share * frame.step_ns).sum())
+        seen = int((usual_rank(stalls.long_ns) > self.min_share * frame.step_ns).sum())
         level, basis = words.confidence(frame, cost, seen, affected.tolist(), on_host=True)
         worst = affected[np.argsort(-mean[affected], kind="stable")][:3]
         return Fault(
@@ -52,8 +53,8 @@ class HostStall(Rule):
             steps=frame.all_steps,
             cause=None,
             confidence=level,
-            title=f"Host and device both idle {words.ms(usual)} of every {words.ms(frame.step_ns)}: the training loop "
-            "is busy elsewhere.",
+            title=f"{'Host and device both idle' if frame.has_device else 'The ranks compute nothing for'} "
+            f"{words.ms(usual)} of every {words.ms(frame.step_ns)}: the training loop is busy elsewhere.",
             why=f"The host is in no operation there: Python, garbage collection, logging or I/O. {basis}",
             fix=_FIX,
             evidence=tuple(
@@ -61,7 +62,7 @@ class HostStall(Rule):
                     int(rank),
                     int(stalls.long_ns[rank].argmax()),
                     RankOwner.HOST,
-                    "Device idle, host in no operation.",
+                    "Device idle, host in no operation." if frame.has_device else "Host in no operation.",
                 )
                 for rank in worst
             ),

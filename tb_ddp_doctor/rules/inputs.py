@@ -5,7 +5,9 @@ R = ranks, S = steps, M = matched collectives.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +18,9 @@ from tb_ddp_doctor.job import whatif
 from tb_ddp_doctor.job.model import Budget, Job
 from tb_ddp_doctor.job.transfers import Transfers, transfers
 from tb_ddp_doctor.trace.model import Ints
+
+#: Up to three sizes; CUDA's largest has ten digits.
+_GRID = re.compile(r"\s*\[\s*\d{1,10}\s*(,\s*\d{1,10}\s*){0,2}\]\s*", re.ASCII)
 
 
 class MissingInputError(Exception):
@@ -40,6 +45,8 @@ class Frame:
     recording_ns: np.ndarray[tuple[int], np.dtype[np.float64]]
     #: Whether the trace has ProfilerSteps.
     has_steps: bool
+    #: Whether a device computes; else the CPU does.
+    has_device: bool
     #: Ranks of the world without a trace: waiting for them cannot be told from transfer.
     missing_ranks: int
 
@@ -99,11 +106,24 @@ class KernelKind:
         return self.total_ns / self.count
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class KernelTable:
-    """Compute kernels by (name, grid) for each rank index."""
+    """Compute kernels of each rank."""
 
-    ranks: tuple[Mapping[tuple[str, str], KernelKind], ...]
+    _job: Job
+
+    def launches(self) -> Ints:
+        """Kernels that each rank launched, shape (R,)."""
+        return np.array([digest.kernels.count.sum() for digest in self._job.digests], np.int64)
+
+    def of(self, rank: int) -> dict[tuple[str, str], KernelKind]:
+        """The kernels of a rank (index) by name and grid."""
+        digest = self._job.digests[rank]
+        kinds, text = digest.kernels, digest.strings
+        return {
+            (text[name], text[shape]): KernelKind(int(count), int(total), _blocks(text[shape]))
+            for name, shape, count, total in zip(kinds.name, kinds.shape, kinds.count, kinds.total_ns, strict=True)
+        }
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -168,6 +188,7 @@ def _frame(job: Job) -> Frame:
         residual_ns=job.clock.residual_ns or 0.0,
         recording_ns=job.work("host_events").mean(axis=1) * RECORDING_NS,
         has_steps=all(digest.has_steps for digest in job.digests),
+        has_device=job.has_device,
         missing_ranks=len(job.missing_ranks),
     )
 
@@ -216,16 +237,7 @@ def _work(job: Job) -> Work:
 
 
 def _kernels(job: Job) -> KernelTable:
-    tables = []
-    for digest in job.digests:
-        kinds, text = digest.kernels, digest.strings
-        tables.append(
-            {
-                (text[name], text[shape]): KernelKind(int(count), int(total), _blocks(text[shape]))
-                for name, shape, count, total in zip(kinds.name, kinds.shape, kinds.count, kinds.total_ns, strict=True)
-            }
-        )
-    return KernelTable(tuple(tables))
+    return KernelTable(job)
 
 
 def _loaders(job: Job) -> Loaders:
@@ -259,13 +271,7 @@ def _needs_device(job: Job) -> None:
 
 def _blocks(grid: str) -> int:
     """Thread blocks of a launch from its raw grid, "[183, 1, 1]"; 0 where there is none."""
-    sizes = grid.strip("[] \n").split(",") if grid else []
-    if not sizes or not all(size.strip().isdigit() for size in sizes):
-        return 0
-    product = 1
-    for size in sizes:
-        product *= int(size)
-    return product
+    return math.prod(int(size) for size in re.findall(r"\d+", grid)) if _GRID.fullmatch(grid) else 0
 
 
 PROVIDERS: dict[str, Callable[[Job], object]] = {
@@ -280,3 +286,17 @@ PROVIDERS: dict[str, Callable[[Job], object]] = {
     "stalls": _stalls,
     "places": _places,
 }
+
+
+class Inputs:
+    """The inputs of one job, each made when a rule first asks for it."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self._made: dict[str, object] = {}
+
+    def __getitem__(self, name: str) -> object:
+        """The input that a parameter of this name takes. Raises MissingInputError."""
+        if name not in self._made:
+            self._made[name] = PROVIDERS[name](self.job)
+        return self._made[name]

@@ -9,7 +9,7 @@ import numpy as np
 
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words
-from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
+from tb_ddp_doctor.rules.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.inputs import Arrivals, Frame, Places
 from tb_ddp_doctor.rules.slowness import longest_wait, slowness
 
@@ -42,7 +42,7 @@ class LoadImbalance(Rule):
 
     def check(self, *, frame: Frame, whatif: WhatIf, arrivals: Arrivals, places: Places) -> Result:
         if len(frame.steps) < 2:
-            return Clear("One step cannot show whether the slow rank moves.")
+            return NotApplicable("One step cannot show whether the slow rank moves.")
         found = slowness(whatif.own_ns, frame, self.straggler_excess, self.straggler_steps)
         own = whatif.own_ns - found.persistent_excess_ns()
         lost = own.max(axis=0) - np.median(own, axis=0).astype(np.int64)

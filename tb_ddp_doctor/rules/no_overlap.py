@@ -11,7 +11,7 @@ from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.job.transfers import Transfers
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words
-from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
+from tb_ddp_doctor.rules.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.inputs import Frame, Places, Work
 
 
@@ -53,7 +53,9 @@ class NoOverlap(Rule):
         hidden = total - exposed
         saving = np.minimum(self.achievable * hideable - hidden, exposed)
         if hideable <= 0:
-            return Clear("No kernel was launched by a backward pass, so there is nothing to hide AllReduce behind.")
+            return NotApplicable(
+                "No kernel was launched by a backward pass, so there is nothing to hide AllReduce behind."
+            )
         if hidden > self.max_hidden * hideable or saving < self.min_cost * frame.step_ns:
             return Clear(
                 f"{words.ms(hidden)} of {words.ms(total)} of AllReduce hide behind compute "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,15 +31,20 @@ class Slowness:
         return excess
 
 
+def usual_rank(values: NDArray[Any]) -> NDArray[Any]:
+    """The usual rank's value: the lower median over the first axis, so that of two ranks the better one is usual."""
+    usual: NDArray[Any] = np.sort(values, axis=0)[(len(values) - 1) // 2]
+    return usual
+
+
 def slowness(own_ns: Ints, frame: Frame, min_excess: float, min_steps: float) -> Slowness:
-    """Compare each rank's own time, shape (R, S), with the usual rank's, which is the lower median of each step.
+    """Compare each rank's own time, shape (R, S), with the usual rank's in each step.
 
     A rank is slow in a step if its excess is over `min_excess` of the step and over twice what the clocks leave open;
     it is persistently slow if that holds on average and in at least `min_steps` (a share) of the steps.
     """
-    ranks, steps = own_ns.shape
-    usual = np.sort(own_ns, axis=0)[(ranks - 1) // 2]
-    excess = own_ns - usual
+    steps = own_ns.shape[1]
+    excess = own_ns - usual_rank(own_ns)
     limit = max(min_excess * frame.step_ns, 2 * frame.residual_ns)
     slow = excess > limit
     persistent = (slow.sum(axis=1) >= np.ceil(min_steps * steps)) & (excess.mean(axis=1) > limit)
@@ -48,7 +54,9 @@ def slowness(own_ns: Ints, frame: Frame, min_excess: float, min_steps: float) ->
 
 def longest_wait(accused: Ints, frame: Frame, arrivals: Arrivals, places: Places) -> list[Evidence]:
     """The longest wait that any of the accused ranks (indices) caused on another rank, if there is one."""
-    caused = np.flatnonzero(np.isin(arrivals.last, accused) & np.isin(arrivals.step, frame.steps))
+    caused = np.flatnonzero(
+        np.isin(arrivals.last, accused) & np.isin(arrivals.step, frame.steps) & (arrivals.longest_wait_ns > 0)
+    )
     if not len(caused):
         return []
     worst = caused[arrivals.longest_wait_ns[caused].argmax()]

@@ -72,7 +72,7 @@ class Straggler(Rule):
         accused = found.persistent
         others = np.setdiff1d(np.arange(len(frame.ranks)), accused)
         numbers = frame.rank_numbers(accused)
-        cause, seen = self._cause(int(accused[0]), others, budget, kernels)
+        cause, seen = self._cause(int(accused[0]), others, frame, budget, kernels)
         level, basis = words.confidence(
             frame,
             cost,
@@ -95,7 +95,7 @@ class Straggler(Rule):
             evidence=_evidence(accused, cause, frame, budget, arrivals, places),
         )
 
-    def _cause(self, rank: int, others: Ints, budget: Budget, kernels: KernelTable) -> tuple[str, str]:
+    def _cause(self, rank: int, others: Ints, frame: Frame, budget: Budget, kernels: KernelTable) -> tuple[str, str]:
         """The cause, and the sentence that says what was seen."""
         mean = budget.owner_ns.mean(axis=1)
         usual = np.median(mean[others], axis=0)
@@ -115,31 +115,40 @@ class Straggler(Rule):
             return "input", f"It waits {extra} a step longer for its DataLoader than the others."
         if largest == "host":
             owner = max(_HOST_OWNERS, key=lambda owner: more[owner])
+            if not frame.has_device:
+                return "host", f"Its host {_DOING[owner]}, {extra} a step longer than the others'."
             return "host", f"Its device idles {extra} a step longer than the others' while its host {_DOING[owner]}."
         if largest == "compute":
-            return self._compute_cause(rank, others, kernels, extra)
+            return self._compute_cause(rank, others, frame, kernels, extra)
         return "unknown", f"It spends {extra} a step more in {largest} than the others."
 
-    def _compute_cause(self, rank: int, others: Ints, kernels: KernelTable, extra: str) -> tuple[str, str]:
-        mine = kernels.ranks[rank]
-        peers = sorted((kernels.ranks[int(other)] for other in others), key=work_compared.launches)
-        peer = peers[len(peers) // 2]
-        count, usual = work_compared.launches(mine), work_compared.launches(peer)
+    def _compute_cause(
+        self, rank: int, others: Ints, frame: Frame, kernels: KernelTable, extra: str
+    ) -> tuple[str, str]:
+        units, larger_units = ("kernels", "kernels with larger grids")
+        if not frame.has_device:
+            units, larger_units = ("operators", "operators on larger tensors")
+        launches = kernels.launches()
+        usual_rank = int(others[np.argsort(launches[others], kind="stable")[len(others) // 2]])
+        mine, peer = kernels.of(rank), kernels.of(usual_rank)
+        count, usual = int(launches[rank]), int(launches[usual_rank])
         if usual and count > usual * (1 + self.same_work):
-            return "more_work", f"It computes {extra} a step longer, in {count / usual:.2f} times as many kernels."
+            return "more_work", f"It computes {extra} a step longer, in {count / usual:.2f} times as many {units}."
         larger = work_compared.larger_share(mine, peer)
         if larger > self.larger_share:
             share = words.percent(larger)
             return (
                 "more_work",
-                f"It computes {extra} a step longer: {share} of its time is in kernels with larger grids.",
+                f"It computes {extra} a step longer: {share} of its time is in {larger_units}.",
             )
         ratio = work_compared.slowdown(mine, peer)
         if ratio < 1 + self.same_work:
-            return "unknown", f"It computes {extra} a step longer, in other kernels than the others."
+            if not mine:
+                return "unknown", f"It computes {extra} a step longer; without shapes the trace does not say why."
+            return "unknown", f"It computes {extra} a step longer, in other {units} than the others."
         return (
             "slow_device",
-            f"It computes {extra} a step longer, in the same kernels: each takes {ratio:.2f} times as long.",
+            f"It computes {extra} a step longer, in the same {units}: each takes {ratio:.2f} times as long.",
         )
 
 
@@ -190,12 +199,37 @@ with torch.profiler.profile(record_shapes=True, with_stack=True, ...) as prof:
 }
 
 
+#: For ranks that compute on CPUs, where it is not the same.
+_FIXES_OF_CPUS = {
+    "input": """\
+Look at the storage and the CPU load of that host, and at the samples dealt to {ranks}: give every rank as many, and \
+enough loader workers.
+
+loader = DataLoader(
+    dataset,
+    batch_size=batch_size,
+    sampler=DistributedSampler(dataset, drop_last=True),  # as many samples on every rank
+    num_workers=4,            # and threads: all of a host's ranks share its cores
+    persistent_workers=True,
+)""",
+    "slow_device": """\
+The CPU of {ranks} is slower: look for another process on its cores, more threads than cores, a CPU quota (cgroups), \
+or a lower clock. Give each rank cores of its own. On that host:
+
+top -H -p {pid}           # {at}
+taskset -cp {pid}         # its cores; other ranks should have others
+lscpu -e=CPU,CORE,MHZ
+OMP_NUM_THREADS=<cores per rank> torchrun ...""",
+}
+
+
 def _fix(cause: str, numbers: list[int], worst: int, frame: Frame) -> str:
     """The fix for the slowest rank (index); what a trace says goes into a command only where it is harmless."""
     pid, node = frame.pids[worst], frame.nodes[worst]
     at = f"rank {frame.ranks[worst]}" + (f", on {node}" if re.fullmatch(r"[\w.-]+", node) else "")
     pid = pid if re.fullmatch(r"\d+", pid, re.ASCII) else "<pid of the rank>"
-    return _FIXES[cause].format(ranks=words.ranks(numbers), pid=pid, at=at)
+    fixes = _FIXES if frame.has_device else _FIXES | _FIXES_OF_CPUS
+    return fixes[cause].format(ranks=words.ranks(numbers), pid=pid, at=at)
 
 
 def _slow_steps(found: Slowness, frame: Frame) -> tuple[int, ...]:
@@ -218,10 +252,10 @@ def _evidence(
         step = int(budget.own_ns[rank].argmax())
         if cause == "host":
             owner = max(_HOST_OWNERS, key=lambda owner: int(budget.of(owner)[rank, step]))
-            what = f"Device idle while the host {_DOING[owner]}."
-            windows.append(places.longest(rank, step, RankOwner[owner.upper()], what))
+            windows.append(places.longest(rank, step, RankOwner[owner.upper()], words.idle(frame, _DOING[owner])))
         elif cause == "input":
-            windows.append(places.longest(rank, step, RankOwner.INPUT, "Device idle while the DataLoader loads."))
+            what = words.idle(frame, "is in the DataLoader's __next__")
+            windows.append(places.longest(rank, step, RankOwner.INPUT, what))
         else:
             windows.append(places.window(rank, step, "The whole step: it computes while the others wait."))
     windows += longest_wait(accused, frame, arrivals, places)

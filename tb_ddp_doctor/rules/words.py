@@ -46,6 +46,11 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def idle(frame: Frame, doing: str) -> str:
+    """What to see where nothing is computed, while the host does something: "is in ..."."""
+    return f"Device idle while the host {doing}." if frame.has_device else f"The host {doing}."
+
+
 def gigabytes_per_second(rate: float) -> str:
     """A rate in bytes per second, GB = 1e9 bytes."""
     return f"{rate / 1e9:.1f} GB/s"

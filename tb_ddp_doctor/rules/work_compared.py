@@ -15,11 +15,6 @@ Kinds = Mapping[tuple[str, str], KernelKind]
 _LARGER = 1.1
 
 
-def launches(kinds: Kinds) -> int:
-    """Kernels launched."""
-    return sum(kind.count for kind in kinds.values())
-
-
 def larger_share(mine: Kinds, peer: Kinds) -> float:
     """Share of the time of kernels that both ranks run, by name, in those launched with more blocks than the peer's."""
     own, other = _by_name(mine), _by_name(peer)

@@ -1,0 +1,107 @@
+"""One rank of a small DDP job on CPUs over gloo, which captures the scenarios that it is told to, one after the other.
+
+    RANK=0 WORLD_SIZE=2 python gloo_job.py STORE SCENARIO OUT [SCENARIO OUT ...]
+
+A scenario is one of `SCENARIOS`, with "+stack" for Python stacks. Traces of stacks are plain JSON, others gzip.
+`test_gloo` runs it; by hand it makes traces to look at.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import ProfilerActivity, profile, schedule, tensorboard_trace_handler
+from torch.utils.data import DataLoader, Dataset
+
+#: Long against a step of some 20 ms, whatever else the machine does, s.
+FAULT_S = 0.15
+SCENARIOS = ("healthy", "straggler", "more-work", "stall", "wait-in-backward")
+_SKIPPED, _TRACED = 3, 3
+_WIDTH, _BATCH, _LOADED = 256, 384, 4
+
+
+class Samples(Dataset[torch.Tensor]):
+    """As many as the loop takes; loading a batch of them takes `seconds`."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def __len__(self) -> int:
+        return _LOADED * (_SKIPPED + _TRACED + 1)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if self._seconds:
+            time.sleep(self._seconds / _LOADED)
+        return torch.ones(_WIDTH)
+
+
+class ReduceGradient(torch.autograd.Function):
+    """Sums the gradient over the ranks on its way back, and waits for it: so do parallel layers."""
+
+    @staticmethod
+    def forward(_context: Any, value: torch.Tensor) -> torch.Tensor:
+        return value.clone()
+
+    @staticmethod
+    def backward(_context: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        gradient = gradient.contiguous()
+        distributed.all_reduce(gradient)
+        return gradient
+
+
+def train(rank: int, scenario: str, after_step: Callable[[], None]) -> None:
+    """A loop of a few steps; `after_step` is called after each."""
+    torch.manual_seed(0)
+    layers = [layer for _ in range(6) for layer in (nn.Linear(_WIDTH, _WIDTH), nn.ReLU())]
+    model = DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=0.6)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    repeats = _BATCH // _LOADED * (5 if scenario == "more-work" and rank == 1 else 1)
+    for few in DataLoader(Samples(FAULT_S if scenario == "stall" else 0.0), batch_size=_LOADED):
+        batch = few.repeat(repeats, 1)
+        optimizer.zero_grad()
+        output = model(batch)
+        if scenario == "wait-in-backward":
+            output = ReduceGradient.apply(output)
+        loss = output.square().mean()
+        if rank == 1 and scenario in ("straggler", "wait-in-backward"):
+            time.sleep(FAULT_S)
+        loss.backward()
+        optimizer.step()
+        after_step()
+
+
+def capture(rank: int, scenario: str, out: str) -> None:
+    """Train and trace the steps after the first."""
+    scenario, _, stack = scenario.partition("+")
+    assert scenario in SCENARIOS
+    with profile(
+        activities=[ProfilerActivity.CPU],
+        schedule=schedule(wait=_SKIPPED - 1, warmup=1, active=_TRACED, repeat=1),
+        on_trace_ready=tensorboard_trace_handler(out, worker_name=f"cpu_{rank}", use_gzip=not stack),
+        record_shapes=True,
+        with_stack=bool(stack),
+    ) as profiler:
+        train(rank, scenario, profiler.step)
+
+
+def main() -> None:
+    store, *wanted = sys.argv[1:]
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", store=distributed.FileStore(store, ranks), rank=rank, world_size=ranks)
+    for scenario, out in zip(wanted[::2], wanted[1::2], strict=True):
+        distributed.barrier()
+        capture(rank, scenario, out)
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

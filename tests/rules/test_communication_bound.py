@@ -1,0 +1,92 @@
+"""Transfers that no overlap could hide."""
+
+from __future__ import annotations
+
+import pytest
+from traces import MS, finding, lies_in_its_step, outcome, ranks, step_ms
+
+RULE = "communication-bound"
+BOUND = """
+    rank# step     |1
+          host     [fwd]
+          autograd      [bwd][ar]
+          gpu      [fwd..][bwd..]
+          nccl                [ar..........................]
+"""
+HIDDEN = """
+    rank# step     |1
+          host     [fwd]
+          autograd      [bwd][ar]
+          gpu      [fwd......][bwd..............]
+          nccl                     [ar............]
+"""
+AFTER = """
+    rank# step     |1
+          host     [fwd]
+          autograd      [bwd][ar]
+          gpu      [fwd......][bwd..............]
+          nccl                                   [ar............]
+"""
+
+
+def test_transfers_longer_than_compute_are_found_with_what_half_the_bytes_would_give() -> None:
+    found = finding(RULE, ranks(BOUND, BOUND))
+    assert found.ranks == (0, 1)
+    assert found.cost_ms == pytest.approx(15, rel=0.02)
+    assert found.severity == "critical"
+    assert found.cause is None
+    assert found.confidence == "high"
+
+
+def test_float_gradients_are_sent_as_bfloat16() -> None:
+    assert "bf16_compress_hook" in finding(RULE, ranks(BOUND, BOUND)).fix
+
+
+def test_unknown_gradients_are_sent_less_often() -> None:
+    fix = finding(RULE, ranks(BOUND, BOUND), metadata="nowhere").fix
+    assert "bf16" not in fix and "no_sync" in fix
+
+
+def test_evidence_is_the_exposed_transfer() -> None:
+    text = ranks(BOUND, BOUND)
+    (window,) = finding(RULE, text).evidence
+    assert window.end_ns - window.start_ns == 27 * MS
+    assert lies_in_its_step(window, text)
+
+
+def test_transfers_that_hide_are_clear() -> None:
+    assert outcome(RULE, ranks(HIDDEN, HIDDEN)).status == "clear"
+
+
+def test_exposure_below_the_threshold_is_clear() -> None:
+    # 27 ms of 30 are exposed beside 14 ms of compute, of which more overlap would hide 0.65 * 14 - 3.
+    stays = (27 - (0.65 * 14 - 3)) / step_ms(ranks(BOUND, BOUND))
+    assert outcome(RULE, ranks(BOUND, BOUND), settings={"min_exposed": stays * 1.02}).status == "clear"
+    assert finding(RULE, ranks(BOUND, BOUND), settings={"min_exposed": stays * 0.98})
+
+
+def test_what_overlap_would_hide_is_left_to_no_overlap() -> None:
+    assert outcome(RULE, ranks(AFTER, AFTER)).status == "clear"
+    assert finding("no-overlap", ranks(AFTER, AFTER))
+
+
+def test_without_communication_it_is_not_applicable() -> None:
+    text = "\n".join(line for line in ranks(BOUND, BOUND).splitlines() if "nccl" not in line)
+    assert outcome(RULE, text).status == "not-applicable"
+
+
+def test_one_rank_alone_cannot_tell_transfer_from_waiting() -> None:
+    assert outcome(RULE, ranks(BOUND), world_size=2).status == "not-applicable"
+
+
+def test_missing_ranks_lower_the_confidence() -> None:
+    assert finding(RULE, ranks(BOUND, BOUND), world_size=4).confidence == "medium"
+
+
+def test_cpus_may_be_bound_too() -> None:
+    text = """
+        rank# step |1
+              host [fwd...]
+              gloo         [ar..............]
+    """
+    assert finding(RULE, ranks(text, text)).cost_ms == pytest.approx(9, rel=0.02)

@@ -1,0 +1,62 @@
+"""The device idles while the host is in no operation, on all ranks alike."""
+
+from __future__ import annotations
+
+import pytest
+from traces import MS, finding, lies_in_its_step, outcome, ranks, step_ms
+
+RULE = "host-stall"
+STALLED = """
+    rank# step |1
+          host       [fwd]
+          gpu        [fwd..........]
+          nccl                      [ar......]
+"""
+BUSY = """
+    rank# step |1
+          host [fwd]
+          gpu  [fwd..........]
+          nccl                [ar............]
+"""
+
+
+def test_a_host_in_no_operation_is_found_with_its_cost() -> None:
+    found = finding(RULE, ranks(STALLED, STALLED))
+    assert found.ranks == (0, 1)
+    assert found.cost_ms == pytest.approx(6, rel=0.02)
+    assert found.severity == "major"
+    assert found.confidence == "high"
+    assert "gc.freeze()" in found.fix
+
+
+def test_evidence_is_the_stall() -> None:
+    text = ranks(STALLED, STALLED)
+    for window in finding(RULE, text).evidence:
+        assert window.end_ns - window.start_ns == pytest.approx(6 * MS, abs=0.1 * MS)
+        assert lies_in_its_step(window, text)
+
+
+def test_a_host_that_is_busy_is_clear() -> None:
+    assert outcome(RULE, ranks(BUSY, BUSY)).status == "clear"
+
+
+def test_stalls_below_the_threshold_are_clear() -> None:
+    share = 6 / step_ms(ranks(STALLED, STALLED))
+    assert outcome(RULE, ranks(STALLED, STALLED), settings={"min_share": share * 1.02}).status == "clear"
+    assert finding(RULE, ranks(STALLED, STALLED), settings={"min_share": share * 0.97})
+
+
+@pytest.mark.parametrize("busy", [1, 2, 3])
+def test_one_rank_that_stalls_is_a_straggler(busy: int) -> None:
+    text = ranks(*[BUSY] * busy, STALLED)
+    straggler = finding("straggler", text)
+    assert (straggler.ranks, straggler.cause) == ((busy,), "host")
+    assert outcome(RULE, text).status == "clear"
+
+
+def test_one_rank_alone_is_enough() -> None:
+    assert finding(RULE, ranks(STALLED), world_size=2).ranks == (0,)
+
+
+def test_few_steps_lower_the_confidence() -> None:
+    assert finding(RULE, ranks(STALLED, STALLED, steps=2)).confidence == "medium"

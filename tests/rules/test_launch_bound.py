@@ -1,0 +1,98 @@
+"""The device waits for launches."""
+
+from __future__ import annotations
+
+import pytest
+from traces import finding, lies_in_its_step, outcome, ranks
+
+RULE = "launch-bound"
+STARVED = """
+    rank# step |1
+          host [a....][b....][c....][d....]
+          gpu  [a]    [b]    [c]    [d....]
+          nccl                             [ar]
+"""
+FED = """
+    rank# step |1
+          host [a][b][c][d]
+          gpu  [a....][b....][c....][d....]
+          nccl                             [ar]
+"""
+FASTER = """
+    rank# step |1
+          host [a][b][c][d]
+          gpu  [a....][b....][c....]
+          nccl                      [ar.......]
+"""
+STALLED = """
+    rank# step |1
+          host [a]    [b]    [c]    [d]
+          gpu  [a]    [b]    [c]    [d....]
+          nccl                             [ar]
+"""
+
+
+def test_a_device_that_starves_is_found_with_its_cost() -> None:
+    found = finding(RULE, ranks(STARVED, STARVED))
+    assert found.ranks == (0, 1)
+    assert found.cost_ms == pytest.approx(12, rel=0.02)
+    assert found.severity == "critical"
+    assert found.confidence == "high"
+    assert "4 kernels a step" in found.why
+    assert "torch.compile" in found.fix
+
+
+def test_evidence_is_a_gap() -> None:
+    text = ranks(STARVED, STARVED)
+    (window,) = finding(RULE, text).evidence
+    assert window.end_ns - window.start_ns == pytest.approx(4_000_000, abs=10_000)
+    assert lies_in_its_step(window, text)
+
+
+def test_a_device_that_is_fed_is_clear() -> None:
+    assert outcome(RULE, ranks(FED, FED)).status == "clear"
+
+
+def test_starving_below_the_threshold_is_clear() -> None:
+    share = 12 / 32
+    assert outcome(RULE, ranks(STARVED, STARVED), settings={"min_starved": share * 1.02}).status == "clear"
+    assert finding(RULE, ranks(STARVED, STARVED), settings={"min_starved": share * 0.98})
+
+
+def test_long_gaps_in_no_operation_are_no_launches() -> None:
+    assert outcome(RULE, ranks(STALLED, STALLED)).status == "clear"
+    assert finding("host-stall", ranks(STALLED, STALLED))
+
+
+def test_a_starved_rank_is_named_alone() -> None:
+    assert finding(RULE, ranks(FASTER, FASTER, STARVED)).ranks == (2,)
+
+
+def test_gaps_that_a_rank_hides_in_waiting_cost_nothing() -> None:
+    victim = """
+        rank# step |1
+              host [a....][b....]
+              gpu  [a]    [b]
+              nccl            [ar.................]
+    """
+    slow = """
+        rank# step |1
+              host [a][b]
+              gpu  [a.............][b..........]
+              nccl                              [ar]
+    """
+    assert outcome(RULE, ranks(victim, slow)).status == "clear"
+
+
+def test_cpus_launch_nothing() -> None:
+    text = """
+        rank# step |1
+              host [a....][b....]
+    """
+    result = outcome(RULE, ranks(text, text))
+    assert result.status == "not-applicable"
+    assert "CPU only" in result.reason
+
+
+def test_one_rank_alone_is_enough() -> None:
+    assert finding(RULE, ranks(STARVED), world_size=2).ranks == (0,)

@@ -1,0 +1,77 @@
+"""A slow rank that moves from step to step."""
+
+from __future__ import annotations
+
+import pytest
+from traces import finding, in_row, lies_in_its_step, outcome, ranks
+
+RULE = "load-imbalance"
+LIGHT = """
+    rank# step |1
+          gpu  [fwd....][bwd.]
+          nccl                [ar........]
+"""
+HEAVY = """
+    rank# step |1
+          gpu  [fwd........][bwd.]
+          nccl                    [ar....]
+"""
+SLIGHTLY = """
+    rank# step |1
+          gpu  [fwd.....][bwd.]
+          nccl                 [ar.......]
+"""
+
+
+def taking_turns(heavy: str = HEAVY) -> str:
+    return in_row(
+        ranks(heavy, LIGHT, LIGHT, steps=1),
+        ranks(LIGHT, heavy, LIGHT, steps=1),
+        ranks(LIGHT, LIGHT, heavy, steps=1),
+    )
+
+
+def test_ranks_that_take_turns_are_all_named_with_the_cost() -> None:
+    found = finding(RULE, taking_turns())
+    assert found.ranks == (0, 1, 2)
+    assert found.steps == (1, 2, 3)
+    assert found.cause == "moving"
+    assert found.cost_ms == pytest.approx(4, rel=0.02)
+    assert found.severity == "major"
+    assert found.confidence == "high"
+    assert "step 1: rank 0, step 2: rank 1, step 3: rank 2" in found.why
+
+
+def test_evidence_is_the_slowest_rank_of_each_step() -> None:
+    evidence = finding(RULE, taking_turns()).evidence
+    assert [(window.rank, window.step) for window in evidence[:3]] == [(0, 1), (1, 2), (2, 3)]
+    assert all(lies_in_its_step(window, taking_turns()) for window in evidence)
+
+
+def test_skewed_clocks_do_not_change_the_verdict() -> None:
+    skewed = finding(RULE, taking_turns(), clock_ms={1: -731.25, 2: 60_000.0})
+    assert (skewed.ranks, skewed.steps) == ((0, 1, 2), (1, 2, 3))
+
+
+def test_ranks_that_are_alike_are_clear() -> None:
+    assert outcome(RULE, ranks(LIGHT, LIGHT, LIGHT)).status == "clear"
+
+
+def test_differences_below_the_threshold_are_clear() -> None:
+    assert outcome(RULE, taking_turns(SLIGHTLY)).status == "clear"
+    assert finding(RULE, taking_turns(SLIGHTLY), settings={"min_cost": 0.03}).cost_ms == pytest.approx(1, rel=0.05)
+
+
+def test_one_slow_rank_is_a_straggler_and_no_imbalance() -> None:
+    assert outcome(RULE, ranks(LIGHT, HEAVY, LIGHT)).status == "clear"
+
+
+def test_one_step_cannot_show_it() -> None:
+    result = outcome(RULE, ranks(LIGHT, HEAVY, LIGHT, steps=1))
+    assert (result.status, result.reason) == ("not-applicable", "One step cannot show whether the slow rank moves.")
+
+
+def test_one_rank_alone_cannot_be_compared() -> None:
+    result = outcome(RULE, ranks(LIGHT), world_size=2)
+    assert result.status == "not-applicable"
+    assert "only one rank's trace" in result.reason

@@ -1,0 +1,127 @@
+"""AllReduce after backward instead of beside it."""
+
+from __future__ import annotations
+
+import pytest
+from traces import MS, finding, lies_in_its_step, outcome, ranks, step_ms
+
+RULE = "no-overlap"
+AFTER = """
+    rank# step     |1
+          host     [fwd]
+          autograd      [bwd][ar]
+          gpu      [fwd......][bwd..............]
+          nccl                                   [ar............]
+"""
+BESIDE = """
+    rank# step     |1
+          host     [fwd]
+          autograd      [bwd][ar]
+          gpu      [fwd......][bwd..............]
+          nccl                     [ar............]
+"""
+LATE_BUCKETS = """
+    rank# step     |1
+          host     [fwd]
+          autograd      [bwd]
+          gpu      [fwd......][bwd..............]
+          nccl                                   [ar..][ar..][ar]
+"""
+NO_BACKWARD = """
+    rank# step     |1
+          host     [fwd]
+          gpu      [fwd......][bwd..............]
+          nccl                                   [ar............]
+"""
+NO_ALLREDUCE = """
+    rank# step     |1
+          host     [fwd]
+          autograd      [bwd]
+          gpu      [fwd......][bwd..............]
+          nccl                                   [ag............]
+"""
+
+
+def test_allreduce_after_backward_is_found_with_what_overlap_would_hide() -> None:
+    found = finding(RULE, ranks(AFTER, AFTER))
+    assert found.ranks == (0, 1)
+    assert found.cost_ms == pytest.approx(0.65 * 16, rel=0.02)
+    assert found.severity == "critical"
+    assert found.confidence == "high"
+
+
+def test_one_bucket_is_named_with_its_size() -> None:
+    found = finding(RULE, ranks(AFTER, AFTER))
+    assert found.cause == "one_bucket"
+    assert "The gradients of 4 MB go in one bucket" in found.why
+    assert "bucket_cap_mb=1," in found.fix and "gradient_as_bucket_view=True" in found.fix
+
+
+def test_late_buckets_are_named_with_their_number() -> None:
+    found = finding(RULE, ranks(LATE_BUCKETS, LATE_BUCKETS))
+    assert found.cause == "late_buckets"
+    assert "in 3 AllReduces a step" in found.why
+
+
+def test_evidence_is_the_exposed_transfer() -> None:
+    text = ranks(AFTER, AFTER)
+    (window,) = finding(RULE, text).evidence
+    assert window.end_ns - window.start_ns == 16 * MS
+    assert lies_in_its_step(window, text)
+
+
+def test_allreduce_beside_backward_is_clear() -> None:
+    assert outcome(RULE, ranks(BESIDE, BESIDE)).status == "clear"
+
+
+def test_hiding_a_little_more_than_the_threshold_is_clear() -> None:
+    text = ranks(BESIDE, BESIDE)
+    hidden = 14 / 16
+    assert outcome(RULE, text, settings={"max_hidden": hidden * 0.98, "achievable": 1}).status == "clear"
+    assert finding(RULE, text, settings={"max_hidden": hidden * 1.02, "achievable": 1}).cost_ms == pytest.approx(2)
+
+
+def test_a_saving_below_the_threshold_is_clear() -> None:
+    share = 0.65 * 16 / step_ms(ranks(AFTER, AFTER))
+    assert outcome(RULE, ranks(AFTER, AFTER), settings={"min_cost": share * 1.02}).status == "clear"
+    assert finding(RULE, ranks(AFTER, AFTER), settings={"min_cost": share * 0.98})
+
+
+def test_without_allreduce_it_is_clear() -> None:
+    assert outcome(RULE, ranks(NO_ALLREDUCE, NO_ALLREDUCE)).reason == "There is no AllReduce."
+
+
+def test_without_a_backward_pass_it_is_not_applicable() -> None:
+    result = outcome(RULE, ranks(NO_BACKWARD, NO_BACKWARD))
+    assert result.status == "not-applicable"
+    assert "No kernel was launched by a backward pass" in result.reason
+
+
+def test_without_communication_it_is_not_applicable() -> None:
+    text = "\n".join(line for line in ranks(AFTER, AFTER).splitlines() if "nccl" not in line)
+    result = outcome(RULE, text)
+    assert result.status == "not-applicable"
+    assert "No communication" in result.reason
+
+
+def test_one_rank_alone_cannot_tell_transfer_from_waiting() -> None:
+    result = outcome(RULE, ranks(AFTER), world_size=2)
+    assert result.status == "not-applicable"
+    assert "transfer and waiting look alike" in result.reason
+
+
+def test_cpus_have_no_kernels_to_hide_behind() -> None:
+    text = """
+        rank# step |1
+              host [fwd.......]
+              gloo             [ar....]
+    """
+    result = outcome(RULE, ranks(text, text))
+    assert result.status == "not-applicable"
+    assert "CPU only" in result.reason
+
+
+def test_missing_ranks_lower_the_confidence() -> None:
+    found = finding(RULE, ranks(AFTER, AFTER), world_size=4)
+    assert found.confidence == "medium"
+    assert "waiting for the 2 ranks without a trace counts as transfer" in found.why

@@ -1,0 +1,262 @@
+"""A rank that is always slow is named, with its cause; its victims are not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from traces import MS, check, finding, in_row, lies_in_its_step, outcome, ranks
+
+from tb_ddp_doctor.findings import Finding, RuleOutcome
+
+HEALTHY = """
+    rank# step |1
+          gpu  [fwd....][bwd.]
+          nccl                [ar........]
+"""
+SLOW_DEVICE = """
+    rank# step |1
+          gpu  [fwd........][bwd.]
+          nccl                    [ar....]
+"""
+MORE_KERNELS = """
+    rank# step |1
+          gpu  [fwd....][fwd][bwd]
+          nccl                    [ar....]
+"""
+LARGER_KERNELS = """
+    rank# step |1
+          gpu  [fwd@256....][bwd.]
+          nccl                    [ar....]
+"""
+OTHER_KERNELS = """
+    rank# step |1
+          gpu  [one.......][other]
+          nccl                    [ar....]
+"""
+SLOW_COPY = """
+    rank# step |1
+          gpu  [pinned][fwd..][bwd.]
+          nccl                      [ar..]
+"""
+ON_TIME = """
+    rank# step |1
+          host [fwd]
+          gpu  [fwd....][bwd.]
+          nccl                [ar........]
+"""
+LATE = """
+    rank# step |1
+          host ~~~~~~~~[fwd]
+          gpu          [fwd....][bwd.]
+          nccl                        [ar]
+"""
+
+
+def found(text: str, **options: Any) -> Finding:
+    return finding("straggler", text, **options)
+
+
+def ended(text: str, **options: Any) -> RuleOutcome:
+    return outcome("straggler", text, **options)
+
+
+ONE_OF_FOUR = ranks(HEALTHY, SLOW_DEVICE, HEALTHY, HEALTHY)
+
+
+def test_a_slow_rank_is_named_with_its_cost() -> None:
+    result = found(ONE_OF_FOUR)
+    assert result.ranks == (1,)
+    assert result.cost_ms == pytest.approx(4, rel=0.02)
+    assert result.steps == (1, 2, 3)
+    assert result.severity == "major"
+    assert result.confidence == "high"
+    assert result.title == "Rank 1 holds up the job: the others wait 4.0 ms of every 27.0 ms."
+
+
+def test_evidence_is_the_slow_ranks_step_and_the_wait_that_it_caused() -> None:
+    own, caused = found(ONE_OF_FOUR).evidence
+    assert own.rank == 1
+    assert caused.rank != 1 and "for rank 1" in caused.what
+    assert caused.end_ns - caused.start_ns == 4 * MS
+    assert all(lies_in_its_step(window, ONE_OF_FOUR) for window in (own, caused))
+
+
+def test_ranks_that_are_alike_are_clear() -> None:
+    assert ended(ranks(HEALTHY, HEALTHY, HEALTHY, HEALTHY)).status == "clear"
+
+
+def test_an_excess_below_the_threshold_is_clear() -> None:
+    share = 4 / 27
+    assert ended(ONE_OF_FOUR, settings={"min_excess": share * 1.02}).status == "clear"
+    assert found(ONE_OF_FOUR, settings={"min_excess": share * 0.98}).ranks == (1,)
+
+
+@pytest.mark.parametrize(
+    ("drawing", "cause", "seen"),
+    [
+        (SLOW_DEVICE, "slow_device", "each takes 1.44 times as long"),
+        (MORE_KERNELS, "more_work", "in 1.50 times as many kernels"),
+        (LARGER_KERNELS, "more_work", "kernels with larger grids"),
+        (OTHER_KERNELS, "unknown", "in other kernels"),
+        (SLOW_COPY, "unknown", "more in copy"),
+    ],
+)
+def test_the_cause_is_what_its_budget_has_more_of(drawing: str, cause: str, seen: str) -> None:
+    result = found(ranks(HEALTHY, HEALTHY, drawing, HEALTHY))
+    assert result.ranks == (2,)
+    assert result.cause == cause
+    assert seen in result.why
+
+
+@pytest.mark.parametrize(
+    ("late", "cause", "seen"),
+    [
+        ("[load..]", "input", "waits 8.0 ms a step longer for its DataLoader"),
+        ("[sync..]", "host", "while its host waits in a synchronising call"),
+        ("[slow..]", "host", "while its host is busy inside operations and launches"),
+        ("[alloc.]", "host", "while its host allocates device memory"),
+        ("        ", "host", "while its host is in no operation"),
+    ],
+)
+def test_the_cause_of_an_idle_device_is_what_its_host_does(late: str, cause: str, seen: str) -> None:
+    result = found(ranks(ON_TIME, ON_TIME, LATE.replace("~~~~~~~~", late)))
+    assert (result.ranks, result.cause) == ((2,), cause)
+    assert seen in result.why
+    own = result.evidence[0]
+    assert own.rank == 2 and "Device idle" in own.what
+    assert own.end_ns - own.start_ns == pytest.approx(8 * MS, abs=0.1 * MS)
+
+
+@pytest.mark.parametrize(("total", "slow"), [(4, (0, 2)), (8, (1, 6)), (5, (3, 4))])
+def test_two_stragglers_are_both_named(total: int, slow: tuple[int, int]) -> None:
+    drawn = [SLOW_DEVICE if rank in slow else HEALTHY for rank in range(total)]
+    result = found(ranks(*drawn))
+    assert result.ranks == slow
+    assert result.cost_ms == pytest.approx(4, rel=0.02)
+
+
+def test_of_two_ranks_the_slower_is_the_straggler() -> None:
+    result = found(ranks(HEALTHY, SLOW_DEVICE))
+    assert (result.ranks, result.cause) == ((1,), "slow_device")
+
+
+@pytest.mark.parametrize(
+    "rule", ["no-overlap", "communication-bound", "launch-bound", "host-stall", "dataloader-stall"]
+)
+def test_victims_are_never_accused(rule: str) -> None:
+    victim = """
+        rank# step     |1
+              host     [fwd]
+              autograd      [bwd][ar]
+              gpu      [fwd..][bwd..]
+              nccl                   [ar....................]
+    """
+    slow = """
+        rank# step     |1
+              host     [fwd]
+              autograd                      [bwd][ar]
+              gpu      [fwd..................][bwd..........]
+              nccl                                   [ar....]
+    """
+    text = ranks(victim, victim, slow, victim)
+    assert found(text).ranks == (2,)
+    assert not isinstance(check(rule, text), Finding)
+
+
+def test_a_slow_rank_that_moves_is_no_straggler() -> None:
+    text = in_row(
+        ranks(SLOW_DEVICE, HEALTHY, HEALTHY, steps=1),
+        ranks(HEALTHY, SLOW_DEVICE, HEALTHY, steps=1),
+        ranks(HEALTHY, HEALTHY, SLOW_DEVICE, steps=1),
+    )
+    assert ended(text).status == "clear"
+
+
+def test_a_rank_that_is_slow_in_half_of_the_steps_is_no_straggler() -> None:
+    text = in_row(ranks(HEALTHY, HEALTHY, HEALTHY, steps=2), ranks(HEALTHY, SLOW_DEVICE, HEALTHY, steps=2))
+    assert ended(text).status == "clear"
+
+
+def test_a_rank_that_is_slow_in_most_steps_is_a_straggler_in_those() -> None:
+    text = in_row(ranks(HEALTHY, HEALTHY, HEALTHY, steps=1), ranks(HEALTHY, SLOW_DEVICE, HEALTHY, steps=3))
+    result = found(text)
+    assert result.steps == (2, 3, 4)
+    assert result.cost_ms == pytest.approx(3, rel=0.02)
+
+
+def test_skewed_clocks_do_not_change_the_verdict() -> None:
+    straight, skewed = found(ONE_OF_FOUR), found(ONE_OF_FOUR, clock_ms={0: 5.0, 1: -731.25, 3: 60_000.0})
+    assert (skewed.ranks, skewed.cause, skewed.steps) == (straight.ranks, straight.cause, straight.steps)
+    assert skewed.cost_ms == pytest.approx(straight.cost_ms, rel=0.001)
+
+
+def test_one_step_is_enough_but_lowers_the_confidence() -> None:
+    result = found(ranks(HEALTHY, SLOW_DEVICE, HEALTHY, steps=1))
+    assert (result.ranks, result.steps) == ((1,), (1,))
+    assert result.confidence == "medium"
+    assert "few steps were traced" in result.why
+
+
+def test_without_steps_the_confidence_is_lower() -> None:
+    text = "\n".join(line for line in ranks(HEALTHY, SLOW_DEVICE, HEALTHY).splitlines() if "|" not in line)
+    result = found(text)
+    assert result.confidence == "medium"
+    assert "no ProfilerSteps" in result.why
+
+
+def test_one_rank_alone_cannot_be_compared() -> None:
+    result = ended(ranks(HEALTHY), world_size=4)
+    assert result.status == "not-applicable"
+    assert "only one rank's trace" in result.reason
+
+
+def test_without_matched_collectives_nobodys_waiting_is_known() -> None:
+    alone = """
+        rank# step |1
+              gpu  [fwd......]
+    """
+    result = ended(ranks(alone, alone))
+    assert result.status == "not-applicable"
+    assert "No collective could be matched" in result.reason
+
+
+def test_cpus_may_straggle_too() -> None:
+    fast = """
+        rank# step |1
+              host [fwd......]
+              gloo            [ar........]
+    """
+    slow = """
+        rank# step |1
+              host [fwd..........]
+              gloo                [ar....]
+    """
+    result = found(ranks(fast, slow, fast))
+    assert result.ranks == (1,)
+    assert result.cost_ms == pytest.approx(4, rel=0.02)
+
+
+def test_the_fix_names_the_process_of_the_slow_rank() -> None:
+    fix = found(ranks(ON_TIME, ON_TIME, LATE.replace("~", " "))).fix
+    assert "py-spy dump --pid 102   # rank 2, on host2" in fix
+
+
+@pytest.mark.parametrize("pid", ["1; rm -rf ~", "$(reboot)", "12\nreboot", "\u0661\u0662", "-1", ""])
+def test_a_hostile_process_name_never_reaches_the_command(pid: str) -> None:
+    fix = found(ranks(ON_TIME, ON_TIME, LATE.replace("~", " ")), pids={2: pid}).fix
+    assert "--pid <pid of the rank> " in fix
+    assert not pid or pid not in fix
+
+
+@pytest.mark.parametrize("node", ["$(reboot)", "a\nreboot", "a; reboot", "`reboot`"])
+def test_a_hostile_node_never_reaches_the_command(node: str) -> None:
+    text = ranks(ON_TIME, ON_TIME, LATE.replace("~", " "))
+    result = found(text, nodes={2: node})
+    assert "reboot" not in result.fix
+    assert "py-spy dump --pid 102   # rank 2\n" in result.fix
+
+
+@pytest.mark.parametrize("grid", ["[\u00b2, 1, 1]", "[" + "9" * 5000 + "]", "nonsense", "[-1]", "[1e3]", '"128"'])
+def test_a_grid_that_is_no_grid_is_no_reason_to_fail(grid: str) -> None:
+    assert found(ONE_OF_FOUR, grid=grid).ranks == (1,)

@@ -1,0 +1,316 @@
+"""`ddp-doctor`: what it prints, and how it exits."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from traces import draw, ranks, write
+
+from tb_ddp_doctor.cli import main, printable
+from tb_ddp_doctor.findings import OWNERS
+from tb_ddp_doctor.rules import CATALOGUE
+
+HEALTHY = """
+    rank# step |1
+          gpu  [fwd....][bwd.]
+          nccl                [ar........]
+"""
+SLOW = """
+    rank# step |1
+          gpu  [fwd........][bwd.]
+          nccl                    [ar....]
+"""
+#: What a terminal obeys: colours, its title, moving the cursor.
+ESCAPES = "\x1b[31mred\x1b]0;title\x07\x9b2J\r\b"
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DDP_DOCTOR_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Path:
+    return write(tmp_path / "job", ranks(HEALTHY, SLOW, HEALTHY))
+
+
+@pytest.fixture
+def healthy(tmp_path: Path) -> Path:
+    return write(tmp_path / "job", ranks(HEALTHY, HEALTHY))
+
+
+def diagnosed(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
+    """The only run in what `--json` prints."""
+    main(["diagnose", *map(str, arguments), "--json"])
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    assert isinstance(run, dict)
+    return run
+
+
+# ------------------------------------------------------------------------------------------------- exit status
+
+
+def test_it_exits_with_0_whatever_it_finds(slow: Path) -> None:
+    assert main(["diagnose", str(slow)]) == 0
+
+
+@pytest.mark.parametrize(("severity", "status"), [("info", 1), ("minor", 1), ("major", 1), ("critical", 0)])
+def test_fail_on_exits_with_1_from_that_severity_on(slow: Path, severity: str, status: int) -> None:
+    assert main(["diagnose", str(slow), "--fail-on", severity]) == status
+
+
+def test_fail_on_passes_a_healthy_job(healthy: Path) -> None:
+    assert main(["diagnose", str(healthy), "--fail-on", "info"]) == 0
+
+
+def nonsense(folder: Path, kind: str) -> Path:
+    match kind:
+        case "absent":
+            return folder / "absent"
+        case "empty":
+            folder.mkdir()
+        case "no trace":
+            folder.mkdir()
+            (folder / "rank0.pt.trace.json").write_text("not json")
+        case "a file":
+            folder.write_text("hello")
+        case "nulls":
+            folder.mkdir()
+            (folder / "rank0.pt.trace.json").write_bytes(b"\0" * 4096)
+        case "events of no kind":
+            folder.mkdir()
+            (folder / "rank0.pt.trace.json").write_text('{"traceEvents": [{"ph": "X"}, {"ph": 5}, null]}')
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["absent", "empty", "no trace", "a file", "nulls", "events of no kind"])
+@pytest.mark.parametrize("json_too", [[], ["--json"]], ids=["text", "json"])
+def test_nonsense_exits_with_2_and_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, json_too: list[str]
+) -> None:
+    assert main(["diagnose", str(nonsense(tmp_path / "logs", kind)), *json_too]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("ddp-doctor: ") and output.err.rstrip().endswith(".")
+    assert "Traceback" not in output.err
+
+
+@pytest.mark.parametrize(
+    "assignment", ["straggler.min_excess", "straggler.min_excess=much", "=", "straggler.min_excess=nan", "a.b=inf"]
+)
+def test_a_setting_that_is_none_exits_with_2(slow: Path, capsys: pytest.CaptureFixture[str], assignment: str) -> None:
+    assert main(["diagnose", str(slow), "--set", assignment]) == 2
+    assert "--set takes RULE.THRESHOLD=NUMBER" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("assignment", ["nothing.min_excess=1", "straggler.nothing=1", "min_excess=1"])
+def test_a_setting_of_nothing_exits_with_2(slow: Path, capsys: pytest.CaptureFixture[str], assignment: str) -> None:
+    assert main(["diagnose", str(slow), "--set", assignment]) == 2
+    assert re.search("There is no rule|has no threshold", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("arguments", [[], ["diagnose"], ["nonsense"], ["diagnose", ".", "--fail-on", "never"]])
+def test_wrong_arguments_exit_with_2(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+
+
+def test_a_run_that_cannot_be_read_hides_no_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "logs" / "good", ranks(HEALTHY, SLOW))
+    (tmp_path / "logs" / "bad").mkdir()
+    (tmp_path / "logs" / "bad" / "rank0.pt.trace.json").write_text("not json")
+    assert main(["diagnose", str(tmp_path / "logs"), "--json"]) == 0
+    output = capsys.readouterr()
+    assert [run["name"] for run in json.loads(output.out)["runs"]] == ["good"]
+    assert "bad" in output.err
+
+
+# -------------------------------------------------------------------------------------------------------- JSON
+
+NUMBER = (int, float)
+EVIDENCE = {"rank": int, "step": int, "start_ns": int, "end_ns": int, "what": str}
+FINDING = {
+    "rule": str,
+    "severity": str,
+    "cost_ms": NUMBER,
+    "ranks": [int],
+    "steps": [int],
+    "cause": (str, type(None)),
+    "confidence": str,
+    "title": str,
+    "why": str,
+    "fix": str,
+    "evidence": [EVIDENCE],
+    "thresholds": [{"name": str, "value": NUMBER, "unit": str, "reason": str}],
+}
+RUN = {
+    "name": str,
+    "world_size": int,
+    "ranks": [int],
+    "missing_ranks": [int],
+    "steps": [int],
+    "step_ms": NUMBER,
+    "verdict": str,
+    "headline": str,
+    "budget_ms": {"0": dict.fromkeys(OWNERS, NUMBER)},
+    "clock": {"residual_us": (*NUMBER, type(None)), "offset_us": {"0": NUMBER}},
+    "findings": [FINDING],
+    "outcomes": [{"rule": str, "status": str, "reason": str}],
+    "warnings": [{"file": str, "message": str}],
+}
+
+
+def conforms(value: Any, schema: Any, path: str = "") -> None:
+    """Check a JSON value against keys and types; lists and objects keyed by ranks have one schema for all items."""
+    if isinstance(schema, list):
+        assert isinstance(value, list), path
+        for item in value:
+            conforms(item, schema[0], f"{path}[]")
+    elif isinstance(schema, dict) and list(schema) == ["0"]:
+        assert all(key.isdigit() for key in value), path
+        for key in value:
+            conforms(value[key], schema["0"], f"{path}.{key}")
+    elif isinstance(schema, dict):
+        assert isinstance(value, dict) and set(value) == set(schema), path
+        for key, of_key in schema.items():
+            conforms(value[key], of_key, f"{path}.{key}")
+    else:
+        assert isinstance(value, schema) and not isinstance(value, bool), (path, value)
+
+
+@pytest.mark.parametrize(
+    "drawing",
+    [
+        ranks(HEALTHY, SLOW, HEALTHY),
+        ranks(HEALTHY, HEALTHY),
+        ranks(SLOW),
+        "rank0 host [a]",
+        "rank1 gpu [a]\nrank4 gpu [a]",
+    ],
+    ids=["finding", "healthy", "one rank", "one event", "missing ranks"],
+)
+def test_json_has_the_keys_and_types_of_the_schema(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], drawing: str
+) -> None:
+    assert main(["diagnose", str(write(tmp_path / "job", drawing)), "--json"]) == 0
+    output = capsys.readouterr()
+    report = json.loads(output.out)
+    conforms(report, {"schema_version": int, "runs": [RUN]})
+    assert report["schema_version"] == 1
+    assert output.err == ""
+
+
+def test_json_names_the_straggler(slow: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = diagnosed(capsys, slow)
+    assert run["verdict"] == "straggler"
+    assert run["findings"][0]["ranks"] == [1]
+    assert run["findings"][0]["severity"] in ("info", "minor", "major", "critical")
+    assert {outcome["rule"] for outcome in run["outcomes"]} == set(CATALOGUE)
+    assert {outcome["status"] for outcome in run["outcomes"]} <= {"finding", "clear", "not-applicable", "error"}
+
+
+def test_json_is_the_only_thing_on_standard_output(slow: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tb_ddp_doctor.cli", "diagnose", str(slow), "--json"]
+    done = subprocess.run(command, capture_output=True, check=True)
+    assert json.loads(done.stdout)["schema_version"] == 1
+    assert done.stderr == b""
+
+
+def test_names_that_are_no_text_are_printed_on_any_terminal(tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/b\xffd"))
+    write(folder, ranks(HEALTHY, SLOW), world_size=3)
+    ascii_only = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0"}
+    for options in ([], ["--json"]):
+        command = [sys.executable, "-m", "tb_ddp_doctor.cli", "diagnose", str(folder), *options]
+        done = subprocess.run(command, capture_output=True, check=False, env=ascii_only)
+        assert (done.returncode, done.stderr.decode()) == (0, "")
+
+
+def test_a_reader_that_stops_early_sees_no_traceback(slow: Path) -> None:
+    for option in ("", "--json"):
+        command = f"{sys.executable} -m tb_ddp_doctor.cli diagnose {slow} {option} | true"
+        done = subprocess.run(["bash", "-c", command], capture_output=True, check=True)
+        assert done.stderr == b""
+
+
+# -------------------------------------------------------------------------------------------------------- text
+
+
+def test_the_text_has_verdict_findings_and_budget(slow: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["diagnose", str(slow)])
+    text = capsys.readouterr().out
+    assert "Rank 1 holds up the job: the others wait 4.0 ms of every 27.0 ms." in text
+    assert "straggler (slow device)  costs 4.0 ms a step (15%), confidence high" in text
+    assert "nvidia-smi -q -d PERFORMANCE" in text
+    assert re.search(r"rank +compute +wait +transfer +step", text)
+    assert re.search(r"1 +19\.00 +0\.00 +8\.00 +27\.00", text)
+
+
+def test_the_title_of_a_finding_that_is_not_the_verdict_is_printed(
+    slow: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tb_ddp_doctor.findings.Severity.least_share", property(lambda self: 0.5 * self))
+    main(["diagnose", str(slow)])
+    text = capsys.readouterr().out
+    assert "Healthy" in text
+    assert "Rank 1 holds up the job" in text
+
+
+def test_the_text_says_what_could_not_be_seen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["diagnose", str(write(tmp_path / "job", ranks(HEALTHY, SLOW), world_size=4))])
+    text = capsys.readouterr().out
+    assert "What the doctor could not see" in text
+    assert "2 of 4 ranks have no trace here (2, 3)" in text
+    assert "dataloader-stall: No DataLoader appears" in text
+
+
+def test_set_changes_a_threshold(slow: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert diagnosed(capsys, slow, "--set", "straggler.min_excess=0.5")["verdict"] == "healthy"
+    run = diagnosed(capsys, slow, "--set", "straggler.min_excess=0.1", "--set", "straggler.min_steps=0.5")
+    shown = {limit["name"]: limit["value"] for limit in run["findings"][0]["thresholds"]}
+    assert (shown["min_excess"], shown["min_steps"]) == (0.1, 0.5)
+
+
+def test_what_a_terminal_obeys_is_neutralised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / f"job{ESCAPES}"
+    write(folder, ranks(HEALTHY, SLOW), world_size=4)
+    (folder / f"rank2{ESCAPES}.pt.trace.json").write_text("not json")
+    main(["diagnose", str(folder)])
+    main(["diagnose", str(tmp_path / f"absent{ESCAPES}")])
+    output = capsys.readouterr()
+    assert "red" in output.out and "red" in output.err
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", output.out + output.err)
+
+
+def test_markup_in_names_is_not_obeyed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["diagnose", str(write(tmp_path / "[red]job[", ranks(HEALTHY, SLOW)))])
+    assert "[red]job[" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("letter", ["\x1b", "\x07", "\x9b", "\u202e", "\u200b", "\udcff", "\r"])
+def test_letters_that_are_not_printed_are_replaced(letter: str) -> None:
+    assert printable(f"a{letter}b") == "a\N{REPLACEMENT CHARACTER}b"
+
+
+def test_text_stays_as_it_is() -> None:
+    assert printable("Größe 5 µs\n日本 [x]") == "Größe 5 µs\n日本 [x]"
+
+
+def test_only_the_slowest_of_many_ranks_are_in_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = draw(ranks(HEALTHY))[0]
+    (tmp_path / "job").mkdir()
+    for rank in range(40):
+        data = one.replace(b'"rank":0,"world_size":1', b'"rank":%d,"world_size":40' % rank)
+        (tmp_path / "job" / f"host_{rank}.1700000000000000000.pt.trace.json").write_bytes(data)
+    main(["diagnose", str(tmp_path / "job")])
+    text = capsys.readouterr().out
+    assert "The 32 ranks with the longest own time, of 40." in " ".join(text.split())
+    assert len(re.findall(r"(?m)^ *\d+ +15\.00", text)) == 32

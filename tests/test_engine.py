@@ -1,0 +1,388 @@
+"""From files to a diagnosis, whatever the files are like."""
+
+from __future__ import annotations
+
+import os
+import re
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+import pytest
+from traces import draw, in_row, ranks, write
+
+from tb_ddp_doctor import engine
+from tb_ddp_doctor.cache import Cache
+from tb_ddp_doctor.discover import Run, discover
+from tb_ddp_doctor.engine import Reading, RunError
+from tb_ddp_doctor.findings import Diagnosis, Evidence
+from tb_ddp_doctor.rules import CATALOGUE
+from tb_ddp_doctor.rules.base import Fault, Result, Rule, threshold
+from tb_ddp_doctor.rules.inputs import Frame
+
+HEALTHY = """
+    rank# step |1
+          gpu  [fwd....][bwd.]
+          nccl                [ar........]
+"""
+SLOW = """
+    rank# step |1
+          gpu  [fwd........][bwd.]
+          nccl                    [ar....]
+"""
+JOB = ranks(HEALTHY, SLOW, HEALTHY)
+
+
+def only_run(folder: Path) -> Run:
+    (run,) = discover(folder)
+    return run
+
+
+def diagnose(folder: Path, executor: Executor | None = None, **options: Any) -> Diagnosis:
+    reading = Reading(cache=Cache(None), executor=executor)
+    return engine.diagnose(only_run(folder), reading=reading, **options).diagnosis
+
+
+def said(diagnosis: Diagnosis, file: str) -> str:
+    return " ".join(warning.message for warning in diagnosis.warnings if file in warning.file)
+
+
+def test_a_drawn_job_is_diagnosed_from_its_files(tmp_path: Path) -> None:
+    diagnosis = diagnose(write(tmp_path / "job", JOB))
+    assert (diagnosis.name, diagnosis.verdict) == ("job", "straggler")
+    assert (diagnosis.ranks, diagnosis.world_size, diagnosis.missing_ranks) == ((0, 1, 2), 3, ())
+    assert diagnosis.steps == (1, 2, 3)
+    assert diagnosis.headline == diagnosis.findings[0].title
+    assert [outcome.rule for outcome in diagnosis.outcomes] == list(CATALOGUE)
+
+
+def test_the_budget_sums_to_the_step(tmp_path: Path) -> None:
+    diagnosis = diagnose(write(tmp_path, JOB))
+    for budget in diagnosis.budget_ms.values():
+        assert sum(budget.values()) == pytest.approx(diagnosis.step_ms)
+
+
+def test_progress_counts_every_file(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    diagnose(write(tmp_path, JOB), progress=lambda done, total, _: seen.append((done, total)))
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+# --------------------------------------------------------------------------------------------------- bad files
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"not json",
+        b"[1, 2]",
+        b"\x1f\x8b",
+        b'{"distributedInfo": {"rank": 3}, "traceEvents": []}',
+        b'{"distributedInfo": {"rank": 3}, "traceEvents": 7}',
+        b'{"distributedInfo": {"rank": 3}, "schemaVersion": 1}',
+        b'{"distributedInfo": {"rank": 3}, "traceEvents": [7, null, {"ph": "X", "cat": "kernel", "ts": "x"}]}',
+    ],
+)
+def test_a_bad_file_costs_that_file_alone_and_is_named(tmp_path: Path, content: bytes) -> None:
+    folder = write(tmp_path, ranks(HEALTHY, SLOW, HEALTHY, HEALTHY))
+    (folder / "host3_103.1700000000000000000.pt.trace.json").write_bytes(content)
+    diagnosis = diagnose(folder)
+    assert diagnosis.verdict == "straggler"
+    assert (diagnosis.ranks, diagnosis.missing_ranks) == ((0, 1, 2), (3,))
+    assert "Rank 3 is left out" in said(diagnosis, "host3_103")
+
+
+def test_a_file_that_is_cut_off_is_diagnosed_as_far_as_it_goes(tmp_path: Path) -> None:
+    folder = write(tmp_path, ranks(HEALTHY, SLOW, steps=5))
+    (cut,) = folder.glob("host1_*")
+    cut.write_bytes(cut.read_bytes()[:-200])
+    diagnosis = diagnose(folder)
+    assert diagnosis.ranks == (0, 1)
+    assert said(diagnosis, "host1_")
+
+
+def test_only_bad_files_are_a_run_error_that_names_them(tmp_path: Path) -> None:
+    for rank in range(2):
+        (tmp_path / f"rank{rank}.pt.trace.json").write_bytes(b"not json")
+    with pytest.raises(RunError, match=r"rank0\.pt\.trace\.json.*rank1\.pt\.trace\.json"):
+        diagnose(tmp_path)
+
+
+def test_a_run_without_a_whole_step_says_why(tmp_path: Path) -> None:
+    unlinked = """
+        rank# step |1
+              gpu  [?fwd....]
+    """
+    with pytest.raises(RunError, match="No kernel can be joined to its launch"):
+        diagnose(write(tmp_path, ranks(unlinked, unlinked)))
+
+
+class Failing(Executor):
+    """Runs in place; fails for the file of one rank."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:  # type: ignore[override]
+        future: Future[Any] = Future()
+        if "host1_" in str(args[0]):
+            future.set_exception(self._error)
+        else:
+            future.set_result(fn(*args, **kwargs))
+        return future
+
+
+def test_an_unexpected_exception_costs_that_file_alone(tmp_path: Path) -> None:
+    folder = write(tmp_path, ranks(HEALTHY, HEALTHY, SLOW, HEALTHY))
+    diagnosis = diagnose(folder, Failing(ZeroDivisionError("oh")))
+    assert (diagnosis.verdict, diagnosis.ranks) == ("straggler", (0, 2, 3))
+    assert "the doctor's fault" in said(diagnosis, "host1_") and "ZeroDivisionError: oh" in said(diagnosis, "host1_")
+
+
+class Deadly(Cache):
+    """Its process dies of the file of rank 1."""
+
+    def digest(self, path: Path) -> Any:
+        if "host1_" in str(path):
+            os._exit(1)
+        return super().digest(path)
+
+
+def test_a_process_that_dies_costs_that_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tb_ddp_doctor.pool._WORTH_PROCESSES", 0)
+    folder = write(tmp_path, ranks(HEALTHY, HEALTHY, SLOW, HEALTHY))
+    diagnosis = engine.diagnose(only_run(folder), reading=Reading(cache=Deadly(None))).diagnosis
+    assert (diagnosis.verdict, diagnosis.ranks) == ("straggler", (0, 2, 3))
+    assert "Rank 1 is left out" in said(diagnosis, "host1_")
+
+
+# ------------------------------------------------------------------------------------------------------- ranks
+
+
+def test_the_rank_in_the_file_beats_the_one_in_its_name(tmp_path: Path) -> None:
+    for rank, data in draw(ranks(HEALTHY, SLOW)).items():
+        # Behind the head that discovery reads, the file says otherwise than its name.
+        body = data.replace(b'"distributedInfo"', b'"later"', 1)[:-1]
+        info = f', "distributedInfo": {{"rank": {rank}, "world_size": 2}}, "tail": "{"x" * 70_000}"}}'
+        (tmp_path / f"rank{1 - rank}.pt.trace.json").write_bytes(body + info.encode())
+    diagnosis = diagnose(tmp_path)
+    assert diagnosis.ranks == (0, 1)
+    assert diagnosis.findings[0].ranks == (1,)
+
+
+def test_two_files_of_one_rank_are_said(tmp_path: Path) -> None:
+    for name, data in zip("ab", (draw(ranks(HEALTHY, SLOW))[0],) * 2, strict=True):
+        body = data.replace(b'"distributedInfo"', b'"later"', 1)[:-1]
+        info = f', "distributedInfo": {{"rank": 0, "world_size": 2}}, "tail": "{"x" * 70_000}"}}'
+        (tmp_path / f"{name}.pt.trace.json").write_bytes(body + info.encode())
+    diagnosis = diagnose(tmp_path)
+    assert diagnosis.ranks == (0,)
+    assert "claims rank 0" in said(diagnosis, "b.pt.trace")
+
+
+def test_missing_ranks_are_said(tmp_path: Path) -> None:
+    diagnosis = diagnose(write(tmp_path, JOB, world_size=5))
+    assert diagnosis.missing_ranks == (3, 4)
+    assert "2 of 5 ranks have no trace here (3, 4)" in said(diagnosis, diagnosis.name)
+
+
+def test_a_healthy_part_of_a_job_is_not_called_healthy(tmp_path: Path) -> None:
+    diagnosis = diagnose(write(tmp_path, ranks(HEALTHY, HEALTHY), world_size=4))
+    assert diagnosis.verdict == "healthy"
+    assert diagnosis.headline.startswith("No fault found in what is here, but 2 of 4 ranks have no trace here")
+
+
+def test_ranks_that_share_no_collective_are_not_called_healthy(tmp_path: Path) -> None:
+    alone = """
+        rank# step |1
+              gpu  [fwd......]
+    """
+    diagnosis = diagnose(write(tmp_path, ranks(alone, alone)))
+    assert diagnosis.verdict == "healthy"
+    assert "no collective could be matched" in diagnosis.headline
+
+
+def test_one_rank_alone_is_diagnosed_without_waits(tmp_path: Path) -> None:
+    diagnosis = diagnose(write(tmp_path, ranks(SLOW), world_size=4))
+    assert diagnosis.budget_ms["0"]["wait"] == 0
+    assert diagnosis.clock.residual_us is None
+    status = {outcome.rule: outcome.status for outcome in diagnosis.outcomes}
+    assert status["straggler"] == status["no-overlap"] == "not-applicable"
+
+
+def test_rank_numbers_may_have_gaps(tmp_path: Path) -> None:
+    text = ranks(HEALTHY, HEALTHY, HEALTHY, SLOW)
+    without = "\n".join(line for line in text.splitlines() if not line.startswith(("rank0", "rank2")))
+    diagnosis = diagnose(write(tmp_path, without, world_size=4))
+    assert (diagnosis.ranks, diagnosis.missing_ranks) == ((1, 3), (0, 2))
+    assert diagnosis.findings[0].ranks == (3,)
+    assert list(diagnosis.budget_ms) == ["1", "3"]
+
+
+def test_two_world_sizes_in_one_job_are_said(tmp_path: Path) -> None:
+    folder = write(tmp_path, ranks(HEALTHY, SLOW))
+    (odd,) = folder.glob("host1_*")
+    odd.write_bytes(odd.read_bytes().replace(b'"world_size":2', b'"world_size":4'))
+    diagnosis = diagnose(folder)
+    assert diagnosis.ranks == (0, 1)
+    assert "disagree about the world size" in " ".join(warning.message for warning in diagnosis.warnings)
+
+
+@pytest.mark.parametrize(("rank", "size"), [(1, 10**9 - 1), (10**9 - 1, 2), (10**30, 10**30)])
+def test_numbers_that_no_job_has_cost_neither_time_nor_memory(tmp_path: Path, rank: int, size: int) -> None:
+    folder = write(tmp_path, ranks(HEALTHY, SLOW))
+    (odd,) = folder.glob("host1_*")
+    claim = f'"rank":{rank},"world_size":{size}'.encode()
+    odd.write_bytes(re.sub(rb'"rank":1,"world_size":2', claim, odd.read_bytes()))
+    (diagnosis,) = [
+        engine.diagnose(run, reading=Reading(cache=Cache(None))).diagnosis
+        for run in discover(folder)
+        if any("host0_" in file.path.name for file in run.files)
+    ]
+    assert diagnosis.ranks[0] == 0
+    assert len(diagnosis.missing_ranks) <= 2
+
+
+# ------------------------------------------------------------------------------------------------------- steps
+
+
+def test_a_trace_without_steps_is_one_step_and_says_so(tmp_path: Path) -> None:
+    text = "\n".join(line for line in JOB.splitlines() if "|" not in line)
+    diagnosis = diagnose(write(tmp_path, text))
+    assert diagnosis.steps == (0,)
+    assert "prof.step()" in said(diagnosis, diagnosis.name)
+
+
+def test_cpus_alone_are_diagnosed(tmp_path: Path) -> None:
+    fast = """
+        rank# step |1
+              host [fwd......]
+              gloo            [ar........]
+    """
+    slow = """
+        rank# step |1
+              host [fwd..........]
+              gloo                [ar....]
+    """
+    diagnosis = diagnose(write(tmp_path, ranks(fast, slow)))
+    assert (diagnosis.verdict, diagnosis.findings[0].ranks) == ("straggler", (1,))
+
+
+def test_the_first_step_is_left_out_where_the_profiler_makes_it_long(tmp_path: Path) -> None:
+    starting = """
+        rank# step |1
+              host [slow..................][fwd][bwd]
+              gpu                          [fwd....][bwd.]
+              nccl                                        [ar........]
+    """
+    text = in_row(ranks(starting, starting, steps=1), ranks(HEALTHY, HEALTHY, steps=3))
+    diagnosis = diagnose(write(tmp_path, text))
+    assert diagnosis.steps == (2, 3, 4)
+    assert "Step 1 is left out" in said(diagnosis, diagnosis.name)
+
+
+def test_a_rank_that_stopped_early_leaves_the_steps_that_all_have(tmp_path: Path) -> None:
+    long, short = ranks(HEALTHY, SLOW, steps=5), ranks(HEALTHY, SLOW, steps=3)
+    text = "\n".join(
+        line for text, rank in ((long, "rank0"), (short, "rank1")) for line in text.splitlines() if rank in line
+    )
+    assert diagnose(write(tmp_path, text)).steps == (1, 2, 3)
+
+
+def test_a_rank_that_shares_no_step_is_left_out_and_said(tmp_path: Path) -> None:
+    text = ranks(HEALTHY, SLOW, HEALTHY)
+    shifted = re.sub(r"(?m)^(rank2 step.*)$", lambda line: line[1].replace("|1 ", "|11").replace("|2 ", "|12"), text)
+    shifted = re.sub(r"(?m)^(rank2 step.*)$", lambda line: line[1].replace("|3 ", "|13"), shifted)
+    diagnosis = diagnose(write(tmp_path, shifted))
+    assert (diagnosis.ranks, diagnosis.missing_ranks) == ((0, 1), (2,))
+    assert "shares no step" in said(diagnosis, "host2_")
+
+
+def test_ranks_in_pairs_of_other_steps_keep_all_steps_of_one_pair(tmp_path: Path) -> None:
+    text = ranks(HEALTHY, SLOW, HEALTHY, HEALTHY, steps=3)
+    for number in (1, 2, 3):
+        text = re.sub(rf"(?m)^(rank[23] step.*)\|{number} ", rf"\1|1{number}", text)
+    diagnosis = diagnose(write(tmp_path, text))
+    assert (diagnosis.ranks, diagnosis.steps) == ((0, 1), (1, 2, 3))
+
+
+# ------------------------------------------------------------------------------------------------------- rules
+
+
+@dataclass(frozen=True)
+class Raising(Rule):
+    id: ClassVar[str] = "raising"
+
+    def check(self, *, frame: Frame) -> Result:
+        raise RuntimeError("no idea")
+
+
+@dataclass(frozen=True)
+class Costly(Rule):
+    id: ClassVar[str] = "costly"
+    share: float = threshold(0.9, "of the step", "It says so.")
+
+    def check(self, *, frame: Frame) -> Result:
+        cost = self.share * frame.step_ns
+        return Fault(cost, (0,), (1,), None, "high", "It costs.", "So.", "Fix.", (Evidence(0, 1, 0, 1, "It."),))
+
+
+def test_a_rule_that_raises_ends_as_an_error_and_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "CATALOGUE", {"raising": Raising(), **CATALOGUE})
+    diagnosis = diagnose(write(tmp_path, JOB))
+    assert diagnosis.verdict == "straggler"
+    (error,) = [outcome for outcome in diagnosis.outcomes if outcome.status == "error"]
+    assert (error.rule, error.reason) == ("raising", "The rule failed (RuntimeError: no idea).")
+
+
+def test_a_rule_that_raised_is_not_called_healthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "CATALOGUE", {"raising": Raising()})
+    diagnosis = diagnose(write(tmp_path, JOB))
+    assert diagnosis.verdict == "healthy"
+    assert "1 of 1 rules failed" in diagnosis.headline
+
+
+def test_costs_never_add_up_to_more_than_the_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    costly = {"a": Costly(0.7), "b": Costly(0.6), "c": Costly(0.5)}
+    monkeypatch.setattr(engine, "CATALOGUE", costly)
+    diagnosis = diagnose(write(tmp_path, JOB))
+    shares = [finding.cost_ms / diagnosis.step_ms for finding in diagnosis.findings]
+    assert shares == pytest.approx([0.7, 0.3, 0.0])
+    assert [finding.severity for finding in diagnosis.findings] == ["critical", "critical", "info"]
+
+
+def test_the_verdict_is_the_costliest_finding_above_info(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "CATALOGUE", {"costly": Costly(0.029)})
+    assert diagnose(write(tmp_path, JOB)).verdict == "healthy"
+    monkeypatch.setattr(engine, "CATALOGUE", {"costly": Costly(0.031)})
+    assert diagnose(write(tmp_path, JOB)).verdict == "costly"
+
+
+def test_settings_set_a_threshold_and_are_shown(tmp_path: Path) -> None:
+    diagnosis = diagnose(write(tmp_path, JOB), settings={"straggler": {"min_excess": 0.1}})
+    assert {limit.name: limit.value for limit in diagnosis.findings[0].thresholds}["min_excess"] == 0.1
+    assert diagnose(tmp_path, settings={"straggler": {"min_excess": 0.5}}).verdict == "healthy"
+
+
+@pytest.mark.parametrize("settings", [{"straggle": {"min_excess": 1.0}}, {"straggler": {"excess": 1.0}}])
+def test_settings_that_name_nothing_are_refused(tmp_path: Path, settings: dict[str, dict[str, float]]) -> None:
+    with pytest.raises(ValueError, match=r"There is no rule 'straggle'|has no threshold 'excess'"):
+        diagnose(write(tmp_path, JOB), settings=settings)
+
+
+def test_a_name_that_is_no_text_can_still_be_encoded(tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/b\xffd"))
+    diagnosis = diagnose(write(folder, JOB))
+    assert msgspec.json.decode(msgspec.json.encode(diagnosis))["name"] == "b\N{REPLACEMENT CHARACTER}d"
+
+
+def test_a_job_that_cannot_be_joined_is_a_run_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise IndexError("out of bounds")
+
+    monkeypatch.setattr(engine, "build", fail)
+    with pytest.raises(RunError, match=r"the doctor's fault.*IndexError: out of bounds"):
+        diagnose(write(tmp_path, JOB))

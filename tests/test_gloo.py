@@ -1,0 +1,280 @@
+"""Jobs that compute on CPUs and communicate over gloo: drawn, and captured on the spot from real ones."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tb_ddp_doctor import engine
+from tb_ddp_doctor.cli import main
+from tb_ddp_doctor.digest.build import digest
+from tb_ddp_doctor.digest.model import RankDigest, RankOwner
+from tb_ddp_doctor.discover import discover
+from tb_ddp_doctor.findings import OWNERS, Finding
+from tb_ddp_doctor.trace.reader import decode, read
+
+MS = 1_000_000
+_MAIN, _GLOO = 1, 2
+
+
+# ------------------------------------------------------------------------------------------------ one rank, drawn
+
+
+def rank(*events: tuple[str, str, int, int, int], dims: dict[str, Any] | None = None, groups: int = 1) -> RankDigest:
+    """A rank with one step of 100 ms, from (category, name, thread, first ms, last ms); `dims` by name."""
+    listed = [
+        {
+            "ph": "X",
+            "cat": category,
+            "name": name,
+            "pid": 1,
+            "tid": thread,
+            "ts": start * 1000,
+            "dur": (end - start) * 1000,
+            "args": {"Input Dims": dims[name]} if dims and name in dims else {},
+        }
+        for category, name, thread, start, end in (("user_annotation", "ProfilerStep#1", _MAIN, 0, 100), *events)
+    ]
+    configured = [{"pg_name": str(group), "ranks": [0, 1]} for group in range(groups)]
+    about = {"rank": 0, "world_size": 2, "pg_config": configured}
+    return digest(decode([msgspec.json.encode({"distributedInfo": about, "traceEvents": listed})], "rank0"))
+
+
+def owned(of: RankDigest) -> dict[str, int]:
+    """Milliseconds by owner, those that own some."""
+    (row,) = of.work.owner_ns.tolist()
+    assert sum(row) == 100 * MS
+    return {owner.name.lower(): row[owner] // MS for owner in RankOwner if row[owner]}
+
+
+def op(name: str, start: int, end: int, thread: int = _MAIN) -> tuple[str, str, int, int, int]:
+    return ("cpu_op", name, thread, start, end)
+
+
+def gloo(start: int, end: int) -> tuple[str, str, int, int, int]:
+    return ("user_annotation", "gloo:all_reduce", _GLOO, start, end)
+
+
+NODE = "autograd::engine::evaluate_function: ReduceBackward"
+
+
+def test_a_thread_that_awaits_a_collective_outside_of_operators_does_not_compute() -> None:
+    """As DDP does at the end of its backward pass."""
+    drawn = rank(op("aten::mm", 0, 20), op("c10d::allreduce_", 20, 21), op("aten::mm", 21, 40), gloo(21, 90))
+    assert owned(drawn) == {"compute": 39, "communication": 50, "dispatch": 1, "host": 10}
+
+
+def test_a_node_of_autograd_that_awaits_a_collective_does_not_compute() -> None:
+    drawn = rank(op(NODE, 10, 90), op("c10d::allreduce_", 20, 22), gloo(22, 80))
+    assert owned(drawn) == {"compute": 20, "communication": 58, "dispatch": 2, "host": 20}
+
+
+def test_what_computes_within_such_a_node_computes() -> None:
+    drawn = rank(op(NODE, 10, 90), op("c10d::allreduce_", 20, 22), op("aten::mm", 30, 50), gloo(22, 80))
+    assert owned(drawn) == {"compute": 40, "communication": 38, "dispatch": 2, "host": 20}
+
+
+def test_a_tensor_that_awaits_itself_does_not_compute() -> None:
+    drawn = rank(op("aten::add", 0, 90), op("_c10d_functional::wait_tensor", 5, 85), gloo(0, 80))
+    assert owned(drawn) == {"compute": 5, "communication": 80, "dispatch": 5, "host": 10}
+
+
+def test_a_call_on_another_thread_is_not_within_an_operator() -> None:
+    drawn = rank(op("aten::mm", 0, 90), op("c10d::allreduce_", 20, 22, thread=_GLOO + 1), gloo(22, 80))
+    assert owned(drawn) == {"compute": 88, "dispatch": 2, "host": 10}
+
+
+def test_operators_are_kernels_with_as_many_blocks_as_elements() -> None:
+    drawn = rank(
+        op("aten::mm", 0, 20), op("aten::mm", 20, 40), op("aten::view", 40, 50), dims={"aten::mm": [[2, 3], [3, 4]]}
+    )
+    kernels = drawn.kernels
+    assert [drawn.strings[i] for i in kernels.name] == ["aten::mm"]
+    assert [drawn.strings[i] for i in kernels.shape] == ["[18]"]
+    assert kernels.count.tolist() == [2]
+    assert kernels.total_ns.tolist() == [40 * MS]
+
+
+def test_several_process_groups_are_told_since_gloo_does_not_name_them() -> None:
+    assert not rank(gloo(0, 10)).warnings
+    assert not rank(op("aten::mm", 0, 10), groups=2).warnings
+    (warning,) = rank(gloo(0, 10), groups=2).warnings
+    assert "in 2 process groups" in warning.message
+
+
+# ------------------------------------------------------------------------------------------------ real jobs
+
+_JOB = Path(__file__).with_name("gloo_job.py")
+_RANKS = 2
+#: What `gloo_job` injects.
+FAULT_MS = 150.0
+#: A healthy job's ranks differ on few cores, beside whatever else runs there: faults here are much larger.
+_OF_A_BUSY_MACHINE = {
+    "straggler": {"min_excess": 0.25},
+    "load-imbalance": {"min_cost": 0.25},
+    "host-stall": {"min_share": 0.25},
+    "communication-bound": {"min_exposed": 0.5},
+}
+
+
+def capture(folder: Path, *scenarios: str) -> dict[str, Path]:
+    """Run the job of `gloo_job.py`, from within `folder`, and return the directory of each scenario."""
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("needs PyTorch: pip install -e '.[test,torch]'")
+    folder.mkdir(parents=True, exist_ok=True)
+    # Python stacks name the script by its path.
+    script = Path(shutil.copy(_JOB, folder))
+    outs = {scenario: folder / scenario for scenario in scenarios}
+    wanted = [str(part) for scenario in outs.items() for part in scenario]
+    environment = os.environ | {
+        "WORLD_SIZE": str(_RANKS),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",
+        # Else torch takes the script's directory off its path.
+        "PYTHONSAFEPATH": "1",
+    }
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(folder / "store"), *wanted],
+            env=environment | {"RANK": str(number)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(_RANKS)
+    ]
+    try:
+        said = [process.communicate(timeout=300)[1] for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+    assert [process.returncode for process in ranks] == [0] * _RANKS, "\n".join(said)
+    (folder / "store").unlink(missing_ok=True)
+    return outs
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return capture(tmp_path_factory.mktemp("gloo"), "straggler", "more-work", "stall", "wait-in-backward")
+
+
+@pytest.fixture(scope="module")
+def stacks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Torch escapes no quote in the names of Python functions, nor in the file's own path."""
+    return capture(tmp_path_factory.mktemp("gloo") / 'of "stacks"', "straggler+stack", "stall+stack")
+
+
+def diagnose(folder: Path, settings: engine.Settings | None = None) -> engine.Result:
+    """The diagnosis of a captured run, after what holds for every one."""
+    (run,) = discover(folder)
+    result = engine.diagnose(run, settings=settings)
+    diagnosis, budget = result.diagnosis, result.job.budget
+    assert diagnosis.ranks == (0, 1)
+    assert diagnosis.world_size == _RANKS
+    assert not result.job.has_device
+    assert (budget.owner_ns >= 0).all()
+    assert (budget.owner_ns.sum(axis=2) == budget.window_ns).all()
+    assert not any(result.job.matched.unmatched)
+    assert not [outcome for outcome in diagnosis.outcomes if outcome.status == "error"]
+    return result
+
+
+def unexpected(result: engine.Result) -> list[str]:
+    """Warnings that a whole capture should not give; a slow start of the profiler is no fault of the reader."""
+    said = [warning.message for warning in result.diagnosis.warnings]
+    return [message for message in said if "the profiler's start" not in message]
+
+
+def worst(result: engine.Result) -> Finding:
+    finding = result.diagnosis.findings[0]
+    assert result.diagnosis.verdict == finding.rule
+    return finding
+
+
+def mean_ms(result: engine.Result, rank_number: int, owner: str) -> float:
+    return result.diagnosis.budget_ms[str(rank_number)][owner]
+
+
+def assert_straggles_by_sleeping(result: engine.Result) -> None:
+    finding = worst(result)
+    assert (finding.rule, finding.cause, finding.ranks) == ("straggler", "host", (1,))
+    assert finding.cost_ms == pytest.approx(FAULT_MS, rel=0.25)
+    assert mean_ms(result, 1, "host") > FAULT_MS
+    assert mean_ms(result, 0, "wait") == pytest.approx(FAULT_MS, rel=0.25)
+    assert mean_ms(result, 0, "compute") < 0.5 * FAULT_MS
+
+
+def assert_waits_for_its_loader(result: engine.Result) -> None:
+    finding = worst(result)
+    assert (finding.rule, finding.cause, finding.ranks) == ("dataloader-stall", "single_process", (0, 1))
+    assert finding.cost_ms == pytest.approx(FAULT_MS, rel=0.25)
+    assert all(mean_ms(result, number, "input") > FAULT_MS for number in range(_RANKS))
+    assert "pin_memory" not in finding.fix
+
+
+def test_a_healthy_job_is_healthy(tmp_path: Path) -> None:
+    for attempt in range(3):
+        outs = capture(tmp_path / str(attempt), "healthy")
+        result = diagnose(outs["healthy"], _OF_A_BUSY_MACHINE)
+        assert not unexpected(result)
+        if result.diagnosis.verdict == "healthy":
+            return
+    pytest.fail(f"thrice not healthy, now: {result.diagnosis.headline}")
+
+
+def test_a_rank_that_sleeps_is_a_straggler(plain: dict[str, Path]) -> None:
+    result = diagnose(plain["straggler"])
+    assert not unexpected(result)
+    assert_straggles_by_sleeping(result)
+
+
+def test_a_rank_with_more_work_is_a_straggler(plain: dict[str, Path]) -> None:
+    result = diagnose(plain["more-work"])
+    finding = worst(result)
+    assert (finding.rule, finding.cause, finding.ranks) == ("straggler", "more_work", (1,))
+    assert "operators on larger tensors" in finding.why
+    more = mean_ms(result, 1, "compute") - mean_ms(result, 0, "compute")
+    assert finding.cost_ms == pytest.approx(more, rel=0.25)
+
+
+def test_a_loader_in_the_training_process_stalls_all_ranks(plain: dict[str, Path]) -> None:
+    assert_waits_for_its_loader(diagnose(plain["stall"]))
+
+
+def test_waiting_within_the_backward_pass_is_waiting(plain: dict[str, Path]) -> None:
+    assert_straggles_by_sleeping(diagnose(plain["wait-in-backward"]))
+
+
+def test_stacks_with_quotes_cost_nothing_that_is_needed(stacks: dict[str, Path]) -> None:
+    for file in sorted(stacks["straggler+stack"].iterdir()):
+        with pytest.raises(ValueError, match="malformed"):
+            msgspec.json.decode(file.read_bytes())
+        trace = read(file)
+        assert trace.header.has_stacks
+        assert trace.dropped["python_function"] > 100
+        said = " ".join(warning.message for warning in trace.warnings)
+        assert "events skipped" in said
+        assert "cut off" not in said
+    straggler, stall = (diagnose(stacks[scenario]) for scenario in ("straggler+stack", "stall+stack"))
+    assert_straggles_by_sleeping(straggler)
+    assert_waits_for_its_loader(stall)
+
+
+def test_the_command_line_says_the_same(plain: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diagnose", str(plain["straggler"]), "--json", "--fail-on", "critical"]) == 1
+    (run,) = msgspec.json.decode(capsys.readouterr().out)["runs"]
+    assert run["verdict"] == "straggler"
+    for budget in run["budget_ms"].values():
+        assert list(budget) == list(OWNERS)
+    steps = [sum(budget.values()) for budget in run["budget_ms"].values()]
+    assert sum(steps) / len(steps) == pytest.approx(run["step_ms"])
+    assert main(["diagnose", str(plain["straggler"])]) == 0
+    assert "device idle" not in capsys.readouterr().out.lower()
