@@ -61,17 +61,19 @@ def make(ranks: int, steps: int, seed: int = 0) -> tuple[dict[int, RankDigest], 
         clock = done
     finish = np.append(step_start[1:], clock)
     return {
-        rank: _digest(rank, ranks, compute[rank], stall[rank], busy[rank], step_start, finish, arrival[rank], end[rank], rng)
+        rank: _digest(rank, ranks, compute[rank], stall[rank], busy[rank], step_start, finish, arrival[rank], end[rank])
         for rank in range(ranks)
     }, {rank: f"node{rank // NODE}" for rank in range(ranks)}
 
 
-def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end, rng) -> RankDigest:  # noqa: PLR0913, PLR0917
+def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> RankDigest:
     node = np.random.default_rng(rank // NODE)
     offset, drift = node.uniform(-5 * MS, 5 * MS), node.uniform(-20e-6, 20e-6)
 
     def shown(times):  # on this node's clock
-        return (times * (1 + drift) + offset + 1.7e18).astype(np.int64) if rank >= NODE else times + 1_700_000_000 * 10**9
+        return (
+            (times * (1 + drift) + offset + 1.7e18).astype(np.int64) if rank >= NODE else times + 1_700_000_000 * 10**9
+        )
 
     steps = len(start)
     first, last = shown(start), shown(finish)
@@ -106,7 +108,7 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end, rng)
         arrival_ns=shown(arrival.ravel()),
         end_ns=shown(end.ravel()),
     )
-    work = {name: nothing for name in StepWork.__slots__} | {
+    work = dict.fromkeys(StepWork.__slots__, nothing) | {
         "owner_ns": owners,
         "kernels": nothing + 600,
         "kernel_ns": compute,
@@ -147,12 +149,16 @@ def main() -> None:
     after = resource.getrusage(resource.RUSAGE_SELF)
     print(f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}, numpy {np.__version__}")
     print(f"{options.ranks} ranks x {options.steps} steps, {len(job.matched)} collectives matched")
-    print(f"job {built - began:.2f} s, rules {ended - built:.2f} s, in all {ended - began:.2f} s wall, "
-          f"{after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime:.2f} s CPU")
+    print(
+        f"job {built - began:.2f} s, rules {ended - built:.2f} s, in all {ended - began:.2f} s wall, "
+        f"{after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime:.2f} s CPU"
+    )
     print(f"peak memory {after.ru_maxrss / 2**20:.2f} GiB, of which the digests {before.ru_maxrss / 2**20:.2f} GiB")
     print(f"clock residual {diagnosis.clock.residual_us:.1f} us")
     for finding in diagnosis.findings:
-        print(f"{finding.severity} {finding.rule} {finding.cause or ''} {finding.cost_ms:.1f} ms, ranks {finding.ranks}")
+        print(
+            f"{finding.severity} {finding.rule} {finding.cause or ''} {finding.cost_ms:.1f} ms, ranks {finding.ranks}"
+        )
 
 
 if __name__ == "__main__":

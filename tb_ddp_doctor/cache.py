@@ -69,12 +69,16 @@ class Cache:
                 return load(RankDigest, DIGEST_VERSION, path)
             except StoreError as error:
                 raise TraceError(str(error)) from None
-        key = _key(path)
-        found = self._load(RankDigest, key)
+        found = self.kept(path)
         if found is None:
+            key = _key(path)
             found = digest(self.columns(path))
             self._save(found, key, path)
         return found
+
+    def kept(self, path: Path) -> RankDigest | None:
+        """The digest of a trace file if it is kept; None if the trace must be read."""
+        return self._load(RankDigest, _key(path))
 
     def columns(self, path: Path) -> RankTrace:
         """The columns of a trace file. Raises TraceError if it is no trace."""
@@ -123,7 +127,8 @@ class Cache:
         path = self._path(type(value), key)
         if path is None or _key(source) != key:  # the file changed while it was read
             return
-        with contextlib.suppress(OSError):
+        # A path that is no UTF-8 is in the value too, and cannot be written.
+        with contextlib.suppress(OSError, UnicodeEncodeError):
             _write(value, _VERSION, path)
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import io
+import math
+import os
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -38,9 +41,18 @@ class Report(msgspec.Struct):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status: 0, 1 for `--fail-on`, 2 for input that cannot be diagnosed."""
     options = _parser().parse_args(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal that knows fewer letters shows question marks.
+            stream.reconfigure(errors="replace")
     errors = Console(stderr=True, highlight=False)
     try:
         status: int = options.command(options, errors)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever reads the output has seen enough; what is left must not be flushed to them at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (DiscoverError, SchedulerError, OSError, ValueError) as error:
         _complain(errors, str(error))
         return 2
@@ -114,7 +126,8 @@ def _diagnose(options: argparse.Namespace, errors: Console) -> int:
         return 2
     diagnoses = [result.diagnosis for result in results]
     if options.json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(Report(SCHEMA_VERSION, diagnoses))).decode() + "\n")
+        # JSON is UTF-8, whatever the terminal is.
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(Report(SCHEMA_VERSION, diagnoses))) + b"\n")
     else:
         console = Console(highlight=False)
         for result in results:
@@ -159,9 +172,12 @@ def _settings(assignments: Sequence[str]) -> dict[str, dict[str, float]]:
         name, _, value = assignment.partition("=")
         rule, _, threshold = name.rpartition(".")
         try:
-            settings[rule][threshold] = float(value)
+            number = float(value)
         except ValueError:
-            raise ValueError(f"--set takes RULE.THRESHOLD=NUMBER, not {assignment!r}.") from None
+            number = math.nan
+        if not math.isfinite(number):
+            raise ValueError(f"--set takes RULE.THRESHOLD=NUMBER, not {assignment!r}.")
+        settings[rule][threshold] = number
     return dict(settings)
 
 
@@ -236,7 +252,7 @@ def _print_finding(console: Console, finding: Finding, result: engine.Result) ->
     console.print(line)
     advice, _, code = finding.fix.partition("\n\n")
     body = Text()
-    if finding is not result.diagnosis.findings[0]:
+    if finding.title != result.diagnosis.headline:
         body.append(f"{printable(finding.title)}\n")
     body.append(f"{printable(finding.why)}\n")
     for evidence in finding.evidence:

@@ -122,13 +122,14 @@ def digest_files(
     files: Sequence[RankFile], reading: Reading, progress: Progress | None = None
 ) -> tuple[list[tuple[RankFile, RankDigest]], list[FileWarning]]:
     """The digest of each file that can be read, in the order of ranks, and a warning for each that cannot."""
-    by_path = {file.path: file for file in files}
-    sizes = [(file.path, file.size) for file in files]
-    digests: list[tuple[RankFile, RankDigest]] = []
+    kept = [(file, reading.cache.kept(file.path)) for file in files]
+    digests = [(file, digest) for file, digest in kept if digest]
     warnings: list[FileWarning] = []
+    unread = {file.path: file for file, digest in kept if digest is None}
+    sizes = [(path, file.size) for path, file in unread.items()]
     attempts = pool.run(reading.cache.digest, sizes, executor=reading.executor, cancelled=reading.cancelled)
-    for done, (path, attempt) in enumerate(attempts, 1):
-        file = by_path[path]
+    for done, (path, attempt) in enumerate(attempts, len(digests) + 1):
+        file = unread[path]
         try:
             digests.append((file, attempt.result()))
         except (TraceError, pool.CrashError) as error:

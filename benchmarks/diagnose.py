@@ -1,0 +1,108 @@
+"""How long a diagnosis takes: traces to findings, without and with the cache.
+
+    python benchmarks/diagnose.py [JOB] [--size MB]
+
+The steps of each rank of JOB (by default demo_logs/straggler_cpu) are repeated, with times, step numbers and
+correlations that go on, until its JSON has the size; the job is then diagnosed by the command, in processes of its
+own, whose CPU time, wall time and largest resident set are those of the operating system. With the cache no trace may
+be opened: an audit hook counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import platform
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+_TIME = re.compile(rb'"ts": (\d+)\.(\d+)')
+_STEP = re.compile(rb"ProfilerStep#(\d+)")
+_CORRELATION = re.compile(rb'"(correlation|id|External id)": (\d+)')
+_EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
+_LAST = re.compile(rb"\}(\s*\][^\]]*)\Z")
+#: Counts the traces that are opened while the command runs.
+_AUDITED = """
+import sys
+opened = set()
+def hook(event, args):
+    if event == "open" and isinstance(args[0], str) and ".pt.trace.json" in args[0]:
+        opened.add(args[0])
+sys.addaudithook(hook)
+from tb_ddp_doctor.cli import main
+status = main(sys.argv[1:])
+print(f"{len(opened)} traces opened", file=sys.stderr)
+sys.exit(status)
+"""
+
+
+def lengthen(source: Path, target: Path, size: int) -> int:
+    """Write the trace with its events repeated, each time later; returns the bytes of JSON."""
+    text = gzip.decompress(source.read_bytes())
+    first, last = _EVENTS.search(text), _LAST.search(text)
+    if not (first and last):
+        sys.exit(f"{source}: the end of its events was not found; choose another job")
+    events = text[first.end() : last.start(1)]
+    times = [int(found[1]) for found in _TIME.finditer(events)]
+    span_us = max(times) - min(times)
+    repeats = max(1, round(size / len(events)))
+    with gzip.open(target, "wb", compresslevel=1) as packed:
+        written = packed.write(text[: first.end()])
+        for i in range(repeats):
+            shifted = _TIME.sub(lambda m, i=i: b'"ts": %d.%b' % (int(m[1]) + i * span_us, m[2]), events)
+            shifted = _STEP.sub(lambda m, i=i: b"ProfilerStep#%d" % (int(m[1]) + 10 * i), shifted)
+            shifted = _CORRELATION.sub(lambda m, i=i: b'"%b": %d' % (m[1], int(m[2]) + i * 10_000_000), shifted)
+            written += packed.write(b"," * (i > 0) + shifted)
+        written += packed.write(text[last.start(1) :])
+    return written
+
+
+def measure(arguments: list[str]) -> tuple[float, float, float, str, str]:
+    """(wall s, CPU s, largest resident set in GiB, standard output, standard error) of the command."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    began = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-c", _AUDITED, *arguments], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    wall = time.perf_counter() - began
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return wall, cpu, after.ru_maxrss / 2**20, done.stdout, done.stderr
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Time a diagnosis, without and with the cache.")
+    parser.add_argument("job", type=Path, nargs="?", default=ROOT / "demo_logs" / "straggler_cpu")
+    parser.add_argument("--size", type=int, default=400, help="MB of JSON a rank (default: %(default)s)")
+    options = parser.parse_args()
+    print(f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}")
+    with tempfile.TemporaryDirectory() as folder:
+        logs, cache = Path(folder) / "logs", Path(folder) / "cache"
+        logs.mkdir()
+        sources = sorted(options.job.glob("*.gz"))
+        sizes = [lengthen(source, logs / source.name, options.size * 10**6) for source in sources]
+        print(f"{len(sources)} ranks of {sum(sizes) / len(sizes) / 1e6:.0f} MB of JSON, gzipped")
+        for title, arguments in (
+            ("no cache", ["--no-cache"]),
+            ("filling the cache", ["--cache", str(cache)]),
+            ("from the cache", ["--cache", str(cache)]),
+        ):
+            wall, cpu, memory, output, errors = measure(["diagnose", str(logs), "--json", *arguments])
+            run = json.loads(output)["runs"][0]
+            rate = sum(sizes) / 1e6 / cpu
+            print(
+                f"{title:<18} {wall:6.2f} s wall {cpu:6.2f} s CPU ({rate:6.0f} MB/s) {memory:5.2f} GiB in the largest "
+                f"process; {errors.strip().splitlines()[-1]}; {run['verdict']}, {len(run['steps'])} steps"
+            )
+
+
+if __name__ == "__main__":
+    main()
