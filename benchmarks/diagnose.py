@@ -44,20 +44,24 @@ sys.exit(status)
 """
 
 
-def lengthen(source: Path, target: Path, size: int) -> int:
-    """Write the trace with its events repeated, each time later; returns the bytes of JSON."""
+def span_us(source: Path) -> int:
+    """From the first start to the last, us."""
+    times = [int(found[1]) for found in _TIME.finditer(gzip.decompress(source.read_bytes()))]
+    return max(times) - min(times)
+
+
+def lengthen(source: Path, target: Path, size: int, apart_us: int) -> int:
+    """Write the trace with its events repeated, each time `apart_us` later; returns the bytes of JSON."""
     text = gzip.decompress(source.read_bytes())
     first, last = _EVENTS.search(text), _LAST.search(text)
     if not (first and last):
         sys.exit(f"{source}: the end of its events was not found; choose another job")
     events = text[first.end() : last.start(1)]
-    times = [int(found[1]) for found in _TIME.finditer(events)]
-    span_us = max(times) - min(times)
     repeats = max(1, round(size / len(events)))
     with gzip.open(target, "wb", compresslevel=1) as packed:
         written = packed.write(text[: first.end()])
         for i in range(repeats):
-            shifted = _TIME.sub(lambda m, i=i: b'"ts": %d.%b' % (int(m[1]) + i * span_us, m[2]), events)
+            shifted = _TIME.sub(lambda m, i=i: b'"ts": %d.%b' % (int(m[1]) + i * apart_us, m[2]), events)
             shifted = _STEP.sub(lambda m, i=i: b"ProfilerStep#%d" % (int(m[1]) + 10 * i), shifted)
             shifted = _CORRELATION.sub(lambda m, i=i: b'"%b": %d' % (m[1], int(m[2]) + i * 10_000_000), shifted)
             written += packed.write(b"," * (i > 0) + shifted)
@@ -88,7 +92,8 @@ def main() -> None:
         logs, cache = Path(folder) / "logs", Path(folder) / "cache"
         logs.mkdir()
         sources = sorted(options.job.glob("*.gz"))
-        sizes = [lengthen(source, logs / source.name, options.size * 10**6) for source in sources]
+        apart_us = max(span_us(source) for source in sources)
+        sizes = [lengthen(source, logs / source.name, options.size * 10**6, apart_us) for source in sources]
         print(f"{len(sources)} ranks of {sum(sizes) / len(sizes) / 1e6:.0f} MB of JSON, gzipped")
         for title, arguments in (
             ("no cache", ["--no-cache"]),
