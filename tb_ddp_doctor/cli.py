@@ -258,9 +258,9 @@ def _print_finding(console: Console, finding: Finding, result: engine.Result) ->
     for evidence in finding.evidence:
         body.append(f"See {_where(evidence, result)}\n", "dim")
     body.append(f"Fix: {printable(advice)}\n")
-    console.print(Padding(body, (0, 0, 0, 2)))
+    console.print(Padding(body, (0, 0, 0, 2), expand=False))
     if code:
-        console.print(Padding(Text(printable(code), "cyan"), (0, 0, 1, 6)))
+        console.print(Padding(Text(printable(code), "cyan"), (0, 0, 1, 6), expand=False))
 
 
 def _where(evidence: Evidence, result: engine.Result) -> str:

@@ -6,16 +6,30 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tb_ddp_doctor import findings
+from tb_ddp_doctor import cli, findings
 from tb_ddp_doctor.rules import documentation
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
 
 
 def test_the_page_of_rules_is_fresh() -> None:
     assert (DOCS / "rules.md").read_text() == documentation.markdown(), (
         "run: python -m tb_ddp_doctor.rules.documentation > docs/rules.md"
     )
+
+
+def test_the_readme_shows_what_the_command_prints(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("COLUMNS", "100")
+    cli.main(["diagnose", "demo_logs/straggler_cpu"])
+    shown = re.search(
+        r"ddp-doctor diagnose demo_logs/straggler_cpu\n(.*?)\n```", (ROOT / "README.md").read_text(), re.DOTALL
+    )
+    printed = "\n".join(line.rstrip() for line in capsys.readouterr().out.rstrip().splitlines())
+    assert shown and shown[1] == printed, f"put this into the README:\n{printed}"
 
 
 @pytest.mark.parametrize(
