@@ -49,6 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status: int = options.command(options, errors)
         sys.stdout.flush()
+    except KeyboardInterrupt:
+        _complain(errors, "stopped.")
+        return 130
     except BrokenPipeError:
         # Whoever reads the output has seen enough; what is left must not be flushed to them at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
