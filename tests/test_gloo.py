@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -161,15 +162,33 @@ def capture(folder: Path, *scenarios: str) -> dict[str, Path]:
     return outs
 
 
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return capture(tmp_path_factory.mktemp("gloo"), "straggler", "more-work", "stall", "wait-in-backward")
+class Captures:
+    """Scenarios, captured together when the first of them is asked for."""
+
+    def __init__(self, folder: Path, *scenarios: str) -> None:
+        self._folder = folder
+        self._outs = capture(folder / "0", *scenarios)
+
+    def check(self, scenario: str, check: Callable[[Path], None]) -> None:
+        """Check a scenario; a machine that stood still for as long as a fault lasts gets two more chances."""
+        for attempt in (1, 2):
+            try:
+                return check(self._outs[scenario])
+            except AssertionError:
+                self._outs |= capture(self._folder / f"{scenario}{attempt}", scenario)
+        return check(self._outs[scenario])
 
 
 @pytest.fixture(scope="module")
-def stacks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Captures:
+    scenarios = ("healthy", "straggler", "more-work", "stall", "wait-in-backward")
+    return Captures(tmp_path_factory.mktemp("gloo"), *scenarios)
+
+
+@pytest.fixture(scope="module")
+def stacks(tmp_path_factory: pytest.TempPathFactory) -> Captures:
     """Torch escapes no quote in the names of Python functions, nor in the file's own path."""
-    return capture(tmp_path_factory.mktemp("gloo") / 'of "stacks"', "straggler+stack", "stall+stack")
+    return Captures(tmp_path_factory.mktemp("gloo") / 'of "stacks"', "straggler+stack", "stall+stack")
 
 
 def diagnose(folder: Path, settings: engine.Settings | None = None) -> engine.Result:
@@ -203,7 +222,14 @@ def mean_ms(result: engine.Result, rank_number: int, owner: str) -> float:
     return result.diagnosis.budget_ms[str(rank_number)][owner]
 
 
-def assert_straggles_by_sleeping(result: engine.Result) -> None:
+def is_healthy(folder: Path) -> None:
+    result = diagnose(folder, _OF_A_BUSY_MACHINE)
+    assert not unexpected(result)
+    assert result.diagnosis.verdict == "healthy", result.diagnosis.headline
+
+
+def straggles_by_sleeping(folder: Path) -> None:
+    result = diagnose(folder)
     finding = worst(result)
     assert (finding.rule, finding.cause, finding.ranks) == ("straggler", "host", (1,))
     assert finding.cost_ms == pytest.approx(FAULT_MS, rel=0.25)
@@ -212,32 +238,8 @@ def assert_straggles_by_sleeping(result: engine.Result) -> None:
     assert mean_ms(result, 0, "compute") < 0.5 * FAULT_MS
 
 
-def assert_waits_for_its_loader(result: engine.Result) -> None:
-    finding = worst(result)
-    assert (finding.rule, finding.cause, finding.ranks) == ("dataloader-stall", "single_process", (0, 1))
-    assert finding.cost_ms == pytest.approx(FAULT_MS, rel=0.25)
-    assert all(mean_ms(result, number, "input") > FAULT_MS for number in range(_RANKS))
-    assert "pin_memory" not in finding.fix
-
-
-def test_a_healthy_job_is_healthy(tmp_path: Path) -> None:
-    for attempt in range(3):
-        outs = capture(tmp_path / str(attempt), "healthy")
-        result = diagnose(outs["healthy"], _OF_A_BUSY_MACHINE)
-        assert not unexpected(result)
-        if result.diagnosis.verdict == "healthy":
-            return
-    pytest.fail(f"thrice not healthy, now: {result.diagnosis.headline}")
-
-
-def test_a_rank_that_sleeps_is_a_straggler(plain: dict[str, Path]) -> None:
-    result = diagnose(plain["straggler"])
-    assert not unexpected(result)
-    assert_straggles_by_sleeping(result)
-
-
-def test_a_rank_with_more_work_is_a_straggler(plain: dict[str, Path]) -> None:
-    result = diagnose(plain["more-work"])
+def has_more_work(folder: Path) -> None:
+    result = diagnose(folder)
     finding = worst(result)
     assert (finding.rule, finding.cause, finding.ranks) == ("straggler", "more_work", (1,))
     assert "operators on larger tensors" in finding.why
@@ -245,36 +247,72 @@ def test_a_rank_with_more_work_is_a_straggler(plain: dict[str, Path]) -> None:
     assert finding.cost_ms == pytest.approx(more, rel=0.25)
 
 
-def test_a_loader_in_the_training_process_stalls_all_ranks(plain: dict[str, Path]) -> None:
-    assert_waits_for_its_loader(diagnose(plain["stall"]))
+def waits_for_its_loader(folder: Path) -> None:
+    result = diagnose(folder)
+    finding = worst(result)
+    assert (finding.rule, finding.cause, finding.ranks) == ("dataloader-stall", "single_process", (0, 1))
+    assert finding.cost_ms == pytest.approx(FAULT_MS, rel=0.25)
+    assert all(mean_ms(result, number, "input") > FAULT_MS for number in range(_RANKS))
+    assert "pin_memory" not in finding.fix
 
 
-def test_waiting_within_the_backward_pass_is_waiting(plain: dict[str, Path]) -> None:
-    assert_straggles_by_sleeping(diagnose(plain["wait-in-backward"]))
+def test_a_healthy_job_is_healthy(plain: Captures) -> None:
+    plain.check("healthy", is_healthy)
 
 
-def test_stacks_with_quotes_cost_nothing_that_is_needed(stacks: dict[str, Path]) -> None:
-    for file in sorted(stacks["straggler+stack"].iterdir()):
-        with pytest.raises(ValueError, match="malformed"):
-            msgspec.json.decode(file.read_bytes())
-        trace = read(file)
-        assert trace.header.has_stacks
-        assert trace.dropped["python_function"] > 100
-        said = " ".join(warning.message for warning in trace.warnings)
-        assert "events skipped" in said
-        assert "cut off" not in said
-    straggler, stall = (diagnose(stacks[scenario]) for scenario in ("straggler+stack", "stall+stack"))
-    assert_straggles_by_sleeping(straggler)
-    assert_waits_for_its_loader(stall)
+def test_a_rank_that_sleeps_is_a_straggler(plain: Captures) -> None:
+    plain.check("straggler", straggles_by_sleeping)
 
 
-def test_the_command_line_says_the_same(plain: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["diagnose", str(plain["straggler"]), "--json", "--fail-on", "critical"]) == 1
-    (run,) = msgspec.json.decode(capsys.readouterr().out)["runs"]
-    assert run["verdict"] == "straggler"
-    for budget in run["budget_ms"].values():
-        assert list(budget) == list(OWNERS)
-    steps = [sum(budget.values()) for budget in run["budget_ms"].values()]
-    assert sum(steps) / len(steps) == pytest.approx(run["step_ms"])
-    assert main(["diagnose", str(plain["straggler"])]) == 0
-    assert "device idle" not in capsys.readouterr().out.lower()
+def test_a_rank_with_more_work_is_a_straggler(plain: Captures) -> None:
+    plain.check("more-work", has_more_work)
+
+
+def test_a_loader_in_the_training_process_stalls_all_ranks(plain: Captures) -> None:
+    plain.check("stall", waits_for_its_loader)
+
+
+def test_waiting_within_the_backward_pass_is_waiting(plain: Captures) -> None:
+    plain.check("wait-in-backward", straggles_by_sleeping)
+
+
+def test_a_straggler_is_found_in_stacks_with_quotes(stacks: Captures) -> None:
+    stacks.check("straggler+stack", straggles_by_sleeping)
+
+
+def test_a_stall_is_found_in_stacks_with_quotes(stacks: Captures) -> None:
+    stacks.check("stall+stack", waits_for_its_loader)
+
+
+def test_quotes_in_stacks_cost_no_more_than_those_functions(stacks: Captures) -> None:
+    def check(folder: Path) -> None:
+        for file in sorted(folder.iterdir()):
+            data = file.read_bytes()
+            with pytest.raises(ValueError, match="malformed"):
+                msgspec.json.decode(data)
+            trace = read(file)
+            assert trace.header.has_stacks
+            assert trace.header.rank is not None
+            functions = data.count(b'"cat": "python_function"')
+            broken = data.count(b'"name": "' + bytes(folder.parent))
+            assert 0 < broken < functions
+            assert trace.dropped["python_function"] == functions - broken
+            said = " ".join(warning.message for warning in trace.warnings)
+            assert f"{broken} events skipped" in said
+            assert "cut off" not in said
+
+    stacks.check("straggler+stack", check)
+
+
+def test_the_command_line_says_the_same(plain: Captures, capsys: pytest.CaptureFixture[str]) -> None:
+    def check(folder: Path) -> None:
+        assert main(["diagnose", str(folder), "--json", "--fail-on", "critical", "--no-cache"]) == 1
+        (run,) = msgspec.json.decode(capsys.readouterr().out)["runs"]
+        assert run["verdict"] == "straggler"
+        assert all(list(budget) == list(OWNERS) for budget in run["budget_ms"].values())
+        steps = [sum(budget.values()) for budget in run["budget_ms"].values()]
+        assert sum(steps) / len(steps) == pytest.approx(run["step_ms"])
+        assert main(["diagnose", str(folder), "--no-cache"]) == 0
+        assert "device idle" not in capsys.readouterr().out.lower()
+
+    plain.check("straggler", check)

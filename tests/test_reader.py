@@ -14,10 +14,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from tb_ddp_doctor.trace import document, events, stream
+from tb_ddp_doctor.trace import document, events, native, stream
 from tb_ddp_doctor.trace.model import Category, RankTrace, TraceError
 from tb_ddp_doctor.trace.reader import decode, read
 from tb_ddp_doctor.trace.times import MAX_NS, UNUSABLE, nanoseconds
+
+
+@pytest.fixture(scope="module", autouse=True, params=["native", "msgspec"])
+def each_reader(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every test here is one of both readers."""
+    if request.param == "native" and not native.is_available():
+        pytest.skip("there was no C compiler: the scanner was not built")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DDP_DOCTOR_READER", request.param)
+        yield
+
 
 OP = '{"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 2, "ts": 10.500, "dur": 2.250}'
 LAUNCH = (
@@ -435,6 +446,14 @@ def test_a_broken_last_event_costs_no_metadata(last: str, block: int) -> None:
     got = of(trace(OP, last, tail=', "baseTimeNanoseconds": 1000'), block)
     assert got.events.start_ns.tolist() == [11_500]
     assert len(got.warnings) == 1
+
+
+def test_a_quote_in_the_name_of_the_file_is_no_cut() -> None:
+    read_trace = of(trace(OP, head='"with_stack": 1, ', tail=', "traceName": "/logs/of "stacks"/rank0.json" '))
+    assert len(read_trace.events) == 1
+    assert read_trace.header.has_stacks
+    (message,) = messages(read_trace)
+    assert message.startswith("metadata at byte")
 
 
 def test_a_comma_before_the_end_of_the_list() -> None:

@@ -206,4 +206,9 @@ class Document:
                     return False
                 self._losses.add(Loss.HEADER, self._position + size(text[:at]), reason(error))
                 at = following.start()
-        return text[at:].lstrip(_SPACE + ",").startswith("}")
+        rest = text[at:].strip(_SPACE + ",")
+        if rest.startswith("}") or not rest.endswith("}"):
+            return rest.startswith("}")
+        # Torch ends with "traceName", the file's own path, in which it escapes no quote.
+        self._losses.add(Loss.HEADER, self._position + size(text[:at]), "it is not JSON")
+        return True
