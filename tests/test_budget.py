@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_traces import TRACES, joined
 from traces import MS, job, repeat
 
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import RankDigest, RankOwner
 from tb_ddp_doctor.findings import OWNERS
-from tb_ddp_doctor.job.build import build
-from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.trace.model import Category, CommArgs, Events, Header, RankTrace
+from tb_ddp_doctor.trace.model import RankTrace
 
 
 def owners(text: str, rank: int = 0, step: int = 0, **options: object) -> dict[str, float]:
@@ -224,80 +223,6 @@ def test_the_budget_needs_no_metadata(metadata: str) -> None:
     assert owners(ONE_LATE, metadata=metadata) == {"compute": 10, "wait": 4, "transfer": 6}
 
 
-# ------------------------------------------------------------------------------------------------ properties
-
-NAMES = (
-    "ProfilerStep#1",
-    "ProfilerStep#2",
-    "ProfilerStep#3",
-    "aten::add",
-    "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
-    "cudaLaunchKernel",
-    "cudaStreamSynchronize",
-    "cudaMalloc",
-    "gemm",
-    "ncclDevKernel_AllReduce",
-    "Memcpy HtoD (Pageable -> Device)",
-    "autograd::engine::evaluate_function: X",
-    "gloo:all_reduce",
-    "record_param_comms",
-)
-#: Events of a kind: category and names that it may have.
-KINDS = {
-    Category.ANNOTATION: (0, 1, 2, 4, 12),
-    Category.OP: (3, 11, 12, 13),
-    Category.RUNTIME: (5, 6, 7),
-    Category.KERNEL: (8, 9),
-    Category.MEMCPY: (10,),
-    Category.MEMSET: (8,),
-    Category.OVERHEAD: (3,),
-}
-EVENT = st.sampled_from(list(KINDS)).flatmap(
-    lambda category: st.tuples(
-        st.just(int(category)),
-        st.sampled_from(KINDS[category]),
-        st.integers(0, 60),
-        st.integers(0, 25),
-        st.integers(0, 2),
-        st.integers(-1, 5),
-    )
-)
-
-
-def trace(events: list[tuple[int, int, int, int, int, int]], *, device: bool) -> RankTrace:
-    """Random events (category, name, start, duration, thread or stream, correlation) as a rank's trace."""
-    is_device = {int(Category.KERNEL), int(Category.MEMCPY), int(Category.MEMSET)}
-    rows = [event for event in events if device or event[0] not in is_device]
-    table = np.array(rows, np.int64).reshape(-1, 6)
-    on_device = np.isin(table[:, 0], list(is_device))
-    comms = np.flatnonzero(table[:, 1] == NAMES.index("record_param_comms"))
-    nothing = np.full(len(comms), -1)
-    return RankTrace(
-        file="random.json",
-        header=Header(),
-        strings=NAMES,
-        threads=(("1", "0"), ("1", "1"), ("1", "2")),
-        events=Events(
-            name=table[:, 1].astype(np.int32),
-            category=table[:, 0].astype(np.int8),
-            start_ns=table[:, 2],
-            duration_ns=table[:, 3],
-            thread=table[:, 4].astype(np.int32),
-            device=np.where(on_device, 0, -1).astype(np.int32),
-            stream=np.where(on_device, table[:, 4], -1),
-            correlation=table[:, 5],
-            bytes=np.full(len(table), -1),
-            shape=np.full(len(table), -1, np.int32),
-        ),
-        comms=CommArgs(comms, *(nothing.astype(np.int32),) * 3, *(nothing,) * 3, nothing.astype(np.int32), nothing),
-        dropped={},
-        warnings=(),
-    )
-
-
-TRACES = st.builds(lambda events, device: trace(events, device=device), st.lists(EVENT, max_size=30), st.booleans())
-
-
 @settings(max_examples=150, deadline=None)
 @given(TRACES)
 def test_the_owners_of_any_ranks_steps_sum_to_their_windows(random: RankTrace) -> None:
@@ -326,11 +251,6 @@ def test_the_kept_pieces_lie_in_their_steps(random: RankTrace) -> None:
     kept = np.zeros(len(steps), np.int64)
     np.add.at(kept, pieces.step[chosen], (pieces.end_ns - pieces.start_ns)[chosen])
     assert kept.tolist() == found.work.owner_ns[:, RankOwner.COMMUNICATION].tolist()
-
-
-def joined(ranks: list[RankDigest]) -> Job | None:
-    usable = {rank: found for rank, found in enumerate(ranks) if len(found.steps)}
-    return build("random", usable, dict.fromkeys(usable, "node"), len(ranks)) if usable else None
 
 
 @settings(max_examples=150, deadline=None)

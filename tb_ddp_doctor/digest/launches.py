@@ -22,7 +22,7 @@ def launch_rows(events: Events, device_rows: Ints) -> Ints:
 
 
 def enclosing(outer_start: Ints, outer_end: Ints, outer_thread: Indices, instant: Ints, thread: Indices) -> Ints:
-    """For each (instant, thread) the index of the outer interval on that thread that holds it and starts last, or -1."""
+    """For each (instant, thread) the outer interval on that thread that holds it, the latest-starting one, or -1."""
     if not len(outer_start):
         return np.full(len(instant), -1, np.int64)
     order = np.lexsort((outer_start, outer_thread))

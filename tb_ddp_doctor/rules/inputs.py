@@ -150,14 +150,27 @@ class Places:
         if not len(rows):
             return self.window(rank, step, what)
         row = rows[(pieces.end_ns[rows] - pieces.start_ns[rows]).argmax()]
-        return self.between(rank, step, int(pieces.start_ns[row]), int(pieces.end_ns[row]), what)
+        return self._evidence(rank, step, int(pieces.start_ns[row]), int(pieces.end_ns[row]), what)
 
     def window(self, rank: int, step: int, what: str) -> Evidence:
         """A rank's whole window of a step (indices)."""
         start = int(self._job.budget.start_ns[rank, step])
-        return self.between(rank, step, start, start + int(self._job.budget.window_ns[rank, step]), what)
+        return self._evidence(rank, step, start, start + int(self._job.budget.window_ns[rank, step]), what)
 
-    def between(self, rank: int, step: int, start_ns: int, end_ns: int, what: str) -> Evidence:
+    def between(self, rank: int, start_ns: int, end_ns: int, what: str) -> Evidence | None:
+        """The part of a stretch that lies in the step of a rank (index) that has most of it; None if none has any.
+
+        Collectives may run before the window of the step that launched them.
+        """
+        starts = self._job.budget.start_ns[rank]
+        start = np.maximum(starts, start_ns)
+        end = np.minimum(starts + self._job.budget.window_ns[rank], end_ns)
+        step = int((end - start).argmax())
+        if end[step] <= start[step]:
+            return None
+        return self._evidence(rank, step, int(start[step]), int(end[step]), what)
+
+    def _evidence(self, rank: int, step: int, start_ns: int, end_ns: int, what: str) -> Evidence:
         return Evidence(int(self._job.ranks[rank]), int(self._job.steps[step]), start_ns, end_ns, what)
 
 

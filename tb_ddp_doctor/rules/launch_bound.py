@@ -49,9 +49,11 @@ class LaunchBound(Rule):
         if share < self.min_starved:
             return Clear(f"The slowest rank's device starves for launches {words.percent(share)} of the step.")
         cost = whatif.cost_ns(starved)
-        seen = int((worst > self.min_starved * frame.step_ns).sum())
-        accused = np.union1d(whatif.slowest, np.flatnonzero(starved.mean(axis=1) >= self.min_starved * frame.step_ns))
-        level, basis = words.confidence(frame, cost, seen, accused.tolist(), on_host=True)
+        shows = worst > self.min_starved * frame.step_ns
+        accused = np.union1d(
+            whatif.slowest[shows], np.flatnonzero(starved.mean(axis=1) >= self.min_starved * frame.step_ns)
+        )
+        level, basis = words.confidence(frame, cost, int(shows.sum()), accused.tolist(), on_host=True)
         kernels = max(float(whatif.at_slowest(work.kernels).mean()), 1.0)
         mean_ns = float(whatif.at_slowest(work.kernel_ns).mean()) / kernels
         issue_ns = float(worst.mean()) / kernels + mean_ns

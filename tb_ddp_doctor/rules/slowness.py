@@ -60,9 +60,9 @@ def longest_wait(accused: Ints, frame: Frame, arrivals: Arrivals, places: Places
     if not len(caused):
         return []
     worst = caused[arrivals.longest_wait_ns[caused].argmax()]
-    step = int(np.flatnonzero(frame.steps == arrivals.step[worst])[0])
     what = f"Waits in {arrivals.kind[worst] or 'a collective'} for rank {frame.ranks[arrivals.last[worst]]}."
     waiter, start, end = (
         int(column[worst]) for column in (arrivals.longest_waiter, arrivals.wait_start_ns, arrivals.wait_end_ns)
     )
-    return [places.between(waiter, step, start, end, what)]
+    seen = places.between(waiter, start, end, what)
+    return [seen] if seen else []

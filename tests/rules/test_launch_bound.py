@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from traces import finding, lies_in_its_step, outcome, ranks
+from traces import finding, in_row, lies_in_its_step, outcome, ranks
 
 RULE = "launch-bound"
 STARVED = """
@@ -20,7 +20,7 @@ FED = """
 """
 FASTER = """
     rank# step |1
-          host [a][b][c][d]
+          host [a][b][c]
           gpu  [a....][b....][c....]
           nccl                      [ar.......]
 """
@@ -96,3 +96,8 @@ def test_cpus_launch_nothing() -> None:
 
 def test_one_rank_alone_is_enough() -> None:
     assert finding(RULE, ranks(STARVED), world_size=2).ranks == (0,)
+
+
+def test_a_rank_that_is_slow_for_another_reason_is_not_named() -> None:
+    text = in_row(ranks(STARVED, FASTER, steps=2), ranks(FASTER, FED, steps=1))
+    assert finding(RULE, text).ranks == (0,)

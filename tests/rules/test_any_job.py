@@ -1,0 +1,77 @@
+"""Whatever a job is like, no rule fails, and what a rule says is of that job."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_traces import TRACES, joined
+
+from tb_ddp_doctor.digest.build import digest
+from tb_ddp_doctor.findings import Evidence
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.rules import CATALOGUE
+from tb_ddp_doctor.rules.base import run
+from tb_ddp_doctor.rules.inputs import Inputs
+from tb_ddp_doctor.trace.model import RankTrace
+from tb_ddp_doctor.trace.times import MAX_NS
+
+
+def examined(traces: list[RankTrace]) -> None:
+    found = joined([digest(trace) for trace in traces])
+    if not found:
+        return
+    inputs = Inputs(found)
+    for rule in CATALOGUE.values():
+        _, finding = run(rule, inputs)
+        if finding:
+            assert math.isfinite(finding.cost_ms) and finding.cost_ms >= 0
+            assert set(finding.ranks) <= set(found.ranks.tolist())
+            assert set(finding.steps) <= set(found.steps.tolist())
+            assert all(is_of(found, window) for window in finding.evidence)
+
+
+def is_of(job: Job, window: Evidence) -> bool:
+    """Whether evidence lies in the step of the rank that it names."""
+    rank, step = job.ranks.tolist().index(window.rank), job.steps.tolist().index(window.step)
+    start = int(job.budget.start_ns[rank, step])
+    return start <= window.start_ns <= window.end_ns <= start + int(job.budget.window_ns[rank, step])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(TRACES, min_size=1, max_size=4))
+def test_no_rule_fails_on_any_job(traces: list[RankTrace]) -> None:
+    examined(traces)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(TRACES, min_size=2, max_size=3), st.lists(st.integers(0, MAX_NS), min_size=3, max_size=3))
+def test_no_rule_fails_whatever_the_clocks_say(traces: list[RankTrace], epochs: list[int]) -> None:
+    examined(
+        [
+            replace(trace, events=replace(trace.events, start_ns=trace.events.start_ns + epoch))
+            for trace, epoch in zip(traces, epochs, strict=False)
+        ]
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(TRACES, min_size=1, max_size=3), st.integers(0, 16))
+def test_no_rule_fails_on_times_as_long_as_they_can_be(traces: list[RankTrace], scale: int) -> None:
+    factor = np.int64(MAX_NS // 100 // 10**scale)
+    examined(
+        [
+            replace(
+                trace,
+                events=replace(
+                    trace.events,
+                    start_ns=trace.events.start_ns * factor,
+                    duration_ns=trace.events.duration_ns * factor,
+                ),
+            )
+            for trace in traces
+        ]
+    )
