@@ -56,7 +56,11 @@ _BLOCK = re.compile(
     r"\[(?P<unrecorded>\??)(?P<name>[a-z0-9_]+)(/(?P<group>\w+))?(\*(?P<times>\d+))?(@(?P<size>\d+))?[ .]*\]"
 )
 MS = 1_000_000
-_COPIES = {"pageable": "Memcpy HtoD (Pageable -> Device)", "pinned": "Memcpy HtoD (Pinned -> Device)"}
+_COPIES = {
+    "pageable": "Memcpy HtoD (Pageable -> Device)",
+    "pinned": "Memcpy HtoD (Pinned -> Device)",
+    "hostcopy": "Memcpy HtoD (Host -> Device)",  # ROCm
+}
 _COLLECTIVES = {
     "ar": ("allreduce", "AllReduce_Sum_f32"),
     "ag": ("_allgather_base", "AllGather"),

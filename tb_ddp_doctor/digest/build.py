@@ -107,6 +107,7 @@ def _digest_device(trace: RankTrace, device: int) -> RankDigest:
         pageable_ns=_sum(step, pageable, events.duration_ns[rows], size),
         pageable_exposed_ns=_sum(step, pageable, copy_alone.measure(events.start_ns[rows], end), size),
         pageable_blocked_ns=_sum(step, pageable & (launch >= 0), events.duration_ns[launch], size),
+        unnamed_copies=_count(step, is_copy & (memory == names.HostMemory.UNNAMED), size),
         pinned_bytes=_sum(step, pinned, np.maximum(events.bytes[rows], 0), size),
         pinned_ns=_sum(step, pinned, events.duration_ns[rows], size),
         host_events=_host_events(trace, steps),

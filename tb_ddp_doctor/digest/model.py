@@ -117,6 +117,8 @@ class StepWork:
     pageable_ns: Ints
     pageable_exposed_ns: Ints
     pageable_blocked_ns: Ints
+    #: Copies between host and device whose names do not say which memory they use.
+    unnamed_copies: Ints
     #: Bytes of copies between host and device from pinned memory, and their device time.
     pinned_bytes: Ints
     pinned_ns: Ints

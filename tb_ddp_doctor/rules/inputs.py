@@ -89,6 +89,7 @@ class Work:
     pageable_bytes: Ints
     pageable_exposed_ns: Ints
     pageable_blocked_ns: Ints
+    unnamed_copies: Ints
     pinned_bytes: Ints
     pinned_ns: Ints
 

@@ -10,7 +10,7 @@ import numpy as np
 from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words
-from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
+from tb_ddp_doctor.rules.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.inputs import Frame, Places, Work
 
 
@@ -41,6 +41,8 @@ class PageableMemcpy(Rule):
 
     def check(self, *, frame: Frame, whatif: WhatIf, work: Work, places: Places) -> Result:
         copies = float(work.pageable_copies.mean())
+        if copies == 0 and work.unnamed_copies.any():
+            return NotApplicable("The traces name copies, but not the memory that they use (ROCm's do not).")
         if copies == 0:
             return Clear("No copy between host and device uses pageable memory.")
         bytes_ns = self._pinned_ns(work)

@@ -66,10 +66,12 @@ class Loader(IntEnum):
 class HostMemory(IntEnum):
     """Host side of a copy."""
 
-    #: Device to device, or a vendor's name that does not say.
-    UNKNOWN = 0
+    #: Device to device.
+    NONE = 0
     PAGEABLE = 1
     PINNED = 2
+    #: Between host and device, and its name does not say.
+    UNNAMED = 3
 
 
 def step_number(name: str) -> int | None:
@@ -130,7 +132,9 @@ def host_memory(memcpy: str) -> HostMemory:
     """The host side of a copy named like "Memcpy HtoD (Pageable -> Device)"; ROCm's names do not say."""
     if "Pageable" in memcpy:
         return HostMemory.PAGEABLE
-    return HostMemory.PINNED if "Pinned" in memcpy else HostMemory.UNKNOWN
+    if "Pinned" in memcpy:
+        return HostMemory.PINNED
+    return HostMemory.UNNAMED if "HtoD" in memcpy or "DtoH" in memcpy else HostMemory.NONE
 
 
 #: Kernel-name spelling of each collective, longest first, for traces without metadata.

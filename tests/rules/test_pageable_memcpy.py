@@ -82,6 +82,13 @@ def test_a_rank_that_alone_copies_so_is_named_alone() -> None:
     assert finding(RULE, ranks(FASTER, FASTER, PAGEABLE)).ranks == (2,)
 
 
+def test_copies_that_do_not_say_their_memory_are_not_judged() -> None:
+    rocm = PAGEABLE.replace("pageable", "hostcopy")
+    result = outcome(RULE, ranks(rocm, rocm))
+    assert result.status == "not-applicable"
+    assert "ROCm" in result.reason
+
+
 def test_cpus_copy_nothing() -> None:
     text = """
         rank# step |1
