@@ -107,3 +107,18 @@ def test_without_communication_nothing_moves() -> None:
     """)
     assert not found.total_ns.any()
     assert (found.allreduces, found.largest_share) == (0, 0)
+
+
+def test_a_call_without_a_launch_does_not_hide_the_bytes_of_the_others() -> None:
+    found = of("""
+        rank0 step |1
+              host     [ar]
+              gpu  [work....]
+              nccl [?ar]  [ar.]
+        rank1 step |1
+              host     [ar]
+              gpu  [work....]
+              nccl [?ar]  [ar.]
+    """)
+    assert found.allreduce_bytes == 4_000_000
+    assert found.allreduces == 1

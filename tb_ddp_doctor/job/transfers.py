@@ -48,8 +48,8 @@ def transfers(job: Job) -> Transfers:
         total[rank] = Intervals.union(moving_from, table.end_ns).measure(start, end)
         allreduce[rank] = reducing.measure(start, end)
         exposed[rank] = (reducing & exposed_communication(digest)).measure(start, end)
-        weight = table.bytes if (table.bytes[reduces] >= 0).all() else table.end_ns - moving_from
         here = reduces & (table.step >= 0)
+        weight = table.bytes if (table.bytes[here] >= 0).all() else table.end_ns - moving_from
         by_step = np.bincount(table.step[here], weights=weight[here], minlength=len(digest.steps))[index]
         heaviest = np.zeros(len(digest.steps))
         np.maximum.at(heaviest, table.step[here], weight[here])

@@ -88,7 +88,8 @@ Send less often or compute more per byte: accumulate over micro-steps without sy
 send gradients as float16. Check that gloo uses the network interface you think it does, and that its threads have a \
 core to run on beside the ranks'.
 
-with model.no_sync():         # DDP; for FSDP2: model.set_requires_gradient_sync(False)
+# DDP; for FSDP2: model.set_requires_gradient_sync(False)
+with model.no_sync():
     loss(model(micro_batch)).backward()  # all but the last micro-step
 
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
@@ -111,5 +112,6 @@ _OTHER = """\
 Send less often or compute more per byte: accumulate over micro-steps without synchronising, or raise the local batch. \
 Check that NCCL uses the links you think it does (NCCL_DEBUG=INFO).
 
-with model.no_sync():         # DDP; for FSDP2: model.set_requires_gradient_sync(False)
+# DDP; for FSDP2: model.set_requires_gradient_sync(False)
+with model.no_sync():
     loss(model(micro_batch)).backward()  # all but the last micro-step"""

@@ -74,7 +74,8 @@ Find what the loop does there and take it out, or do it every n-th step: logging
 it is Python's garbage collector, stop it and collect by hand. Record stacks to see the line.
 
 import gc
-gc.collect(); gc.freeze(); gc.disable()   # once, before training; gc.collect() every few hundred steps
+gc.collect(); gc.freeze(); gc.disable()  # once, before training
+gc.collect()                             # every few hundred steps
 
-with torch.profiler.profile(with_stack=True, ...) as prof:   # or: py-spy dump --pid <pid of the rank>
+with torch.profiler.profile(with_stack=True, ...) as prof:
     ..."""

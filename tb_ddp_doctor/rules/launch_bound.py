@@ -79,5 +79,5 @@ _FIX = """\
 Launch fewer, larger kernels: compile the model, capture the step in a CUDA graph, use fused or foreach optimizers, \
 or raise the batch size.
 
-model = torch.compile(model, mode="reduce-overhead")   # uses CUDA graphs
+model = torch.compile(model, mode="reduce-overhead")  # CUDA graphs
 optimizer = torch.optim.AdamW(model.parameters(), lr=lr, fused=True)"""

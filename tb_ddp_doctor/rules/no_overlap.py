@@ -107,5 +107,5 @@ model = DistributedDataParallel(
     bucket_cap_mb={bucket},
     gradient_as_bucket_view=True,
     find_unused_parameters=False,
-    static_graph=True,        # if the graph is the same in every step
+    static_graph=True,  # if the graph never changes
 )"""

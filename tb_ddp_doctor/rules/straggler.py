@@ -167,7 +167,7 @@ enough loader workers.
 loader = DataLoader(
     dataset,
     batch_size=batch_size,
-    sampler=DistributedSampler(dataset, drop_last=True),  # as many samples on every rank
+    sampler=DistributedSampler(dataset, drop_last=True),
     num_workers=4,
     persistent_workers=True,
     pin_memory=True,
@@ -208,8 +208,8 @@ enough loader workers.
 loader = DataLoader(
     dataset,
     batch_size=batch_size,
-    sampler=DistributedSampler(dataset, drop_last=True),  # as many samples on every rank
-    num_workers=4,            # and threads: all of a host's ranks share its cores
+    sampler=DistributedSampler(dataset, drop_last=True),
+    num_workers=4,  # the ranks of a host share its cores
     persistent_workers=True,
 )""",
     "slow_device": """\
