@@ -1,14 +1,58 @@
-"""Ships `frontend/src` as the package `tb_ddp_doctor.frontend`; everything else is in pyproject.toml.
+"""Ships `frontend/src` as the package `tb_ddp_doctor.frontend`, and the native scanner where there is a C compiler.
 
 An editable install does not see the mapped folder: `tb_ddp_doctor/plugin/assets.py` then finds it in the checkout.
+Everything else is in pyproject.toml.
 """
 
-from setuptools import find_packages, setup
+import os
+from pathlib import Path
+
+from setuptools import Extension, find_packages, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
 
 FRONTEND = "tb_ddp_doctor.frontend"
+SCANNER = "tb_ddp_doctor.trace._scanner"
+
+
+class BuildScanner(build_ext):
+    """Makes of the scanner a plain shared library for ctypes: without Python's API it serves every Python."""
+
+    def get_ext_filename(self, fullname):
+        return os.path.join(*fullname.split(".")) + (".dll" if os.name == "nt" else ".so")
+
+    def get_export_symbols(self, ext):
+        return ext.export_symbols
+
+    def get_libraries(self, ext):
+        return ext.libraries
+
+    def build_extension(self, ext):
+        if self.compiler.compiler_type != "msvc":
+            ext.extra_compile_args = ["-std=c99", "-O3", "-fvisibility=hidden"]
+        super().build_extension(ext)
+
+
+class Wheel(bdist_wheel):
+    """For every Python of the platform with the scanner, for every platform without it."""
+
+    def get_tag(self):
+        platform = super().get_tag()[2]
+        self.root_is_pure = not any(Path(self.bdist_dir).rglob("_scanner.*"))
+        return "py3", "none", "any" if self.root_is_pure else platform
+
 
 setup(
     packages=[*find_packages(include=["tb_ddp_doctor", "tb_ddp_doctor.*"]), FRONTEND],
     package_dir={FRONTEND: "frontend/src"},
     package_data={"tb_ddp_doctor": ["py.typed"], FRONTEND: ["**/*"]},
+    ext_modules=[
+        Extension(
+            SCANNER,
+            sources=["native/scanner.c", "native/vocabulary.c"],
+            depends=["native/json.h", "native/numbers.h", "native/scanner.h", "native/vocabulary.h"],
+            optional=True,  # without it traces are read by msgspec
+        )
+    ],
+    cmdclass={"build_ext": BuildScanner, "bdist_wheel": Wheel},
 )

@@ -25,6 +25,7 @@ from tb_ddp_doctor.discover import DiscoverError, Run, discover
 from tb_ddp_doctor.findings import OWNERS, SCHEMA_VERSION, Diagnosis, Evidence, Finding, Severity
 from tb_ddp_doctor.logdir.names import DIGEST_SUFFIX, trace_name
 from tb_ddp_doctor.scheduler import SchedulerError, executor
+from tb_ddp_doctor.trace import reader
 
 _STYLES = {"critical": "bold red", "major": "red", "minor": "yellow", "info": "dim", "healthy": "bold green"}
 #: Ranks in the budget table: beyond, only the slowest are shown.
@@ -70,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="ddp-doctor", description="Says why distributed PyTorch training is slow, from its profiler traces."
     )
-    parser.add_argument("--version", action="version", version=f"ddp-doctor {__version__}")
+    parser.add_argument("--version", action="version", version=f"ddp-doctor {__version__} ({reader.name()} reader)")
     reading = _reading_options()
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     diagnose = commands.add_parser("diagnose", parents=[reading], help="diagnose every run below a log directory")
@@ -135,7 +136,12 @@ def _diagnose(options: argparse.Namespace, errors: Console) -> int:
         console = Console(highlight=False)
         for result in results:
             _print_run(console, result)
-    return int(options.fail_on is not None and _worst(diagnoses) >= Severity[options.fail_on.upper()])
+    if options.fail_on is None:
+        return 0
+    if _worst(diagnoses) >= Severity[options.fail_on.upper()]:
+        return 1
+    # What was not seen has not passed.
+    return 0 if len(results) == len(runs) else 2
 
 
 def _digest(options: argparse.Namespace, errors: Console) -> int:

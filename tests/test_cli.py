@@ -131,6 +131,8 @@ def test_a_run_that_cannot_be_read_hides_no_other(tmp_path: Path, capsys: pytest
     output = capsys.readouterr()
     assert [run["name"] for run in json.loads(output.out)["runs"]] == ["good"]
     assert "bad" in output.err
+    assert main(["diagnose", str(tmp_path / "logs"), "--fail-on", "minor"]) == 1
+    assert main(["diagnose", str(tmp_path / "logs"), "--fail-on", "minor", "--set", "straggler.min_excess=9"]) == 2
 
 
 # -------------------------------------------------------------------------------------------------------- JSON

@@ -211,6 +211,11 @@ def test_record_param_comms_without_metadata_has_a_row() -> None:
     }  # fmt: skip
 
 
+def test_a_kernel_of_that_name_has_one_row() -> None:
+    kernel = KERNEL.replace("gemm", "record_param_comms").replace('"grid"', f'{METADATA}, "grid"')
+    assert of(trace(OP, kernel)).comms.event.tolist() == [1]
+
+
 @pytest.mark.parametrize(("args", "sequence"), [
     ('"Seq": 12', 12), ('"Concrete Inputs": ["", "34", "0"]', 34), ('"Concrete Inputs": ["", "", "0"]', -1),
     ('"Concrete Inputs": ["", "[1, 2]"]', -1), ('"Concrete Inputs": [""]', -1), ('"Concrete Inputs": null', -1),

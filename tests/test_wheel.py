@@ -28,13 +28,26 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = tmp_path_factory.mktemp("source")
     for name in SOURCES:
         shutil.copy(REPOSITORY / name, source)
-    for name in ("tb_ddp_doctor", "frontend"):
-        shutil.copytree(REPOSITORY / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("tb_ddp_doctor", "frontend", "native"):
+        ignored = shutil.ignore_patterns("__pycache__", "_scanner.*")
+        shutil.copytree(REPOSITORY / name, source / name, ignore=ignored)
     built = tmp_path_factory.mktemp("built")
     run(sys.executable, "-m", "build", "--outdir", built, source)
     shutil.rmtree(source)
     (wheel,) = built.glob("*.whl")
     return wheel
+
+
+@pytest.fixture(scope="module")
+def pure_wheel(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel that the same source distribution makes where there is no compiler."""
+    folder = tmp_path_factory.mktemp("pure")
+    (source,) = wheel.parent.glob("*.tar.gz")
+    shutil.unpack_archive(source, folder, filter="data")
+    (unpacked,) = folder.iterdir()
+    run(sys.executable, "-m", "build", "--wheel", "--outdir", folder, unpacked, CC="/no/compiler")
+    (built,) = folder.glob("*.whl")
+    return built
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +75,9 @@ def tensorboard(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         process.wait(timeout=30)
 
 
-def run(*command: str | Path) -> str:
-    done = subprocess.run(command, cwd="/", env=bare_environment(), capture_output=True, text=True, check=False)
+def run(*command: str | Path, **variables: str) -> str:
+    environment = bare_environment() | variables
+    done = subprocess.run(command, cwd="/", env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -109,6 +123,25 @@ def test_wheel_holds_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         folders = {name.split("/")[0] for name in archive.namelist()}
     assert folders == {"tb_ddp_doctor", f"tb_ddp_doctor-{__version__}.dist-info"}
+
+
+def test_wheel_with_the_scanner_serves_every_python_of_the_platform(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        assert [name for name in archive.namelist() if "_scanner" in name] == ["tb_ddp_doctor/trace/_scanner.so"]
+    assert re.search(r"-py3-none-(linux|macosx)_\w+\.whl$", wheel.name)
+
+
+def test_wheel_without_a_compiler_is_pure_and_reads_by_msgspec(
+    pure_wheel: Path, environment: Path, tmp_path: Path
+) -> None:
+    assert pure_wheel.name.endswith("-py3-none-any.whl")
+    run(environment / "python", "-m", "pip", "install", "--quiet", "--no-deps", "--target", tmp_path, pure_wheel)
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from tb_ddp_doctor.trace import reader"
+    assert run(environment / "python", "-c", f"{code}; print(reader.name())").strip() == "msgspec"
+
+
+def test_command_says_that_it_reads_with_the_scanner(environment: Path) -> None:
+    assert run(environment / "ddp-doctor", "--version").strip() == f"ddp-doctor {__version__} (native reader)"
 
 
 def test_package_is_imported_from_the_environment(environment: Path) -> None:

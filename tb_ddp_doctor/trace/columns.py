@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,9 +30,9 @@ from tb_ddp_doctor.trace.times import nanoseconds
 #: Plain ints: an IntEnum costs a call for each event.
 _CODES = {name: int(category) for name, category in CATEGORIES.items()}
 #: What `dropped` calls events that say neither category nor phase.
-_UNKNOWN = "unknown"
+UNKNOWN = "unknown"
 
-_EVENT_TYPES: dict[str, type[np.generic]] = {
+EVENT_TYPES: dict[str, type[np.generic]] = {
     "name": np.int32,
     "category": np.int8,
     "start_ns": np.int64,
@@ -44,7 +44,7 @@ _EVENT_TYPES: dict[str, type[np.generic]] = {
     "bytes": np.int64,
     "shape": np.int32,
 }
-_COMM_TYPES: dict[str, type[np.generic]] = {
+COMM_TYPES: dict[str, type[np.generic]] = {
     "event": np.int64,
     "collective": np.int32,
     "group": np.int32,
@@ -100,7 +100,7 @@ class Columns:
         self._losses = losses
         self._shapes = Shapes(self.strings)
         self._count = 0
-        self._parts: dict[str, list[NDArray[Any]]] = {name: [] for name in _EVENT_TYPES}
+        self._parts: dict[str, list[NDArray[Any]]] = {name: [] for name in EVENT_TYPES}
         self._comms: list[tuple[int, ...]] = []
 
     def add(self, batch: Sequence[Event], position: int) -> None:
@@ -108,7 +108,7 @@ class Columns:
         events = [event for event in batch if event.cat in _CODES and event.ph == "X"]
         if len(events) < len(batch):
             self.dropped.update(
-                [event.cat or event.ph or _UNKNOWN for event in batch if event.cat not in _CODES or event.ph != "X"]
+                [event.cat or event.ph or UNKNOWN for event in batch if event.cat not in _CODES or event.ph != "X"]
             )
         start, duration = nanoseconds([event.ts for event in events]), nanoseconds([event.dur for event in events])
         usable = (start >= 0) & (duration >= 0)
@@ -127,8 +127,8 @@ class Columns:
             "duration_ns": duration,
             "thread": _column([self.threads[event.pid, event.tid] for event in events], np.int32),
         }
-        for name in _EVENT_TYPES.keys() - part.keys():
-            part[name] = np.full(len(events), MISSING, _EVENT_TYPES[name])
+        for name in EVENT_TYPES.keys() - part.keys():
+            part[name] = np.full(len(events), MISSING, EVENT_TYPES[name])
         self._fill(part, events, position)
         for name, column in part.items():
             self._parts[name].append(column)
@@ -137,18 +137,16 @@ class Columns:
     def events(self, base_ns: int) -> Events:
         """All columns joined, with `base_ns` added to every start; they are given up on the way."""
         joined: dict[str, NDArray[Any]] = {
-            name: np.concatenate([np.empty(0, dtype), *self._parts.pop(name)]) for name, dtype in _EVENT_TYPES.items()
+            name: np.concatenate([np.empty(0, dtype), *self._parts.pop(name)]) for name, dtype in EVENT_TYPES.items()
         }
         joined["start_ns"] += base_ns
-        annotations = np.array([is_annotation(text) for text in self.strings], np.bool_)
-        category = joined["category"]
-        category[(category == Category.OP) & annotations[joined["name"]]] = Category.ANNOTATION
+        mark_annotations(joined, self.strings)
         return Events(**joined)
 
     def comms(self) -> CommArgs:
         """All rows of communication metadata."""
-        table = np.array(self._comms, np.int64).reshape(-1, len(_COMM_TYPES)).T
-        columns = zip(_COMM_TYPES.items(), table, strict=True)
+        table = np.array(self._comms, np.int64).reshape(-1, len(COMM_TYPES)).T
+        columns = zip(COMM_TYPES.items(), table, strict=True)
         return CommArgs(**{name: column.astype(dtype) for (name, dtype), column in columns})
 
     def _fill(self, part: dict[str, NDArray[Any]], events: list[Event], position: int) -> None:
@@ -166,8 +164,7 @@ class Columns:
         part["shape"][rows] = _column([self._shapes[bytes(args.grid)] for args in device])
         has_metadata = np.array([bytes(args.collective) != b"" for args in device], np.bool_)
 
-        communication = np.append(rows[has_metadata], np.flatnonzero(part["name"] == self.strings[RECORD_PARAM_COMMS]))
-        communication.sort()
+        communication = np.union1d(rows[has_metadata], np.flatnonzero(part["name"] == self.strings[RECORD_PARAM_COMMS]))
         for row, args in zip(communication.tolist(), arguments(CommunicationArgs, communication), strict=True):
             self._comms.append((self._count + row, *self._metadata(args)))
 
@@ -193,6 +190,13 @@ class Columns:
     def _word(self, raw: Raw) -> int:
         word = text(raw)
         return MISSING if word is None else self.strings[word]
+
+
+def mark_annotations(columns: Mapping[str, NDArray[Any]], strings: Iterable[str]) -> None:
+    """Operators that are annotations by their names, as in 2021, become annotations."""
+    annotations = np.array([is_annotation(text) for text in strings], np.bool_)
+    category = columns["category"]
+    category[(category == Category.OP) & annotations[columns["name"]]] = Category.ANNOTATION
 
 
 def _column(values: list[int], dtype: type[np.generic] = np.int64) -> NDArray[Any]:

@@ -26,7 +26,7 @@ _SEPARATOR = re.compile(r"[\s,]*")
 _EVENT_START = re.compile(r'[},]\s*(\{\s*"(?:ph|cat|name|ts|dur|pid|tid|args)"\s*:)')
 _LAST_EVENT_END = re.compile(r'\}\s*(\])\s*(?:,\s*"|\}\s*$)')
 #: Half characters: from invalid UTF-8 by way of `to_text`, or spelled as escapes.
-_NO_TEXT = re.compile("[\ud800-\udfff]")
+NO_TEXT = re.compile("[\ud800-\udfff]")
 #: More than _EVENT_START can match of a start that goes on in the next block.
 _OVERLAP = 64
 #: A token that the text's end cuts is refused at its start: "-Infinity", an escape.
@@ -171,7 +171,7 @@ class Salvage:
         except REFUSALS as error:
             detail = reason(error)
             try:
-                event = _decode_event(_NO_TEXT.sub("\ufffd", json.dumps(value, ensure_ascii=False)))
+                event = _decode_event(NO_TEXT.sub("\ufffd", json.dumps(value, ensure_ascii=False)))
             except (*REFUSALS, ValueError):
                 kind = Loss.BROKEN
             else:

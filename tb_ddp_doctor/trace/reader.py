@@ -6,16 +6,22 @@ Whatever a file is like, reading it either gives a `RankTrace`, whose warnings s
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
 
+from tb_ddp_doctor.trace import native
 from tb_ddp_doctor.trace.columns import Columns
 from tb_ddp_doctor.trace.document import Document
 from tb_ddp_doctor.trace.losses import Loss, Losses
-from tb_ddp_doctor.trace.model import Header, RankTrace
+from tb_ddp_doctor.trace.model import Header, RankTrace, TraceError
 from tb_ddp_doctor.trace.stream import MAX_BYTES, chunks, open_trace
 from tb_ddp_doctor.trace.times import MAX_NS
+
+_log = logging.getLogger(__name__)
+
+Blocks: TypeAlias = Iterable[memoryview | bytes]
 
 
 def read(path: str | os.PathLike[str], *, name: str | None = None, max_bytes: int = MAX_BYTES) -> RankTrace:
@@ -27,14 +33,11 @@ def read(path: str | os.PathLike[str], *, name: str | None = None, max_bytes: in
         return decode(chunks(file, max_bytes), name or str(path))
 
 
-def decode(blocks: Iterable[memoryview | bytes], file: str) -> RankTrace:
+def decode(blocks: Blocks, file: str) -> RankTrace:
     """Decode the JSON text that comes in `blocks`, cut anywhere; each may be reused once the next is asked for."""
     losses = Losses()
-    document = Document(blocks, losses)
-    columns = Columns(losses)
-    for position, batch in document.batches():
-        columns.add(batch, position)
-    header = _header(document.members, losses)
+    members, columns = _read_columns()(blocks, losses)
+    header = _header(members, losses)
     events = columns.events(header.base_ns)
     comms = columns.comms()
     return RankTrace(
@@ -47,6 +50,32 @@ def decode(blocks: Iterable[memoryview | bytes], file: str) -> RankTrace:
         dropped=dict(columns.dropped),
         warnings=losses.warnings(file),
     )
+
+
+def name() -> str:
+    """The reader in use: "native", or "msgspec" where the scanner was not built; DDP_DOCTOR_READER chooses another."""
+    return os.environ.get("DDP_DOCTOR_READER") or ("native" if native.is_available() else "msgspec")
+
+
+_ReadColumns: TypeAlias = Callable[[Blocks, Losses], tuple[dict[str, Any], Columns | native.NativeColumns]]
+
+
+def _read_columns() -> _ReadColumns:
+    chosen = name()
+    _log.debug("Traces are read by the %s reader.", chosen)
+    if chosen == "native" and native.is_available():
+        return native.read_columns
+    if chosen == "msgspec":
+        return _read_columns_by_msgspec
+    raise TraceError(f'DDP_DOCTOR_READER asks for "{chosen[:32]}", which is not to be had here: leave it unset.')
+
+
+def _read_columns_by_msgspec(blocks: Blocks, losses: Losses) -> tuple[dict[str, Any], Columns]:
+    document = Document(blocks, losses)
+    columns = Columns(losses)
+    for position, batch in document.batches():
+        columns.add(batch, position)
+    return document.members, columns
 
 
 def _header(members: Mapping[str, Any], losses: Losses) -> Header:

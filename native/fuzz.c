@@ -1,0 +1,161 @@
+/* A libFuzzer target: any bytes, in blocks of any sizes, with small limits, so that they are reached.
+ *
+ * Beside what the sanitizers see, numbers must lie in their vocabularies, and every byte must be accounted for. Text
+ * without a broken event must give the same rows in blocks as in one piece. A third run has too little memory: fuzz.sh
+ * gives the scanner this file's allocator.
+ */
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "scanner.h"
+
+enum { HEADER = 2, MAX_FUZZED_COLUMNS = 10 };
+
+static void require(bool holds) {
+    if (!holds) {
+        abort();
+    }
+}
+
+static size_t allocations_left = SIZE_MAX;
+
+void *fuzz_calloc(size_t count, size_t size);
+void *fuzz_realloc(void *memory, size_t size);
+
+void *fuzz_calloc(size_t count, size_t size) {
+    return allocations_left && allocations_left-- ? calloc(count, size) : NULL;
+}
+
+void *fuzz_realloc(void *memory, size_t size) {
+    return allocations_left && allocations_left-- ? realloc(memory, size) : NULL;
+}
+
+/* The smallest generator that cuts well. */
+static size_t next_size(uint32_t *state) {
+    *state = *state * 1664525u + 1013904223u;
+    return *state >> 30 ? *state >> 24 & 0x3f : *state >> 16 & 0xfff;
+}
+
+/* A scanner that has been fed all the text; NULL if there was no memory. */
+static struct scanner *feed(const uint8_t *text, size_t size, uint32_t cuts, uint64_t max_event, uint32_t max_strings) {
+    static const char *const categories[] = {"\"cpu_op\"",     "\"user_annotation\"", "\"cuda_runtime\"", "\"kernel\"",
+                                             "\"gpu_memcpy\"", "\"gpu_memset\"",      "\"overhead\""};
+    struct scanner *scanner = scanner_new(7, "\"record_param_comms\"", max_event, max_strings);
+    int status = scanner ? SCANNER_MORE : SCANNER_NO_MEMORY;
+    for (int code = 0; scanner && code <= SCANNER_OVERHEAD; code++) {
+        status = scanner_keep(scanner, categories[code], code) ? status : SCANNER_NO_MEMORY;
+    }
+    for (size_t at = 0; at < size && status != SCANNER_NO_MEMORY;) {
+        const size_t wanted = cuts ? next_size(&cuts) : size;
+        const size_t block = wanted < size - at ? wanted : size - at;
+        /* A copy of its own, so that a read past the block is one past the allocation. */
+        uint8_t *copy = malloc(block + !block);
+        require(copy != NULL);
+        memcpy(copy, text + at, block);
+        status = scanner_feed(scanner, copy, block);
+        free(copy);
+        at += block;
+    }
+    if (status != SCANNER_NO_MEMORY) {
+        status = scanner_finish(scanner);
+    }
+    if (status == SCANNER_NO_MEMORY) {
+        scanner_free(scanner);
+        return NULL;
+    }
+    return scanner;
+}
+
+static struct scanner *scan(const uint8_t *text, size_t size, uint32_t cuts, uint64_t max_event, uint32_t max_strings) {
+    struct scanner *scanner = feed(text, size, cuts, max_event, max_strings);
+    require(scanner != NULL);
+    const int status = scanner_finish(scanner);
+    require(status == SCANNER_LIST_END || status == SCANNER_CUT);
+    size_t rest;
+    const uint8_t *left = scanner_rest(scanner, &rest);
+    require(scanner_position(scanner) - 7 + rest == size);
+    require(!rest || !memcmp(left, text + size - rest, rest));
+    require(status == SCANNER_CUT || (rest && *left == ']'));
+    return scanner;
+}
+
+static size_t vocabulary_size(const struct scanner *scanner, int vocabulary) {
+    const uint8_t *bytes;
+    const uint64_t *ends, *positions;
+    const size_t count = scanner_strings(scanner, vocabulary, &bytes, &ends, &positions);
+    uint64_t sum = 0;
+    for (size_t index = 0; index < count; index++) {
+        require(ends[index] >= (index ? ends[index - 1] : 0));
+        for (uint64_t at = index ? ends[index - 1] : 0; at < ends[index]; at++) {
+            sum += bytes[at];
+        }
+        sum += positions[index];
+    }
+    require(sum || count <= 1);
+    return count;
+}
+
+/* Numbers of a column lie within a vocabulary, or are -1. */
+static void check_numbers(const struct scanner *scanner, const void *column, size_t rows, int vocabulary) {
+    const int64_t count = (int64_t)vocabulary_size(scanner, vocabulary);
+    for (size_t row = 0; row < rows; row++) {
+        const int32_t number = ((const int32_t *)column)[row];
+        require(number >= -1 && number < count);
+    }
+}
+
+static void check_event_numbers(const struct scanner *scanner, void **columns, size_t rows) {
+    check_numbers(scanner, columns[EVENT_NAME], rows, SCANNER_TEXTS);
+    check_numbers(scanner, columns[EVENT_SHAPE], rows, SCANNER_SHAPES);
+    check_numbers(scanner, columns[EVENT_THREAD], rows, SCANNER_THREADS);
+    for (size_t row = 0; row < rows; row++) {
+        require(((const int64_t *)columns[EVENT_START])[row] >= 0);
+        require(((const int64_t *)columns[EVENT_DURATION])[row] >= 0);
+        require(((const uint8_t *)columns[EVENT_CATEGORY])[row] <= SCANNER_OVERHEAD);
+    }
+}
+
+/* Take a table from each of two scanners; where `equal`, they must be. */
+static void check_table(struct scanner *left, struct scanner *right, int table, bool equal) {
+    static const uint8_t widths[SCANNER_TABLES][MAX_FUZZED_COLUMNS] = {
+        {4, 1, 8, 8, 4, 4, 8, 8, 8, 4}, {8, 4, 4, 4, 8, 8, 8, 4, 8}, {4, 4, 8, 4, 8}};
+    void *columns[2][MAX_FUZZED_COLUMNS] = {{NULL}};
+    const size_t rows = scanner_rows(left, table);
+    require(!equal || rows == scanner_rows(right, table));
+    for (int column = 0; column < MAX_FUZZED_COLUMNS && widths[table][column]; column++) {
+        columns[0][column] = scanner_take(left, table, column);
+        columns[1][column] = scanner_take(right, table, column);
+        require(!equal || !rows || !memcmp(columns[0][column], columns[1][column], rows * widths[table][column]));
+    }
+    if (table == SCANNER_EVENTS) {
+        check_event_numbers(left, columns[0], rows);
+        check_event_numbers(right, columns[1], scanner_rows(right, table));
+    }
+    for (int column = 0; column < MAX_FUZZED_COLUMNS; column++) {
+        scanner_release(columns[0][column]);
+        scanner_release(columns[1][column]);
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    if (size < HEADER) {
+        return 0;
+    }
+    const uint64_t max_event = data[0] & 1 ? 1 << 24 : 300;
+    const uint32_t max_strings = data[0] & 2 ? 1 << 20 : 5;
+    struct scanner *whole = scan(data + HEADER, size - HEADER, 0, max_event, max_strings);
+    struct scanner *cut = scan(data + HEADER, size - HEADER, data[1] + 1u, max_event, max_strings);
+    const bool equal = !scanner_lost(whole, LOSS_BROKEN)->count && !scanner_lost(cut, LOSS_BROKEN)->count;
+    require(!equal || scanner_seen(whole) == scanner_seen(cut));
+    for (int table = 0; table < SCANNER_TABLES; table++) {
+        check_table(whole, cut, table, equal);
+    }
+    scanner_free(whole);
+    scanner_free(cut);
+    allocations_left = data[0] >> 2;
+    scanner_free(feed(data + HEADER, size - HEADER, data[1] + 1u, max_event, max_strings));
+    allocations_left = SIZE_MAX;
+    return 0;
+}

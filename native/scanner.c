@@ -1,0 +1,808 @@
+/* From top to bottom: what is kept, memory, losses, one event's members, its row, the way back after an error, the
+ * list, blocks. `scanner.h` says what is supported.
+ *
+ * Reading an event only notes where its values stand, and whether it is JSON; what they mean is asked when it is whole,
+ * and only of those that its category has. Nothing is written to a column before. Any error, be it a character or the
+ * end of the block, comes back as a NULL to `scan`, which asks `resume` where to go on.
+ */
+#include "scanner.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "json.h"
+#include "numbers.h"
+#include "vocabulary.h"
+
+/* -- what is kept of an event while it is read */
+
+enum value {
+    /* Members of an event. */
+    PH,
+    CAT,
+    NAME,
+    PID,
+    TID,
+    TS,
+    DUR,
+    ARGS,
+    /* Members of its "args". */
+    DEVICE,
+    STREAM,
+    CORRELATION,
+    BYTES,
+    GRID,
+    INPUT_DIMS,
+    COLLECTIVE,
+    GROUP,
+    GROUP_RANKS,
+    GROUP_SIZE,
+    ELEMENTS_IN,
+    ELEMENTS_OUT,
+    DTYPE,
+    SEQ,
+    CONCRETE_INPUTS,
+    /* Of no interest: it costs less to write it down than to ask. */
+    OTHER,
+    VALUES,
+};
+
+/* Values as they are spelled; of members that come twice, the last. */
+struct event {
+    uint32_t present; /* a bit for each value: to clear the others would cost a tenth of all time */
+    struct span values[VALUES];
+    uint64_t position;
+    int32_t category; /* in SCANNER_CATEGORIES */
+    bool has_category;
+};
+
+static const uint32_t MEMBERS = (1u << DEVICE) - 1;
+
+static void put(struct event *event, enum value value, const uint8_t *at, const uint8_t *end) {
+    event->present |= 1u << value;
+    event->values[value] = (struct span){at, (size_t)(end - at)};
+}
+
+/* Size 0 is missing. */
+static struct span get(const struct event *event, enum value value) {
+    return event->present >> value & 1 ? event->values[value] : (struct span){NULL, 0};
+}
+
+/* -- what is kept of the trace */
+
+enum { UNKNOWN_CATEGORY = 0, COMMUNICATION_NAME = 0, DROPPED = -1, MISSING = -1, MAX_CATEGORIES = 1 << 10 };
+
+enum { MAX_COLUMNS = 10, FIRST_ROWS = 1 << 12 };
+
+struct table {
+    size_t rows, capacity;
+    uint8_t *columns[MAX_COLUMNS];
+};
+
+/* Bytes of each column's numbers; 0 behind the last. */
+static const uint8_t WIDTHS[SCANNER_TABLES][MAX_COLUMNS + 1] = {
+    [SCANNER_EVENTS] = {4, 1, 8, 8, 4, 4, 8, 8, 8, 4, 0},
+    [SCANNER_COMMS] = {8, 4, 4, 4, 8, 8, 8, 4, 8, 0},
+    [SCANNER_ODDITIES] = {4, 4, 8, 4, 8, 0},
+};
+
+struct buffer {
+    uint8_t *bytes;
+    size_t size, capacity;
+};
+
+struct scanner {
+    enum scanner_status status;
+    uint64_t position; /* of the first byte that is not done with */
+    uint64_t max_event_bytes, seen;
+    /* Text that is not done with: mostly the beginning of an event. */
+    struct buffer carry;
+    /* How long `carry` has to be before another look is worth it: twice as much each time, or an event of many blocks
+     * would be read once for each. */
+    size_t wanted;
+    /* After a skip, until an event is seen: what comes may be the inside of the broken one. */
+    bool is_lost;
+    struct table tables[SCANNER_TABLES];
+    struct vocabulary vocabularies[SCANNER_VOCABULARIES];
+    struct buffer thread; /* one key of SCANNER_THREADS */
+    int8_t codes[MAX_CATEGORIES];
+    uint64_t dropped[MAX_CATEGORIES];
+    struct scanner_loss losses[LOSS_KINDS];
+};
+
+/* -- memory */
+
+/* Room for `more` bytes at the buffer's end. */
+static bool reserve(struct scanner *scanner, struct buffer *buffer, size_t more) {
+    if (more > buffer->capacity - buffer->size) {
+        const size_t capacity = 2 * (buffer->size + more);
+        uint8_t *bytes = realloc(buffer->bytes, capacity);
+        if (!bytes) {
+            scanner->status = SCANNER_NO_MEMORY;
+            return false;
+        }
+        buffer->bytes = bytes;
+        buffer->capacity = capacity;
+    }
+    return true;
+}
+
+static bool append(struct scanner *scanner, struct buffer *buffer, const uint8_t *bytes, size_t size) {
+    if (!reserve(scanner, buffer, size)) {
+        return false;
+    }
+    if (size) {
+        memcpy(buffer->bytes + buffer->size, bytes, size);
+    }
+    buffer->size += size;
+    return true;
+}
+
+static void drop_front(struct buffer *buffer, size_t size) {
+    if (size) {
+        buffer->size -= size;
+        memmove(buffer->bytes, buffer->bytes + size, buffer->size);
+    }
+}
+
+/* A new row, of which nothing is set; `rows` counts it. */
+static bool add_row(struct scanner *scanner, int number) {
+    struct table *table = &scanner->tables[number];
+    if (table->rows == table->capacity) {
+        const size_t capacity = table->capacity ? table->capacity * 2 : FIRST_ROWS;
+        for (int column = 0; WIDTHS[number][column]; column++) {
+            uint8_t *larger = realloc(table->columns[column], capacity * WIDTHS[number][column]);
+            if (!larger) {
+                scanner->status = SCANNER_NO_MEMORY;
+                return false;
+            }
+            table->columns[column] = larger;
+        }
+        table->capacity = capacity;
+    }
+    table->rows++;
+    return true;
+}
+
+/* Set a cell of the last row. */
+static void set(struct scanner *scanner, int number, int column, int64_t value) {
+    const struct table *table = &scanner->tables[number];
+    const uint8_t width = WIDTHS[number][column];
+    uint8_t *const cell = table->columns[column] + (table->rows - 1) * width;
+    const int32_t narrow = (int32_t)value;
+    switch (width) {
+    case 1: *cell = (uint8_t)value; break;
+    case 4: memcpy(cell, &narrow, sizeof narrow); break;
+    default: memcpy(cell, &value, sizeof value);
+    }
+}
+
+static int32_t intern(struct scanner *scanner, int vocabulary, struct span text, uint64_t position) {
+    const int32_t number = vocabulary_intern(&scanner->vocabularies[vocabulary], text.at, text.size, position);
+    if (scanner->vocabularies[vocabulary].no_memory) {
+        scanner->status = SCANNER_NO_MEMORY;
+    }
+    return number;
+}
+
+/* -- losses */
+
+static struct scanner_loss *lose(struct scanner *scanner, int kind, uint64_t position, const char *detail) {
+    struct scanner_loss *loss = &scanner->losses[kind];
+    if (!loss->count++) {
+        loss->position = position;
+        loss->detail = detail;
+    }
+    return loss;
+}
+
+static void excerpt(char *target, struct span value) {
+    const size_t size = value.size < SCANNER_EXCERPT ? value.size : SCANNER_EXCERPT;
+    if (size) {
+        memcpy(target, value.at, size);
+    }
+}
+
+static void lose_for_its_times(struct scanner *scanner, const struct event *event) {
+    struct scanner_loss *loss = lose(scanner, LOSS_TIMES, event->position, "");
+    if (loss->count == 1) {
+        excerpt(loss->start, get(event, TS));
+        excerpt(loss->duration, get(event, DUR));
+    }
+}
+
+/* -- reading one event */
+
+static bool is(struct span key, const char *name, size_t size) {
+    return key.size == size && !memcmp(key.at, name, size);
+}
+
+#define IS(key, name) is(key, name, sizeof(name) - 1)
+
+static enum value member_of(struct span key) {
+    switch (key.size) {
+    case 2: return IS(key, "ph") ? PH : IS(key, "ts") ? TS : OTHER;
+    case 3:
+        return IS(key, "cat") ? CAT : IS(key, "pid") ? PID : IS(key, "tid") ? TID : IS(key, "dur") ? DUR : OTHER;
+    case 4: return IS(key, "name") ? NAME : IS(key, "args") ? ARGS : OTHER;
+    default: return OTHER;
+    }
+}
+
+static enum value argument_of(struct span key) {
+    switch (key.size) {
+    case 3: return IS(key, "Seq") ? SEQ : OTHER;
+    case 4: return IS(key, "grid") ? GRID : OTHER;
+    case 5: return IS(key, "bytes") ? BYTES : IS(key, "dtype") ? DTYPE : OTHER;
+    case 6: return IS(key, "device") ? DEVICE : IS(key, "stream") ? STREAM : OTHER;
+    case 10: return IS(key, "Input Dims") ? INPUT_DIMS : IS(key, "Group size") ? GROUP_SIZE : OTHER;
+    case 11: return IS(key, "correlation") ? CORRELATION : OTHER;
+    case 13: return IS(key, "In msg nelems") ? ELEMENTS_IN : OTHER;
+    case 14: return IS(key, "Out msg nelems") ? ELEMENTS_OUT : OTHER;
+    case 15:
+        return IS(key, "Collective name") ? COLLECTIVE : IS(key, "Concrete Inputs") ? CONCRETE_INPUTS : OTHER;
+    case 18: return IS(key, "Process Group Name") ? GROUP : OTHER;
+    case 19: return IS(key, "Process Group Ranks") ? GROUP_RANKS : OTHER;
+    default: return OTHER;
+    }
+}
+
+typedef const uint8_t *take_member(struct scanner *, struct event *, struct reading *, struct span, const uint8_t *);
+
+/* An object, whose members `take` takes: from the key and the place where the value begins to where it ends. */
+static inline const uint8_t *object_end(struct scanner *scanner, struct event *event, struct reading *reading,
+                                        const uint8_t *at, take_member *take) {
+    struct span key;
+    at = space_end(reading, at + 1);
+    if (at && *at == '}') {
+        return at + 1;
+    }
+    while (at && (at = key_end(reading, at, &key)) && (at = take(scanner, event, reading, key, at)) &&
+           (at = space_end(reading, at))) {
+        if (*at != ',') {
+            return *at == '}' ? at + 1 : refuse(reading, "expecting ',' delimiter");
+        }
+        at = space_end(reading, at + 1);
+    }
+    return NULL;
+}
+
+static const uint8_t *take_argument(struct scanner *scanner, struct event *event, struct reading *reading,
+                                    struct span key, const uint8_t *at) {
+    const uint8_t *end = value_end(reading, at);
+    (void)scanner;
+    if (end) {
+        put(event, argument_of(key), at, end);
+    }
+    return end;
+}
+
+static void set_category(struct scanner *scanner, struct event *event, struct span name) {
+    const int32_t number = intern(scanner, SCANNER_CATEGORIES, name, event->position);
+    event->category = number == FULL ? UNKNOWN_CATEGORY : number;
+    event->has_category = name.size > sizeof("\"\"") - 1;
+}
+
+static bool is_dropped(const struct scanner *scanner, const struct event *event) {
+    return scanner->codes[event->category] == DROPPED;
+}
+
+static const uint8_t *take_event_member(struct scanner *scanner, struct event *event, struct reading *reading,
+                                        struct span key, const uint8_t *at) {
+    const enum value member = member_of(key);
+    const uint8_t *end;
+    if (member == ARGS) {
+        event->present &= MEMBERS;
+    }
+    if (member == ARGS && *at == '{' && !(event->has_category && is_dropped(scanner, event))) {
+        end = object_end(scanner, event, reading, at, take_argument);
+    } else {
+        end = value_end(reading, at);
+    }
+    if (end) {
+        put(event, member, at, end);
+        if (member == CAT && *at == '"') {
+            set_category(scanner, event, get(event, CAT));
+        }
+    }
+    return end;
+}
+
+/* -- from an event to a row */
+
+static struct span text_or_empty(struct span value) {
+    const struct span empty = {(const uint8_t *)"\"\"", 2};
+    return value.size ? value : empty;
+}
+
+static struct span value_or_null(struct span value) {
+    const struct span null = {(const uint8_t *)"null", 4};
+    return value.size ? value : null;
+}
+
+static bool is_or_lacks_text(struct span value) {
+    return !value.size || *value.at == '"';
+}
+
+/* By the first character: "n" begins null, "N" and "I" the numbers that are none. */
+static bool is_or_lacks_number_or_text(struct span value) {
+    return is_or_lacks_text(value) || is_digit(*value.at) || strchr("-nNI", *value.at);
+}
+
+static const char *wrong_type(const struct event *event) {
+    if (!is_or_lacks_text(get(event, PH)) || !is_or_lacks_text(get(event, CAT)) || !is_or_lacks_text(get(event, NAME))) {
+        return "a phase, category or name that is no text";
+    }
+    if (!is_or_lacks_number_or_text(get(event, PID)) || !is_or_lacks_number_or_text(get(event, TID))) {
+        return "a process or thread that is neither number nor text";
+    }
+    return NULL;
+}
+
+static int32_t thread_of(struct scanner *scanner, const struct event *event) {
+    const struct span pid = value_or_null(get(event, PID)), tid = value_or_null(get(event, TID));
+    struct buffer *key = &scanner->thread;
+    key->size = 0;
+    if (!append(scanner, key, pid.at, pid.size) || !append(scanner, key, (const uint8_t *)",", 1) ||
+        !append(scanner, key, tid.at, tid.size)) {
+        return FULL;
+    }
+    return intern(scanner, SCANNER_THREADS, (struct span){key->bytes, key->size}, event->position);
+}
+
+/* A cell of the last row that must be an integer, MISSING where there is none. Whatever is not plainly one is noted for
+ * the caller to look at. */
+static void set_integer(struct scanner *scanner, const struct event *event, int table, int column, struct span value) {
+    int64_t number = MISSING;
+    const bool fits = value.size && integer(value, &number) &&
+                      (WIDTHS[table][column] == 8 || (number >= INT32_MIN && number <= INT32_MAX));
+    set(scanner, table, column, fits ? number : MISSING);
+    if (fits || !value.size) {
+        return;
+    }
+    const int32_t odd = intern(scanner, SCANNER_VALUES, value, event->position);
+    if (odd == FULL) {
+        lose(scanner, LOSS_ARGUMENTS, event->position, "more different values than can be kept");
+    } else if (add_row(scanner, SCANNER_ODDITIES)) {
+        set(scanner, SCANNER_ODDITIES, ODDITY_TABLE, table);
+        set(scanner, SCANNER_ODDITIES, ODDITY_COLUMN, column);
+        set(scanner, SCANNER_ODDITIES, ODDITY_ROW, (int64_t)scanner->tables[table].rows - 1);
+        set(scanner, SCANNER_ODDITIES, ODDITY_VALUE, odd);
+        set(scanner, SCANNER_ODDITIES, ODDITY_POSITION, (int64_t)event->position);
+    }
+}
+
+/* A cell of the last row that is a value's number in a vocabulary. */
+static void set_word(struct scanner *scanner, const struct event *event, int table, int column, int vocabulary,
+                     struct span value) {
+    const bool has_value = value.size && !(table == SCANNER_COMMS && IS(value, "null"));
+    const int32_t number = has_value ? intern(scanner, vocabulary, value, event->position) : MISSING;
+    if (has_value && number == FULL) {
+        lose(scanner, LOSS_ARGUMENTS, event->position, "more different texts than can be kept");
+    }
+    set(scanner, table, column, number);
+}
+
+/* The second of "Concrete Inputs", if it is text: Megatron-era traces carry the sequence number there. */
+static struct span second_input(struct span inputs) {
+    const struct span none = {NULL, 0};
+    if (!inputs.size || *inputs.at != '[') {
+        return none;
+    }
+    struct reading reading = {inputs.at + inputs.size, NULL};
+    /* The value has been read before, so that it is JSON, and does not end before its "]". */
+    const uint8_t *at = space_end(&reading, inputs.at + 1);
+    if (*at == ']') {
+        return none;
+    }
+    at = space_end(&reading, value_end(&reading, at));
+    if (*at == ']') {
+        return none;
+    }
+    at = space_end(&reading, at + 1);
+    return *at == '"' ? (struct span){at, (size_t)(string_end(&reading, at) - at)} : none;
+}
+
+static void add_comm(struct scanner *scanner, const struct event *event) {
+    const int table = SCANNER_COMMS;
+    if (!add_row(scanner, table)) {
+        return;
+    }
+    set(scanner, table, COMM_EVENT, (int64_t)scanner->tables[SCANNER_EVENTS].rows - 1);
+    set_word(scanner, event, table, COMM_COLLECTIVE, SCANNER_TEXTS, get(event, COLLECTIVE));
+    set_word(scanner, event, table, COMM_GROUP, SCANNER_TEXTS, get(event, GROUP));
+    set_word(scanner, event, table, COMM_GROUP_RANKS, SCANNER_TEXTS, get(event, GROUP_RANKS));
+    set_integer(scanner, event, table, COMM_GROUP_SIZE, get(event, GROUP_SIZE));
+    set_integer(scanner, event, table, COMM_ELEMENTS_IN, get(event, ELEMENTS_IN));
+    set_integer(scanner, event, table, COMM_ELEMENTS_OUT, get(event, ELEMENTS_OUT));
+    set_word(scanner, event, table, COMM_DTYPE, SCANNER_TEXTS, get(event, DTYPE));
+    int64_t number;
+    const bool has_sequence = get(event, SEQ).size && integer(get(event, SEQ), &number) && number != MISSING;
+    const struct span input = has_sequence ? get(event, SEQ) : second_input(get(event, CONCRETE_INPUTS));
+    set_integer(scanner, event, table, COMM_SEQUENCE, input.size > sizeof("\"\"") - 1 ? input : get(event, SEQ));
+}
+
+static void add_arguments(struct scanner *scanner, const struct event *event, int code) {
+    static const struct span none = {NULL, 0};
+    const int table = SCANNER_EVENTS;
+    const bool on_device = code >= SCANNER_KERNEL && code <= SCANNER_MEMSET;
+    set_integer(scanner, event, table, EVENT_DEVICE, on_device ? get(event, DEVICE) : none);
+    set_integer(scanner, event, table, EVENT_STREAM, on_device ? get(event, STREAM) : none);
+    set_integer(scanner, event, table, EVENT_CORRELATION,
+                on_device || code == SCANNER_RUNTIME ? get(event, CORRELATION) : none);
+    set_integer(scanner, event, table, EVENT_BYTES, on_device ? get(event, BYTES) : none);
+    set_word(scanner, event, table, EVENT_SHAPE, SCANNER_SHAPES,
+             on_device ? get(event, GRID) : code == SCANNER_OP ? get(event, INPUT_DIMS) : none);
+    const struct span args = get(event, ARGS);
+    if ((on_device || code == SCANNER_OP || code == SCANNER_RUNTIME) && args.size && *args.at != '{') {
+        lose(scanner, LOSS_ARGUMENTS, event->position, "they are no object");
+    }
+}
+
+static void add_event(struct scanner *scanner, const struct event *event) {
+    const int8_t code = scanner->codes[event->category];
+    const int64_t start = nanoseconds(value_or_null(get(event, TS)));
+    const int64_t duration = nanoseconds(value_or_null(get(event, DUR)));
+    if (start == UNUSABLE || duration == UNUSABLE) {
+        lose_for_its_times(scanner, event);
+        return;
+    }
+    const int32_t name = intern(scanner, SCANNER_TEXTS, text_or_empty(get(event, NAME)), event->position);
+    const int32_t thread = thread_of(scanner, event);
+    if (name == FULL || thread == FULL) {
+        lose(scanner, LOSS_BROKEN, event->position, "more different names or threads than can be kept");
+        return;
+    }
+    if (!add_row(scanner, SCANNER_EVENTS)) {
+        return;
+    }
+    set(scanner, SCANNER_EVENTS, EVENT_NAME, name);
+    set(scanner, SCANNER_EVENTS, EVENT_CATEGORY, code);
+    set(scanner, SCANNER_EVENTS, EVENT_START, start);
+    set(scanner, SCANNER_EVENTS, EVENT_DURATION, duration);
+    set(scanner, SCANNER_EVENTS, EVENT_THREAD, thread);
+    add_arguments(scanner, event, code);
+    const bool on_device = code >= SCANNER_KERNEL && code <= SCANNER_MEMSET;
+    if (name == COMMUNICATION_NAME || (on_device && get(event, COLLECTIVE).size)) {
+        add_comm(scanner, event);
+    }
+}
+
+/* An event that has been read whole. */
+static void take_event(struct scanner *scanner, struct event *event) {
+    const struct span phase = text_or_empty(get(event, PH));
+    const bool has_phase = is_text(phase) && phase.size > 2;
+    const char *wrong = wrong_type(event);
+    if (scanner->is_lost && (wrong || !has_phase)) {
+        return; /* an object within a broken event */
+    }
+    scanner->is_lost = false;
+    if (wrong) {
+        lose(scanner, LOSS_MISTYPED, event->position, wrong);
+        return;
+    }
+    scanner->seen += has_phase;
+    if (!event->has_category) {
+        set_category(scanner, event, phase);
+        scanner->dropped[event->category]++;
+    } else if (is_dropped(scanner, event) || !IS(phase, "\"X\"")) {
+        scanner->dropped[event->category]++;
+    } else {
+        add_event(scanner, event);
+    }
+}
+
+/* -- finding the way again */
+
+static bool is_member_name(struct span key) {
+    return member_of(key) != OTHER;
+}
+
+/* A '{' and a key in quotes and a colon at `at`: is it the start of an event as every known writer spells it? */
+static bool begins_event(const uint8_t *at, const uint8_t *end, bool (*accepts)(struct span)) {
+    struct reading reading = {end, NULL};
+    struct span key;
+    at = space_end(&reading, at + 1);
+    /* No key of an event is longer: a quote that opens a long string is not worth following. */
+    reading.end = at && end - at > 64 ? at + 64 : end;
+    return at && key_end(&reading, at, &key) && accepts(key);
+}
+
+/* The next '{' at which an event seems to begin: behind a '}' or a ','. NULL where there is none. */
+static const uint8_t *next_event(const uint8_t *start, const uint8_t *end, bool (*accepts)(struct span)) {
+    const uint8_t *brace = start;
+    while ((brace = memchr(brace, '{', (size_t)(end - brace)))) {
+        const uint8_t *before = brace;
+        while (before > start && is_space(before[-1])) {
+            before--;
+        }
+        if (before > start && (before[-1] == '}' || before[-1] == ',') && begins_event(brace, end, accepts)) {
+            return brace;
+        }
+        brace++;
+    }
+    return NULL;
+}
+
+/* The ']' behind an event that seems to end the list: then comes the next member, or the end of all. */
+static const uint8_t *list_end(const uint8_t *start, const uint8_t *end) {
+    const struct reading reading = {end, NULL};
+    const uint8_t *bracket = start;
+    while ((bracket = memchr(bracket, ']', (size_t)(end - bracket)))) {
+        const uint8_t *before = bracket, *behind = space_end(&reading, bracket + 1);
+        while (before > start && is_space(before[-1])) {
+            before--;
+        }
+        const bool is_behind_event = before > start && before[-1] == '}';
+        if (is_behind_event && behind && *behind == '}' && !space_end(&reading, behind + 1)) {
+            return bracket;
+        }
+        if (is_behind_event && behind && *behind == ',') {
+            behind = space_end(&reading, behind + 1);
+            if (behind && *behind == '"') {
+                return bracket;
+            }
+        }
+        bracket++;
+    }
+    return NULL;
+}
+
+/* More bytes than the start of an event takes: one may go on in the next block. */
+enum { OVERLAP = 64 };
+
+/* Where to go on after text that is no event, or is not all there; NULL where the text does not say it yet. */
+static const uint8_t *resume(struct scanner *scanner, const struct reading *reading, const uint8_t *at,
+                             uint64_t position, bool is_final) {
+    const size_t left = (size_t)(reading->end - at);
+    const bool may_wait = !is_final && left <= scanner->max_event_bytes;
+    const bool is_event = *at == '{' || !scanner->is_lost;
+    if (may_wait && !reading->problem) {
+        return NULL;
+    }
+    const uint8_t *next = next_event(at, reading->end, is_member_name);
+    const uint8_t *last = !next && is_final ? list_end(at, reading->end) : NULL;
+    if (!next && !last && (is_final || (may_wait && is_event))) {
+        scanner->status = is_final ? SCANNER_CUT : scanner->status;
+        return NULL;
+    }
+    if (is_event) {
+        const char *problem = reading->problem ? reading->problem : "it does not end";
+        problem = left <= scanner->max_event_bytes ? problem : "longer than an event may be";
+        lose(scanner, LOSS_BROKEN, position, problem);
+    }
+    scanner->is_lost = !last;
+    if (next || last) {
+        return next ? next : last;
+    }
+    return left > OVERLAP ? reading->end - OVERLAP : at + 1;
+}
+
+/* -- the list */
+
+/* How much behind the end of the list is searched for events, which would mean that it is not the end. */
+enum { LOOK_AHEAD = 1 << 16 };
+
+static bool is_phase(struct span key) {
+    return member_of(key) == PH;
+}
+
+/* At a ']': where events go on nevertheless; NULL where they do not, or where the text does not say it yet. */
+static const uint8_t *beyond_end(struct scanner *scanner, const uint8_t *at, const uint8_t *end, uint64_t position,
+                                 bool is_final) {
+    const size_t left = (size_t)(end - at);
+    if (left < LOOK_AHEAD && !is_final) {
+        return NULL;
+    }
+    const uint8_t *next = next_event(at, left < LOOK_AHEAD ? end : at + LOOK_AHEAD, is_phase);
+    if (next) {
+        lose(scanner, LOSS_BROKEN, position, "the list of events seems to end");
+    } else {
+        scanner->status = SCANNER_LIST_END;
+    }
+    return next;
+}
+
+static const uint8_t *read_event(struct scanner *scanner, struct reading *reading, const uint8_t *at,
+                                 uint64_t position) {
+    struct event event;
+    event.present = 0;
+    event.position = position;
+    event.category = UNKNOWN_CATEGORY;
+    event.has_category = false;
+    reading->problem = NULL;
+    if (*at != '{') {
+        return refuse(reading, "no event stands there");
+    }
+    const uint8_t *end = object_end(scanner, &event, reading, at, take_event_member);
+    if (end) {
+        take_event(scanner, &event);
+    }
+    return end;
+}
+
+/* Read as many events as there are; returns the number of bytes that are done with. */
+static size_t scan(struct scanner *scanner, const uint8_t *text, size_t size, bool is_final) {
+    struct reading reading = {text + size, NULL};
+    const uint8_t *at = text;
+    while (scanner->status == SCANNER_MORE) {
+        while (at < reading.end && (is_space(*at) || *at == ',')) {
+            at++;
+        }
+        if (at == reading.end) {
+            scanner->status = is_final ? SCANNER_CUT : SCANNER_MORE;
+            break;
+        }
+        const uint64_t position = scanner->position + (uint64_t)(at - text);
+        const uint8_t *next;
+        if (*at == ']' && !scanner->is_lost) {
+            next = beyond_end(scanner, at, reading.end, position, is_final);
+        } else {
+            next = read_event(scanner, &reading, at, position);
+            next = next ? next : resume(scanner, &reading, at, position, is_final);
+        }
+        if (!next) {
+            break;
+        }
+        at = next;
+    }
+    scanner->position += (uint64_t)(at - text);
+    return (size_t)(at - text);
+}
+
+/* At least so much of a block is read together with what the block before has left: an event or two. */
+enum { BRIDGE = 1 << 10 };
+
+/* Read what the blocks before have left, with as much of this one as it takes: returns how much. */
+static size_t scan_carry(struct scanner *scanner, const uint8_t *text, size_t size) {
+    struct buffer *carry = &scanner->carry;
+    size_t taken = 0;
+    while (carry->size && taken < size && scanner->status == SCANNER_MORE) {
+        const size_t before = carry->size, left = size - taken, enough = before > BRIDGE ? before : BRIDGE;
+        const size_t piece = left < enough ? left : enough;
+        if (!append(scanner, carry, text + taken, piece)) {
+            break;
+        }
+        taken += piece;
+        if (carry->size < scanner->wanted) {
+            continue;
+        }
+        const size_t used = scan(scanner, carry->bytes, carry->size, false);
+        if (used >= before) { /* the rest is read where it is */
+            taken -= carry->size - used;
+            carry->size = 0;
+        } else {
+            drop_front(carry, used);
+        }
+        scanner->wanted = 2 * carry->size;
+    }
+    return taken;
+}
+
+/* -- for the caller */
+
+int scanner_version(void) {
+    return SCANNER_VERSION;
+}
+
+static struct span json_string(const char *text) {
+    return (struct span){(const uint8_t *)text, strlen(text)};
+}
+
+struct scanner *scanner_new(uint64_t position, const char *communication, uint64_t max_event_bytes,
+                            uint32_t max_strings) {
+    struct scanner *scanner = calloc(1, sizeof *scanner);
+    if (!scanner) {
+        return NULL;
+    }
+    scanner->position = position;
+    scanner->max_event_bytes = max_event_bytes;
+    for (int vocabulary = 0; vocabulary < SCANNER_VOCABULARIES; vocabulary++) {
+        scanner->vocabularies[vocabulary].max_strings = max_strings;
+    }
+    scanner->vocabularies[SCANNER_CATEGORIES].max_strings = MAX_CATEGORIES;
+    memset(scanner->codes, DROPPED, sizeof scanner->codes);
+    if (!reserve(scanner, &scanner->carry, BRIDGE) ||
+        intern(scanner, SCANNER_TEXTS, json_string(communication), 0) != COMMUNICATION_NAME ||
+        intern(scanner, SCANNER_CATEGORIES, json_string("\"\""), 0) != UNKNOWN_CATEGORY) {
+        scanner_free(scanner);
+        return NULL;
+    }
+    return scanner;
+}
+
+int scanner_keep(struct scanner *scanner, const char *category, int code) {
+    const int32_t number = intern(scanner, SCANNER_CATEGORIES, json_string(category), 0);
+    if (number != FULL) {
+        scanner->codes[number] = (int8_t)code;
+    }
+    return number != FULL;
+}
+
+int scanner_feed(struct scanner *scanner, const uint8_t *text, size_t size) {
+    size_t used = scan_carry(scanner, text, size);
+    if (scanner->status == SCANNER_MORE && used < size) {
+        used += scan(scanner, text + used, size - used, false);
+        scanner->wanted = 2 * (size - used);
+    }
+    append(scanner, &scanner->carry, text + used, size - used);
+    return (int)scanner->status;
+}
+
+int scanner_finish(struct scanner *scanner) {
+    if (scanner->status == SCANNER_MORE) {
+        drop_front(&scanner->carry, scan(scanner, scanner->carry.bytes, scanner->carry.size, true));
+    }
+    return (int)scanner->status;
+}
+
+void scanner_free(struct scanner *scanner) {
+    if (!scanner) {
+        return;
+    }
+    for (int table = 0; table < SCANNER_TABLES; table++) {
+        for (int column = 0; column < MAX_COLUMNS; column++) {
+            free(scanner->tables[table].columns[column]);
+        }
+    }
+    for (int vocabulary = 0; vocabulary < SCANNER_VOCABULARIES; vocabulary++) {
+        vocabulary_free(&scanner->vocabularies[vocabulary]);
+    }
+    free(scanner->carry.bytes);
+    free(scanner->thread.bytes);
+    free(scanner);
+}
+
+uint64_t scanner_position(const struct scanner *scanner) {
+    return scanner->position;
+}
+
+const uint8_t *scanner_rest(const struct scanner *scanner, size_t *size) {
+    *size = scanner->carry.size;
+    return scanner->carry.bytes;
+}
+
+uint64_t scanner_seen(const struct scanner *scanner) {
+    return scanner->seen;
+}
+
+const struct scanner_loss *scanner_lost(const struct scanner *scanner, int kind) {
+    return &scanner->losses[kind];
+}
+
+const uint64_t *scanner_dropped(const struct scanner *scanner) {
+    return scanner->dropped;
+}
+
+size_t scanner_rows(const struct scanner *scanner, int table) {
+    return scanner->tables[table].rows;
+}
+
+void *scanner_take(struct scanner *scanner, int table, int column) {
+    struct table *of = &scanner->tables[table];
+    void *taken = of->columns[column];
+    of->columns[column] = NULL;
+    of->capacity = of->rows; /* what was taken is not to be written to */
+    void *trimmed = taken ? realloc(taken, of->rows * WIDTHS[table][column]) : NULL;
+    return trimmed ? trimmed : taken;
+}
+
+void scanner_release(void *column) {
+    free(column);
+}
+
+size_t scanner_strings(const struct scanner *scanner, int vocabulary, const uint8_t **bytes, const uint64_t **ends,
+                       const uint64_t **positions) {
+    const struct vocabulary *of = &scanner->vocabularies[vocabulary];
+    *bytes = of->bytes;
+    *ends = of->ends;
+    *positions = of->positions;
+    return of->count;
+}
+
+void scanner_remap(int32_t *column, size_t rows, const int32_t *map) {
+    for (size_t row = 0; row < rows; row++) {
+        column[row] = column[row] < 0 ? column[row] : map[column[row]];
+    }
+}

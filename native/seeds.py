@@ -1,0 +1,67 @@
+"""Writes the fuzzer's seed corpus: small lists of events, each of which shows one thing that files do.
+
+    python native/seeds.py DIRECTORY
+
+A seed is two bytes that `fuzz.c` takes its limits and cuts from, and the text behind the list's "[".
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+OP = {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 2, "ts": 10.5, "dur": 2.25,
+      "args": {"External id": 3, "Concrete Inputs": ["", "4"], "Input Dims": [[24, 9], []]}}  # fmt: skip
+LAUNCH = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 2, "ts": 11, "dur": 1,
+          "args": {"cbid": 211, "correlation": 77}}  # fmt: skip
+METADATA = {"Collective name": "allreduce", "In msg nelems": 8, "Out msg nelems": 8, "Group size": 4, "dtype": "Float",
+            "Process Group Name": "0", "Process Group Ranks": "[0, 1, ...]", "Seq": 5}  # fmt: skip
+KERNEL = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 20.001, "dur": 5,
+          "args": {"device": 0, "stream": 7, "correlation": 77, "grid": [4, 1, 1], **METADATA}}  # fmt: skip
+COPY = {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD (Pageable -> Device)", "pid": 0, "tid": "stream 7",
+        "ts": "30.000", "dur": 1e-3, "args": {"device": 0, "stream": "0x0", "bytes": "128"}}  # fmt: skip
+COMM = {"ph": "X", "cat": "cpu_op", "name": "record_param_comms", "pid": 1, "tid": 2, "ts": 1, "dur": 1,
+        "args": {"Concrete Inputs": ["", "34", "0"], "Group size": None}}  # fmt: skip
+FRAME = {
+    "ph": "X",
+    "cat": "python_function",
+    "name": "f.py(3): g",
+    "pid": 1,
+    "tid": 1,
+    "ts": 1,
+    "dur": 1,
+    "args": {"Python id": 1},
+}
+FLOW = {"ph": "s", "id": 1, "pid": 1, "tid": 1, "ts": 1, "cat": "ac2g", "name": "ac2g"}
+NAMED = {"name": "process_name", "ph": "M", "ts": 1, "pid": 1, "tid": None, "args": {"name": "python"}}
+
+TAIL = b'], "deviceProperties": [{"id": 0}], "baseTimeNanoseconds": 7}'
+EVENTS = [OP, LAUNCH, KERNEL, COPY, COMM, FRAME, FLOW, NAMED]
+DENSE = json.dumps(EVENTS, separators=(",", ":")).encode()[1:-1]
+
+SEEDS = {
+    "every-event": DENSE + TAIL,
+    "indented": json.dumps(EVENTS, indent=2).encode()[1:-1] + TAIL,
+    "cut-off": DENSE[:-20],
+    "no-events": TAIL,
+    "broken-event": DENSE.replace(b'"gemm"', b'"ge"mm"') + TAIL,
+    "bad-escape": DENSE.replace(b'"gemm"', b'"C:\\Users"') + TAIL,
+    "escapes": DENSE.replace(b'"gemm"', b'"\\u00e9\\\\\\"\\ud800"') + TAIL,
+    "no-utf-8": DENSE.replace(b'"gemm"', b'"\xff\xfe\x01\n"') + TAIL,
+    "last-is-broken": DENSE + b',{"ph": "X", "name": """}' + TAIL,
+    "end-that-is-none": DENSE + b"]," + DENSE + TAIL,
+    "times": b",".join(json.dumps(OP | {"ts": time}).encode() for time in ("1e3", "-0", "+.5", None, [1], "9" * 40))
+    + TAIL,
+    "nested": b'{"ph": "X", "args": ' + b"[" * 70 + b"]" * 70 + b"}," + DENSE + TAIL,
+    "wrong-types": json.dumps([OP | {"name": 7}, OP | {"pid": {}}, COPY | {"args": []}, 7, None, [{}]]).encode()[1:-1]
+    + TAIL,
+    "many-names": b",".join(json.dumps(OP | {"name": f"n{number}"}).encode() for number in range(12)) + TAIL,
+}
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in SEEDS.items():
+        for limits in (b"\0", b"\xff"):
+            (folder / f"{name}-{limits[0]}").write_bytes(limits + b"\5" + text)
