@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,13 +139,14 @@ def write_digest(value: RankDigest, path: Path) -> None:
 
 def _write(value: Head | RankTrace | RankDigest, version: str, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, unfinished = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+    # Not `tempfile`, whose files nobody else may read: a directory on NFS may be a team's.
+    unfinished = path.with_name(f".new-{secrets.token_hex(8)}")
     try:
-        with open(handle, "wb") as file:
+        with unfinished.open("xb") as file:
             dump(value, version, file)
-        os.replace(unfinished, path)
+        unfinished.replace(path)
     except BaseException:
-        os.unlink(unfinished)
+        unfinished.unlink(missing_ok=True)
         raise
 
 

@@ -82,6 +82,13 @@ def test_a_damaged_entry_is_rebuilt(cache: Cache, trace: Path, suffix: str) -> N
     assert same(cache.peek(trace), first[1])
 
 
+def test_others_may_read_what_is_kept(cache: Cache, trace: Path) -> None:
+    cache.digest(trace)
+    umask = os.umask(0o022)
+    os.umask(umask)
+    assert {path.stat().st_mode & 0o777 for path in files(cache)} == {0o666 & ~umask}
+
+
 def test_nothing_is_written_beside_the_trace(cache: Cache, trace: Path) -> None:
     cache.digest(trace)
     assert list(trace.parent.iterdir()) == [trace]
