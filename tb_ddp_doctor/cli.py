@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _complain(errors: Console, sentence: str) -> None:
-    errors.print(Text(f"ddp-doctor: {printable(sentence)}"))
+    errors.print(Text(f"ddp-doctor: {printable(sentence)}"), soft_wrap=True)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -160,7 +160,8 @@ def _digest(options: argparse.Namespace, errors: Console) -> int:
         write_digest(digest, output / f"{trace_name(str(file.path.resolve().relative_to(base)))}{DIGEST_SUFFIX}")
     for warning in [*(warning for run in runs for warning in run.warnings), *warnings]:
         _complain(errors, f"{warning.file}: {warning.message}")
-    errors.print(Text(f"{len(digests)} of {len(files)} traces were digested to {printable(str(options.output))}."))
+    told = f"{len(digests)} of {len(files)} traces were digested to {printable(str(options.output))}."
+    errors.print(Text(told), soft_wrap=True)
     return 0 if digests else 2
 
 
