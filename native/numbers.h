@@ -78,8 +78,8 @@ static inline int64_t any_nanoseconds(struct span literal) {
     return number <= MAX_NS ? (int64_t)number : UNUSABLE;
 }
 
-/* Microseconds to ns; UNUSABLE for what is missing, negative, no number or beyond MAX_NS. Up to 16 digits and 3 decimals,
- * which is what writers of traces write, fit 64 bits on the way. */
+/* Microseconds to ns; UNUSABLE for what is missing, negative, no number or beyond MAX_NS. Here are up to 16 digits and
+ * 3 decimals, which fit 64 bits and are all that writers of traces write. */
 static inline int64_t nanoseconds(struct span value) {
     const struct span literal = without_quotes(value);
     const uint8_t *at = literal.at, *const end = at + literal.size;

@@ -331,7 +331,8 @@ static bool is_or_lacks_number_or_text(struct span value) {
 }
 
 static const char *wrong_type(const struct event *event) {
-    if (!is_or_lacks_text(get(event, PH)) || !is_or_lacks_text(get(event, CAT)) || !is_or_lacks_text(get(event, NAME))) {
+    if (!is_or_lacks_text(get(event, PH)) || !is_or_lacks_text(get(event, CAT)) ||
+        !is_or_lacks_text(get(event, NAME))) {
         return "a phase, category or name that is no text";
     }
     if (!is_or_lacks_number_or_text(get(event, PID)) || !is_or_lacks_number_or_text(get(event, TID))) {

@@ -6,8 +6,8 @@
  * of decimals or an exponent; JSON as broken as `json.h` takes it. An event that is no JSON is skipped up to the next
  * that begins as writers of traces begin them; a loss says where and why.
  *
- * Ignored: members of events that `enum member` does not name, arguments that `enum argument` does not name, keys that
- * are spelled with escapes. They are passed over, but must be JSON.
+ * Ignored: members and arguments that `enum value` in scanner.c does not name, keys that are spelled with escapes. They
+ * are passed over, but must be JSON.
  *
  * Kept: complete events ("ph": "X") of the categories that the caller names. Strings stay as the file spells them, with
  * their quotes; the caller decodes each of them once. What is an integer only to a lenient eye ("1.0") is the caller's
