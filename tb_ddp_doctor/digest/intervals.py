@@ -81,14 +81,14 @@ class Intervals:
         return self._pieces(other, inside=False)
 
     def _pieces(self, other: Intervals, *, inside: bool) -> Intervals:
-        edges = _different(self.start, self.end, other.start, other.end)
+        edges = different(self.start, self.end, other.start, other.end)
         start, end = edges[:-1], edges[1:]
         keep = self.covers(start) & (other.covers(start) == inside)
         return Intervals.union(start[keep], end[keep])
 
 
-def _different(*sorted_runs: Ints) -> Ints:
-    """All different instants, sorted: a stable sort merges runs that are sorted in themselves."""
+def different(*sorted_runs: Ints) -> Ints:
+    """All different instants, ascending: np.unique, which hashes, takes ten times as long for runs that are sorted."""
     instants = np.sort(np.concatenate(sorted_runs), kind="stable")
     first = np.ones(len(instants), np.bool_)
     np.not_equal(instants[1:], instants[:-1], out=first[1:])
@@ -108,7 +108,7 @@ def partition(layers: Sequence[Intervals], edges: Ints) -> tuple[Ints, Ints, Int
         return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64)
     low, high = edges[0], edges[-1]
     cuts = [edges] + [side for layer in layers for side in (layer.start, layer.end)]
-    points = _different(*(np.clip(cut, low, high) for cut in cuts))
+    points = different(*(np.clip(cut, low, high) for cut in cuts))
     start, end = points[:-1], points[1:]
     owner = np.full(len(start), len(layers), np.int64)
     for index in reversed(range(len(layers))):

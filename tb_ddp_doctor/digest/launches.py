@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tb_ddp_doctor.digest.intervals import different
 from tb_ddp_doctor.trace.model import Category, Events, Indices, Ints
 
 
@@ -29,7 +30,7 @@ def enclosing(outer_start: Ints, outer_end: Ints, outer_thread: Indices, instant
     start, end, on = outer_start[order], outer_end[order], outer_thread[order]
     around = _around(start, end, on)
     # One sortable key for (thread, time); places in the order of starts, since products of times would overflow.
-    times = np.unique(start)
+    times = different(start)
     width = len(times) + 1
     keys = on.astype(np.int64) * width + np.searchsorted(times, start, side="right")
     wanted = thread.astype(np.int64) * width + np.searchsorted(times, instant, side="right")

@@ -42,7 +42,8 @@ class HostStall(Rule):
         usual = float(usual_rank(mean))
         if usual < self.min_share * frame.step_ns:
             return Clear(f"The usual rank's host is in no operation, with its device idle, {words.ms(usual)} a step.")
-        cost = whatif.cost_ns(stalls.long_ns)
+        # What one rank stalls beyond the others is a straggler's.
+        cost = whatif.cost_ns(np.minimum(stalls.long_ns, usual_rank(stalls.long_ns)))
         affected = np.flatnonzero(mean >= self.min_share * frame.step_ns)
         seen = int((usual_rank(stalls.long_ns) > self.min_share * frame.step_ns).sum())
         level, basis = words.confidence(frame, cost, seen, affected.tolist(), on_host=True)

@@ -54,6 +54,23 @@ def test_one_rank_that_stalls_is_a_straggler(busy: int) -> None:
     assert outcome(RULE, text).status == "clear"
 
 
+def test_what_one_rank_stalls_beyond_the_others_is_not_charged() -> None:
+    longer = """
+        rank# step |1
+              host [fwd]                    [bwd]
+              gpu  [fwd.]                    [bwd....]
+              nccl                                   [ar.]
+    """
+    shorter = """
+        rank# step |1
+              host [fwd]      [bwd]
+              gpu  [fwd.]      [bwd....]
+              nccl                      [ar..............]
+    """
+    found = finding(RULE, ranks(shorter, shorter, longer))
+    assert found.cost_ms < 8
+
+
 def test_one_rank_alone_is_enough() -> None:
     assert finding(RULE, ranks(STALLED), world_size=2).ranks == (0,)
 
