@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest import collectives, owners
 from tb_ddp_doctor.digest.launches import enclosing, launch_rows
-from tb_ddp_doctor.digest.model import Collectives, Kernels, RankDigest, Steps, StepWork
+from tb_ddp_doctor.digest.model import Blocking, Collectives, Kernels, RankDigest, Starved, Steps, StepWork
+from tb_ddp_doctor.digest.starvation import recorded, starvation
 from tb_ddp_doctor.digest.steps import device_windows, host_steps, step_of
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.trace import names
@@ -18,7 +19,7 @@ from tb_ddp_doctor.trace.model import Category, Events, Ints, RankTrace
 #: Overruns are said from this share of the device's time on: kernels launched programmatically overlap by design.
 _SAID_OVERRUN = 0.01
 #: Columns of `StepWork` that a trace without a device fills.
-_OF_THE_HOST = ("owner_ns", "loader_ns", "host_events")
+_OF_THE_HOST = ("owner_ns", "loader_ns", "host_events", "starved_ns")
 _DEVICE_CATEGORIES = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 
 
@@ -94,6 +95,8 @@ def _digest_device(trace: RankTrace, device: int) -> RankDigest:
     compute = (events.category[rows] == Category.KERNEL) & ~is_comm
     backward = compute & _launched_by_backward(trace, launch)
 
+    starved, blocking = starvation(trace, layers, steps, rows, launch, words)
+
     size = len(steps)
     copy_alone = layers.copy - layers.compute
     work = StepWork(
@@ -111,6 +114,7 @@ def _digest_device(trace: RankTrace, device: int) -> RankDigest:
         pinned_bytes=_sum(step, pinned, np.maximum(events.bytes[rows], 0), size),
         pinned_ns=_sum(step, pinned, events.duration_ns[rows], size),
         host_events=_host_events(trace, steps),
+        starved_ns=starved,
     )
     found = collectives.device_collectives(trace, rows[is_comm], launch[is_comm], step[is_comm], words)
     kernels = _kernels(trace, rows[compute & (step >= 0)], words)
@@ -120,6 +124,7 @@ def _digest_device(trace: RankTrace, device: int) -> RankDigest:
         strings=words.strings(),
         has_device=True,
         device=trace.header.devices.get(device, ""),
+        has_launches=bool((launch >= 0).any()),
         has_steps=has_steps,
         pid=_pid(trace),
         loader=_loader(trace),
@@ -128,6 +133,7 @@ def _digest_device(trace: RankTrace, device: int) -> RankDigest:
         pieces=pieces,
         collectives=found,
         kernels=kernels,
+        blocking=blocking,
         warnings=(*trace.warnings, *_joining_warnings(trace, device, launch)),
     )
 
@@ -156,6 +162,7 @@ def _digest_host(trace: RankTrace) -> RankDigest:
         strings=words.strings(),
         has_device=False,
         device="",
+        has_launches=False,
         has_steps=has_steps,
         pid=_pid(trace),
         loader=_loader(trace),
@@ -165,10 +172,12 @@ def _digest_host(trace: RankTrace) -> RankDigest:
             **{name: nothing for name in StepWork.__slots__ if name not in _OF_THE_HOST},
             loader_ns=layers.input.measure(steps.start_ns, steps.end_ns),
             host_events=_host_events(trace, steps),
+            starved_ns=np.zeros((len(steps), len(Starved)), np.int64),
         ),
         pieces=pieces,
         collectives=found,
         kernels=kernels,
+        blocking=Blocking(*(np.empty(0, np.int64) for _ in Blocking.__slots__)),
         warnings=(*trace.warnings, *_group_warnings(trace, found)),
     )
 
@@ -199,8 +208,7 @@ def _launched_by_backward(trace: RankTrace, launch: Ints) -> NDArray[np.bool_]:
 
 
 def _host_events(trace: RankTrace, steps: Steps) -> Ints:
-    host = np.isin(trace.events.category, (Category.OP, Category.ANNOTATION, Category.RUNTIME))
-    start = np.sort(trace.events.start_ns[host & owners.training_threads(trace)])
+    start = recorded(trace)
     return np.searchsorted(start, steps.host_end_ns) - np.searchsorted(start, steps.host_start_ns)
 
 

@@ -30,6 +30,23 @@ class RankOwner(IntEnum):
     HOST = 7
 
 
+class Starved(IntEnum):
+    """What keeps the device waiting for launches, in the order in which it is charged (see `starvation`)."""
+
+    #: cudaMalloc, cudaFree and their kin.
+    ALLOC = 0
+    #: Copies to the device from pageable memory, which hold the host.
+    COPY = 1
+    #: Every other call that waits for the device.
+    SYNC = 2
+    #: The profiler's own stalls ("Command Buffer Full").
+    OVERHEAD = 3
+    #: Recording host events, by an estimate.
+    RECORDING = 4
+    #: The launches themselves: the host is slower than the device.
+    LAUNCHES = 5
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Steps:
     """The steps whose window is whole, in order of time."""
@@ -98,6 +115,27 @@ class Kernels:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Blocking:
+    """Calls of the recorded steps that hold the host, one row per kind, name and operator."""
+
+    #: A `Starved`: ALLOC, COPY or SYNC.
+    kind: Indices
+    #: The runtime call, and the innermost operator around it, "" outside of all.
+    call: Indices
+    op: Indices
+    count: Ints
+    #: Host time in them, and the device's starvation that they are charged with, all steps together.
+    blocked_ns: Ints
+    lost_ns: Ints
+    #: The call that starves the device longest: from its start to the end of that.
+    worst_start_ns: Ints
+    worst_end_ns: Ints
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class StepWork:
     """What each step did, shape (S,) unless a comment says more."""
 
@@ -124,6 +162,8 @@ class StepWork:
     pinned_ns: Ints
     #: Host events of the training threads: each cost the profiler time to record.
     host_events: Ints
+    #: Shape (S, len(Starved)): device idle that an earlier launch would have shortened, by what delayed the launch.
+    starved_ns: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,6 +176,8 @@ class RankDigest:
     #: Whether the budget is a device's; False for traces of CPUs alone.
     has_device: bool
     device: str
+    #: Whether device events can be joined to their launches.
+    has_launches: bool
     #: Whether the trace has ProfilerSteps; False means that it is taken as one step.
     has_steps: bool
     #: Process that trains, "" where the trace does not say.
@@ -147,4 +189,5 @@ class RankDigest:
     pieces: Pieces
     collectives: Collectives
     kernels: Kernels
+    blocking: Blocking
     warnings: tuple[FileWarning, ...]

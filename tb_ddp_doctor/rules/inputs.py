@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tb_ddp_doctor.digest.model import RankOwner
+from tb_ddp_doctor.digest.model import RankOwner, Starved
+from tb_ddp_doctor.digest.starvation import LONG_STALL_NS, RECORDING_NS
 from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.job import whatif
 from tb_ddp_doctor.job.model import Budget, Job
@@ -177,19 +178,71 @@ class Places:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stalls:
-    """Stretches in which device and host both do nothing, by their length."""
+    """Stretches in which device and host both do nothing."""
 
-    #: Shape (R, S), ns, in stretches of at least `long_ns`; and the rest.
+    #: Shape (R, S), ns, in stretches of at least `LONG_STALL_NS`.
     long_ns: Ints
-    short_ns: Ints
 
 
-#: From here on a stretch with the host in no operation is a stall; below, it is Python between two operations, ns.
-LONG_STALL_NS = 1_000_000
+@dataclass(frozen=True, slots=True)
+class HoldingCalls:
+    """Calls of one name in one operator that hold the host, over all ranks."""
+
+    call: str
+    #: "" outside of all operators.
+    op: str
+    #: Calls, host time in them, ns, and starvation of the device charged to them, ns: mean over ranks and steps.
+    count: float
+    blocked_ns: float
+    lost_ns: float
+    #: The one that starves its device longest: index of its rank; ns on that rank's own clock.
+    rank: int
+    start_ns: int
+    end_ns: int
 
 
-#: What recording one host event costs, ns: DESIGN measured one to two microseconds.
-RECORDING_NS = 1_500
+@dataclass(frozen=True, slots=True, eq=False)
+class Starvation:
+    """Device idle that an earlier launch would have shortened, by what delayed the launch."""
+
+    _job: Job
+    #: Shape (R, S, len(Starved)), ns.
+    _starved_ns: Ints
+
+    def of(self, cause: Starved) -> Ints:
+        """Shape (R, S), ns."""
+        picked: Ints = self._starved_ns[:, :, cause]
+        return picked
+
+    def calls(self, kind: Starved) -> list[HoldingCalls]:
+        """The calls of a kind by name and operator, those that cost most first."""
+        merged: dict[tuple[str, str], list[tuple[int, int]]] = {}
+        for rank, digest in enumerate(self._job.digests):
+            table, text = digest.blocking, digest.strings
+            for row in np.flatnonzero(table.kind == kind).tolist():
+                merged.setdefault((text[table.call[row]], text[table.op[row]]), []).append((rank, row))
+        found = [self._merge(call, op, rows) for (call, op), rows in merged.items()]
+        return sorted(found, key=lambda calls: (-calls.lost_ns, -calls.blocked_ns, calls.call, calls.op))
+
+    def _merge(self, call: str, op: str, rows: list[tuple[int, int]]) -> HoldingCalls:
+        tables = [self._job.digests[rank].blocking for rank, _ in rows]
+        per_step = [1 / (len(self._job.digests[rank].steps) * len(self._job.ranks)) for rank, _ in rows]
+
+        def mean(column: str) -> float:
+            return float(
+                sum(
+                    getattr(table, column)[row] * share
+                    for (_, row), table, share in zip(rows, tables, per_step, strict=True)
+                )
+            )
+
+        longest = max(range(len(rows)), key=lambda i: tables[i].worst_end_ns[rows[i][1]] - tables[i].worst_start_ns[rows[i][1]])
+        rank, row = rows[longest]
+        table = tables[longest]
+        return HoldingCalls(
+            call, op, mean("count"), mean("blocked_ns"), mean("lost_ns"), rank,
+            int(table.worst_start_ns[row]), int(table.worst_end_ns[row]),
+        )
 
 
 def _frame(job: Job) -> Frame:
@@ -271,7 +324,16 @@ def _stalls(job: Job) -> Stalls:
         total = np.zeros(len(digest.steps), np.int64)
         np.add.at(total, pieces.step[chosen], length[chosen])
         long[rank] = total[index]
-    return Stalls(long, job.budget.of("host") - long)
+    return Stalls(long)
+
+
+def _starvation(job: Job) -> Starvation:
+    _needs_device(job)
+    if not any(digest.has_launches for digest in job.digests):
+        raise MissingInputError(
+            "No kernel can be joined to its launch: record the host as well (activities=[CPU, CUDA])."
+        )
+    return Starvation(job, job.work("starved_ns"))
 
 
 def _places(job: Job) -> Places:
@@ -298,6 +360,7 @@ PROVIDERS: dict[str, Callable[[Job], object]] = {
     "kernels": _kernels,
     "loaders": _loaders,
     "stalls": _stalls,
+    "starvation": _starvation,
     "places": _places,
 }
 

@@ -7,12 +7,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from tb_ddp_doctor.digest.model import RankOwner
-from tb_ddp_doctor.job.model import Budget
+from tb_ddp_doctor.digest.model import RankOwner, Starved
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words
 from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs import Frame, Places, Stalls, Work
+from tb_ddp_doctor.rules.inputs import Frame, Places, Starvation, Work
 
 
 @dataclass(frozen=True)
@@ -20,8 +19,8 @@ class LaunchBound(Rule):
     """The device finishes its kernels faster than the host can launch them.
 
     What:
-        Device idle while the host is inside operations and launches, or in Python for less than a millisecond
-        between them.
+        Device idle that an earlier launch would have shortened, with the host inside operations and launches, or in
+        Python for less than a millisecond between them.
     Why:
         An eager operation costs the host some ten microseconds; kernels shorter than that leave the device waiting.
     Evidence:
@@ -30,20 +29,21 @@ class LaunchBound(Rule):
     Fix:
         Fewer and larger kernels: torch.compile, CUDA graphs, fused optimizers, a larger batch.
     Limits:
-        Profiling itself slows launches by a microsecond or two for each event; the untraced job may lose less. A rank
-        that waits hides its own gaps, so the slowest rank of each step is judged.
+        What follows from synchronising, allocating or tracing is left to host-sync, allocator-churn,
+        pageable-memcpy and profiler-overhead. A rank that waits hides its own gaps, so the slowest rank of each step
+        is judged. Kernels must be joined to their launches.
     """
 
     id: ClassVar[str] = "launch-bound"
 
     min_starved: float = threshold(
-        0.10, "of the step", "Healthy jobs idle up to 6 % so, at the start of a step and after synchronising."
+        0.10, "of the step", "Healthy jobs never starve so; a host that is a little slow in places gains nothing by it."
     )
 
     def check(
-        self, *, frame: Frame, budget: Budget, whatif: WhatIf, work: Work, stalls: Stalls, places: Places
+        self, *, frame: Frame, whatif: WhatIf, work: Work, starvation: Starvation, places: Places
     ) -> Result:
-        starved = budget.of("dispatch") + stalls.short_ns
+        starved = starvation.of(Starved.LAUNCHES)
         worst = whatif.at_slowest(starved)
         share = float(worst.mean()) / frame.step_ns
         if share < self.min_starved:

@@ -137,6 +137,11 @@ def host_memory(memcpy: str) -> HostMemory:
     return HostMemory.UNNAMED if "HtoD" in memcpy or "DtoH" in memcpy else HostMemory.NONE
 
 
+def is_to_device(memcpy: str) -> bool:
+    """Whether a copy goes from the host to the device."""
+    return "HtoD" in memcpy
+
+
 #: Kernel-name spelling of each collective, longest first, for traces without metadata.
 _COLLECTIVE_IN_KERNEL = (
     ("reducescatter", "reduce_scatter"),

@@ -1,0 +1,267 @@
+"""Why the device idles for want of launches: a replay of the host running ahead.
+
+A gap on the device is *starved* if the event that ends it was launched when the gap had begun, or so shortly before
+that it was on its way: had the host come earlier, the gap would be shorter. Every other gap is the device's own
+(dependencies between streams, the start of a kernel), and no host could close it.
+
+A call that holds the host takes away the lead that the host would have had: the starvation that follows it, in its
+own step or in a later one, is its cost, not only the idle time within the call. So the replay takes the calls of a kind
+out and lets the host come earlier by their length, its lead. The n-th gap g[n] shrinks by as much of the lead L[n] as
+earlier gaps have not used: in all, D[n] = min(D[n-1] + g[n], L[n]), which is G[n] + min(0, min(L[k] - G[k], k <= n))
+with G the sum of the gaps. Kinds are taken out one after the other, in the order of `Starved`; each is charged with what
+it closes beyond those before it, so that no nanosecond is charged twice. What no kind closes is the launches' own.
+
+Idle time in the DataLoader, or with the host in no operation for long, uses up lead but is charged to no kind here:
+other rules own it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.digest import owners
+from tb_ddp_doctor.digest.collectives import Vocabulary
+from tb_ddp_doctor.digest.intervals import Intervals
+from tb_ddp_doctor.digest.launches import enclosing
+from tb_ddp_doctor.digest.model import Blocking, Starved, Steps
+from tb_ddp_doctor.trace import names
+from tb_ddp_doctor.trace.model import Category, Events, Ints, RankTrace
+
+#: From a launch to its kernel's start on an empty device, at most, ns: 5 to 10 us were measured while traced.
+LATENCY_NS = 20_000
+#: From here on a stretch with the host in no operation is a stall; below, it is Python between two operations, ns.
+LONG_STALL_NS = 1_000_000
+#: What recording one host event costs, ns: DESIGN measured one to two microseconds.
+RECORDING_NS = 1_500
+
+_HELD = (Starved.ALLOC, Starved.COPY, Starved.SYNC)
+
+
+@dataclass(frozen=True)
+class _Gaps:
+    """Idle stretches of the device, cut at the edges of steps, by time; shape (gaps,)."""
+
+    start_ns: Ints
+    end_ns: Ints
+    step: Ints
+    #: Whether an earlier launch would shorten it.
+    starved: NDArray[np.bool_]
+    #: The most that may be charged here: its length without loading and stalls.
+    chargeable_ns: Ints
+
+    @property
+    def length_ns(self) -> Ints:
+        return np.where(self.starved, self.end_ns - self.start_ns, 0)
+
+
+@dataclass(frozen=True)
+class _Calls:
+    """Calls that hold the host, by start; shape (calls,)."""
+
+    row: Ints
+    kind: Ints
+    #: Row of the operator that encloses it; -1 outside of all.
+    op: Ints
+
+
+def starvation(
+    trace: RankTrace, layers: owners.Layers, steps: Steps, rows: Ints, launch: Ints, words: Vocabulary
+) -> tuple[NDArray[np.int64], Blocking]:
+    """Starvation of each step by its cause, shape (S, len(Starved)), and the calls that hold the host.
+
+    `rows` are the device's events, `launch` the row of each one's launch, or -1.
+    """
+    charged = np.zeros((len(steps), len(Starved)), np.int64)
+    if not len(steps) or not len(rows):
+        return charged, _blocking(trace, _no_calls(), np.empty(0, np.int64), np.empty(0, np.int64), words)
+    events = trace.events
+    gaps = _gaps(events, layers, steps, rows, launch)
+    calls = _calls(trace, steps, rows, launch)
+    credits = _replay(trace, steps, gaps, calls)
+    for kind, credit in enumerate(credits.T):
+        np.add.at(charged[:, kind], gaps.step, credit)
+    lost, until = _by_call(events, gaps, calls, credits)
+    return charged, _blocking(trace, calls, lost, until, words)
+
+
+def _gaps(events: Events, layers: owners.Layers, steps: Steps, rows: Ints, launch: Ints) -> _Gaps:
+    busy = layers.compute | layers.copy | layers.communication
+    order = np.argsort(events.start_ns[rows], kind="stable")
+    starts, launches = events.start_ns[rows][order], launch[order]
+    idle = Intervals.span(int(steps.start_ns[0]), int(steps.end_ns[-1])) - busy
+    ends_it = np.searchsorted(starts, idle.end)
+    known = ends_it < len(starts)
+    by = np.where(known, launches[np.minimum(ends_it, len(starts) - 1)], -1)
+    starved = (by >= 0) & (events.start_ns[by] > idle.start - LATENCY_NS)
+    stalled = idle - (layers.input | layers.sync | layers.alloc | layers.dispatch)
+    long = stalled.end - stalled.start >= LONG_STALL_NS
+    others = layers.input | Intervals(stalled.start[long], stalled.end[long])
+    edges = np.unique(np.concatenate((steps.start_ns, steps.end_ns)))
+    points = np.unique(np.concatenate((idle.start, idle.end, edges)))
+    start, end = points[:-1], points[1:]
+    step = np.searchsorted(steps.start_ns, start, side="right") - 1
+    keep = idle.covers(start) & (step >= 0)
+    keep &= start < steps.end_ns[np.maximum(step, 0)]
+    start, end, step = start[keep], end[keep], step[keep]
+    whole = np.searchsorted(idle.start, start, side="right") - 1
+    return _Gaps(start, end, step, starved[whole], end - start - others.measure(start, end))
+
+
+def _calls(trace: RankTrace, steps: Steps, rows: Ints, launch: Ints) -> _Calls:
+    """Calls of the training threads that hold the host, of the recorded steps.
+
+    One that comes after the last launch delays nothing here: the profiler itself synchronises when it stops. The
+    copies to the device from pageable memory, and the synchronisation that follows each within its operator, are a
+    kind of their own: pinned memory takes both away.
+    """
+    events = trace.events
+    training = owners.training_threads(trace)
+    runtime = (events.category == Category.RUNTIME) & training
+    kind = np.full(len(events), -1, np.int8)
+    kind[runtime & owners.named(trace, names.is_sync)] = Starved.SYNC
+    kind[runtime & owners.named(trace, names.is_alloc)] = Starved.ALLOC
+    copies = (events.category[rows] == Category.MEMCPY) & (launch >= 0)
+    pageable = copies & owners.named(trace, lambda name: names.host_memory(name) is names.HostMemory.PAGEABLE)[rows]
+    to_device = pageable & owners.named(trace, names.is_to_device)[rows]
+    kind[launch[pageable]] = Starved.SYNC
+    kind[launch[to_device]] = Starved.COPY
+    launched = launch[launch >= 0]
+    last = min(int(events.start_ns[launched].max(initial=0)), int(steps.host_end_ns[-1]))
+    held = np.flatnonzero((kind >= 0) & (events.start_ns >= steps.host_start_ns[0]) & (events.start_ns < last))
+    held = held[np.argsort(events.start_ns[held], kind="stable")]
+    operators = np.flatnonzero((events.category == Category.OP) & training)
+    within = enclosing(
+        events.start_ns[operators],
+        events.start_ns[operators] + events.duration_ns[operators],
+        events.thread[operators],
+        events.start_ns[held],
+        events.thread[held],
+    )
+    op = np.full(len(held), -1, np.int64)
+    op[within >= 0] = operators[within[within >= 0]]
+    of_copies = op[(kind[held] == Starved.COPY) & (op >= 0)]
+    kinds = np.where(np.isin(op, of_copies) & (kind[held] == Starved.SYNC), Starved.COPY, kind[held])
+    return _Calls(held, kinds.astype(np.int64), op)
+
+
+def _no_calls() -> _Calls:
+    nothing = np.empty(0, np.int64)
+    return _Calls(nothing, nothing, nothing)
+
+
+def _replay(trace: RankTrace, steps: Steps, gaps: _Gaps, calls: _Calls) -> Ints:
+    """What each kind is charged with in each gap, shape (gaps, len(Starved))."""
+    events = trace.events
+    origin = np.full(len(gaps.end_ns), steps.host_start_ns[0])
+    until = np.maximum(gaps.end_ns, origin)
+    total = np.cumsum(gaps.length_ns)
+    taken: list[Intervals] = []
+    lead = np.zeros(len(total), np.int64)
+    left = gaps.chargeable_ns * gaps.starved
+    closed = np.zeros(len(total), np.int64)
+    charged = np.zeros((len(total), len(Starved)), np.int64)
+    for kind in Starved:
+        if kind in _HELD:
+            held = calls.row[calls.kind == kind]
+            taken.append(Intervals.union(events.start_ns[held], events.start_ns[held] + events.duration_ns[held]))
+            lead = _all(taken).measure(origin, until)
+            # Earlier steps were like these: the host starts with the lead that it would have at the end.
+            lead = lead + max(int(_all(taken).total - _closed(total, lead)[-1]), 0) if len(total) else lead
+            before = lead
+        elif kind is Starved.OVERHEAD:
+            lead = before + (_stalls(trace) - _all(taken)).measure(origin, until)
+        elif kind is Starved.RECORDING:
+            begun = recorded(trace)
+            count = np.searchsorted(begun, until) - np.searchsorted(begun, origin)
+            lead = lead + count * RECORDING_NS
+        else:
+            charged[:, kind] = left
+            break
+        now = _closed(total, lead)
+        credit = np.clip(np.diff(now, prepend=0) - np.diff(closed, prepend=0), 0, left)
+        charged[:, kind] = credit
+        left = left - credit
+        closed = now
+    return charged
+
+
+def _all(sets: list[Intervals]) -> Intervals:
+    joined = sets[0]
+    for other in sets[1:]:
+        joined |= other
+    return joined
+
+
+def _closed(total: Ints, lead: Ints) -> Ints:
+    """How much of all gaps up to each one a host with that lead closes."""
+    closed: Ints = total + np.minimum(0, np.minimum.accumulate(lead - total))
+    return closed
+
+
+def _stalls(trace: RankTrace) -> Intervals:
+    """When the profiler's own work holds a call of a training thread."""
+    events = trace.events
+    runtime = (events.category == Category.RUNTIME) & owners.training_threads(trace)
+    return owners.over(trace, events.category == Category.OVERHEAD) & owners.over(trace, runtime)
+
+
+def recorded(trace: RankTrace) -> Ints:
+    """Starts of the host events of the training threads, ascending."""
+    host = np.isin(trace.events.category, (Category.OP, Category.ANNOTATION, Category.RUNTIME))
+    return np.sort(trace.events.start_ns[host & owners.training_threads(trace)])
+
+
+def _by_call(events: Events, gaps: _Gaps, calls: _Calls, credits: Ints) -> tuple[Ints, Ints]:
+    """Starvation charged to each call, and until when it lasts.
+
+    What a kind is charged with in a gap goes to its calls by how much of the gap lies in or after each, up to the next.
+    """
+    lost = np.zeros(len(calls.row), np.int64)
+    until = events.start_ns[calls.row] + events.duration_ns[calls.row]
+    for kind in _HELD:
+        mine = np.flatnonzero(calls.kind == kind)
+        here = np.flatnonzero(credits[:, kind] > 0)
+        if not len(mine) or not len(here):
+            continue
+        begun = events.start_ns[calls.row[mine]]
+        gap_start, gap_end = gaps.start_ns[here], gaps.end_ns[here]
+        points = np.unique(np.concatenate((gap_start, gap_end, begun)))
+        start, end = points[:-1], points[1:]
+        gap = np.searchsorted(gap_start, start, side="right") - 1
+        call = np.searchsorted(begun, start, side="right") - 1
+        inside = (gap >= 0) & (call >= 0) & (start < gap_end[np.maximum(gap, 0)])
+        gap, call, end, length = gap[inside], call[inside], end[inside], (end - start)[inside]
+        share = credits[here, kind][gap] * (length / (gap_end - gap_start)[gap])
+        np.add.at(lost, mine[call], share.astype(np.int64))
+        np.maximum.at(until, mine[call], end)
+    return lost, until
+
+
+def _blocking(trace: RankTrace, calls: _Calls, lost: Ints, until: Ints, words: Vocabulary) -> Blocking:
+    """The calls by kind, name and operator."""
+    events = trace.events
+    width = len(trace.strings) + 1
+    name = events.name[calls.row].astype(np.int64)
+    op = np.where(calls.op >= 0, events.name[calls.op], -1).astype(np.int64)
+    kinds, which = np.unique((calls.kind * width + name) * width + op + 1, return_inverse=True)
+    size = len(kinds)
+    # The last one of each kind in the order of loss, then of length, is its worst.
+    order = np.lexsort((events.duration_ns[calls.row], lost, which))
+    worst = order[np.searchsorted(which[order], np.arange(size), side="right") - 1] if size else order
+    blocked = np.zeros(size, np.int64)
+    np.add.at(blocked, which, events.duration_ns[calls.row])
+    total = np.zeros(size, np.int64)
+    np.add.at(total, which, lost)
+    return Blocking(
+        kind=calls.kind[worst].astype(np.int32),
+        call=np.array([words.index(trace.strings[i]) for i in name[worst]], np.int32),
+        op=np.array([words.index(trace.strings[i] if i >= 0 else "") for i in op[worst]], np.int32),
+        count=np.bincount(which, minlength=size).astype(np.int64),
+        blocked_ns=blocked,
+        lost_ns=total,
+        worst_start_ns=events.start_ns[calls.row[worst]],
+        worst_end_ns=until[worst],
+    )
