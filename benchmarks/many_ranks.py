@@ -23,9 +23,11 @@ from tb_ddp_doctor.digest.model import (
     Pieces,
     RankDigest,
     RankOwner,
+    Starved,
     Steps,
     StepWork,
 )
+from tb_ddp_doctor.digest.starvation import no_blocking
 from tb_ddp_doctor.engine import examine
 from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.trace.model import Header
@@ -110,6 +112,7 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
     )
     work = dict.fromkeys(StepWork.__slots__, nothing) | {
         "owner_ns": owners,
+        "starved_ns": np.zeros((steps, len(Starved)), np.int64),
         "kernels": nothing + 600,
         "kernel_ns": compute,
         "backward_compute_ns": compute * 2 // 3,
@@ -120,6 +123,7 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
         strings=STRINGS,
         has_device=True,
         device="Made-up GPU",
+        has_launches=True,
         has_steps=True,
         pid=str(rank),
         loader="",
@@ -130,6 +134,7 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
         kernels=Kernels(
             np.array([5], np.int32), np.array([6], np.int32), np.array([600 * steps]), np.array([int(compute.sum())])
         ),
+        blocking=no_blocking(),
         warnings=(),
     )
 

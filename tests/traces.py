@@ -9,7 +9,8 @@
 character. Lanes:
 
 - host: operators of the training thread. `load` is a DataLoader in the training process, `fetch` one with workers,
-  `sync` a stream synchronisation, `alloc` a cudaMalloc.
+  `sync` a stream synchronisation, `item` one that reads a value, `alloc` a cudaMalloc, `free` a cudaFree, `full` a
+  launch held by the profiler's full buffer.
 - autograd: backward's thread; its operators are autograd nodes.
 - gpu: kernels of the compute stream. `pageable` and `pinned` are copies from the host of 16 MB. `name*20` are twenty
   kernels in a row, `name@64` has a grid of 64 blocks.
@@ -353,6 +354,15 @@ def _add_host(events: _Events, blocks: list[Block]) -> None:
                 events.launch("cudaStreamSynchronize", start, _MAIN, end - start)
             case "alloc":
                 events.launch("cudaMalloc", start, _MAIN, end - start)
+            case "free":
+                events.launch("cudaFree", start, _MAIN, end - start)
+            case "item":
+                events.add("cpu_op", "aten::item", start, end, _MAIN)
+                events.add("cpu_op", "aten::_local_scalar_dense", start + 1000, end - 1000, _MAIN)
+                events.launch("cudaStreamSynchronize", start + 2000, _MAIN, end - start - 4000)
+            case "full":
+                events.launch("cudaLaunchKernel", start, _MAIN, end - start)
+                events.add("overhead", "Command Buffer Full", start, end, _MAIN)
             case name:
                 events.add("cpu_op", f"aten::{name}", start, end, _MAIN)
 

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest import collectives, owners
 from tb_ddp_doctor.digest.launches import enclosing, launch_rows
-from tb_ddp_doctor.digest.model import Blocking, Collectives, Kernels, RankDigest, Starved, Steps, StepWork
-from tb_ddp_doctor.digest.starvation import recorded, starvation
+from tb_ddp_doctor.digest.model import Collectives, Kernels, RankDigest, Starved, Steps, StepWork
+from tb_ddp_doctor.digest.starvation import no_blocking, recorded, starvation
 from tb_ddp_doctor.digest.steps import device_windows, host_steps, step_of
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.trace import names
@@ -177,7 +177,7 @@ def _digest_host(trace: RankTrace) -> RankDigest:
         pieces=pieces,
         collectives=found,
         kernels=kernels,
-        blocking=Blocking(*(np.empty(0, np.int64) for _ in Blocking.__slots__)),
+        blocking=no_blocking(),
         warnings=(*trace.warnings, *_group_warnings(trace, found)),
     )
 

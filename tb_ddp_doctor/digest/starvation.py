@@ -1,15 +1,16 @@
 """Why the device idles for want of launches: a replay of the host running ahead.
 
-A gap on the device is *starved* if the event that ends it was launched when the gap had begun, or so shortly before
-that it was on its way: had the host come earlier, the gap would be shorter. Every other gap is the device's own
-(dependencies between streams, the start of a kernel), and no host could close it.
+A gap on the device is *starved* until the event that ends it is launched and has had time to arrive: had the host
+come earlier, the gap would be shorter. The rest of it, and all of a gap whose event was launched well before, is the
+device's own (dependencies between streams, the start of a kernel), and no host could close it.
 
 A call that holds the host takes away the lead that the host would have had: the starvation that follows it, in its
-own step or in a later one, is its cost, not only the idle time within the call. So the replay takes the calls of a kind
-out and lets the host come earlier by their length, its lead. The n-th gap g[n] shrinks by as much of the lead L[n] as
-earlier gaps have not used: in all, D[n] = min(D[n-1] + g[n], L[n]), which is G[n] + min(0, min(L[k] - G[k], k <= n))
-with G the sum of the gaps. Kinds are taken out one after the other, in the order of `Starved`; each is charged with what
-it closes beyond those before it, so that no nanosecond is charged twice. What no kind closes is the launches' own.
+own step or in a later one, is its cost, not only the idle time within the call. So the replay takes the calls of a
+kind out and lets the host come earlier by their length, its lead. The n-th gap g[n] shrinks by as much of the lead
+L[n] as earlier gaps have not used: in all, D[n] = min(D[n-1] + g[n], L[n]), which is
+G[n] + min(0, min(L[k] - G[k], k <= n)) with G the sum of the gaps. Kinds are taken out one after the other, in the
+order of `Starved`; each is charged with what it closes beyond those before it, so that no nanosecond is charged twice.
+What no kind closes is the launches' own.
 
 Idle time in the DataLoader, or with the host in no operation for long, uses up lead but is charged to no kind here:
 other rules own it.
@@ -42,19 +43,13 @@ _HELD = (Starved.ALLOC, Starved.COPY, Starved.SYNC)
 
 @dataclass(frozen=True)
 class _Gaps:
-    """Idle stretches of the device, cut at the edges of steps, by time; shape (gaps,)."""
+    """Starved stretches of the device, cut at the edges of steps, by time; shape (gaps,)."""
 
     start_ns: Ints
     end_ns: Ints
     step: Ints
-    #: Whether an earlier launch would shorten it.
-    starved: NDArray[np.bool_]
     #: The most that may be charged here: its length without loading and stalls.
     chargeable_ns: Ints
-
-    @property
-    def length_ns(self) -> Ints:
-        return np.where(self.starved, self.end_ns - self.start_ns, 0)
 
 
 @dataclass(frozen=True)
@@ -63,6 +58,9 @@ class _Calls:
 
     row: Ints
     kind: Ints
+    #: The time that it takes the host: of the whole operator where that only reads a value.
+    start_ns: Ints
+    end_ns: Ints
     #: Row of the operator that encloses it; -1 outside of all.
     op: Ints
 
@@ -76,14 +74,14 @@ def starvation(
     """
     charged = np.zeros((len(steps), len(Starved)), np.int64)
     if not len(steps) or not len(rows):
-        return charged, _blocking(trace, _no_calls(), np.empty(0, np.int64), np.empty(0, np.int64), words)
+        return charged, no_blocking()
     events = trace.events
     gaps = _gaps(events, layers, steps, rows, launch)
     calls = _calls(trace, steps, rows, launch)
-    credits = _replay(trace, steps, gaps, calls)
-    for kind, credit in enumerate(credits.T):
+    credit_ns = _replay(trace, steps, gaps, calls)
+    for kind, credit in enumerate(credit_ns.T):
         np.add.at(charged[:, kind], gaps.step, credit)
-    lost, until = _by_call(events, gaps, calls, credits)
+    lost, until = _by_call(gaps, calls, credit_ns)
     return charged, _blocking(trace, calls, lost, until, words)
 
 
@@ -95,19 +93,19 @@ def _gaps(events: Events, layers: owners.Layers, steps: Steps, rows: Ints, launc
     ends_it = np.searchsorted(starts, idle.end)
     known = ends_it < len(starts)
     by = np.where(known, launches[np.minimum(ends_it, len(starts) - 1)], -1)
-    starved = (by >= 0) & (events.start_ns[by] > idle.start - LATENCY_NS)
-    stalled = idle - (layers.input | layers.sync | layers.alloc | layers.dispatch)
+    arrives = np.where(by >= 0, events.start_ns[by] + events.duration_ns[by] + LATENCY_NS, idle.start)
+    starved = Intervals.union(idle.start, np.minimum(idle.end, arrives))
+    stalled = starved - (layers.input | layers.sync | layers.alloc | layers.dispatch)
     long = stalled.end - stalled.start >= LONG_STALL_NS
     others = layers.input | Intervals(stalled.start[long], stalled.end[long])
-    edges = np.unique(np.concatenate((steps.start_ns, steps.end_ns)))
-    points = np.unique(np.concatenate((idle.start, idle.end, edges)))
+    edges = np.concatenate((steps.start_ns, steps.end_ns))
+    points = np.unique(np.concatenate((starved.start, starved.end, edges)))
     start, end = points[:-1], points[1:]
     step = np.searchsorted(steps.start_ns, start, side="right") - 1
-    keep = idle.covers(start) & (step >= 0)
+    keep = starved.covers(start) & (step >= 0)
     keep &= start < steps.end_ns[np.maximum(step, 0)]
     start, end, step = start[keep], end[keep], step[keep]
-    whole = np.searchsorted(idle.start, start, side="right") - 1
-    return _Gaps(start, end, step, starved[whole], end - start - others.measure(start, end))
+    return _Gaps(start, end, step, end - start - others.measure(start, end))
 
 
 def _calls(trace: RankTrace, steps: Steps, rows: Ints, launch: Ints) -> _Calls:
@@ -144,29 +142,31 @@ def _calls(trace: RankTrace, steps: Steps, rows: Ints, launch: Ints) -> _Calls:
     op[within >= 0] = operators[within[within >= 0]]
     of_copies = op[(kind[held] == Starved.COPY) & (op >= 0)]
     kinds = np.where(np.isin(op, of_copies) & (kind[held] == Starved.SYNC), Starved.COPY, kind[held])
-    return _Calls(held, kinds.astype(np.int64), op)
+    around = np.where((op >= 0) & owners.named(trace, names.reads_value)[op], op, held)
+    start = events.start_ns[around]
+    return _Calls(held, kinds.astype(np.int64), start, start + events.duration_ns[around], op)
 
 
-def _no_calls() -> _Calls:
-    nothing = np.empty(0, np.int64)
-    return _Calls(nothing, nothing, nothing)
+def no_blocking() -> Blocking:
+    """No calls."""
+    nothing, words = np.empty(0, np.int64), np.empty(0, np.int32)
+    return Blocking(words, words, words, nothing, nothing, nothing, nothing, nothing)
 
 
 def _replay(trace: RankTrace, steps: Steps, gaps: _Gaps, calls: _Calls) -> Ints:
     """What each kind is charged with in each gap, shape (gaps, len(Starved))."""
-    events = trace.events
     origin = np.full(len(gaps.end_ns), steps.host_start_ns[0])
     until = np.maximum(gaps.end_ns, origin)
-    total = np.cumsum(gaps.length_ns)
+    total = np.cumsum(gaps.end_ns - gaps.start_ns)
     taken: list[Intervals] = []
     lead = np.zeros(len(total), np.int64)
-    left = gaps.chargeable_ns * gaps.starved
+    left = gaps.chargeable_ns
     closed = np.zeros(len(total), np.int64)
     charged = np.zeros((len(total), len(Starved)), np.int64)
     for kind in Starved:
         if kind in _HELD:
-            held = calls.row[calls.kind == kind]
-            taken.append(Intervals.union(events.start_ns[held], events.start_ns[held] + events.duration_ns[held]))
+            mine = calls.kind == kind
+            taken.append(Intervals.union(calls.start_ns[mine], calls.end_ns[mine]))
             lead = _all(taken).measure(origin, until)
             # Earlier steps were like these: the host starts with the lead that it would have at the end.
             lead = lead + max(int(_all(taken).total - _closed(total, lead)[-1]), 0) if len(total) else lead
@@ -214,19 +214,19 @@ def recorded(trace: RankTrace) -> Ints:
     return np.sort(trace.events.start_ns[host & owners.training_threads(trace)])
 
 
-def _by_call(events: Events, gaps: _Gaps, calls: _Calls, credits: Ints) -> tuple[Ints, Ints]:
+def _by_call(gaps: _Gaps, calls: _Calls, credit_ns: Ints) -> tuple[Ints, Ints]:
     """Starvation charged to each call, and until when it lasts.
 
     What a kind is charged with in a gap goes to its calls by how much of the gap lies in or after each, up to the next.
     """
     lost = np.zeros(len(calls.row), np.int64)
-    until = events.start_ns[calls.row] + events.duration_ns[calls.row]
+    until = calls.end_ns.copy()
     for kind in _HELD:
         mine = np.flatnonzero(calls.kind == kind)
-        here = np.flatnonzero(credits[:, kind] > 0)
+        here = np.flatnonzero(credit_ns[:, kind] > 0)
         if not len(mine) or not len(here):
             continue
-        begun = events.start_ns[calls.row[mine]]
+        begun = calls.start_ns[mine]
         gap_start, gap_end = gaps.start_ns[here], gaps.end_ns[here]
         points = np.unique(np.concatenate((gap_start, gap_end, begun)))
         start, end = points[:-1], points[1:]
@@ -234,7 +234,7 @@ def _by_call(events: Events, gaps: _Gaps, calls: _Calls, credits: Ints) -> tuple
         call = np.searchsorted(begun, start, side="right") - 1
         inside = (gap >= 0) & (call >= 0) & (start < gap_end[np.maximum(gap, 0)])
         gap, call, end, length = gap[inside], call[inside], end[inside], (end - start)[inside]
-        share = credits[here, kind][gap] * (length / (gap_end - gap_start)[gap])
+        share = credit_ns[here, kind][gap] * (length / (gap_end - gap_start)[gap])
         np.add.at(lost, mine[call], share.astype(np.int64))
         np.maximum.at(until, mine[call], end)
     return lost, until
@@ -243,16 +243,17 @@ def _by_call(events: Events, gaps: _Gaps, calls: _Calls, credits: Ints) -> tuple
 def _blocking(trace: RankTrace, calls: _Calls, lost: Ints, until: Ints, words: Vocabulary) -> Blocking:
     """The calls by kind, name and operator."""
     events = trace.events
+    length = calls.end_ns - calls.start_ns
     width = len(trace.strings) + 1
     name = events.name[calls.row].astype(np.int64)
     op = np.where(calls.op >= 0, events.name[calls.op], -1).astype(np.int64)
     kinds, which = np.unique((calls.kind * width + name) * width + op + 1, return_inverse=True)
     size = len(kinds)
     # The last one of each kind in the order of loss, then of length, is its worst.
-    order = np.lexsort((events.duration_ns[calls.row], lost, which))
+    order = np.lexsort((length, lost, which))
     worst = order[np.searchsorted(which[order], np.arange(size), side="right") - 1] if size else order
     blocked = np.zeros(size, np.int64)
-    np.add.at(blocked, which, events.duration_ns[calls.row])
+    np.add.at(blocked, which, length)
     total = np.zeros(size, np.int64)
     np.add.at(total, which, lost)
     return Blocking(
@@ -262,6 +263,6 @@ def _blocking(trace: RankTrace, calls: _Calls, lost: Ints, until: Ints, words: V
         count=np.bincount(which, minlength=size).astype(np.int64),
         blocked_ns=blocked,
         lost_ns=total,
-        worst_start_ns=events.start_ns[calls.row[worst]],
+        worst_start_ns=calls.start_ns[worst],
         worst_end_ns=until[worst],
     )

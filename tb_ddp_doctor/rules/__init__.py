@@ -1,9 +1,11 @@
 """The rules, one file each, named for the fault."""
 
+from tb_ddp_doctor.rules.allocator_churn import AllocatorChurn
 from tb_ddp_doctor.rules.base import Rule
 from tb_ddp_doctor.rules.communication_bound import CommunicationBound
 from tb_ddp_doctor.rules.dataloader_stall import DataloaderStall
 from tb_ddp_doctor.rules.host_stall import HostStall
+from tb_ddp_doctor.rules.host_sync import HostSync
 from tb_ddp_doctor.rules.launch_bound import LaunchBound
 from tb_ddp_doctor.rules.load_imbalance import LoadImbalance
 from tb_ddp_doctor.rules.no_overlap import NoOverlap
@@ -14,9 +16,11 @@ from tb_ddp_doctor.rules.straggler import Straggler
 CATALOGUE: dict[str, Rule] = {
     rule.id: rule
     for rule in (
+        AllocatorChurn(),
         CommunicationBound(),
         DataloaderStall(),
         HostStall(),
+        HostSync(),
         LaunchBound(),
         LoadImbalance(),
         NoOverlap(),

@@ -236,12 +236,20 @@ class Starvation:
                 )
             )
 
-        longest = max(range(len(rows)), key=lambda i: tables[i].worst_end_ns[rows[i][1]] - tables[i].worst_start_ns[rows[i][1]])
+        longest = max(
+            range(len(rows)), key=lambda i: tables[i].worst_end_ns[rows[i][1]] - tables[i].worst_start_ns[rows[i][1]]
+        )
         rank, row = rows[longest]
         table = tables[longest]
         return HoldingCalls(
-            call, op, mean("count"), mean("blocked_ns"), mean("lost_ns"), rank,
-            int(table.worst_start_ns[row]), int(table.worst_end_ns[row]),
+            call,
+            op,
+            mean("count"),
+            mean("blocked_ns"),
+            mean("lost_ns"),
+            rank,
+            int(table.worst_start_ns[row]),
+            int(table.worst_end_ns[row]),
         )
 
 

@@ -40,9 +40,7 @@ class LaunchBound(Rule):
         0.10, "of the step", "Healthy jobs never starve so; a host that is a little slow in places gains nothing by it."
     )
 
-    def check(
-        self, *, frame: Frame, whatif: WhatIf, work: Work, starvation: Starvation, places: Places
-    ) -> Result:
+    def check(self, *, frame: Frame, whatif: WhatIf, work: Work, starvation: Starvation, places: Places) -> Result:
         starved = starvation.of(Starved.LAUNCHES)
         worst = whatif.at_slowest(starved)
         share = float(worst.mean()) / frame.step_ns

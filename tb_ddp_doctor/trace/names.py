@@ -118,6 +118,11 @@ def is_alloc(name: str) -> bool:
     return bool(_ALLOC.search(name))
 
 
+def reads_value(name: str) -> bool:
+    """Whether an operator only brings a value to the host: what it does there would not be missed."""
+    return name in ("aten::_local_scalar_dense", "aten::item")
+
+
 def is_backward(name: str) -> bool:
     """Whether an operator belongs to autograd's backward pass."""
     return bool(_BACKWARD.search(name))

@@ -1,0 +1,121 @@
+"""See `HostSync`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tb_ddp_doctor.digest.model import Starved
+from tb_ddp_doctor.job.whatif import WhatIf
+from tb_ddp_doctor.rules import holding, words
+from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
+from tb_ddp_doctor.rules.inputs import Frame, HoldingCalls, Places, Starvation
+
+
+@dataclass(frozen=True)
+class HostSync(Rule):
+    """The host waits for the device within the step, and the device then waits for the host.
+
+    What:
+        Calls that block until the device has caught up: `.item()`, `.cpu()`, `nonzero`, blocking copies to the host,
+        explicit synchronisation.
+    Why:
+        Training is fast while the host is ahead of the device. A call that waits for the device takes this lead away:
+        when it returns the device is empty, and it starves until launches are ahead again.
+    Evidence:
+        For each of the costliest calls, by the operator around it, the one that starves the device longest: from the
+        call to the end of that. The cost is what the device starves after these calls and would not if the host had
+        come earlier by as long as they held it; a call in a host that is late anyway costs next to nothing, and so
+        does one at a step's end with a full queue behind it.
+    Fix:
+        Read values rarely, and one step late; keep metrics on the device.
+    Limits:
+        Blocking copies from pageable memory to the device are left to pageable-memcpy. The trace names the operator
+        and not the source line. Calls that later steps would have to make anyway still count.
+    """
+
+    id: ClassVar[str] = "host-sync"
+
+    min_cost: float = threshold(
+        0.005, "of the step", "Below it a step's one synchronisation, for a printed loss, is not worth a line."
+    )
+
+    def check(self, *, frame: Frame, whatif: WhatIf, starvation: Starvation, places: Places) -> Result:
+        calls = starvation.calls(Starved.SYNC)
+        if not calls:
+            return Clear("No call of the steps waits for the device.")
+        starved = starvation.of(Starved.SYNC)
+        cost = whatif.cost_ns(starved)
+        number = sum(call.count for call in calls)
+        blocked = sum(call.blocked_ns for call in calls)
+        many = f"{holding.count(number)} call{'s' if number != 1 else ''} a step"
+        if cost < self.min_cost * frame.step_ns:
+            return Clear(
+                f"{many} hold the host for {words.ms(blocked)} in all, and the device has enough to do meanwhile."
+            )
+        ranks = holding.affected(starved)
+        seen = int((whatif.at_slowest(starved) > 0).sum())
+        level, basis = words.confidence(frame, cost, seen, ranks.tolist(), on_host=True)
+        return Fault(
+            cost_ns=cost,
+            ranks=frame.rank_numbers(ranks),
+            steps=frame.all_steps,
+            cause=_cause(calls[0]),
+            confidence=level,
+            title=f"The host waits for the device in {many}, most costly in {calls[0].op or calls[0].call}, and the "
+            f"device then starves: {words.ms(cost)} of every {words.ms(frame.step_ns)}.",
+            why=f"A step and rank: {holding.named(calls)}. They hold the host for {words.ms(blocked)}, and the device "
+            f"starves {words.ms(float(starved.mean()))} for them. {basis}",
+            fix=_fix(calls),
+            evidence=holding.evidence(
+                calls, places, "The host waits in {call} in {op}; the device has run empty and waits for launches."
+            ),
+        )
+
+
+def _cause(call: HoldingCalls) -> str:
+    if not call.op:
+        return "explicit"
+    return "read_back" if call.op in _VALUES else "copy" if call.op in _COPIES else "operator"
+
+
+_VALUES = ("aten::_local_scalar_dense", "aten::item", "aten::is_nonzero", "aten::equal")
+_COPIES = ("aten::copy_", "aten::_to_copy", "aten::to")
+
+_ADVICE = {
+    "read_back": """\
+A tensor's value is read on the host (.item(), float(), int(), print, if, while). Keep sums on the device and read \
+them every n-th step, after the next step has been launched; replace branches on values by torch.where.
+
+total += loss.detach()                    # no synchronisation
+if step % 100 == 0:
+    print((total / 100).item())           # one for a hundred steps
+    total.zero_()""",
+    "copy": """\
+A tensor is copied to the host and waited for (.cpu(), .to("cpu"), .numpy()). Copy into pinned memory without \
+blocking, and look at it a step later.
+
+host = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)  # once
+host.copy_(value.detach(), non_blocking=True)
+copied = torch.cuda.Event(); copied.record()
+...                                        # launch the next step, then:
+copied.synchronize(); log(host)""",
+    "explicit": """\
+The training loop synchronises by itself, in no operator: torch.cuda.synchronize(), a timer, a barrier, or a library \
+that measures. Time with events instead, and take the rest out.
+
+start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+start.record(); ...; end.record()          # in the step, no synchronisation
+elapsed_ms = start.elapsed_time(end)       # many steps later""",
+    "operator": """\
+An operator whose result's size depends on values has to wait for them: nonzero, boolean masks as indices, \
+unique, masked_select. Use forms of fixed size.
+
+loss = torch.where(mask, loss_of_each, 0).sum() / mask.sum()   # instead of loss_of_each[mask].mean()""",
+}
+
+
+def _fix(calls: Sequence[HoldingCalls]) -> str:
+    advice = _ADVICE[_cause(calls[0])]
+    return f'{advice}\n\ntorch.cuda.set_sync_debug_mode("warn")  # names the line of each synchronisation'

@@ -1,0 +1,99 @@
+"""The host waits for the device within the step."""
+
+from __future__ import annotations
+
+import pytest
+from traces import check, finding, lies_in_its_step, outcome, ranks, step_ms
+
+from tb_ddp_doctor.findings import Finding
+
+RULE = "host-sync"
+#: The device runs empty while the value is read, and starves until b and c are launched.
+READS = """
+    rank# step |1
+          host [a][item.........][b....][c]
+          gpu  [a.............]  [b]   [c............]
+          nccl                                        [ar]
+"""
+EXPLICIT = READS.replace("[item.........]", "[sync.........]")
+#: The value is read at the step's end, with b queued behind it.
+LATE = """
+    rank# step |1
+          host [a][b][item....][c]
+          gpu  [a][b..............][c...........]
+          nccl                                   [ar]
+"""
+
+
+def test_reading_a_value_is_found_with_its_cost() -> None:
+    found = finding(RULE, ranks(READS, READS))
+    # 2 ms until the call returns, 3 ms until c is launched.
+    assert found.cost_ms == pytest.approx(2 + 3, rel=0.02)
+    assert found.cause == "read_back"
+    assert found.ranks == (0, 1)
+    assert "aten::_local_scalar_dense" in found.title
+    assert "1 cudaStreamSynchronize in aten::_local_scalar_dense" in found.why
+    assert "set_sync_debug_mode" in found.fix
+
+
+def test_launch_bound_does_not_claim_it_again() -> None:
+    assert outcome("launch-bound", ranks(READS, READS)).status == "clear"
+
+
+def test_an_explicit_synchronisation_is_named() -> None:
+    found = finding(RULE, ranks(EXPLICIT, EXPLICIT))
+    assert found.cause == "explicit"
+    assert "no operator" in found.why
+    assert "torch.cuda.synchronize" in found.fix
+
+
+def test_evidence_is_the_call_and_what_follows() -> None:
+    text = ranks(READS, READS)
+    (window,) = finding(RULE, text).evidence
+    assert window.end_ns - window.start_ns == pytest.approx(15e6 + 6e6, abs=0.1e6)
+    assert "aten::_local_scalar_dense" in window.what
+    assert lies_in_its_step(window, text)
+
+
+def test_a_call_with_work_behind_it_is_clear() -> None:
+    result = outcome(RULE, ranks(LATE, LATE))
+    assert result.status == "clear"
+    assert "enough to do" in result.reason
+
+
+def test_a_cost_below_the_threshold_is_clear() -> None:
+    text = ranks(READS, READS)
+    share = 5 / step_ms(text)
+    assert outcome(RULE, text, settings={"min_cost": share * 1.03}).status == "clear"
+    assert finding(RULE, text, settings={"min_cost": share * 0.97})
+
+
+def test_a_rank_that_waits_anyway_loses_nothing() -> None:
+    slow = """
+        rank# step |1
+              host [a][b]
+              gpu  [a......................][b...........]
+              nccl                                        [ar]
+    """
+    waits = READS.replace("[ar]", "[ar.....]")
+    result = check(RULE, ranks(waits, slow.replace("[ar]", "    [ar]")))
+    assert not isinstance(result, Finding) or result.cost_ms < 1
+
+
+def test_no_call_is_clear() -> None:
+    result = outcome(RULE, ranks(LATE.replace("item", "read"), LATE.replace("item", "read")))
+    assert result.reason == "No call of the steps waits for the device."
+
+
+def test_cpus_wait_for_no_device() -> None:
+    text = """
+        rank# step |1
+              host [a....][b....]
+    """
+    assert "CPU only" in outcome(RULE, ranks(text, text)).reason
+
+
+def test_without_launches_it_is_not_applicable() -> None:
+    result = outcome(RULE, "gpu [?a...][?b...]")
+    assert result.status == "not-applicable"
+    assert "launch" in result.reason
