@@ -109,6 +109,8 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
         sequence=constant(-1),
         arrival_ns=shown(arrival.ravel()),
         end_ns=shown(end.ravel()),
+        backward=np.repeat(index, BUCKETS),
+        update=np.repeat(index, BUCKETS),
     )
     work = dict.fromkeys(StepWork.__slots__, nothing) | {
         "owner_ns": owners,

@@ -10,7 +10,7 @@ character. Lanes:
 
 - host: operators of the training thread. `load` is a DataLoader in the training process, `fetch` one with workers,
   `sync` a stream synchronisation, `item` one that reads a value, `alloc` a cudaMalloc, `free` a cudaFree, `full` a
-  launch held by the profiler's full buffer.
+  launch held by the profiler's full buffer, `update` an optimizer's step.
 - autograd: backward's thread; its operators are autograd nodes.
 - gpu: kernels of the compute stream. `pageable` and `pinned` are copies from the host of 16 MB. `name*20` are twenty
   kernels in a row, `name@64` has a grid of 64 blocks.
@@ -354,6 +354,8 @@ def _add_host(events: _Events, blocks: list[Block]) -> None:
                 events.launch("cudaStreamSynchronize", start, _MAIN, end - start)
             case "alloc":
                 events.launch("cudaMalloc", start, _MAIN, end - start)
+            case "update":
+                events.add("user_annotation", "Optimizer.step#AdamW.step", start, end, _MAIN)
             case "free":
                 events.launch("cudaFree", start, _MAIN, end - start)
             case "item":

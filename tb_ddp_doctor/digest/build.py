@@ -116,7 +116,8 @@ def _digest_device(trace: RankTrace, device: int) -> RankDigest:
         host_events=_host_events(trace, steps),
         starved_ns=starved,
     )
-    found = collectives.device_collectives(trace, rows[is_comm], launch[is_comm], step[is_comm], words)
+    by = _launched_by(trace, launch[is_comm], step[is_comm], launch[compute], backward[compute])
+    found = collectives.device_collectives(trace, rows[is_comm], launch[is_comm], by, words)
     kernels = _kernels(trace, rows[compute & (step >= 0)], words)
     return RankDigest(
         file=trace.file,
@@ -205,6 +206,31 @@ def _launched_by_backward(trace: RankTrace, launch: Ints) -> NDArray[np.bool_]:
         >= 0
     )
     return inside
+
+
+def _launched_by(
+    trace: RankTrace, launch: Ints, step: Ints, kernels: Ints, by_backward: NDArray[np.bool_]
+) -> collectives.Launched:
+    """What launched the collectives with these launches and steps.
+
+    A backward pass is a run of kernels in the order of their launches, `kernels`, that backward launched.
+    """
+    events = trace.events
+    known = kernels >= 0
+    at = events.start_ns[kernels[known]]
+    order = np.argsort(at, kind="stable")
+    at, inside = at[order], by_backward[known][order]
+    passes = at[inside & ~np.concatenate(([False], inside[:-1]))]
+    updates = (events.category == Category.ANNOTATION) & owners.named(trace, names.is_optimizer_step)
+    begun = np.sort(events.start_ns[updates])
+    instant = events.start_ns[launch]
+    backward = np.searchsorted(passes, instant, side="right") - 1
+    update = np.searchsorted(begun, instant, side="right") if len(begun) else np.full(len(launch), -1)
+    return collectives.Launched(
+        step=step,
+        backward=np.where((launch >= 0) & _launched_by_backward(trace, launch), backward, -1),
+        update=np.where(launch >= 0, update, -1),
+    )
 
 
 def _host_events(trace: RankTrace, steps: Steps) -> Ints:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -29,8 +30,19 @@ class Vocabulary:
         return tuple(self._index)
 
 
-def device_collectives(trace: RankTrace, rows: Ints, launch: Ints, step: Ints, words: Vocabulary) -> Collectives:
-    """Collectives of communication kernels `rows`, with the row of each one's launch and its step (-1: unknown).
+@dataclass(frozen=True, slots=True, eq=False)
+class Launched:
+    """What launched each collective; columns of `Collectives`, in the order of the kernels."""
+
+    step: Ints
+    backward: Ints
+    update: Ints
+
+
+def device_collectives(
+    trace: RankTrace, rows: Ints, launch: Ints, launched_by: Launched, words: Vocabulary
+) -> Collectives:
+    """Collectives of communication kernels `rows`, with the row of each one's launch (-1: unknown).
 
     Metadata is taken from the kernel, else from the `record_param_comms` that encloses the launch.
     """
@@ -46,7 +58,7 @@ def device_collectives(trace: RankTrace, rows: Ints, launch: Ints, step: Ints, w
         events.start_ns[launch[launched]],
         events.thread[launch[launched]],
     )
-    return _build(trace, rows, np.where(own >= 0, own, enclosed), step, words)
+    return _build(trace, rows, np.where(own >= 0, own, enclosed), launched_by, words)
 
 
 def host_collectives(trace: RankTrace, step_of_start: Ints, rows: Ints, words: Vocabulary) -> Collectives:
@@ -58,7 +70,9 @@ def host_collectives(trace: RankTrace, step_of_start: Ints, rows: Ints, words: V
     comms = trace.comms
     enqueued = np.argsort(trace.events.start_ns[comms.event], kind="stable")
     paired = len(enqueued) == len(rows)
-    return _build(trace, rows, enqueued if paired else np.full(len(rows), -1, np.int64), step_of_start, words)
+    unknown = np.full(len(rows), -1, np.int64)
+    by = Launched(step_of_start, unknown, unknown)
+    return _build(trace, rows, enqueued if paired else unknown, by, words)
 
 
 def host_collective_rows(trace: RankTrace) -> Ints:
@@ -77,7 +91,7 @@ def _rows_of(keys: Ints, wanted: Ints, size: int) -> Ints:
     return at[wanted]
 
 
-def _build(trace: RankTrace, rows: Ints, meta: Ints, step: Ints, words: Vocabulary) -> Collectives:
+def _build(trace: RankTrace, rows: Ints, meta: Ints, by: Launched, words: Vocabulary) -> Collectives:
     events, comms = trace.events, trace.comms
     known = meta >= 0
 
@@ -107,7 +121,7 @@ def _build(trace: RankTrace, rows: Ints, meta: Ints, step: Ints, words: Vocabula
     size = np.array([names.ELEMENT_BYTES.get(trace.strings[d], -1) if d >= 0 else -1 for d in dtype], np.int64)
     order = np.argsort(events.start_ns[rows], kind="stable")
     columns = Collectives(
-        step=step.astype(np.int32),
+        step=by.step.astype(np.int32),
         kind=np.array([words.index(kind) for kind in kinds], np.int32),
         group=text(pick(comms.group)),
         group_ranks=text(pick(comms.group_ranks)),
@@ -118,6 +132,8 @@ def _build(trace: RankTrace, rows: Ints, meta: Ints, step: Ints, words: Vocabula
         sequence=pick(comms.sequence),
         arrival_ns=events.start_ns[rows],
         end_ns=events.start_ns[rows] + events.duration_ns[rows],
+        backward=by.backward.astype(np.int32),
+        update=by.update.astype(np.int32),
     )
     return Collectives(*(getattr(columns, name)[order] for name in Collectives.__slots__))
 

@@ -99,6 +99,10 @@ class Collectives:
     #: When this rank's part starts and ends on the device.
     arrival_ns: Ints
     end_ns: Ints
+    #: Which backward pass of the trace launched it, and how many optimizer steps had begun before; -1 if none did, or
+    #: if the trace shows none.
+    backward: Indices
+    update: Indices
 
     def __len__(self) -> int:
         return len(self.step)

@@ -10,6 +10,7 @@ from tb_ddp_doctor.rules.launch_bound import LaunchBound
 from tb_ddp_doctor.rules.load_imbalance import LoadImbalance
 from tb_ddp_doctor.rules.no_overlap import NoOverlap
 from tb_ddp_doctor.rules.pageable_memcpy import PageableMemcpy
+from tb_ddp_doctor.rules.redundant_allreduce import RedundantAllreduce
 from tb_ddp_doctor.rules.straggler import Straggler
 
 #: Every rule with its thresholds as shipped, by id.
@@ -25,6 +26,7 @@ CATALOGUE: dict[str, Rule] = {
         LoadImbalance(),
         NoOverlap(),
         PageableMemcpy(),
+        RedundantAllreduce(),
         Straggler(),
     )
 }

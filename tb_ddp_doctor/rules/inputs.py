@@ -17,6 +17,7 @@ from tb_ddp_doctor.digest.starvation import LONG_STALL_NS, RECORDING_NS
 from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.job import whatif
 from tb_ddp_doctor.job.model import Budget, Job
+from tb_ddp_doctor.job.repeats import Repeats, repeats
 from tb_ddp_doctor.job.transfers import Transfers, transfers
 from tb_ddp_doctor.trace.model import Ints
 
@@ -306,6 +307,18 @@ def _transfers(job: Job) -> Transfers:
     return transfers(job)
 
 
+def _repeats(job: Job) -> Repeats:
+    _needs_device(job)
+    tables = [digest.collectives for digest in job.digests]
+    if not any((table.backward >= 0).any() for table in tables):
+        raise MissingInputError("No communication is launched by a backward pass.")
+    if not any((table.update >= 0).any() for table in tables):
+        raise MissingInputError("No step of an optimizer is annotated, so what belongs to one update is not known.")
+    if not any((table.elements > 0).any() for table in tables):
+        raise MissingInputError("The traces do not tell the sizes of collectives (torch does since 2.2).")
+    return repeats(job)
+
+
 def _work(job: Job) -> Work:
     _needs_device(job)
     return Work(**{name: job.work(name) for name in Work.__slots__})
@@ -369,6 +382,7 @@ PROVIDERS: dict[str, Callable[[Job], object]] = {
     "loaders": _loaders,
     "stalls": _stalls,
     "starvation": _starvation,
+    "repeats": _repeats,
     "places": _places,
 }
 

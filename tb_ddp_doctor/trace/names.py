@@ -128,6 +128,11 @@ def is_backward(name: str) -> bool:
     return bool(_BACKWARD.search(name))
 
 
+def is_optimizer_step(name: str) -> bool:
+    """Whether an annotation is an optimizer's step."""
+    return name.startswith("Optimizer.step#")
+
+
 def is_annotation(name: str) -> bool:
     """Whether an event is an annotation by its name alone: in 2021 these were operators like any other."""
     return bool(_ANNOTATION.match(name))

@@ -1,0 +1,84 @@
+"""See `RedundantAllreduce`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tb_ddp_doctor.job.repeats import Repeats
+from tb_ddp_doctor.job.whatif import WhatIf
+from tb_ddp_doctor.rules import words
+from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
+from tb_ddp_doctor.rules.inputs import Frame, Places
+
+
+@dataclass(frozen=True)
+class RedundantAllreduce(Rule):
+    """Gradients that are accumulated over several backward passes are reduced in each of them.
+
+    What:
+        Several backward passes before one step of the optimizer, each followed by AllReduces of the same sizes.
+    Why:
+        Only the last of these AllReduces is needed: a sum over ranks can be taken once the sum over micro-steps is
+        complete. The others cost their bytes, and expose the tail of their last bucket each.
+    Evidence:
+        The longest stretch in which a repeated AllReduce runs and nothing beside it. The cost is the exposed transfer
+        of all that are repeated.
+    Fix:
+        `no_sync()` around all but the last micro-step; in FSDP2 `set_requires_gradient_sync(False)`.
+    Limits:
+        The optimizer's steps must be annotated (torch does) and the AllReduces' sizes be recorded. Groups that reduce
+        activations too are left alone. Two models of the same sizes, each with a backward pass before one step of the
+        optimizer, look the same. The compute that a repeated AllReduce slows is not counted.
+    """
+
+    id: ClassVar[str] = "redundant-allreduce"
+
+    min_share: float = threshold(
+        0.75, "of the steps", "Accumulation repeats in every step; a step that two backward passes share is chance."
+    )
+
+    def check(self, *, frame: Frame, whatif: WhatIf, repeats: Repeats, places: Places) -> Result:
+        seen = int((repeats.calls > 0).all(axis=0).sum())
+        if seen < max(self.min_share * len(frame.steps), 1):
+            return Clear("No AllReduce of gradients is repeated before the optimizer uses them.")
+        cost = whatif.cost_ns(np.minimum(repeats.exposed_ns, whatif.own_ns))
+        calls, passes = float(repeats.calls.mean()), float(repeats.passes.mean())
+        exposed = float(repeats.exposed_ns.mean())
+        level, basis = words.confidence(frame, cost, seen, of_transfer=True)
+        window = (
+            places.between(*repeats.longest, "An AllReduce that a later one repeats, and nothing beside it.")
+            if (repeats.longest)
+            else None
+        )
+        return Fault(
+            cost_ns=cost,
+            ranks=frame.all_ranks,
+            steps=frame.all_steps,
+            cause=None,
+            confidence=level,
+            title=f"Gradients are reduced in each of {passes + 1:.0f} backward passes of a step, but used once: "
+            f"{words.ms(cost)} of every {words.ms(frame.step_ns)}.",
+            why=f"{calls:.0f} AllReduces a step, of {passes:.0f} passes, are repeated with the same sizes before the "
+            f"optimizer's step; {words.ms(exposed)} of their transfer have nothing beside them. {basis}",
+            fix=_FIX,
+            evidence=(window,) if window else (),
+        )
+
+
+_FIX = """\
+Accumulate without synchronising: all but the last micro-step under no_sync().
+
+from contextlib import nullcontext
+
+for i, micro_batch in enumerate(micro_batches):
+    last = i == len(micro_batches) - 1
+    with nullcontext() if last else model.no_sync():  # forward and backward, both
+        loss = loss_of(model(micro_batch)) / len(micro_batches)
+        loss.backward()
+optimizer.step(); optimizer.zero_grad(set_to_none=True)
+
+# FSDP2: model.set_requires_gradient_sync(last)
+# transformers / Accelerate: with accelerator.accumulate(model): ..."""
