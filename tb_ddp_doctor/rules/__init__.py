@@ -11,6 +11,7 @@ from tb_ddp_doctor.rules.load_imbalance import LoadImbalance
 from tb_ddp_doctor.rules.no_overlap import NoOverlap
 from tb_ddp_doctor.rules.pageable_memcpy import PageableMemcpy
 from tb_ddp_doctor.rules.redundant_allreduce import RedundantAllreduce
+from tb_ddp_doctor.rules.small_collectives import SmallCollectives
 from tb_ddp_doctor.rules.straggler import Straggler
 
 #: Every rule with its thresholds as shipped, by id.
@@ -27,6 +28,7 @@ CATALOGUE: dict[str, Rule] = {
         NoOverlap(),
         PageableMemcpy(),
         RedundantAllreduce(),
+        SmallCollectives(),
         Straggler(),
     )
 }

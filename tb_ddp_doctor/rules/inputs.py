@@ -16,6 +16,7 @@ from tb_ddp_doctor.digest.model import RankOwner, Starved
 from tb_ddp_doctor.digest.starvation import LONG_STALL_NS, RECORDING_NS
 from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.job import whatif
+from tb_ddp_doctor.job.latency import Fit, fits
 from tb_ddp_doctor.job.model import Budget, Job
 from tb_ddp_doctor.job.repeats import Repeats, repeats
 from tb_ddp_doctor.job.transfers import Transfers, transfers
@@ -319,6 +320,15 @@ def _repeats(job: Job) -> Repeats:
     return repeats(job)
 
 
+def _fits(job: Job) -> tuple[Fit, ...]:
+    if not len(job.matched):
+        raise MissingInputError("No collective could be matched between ranks, so transfer and waiting look alike.")
+    found = fits(job)
+    if not found:
+        raise MissingInputError("The traces do not tell the sizes of collectives (torch does since 2.2).")
+    return found
+
+
 def _work(job: Job) -> Work:
     _needs_device(job)
     return Work(**{name: job.work(name) for name in Work.__slots__})
@@ -383,6 +393,7 @@ PROVIDERS: dict[str, Callable[[Job], object]] = {
     "stalls": _stalls,
     "starvation": _starvation,
     "repeats": _repeats,
+    "fits": _fits,
     "places": _places,
 }
 

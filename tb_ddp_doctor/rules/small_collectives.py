@@ -1,0 +1,125 @@
+"""See `SmallCollectives`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tb_ddp_doctor.digest.model import RankOwner
+from tb_ddp_doctor.job.latency import Fit
+from tb_ddp_doctor.job.model import Budget
+from tb_ddp_doctor.job.transfers import Transfers
+from tb_ddp_doctor.job.whatif import WhatIf
+from tb_ddp_doctor.rules import words
+from tb_ddp_doctor.rules.base import Clear, Fault, NotApplicable, Result, Rule, threshold
+from tb_ddp_doctor.rules.inputs import Frame, Places
+
+
+@dataclass(frozen=True)
+class SmallCollectives(Rule):
+    """Many small collectives: their latency takes as long as their bytes.
+
+    What:
+        Kinds of collectives with many calls a step, whose time is in good part the latency of each call.
+    Why:
+        A collective takes alpha, whatever its size, and beta for each byte. Below alpha / beta bytes it is mostly
+        latency, and fewer, larger ones would take less.
+    Evidence:
+        The fit of transfer against bytes over the matched collectives of one kind and group, waits taken out. The cost
+        is the exposed transfer beyond what would be exposed if messages were large, overlapping as DDP does: latency
+        that hides behind compute costs nothing, and is told for information.
+    Fix:
+        Larger buckets; coalesced collectives; fewer wrapped modules in FSDP.
+    Limits:
+        Sizes must be recorded, and differ by a factor of four, else latency cannot be told from bandwidth.
+    """
+
+    id: ClassVar[str] = "small-collectives"
+
+    min_calls: float = threshold(12.0, "a step", "DDP with five buckets, or as many FSDP units, has fewer of one kind.")
+    min_latency: float = threshold(0.25, "of the transfer", "Messages of three times alpha / beta and more lose less.")
+    min_spread: float = threshold(4.0, "x", "Bytes that differ by less do not tell latency from bandwidth.")
+    min_r2: float = threshold(0.7, "R2", "Below it, size does not explain how long a collective takes.")
+    large_message: float = threshold(4.0, "x alpha / beta", "Latency is then a fifth of a message's time.")
+    achievable: float = threshold(0.65, "of what could hide", "As for no-overlap.")
+
+    def check(
+        self,
+        *,
+        frame: Frame,
+        budget: Budget,
+        whatif: WhatIf,
+        transfers: Transfers,
+        fits: tuple[Fit, ...],
+        places: Places,
+    ) -> Result:
+        many = [fit for fit in fits if fit.calls >= self.min_calls]
+        if not many:
+            calls = max((fit.calls for fit in fits), default=0)
+            return Clear(f"At most {calls:.0f} collectives of a kind and group run in a step.")
+        judged = [fit for fit in many if fit.spread >= self.min_spread]
+        if not judged:
+            return NotApplicable(
+                f"The {many[0].calls:.0f} {many[0].kind} of a step are of like size, so latency cannot be told from "
+                "bandwidth."
+            )
+        small = [fit for fit in judged if fit.latency_share >= self.min_latency and fit.r2 >= self.min_r2]
+        if not small:
+            fit = judged[0]
+            return Clear(
+                f"Latency takes {words.percent(fit.latency_share)} of {fit.calls:.0f} {fit.kind} a step "
+                f"(R2 {fit.r2:.2f})."
+            )
+        saved = sum(self._saved_ns(fit) for fit in small)
+        total = whatif.at_slowest(transfers.total_ns)
+        exposed = whatif.at_slowest(budget.of("transfer"))
+        left = np.maximum(total - saved, 0)
+        remains = left - self.achievable * np.minimum(left, whatif.at_slowest(budget.of("compute")))
+        removed = np.clip(exposed - remains, 0, np.minimum(exposed, saved)).astype(np.int64)
+        cost = whatif.cost_ns(np.broadcast_to(removed, whatif.own_ns.shape))
+        level, basis = words.confidence(frame, max(cost, saved), len(frame.steps), of_transfer=True)
+        fit = max(small, key=lambda fit: fit.alpha_ns * fit.calls)
+        step = int(exposed.argmax())
+        return Fault(
+            cost_ns=cost,
+            ranks=frame.all_ranks,
+            steps=frame.all_steps,
+            cause=None,
+            confidence=level,
+            title=f"{fit.calls:.0f} {fit.kind} a step of {fit.bytes / fit.calls / 1e6:.2f} MB on average: latency "
+            f"takes {words.percent(fit.latency_share)} of their {words.ms(fit.transfer_ns)}.",
+            why=f"Each takes {fit.alpha_ns / 1e3:.0f} us and 1 ms for {_per_ms(fit)} (R2 {fit.r2:.2f}); larger "
+            f"messages would take {words.ms(saved)} less, of which {words.ms(cost)} are not hidden behind compute. {basis}",
+            fix=_fix(fit, self.large_message),
+            evidence=(
+                places.longest(
+                    int(whatif.slowest[step]), step, RankOwner.COMMUNICATION, "Communication, and no compute beside it."
+                ),
+            ),
+        )
+
+    def _saved_ns(self, fit: Fit) -> float:
+        """What the same bytes take less in large messages."""
+        least = max(self.large_message * fit.alpha_ns / fit.beta_ns, 1.0) if fit.beta_ns > 0 else fit.bytes
+        return fit.alpha_ns * max(fit.calls - max(fit.bytes / least, 1.0), 0.0)
+
+
+def _per_ms(fit: Fit) -> str:
+    return f"{1 / fit.beta_ns:.1f} MB" if fit.beta_ns > 0 else "any size"
+
+
+def _fix(fit: Fit, large: float) -> str:
+    size = large * fit.alpha_ns / fit.beta_ns / 2**20 if fit.beta_ns > 0 else 25
+    bucket = min(max(round(size), 1), 25)
+    return f"""\
+Send more with each call: larger DDP buckets (about {bucket} MB here, torch's own is 25), several transformer blocks \
+in one FSDP unit, coalesced calls for many small tensors.
+
+model = DistributedDataParallel(model, device_ids=[local_rank], bucket_cap_mb={bucket})
+
+with torch.distributed._coalescing_manager(device=device, async_ops=True) as handle:
+    for tensor in tensors:
+        torch.distributed.all_reduce(tensor)
+handle.wait()"""

@@ -1,0 +1,103 @@
+"""Many small collectives, whose latency takes as long as their bytes."""
+
+from __future__ import annotations
+
+import pytest
+from traces import finding, job, lies_in_its_step, outcome, ranks
+
+from tb_ddp_doctor.job.latency import fits
+
+RULE = "small-collectives"
+
+
+def drawn(collectives: str, compute: str) -> str:
+    return f"""
+        rank# step     |1
+              host     [fwd]
+              autograd      [bwd]
+              gpu      [fwd][bwd{"." * (len(compute) - 5)}]
+              nccl          {collectives}
+    """
+
+
+#: Alpha is 3.7 ms, beta 0.08 ms per million bytes: eleven of 4 MB take 4 ms each, two of 32 MB 6 ms.
+SMALL = "[ar]" * 11 + "[ar@8]" * 2
+EXPOSED = drawn(SMALL, "[bwd]")
+HIDDEN = drawn(SMALL, "[bwd" + "." * 60 + "]")
+#: Alpha is nothing: 4 MB take 4 ms, 32 MB 32 ms.
+LARGE = "[ar]" * 6 + ("[ar@8" + "." * 26 + "]") * 6
+
+
+def test_the_fit_tells_latency_from_bandwidth() -> None:
+    (fit,) = fits(job(ranks(EXPOSED, EXPOSED)))
+    assert (fit.kind, fit.calls) == ("all_reduce", 13)
+    assert fit.beta_ns * 28e6 == pytest.approx(2e6, rel=0.01)
+    assert fit.alpha_ns == pytest.approx(4e6 - 2e6 * 4 / 28, rel=0.01)
+    assert fit.r2 == pytest.approx(1)
+    assert fit.spread == 8
+    (fit,) = fits(job(ranks(drawn(LARGE, "[bwd]"), drawn(LARGE, "[bwd]"))))
+    assert fit.alpha_ns == pytest.approx(0, abs=1e3)
+
+
+def test_waiting_is_no_latency() -> None:
+    late = drawn("[ar]" * 11 + "[ar@8]" * 2, "[bwd]").replace("nccl          [ar]", "nccl      [ar....]")
+    (fit,) = fits(job(ranks(EXPOSED, late)))
+    assert fit.alpha_ns == pytest.approx(4e6 - 2e6 * 4 / 28, rel=0.01)
+
+
+def test_exposed_latency_is_found_with_its_cost() -> None:
+    found = finding(RULE, ranks(EXPOSED, EXPOSED))
+    alpha = 4 - 2 * 4 / 28
+    # All bytes fit into one large message.
+    assert found.cost_ms == pytest.approx(12 * alpha, rel=0.02)
+    assert found.severity == "critical"
+    assert "13 all_reduce a step" in found.title
+    assert "bucket_cap_mb=25" in found.fix
+
+
+def test_hidden_latency_costs_nothing() -> None:
+    found = finding(RULE, ranks(HIDDEN, HIDDEN))
+    assert found.severity == "info"
+    assert found.cost_ms == 0
+
+
+def test_evidence_is_exposed_transfer() -> None:
+    text = ranks(EXPOSED, EXPOSED)
+    (window,) = finding(RULE, text).evidence
+    assert lies_in_its_step(window, text)
+
+
+def test_large_messages_are_clear() -> None:
+    text = ranks(drawn(LARGE, "[bwd]"), drawn(LARGE, "[bwd]"))
+    result = outcome(RULE, text)
+    assert result.status == "clear"
+    assert "Latency takes" in result.reason
+
+
+def test_few_calls_are_clear() -> None:
+    assert outcome(RULE, ranks(EXPOSED, EXPOSED), settings={"min_calls": 14.0}).status == "clear"
+    assert finding(RULE, ranks(EXPOSED, EXPOSED), settings={"min_calls": 13.0})
+
+
+def test_latency_below_the_threshold_is_clear() -> None:
+    (fit,) = fits(job(ranks(EXPOSED, EXPOSED)))
+    limit = fit.latency_share
+    assert outcome(RULE, ranks(EXPOSED, EXPOSED), settings={"min_latency": limit * 1.01}).status == "clear"
+    assert finding(RULE, ranks(EXPOSED, EXPOSED), settings={"min_latency": limit * 0.99})
+
+
+def test_like_sizes_cannot_be_judged() -> None:
+    alike = drawn("[ar]" * 13, "[bwd]")
+    result = outcome(RULE, ranks(alike, alike))
+    assert result.status == "not-applicable"
+    assert "like size" in result.reason
+
+
+def test_without_sizes_it_is_not_applicable() -> None:
+    result = outcome(RULE, ranks(EXPOSED, EXPOSED), metadata="nowhere")
+    assert result.status == "not-applicable"
+    assert "sizes" in result.reason
+
+
+def test_one_rank_alone_is_not_applicable() -> None:
+    assert outcome(RULE, ranks(EXPOSED), world_size=2).status == "not-applicable"
