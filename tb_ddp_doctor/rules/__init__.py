@@ -10,6 +10,7 @@ from tb_ddp_doctor.rules.launch_bound import LaunchBound
 from tb_ddp_doctor.rules.load_imbalance import LoadImbalance
 from tb_ddp_doctor.rules.no_overlap import NoOverlap
 from tb_ddp_doctor.rules.pageable_memcpy import PageableMemcpy
+from tb_ddp_doctor.rules.profiler_overhead import ProfilerOverhead
 from tb_ddp_doctor.rules.redundant_allreduce import RedundantAllreduce
 from tb_ddp_doctor.rules.small_collectives import SmallCollectives
 from tb_ddp_doctor.rules.straggler import Straggler
@@ -27,6 +28,7 @@ CATALOGUE: dict[str, Rule] = {
         LoadImbalance(),
         NoOverlap(),
         PageableMemcpy(),
+        ProfilerOverhead(),
         RedundantAllreduce(),
         SmallCollectives(),
         Straggler(),

@@ -91,7 +91,7 @@ class SmallCollectives(Rule):
             title=f"{fit.calls:.0f} {fit.kind} a step of {fit.bytes / fit.calls / 1e6:.2f} MB on average: latency "
             f"takes {words.percent(fit.latency_share)} of their {words.ms(fit.transfer_ns)}.",
             why=f"Each takes {fit.alpha_ns / 1e3:.0f} us and 1 ms for {_per_ms(fit)} (R2 {fit.r2:.2f}); larger "
-            f"messages would take {words.ms(saved)} less, of which {words.ms(cost)} are not hidden behind compute. {basis}",
+            f"messages would take {words.ms(saved)} less, of which {words.ms(cost)} are not hidden. {basis}",
             fix=_fix(fit, self.large_message),
             evidence=(
                 places.longest(

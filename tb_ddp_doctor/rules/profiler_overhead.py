@@ -1,0 +1,82 @@
+"""See `ProfilerOverhead`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tb_ddp_doctor.digest.model import RankOwner, Starved
+from tb_ddp_doctor.job.whatif import WhatIf
+from tb_ddp_doctor.rules import holding, words
+from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
+from tb_ddp_doctor.rules.inputs import Frame, Places, Starvation
+
+
+@dataclass(frozen=True)
+class ProfilerOverhead(Rule):
+    """Tracing itself slows the traced steps.
+
+    What:
+        The device starves while the profiler holds a launch ("Command Buffer Full") or because recording its events
+        slows a host that is not ahead.
+    Why:
+        Recording costs a host event a microsecond or two, unevenly over ranks, and full buffers stall it for
+        milliseconds. A host that is ahead of its device does not mind; one that is not makes the traced step longer
+        than the untraced one, and other findings about the host larger than they are.
+    Evidence:
+        The longest idle stretch of the rank that loses most. The cost is what the device starves for it: what the
+        traced step loses, and the untraced one never had.
+    Fix:
+        Trace fewer steps, without shapes, stacks and memory; judge the untraced step by its own time.
+    Limits:
+        Recording is an estimate by the number of events, 1.5 us each. Stalls of a host that is ahead are not counted.
+    """
+
+    id: ClassVar[str] = "profiler-overhead"
+
+    min_cost: float = threshold(0.01, "of the step", "Below it the traced step is as good as the untraced one.")
+
+    def check(self, *, frame: Frame, whatif: WhatIf, starvation: Starvation, places: Places) -> Result:
+        stalled, recording = starvation.of(Starved.OVERHEAD), starvation.of(Starved.RECORDING)
+        lost = stalled + recording
+        cost = whatif.cost_ns(lost)
+        if cost < self.min_cost * frame.step_ns:
+            most = float(frame.recording_ns.max(initial=0.0))
+            return Clear(
+                f"Recording takes a host up to about {words.ms(most)} a step, and the device has enough to do meanwhile."
+            )
+        ranks = holding.affected(lost)
+        seen = int((whatif.at_slowest(lost) > 0).sum())
+        level, basis = words.confidence(frame, cost, seen)
+        worst = int(lost.mean(axis=1).argmax())
+        step = int(lost[worst].argmax())
+        return Fault(
+            cost_ns=cost,
+            ranks=frame.rank_numbers(ranks),
+            steps=frame.all_steps,
+            cause="full_buffers" if stalled.sum() > recording.sum() else "recording",
+            confidence="medium" if level == "high" and recording.sum() > stalled.sum() else level,
+            title=f"Tracing slows the traced step by about {words.ms(cost)} of {words.ms(frame.step_ns)}: untraced it is "
+            "shorter.",
+            why=f"The device starves {words.ms(float(stalled.mean()))} a step and rank for full buffers of the profiler "
+            f"and about {words.ms(float(recording.mean()))} for the recording of events. {basis}",
+            fix=_FIX,
+            evidence=(
+                places.longest(worst, step, RankOwner.DISPATCH, "Device idle while the host launches and records."),
+            ),
+        )
+
+
+_FIX = """\
+Time some steps without the profiler and compare. Then trace few steps, and record no more than is looked at.
+
+with torch.profiler.profile(
+    schedule=torch.profiler.schedule(wait=5, warmup=3, active=3, repeat=1),
+    record_shapes=False,
+    with_stack=False,
+    profile_memory=False,
+    on_trace_ready=torch.profiler.tensorboard_trace_handler(logdir, use_gzip=True),
+) as prof:
+    for batch in loader:
+        train(batch)
+        prof.step()"""
