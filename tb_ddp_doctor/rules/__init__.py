@@ -14,6 +14,7 @@ from tb_ddp_doctor.rules.profiler_overhead import ProfilerOverhead
 from tb_ddp_doctor.rules.redundant_allreduce import RedundantAllreduce
 from tb_ddp_doctor.rules.small_collectives import SmallCollectives
 from tb_ddp_doctor.rules.straggler import Straggler
+from tb_ddp_doctor.rules.trace_quality import TraceQuality
 
 #: Every rule with its thresholds as shipped, by id.
 CATALOGUE: dict[str, Rule] = {
@@ -32,5 +33,6 @@ CATALOGUE: dict[str, Rule] = {
         RedundantAllreduce(),
         SmallCollectives(),
         Straggler(),
+        TraceQuality(),
     )
 }

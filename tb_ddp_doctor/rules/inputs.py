@@ -20,6 +20,7 @@ from tb_ddp_doctor.job.latency import Fit, fits
 from tb_ddp_doctor.job.model import Budget, Job
 from tb_ddp_doctor.job.repeats import Repeats, repeats
 from tb_ddp_doctor.job.transfers import Transfers, transfers
+from tb_ddp_doctor.trace.losses import tells_of_lost_events
 from tb_ddp_doctor.trace.model import Ints
 
 #: Up to three sizes; CUDA's largest has ten digits.
@@ -255,6 +256,19 @@ class Starvation:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """What the traces have, and what they lack."""
+
+    #: Files that lack events which they should have.
+    damaged: int
+    has_shapes: bool
+    has_launches: bool
+    #: Collectives that were matched between ranks, and the share of calls that found no partner.
+    matched: int
+    unmatched_share: float
+
+
 def _frame(job: Job) -> Frame:
     return Frame(
         ranks=job.ranks,
@@ -329,6 +343,18 @@ def _fits(job: Job) -> tuple[Fit, ...]:
     return found
 
 
+def _quality(job: Job) -> Quality:
+    unmatched = sum(job.matched.unmatched)
+    calls = unmatched + int(job.matched.present.sum())
+    return Quality(
+        damaged=len({warning.file for warning in job.warnings if tells_of_lost_events(warning.message)}),
+        has_shapes=all(digest.header.has_shapes for digest in job.digests),
+        has_launches=all(digest.has_launches for digest in job.digests if digest.has_device),
+        matched=len(job.matched),
+        unmatched_share=unmatched / calls if calls else 0.0,
+    )
+
+
 def _work(job: Job) -> Work:
     _needs_device(job)
     return Work(**{name: job.work(name) for name in Work.__slots__})
@@ -394,6 +420,7 @@ PROVIDERS: dict[str, Callable[[Job], object]] = {
     "starvation": _starvation,
     "repeats": _repeats,
     "fits": _fits,
+    "quality": _quality,
     "places": _places,
 }
 

@@ -43,7 +43,7 @@ class ProfilerOverhead(Rule):
         if cost < self.min_cost * frame.step_ns:
             most = float(frame.recording_ns.max(initial=0.0))
             return Clear(
-                f"Recording takes a host up to about {words.ms(most)} a step, and the device has enough to do meanwhile."
+                f"Recording takes a host up to about {words.ms(most)} a step, and the device has enough to do."
             )
         ranks = holding.affected(lost)
         seen = int((whatif.at_slowest(lost) > 0).sum())
@@ -56,10 +56,10 @@ class ProfilerOverhead(Rule):
             steps=frame.all_steps,
             cause="full_buffers" if stalled.sum() > recording.sum() else "recording",
             confidence="medium" if level == "high" and recording.sum() > stalled.sum() else level,
-            title=f"Tracing slows the traced step by about {words.ms(cost)} of {words.ms(frame.step_ns)}: untraced it is "
-            "shorter.",
-            why=f"The device starves {words.ms(float(stalled.mean()))} a step and rank for full buffers of the profiler "
-            f"and about {words.ms(float(recording.mean()))} for the recording of events. {basis}",
+            title=f"Tracing slows the traced step by about {words.ms(cost)} of {words.ms(frame.step_ns)}: untraced "
+            "it is shorter.",
+            why=f"The device starves {words.ms(float(stalled.mean()))} a step and rank for the profiler's full "
+            f"buffers and about {words.ms(float(recording.mean()))} for the recording of events. {basis}",
             fix=_FIX,
             evidence=(
                 places.longest(worst, step, RankOwner.DISPATCH, "Device idle while the host launches and records."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 
@@ -19,6 +20,16 @@ class Loss(Enum):
     CUT = "cut off at byte {position}: what follows is missing ({detail})"
     STREAM = "{detail}, at byte {position} of the JSON"
     HEADER = "metadata at byte {position} was ignored: {detail}"
+
+
+#: Kinds that take events away.
+_TAKING = (Loss.BROKEN, Loss.MISTYPED, Loss.TIMES, Loss.CUT, Loss.STREAM)
+_EVENTS_LOST = re.compile("|".join(re.sub(r"\\\{\w+\\\}", ".*", re.escape(kind.value)) for kind in _TAKING), re.DOTALL)
+
+
+def tells_of_lost_events(message: str) -> bool:
+    """Whether a warning's sentence says that a file lacks events."""
+    return bool(_EVENTS_LOST.fullmatch(message))
 
 
 @dataclass(slots=True)

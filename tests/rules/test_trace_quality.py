@@ -1,0 +1,94 @@
+"""What the traces lack."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from traces import digests, finding, job, outcome, ranks
+
+from tb_ddp_doctor.findings import FileWarning
+from tb_ddp_doctor.job.build import build
+from tb_ddp_doctor.rules import CATALOGUE
+from tb_ddp_doctor.rules.base import run
+from tb_ddp_doctor.rules.inputs import Inputs
+from tb_ddp_doctor.trace.losses import Loss, tells_of_lost_events
+
+RULE = "trace-quality"
+GOOD = """
+    rank# step |1
+          host [a][b]
+          gpu  [a....][b....]
+          nccl               [ar]
+"""
+
+
+def test_whole_traces_of_all_ranks_are_clear() -> None:
+    assert outcome(RULE, ranks(GOOD, GOOD)).status == "clear"
+
+
+def test_missing_ranks_are_told() -> None:
+    found = finding(RULE, ranks(GOOD, GOOD), world_size=4)
+    assert (found.cause, found.severity, found.cost_ms) == ("missing_ranks", "info", 0)
+    assert "2 of 4 ranks have no trace" in found.title
+    assert "worker_name" in found.fix
+    assert "Shapes were not recorded." in found.why
+
+
+def test_few_steps_are_told() -> None:
+    text = ranks(GOOD, GOOD, steps=2)
+    found = finding(RULE, text)
+    assert found.cause == "few_steps"
+    assert "only 2 steps" in found.title
+    assert "active=5" in found.fix
+    assert outcome(RULE, text, settings={"min_steps": 2.0}).status == "clear"
+
+
+def test_a_trace_without_steps_is_told_once() -> None:
+    text = "rank0 host [a][b]\n gpu [a..][b..]\n nccl       [ar]"
+    found = finding(RULE, text)
+    assert found.cause == "no_steps"
+    assert "few" not in found.title
+
+
+def test_kernels_without_launches_are_told() -> None:
+    assert "joined to their launches" in finding(RULE, "gpu [?a...][?b...]").title
+
+
+def test_unmatched_collectives_are_told() -> None:
+    alone = GOOD.replace("[ar]", "[ar@7]")
+    assert finding(RULE, ranks(GOOD, alone)).cause == "no_matches"
+    some = GOOD.replace("[ar]", "[ar][ar@7]")
+    found = finding(RULE, ranks(GOOD, some))
+    assert found.cause == "unmatched"
+    # One of three calls has no partner.
+    assert "33 % of the collectives" in found.title
+    assert outcome(RULE, ranks(GOOD, some), settings={"max_unmatched": 0.34}).status == "clear"
+
+
+def test_a_cut_file_is_told() -> None:
+    drawn = digests(ranks(GOOD, GOOD))
+    cut = FileWarning("rank1.json", "cut off at byte 1,234: what follows is missing (end of data)")
+    drawn[1] = replace(drawn[1], warnings=(cut,))
+    _, found = run(CATALOGUE[RULE], Inputs(build("drawn", drawn, {}, 2)))
+    assert found
+    assert found.cause == "damaged_files"
+    assert "1 file is cut off or damaged" in found.title
+
+
+def test_clocks_that_disagree_are_told() -> None:
+    given = job(ranks(GOOD, GOOD))
+    limit = 0.03 * given.step_ns
+    for residual, status in ((limit * 1.01, "finding"), (limit * 0.99, "clear")):
+        shifted = replace(given, clock=replace(given.clock, residual_ns=residual))
+        ended, found = run(CATALOGUE[RULE], Inputs(shifted))
+        assert ended.status == status
+        assert not found or found.cause == "clocks"
+
+
+@pytest.mark.parametrize("kind", Loss)
+def test_sentences_of_lost_events_are_known(kind: Loss) -> None:
+    taking = kind not in (Loss.TEXT, Loss.ARGUMENTS, Loss.HEADER)
+    sentence = kind.value.format(count="2 events", position="1,234", detail="it (the line)\nbreaks")
+    assert tells_of_lost_events(sentence) == taking
+    assert not tells_of_lost_events("Kernels run on 2 devices; only device 0 is diagnosed.")
