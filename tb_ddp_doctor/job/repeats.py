@@ -30,11 +30,15 @@ class Repeats:
     exposed_ns: Ints
     #: Longest exposed one: index of its rank, and ns on that rank's own clock; None if none is exposed.
     longest: tuple[int, int, int] | None
+    #: What the traces would need for repeats to be seen, a sentence; "" where they have it.
+    lack: str = ""
 
 
 def repeats(job: Job) -> Repeats:
     """Find and measure the repeated AllReduces of every rank and step."""
     calls, passes, exposed = (np.zeros(job.step_index.shape, np.int64) for _ in range(3))
+    if lack := _lack(job):
+        return Repeats(calls, passes, exposed, None, lack)
     last_ns = job.waiting.arrival_ns.max(axis=1, initial=np.iinfo(np.int64).min)
     longest: tuple[int, int, int] | None = None
     for rank, (digest, index) in enumerate(zip(job.digests, job.step_index, strict=True)):
@@ -56,6 +60,19 @@ def repeats(job: Job) -> Repeats:
             if longest is None or alone.end[at] - alone.start[at] > longest[2] - longest[1]:
                 longest = (rank, int(alone.start[at]), int(alone.end[at]))
     return Repeats(calls, passes, exposed, longest)
+
+
+def _lack(job: Job) -> str:
+    tables = [digest.collectives for digest in job.digests]
+    if not job.has_device:
+        return "It is about the device, and these traces hold none (CPU only)."
+    if not any((table.backward >= 0).any() for table in tables):
+        return "No communication is launched by a backward pass."
+    if not any((table.update >= 0).any() for table in tables):
+        return "No step of an optimizer is annotated, so what belongs to one update is not known."
+    if not any((table.elements > 0).any() for table in tables):
+        return "The traces do not tell the sizes of collectives (torch does since 2.2)."
+    return ""
 
 
 def _repeated(digest: RankDigest) -> NDArray[np.bool_]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.job.model import Budget
+from tb_ddp_doctor.job.repeats import Repeats
 from tb_ddp_doctor.job.transfers import Transfers
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words
@@ -30,7 +31,8 @@ class CommunicationBound(Rule):
         Send fewer bytes (compress to bfloat16, accumulate gradients), compute more per byte (a larger local batch),
         or use faster links. The cost is what half the bytes would give.
     Limits:
-        Judged on the rank that nobody waits for. What mere overlap would hide is left to no-overlap.
+        Judged on the rank that nobody waits for. What mere overlap would hide is left to no-overlap, and
+        what need not be sent to redundant-allreduce.
     """
 
     id: ClassVar[str] = "communication-bound"
@@ -41,9 +43,20 @@ class CommunicationBound(Rule):
     achievable: float = threshold(0.65, "of what could hide", "As for no-overlap: more overlap than this is not had.")
     bytes_saved: float = threshold(0.5, "of the bytes", "float32 gradients sent as bfloat16, or every second step.")
 
-    def check(self, *, frame: Frame, budget: Budget, whatif: WhatIf, transfers: Transfers, places: Places) -> Result:
-        exposed = whatif.at_slowest(budget.of("transfer"))
-        total = float(whatif.at_slowest(transfers.total_ns).mean())
+    def check(
+        self,
+        *,
+        frame: Frame,
+        budget: Budget,
+        whatif: WhatIf,
+        transfers: Transfers,
+        repeats: Repeats,
+        places: Places,
+    ) -> Result:
+        repeated = whatif.at_slowest(repeats.exposed_ns)
+        exposed = np.maximum(whatif.at_slowest(budget.of("transfer")) - repeated, 0)
+        needed = np.maximum(whatif.at_slowest(transfers.total_ns) - repeated, 0)
+        total = float(needed.mean())
         compute = float(whatif.at_slowest(budget.of("compute")).mean())
         hidden = total - float(exposed.mean())
         overlap_would_hide = max(self.achievable * min(total, compute) - hidden, 0.0)
@@ -53,7 +66,7 @@ class CommunicationBound(Rule):
                 f"{words.ms(float(exposed.mean()))} of {words.ms(total)} of transfer a step are exposed, "
                 f"{words.percent(float(exposed.mean()) / frame.step_ns)} of the step."
             )
-        saving = np.minimum(self.bytes_saved * whatif.at_slowest(transfers.total_ns), exposed).astype(np.int64)
+        saving = np.minimum(self.bytes_saved * needed, exposed).astype(np.int64)
         cost = whatif.cost_ns(np.broadcast_to(saving, whatif.own_ns.shape))
         seen = int((exposed > self.min_exposed * frame.step_ns).sum())
         level, basis = words.confidence(frame, cost, seen, of_transfer=True)

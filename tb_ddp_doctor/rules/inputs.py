@@ -323,14 +323,6 @@ def _transfers(job: Job) -> Transfers:
 
 
 def _repeats(job: Job) -> Repeats:
-    _needs_device(job)
-    tables = [digest.collectives for digest in job.digests]
-    if not any((table.backward >= 0).any() for table in tables):
-        raise MissingInputError("No communication is launched by a backward pass.")
-    if not any((table.update >= 0).any() for table in tables):
-        raise MissingInputError("No step of an optimizer is annotated, so what belongs to one update is not known.")
-    if not any((table.elements > 0).any() for table in tables):
-        raise MissingInputError("The traces do not tell the sizes of collectives (torch does since 2.2).")
     return repeats(job)
 
 

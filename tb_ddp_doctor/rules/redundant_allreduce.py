@@ -10,7 +10,7 @@ import numpy as np
 from tb_ddp_doctor.job.repeats import Repeats
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words
-from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
+from tb_ddp_doctor.rules.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.inputs import Frame, Places
 
 
@@ -41,6 +41,8 @@ class RedundantAllreduce(Rule):
     )
 
     def check(self, *, frame: Frame, whatif: WhatIf, repeats: Repeats, places: Places) -> Result:
+        if repeats.lack:
+            return NotApplicable(repeats.lack)
         seen = int((repeats.calls > 0).all(axis=0).sum())
         if seen < max(self.min_share * len(frame.steps), 1):
             return Clear("No AllReduce of gradients is repeated before the optimizer uses them.")

@@ -108,3 +108,12 @@ def test_without_sizes_it_is_not_applicable() -> None:
 def test_without_communication_it_is_not_applicable() -> None:
     text = "\n".join(line for line in ranks(SYNCED, SYNCED).splitlines() if "nccl" not in line)
     assert outcome(RULE, text).status == "not-applicable"
+
+
+def test_communication_bound_does_not_claim_it_again() -> None:
+    slow = SYNCED.replace("[ar.]                [ar.]", "[ar............]     [ar.]").replace(
+        "[bwd....]     [fwd", "[bwd....]             [fwd"
+    )
+    text = ranks(slow, slow)
+    assert finding(RULE, text).cost_ms > 10
+    assert outcome("communication-bound", text, settings={"min_exposed": 0.05}).status == "clear"
