@@ -257,7 +257,7 @@ def _print_finding(console: Console, finding: Finding, result: engine.Result) ->
     line = Text.assemble(
         (f"{finding.severity.capitalize():<9}", _STYLES[finding.severity]),
         (f"{finding.rule}{cause}", "bold"),
-        f"  costs {finding.cost_ms:.1f} ms a step ({share:.0%}), confidence {finding.confidence}",
+        f"  costs {finding.cost_ms:.1f} ms a step ({share * 100:.0f} %), confidence {finding.confidence}",
     )
     console.print(line)
     advice, _, code = finding.fix.partition("\n\n")

@@ -257,7 +257,7 @@ def _nothing_found(job: Job, outcomes: list[RuleOutcome]) -> str:
         blind.append(f"{status['error']} of {len(outcomes)} rules failed")
     if blind:
         return f"No fault found in what is here, but {listing(blind)}."
-    return f"Healthy: no fault that the doctor looks for costs {Severity.MINOR.least_share:.0%} of the step."
+    return f"Healthy: no fault that the doctor looks for costs {Severity.MINOR.least_share * 100:.0f} % of the step."
 
 
 def _unseen(job: Job) -> Iterator[FileWarning]:

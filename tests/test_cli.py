@@ -250,7 +250,7 @@ def test_the_text_has_verdict_findings_and_budget(slow: Path, capsys: pytest.Cap
     main(["diagnose", str(slow)])
     text = capsys.readouterr().out
     assert "Rank 1 holds up the job: the others wait 4.0 ms of every 27.0 ms." in text
-    assert "straggler (slow device)  costs 4.0 ms a step (15%), confidence high" in text
+    assert "straggler (slow device)  costs 4.0 ms a step (15 %), confidence high" in text
     assert "nvidia-smi -q -d PERFORMANCE" in text
     assert re.search(r"rank +compute +wait +transfer +step", text)
     assert re.search(r"1 +19\.00 +0\.00 +8\.00 +27\.00", text)

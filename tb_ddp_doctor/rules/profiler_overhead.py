@@ -70,12 +70,15 @@ class ProfilerOverhead(Rule):
 _FIX = """\
 Time some steps without the profiler and compare. Then trace few steps, and record no more than is looked at.
 
-with torch.profiler.profile(
-    schedule=torch.profiler.schedule(wait=5, warmup=3, active=3, repeat=1),
+from torch.profiler import profile, schedule
+from torch.profiler import tensorboard_trace_handler as handler
+
+with profile(
+    schedule=schedule(wait=5, warmup=3, active=3, repeat=1),
     record_shapes=False,
     with_stack=False,
     profile_memory=False,
-    on_trace_ready=torch.profiler.tensorboard_trace_handler(logdir, use_gzip=True),
+    on_trace_ready=handler(logdir, use_gzip=True),
 ) as prof:
     for batch in loader:
         train(batch)

@@ -99,18 +99,22 @@ class TraceQuality(Rule):
 _INTRODUCTION = "Capture again, like this:"
 
 _SCHEDULE = """\
-with torch.profiler.profile(
+from torch.profiler import ProfilerActivity, profile, schedule
+from torch.profiler import tensorboard_trace_handler as handler
+
+with profile(
     activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA],
-    schedule=torch.profiler.schedule(wait=5, warmup=3, active=5, repeat=1),
+    schedule=schedule(wait=5, warmup=3, active=5, repeat=1),
     record_shapes=True,
-    on_trace_ready=torch.profiler.tensorboard_trace_handler(logdir, use_gzip=True),
+    on_trace_ready=handler(logdir, use_gzip=True),
 ) as prof:
     for batch in loader:
         train(batch)
         prof.step()  # after each step"""
 _ALL_RANKS = """\
 # on every rank, into one directory that all share (or copy the files together)
-torch.profiler.tensorboard_trace_handler(logdir, worker_name=f"{socket.gethostname()}_{rank}", use_gzip=True)"""
+name = f"{socket.gethostname()}_{rank}"
+handler(logdir, worker_name=name, use_gzip=True)"""
 _WHOLE = """\
 # let the profiler finish before the process ends, and copy files only then
 torch.distributed.barrier()
