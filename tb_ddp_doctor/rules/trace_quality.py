@@ -114,6 +114,7 @@ with profile(
 _ALL_RANKS = """\
 # on every rank, into one directory that all share (or copy the files together)
 name = f"{socket.gethostname()}_{rank}"
+handler = torch.profiler.tensorboard_trace_handler
 handler(logdir, worker_name=name, use_gzip=True)"""
 _WHOLE = """\
 # let the profiler finish before the process ends, and copy files only then
