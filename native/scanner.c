@@ -1,8 +1,8 @@
 /* From top to bottom: what is kept, memory, losses, one event's members, its row, the way back after an error, the
  * list, blocks. `scanner.h` says what is supported.
  *
- * Reading an event only notes where its values stand, and whether it is JSON; what they mean is asked when it is whole,
- * and only of those that its category has. Nothing is written to a column before. Any error, be it a character or the
+ * Reading an event only notes where its values stand, and whether those that are wanted are JSON (numbers: later, digit
+ * by digit); what they mean is asked when it is whole, and only of those that its category has. Nothing is written to a column before. Any error, be it a character or the
  * end of the block, comes back as a NULL to `scan`, which asks `resume` where to go on.
  */
 #include "scanner.h"
@@ -43,7 +43,7 @@ enum value {
     DTYPE,
     SEQ,
     CONCRETE_INPUTS,
-    /* Of no interest: it costs less to write it down than to ask. */
+    /* Of no interest. */
     OTHER,
     VALUES,
 };
@@ -53,11 +53,19 @@ struct event {
     uint32_t present; /* a bit for each value: to clear the others would cost a tenth of all time */
     struct span values[VALUES];
     uint64_t position;
+    uint32_t wanted; /* bits of those arguments that its row may want */
+    uint8_t kind;    /* 0, or 1 more than the code of its category, once that is known */
+    uint8_t gap;     /* in `scanner.gaps`: the last one */
     int32_t category; /* in SCANNER_CATEGORIES */
     bool has_category;
 };
 
 static const uint32_t MEMBERS = (1u << DEVICE) - 1;
+static const uint32_t ALL_ARGUMENTS = (1u << OTHER) - (1u << DEVICE);
+
+/* Numbers, which are judged digit by digit when they are used. */
+static const uint32_t NUMBERS = 1u << TS | 1u << DUR | 1u << DEVICE | 1u << STREAM | 1u << CORRELATION | 1u << BYTES |
+                                1u << GROUP_SIZE | 1u << ELEMENTS_IN | 1u << ELEMENTS_OUT | 1u << SEQ;
 
 static void put(struct event *event, enum value value, const uint8_t *at, const uint8_t *end) {
     event->present |= 1u << value;
@@ -92,6 +100,25 @@ struct buffer {
     size_t size, capacity;
 };
 
+#if defined(__GNUC__)
+#define COLD __attribute__((noinline, cold))
+#else
+#define COLD
+#endif
+
+enum { MAX_GAP = 56, GAPS = 128, KINDS = SCANNER_OVERHEAD + 2 };
+
+/* Text with a key, from behind a "{" or a value to where the key's value begins. Events of a kind repeat it: what came
+ * last time is compared before anything is read. `next` is no more than a guess: slots are overwritten freely. */
+struct gap {
+    uint8_t text[MAX_GAP];
+    uint64_t mask; /* of its first eight bytes, if it has as many */
+    uint8_t size;  /* 0: not used */
+    uint8_t value;
+    bool is_argument;
+    uint8_t next[KINDS][2];
+};
+
 struct scanner {
     enum scanner_status status;
     uint64_t position; /* of the first byte that is not done with */
@@ -105,7 +132,9 @@ struct scanner {
     bool is_lost;
     struct table tables[SCANNER_TABLES];
     struct vocabulary vocabularies[SCANNER_VOCABULARIES];
-    struct buffer thread; /* one key of SCANNER_THREADS */
+    struct buffer thread; /* one key of SCANNER_THREADS: the last event's */
+    int32_t thread_number;
+    struct gap gaps[GAPS]; /* the first stands for the beginning of an event */
     int8_t codes[MAX_CATEGORIES];
     uint64_t dropped[MAX_CATEGORIES];
     struct scanner_loss losses[LOSS_KINDS];
@@ -248,57 +277,159 @@ static enum value argument_of(struct span key) {
     }
 }
 
-typedef const uint8_t *take_member(struct scanner *, struct event *, struct reading *, struct span, const uint8_t *);
-
-/* An object, whose members `take` takes: from the key and the place where the value begins to where it ends. */
-static inline const uint8_t *object_end(struct scanner *scanner, struct event *event, struct reading *reading,
-                                        const uint8_t *at, take_member *take) {
-    struct span key;
-    at = space_end(reading, at + 1);
-    if (at && *at == '}') {
-        return at + 1;
+/* Whether that gap is at `at`, with its value behind it. */
+static inline bool is_gap(const struct gap *gap, const uint8_t *at, const uint8_t *end, bool is_argument) {
+    const ptrdiff_t left = end - at;
+    if (left < 8 || (load8(at) ^ load8(gap->text)) & gap->mask || left <= gap->size || !gap->size ||
+        gap->is_argument != is_argument || is_space(at[gap->size])) {
+        return false;
     }
-    while (at && (at = key_end(reading, at, &key)) && (at = take(scanner, event, reading, key, at)) &&
-           (at = space_end(reading, at))) {
-        if (*at != ',') {
-            return *at == '}' ? at + 1 : refuse(reading, "expecting ',' delimiter");
+    uint64_t differences = 0;
+    for (size_t tail = gap->size; tail > 8; tail -= 8) {
+        differences |= load8(at + tail - 8) ^ load8(gap->text + tail - 8);
+    }
+    return !differences;
+}
+
+/* A gap that was not foreseen: read it, and foresee it. `at` is where it begins, `key_at` its key. */
+COLD static const uint8_t *new_gap_end(struct scanner *scanner, struct event *event, struct reading *reading,
+                                  const uint8_t *at, const uint8_t *key_at, bool is_argument, enum value *value) {
+    struct span key;
+    const uint8_t *end = key_at ? key_end(reading, key_at, &key) : NULL;
+    if (!end) {
+        return NULL;
+    }
+    *value = is_argument ? argument_of(key) : member_of(key);
+    const size_t size = (size_t)(end - at);
+    if (size > MAX_GAP) {
+        return end;
+    }
+    uint32_t hash = is_argument;
+    for (const uint8_t *byte = at; byte < end; byte++) {
+        hash = (hash ^ *byte) * 0x01000193u;
+    }
+    uint8_t slot = (uint8_t)(1 + (hash >> 16) % (GAPS - 1));
+    for (int probe = 0; probe < 8 && scanner->gaps[slot].size &&
+                        !is_gap(&scanner->gaps[slot], at, reading->end, is_argument);
+         probe++) {
+        slot = (uint8_t)(1 + slot % (GAPS - 1));
+    }
+    struct gap *gap = &scanner->gaps[slot];
+    memcpy(gap->text, at, size);
+    memset(&gap->mask, 0, sizeof gap->mask);
+    memset(&gap->mask, 0xff, size < sizeof gap->mask ? size : sizeof gap->mask);
+    gap->size = (uint8_t)size;
+    gap->value = (uint8_t)*value;
+    gap->is_argument = is_argument;
+    uint8_t *next = scanner->gaps[event->gap].next[event->kind];
+    next[1] = next[0];
+    next[0] = event->gap = slot;
+    return end;
+}
+
+/* From behind a "{" or a value, to where the next member's value begins. */
+static inline const uint8_t *gap_end(struct scanner *scanner, struct event *event, struct reading *reading,
+                                     const uint8_t *at, bool is_argument, enum value *value) {
+    const uint8_t *next = scanner->gaps[event->gap].next[event->kind];
+    for (int way = 0; way < 2; way++) {
+        const struct gap *gap = &scanner->gaps[next[way]];
+        if (is_gap(gap, at, reading->end, is_argument)) {
+            event->gap = next[way];
+            *value = gap->value;
+            return at + gap->size;
         }
-        at = space_end(reading, at + 1);
+    }
+    return NULL;
+}
+
+typedef const uint8_t *take_member(struct scanner *, struct event *, struct reading *, enum value, const uint8_t *);
+
+/* An object, whose members `take` takes: from where the value begins to where it ends. */
+static inline const uint8_t *object_end(struct scanner *scanner, struct event *event, struct reading *reading,
+                                        const uint8_t *at, bool is_argument, take_member *take) {
+    enum value value;
+    for (bool is_first = true; at; is_first = false) {
+        at += is_first;
+        const uint8_t *end = gap_end(scanner, event, reading, at, is_argument, &value);
+        if (!end) {
+            const uint8_t *key = space_end(reading, at);
+            if (key && *key == '}') {
+                return key + 1;
+            }
+            if (key && !is_first) {
+                key = *key == ',' ? space_end(reading, key + 1) : refuse(reading, "expecting ',' delimiter");
+            }
+            end = new_gap_end(scanner, event, reading, at, key, is_argument, &value);
+        }
+        at = end ? take(scanner, event, reading, value, end) : NULL;
     }
     return NULL;
 }
 
 static const uint8_t *take_argument(struct scanner *scanner, struct event *event, struct reading *reading,
-                                    struct span key, const uint8_t *at) {
-    const uint8_t *end = value_end(reading, at);
+                                    enum value argument, const uint8_t *at) {
     (void)scanner;
-    if (end) {
-        put(event, argument_of(key), at, end);
+    const bool is_wanted = event->wanted >> argument & 1;
+    const uint8_t *end = !is_wanted || NUMBERS >> argument & 1 ? rough_end(reading, at) : value_end(reading, at);
+    if (end && is_wanted) {
+        put(event, argument, at, end);
     }
     return end;
+}
+
+static bool is_communication(const struct scanner *scanner, const struct event *event) {
+    const struct vocabulary *texts = &scanner->vocabularies[SCANNER_TEXTS];
+    const struct span name = event->values[NAME];
+    return name.size == texts->ends[0] && !memcmp(name.at, texts->bytes, name.size);
 }
 
 static void set_category(struct scanner *scanner, struct event *event, struct span name) {
     const int32_t number = intern(scanner, SCANNER_CATEGORIES, name, event->position);
     event->category = number == FULL ? UNKNOWN_CATEGORY : number;
     event->has_category = name.size > sizeof("\"\"") - 1;
+    event->kind = (uint8_t)(scanner->codes[event->category] + 1);
 }
 
 static bool is_dropped(const struct scanner *scanner, const struct event *event) {
     return scanner->codes[event->category] == DROPPED;
 }
 
+/* Those arguments that an event may want, by what is known of it. */
+static uint32_t wanted_arguments(const struct scanner *scanner, const struct event *event) {
+    const bool is_known = event->has_category && event->present >> NAME & 1;
+    if (!is_known || is_communication(scanner, event)) {
+        return ALL_ARGUMENTS;
+    }
+    switch (scanner->codes[event->category]) {
+    case SCANNER_OP: return 1u << INPUT_DIMS;
+    case SCANNER_RUNTIME: return 1u << CORRELATION;
+    default: return ALL_ARGUMENTS;
+    }
+}
+
+/* A category or a name that comes behind the arguments may want others of them: read them again. */
+COLD static void reread_arguments(struct scanner *scanner, struct event *event) {
+    const struct span args = get(event, ARGS);
+    struct reading reading = {args.at + args.size, NULL};
+    event->wanted = ALL_ARGUMENTS;
+    if (args.size && *args.at == '{') {
+        object_end(scanner, event, &reading, args.at, true, take_argument);
+    }
+}
+
 static const uint8_t *take_event_member(struct scanner *scanner, struct event *event, struct reading *reading,
-                                        struct span key, const uint8_t *at) {
-    const enum value member = member_of(key);
+                                        enum value member, const uint8_t *at) {
     const uint8_t *end;
     if (member == ARGS) {
         event->present &= MEMBERS;
     }
     if (member == ARGS && *at == '{' && !(event->has_category && is_dropped(scanner, event))) {
-        end = object_end(scanner, event, reading, at, take_argument);
+        const uint8_t gap = event->gap;
+        event->wanted = wanted_arguments(scanner, event);
+        end = object_end(scanner, event, reading, at, true, take_argument);
+        event->gap = gap;
     } else {
-        end = value_end(reading, at);
+        end = (1u << OTHER | NUMBERS) >> member & 1 ? rough_end(reading, at) : value_end(reading, at);
     }
     if (end) {
         put(event, member, at, end);
@@ -344,12 +475,17 @@ static const char *wrong_type(const struct event *event) {
 static int32_t thread_of(struct scanner *scanner, const struct event *event) {
     const struct span pid = value_or_null(get(event, PID)), tid = value_or_null(get(event, TID));
     struct buffer *key = &scanner->thread;
+    if (key->size == pid.size + 1 + tid.size && key->bytes[pid.size] == ',' && !memcmp(key->bytes, pid.at, pid.size) &&
+        !memcmp(key->bytes + pid.size + 1, tid.at, tid.size)) {
+        return scanner->thread_number;
+    }
     key->size = 0;
     if (!append(scanner, key, pid.at, pid.size) || !append(scanner, key, (const uint8_t *)",", 1) ||
         !append(scanner, key, tid.at, tid.size)) {
         return FULL;
     }
-    return intern(scanner, SCANNER_THREADS, (struct span){key->bytes, key->size}, event->position);
+    scanner->thread_number = intern(scanner, SCANNER_THREADS, (struct span){key->bytes, key->size}, event->position);
+    return scanner->thread_number;
 }
 
 /* A cell of the last row that must be an integer, MISSING where there is none. Whatever is not plainly one is noted for
@@ -490,6 +626,9 @@ static void take_event(struct scanner *scanner, struct event *event) {
     } else if (is_dropped(scanner, event) || !IS(phase, "\"X\"")) {
         scanner->dropped[event->category]++;
     } else {
+        if (wanted_arguments(scanner, event) & ~event->wanted) {
+            reread_arguments(scanner, event);
+        }
         add_event(scanner, event);
     }
 }
@@ -612,11 +751,13 @@ static const uint8_t *read_event(struct scanner *scanner, struct reading *readin
     event.position = position;
     event.category = UNKNOWN_CATEGORY;
     event.has_category = false;
+    event.kind = event.gap = 0;
+    event.wanted = ALL_ARGUMENTS;
     reading->problem = NULL;
     if (*at != '{') {
         return refuse(reading, "no event stands there");
     }
-    const uint8_t *end = object_end(scanner, &event, reading, at, take_event_member);
+    const uint8_t *end = object_end(scanner, &event, reading, at, false, take_event_member);
     if (end) {
         take_event(scanner, &event);
     }

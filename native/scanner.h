@@ -6,8 +6,9 @@
  * of decimals or an exponent; JSON as broken as `json.h` takes it. An event that is no JSON is skipped up to the next
  * that begins as writers of traces begin them; a loss says where and why.
  *
- * Ignored: members and arguments that `enum value` in scanner.c does not name, keys that are spelled with escapes. They
- * are passed over, but must be JSON.
+ * Ignored: members and arguments that `enum value` in scanner.c does not name or that the event's category has no column
+ * for, keys that are spelled with escapes. They are passed over by their quotes and brackets; whether they are JSON is
+ * asked only where these do not tell where they end.
  *
  * Kept: complete events ("ph": "X") of the categories that the caller names. Strings stay as the file spells them, with
  * their quotes; the caller decodes each of them once. What is an integer only to a lenient eye ("1.0") is the caller's

@@ -20,6 +20,7 @@ struct slot {
 struct vocabulary {
     uint32_t max_strings; /* set by the owner, who clears the rest */
     uint32_t count;
+    uint32_t last; /* the number asked for before: events often repeat it */
     uint8_t *bytes;      /* of all strings, one behind the other */
     uint64_t *ends;      /* of each string in `bytes` */
     uint64_t *positions; /* of each string in the trace's text */

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
-from test_reader import COPY, EVENTS, KERNEL, OP, messages, names, op, trace
+from test_reader import COPY, EVENTS, KERNEL, LAUNCH, OP, messages, names, op, trace
 
 from tb_ddp_doctor.trace import native, reader
 from tb_ddp_doctor.trace.args import integer
@@ -176,6 +176,25 @@ def test_both_readers_agree_on_what_is_json(events: list[str], space: str, sizes
 def test_both_readers_agree_on_times(literal: str) -> None:
     text = trace(op(literal), op(dur=literal), OP)
     assert rows(by("native", text)) == rows(by("msgspec", text))
+
+
+def test_space_between_members_may_change_from_event_to_event() -> None:
+    assert_agreement(trace(OP, OP, OP.replace('"pid": ', '"pid":'), OP, OP.replace('"pid": ', '"pid":  ')) + " " * 64)
+
+
+def test_arguments_may_come_before_what_says_which_are_wanted() -> None:
+    args = '"args": {"Input Dims": [[2]], "Collective name": "x", "correlation": 7, "Seq": 3}'
+    late = [f'{{{args}, {OP[1:]}', f'{{"ph": "X", "cat": "cpu_op", {args}, {OP[1:]}']
+    assert_agreement(trace(*late, *(event.replace("aten::add", "record_param_comms") for event in late)))
+    assert_agreement(trace(f'{{"name": "a", "cat": "cpu_op", {args}, {KERNEL[1:]}', f'{{{args}, {LAUNCH[1:]}'))
+
+
+def test_damage_in_what_is_passed_over_costs_at_most_its_event() -> None:
+    """Text that no column wants is read only as far as telling its end takes: some of these events are kept."""
+    odd = ['[1 2, "a"]', "[nul]", '["a" b]', '["a"b", 1]', "[1", '["\\"', "1-2"]
+    bad = [op(name=f"b{index}", more=f', "args": {{"Input Strides": {text}}}') for index, text in enumerate(odd)]
+    got = by("native", trace(*(text for one in bad for text in (one, OP, OP))))
+    assert names(got).count("aten::add") >= 2 * len(bad) - 2
 
 
 LITERAL = st.from_regex(r"[+-]?[0-9]{0,22}(\.[0-9]{0,12})?([eE][+-]?[0-9]{1,2})?", fullmatch=True).map(json.dumps)
