@@ -184,9 +184,9 @@ def test_space_between_members_may_change_from_event_to_event() -> None:
 
 def test_arguments_may_come_before_what_says_which_are_wanted() -> None:
     args = '"args": {"Input Dims": [[2]], "Collective name": "x", "correlation": 7, "Seq": 3}'
-    late = [f'{{{args}, {OP[1:]}', f'{{"ph": "X", "cat": "cpu_op", {args}, {OP[1:]}']
+    late = [f"{{{args}, {OP[1:]}", f'{{"ph": "X", "cat": "cpu_op", {args}, {OP[1:]}']
     assert_agreement(trace(*late, *(event.replace("aten::add", "record_param_comms") for event in late)))
-    assert_agreement(trace(f'{{"name": "a", "cat": "cpu_op", {args}, {KERNEL[1:]}', f'{{{args}, {LAUNCH[1:]}'))
+    assert_agreement(trace(f'{{"name": "a", "cat": "cpu_op", {args}, {KERNEL[1:]}', f"{{{args}, {LAUNCH[1:]}"))
 
 
 def test_damage_in_what_is_passed_over_costs_at_most_its_event() -> None:
