@@ -30,6 +30,10 @@ from tb_ddp_doctor.trace import reader
 _STYLES = {"critical": "bold red", "major": "red", "minor": "yellow", "info": "dim", "healthy": "bold green"}
 #: Ranks in the budget table: beyond, only the slowest are shown.
 _SHOWN_RANKS = 32
+#: Kinds and groups in the table of communication: beyond, only those that transfer longest are shown.
+_SHOWN_GROUPS = 16
+#: Latency is shown where it can be told from bandwidth: sizes differ by this factor, and tell this share of the times.
+_TOLD_SPREAD, _TOLD_R2 = 2.0, 0.7
 
 
 class Report(msgspec.Struct):
@@ -77,6 +81,9 @@ def _parser() -> argparse.ArgumentParser:
     diagnose = commands.add_parser("diagnose", parents=[reading], help="diagnose every run below a log directory")
     diagnose.set_defaults(command=_diagnose)
     diagnose.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
+    diagnose.add_argument(
+        "--communication", action="store_true", help="also show what each kind of collective does, and how fast"
+    )
     diagnose.add_argument(
         "--fail-on",
         choices=[severity.label for severity in Severity],
@@ -135,7 +142,7 @@ def _diagnose(options: argparse.Namespace, errors: Console) -> int:
     else:
         console = Console(highlight=False)
         for result in results:
-            _print_run(console, result)
+            _print_run(console, result, communication=options.communication)
     if options.fail_on is None:
         return 0
     if _worst(diagnoses) >= Severity[options.fail_on.upper()]:
@@ -234,7 +241,7 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() or letter == "\n" else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
-def _print_run(console: Console, result: engine.Result) -> None:
+def _print_run(console: Console, result: engine.Result, *, communication: bool) -> None:
     diagnosis = result.diagnosis
     steps = f"step {diagnosis.steps[0]}" if len(diagnosis.steps) == 1 else f"{len(diagnosis.steps)} steps"
     console.rule(Text(printable(diagnosis.name), "bold"), align="left", style="dim")
@@ -247,6 +254,9 @@ def _print_run(console: Console, result: engine.Result) -> None:
     for finding in diagnosis.findings:
         _print_finding(console, finding, result)
     console.print(_budget_table(diagnosis))
+    if communication and diagnosis.communication:
+        console.print()
+        console.print(_communication_table(diagnosis))
     _print_unseen(console, diagnosis)
     console.print()
 
@@ -301,6 +311,37 @@ def _budget_table(diagnosis: Diagnosis) -> Table:
     if len(diagnosis.budget_ms) > _SHOWN_RANKS:
         table.caption = f"The {_SHOWN_RANKS} ranks with the longest own time, of {len(diagnosis.budget_ms)}."
     return table
+
+
+def _communication_table(diagnosis: Diagnosis) -> Table:
+    title = "Communication in a step: MB, ms, GB/s on the bus as in nccl-tests, us before the first byte"
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 1, 0, 0))
+    for column in ("collective", "group"):
+        table.add_column(column)
+    for column in ("ranks", "calls", "MB", "wait", "transfer", "hidden", "bus", "alpha"):
+        table.add_column(column, justify="right")
+    for traffic in diagnosis.communication[:_SHOWN_GROUPS]:
+        fit = traffic.fit
+        told = fit is not None and fit.spread >= _TOLD_SPREAD and fit.r2 >= _TOLD_R2
+        table.add_row(
+            traffic.kind or "?",
+            Text(printable(traffic.group) or "?"),
+            str(traffic.size),
+            f"{traffic.calls:.0f}",
+            _number(traffic.megabytes, 2),
+            f"{traffic.wait_ms:.2f}",
+            f"{traffic.transfer_ms:.2f}",
+            f"{traffic.hidden_share * 100:.0f} %",
+            _number(traffic.bus_gb_s, 2),
+            _number(fit.alpha_us if fit and told else None, 0),
+        )
+    if len(diagnosis.communication) > _SHOWN_GROUPS:
+        table.caption = f"The {_SHOWN_GROUPS} that transfer longest, of {len(diagnosis.communication)}."
+    return table
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
 
 
 def _print_unseen(console: Console, diagnosis: Diagnosis) -> None:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from typing import cast
 
 import msgspec
 
@@ -20,16 +21,27 @@ from tb_ddp_doctor import pool
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.discover import RankFile, Run
-from tb_ddp_doctor.findings import OWNERS, Clock, Diagnosis, FileWarning, Finding, RuleOutcome, Severity
+from tb_ddp_doctor.findings import (
+    OWNERS,
+    AlphaBeta,
+    Clock,
+    Diagnosis,
+    FileWarning,
+    Finding,
+    RuleOutcome,
+    Severity,
+    Traffic,
+)
+from tb_ddp_doctor.job import communication as measured
 from tb_ddp_doctor.job.build import JobError, build
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.logdir.names import DIGEST_SUFFIX
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.base import Rule, configured
 from tb_ddp_doctor.rules.base import run as run_rule
-from tb_ddp_doctor.rules.inputs import Inputs
+from tb_ddp_doctor.rules.inputs import Inputs, MissingInputError
 from tb_ddp_doctor.rules.words import listing
-from tb_ddp_doctor.trace.model import TraceError
+from tb_ddp_doctor.trace.model import Ints, TraceError
 
 _log = logging.getLogger(__name__)
 
@@ -107,8 +119,9 @@ def examine(job: Job, settings: Settings | None = None) -> Diagnosis:
 
 
 def _examine(job: Job, rules: Iterable[Rule]) -> Diagnosis:
-    outcomes, found = _apply(rules, job)
-    return _diagnosis(job, outcomes, found)
+    inputs = Inputs(job)
+    outcomes, found = _apply(rules, inputs)
+    return _diagnosis(job, outcomes, found, _communication(inputs))
 
 
 def _rules(settings: Settings) -> list[Rule]:
@@ -176,8 +189,8 @@ def _world_size(run: Run, digests: Sequence[tuple[RankFile, RankDigest]]) -> int
     return max(set(possible), key=possible.count) if possible else None
 
 
-def _apply(rules: Iterable[Rule], job: Job) -> tuple[list[RuleOutcome], list[Finding]]:
-    outcomes, found, inputs = [], [], Inputs(job)
+def _apply(rules: Iterable[Rule], inputs: Inputs) -> tuple[list[RuleOutcome], list[Finding]]:
+    outcomes, found = [], []
     for rule in rules:
         try:
             outcome, finding = run_rule(rule, inputs)
@@ -188,7 +201,7 @@ def _apply(rules: Iterable[Rule], job: Job) -> tuple[list[RuleOutcome], list[Fin
         outcomes.append(outcome)
         if finding:
             found.append(finding)
-    return outcomes, _within_the_step(found, job.step_ns / 1e6)
+    return outcomes, _within_the_step(found, inputs.job.step_ns / 1e6)
 
 
 def _within_the_step(found: list[Finding], step_ms: float) -> list[Finding]:
@@ -203,7 +216,49 @@ def _within_the_step(found: list[Finding], step_ms: float) -> list[Finding]:
     return kept
 
 
-def _diagnosis(job: Job, outcomes: list[RuleOutcome], found: list[Finding]) -> Diagnosis:
+def _communication(inputs: Inputs) -> tuple[Traffic, ...]:
+    """The table of communication; empty where the traces have none, and where it fails, as the rules on it then do."""
+    try:
+        table = inputs["communication"]
+    except MissingInputError:
+        return ()
+    except Exception:
+        _log.debug("measuring communication failed", exc_info=True)
+        return ()
+    ranks = inputs.job.ranks
+    return tuple(_traffic(one, ranks) for one in cast("tuple[measured.Traffic, ...]", table))
+
+
+def _traffic(traffic: measured.Traffic, ranks: Ints) -> Traffic:
+    line = traffic.line
+    return Traffic(
+        kind=traffic.kind,
+        group=_encodable(traffic.group),
+        ranks=tuple(ranks[traffic.ranks].tolist()),
+        size=traffic.size,
+        dtypes=tuple(map(_encodable, traffic.dtypes)),
+        calls=traffic.calls,
+        megabytes=traffic.bytes_per_step / 1e6 if traffic.has_bytes else None,
+        wait_ms=traffic.wait_per_step_ns / 1e6,
+        transfer_ms=traffic.transfer_per_step_ns / 1e6,
+        hidden_share=traffic.hidden_share,
+        algorithm_gb_s=traffic.algorithm_rate / 1e9 if traffic.has_bytes else None,
+        bus_gb_s=traffic.bus_rate / 1e9 if traffic.has_bytes else None,
+        fit=AlphaBeta(
+            alpha_us=line.alpha_ns / 1e3,
+            bandwidth_gb_s=1 / line.beta_ns if line.beta_ns > 0 else None,
+            r2=line.r2,
+            residual_us=line.residual_ns / 1e3,
+            spread=line.spread,
+        )
+        if line
+        else None,
+    )
+
+
+def _diagnosis(
+    job: Job, outcomes: list[RuleOutcome], found: list[Finding], communication: tuple[Traffic, ...]
+) -> Diagnosis:
     mean_ms = job.budget.owner_ns.mean(axis=1) / 1e6
     worst = next((finding for finding in found if finding.severity != Severity.INFO.label), None)
     return Diagnosis(
@@ -226,6 +281,7 @@ def _diagnosis(job: Job, outcomes: list[RuleOutcome], found: list[Finding]) -> D
                 for rank, offset in zip(job.ranks.tolist(), job.clock.offset_ns.tolist(), strict=True)
             },
         ),
+        communication=communication,
         findings=tuple(found),
         outcomes=tuple(outcomes),
         warnings=tuple(

@@ -110,6 +110,48 @@ class Clock(msgspec.Struct, frozen=True):
     offset_us: dict[str, float]
 
 
+class AlphaBeta(msgspec.Struct, frozen=True):
+    """How transfer grows with bytes: alpha + bytes / bandwidth, least squares over the collectives of a kind and group.
+
+    With sizes that hardly differ, or an R2 far from one, it says little.
+    """
+
+    alpha_us: float
+    #: GB = 1e9 bytes; None where size makes no difference.
+    bandwidth_gb_s: float | None
+    r2: float
+    #: Root mean square of what the line misses.
+    residual_us: float
+    #: Largest bytes over smallest.
+    spread: float
+
+
+class Traffic(msgspec.Struct, frozen=True):
+    """What the collectives of one kind do in one process group in a step, mean over steps; GB = 1e9 bytes."""
+
+    kind: str
+    #: Name of the group as the trace has it, "" if unknown.
+    group: str
+    #: Its ranks that have a trace, and how many it has.
+    ranks: tuple[int, ...]
+    size: int
+    #: Element types, as torch names them.
+    dtypes: tuple[str, ...]
+    calls: float
+    #: 1e6 bytes; None, as the bandwidths, where the trace does not tell the sizes.
+    megabytes: float | None
+    #: From a rank's arrival to the last one's, hidden or exposed, mean over ranks.
+    wait_ms: float
+    #: From the last arrival to the end, and the share of that beside compute on the rank that arrives last.
+    transfer_ms: float
+    hidden_share: float
+    #: Bytes over transfer, and the same on each link (with nccl-tests' factors).
+    algorithm_gb_s: float | None
+    bus_gb_s: float | None
+    #: None where the sizes are unknown, or all the same.
+    fit: AlphaBeta | None
+
+
 class Diagnosis(msgspec.Struct, frozen=True):
     """All that the doctor says of one run."""
 
@@ -126,6 +168,8 @@ class Diagnosis(msgspec.Struct, frozen=True):
     #: Mean over steps, by rank, by owner.
     budget_ms: dict[str, dict[str, float]]
     clock: Clock
+    #: By kind and process group, those that transfer longest first; empty where no collective could be matched.
+    communication: tuple[Traffic, ...]
     findings: tuple[Finding, ...]
     outcomes: tuple[RuleOutcome, ...]
     warnings: tuple[FileWarning, ...]

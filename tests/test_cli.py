@@ -153,6 +153,22 @@ FINDING = {
     "evidence": [EVIDENCE],
     "thresholds": [{"name": str, "value": NUMBER, "unit": str, "reason": str}],
 }
+UNKNOWN = (*NUMBER, type(None))
+TRAFFIC = {
+    "kind": str,
+    "group": str,
+    "ranks": [int],
+    "size": int,
+    "dtypes": [str],
+    "calls": NUMBER,
+    "megabytes": UNKNOWN,
+    "wait_ms": NUMBER,
+    "transfer_ms": NUMBER,
+    "hidden_share": NUMBER,
+    "algorithm_gb_s": UNKNOWN,
+    "bus_gb_s": UNKNOWN,
+    "fit": (dict, type(None)),
+}
 RUN = {
     "name": str,
     "world_size": int,
@@ -163,7 +179,8 @@ RUN = {
     "verdict": str,
     "headline": str,
     "budget_ms": {"0": dict.fromkeys(OWNERS, NUMBER)},
-    "clock": {"residual_us": (*NUMBER, type(None)), "offset_us": {"0": NUMBER}},
+    "clock": {"residual_us": UNKNOWN, "offset_us": {"0": NUMBER}},
+    "communication": [TRAFFIC],
     "findings": [FINDING],
     "outcomes": [{"rule": str, "status": str, "reason": str}],
     "warnings": [{"file": str, "message": str}],
@@ -219,6 +236,37 @@ def test_json_names_the_straggler(slow: Path, capsys: pytest.CaptureFixture[str]
     assert {outcome["status"] for outcome in run["outcomes"]} <= {"finding", "clear", "not-applicable", "error"}
 
 
+def test_json_has_what_each_collective_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    two_sizes = HEALTHY.replace("[ar........]", "[ar@1....][ar@8.............]")
+    (traffic,) = diagnosed(capsys, write(tmp_path / "job", ranks(two_sizes, two_sizes)))["communication"]
+    fit = traffic.pop("fit")
+    assert traffic == {
+        "kind": "all_reduce",
+        "group": "0",
+        "ranks": [0, 1],
+        "size": 2,
+        "dtypes": ["Float"],
+        "calls": 2,
+        "megabytes": 36,
+        "wait_ms": 0,
+        "transfer_ms": 29,
+        "hidden_share": 0,
+        "algorithm_gb_s": pytest.approx(36 / 29),
+        "bus_gb_s": pytest.approx(36 / 29),
+    }
+    assert fit == {
+        "alpha_us": pytest.approx(10e3 - 9e3 / 7),
+        "bandwidth_gb_s": pytest.approx(28 / 9),
+        "r2": pytest.approx(1),
+        "residual_us": pytest.approx(0, abs=1e-3),
+        "spread": 8,
+    }
+
+
+def test_json_has_no_communication_where_none_was_matched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert diagnosed(capsys, write(tmp_path / "job", ranks(HEALTHY)))["communication"] == []
+
+
 def test_json_is_the_only_thing_on_standard_output(slow: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tb_ddp_doctor.cli", "diagnose", str(slow), "--json"]
     done = subprocess.run(command, capture_output=True, check=True)
@@ -272,6 +320,15 @@ def test_the_text_says_what_could_not_be_seen(tmp_path: Path, capsys: pytest.Cap
     assert "What the doctor could not see" in text
     assert "2 of 4 ranks have no trace here (2, 3)" in text
     assert "dataloader-stall: No DataLoader appears" in text
+
+
+def test_communication_is_a_table_where_it_is_asked_for(slow: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["diagnose", str(slow)])
+    assert "Communication in a step" not in capsys.readouterr().out
+    main(["diagnose", str(slow), "--communication"])
+    table = capsys.readouterr().out
+    assert re.search(r"collective +group +ranks +calls +MB +wait +transfer +hidden +bus +alpha", table)
+    assert re.search(r"all_reduce +0 +3 +1 +4\.00 +2\.67 +8\.00 +0 % +0\.67 +-", table)
 
 
 def test_set_changes_a_threshold(slow: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,7 +33,18 @@ def test_the_readme_shows_what_the_command_prints(
 
 
 @pytest.mark.parametrize(
-    "name", ["Diagnosis", "Clock", "Finding", "Evidence", "Threshold", "RuleOutcome", "FileWarning"]
+    "name",
+    [
+        "Diagnosis",
+        "Clock",
+        "Traffic",
+        "AlphaBeta",
+        "Finding",
+        "Evidence",
+        "Threshold",
+        "RuleOutcome",
+        "FileWarning",
+    ],
 )
 def test_the_page_of_the_json_has_every_field_and_no_other(name: str) -> None:
     struct = getattr(findings, name)

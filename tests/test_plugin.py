@@ -53,6 +53,7 @@ def diagnosis(name: str, *findings: Finding, step_ms: float = 100.0) -> Diagnosi
         headline=findings[0].title if findings else "Healthy.",
         budget_ms={rank: dict.fromkeys(OWNERS, 1.0) for rank in ("0", "1")},
         clock=Clock(None, {}),
+        communication=(),
         findings=findings,
         outcomes=(),
         warnings=(),

@@ -16,7 +16,7 @@ from tb_ddp_doctor.digest.model import RankOwner, Starved
 from tb_ddp_doctor.digest.starvation import LONG_STALL_NS, RECORDING_NS
 from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.job import whatif
-from tb_ddp_doctor.job.latency import Fit, fits
+from tb_ddp_doctor.job.communication import Traffic, communication
 from tb_ddp_doctor.job.model import Budget, Job
 from tb_ddp_doctor.job.repeats import Repeats, repeats
 from tb_ddp_doctor.job.transfers import Transfers, transfers
@@ -315,10 +315,7 @@ def _arrivals(job: Job) -> Arrivals:
 
 
 def _transfers(job: Job) -> Transfers:
-    if not any(len(digest.collectives) for digest in job.digests):
-        raise MissingInputError("No communication between ranks appears in the traces.")
-    if not len(job.matched):
-        raise MissingInputError("No collective could be matched between ranks, so transfer and waiting look alike.")
+    _needs_matches(job)
     return transfers(job)
 
 
@@ -326,13 +323,9 @@ def _repeats(job: Job) -> Repeats:
     return repeats(job)
 
 
-def _fits(job: Job) -> tuple[Fit, ...]:
-    if not len(job.matched):
-        raise MissingInputError("No collective could be matched between ranks, so transfer and waiting look alike.")
-    found = fits(job)
-    if not found:
-        raise MissingInputError("The traces do not tell the sizes of collectives (torch does since 2.2).")
-    return found
+def _communication(job: Job) -> tuple[Traffic, ...]:
+    _needs_matches(job)
+    return communication(job)
 
 
 def _quality(job: Job) -> Quality:
@@ -389,6 +382,13 @@ def _places(job: Job) -> Places:
     return Places(job)
 
 
+def _needs_matches(job: Job) -> None:
+    if not any(len(digest.collectives) for digest in job.digests):
+        raise MissingInputError("No communication between ranks appears in the traces.")
+    if not len(job.matched):
+        raise MissingInputError("No collective could be matched between ranks, so transfer and waiting look alike.")
+
+
 def _needs_device(job: Job) -> None:
     if not job.has_device:
         raise MissingInputError("It is about the device, and these traces hold none (CPU only).")
@@ -404,6 +404,7 @@ PROVIDERS: dict[str, Callable[[Job], object]] = {
     "budget": _budget,
     "whatif": _whatif,
     "arrivals": _arrivals,
+    "communication": _communication,
     "transfers": _transfers,
     "work": _work,
     "kernels": _kernels,
@@ -411,7 +412,6 @@ PROVIDERS: dict[str, Callable[[Job], object]] = {
     "stalls": _stalls,
     "starvation": _starvation,
     "repeats": _repeats,
-    "fits": _fits,
     "quality": _quality,
     "places": _places,
 }

@@ -8,7 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from tb_ddp_doctor.digest.model import RankOwner
-from tb_ddp_doctor.job.latency import Fit
+from tb_ddp_doctor.job.communication import Traffic
+from tb_ddp_doctor.job.latency import Line
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.job.transfers import Transfers
 from tb_ddp_doctor.job.whatif import WhatIf
@@ -52,27 +53,36 @@ class SmallCollectives(Rule):
         budget: Budget,
         whatif: WhatIf,
         transfers: Transfers,
-        fits: tuple[Fit, ...],
+        communication: tuple[Traffic, ...],
         places: Places,
     ) -> Result:
-        many = [fit for fit in fits if fit.calls >= self.min_calls]
+        sized = [traffic for traffic in communication if traffic.has_bytes]
+        if not sized:
+            return NotApplicable("The traces do not tell the sizes of collectives (torch does since 2.2).")
+        many = [traffic for traffic in sized if traffic.calls >= self.min_calls]
         if not many:
-            calls = max((fit.calls for fit in fits), default=0)
+            calls = max(traffic.calls for traffic in sized)
             return Clear(f"At most {calls:.0f} collectives of a kind and group run in a step.")
-        judged = [fit for fit in many if fit.spread >= self.min_spread]
+        judged = [
+            (traffic, traffic.line) for traffic in many if traffic.line and traffic.line.spread >= self.min_spread
+        ]
         if not judged:
             return NotApplicable(
                 f"The {many[0].calls:.0f} {many[0].kind} of a step are of like size, so latency cannot be told from "
                 "bandwidth."
             )
-        small = [fit for fit in judged if fit.latency_share >= self.min_latency and fit.r2 >= self.min_r2]
+        small = [
+            (traffic, line)
+            for traffic, line in judged
+            if traffic.latency_share >= self.min_latency and line.r2 >= self.min_r2
+        ]
         if not small:
-            fit = judged[0]
+            traffic, line = judged[0]
             return Clear(
-                f"Latency takes {words.percent(fit.latency_share)} of {fit.calls:.0f} {fit.kind} a step "
-                f"(R2 {fit.r2:.2f})."
+                f"Latency takes {words.percent(traffic.latency_share)} of {traffic.calls:.0f} {traffic.kind} a step "
+                f"(R2 {line.r2:.2f})."
             )
-        saved = sum(self._saved_ns(fit) for fit in small)
+        saved = sum(self._saved_ns(traffic, line) for traffic, line in small)
         total = whatif.at_slowest(transfers.total_ns)
         exposed = whatif.at_slowest(budget.of("transfer"))
         left = np.maximum(total - saved, 0)
@@ -80,7 +90,7 @@ class SmallCollectives(Rule):
         removed = np.clip(exposed - remains, 0, np.minimum(exposed, saved)).astype(np.int64)
         cost = whatif.cost_ns(np.broadcast_to(removed, whatif.own_ns.shape))
         level, basis = words.confidence(frame, max(cost, saved), len(frame.steps), of_transfer=True)
-        fit = max(small, key=lambda fit: fit.alpha_ns * fit.calls)
+        traffic, line = max(small, key=lambda one: one[1].alpha_ns * one[0].calls)
         step = int(exposed.argmax())
         return Fault(
             cost_ns=cost,
@@ -88,11 +98,12 @@ class SmallCollectives(Rule):
             steps=frame.all_steps,
             cause=None,
             confidence=level,
-            title=f"{fit.calls:.0f} {fit.kind} a step of {fit.bytes / fit.calls / 1e6:.2f} MB on average: latency "
-            f"takes {words.percent(fit.latency_share)} of their {words.ms(fit.transfer_ns)}.",
-            why=f"Each takes {fit.alpha_ns / 1e3:.0f} us and 1 ms for {_per_ms(fit)} (R2 {fit.r2:.2f}); larger "
+            title=f"{traffic.calls:.0f} {traffic.kind} a step of "
+            f"{traffic.bytes_per_step / traffic.calls / 1e6:.2f} MB on average: latency takes "
+            f"{words.percent(traffic.latency_share)} of their {words.ms(traffic.transfer_per_step_ns)}.",
+            why=f"Each takes {line.alpha_ns / 1e3:.0f} us and 1 ms for {_per_ms(line)} (R2 {line.r2:.2f}); larger "
             f"messages would take {words.ms(saved)} less, of which {words.ms(cost)} are not hidden. {basis}",
-            fix=_fix(fit, self.large_message),
+            fix=_fix(line, self.large_message),
             evidence=(
                 places.longest(
                     int(whatif.slowest[step]), step, RankOwner.COMMUNICATION, "Communication, and no compute beside it."
@@ -100,18 +111,19 @@ class SmallCollectives(Rule):
             ),
         )
 
-    def _saved_ns(self, fit: Fit) -> float:
+    def _saved_ns(self, traffic: Traffic, line: Line) -> float:
         """What the same bytes take less in large messages."""
-        least = max(self.large_message * fit.alpha_ns / fit.beta_ns, 1.0) if fit.beta_ns > 0 else fit.bytes
-        return fit.alpha_ns * max(fit.calls - max(fit.bytes / least, 1.0), 0.0)
+        size = traffic.bytes_per_step
+        least = max(self.large_message * line.alpha_ns / line.beta_ns, 1.0) if line.beta_ns > 0 else size
+        return line.alpha_ns * max(traffic.calls - max(size / least, 1.0), 0.0)
 
 
-def _per_ms(fit: Fit) -> str:
-    return f"{1 / fit.beta_ns:.1f} MB" if fit.beta_ns > 0 else "any size"
+def _per_ms(line: Line) -> str:
+    return f"{1 / line.beta_ns:.1f} MB" if line.beta_ns > 0 else "any size"
 
 
-def _fix(fit: Fit, large: float) -> str:
-    size = large * fit.alpha_ns / fit.beta_ns / 2**20 if fit.beta_ns > 0 else 25
+def _fix(line: Line, large: float) -> str:
+    size = large * line.alpha_ns / line.beta_ns / 2**20 if line.beta_ns > 0 else 25
     bucket = min(max(round(size), 1), 25)
     return f"""\
 Send more with each call: larger DDP buckets (about {bucket} MB here, torch's own is 25), several transformer blocks \

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from traces import finding, job, lies_in_its_step, outcome, ranks
 
-from tb_ddp_doctor.job.latency import fits
+from tb_ddp_doctor.job.communication import communication
 
 RULE = "small-collectives"
 
@@ -26,23 +26,6 @@ EXPOSED = drawn(SMALL, "[bwd]")
 HIDDEN = drawn(SMALL, "[bwd" + "." * 60 + "]")
 #: Alpha is nothing: 4 MB take 4 ms, 32 MB 32 ms.
 LARGE = "[ar]" * 6 + ("[ar@8" + "." * 26 + "]") * 6
-
-
-def test_the_fit_tells_latency_from_bandwidth() -> None:
-    (fit,) = fits(job(ranks(EXPOSED, EXPOSED)))
-    assert (fit.kind, fit.calls) == ("all_reduce", 13)
-    assert fit.beta_ns * 28e6 == pytest.approx(2e6, rel=0.01)
-    assert fit.alpha_ns == pytest.approx(4e6 - 2e6 * 4 / 28, rel=0.01)
-    assert fit.r2 == pytest.approx(1)
-    assert fit.spread == 8
-    (fit,) = fits(job(ranks(drawn(LARGE, "[bwd]"), drawn(LARGE, "[bwd]"))))
-    assert fit.alpha_ns == pytest.approx(0, abs=1e3)
-
-
-def test_waiting_is_no_latency() -> None:
-    late = drawn("[ar]" * 11 + "[ar@8]" * 2, "[bwd]").replace("nccl          [ar]", "nccl      [ar....]")
-    (fit,) = fits(job(ranks(EXPOSED, late)))
-    assert fit.alpha_ns == pytest.approx(4e6 - 2e6 * 4 / 28, rel=0.01)
 
 
 def test_exposed_latency_is_found_with_its_cost() -> None:
@@ -80,8 +63,8 @@ def test_few_calls_are_clear() -> None:
 
 
 def test_latency_below_the_threshold_is_clear() -> None:
-    (fit,) = fits(job(ranks(EXPOSED, EXPOSED)))
-    limit = fit.latency_share
+    (traffic,) = communication(job(ranks(EXPOSED, EXPOSED)))
+    limit = traffic.latency_share
     assert outcome(RULE, ranks(EXPOSED, EXPOSED), settings={"min_latency": limit * 1.01}).status == "clear"
     assert finding(RULE, ranks(EXPOSED, EXPOSED), settings={"min_latency": limit * 0.99})
 
