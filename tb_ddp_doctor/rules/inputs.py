@@ -17,6 +17,7 @@ from tb_ddp_doctor.digest.starvation import LONG_STALL_NS, RECORDING_NS
 from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.job import whatif
 from tb_ddp_doctor.job.communication import Traffic, communication
+from tb_ddp_doctor.job.links import Link, links
 from tb_ddp_doctor.job.model import Budget, Job
 from tb_ddp_doctor.job.repeats import Repeats, repeats
 from tb_ddp_doctor.job.transfers import Transfers, transfers
@@ -319,6 +320,11 @@ def _transfers(job: Job) -> Transfers:
     return transfers(job)
 
 
+def _links(job: Job) -> tuple[Link, ...]:
+    """Empty where nothing can be compared: a rule that only asks for a cause is applicable all the same."""
+    return links(job, communication(job))
+
+
 def _repeats(job: Job) -> Repeats:
     return repeats(job)
 
@@ -405,6 +411,7 @@ PROVIDERS: dict[str, Callable[[Job], object]] = {
     "whatif": _whatif,
     "arrivals": _arrivals,
     "communication": _communication,
+    "links": _links,
     "transfers": _transfers,
     "work": _work,
     "kernels": _kernels,

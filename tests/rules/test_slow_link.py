@@ -1,0 +1,144 @@
+"""A process group that moves the same data slower than its peers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from traces import MS, finding, in_row, job, lies_in_its_step, outcome, ranks
+
+from tb_ddp_doctor.job.communication import communication
+from tb_ddp_doctor.job.links import Link, excess_ns, links
+
+RULE = "slow-link"
+
+
+def drawn(*lengths: int, steps: int = 3, beside: bool = False) -> str:
+    """Groups of two ranks, whose AllReduce of 32 MB takes so many ms; then one of all ranks, which wait for the last.
+
+    `beside` is compute beside the first one.
+    """
+    texts = []
+    for group, length in enumerate(lengths):
+        texts += 2 * [
+            f"""
+            rank# step |1
+                  gpu  {"[fwd" + "." * length + "]" if beside else "[fwd]" + " " * length}[bwd]
+                  nccl      {f"[ar/g{group}@8".ljust(length - 1, ".")}]     [ar{"." * (max(lengths) - length)}]
+            """
+        ]
+    return ranks(*texts, steps=steps)
+
+
+def of(text: str, **options: object) -> tuple[Link, ...]:
+    made = job(text, **options)
+    return links(made, communication(made))
+
+
+def test_a_group_is_compared_with_its_peers() -> None:
+    slowdown = {link.traffic.group: link.slowdown for link in of(drawn(10, 10, 25))}
+    assert slowdown == {"g0": 1, "g1": 1, "g2": 2.5}
+
+
+def test_of_two_groups_the_faster_one_is_usual() -> None:
+    assert sorted(link.slowdown for link in of(drawn(10, 25))) == [1, 2.5]
+
+
+def test_what_it_would_move_as_its_peers_do() -> None:
+    slow = max(of(drawn(10, 10, 25)), key=lambda link: link.slowdown)
+    assert slow.traffic.bus_rate == pytest.approx(32e6 / 25e-3)
+    assert slow.usual_bus_rate == pytest.approx(32e6 / 10e-3)
+    assert slow.peers == 2
+
+
+def test_waiting_is_no_slow_link() -> None:
+    text = drawn(10, 10, 10).replace("  [ar/g0@8.]", "[ar/g0@8...]", 1)
+    assert "[ar/g0@8...]" in text
+    assert {link.slowdown for link in of(text)} == {1}
+
+
+def test_groups_on_more_nodes_are_no_peers() -> None:
+    text = drawn(10, 25)
+    assert of(text, nodes={0: "a", 1: "a", 2: "b", 3: "b"})
+    assert not of(text, nodes={0: "a", 1: "a", 2: "b", 3: "c"})
+
+
+def test_groups_of_ranks_further_apart_are_no_peers() -> None:
+    """Tensor-parallel groups are neighbours, data-parallel ones are not."""
+    near, far = drawn(10), drawn(10).replace("g0", "g1").replace("rank1", "rank3").replace("rank0", "rank2")
+    assert of(near + "\n" + far)
+    assert not of(near + "\n" + far.replace("rank3", "rank4"), world_size=5)
+
+
+def test_messages_of_other_sizes_are_not_compared() -> None:
+    assert not of(drawn(10, 10).replace("g1@8", "g1@9"))
+
+
+def test_what_slow_links_cost_is_charged_to_their_ranks() -> None:
+    made = job(drawn(10, 10, 25))
+    slow = [link for link in links(made, communication(made)) if link.is_slow(1.5, 0.75)]
+    excess = excess_ns(slow, 6, 3)
+    assert (excess[4:] == 15 * MS).all()
+    assert not excess[:4].any()
+
+
+def test_a_slow_link_is_found_with_its_ranks_and_its_cost() -> None:
+    found = finding(RULE, drawn(10, 10, 25))
+    assert found.ranks == (4, 5)
+    assert found.cost_ms == pytest.approx(15)
+    assert "The link between ranks 4 and 5 is slow" in found.title
+    assert "2.5 times as long" in found.title
+    assert "moves 1.3 GB/s on the bus, its peers 3.2 GB/s" in found.why
+    assert "where ranks 4,5 run" in found.fix
+
+
+def test_a_node_that_all_slow_ranks_share_is_named() -> None:
+    nodes = {0: "a", 1: "a", 2: "b", 3: "b", 4: "c", 5: "c"}
+    assert "ranks 4 and 5, all of c, is slow" in finding(RULE, drawn(10, 10, 25), nodes=nodes).title
+
+
+def test_evidence_is_the_exposed_transfer() -> None:
+    text = drawn(10, 10, 25)
+    (window,) = finding(RULE, text).evidence
+    assert window.rank in (4, 5)
+    assert window.end_ns - window.start_ns == 25 * MS
+    assert lies_in_its_step(window, text)
+
+
+def test_a_link_that_costs_nothing_informs() -> None:
+    found = finding(RULE, drawn(10, 10, 25, beside=True))
+    assert (found.severity, found.cost_ms) == ("info", 0)
+
+
+def test_groups_as_fast_as_each_other_are_clear() -> None:
+    assert outcome(RULE, drawn(10, 11, 10)).status == "clear"
+
+
+def test_the_thresholds_decide() -> None:
+    text = drawn(10, 10, 20)
+    assert outcome(RULE, text, settings={"min_slowdown": 2.01}).status == "clear"
+    assert finding(RULE, text, settings={"min_slowdown": 2.0})
+
+
+def test_a_link_that_is_slow_now_and_then_is_clear() -> None:
+    text = in_row(drawn(10, 10, 25, steps=2), drawn(10, 10, 10, steps=1))
+    assert outcome(RULE, text, settings={"min_steps": 0.75}).status == "clear"
+    assert finding(RULE, text, settings={"min_steps": 0.66})
+
+
+def test_where_all_ranks_are_in_one_group_it_is_not_applicable() -> None:
+    text = """
+        rank# step |1
+              gpu  [fwd]
+              nccl      [ar......]
+    """
+    result = outcome(RULE, ranks(text, text))
+    assert result.status == "not-applicable"
+    assert "nccl-tests" in result.reason
+
+
+def test_without_sizes_it_is_not_applicable() -> None:
+    assert outcome(RULE, drawn(10, 25), metadata="nowhere").status == "not-applicable"
+
+
+def test_no_group_means_no_excess() -> None:
+    assert not np.any(excess_ns([], 2, 3))
