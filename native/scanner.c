@@ -43,6 +43,11 @@ enum value {
     DTYPE,
     SEQ,
     CONCRETE_INPUTS,
+    CHANGE,
+    DEVICE_ID,
+    DEVICE_TYPE,
+    TOTAL_ALLOCATED,
+    TOTAL_RESERVED,
     /* Of no interest. */
     OTHER,
     VALUES,
@@ -62,10 +67,13 @@ struct event {
 
 static const uint32_t MEMBERS = (1u << DEVICE) - 1;
 static const uint32_t ALL_ARGUMENTS = (1u << OTHER) - (1u << DEVICE);
+static const uint32_t MEMORY_ARGUMENTS = (1u << OTHER) - (1u << CHANGE);
 
 /* Numbers, which are judged digit by digit when they are used. */
 static const uint32_t NUMBERS = 1u << TS | 1u << DUR | 1u << DEVICE | 1u << STREAM | 1u << CORRELATION | 1u << BYTES |
-                                1u << GROUP_SIZE | 1u << ELEMENTS_IN | 1u << ELEMENTS_OUT | 1u << SEQ;
+                                1u << GROUP_SIZE | 1u << ELEMENTS_IN | 1u << ELEMENTS_OUT | 1u << SEQ |
+                                1u << CHANGE | 1u << DEVICE_ID | 1u << DEVICE_TYPE | 1u << TOTAL_ALLOCATED |
+                                1u << TOTAL_RESERVED;
 
 static void put(struct event *event, enum value value, const uint8_t *at, const uint8_t *end) {
     event->present |= 1u << value;
@@ -79,7 +87,9 @@ static struct span get(const struct event *event, enum value value) {
 
 /* -- what is kept of the trace */
 
-enum { UNKNOWN_CATEGORY = 0, COMMUNICATION_NAME = 0, DROPPED = -1, MISSING = -1, MAX_CATEGORIES = 1 << 10 };
+enum { UNKNOWN_CATEGORY = 0, COMMUNICATION_NAME = 0, MEMORY_NAME = 1, DROPPED = -1, MISSING = -1 };
+
+enum { MAX_CATEGORIES = 1 << 10 };
 
 enum { MAX_COLUMNS = 10, FIRST_ROWS = 1 << 12 };
 
@@ -92,6 +102,7 @@ struct table {
 static const uint8_t WIDTHS[SCANNER_TABLES][MAX_COLUMNS + 1] = {
     [SCANNER_EVENTS] = {4, 1, 8, 8, 4, 4, 8, 8, 8, 4, 0},
     [SCANNER_COMMS] = {8, 4, 4, 4, 8, 8, 8, 4, 8, 0},
+    [SCANNER_MEMORY] = {8, 4, 4, 8, 8, 8, 0},
     [SCANNER_ODDITIES] = {4, 4, 8, 4, 8, 0},
 };
 
@@ -106,7 +117,7 @@ struct buffer {
 #define COLD
 #endif
 
-enum { MAX_GAP = 56, GAPS = 128, KINDS = SCANNER_OVERHEAD + 2 };
+enum { MAX_GAP = 56, GAPS = 128, KINDS = SCANNER_INSTANT + 2 };
 
 /* Text with a key, from behind a "{" or a value to where the key's value begins. Events of a kind repeat it: what came
  * last time is compared before anything is read. `next` is no more than a guess: slots are overwritten freely. */
@@ -263,14 +274,18 @@ static enum value argument_of(struct span key) {
     switch (key.size) {
     case 3: return IS(key, "Seq") ? SEQ : OTHER;
     case 4: return IS(key, "grid") ? GRID : OTHER;
-    case 5: return IS(key, "bytes") ? BYTES : IS(key, "dtype") ? DTYPE : OTHER;
+    case 5: return IS(key, "bytes") ? BYTES : IS(key, "dtype") ? DTYPE : IS(key, "Bytes") ? CHANGE : OTHER;
     case 6: return IS(key, "device") ? DEVICE : IS(key, "stream") ? STREAM : OTHER;
+    case 9: return IS(key, "Device Id") ? DEVICE_ID : OTHER;
     case 10: return IS(key, "Input Dims") ? INPUT_DIMS : IS(key, "Group size") ? GROUP_SIZE : OTHER;
-    case 11: return IS(key, "correlation") ? CORRELATION : OTHER;
+    case 11: return IS(key, "correlation") ? CORRELATION : IS(key, "Device Type") ? DEVICE_TYPE : OTHER;
     case 13: return IS(key, "In msg nelems") ? ELEMENTS_IN : OTHER;
-    case 14: return IS(key, "Out msg nelems") ? ELEMENTS_OUT : OTHER;
+    case 14: return IS(key, "Out msg nelems") ? ELEMENTS_OUT : IS(key, "Total Reserved") ? TOTAL_RESERVED : OTHER;
     case 15:
-        return IS(key, "Collective name") ? COLLECTIVE : IS(key, "Concrete Inputs") ? CONCRETE_INPUTS : OTHER;
+        return IS(key, "Collective name")   ? COLLECTIVE
+               : IS(key, "Concrete Inputs") ? CONCRETE_INPUTS
+               : IS(key, "Total Allocated") ? TOTAL_ALLOCATED
+                                            : OTHER;
     case 18: return IS(key, "Process Group Name") ? GROUP : OTHER;
     case 19: return IS(key, "Process Group Ranks") ? GROUP_RANKS : OTHER;
     default: return OTHER;
@@ -377,10 +392,12 @@ static const uint8_t *take_argument(struct scanner *scanner, struct event *event
     return end;
 }
 
-static bool is_communication(const struct scanner *scanner, const struct event *event) {
+/* Whether an event has a name, and it is one of those that `scanner_new` was given. */
+static bool is_named(const struct scanner *scanner, const struct event *event, int number) {
     const struct vocabulary *texts = &scanner->vocabularies[SCANNER_TEXTS];
-    const struct span name = event->values[NAME];
-    return name.size == texts->ends[0] && !memcmp(name.at, texts->bytes, name.size);
+    const uint64_t start = number ? texts->ends[number - 1] : 0;
+    const struct span name = get(event, NAME);
+    return name.size == texts->ends[number] - start && !memcmp(name.at, texts->bytes + start, name.size);
 }
 
 static void set_category(struct scanner *scanner, struct event *event, struct span name) {
@@ -397,12 +414,13 @@ static bool is_dropped(const struct scanner *scanner, const struct event *event)
 /* Those arguments that an event may want, by what is known of it. */
 static uint32_t wanted_arguments(const struct scanner *scanner, const struct event *event) {
     const bool is_known = event->has_category && event->present >> NAME & 1;
-    if (!is_known || is_communication(scanner, event)) {
+    if (!is_known || is_named(scanner, event, COMMUNICATION_NAME)) {
         return ALL_ARGUMENTS;
     }
     switch (scanner->codes[event->category]) {
     case SCANNER_OP: return 1u << INPUT_DIMS;
     case SCANNER_RUNTIME: return 1u << CORRELATION;
+    case SCANNER_INSTANT: return MEMORY_ARGUMENTS;
     default: return ALL_ARGUMENTS;
     }
 }
@@ -606,6 +624,33 @@ static void add_event(struct scanner *scanner, const struct event *event) {
     }
 }
 
+static bool is_memory(const struct scanner *scanner, const struct event *event, struct span phase) {
+    return scanner->codes[event->category] == SCANNER_INSTANT && IS(phase, "\"i\"") &&
+           is_named(scanner, event, MEMORY_NAME);
+}
+
+static void add_memory(struct scanner *scanner, const struct event *event) {
+    const int table = SCANNER_MEMORY;
+    const int64_t time = nanoseconds(value_or_null(get(event, TS)));
+    if (time == UNUSABLE) {
+        lose_for_its_times(scanner, event);
+        return;
+    }
+    if (!add_row(scanner, table)) {
+        return;
+    }
+    set(scanner, table, MEMORY_TIME, time);
+    set_integer(scanner, event, table, MEMORY_DEVICE_TYPE, get(event, DEVICE_TYPE));
+    set_integer(scanner, event, table, MEMORY_DEVICE, get(event, DEVICE_ID));
+    set_integer(scanner, event, table, MEMORY_BYTES, get(event, CHANGE));
+    set_integer(scanner, event, table, MEMORY_ALLOCATED, get(event, TOTAL_ALLOCATED));
+    set_integer(scanner, event, table, MEMORY_RESERVED, get(event, TOTAL_RESERVED));
+    const struct span args = get(event, ARGS);
+    if (args.size && *args.at != '{') {
+        lose(scanner, LOSS_ARGUMENTS, event->position, "they are no object");
+    }
+}
+
 /* An event that has been read whole. */
 static void take_event(struct scanner *scanner, struct event *event) {
     const struct span phase = text_or_empty(get(event, PH));
@@ -623,12 +668,20 @@ static void take_event(struct scanner *scanner, struct event *event) {
     if (!event->has_category) {
         set_category(scanner, event, phase);
         scanner->dropped[event->category]++;
-    } else if (is_dropped(scanner, event) || !IS(phase, "\"X\"")) {
+        return;
+    }
+    const bool is_instant = is_memory(scanner, event, phase);
+    const bool is_complete = scanner->codes[event->category] != SCANNER_INSTANT && IS(phase, "\"X\"");
+    if (is_dropped(scanner, event) || !(is_instant || is_complete)) {
         scanner->dropped[event->category]++;
+        return;
+    }
+    if (wanted_arguments(scanner, event) & ~event->wanted) {
+        reread_arguments(scanner, event);
+    }
+    if (is_instant) {
+        add_memory(scanner, event);
     } else {
-        if (wanted_arguments(scanner, event) & ~event->wanted) {
-            reread_arguments(scanner, event);
-        }
         add_event(scanner, event);
     }
 }
@@ -832,8 +885,8 @@ static struct span json_string(const char *text) {
     return (struct span){(const uint8_t *)text, strlen(text)};
 }
 
-struct scanner *scanner_new(uint64_t position, const char *communication, uint64_t max_event_bytes,
-                            uint32_t max_strings) {
+struct scanner *scanner_new(uint64_t position, const char *communication, const char *memory,
+                            uint64_t max_event_bytes, uint32_t max_strings) {
     struct scanner *scanner = calloc(1, sizeof *scanner);
     if (!scanner) {
         return NULL;
@@ -847,6 +900,7 @@ struct scanner *scanner_new(uint64_t position, const char *communication, uint64
     memset(scanner->codes, DROPPED, sizeof scanner->codes);
     if (!reserve(scanner, &scanner->carry, BRIDGE) ||
         intern(scanner, SCANNER_TEXTS, json_string(communication), 0) != COMMUNICATION_NAME ||
+        intern(scanner, SCANNER_TEXTS, json_string(memory), 0) != MEMORY_NAME ||
         intern(scanner, SCANNER_CATEGORIES, json_string("\"\""), 0) != UNKNOWN_CATEGORY) {
         scanner_free(scanner);
         return NULL;

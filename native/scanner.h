@@ -10,7 +10,8 @@
  * for, keys that are spelled with escapes. They are passed over by their quotes and brackets; whether they are JSON is
  * asked only where these do not tell where they end.
  *
- * Kept: complete events ("ph": "X") of the categories that the caller names. Strings stay as the file spells them, with
+ * Kept: complete events ("ph": "X") of the categories that the caller names, and what the allocator did, instant events
+ * ("ph": "i") of one category and one name. Strings stay as the file spells them, with
  * their quotes; the caller decodes each of them once. What is an integer only to a lenient eye ("1.0") is the caller's
  * to judge too: it is told in a table of its own.
  *
@@ -32,7 +33,7 @@
 #endif
 
 /* native.py mirrors every enumeration here; raise it with any change. */
-enum { SCANNER_VERSION = 1 };
+enum { SCANNER_VERSION = 2 };
 
 enum scanner_status {
     SCANNER_MORE,      /* within the list */
@@ -41,7 +42,7 @@ enum scanner_status {
     SCANNER_NO_MEMORY, /* of no use any more, but to be freed */
 };
 
-/* As `model.Category`. */
+/* As `model.Category`; the last one's events are instants, with a table of their own. */
 enum scanner_category {
     SCANNER_OP,
     SCANNER_ANNOTATION,
@@ -50,9 +51,10 @@ enum scanner_category {
     SCANNER_MEMCPY,
     SCANNER_MEMSET,
     SCANNER_OVERHEAD,
+    SCANNER_INSTANT,
 };
 
-enum scanner_table { SCANNER_EVENTS, SCANNER_COMMS, SCANNER_ODDITIES, SCANNER_TABLES };
+enum scanner_table { SCANNER_EVENTS, SCANNER_COMMS, SCANNER_MEMORY, SCANNER_ODDITIES, SCANNER_TABLES };
 
 /* Columns of SCANNER_EVENTS, as `model.Events`. */
 enum scanner_event_column {
@@ -79,6 +81,16 @@ enum scanner_comm_column {
     COMM_ELEMENTS_OUT,
     COMM_DTYPE,
     COMM_SEQUENCE,
+};
+
+/* Columns of SCANNER_MEMORY, as `model.MemoryEvents`. */
+enum scanner_memory_column {
+    MEMORY_TIME,
+    MEMORY_DEVICE_TYPE,
+    MEMORY_DEVICE,
+    MEMORY_BYTES,
+    MEMORY_ALLOCATED,
+    MEMORY_RESERVED,
 };
 
 /* Columns of SCANNER_ODDITIES: values that are no plain integer where one belongs; their cells are -1. */
@@ -111,9 +123,9 @@ struct scanner;
 SCANNER_API int scanner_version(void);
 
 /* `position` is that of the text's first byte, for losses. `communication` is the name, a JSON string, of those host
- * events that carry metadata of communication. NULL: no memory. */
-SCANNER_API struct scanner *scanner_new(uint64_t position, const char *communication, uint64_t max_event_bytes,
-                                        uint32_t max_strings);
+ * events that carry metadata of communication, `memory` that of the instants that are kept. NULL: no memory. */
+SCANNER_API struct scanner *scanner_new(uint64_t position, const char *communication, const char *memory,
+                                        uint64_t max_event_bytes, uint32_t max_strings);
 /* Keep events of a category, a JSON string; what is not named is dropped and counted. False: no memory. */
 SCANNER_API int scanner_keep(struct scanner *scanner, const char *category, int code);
 

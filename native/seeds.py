@@ -33,11 +33,14 @@ FRAME = {
     "dur": 1,
     "args": {"Python id": 1},
 }
+MEMORY = {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": 1, "tid": 2, "ts": 12.125,
+          "args": {"Total Reserved": 512, "Total Allocated": 256, "Bytes": -64, "Device Id": 0, "Device Type": 1,
+                   "Addr": 139797580218368}}  # fmt: skip
 FLOW = {"ph": "s", "id": 1, "pid": 1, "tid": 1, "ts": 1, "cat": "ac2g", "name": "ac2g"}
 NAMED = {"name": "process_name", "ph": "M", "ts": 1, "pid": 1, "tid": None, "args": {"name": "python"}}
 
 TAIL = b'], "deviceProperties": [{"id": 0}], "baseTimeNanoseconds": 7}'
-EVENTS = [OP, LAUNCH, KERNEL, COPY, COMM, FRAME, FLOW, NAMED]
+EVENTS = [OP, LAUNCH, KERNEL, COPY, COMM, MEMORY, FRAME, FLOW, NAMED]
 DENSE = json.dumps(EVENTS, separators=(",", ":")).encode()[1:-1]
 
 SEEDS = {

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.trace.model import Category, CommArgs, Events, Header, RankTrace
+from tb_ddp_doctor.trace.model import Category, CommArgs, Events, Header, MemoryEvents, RankTrace
 
 NAMES = (
     "ProfilerStep#1",
@@ -74,6 +74,14 @@ def trace(events: list[tuple[int, int, int, int, int, int]], *, device: bool) ->
             shape=np.full(len(table), -1, np.int32),
         ),
         comms=CommArgs(comms, *(nothing.astype(np.int32),) * 3, *(nothing,) * 3, nothing.astype(np.int32), nothing),
+        memory=MemoryEvents(
+            time_ns=table[:, 2],
+            device_type=np.ones(len(table), np.int32),
+            device=np.zeros(len(table), np.int32),
+            bytes=table[:, 3],
+            allocated=table[:, 3],
+            reserved=table[:, 3] + table[:, 5],
+        ),
         dropped={},
         warnings=(),
     )

@@ -22,7 +22,7 @@ from test_reader import COPY, EVENTS, KERNEL, LAUNCH, OP, messages, names, op, t
 
 from tb_ddp_doctor.trace import native, reader
 from tb_ddp_doctor.trace.args import integer
-from tb_ddp_doctor.trace.columns import COMM_TYPES, EVENT_TYPES
+from tb_ddp_doctor.trace.columns import COMM_TYPES, EVENT_TYPES, MEMORY_TYPES
 from tb_ddp_doctor.trace.model import Category, RankTrace, TraceError
 from tb_ddp_doctor.trace.times import nanoseconds
 
@@ -57,7 +57,8 @@ def rows(of: RankTrace) -> list[tuple[object, ...]]:
     events["thread"] = [threads[index] for index in events["thread"]]
     comms = {name: getattr(of.comms, name).tolist() for name in of.comms.__slots__}
     comms |= {name: texts[comms[name]].tolist() for name in ("collective", "group", "group_ranks", "dtype")}
-    return [*zip(*events.values(), strict=True), *zip(*comms.values(), strict=True)]
+    memory = [getattr(of.memory, name).tolist() for name in of.memory.__slots__]
+    return [*zip(*events.values(), strict=True), *zip(*comms.values(), strict=True), *zip(*memory, strict=True)]
 
 
 def assert_agreement(text: str | bytes, *sizes: int) -> None:
@@ -127,6 +128,7 @@ def objects(keys: st.SearchStrategy[str], inner: st.SearchStrategy[str]) -> st.S
 ARGUMENTS = [
     "device", "stream", "correlation", "bytes", "grid", "Input Dims", "Collective name", "Process Group Name",
     "Process Group Ranks", "Group size", "In msg nelems", "Out msg nelems", "dtype", "Seq", "Concrete Inputs", "Ev Idx",
+    "Bytes", "Device Id", "Device Type", "Total Allocated", "Total Reserved", "Addr",
 ]  # fmt: skip
 CONCRETE = st.lists(STRING, max_size=3).map(lambda inputs: array(inputs, " "))
 ARGUMENT = st.sampled_from(ARGUMENTS).flatmap(
@@ -140,11 +142,13 @@ ARGS = st.builds(join, st.lists(ARGUMENT, max_size=6), SPACE)
 @st.composite
 def drawn_events(draw: st.DrawFn) -> str:
     """An event: mostly sane, its members in any order, some of them missing or odd."""
-    categories = [*reader.native.CATEGORIES, "python_function", "ac2g", ""]
+    categories = [*reader.native.CATEGORIES, "cpu_instant_event", "cpu_instant_event", "python_function", "ac2g", ""]
     members = {
-        "ph": st.sampled_from(['"X"'] * 6 + ['"i"', '""', "7"]),
+        "ph": st.sampled_from(['"X"'] * 6 + ['"i"', '"i"', '""', "7"]),
         "cat": st.sampled_from([json.dumps(category) for category in categories]),
-        "name": st.one_of(STRING, STRING, st.sampled_from(['"record_param_comms"', '"ProfilerStep#3"', "null"])),
+        "name": st.one_of(
+            STRING, STRING, st.sampled_from(['"record_param_comms"', '"[memory]"', '"ProfilerStep#3"', "null"])
+        ),
         "pid": st.one_of(st.sampled_from(["1", '"1"']), values(0)),
         "tid": st.one_of(st.sampled_from(["7", '"7"', '"stream 7"']), values(0)),
         "ts": TIME,
@@ -157,6 +161,16 @@ def drawn_events(draw: st.DrawFn) -> str:
     return join(draw(st.permutations(chosen + twice)), draw(SPACE))
 
 
+@st.composite
+def drawn_memory(draw: st.DrawFn) -> str:
+    """What an allocator did, with arguments in any order, some of them odd."""
+    number = st.one_of(st.integers(-5, 2**40).map(str), NUMBER, NUMBER.map(json.dumps), values(0))
+    keys = draw(st.permutations(["Bytes", "Device Id", "Device Type", "Total Allocated", "Total Reserved", "Addr"]))
+    args = join([(json.dumps(key), draw(number)) for key in keys[draw(st.integers(0, 6)) :]], draw(SPACE))
+    members = {"ph": '"i"', "cat": '"cpu_instant_event"', "name": '"[memory]"', "ts": draw(TIME), "args": args}
+    return join([(json.dumps(key), members[key]) for key in draw(st.permutations([*members]))], draw(SPACE))
+
+
 SIZES = st.lists(st.integers(1, 200), min_size=1, max_size=4)
 
 
@@ -164,6 +178,11 @@ SIZES = st.lists(st.integers(1, 200), min_size=1, max_size=4)
 @given(st.lists(drawn_events(), max_size=6), SPACE, SIZES)
 def test_both_readers_agree_on_what_is_json(events: list[str], space: str, sizes: list[int]) -> None:
     assert_agreement(trace(f"{space},{space}".join(events) or OP, tail=', "baseTimeNanoseconds": 5'), *sizes)
+
+
+@given(st.lists(st.one_of(drawn_memory(), drawn_events()), min_size=1, max_size=6), SIZES)
+def test_both_readers_agree_on_memory(events: list[str], sizes: list[int]) -> None:
+    assert_agreement(trace(", ".join(events), tail=', "baseTimeNanoseconds": 5'), *sizes)
 
 
 @pytest.mark.parametrize("literal", [
@@ -308,8 +327,8 @@ def test_columns_outlive_each_other_and_the_scanner() -> None:
 def test_more_different_names_than_may_be_are_skipped_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "MAX_STRINGS", 10)
     got = by("native", trace(*(op(name=f"n{index}") for index in range(30)), op(name="n1")))
-    assert names(got) == [*(f"n{index}" for index in range(9)), "n1"]
-    assert "21 events skipped" in messages(got)[0] and "more different names" in messages(got)[0]
+    assert names(got) == [*(f"n{index}" for index in range(8)), "n1"]
+    assert "22 events skipped" in messages(got)[0] and "more different names" in messages(got)[0]
 
 
 def test_more_different_categories_than_may_be_are_counted_together() -> None:
@@ -321,7 +340,7 @@ def test_more_different_categories_than_may_be_are_counted_together() -> None:
 
 def test_names_that_are_the_same_text_in_two_spellings_are_one() -> None:
     got = by("native", trace(op(name="a/b"), op(name="a\\/b"), op(name="\\u0061/b"), op(name="c")))
-    assert got.strings == ("record_param_comms", "a/b", "c")
+    assert got.strings == ("record_param_comms", "[memory]", "a/b", "c")
     assert names(got) == ["a/b", "a/b", "a/b", "c"]
 
 
@@ -369,10 +388,13 @@ def enumerators(prefix: str) -> list[str]:
     header = (ROOT / "native" / "scanner.h").read_text()
     enumeration = re.search(rf"enum {prefix} \{{(.*?)\}};", header, re.DOTALL)
     assert enumeration
-    return [name.lower() for name in re.findall(r"^\s*(?:SCANNER|EVENT|COMM)_(\w+),", enumeration[1], re.MULTILINE)]
+    return [
+        name.lower() for name in re.findall(r"^\s*(?:SCANNER|EVENT|COMM|MEMORY)_(\w+),", enumeration[1], re.MULTILINE)
+    ]
 
 
 def test_the_header_and_the_model_name_the_same_things_in_the_same_order() -> None:
-    assert enumerators("scanner_category") == [category.name.lower() for category in Category]
+    assert enumerators("scanner_category") == [*(category.name.lower() for category in Category), "instant"]
     assert enumerators("scanner_event_column") == [name.removesuffix("_ns") for name in EVENT_TYPES]
     assert enumerators("scanner_comm_column") == [*COMM_TYPES]
+    assert enumerators("scanner_memory_column") == [name.removesuffix("_ns") for name in MEMORY_TYPES]

@@ -118,6 +118,51 @@ def test_dropped_events_are_counted_by_category() -> None:
     assert names(got) == ["aten::add"]
 
 
+MEMORY = (
+    '{"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": 1, "tid": 1, "ts": 10.125, "args": '
+    '{"Total Reserved": 4096, "Total Allocated": 1024, "Bytes": -512, "Device Id": 0, "Device Type": 1, "Addr": 7}}'
+)
+
+
+def test_what_allocators_did_has_a_table_of_its_own() -> None:
+    other = MEMORY.replace("[memory]", "another instant")
+    whole = MEMORY.replace('"i"', '"X"')
+    got = of(trace(OP, MEMORY, other, whole, tail=', "baseTimeNanoseconds": 1000000'))
+    assert {name: getattr(got.memory, name).tolist() for name in got.memory.__slots__} == {
+        "time_ns": [1_010_125],
+        "device_type": [1],
+        "device": [0],
+        "bytes": [-512],
+        "allocated": [1024],
+        "reserved": [4096],
+    }
+    assert names(got) == ["aten::add"]
+    assert got.dropped == {"cpu_instant_event": 2}
+    assert not got.warnings
+
+
+def test_an_allocators_numbers_may_be_missing_or_odd() -> None:
+    bare = MEMORY.replace('"Total Reserved": 4096, "Total Allocated": 1024, ', "")
+    got = of(
+        trace(bare, MEMORY.replace("4096", '"4096"'), MEMORY.replace("1024", "[]"), MEMORY.replace("10.125", "-1"))
+    )
+    assert got.memory.allocated.tolist() == [-1, 1024, -1]
+    assert got.memory.reserved.tolist() == [-1, 4096, 4096]
+    said = messages(got)
+    assert len(said) == 2
+    assert any("1 event from byte" in text and "arguments of the wrong type" in text for text in said)
+    assert any("no usable time" in text for text in said)
+
+
+def test_the_size_of_a_devices_memory() -> None:
+    devices = (
+        '"deviceProperties": [{"id": 0, "name": "H200", "totalGlobalMem": 150}, {"id": 1, "totalGlobalMem": "x"}], '
+    )
+    assert of(trace(head=devices)).header.device_bytes == {0: 150}
+    huge = devices.replace("150", "9" * 30)
+    assert of(trace(head=huge)).header.device_bytes == {}
+
+
 def test_categories_of_2021() -> None:
     old = [
         '{"ph": "X", "cat": "Operator", "name": "aten::add", "pid": 9, "tid": "9", "ts": 1, "dur": 1,'

@@ -45,6 +45,16 @@ class OpArgs(msgspec.Struct, gc=False):
     dims: Raw = msgspec.field(default=ABSENT, name="Input Dims")
 
 
+class MemoryArgs(msgspec.Struct, gc=False):
+    """Of what an allocator did."""
+
+    device_type: Int32 = msgspec.field(default=MISSING, name="Device Type")
+    device: Int32 = msgspec.field(default=MISSING, name="Device Id")
+    bytes: Int64 = msgspec.field(default=MISSING, name="Bytes")
+    allocated: Int64 = msgspec.field(default=MISSING, name="Total Allocated")
+    reserved: Int64 = msgspec.field(default=MISSING, name="Total Reserved")
+
+
 class CommunicationArgs(msgspec.Struct, gc=False):
     """Of communication kernels and `record_param_comms`: raw, since releases differ in what is text."""
 
@@ -66,7 +76,7 @@ class CommunicationArgs(msgspec.Struct, gc=False):
         return number
 
 
-Args = TypeVar("Args", DeviceArgs, RuntimeArgs, OpArgs, CommunicationArgs)
+Args = TypeVar("Args", DeviceArgs, RuntimeArgs, OpArgs, MemoryArgs, CommunicationArgs)
 
 
 def decode_args(kind: type[Args], raws: Sequence[Raw], odd: Callable[[str], None]) -> list[Args]:
@@ -88,7 +98,7 @@ def _decode_one(kind: type[Args], raw: Raw, odd: Callable[[str], None]) -> Args:
     return kind(**{name: known for name, known in fields if known is not None})
 
 
-_KINDS: tuple[type[Any], ...] = (DeviceArgs, RuntimeArgs, OpArgs, CommunicationArgs)
+_KINDS: tuple[type[Any], ...] = (DeviceArgs, RuntimeArgs, OpArgs, MemoryArgs, CommunicationArgs)
 _DECODERS = {kind: msgspec.json.Decoder(list[kind], strict=False).decode for kind in _KINDS}  # type: ignore[valid-type]
 _FIELDS = {kind: msgspec.structs.fields(kind) for kind in _KINDS}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from tb_ddp_doctor.trace.args import (
     Args,
     CommunicationArgs,
     DeviceArgs,
+    MemoryArgs,
     OpArgs,
     RuntimeArgs,
     decode_args,
@@ -23,8 +24,8 @@ from tb_ddp_doctor.trace.args import (
 )
 from tb_ddp_doctor.trace.events import Event
 from tb_ddp_doctor.trace.losses import Loss, Losses
-from tb_ddp_doctor.trace.model import Category, CommArgs, Events
-from tb_ddp_doctor.trace.names import CATEGORIES, RECORD_PARAM_COMMS, is_annotation
+from tb_ddp_doctor.trace.model import Category, CommArgs, Events, MemoryEvents
+from tb_ddp_doctor.trace.names import CATEGORIES, INSTANT, INSTANT_PHASE, MEMORY, RECORD_PARAM_COMMS, is_annotation
 from tb_ddp_doctor.trace.times import nanoseconds
 
 #: Plain ints: an IntEnum costs a call for each event.
@@ -54,6 +55,14 @@ COMM_TYPES: dict[str, type[np.generic]] = {
     "elements_out": np.int64,
     "dtype": np.int32,
     "sequence": np.int64,
+}
+MEMORY_TYPES: dict[str, type[np.generic]] = {
+    "time_ns": np.int64,
+    "device_type": np.int32,
+    "device": np.int32,
+    "bytes": np.int64,
+    "allocated": np.int64,
+    "reserved": np.int64,
 }
 
 
@@ -102,22 +111,19 @@ class Columns:
         self._count = 0
         self._parts: dict[str, list[NDArray[Any]]] = {name: [] for name in EVENT_TYPES}
         self._comms: list[tuple[int, ...]] = []
+        self._memory: dict[str, list[NDArray[Any]]] = {name: [] for name in MEMORY_TYPES}
 
     def add(self, batch: Sequence[Event], position: int) -> None:
         """Append those events that are kept; `position` is the batch's first byte, for warnings."""
         events = [event for event in batch if event.cat in _CODES and event.ph == "X"]
         if len(events) < len(batch):
-            self.dropped.update(
-                [event.cat or event.ph or UNKNOWN for event in batch if event.cat not in _CODES or event.ph != "X"]
-            )
+            others = [event for event in batch if event.cat not in _CODES or event.ph != "X"]
+            self._add_memory([event for event in others if _is_memory(event)], position)
+            self.dropped.update([event.cat or event.ph or UNKNOWN for event in others if not _is_memory(event)])
         start, duration = nanoseconds([event.ts for event in events]), nanoseconds([event.dur for event in events])
         usable = (start >= 0) & (duration >= 0)
-        if not usable.all():
-            first = events[int(usable.argmin())]
-            detail = f"ts {_excerpt(first.ts)}, dur {_excerpt(first.dur)}"
-            self._losses.add(Loss.TIMES, position, detail, len(events) - int(usable.sum()))
-            events = [event for event, good in zip(events, usable.tolist(), strict=True) if good]
-            start, duration = start[usable], duration[usable]
+        events = self._with_times(events, usable, position)
+        start, duration = start[usable], duration[usable]
         if not events:
             return
         part: dict[str, NDArray[Any]] = {
@@ -143,18 +149,48 @@ class Columns:
         mark_annotations(joined, self.strings)
         return Events(**joined)
 
+    def memory(self, base_ns: int) -> MemoryEvents:
+        """What the allocators did, with `base_ns` added to every time."""
+        joined: dict[str, NDArray[Any]] = {
+            name: np.concatenate([np.empty(0, dtype), *self._memory.pop(name)]) for name, dtype in MEMORY_TYPES.items()
+        }
+        joined["time_ns"] += base_ns
+        return MemoryEvents(**joined)
+
     def comms(self) -> CommArgs:
         """All rows of communication metadata."""
         table = np.array(self._comms, np.int64).reshape(-1, len(COMM_TYPES)).T
         columns = zip(COMM_TYPES.items(), table, strict=True)
         return CommArgs(**{name: column.astype(dtype) for (name, dtype), column in columns})
 
+    def _with_times(self, events: list[Event], usable: NDArray[np.bool_], position: int) -> list[Event]:
+        """Those events that have usable times; the others are told."""
+        if usable.all():
+            return events
+        first = events[int(usable.argmin())]
+        detail = f"ts {_excerpt(first.ts)}, dur {_excerpt(first.dur)}"
+        self._losses.add(Loss.TIMES, position, detail, len(events) - int(usable.sum()))
+        return [event for event, good in zip(events, usable.tolist(), strict=True) if good]
+
+    def _add_memory(self, events: list[Event], position: int) -> None:
+        """Append what the allocators did."""
+        times = nanoseconds([event.ts for event in events])
+        usable = times >= 0
+        events = self._with_times(events, usable, position)
+        args = decode_args(MemoryArgs, [event.args for event in events], self._tell_arguments(position))
+        self._memory["time_ns"].append(times[usable])
+        for name in MemoryArgs.__struct_fields__:
+            self._memory[name].append(_column([getattr(one, name) for one in args], MEMORY_TYPES[name]))
+
+    def _tell_arguments(self, position: int) -> Callable[[str], None]:
+        return lambda detail: self._losses.add(Loss.ARGUMENTS, position, detail)
+
     def _fill(self, part: dict[str, NDArray[Any]], events: list[Event], position: int) -> None:
         """Set those columns of a part, and add those rows of communication, that come from arguments."""
 
         def arguments(kind: type[Args], rows: NDArray[np.intp]) -> list[Args]:
             raws = [events[row].args for row in rows.tolist()]
-            return decode_args(kind, raws, lambda detail: self._losses.add(Loss.ARGUMENTS, position, detail))
+            return decode_args(kind, raws, self._tell_arguments(position))
 
         category = part["category"]
         rows = np.flatnonzero((category >= Category.KERNEL) & (category <= Category.MEMSET))
@@ -197,6 +233,10 @@ def mark_annotations(columns: Mapping[str, NDArray[Any]], strings: Iterable[str]
     annotations = np.array([is_annotation(text) for text in strings], np.bool_)
     category = columns["category"]
     category[(category == Category.OP) & annotations[columns["name"]]] = Category.ANNOTATION
+
+
+def _is_memory(event: Event) -> bool:
+    return event.cat == INSTANT and event.name == MEMORY and event.ph == INSTANT_PHASE
 
 
 def _column(values: list[int], dtype: type[np.generic] = np.int64) -> NDArray[Any]:

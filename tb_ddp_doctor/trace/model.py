@@ -3,8 +3,9 @@
 Rows stand in file order, which is no order in time. Strings are interned: a column of names holds indices into
 `RankTrace.strings`. Missing is -1 in every integer column, and "" in text.
 
-Kept: operators, annotations, runtime and driver calls, kernels, copies and memsets, profiler overhead.
-Dropped at the reader, since no rule needs them: flow, instant, counter and metadata events, Python functions,
+Kept: operators, annotations, runtime and driver calls, kernels, copies and memsets, profiler overhead; of instant
+events, the allocator's.
+Dropped at the reader, since no rule needs them: flow, other instant, counter and metadata events, Python functions,
 device-side copies of annotations.
 """
 
@@ -99,6 +100,25 @@ class CommArgs:
         return len(self.event)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class MemoryEvents:
+    """What torch's allocators did ("[memory]", with profile_memory=True): one row per allocation or release."""
+
+    #: ns, as `Events.start_ns`.
+    time_ns: Ints
+    #: c10's number of the kind of device, 0 for the CPU; and the device's number, often -1 for the CPU.
+    device_type: Indices
+    device: Indices
+    #: Bytes asked for, negative where they are given back. Any number may be a real one: -1 is missing only elsewhere.
+    bytes: Ints
+    #: Bytes in use, and bytes that the allocator holds of the device, afterwards. Traces of 2021 do not say.
+    allocated: Ints
+    reserved: Ints
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
+
+
 @dataclass(frozen=True, slots=True)
 class Header:
     """What a file says about itself outside `traceEvents`; every field may be missing."""
@@ -110,6 +130,8 @@ class Header:
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     #: Name of each device by its number ("deviceProperties").
     devices: dict[int, str] = field(default_factory=dict)
+    #: Bytes of memory that each device has.
+    device_bytes: dict[int, int] = field(default_factory=dict)
     #: Host name where the file has one, else "".
     host: str = ""
     #: "baseTimeNanoseconds": already added to `Events.start_ns`.
@@ -130,6 +152,7 @@ class RankTrace:
     threads: tuple[tuple[str, str], ...]
     events: Events
     comms: CommArgs
+    memory: MemoryEvents
     #: Events that were dropped on purpose, by their category's name.
     dropped: dict[str, int]
     warnings: tuple[FileWarning, ...]

@@ -36,6 +36,10 @@ CATEGORIES: dict[str, Category] = {
 }
 
 RECORD_PARAM_COMMS = "record_param_comms"
+#: Category, phase and name of what an allocator did.
+INSTANT = "cpu_instant_event"
+INSTANT_PHASE = "i"
+MEMORY = "[memory]"
 
 _STEP = re.compile(r"ProfilerStep#(\d{1,18})$")
 _LOADER = re.compile(r"enumerate\(DataLoader\)#(\w+)\.__next__")

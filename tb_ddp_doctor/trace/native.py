@@ -23,22 +23,33 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.trace import events
 from tb_ddp_doctor.trace.args import Int64, value
-from tb_ddp_doctor.trace.columns import COMM_TYPES, EVENT_TYPES, UNKNOWN, Shapes, Strings, Threads, mark_annotations
+from tb_ddp_doctor.trace.columns import (
+    COMM_TYPES,
+    EVENT_TYPES,
+    MEMORY_TYPES,
+    UNKNOWN,
+    Shapes,
+    Strings,
+    Threads,
+    mark_annotations,
+)
 from tb_ddp_doctor.trace.document import Document
 from tb_ddp_doctor.trace.events import NO_TEXT, REFUSALS, Event, Reached, reason, scan, to_text
 from tb_ddp_doctor.trace.losses import Loss, Losses
-from tb_ddp_doctor.trace.model import CommArgs, Events
-from tb_ddp_doctor.trace.names import CATEGORIES, RECORD_PARAM_COMMS
+from tb_ddp_doctor.trace.model import Category, CommArgs, Events, MemoryEvents
+from tb_ddp_doctor.trace.names import CATEGORIES, INSTANT, MEMORY, RECORD_PARAM_COMMS
 from tb_ddp_doctor.trace.stream import StreamCutError
 
 #: Different names, shapes or threads that one file may have: 500 times those of the largest seen.
 MAX_STRINGS = 1 << 20
 
 # From here to `_PROTOTYPES`: native/scanner.h.
-_VERSION = 1
+_VERSION = 2
 _MORE, _LIST_END, _CUT, _NO_MEMORY = range(4)
 _REACHED = {_MORE: Reached.MORE, _LIST_END: Reached.LIST_END, _CUT: Reached.CUT}
-_EVENTS, _COMMS, _ODDITIES = range(3)
+_EVENTS, _COMMS, _MEMORY, _ODDITIES = range(4)
+#: The code of the category whose events are instants, behind those of `Category`.
+_INSTANT = len(Category)
 _TEXTS, _SHAPES, _THREADS, _CATEGORIES, _VALUES = range(5)
 _ODDITY_TYPES: dict[str, type[np.generic]] = {
     "table": np.int32,
@@ -47,7 +58,7 @@ _ODDITY_TYPES: dict[str, type[np.generic]] = {
     "value": np.int32,
     "position": np.int64,
 }
-_TABLES = {_EVENTS: EVENT_TYPES, _COMMS: COMM_TYPES, _ODDITIES: _ODDITY_TYPES}
+_TABLES = {_EVENTS: EVENT_TYPES, _COMMS: COMM_TYPES, _MEMORY: MEMORY_TYPES, _ODDITIES: _ODDITY_TYPES}
 _LOSSES = (Loss.BROKEN, Loss.MISTYPED, Loss.TIMES, Loss.ARGUMENTS)
 #: Columns of communication whose numbers are of _TEXTS.
 _WORDS = ("collective", "group", "group_ranks", "dtype")
@@ -68,7 +79,7 @@ class _LossRecord(Structure):
 
 _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "version": (c_int, []),
-    "new": (c_void_p, [c_uint64, c_char_p, c_uint64, c_uint32]),
+    "new": (c_void_p, [c_uint64, c_char_p, c_char_p, c_uint64, c_uint32]),
     "keep": (c_int, [c_void_p, c_char_p, c_int]),
     "feed": (c_int, [c_void_p, c_void_p, c_size_t]),
     "finish": (c_int, [c_void_p]),
@@ -120,12 +131,12 @@ class _Scanner:
         if library is None:
             raise RuntimeError("the native scanner was not built")
         self.library = library
-        name = _json(RECORD_PARAM_COMMS)
-        self.handle = self.library.new(position, name, events.MAX_ITEM_BYTES, MAX_STRINGS)
+        communication, memory = _json(RECORD_PARAM_COMMS), _json(MEMORY)
+        self.handle = self.library.new(position, communication, memory, events.MAX_ITEM_BYTES, MAX_STRINGS)
         if not self.handle:
             raise MemoryError
         weakref.finalize(self, self.library.free, self.handle)
-        for category, code in CATEGORIES.items():
+        for category, code in [*CATEGORIES.items(), (INSTANT, _INSTANT)]:
             self.library.keep(self.handle, _json(category), int(code))
 
     def feed(self, block: memoryview | bytes) -> Reached:
@@ -204,6 +215,7 @@ class NativeColumns:
         self._scanner = scanner
         self._events = scanner.table(_EVENTS)
         self._comms = scanner.table(_COMMS)
+        self._memory = scanner.table(_MEMORY)
         found = [*scanner.losses(), *self._decode_texts(), *self._judge_oddities()]
         self._decode_shapes()
         self._decode_threads()
@@ -215,6 +227,11 @@ class NativeColumns:
         self._events["start_ns"] += base_ns
         mark_annotations(self._events, self.strings)
         return Events(**self._events)
+
+    def memory(self, base_ns: int) -> MemoryEvents:
+        """What the allocators did, with `base_ns` added to every time."""
+        self._memory["time_ns"] += base_ns
+        return MemoryEvents(**self._memory)
 
     def comms(self) -> CommArgs:
         """All rows of communication metadata."""
@@ -249,19 +266,19 @@ class NativeColumns:
         known = np.array([number is not None for number in read], np.bool_)
         numbers = np.array([number or 0 for number in read], np.int64)
         refused = np.zeros(len(oddities["row"]), np.bool_)
-        for table, columns in ((_EVENTS, self._events), (_COMMS, self._comms)):
+        for table, columns in ((_EVENTS, self._events), (_COMMS, self._comms), (_MEMORY, self._memory)):
             for index, column in enumerate(columns.values()):
                 here = np.flatnonzero((oddities["table"] == table) & (oddities["column"] == index))
                 values = oddities["value"][here]
                 limits = np.iinfo(column.dtype)
                 good = known[values] & (numbers[values] >= limits.min) & (numbers[values] <= limits.max)
                 column[oddities["row"][here[good]]] = numbers[values[good]]
-                refused[here[~good]] = table == _EVENTS
+                refused[here[~good]] = table != _COMMS
         if refused.any():
             first = int(refused.argmax())
-            name = [*EVENT_TYPES][oddities["column"][first]]
+            name = [*_TABLES[int(oddities["table"][first])]][oddities["column"][first]]
             spelled = tokens[oddities["value"][first]][:32].decode("utf-8", "replace")
-            events_lost = len(np.unique(oddities["row"][refused]))
+            events_lost = len(np.unique(np.stack([oddities["table"][refused], oddities["row"][refused]]), axis=1).T)
             yield Loss.ARGUMENTS, int(oddities["position"][first]), f"{name} is {spelled}", events_lost
 
 

@@ -40,6 +40,7 @@ def decode(blocks: Blocks, file: str) -> RankTrace:
     header = _header(members, losses)
     events = columns.events(header.base_ns)
     comms = columns.comms()
+    memory = columns.memory(header.base_ns)
     return RankTrace(
         file=file,
         header=header,
@@ -47,6 +48,7 @@ def decode(blocks: Blocks, file: str) -> RankTrace:
         threads=tuple(columns.threads.texts),
         events=events,
         comms=comms,
+        memory=memory,
         dropped=dict(columns.dropped),
         warnings=losses.warnings(file),
     )
@@ -99,6 +101,12 @@ def _header(members: Mapping[str, Any], losses: Losses) -> Header:
         },
         devices={
             device["id"]: _text(device.get("name")) for device in devices if _natural(device.get("id")) is not None
+        },
+        device_bytes={
+            device["id"]: size
+            for device in devices
+            if _natural(device.get("id")) is not None
+            and 0 < (size := _natural(device.get("totalGlobalMem")) or 0) < 2**63
         },
         host=_text(members.get("host_name")),
         base_ns=base_ns,
