@@ -20,6 +20,7 @@ character. Lanes:
   `ar@8` moves 8 million elements.
 - comm: the same, on a second communication stream.
 - gloo: AllReduces of the CPU, on a thread of their own.
+- memory: `[30of40]` is an allocation or release after which 30 GB of the device's memory are in use, and 40 held.
 
 A device event is launched by the host or autograd event of the same name (the n-th by the n-th), at its start; without
 one, by a call at the start of the step that was last started on the host; with a leading `?`, by a call that the trace
@@ -51,12 +52,13 @@ from tb_ddp_doctor.trace.model import Events, RankTrace
 from tb_ddp_doctor.trace.reader import decode
 
 _LINE = re.compile(
-    r"^\s*(?:rank(?P<rank>\d+)\s+)?(?P<lane>step|host|autograd|gpu|copy|nccl|comm|gloo)\s(?P<drawing>.*)$"
+    r"^\s*(?:rank(?P<rank>\d+)\s+)?(?P<lane>step|host|autograd|gpu|copy|nccl|comm|gloo|memory)\s(?P<drawing>.*)$"
 )
 _BLOCK = re.compile(
     r"\[(?P<unrecorded>\??)(?P<name>[a-z0-9_]+)(/(?P<group>\w+))?(\*(?P<times>\d+))?(@(?P<size>\d+))?[ .]*\]"
 )
 MS = 1_000_000
+GB = 1_000_000_000
 _COPIES = {
     "pageable": "Memcpy HtoD (Pageable -> Device)",
     "pinned": "Memcpy HtoD (Pinned -> Device)",
@@ -107,6 +109,8 @@ class Options:
     last_step_ms: int | None = None
     #: The raw JSON of every kernel's grid, where it is not to be what is drawn.
     grid: str | None = None
+    #: What the device has of memory.
+    device_gb: int | None = None
 
 
 def repeat(text: str, times: int) -> str:
@@ -265,6 +269,12 @@ class _Events:
             }
         )
 
+    def add_instant(self, name: str, at_ns: int, tid: int, **args: Any) -> None:
+        """An event without a duration."""
+        self.add("cpu_instant_event", name, at_ns, at_ns, tid, **args)
+        self.list[-1]["ph"] = "i"
+        del self.list[-1]["dur"]
+
     def launch(self, call: str, at_ns: int, tid: int, length_ns: int = 1000) -> int:
         """A runtime call; returns its correlation."""
         self._correlation += 1
@@ -320,10 +330,14 @@ def _trace(
             _add_collective(events, block, stream, *callers.of(block), about, options.metadata)
     for block in blocks["gloo"]:
         events.add("user_annotation", "gloo:all_reduce", block.start_ns, block.end_ns, _GLOO)
+    _add_memory(events, blocks["memory"])
+    device = {"id": 0, "name": "Drawn GPU"}
+    if options.device_gb:
+        device["totalGlobalMem"] = options.device_gb * GB
     return msgspec.json.encode(
         {
             "schemaVersion": 1,
-            "deviceProperties": [{"id": 0, "name": "Drawn GPU"}] if "gpu" in lanes else [],
+            "deviceProperties": [device] if "gpu" in lanes else [],
             "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": world_size},
             "baseTimeNanoseconds": 1_700_000_000_000_000_000,
             "traceEvents": events.list,
@@ -382,6 +396,15 @@ def _add_compute(events: _Events, block: Block, stream: int, at_ns: int, tid: in
             continue
         place["correlation"] = events.launch("cudaLaunchKernel", at_ns, tid) if block.launched else events.unrecorded()
         events.add("kernel", f"{block.name}_kernel", start, start + length, 0, grid=grid, **place)
+
+
+def _add_memory(events: _Events, blocks: list[Block]) -> None:
+    before = 0
+    for block in blocks:
+        used, held = (int(part) * GB for part in block.name.split("of"))
+        args = {"Total Allocated": used, "Total Reserved": held, "Bytes": used - before, "Addr": 4096}
+        events.add_instant("[memory]", block.start_ns, _MAIN, **args, **{"Device Id": 0, "Device Type": 1})
+        before = used
 
 
 def _about(block: Block, ranks: list[int], number: int | None) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest import collectives, owners
 from tb_ddp_doctor.digest.launches import enclosing, launch_rows
+from tb_ddp_doctor.digest.memory import memory as memory_of
+from tb_ddp_doctor.digest.memory import no_memory
 from tb_ddp_doctor.digest.model import Collectives, Kernels, RankDigest, Starved, Steps, StepWork
 from tb_ddp_doctor.digest.starvation import no_blocking, recorded, starvation
 from tb_ddp_doctor.digest.steps import device_windows, host_steps, step_of
@@ -125,6 +127,7 @@ def _digest_device(trace: RankTrace, device: int) -> RankDigest:
         strings=words.strings(),
         has_device=True,
         device=trace.header.devices.get(device, ""),
+        device_bytes=trace.header.device_bytes.get(device, 0),
         has_launches=bool((launch >= 0).any()),
         has_steps=has_steps,
         pid=_pid(trace),
@@ -135,6 +138,7 @@ def _digest_device(trace: RankTrace, device: int) -> RankDigest:
         collectives=found,
         kernels=kernels,
         blocking=blocking,
+        memory=memory_of(trace, device, steps),
         warnings=(*trace.warnings, *_joining_warnings(trace, device, launch)),
     )
 
@@ -163,6 +167,7 @@ def _digest_host(trace: RankTrace) -> RankDigest:
         strings=words.strings(),
         has_device=False,
         device="",
+        device_bytes=0,
         has_launches=False,
         has_steps=has_steps,
         pid=_pid(trace),
@@ -179,6 +184,7 @@ def _digest_host(trace: RankTrace) -> RankDigest:
         collectives=found,
         kernels=kernels,
         blocking=no_blocking(),
+        memory=no_memory(len(steps)),
         warnings=(*trace.warnings, *_group_warnings(trace, found)),
     )
 

@@ -140,6 +140,28 @@ class Blocking:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Memory:
+    """The device's memory as the rank's allocator has it, bytes; profile_memory=True tells it.
+
+    The first five have shape (S,), the others are a series over the trace, empty where it is not told.
+    """
+
+    #: Most bytes in use, and what the allocator holds at that moment; -1 where the step does not show it.
+    peak_allocated: Ints
+    reserved_at_peak: Ints
+    #: Most bytes held; -1 likewise.
+    peak_reserved: Ints
+    #: Bytes asked of the device although as many as were requested were free, in pieces.
+    scattered: Ints
+    #: Bytes given back to the device.
+    released: Ints
+    #: At most `memory.POINTS` instants, ascending, with the bytes in use and held then; the peaks are among them.
+    time_ns: Ints
+    allocated: Ints
+    reserved: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class StepWork:
     """What each step did, shape (S,) unless a comment says more."""
 
@@ -180,6 +202,8 @@ class RankDigest:
     #: Whether the budget is a device's; False for traces of CPUs alone.
     has_device: bool
     device: str
+    #: What the device has of memory, bytes; 0 if unknown.
+    device_bytes: int
     #: Whether device events can be joined to their launches.
     has_launches: bool
     #: Whether the trace has ProfilerSteps; False means that it is taken as one step.
@@ -194,4 +218,5 @@ class RankDigest:
     collectives: Collectives
     kernels: Kernels
     blocking: Blocking
+    memory: Memory
     warnings: tuple[FileWarning, ...]

@@ -8,6 +8,7 @@ from tb_ddp_doctor.rules.host_stall import HostStall
 from tb_ddp_doctor.rules.host_sync import HostSync
 from tb_ddp_doctor.rules.launch_bound import LaunchBound
 from tb_ddp_doctor.rules.load_imbalance import LoadImbalance
+from tb_ddp_doctor.rules.memory_fragmentation import MemoryFragmentation
 from tb_ddp_doctor.rules.no_overlap import NoOverlap
 from tb_ddp_doctor.rules.pageable_memcpy import PageableMemcpy
 from tb_ddp_doctor.rules.profiler_overhead import ProfilerOverhead
@@ -28,6 +29,7 @@ CATALOGUE: dict[str, Rule] = {
         HostSync(),
         LaunchBound(),
         LoadImbalance(),
+        MemoryFragmentation(),
         NoOverlap(),
         PageableMemcpy(),
         ProfilerOverhead(),

@@ -257,6 +257,19 @@ class Starvation:
         )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class MemoryUse:
+    """Columns of `digest.Memory`, shape (R, S), bytes; 0 where a step does not show it."""
+
+    peak_allocated: Ints
+    reserved_at_peak: Ints
+    peak_reserved: Ints
+    scattered: Ints
+    released: Ints
+    #: What each rank's device has, shape (R,); 0 where it is not known.
+    capacity: Ints
+
+
 @dataclass(frozen=True, slots=True)
 class Quality:
     """What the traces have, and what they lack."""
@@ -384,6 +397,26 @@ def _starvation(job: Job) -> Starvation:
     return Starvation(job, job.work("starved_ns"))
 
 
+def _memory(job: Job) -> MemoryUse:
+    _needs_device(job)
+    if not any(len(digest.memory.time_ns) for digest in job.digests):
+        raise MissingInputError(
+            "The traces do not tell what the allocator did: capture with profile(..., profile_memory=True)."
+        )
+
+    def column(name: str) -> Ints:
+        values = [
+            getattr(digest.memory, name)[index] for digest, index in zip(job.digests, job.step_index, strict=True)
+        ]
+        known: Ints = np.maximum(np.stack(values), 0)
+        return known
+
+    return MemoryUse(
+        **{name: column(name) for name in MemoryUse.__slots__ if name != "capacity"},
+        capacity=np.array([digest.device_bytes for digest in job.digests], np.int64),
+    )
+
+
 def _places(job: Job) -> Places:
     return Places(job)
 
@@ -420,6 +453,7 @@ PROVIDERS: dict[str, Callable[[Job], object]] = {
     "starvation": _starvation,
     "repeats": _repeats,
     "quality": _quality,
+    "memory": _memory,
     "places": _places,
 }
 

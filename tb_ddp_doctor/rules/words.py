@@ -51,6 +51,11 @@ def idle(frame: Frame, doing: str) -> str:
     return f"Device idle while the host {doing}." if frame.has_device else f"The host {doing}."
 
 
+def gigabytes(size: float) -> str:
+    """A size, GB = 1e9 bytes: "4.3 GB", and "530 MB" below one."""
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
+
+
 def gigabytes_per_second(rate: float) -> str:
     """A rate in bytes per second, GB = 1e9 bytes."""
     return f"{rate / 1e9:.1f} GB/s"
