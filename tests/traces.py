@@ -15,9 +15,9 @@ character. Lanes:
 - gpu: kernels of the compute stream. `pageable` and `pinned` are copies from the host of 16 MB. `name*20` are twenty
   kernels in a row, `name@64` has a grid of 64 blocks.
 - copy: the same, on a stream of its own.
-- nccl: AllReduces (`ar`...), all-gathers (`ag`...), broadcasts (`bc`...), sends and receives (`p2p`...) of the
-  communication stream. `ar/tp` is of the process group "tp": the ranks that draw one; other groups are all ranks.
-  `ar@8` moves 8 million elements.
+- nccl: AllReduces (`ar`...), all-gathers (`ag`...), reduce-scatters (`rs`...), broadcasts (`bc`...), sends and
+  receives (`p2p`...) of the communication stream. `ar/tp` is of the process group "tp": the ranks that draw one; other
+  groups are all ranks. `ar@8` moves 8 million elements.
 - comm: the same, on a second communication stream.
 - gloo: AllReduces of the CPU, on a thread of their own.
 - memory: `[30of40]` is an allocation or release after which 30 GB of the device's memory are in use, and 40 held.
@@ -67,6 +67,7 @@ _COPIES = {
 _COLLECTIVES = {
     "ar": ("allreduce", "AllReduce_Sum_f32"),
     "ag": ("_allgather_base", "AllGather"),
+    "rs": ("_reduce_scatter_base", "ReduceScatter_Sum_f32"),
     "bc": ("broadcast", "Broadcast"),
     "p2p": ("send", "SendRecv"),
 }

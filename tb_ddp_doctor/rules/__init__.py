@@ -13,6 +13,7 @@ from tb_ddp_doctor.rules.no_overlap import NoOverlap
 from tb_ddp_doctor.rules.pageable_memcpy import PageableMemcpy
 from tb_ddp_doctor.rules.profiler_overhead import ProfilerOverhead
 from tb_ddp_doctor.rules.redundant_allreduce import RedundantAllreduce
+from tb_ddp_doctor.rules.sharding_wait import ShardingWait
 from tb_ddp_doctor.rules.slow_link import SlowLink
 from tb_ddp_doctor.rules.small_collectives import SmallCollectives
 from tb_ddp_doctor.rules.straggler import Straggler
@@ -34,6 +35,7 @@ CATALOGUE: dict[str, Rule] = {
         PageableMemcpy(),
         ProfilerOverhead(),
         RedundantAllreduce(),
+        ShardingWait(),
         SlowLink(),
         SmallCollectives(),
         Straggler(),

@@ -20,6 +20,7 @@ from tb_ddp_doctor.job.communication import Traffic, communication
 from tb_ddp_doctor.job.links import Link, links
 from tb_ddp_doctor.job.model import Budget, Job
 from tb_ddp_doctor.job.repeats import Repeats, repeats
+from tb_ddp_doctor.job.sharding import Sharding, sharding
 from tb_ddp_doctor.job.transfers import Transfers, transfers
 from tb_ddp_doctor.trace.losses import tells_of_lost_events
 from tb_ddp_doctor.trace.model import Ints
@@ -397,6 +398,17 @@ def _starvation(job: Job) -> Starvation:
     return Starvation(job, job.work("starved_ns"))
 
 
+def _sharding(job: Job) -> Sharding | None:
+    _needs_matches(job)
+    scattering = [digest for digest in job.digests if "reduce_scatter" in digest.strings]
+    if scattering and not any((digest.collectives.backward >= 0).any() for digest in scattering):
+        raise MissingInputError(
+            "There are reduce-scatters, but no backward pass that launches them: record the host as well "
+            "(activities=[CPU, CUDA])."
+        )
+    return sharding(job)
+
+
 def _memory(job: Job) -> MemoryUse:
     _needs_device(job)
     if not any(len(digest.memory.time_ns) for digest in job.digests):
@@ -453,6 +465,7 @@ PROVIDERS: dict[str, Callable[[Job], object]] = {
     "starvation": _starvation,
     "repeats": _repeats,
     "quality": _quality,
+    "sharding": _sharding,
     "memory": _memory,
     "places": _places,
 }

@@ -1,0 +1,154 @@
+"""See `ShardingWait`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.digest.model import RankOwner
+from tb_ddp_doctor.job.sharding import Sharding
+from tb_ddp_doctor.job.whatif import WhatIf
+from tb_ddp_doctor.rules import words
+from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
+from tb_ddp_doctor.rules.inputs import Frame, Places, Work
+from tb_ddp_doctor.trace.model import Ints
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ShardingWait(Rule):
+    """Compute waits for sharded parameters or gradients that could travel beside it (FSDP, ZeRO).
+
+    What:
+        All-gathers and reduce-scatters of sharded training whose transfer finds no compute beside it, although there
+        is compute that could hide it: in the forward pass (cause forward) or in the backward pass (backward).
+    Why:
+        FSDP gathers the parameters of a unit before it computes it, and can gather the next unit's meanwhile. Without
+        that prefetch, or with units that compute for less time than the next one travels, the device waits at each.
+    Evidence:
+        The longest exposed transfer on the slowest rank of the step. The cost is what overlap would hide beyond what
+        it hides now, with waiting for other ranks taken out. The first all-gather of a step and the last
+        reduce-scatter have nothing to hide behind, and are not counted.
+    Fix:
+        Prefetch in both directions; larger units; parameters kept after the forward pass where memory allows; shards
+        within a node (HYBRID_SHARD) where the links between nodes are the slow ones.
+    Limits:
+        Judged on the rank that nobody waits for. A host that is late with its launches exposes transfers as well. What
+        overlap cannot hide, since it takes longer than compute, is left to communication-bound. Groups whose
+        reduce-scatters come from the forward pass too (tensor parallelism) are not looked at.
+    """
+
+    id: ClassVar[str] = "sharding-wait"
+
+    achievable: float = threshold(0.65, "of what could hide", "As for no-overlap.")
+    min_cost: float = threshold(0.02, "of the step", "Every sharded job exposes a little at each unit's edges.")
+
+    def check(self, *, frame: Frame, whatif: WhatIf, sharding: Sharding | None, work: Work, places: Places) -> Result:
+        if sharding is None:
+            return Clear("No group gathers parameters and scatters gradients: nothing is sharded.")
+        backward_compute = whatif.at_slowest(work.backward_compute_ns)
+        forward_compute = whatif.at_slowest(work.kernel_ns) - backward_compute
+        forward = self._saving(
+            whatif, sharding.forward_ns, sharding.forward_exposed_ns, sharding.first_ns, forward_compute
+        )
+        backward = self._saving(
+            whatif, sharding.backward_ns, sharding.backward_exposed_ns, sharding.last_ns, backward_compute
+        )
+        total, exposed = (
+            sharding.forward_ns + sharding.backward_ns,
+            sharding.forward_exposed_ns + sharding.backward_exposed_ns,
+        )
+        moved, alone = float(whatif.at_slowest(total).mean()), whatif.at_slowest(exposed)
+        cost = whatif.cost_ns(np.broadcast_to((forward + backward).astype(np.int64), whatif.own_ns.shape))
+        if cost < self.min_cost * frame.step_ns:
+            return Clear(
+                f"{words.ms(float(alone.mean()))} of {words.ms(moved)} of all-gathers and reduce-scatters a step are "
+                f"exposed, and overlap would hide {words.ms(cost)} of it."
+            )
+        seen = int((forward + backward > 0.5 * self.min_cost * frame.step_ns).sum())
+        level, basis = words.confidence(frame, cost, seen, on_host=True, of_transfer=True)
+        cause = "forward" if forward.mean() >= backward.mean() else "backward"
+        of_cause = float(
+            whatif.at_slowest(
+                sharding.forward_exposed_ns if cause == "forward" else sharding.backward_exposed_ns
+            ).mean()
+        )
+        step = int(alone.argmax())
+        size = f" of {sharding.bytes / 1e6:.1f} MB" if sharding.bytes else ""
+        return Fault(
+            cost_ns=cost,
+            ranks=frame.all_ranks,
+            steps=frame.all_steps,
+            cause=cause,
+            confidence=level,
+            title=f"Compute waits for shards: {words.ms(float(alone.mean()))} of all-gathers and reduce-scatters in "
+            f"every {words.ms(frame.step_ns)} are exposed, most of it in the {cause} pass.",
+            why=f"{sharding.gathers:.0f} all-gathers{size} a step, and the reduce-scatters, take {words.ms(moved)}; in "
+            f"the {cause} pass {words.ms(of_cause)} are exposed. Overlap would hide {words.ms(float(forward.mean()))} "
+            f"more in the forward and {words.ms(float(backward.mean()))} more in the backward pass. {basis}",
+            fix=_fix(cause, sharding, len(set(frame.nodes)) > 1),
+            evidence=(
+                places.longest(
+                    int(whatif.slowest[step]), step, RankOwner.COMMUNICATION, "Communication, and no compute beside it."
+                ),
+            ),
+        )
+
+    def _saving(self, whatif: WhatIf, total_ns: Ints, exposed_ns: Ints, bare_ns: Ints, compute_ns: Ints) -> Floats:
+        """What overlap with so much compute hides beyond what it hides, shape (S,), ns; `bare_ns` cannot hide."""
+        total, exposed, bare = (whatif.at_slowest(values) for values in (total_ns, exposed_ns, bare_ns))
+        hideable = np.minimum(np.maximum(total - bare, 0), np.maximum(compute_ns, 0))
+        saving: Floats = np.clip(self.achievable * hideable - (total - exposed), 0, np.maximum(exposed - bare, 0))
+        return saving
+
+
+def _fix(cause: str, sharding: Sharding, has_nodes: bool) -> str:
+    between = _BETWEEN_NODES if has_nodes else ""
+    smaller = _FLOAT32 if "Float" in sharding.dtypes else ""
+    return f"{_FORWARD if cause == 'forward' else _BACKWARD}{smaller}{between}"
+
+
+_FORWARD = """\
+Gather the next unit's parameters while this one computes. If every unit computes for less time than the next one \
+travels, wrap more layers in one unit. If the host is late with its launches, see launch-bound first.
+
+# FSDP2: each block gathers the next one's parameters
+for block, following in zip(blocks, blocks[1:]):
+    block.set_modules_to_forward_prefetch([following])
+
+# FSDP1
+model = FullyShardedDataParallel(model, forward_prefetch=True, limit_all_gathers=True, ...)"""
+
+_BACKWARD = """\
+Gather the next unit's parameters before this one's gradients are computed, so that both travel beside compute. Where \
+memory allows, keep parameters after the forward pass: backward then gathers nothing. Larger units help where each \
+computes for less time than the next one travels.
+
+# FSDP2: each block gathers the parameters of the one before it
+for block, following in zip(blocks[1:], blocks):
+    block.set_modules_to_backward_prefetch([following])
+fully_shard(block, reshard_after_forward=False)  # more memory, no all-gather in backward
+
+# FSDP1
+from torch.distributed.fsdp import BackwardPrefetch, ShardingStrategy
+model = FullyShardedDataParallel(
+    model,
+    backward_prefetch=BackwardPrefetch.BACKWARD_PRE,
+    sharding_strategy=ShardingStrategy.SHARD_GRAD_OP,  # more memory, no all-gather in backward
+    ...
+)"""
+
+_FLOAT32 = """
+
+# parameters travel as float32: half the bytes as bfloat16
+fully_shard(block, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))"""
+
+_BETWEEN_NODES = """
+
+# shards within a node, copies between nodes, if memory allows: no all-gather crosses the slow links
+mesh = init_device_mesh("cuda", (nodes, gpus_per_node), mesh_dim_names=("replicate", "shard"))
+fully_shard(block, mesh=mesh)  # FSDP1: sharding_strategy=ShardingStrategy.HYBRID_SHARD"""

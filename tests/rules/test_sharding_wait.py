@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import pytest
+from traces import finding, lies_in_its_step, outcome, ranks
+
+RULE = "sharding-wait"
+#: Each all-gather runs alone, and compute waits for it.
+LATE_FORWARD = """
+    rank# step     |1
+          host     [ag0][ag1][ag2][fwd0][fwd1][fwd2]
+          autograd                                  [bwd0][rs0][bwd1][rs1]
+          gpu           [fwd0]     [fwd1]     [fwd2][bwd0.......][bwd1.......]
+          nccl     [ag0]      [ag1]      [ag2]                   [rs0]        [rs1]
+"""
+#: The same, with the next unit's parameters under way beside each unit's compute.
+PREFETCHED = """
+    rank# step     |1
+          host     [ag0][ag1][ag2][fwd0][fwd1][fwd2]
+          autograd                                  [bwd0][rs0][bwd1][rs1]
+          gpu           [fwd0][fwd1][fwd2]          [bwd0.......][bwd1.......]
+          nccl     [ag0][ag1] [ag2]                              [rs0]        [rs1]
+"""
+LATE_BACKWARD = """
+    rank# step     |1
+          host     [ag0][fwd0][fwd1]
+          autograd                  [bwd0][ag1][rs0][bwd1][ag2][rs1][bwd2]
+          gpu           [fwd0][fwd1][bwd0.]               [bwd1.]          [bwd2.]
+          nccl     [ag0]                   [ag1..][rs0...]       [ag2.....]       [rs1]
+"""
+
+
+def test_all_gathers_alone_in_the_forward_pass_wait_for_prefetch() -> None:
+    text = ranks(LATE_FORWARD, LATE_FORWARD)
+    found = finding(RULE, text)
+    assert (found.cause, found.severity) == ("forward", "major")
+    # Two of 5 ms run alone, beside 18 ms of compute that could hide them; the first has nothing to hide behind.
+    assert found.cost_ms == pytest.approx(0.65 * 10, abs=0.1)
+    assert "set_modules_to_forward_prefetch" in found.fix and "forward_prefetch=True" in found.fix
+    (window,) = found.evidence
+    assert lies_in_its_step(window, text)
+
+
+def test_prefetched_parameters_are_clear() -> None:
+    ended = outcome(RULE, ranks(PREFETCHED, PREFETCHED))
+    assert ended.status == "clear"
+    assert "are exposed, and overlap would hide" in ended.reason
+
+
+def test_shards_alone_in_the_backward_pass() -> None:
+    found = finding(RULE, ranks(LATE_BACKWARD, LATE_BACKWARD))
+    assert found.cause == "backward"
+    assert "set_modules_to_backward_prefetch" in found.fix and "BACKWARD_PRE" in found.fix
+
+
+def test_what_takes_longer_than_compute_is_left_to_communication_bound() -> None:
+    long = """
+        rank# step     |1
+              host     [ag0][ag1][fwd0][fwd1]
+              autograd                       [bwd0][rs0]
+              gpu           [fwd0]                           [fwd1][bwd0]
+              nccl     [ag0]       [ag1....................]             [rs0]
+    """
+    found = finding(RULE, ranks(long, long))
+    # Six and six ms of compute in the forward pass, and no more, can hide 24.
+    assert found.cost_ms == pytest.approx(0.65 * 12, abs=0.1)
+
+
+def test_waiting_for_a_late_rank_is_not_transfer() -> None:
+    early = """
+        rank# step     |1
+              host     [ag0][ag1][fwd0][fwd1]
+              autograd                                 [bwd0][rs0]
+              gpu           [fwd0]             [fwd1]  [bwd0.....]
+              nccl     [ag0]      [ag1..............]             [rs0]
+    """
+    late = """
+        rank# step     |1
+              host     [ag0][ag1][fwd0][fwd1]
+              autograd                                 [bwd0][rs0]
+              gpu           [fwd0............] [fwd1]  [bwd0.....]
+              nccl     [ag0]                   [ag1.]             [rs0]
+    """
+    assert outcome(RULE, ranks(early, late)).status == "clear"
+
+
+def test_groups_that_scatter_in_the_forward_pass_move_activations() -> None:
+    tensor_parallel = """
+        rank# step     |1
+              host     [ag0/tp][rs0/tp][ag1/tp][rs1/tp][fwd0]
+              autograd                                       [bwd0][rs2/tp]
+              gpu                                      [fwd0........]        [bwd0.....]
+              nccl     [ag0/tp][rs0/tp][ag1/tp][rs1/tp]              [rs2/tp]
+    """
+    ended = outcome(RULE, ranks(tensor_parallel, tensor_parallel))
+    assert (ended.status, "nothing is sharded" in ended.reason) == ("clear", True)
+
+
+def test_a_job_that_reduces_gradients_is_not_sharded() -> None:
+    plain = """
+        rank# step     |1
+              host     [fwd]
+              autograd      [bwd][ar]
+              gpu      [fwd][bwd.....]
+              nccl                    [ar]
+    """
+    assert "nothing is sharded" in outcome(RULE, ranks(plain, plain)).reason
+
+
+def test_without_a_backward_pass_it_does_not_apply() -> None:
+    text = ranks(LATE_FORWARD, LATE_FORWARD)
+    silent = "\n".join(line for line in text.splitlines() if "autograd" not in line)
+    ended = outcome(RULE, silent)
+    assert ended.status == "not-applicable"
+    assert "activities=[CPU, CUDA]" in ended.reason
+
+
+@pytest.mark.parametrize(("nodes", "said"), [({0: "a", 1: "a"}, False), ({0: "a", 1: "b"}, True)])
+def test_shards_within_a_node_are_advised_where_there_are_nodes(nodes: dict[int, str], said: bool) -> None:
+    found = finding(RULE, ranks(LATE_FORWARD, LATE_FORWARD), nodes=nodes)
+    assert ("HYBRID_SHARD" in found.fix) == said
