@@ -10,14 +10,14 @@ character. Lanes:
 
 - host: operators of the training thread. `load` is a DataLoader in the training process, `fetch` one with workers,
   `sync` a stream synchronisation, `item` one that reads a value, `alloc` a cudaMalloc, `free` a cudaFree, `full` a
-  launch held by the profiler's full buffer, `update` an optimizer's step.
+  launch held by the profiler's full buffer, `update` an optimizer's step, `walk` DDP's search for unused parameters.
 - autograd: backward's thread; its operators are autograd nodes.
 - gpu: kernels of the compute stream. `pageable` and `pinned` are copies from the host of 16 MB. `name*20` are twenty
   kernels in a row, `name@64` has a grid of 64 blocks.
 - copy: the same, on a stream of its own.
-- nccl: AllReduces (`ar`...), all-gathers (`ag`...), reduce-scatters (`rs`...), broadcasts (`bc`...), sends and
-  receives (`p2p`...) of the communication stream. `ar/tp` is of the process group "tp": the ranks that draw one; other
-  groups are all ranks. `ar@8` moves 8 million elements.
+- nccl: AllReduces (`ar`..., of int32 `used`...), all-gathers (`ag`...), reduce-scatters (`rs`...), broadcasts
+  (`bc`...), sends and receives (`p2p`...) of the communication stream. `ar/tp` is of the process group "tp": the ranks
+  that draw one; other groups are all ranks. `ar@8` moves 8 million elements.
 - comm: the same, on a second communication stream.
 - gloo: AllReduces of the CPU, on a thread of their own.
 - memory: `[30of40]` is an allocation or release after which 30 GB of the device's memory are in use, and 40 held.
@@ -69,8 +69,15 @@ _COLLECTIVES = {
     "ag": ("_allgather_base", "AllGather"),
     "rs": ("_reduce_scatter_base", "ReduceScatter_Sum_f32"),
     "bc": ("broadcast", "Broadcast"),
+    "used": ("allreduce", "AllReduce_Sum_u32"),
     "p2p": ("send", "SendRecv"),
 }
+_ANNOTATIONS = {
+    "load": "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
+    "fetch": "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__",
+    "update": "Optimizer.step#AdamW.step",
+}
+_CALLS = {"sync": "cudaStreamSynchronize", "alloc": "cudaMalloc", "free": "cudaFree"}
 _MAIN, _AUTOGRAD, _GLOO = 1, 2, 3
 #: From one call without a drawn caller to the next.
 _CALL_NS = 20_000
@@ -359,20 +366,12 @@ def _add_host(events: _Events, blocks: list[Block]) -> None:
     for block in blocks:
         start, end = block.start_ns, block.end_ns
         match block.name:
-            case "load":
-                name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
-                events.add("user_annotation", name, start, end, _MAIN)
-            case "fetch":
-                name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
-                events.add("user_annotation", name, start, end, _MAIN)
-            case "sync":
-                events.launch("cudaStreamSynchronize", start, _MAIN, end - start)
-            case "alloc":
-                events.launch("cudaMalloc", start, _MAIN, end - start)
-            case "update":
-                events.add("user_annotation", "Optimizer.step#AdamW.step", start, end, _MAIN)
-            case "free":
-                events.launch("cudaFree", start, _MAIN, end - start)
+            case name if name in _ANNOTATIONS:
+                events.add("user_annotation", _ANNOTATIONS[name], start, end, _MAIN)
+            case name if name in _CALLS:
+                events.launch(_CALLS[name], start, _MAIN, end - start)
+            case "walk":
+                events.add("cpu_op", "torch.distributed.ddp.reducer::search_unused_parameters", start, end, _MAIN)
             case "item":
                 events.add("cpu_op", "aten::item", start, end, _MAIN)
                 events.add("cpu_op", "aten::_local_scalar_dense", start + 1000, end - 1000, _MAIN)
@@ -418,7 +417,7 @@ def _about(block: Block, ranks: list[int], number: int | None) -> dict[str, Any]
         "Group size": len(ranks),
         "In msg nelems": elements,
         "Out msg nelems": elements,
-        "dtype": "Float",
+        "dtype": "Int" if block.name.startswith("used") else "Float",
     }
     return about if number is None else about | {"Seq": number}
 

@@ -21,7 +21,7 @@ from tb_ddp_doctor.trace.model import Category, Events, Ints, RankTrace
 #: Overruns are said from this share of the device's time on: kernels launched programmatically overlap by design.
 _SAID_OVERRUN = 0.01
 #: Columns of `StepWork` that a trace without a device fills.
-_OF_THE_HOST = ("owner_ns", "loader_ns", "host_events", "starved_ns")
+_OF_THE_HOST = ("owner_ns", "loader_ns", "host_events", "graph_walks", "graph_walk_ns", "starved_ns")
 _DEVICE_CATEGORIES = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 
 
@@ -116,6 +116,7 @@ def _digest_device(trace: RankTrace, device: int) -> RankDigest:
         pinned_bytes=_sum(step, pinned, np.maximum(events.bytes[rows], 0), size),
         pinned_ns=_sum(step, pinned, events.duration_ns[rows], size),
         host_events=_host_events(trace, steps),
+        **_graph_walks(trace, steps),
         starved_ns=starved,
     )
     by = _launched_by(trace, launch[is_comm], step[is_comm], launch[compute], backward[compute])
@@ -178,6 +179,7 @@ def _digest_host(trace: RankTrace) -> RankDigest:
             **{name: nothing for name in StepWork.__slots__ if name not in _OF_THE_HOST},
             loader_ns=layers.input.measure(steps.start_ns, steps.end_ns),
             host_events=_host_events(trace, steps),
+            **_graph_walks(trace, steps),
             starved_ns=np.zeros((len(steps), len(Starved)), np.int64),
         ),
         pieces=pieces,
@@ -242,6 +244,20 @@ def _launched_by(
 def _host_events(trace: RankTrace, steps: Steps) -> Ints:
     start = recorded(trace)
     return np.searchsorted(start, steps.host_end_ns) - np.searchsorted(start, steps.host_start_ns)
+
+
+def _graph_walks(trace: RankTrace, steps: Steps) -> dict[str, Ints]:
+    """The columns of `StepWork` on DDP's walks of the graph, by the step in whose host window each starts."""
+    events = trace.events
+    rows = np.flatnonzero((events.category == Category.OP) & owners.named(trace, names.is_graph_walk))
+    step = np.searchsorted(steps.host_start_ns, events.start_ns[rows], side="right") - 1
+    if len(steps):
+        step = np.where(events.start_ns[rows] < steps.host_end_ns[step], step, -1)
+    every, size = np.ones(len(rows), np.bool_), len(steps)
+    return {
+        "graph_walks": _count(step, every, size),
+        "graph_walk_ns": _sum(step, every, events.duration_ns[rows], size),
+    }
 
 
 def _pid(trace: RankTrace) -> str:

@@ -188,6 +188,9 @@ class StepWork:
     pinned_ns: Ints
     #: Host events of the training threads: each cost the profiler time to record.
     host_events: Ints
+    #: DDP's walks of the autograd graph for unused parameters: number, and the host's time in them.
+    graph_walks: Ints
+    graph_walk_ns: Ints
     #: Shape (S, len(Starved)): device idle that an earlier launch would have shortened, by what delayed the launch.
     starved_ns: NDArray[np.int64]
 

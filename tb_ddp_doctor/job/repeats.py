@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.model import Collectives, RankDigest
-from tb_ddp_doctor.job.budget import complete, exposed_communication
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.job.transfers import exposed_alone
 from tb_ddp_doctor.trace.model import Ints
 
 #: A group that reduces more than this share of its elements outside of backward passes carries activations too
@@ -50,10 +49,7 @@ def repeats(job: Job) -> Repeats:
         calls[rank] = np.bincount(table.step[repeated], minlength=size)[index]
         of_pass = np.unique(np.stack([table.step[repeated], table.backward[repeated]]), axis=1)
         passes[rank] = np.bincount(of_pass[0], minlength=size)[index]
-        moving_from = complete(digest, job.matched, rank, last_ns, job.clock)
-        others = Intervals.union(moving_from[~repeated], table.end_ns[~repeated])
-        alone = Intervals.union(moving_from[repeated], table.end_ns[repeated]) & exposed_communication(digest)
-        alone = alone - others
+        alone = exposed_alone(job, rank, repeated, last_ns)
         exposed[rank] = alone.measure(digest.steps.start_ns[index], digest.steps.end_ns[index])
         if len(alone):
             at = int((alone.end - alone.start).argmax())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.job.budget import complete, exposed_communication
@@ -59,3 +60,14 @@ def transfers(job: Job) -> Transfers:
             size = max(size, int(by_step.max()))
         dtypes.update(digest.strings[d] for d in np.unique(table.dtype[reduces]) if digest.strings[d])
     return Transfers(total, allreduce, exposed, count, size, largest, tuple(sorted(dtypes)))
+
+
+def exposed_alone(job: Job, rank: int, chosen: NDArray[np.bool_], last_ns: Ints) -> Intervals:
+    """When the chosen collectives of a rank (index), shape (C,), move data and nothing else runs, on its own clock.
+
+    `last_ns`, shape (M,), is the last arrival at each matched collective on the common clock.
+    """
+    digest, end = job.digests[rank], job.digests[rank].collectives.end_ns
+    moving_from = complete(digest, job.matched, rank, last_ns, job.clock)
+    moving = Intervals.union(moving_from[chosen], end[chosen]) & exposed_communication(digest)
+    return moving - Intervals.union(moving_from[~chosen], end[~chosen])

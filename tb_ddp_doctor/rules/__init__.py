@@ -4,6 +4,7 @@ from tb_ddp_doctor.rules.allocator_churn import AllocatorChurn
 from tb_ddp_doctor.rules.base import Rule
 from tb_ddp_doctor.rules.communication_bound import CommunicationBound
 from tb_ddp_doctor.rules.dataloader_stall import DataloaderStall
+from tb_ddp_doctor.rules.find_unused_parameters import FindUnusedParameters
 from tb_ddp_doctor.rules.host_stall import HostStall
 from tb_ddp_doctor.rules.host_sync import HostSync
 from tb_ddp_doctor.rules.launch_bound import LaunchBound
@@ -26,6 +27,7 @@ CATALOGUE: dict[str, Rule] = {
         AllocatorChurn(),
         CommunicationBound(),
         DataloaderStall(),
+        FindUnusedParameters(),
         HostStall(),
         HostSync(),
         LaunchBound(),

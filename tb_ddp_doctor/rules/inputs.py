@@ -22,6 +22,7 @@ from tb_ddp_doctor.job.model import Budget, Job
 from tb_ddp_doctor.job.repeats import Repeats, repeats
 from tb_ddp_doctor.job.sharding import Sharding, sharding
 from tb_ddp_doctor.job.transfers import Transfers, transfers
+from tb_ddp_doctor.job.unused import UnusedSearch, unused_search
 from tb_ddp_doctor.trace.losses import tells_of_lost_events
 from tb_ddp_doctor.trace.model import Ints
 
@@ -348,6 +349,10 @@ def _communication(job: Job) -> tuple[Traffic, ...]:
     return communication(job)
 
 
+def _unused_search(job: Job) -> UnusedSearch:
+    return unused_search(job)
+
+
 def _quality(job: Job) -> Quality:
     unmatched = sum(job.matched.unmatched)
     calls = unmatched + int(job.matched.present.sum())
@@ -457,6 +462,7 @@ PROVIDERS: dict[str, Callable[[Job], object]] = {
     "arrivals": _arrivals,
     "communication": _communication,
     "links": _links,
+    "unused_search": _unused_search,
     "transfers": _transfers,
     "work": _work,
     "kernels": _kernels,

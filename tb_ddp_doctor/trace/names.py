@@ -137,6 +137,11 @@ def is_optimizer_step(name: str) -> bool:
     return name.startswith("Optimizer.step#")
 
 
+def is_graph_walk(name: str) -> bool:
+    """Whether an operator is DDP's walk of the autograd graph for parameters that this step does not use."""
+    return name.endswith("reducer::search_unused_parameters")
+
+
 def is_annotation(name: str) -> bool:
     """Whether an event is an annotation by its name alone: in 2021 these were operators like any other."""
     return bool(_ANNOTATION.match(name))

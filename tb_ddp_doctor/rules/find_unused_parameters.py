@@ -1,0 +1,81 @@
+"""See `FindUnusedParameters`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tb_ddp_doctor.job.unused import UnusedSearch
+from tb_ddp_doctor.job.whatif import WhatIf
+from tb_ddp_doctor.rules import words
+from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
+from tb_ddp_doctor.rules.inputs import Frame, Places
+
+
+@dataclass(frozen=True)
+class FindUnusedParameters(Rule):
+    """DDP searches for unused parameters in every step.
+
+    What:
+        The walk of the autograd graph, and the AllReduce of which parameters were used, that
+        `find_unused_parameters=True` adds to each step.
+    Why:
+        A model that uses all its parameters in each step needs neither. It also keeps DDP from ordering its buckets as
+        gradients become ready, so that they may overlap less with the backward pass.
+    Evidence:
+        The walks on the host and the AllReduces of int32, with their time. The walk costs only where the device waits
+        for launches, the AllReduce where nothing runs beside it: that is often next to nothing, and told for
+        information.
+    Fix:
+        `find_unused_parameters=False`; or `static_graph=True` where the same parameters stay unused in all steps.
+    Limits:
+        A trace does not tell whether a parameter really is unused. What a better order of buckets would hide is left
+        to no-overlap.
+    """
+
+    id: ClassVar[str] = "find-unused-parameters"
+
+    min_steps: float = threshold(0.75, "of the steps", "The search is in each step of a model, or in none.")
+
+    def check(self, *, frame: Frame, whatif: WhatIf, unused_search: UnusedSearch, places: Places) -> Result:
+        searched = unused_search.walks > 0
+        seen = int(searched.any(axis=0).sum())
+        if seen < max(self.min_steps * len(frame.steps), 1):
+            return Clear("DDP does not search for unused parameters.")
+        cost = whatif.cost_ns(np.minimum(unused_search.delay_ns + unused_search.exposed_ns, whatif.own_ns))
+        level, basis = words.confidence(frame, cost, seen, on_host=True)
+        rank, step = np.unravel_index(int(unused_search.walk_ns.argmax()), searched.shape)
+        return Fault(
+            cost_ns=cost,
+            ranks=frame.rank_numbers(np.flatnonzero(searched.any(axis=1))),
+            steps=tuple(int(number) for number in frame.steps[searched.any(axis=0)]),
+            cause=None,
+            confidence=level,
+            title=f"DDP searches for unused parameters in each step: {words.ms(cost)} of every "
+            f"{words.ms(frame.step_ns)}.",
+            why=f"The walk of the graph takes the host {words.ms(float(unused_search.walk_ns.mean()))} a step. "
+            f"{_reduction(unused_search)}{basis}",
+            fix=_FIX,
+            evidence=(places.window(int(rank), int(step), "The step with the longest walk of the graph."),),
+        )
+
+
+def _reduction(search: UnusedSearch) -> str:
+    """What is known of the AllReduce, a sentence and a space; "" where none was seen."""
+    if not search.calls.any():
+        return ""
+    exposed = words.ms(float(search.exposed_ns.mean()))
+    return f"The AllReduce of which of {search.parameters} parameters were used is exposed for {exposed}. "
+
+
+_FIX = """\
+Turn the search off where every parameter is used in every step; torch warns at the first step if it found none \
+unused. Where the same ones stay unused in all steps, declare the graph static: then it is searched once.
+
+model = DistributedDataParallel(model, device_ids=[local_rank])  # find_unused_parameters=False is the default
+model = DistributedDataParallel(model, device_ids=[local_rank], static_graph=True)
+
+# which ones are unused: after loss.backward(), before the optimizer's step
+print([name for name, parameter in model.named_parameters() if parameter.grad is None])"""
