@@ -578,6 +578,14 @@ static void add_comm(struct scanner *scanner, const struct event *event) {
     set_integer(scanner, event, table, COMM_SEQUENCE, input.size > sizeof("\"\"") - 1 ? input : get(event, SEQ));
 }
 
+/* Tell of arguments that are none. */
+static void judge_arguments(struct scanner *scanner, const struct event *event) {
+    const struct span args = get(event, ARGS);
+    if (args.size && *args.at != '{') {
+        lose(scanner, LOSS_ARGUMENTS, event->position, "they are no object");
+    }
+}
+
 static void add_arguments(struct scanner *scanner, const struct event *event, int code) {
     static const struct span none = {NULL, 0};
     const int table = SCANNER_EVENTS;
@@ -589,10 +597,6 @@ static void add_arguments(struct scanner *scanner, const struct event *event, in
     set_integer(scanner, event, table, EVENT_BYTES, on_device ? get(event, BYTES) : none);
     set_word(scanner, event, table, EVENT_SHAPE, SCANNER_SHAPES,
              on_device ? get(event, GRID) : code == SCANNER_OP ? get(event, INPUT_DIMS) : none);
-    const struct span args = get(event, ARGS);
-    if ((on_device || code == SCANNER_OP || code == SCANNER_RUNTIME) && args.size && *args.at != '{') {
-        lose(scanner, LOSS_ARGUMENTS, event->position, "they are no object");
-    }
 }
 
 static void add_event(struct scanner *scanner, const struct event *event) {
@@ -622,6 +626,9 @@ static void add_event(struct scanner *scanner, const struct event *event) {
     if (name == COMMUNICATION_NAME || (on_device && get(event, COLLECTIVE).size)) {
         add_comm(scanner, event);
     }
+    if (on_device || code == SCANNER_OP || code == SCANNER_RUNTIME || name == COMMUNICATION_NAME) {
+        judge_arguments(scanner, event);
+    }
 }
 
 static bool is_memory(const struct scanner *scanner, const struct event *event, struct span phase) {
@@ -645,10 +652,7 @@ static void add_memory(struct scanner *scanner, const struct event *event) {
     set_integer(scanner, event, table, MEMORY_BYTES, get(event, CHANGE));
     set_integer(scanner, event, table, MEMORY_ALLOCATED, get(event, TOTAL_ALLOCATED));
     set_integer(scanner, event, table, MEMORY_RESERVED, get(event, TOTAL_RESERVED));
-    const struct span args = get(event, ARGS);
-    if (args.size && *args.at != '{') {
-        lose(scanner, LOSS_ARGUMENTS, event->position, "they are no object");
-    }
+    judge_arguments(scanner, event);
 }
 
 /* An event that has been read whole. */

@@ -176,6 +176,7 @@ SIZES = st.lists(st.integers(1, 200), min_size=1, max_size=4)
 
 @settings(max_examples=300)
 @given(st.lists(drawn_events(), max_size=6), SPACE, SIZES)
+@example(['{"ph":"X","cat":"overhead","name":"record_param_comms","ts":0,"dur":0,"args":0}'], "", [1])
 def test_both_readers_agree_on_what_is_json(events: list[str], space: str, sizes: list[int]) -> None:
     assert_agreement(trace(f"{space},{space}".join(events) or OP, tail=', "baseTimeNanoseconds": 5'), *sizes)
 
