@@ -117,6 +117,8 @@ class Options:
     last_step_ms: int | None = None
     #: The raw JSON of every kernel's grid, where it is not to be what is drawn.
     grid: str | None = None
+    #: Whether shapes were recorded.
+    shapes: bool = True
     #: What the device has of memory.
     device_gb: int | None = None
 
@@ -345,6 +347,7 @@ def _trace(
     return msgspec.json.encode(
         {
             "schemaVersion": 1,
+            "record_shapes": int(options.shapes),
             "deviceProperties": [device] if "gpu" in lanes else [],
             "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": world_size},
             "baseTimeNanoseconds": 1_700_000_000_000_000_000,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,16 +17,16 @@ class TraceQuality(Rule):
 
     What:
         Ranks without a trace, files that are cut or damaged, no ProfilerSteps, few steps, no launches, clocks or
-        collectives that cannot be lined up.
+        collectives that cannot be lined up, no shapes.
     Why:
         What is not in the traces cannot be found, and what was not found is not healthy.
     Evidence:
         What is missing, in numbers.
     Fix:
-        What to change in the next capture, as code.
+        The next capture as code, with just what this one lacks.
     Limits:
-        It costs no time, so it is told for information only. Traces without shapes are mentioned only beside another
-        lack: few rules need them.
+        It costs no time, so it is told for information only. What one rule alone would need (memory, stacks) is told
+        with that rule.
     """
 
     id: ClassVar[str] = "trace-quality"
@@ -41,8 +42,6 @@ class TraceQuality(Rule):
         if not lacks:
             return Clear("All ranks are here, whole, in enough steps, and lined up.")
         causes, sentences = zip(*lacks, strict=True)
-        advice = "\n\n".join([_INTRODUCTION, *dict.fromkeys(_FIXES[cause] for cause in causes)])
-        shapes = "" if quality.has_shapes else " Shapes were not recorded."
         return Fault(
             cost_ns=0.0,
             ranks=frame.all_ranks,
@@ -50,8 +49,8 @@ class TraceQuality(Rule):
             cause=causes[0],
             confidence="high",
             title=f"The traces leave something open: {words.listing(sentences)}.",
-            why=f"What is not in the traces cannot be found.{shapes}",
-            fix=advice,
+            why="What is not in the traces cannot be found.",
+            fix=_fix(causes, frame.has_device),
             evidence=(),
         )
 
@@ -92,48 +91,59 @@ class TraceQuality(Rule):
                 "clocks",
                 f"clocks agree only to {words.ms(frame.residual_ns)}",
             ),
+            (
+                not quality.has_shapes,
+                "no_shapes",
+                "operators' shapes were not recorded, so how much work they are is not known",
+            ),
         ]
         return [(cause, sentence) for holds, cause, sentence in found if holds]
 
 
+def _fix(lacks: Sequence[str], has_device: bool) -> str:
+    """Code for the next capture: what was lacking, each with its reason, and what that needs around it."""
+    parts = [_CLOCKS] if "clocks" in lacks else []
+    if set(lacks) - {"clocks"}:
+        parts.insert(0, _capture(frozenset(lacks), has_device))
+    return "\n\n".join([_INTRODUCTION, *parts])
+
+
+def _capture(lacks: frozenset[str], has_device: bool) -> str:
+    activities = "[ProfilerActivity.CPU, ProfilerActivity.CUDA]" if has_device else "[ProfilerActivity.CPU]"
+    handler = "handler(logdir, use_gzip=True)"
+    if "missing_ranks" in lacks:
+        handler = 'handler(logdir, worker_name=f"{socket.gethostname()}_{rank}", use_gzip=True)'
+    has_loop = bool(lacks & {"no_steps", "few_steps"})
+    wanted = [
+        ("missing_ranks" in lacks, "import socket"),
+        (True, f"from torch.profiler import ProfilerActivity, profile{', schedule' * has_loop}"),
+        (True, "from torch.profiler import tensorboard_trace_handler as handler"),
+        (True, ""),
+        (
+            bool(lacks & {"no_matches", "unmatched"}),
+            "# all ranks start on the same step; torch 2.2 tells groups and sizes",
+        ),
+        (bool(lacks & {"no_matches", "unmatched"}), "torch.distributed.barrier()"),
+        (True, "with profile("),
+        ("no_launches" in lacks, "    # the host as well: it launches the kernels"),
+        (True, f"    activities={activities},"),
+        ("few_steps" in lacks, "    # more steps: what is in all of them is no chance"),
+        (has_loop, "    schedule=schedule(wait=5, warmup=3, active=5, repeat=1),"),
+        ("no_shapes" in lacks, "    # sizes of operators: how much work they are"),
+        ("no_shapes" in lacks, "    record_shapes=True,"),
+        ("missing_ranks" in lacks, "    # on every rank, into one directory that all share, or copied together"),
+        (True, f"    on_trace_ready={handler},"),
+        (True, ") as prof:"),
+        (True, "    for batch in loader:"),
+        (True, "        train(batch)"),
+        (True, "        prof.step()" + "  # marks the steps" * ("no_steps" in lacks)),
+        ("damaged_files" in lacks, "# copy files, and let processes end, only when all ranks have written theirs"),
+        ("damaged_files" in lacks, "torch.distributed.barrier()"),
+    ]
+    return "\n".join(line for wants, line in wanted if wants)
+
+
 _INTRODUCTION = "Capture again, like this:"
-
-_SCHEDULE = """\
-from torch.profiler import ProfilerActivity, profile, schedule
-from torch.profiler import tensorboard_trace_handler as handler
-
-with profile(
-    activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA],
-    schedule=schedule(wait=5, warmup=3, active=5, repeat=1),
-    record_shapes=True,
-    on_trace_ready=handler(logdir, use_gzip=True),
-) as prof:
-    for batch in loader:
-        train(batch)
-        prof.step()  # after each step"""
-_ALL_RANKS = """\
-# on every rank, into one directory that all share (or copy the files together)
-name = f"{socket.gethostname()}_{rank}"
-handler = torch.profiler.tensorboard_trace_handler
-handler(logdir, worker_name=name, use_gzip=True)"""
-_WHOLE = """\
-# let the profiler finish before the process ends, and copy files only then
-torch.distributed.barrier()
-torch.distributed.destroy_process_group()"""
-_TOGETHER = """\
-# start and stop on the same step of every rank; torch 2.2 or later tells each collective's group and size
-torch.distributed.barrier(); prof.start()"""
 _CLOCKS = """\
 # on every node: keep the clocks together
 chronyc tracking"""
-
-_FIXES = {
-    "missing_ranks": _ALL_RANKS,
-    "damaged_files": _WHOLE,
-    "no_steps": _SCHEDULE,
-    "few_steps": _SCHEDULE,
-    "no_launches": _SCHEDULE,
-    "no_matches": _TOGETHER,
-    "unmatched": _TOGETHER,
-    "clocks": _CLOCKS,
-}

@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from tb_ddp_doctor.trace import native
 from tb_ddp_doctor.trace.columns import Columns
 from tb_ddp_doctor.trace.document import Document
 from tb_ddp_doctor.trace.losses import Loss, Losses
-from tb_ddp_doctor.trace.model import Header, RankTrace, TraceError
+from tb_ddp_doctor.trace.model import Category, Header, RankTrace, TraceError
 from tb_ddp_doctor.trace.stream import MAX_BYTES, chunks, open_trace
 from tb_ddp_doctor.trace.times import MAX_NS
 
@@ -41,6 +42,9 @@ def decode(blocks: Blocks, file: str) -> RankTrace:
     events = columns.events(header.base_ns)
     comms = columns.comms()
     memory = columns.memory(header.base_ns)
+    # Before 2023 the file did not say so itself.
+    shaped = bool((events.shape[events.category == Category.OP] >= 0).any())
+    header = replace(header, has_shapes=header.has_shapes or shaped)
     return RankTrace(
         file=file,
         header=header,

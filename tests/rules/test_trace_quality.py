@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from traces import digests, finding, job, outcome, ranks
@@ -31,8 +32,7 @@ def test_missing_ranks_are_told() -> None:
     found = finding(RULE, ranks(GOOD, GOOD), world_size=4)
     assert (found.cause, found.severity, found.cost_ms) == ("missing_ranks", "info", 0)
     assert "2 of 4 ranks have no trace" in found.title
-    assert "worker_name" in found.fix
-    assert "Shapes were not recorded." in found.why
+    assert 'worker_name=f"{socket.gethostname()}_{rank}"' in found.fix
 
 
 def test_few_steps_are_told() -> None:
@@ -52,7 +52,9 @@ def test_a_trace_without_steps_is_told_once() -> None:
 
 
 def test_kernels_without_launches_are_told() -> None:
-    assert "joined to their launches" in finding(RULE, "gpu [?a...][?b...]").title
+    found = finding(RULE, "gpu [?a...][?b...]")
+    assert "joined to their launches" in found.title
+    assert "# the host as well" in found.fix
 
 
 def test_unmatched_collectives_are_told() -> None:
@@ -84,6 +86,45 @@ def test_clocks_that_disagree_are_told() -> None:
         ended, found = run(CATALOGUE[RULE], Inputs(shifted))
         assert ended.status == status
         assert not found or found.cause == "clocks"
+
+
+def test_shapes_that_were_not_recorded_are_told() -> None:
+    found = finding(RULE, ranks(GOOD, GOOD), shapes=False)
+    assert found.cause == "no_shapes"
+    assert "record_shapes=True" in found.fix
+
+
+#: A job that lacks one thing, and what the code then has.
+LACKING: list[tuple[str, str, dict[str, Any]]] = [
+    ("socket.gethostname()", ranks(GOOD, GOOD), {"world_size": 3}),
+    ("record_shapes=True", ranks(GOOD, GOOD), {"shapes": False}),
+    ("active=5", ranks(GOOD, GOOD, steps=2), {}),
+    ("# marks the steps", "rank0 host [a][b]\n gpu [a..][b..]\n nccl       [ar]", {}),
+    ("# all ranks start on the same step", ranks(GOOD, GOOD.replace("[ar]", "[ar@7]")), {}),
+]
+
+
+@pytest.mark.parametrize(("line", "text", "options"), LACKING, ids=[line for line, _, _ in LACKING])
+def test_the_code_has_what_is_lacking_and_nothing_else(line: str, text: str, options: dict[str, Any]) -> None:
+    fix = finding(RULE, text, **options).fix
+    # Steps that nothing marks need a schedule too.
+    expected = {line, "active=5"} if line == "# marks the steps" else {line}
+    assert {other for other, _, _ in LACKING if other in fix} == expected
+    compile(fix.partition("\n\n")[2], "fix", "exec")
+
+
+def test_clocks_alone_need_no_other_capture() -> None:
+    given = job(ranks(GOOD, GOOD))
+    shifted = replace(given, clock=replace(given.clock, residual_ns=given.step_ns))
+    _, found = run(CATALOGUE[RULE], Inputs(shifted))
+    assert found
+    assert "chronyc" in found.fix and "profile(" not in found.fix
+
+
+def test_all_that_is_lacking_goes_into_one_capture() -> None:
+    found = finding(RULE, ranks(GOOD, GOOD, steps=1), world_size=8, shapes=False)
+    assert found.fix.count("with profile(") == 1
+    assert all(word in found.fix for word in ("socket", "record_shapes=True", "active=5"))
 
 
 @pytest.mark.parametrize("kind", Loss)
