@@ -48,6 +48,8 @@ enum value {
     DEVICE_TYPE,
     TOTAL_ALLOCATED,
     TOTAL_RESERVED,
+    SOURCE,
+    DESTINATION,
     /* Of no interest. */
     OTHER,
     VALUES,
@@ -67,13 +69,13 @@ struct event {
 
 static const uint32_t MEMBERS = (1u << DEVICE) - 1;
 static const uint32_t ALL_ARGUMENTS = (1u << OTHER) - (1u << DEVICE);
-static const uint32_t MEMORY_ARGUMENTS = (1u << OTHER) - (1u << CHANGE);
+static const uint32_t MEMORY_ARGUMENTS = (1u << SOURCE) - (1u << CHANGE);
 
 /* Numbers, which are judged digit by digit when they are used. */
 static const uint32_t NUMBERS = 1u << TS | 1u << DUR | 1u << DEVICE | 1u << STREAM | 1u << CORRELATION | 1u << BYTES |
                                 1u << GROUP_SIZE | 1u << ELEMENTS_IN | 1u << ELEMENTS_OUT | 1u << SEQ |
                                 1u << CHANGE | 1u << DEVICE_ID | 1u << DEVICE_TYPE | 1u << TOTAL_ALLOCATED |
-                                1u << TOTAL_RESERVED;
+                                1u << TOTAL_RESERVED | 1u << SOURCE | 1u << DESTINATION;
 
 static void put(struct event *event, enum value value, const uint8_t *at, const uint8_t *end) {
     event->present |= 1u << value;
@@ -101,7 +103,7 @@ struct table {
 /* Bytes of each column's numbers; 0 behind the last. */
 static const uint8_t WIDTHS[SCANNER_TABLES][MAX_COLUMNS + 1] = {
     [SCANNER_EVENTS] = {4, 1, 8, 8, 4, 4, 8, 8, 8, 4, 0},
-    [SCANNER_COMMS] = {8, 4, 4, 4, 8, 8, 8, 4, 8, 0},
+    [SCANNER_COMMS] = {8, 4, 4, 4, 8, 8, 8, 4, 8, 8, 0},
     [SCANNER_MEMORY] = {8, 4, 4, 8, 8, 8, 0},
     [SCANNER_ODDITIES] = {4, 4, 8, 4, 8, 0},
 };
@@ -276,6 +278,7 @@ static enum value argument_of(struct span key) {
     case 4: return IS(key, "grid") ? GRID : OTHER;
     case 5: return IS(key, "bytes") ? BYTES : IS(key, "dtype") ? DTYPE : IS(key, "Bytes") ? CHANGE : OTHER;
     case 6: return IS(key, "device") ? DEVICE : IS(key, "stream") ? STREAM : OTHER;
+    case 8: return IS(key, "Src Rank") ? SOURCE : IS(key, "Dst Rank") ? DESTINATION : OTHER;
     case 9: return IS(key, "Device Id") ? DEVICE_ID : OTHER;
     case 10: return IS(key, "Input Dims") ? INPUT_DIMS : IS(key, "Group size") ? GROUP_SIZE : OTHER;
     case 11: return IS(key, "correlation") ? CORRELATION : IS(key, "Device Type") ? DEVICE_TYPE : OTHER;
@@ -576,6 +579,8 @@ static void add_comm(struct scanner *scanner, const struct event *event) {
     const bool has_sequence = get(event, SEQ).size && integer(get(event, SEQ), &number) && number != MISSING;
     const struct span input = has_sequence ? get(event, SEQ) : second_input(get(event, CONCRETE_INPUTS));
     set_integer(scanner, event, table, COMM_SEQUENCE, input.size > sizeof("\"\"") - 1 ? input : get(event, SEQ));
+    const struct span destination = get(event, DESTINATION);
+    set_integer(scanner, event, table, COMM_PEER, destination.size ? destination : get(event, SOURCE));
 }
 
 /* Tell of arguments that are none. */

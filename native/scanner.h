@@ -33,7 +33,7 @@
 #endif
 
 /* native.py mirrors every enumeration here; raise it with any change. */
-enum { SCANNER_VERSION = 2 };
+enum { SCANNER_VERSION = 3 };
 
 enum scanner_status {
     SCANNER_MORE,      /* within the list */
@@ -81,6 +81,7 @@ enum scanner_comm_column {
     COMM_ELEMENTS_OUT,
     COMM_DTYPE,
     COMM_SEQUENCE,
+    COMM_PEER,
 };
 
 /* Columns of SCANNER_MEMORY, as `model.MemoryEvents`. */

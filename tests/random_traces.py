@@ -73,7 +73,9 @@ def trace(events: list[tuple[int, int, int, int, int, int]], *, device: bool) ->
             bytes=np.full(len(table), -1),
             shape=np.full(len(table), -1, np.int32),
         ),
-        comms=CommArgs(comms, *(nothing.astype(np.int32),) * 3, *(nothing,) * 3, nothing.astype(np.int32), nothing),
+        comms=CommArgs(
+            comms, *(nothing.astype(np.int32),) * 3, *(nothing,) * 3, nothing.astype(np.int32), nothing, nothing
+        ),
         memory=MemoryEvents(
             time_ns=table[:, 2],
             device_type=np.ones(len(table), np.int32),

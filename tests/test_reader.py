@@ -234,7 +234,7 @@ def comm(got: RankTrace, row: int = 0) -> dict[str, object]:
 
 ALL_REDUCE = {
     "event": 0, "collective": "allreduce", "group": "0", "group_ranks": "[0, 1, ...]", "group_size": 4,
-    "elements_in": 1445888, "elements_out": 1445889, "dtype": "Float", "sequence": -1,
+    "elements_in": 1445888, "elements_out": 1445889, "dtype": "Float", "sequence": -1, "peer": -1,
 }  # fmt: skip
 
 
@@ -252,13 +252,23 @@ def test_metadata_on_the_host() -> None:
 def test_record_param_comms_without_metadata_has_a_row() -> None:
     assert comm(of(trace(op(name="record_param_comms")))) == {
         "event": 0, "collective": "", "group": "", "group_ranks": "", "group_size": -1,
-        "elements_in": -1, "elements_out": -1, "dtype": "", "sequence": -1,
+        "elements_in": -1, "elements_out": -1, "dtype": "", "sequence": -1, "peer": -1,
     }  # fmt: skip
 
 
 def test_a_kernel_of_that_name_has_one_row() -> None:
     kernel = KERNEL.replace("gemm", "record_param_comms").replace('"grid"', f'{METADATA}, "grid"')
     assert of(trace(OP, kernel)).comms.event.tolist() == [1]
+
+
+@pytest.mark.parametrize(("args", "peer"), [
+    ('"Collective name": "send", "Dst Rank": 7', 7), ('"Collective name": "recv", "Src Rank": "5"', 5),
+    ('"Src Rank": 3, "Dst Rank": 4', 4), ('"Src Rank": 3, "Dst Rank": null', -1), ('"Dst Rank": []', -1),
+])  # fmt: skip
+def test_the_other_one_of_sends_and_receives(args: str, peer: int) -> None:
+    got = of(trace(op(name="record_param_comms", more=f', "args": {{{args}}}')))
+    assert got.comms.peer.tolist() == [peer]
+    assert not got.warnings
 
 
 @pytest.mark.parametrize(("args", "sequence"), [
@@ -276,7 +286,7 @@ def test_metadata_of_the_wrong_type_costs_that_field() -> None:
     got = of(trace(op(name="record_param_comms", more=f', "args": {{{odd}}}')))
     assert comm(got) == {
         "event": 0, "collective": "allreduce", "group": "7", "group_ranks": "", "group_size": -1,
-        "elements_in": -1, "elements_out": -1, "dtype": "", "sequence": -1,
+        "elements_in": -1, "elements_out": -1, "dtype": "", "sequence": -1, "peer": -1,
     }  # fmt: skip
 
 

@@ -16,8 +16,8 @@ character. Lanes:
   kernels in a row, `name@64` has a grid of 64 blocks.
 - copy: the same, on a stream of its own.
 - nccl: AllReduces (`ar`..., of int32 `used`...), all-gathers (`ag`...), reduce-scatters (`rs`...), broadcasts
-  (`bc`...), sends and receives (`p2p`...) of the communication stream. `ar/tp` is of the process group "tp": the ranks
-  that draw one; other groups are all ranks. `ar@8` moves 8 million elements.
+  (`bc`...), sends and receives (`p2p`...; `s2` to rank 2, `r0` from rank 0) of the communication stream. `ar/tp` is of
+  the process group "tp": the ranks that draw one; other groups are all ranks. `ar@8` moves 8 million elements.
 - comm: the same, on a second communication stream.
 - gloo: AllReduces of the CPU, on a thread of their own.
 - memory: `[30of40]` is an allocation or release after which 30 GB of the device's memory are in use, and 40 held.
@@ -57,6 +57,7 @@ _LINE = re.compile(
 _BLOCK = re.compile(
     r"\[(?P<unrecorded>\??)(?P<name>[a-z0-9_]+)(/(?P<group>\w+))?(\*(?P<times>\d+))?(@(?P<size>\d+))?[ .]*\]"
 )
+_MESSAGE = re.compile(r"([sr])(\d+)")
 MS = 1_000_000
 GB = 1_000_000_000
 _COPIES = {
@@ -413,7 +414,7 @@ def _add_memory(events: _Events, blocks: list[Block]) -> None:
 def _about(block: Block, ranks: list[int], number: int | None) -> dict[str, Any]:
     """A collective's metadata."""
     elements = (block.size or 1) * 1_000_000
-    about = {
+    about: dict[str, Any] = {
         "Collective name": _collective(block)[0],
         "Process Group Name": block.group,
         "Process Group Ranks": str(ranks),
@@ -422,11 +423,15 @@ def _about(block: Block, ranks: list[int], number: int | None) -> dict[str, Any]
         "Out msg nelems": elements,
         "dtype": "Int" if block.name.startswith("used") else "Float",
     }
+    if message := _MESSAGE.fullmatch(block.name):
+        about["Dst Rank" if message[1] == "s" else "Src Rank"] = int(message[2])
     return about if number is None else about | {"Seq": number}
 
 
 def _collective(block: Block) -> tuple[str, str]:
     """Names of a collective and of its kernel."""
+    if message := _MESSAGE.fullmatch(block.name):
+        return {"s": "send", "r": "recv"}[message[1]], "SendRecv"
     return next(names for prefix, names in _COLLECTIVES.items() if block.name.startswith(prefix))
 
 

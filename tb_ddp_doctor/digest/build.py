@@ -11,6 +11,7 @@ from tb_ddp_doctor.digest import collectives, owners
 from tb_ddp_doctor.digest.launches import enclosing, launch_rows
 from tb_ddp_doctor.digest.memory import memory as memory_of
 from tb_ddp_doctor.digest.memory import no_memory
+from tb_ddp_doctor.digest.messages import messages
 from tb_ddp_doctor.digest.model import Collectives, Kernels, RankDigest, Starved, Steps, StepWork
 from tb_ddp_doctor.digest.starvation import no_blocking, recorded, starvation
 from tb_ddp_doctor.digest.steps import device_windows, host_steps, step_of
@@ -137,6 +138,7 @@ def _digest_device(trace: RankTrace, device: int) -> RankDigest:
         work=work,
         pieces=pieces,
         collectives=found,
+        messages=messages(trace, steps),
         kernels=kernels,
         blocking=blocking,
         memory=memory_of(trace, device, steps),
@@ -184,6 +186,7 @@ def _digest_host(trace: RankTrace) -> RankDigest:
         ),
         pieces=pieces,
         collectives=found,
+        messages=messages(trace, steps),
         kernels=kernels,
         blocking=no_blocking(),
         memory=no_memory(len(steps)),

@@ -109,6 +109,22 @@ class Collectives:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Messages:
+    """Sends and receives of the recorded steps, one row per step, direction and other rank."""
+
+    #: Index of the step.
+    step: Indices
+    #: 1 for sends, 0 for receives.
+    sent: Indices
+    #: The other one's rank in the job; -1 if unknown.
+    peer: Ints
+    count: Ints
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Kernels:
     """Compute kernels of whole steps, by name and grid; on CPUs operators, by name and number of elements "[N]"."""
 
@@ -219,6 +235,7 @@ class RankDigest:
     work: StepWork
     pieces: Pieces
     collectives: Collectives
+    messages: Messages
     kernels: Kernels
     blocking: Blocking
     memory: Memory

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import Collectives, RankDigest
+from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Ints
 
 #: Where a rank has no part in a collective, or its part was not recorded.
@@ -48,6 +49,17 @@ class Matched:
     def of_rank(self, rank: int) -> Ints:
         """Which collectives a rank (index) has a part in."""
         return np.flatnonzero(self.row[:, rank] >= 0)
+
+
+def between_two(digest: RankDigest) -> NDArray[np.bool_]:
+    """Which rows of a rank's `Collectives` are sends and receives, which only two ranks take part in.
+
+    NCCL carries out an all-to-all by the same kernel: one without metadata is taken for messages only where the host
+    names some.
+    """
+    has_messages = len(digest.messages) > 0
+    is_message = [names.is_point_to_point(text) or (has_messages and text == "send_recv") for text in digest.strings]
+    return np.array(is_message, np.bool_)[digest.collectives.kind]
 
 
 def assemble(digests: Sequence[RankDigest], row: NDArray[np.int64], unmatched: Ints) -> Matched:

@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import RankDigest
-from tb_ddp_doctor.job.collectives import Matched, assemble
-from tb_ddp_doctor.trace import names
+from tb_ddp_doctor.job.collectives import Matched, assemble, between_two
 from tb_ddp_doctor.trace.model import Ints
 
 
@@ -72,9 +71,7 @@ def _candidates(digest: RankDigest) -> Ints:
     table = digest.collectives
     if not len(table):
         return np.empty(0, np.int64)
-    kinds = np.unique(table.kind)
-    excluded = [kind for kind in kinds if names.is_point_to_point(digest.strings[kind])]
-    return np.flatnonzero((table.step >= 0) & (table.group_size != 1) & ~np.isin(table.kind, excluded))
+    return np.flatnonzero((table.step >= 0) & (table.group_size != 1) & ~between_two(digest))
 
 
 def _number_identities(digest: RankDigest, rows: Ints, identities: dict[tuple[object, ...], int]) -> Ints:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.job.budget import complete, exposed_communication
+from tb_ddp_doctor.job.collectives import between_two
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace.model import Ints
 
@@ -22,6 +23,8 @@ class Transfers:
     #: The same of AllReduce alone, and the part of it with nothing beside it.
     allreduce_ns: Ints
     allreduce_exposed_ns: Ints
+    #: Sends and receives with nothing beside them, shape (R, S), ns: they wait for each other, as stages of a pipeline.
+    messages_exposed_ns: Ints
     #: AllReduces of a step (the most of any step and rank), their bytes (0 if unknown), and the share of the largest
     #: one in them (of their time, where the bytes are unknown).
     allreduces: int
@@ -59,7 +62,17 @@ def transfers(job: Job) -> Transfers:
         if weight is table.bytes:
             size = max(size, int(by_step.max()))
         dtypes.update(digest.strings[d] for d in np.unique(table.dtype[reduces]) if digest.strings[d])
-    return Transfers(total, allreduce, exposed, count, size, largest, tuple(sorted(dtypes)))
+    return Transfers(total, allreduce, exposed, messages_alone(job), count, size, largest, tuple(sorted(dtypes)))
+
+
+def messages_alone(job: Job) -> Ints:
+    """How long each rank's sends and receives run with nothing beside them, waiting and transfer alike; (R, S), ns."""
+    alone_ns = np.zeros(job.step_index.shape, np.int64)
+    last_ns = job.waiting.arrival_ns.max(axis=1, initial=np.iinfo(np.int64).min)
+    for rank, (digest, index) in enumerate(zip(job.digests, job.step_index, strict=True)):
+        alone = exposed_alone(job, rank, between_two(digest), last_ns)
+        alone_ns[rank] = alone.measure(digest.steps.start_ns[index], digest.steps.end_ns[index])
+    return alone_ns
 
 
 def exposed_alone(job: Job, rank: int, chosen: NDArray[np.bool_], last_ns: Ints) -> Intervals:

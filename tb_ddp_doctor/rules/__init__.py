@@ -12,6 +12,7 @@ from tb_ddp_doctor.rules.load_imbalance import LoadImbalance
 from tb_ddp_doctor.rules.memory_fragmentation import MemoryFragmentation
 from tb_ddp_doctor.rules.no_overlap import NoOverlap
 from tb_ddp_doctor.rules.pageable_memcpy import PageableMemcpy
+from tb_ddp_doctor.rules.pipeline_bubble import PipelineBubble
 from tb_ddp_doctor.rules.profiler_overhead import ProfilerOverhead
 from tb_ddp_doctor.rules.redundant_allreduce import RedundantAllreduce
 from tb_ddp_doctor.rules.sharding_wait import ShardingWait
@@ -35,6 +36,7 @@ CATALOGUE: dict[str, Rule] = {
         MemoryFragmentation(),
         NoOverlap(),
         PageableMemcpy(),
+        PipelineBubble(),
         ProfilerOverhead(),
         RedundantAllreduce(),
         ShardingWait(),

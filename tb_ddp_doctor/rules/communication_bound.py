@@ -31,8 +31,8 @@ class CommunicationBound(Rule):
         Send fewer bytes (compress to bfloat16, accumulate gradients), compute more per byte (a larger local batch),
         or use faster links. The cost is what half the bytes would give.
     Limits:
-        Judged on the rank that nobody waits for. What mere overlap would hide is left to no-overlap, and
-        what need not be sent to redundant-allreduce.
+        Judged on the rank that nobody waits for. What mere overlap would hide is left to no-overlap, what need not be
+        sent to redundant-allreduce, and what stages of a pipeline wait for each other to pipeline-bubble.
     """
 
     id: ClassVar[str] = "communication-bound"
@@ -53,9 +53,9 @@ class CommunicationBound(Rule):
         repeats: Repeats,
         places: Places,
     ) -> Result:
-        repeated = whatif.at_slowest(repeats.exposed_ns)
-        exposed = np.maximum(whatif.at_slowest(budget.of("transfer")) - repeated, 0)
-        needed = np.maximum(whatif.at_slowest(transfers.total_ns) - repeated, 0)
+        others = whatif.at_slowest(repeats.exposed_ns + transfers.messages_exposed_ns)
+        exposed = np.maximum(whatif.at_slowest(budget.of("transfer")) - others, 0)
+        needed = np.maximum(whatif.at_slowest(transfers.total_ns) - others, 0)
         total = float(needed.mean())
         compute = float(whatif.at_slowest(budget.of("compute")).mean())
         hidden = total - float(exposed.mean())

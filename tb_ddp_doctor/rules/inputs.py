@@ -19,6 +19,7 @@ from tb_ddp_doctor.job import whatif
 from tb_ddp_doctor.job.communication import Traffic, communication
 from tb_ddp_doctor.job.links import Link, links
 from tb_ddp_doctor.job.model import Budget, Job
+from tb_ddp_doctor.job.pipeline import Pipeline, pipeline
 from tb_ddp_doctor.job.repeats import Repeats, repeats
 from tb_ddp_doctor.job.sharding import Sharding, sharding
 from tb_ddp_doctor.job.transfers import Transfers, transfers
@@ -414,6 +415,16 @@ def _sharding(job: Job) -> Sharding | None:
     return sharding(job)
 
 
+def _pipeline(job: Job) -> Pipeline | None:
+    found = pipeline(job)
+    if not found and any({"send", "recv"} & {*digest.strings} or len(digest.messages) for digest in job.digests):
+        raise MissingInputError(
+            "Ranks send to each other, but the traces do not show a pipeline: torch tells who since 2.4, with "
+            "activities=[CPU, CUDA] on every rank."
+        )
+    return found
+
+
 def _memory(job: Job) -> MemoryUse:
     _needs_device(job)
     if not any(len(digest.memory.time_ns) for digest in job.digests):
@@ -472,6 +483,7 @@ PROVIDERS: dict[str, Callable[[Job], object]] = {
     "repeats": _repeats,
     "quality": _quality,
     "sharding": _sharding,
+    "pipeline": _pipeline,
     "memory": _memory,
     "places": _places,
 }

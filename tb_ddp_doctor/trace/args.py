@@ -67,6 +67,12 @@ class CommunicationArgs(msgspec.Struct, gc=False):
     dtype: Raw = msgspec.field(default=ABSENT, name="dtype")
     seq: Raw = msgspec.field(default=ABSENT, name="Seq")
     inputs: Raw = msgspec.field(default=ABSENT, name="Concrete Inputs")
+    source: Raw = msgspec.field(default=ABSENT, name="Src Rank")
+    destination: Raw = msgspec.field(default=ABSENT, name="Dst Rank")
+
+    def peer(self) -> int:
+        """Whom a send goes to, or a receive comes from."""
+        return integer(self.destination if bytes(self.destination) else self.source)
 
     def sequence(self) -> int:
         """The call's number, which torch writes as "Seq", Megatron-era traces as text in "Concrete Inputs"[1]."""

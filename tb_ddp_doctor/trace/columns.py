@@ -55,6 +55,7 @@ COMM_TYPES: dict[str, type[np.generic]] = {
     "elements_out": np.int64,
     "dtype": np.int32,
     "sequence": np.int64,
+    "peer": np.int64,
 }
 MEMORY_TYPES: dict[str, type[np.generic]] = {
     "time_ns": np.int64,
@@ -221,6 +222,7 @@ class Columns:
             integer(args.elements_out),
             self._word(args.dtype),
             args.sequence(),
+            args.peer(),
         )
 
     def _word(self, raw: Raw) -> int:

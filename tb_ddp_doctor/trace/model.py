@@ -95,6 +95,8 @@ class CommArgs:
     dtype: Indices
     #: "Seq", or the number in "Concrete Inputs"[1] that Megatron-era traces carry: equal on all ranks.
     sequence: Ints
+    #: "Dst Rank" of sends, "Src Rank" of receives: the other one's rank in the job.
+    peer: Ints
 
     def __len__(self) -> int:
         return len(self.event)

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import pytest
+from traces import finding, job, lies_in_its_step, outcome, repeat
+
+from tb_ddp_doctor.job.pipeline import pipeline
+
+RULE = "pipeline-bubble"
+#: Two stages, two micro-batches, all forward passes first: a turn is 5 + 9 ms, and a step (2 + 2 - 1) of them.
+GPIPE = """
+    rank0 step |1
+          gpu  [fwd][fwd]               [bwd....][bwd....]
+          nccl      [s1][s1][r1........][r1]
+    rank1 step |1
+          gpu       [fwd][fwd][bwd....][bwd....]
+          nccl [r0.][r0]                [s0]     [s0]
+"""
+#: The same in turns of one forward and one backward pass, with four micro-batches: a step of five turns.
+ONE_FORWARD_ONE_BACKWARD = """
+    rank0 step |1
+          gpu  [fwd][fwd]          [bwd....][fwd][bwd....][fwd][bwd....]     [bwd....]
+          nccl      [s1][s1]     [r1..]    [r1]  [s1]     [r1] [s1]    [r1..]
+    rank1 step |1
+          gpu       [fwd][bwd....][fwd][bwd....][fwd][bwd....][fwd][bwd....]
+          nccl [r0.][r0]          [s0] [r0]     [s0] [r0]     [s0]          [s0]
+"""
+#: The second stage computes twice as long as the first: a step of 90 ms, where even stages would take 75.
+UNEVEN = """
+    rank0 step |1
+          gpu  [fwd][fwd][fwd][fwd]                                   [bwd]     [bwd]     [bwd]     [bwd]
+          nccl      [s1] [s1] [s1] [s1][r1...........................]     [r1.]     [r1.]     [r1.]
+    rank1 step |1
+          gpu       [fwd.....][fwd.....][fwd.....][fwd.....][bwd.....][bwd.....][bwd.....][bwd.....]
+          nccl [r0.][r0][r0][r0]                                      [s0]      [s0]      [s0]      [s0]
+"""
+
+
+def steps(text: str) -> str:
+    return repeat(text, 3)
+
+
+def test_a_pipeline_that_waits_no_longer_than_it_must_is_clear() -> None:
+    ended = outcome(RULE, steps(ONE_FORWARD_ONE_BACKWARD))
+    assert ended.status == "clear"
+    assert "2 stages and 4 micro-batches make it" in ended.reason
+
+
+@pytest.mark.parametrize(("text", "turns"), [(GPIPE, 2), (ONE_FORWARD_ONE_BACKWARD, 4), (UNEVEN, 4)])
+def test_stages_and_micro_batches_are_counted(text: str, turns: int) -> None:
+    found = pipeline(job(steps(text)))
+    assert found
+    assert (found.stages, found.micro_batches) == (2, turns)
+
+
+def test_few_micro_batches_make_a_large_bubble() -> None:
+    text = steps(GPIPE)
+    found = finding(RULE, text)
+    assert found.cause == "few_micro_batches"
+    # A third of such a step is bubble, half of 28 ms of compute; twice the micro-batches would halve it.
+    assert "2 stages and 2 micro-batches need 14.0 ms" in found.title
+    assert found.cost_ms == pytest.approx(14 / 2, abs=0.5)
+    (window,) = found.evidence
+    assert lies_in_its_step(window, text)
+
+
+def test_a_stage_that_computes_longer_makes_all_wait() -> None:
+    found = finding(RULE, steps(UNEVEN))
+    assert (found.cause, found.ranks) == ("uneven_stages", (1,))
+    assert "The longest stage, rank 1, computes 80.0 ms" in found.why
+    # Sends hide 4 ms of what the stages wait.
+    assert found.cost_ms == pytest.approx(90 - 75, abs=4)
+
+
+def test_messages_of_one_batch_are_counted_on_the_host() -> None:
+    """A kernel that moves several messages carries no metadata, and neither does one of an all-to-all."""
+    text = steps(GPIPE)
+    assert finding(RULE, text, metadata="host").cause == "few_micro_batches"
+    assert "there is no pipeline" in outcome(RULE, text, metadata="nowhere").reason
+
+
+def test_what_stages_wait_is_left_out_of_communication_bound() -> None:
+    waiting = """
+        rank0 step |1
+              gpu  [fwd]                              [bwd]
+              nccl      [s1][r1......................]     [ar]
+        rank1 step |1
+              gpu       [fwd]                         [bwd]
+              nccl [r0.]     [s0]                          [ar]
+    """
+    ended = outcome("communication-bound", steps(waiting))
+    assert "4.0 ms of 4.0 ms of transfer a step are exposed" in ended.reason
+
+
+def test_a_ring_that_passes_on_is_no_pipeline() -> None:
+    ring = """
+        rank0 step |1
+              gpu  [fwd....][fwd....]
+              nccl [s1][r2] [s1][r2]
+        rank1 step |1
+              gpu  [fwd....][fwd....]
+              nccl [s2][r0] [s2][r0]
+        rank2 step |1
+              gpu  [fwd....][fwd....]
+              nccl [s0][r1] [s0][r1]
+    """
+    ended = outcome(RULE, steps(ring))
+    assert ended.status == "not-applicable"
+    assert "do not show a pipeline" in ended.reason
+
+
+def test_a_job_that_reduces_gradients_is_no_pipeline() -> None:
+    plain = """
+        rank0 step |1
+              gpu  [fwd....][bwd....]
+              nccl                   [ar]
+        rank1 step |1
+              gpu  [fwd....][bwd....]
+              nccl                   [ar]
+    """
+    assert "there is no pipeline" in outcome(RULE, steps(plain)).reason
+
+
+def test_four_stages() -> None:
+    """One micro-batch through four stages of 8 ms: each computes for 16 of 64 ms."""
+    text = """
+        rank0 step |1
+              gpu  [fwd...]                                        [bwd...]
+              nccl         [s1][r1................................]
+        rank1 step |1
+              gpu          [fwd...]                        [bwd...]
+              nccl [r0....]        [s2][r2................]        [s0]
+        rank2 step |1
+              gpu                  [fwd...]        [bwd...]
+              nccl [r1............]        [s3][r3]        [s1]
+        rank3 step |1
+              gpu                          [fwd...][bwd...]
+              nccl [r2....................]                [s2]
+    """
+    found = pipeline(job(steps(text)))
+    assert found and (found.stages, found.micro_batches) == (4, 1)
+    result = finding(RULE, steps(text))
+    assert result.cause == "few_micro_batches"
+    assert "4 stages and 1 micro-batches need 48.0 ms" in result.title
+    assert result.cost_ms == pytest.approx(24, abs=3)

@@ -1,0 +1,48 @@
+"""Sends and receives: counted on the host, by step and by the other rank."""
+
+from __future__ import annotations
+
+import json
+
+from traces import digests
+
+from tb_ddp_doctor.digest.build import digest
+from tb_ddp_doctor.digest.model import Messages
+from tb_ddp_doctor.trace.reader import decode
+
+
+def rows(messages: Messages) -> list[tuple[int, ...]]:
+    """(step, 1 for sends, other rank, count) of each row."""
+    columns = (messages.step, messages.sent, messages.peer, messages.count)
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+TWO_STEPS = """
+    rank0 step |1                       |2
+          gpu  [fwd][fwd]     [bwd]      [fwd..]     [bwd]
+          nccl [s1] [s1] [r3]            [s1]   [r3]
+"""
+
+
+def test_messages_are_counted_by_step_and_rank() -> None:
+    assert rows(digests(TWO_STEPS, world_size=4)[0].messages) == [
+        (0, 0, 3, 1),
+        (0, 1, 1, 2),
+        (1, 0, 3, 1),
+        (1, 1, 1, 1),
+    ]
+
+
+def test_without_metadata_on_the_host_there_are_none() -> None:
+    assert not len(digests(TWO_STEPS, world_size=4, metadata="nowhere")[0].messages)
+
+
+def test_gloo_does_not_name_the_other_rank() -> None:
+    events = [event("ProfilerStep#1", 0, 100), event("gloo:send", 10, 5), event("gloo:send", 20, 5)]
+    events += [event("gloo:recv", 30, 50), event("gloo:all_reduce", 90, 5), event("gloo:send", 200, 5)]
+    trace = decode([json.dumps({"traceEvents": events}).encode()], "rank0")
+    assert rows(digest(trace).messages) == [(0, 0, -1, 1), (0, 1, -1, 2)]
+
+
+def event(name: str, start: int, length: int) -> dict[str, object]:
+    return {"ph": "X", "cat": "user_annotation", "name": name, "pid": 1, "tid": 1, "ts": start, "dur": length}
