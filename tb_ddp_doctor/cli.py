@@ -24,6 +24,7 @@ from tb_ddp_doctor.cache import MAX_BYTES, Cache, default_directory, write_diges
 from tb_ddp_doctor.discover import DiscoverError, Run, discover
 from tb_ddp_doctor.findings import OWNERS, SCHEMA_VERSION, Diagnosis, Evidence, Finding, Severity
 from tb_ddp_doctor.logdir.names import DIGEST_SUFFIX, trace_name
+from tb_ddp_doctor.rules import words
 from tb_ddp_doctor.scheduler import SchedulerError, executor
 from tb_ddp_doctor.trace import reader
 
@@ -32,8 +33,6 @@ _STYLES = {"critical": "bold red", "major": "red", "minor": "yellow", "info": "d
 _SHOWN_RANKS = 32
 #: Kinds and groups in the table of communication: beyond, only those that transfer longest are shown.
 _SHOWN_GROUPS = 16
-#: Latency is shown where it can be told from bandwidth: sizes differ by this factor, and tell this share of the times.
-_TOLD_SPREAD, _TOLD_R2 = 2.0, 0.7
 
 
 class Report(msgspec.Struct):
@@ -257,6 +256,8 @@ def _print_run(console: Console, result: engine.Result, *, communication: bool) 
     if communication and diagnosis.communication:
         console.print()
         console.print(_communication_table(diagnosis))
+        if told := words.network(diagnosis.network):
+            console.print(Text(printable(told), "dim"))
     _print_unseen(console, diagnosis)
     console.print()
 
@@ -322,7 +323,6 @@ def _communication_table(diagnosis: Diagnosis) -> Table:
         table.add_column(column, justify="right")
     for traffic in diagnosis.communication[:_SHOWN_GROUPS]:
         fit = traffic.fit
-        told = fit is not None and fit.spread >= _TOLD_SPREAD and fit.r2 >= _TOLD_R2
         table.add_row(
             traffic.kind or "?",
             Text(printable(traffic.group) or "?"),
@@ -333,7 +333,7 @@ def _communication_table(diagnosis: Diagnosis) -> Table:
             f"{traffic.transfer_ms:.2f}",
             f"{traffic.hidden_share * 100:.0f} %",
             _number(traffic.bus_gb_s, 2),
-            _number(fit.alpha_us if fit and told else None, 0),
+            _number(fit.alpha_us if fit and fit.telling else None, 0),
         )
     if len(diagnosis.communication) > _SHOWN_GROUPS:
         table.caption = f"The {_SHOWN_GROUPS} that transfer longest, of {len(diagnosis.communication)}."

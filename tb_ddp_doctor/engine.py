@@ -12,7 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import msgspec
@@ -28,6 +28,7 @@ from tb_ddp_doctor.findings import (
     Diagnosis,
     FileWarning,
     Finding,
+    Network,
     RuleOutcome,
     Severity,
     Traffic,
@@ -35,6 +36,7 @@ from tb_ddp_doctor.findings import (
 from tb_ddp_doctor.job import communication as measured
 from tb_ddp_doctor.job.build import JobError, build
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.logdir import nccl
 from tb_ddp_doctor.logdir.names import DIGEST_SUFFIX
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.base import Rule, configured
@@ -109,8 +111,19 @@ def diagnose(
     except Exception as error:
         _log.debug("joining the ranks of %s failed", run.name, exc_info=True)
         raise RunError(f"Joining its ranks failed in a way that is {_OUR_FAULT} ({_named(error)}).") from error
+    job = replace(job, network=_network(run, job))
     from_digests = any(file.path.suffix == DIGEST_SUFFIX for file in run.files)
     return Result(_examine(job, rules), job, from_digests)
+
+
+def _network(run: Run, job: Job) -> Network | None:
+    """What NCCL's logs beside the traces say of the job's processes."""
+    try:
+        files = nccl.find([file.path.parent for file in run.files], run.directory)
+        return nccl.read(files, {digest.pid for digest in job.digests}, job.world_size)
+    except Exception:
+        _log.debug("reading NCCL's logs of %s failed", run.name, exc_info=True)
+        return None
 
 
 def examine(job: Job, settings: Settings | None = None) -> Diagnosis:
@@ -250,6 +263,7 @@ def _traffic(traffic: measured.Traffic, ranks: Ints) -> Traffic:
             r2=line.r2,
             residual_us=line.residual_ns / 1e3,
             spread=line.spread,
+            telling=line.is_telling,
         )
         if line
         else None,
@@ -282,6 +296,7 @@ def _diagnosis(
             },
         ),
         communication=communication,
+        network=job.network,
         findings=tuple(found),
         outcomes=tuple(outcomes),
         warnings=tuple(

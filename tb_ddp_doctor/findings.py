@@ -111,10 +111,7 @@ class Clock(msgspec.Struct, frozen=True):
 
 
 class AlphaBeta(msgspec.Struct, frozen=True):
-    """How transfer grows with bytes: alpha + bytes / bandwidth, least squares over the collectives of a kind and group.
-
-    With sizes that hardly differ, or an R2 far from one, it says little.
-    """
+    """How transfer grows with bytes, least squares over a kind and group: alpha + bytes / bandwidth."""
 
     alpha_us: float
     #: GB = 1e9 bytes; None where size makes no difference.
@@ -124,6 +121,8 @@ class AlphaBeta(msgspec.Struct, frozen=True):
     residual_us: float
     #: Largest bytes over smallest.
     spread: float
+    #: Whether sizes differ enough, and explain the times well enough, to believe it.
+    telling: bool
 
 
 class Traffic(msgspec.Struct, frozen=True):
@@ -152,6 +151,26 @@ class Traffic(msgspec.Struct, frozen=True):
     fit: AlphaBeta | None
 
 
+class Network(msgspec.Struct, frozen=True):
+    """What NCCL's own logs (NCCL_DEBUG=INFO) say that the job's ranks use."""
+
+    version: str
+    #: "P2P", "SHM", "NET/IB/GDRDMA", "NET/Socket" ..., each with the ranks that use it, as far as they are known.
+    transports: dict[str, tuple[int, ...]]
+    #: Channels of collectives; 0 if unknown.
+    channels: int
+    #: The ranks in the order of the first channel's ring; empty if unknown.
+    ring: tuple[int, ...]
+    #: Interfaces and network cards.
+    interfaces: tuple[str, ...]
+    #: Networks that NCCL tried to use and could not, such as "IB".
+    unavailable: tuple[str, ...]
+    #: NCCL_... variables that the job set.
+    settings: dict[str, str]
+    #: Lines of NCCL WARN.
+    warnings: tuple[str, ...]
+
+
 class Diagnosis(msgspec.Struct, frozen=True):
     """All that the doctor says of one run."""
 
@@ -170,6 +189,8 @@ class Diagnosis(msgspec.Struct, frozen=True):
     clock: Clock
     #: By kind and process group, those that transfer longest first; empty where no collective could be matched.
     communication: tuple[Traffic, ...]
+    #: None where no log of NCCL lies beside the traces.
+    network: Network | None
     findings: tuple[Finding, ...]
     outcomes: tuple[RuleOutcome, ...]
     warnings: tuple[FileWarning, ...]

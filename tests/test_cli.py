@@ -181,6 +181,7 @@ RUN = {
     "budget_ms": {"0": dict.fromkeys(OWNERS, NUMBER)},
     "clock": {"residual_us": UNKNOWN, "offset_us": {"0": NUMBER}},
     "communication": [TRAFFIC],
+    "network": (dict, type(None)),
     "findings": [FINDING],
     "outcomes": [{"rule": str, "status": str, "reason": str}],
     "warnings": [{"file": str, "message": str}],
@@ -260,6 +261,7 @@ def test_json_has_what_each_collective_does(tmp_path: Path, capsys: pytest.Captu
         "r2": pytest.approx(1),
         "residual_us": pytest.approx(0, abs=1e-3),
         "spread": 8,
+        "telling": True,
     }
 
 

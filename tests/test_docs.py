@@ -39,6 +39,7 @@ def test_the_readme_shows_what_the_command_prints(
         "Clock",
         "Traffic",
         "AlphaBeta",
+        "Network",
         "Finding",
         "Evidence",
         "Threshold",

@@ -54,6 +54,7 @@ def diagnosis(name: str, *findings: Finding, step_ms: float = 100.0) -> Diagnosi
         budget_ms={rank: dict.fromkeys(OWNERS, 1.0) for rank in ("0", "1")},
         clock=Clock(None, {}),
         communication=(),
+        network=None,
         findings=findings,
         outcomes=(),
         warnings=(),

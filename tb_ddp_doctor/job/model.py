@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import RankDigest
-from tb_ddp_doctor.findings import OWNERS, FileWarning
+from tb_ddp_doctor.findings import OWNERS, FileWarning, Network
 from tb_ddp_doctor.job.clock import ClockFit
 from tb_ddp_doctor.job.collectives import Matched
 from tb_ddp_doctor.trace.model import Ints
@@ -68,6 +68,8 @@ class Job:
     waiting: Waiting
     budget: Budget
     warnings: tuple[FileWarning, ...]
+    #: What NCCL's logs say; None where there are none.
+    network: Network | None = None
 
     @property
     def missing_ranks(self) -> tuple[int, ...]:

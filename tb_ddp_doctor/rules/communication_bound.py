@@ -8,6 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from tb_ddp_doctor.digest.model import RankOwner
+from tb_ddp_doctor.findings import Network
+from tb_ddp_doctor.job.communication import Traffic
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.job.repeats import Repeats
 from tb_ddp_doctor.job.transfers import Transfers
@@ -26,7 +28,8 @@ class CommunicationBound(Rule):
     Why:
         When the links need longer than the compute beside them, the step follows the links.
     Evidence:
-        The longest exposed transfer on the slowest rank of the step.
+        The longest exposed transfer on the slowest rank of the step; the bandwidth that the links were seen to have,
+        and what transfers would take as bfloat16 by the line of latency and bandwidth fitted to the trace.
     Fix:
         Send fewer bytes (compress to bfloat16, accumulate gradients), compute more per byte (a larger local batch),
         or use faster links. The cost is what half the bytes would give.
@@ -50,6 +53,8 @@ class CommunicationBound(Rule):
         budget: Budget,
         whatif: WhatIf,
         transfers: Transfers,
+        communication: tuple[Traffic, ...],
+        network: Network | None,
         repeats: Repeats,
         places: Places,
     ) -> Result:
@@ -80,8 +85,9 @@ class CommunicationBound(Rule):
             confidence=level,
             title=f"Communication takes longer than compute can hide: {words.ms(float(exposed.mean()))} of every "
             f"{words.ms(frame.step_ns)} is exposed transfer.",
-            why=f"Transfers take {words.ms(total)} a step{size} beside {words.ms(compute)} of compute. {basis}",
-            fix=_fix(transfers, frame.has_device),
+            why=f"Transfers take {words.ms(total)} a step{size} beside {words.ms(compute)} of compute. "
+            f"{_link(communication)}{self._prospects(communication, total, compute)}{words.network(network)}{basis}",
+            fix=_fix(transfers, frame.has_device, network),
             evidence=(
                 places.longest(
                     int(whatif.slowest[step]), step, RankOwner.COMMUNICATION, "Communication, and no compute beside it."
@@ -89,12 +95,47 @@ class CommunicationBound(Rule):
             ),
         )
 
+    def _prospects(self, communication: tuple[Traffic, ...], total_ns: float, compute_ns: float) -> str:
+        """What fewer bytes and more compute would give, a sentence and a space each; "" where nothing is known."""
+        said = ""
+        saved = sum(_saved_as_bfloat16(traffic) for traffic in communication)
+        if saved > 0:
+            said = f"As bfloat16 they would take {words.ms(max(total_ns - saved, 0))}. "
+        if compute_ns > 0:
+            times = total_ns / (self.achievable * compute_ns)
+            said += f"To hide them, compute would have to take {times:.1f} times as long. "
+        return said
 
-def _fix(transfers: Transfers, has_device: bool) -> str:
+
+def _link(communication: tuple[Traffic, ...]) -> str:
+    """The bandwidth of what transfers longest, a sentence and a space; "" where it is unknown."""
+    if not communication or not communication[0].has_bytes:
+        return ""
+    longest = communication[0]
+    return f"The links move {words.gigabytes_per_second(longest.bus_rate)} on the bus in {longest.kind}. "
+
+
+def _saved_as_bfloat16(traffic: Traffic) -> float:
+    """What a step's transfers would take less with half the bytes, ns: latency stays, as far as it is known."""
+    if traffic.dtypes != ("Float",) or not traffic.has_bytes:
+        return 0.0
+    line = traffic.line
+    if line and line.is_telling:
+        return line.beta_ns * traffic.bytes_per_step / 2
+    return traffic.transfer_per_step_ns / 2
+
+
+def _fix(transfers: Transfers, has_device: bool, network: Network | None) -> str:
     if not has_device:
         return _OF_CPUS
-    return _FLOAT32 if "Float" in transfers.dtypes else _OTHER
+    fix = _FLOAT32 if "Float" in transfers.dtypes else _OTHER
+    return _SOCKETS + fix if words.uses_sockets(network) else fix
 
+
+_SOCKETS = """\
+First give NCCL a faster way than sockets: InfiniBand or RoCE (its drivers inside the container, /dev/infiniband, no \
+NCCL_IB_DISABLE), or the cloud's plugin (EFA, GPUDirect-TCPX); else more sockets \
+(NCCL_SOCKET_NTHREADS, NCCL_NSOCKS_PERTHREAD) on the fastest interface (NCCL_SOCKET_IFNAME). """
 
 _OF_CPUS = """\
 Send less often or compute more per byte: accumulate over micro-steps without synchronising, raise the local batch, or \

@@ -14,7 +14,7 @@ import numpy as np
 
 from tb_ddp_doctor.digest.model import RankOwner, Starved
 from tb_ddp_doctor.digest.starvation import LONG_STALL_NS, RECORDING_NS
-from tb_ddp_doctor.findings import Evidence
+from tb_ddp_doctor.findings import Evidence, Network
 from tb_ddp_doctor.job import whatif
 from tb_ddp_doctor.job.communication import Traffic, communication
 from tb_ddp_doctor.job.links import Link, links
@@ -354,6 +354,10 @@ def _unused_search(job: Job) -> UnusedSearch:
     return unused_search(job)
 
 
+def _network(job: Job) -> Network | None:
+    return job.network
+
+
 def _quality(job: Job) -> Quality:
     unmatched = sum(job.matched.unmatched)
     calls = unmatched + int(job.matched.present.sum())
@@ -473,6 +477,7 @@ PROVIDERS: dict[str, Callable[[Job], object]] = {
     "arrivals": _arrivals,
     "communication": _communication,
     "links": _links,
+    "network": _network,
     "unused_search": _unused_search,
     "transfers": _transfers,
     "work": _work,

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from tb_ddp_doctor.digest.model import RankOwner
+from tb_ddp_doctor.findings import Network
 from tb_ddp_doctor.job.links import Link, excess_ns
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words
@@ -44,7 +45,9 @@ class SlowLink(Rule):
     )
     min_steps: float = threshold(0.75, "of the steps", "A link that is slow now and then is shared with other traffic.")
 
-    def check(self, *, frame: Frame, whatif: WhatIf, links: tuple[Link, ...], places: Places) -> Result:
+    def check(
+        self, *, frame: Frame, whatif: WhatIf, links: tuple[Link, ...], network: Network | None, places: Places
+    ) -> Result:
         if not links:
             return NotApplicable(
                 "No two groups of like ranks send messages of one size, so no link can be compared with another; "
@@ -74,7 +77,7 @@ class SlowLink(Rule):
             f"{worst.slowdown:.1f} times as long as in other groups.",
             why=f"{len(slow)} of {len(links)} groups that have peers are slow. The slowest moves "
             f"{words.gigabytes_per_second(worst.traffic.bus_rate)} on the bus, its peers "
-            f"{words.gigabytes_per_second(worst.usual_bus_rate)}. {basis}",
+            f"{words.gigabytes_per_second(worst.usual_bus_rate)}. {_transport(network, numbers)}{basis}",
             fix=_fix(frame, slow),
             evidence=(places.longest(int(rank), int(step), RankOwner.COMMUNICATION, "A transfer over the slow link."),),
         )
@@ -87,6 +90,16 @@ def _place(accused: Ints, frame: Frame) -> str:
     if len(inside) > 1 or [frame.nodes[rank] in inside for rank in range(len(frame.ranks))].count(True) > len(accused):
         return named
     return f"{named}, all of {node}," if (node := inside.pop()) else named
+
+
+def _transport(network: Network | None, accused: Sequence[int]) -> str:
+    """What the accused ranks go through that no other rank does, by NCCL's logs; else what all do."""
+    if network is None:
+        return ""
+    own = [name for name, ranks in network.transports.items() if ranks and set(ranks) <= set(accused)]
+    if own and len(own) < len(network.transports):
+        return f"By NCCL's log they alone use {words.listing(own)}. "
+    return words.network(network)
 
 
 def _fix(frame: Frame, slow: Sequence[Link]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tb_ddp_doctor.findings import Confidence
+from tb_ddp_doctor.findings import Confidence, Network
 from tb_ddp_doctor.rules.inputs import Frame
 
 #: Lists longer than this are cut.
@@ -59,6 +59,25 @@ def gigabytes(size: float) -> str:
 def gigabytes_per_second(rate: float) -> str:
     """A rate in bytes per second, GB = 1e9 bytes."""
     return f"{rate / 1e9:.1f} GB/s"
+
+
+def network(seen: Network | None) -> str:
+    """What NCCL's logs say of its links, a sentence and a space; "" without logs."""
+    if seen is None or not seen.transports:
+        return ""
+    over = f" over {listing(seen.interfaces)}" if seen.interfaces else ""
+    channels = f", in {seen.channels} channels" if seen.channels else ""
+    if not uses_sockets(seen):
+        return f"By its log, NCCL uses {listing(list(seen.transports))}{over}{channels}. "
+    if seen.settings.get("NCCL_IB_DISABLE", "0") not in ("", "0"):
+        return f"By its log, NCCL uses sockets{over}{channels}, since NCCL_IB_DISABLE is set. "
+    lost = f": it could not use {listing(seen.unavailable)}" if seen.unavailable else ""
+    return f"By its log, NCCL fell back to sockets{over}{channels}{lost}. "
+
+
+def uses_sockets(seen: Network | None) -> bool:
+    """Whether NCCL moves data between nodes through the kernel's TCP, the slowest way that it has."""
+    return seen is not None and "NET/Socket" in seen.transports
 
 
 def confidence(

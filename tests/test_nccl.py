@@ -1,0 +1,288 @@
+"""NCCL's own logs: where they are found, and what is read of them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from traces import ranks, write
+
+from tb_ddp_doctor import engine
+from tb_ddp_doctor.cache import Cache
+from tb_ddp_doctor.discover import discover
+from tb_ddp_doctor.findings import Diagnosis, Network
+from tb_ddp_doctor.logdir import nccl
+from tb_ddp_doctor.rules import words
+
+REPOSITORY = Path(__file__).parents[1]
+BOUND = """
+    rank# step     |1
+          host     [fwd]
+          autograd      [bwd][ar]
+          gpu      [fwd..][bwd..]
+          nccl                [ar..........................]
+"""
+#: 2.28, over sockets; `PID` and `RANK` stand for a process.
+SOCKETS = """\
+vm:PID:PID [0] NCCL INFO NCCL version 2.28.9+cuda13.0
+vm:PID:PID [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so
+vm:PID:PID [0] NCCL INFO Failed to initialize NET plugin IB
+vm:PID:PID [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.1<0> [1]eth1:10.1.0.1<0>
+vm:PID:PID [0] NCCL INFO Using network Socket
+vm:PID:PID [0] NCCL INFO comm 0x459b93d0 rank RANK nRanks 2 nNodes 2 localRanks 1 localRank 0 MNNVL 0
+vm:PID:PID [0] NCCL INFO Channel 00/02 : 0 1
+vm:PID:PID [0] NCCL INFO 2 coll channels, 2 collnet channels, 0 nvls channels, 2 p2p channels, 2 p2p channels per peer
+vm:PID:PID [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Socket/0
+vm:PID:PID [0] NCCL INFO Channel 01/0 : 0[0] -> 1[0] [send] via NET/Socket/1
+"""
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Path:
+    """A folder with nothing of other tests one above."""
+    folder = tmp_path / "above" / "logs"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def log(text: str, rank: int, pid: int) -> str:
+    return text.replace("PID", str(pid)).replace("RANK", str(rank))
+
+
+def read(tmp_path: Path, text: str, *, world_size: int = 2, pids: tuple[str, ...] = ("7",)) -> Network | None:
+    (tmp_path / "nccl.log").write_text(text)
+    return nccl.read(nccl.find([tmp_path], tmp_path), pids, world_size)
+
+
+def seen(tmp_path: Path, *lines: str, **options: int) -> Network:
+    """What is read of lines of one process."""
+    text = "".join(f"node1:7:9 [0] NCCL INFO {line}\n" for line in ("NCCL version 2.27.3+cuda12.9", *lines))
+    found = read(tmp_path, text, **options)
+    assert found
+    return found
+
+
+def diagnose(folder: Path) -> Diagnosis:
+    (run,) = discover(folder)
+    return engine.diagnose(run, reading=engine.Reading(cache=Cache(None))).diagnosis
+
+
+def test_a_log_says_what_its_ranks_use(tmp_path: Path) -> None:
+    text = log(SOCKETS, 0, 7) + log(SOCKETS, 1, 8)
+    assert read(tmp_path, text, pids=("7", "8")) == Network(
+        version="2.28.9+cuda13.0",
+        transports={"NET/Socket": (0, 1)},
+        channels=2,
+        ring=(0, 1),
+        interfaces=("eth0", "eth1"),
+        unavailable=("IB",),
+        settings={},
+        warnings=(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "transport"),
+    [
+        ("Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read", "P2P"),
+        ("Channel 00/0 : 0[d6000] -> 2[de000] via P2P/IPC comm 0x9bbf3b0 nRanks 4096", "P2P"),
+        ("Channel 15/0 : 2[2] -> 1[1] via P2P/direct pointer", "P2P"),
+        ("Channel 02 : 3[3] -> 0[0] via SHM/direct/direct", "SHM"),
+        ("Channel 00 : 0[1e0] -> 1[1e0] [receive] via NET/Socket/0", "NET/Socket"),
+        ("Channel 05/0 : 6[6] -> 13[5] [send] via NET/IB/6/GDRDMA", "NET/IB/GDRDMA"),
+        ("Channel 05/0 : 6[6] -> 13[5] [send] via NET/IB/6(3)/GDRDMA(PCI)/Shared", "NET/IB/GDRDMA"),
+        ("Channel 00/0 : 1[0] -> 2[0] [receive] via NET/IBext_v8/1", "NET/IBext_v8"),
+        ("Channel 01/1 : 7[3] -> 3[3] [receive] via NET/AWS Libfabric/1/GDRDMA/Shared", "NET/AWS Libfabric/GDRDMA"),
+        ("Ring 00 : 0 -> 1 [send] via NET/Socket/0", "NET/Socket"),
+    ],
+)
+def test_transports_of_all_versions_are_known(tmp_path: Path, line: str, transport: str) -> None:
+    assert list(seen(tmp_path, line).transports) == [transport]
+
+
+def test_ranks_are_those_of_the_communicator_of_all_ranks(tmp_path: Path) -> None:
+    found = seen(
+        tmp_path,
+        "comm 0x1 rank 5 nranks 8 cudaDev 5 nvmlDev 5 busId 1 commId 0x2 - Init COMPLETE",
+        "ncclCommSplit comm 0x3 rank 1 nranks 4 cudaDev 5 nvmlDev 5 busId 1 - Init COMPLETE",
+        "Channel 00/0 : 1[5] -> 2[6] via P2P/CUMEM",
+        world_size=8,
+    )
+    assert found.transports == {"P2P": (5,)}
+
+
+@pytest.mark.parametrize(
+    ("line", "settings"),
+    [
+        ("NCCL_IB_DISABLE set by environment to 1.", {"NCCL_IB_DISABLE": "1"}),
+        ("NCCL_SOCKET_IFNAME set to eth0", {"NCCL_SOCKET_IFNAME": "eth0"}),
+    ],
+)
+def test_settings_are_kept(tmp_path: Path, line: str, settings: dict[str, str]) -> None:
+    assert seen(tmp_path, line).settings == settings
+
+
+@pytest.mark.parametrize(
+    ("prefix", "kind"),
+    [
+        ("[1,3]<stdout>:", "mpirun"),
+        ("[2026-04-28 14:14:48] ", "a time stamp"),
+        ("\x1b[36m(Worker pid=1)\x1b[0m ", "Ray"),
+    ],
+)
+def test_what_a_launcher_writes_before_a_line_is_passed_over(tmp_path: Path, prefix: str, kind: str) -> None:
+    found = read(tmp_path, "".join(prefix + line + "\n" for line in log(SOCKETS, 0, 7).splitlines()))
+    assert found and found.transports == {"NET/Socket": (0,)}, kind
+
+
+def test_warnings_are_kept_once_and_short(tmp_path: Path) -> None:
+    line = "node1:7:9 [0] misc/socket.cc:50 NCCL WARN Call to connect\x1b[31m failed " + "x" * 500 + "\n"
+    found = read(tmp_path, log(SOCKETS, 0, 7) + 3 * line)
+    assert found and len(found.warnings) == 1
+    assert found.warnings[0].startswith("Call to connect\N{REPLACEMENT CHARACTER}[31m failed x")
+    assert len(found.warnings[0]) <= 200
+
+
+def test_other_jobs_are_passed_over(tmp_path: Path) -> None:
+    assert read(tmp_path, log(SOCKETS, 0, 8)) is None
+    found = read(tmp_path, log(SOCKETS, 0, 8).replace("NET/Socket/", "NET/IB/") + log(SOCKETS, 0, 7))
+    assert found and list(found.transports) == ["NET/Socket"]
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "job/nccl.vm.7.log",
+        "job/nccl.vm.7",
+        "job/train.out",
+        "job/nccl_logs/vm_7.txt",
+        "nccl_logs/nccl_vm_7.txt",
+        "nccl.vm.7.log",
+    ],
+)
+def test_logs_are_found_beside_the_traces_and_one_above(tmp_path: Path, place: str) -> None:
+    path = tmp_path / place
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("epoch 1\n" + log(SOCKETS, 0, 7))
+    (tmp_path / "job").mkdir(exist_ok=True)
+    assert nccl.find([tmp_path / "job"], tmp_path / "job") == [path]
+    assert nccl.read([path], {"7"}, 2)
+
+
+def test_logs_in_the_folders_of_ranks_are_found(tmp_path: Path) -> None:
+    folders = [tmp_path / "job" / f"rank_{rank}" for rank in range(2)]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "nccl.log").touch()
+    assert len(nccl.find(folders, tmp_path / "job")) == 2
+
+
+@pytest.mark.parametrize(
+    "name", ["trace.json", "nccl.json", "libnccl.so", "nccl_topo.xml", ".nccl.log", "model.bin", "nccl.trace.json.gz"]
+)
+def test_other_files_are_not_opened(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(log(SOCKETS, 0, 7))
+    assert nccl.find([tmp_path], tmp_path) == []
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "nccl.log")
+    assert nccl.find([tmp_path], tmp_path) == []
+
+
+def test_of_a_large_file_only_the_beginning_is_read(tmp_path: Path) -> None:
+    late = "node1:7:9 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\n"
+    found = read(tmp_path, log(SOCKETS, 0, 7) + "x" * 2_000_000 + "\n" + late)
+    assert found and list(found.transports) == ["NET/Socket"]
+
+
+def test_a_large_file_without_a_line_of_nccl_is_left_after_a_look(tmp_path: Path) -> None:
+    assert read(tmp_path, "x" * 100_000 + "\n" + log(SOCKETS, 0, 7)) is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\0NCCL INFO",
+        b"NCCL INFO " * 10_000,
+        b"vm:7:7 [0] NCCL INFO Channel 00/0 : " + b"9" * 5_000,
+        b"vm:7:7 [0] NCCL INFO comm 0x1 rank 9 nranks 2\nvm:7:7 [0] NCCL INFO Channel 0/0 : 0 -> 1 via \xff\xfe/\n",
+        b"vm:7:7 [0] NCCL INFO Channel 00/02 : " + b"0 " * 5_000 + b"\n",
+        b"NCCL " + b"]" * 60_000,
+        b"NCCL " + b"a:" * 30_000,
+        b"vm:7:7 [0] NCCL INFO NCCL version\n",
+    ],
+)
+def test_nonsense_does_no_harm(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "nccl.log").write_bytes(data)
+    found = nccl.read([tmp_path / "nccl.log"], {"7"}, 2)
+    assert found is None or found.ring == ()
+
+
+def test_a_file_that_is_gone_is_passed_over(tmp_path: Path) -> None:
+    assert nccl.read([tmp_path / "gone.log"], {"7"}, 2) is None
+
+
+def test_a_finding_of_communication_says_what_nccl_uses(tmp_path: Path) -> None:
+    folder = write(tmp_path / "job", ranks(BOUND, BOUND))
+    for rank in range(2):
+        (folder / f"nccl.vm.{100 + rank}.log").write_text(log(SOCKETS, rank, 100 + rank))
+    diagnosis = diagnose(folder)
+    assert diagnosis.network and diagnosis.network.transports == {"NET/Socket": (0, 1)}
+    (found,) = [finding for finding in diagnosis.findings if finding.rule == "communication-bound"]
+    assert "NCCL fell back to sockets over eth0 and eth1, in 2 channels: it could not use IB." in found.why
+    assert found.fix.startswith("First give NCCL a faster way than sockets")
+
+
+def test_without_logs_nothing_is_said(tmp_path: Path) -> None:
+    diagnosis = diagnose(write(tmp_path / "job", ranks(BOUND, BOUND)))
+    assert diagnosis.network is None
+    (found,) = [finding for finding in diagnosis.findings if finding.rule == "communication-bound"]
+    assert "By its log" not in found.why and "sockets" not in found.fix
+
+
+@pytest.mark.parametrize(
+    ("lines", "sentence"),
+    [
+        (["NCCL_IB_DISABLE set by environment to 1."], "NCCL uses sockets, since NCCL_IB_DISABLE is set"),
+        (["NCCL_IB_DISABLE set by environment to 0."], "NCCL fell back to sockets"),
+        (["NET/IB : No device found."], "NCCL fell back to sockets: it could not use IB"),
+    ],
+)
+def test_it_is_said_why_sockets_are_used(tmp_path: Path, lines: list[str], sentence: str) -> None:
+    found = seen(tmp_path, *lines, "Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Socket/0")
+    assert words.network(found) == f"By its log, {sentence}. "
+
+
+def test_what_is_no_fault_is_said_too(tmp_path: Path) -> None:
+    found = seen(
+        tmp_path,
+        "NET/IB : Using [0]mlx5_0:1/IB/SHARP [RO]; OOB eth0:10.0.0.1<0>",
+        "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM",
+        "Channel 00/0 : 1[1] -> 8[0] [send] via NET/IB/0/GDRDMA",
+    )
+    assert words.network(found) == "By its log, NCCL uses NET/IB/GDRDMA and P2P over mlx5_0. "
+
+
+def test_real_logs_belong_to_the_processes_of_their_job() -> None:
+    found = diagnose(REPOSITORY / "demo_logs" / "healthy").network
+    assert found and found.transports == {"NET/Socket": (0, 1, 2, 3)}
+    assert (found.version, found.channels, found.ring) == ("2.28.9+cuda13.0", 2, (0, 1, 2, 3))
+    assert (found.unavailable, found.settings["NCCL_IB_DISABLE"]) == (("IB",), "1")
+
+
+def test_a_slow_link_says_what_its_ranks_alone_use(tmp_path: Path) -> None:
+    texts = []
+    for group, (length, rest) in enumerate([(10, 15), (10, 15), (25, 0)]):
+        block = f"[ar/g{group}@8".ljust(length - 1, ".") + "]"
+        texts += 2 * [f"rank# step |1\n gpu [fwd]\n nccl      {block}[ar{'.' * rest}]\n"]
+    folder = write(tmp_path / "job", ranks(*texts))
+    for rank in range(6):
+        via = "SHM/direct/direct" if rank > 3 else "P2P/CUMEM"
+        line = f"vm:{100 + rank}:1 [0] NCCL INFO "
+        said = (f"comm 0x1 rank {rank} nranks 6 cudaDev 0", f"Channel 00/0 : {rank}[0] -> 1[0] via {via}")
+        (folder / f"nccl.{rank}.log").write_text("".join(f"{line}{what}\n" for what in said))
+    (found,) = [finding for finding in diagnose(folder).findings if finding.rule == "slow-link"]
+    assert "By NCCL's log they alone use SHM." in found.why
