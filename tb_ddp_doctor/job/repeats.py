@@ -10,12 +10,8 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import Collectives, RankDigest
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.job.transfers import exposed_alone
+from tb_ddp_doctor.job.transfers import exposed_alone, of_gradients
 from tb_ddp_doctor.trace.model import Ints
-
-#: A group that reduces more than this share of its elements outside of backward passes carries activations too
-#: (tensor parallelism), not gradients alone.
-_MOST_OUTSIDE = 0.2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,14 +70,12 @@ def _lack(job: Job) -> str:
 def _repeated(digest: RankDigest) -> NDArray[np.bool_]:
     """Which AllReduces a later backward pass repeats, size by size, before the optimizer's next step."""
     table = digest.collectives
-    reduces = np.array([text == "all_reduce" for text in digest.strings], np.bool_)[table.kind] & (table.step >= 0)
+    reduces = of_gradients(digest) & (table.step >= 0)
     repeated = np.zeros(len(table), np.bool_)
     for group in np.unique(table.group[reduces]):
         mine = reduces & (table.group == group)
         inside = mine & (table.backward >= 0) & (table.update >= 0) & (table.elements > 0)
-        outside = int(table.elements[mine & (table.backward < 0)].clip(0).sum())
-        total = outside + int(table.elements[inside].sum())
-        if not inside.any() or outside > _MOST_OUTSIDE * total:
+        if not inside.any():
             continue
         for rows in _by_update(table, np.flatnonzero(inside)):
             *earlier, last = _by_pass(table, rows)

@@ -8,10 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.intervals import Intervals
+from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.job.budget import complete, exposed_communication
 from tb_ddp_doctor.job.collectives import between_two
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace.model import Ints
+
+#: A group that reduces more than this share of its elements outside of backward passes carries activations too
+#: (tensor parallelism), not gradients alone.
+_MOST_OUTSIDE = 0.2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -20,16 +25,18 @@ class Transfers:
 
     #: Time in which data moves, hidden or exposed, shape (R, S), ns.
     total_ns: Ints
-    #: The same of AllReduce alone, and the part of it with nothing beside it.
+    #: The same of AllReduces of gradients alone, and the part of it with nothing beside it.
     allreduce_ns: Ints
     allreduce_exposed_ns: Ints
     #: Sends and receives with nothing beside them, shape (R, S), ns: they wait for each other, as stages of a pipeline.
     messages_exposed_ns: Ints
-    #: AllReduces of a step (the most of any step and rank), their bytes (0 if unknown), and the share of the largest
-    #: one in them (of their time, where the bytes are unknown).
+    #: These AllReduces in a step (the most of any step and rank), their bytes (0 if unknown), and the share of the
+    #: largest one in them (of their time, where the bytes are unknown).
     allreduces: int
     allreduce_bytes: int
     largest_share: float
+    #: Share of them that a backward pass launched.
+    from_backward: float
     #: Element types seen, as torch names them.
     dtypes: tuple[str, ...]
 
@@ -39,6 +46,7 @@ def transfers(job: Job) -> Transfers:
     shape = job.step_index.shape
     total, allreduce, exposed = (np.zeros(shape, np.int64) for _ in range(3))
     count, size, largest = 0, 0, 0.0
+    launched, by_backward = 0, 0
     dtypes: set[str] = set()
     last_ns = job.waiting.arrival_ns.max(axis=1, initial=np.iinfo(np.int64).min)
     for rank, (digest, index) in enumerate(zip(job.digests, job.step_index, strict=True)):
@@ -47,12 +55,14 @@ def transfers(job: Job) -> Transfers:
             continue
         moving_from = complete(digest, job.matched, rank, last_ns, job.clock)
         start, end = digest.steps.start_ns[index], digest.steps.end_ns[index]
-        reduces = np.array([text == "all_reduce" for text in digest.strings], np.bool_)[table.kind]
+        reduces = of_gradients(digest)
         reducing = Intervals.union(moving_from[reduces], table.end_ns[reduces])
         total[rank] = Intervals.union(moving_from, table.end_ns).measure(start, end)
         allreduce[rank] = reducing.measure(start, end)
         exposed[rank] = (reducing & exposed_communication(digest)).measure(start, end)
         here = reduces & (table.step >= 0)
+        launched += int(here.sum())
+        by_backward += int((here & (table.backward >= 0)).sum())
         weight = table.bytes if (table.bytes[here] >= 0).all() else table.end_ns - moving_from
         by_step = np.bincount(table.step[here], weights=weight[here], minlength=len(digest.steps))[index]
         heaviest = np.zeros(len(digest.steps))
@@ -62,7 +72,35 @@ def transfers(job: Job) -> Transfers:
         if weight is table.bytes:
             size = max(size, int(by_step.max()))
         dtypes.update(digest.strings[d] for d in np.unique(table.dtype[reduces]) if digest.strings[d])
-    return Transfers(total, allreduce, exposed, messages_alone(job), count, size, largest, tuple(sorted(dtypes)))
+    return Transfers(
+        total_ns=total,
+        allreduce_ns=allreduce,
+        allreduce_exposed_ns=exposed,
+        messages_exposed_ns=messages_alone(job),
+        allreduces=count,
+        allreduce_bytes=size,
+        largest_share=largest,
+        from_backward=by_backward / launched if launched else 0.0,
+        dtypes=tuple(sorted(dtypes)),
+    )
+
+
+def of_gradients(digest: RankDigest) -> NDArray[np.bool_]:
+    """Which collectives are AllReduces, without those of groups that reduce activations, shape (C,).
+
+    Tensor-parallel layers reduce in the forward pass as in the backward pass, and wait for the result; a group that
+    reduces gradients launches them in the backward pass, or all of them after it.
+    """
+    table = digest.collectives
+    reduces = np.array([text == "all_reduce" for text in digest.strings], np.bool_)[table.kind]
+    sized = reduces & (table.step >= 0) & (table.elements > 0)
+    inside = sized & (table.backward >= 0)
+    groups = len(digest.strings)
+    total = np.bincount(table.group[sized], weights=table.elements[sized], minlength=groups)
+    ours = np.bincount(table.group[inside], weights=table.elements[inside], minlength=groups)
+    carries_activations = (ours > 0) & (total - ours > _MOST_OUTSIDE * total)
+    chosen: NDArray[np.bool_] = reduces & ~carries_activations[table.group]
+    return chosen
 
 
 def messages_alone(job: Job) -> Ints:

@@ -9,6 +9,7 @@ import numpy as np
 
 from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.job.transfers import Transfers
+from tb_ddp_doctor.job.unused import UnusedSearch
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words
 from tb_ddp_doctor.rules.base import Clear, Fault, NotApplicable, Result, Rule, threshold
@@ -26,11 +27,16 @@ class NoOverlap(Rule):
         complete only at the end, leaves the device with nothing to do while it travels.
     Evidence:
         The longest exposed transfer on the slowest rank of the step.
+        The cause is `one_bucket` (nearly all bytes are in one), `after_backward` (the backward pass launches none of
+        them), `unused_search` (several, but DDP searches for unused parameters, and so never orders its buckets as
+        gradients become ready) or `late_buckets` (several, for another reason).
     Fix:
-        Smaller buckets; no search for unused parameters; a static graph.
+        By cause: smaller buckets; DDP instead of a loop over gradients; no search for unused parameters, or a static
+        graph.
     Limits:
-        AllReduce only, and backward kernels must be joined to their launches. Judged on the rank that nobody waits
-        for, since a rank that waits exposes transfers that would hide. The last bucket is always exposed.
+        AllReduces of gradients only, and backward kernels must be joined to their launches. Judged on the rank that
+        nobody waits for, since a rank that waits exposes transfers that would hide. The last bucket is always exposed.
+        A backward pass that is short beside the transfers hides nothing that matters: that is communication-bound.
     """
 
     id: ClassVar[str] = "no-overlap"
@@ -41,9 +47,22 @@ class NoOverlap(Rule):
     achievable: float = threshold(
         0.65, "of what could hide", "What DDP with five buckets was measured to hide (healthy jobs, 0.6 to 0.7)."
     )
+    min_backward: float = threshold(
+        0.2, "of the transfer", "A shorter backward pass could hide an eighth of the transfer at best."
+    )
+    one_bucket: float = threshold(0.8, "of the bytes", "DDP's default first bucket of 1 MB leaves less to the largest.")
     min_cost: float = threshold(0.01, "of the step", "Less is the tail that every DDP job exposes.")
 
-    def check(self, *, frame: Frame, whatif: WhatIf, transfers: Transfers, work: Work, places: Places) -> Result:
+    def check(
+        self,
+        *,
+        frame: Frame,
+        whatif: WhatIf,
+        transfers: Transfers,
+        unused_search: UnusedSearch,
+        work: Work,
+        places: Places,
+    ) -> Result:
         total = float(whatif.at_slowest(transfers.allreduce_ns).mean())
         exposed = float(whatif.at_slowest(transfers.allreduce_exposed_ns).mean())
         backward = float(whatif.at_slowest(work.backward_compute_ns).mean())
@@ -56,6 +75,11 @@ class NoOverlap(Rule):
             return NotApplicable(
                 "No kernel was launched by a backward pass, so there is nothing to hide AllReduce behind."
             )
+        if hideable < self.min_backward * total:
+            return Clear(
+                f"The backward pass computes for {words.ms(backward)}, too short to hide {words.ms(total)} of "
+                "AllReduce."
+            )
         if hidden > self.max_hidden * hideable or saving < self.min_cost * frame.step_ns:
             return Clear(
                 f"{words.ms(hidden)} of {words.ms(total)} of AllReduce hide behind compute "
@@ -64,25 +88,19 @@ class NoOverlap(Rule):
         cost = whatif.cost_ns(np.full_like(whatif.own_ns, round(saving)))
         seen = int((whatif.at_slowest(transfers.allreduce_exposed_ns) > 0.5 * total).sum())
         level, basis = words.confidence(frame, cost, seen, of_transfer=True)
-        one = transfers.largest_share > 0.8
-        size = f" of {transfers.allreduce_bytes / 1e6:.0f} MB" if transfers.allreduce_bytes else ""
-        buckets = (
-            f"The gradients{size} go in one bucket, which is full only when backward is over."
-            if one
-            else f"The gradients{size} go in {transfers.allreduces} AllReduces a step, none beside backward."
-        )
+        cause = self._cause(transfers, unused_search)
         step = int(whatif.at_slowest(transfers.allreduce_exposed_ns).argmax())
         return Fault(
             cost_ns=cost,
             ranks=frame.all_ranks,
             steps=frame.all_steps,
-            cause="one_bucket" if one else "late_buckets",
+            cause=cause,
             confidence=level,
             title=f"AllReduce runs after backward instead of beside it: {words.ms(exposed)} of every "
             f"{words.ms(frame.step_ns)} is exposed.",
-            why=f"{buckets} Backward computes for {words.ms(backward)} and hides {words.ms(max(hidden, 0))} of it. "
-            f"{basis}",
-            fix=_fix(transfers.allreduce_bytes),
+            why=f"{_seen(cause, transfers)} Backward computes for {words.ms(backward)} and hides "
+            f"{words.ms(max(hidden, 0))} of it. {basis}",
+            fix=_fix(cause, transfers.allreduce_bytes),
             evidence=(
                 places.longest(
                     int(whatif.slowest[step]),
@@ -93,13 +111,38 @@ class NoOverlap(Rule):
             ),
         )
 
+    def _cause(self, transfers: Transfers, search: UnusedSearch) -> str:
+        if not transfers.from_backward:
+            return "after_backward"
+        if transfers.largest_share > self.one_bucket:
+            return "one_bucket"
+        return "unused_search" if search.walks.any() else "late_buckets"
 
-def _fix(size: int) -> str:
+
+def _seen(cause: str, transfers: Transfers) -> str:
+    """What was seen that tells the cause, a sentence."""
+    size = f" of {transfers.allreduce_bytes / 1e6:.0f} MB" if transfers.allreduce_bytes else ""
+    calls = f"{transfers.allreduces} AllReduce{'s' if transfers.allreduces > 1 else ''} a step"
+    if cause == "after_backward":
+        return f"The gradients{size} go in {calls}, and the backward pass launches none of them."
+    if cause == "one_bucket":
+        if transfers.allreduces == 1:
+            return f"The gradients{size} go in one bucket, which is full only when backward is over."
+        largest = words.percent(transfers.largest_share)
+        return f"Of the gradients{size}, {largest} go in one bucket, which is full only when backward is over."
+    if cause == "unused_search":
+        return (
+            f"The gradients{size} go in {calls}, none beside backward: with its search for unused parameters DDP keeps "
+            "its first order of buckets, whatever the order in which gradients become ready."
+        )
+    return f"The gradients{size} go in {calls}, none beside backward."
+
+
+def _fix(cause: str, size: int) -> str:
     """Buckets of a fifth of the gradients overlap; torch's default is 25 MB."""
     bucket = min(max(round(size / 5 / 2**20), 1), 25) if size else 5
     return f"""\
-Let DDP send gradients while backward goes on: about five buckets or more, and nothing that delays the first. Set \
-find_unused_parameters only if the model needs it.
+{_ADVICE[cause]}
 
 model = DistributedDataParallel(
     model,
@@ -109,3 +152,20 @@ model = DistributedDataParallel(
     find_unused_parameters=False,
     static_graph=True,  # if the graph never changes
 )"""
+
+
+_ADVICE = {
+    "one_bucket": """\
+Let DDP send gradients while backward goes on: about five buckets or more, and nothing that delays the first. Set \
+find_unused_parameters only if the model needs it.""",
+    "after_backward": """\
+Let the backward pass send gradients as they become ready: wrap the model in DistributedDataParallel instead of \
+reducing gradients after it, or start each AllReduce from the parameter's register_post_accumulate_grad_hook with \
+async_op=True.""",
+    "unused_search": """\
+Turn the search for unused parameters off, or declare the graph static if the same ones are unused in all steps; then \
+DDP orders its buckets by the first backward pass.""",
+    "late_buckets": """\
+Look at what delays the first bucket: parameters that are registered first but used last, a module that is used twice, \
+or a communication hook that waits. Set find_unused_parameters only if the model needs it.""",
+}

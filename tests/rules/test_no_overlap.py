@@ -23,9 +23,37 @@ BESIDE = """
 LATE_BUCKETS = """
     rank# step     |1
           host     [fwd]
+          autograd      [bwd][ar][ar][ar]
+          gpu      [fwd......][bwd..............]
+          nccl                                   [ar..][ar..][ar]
+"""
+BY_HAND = """
+    rank# step     |1
+          host     [fwd]         [ar][ar][ar]
           autograd      [bwd]
           gpu      [fwd......][bwd..............]
           nccl                                   [ar..][ar..][ar]
+"""
+SEARCHED = """
+    rank# step     |1
+          host     [fw][walk]
+          autograd           [bwd][ar][ar][ar]
+          gpu      [fw............][bwd..............]
+          nccl                                        [ar..][ar..][ar]
+"""
+SHORT_BACKWARD = """
+    rank# step     |1
+          host     [fwd]
+          autograd      [bwd][ar][ar][ar]
+          gpu      [fwd......][bwd]
+          nccl                     [ar........][ar........][ar........]
+"""
+ACTIVATIONS = """
+    rank# step     |1
+          host     [fwd][ar]
+          autograd           [bwd][ar]
+          gpu      [fwd]                 [bwd..............]
+          nccl          [ar............]                    [ar............]
 """
 NO_BACKWARD = """
     rank# step     |1
@@ -61,6 +89,39 @@ def test_late_buckets_are_named_with_their_number() -> None:
     found = finding(RULE, ranks(LATE_BUCKETS, LATE_BUCKETS))
     assert found.cause == "late_buckets"
     assert "in 3 AllReduces a step" in found.why
+
+
+def test_most_gradients_in_one_bucket_are_told() -> None:
+    text = LATE_BUCKETS.replace("[ar..][ar..][ar]", "[ar@9........][ar]").replace("[bwd][ar][ar][ar]", "[bwd][ar][ar]")
+    found = finding(RULE, ranks(text, text))
+    assert found.cause == "one_bucket"
+    assert "Of the gradients of 40 MB, 90 % go in one bucket" in found.why
+
+
+def test_gradients_that_are_reduced_after_backward_by_hand_are_told() -> None:
+    found = finding(RULE, ranks(BY_HAND, BY_HAND))
+    assert found.cause == "after_backward"
+    assert "3 AllReduces a step, and the backward pass launches none of them" in found.why
+    assert found.fix.startswith("Let the backward pass send gradients")
+
+
+def test_a_search_for_unused_parameters_is_told() -> None:
+    found = finding(RULE, ranks(SEARCHED, SEARCHED))
+    assert found.cause == "unused_search"
+    assert found.fix.startswith("Turn the search for unused parameters off")
+
+
+def test_a_backward_pass_too_short_to_hide_anything_is_not_its_fault() -> None:
+    result = outcome(RULE, ranks(SHORT_BACKWARD, SHORT_BACKWARD))
+    assert result.status == "clear"
+    assert "too short to hide 36.0 ms of AllReduce" in result.reason
+    assert finding(RULE, ranks(SHORT_BACKWARD, SHORT_BACKWARD), settings={"min_backward": 5 / 36 * 0.99})
+    assert finding("communication-bound", ranks(SHORT_BACKWARD, SHORT_BACKWARD))
+
+
+def test_activations_are_no_gradients() -> None:
+    """Tensor-parallel layers reduce in both passes, and have to wait for it."""
+    assert outcome(RULE, ranks(ACTIVATIONS, ACTIVATIONS)).reason == "There is no AllReduce."
 
 
 def test_evidence_is_the_exposed_transfer() -> None:
