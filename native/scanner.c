@@ -61,7 +61,7 @@ struct event {
     struct span values[VALUES];
     uint64_t position;
     uint32_t wanted; /* bits of those arguments that its row may want */
-    uint8_t kind;    /* 0, or 1 more than the code of its category, once that is known */
+    uint8_t kind;    /* START, then 0, or 1 more than the code of its category, once that is known */
     uint8_t gap;     /* in `scanner.gaps`: the last one */
     int32_t category; /* in SCANNER_CATEGORIES */
     bool has_category;
@@ -119,17 +119,28 @@ struct buffer {
 #define COLD
 #endif
 
-enum { MAX_GAP = 56, GAPS = 128, KINDS = SCANNER_INSTANT + 2 };
+enum { MAX_GAP = 80, MAX_CONSTANTS = 4, GAPS = 256, WAYS = 2, KINDS = SCANNER_INSTANT + 2, START = KINDS };
 
-/* Text with a key, from behind a "{" or a value to where the key's value begins. Events of a kind repeat it: what came
- * last time is compared before anything is read. `next` is no more than a guess: slots are overwritten freely. */
+/* What stands where a member might: the end of the object. */
+enum { CLOSE = VALUES };
+
+/* Text with a key, from behind a "{" or a value to where the key's value begins, or to behind a "}". Events of a kind
+ * repeat it: what came last time is compared before anything is read. Members before the last whose values repeat too,
+ * phase, category and thread, are part of it, and were read when it was new. `next` is no more than a guess: slots are
+ * overwritten freely. */
 struct gap {
     uint8_t text[MAX_GAP];
     uint64_t mask; /* of its first eight bytes, if it has as many */
     uint8_t size;  /* 0: not used */
-    uint8_t value;
+    uint8_t value; /* of its last key, or CLOSE */
     bool is_argument;
-    uint8_t next[KINDS][2];
+    uint8_t constants; /* how many members there are before the last, and where in the text their values stand */
+    struct {
+        uint8_t value, start, end;
+    } constant[MAX_CONSTANTS];
+    int32_t category; /* as in `struct event`, if one of them says it; else -1 */
+    bool has_category;
+    uint8_t next[KINDS + 1][WAYS]; /* by `event.kind` */
 };
 
 struct scanner {
@@ -147,7 +158,8 @@ struct scanner {
     struct vocabulary vocabularies[SCANNER_VOCABULARIES];
     struct buffer thread; /* one key of SCANNER_THREADS: the last event's */
     int32_t thread_number;
-    struct gap gaps[GAPS]; /* the first stands for the beginning of an event */
+    struct gap gaps[GAPS]; /* the first is never used: what nothing is known of points to it */
+    uint8_t first_gap;     /* of the last event: what the next one's is guessed from */
     int8_t codes[MAX_CATEGORIES];
     uint64_t dropped[MAX_CATEGORIES];
     struct scanner_loss losses[LOSS_KINDS];
@@ -295,69 +307,158 @@ static enum value argument_of(struct span key) {
     }
 }
 
-/* Whether that gap is at `at`, with its value behind it. */
-static inline bool is_gap(const struct gap *gap, const uint8_t *at, const uint8_t *end, bool is_argument) {
-    const ptrdiff_t left = end - at;
-    if (left < 8 || (load8(at) ^ load8(gap->text)) & gap->mask || left <= gap->size || !gap->size ||
-        gap->is_argument != is_argument || is_space(at[gap->size])) {
-        return false;
-    }
-    uint64_t differences = 0;
-    for (size_t tail = gap->size; tail > 8; tail -= 8) {
-        differences |= load8(at + tail - 8) ^ load8(gap->text + tail - 8);
-    }
-    return !differences;
+static inline uint64_t difference(const struct gap *gap, const uint8_t *at, size_t where) {
+    return load8(at + where) ^ load8(gap->text + where);
 }
 
-/* A gap that was not foreseen: read it, and foresee it. `at` is where it begins, `key_at` its key. */
-COLD static const uint8_t *new_gap_end(struct scanner *scanner, struct event *event, struct reading *reading,
-                                  const uint8_t *at, const uint8_t *key_at, bool is_argument, enum value *value) {
+/* Whether that gap is at `at`, where there are more than MAX_GAP bytes, with its value behind it. The loop alone would
+ * do, were it not so slow to begin: few gaps are longer than 32 bytes. */
+static inline bool is_gap(const struct gap *gap, const uint8_t *at, bool is_argument) {
+    if (difference(gap, at, 0) & gap->mask || gap->is_argument != is_argument || !gap->size) {
+        return false;
+    }
+    const size_t size = gap->size;
+    uint64_t differences = 0;
+    if (size > 8) {
+        differences |= difference(gap, at, size - 8);
+    }
+    if (size > 16) {
+        differences |= difference(gap, at, size - 16) | difference(gap, at, 8);
+    }
+    for (size_t middle = 16; middle + 16 < size; middle += 8) {
+        differences |= difference(gap, at, middle);
+    }
+    return !differences && (gap->value == CLOSE || !is_space(at[gap->size]));
+}
+
+/* From behind a "{" or a value, to where the next member's value begins, or to behind a "}". */
+static const uint8_t *member_end(struct reading *reading, const uint8_t *at, bool is_first, bool is_argument,
+                                 uint8_t *value) {
     struct span key;
-    const uint8_t *end = key_at ? key_end(reading, key_at, &key) : NULL;
+    at = space_end(reading, at);
+    if (at && *at == '}') {
+        *value = CLOSE;
+        return at + 1;
+    }
+    if (at && !is_first) {
+        at = *at == ',' ? space_end(reading, at + 1) : refuse(reading, "expecting ',' delimiter");
+    }
+    const uint8_t *end = at ? key_end(reading, at, &key) : NULL;
+    if (end) {
+        *value = (uint8_t)(is_argument ? argument_of(key) : member_of(key));
+    }
+    return end;
+}
+
+/* Take the members before the last of a gap. */
+static inline void take_constants(const struct scanner *scanner, struct event *event, const struct gap *gap,
+                                  const uint8_t *at) {
+    for (int number = 0; number < gap->constants; number++) {
+        put(event, gap->constant[number].value, at + gap->constant[number].start, at + gap->constant[number].end);
+    }
+    if (gap->category >= 0) {
+        event->category = gap->category;
+        event->has_category = gap->has_category;
+        event->kind = (uint8_t)(scanner->codes[gap->category] + 1);
+    }
+}
+
+static void set_category(struct scanner *scanner, struct event *event, struct span name) {
+    const int32_t number = intern(scanner, SCANNER_CATEGORIES, name, event->position);
+    event->category = number == FULL ? UNKNOWN_CATEGORY : number;
+    event->has_category = name.size > sizeof("\"\"") - 1;
+    event->kind = (uint8_t)(scanner->codes[event->category] + 1);
+}
+
+static bool seldom_changes(enum value member) {
+    return member == PH || member == CAT || member == PID || member == TID;
+}
+
+/* Read a gap, all but its text, and return its end. One that would be too long has no size. */
+static const uint8_t *read_gap(struct scanner *scanner, struct event *event, struct reading *reading,
+                               const uint8_t *at, bool is_first, bool is_argument, struct gap *gap) {
+    const uint8_t *end = member_end(reading, at, is_first, is_argument, &gap->value);
+    gap->is_argument = is_argument;
+    gap->category = -1;
+    while (end && end - at <= MAX_GAP) {
+        gap->size = (uint8_t)(end - at);
+        const uint8_t value = gap->value;
+        if (is_argument || !seldom_changes(value) || gap->constants == MAX_CONSTANTS) {
+            break;
+        }
+        const uint8_t *stop = value_end(reading, end);
+        const uint8_t *next = stop ? member_end(reading, stop, false, false, &gap->value) : NULL;
+        if (!next || next - at > MAX_GAP) {
+            gap->value = value;
+            return next ? end : NULL;
+        }
+        if (value == CAT && *end == '"') {
+            set_category(scanner, event, (struct span){end, (size_t)(stop - end)});
+            gap->category = event->category;
+            gap->has_category = event->has_category;
+        }
+        gap->constant[gap->constants].value = value;
+        gap->constant[gap->constants].start = (uint8_t)(end - at);
+        gap->constant[gap->constants++].end = (uint8_t)(stop - at);
+        end = next;
+    }
+    return end;
+}
+
+/* The end of a gap that was foreseen; NULL if none of them is there. */
+static inline const uint8_t *gap_end(struct scanner *scanner, struct event *event, struct reading *reading,
+                                     const uint8_t *at, bool is_argument, uint8_t *value) {
+    const uint8_t *next = scanner->gaps[event->gap].next[event->kind];
+    if (reading->end - at <= MAX_GAP) {
+        return NULL;
+    }
+    for (int way = 0; way < WAYS; way++) {
+        const struct gap *gap = &scanner->gaps[next[way]];
+        if (is_gap(gap, at, is_argument)) {
+            event->gap = next[way];
+            *value = gap->value;
+            if (!is_argument) {
+                take_constants(scanner, event, gap, at);
+            }
+            return at + gap->size;
+        }
+    }
+    return NULL;
+}
+
+/* The same for one that was not foreseen: read it, and foresee it. */
+COLD static const uint8_t *new_gap_end(struct scanner *scanner, struct event *event, struct reading *reading,
+                                       const uint8_t *at, bool is_first, bool is_argument, uint8_t *value) {
+    struct gap gap;
+    memset(&gap, 0, sizeof gap);
+    uint8_t *next = scanner->gaps[event->gap].next[event->kind];
+    const uint8_t *end = read_gap(scanner, event, reading, at, is_first, is_argument, &gap);
     if (!end) {
         return NULL;
     }
-    *value = is_argument ? argument_of(key) : member_of(key);
-    const size_t size = (size_t)(end - at);
-    if (size > MAX_GAP) {
+    take_constants(scanner, event, &gap, at);
+    *value = gap.value;
+    if (!gap.size) {
         return end;
     }
+    const ptrdiff_t left = reading->end - at;
     uint32_t hash = is_argument;
     for (const uint8_t *byte = at; byte < end; byte++) {
         hash = (hash ^ *byte) * 0x01000193u;
     }
     uint8_t slot = (uint8_t)(1 + (hash >> 16) % (GAPS - 1));
     for (int probe = 0; probe < 8 && scanner->gaps[slot].size &&
-                        !is_gap(&scanner->gaps[slot], at, reading->end, is_argument);
+                        (left <= MAX_GAP || !is_gap(&scanner->gaps[slot], at, is_argument));
          probe++) {
         slot = (uint8_t)(1 + slot % (GAPS - 1));
     }
-    struct gap *gap = &scanner->gaps[slot];
-    memcpy(gap->text, at, size);
-    memset(&gap->mask, 0, sizeof gap->mask);
-    memset(&gap->mask, 0xff, size < sizeof gap->mask ? size : sizeof gap->mask);
-    gap->size = (uint8_t)size;
-    gap->value = (uint8_t)*value;
-    gap->is_argument = is_argument;
-    uint8_t *next = scanner->gaps[event->gap].next[event->kind];
-    next[1] = next[0];
+    memcpy(gap.text, at, gap.size);
+    memset(&gap.mask, 0xff, gap.size < sizeof gap.mask ? gap.size : sizeof gap.mask);
+    memcpy(gap.next, scanner->gaps[slot].next, sizeof gap.next);
+    scanner->gaps[slot] = gap;
+    memmove(next + 1, next, WAYS - 1);
     next[0] = event->gap = slot;
     return end;
-}
-
-/* From behind a "{" or a value, to where the next member's value begins. */
-static inline const uint8_t *gap_end(struct scanner *scanner, struct event *event, struct reading *reading,
-                                     const uint8_t *at, bool is_argument, enum value *value) {
-    const uint8_t *next = scanner->gaps[event->gap].next[event->kind];
-    for (int way = 0; way < 2; way++) {
-        const struct gap *gap = &scanner->gaps[next[way]];
-        if (is_gap(gap, at, reading->end, is_argument)) {
-            event->gap = next[way];
-            *value = gap->value;
-            return at + gap->size;
-        }
-    }
-    return NULL;
 }
 
 typedef const uint8_t *take_member(struct scanner *, struct event *, struct reading *, enum value, const uint8_t *);
@@ -365,21 +466,21 @@ typedef const uint8_t *take_member(struct scanner *, struct event *, struct read
 /* An object, whose members `take` takes: from where the value begins to where it ends. */
 static inline const uint8_t *object_end(struct scanner *scanner, struct event *event, struct reading *reading,
                                         const uint8_t *at, bool is_argument, take_member *take) {
-    enum value value;
+    uint8_t value;
     for (bool is_first = true; at; is_first = false) {
         at += is_first;
         const uint8_t *end = gap_end(scanner, event, reading, at, is_argument, &value);
         if (!end) {
-            const uint8_t *key = space_end(reading, at);
-            if (key && *key == '}') {
-                return key + 1;
-            }
-            if (key && !is_first) {
-                key = *key == ',' ? space_end(reading, key + 1) : refuse(reading, "expecting ',' delimiter");
-            }
-            end = new_gap_end(scanner, event, reading, at, key, is_argument, &value);
+            end = new_gap_end(scanner, event, reading, at, is_first, is_argument, &value);
         }
-        at = end ? take(scanner, event, reading, value, end) : NULL;
+        if (is_first && !is_argument) {
+            event->kind = event->kind == START ? 0 : event->kind;
+            scanner->first_gap = event->gap;
+        }
+        if (!end || value == CLOSE) {
+            return end;
+        }
+        at = take(scanner, event, reading, value, end);
     }
     return NULL;
 }
@@ -401,13 +502,6 @@ static bool is_named(const struct scanner *scanner, const struct event *event, i
     const uint64_t start = number ? texts->ends[number - 1] : 0;
     const struct span name = get(event, NAME);
     return name.size == texts->ends[number] - start && !memcmp(name.at, texts->bytes + start, name.size);
-}
-
-static void set_category(struct scanner *scanner, struct event *event, struct span name) {
-    const int32_t number = intern(scanner, SCANNER_CATEGORIES, name, event->position);
-    event->category = number == FULL ? UNKNOWN_CATEGORY : number;
-    event->has_category = name.size > sizeof("\"\"") - 1;
-    event->kind = (uint8_t)(scanner->codes[event->category] + 1);
 }
 
 static bool is_dropped(const struct scanner *scanner, const struct event *event) {
@@ -445,10 +539,8 @@ static const uint8_t *take_event_member(struct scanner *scanner, struct event *e
         event->present &= MEMBERS;
     }
     if (member == ARGS && *at == '{' && !(event->has_category && is_dropped(scanner, event))) {
-        const uint8_t gap = event->gap;
         event->wanted = wanted_arguments(scanner, event);
         end = object_end(scanner, event, reading, at, true, take_argument);
-        event->gap = gap;
     } else {
         end = (1u << OTHER | NUMBERS) >> member & 1 ? rough_end(reading, at) : value_end(reading, at);
     }
@@ -509,16 +601,9 @@ static int32_t thread_of(struct scanner *scanner, const struct event *event) {
     return scanner->thread_number;
 }
 
-/* A cell of the last row that must be an integer, MISSING where there is none. Whatever is not plainly one is noted for
- * the caller to look at. */
-static void set_integer(struct scanner *scanner, const struct event *event, int table, int column, struct span value) {
-    int64_t number = MISSING;
-    const bool fits = value.size && integer(value, &number) &&
-                      (WIDTHS[table][column] == 8 || (number >= INT32_MIN && number <= INT32_MAX));
-    set(scanner, table, column, fits ? number : MISSING);
-    if (fits || !value.size) {
-        return;
-    }
+/* A value that is not plainly an integer of its column, noted for the caller to look at. */
+COLD static void add_oddity(struct scanner *scanner, const struct event *event, int table, int column,
+                            struct span value) {
     const int32_t odd = intern(scanner, SCANNER_VALUES, value, event->position);
     if (odd == FULL) {
         lose(scanner, LOSS_ARGUMENTS, event->position, "more different values than can be kept");
@@ -528,6 +613,18 @@ static void set_integer(struct scanner *scanner, const struct event *event, int 
         set(scanner, SCANNER_ODDITIES, ODDITY_ROW, (int64_t)scanner->tables[table].rows - 1);
         set(scanner, SCANNER_ODDITIES, ODDITY_VALUE, odd);
         set(scanner, SCANNER_ODDITIES, ODDITY_POSITION, (int64_t)event->position);
+    }
+}
+
+/* A cell of the last row that must be an integer, MISSING where there is none. */
+static inline void set_integer(struct scanner *scanner, const struct event *event, int table, int column,
+                               struct span value) {
+    int64_t number = MISSING;
+    const bool fits = !value.size || (integer(value, &number) && (WIDTHS[table][column] == 8 ||
+                                                                  (number >= INT32_MIN && number <= INT32_MAX)));
+    set(scanner, table, column, fits ? number : MISSING);
+    if (!fits) {
+        add_oddity(scanner, event, table, column, value);
     }
 }
 
@@ -813,7 +910,8 @@ static const uint8_t *read_event(struct scanner *scanner, struct reading *readin
     event.position = position;
     event.category = UNKNOWN_CATEGORY;
     event.has_category = false;
-    event.kind = event.gap = 0;
+    event.kind = START;
+    event.gap = scanner->first_gap;
     event.wanted = ALL_ARGUMENTS;
     reading->problem = NULL;
     if (*at != '{') {

@@ -43,8 +43,12 @@ TAIL = b'], "deviceProperties": [{"id": 0}], "baseTimeNanoseconds": 7}'
 EVENTS = [OP, LAUNCH, KERNEL, COPY, COMM, MEMORY, FRAME, FLOW, NAMED]
 DENSE = json.dumps(EVENTS, separators=(",", ":")).encode()[1:-1]
 
+#: Members that the scanner foresees: first right, then wrong.
+FORESEEN = [event | change for change in ({}, {}, {"tid": 3}, {"cat": "cpu_op"}, {"ph": "i"}) for event in EVENTS]
+
 SEEDS = {
     "every-event": DENSE + TAIL,
+    "foreseen": json.dumps(FORESEEN, separators=(",", ":")).encode()[1:-1] + TAIL,
     "indented": json.dumps(EVENTS, indent=2).encode()[1:-1] + TAIL,
     "cut-off": DENSE[:-20],
     "no-events": TAIL,

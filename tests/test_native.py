@@ -202,6 +202,25 @@ def test_space_between_members_may_change_from_event_to_event() -> None:
     assert_agreement(trace(OP, OP, OP.replace('"pid": ', '"pid":'), OP, OP.replace('"pid": ', '"pid":  ')) + " " * 64)
 
 
+def test_what_events_repeat_may_change_between_any_two_of_them() -> None:
+    """The scanner compares these members with the last event's before it reads them."""
+    heads = ['"ph": "X", "cat": "cpu_op"', '"ph": "X", "cat": "kernel"', '"ph": "X", "cat": "other"', '"ph": "X"',
+             '"ph": "i", "cat": "cpu_op"', '"ph": "i"', '"cat": "kernel", "ph": "X"', '"cat": "", "ph": "X"',
+             '"ph": "X", "cat": "kernel", "cat": "cpu_op"', '"cat": "other", "cat": "cpu_op", "ph": "i", "ph": "X"',
+             '"ph": "X", "cat": 5', '"ph": 5, "cat": "cpu_op"', '"ph": "X", "cat": "cpu_op", "cat": 5']  # fmt: skip
+    threads = ['"pid": 1, "tid": 2', '"tid": 2, "pid": 1', '"pid": 1, "tid": 22', '"pid": "1", "tid": "2"', '"pid": 1',
+               '"pid": null, "tid": null', '"pid": 1, "tid": 2, "tid": 3', '"pid": [1], "tid": 2', '"tid": {}',
+               f'"pid": 1, "tid": "{"long " * 40}"', '"pid": 1, "tid": 2.5']  # fmt: skip
+    rest = '"args": {"device": 0, "correlation": 7, "grid": [4], "Input Dims": [[2]]}'
+    events = [
+        f'{{{head}, "name": "a", {thread}, "ts": 1.5, "dur": 2.5, {rest}}}' for head in heads for thread in threads
+    ]
+    events += [f'{{{thread}, "name": "a", {head}, "ts": 1.5, {rest}}}' for head in heads for thread in threads]
+    order = np.random.default_rng(7).integers(0, len(events), 3000)
+    assert_agreement(trace(*(events[index] for index in order)))
+    assert_agreement(trace(*(events[index] for index in order)), 1000)
+
+
 def test_arguments_may_come_before_what_says_which_are_wanted() -> None:
     args = '"args": {"Input Dims": [[2]], "Collective name": "x", "correlation": 7, "Seq": 3}'
     late = [f"{{{args}, {OP[1:]}", f'{{"ph": "X", "cat": "cpu_op", {args}, {OP[1:]}']
