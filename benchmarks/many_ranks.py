@@ -17,9 +17,11 @@ import time
 
 import numpy as np
 
+from tb_ddp_doctor.digest.memory import no_memory
 from tb_ddp_doctor.digest.model import (
     Collectives,
     Kernels,
+    Messages,
     Pieces,
     RankDigest,
     RankOwner,
@@ -125,6 +127,7 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
         strings=STRINGS,
         has_device=True,
         device="Made-up GPU",
+        device_bytes=0,
         has_launches=True,
         has_steps=True,
         pid=str(rank),
@@ -137,6 +140,8 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
             np.array([5], np.int32), np.array([6], np.int32), np.array([600 * steps]), np.array([int(compute.sum())])
         ),
         blocking=no_blocking(),
+        messages=Messages(*(np.empty(0, kind) for kind in (np.int32, np.int32, np.int64, np.int64))),
+        memory=no_memory(steps),
         warnings=(),
     )
 

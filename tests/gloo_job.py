@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 
 #: Long against a step of some 20 ms, whatever else the machine does, s.
 FAULT_S = 0.15
-SCENARIOS = ("healthy", "straggler", "more-work", "stall", "wait-in-backward")
+SCENARIOS = ("healthy", "straggler", "more-work", "stall", "wait-in-backward", "find-unused")
 _SKIPPED, _TRACED = 3, 3
 _WIDTH, _BATCH, _LOADED = 256, 384, 4
 
@@ -60,7 +60,8 @@ def train(rank: int, scenario: str, after_step: Callable[[], None]) -> None:
     """A loop of a few steps; `after_step` is called after each."""
     torch.manual_seed(0)
     layers = [layer for _ in range(6) for layer in (nn.Linear(_WIDTH, _WIDTH), nn.ReLU())]
-    model = DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=0.6)
+    searches = scenario == "find-unused"
+    model = DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=0.6, find_unused_parameters=searches)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     repeats = _BATCH // _LOADED * (5 if scenario == "more-work" and rank == 1 else 1)
     for few in DataLoader(Samples(FAULT_S if scenario == "stall" else 0.0), batch_size=_LOADED):

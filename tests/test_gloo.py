@@ -181,7 +181,7 @@ class Captures:
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Captures:
-    scenarios = ("healthy", "straggler", "more-work", "stall", "wait-in-backward")
+    scenarios = ("healthy", "straggler", "more-work", "stall", "wait-in-backward", "find-unused")
     return Captures(tmp_path_factory.mktemp("gloo"), *scenarios)
 
 
@@ -254,6 +254,16 @@ def waits_for_its_loader(folder: Path) -> None:
     assert finding.cost_ms == pytest.approx(FAULT_MS, rel=0.25)
     assert all(mean_ms(result, number, "input") > FAULT_MS for number in range(_RANKS))
     assert "pin_memory" not in finding.fix
+
+
+def searches_for_unused_parameters(folder: Path) -> None:
+    found = {finding.rule: finding for finding in diagnose(folder, _OF_A_BUSY_MACHINE).diagnosis.findings}
+    assert found["find-unused-parameters"].severity == "info"
+    assert found["find-unused-parameters"].ranks == (0, 1)
+
+
+def test_a_search_for_unused_parameters_is_seen_and_costs_nothing(plain: Captures) -> None:
+    plain.check("find-unused", searches_for_unused_parameters)
 
 
 def test_a_healthy_job_is_healthy(plain: Captures) -> None:

@@ -4,6 +4,10 @@ Peers have as many ranks, as far apart, on as many nodes: the tensor-parallel gr
 ones. Their collectives of one kind and one size are compared, transfer with transfer, so that neither waiting nor
 latency nor the size of messages looks like a slow link.
 
+`slow-link` finds faults with it. A rule that seeks the cause of another fault, such as a straggler, takes the input
+`links` and asks which ranks have a slow one (`Link.is_slow`, `Link.traffic.ranks`), and how much of their own time it
+explains (`excess_ns`).
+
 R = ranks, S = steps.
 """
 

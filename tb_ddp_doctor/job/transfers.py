@@ -108,7 +108,10 @@ def messages_alone(job: Job) -> Ints:
     alone_ns = np.zeros(job.step_index.shape, np.int64)
     last_ns = job.waiting.arrival_ns.max(axis=1, initial=np.iinfo(np.int64).min)
     for rank, (digest, index) in enumerate(zip(job.digests, job.step_index, strict=True)):
-        alone = exposed_alone(job, rank, between_two(digest), last_ns)
+        messages = between_two(digest)
+        if not messages.any():
+            continue
+        alone = exposed_alone(job, rank, messages, last_ns)
         alone_ns[rank] = alone.measure(digest.steps.start_ns[index], digest.steps.end_ns[index])
     return alone_ns
 
