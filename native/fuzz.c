@@ -41,10 +41,10 @@ static size_t next_size(uint32_t *state) {
 /* A scanner that has been fed all the text; NULL if there was no memory. */
 static struct scanner *feed(const uint8_t *text, size_t size, uint32_t cuts, uint64_t max_event, uint32_t max_strings) {
     static const char *const categories[] = {"\"cpu_op\"",     "\"user_annotation\"", "\"cuda_runtime\"", "\"kernel\"",
-                                             "\"gpu_memcpy\"", "\"gpu_memset\"",      "\"overhead\"",     "\"cpu_instant_event\""};
+                                             "\"gpu_memcpy\"", "\"gpu_memset\"",      "\"overhead\"",     "\"cpu_instant_event\"", "\"python_function\""};
     struct scanner *scanner = scanner_new(7, "\"record_param_comms\"", "\"[memory]\"", max_event, max_strings);
     int status = scanner ? SCANNER_MORE : SCANNER_NO_MEMORY;
-    for (int code = 0; scanner && code <= SCANNER_INSTANT; code++) {
+    for (int code = 0; scanner && code <= SCANNER_FRAME; code++) {
         status = scanner_keep(scanner, categories[code], code) ? status : SCANNER_NO_MEMORY;
     }
     for (size_t at = 0; at < size && status != SCANNER_NO_MEMORY;) {
@@ -120,7 +120,7 @@ static void check_event_numbers(const struct scanner *scanner, void **columns, s
 /* Take a table from each of two scanners; where `equal`, they must be. */
 static void check_table(struct scanner *left, struct scanner *right, int table, bool equal) {
     static const uint8_t widths[SCANNER_TABLES][MAX_FUZZED_COLUMNS] = {
-        {4, 1, 8, 8, 4, 4, 8, 8, 8, 4}, {8, 4, 4, 4, 8, 8, 8, 4, 8, 8}, {8, 4, 4, 8, 8, 8}, {4, 4, 8, 4, 8}};
+        {4, 1, 8, 8, 4, 4, 8, 8, 8, 4}, {8, 4, 4, 4, 8, 8, 8, 4, 8, 8}, {8, 4, 4, 8, 8, 8}, {4, 8, 8, 4}, {4, 4, 8, 4, 8}};
     void *columns[2][MAX_FUZZED_COLUMNS] = {{NULL}};
     const size_t rows = scanner_rows(left, table);
     require(!equal || rows == scanner_rows(right, table));

@@ -105,6 +105,7 @@ static const uint8_t WIDTHS[SCANNER_TABLES][MAX_COLUMNS + 1] = {
     [SCANNER_EVENTS] = {4, 1, 8, 8, 4, 4, 8, 8, 8, 4, 0},
     [SCANNER_COMMS] = {8, 4, 4, 4, 8, 8, 8, 4, 8, 8, 0},
     [SCANNER_MEMORY] = {8, 4, 4, 8, 8, 8, 0},
+    [SCANNER_FRAMES] = {4, 8, 8, 4, 0},
     [SCANNER_ODDITIES] = {4, 4, 8, 4, 8, 0},
 };
 
@@ -119,7 +120,7 @@ struct buffer {
 #define COLD
 #endif
 
-enum { MAX_GAP = 80, MAX_CONSTANTS = 4, GAPS = 256, WAYS = 2, KINDS = SCANNER_INSTANT + 2, START = KINDS };
+enum { MAX_GAP = 80, MAX_CONSTANTS = 4, GAPS = 256, WAYS = 2, KINDS = SCANNER_FRAME + 2, START = KINDS };
 
 /* What stands where a member might: the end of the object. */
 enum { CLOSE = VALUES };
@@ -508,16 +509,21 @@ static bool is_dropped(const struct scanner *scanner, const struct event *event)
     return scanner->codes[event->category] == DROPPED;
 }
 
+static bool is_frame(const struct scanner *scanner, const struct event *event) {
+    return scanner->codes[event->category] == SCANNER_FRAME;
+}
+
 /* Those arguments that an event may want, by what is known of it. */
 static uint32_t wanted_arguments(const struct scanner *scanner, const struct event *event) {
-    const bool is_known = event->has_category && event->present >> NAME & 1;
-    if (!is_known || is_named(scanner, event, COMMUNICATION_NAME)) {
+    const bool is_known = event->has_category && (event->present >> NAME & 1 || is_frame(scanner, event));
+    if (!is_known || (is_named(scanner, event, COMMUNICATION_NAME) && !is_frame(scanner, event))) {
         return ALL_ARGUMENTS;
     }
     switch (scanner->codes[event->category]) {
     case SCANNER_OP: return 1u << INPUT_DIMS;
     case SCANNER_RUNTIME: return 1u << CORRELATION;
     case SCANNER_INSTANT: return MEMORY_ARGUMENTS;
+    case SCANNER_FRAME: return 0;
     default: return ALL_ARGUMENTS;
     }
 }
@@ -538,7 +544,8 @@ static const uint8_t *take_event_member(struct scanner *scanner, struct event *e
     if (member == ARGS) {
         event->present &= MEMBERS;
     }
-    if (member == ARGS && *at == '{' && !(event->has_category && is_dropped(scanner, event))) {
+    const bool is_passed_over = event->has_category && (is_dropped(scanner, event) || is_frame(scanner, event));
+    if (member == ARGS && *at == '{' && !is_passed_over) {
         event->wanted = wanted_arguments(scanner, event);
         end = object_end(scanner, event, reading, at, true, take_argument);
     } else {
@@ -757,6 +764,27 @@ static void add_memory(struct scanner *scanner, const struct event *event) {
     judge_arguments(scanner, event);
 }
 
+/* A Python function: kept if it lasts. */
+static void add_frame(struct scanner *scanner, const struct event *event) {
+    const int table = SCANNER_FRAMES;
+    const int64_t start = nanoseconds(value_or_null(get(event, TS)));
+    const int64_t duration = nanoseconds(value_or_null(get(event, DUR)));
+    if (start == UNUSABLE || duration == UNUSABLE || duration < SCANNER_SHORTEST_FRAME) {
+        scanner->dropped[event->category]++;
+        return;
+    }
+    const int32_t name = intern(scanner, SCANNER_TEXTS, text_or_empty(get(event, NAME)), event->position);
+    const int32_t thread = thread_of(scanner, event);
+    if (name == FULL || thread == FULL || !add_row(scanner, table)) {
+        scanner->dropped[event->category]++;
+        return;
+    }
+    set(scanner, table, FRAME_NAME, name);
+    set(scanner, table, FRAME_START, start);
+    set(scanner, table, FRAME_DURATION, duration);
+    set(scanner, table, FRAME_THREAD, thread);
+}
+
 /* An event that has been read whole. */
 static void take_event(struct scanner *scanner, struct event *event) {
     const struct span phase = text_or_empty(get(event, PH));
@@ -780,6 +808,10 @@ static void take_event(struct scanner *scanner, struct event *event) {
     const bool is_complete = scanner->codes[event->category] != SCANNER_INSTANT && IS(phase, "\"X\"");
     if (is_dropped(scanner, event) || !(is_instant || is_complete)) {
         scanner->dropped[event->category]++;
+        return;
+    }
+    if (is_frame(scanner, event)) {
+        add_frame(scanner, event);
         return;
     }
     if (wanted_arguments(scanner, event) & ~event->wanted) {

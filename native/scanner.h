@@ -11,7 +11,7 @@
  * asked only where these do not tell where they end.
  *
  * Kept: complete events ("ph": "X") of the categories that the caller names, and what the allocator did, instant events
- * ("ph": "i") of one category and one name. Strings stay as the file spells them, with
+ * ("ph": "i") of one category and one name; of Python functions, those that last. Strings stay as the file spells them, with
  * their quotes; the caller decodes each of them once. What is an integer only to a lenient eye ("1.0") is the caller's
  * to judge too: it is told in a table of its own.
  *
@@ -33,7 +33,7 @@
 #endif
 
 /* native.py mirrors every enumeration here; raise it with any change. */
-enum { SCANNER_VERSION = 3 };
+enum { SCANNER_VERSION = 4 };
 
 enum scanner_status {
     SCANNER_MORE,      /* within the list */
@@ -42,7 +42,7 @@ enum scanner_status {
     SCANNER_NO_MEMORY, /* of no use any more, but to be freed */
 };
 
-/* As `model.Category`; the last one's events are instants, with a table of their own. */
+/* As `model.Category`; the events of the last two have tables of their own. */
 enum scanner_category {
     SCANNER_OP,
     SCANNER_ANNOTATION,
@@ -52,9 +52,13 @@ enum scanner_category {
     SCANNER_MEMSET,
     SCANNER_OVERHEAD,
     SCANNER_INSTANT,
+    SCANNER_FRAME,
 };
 
-enum scanner_table { SCANNER_EVENTS, SCANNER_COMMS, SCANNER_MEMORY, SCANNER_ODDITIES, SCANNER_TABLES };
+/* Shorter Python functions are dropped, ns: they are nine in ten of all events where there are any. */
+enum { SCANNER_SHORTEST_FRAME = 100000 };
+
+enum scanner_table { SCANNER_EVENTS, SCANNER_COMMS, SCANNER_MEMORY, SCANNER_FRAMES, SCANNER_ODDITIES, SCANNER_TABLES };
 
 /* Columns of SCANNER_EVENTS, as `model.Events`. */
 enum scanner_event_column {
@@ -92,6 +96,14 @@ enum scanner_memory_column {
     MEMORY_BYTES,
     MEMORY_ALLOCATED,
     MEMORY_RESERVED,
+};
+
+/* Columns of SCANNER_FRAMES, as `model.Frames`. */
+enum scanner_frame_column {
+    FRAME_NAME,
+    FRAME_START,
+    FRAME_DURATION,
+    FRAME_THREAD,
 };
 
 /* Columns of SCANNER_ODDITIES: values that are no plain integer where one belongs; their cells are -1. */

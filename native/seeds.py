@@ -30,7 +30,7 @@ FRAME = {
     "pid": 1,
     "tid": 1,
     "ts": 1,
-    "dur": 1,
+    "dur": 200,
     "args": {"Python id": 1},
 }
 MEMORY = {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": 1, "tid": 2, "ts": 12.125,

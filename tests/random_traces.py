@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.trace.model import Category, CommArgs, Events, Header, MemoryEvents, RankTrace
+from tb_ddp_doctor.trace.model import Category, CommArgs, Events, Frames, Header, MemoryEvents, RankTrace
 
 NAMES = (
     "ProfilerStep#1",
@@ -84,6 +84,7 @@ def trace(events: list[tuple[int, int, int, int, int, int]], *, device: bool) ->
             allocated=table[:, 3],
             reserved=table[:, 3] + table[:, 5],
         ),
+        frames=Frames(*(np.empty(0, dtype) for dtype in (np.int32, np.int64, np.int64, np.int32))),
         dropped={},
         warnings=(),
     )

@@ -22,8 +22,8 @@ from test_reader import COPY, EVENTS, KERNEL, LAUNCH, OP, messages, names, op, t
 
 from tb_ddp_doctor.trace import native, reader
 from tb_ddp_doctor.trace.args import integer
-from tb_ddp_doctor.trace.columns import COMM_TYPES, EVENT_TYPES, MEMORY_TYPES
-from tb_ddp_doctor.trace.model import Category, RankTrace, TraceError
+from tb_ddp_doctor.trace.columns import COMM_TYPES, EVENT_TYPES, FRAME_TYPES, MEMORY_TYPES
+from tb_ddp_doctor.trace.model import SHORTEST_FRAME_NS, Category, RankTrace, TraceError
 from tb_ddp_doctor.trace.times import nanoseconds
 
 pytestmark = pytest.mark.skipif(not native.is_available(), reason="there was no C compiler: the scanner was not built")
@@ -58,7 +58,10 @@ def rows(of: RankTrace) -> list[tuple[object, ...]]:
     comms = {name: getattr(of.comms, name).tolist() for name in of.comms.__slots__}
     comms |= {name: texts[comms[name]].tolist() for name in ("collective", "group", "group_ranks", "dtype")}
     memory = [getattr(of.memory, name).tolist() for name in of.memory.__slots__]
-    return [*zip(*events.values(), strict=True), *zip(*comms.values(), strict=True), *zip(*memory, strict=True)]
+    frames = {name: getattr(of.frames, name).tolist() for name in of.frames.__slots__}
+    frames["name"], frames["thread"] = texts[frames["name"]].tolist(), [threads[index] for index in frames["thread"]]
+    tables = (events.values(), comms.values(), memory, frames.values())
+    return [row for table in tables for row in zip(*table, strict=True)]
 
 
 def assert_agreement(text: str | bytes, *sizes: int) -> None:
@@ -142,7 +145,7 @@ ARGS = st.builds(join, st.lists(ARGUMENT, max_size=6), SPACE)
 @st.composite
 def drawn_events(draw: st.DrawFn) -> str:
     """An event: mostly sane, its members in any order, some of them missing or odd."""
-    categories = [*reader.native.CATEGORIES, "cpu_instant_event", "cpu_instant_event", "python_function", "ac2g", ""]
+    categories = [*reader.native.CATEGORIES, *["cpu_instant_event", "python_function"] * 2, "Python", "ac2g", ""]
     members = {
         "ph": st.sampled_from(['"X"'] * 6 + ['"i"', '"i"', '""', "7"]),
         "cat": st.sampled_from([json.dumps(category) for category in categories]),
@@ -409,12 +412,15 @@ def enumerators(prefix: str) -> list[str]:
     enumeration = re.search(rf"enum {prefix} \{{(.*?)\}};", header, re.DOTALL)
     assert enumeration
     return [
-        name.lower() for name in re.findall(r"^\s*(?:SCANNER|EVENT|COMM|MEMORY)_(\w+),", enumeration[1], re.MULTILINE)
+        name.lower()
+        for name in re.findall(r"^\s*(?:SCANNER|EVENT|COMM|MEMORY|FRAME)_(\w+),", enumeration[1], re.MULTILINE)
     ]
 
 
 def test_the_header_and_the_model_name_the_same_things_in_the_same_order() -> None:
-    assert enumerators("scanner_category") == [*(category.name.lower() for category in Category), "instant"]
+    assert enumerators("scanner_category") == [*(category.name.lower() for category in Category), "instant", "frame"]
     assert enumerators("scanner_event_column") == [name.removesuffix("_ns") for name in EVENT_TYPES]
     assert enumerators("scanner_comm_column") == [*COMM_TYPES]
+    assert enumerators("scanner_frame_column") == [name.removesuffix("_ns") for name in FRAME_TYPES]
+    assert f"SCANNER_SHORTEST_FRAME = {SHORTEST_FRAME_NS} " in (ROOT / "native" / "scanner.h").read_text()
     assert enumerators("scanner_memory_column") == [name.removesuffix("_ns") for name in MEMORY_TYPES]

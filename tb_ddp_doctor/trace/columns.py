@@ -24,8 +24,16 @@ from tb_ddp_doctor.trace.args import (
 )
 from tb_ddp_doctor.trace.events import Event
 from tb_ddp_doctor.trace.losses import Loss, Losses
-from tb_ddp_doctor.trace.model import Category, CommArgs, Events, MemoryEvents
-from tb_ddp_doctor.trace.names import CATEGORIES, INSTANT, INSTANT_PHASE, MEMORY, RECORD_PARAM_COMMS, is_annotation
+from tb_ddp_doctor.trace.model import SHORTEST_FRAME_NS, Category, CommArgs, Events, Frames, MemoryEvents
+from tb_ddp_doctor.trace.names import (
+    CATEGORIES,
+    INSTANT,
+    INSTANT_PHASE,
+    MEMORY,
+    PYTHON,
+    RECORD_PARAM_COMMS,
+    is_annotation,
+)
 from tb_ddp_doctor.trace.times import nanoseconds
 
 #: Plain ints: an IntEnum costs a call for each event.
@@ -64,6 +72,13 @@ MEMORY_TYPES: dict[str, type[np.generic]] = {
     "bytes": np.int64,
     "allocated": np.int64,
     "reserved": np.int64,
+}
+
+FRAME_TYPES: dict[str, type[np.generic]] = {
+    "name": np.int32,
+    "start_ns": np.int64,
+    "duration_ns": np.int64,
+    "thread": np.int32,
 }
 
 
@@ -113,6 +128,7 @@ class Columns:
         self._parts: dict[str, list[NDArray[Any]]] = {name: [] for name in EVENT_TYPES}
         self._comms: list[tuple[int, ...]] = []
         self._memory: dict[str, list[NDArray[Any]]] = {name: [] for name in MEMORY_TYPES}
+        self._frames: dict[str, list[NDArray[Any]]] = {name: [] for name in FRAME_TYPES}
 
     def add(self, batch: Sequence[Event], position: int) -> None:
         """Append those events that are kept; `position` is the batch's first byte, for warnings."""
@@ -120,7 +136,9 @@ class Columns:
         if len(events) < len(batch):
             others = [event for event in batch if event.cat not in _CODES or event.ph != "X"]
             self._add_memory([event for event in others if _is_memory(event)], position)
-            self.dropped.update([event.cat or event.ph or UNKNOWN for event in others if not _is_memory(event)])
+            self._add_frames([event for event in others if _is_frame(event)])
+            dropped = [event for event in others if not (_is_memory(event) or _is_frame(event))]
+            self.dropped.update([event.cat or event.ph or UNKNOWN for event in dropped])
         start, duration = nanoseconds([event.ts for event in events]), nanoseconds([event.dur for event in events])
         usable = (start >= 0) & (duration >= 0)
         events = self._with_times(events, usable, position)
@@ -158,6 +176,14 @@ class Columns:
         joined["time_ns"] += base_ns
         return MemoryEvents(**joined)
 
+    def frames(self, base_ns: int) -> Frames:
+        """Python functions that last, with `base_ns` added to every start."""
+        joined: dict[str, NDArray[Any]] = {
+            name: np.concatenate([np.empty(0, dtype), *self._frames.pop(name)]) for name, dtype in FRAME_TYPES.items()
+        }
+        joined["start_ns"] += base_ns
+        return Frames(**joined)
+
     def comms(self) -> CommArgs:
         """All rows of communication metadata."""
         table = np.array(self._comms, np.int64).reshape(-1, len(COMM_TYPES)).T
@@ -182,6 +208,17 @@ class Columns:
         self._memory["time_ns"].append(times[usable])
         for name in MemoryArgs.__struct_fields__:
             self._memory[name].append(_column([getattr(one, name) for one in args], MEMORY_TYPES[name]))
+
+    def _add_frames(self, events: list[Event]) -> None:
+        """Append those Python functions that last; the others are dropped."""
+        start, duration = nanoseconds([event.ts for event in events]), nanoseconds([event.dur for event in events])
+        lasts = (start >= 0) & (duration >= SHORTEST_FRAME_NS)
+        self.dropped.update([event.cat for event, kept in zip(events, lasts.tolist(), strict=True) if not kept])
+        events = [events[row] for row in np.flatnonzero(lasts).tolist()]
+        self._frames["name"].append(_column([self.strings[event.name] for event in events], np.int32))
+        self._frames["start_ns"].append(start[lasts])
+        self._frames["duration_ns"].append(duration[lasts])
+        self._frames["thread"].append(_column([self.threads[event.pid, event.tid] for event in events], np.int32))
 
     def _tell_arguments(self, position: int) -> Callable[[str], None]:
         return lambda detail: self._losses.add(Loss.ARGUMENTS, position, detail)
@@ -239,6 +276,10 @@ def mark_annotations(columns: Mapping[str, NDArray[Any]], strings: Iterable[str]
 
 def _is_memory(event: Event) -> bool:
     return event.cat == INSTANT and event.name == MEMORY and event.ph == INSTANT_PHASE
+
+
+def _is_frame(event: Event) -> bool:
+    return event.cat in PYTHON and event.ph == "X"
 
 
 def _column(values: list[int], dtype: type[np.generic] = np.int64) -> NDArray[Any]:

@@ -4,9 +4,9 @@ Rows stand in file order, which is no order in time. Strings are interned: a col
 `RankTrace.strings`. Missing is -1 in every integer column, and "" in text.
 
 Kept: operators, annotations, runtime and driver calls, kernels, copies and memsets, profiler overhead; of instant
-events, the allocator's.
-Dropped at the reader, since no rule needs them: flow, other instant, counter and metadata events, Python functions,
-device-side copies of annotations.
+events, the allocator's; of Python functions, those that last.
+Dropped at the reader, since no rule needs them: flow, other instant, counter and metadata events, short Python
+functions, device-side copies of annotations.
 """
 
 from __future__ import annotations
@@ -121,6 +121,25 @@ class MemoryEvents:
         return len(self.time_ns)
 
 
+#: Python functions that last less are dropped, ns: whatever blocks for long is in one that lasts.
+SHORTEST_FRAME_NS = 100_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frames:
+    """Python functions that last (with_stack=True): one row per call."""
+
+    #: Index into `RankTrace.strings`: "train.py(41): step", with the function's first line, or "<built-in ...>".
+    name: Indices
+    start_ns: Ints
+    duration_ns: Ints
+    #: Index into `RankTrace.threads`.
+    thread: Indices
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+
 @dataclass(frozen=True, slots=True)
 class Header:
     """What a file says about itself outside `traceEvents`; every field may be missing."""
@@ -155,6 +174,7 @@ class RankTrace:
     events: Events
     comms: CommArgs
     memory: MemoryEvents
+    frames: Frames
     #: Events that were dropped on purpose, by their category's name.
     dropped: dict[str, int]
     warnings: tuple[FileWarning, ...]

@@ -7,7 +7,8 @@ Names are matched loosely, since each release renames some: see the trap "Names 
 from __future__ import annotations
 
 import re
-from enum import IntEnum
+import sys
+from enum import Enum, IntEnum
 
 from tb_ddp_doctor.trace.model import Category
 
@@ -40,6 +41,8 @@ RECORD_PARAM_COMMS = "record_param_comms"
 INSTANT = "cpu_instant_event"
 INSTANT_PHASE = "i"
 MEMORY = "[memory]"
+#: Categories of Python functions (with_stack=True), today's and that of 2021.
+PYTHON = ("python_function", "Python")
 
 _STEP = re.compile(r"ProfilerStep#(\d{1,18})$")
 _LOADER = re.compile(r"enumerate\(DataLoader\)#(\w+)\.__next__")
@@ -60,6 +63,13 @@ _BACKWARD = re.compile(r"^autograd::engine::evaluate_function|Backward\d*$")
 _ANNOTATION = re.compile(r"ProfilerStep#|enumerate\(DataLoader\)#|Optimizer\.(step|zero_grad)#")
 
 
+_FRAME = re.compile(r"(?P<path>[^\n]+\.py)\(\d+\): [^\n]+")
+_INSTALLED = re.compile(r".*/(site|dist)-packages/")
+_STANDARD_LIBRARY = re.compile(r"/lib/python\d[\d.]*/(?!(site|dist)-packages/)")
+#: Top-level modules; torch gives paths from the module search path on.
+_NOT_OWN = sys.stdlib_module_names | {"torch", "torchvision", "numpy", "triton"}
+
+
 class Loader(IntEnum):
     """How a DataLoader works, from its annotation."""
 
@@ -76,6 +86,35 @@ class HostMemory(IntEnum):
     PINNED = 2
     #: Between host and device, and its name does not say.
     UNNAMED = 3
+
+
+def is_own_code(frame: str) -> bool:
+    """Whether a Python function, as "train.py(41): step", is neither torch's nor of Python's own library."""
+    found = _FRAME.fullmatch(frame)
+    if not found:
+        return False
+    path = found["path"].replace("\\", "/")
+    if _STANDARD_LIBRARY.search(path):
+        return False
+    top = _INSTALLED.sub("", path).partition("/")[0].removesuffix(".py")
+    return top not in _NOT_OWN
+
+
+class Activity(Enum):
+    """What the host does in no operation; the value is what findings call it. Where several hold, the first does."""
+
+    GARBAGE = "garbage_collection"
+    SLEEP = "sleep"
+    CHECKPOINT = "checkpoint"
+    LOGGING = "logging"
+    INPUT_OUTPUT = "io"
+    PYTHON = "python"
+
+
+def activity(function: str) -> Activity:
+    """What a Python function or an annotation does, by its name."""
+    lowered = function.lower()
+    return next((kind for kind, part in _ACTIVITIES if part.search(lowered)), Activity.PYTHON)
 
 
 def step_number(name: str) -> int | None:
@@ -160,6 +199,24 @@ def is_to_device(memcpy: str) -> bool:
     """Whether a copy goes from the host to the device."""
     return "HtoD" in memcpy
 
+
+_ACTIVITIES = (
+    (Activity.GARBAGE, re.compile(r"function collect\b|garbage")),
+    (Activity.SLEEP, re.compile(r"\bsleep\b")),
+    # torch/utils/checkpoint.py recomputes activations.
+    (
+        Activity.CHECKPOINT,
+        re.compile(r"^(?!.*torch/utils/checkpoint).*(checkpoint|serialization|\bsave|pickle|\bdump\b)"),
+    ),
+    (
+        Activity.LOGGING,
+        re.compile(r"\blog(ging|ger|s|_\w+)?\b|\bprint\b|\bemit\b|tensorboard|wandb|mlflow|summary_?writer|tqdm"),
+    ),
+    (
+        Activity.INPUT_OUTPUT,
+        re.compile(r"_io\.|\bopen\b|\bread|\bwrite|\bflush\b|\bfsync\b|socket|\bssl\b|http|subprocess"),
+    ),
+)
 
 #: Kernel-name spelling of each collective, longest first, for traces without metadata.
 _COLLECTIVE_IN_KERNEL = (

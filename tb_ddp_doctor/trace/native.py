@@ -26,6 +26,7 @@ from tb_ddp_doctor.trace.args import Int64, value
 from tb_ddp_doctor.trace.columns import (
     COMM_TYPES,
     EVENT_TYPES,
+    FRAME_TYPES,
     MEMORY_TYPES,
     UNKNOWN,
     Shapes,
@@ -36,20 +37,20 @@ from tb_ddp_doctor.trace.columns import (
 from tb_ddp_doctor.trace.document import Document
 from tb_ddp_doctor.trace.events import NO_TEXT, REFUSALS, Event, Reached, reason, scan, to_text
 from tb_ddp_doctor.trace.losses import Loss, Losses
-from tb_ddp_doctor.trace.model import Category, CommArgs, Events, MemoryEvents
-from tb_ddp_doctor.trace.names import CATEGORIES, INSTANT, MEMORY, RECORD_PARAM_COMMS
+from tb_ddp_doctor.trace.model import Category, CommArgs, Events, Frames, MemoryEvents
+from tb_ddp_doctor.trace.names import CATEGORIES, INSTANT, MEMORY, PYTHON, RECORD_PARAM_COMMS
 from tb_ddp_doctor.trace.stream import StreamCutError
 
 #: Different names, shapes or threads that one file may have: 500 times those of the largest seen.
 MAX_STRINGS = 1 << 20
 
 # From here to `_PROTOTYPES`: native/scanner.h.
-_VERSION = 3
+_VERSION = 4
 _MORE, _LIST_END, _CUT, _NO_MEMORY = range(4)
 _REACHED = {_MORE: Reached.MORE, _LIST_END: Reached.LIST_END, _CUT: Reached.CUT}
-_EVENTS, _COMMS, _MEMORY, _ODDITIES = range(4)
-#: The code of the category whose events are instants, behind those of `Category`.
-_INSTANT = len(Category)
+_EVENTS, _COMMS, _MEMORY, _FRAMES, _ODDITIES = range(5)
+#: Codes behind those of `Category`.
+_INSTANT, _FRAME = range(len(Category), len(Category) + 2)
 _TEXTS, _SHAPES, _THREADS, _CATEGORIES, _VALUES = range(5)
 _ODDITY_TYPES: dict[str, type[np.generic]] = {
     "table": np.int32,
@@ -58,7 +59,13 @@ _ODDITY_TYPES: dict[str, type[np.generic]] = {
     "value": np.int32,
     "position": np.int64,
 }
-_TABLES = {_EVENTS: EVENT_TYPES, _COMMS: COMM_TYPES, _MEMORY: MEMORY_TYPES, _ODDITIES: _ODDITY_TYPES}
+_TABLES = {
+    _EVENTS: EVENT_TYPES,
+    _COMMS: COMM_TYPES,
+    _MEMORY: MEMORY_TYPES,
+    _FRAMES: FRAME_TYPES,
+    _ODDITIES: _ODDITY_TYPES,
+}
 _LOSSES = (Loss.BROKEN, Loss.MISTYPED, Loss.TIMES, Loss.ARGUMENTS)
 #: Columns of communication whose numbers are of _TEXTS.
 _WORDS = ("collective", "group", "group_ranks", "dtype")
@@ -136,7 +143,7 @@ class _Scanner:
         if not self.handle:
             raise MemoryError
         weakref.finalize(self, self.library.free, self.handle)
-        for category, code in [*CATEGORIES.items(), (INSTANT, _INSTANT)]:
+        for category, code in [*CATEGORIES.items(), (INSTANT, _INSTANT), *((name, _FRAME) for name in PYTHON)]:
             self.library.keep(self.handle, _json(category), int(code))
 
     def feed(self, block: memoryview | bytes) -> Reached:
@@ -216,6 +223,7 @@ class NativeColumns:
         self._events = scanner.table(_EVENTS)
         self._comms = scanner.table(_COMMS)
         self._memory = scanner.table(_MEMORY)
+        self._frames = scanner.table(_FRAMES)
         found = [*scanner.losses(), *self._decode_texts(), *self._judge_oddities()]
         self._decode_shapes()
         self._decode_threads()
@@ -233,6 +241,11 @@ class NativeColumns:
         self._memory["time_ns"] += base_ns
         return MemoryEvents(**self._memory)
 
+    def frames(self, base_ns: int) -> Frames:
+        """Python functions that last, with `base_ns` added to every start."""
+        self._frames["start_ns"] += base_ns
+        return Frames(**self._frames)
+
     def comms(self) -> CommArgs:
         """All rows of communication metadata."""
         return CommArgs(**self._comms)
@@ -246,7 +259,7 @@ class NativeColumns:
             first = min(self._events["name"][rows].tolist(), key=lambda index: positions[index])
             yield Loss.TEXT, positions[first], problems[first], int(rows.sum())
         numbers = [self.strings[text] for text in texts]
-        for column in (self._events["name"], *(self._comms[name] for name in _WORDS)):
+        for column in (self._events["name"], self._frames["name"], *(self._comms[name] for name in _WORDS)):
             self._scanner.remap(column, numbers)
 
     def _decode_shapes(self) -> None:
@@ -256,7 +269,9 @@ class NativeColumns:
 
     def _decode_threads(self) -> None:
         tokens, _ = self._scanner.vocabulary(_THREADS)
-        self._scanner.remap(self._events["thread"], [self.threads[_pair(token)] for token in tokens])
+        numbers = [self.threads[_pair(token)] for token in tokens]
+        for column in (self._events["thread"], self._frames["thread"]):
+            self._scanner.remap(column, numbers)
 
     def _judge_oddities(self) -> Iterator[_Lost]:
         """Set integers that are not spelled plainly ("1.0"), and tell of arguments that are none."""

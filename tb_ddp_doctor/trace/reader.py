@@ -53,6 +53,7 @@ def decode(blocks: Blocks, file: str) -> RankTrace:
         events=events,
         comms=comms,
         memory=memory,
+        frames=columns.frames(header.base_ns),
         dropped=dict(columns.dropped),
         warnings=losses.warnings(file),
     )
