@@ -20,6 +20,7 @@ character. Lanes:
   the process group "tp": the ranks that draw one; other groups are all ranks. `ar@8` moves 8 million elements.
 - comm: the same, on a second communication stream.
 - gloo: AllReduces of the CPU, on a thread of their own.
+- python: functions of the training thread, as `_FUNCTIONS` names them; inner: those that they call.
 - memory: `[30of40]` is an allocation or release after which 30 GB of the device's memory are in use, and 40 held.
 
 A device event is launched by the host or autograd event of the same name (the n-th by the n-th), at its start; without
@@ -52,7 +53,7 @@ from tb_ddp_doctor.trace.model import Events, RankTrace
 from tb_ddp_doctor.trace.reader import decode
 
 _LINE = re.compile(
-    r"^\s*(?:rank(?P<rank>\d+)\s+)?(?P<lane>step|host|autograd|gpu|copy|nccl|comm|gloo|memory)\s(?P<drawing>.*)$"
+    r"^\s*(?:rank(?P<rank>\d+)\s+)?(?P<lane>step|host|autograd|gpu|copy|nccl|comm|gloo|python|inner|memory)\s(?P<drawing>.*)$"
 )
 _BLOCK = re.compile(
     r"\[(?P<unrecorded>\??)(?P<name>[a-z0-9_]+)(/(?P<group>\w+))?(\*(?P<times>\d+))?(@(?P<size>\d+))?[ .]*\]"
@@ -77,6 +78,16 @@ _ANNOTATIONS = {
     "load": "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
     "fetch": "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__",
     "update": "Optimizer.step#AdamW.step",
+    "note": "write_checkpoint",
+}
+_FUNCTIONS = {
+    "step": "train.py(4): step",
+    "report": "tools/report.py(12): report",
+    "call": "torch/nn/modules/module.py(1775): _call_impl",
+    "gc": "<built-in function collect>",
+    "nap": "<built-in function sleep>",
+    "save": "torch/serialization.py(944): save",
+    "emit": "logging/__init__.py(1080): emit",
 }
 _CALLS = {"sync": "cudaStreamSynchronize", "alloc": "cudaMalloc", "free": "cudaFree"}
 _MAIN, _AUTOGRAD, _GLOO = 1, 2, 3
@@ -341,6 +352,8 @@ def _trace(
             _add_collective(events, block, stream, *callers.of(block), about, options.metadata)
     for block in blocks["gloo"]:
         events.add("user_annotation", "gloo:all_reduce", block.start_ns, block.end_ns, _GLOO)
+    for block in blocks["python"] + blocks["inner"]:
+        events.add("python_function", _FUNCTIONS[block.name], block.start_ns, block.end_ns, _MAIN)
     _add_memory(events, blocks["memory"])
     device = {"id": 0, "name": "Drawn GPU"}
     if options.device_gb:

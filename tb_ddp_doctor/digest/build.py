@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest import collectives, owners
+from tb_ddp_doctor.digest.frames import stalled
 from tb_ddp_doctor.digest.launches import enclosing, launch_rows
 from tb_ddp_doctor.digest.memory import memory as memory_of
 from tb_ddp_doctor.digest.memory import no_memory
@@ -123,6 +124,7 @@ def _digest_device(trace: RankTrace, device: int) -> RankDigest:
     by = _launched_by(trace, launch[is_comm], step[is_comm], launch[compute], backward[compute])
     found = collectives.device_collectives(trace, rows[is_comm], launch[is_comm], by, words)
     kernels = _kernels(trace, rows[compute & (step >= 0)], words)
+    idle = stalled(trace, pieces, words)
     return RankDigest(
         file=trace.file,
         header=trace.header,
@@ -141,6 +143,7 @@ def _digest_device(trace: RankTrace, device: int) -> RankDigest:
         messages=messages(trace, steps),
         kernels=kernels,
         blocking=blocking,
+        stalled=idle,
         memory=memory_of(trace, device, steps),
         warnings=(*trace.warnings, *_joining_warnings(trace, device, launch)),
     )
@@ -164,6 +167,7 @@ def _digest_host(trace: RankTrace) -> RankDigest:
     found = collectives.host_collectives(trace, step, rows, words)
     kernels = _operators(trace, _in_steps(trace, operators.computing, steps), words)
     nothing = np.zeros(len(steps), np.int64)
+    idle = stalled(trace, pieces, words)
     return RankDigest(
         file=trace.file,
         header=trace.header,
@@ -189,6 +193,7 @@ def _digest_host(trace: RankTrace) -> RankDigest:
         messages=messages(trace, steps),
         kernels=kernels,
         blocking=no_blocking(),
+        stalled=idle,
         memory=no_memory(len(steps)),
         warnings=(*trace.warnings, *_group_warnings(trace, found)),
     )

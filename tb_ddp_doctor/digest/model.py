@@ -143,6 +143,8 @@ class Blocking:
     #: The runtime call, and the innermost operator around it, "" outside of all.
     call: Indices
     op: Indices
+    #: The innermost function of the user's own code around the call that starves longest; "" without stacks.
+    own: Indices
     count: Ints
     #: Host time in them, and the device's starvation that they are charged with, all steps together.
     blocked_ns: Ints
@@ -153,6 +155,24 @@ class Blocking:
 
     def __len__(self) -> int:
         return len(self.kind)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stalled:
+    """What the host does while it is in no operation for long and the device idles; empty without stacks."""
+
+    #: The innermost Python function or annotation whose name tells what it does (`names.activity`), else the innermost
+    #: of all; and the innermost of the user's own functions, "" if none.
+    doing: Indices
+    own: Indices
+    #: All steps together.
+    total_ns: Ints
+    #: The longest stall.
+    longest_start_ns: Ints
+    longest_end_ns: Ints
+
+    def __len__(self) -> int:
+        return len(self.doing)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -238,5 +258,6 @@ class RankDigest:
     messages: Messages
     kernels: Kernels
     blocking: Blocking
+    stalled: Stalled
     memory: Memory
     warnings: tuple[FileWarning, ...]

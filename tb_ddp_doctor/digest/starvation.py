@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest import owners
 from tb_ddp_doctor.digest.collectives import Vocabulary
+from tb_ddp_doctor.digest.frames import own_function
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.launches import enclosing
 from tb_ddp_doctor.digest.model import Blocking, Starved, Steps
@@ -150,7 +151,7 @@ def _calls(trace: RankTrace, steps: Steps, rows: Ints, launch: Ints) -> _Calls:
 def no_blocking() -> Blocking:
     """No calls."""
     nothing, words = np.empty(0, np.int64), np.empty(0, np.int32)
-    return Blocking(words, words, words, nothing, nothing, nothing, nothing, nothing)
+    return Blocking(words, words, words, words, nothing, nothing, nothing, nothing, nothing)
 
 
 def _replay(trace: RankTrace, steps: Steps, gaps: _Gaps, calls: _Calls) -> Ints:
@@ -256,10 +257,12 @@ def _blocking(trace: RankTrace, calls: _Calls, lost: Ints, until: Ints, words: V
     np.add.at(blocked, which, length)
     total = np.zeros(size, np.int64)
     np.add.at(total, which, lost)
+    own = own_function(trace, calls.start_ns[worst], events.thread[calls.row[worst]])
     return Blocking(
         kind=calls.kind[worst].astype(np.int32),
         call=np.array([words.index(trace.strings[i]) for i in name[worst]], np.int32),
         op=np.array([words.index(trace.strings[i] if i >= 0 else "") for i in op[worst]], np.int32),
+        own=np.array([words.index(trace.strings[i] if i >= 0 else "") for i in own], np.int32),
         count=np.bincount(which, minlength=size).astype(np.int64),
         blocked_ns=blocked,
         lost_ns=total,

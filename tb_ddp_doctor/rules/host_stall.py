@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,6 +14,7 @@ from tb_ddp_doctor.rules import words
 from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.rules.inputs import Frame, Places, Stalls
 from tb_ddp_doctor.rules.slowness import usual_rank
+from tb_ddp_doctor.trace import names
 
 
 @dataclass(frozen=True)
@@ -28,13 +30,16 @@ class HostStall(Rule):
         The longest such stretch of each of the ranks that stall most.
     Fix:
         Take it out of the loop, or do it less often; collect garbage by hand between steps, where it is that.
+        Causes, where stacks or annotations tell: garbage_collection, sleep, checkpoint, logging, io, python.
     Limits:
-        The trace does not say what the host does there unless Python stacks were recorded (with_stack=True). One
+        The trace does not say what the host does there unless Python stacks were recorded (with_stack=True) or the
+        loop is annotated (record_function). Python collects garbage on its own in whatever function it is in. One
         rank that stalls alone is a straggler with cause host.
     """
 
     id: ClassVar[str] = "host-stall"
 
+    min_known: float = threshold(0.5, "of the stall", "What takes less of it is not what it is.")
     min_share: float = threshold(0.03, "of the step", "On the usual rank; healthy jobs stay under 1 %.")
 
     def check(self, *, frame: Frame, whatif: WhatIf, stalls: Stalls, places: Places) -> Result:
@@ -47,17 +52,18 @@ class HostStall(Rule):
         affected = np.flatnonzero(mean >= self.min_share * frame.step_ns)
         seen = int((usual_rank(stalls.long_ns) > self.min_share * frame.step_ns).sum())
         level, basis = words.confidence(frame, cost, seen, affected.tolist(), on_host=True)
+        cause, said = self._doing(stalls, usual)
         worst = affected[np.argsort(-mean[affected], kind="stable")][:3]
         return Fault(
             cost_ns=cost,
             ranks=frame.rank_numbers(affected),
             steps=frame.all_steps,
-            cause=None,
+            cause=cause,
             confidence=level,
             title=f"{'Host and device both idle' if frame.has_device else 'The ranks compute nothing for'} "
             f"{words.ms(usual)} of every {words.ms(frame.step_ns)}: the training loop is busy elsewhere.",
-            why=f"The host is in no operation there: Python, garbage collection, logging or I/O. {basis}",
-            fix=_FIX,
+            why=f"{said} {basis}",
+            fix=_fix(cause),
             evidence=tuple(
                 places.longest(
                     int(rank),
@@ -69,6 +75,56 @@ class HostStall(Rule):
             ),
         )
 
+    def _doing(self, stalls: Stalls, usual: float) -> tuple[str | None, str]:
+        """The cause, and what is said of it: None where what is known is not the most of what the usual rank stalls."""
+        total: dict[names.Activity, float] = defaultdict(float)
+        for doing in stalls.doing:
+            total[names.activity(doing.what)] += doing.mean_ns
+        if not total or max(total.values()) < self.min_known * usual:
+            return None, "The host is in no operation there: Python, garbage collection, logging or I/O."
+        kind = max(total, key=lambda kind: total[kind])
+        first = next(doing for doing in stalls.doing if names.activity(doing.what) is kind)
+        place = f", called by {words.function(first.own)}" if first.own not in ("", first.what) else ""
+        said = f"{words.ms(total[kind])} of it with {_KINDS[kind]}, as in {words.function(first.what)}{place}."
+        return kind.value, f"The host is in no operation there, {said}"
+
+
+_KINDS = {
+    names.Activity.GARBAGE: "garbage collection",
+    names.Activity.SLEEP: "sleeping",
+    names.Activity.CHECKPOINT: "saving",
+    names.Activity.LOGGING: "logging",
+    names.Activity.INPUT_OUTPUT: "input and output",
+    names.Activity.PYTHON: "Python",
+}
+
+
+def _fix(cause: str | None) -> str:
+    return _FIXES.get(cause or "", _FIX)
+
+
+_GARBAGE = """\
+Stop Python's garbage collector and collect by hand, rarely, and on all ranks in the same step.
+
+import gc
+gc.collect(); gc.freeze(); gc.disable()  # once, before training
+if step % 500 == 0:
+    gc.collect()"""
+_CHECKPOINT = """\
+Save rarely, and not in the training loop's time: copy to the host, and write from another thread or process.
+
+import torch.distributed.checkpoint as dcp
+saving = dcp.async_save(state, checkpoint_id=path)  # returns when the state is copied"""
+_LOGGING = """\
+Log every n-th step, from one rank, and write from another thread.
+
+if step % 50 == 0 and rank == 0:
+    logger.info(...)
+
+queue = queue.SimpleQueue()
+logging.basicConfig(handlers=[logging.handlers.QueueHandler(queue)])
+logging.handlers.QueueListener(queue, logging.FileHandler("train.log")).start()"""
+_FIXES = {"garbage_collection": _GARBAGE, "checkpoint": _CHECKPOINT, "logging": _LOGGING}
 
 _FIX = """\
 Find what the loop does there and take it out, or do it every n-th step: logging, metrics, checkpoints, file I/O. If \

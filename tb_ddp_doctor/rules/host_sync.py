@@ -31,8 +31,9 @@ class HostSync(Rule):
     Fix:
         Read values rarely, and one step late; keep metrics on the device.
     Limits:
-        Blocking copies from pageable memory to the device are left to pageable-memcpy. The trace names the operator
-        and not the source line. Calls that later steps would have to make anyway still count.
+        Blocking copies from pageable memory to the device are left to pageable-memcpy. Where stacks were recorded
+        (with_stack=True), the costliest call's function is named, not its line. Calls that later steps would have to
+        make anyway still count.
     """
 
     id: ClassVar[str] = "host-sync"
@@ -63,8 +64,8 @@ class HostSync(Rule):
             steps=frame.all_steps,
             cause=_cause(calls[0]),
             confidence=level,
-            title=f"The host waits for the device in {many}, most costly in {calls[0].op or calls[0].call}, and the "
-            f"device then starves: {words.ms(cost)} of every {words.ms(frame.step_ns)}.",
+            title=f"The host waits for the device in {many}, most costly in {calls[0].op or calls[0].call}"
+            f"{_place(calls[0])}, and the device then starves: {words.ms(cost)} of every {words.ms(frame.step_ns)}.",
             why=f"A step and rank: {holding.named(calls)}. They hold the host for {words.ms(blocked)}, and the device "
             f"starves {words.ms(float(starved.mean()))} for them. {basis}",
             fix=_fix(calls),
@@ -72,6 +73,10 @@ class HostSync(Rule):
                 calls, places, "The host waits in {call} in {op}; the device has run empty and waits for launches."
             ),
         )
+
+
+def _place(call: HoldingCalls) -> str:
+    return f", called by {words.function(call.own)}" if call.own else ""
 
 
 def _cause(call: HoldingCalls) -> str:

@@ -183,12 +183,26 @@ class Places:
         return Evidence(int(self._job.ranks[rank]), int(self._job.steps[step]), start_ns, end_ns, what)
 
 
+@dataclass(frozen=True, slots=True)
+class Doing:
+    """One thing that the host does while host and device seem to do nothing, over all ranks."""
+
+    #: The innermost Python function or annotation: "<built-in function collect>", "train.py(12): log".
+    what: str
+    #: The innermost of the user's own functions; "" if none.
+    own: str
+    #: Mean over ranks and steps, ns.
+    mean_ns: float
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Stalls:
     """Stretches in which device and host both do nothing."""
 
     #: Shape (R, S), ns, in stretches of at least `LONG_STALL_NS`.
     long_ns: Ints
+    #: What the host does in them, the most of it first; empty where the traces have neither stacks nor annotations.
+    doing: tuple[Doing, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +212,8 @@ class HoldingCalls:
     call: str
     #: "" outside of all operators.
     op: str
+    #: The user's own function around the one that starves longest: "train.py(41): step"; "" without stacks.
+    own: str
     #: Calls, host time in them, ns, and starvation of the device charged to them, ns: mean over ranks and steps.
     count: float
     blocked_ns: float
@@ -251,6 +267,7 @@ class Starvation:
         return HoldingCalls(
             call,
             op,
+            self._job.digests[rank].strings[table.own[row]],
             mean("count"),
             mean("blocked_ns"),
             mean("lost_ns"),
@@ -396,7 +413,18 @@ def _stalls(job: Job) -> Stalls:
         total = np.zeros(len(digest.steps), np.int64)
         np.add.at(total, pieces.step[chosen], length[chosen])
         long[rank] = total[index]
-    return Stalls(long)
+    return Stalls(long, _doing(job))
+
+
+def _doing(job: Job) -> tuple[Doing, ...]:
+    total: dict[tuple[str, str], float] = {}
+    for digest in job.digests:
+        table, text = digest.stalled, digest.strings
+        for doing, own, ns in zip(table.doing.tolist(), table.own.tolist(), table.total_ns.tolist(), strict=True):
+            key = text[doing], text[own]
+            total[key] = total.get(key, 0.0) + ns / (len(digest.steps) * len(job.digests))
+    found = [Doing(what, own, mean) for (what, own), mean in total.items()]
+    return tuple(sorted(found, key=lambda doing: (-doing.mean_ns, doing.what, doing.own)))
 
 
 def _starvation(job: Job) -> Starvation:

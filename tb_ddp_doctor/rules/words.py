@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from tb_ddp_doctor.findings import Confidence, Network
 from tb_ddp_doctor.rules.inputs import Frame
 
+_ADDRESS = re.compile(r" object at 0x[0-9a-f]+")
+_FUNCTION = re.compile(r"(.+)\((\d+)\): (.+)")
 #: Lists longer than this are cut.
 _LISTED = 6
 
@@ -44,6 +47,12 @@ def steps_seen(seen: int, of: int) -> str:
 def capital(text: str) -> str:
     """The text with its first letter large, the others as they are."""
     return text[:1].upper() + text[1:]
+
+
+def function(name: str) -> str:
+    """A Python function as torch spells it, "src/train.py(41): step": "step (src/train.py, from line 41)"."""
+    found = _FUNCTION.fullmatch(name)
+    return f"{found[3]} ({found[1]}, from line {found[2]})" if found else _ADDRESS.sub("", name)
 
 
 def idle(frame: Frame, doing: str) -> str:

@@ -77,3 +77,59 @@ def test_one_rank_alone_is_enough() -> None:
 
 def test_few_steps_lower_the_confidence() -> None:
     assert finding(RULE, ranks(STALLED, STALLED, steps=2)).confidence == "medium"
+
+
+#: What stacks show of the stall, the cause, and what the fix then says.
+SHOWN = [
+    ("[gc..]", "garbage_collection", "gc.freeze()"),
+    ("[save]", "checkpoint", "async_save"),
+    ("[emit]", "logging", "QueueListener"),
+    ("[nap.]", "sleep", "gc.freeze()"),
+]
+
+
+@pytest.mark.parametrize(("function", "cause", "fix"), SHOWN, ids=[cause for _, cause, _ in SHOWN])
+def test_stacks_tell_what_the_host_does(function: str, cause: str, fix: str) -> None:
+    stacks = (
+        STALLED
+        + f"""
+          python [report.......]
+          inner   {function}
+    """
+    )
+    found = finding(RULE, ranks(stacks, stacks))
+    assert found.cause == cause
+    assert "called by report (tools/report.py, from line 12)" in found.why
+    assert fix in found.fix
+
+
+def test_a_function_of_ones_own_is_named() -> None:
+    stacks = (
+        STALLED
+        + """
+          python [step........]
+          inner   [call]
+    """
+    )
+    found = finding(RULE, ranks(stacks, stacks))
+    assert found.cause == "python"
+    assert "called by step (train.py, from line 4)" in found.why
+
+
+def test_an_annotation_tells_it_without_stacks() -> None:
+    noted = STALLED.replace("host       [fwd]", "host [note][fwd]")
+    found = finding(RULE, ranks(noted, noted))
+    assert (found.cause, "write_checkpoint" in found.why) == ("checkpoint", True)
+
+
+def test_what_takes_little_of_the_stall_is_not_its_cause() -> None:
+    long = """
+        rank# step |1
+              host                    [fwd]
+              gpu                     [fwd....]
+              nccl                             [ar.]
+              inner     [gc]
+    """
+    found = finding(RULE, ranks(long, long))
+    assert found.cause is None
+    assert "Python, garbage collection, logging or I/O" in found.why

@@ -97,3 +97,27 @@ def test_without_launches_it_is_not_applicable() -> None:
     result = outcome(RULE, "gpu [?a...][?b...]")
     assert result.status == "not-applicable"
     assert "launch" in result.reason
+
+
+def test_stacks_name_the_function_that_reads() -> None:
+    stacks = (
+        READS
+        + """
+          python [step..............................]
+          inner   [report.....]
+    """
+    )
+    found = finding(RULE, ranks(stacks, stacks))
+    assert "called by report (tools/report.py, from line 12)" in found.title
+
+
+def test_functions_of_torch_are_not_named() -> None:
+    stacks = (
+        READS
+        + """
+          python [step..............................]
+          inner   [call.......]
+    """
+    )
+    assert "called by step (train.py, from line 4)" in finding(RULE, ranks(stacks, stacks)).title
+    assert "called by" not in finding(RULE, ranks(READS, READS)).title
