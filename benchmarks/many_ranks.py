@@ -25,6 +25,7 @@ from tb_ddp_doctor.digest.model import (
     Pieces,
     RankDigest,
     RankOwner,
+    Stalled,
     Starved,
     Steps,
     StepWork,
@@ -123,7 +124,7 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
     }
     return RankDigest(
         file=f"rank{rank}",
-        header=Header(rank=rank, world_size=ranks),
+        header=Header(rank=rank, world_size=ranks, has_shapes=True),
         strings=STRINGS,
         has_device=True,
         device="Made-up GPU",
@@ -140,6 +141,7 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
             np.array([5], np.int32), np.array([6], np.int32), np.array([600 * steps]), np.array([int(compute.sum())])
         ),
         blocking=no_blocking(),
+        stalled=Stalled(*(np.empty(0, kind) for kind in (np.int32, np.int32, np.int64, np.int64, np.int64))),
         messages=Messages(*(np.empty(0, kind) for kind in (np.int32, np.int32, np.int64, np.int64))),
         memory=no_memory(steps),
         warnings=(),
