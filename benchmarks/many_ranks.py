@@ -32,6 +32,7 @@ from tb_ddp_doctor.digest.model import (
 )
 from tb_ddp_doctor.digest.starvation import no_blocking
 from tb_ddp_doctor.engine import examine
+from tb_ddp_doctor.findings import PHASES
 from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.trace.model import Header
 
@@ -117,6 +118,7 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
     )
     work = dict.fromkeys(StepWork.__slots__, nothing) | {
         "owner_ns": owners,
+        **dict.fromkeys(("host_phase_ns", "phase_ns", "exposed_phase_ns"), np.zeros((steps, len(PHASES)), np.int64)),
         "starved_ns": np.zeros((steps, len(Starved)), np.int64),
         "kernels": nothing + 600,
         "kernel_ns": compute,

@@ -22,7 +22,7 @@ from rich.text import Text
 from tb_ddp_doctor import __version__, engine
 from tb_ddp_doctor.cache import MAX_BYTES, Cache, default_directory, write_digest
 from tb_ddp_doctor.discover import DiscoverError, Run, discover
-from tb_ddp_doctor.findings import OWNERS, SCHEMA_VERSION, Diagnosis, Evidence, Finding, Severity
+from tb_ddp_doctor.findings import OWNERS, PHASES, SCHEMA_VERSION, Diagnosis, Evidence, Finding, Severity
 from tb_ddp_doctor.logdir.names import DIGEST_SUFFIX, trace_name
 from tb_ddp_doctor.rules import words
 from tb_ddp_doctor.scheduler import SchedulerError, executor
@@ -84,6 +84,9 @@ def _parser() -> argparse.ArgumentParser:
         "--communication", action="store_true", help="also show what each kind of collective does, and how fast"
     )
     diagnose.add_argument(
+        "--phases", action="store_true", help="also show each rank's step by phase, on the device and on the host"
+    )
+    diagnose.add_argument(
         "--fail-on",
         choices=[severity.label for severity in Severity],
         metavar="SEVERITY",
@@ -141,7 +144,7 @@ def _diagnose(options: argparse.Namespace, errors: Console) -> int:
     else:
         console = Console(highlight=False)
         for result in results:
-            _print_run(console, result, communication=options.communication)
+            _print_run(console, result, communication=options.communication, phases=options.phases)
     if options.fail_on is None:
         return 0
     if _worst(diagnoses) >= Severity[options.fail_on.upper()]:
@@ -240,7 +243,7 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() or letter == "\n" else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
-def _print_run(console: Console, result: engine.Result, *, communication: bool) -> None:
+def _print_run(console: Console, result: engine.Result, *, communication: bool, phases: bool) -> None:
     diagnosis = result.diagnosis
     steps = f"step {diagnosis.steps[0]}" if len(diagnosis.steps) == 1 else f"{len(diagnosis.steps)} steps"
     console.rule(Text(printable(diagnosis.name), "bold"), align="left", style="dim")
@@ -253,6 +256,9 @@ def _print_run(console: Console, result: engine.Result, *, communication: bool) 
     for finding in diagnosis.findings:
         _print_finding(console, finding, result)
     console.print(_budget_table(diagnosis))
+    if diagnosis.phases_ms:
+        console.print()
+        console.print(_phases_table(diagnosis) if phases else _phases_line(diagnosis))
     if communication and diagnosis.communication:
         console.print()
         console.print(_communication_table(diagnosis))
@@ -293,6 +299,17 @@ def _where(evidence: Evidence, result: engine.Result) -> str:
     return f"rank {evidence.rank}, step {evidence.step}, {start:.1f} to {end:.1f} ms of it: {printable(evidence.what)}"
 
 
+def _phases_line(diagnosis: Diagnosis) -> Text:
+    """The step by phase, mean over ranks: loading over 20 % is input-bound, a large other is Python."""
+    line = Text("The step by phase", "bold")
+    for place, by_rank in _places(diagnosis):
+        total = {phase: sum(phases[phase] for phases in by_rank.values()) for phase in PHASES}
+        step = sum(total.values()) or 1.0
+        shares = ", ".join(f"{phase} {ms / step * 100:.0f} %" for phase, ms in total.items())
+        line.append(f"\non the {place}: {shares}", "not bold")
+    return line
+
+
 def _budget_table(diagnosis: Diagnosis) -> Table:
     shown = {owner for budget in diagnosis.budget_ms.values() for owner, ms in budget.items() if ms >= 0.005}
     owners = [owner for owner in OWNERS if owner in shown]
@@ -300,18 +317,45 @@ def _budget_table(diagnosis: Diagnosis) -> Table:
     for column in ("rank", *owners, "step"):
         table.add_column(column, justify="right")
     guilty = {rank for finding in diagnosis.findings for rank in finding.ranks if finding.rule == "straggler"}
-    by_own_time = sorted(
-        diagnosis.budget_ms.items(), key=lambda item: sum(item[1].values()) - item[1]["wait"], reverse=True
-    )
-    chosen = {rank for rank, _ in by_own_time[:_SHOWN_RANKS]}
-    for rank, budget in diagnosis.budget_ms.items():
-        if rank in chosen:
-            cells = (f"{budget[owner]:.2f}" for owner in owners)
-            style = "bold red" if int(rank) in guilty else None
-            table.add_row(rank, *cells, f"{sum(budget.values()):.2f}", style=style)
-    if len(diagnosis.budget_ms) > _SHOWN_RANKS:
-        table.caption = f"The {_SHOWN_RANKS} ranks with the longest own time, of {len(diagnosis.budget_ms)}."
+    for rank in _shown_ranks(diagnosis):
+        budget = diagnosis.budget_ms[rank]
+        cells = (f"{budget[owner]:.2f}" for owner in owners)
+        style = "bold red" if int(rank) in guilty else None
+        table.add_row(rank, *cells, f"{sum(budget.values()):.2f}", style=style)
+    table.caption = _left_out(diagnosis)
     return table
+
+
+def _shown_ranks(diagnosis: Diagnosis) -> list[str]:
+    """The ranks with the longest own time, as many as a table shows, in their order."""
+    budgets = diagnosis.budget_ms
+    by_own_time = sorted(budgets, key=lambda rank: sum(budgets[rank].values()) - budgets[rank]["wait"], reverse=True)
+    chosen = set(by_own_time[:_SHOWN_RANKS])
+    return [rank for rank in budgets if rank in chosen]
+
+
+def _left_out(diagnosis: Diagnosis) -> str | None:
+    if len(diagnosis.budget_ms) <= _SHOWN_RANKS:
+        return None
+    return f"The {_SHOWN_RANKS} ranks with the longest own time, of {len(diagnosis.budget_ms)}."
+
+
+def _phases_table(diagnosis: Diagnosis) -> Table:
+    title = "Each rank's step by phase, ms: on the device by what launched, and on the host"
+    table = Table(title=title, title_justify="left", title_style="bold", box=None)
+    for column in ("rank", "on", *PHASES, "step"):
+        table.add_column(column, justify="left" if column == "on" else "right")
+    for rank in _shown_ranks(diagnosis):
+        for place, by_rank in _places(diagnosis):
+            phases = by_rank[rank]
+            cells = (f"{phases[phase]:.2f}" for phase in PHASES)
+            table.add_row(rank, place, *cells, f"{sum(phases.values()):.2f}")
+    table.caption = _left_out(diagnosis)
+    return table
+
+
+def _places(diagnosis: Diagnosis) -> tuple[tuple[str, dict[str, dict[str, float]]], ...]:
+    return ("device", diagnosis.phases_ms), ("host", diagnosis.host_phases_ms)
 
 
 def _communication_table(diagnosis: Diagnosis) -> Table:

@@ -23,6 +23,7 @@ from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.discover import RankFile, Run
 from tb_ddp_doctor.findings import (
     OWNERS,
+    PHASES,
     AlphaBeta,
     Clock,
     Diagnosis,
@@ -273,7 +274,6 @@ def _traffic(traffic: measured.Traffic, ranks: Ints) -> Traffic:
 def _diagnosis(
     job: Job, outcomes: list[RuleOutcome], found: list[Finding], communication: tuple[Traffic, ...]
 ) -> Diagnosis:
-    mean_ms = job.budget.owner_ns.mean(axis=1) / 1e6
     worst = next((finding for finding in found if finding.severity != Severity.INFO.label), None)
     return Diagnosis(
         name=_encodable(job.name),
@@ -284,10 +284,9 @@ def _diagnosis(
         step_ms=job.step_ns / 1e6,
         verdict=worst.rule if worst else "healthy",
         headline=worst.title if worst else _nothing_found(job, outcomes),
-        budget_ms={
-            str(rank): dict(zip(OWNERS, row.tolist(), strict=True))
-            for rank, row in zip(job.ranks.tolist(), mean_ms, strict=True)
-        },
+        budget_ms=_by_rank_and_name(job, job.budget.owner_ns, OWNERS),
+        phases_ms=_by_rank_and_name(job, job.work("phase_ns"), PHASES) if job.tells_phases else {},
+        host_phases_ms=_by_rank_and_name(job, job.work("host_phase_ns"), PHASES) if job.tells_phases else {},
         clock=Clock(
             residual_us=None if job.clock.residual_ns is None else job.clock.residual_ns / 1e3,
             offset_us={
@@ -304,6 +303,15 @@ def _diagnosis(
             for warning in (*job.warnings, *_unseen(job))
         ),
     )
+
+
+def _by_rank_and_name(job: Job, times_ns: Ints, names: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Times of shape (R, S, names), ns, as the mean over steps, ms."""
+    mean_ms = times_ns.mean(axis=1) / 1e6
+    return {
+        str(rank): dict(zip(names, row, strict=True))
+        for rank, row in zip(job.ranks.tolist(), mean_ms.tolist(), strict=True)
+    }
 
 
 def _encodable(text: str) -> str:

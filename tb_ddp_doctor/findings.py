@@ -17,6 +17,9 @@ SCHEMA_VERSION = 1
 #: Every class that a nanosecond of a step can belong to, in the order of precedence.
 OWNERS = ("compute", "copy", "wait", "transfer", "input", "sync", "alloc", "dispatch", "host")
 
+#: What a training loop is at (`trace.names.Phase`).
+PHASES = ("loading", "forward", "backward", "optimizer", "other")
+
 Status = Literal["finding", "clear", "not-applicable", "error"]
 Confidence = Literal["high", "medium", "low"]
 
@@ -186,6 +189,9 @@ class Diagnosis(msgspec.Struct, frozen=True):
     headline: str
     #: Mean over steps, by rank, by owner.
     budget_ms: dict[str, dict[str, float]]
+    #: The same by phase, on the device (without one, on the host), and on the host; empty where the traces do not tell.
+    phases_ms: dict[str, dict[str, float]]
+    host_phases_ms: dict[str, dict[str, float]]
     clock: Clock
     #: By kind and process group, those that transfer longest first; empty where no collective could be matched.
     communication: tuple[Traffic, ...]

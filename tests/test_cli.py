@@ -14,7 +14,7 @@ import pytest
 from traces import draw, ranks, write
 
 from tb_ddp_doctor.cli import main, printable
-from tb_ddp_doctor.findings import OWNERS
+from tb_ddp_doctor.findings import OWNERS, PHASES
 from tb_ddp_doctor.rules import CATALOGUE
 
 HEALTHY = """
@@ -179,6 +179,8 @@ RUN = {
     "verdict": str,
     "headline": str,
     "budget_ms": {"0": dict.fromkeys(OWNERS, NUMBER)},
+    "phases_ms": {"0": dict.fromkeys(PHASES, NUMBER)},
+    "host_phases_ms": {"0": dict.fromkeys(PHASES, NUMBER)},
     "clock": {"residual_us": UNKNOWN, "offset_us": {"0": NUMBER}},
     "communication": [TRAFFIC],
     "network": (dict, type(None)),
@@ -331,6 +333,33 @@ def test_communication_is_a_table_where_it_is_asked_for(slow: Path, capsys: pyte
     table = capsys.readouterr().out
     assert re.search(r"collective +group +ranks +calls +MB +wait +transfer +hidden +bus +alpha", table)
     assert re.search(r"all_reduce +0 +3 +1 +4\.00 +2\.67 +8\.00 +0 % +0\.67 +-", table)
+
+
+LOOP = """
+    rank# step     |1
+          host     [load....][ddp....]          [update]
+          autograd                    [bwd.....]
+          gpu                         [bwd................]
+"""
+
+
+def test_the_step_by_phase_is_a_line_and_a_table_where_it_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = write(tmp_path / "job", ranks(LOOP, LOOP))
+    main(["diagnose", str(job)])
+    text = capsys.readouterr().out
+    assert "on the host: loading 25 %, forward 22 %, backward 25 %, optimizer 20 %, other 8 %" in text
+    assert "Each rank's step by phase" not in text
+    main(["diagnose", str(job), "--phases"])
+    table = capsys.readouterr().out
+    assert re.search(r"rank +on +loading +forward +backward +optimizer +other +step", table)
+    assert re.search(r"1 +host +10\.00 +9\.00 +10\.00 +8\.00 +3\.00 +40\.00", table)
+
+
+def test_traces_that_show_no_phase_have_none(slow: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = diagnosed(capsys, slow)
+    assert run["phases_ms"] == run["host_phases_ms"] == {}
 
 
 def test_set_changes_a_threshold(slow: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,9 @@ character. Lanes:
 
 - host: operators of the training thread. `load` is a DataLoader in the training process, `fetch` one with workers,
   `sync` a stream synchronisation, `item` one that reads a value, `alloc` a cudaMalloc, `free` a cudaFree, `full` a
-  launch held by the profiler's full buffer, `update` an optimizer's step, `walk` DDP's search for unused parameters.
+  launch held by the profiler's full buffer, `update` an optimizer's step, `zero` its zero_grad, `ddp` DDP's forward,
+  `walk` DDP's search for unused parameters, `own_...` an annotation of the user's, "## ... ##".
+- within: the same, within those of the lane host.
 - autograd: backward's thread; its operators are autograd nodes.
 - gpu: kernels of the compute stream. `pageable` and `pinned` are copies from the host of 16 MB. `name*20` are twenty
   kernels in a row, `name@64` has a grid of 64 blocks.
@@ -53,7 +55,7 @@ from tb_ddp_doctor.trace.model import Events, RankTrace
 from tb_ddp_doctor.trace.reader import decode
 
 _LINE = re.compile(
-    r"^\s*(?:rank(?P<rank>\d+)\s+)?(?P<lane>step|host|autograd|gpu|copy|nccl|comm|gloo|python|inner|memory)\s(?P<drawing>.*)$"
+    r"^\s*(?:rank(?P<rank>\d+)\s+)?(?P<lane>step|host|within|autograd|gpu|copy|nccl|comm|gloo|python|inner|memory)\s(?P<drawing>.*)$"
 )
 _BLOCK = re.compile(
     r"\[(?P<unrecorded>\??)(?P<name>[a-z0-9_]+)(/(?P<group>\w+))?(\*(?P<times>\d+))?(@(?P<size>\d+))?[ .]*\]"
@@ -79,6 +81,8 @@ _ANNOTATIONS = {
     "fetch": "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__",
     "update": "Optimizer.step#AdamW.step",
     "note": "write_checkpoint",
+    "zero": "Optimizer.zero_grad#AdamW.zero_grad",
+    "ddp": "DistributedDataParallel.forward",
 }
 _FUNCTIONS = {
     "step": "train.py(4): step",
@@ -332,6 +336,7 @@ def _trace(
     rank: int, world_size: int, lanes: Mapping[str, str], width: int, groups: Mapping[str, list[int]], options: Options
 ) -> bytes:
     blocks = defaultdict(list, {lane: _blocks(drawing) for lane, drawing in lanes.items() if lane != "step"})
+    blocks["host"] += blocks["within"]
     steps = list(_steps(lanes.get("step", ""), width, options))
     callers = _Callers(steps, {_MAIN: blocks["host"], _AUTOGRAD: blocks["autograd"]})
     events = _Events(options.pids.get(rank, 100 + rank), round(options.clock_ms.get(rank, 0.0) * MS))
@@ -385,6 +390,8 @@ def _add_host(events: _Events, blocks: list[Block]) -> None:
         match block.name:
             case name if name in _ANNOTATIONS:
                 events.add("user_annotation", _ANNOTATIONS[name], start, end, _MAIN)
+            case name if name.startswith("own_"):
+                events.add("user_annotation", f"## {name.removeprefix('own_')} ##", start, end, _MAIN)
             case name if name in _CALLS:
                 events.launch(_CALLS[name], start, _MAIN, end - start)
             case "walk":

@@ -9,11 +9,12 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest import collectives, owners
 from tb_ddp_doctor.digest.frames import stalled
-from tb_ddp_doctor.digest.launches import enclosing, launch_rows
+from tb_ddp_doctor.digest.launches import launch_rows
 from tb_ddp_doctor.digest.memory import memory as memory_of
 from tb_ddp_doctor.digest.memory import no_memory
 from tb_ddp_doctor.digest.messages import messages
 from tb_ddp_doctor.digest.model import Collectives, Kernels, RankDigest, Starved, Steps, StepWork
+from tb_ddp_doctor.digest.phases import device_phases, exposed_on_host, host_phases, launch_phases
 from tb_ddp_doctor.digest.starvation import no_blocking, recorded, starvation
 from tb_ddp_doctor.digest.steps import device_windows, host_steps, step_of
 from tb_ddp_doctor.findings import FileWarning
@@ -23,7 +24,17 @@ from tb_ddp_doctor.trace.model import Category, Events, Ints, RankTrace
 #: Overruns are said from this share of the device's time on: kernels launched programmatically overlap by design.
 _SAID_OVERRUN = 0.01
 #: Columns of `StepWork` that a trace without a device fills.
-_OF_THE_HOST = ("owner_ns", "loader_ns", "host_events", "graph_walks", "graph_walk_ns", "starved_ns")
+_OF_THE_HOST = (
+    "owner_ns",
+    "host_phase_ns",
+    "phase_ns",
+    "exposed_phase_ns",
+    "loader_ns",
+    "host_events",
+    "graph_walks",
+    "graph_walk_ns",
+    "starved_ns",
+)
 _DEVICE_CATEGORIES = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 
 
@@ -97,7 +108,10 @@ def _digest_device(trace: RankTrace, device: int) -> RankDigest:
     layers = owners.device_layers(trace, on_device, launch[pageable & (launch >= 0)])
     owner_ns, pieces = owners.cut(layers, steps)
     compute = (events.category[rows] == Category.KERNEL) & ~is_comm
-    backward = compute & _launched_by_backward(trace, launch)
+    to_device = is_copy & owners.named(trace, names.is_to_device)[rows] & (launch >= 0)
+    host = host_phases(trace, launch[to_device])
+    by_backward = launch_phases(events, launch, host) == names.Phase.BACKWARD
+    phase_ns, exposed_phase_ns = device_phases(events, steps, rows, launch, is_comm, host)
 
     starved, blocking = starvation(trace, layers, steps, rows, launch, words)
 
@@ -105,9 +119,12 @@ def _digest_device(trace: RankTrace, device: int) -> RankDigest:
     copy_alone = layers.copy - layers.compute
     work = StepWork(
         owner_ns=owner_ns,
+        host_phase_ns=host.measure(steps),
+        phase_ns=phase_ns,
+        exposed_phase_ns=exposed_phase_ns,
         kernels=_count(step, compute, size),
         kernel_ns=_sum(step, compute, events.duration_ns[rows], size),
-        backward_compute_ns=_sum(step, backward, events.duration_ns[rows], size),
+        backward_compute_ns=_sum(step, compute & by_backward, events.duration_ns[rows], size),
         loader_ns=layers.input.measure(steps.host_start_ns, steps.host_end_ns),
         pageable_copies=_count(step, pageable, size),
         pageable_bytes=_sum(step, pageable, np.maximum(events.bytes[rows], 0), size),
@@ -121,7 +138,7 @@ def _digest_device(trace: RankTrace, device: int) -> RankDigest:
         **_graph_walks(trace, steps),
         starved_ns=starved,
     )
-    by = _launched_by(trace, launch[is_comm], step[is_comm], launch[compute], backward[compute])
+    by = _launched_by(trace, launch, step, by_backward, is_comm, compute)
     found = collectives.device_collectives(trace, rows[is_comm], launch[is_comm], by, words)
     kernels = _kernels(trace, rows[compute & (step >= 0)], words)
     idle = stalled(trace, pieces, words)
@@ -160,6 +177,8 @@ def _digest_host(trace: RankTrace) -> RankDigest:
     operators = owners.host_operators(trace)
     layers = owners.host_layers(trace, operators)
     owner_ns, pieces = owners.cut(layers, steps)
+    host = host_phases(trace, np.empty(0, np.int64))
+    phase_ns = host.measure(steps)
     rows = collectives.host_collective_rows(trace)
     words = collectives.Vocabulary()
     started = events.start_ns[rows]
@@ -182,6 +201,9 @@ def _digest_host(trace: RankTrace) -> RankDigest:
         steps=steps,
         work=StepWork(
             owner_ns=owner_ns,
+            host_phase_ns=phase_ns,
+            phase_ns=phase_ns,
+            exposed_phase_ns=exposed_on_host(host, pieces, steps),
             **{name: nothing for name in StepWork.__slots__ if name not in _OF_THE_HOST},
             loader_ns=layers.input.measure(steps.start_ns, steps.end_ns),
             host_events=_host_events(trace, steps),
@@ -205,47 +227,33 @@ def _whole_trace(events: Events) -> tuple[Ints, Ints, Ints]:
     return np.zeros(1, np.int64), events.start_ns.min(keepdims=True), end.max(keepdims=True) + 1
 
 
-def _launched_by_backward(trace: RankTrace, launch: Ints) -> NDArray[np.bool_]:
-    events = trace.events
-    nodes = np.flatnonzero((events.category == Category.OP) & owners.named(trace, names.is_backward))
-    start = events.start_ns[nodes]
-    inside = np.zeros(len(launch), np.bool_)
-    known = launch >= 0
-    inside[known] = (
-        enclosing(
-            start,
-            start + events.duration_ns[nodes],
-            events.thread[nodes],
-            events.start_ns[launch[known]],
-            events.thread[launch[known]],
-        )
-        >= 0
-    )
-    return inside
-
-
 def _launched_by(
-    trace: RankTrace, launch: Ints, step: Ints, kernels: Ints, by_backward: NDArray[np.bool_]
+    trace: RankTrace,
+    launch: Ints,
+    step: Ints,
+    by_backward: NDArray[np.bool_],
+    is_communication: NDArray[np.bool_],
+    compute: NDArray[np.bool_],
 ) -> collectives.Launched:
-    """What launched the collectives with these launches and steps.
+    """What launched the collectives among the device's events, given the launch and step of each.
 
-    A backward pass is a run of kernels in the order of their launches, `kernels`, that backward launched.
+    A backward pass is a run of kernels in the order of their launches that backward launched.
     """
     events = trace.events
-    known = kernels >= 0
-    at = events.start_ns[kernels[known]]
-    order = np.argsort(at, kind="stable")
-    at, inside = at[order], by_backward[known][order]
-    passes = at[inside & ~np.concatenate(([False], inside[:-1]))]
+    known = np.flatnonzero(compute & (launch >= 0))
+    known = known[np.argsort(events.start_ns[launch[known]], kind="stable")]
+    inside = by_backward[known]
+    passes = events.start_ns[launch[known]][inside & ~np.concatenate(([False], inside[:-1]))]
     updates = (events.category == Category.ANNOTATION) & owners.named(trace, names.is_optimizer_step)
     begun = np.sort(events.start_ns[updates])
-    instant = events.start_ns[launch]
+    by = launch[is_communication]
+    instant = events.start_ns[by]
     backward = np.searchsorted(passes, instant, side="right") - 1
-    update = np.searchsorted(begun, instant, side="right") if len(begun) else np.full(len(launch), -1)
+    update = np.searchsorted(begun, instant, side="right") if len(begun) else np.full(len(by), -1)
     return collectives.Launched(
-        step=step,
-        backward=np.where((launch >= 0) & _launched_by_backward(trace, launch), backward, -1),
-        update=np.where(launch >= 0, update, -1),
+        step=step[is_communication],
+        backward=np.where(by_backward[is_communication], backward, -1),
+        update=np.where(by >= 0, update, -1),
     )
 
 

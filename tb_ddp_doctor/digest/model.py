@@ -203,6 +203,12 @@ class StepWork:
 
     #: Shape (S, len(RankOwner)); each row sums to the step's window.
     owner_ns: NDArray[np.int64]
+    #: Shape (S, len(names.Phase)): what the host is at; each row sums to the step's host window.
+    host_phase_ns: NDArray[np.int64]
+    #: The same of the device, by what launched; each row sums to the step's window. And the part of it in which only
+    #: communication runs; each row sums to that owner. Without a device both are of the host.
+    phase_ns: NDArray[np.int64]
+    exposed_phase_ns: NDArray[np.int64]
     #: Compute kernels launched, and their time.
     kernels: Ints
     kernel_ns: Ints

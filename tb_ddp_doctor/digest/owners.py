@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -137,14 +137,19 @@ def cut(layers: Layers, steps: Steps) -> tuple[NDArray[np.int64], Pieces]:
 
     Returns the owners' times, shape (S, len(RankOwner)), each row summing to its window; and the pieces to keep.
     """
+    start, step, length, owner = pieces_of(layers.in_order(), steps)
+    totals = np.zeros((len(steps), len(RankOwner)), np.int64)
+    np.add.at(totals, (step, owner), length)
+    window = steps.end_ns - steps.start_ns
+    keep = (length >= window[step] * KEPT_SHARE) | (owner == RankOwner.COMMUNICATION)
+    pieces = Pieces(step[keep].astype(np.int32), start[keep], (start + length)[keep], owner[keep].astype(np.int32))
+    return totals, pieces
+
+
+def pieces_of(layers: Sequence[Intervals], steps: Steps) -> tuple[Ints, Ints, Ints, Ints]:
+    """Pieces of the steps' windows with one layer each, the first that holds: start, step, length and layer."""
     edges = np.unique(np.concatenate((steps.start_ns, steps.end_ns)))
-    start, end, owner = partition(layers.in_order(), edges)
+    start, end, layer = partition(layers, edges)
     step = np.searchsorted(steps.start_ns, start, side="right") - 1
     inside = (step >= 0) & (start < steps.end_ns[step]) if len(steps) else np.zeros(len(start), np.bool_)
-    start, end, owner, step = start[inside], end[inside], owner[inside], step[inside]
-    totals = np.zeros((len(steps), len(RankOwner)), np.int64)
-    np.add.at(totals, (step, owner), end - start)
-    window = steps.end_ns - steps.start_ns
-    keep = (end - start >= window[step] * KEPT_SHARE) | (owner == RankOwner.COMMUNICATION)
-    pieces = Pieces(step[keep].astype(np.int32), start[keep], end[keep], owner[keep].astype(np.int32))
-    return totals, pieces
+    return start[inside], step[inside], (end - start)[inside], layer[inside]

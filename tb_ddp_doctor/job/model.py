@@ -15,6 +15,7 @@ from tb_ddp_doctor.findings import OWNERS, FileWarning, Network
 from tb_ddp_doctor.job.clock import ClockFit
 from tb_ddp_doctor.job.collectives import Matched
 from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.names import Phase
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,6 +82,12 @@ class Job:
     def has_device(self) -> bool:
         """Whether the budget is a device's."""
         return any(digest.has_device for digest in self.digests)
+
+    @property
+    def tells_phases(self) -> bool:
+        """Whether some rank's trace shows where the training loop is: annotations, or autograd's nodes."""
+        told = [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]
+        return any(bool(digest.work.host_phase_ns[:, told].any()) for digest in self.digests)
 
     @property
     def step_ns(self) -> float:

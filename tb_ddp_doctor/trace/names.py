@@ -59,7 +59,11 @@ _ALLOC = re.compile(
     r"^(cu|cuda|hip)(Mem)?(Malloc|Free|Alloc|HostAlloc|FreeHost|HostMalloc|HostFree|HostRegister|HostUnregister)"
     r"|^(cu|cuda|hip)Mem(Create|Map|Unmap|Release|SetAccess|AddressReserve|AddressFree)"
 )
-_BACKWARD = re.compile(r"^autograd::engine::evaluate_function|Backward\d*$")
+_BACKWARD = re.compile(r"^autograd::engine::evaluate_function|^torch::autograd::|Backward\d*$")
+#: Words of annotations: "## data_load ##", "[Strategy]DDPStrategy.backward", "forward-compute", "## optimizer ##".
+_DATA = {"data", "batch", "batches", "inputs", "dataloader", "dataset"}
+_LOADS = {"load", "loading", "loader", "next", "get", "fetch", "wait", "read", "prefetch", "copy", "dataloader"}
+_OPTIMIZER = {"optimizer", "optimiser", "optim", "zero_grad"}
 _ANNOTATION = re.compile(r"ProfilerStep#|enumerate\(DataLoader\)#|Optimizer\.(step|zero_grad)#")
 
 
@@ -68,6 +72,16 @@ _INSTALLED = re.compile(r".*/(site|dist)-packages/")
 _STANDARD_LIBRARY = re.compile(r"/lib/python\d[\d.]*/(?!(site|dist)-packages/)")
 #: Top-level modules; torch gives paths from the module search path on.
 _NOT_OWN = sys.stdlib_module_names | {"torch", "torchvision", "numpy", "triton"}
+
+
+class Phase(IntEnum):
+    """What a training loop is at."""
+
+    LOADING = 0
+    FORWARD = 1
+    BACKWARD = 2
+    OPTIMIZER = 3
+    OTHER = 4
 
 
 class Loader(IntEnum):
@@ -174,6 +188,29 @@ def is_backward(name: str) -> bool:
 def is_optimizer_step(name: str) -> bool:
     """Whether an annotation is an optimizer's step."""
     return name.startswith("Optimizer.step#")
+
+
+def phase(annotation: str) -> Phase:
+    """The phase that an annotation stands for: torch's own, or a name that says so; OTHER for every other name.
+
+    What comes before and after a module's forward, as FSDP annotates its hooks, is not the phase itself.
+    """
+    if loader(annotation) is not None:
+        return Phase.LOADING
+    words = set(re.findall(r"zero_grad|[a-z]+", annotation.lower()))
+    if words & {"pre", "post"}:
+        return Phase.OTHER
+    if words & _OPTIMIZER:
+        return Phase.OPTIMIZER
+    forward, backward = bool(words & {"forward", "fwd"}), bool(words & {"backward", "bwd"})
+    if forward != backward:
+        return Phase.FORWARD if forward else Phase.BACKWARD
+    return Phase.LOADING if words & _DATA and words & _LOADS else Phase.OTHER
+
+
+def clears_gradients(annotation: str) -> bool:
+    """Whether an annotation is of an optimizer that sets gradients to zero, which may happen anywhere in a step."""
+    return "zero_grad" in annotation
 
 
 def is_graph_walk(name: str) -> bool:

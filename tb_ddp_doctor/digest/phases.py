@@ -1,0 +1,223 @@
+"""Cuts a rank's steps by phase: loading, forward, backward, optimizer, and other.
+
+On the host, annotations say it where there are some (`names.phase`), and autograd's nodes say where backward is. What
+operators there are beside these prepare what comes next: a backward pass makes them forward, an optimizer's step
+makes them part of it (clipping, unscaling), and before the DataLoader or the end of the step they are other. An
+operator that brings data to the device outside of all annotations is loading.
+
+On the device, an event is of the phase that launched it. While nothing runs, the next event's phase holds from its
+launch on; before that the device waits for the host, and the host's phase holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.digest import owners
+from tb_ddp_doctor.digest.intervals import Intervals, partition
+from tb_ddp_doctor.digest.model import Pieces, RankOwner, Steps
+from tb_ddp_doctor.digest.starvation import LONG_STALL_NS
+from tb_ddp_doctor.trace import names
+from tb_ddp_doctor.trace.model import Category, Events, Ints, RankTrace
+from tb_ddp_doctor.trace.names import Phase
+
+#: Which phase an instant is in where several hold. Loading first, as for owners; an optimizer may step within backward.
+_PRECEDENCE = (Phase.LOADING, Phase.OPTIMIZER, Phase.BACKWARD, Phase.FORWARD)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostPhases:
+    """What the host is at, from the trace's first event to its last: gapless pieces by time, shape (pieces,)."""
+
+    start_ns: Ints
+    end_ns: Ints
+    #: A `Phase`.
+    phase: Ints
+
+    def at(self, instant: Ints) -> Ints:
+        """The phase at each instant; other outside of the trace."""
+        piece = np.searchsorted(self.start_ns, instant, side="right") - 1
+        found = np.full(len(instant), int(Phase.OTHER), np.int64)
+        inside = piece >= 0
+        inside[inside] = instant[inside] < self.end_ns[piece[inside]]
+        found[inside] = self.phase[piece[inside]]
+        return found
+
+    def of(self, phase: Phase) -> Intervals:
+        """When the host is in a phase."""
+        chosen = self.phase == phase
+        return Intervals.union(self.start_ns[chosen], self.end_ns[chosen])
+
+    def measure(self, steps: Steps) -> Ints:
+        """Each phase's time in the steps' host windows, shape (S, len(Phase)); each row sums to its window."""
+        start, end = steps.host_start_ns, steps.host_end_ns
+        told = [self.of(phase).measure(start, end) for phase in Phase if phase is not Phase.OTHER]
+        return _with_other(told, end - start)
+
+
+def host_phases(trace: RankTrace, copying: Ints) -> HostPhases:
+    """The phases of a rank's host; `copying` are rows of calls that copy to the device."""
+    events = trace.events
+    if not len(events):
+        return HostPhases(*(np.empty(0, np.int64) for _ in range(3)))
+    training = owners.training_threads(trace)
+    annotated = np.array([names.phase(text) for text in trace.strings], np.int8)[events.name]
+    annotated[~training | (events.category != Category.ANNOTATION)] = Phase.OTHER
+    passes = _backward_passes(trace, training)
+    backward = passes | owners.over(trace, annotated == Phase.BACKWARD)
+    optimizing = np.flatnonzero(annotated == Phase.OPTIMIZER)
+    updates = _without_closures(trace, optimizing, passes)
+    sets = {
+        Phase.LOADING: owners.over(trace, annotated == Phase.LOADING),
+        Phase.FORWARD: owners.over(trace, annotated == Phase.FORWARD),
+        Phase.BACKWARD: backward,
+        Phase.OPTIMIZER: Intervals.union(*updates),
+    }
+    calls = (events.category == Category.RUNTIME) & ~owners.named(trace, names.is_sync)
+    rest = owners.over(trace, training & ((events.category == Category.OP) | calls)) - _all(list(sets.values()))
+    stepping = ~owners.named(trace, names.clears_gradients)[optimizing]
+    ahead = _next(
+        rest.start,
+        {
+            Phase.FORWARD: backward.start,
+            Phase.OPTIMIZER: updates[0][stepping],
+            Phase.OTHER: np.concatenate((sets[Phase.LOADING].start, _step_starts(trace))),
+        },
+    )
+    copied = np.sort(events.start_ns[copying])
+    brings = np.searchsorted(copied, rest.end) > np.searchsorted(copied, rest.start)
+    ahead[brings & (ahead == Phase.FORWARD)] = Phase.LOADING
+    for phase in sets:
+        chosen = ahead == phase
+        sets[phase] |= Intervals(rest.start[chosen], rest.end[chosen])
+    edges = np.array([events.start_ns.min(), (events.start_ns + events.duration_ns).max()])
+    start, end, layer = partition([sets[phase] for phase in _PRECEDENCE], np.unique(edges))
+    return _joined(start, end, np.array([*_PRECEDENCE, Phase.OTHER], np.int64)[layer])
+
+
+def _backward_passes(trace: RankTrace, training: NDArray[np.bool_]) -> Intervals:
+    """Backward passes: runs of autograd's nodes with nothing begun between them that is not autograd's.
+
+    All that happens on autograd's own threads belongs to it. A pass holds what Python does in hooks between nodes.
+    """
+    events = trace.events
+    operator = events.category == Category.OP
+    nodes = operator & owners.named(trace, names.is_backward)
+    annotations = events.category == Category.ANNOTATION
+    loops = training & annotations & owners.named(trace, names.is_annotation)
+    autograds = np.zeros(len(trace.threads), np.bool_)
+    autograds[events.thread[nodes]] = True
+    autograds[events.thread[loops]] = False
+    inside = nodes | (operator & autograds[events.thread])
+    busy = owners.over(trace, inside)
+    begun = np.sort(events.start_ns[training & (operator | annotations) & ~autograds[events.thread] & ~nodes])
+    begun = begun[~busy.covers(begun)]
+    if len(busy) < 2:
+        return busy
+    parts = np.searchsorted(begun, busy.start[1:]) > np.searchsorted(begun, busy.end[:-1])
+    first = np.concatenate(([True], parts))
+    return Intervals(busy.start[first], busy.end[np.concatenate((parts, [True]))])
+
+
+def _without_closures(trace: RankTrace, rows: Ints, passes: Intervals) -> tuple[Ints, Ints]:
+    """Starts and ends of an optimizer's annotations, from after the last backward pass that begins within them.
+
+    A step that is given a closure runs forward and backward within itself, as Lightning's do.
+    """
+    start = trace.events.start_ns[rows]
+    end = start + trace.events.duration_ns[rows]
+    last = np.searchsorted(passes.start, end) - 1
+    within = last >= 0
+    within[within] = passes.start[last[within]] >= start[within]
+    start[within] = np.minimum(passes.end[last[within]], end[within])
+    return start, end
+
+
+def _step_starts(trace: RankTrace) -> Ints:
+    return trace.events.start_ns[owners.named(trace, lambda name: names.step_number(name) is not None)]
+
+
+def _next(instant: Ints, begun: dict[Phase, Ints]) -> NDArray[np.int64]:
+    """The key whose instants come next after each given one; other where none does."""
+    times = np.concatenate(list(begun.values()))
+    keys = np.repeat(np.array(list(begun), np.int64), [len(each) for each in begun.values()])
+    order = np.argsort(times, kind="stable")
+    return np.append(keys[order], Phase.OTHER)[np.searchsorted(times[order], instant, side="right")]
+
+
+def _all(sets: Sequence[Intervals]) -> Intervals:
+    return Intervals.union(np.concatenate([each.start for each in sets]), np.concatenate([each.end for each in sets]))
+
+
+def exposed_on_host(host: HostPhases, pieces: Pieces, steps: Steps) -> Ints:
+    """The part of each phase of a rank without a device in which only communication runs, shape (S, len(Phase))."""
+    alone = pieces.owner == RankOwner.COMMUNICATION
+    exposed = Intervals.union(pieces.start_ns[alone], pieces.end_ns[alone])
+    start, end = steps.start_ns, steps.end_ns
+    told = [(host.of(phase) & exposed).measure(start, end) for phase in Phase if phase is not Phase.OTHER]
+    return _with_other(told, exposed.measure(start, end))
+
+
+def _with_other(told: list[Ints], in_all: Ints) -> Ints:
+    """Columns of all phases, given those of all but other, and their sum; shape (S, len(Phase))."""
+    return np.stack([*told, in_all - np.sum(told, axis=0)], axis=1)
+
+
+def _joined(start: Ints, end: Ints, phase: Ints) -> HostPhases:
+    """Pieces, without short ones of other between two of one phase: Python between two of its operations."""
+    short = np.zeros(len(start), np.bool_)
+    short[1:-1] = (phase[1:-1] == Phase.OTHER) & (phase[:-2] == phase[2:]) & ((end - start)[1:-1] < LONG_STALL_NS)
+    phase[short] = phase[np.flatnonzero(short) - 1]
+    changes = np.concatenate(([True], phase[1:] != phase[:-1]))[: len(start)]
+    return HostPhases(start[changes], end[np.concatenate((changes[1:], [True]))[: len(start)]], phase[changes])
+
+
+def launch_phases(events: Events, launch: Ints, host: HostPhases) -> Ints:
+    """The phase that launched each device event, given the row of its launch, or -1: then other."""
+    return np.where(launch >= 0, host.at(events.start_ns[launch]), int(Phase.OTHER))
+
+
+def device_phases(
+    events: Events, steps: Steps, rows: Ints, launch: Ints, is_communication: NDArray[np.bool_], host: HostPhases
+) -> tuple[Ints, Ints]:
+    """Each phase's time in the steps' device windows, shape (S, len(Phase)): in all, and of communication alone.
+
+    `rows` are the device's events, `launch` the row of each one's launch, or -1. Rows of the first sum to the steps'
+    windows, and those of the second to their exposed communication.
+    """
+    start = events.start_ns[rows]
+    end = start + events.duration_ns[rows]
+    phase = launch_phases(events, launch, host)
+    copies = events.category[rows] != Category.KERNEL
+    queued_from, queued_until = _queued(start, end, np.where(launch >= 0, events.start_ns[launch], start))
+    layers = []
+    for kind in (~copies & ~is_communication, copies, is_communication):
+        for each in Phase:
+            mine = kind & (phase == each)
+            layers.append(Intervals.union(start[mine], end[mine]))
+    for each in Phase:
+        mine = phase == each
+        # Nothing runs then, so that they may join the computing layers and make long stretches of many short ones.
+        layers[each] |= Intervals.union(queued_from[mine], queued_until[mine])
+    layers += [host.of(each) for each in Phase if each is not Phase.OTHER]
+    _, step, length, layer = owners.pieces_of(layers, steps)
+    in_all, exposed = (np.zeros((len(steps), len(Phase)), np.int64) for _ in range(2))
+    phases = len(Phase)
+    of_layer = np.arange(len(layers) + 1) % phases
+    np.add.at(in_all, (step, of_layer[layer]), length)
+    alone = (layer >= 2 * phases) & (layer < 3 * phases)
+    np.add.at(exposed, (step[alone], of_layer[layer[alone]]), length[alone])
+    return in_all, exposed
+
+
+def _queued(start: Ints, end: Ints, launched: Ints) -> tuple[Ints, Ints]:
+    """For each device event the idle time right before it in which it was launched already; empty if there is none."""
+    order = np.argsort(start, kind="stable")
+    reach = np.maximum.accumulate(end[order])
+    free = np.empty(len(start), np.int64)
+    free[order] = np.concatenate((launched[order[:1]], reach[:-1]))
+    return np.maximum(free, np.minimum(launched, start)), start
