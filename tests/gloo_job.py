@@ -8,6 +8,7 @@ A scenario is one of `SCENARIOS`, with "+stack" for Python stacks. Traces of sta
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -22,7 +23,7 @@ from torch.utils.data import DataLoader, Dataset
 
 #: Long against a step of some 20 ms, whatever else the machine does, s.
 FAULT_S = 0.15
-SCENARIOS = ("healthy", "straggler", "more-work", "stall", "wait-in-backward", "find-unused")
+SCENARIOS = ("healthy", "straggler", "more-work", "stall", "wait-in-backward", "find-unused", "collect")
 _SKIPPED, _TRACED = 3, 3
 _WIDTH, _BATCH, _LOADED = 256, 384, 4
 
@@ -71,8 +72,11 @@ def train(rank: int, scenario: str, after_step: Callable[[], None]) -> None:
         if scenario == "wait-in-backward":
             output = ReduceGradient.apply(output)
         loss = output.square().mean()
+        until = time.perf_counter() + FAULT_S if scenario == "collect" else 0.0
         if rank == 1 and scenario in ("straggler", "wait-in-backward"):
             time.sleep(FAULT_S)
+        while time.perf_counter() < until:
+            gc.collect()
         loss.backward()
         optimizer.step()
         after_step()

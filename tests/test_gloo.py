@@ -188,7 +188,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Captures:
 @pytest.fixture(scope="module")
 def stacks(tmp_path_factory: pytest.TempPathFactory) -> Captures:
     """Torch escapes no quote in the names of Python functions, nor in the file's own path."""
-    return Captures(tmp_path_factory.mktemp("gloo") / 'of "stacks"', "straggler+stack", "stall+stack")
+    return Captures(tmp_path_factory.mktemp("gloo") / 'of "stacks"', "straggler+stack", "stall+stack", "collect+stack")
 
 
 def diagnose(folder: Path, settings: engine.Settings | None = None) -> engine.Result:
@@ -292,6 +292,23 @@ def test_a_straggler_is_found_in_stacks_with_quotes(stacks: Captures) -> None:
 
 def test_a_stall_is_found_in_stacks_with_quotes(stacks: Captures) -> None:
     stacks.check("stall+stack", waits_for_its_loader)
+
+
+def test_stacks_tell_what_a_straggler_does(stacks: Captures) -> None:
+    def check(folder: Path) -> None:
+        assert "with sleeping, as in <built-in function sleep>" in worst(diagnose(folder)).why
+
+    stacks.check("straggler+stack", check)
+
+
+def test_stacks_tell_that_garbage_is_collected(stacks: Captures) -> None:
+    def check(folder: Path) -> None:
+        finding = worst(diagnose(folder))
+        assert (finding.rule, finding.cause) == ("host-stall", "garbage_collection")
+        # The last collection ends when it does.
+        assert finding.cost_ms > 0.75 * FAULT_MS
+
+    stacks.check("collect+stack", check)
 
 
 def test_quotes_in_stacks_cost_no_more_than_those_functions(stacks: Captures) -> None:

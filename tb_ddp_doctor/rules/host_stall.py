@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.job.whatif import WhatIf
-from tb_ddp_doctor.rules import words
+from tb_ddp_doctor.rules import activity, words
 from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.rules.inputs import Frame, Places, Stalls
 from tb_ddp_doctor.rules.slowness import usual_rank
@@ -52,18 +51,18 @@ class HostStall(Rule):
         affected = np.flatnonzero(mean >= self.min_share * frame.step_ns)
         seen = int((usual_rank(stalls.long_ns) > self.min_share * frame.step_ns).sum())
         level, basis = words.confidence(frame, cost, seen, affected.tolist(), on_host=True)
-        cause, said = self._doing(stalls, usual)
+        known = activity.most(stalls.doing(affected.tolist()), self.min_known * usual)
         worst = affected[np.argsort(-mean[affected], kind="stable")][:3]
         return Fault(
             cost_ns=cost,
             ranks=frame.rank_numbers(affected),
             steps=frame.all_steps,
-            cause=cause,
+            cause=known[0].value if known else None,
             confidence=level,
             title=f"{'Host and device both idle' if frame.has_device else 'The ranks compute nothing for'} "
             f"{words.ms(usual)} of every {words.ms(frame.step_ns)}: the training loop is busy elsewhere.",
-            why=f"{said} {basis}",
-            fix=_fix(cause),
+            why=f"The host is in no operation there{_told(known)}. {basis}",
+            fix=_FIXES.get(known[0] if known else None, _FIX),
             evidence=tuple(
                 places.longest(
                     int(rank),
@@ -75,32 +74,9 @@ class HostStall(Rule):
             ),
         )
 
-    def _doing(self, stalls: Stalls, usual: float) -> tuple[str | None, str]:
-        """The cause, and what is said of it: None where what is known is not the most of what the usual rank stalls."""
-        total: dict[names.Activity, float] = defaultdict(float)
-        for doing in stalls.doing:
-            total[names.activity(doing.what)] += doing.mean_ns
-        if not total or max(total.values()) < self.min_known * usual:
-            return None, "The host is in no operation there: Python, garbage collection, logging or I/O."
-        kind = max(total, key=lambda kind: total[kind])
-        first = next(doing for doing in stalls.doing if names.activity(doing.what) is kind)
-        place = f", called by {words.function(first.own)}" if first.own not in ("", first.what) else ""
-        said = f"{words.ms(total[kind])} of it with {_KINDS[kind]}, as in {words.function(first.what)}{place}."
-        return kind.value, f"The host is in no operation there, {said}"
 
-
-_KINDS = {
-    names.Activity.GARBAGE: "garbage collection",
-    names.Activity.SLEEP: "sleeping",
-    names.Activity.CHECKPOINT: "saving",
-    names.Activity.LOGGING: "logging",
-    names.Activity.INPUT_OUTPUT: "input and output",
-    names.Activity.PYTHON: "Python",
-}
-
-
-def _fix(cause: str | None) -> str:
-    return _FIXES.get(cause or "", _FIX)
+def _told(known: tuple[names.Activity, str] | None) -> str:
+    return f": {known[1]}" if known else ": Python, garbage collection, logging or I/O"
 
 
 _GARBAGE = """\
@@ -124,7 +100,11 @@ if step % 50 == 0 and rank == 0:
 queue = queue.SimpleQueue()
 logging.basicConfig(handlers=[logging.handlers.QueueHandler(queue)])
 logging.handlers.QueueListener(queue, logging.FileHandler("train.log")).start()"""
-_FIXES = {"garbage_collection": _GARBAGE, "checkpoint": _CHECKPOINT, "logging": _LOGGING}
+_FIXES: dict[names.Activity | None, str] = {
+    names.Activity.GARBAGE: _GARBAGE,
+    names.Activity.CHECKPOINT: _CHECKPOINT,
+    names.Activity.LOGGING: _LOGGING,
+}
 
 _FIX = """\
 Find what the loop does there and take it out, or do it every n-th step: logging, metrics, checkpoints, file I/O. If \

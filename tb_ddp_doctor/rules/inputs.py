@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -185,13 +185,13 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Doing:
-    """One thing that the host does while host and device seem to do nothing, over all ranks."""
+    """One thing that the host does while host and device seem to do nothing, over some ranks."""
 
     #: The innermost Python function or annotation: "<built-in function collect>", "train.py(12): log".
     what: str
     #: The innermost of the user's own functions; "" if none.
     own: str
-    #: Mean over ranks and steps, ns.
+    #: Mean over these ranks and all steps, ns.
     mean_ns: float
 
 
@@ -199,10 +199,16 @@ class Doing:
 class Stalls:
     """Stretches in which device and host both do nothing."""
 
+    _job: Job
     #: Shape (R, S), ns, in stretches of at least `LONG_STALL_NS`.
     long_ns: Ints
-    #: What the host does in them, the most of it first; empty where the traces have neither stacks nor annotations.
-    doing: tuple[Doing, ...]
+
+    def doing(self, ranks: Sequence[int]) -> tuple[Doing, ...]:
+        """What the host of these ranks (indices) does in them, the most of it first.
+
+        Empty where the traces have neither stacks nor annotations.
+        """
+        return _doing(self._job, ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,16 +419,16 @@ def _stalls(job: Job) -> Stalls:
         total = np.zeros(len(digest.steps), np.int64)
         np.add.at(total, pieces.step[chosen], length[chosen])
         long[rank] = total[index]
-    return Stalls(long, _doing(job))
+    return Stalls(job, long)
 
 
-def _doing(job: Job) -> tuple[Doing, ...]:
+def _doing(job: Job, ranks: Sequence[int]) -> tuple[Doing, ...]:
     total: dict[tuple[str, str], float] = {}
-    for digest in job.digests:
+    for digest in (job.digests[rank] for rank in ranks):
         table, text = digest.stalled, digest.strings
         for doing, own, ns in zip(table.doing.tolist(), table.own.tolist(), table.total_ns.tolist(), strict=True):
             key = text[doing], text[own]
-            total[key] = total.get(key, 0.0) + ns / (len(digest.steps) * len(job.digests))
+            total[key] = total.get(key, 0.0) + ns / (len(digest.steps) * len(ranks))
     found = [Doing(what, own, mean) for (what, own), mean in total.items()]
     return tuple(sorted(found, key=lambda doing: (-doing.mean_ns, doing.what, doing.own)))
 

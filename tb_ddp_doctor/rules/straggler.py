@@ -12,9 +12,9 @@ from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.findings import OWNERS, Evidence
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.job.whatif import WhatIf
-from tb_ddp_doctor.rules import words, work_compared
+from tb_ddp_doctor.rules import activity, words, work_compared
 from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs import Arrivals, Frame, KernelTable, Places
+from tb_ddp_doctor.rules.inputs import Arrivals, Frame, KernelTable, Places, Stalls
 from tb_ddp_doctor.rules.slowness import Slowness, longest_wait, slowness
 from tb_ddp_doctor.trace.model import Ints
 
@@ -62,6 +62,7 @@ class Straggler(Rule):
         whatif: WhatIf,
         arrivals: Arrivals,
         kernels: KernelTable,
+        stalls: Stalls,
         places: Places,
     ) -> Result:
         found = slowness(whatif.own_ns, frame, self.min_excess, self.min_steps)
@@ -73,6 +74,7 @@ class Straggler(Rule):
         others = np.setdiff1d(np.arange(len(frame.ranks)), accused)
         numbers = frame.rank_numbers(accused)
         cause, seen = self._cause(int(accused[0]), others, frame, budget, kernels)
+        told = _told(int(accused[0]), others, stalls) if cause == "host" else ""
         level, basis = words.confidence(
             frame,
             cost,
@@ -90,7 +92,7 @@ class Straggler(Rule):
             confidence=level,
             title=f"{words.capital(words.ranks(sorted(numbers)))} {verb} up the job: the others wait "
             f"{words.ms(waited)} of every {words.ms(frame.step_ns)}.",
-            why=f"{seen} {_lateness(accused, arrivals)} {basis}",
+            why=f"{seen}{told} {_lateness(accused, arrivals)} {basis}",
             fix=_fix(cause, sorted(numbers), int(accused[0]), frame),
             evidence=_evidence(accused, cause, frame, budget, arrivals, places),
         )
@@ -150,6 +152,14 @@ class Straggler(Rule):
             "slow_device",
             f"It computes {extra} a step longer, in the same {units}: each takes {ratio:.2f} times as long.",
         )
+
+
+def _told(rank: int, others: Ints, stalls: Stalls) -> str:
+    """What stacks or annotations tell of the host of a rank (index), if they tell most of its extra stalls."""
+    mean = stalls.long_ns.mean(axis=1)
+    extra = float(mean[rank] - np.median(mean[others])) if len(others) else 0.0
+    known = activity.most(stalls.doing([rank]), max(extra / 2, 1.0)) if extra > 0 else None
+    return f" It spends {known[1]}." if known else ""
 
 
 _DOING = {

@@ -260,3 +260,25 @@ def test_a_hostile_node_never_reaches_the_command(node: str) -> None:
 @pytest.mark.parametrize("grid", ["[\u00b2, 1, 1]", "[" + "9" * 5000 + "]", "nonsense", "[-1]", "[1e3]", '"128"'])
 def test_a_grid_that_is_no_grid_is_no_reason_to_fail(grid: str) -> None:
     assert found(ONE_OF_FOUR, grid=grid).ranks == (1,)
+
+
+def test_stacks_tell_what_the_slow_ranks_host_does() -> None:
+    usual = """
+        rank# step |1
+              host [fwd]
+              gpu  [fwd....]
+              nccl          [ar........]
+    """
+    stalled = """
+        rank# step |1
+              host        [fwd]
+              gpu         [fwd....]
+              nccl                 [ar.]
+              python [report]
+              inner   [save]
+    """
+    found = finding("straggler", ranks(usual, stalled, usual))
+    assert (found.ranks, found.cause) == ((1,), "host")
+    assert "with saving, as in save (torch/serialization.py, from line 944), called by report" in found.why
+    silent = "\n".join(stalled.splitlines()[:-3])
+    assert "It spends" not in finding("straggler", ranks(usual, silent, usual)).why
