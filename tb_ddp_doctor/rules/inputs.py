@@ -307,6 +307,8 @@ class Quality:
     #: Collectives that were matched between ranks, and the share of calls that found no partner.
     matched: int
     unmatched_share: float
+    #: Whether ranks only send to each other, so that there is nothing to match.
+    only_messages: bool
 
 
 def _frame(job: Job) -> Frame:
@@ -390,6 +392,7 @@ def _quality(job: Job) -> Quality:
         has_launches=all(digest.has_launches for digest in job.digests if digest.has_device),
         matched=len(job.matched),
         unmatched_share=unmatched / calls if calls else 0.0,
+        only_messages=not calls and any(len(digest.messages) for digest in job.digests),
     )
 
 

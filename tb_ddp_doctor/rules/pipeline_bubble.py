@@ -38,7 +38,8 @@ class PipelineBubble(Rule):
     Limits:
         Micro-batches are counted as messages between neighbours: if each takes several, the share that cannot be
         avoided is thought too small. What smaller micro-batches lose in the kernels is not counted, and waiting is
-        not told from transfer. Gloo does not name the other rank, so that it takes traces of all ranks of one pipeline.
+        not told from transfer. Two ranks that pass parts of a sequence to and fro (context parallelism of two) look
+        like stages. Gloo does not name the other rank, so that it takes traces of all ranks of one pipeline.
     """
 
     id: ClassVar[str] = "pipeline-bubble"

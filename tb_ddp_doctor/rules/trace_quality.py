@@ -80,7 +80,11 @@ class TraceQuality(Rule):
                 "no_launches",
                 "kernels cannot be joined to their launches",
             ),
-            (several and not quality.matched, "no_matches", "no collective could be matched between ranks"),
+            (
+                several and not quality.matched and not quality.only_messages,
+                "no_matches",
+                "no collective could be matched between ranks",
+            ),
             (
                 several and quality.matched > 0 and unmatched > self.max_unmatched,
                 "unmatched",

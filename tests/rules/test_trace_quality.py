@@ -68,6 +68,11 @@ def test_unmatched_collectives_are_told() -> None:
     assert outcome(RULE, ranks(GOOD, some), settings={"max_unmatched": 0.34}).status == "clear"
 
 
+def test_ranks_that_only_send_to_each_other_have_nothing_to_match() -> None:
+    messages = [GOOD.replace("[ar]", f"[{way}{other}]") for way, other in (("s", 1), ("r", 0))]
+    assert outcome(RULE, ranks(*messages)).status == "clear"
+
+
 def test_a_cut_file_is_told() -> None:
     drawn = digests(ranks(GOOD, GOOD))
     cut = FileWarning("rank1.json", "cut off at byte 1,234: what follows is missing (end of data)")
