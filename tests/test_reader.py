@@ -327,6 +327,8 @@ def test_any_number_of_decimals_together() -> None:
     ("-1", UNUSABLE), ("null", UNUSABLE), ("1e400", UNUSABLE), ('"NaN"', UNUSABLE), ('"inf"', UNUSABLE),
     ("true", UNUSABLE), ("[1]", UNUSABLE), ('""', UNUSABLE), ("", UNUSABLE), ("99999999999999999999999", UNUSABLE),
     ("9" * 5000, UNUSABLE), ("3000000000000000", MAX_NS), ("3000000000000000.001", UNUSABLE),
+    ('"1_000"', UNUSABLE), ('" 1 "', UNUSABLE), ('"1 "', UNUSABLE), ('""1""', UNUSABLE), ('"+1."', 1000),
+    ('"0e99999999999999999999"', 0), ('"1e-99999999999999999999"', 0), ('"1e99999999999999999999"', UNUSABLE),
 ])  # fmt: skip
 def test_times_that_are_odd(literal: str, expected: int) -> None:
     assert ns(literal) == [expected]
@@ -580,6 +582,52 @@ def test_an_event_that_is_larger_than_any_sane_one(monkeypatch: pytest.MonkeyPat
     assert messages(got)[0].startswith("1 event skipped from byte ")
     got = broken(op(name="x" * 8_000), block=1000)
     assert (len(got.events), got.warnings) == (21, ())
+
+
+DEEP = '{"ph": "X", "args": [0,'
+HOSTILE = {
+    "seeming ends": (OP, f", {OP}], {OP}"),
+    "nested too deeply": (DEEP, DEEP),
+    "refused at the end of each level": ("", f"{DEEP * 900} x, "),
+    "levels as long as a window": ("", DEEP + f"{op()}, " * 300),
+    "a start that never ends": (f"{DEEP} {op()}, " * 900, f'x, {{"ph": "{"z" * 30}" "'),
+    "broken members before the list": ('], "a": 1', ', "a": x'),
+}
+
+
+@pytest.mark.parametrize(("head", "repeated"), HOSTILE.values(), ids=HOSTILE.keys())
+def test_text_that_is_made_to_be_read_over_and_over_is_read_some_times(
+    head: str, repeated: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counts characters that a decoder reads, not time; an error counts lines before it, 30 times as fast."""
+    work = 0
+    scan_once, decode_once = events._scan, events.decode_block
+
+    def scan(text: str, at: int) -> tuple[object, int]:
+        nonlocal work
+        try:
+            value, end = scan_once(text, at)
+        except RecursionError:
+            work += len(text) - at
+            raise
+        except json.JSONDecodeError as error:
+            work += error.pos - at + error.pos // 30
+            raise
+        work += end - at
+        return value, end
+
+    def decode_block(block: bytes) -> list[events.Event] | None:
+        nonlocal work
+        work += len(block)
+        return decode_once(block)
+
+    monkeypatch.setattr(events, "_scan", scan)
+    for module in (events, document):
+        monkeypatch.setattr(module, "decode_block", decode_block)
+        monkeypatch.setattr(module, "MAX_ITEM_BYTES", 1 << 17)
+    text = f'{{"traceEvents": [{head}{repeated * (500_000 // len(repeated))}'
+    assert of(text, 1 << 14).warnings
+    assert work < 40 * len(text)
 
 
 def test_many_names() -> None:

@@ -14,7 +14,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tb_ddp_doctor.trace.events import (
+    LOOK_AHEAD,
     MAX_ITEM_BYTES,
+    SEEMING_END,
     Event,
     Reached,
     Salvage,
@@ -32,8 +34,8 @@ from tb_ddp_doctor.trace.stream import StreamCutError
 
 #: More than an event's boundary takes: one may go on in the next block.
 _OVERLAP = 64
-#: How much behind the end of the list is searched for events, which would mean that it is not the end.
-_LOOK_AHEAD = 1 << 16
+#: Torch breaks one at most. Each costs all the text before it, for the line that an error names, and what follows.
+_MAX_BROKEN_MEMBERS = 32
 _EVENT = re.compile(rb'[},]\s*(\{\s*"ph"\s*:)')
 _LIST_END = re.compile(rb"\}\s*\]\s*[,}]")
 _MEMBER = re.compile(r'[\s,]*"([^"\\]*(?:\\.[^"\\]*)*)"\s*:\s*')
@@ -133,6 +135,7 @@ class Document:
     def _head(self, text: str, at: int) -> int | None:
         """Take the members before the events; where the events begin, or None if they have not arrived."""
         self.members = {}
+        broken = 0
         while True:
             key = _MEMBER.match(text, at)
             if key and key[1] == "traceEvents" and key.end() < len(text):
@@ -147,9 +150,13 @@ class Document:
                 self.members[key[1]], at = scan(text, key.end())
             except ValueError as error:
                 # Broken, if the events are seen behind it; else perhaps only incomplete.
-                if not _EVENTS.search(text, at):
+                events = _EVENTS.search(text, at)
+                if not events:
                     return None
                 self._losses.add(Loss.HEADER, size(text[:at]), reason(error))
+                broken += 1
+                if broken == _MAX_BROKEN_MEMBERS:
+                    return events.end()
                 following = _NEXT_MEMBER.search(text, at + 1)
                 at = following.start() if following else len(text)
 
@@ -184,10 +191,10 @@ class Document:
 
     def _goes_on(self) -> bool:
         """Whether events follow what seems the end of their list; then the buffer begins with one of them."""
-        self._more(_LOOK_AHEAD)
+        self._more(LOOK_AHEAD)
         event = _EVENT.search(self._buffer)
         if event:
-            self._losses.add(Loss.BROKEN, self._position, "the list of events seems to end")
+            self._losses.add(Loss.BROKEN, self._position, SEEMING_END)
             self._drop(event.start(1))
         return bool(event)
 
@@ -197,7 +204,8 @@ class Document:
             pass
         text = to_text(self._buffer)
         at = 1
-        while key := _MEMBER.match(text, at):
+        broken = 0
+        while broken < _MAX_BROKEN_MEMBERS and (key := _MEMBER.match(text, at)):
             try:
                 self.members[key[1]], at = scan(text, key.end())
             except ValueError as error:
@@ -205,6 +213,7 @@ class Document:
                 if may_be_incomplete(error, text) or not following:
                     return False
                 self._losses.add(Loss.HEADER, self._position + size(text[:at]), reason(error))
+                broken += 1
                 at = following.start()
         rest = text[at:].strip(_SPACE + ",")
         if rest.startswith("}") or not rest.endswith("}"):

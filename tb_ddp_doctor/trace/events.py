@@ -14,6 +14,10 @@ from tb_ddp_doctor.trace.losses import Loss, Losses
 
 #: Larger events, and larger metadata before or after the events, are not read: they would cost 100 times their size.
 MAX_ITEM_BYTES = 16 << 20
+#: How much behind the end of the list is searched for events, which would mean that it is not the end.
+LOOK_AHEAD = 1 << 16
+#: What is then told.
+SEEMING_END = "the list of events seems to end"
 
 #: "}" of an event, and "," and "{" that begin the next.
 _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
@@ -24,6 +28,8 @@ _WINDOW = 1 << 14
 _SEPARATOR = re.compile(r"[\s,]*")
 #: The start of an event as every known writer spells it, for finding one again after text that is no JSON.
 _EVENT_START = re.compile(r'[},]\s*(\{\s*"(?:ph|cat|name|ts|dur|pid|tid|args)"\s*:)')
+#: The same behind what seems the end of the list: only a phase is sure enough.
+_EVENT_BEYOND_END = re.compile(r'[},]\s*(\{\s*"ph"\s*:)')
 _LAST_EVENT_END = re.compile(r'\}\s*(\])\s*(?:,\s*"|\}\s*$)')
 #: Half characters: from invalid UTF-8 by way of `to_text`, or spelled as escapes.
 NO_TEXT = re.compile("[\ud800-\udfff]")
@@ -31,6 +37,11 @@ NO_TEXT = re.compile("[\ud800-\udfff]")
 _OVERLAP = 64
 #: A token that the text's end cuts is refused at its start: "-Infinity", an escape.
 _LONGEST_TOKEN = 16
+
+#: How often text may be read again, on average: files that are damaged by accident need it twice at most.
+_TIMES_AGAIN = 16
+#: Of text that nests too deeply, about half the levels: what begins within them does so too, or nearly.
+_DEEP = re.compile(r"(?:[^\[{]*[\[{]){1,400}")
 
 #: What msgspec raises for text that it does not take.
 REFUSALS = (msgspec.DecodeError, UnicodeError, RecursionError)
@@ -85,6 +96,47 @@ def decode_block(block: bytes) -> list[Event] | None:
         return None
 
 
+class NestedTooDeeplyError(ValueError):
+    """The scanner gave up, and does not say where."""
+
+    def __init__(self) -> None:
+        super().__init__("nested too deeply")
+
+
+class Patience:
+    """Says from where to look for the next start after text that the scanner refused.
+
+    From the refused start, since what seemed its inside may be whole. But text can be made so that each start is
+    refused far behind the next: once too much was read again, from where the scanner stood.
+    """
+
+    def __init__(self) -> None:
+        self._again = 0
+
+    def resume(self, text: str, at: int, error: ValueError, position: int) -> int:
+        """A place in `text` for one that was refused at `at`, which has that position in all the text."""
+        is_nested = isinstance(error, NestedTooDeeplyError)
+        reached = error.pos if isinstance(error, json.JSONDecodeError) else len(text) if is_nested else at
+        if self._again + reached - at > _TIMES_AGAIN * (position + reached - at):
+            return reached
+        self._again += reached - at
+        return _DEEP.match(text, at).end() if is_nested else at  # type: ignore[union-attr]
+
+
+class Positions:
+    """Byte positions of places in a text from `to_text`, which are asked for in ascending order."""
+
+    def __init__(self, text: str, start: int) -> None:
+        self.text = text
+        self._at = 0
+        self._position = start
+
+    def __call__(self, at: int) -> int:
+        self._position += size(self.text[self._at : at])
+        self._at = at
+        return self._position
+
+
 class Salvage:
     """Gets from a block, which need not be cut well or be JSON, every event that is whole.
 
@@ -95,6 +147,7 @@ class Salvage:
         self._losses = losses
         #: After a skip, until an event is seen: what comes may be the inside of the broken one.
         self._lost = False
+        self._patience = Patience()
 
     def events(self, block: bytes, position: int, final: bool) -> tuple[list[Event], int, Reached]:
         """Whole events, the number of bytes that are done with, and where that is.
@@ -109,48 +162,64 @@ class Salvage:
             found, used, reached = self._window(window, position + done, final and is_last)
             events += found
             done += used
-            if is_last or reached is not Reached.MORE:
+            if reached is not None and (is_last or reached is not Reached.MORE):
                 return events, done, reached
             width = _WINDOW if used else 2 * width
 
-    def _window(self, window: bytes, position: int, final: bool) -> tuple[list[Event], int, Reached]:
-        """`events` of a small part of the block: only those parts that need it are read one by one."""
+    def _window(self, window: bytes, position: int, final: bool) -> tuple[list[Event], int, Reached | None]:
+        """`events` of a small part of the block: only those parts that need it are read one by one.
+
+        None if the rest had better be read as a smaller part.
+        """
         cut = 0 if self._lost else last_boundary(window)
         whole = decode_block(window[:cut]) if cut else None
         if whole is not None:
             return whole, cut, Reached.MORE
-        text = to_text(window)
         events: list[Event] = []
+        positions = Positions(to_text(window), position)
+        at, reached = self._one_by_one(events, positions, final)
+        return events, positions(at) - position, reached
+
+    def _one_by_one(self, events: list[Event], positions: Positions, final: bool) -> tuple[int, Reached | None]:
+        """Append a text's events as the lenient scanner finds them; where it stopped, and why."""
+        text = positions.text
         at = 0
         while True:
             at = _SEPARATOR.match(text, at).end()  # type: ignore[union-attr]
             if at == len(text):
-                return events, len(window), Reached.CUT if final else Reached.MORE
+                return at, Reached.CUT if final else Reached.MORE
             if text[at] == "]" and not self._lost:
-                return events, size(text[:at]), Reached.LIST_END
+                beyond = _EVENT_BEYOND_END.search(text, at, at + LOOK_AHEAD)
+                if not beyond:
+                    return at, Reached.LIST_END
+                self._losses.add(Loss.BROKEN, positions(at), SEEMING_END)
+                at = beyond.start(1)
             try:
                 if text[at] != "{":
                     raise ValueError("no event stands there")
                 value, end = scan(text, at)
             except ValueError as error:
-                reached = self._skip(text, at, error, position, final)
-                if isinstance(reached, Reached):
-                    return events, size(text[:at]), reached
-                at = reached
+                goes_on = self._skip(text, at, error, positions, final)
+                if isinstance(goes_on, Reached):
+                    return at, goes_on
+                at = goes_on
+                if len(text) > _WINDOW:  # an error costs all the text before it, whose lines it counts
+                    return at, None
                 continue
-            event = self._event(text[at:end], value, position + size(text[:at]))
+            event = self._event(text[at:end], value, positions(at))
             if event and (event.ph or not self._lost):
                 events.append(event)
                 self._lost = False
             at = end
 
-    def _skip(self, text: str, at: int, error: ValueError, position: int, final: bool) -> int | Reached:
+    def _skip(self, text: str, at: int, error: ValueError, positions: Positions, final: bool) -> int | Reached:
         """Where to go on after text that the scanner refuses at `at`, or why not."""
         may_wait = not final and len(text) - at <= MAX_ITEM_BYTES
         if may_wait and may_be_incomplete(error, text):
             return Reached.MORE
         is_event = text[at] == "{" or not self._lost
-        goes_on = _EVENT_START.search(text, at) or (_LAST_EVENT_END.search(text, at) if final else None)
+        since = self._patience.resume(text, at, error, positions(at))
+        goes_on = _EVENT_START.search(text, since) or (_LAST_EVENT_END.search(text, since) if final else None)
         if not goes_on:
             if final:
                 return Reached.CUT
@@ -158,7 +227,7 @@ class Salvage:
                 return Reached.MORE
         if is_event:
             detail = reason(error) if len(text) - at <= MAX_ITEM_BYTES else f"longer than {MAX_ITEM_BYTES:,} bytes"
-            self._losses.add(Loss.BROKEN, position + size(text[:at]), detail)
+            self._losses.add(Loss.BROKEN, positions(at), detail)
         self._lost = not goes_on or goes_on.re is _EVENT_START
         return goes_on.start(1) if goes_on else max(at + 1, len(text) - _OVERLAP)
 
@@ -190,7 +259,7 @@ def scan(text: str, at: int) -> tuple[Any, int]:
     try:
         return _scan(text, at)
     except RecursionError:
-        raise ValueError("nested too deeply") from None
+        raise NestedTooDeeplyError from None
 
 
 def may_be_incomplete(error: ValueError, text: str) -> bool:

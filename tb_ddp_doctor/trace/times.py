@@ -6,8 +6,9 @@ of a real file's events. So the digits are read as integers, in bulk.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
+from decimal import ROUND_HALF_UP, Context, Decimal
 
 import numpy as np
 from msgspec import Raw
@@ -25,6 +26,10 @@ _PLAIN = b"0123456789. "
 _SAFE_DIGITS = 18
 #: Longer literals are no times; the cap keeps Decimal cheap.
 _MAX_LITERAL = 64
+#: Decimal alone takes more: space around a number, "_" between its digits.
+_NUMBER = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:[eE]([+-]?\d+))?", re.ASCII)
+#: Beyond it any exponent does the same; Decimal has limits of its own.
+_MAX_EXPONENT = 10_000
 _POWERS = 10 ** np.arange(_SAFE_DIGITS + 1, dtype=np.int64)
 _EXACT = Context(prec=2 * _MAX_LITERAL, rounding=ROUND_HALF_UP)
 
@@ -69,14 +74,13 @@ def _one_by_one(literals: Sequence[Raw]) -> Ints:
 
 
 def _exact(literal: Raw) -> int:
-    text = bytes(literal).strip(b'"').decode("ascii", "replace")
-    if len(text) > _MAX_LITERAL:
+    text = bytes(literal).removeprefix(b'"').removesuffix(b'"').decode("ascii", "replace")
+    number = _NUMBER.fullmatch(text)
+    if not number or len(text) > _MAX_LITERAL:
         return UNUSABLE
-    try:
-        microseconds = Decimal(text)
-    except InvalidOperation:
-        return UNUSABLE
-    if not microseconds.is_finite() or microseconds < 0 or microseconds > MAX_NS:
+    exponent = max(-_MAX_EXPONENT, min(int(number[2] or 0), _MAX_EXPONENT))
+    microseconds = Decimal(f"{number[1]}e{exponent}")
+    if microseconds < 0 or microseconds > MAX_NS:
         return UNUSABLE
     ns = int(_EXACT.to_integral_value(_EXACT.multiply(microseconds, Decimal(1000))))
     return ns if ns <= MAX_NS else UNUSABLE
