@@ -204,17 +204,17 @@ def _world_size(run: Run, digests: Sequence[tuple[RankFile, RankDigest]]) -> int
 
 
 def _apply(rules: Iterable[Rule], inputs: Inputs) -> tuple[list[RuleOutcome], list[Finding]]:
-    outcomes, found = [], []
+    outcomes: list[RuleOutcome] = []
+    found: list[Finding] = []
     for rule in rules:
         try:
-            outcome, finding = run_rule(rule, inputs)
+            outcome, findings = run_rule(rule, inputs)
         except Exception as error:
             _log.debug("rule %s failed", rule.id, exc_info=True)
             outcome = RuleOutcome(rule.id, "error", f"The rule failed ({_named(error)}).")
-            finding = None
+            findings = ()
         outcomes.append(outcome)
-        if finding:
-            found.append(finding)
+        found.extend(findings)
     return outcomes, _within_the_step(found, inputs.job.step_ns / 1e6)
 
 

@@ -207,7 +207,18 @@ def job(text: str, *, nodes: Mapping[int, str] | None = None, **options: Any) ->
 def check(
     rule: str, text: str, *, settings: Mapping[str, float] | None = None, **options: Any
 ) -> Finding | RuleOutcome:
-    """One rule on the drawn job: its finding, or else how it ended."""
+    """One rule on the drawn job: its only finding, or else how it ended."""
+    found = findings(rule, text, settings=settings, **options)
+    if isinstance(found, RuleOutcome):
+        return found
+    assert len(found) == 1, found
+    return found[0]
+
+
+def findings(
+    rule: str, text: str, *, settings: Mapping[str, float] | None = None, **options: Any
+) -> tuple[Finding, ...] | RuleOutcome:
+    """One rule on the drawn job: all its findings, or else how it ended."""
     ended, found = run(replace(CATALOGUE[rule], **(settings or {})), Inputs(job(text, **options)))
     return found or ended
 

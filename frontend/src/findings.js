@@ -41,7 +41,10 @@ function item(finding, report) {
   const pictured = finding.severity !== "info" && views?.lanes;
   const details = h(
     "details",
-    { class: `finding ${finding.severity}${pictured ? "" : " plain-row"}`, id: `finding-${finding.rule}` },
+    {
+      class: `finding ${finding.severity}${pictured ? "" : " plain-row"}`,
+      id: ["finding", finding.rule, finding.cause].filter(Boolean).join("-"),
+    },
     h(
       "summary",
       {},

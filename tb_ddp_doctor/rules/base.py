@@ -49,7 +49,8 @@ class NotApplicable:
     reason: str
 
 
-Result: TypeAlias = Fault | Clear | NotApplicable
+#: Several faults where ranks have causes of their own; their costs add up to what fixing all of them gives.
+Result: TypeAlias = Fault | tuple[Fault, ...] | Clear | NotApplicable
 
 
 def threshold(value: float, unit: str, reason: str) -> Any:
@@ -74,33 +75,40 @@ class Rule:
         )
 
 
-def run(rule: Rule, available: inputs.Inputs) -> tuple[RuleOutcome, Finding | None]:
+def run(rule: Rule, available: inputs.Inputs) -> tuple[RuleOutcome, tuple[Finding, ...]]:
     """Hand the rule the inputs that it declares. An input that the job lacks makes it not applicable."""
     given = {}
     for name in inspect.signature(rule.check).parameters:
         try:
             given[name] = available[name]
         except inputs.MissingInputError as missing:
-            return RuleOutcome(rule.id, "not-applicable", str(missing)), None
+            return RuleOutcome(rule.id, "not-applicable", str(missing)), ()
     result = rule.check(**given)
-    if not isinstance(result, Fault):
-        return RuleOutcome(rule.id, "clear" if isinstance(result, Clear) else "not-applicable", result.reason), None
-    severity = Severity.of_share(result.cost_ns / available.job.step_ns if available.job.step_ns else 0.0)
-    finding = Finding(
+    if isinstance(result, Clear):
+        return RuleOutcome(rule.id, "clear", result.reason), ()
+    if isinstance(result, NotApplicable):
+        return RuleOutcome(rule.id, "not-applicable", result.reason), ()
+    faults = result if isinstance(result, tuple) else (result,)
+    found = tuple(_finding(rule, fault, available.job.step_ns) for fault in faults)
+    return RuleOutcome(rule.id, "finding", " ".join(fault.title for fault in faults)), found
+
+
+def _finding(rule: Rule, fault: Fault, step_ns: float) -> Finding:
+    severity = Severity.of_share(fault.cost_ns / step_ns if step_ns else 0.0)
+    return Finding(
         rule=rule.id,
         severity=severity.label,
-        cost_ms=result.cost_ns / 1e6,
-        ranks=result.ranks,
-        steps=result.steps,
-        cause=result.cause,
-        confidence=result.confidence,
-        title=result.title,
-        why=result.why,
-        fix=result.fix,
-        evidence=result.evidence,
+        cost_ms=fault.cost_ns / 1e6,
+        ranks=fault.ranks,
+        steps=fault.steps,
+        cause=fault.cause,
+        confidence=fault.confidence,
+        title=fault.title,
+        why=fault.why,
+        fix=fault.fix,
+        evidence=fault.evidence,
         thresholds=rule.thresholds(),
     )
-    return RuleOutcome(rule.id, "finding", result.title), finding
 
 
 def configured(rule: Rule, settings: Mapping[str, float]) -> Rule:

@@ -26,8 +26,7 @@ def examined(traces: list[RankTrace]) -> None:
         return
     inputs = Inputs(found)
     for rule in CATALOGUE.values():
-        _, finding = run(rule, inputs)
-        if finding:
+        for finding in run(rule, inputs)[1]:
             assert math.isfinite(finding.cost_ms) and finding.cost_ms >= 0
             assert set(finding.ranks) <= set(found.ranks.tolist())
             assert set(finding.steps) <= set(found.steps.tolist())

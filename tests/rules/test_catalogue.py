@@ -93,7 +93,7 @@ def test_a_rule_ends_in_one_of_four_ways(rule: Rule) -> None:
     for given in (drawn(), job(ranks(STALLED)), job("host [a]")):
         outcome, found = run(rule, Inputs(given))
         assert outcome.rule == rule.id
-        assert (outcome.status == "finding") == (found is not None)
+        assert (outcome.status == "finding") == bool(found)
         assert outcome.status in ("finding", "clear", "not-applicable")
         assert outcome.reason.endswith(".")
 
