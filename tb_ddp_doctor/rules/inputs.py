@@ -102,6 +102,16 @@ class Work:
     pinned_ns: Ints
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Phases:
+    """What the training loop is at."""
+
+    #: Whether the traces tell: without annotations and autograd's nodes all is other.
+    told: bool
+    #: Time of each phase without what only communicates, shape (R, S, len(PHASES)), ns.
+    own_ns: Ints
+
+
 @dataclass(frozen=True, slots=True)
 class KernelKind:
     """All launches of one kernel with one grid, on one rank; `blocks` are the grid's."""
@@ -401,6 +411,10 @@ def _work(job: Job) -> Work:
     return Work(**{name: job.work(name) for name in Work.__slots__})
 
 
+def _phases(job: Job) -> Phases:
+    return Phases(job.tells_phases, job.work("phase_ns") - job.work("exposed_phase_ns"))
+
+
 def _kernels(job: Job) -> KernelTable:
     return KernelTable(job)
 
@@ -518,6 +532,7 @@ PROVIDERS: dict[str, Callable[[Job], object]] = {
     "unused_search": _unused_search,
     "transfers": _transfers,
     "work": _work,
+    "phases": _phases,
     "kernels": _kernels,
     "loaders": _loaders,
     "stalls": _stalls,

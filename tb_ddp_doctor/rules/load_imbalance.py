@@ -10,8 +10,9 @@ import numpy as np
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words
 from tb_ddp_doctor.rules.base import Clear, Fault, NotApplicable, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs import Arrivals, Frame, Places
-from tb_ddp_doctor.rules.slowness import longest_wait, slowness
+from tb_ddp_doctor.rules.inputs import Arrivals, Frame, Phases, Places
+from tb_ddp_doctor.rules.slowness import behind, longest_wait, phase_of_most, slowness
+from tb_ddp_doctor.trace.names import Phase
 
 
 @dataclass(frozen=True)
@@ -24,9 +25,11 @@ class LoadImbalance(Rule):
         The step takes as long as its slowest rank; work that is uneven costs the difference to the median rank, in
         every step, although no rank is slow on average.
     Evidence:
-        The slowest rank of each step, whole step.
+        The slowest rank of each step, whole step; how far own times spread in a step, and the phase in which the
+        slowest rank takes longer, where the traces tell phases.
     Fix:
-        Even out the work of a step: sequences of like length in one step, shards by size, no rank-local extras.
+        Even out the work of a step: sequences of like length in one step, shards by size, no rank-local extras. Where
+        the ranks differ in loading, more workers and prefetching, so that a slow batch is not waited for.
     Limits:
         At least two ranks with matched collectives and two steps. Ranks that are slow in most steps are taken out
         first: they are stragglers. Small differences are noise: the more ranks, the larger their largest own time.
@@ -40,7 +43,7 @@ class LoadImbalance(Rule):
     straggler_excess: float = threshold(0.03, "of the step", "As for straggler: those ranks are taken out first.")
     straggler_steps: float = threshold(0.75, "of the steps", "As for straggler.")
 
-    def check(self, *, frame: Frame, whatif: WhatIf, arrivals: Arrivals, places: Places) -> Result:
+    def check(self, *, frame: Frame, whatif: WhatIf, arrivals: Arrivals, phases: Phases, places: Places) -> Result:
         if len(frame.steps) < 2:
             return NotApplicable("One step cannot show whether the slow rank moves.")
         found = slowness(whatif.own_ns, frame, self.straggler_excess, self.straggler_steps)
@@ -53,6 +56,9 @@ class LoadImbalance(Rule):
             return Clear(f"Own times differ by {words.ms(cost)} a step between the slowest rank and the median.")
         numbers = frame.rank_numbers(movers)
         uneven = np.flatnonzero(lost > self.min_cost * frame.step_ns)
+        spread = np.ptp(own, axis=0)[uneven]
+        more = (phases.own_ns[slowest[uneven], uneven] - np.median(phases.own_ns[:, uneven], axis=0)).mean(axis=0)
+        where = behind("The slowest", more, phases)
         level, basis = words.confidence(frame, cost, len(uneven))
         turns = ", ".join(f"step {frame.steps[step]}: rank {frame.ranks[slowest[step]]}" for step in uneven[:4])
         return Fault(
@@ -63,8 +69,9 @@ class LoadImbalance(Rule):
             confidence=level,
             title=f"The slow rank moves from step to step: {words.ms(cost)} of every {words.ms(frame.step_ns)} is lost "
             "to uneven work.",
-            why=f"Slowest is {turns}{' and so on' if len(uneven) > 4 else ''}. {basis}",
-            fix=_FIX,
+            why=f"Slowest is {turns}{' and so on' if len(uneven) > 4 else ''}. In these steps own times spread over "
+            f"{words.ms(float(spread.mean()))}, at most {words.ms(int(spread.max()))}.{where} {basis}",
+            fix=_FIX_OF_LOADING if phase_of_most(more, phases) is Phase.LOADING else _FIX,
             evidence=(
                 *(
                     places.window(int(slowest[step]), int(step), "The slowest rank of this step.")
@@ -81,3 +88,17 @@ within one, and drop the ragged last batch.
 
 sampler = DistributedSampler(dataset, shuffle=True, drop_last=True)
 # variable lengths: sort by length in windows of world_size * batch_size before dealing them out"""
+
+
+_FIX_OF_LOADING = """\
+It is batches that differ: let workers load ahead far enough that a slow one is not waited for, and make samples \
+alike: decode and resize ahead of training, read larger files from faster storage.
+
+loader = DataLoader(
+    dataset,
+    batch_size=batch_size,
+    sampler=DistributedSampler(dataset, drop_last=True),
+    num_workers=8,
+    persistent_workers=True,
+    prefetch_factor=4,
+)"""

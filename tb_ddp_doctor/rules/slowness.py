@@ -9,8 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.findings import Evidence
-from tb_ddp_doctor.rules.inputs import Arrivals, Frame, Places
+from tb_ddp_doctor.rules import words
+from tb_ddp_doctor.rules.inputs import Arrivals, Frame, Phases, Places
 from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.names import Phase
+
+#: A phase is named from this share of an excess on.
+_MOST = 0.5
+_IN_PHASE = {
+    Phase.LOADING: "in data loading",
+    Phase.FORWARD: "in the forward pass",
+    Phase.BACKWARD: "in the backward pass",
+    Phase.OPTIMIZER: "in the optimizer's step",
+    Phase.OTHER: "outside of loading, forward, backward and optimizer",
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,6 +62,18 @@ def slowness(own_ns: Ints, frame: Frame, min_excess: float, min_steps: float) ->
     persistent = (slow.sum(axis=1) >= np.ceil(min_steps * steps)) & (excess.mean(axis=1) > limit)
     indices = np.flatnonzero(persistent)
     return Slowness(excess, slow, indices[np.argsort(-excess[indices].mean(axis=1), kind="stable")])
+
+
+def phase_of_most(more_ns: NDArray[np.float64], phases: Phases) -> Phase | None:
+    """The phase that has most of an excess, given the excess by phase; None if none has, or the traces do not tell."""
+    worst = Phase(int(more_ns.argmax()))
+    return worst if phases.told and more_ns[worst] > _MOST * max(float(more_ns.sum()), 0.0) else None
+
+
+def behind(who: str, more_ns: NDArray[np.float64], phases: Phases) -> str:
+    """The sentence that says in which phase someone falls behind, after a space; "" where none has most of it."""
+    worst = phase_of_most(more_ns, phases)
+    return "" if worst is None else f" {who} falls {words.ms(more_ns[worst])} behind {_IN_PHASE[worst]}."
 
 
 def longest_wait(accused: Ints, frame: Frame, arrivals: Arrivals, places: Places) -> list[Evidence]:

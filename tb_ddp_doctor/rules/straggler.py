@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from tb_ddp_doctor.digest.model import RankOwner
-from tb_ddp_doctor.findings import OWNERS, Evidence
+from tb_ddp_doctor.findings import Evidence
+from tb_ddp_doctor.job.links import Link, excess_ns
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.job.whatif import WhatIf
-from tb_ddp_doctor.rules import activity, words, work_compared
+from tb_ddp_doctor.rules import activity, words
 from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs import Arrivals, Frame, KernelTable, Places, Stalls
+from tb_ddp_doctor.rules.inputs import Arrivals, Frame, KernelTable, Phases, Places, Stalls
+from tb_ddp_doctor.rules.slow_rank import DOING, HOST_OWNERS, Limits, Peers
 from tb_ddp_doctor.rules.slowness import Slowness, longest_wait, slowness
 from tb_ddp_doctor.trace.model import Ints
-
-_HOST_OWNERS = ("sync", "alloc", "dispatch", "host")
 
 
 @dataclass(frozen=True)
@@ -26,19 +28,23 @@ class Straggler(Rule):
     """One rank, or a few, are slower than the others in every step, and the others wait for them.
 
     What:
-        Ranks whose own time (the step without waiting) exceeds the usual rank's, step after step.
+        Ranks whose own time (the step without waiting) exceeds the usual rank's, step after step; nodes all of whose
+        ranks do. Ranks with different causes are findings of their own.
     Why:
         Every collective ends when its last rank arrives: one slow rank sets the pace of the whole job.
     Evidence:
         The longest wait that it caused on another rank, and what it did itself meanwhile. The cause is the owner that
         its budget has more of than the others': `input` (its DataLoader), `host` (its Python, its launches or its
-        synchronisation), `more_work` (more kernels, or larger ones), `slow_device` (the same kernels, slower), else
-        `unknown`.
+        synchronisation), `more_work` (more kernels, or larger ones), `slow_device` (the same kernels, slower),
+        `slow_link` (its transfers, slower than those of groups like its own), else `unknown`. Where the traces tell
+        phases, the one in which it falls behind.
     Fix:
-        By cause: balance the shards; find what only this rank does on its host; check its GPU's clocks.
+        By cause: balance the shards; find what only this rank does on its host; check its GPU's clocks; measure its
+        links.
     Limits:
         At least two ranks with matched collectives. Half of the ranks must be well: if most are slow, the others are
-        the odd ones. Ranks that share a device slow each other.
+        the odd ones. Ranks that share a device slow each other. What slow links cost is slow-link's. What several
+        causes cost together is divided by what each costs once the others are fixed.
     """
 
     id: ClassVar[str] = "straggler"
@@ -53,6 +59,7 @@ class Straggler(Rule):
     larger_share: float = threshold(
         0.20, "of compute", "Share of compute time in kernels with larger grids from which on the work is larger."
     )
+    slow_link: float = threshold(1.5, "times as long", "As for slow-link: from here on a group's transfers are slow.")
 
     def check(
         self,
@@ -62,6 +69,8 @@ class Straggler(Rule):
         whatif: WhatIf,
         arrivals: Arrivals,
         kernels: KernelTable,
+        phases: Phases,
+        links: tuple[Link, ...],
         stalls: Stalls,
         places: Places,
     ) -> Result:
@@ -69,88 +78,24 @@ class Straggler(Rule):
         if not len(found.persistent):
             worst = float(found.excess_ns.mean(axis=1).max())
             return Clear(f"No rank's own time exceeds the usual by more than {words.ms(max(worst, 0))} on average.")
-        cost = whatif.cost_ns(found.persistent_excess_ns())
-        accused = found.persistent
-        others = np.setdiff1d(np.arange(len(frame.ranks)), accused)
-        numbers = frame.rank_numbers(accused)
-        cause, seen = self._cause(int(accused[0]), others, frame, budget, kernels)
-        told = _told(int(accused[0]), others, stalls) if cause == "host" else ""
-        level, basis = words.confidence(
-            frame,
-            cost,
-            int(found.slow[accused].all(axis=0).sum()),
-            accused.tolist(),
-            on_host=cause in ("host", "input"),
-        )
-        waited = float(budget.of("wait")[others].mean())
-        verb = "holds" if len(numbers) == 1 else "hold"
-        return Fault(
-            cost_ns=cost,
-            ranks=tuple(sorted(numbers)),
-            steps=_slow_steps(found, frame),
-            cause=cause,
-            confidence=level,
-            title=f"{words.capital(words.ranks(sorted(numbers)))} {verb} up the job: the others wait "
-            f"{words.ms(waited)} of every {words.ms(frame.step_ns)}.",
-            why=f"{seen}{told} {_lateness(accused, arrivals)} {basis}",
-            fix=_fix(cause, sorted(numbers), int(accused[0]), frame),
-            evidence=_evidence(accused, cause, frame, budget, arrivals, places),
-        )
-
-    def _cause(self, rank: int, others: Ints, frame: Frame, budget: Budget, kernels: KernelTable) -> tuple[str, str]:
-        """The cause, and the sentence that says what was seen."""
-        mean = budget.owner_ns.mean(axis=1)
-        usual = np.median(mean[others], axis=0)
-        more = {owner: float(mean[rank, i] - usual[i]) for i, owner in enumerate(OWNERS) if owner != "wait"}
-        groups = {
-            "input": more["input"],
-            "host": sum(more[owner] for owner in _HOST_OWNERS),
-            "compute": more["compute"],
-            "copy": more["copy"],
-            "transfer": more["transfer"],
-        }
-        largest = max(groups, key=lambda group: groups[group])
-        extra = words.ms(groups[largest])
-        if groups[largest] <= 0:
-            return "unknown", "No owner of its step explains it."
-        if largest == "input":
-            return "input", f"It waits {extra} a step longer for its DataLoader than the others."
-        if largest == "host":
-            owner = max(_HOST_OWNERS, key=lambda owner: more[owner])
-            if not frame.has_device:
-                return "host", f"Its host {_DOING[owner]}, {extra} a step longer than the others'."
-            return "host", f"Its device idles {extra} a step longer than the others' while its host {_DOING[owner]}."
-        if largest == "compute":
-            return self._compute_cause(rank, others, frame, kernels, extra)
-        return "unknown", f"It spends {extra} a step more in {largest} than the others."
-
-    def _compute_cause(
-        self, rank: int, others: Ints, frame: Frame, kernels: KernelTable, extra: str
-    ) -> tuple[str, str]:
-        units, larger_units = ("kernels", "kernels with larger grids")
-        if not frame.has_device:
-            units, larger_units = ("operators", "operators on larger tensors")
-        launches = kernels.launches()
-        usual_rank = int(others[np.argsort(launches[others], kind="stable")[len(others) // 2]])
-        mine, peer = kernels.of(rank), kernels.of(usual_rank)
-        count, usual = int(launches[rank]), int(launches[usual_rank])
-        if usual and count > usual * (1 + self.same_work):
-            return "more_work", f"It computes {extra} a step longer, in {count / usual:.2f} times as many {units}."
-        larger = work_compared.larger_share(mine, peer)
-        if larger > self.larger_share:
-            share = words.percent(larger)
-            return (
-                "more_work",
-                f"It computes {extra} a step longer: {share} of its time is in {larger_units}.",
-            )
-        ratio = work_compared.slowdown(mine, peer)
-        if ratio < 1 + self.same_work:
-            if not mine:
-                return "unknown", f"It computes {extra} a step longer; without shapes the trace does not say why."
-            return "unknown", f"It computes {extra} a step longer, in other {units} than the others."
-        return (
-            "slow_device",
-            f"It computes {extra} a step longer, in the same {units}: each takes {ratio:.2f} times as long.",
+        others = np.setdiff1d(np.arange(len(frame.ranks)), found.persistent)
+        slow_links = [link for link in links if link.is_slow(self.slow_link, self.min_steps)]
+        peers = Peers.of(others, frame, budget, kernels, phases)
+        groups: defaultdict[str, list[int]] = defaultdict(list)
+        seen: dict[int, str] = {}
+        for rank in found.persistent.tolist():
+            cause, seen[rank] = peers.cause(rank, Limits(self.same_work, self.larger_share), slow_links)
+            groups[cause].append(rank)
+        if "host" in groups:
+            seen[groups["host"][0]] += _told(groups["host"][0], others, stalls)
+        excess = {cause: _excess_of(found, accused) for cause, accused in groups.items()}
+        if "slow_link" in excess:
+            charged = excess_ns(slow_links, len(frame.ranks), len(frame.steps))
+            excess["slow_link"] = np.maximum(excess["slow_link"] - charged, 0)
+        costs = _costs(whatif, excess)
+        return tuple(
+            _fault(cause, accused, seen[accused[0]], costs[cause], found, frame, budget, arrivals, places)
+            for cause, accused in groups.items()
         )
 
 
@@ -162,17 +107,65 @@ def _told(rank: int, others: Ints, stalls: Stalls) -> str:
     return f" It spends {known[1]}." if known else ""
 
 
-_DOING = {
-    "sync": "waits in a synchronising call",
-    "alloc": "allocates device memory",
-    "dispatch": "is busy inside operations and launches",
-    "host": "is in no operation: Python, logging, garbage collection or I/O",
-}
+def _excess_of(found: Slowness, accused: Sequence[int]) -> Ints:
+    """What some of the persistently slow ranks (indices) take beyond the usual, shape (R, S), zero elsewhere."""
+    excess = np.zeros_like(found.excess_ns)
+    excess[accused] = found.persistent_excess_ns()[accused]
+    return excess
+
+
+def _costs(whatif: WhatIf, excess: Mapping[str, Ints]) -> dict[str, float]:
+    """What each cause costs; together what fixing all gives, divided by what each costs once the others are fixed."""
+    everything: Ints = np.sum(list(excess.values()), axis=0)
+    together = whatif.cost_ns(everything)
+    alone = {cause: max(together - whatif.cost_ns(everything - mine), 0.0) for cause, mine in excess.items()}
+    total = sum(alone.values())
+    return {cause: together * (cost / total if total else 1 / len(alone)) for cause, cost in alone.items()}
+
+
+def _fault(
+    cause: str,
+    accused: list[int],
+    seen: str,
+    cost: float,
+    found: Slowness,
+    frame: Frame,
+    budget: Budget,
+    arrivals: Arrivals,
+    places: Places,
+) -> Fault:
+    """The finding on ranks (indices, slowest first) that are slow for one cause."""
+    others = np.setdiff1d(np.arange(len(frame.ranks)), found.persistent)
+    rows = np.array(accused)
+    level, basis = words.confidence(
+        frame, cost, int(found.slow[rows].all(axis=0).sum()), accused, on_host=cause in ("host", "input")
+    )
+    named = words.who(sorted(accused), frame)
+    waited = float(budget.of("wait")[others].mean())
+    subject = words.capital(seen) if len(accused) == 1 else f"Rank {frame.ranks[accused[0]]} is slowest: {seen}"
+    return Fault(
+        cost_ns=cost,
+        ranks=tuple(sorted(frame.rank_numbers(rows))),
+        steps=tuple(int(step) for step in frame.steps[found.slow[rows].any(axis=0)]),
+        cause=cause,
+        confidence=level,
+        title=f"{words.capital(named)} {'holds' if len(accused) == 1 else 'hold'} up the job: the others wait "
+        f"{words.ms(waited)} of every {words.ms(frame.step_ns)}.",
+        why=f"{subject} {_lateness(rows, arrivals)} {basis}",
+        fix=_fix(cause, accused, frame),
+        evidence=_evidence(rows, cause, frame, budget, arrivals, places),
+    )
+
+
+#: Goes before the fix where whole nodes are slow.
+_NODE = """\
+All ranks of a node are slow alike: look first at what they share, its power and cooling, its cores and their \
+governor, its storage and its network card. """
 
 _FIXES = {
     "input": """\
-Look at the storage and the CPU load of that host, and at the samples dealt to {ranks}: give every rank as many, and \
-enough loader workers.
+Look at the storage and the CPU load of that host, and at the samples dealt to {ranks}: give every rank as many \
+(drop_last), and enough loader workers.
 
 loader = DataLoader(
     dataset,
@@ -183,8 +176,8 @@ loader = DataLoader(
     pin_memory=True,
 )""",
     "host": """\
-Look for what is done on {ranks} alone, between operations: logging, metrics, checkpoints, a lock, or another process \
-on the same cores. Move it off the training loop, or do it less often. While it trains, on that host:
+Look for what is done on {ranks} alone, between operations: a rank that alone logs, evaluates or saves, a lock, or \
+another process on the same cores. Move it off the training loop, or do it less often. While it trains, on that host:
 
 py-spy dump --pid {pid}   # {at}
 top -H -p {pid}""",
@@ -201,6 +194,12 @@ it (MIG, MPS). On that host:
 
 nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE,POWER
 nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv""",
+    "slow_link": """\
+Measure the links of {ranks} without the job, and others', and compare (nccl-tests); then look at what NCCL uses \
+there, at cables, switch ports and link widths.
+
+NCCL_DEBUG=INFO all_reduce_perf -b 8M -e 256M -f 2 -g 1
+nvidia-smi topo -m; nvidia-smi nvlink --status; ibstat""",
     "unknown": """\
 Compare {ranks} with another rank in the evidence windows; capture again with stacks and shapes to see more.
 
@@ -212,8 +211,8 @@ with torch.profiler.profile(record_shapes=True, with_stack=True, ...) as prof:
 #: For ranks that compute on CPUs, where it is not the same.
 _FIXES_OF_CPUS = {
     "input": """\
-Look at the storage and the CPU load of that host, and at the samples dealt to {ranks}: give every rank as many, and \
-enough loader workers.
+Look at the storage and the CPU load of that host, and at the samples dealt to {ranks}: give every rank as many \
+(drop_last), and enough loader workers.
 
 loader = DataLoader(
     dataset,
@@ -233,17 +232,15 @@ OMP_NUM_THREADS=<cores per rank> torchrun ...""",
 }
 
 
-def _fix(cause: str, numbers: list[int], worst: int, frame: Frame) -> str:
-    """The fix for the slowest rank (index); what a trace says goes into a command only where it is harmless."""
-    pid, node = frame.pids[worst], frame.nodes[worst]
-    at = f"rank {frame.ranks[worst]}" + (f", on {node}" if re.fullmatch(r"[\w.-]+", node) else "")
+def _fix(cause: str, accused: Sequence[int], frame: Frame) -> str:
+    """The fix for ranks (indices, slowest first); what a trace says goes into a command only where it is harmless."""
+    pid, node = frame.pids[accused[0]], frame.nodes[accused[0]]
+    at = f"rank {frame.ranks[accused[0]]}" + (f", on {node}" if re.fullmatch(r"[\w.-]+", node) else "")
     pid = pid if re.fullmatch(r"\d+", pid, re.ASCII) else "<pid of the rank>"
     fixes = _FIXES if frame.has_device else _FIXES | _FIXES_OF_CPUS
-    return fixes[cause].format(ranks=words.ranks(numbers), pid=pid, at=at)
-
-
-def _slow_steps(found: Slowness, frame: Frame) -> tuple[int, ...]:
-    return tuple(int(step) for step in frame.steps[found.slow[found.persistent].any(axis=0)])
+    shared = _NODE if words.whole_nodes(accused, frame) else ""
+    numbers = sorted(frame.rank_numbers(np.array(accused)))
+    return shared + fixes[cause].format(ranks=words.ranks(numbers), pid=pid, at=at)
 
 
 def _lateness(accused: Ints, arrivals: Arrivals) -> str:
@@ -261,8 +258,8 @@ def _evidence(
     for rank in accused[:4].tolist():
         step = int(budget.own_ns[rank].argmax())
         if cause == "host":
-            owner = max(_HOST_OWNERS, key=lambda owner: int(budget.of(owner)[rank, step]))
-            windows.append(places.longest(rank, step, RankOwner[owner.upper()], words.idle(frame, _DOING[owner])))
+            owner = max(HOST_OWNERS, key=lambda owner: int(budget.of(owner)[rank, step]))
+            windows.append(places.longest(rank, step, RankOwner[owner.upper()], words.idle(frame, DOING[owner])))
         elif cause == "input":
             what = words.idle(frame, "is in the DataLoader's __next__")
             windows.append(places.longest(rank, step, RankOwner.INPUT, what))

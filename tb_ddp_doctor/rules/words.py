@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 from tb_ddp_doctor.findings import Confidence, Network
@@ -10,6 +11,8 @@ from tb_ddp_doctor.rules.inputs import Frame
 
 _ADDRESS = re.compile(r" object at 0x[0-9a-f]+")
 _FUNCTION = re.compile(r"(.+)\((\d+)\): (.+)")
+_TEMPLATE = re.compile(r"[<(]")
+_KERNEL_LETTERS = 60
 #: Lists longer than this are cut.
 _LISTED = 6
 
@@ -19,6 +22,12 @@ def ms(ns: float) -> str:
     value = ns / 1e6
     digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 1 else 2
     return f"{value:.{digits}f} ms"
+
+
+def us(ns: float) -> str:
+    """A short time: "12 us" from 10 us on, "1.2 us" below; from 1 ms on as `ms` has it."""
+    value = ns / 1e3
+    return ms(ns) if abs(value) >= 1000 else f"{value:.{0 if abs(value) >= 10 else 1}f} us"
 
 
 def percent(share: float) -> str:
@@ -37,6 +46,29 @@ def listing(items: Sequence[object]) -> str:
 def ranks(numbers: Sequence[int]) -> str:
     """Ranks as in "rank 1" or "ranks 1 and 2"."""
     return f"rank{'s' if len(numbers) > 1 else ''} {listing(numbers)}"
+
+
+def who(accused: Sequence[int], frame: Frame) -> str:
+    """Ranks (indices), whole nodes by their names: "rank 1", "all 8 ranks of node3 and rank 97"."""
+    whole = whole_nodes(accused, frame)
+    left = sorted(int(frame.ranks[rank]) for rank in accused if frame.nodes[rank] not in whole)
+    return listing(
+        [*(f"all {count} ranks of {node}" for node, count in whole.items()), *([ranks(left)] if left else [])]
+    )
+
+
+def whole_nodes(accused: Sequence[int], frame: Frame) -> dict[str, int]:
+    """Nodes of several ranks all of which are accused (indices), and their ranks' number; none if there is no other."""
+    size = Counter(frame.nodes)
+    hit = Counter(frame.nodes[rank] for rank in accused)
+    return {node: count for node, count in hit.items() if node and 1 < count == size[node] < len(frame.ranks)}
+
+
+def kernel(name: str) -> str:
+    """A kernel's name without its template's and call's arguments, and not longer than a line takes."""
+    plain = name.removeprefix("void ").replace("(anonymous namespace)::", "")
+    short = _TEMPLATE.split(plain, maxsplit=1)[0].strip() or name
+    return short if len(short) <= _KERNEL_LETTERS else f"{short[:_KERNEL_LETTERS]}..."
 
 
 def steps_seen(seen: int, of: int) -> str:

@@ -48,6 +48,54 @@ def test_evidence_is_the_slowest_rank_of_each_step() -> None:
     assert all(lies_in_its_step(window, taking_turns()) for window in evidence)
 
 
+def test_the_spread_of_own_times_is_told() -> None:
+    assert "own times spread over 4.0 ms, at most 4.0 ms." in finding(RULE, taking_turns()).why
+
+
+PHASES = """
+    rank# step     |1
+          host     [ddp]
+          within   [fwd]
+          autograd      [bwd]
+          gpu      [fwd....][bwd....]
+          nccl                       [ar........]
+"""
+
+
+@pytest.mark.parametrize(
+    ("heavy", "phase"),
+    [
+        (PHASES.replace("[fwd....][bwd....]", "[fwd........][bwd....]"), "the forward pass"),
+        (PHASES.replace("[fwd....][bwd....]", "[fwd....][bwd........]"), "the backward pass"),
+    ],
+)
+def test_the_phase_that_differs_is_named(heavy: str, phase: str) -> None:
+    heavy = heavy.replace("nccl                       [ar........]", "nccl                           [ar....]")
+    text = in_row(*(ranks(*(heavy if rank == step else PHASES for rank in range(3)), steps=1) for step in range(3)))
+    assert f"The slowest falls 4.0 ms behind in {phase}." in finding(RULE, text).why
+
+
+def test_ranks_that_differ_in_loading_get_the_loader_as_fix() -> None:
+    light = """
+        rank# step     |1
+              host     [fetch][ddp]
+              autograd             [bwd]
+              gpu                  [bwd]
+              nccl                      [ar........]
+    """
+    heavy = """
+        rank# step     |1
+              host     [fetch....][ddp]
+              autograd                 [bwd]
+              gpu                      [bwd]
+              nccl                          [ar....]
+    """
+    text = in_row(*(ranks(*(heavy if rank == step else light for rank in range(3)), steps=1) for step in range(3)))
+    found = finding(RULE, text)
+    assert "The slowest falls 4.0 ms behind in data loading." in found.why
+    assert "prefetch_factor" in found.fix
+
+
 def test_skewed_clocks_do_not_change_the_verdict() -> None:
     skewed = finding(RULE, taking_turns(), clock_ms={1: -731.25, 2: 60_000.0})
     assert (skewed.ranks, skewed.steps) == ((0, 1, 2), (1, 2, 3))

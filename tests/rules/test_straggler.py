@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from traces import MS, check, finding, in_row, lies_in_its_step, outcome, ranks
+from test_slow_link import drawn as linked
+from traces import MS, check, finding, findings, in_row, lies_in_its_step, outcome, ranks
 
 from tb_ddp_doctor.findings import Finding, RuleOutcome
 
@@ -95,9 +96,13 @@ def test_an_excess_below_the_threshold_is_clear() -> None:
 @pytest.mark.parametrize(
     ("drawing", "cause", "seen"),
     [
-        (SLOW_DEVICE, "slow_device", "each takes 1.44 times as long"),
-        (MORE_KERNELS, "more_work", "in 1.50 times as many kernels"),
-        (LARGER_KERNELS, "more_work", "kernels with larger grids"),
+        (
+            SLOW_DEVICE,
+            "slow_device",
+            "takes 1.44 times as long (the median), and fwd_kernel 13.0 ms instead of 9.0",
+        ),
+        (MORE_KERNELS, "more_work", "in 1.50 times as many kernels, above all fwd_kernel: 6 launches to 3."),
+        (LARGER_KERNELS, "more_work", "kernels with larger grids, above all fwd_kernel: 256 blocks to 128."),
         (OTHER_KERNELS, "unknown", "in other kernels"),
         (SLOW_COPY, "unknown", "more in copy"),
     ],
@@ -134,6 +139,110 @@ def test_two_stragglers_are_both_named(total: int, slow: tuple[int, int]) -> Non
     result = found(ranks(*drawn))
     assert result.ranks == slow
     assert result.cost_ms == pytest.approx(4, rel=0.02)
+
+
+SLOWER_STILL = """
+    rank# step |1
+          host ~~~~~~~~~~~~[fwd]
+          gpu              [fwd....][bwd.]
+          nccl                            [ar]
+"""
+FAST = """
+    rank# step |1
+          host [fwd]
+          gpu  [fwd....][bwd.]
+          nccl                [ar............]
+"""
+THROTTLED = """
+    rank# step |1
+          host [fwd]
+          gpu  [fwd........][bwd.]
+          nccl                    [ar........]
+"""
+
+
+def test_ranks_with_different_causes_are_findings_of_their_own() -> None:
+    text = ranks(FAST, FAST, THROTTLED, FAST, SLOWER_STILL.replace("~", " "), FAST)
+    result = findings("straggler", text)
+    assert isinstance(result, tuple)
+    assert [(found.ranks, found.cause) for found in result] == [((4,), "host"), ((2,), "slow_device")]
+    assert all(found.title.startswith(f"Rank {found.ranks[0]} holds up") for found in result)
+
+
+def test_causes_share_what_fixing_all_of_them_gives() -> None:
+    """Fixing the host alone saves 8 of the 12 ms, fixing the device alone nothing."""
+    text = ranks(FAST, FAST, THROTTLED, FAST, SLOWER_STILL.replace("~", " "), FAST)
+    result = findings("straggler", text)
+    assert isinstance(result, tuple)
+    host, device = (found.cost_ms for found in result)
+    assert host + device == pytest.approx(12, rel=0.02)
+    assert host / device == pytest.approx(12 / 4, rel=0.05)
+
+
+NODES = {0: "a", 1: "a", 2: "b", 3: "b", 4: "c", 5: "c"}
+
+
+def test_a_whole_slow_node_is_named() -> None:
+    text = ranks(HEALTHY, HEALTHY, SLOW_DEVICE, SLOW_DEVICE, HEALTHY, HEALTHY)
+    result = found(text, nodes=NODES)
+    assert result.ranks == (2, 3)
+    assert result.title.startswith("All 2 ranks of b hold up the job")
+    assert "look first at what they share" in result.fix
+
+
+def test_a_slow_node_and_a_slow_rank_beside_it_are_named_together() -> None:
+    text = ranks(HEALTHY, HEALTHY, SLOW_DEVICE, SLOW_DEVICE, HEALTHY, HEALTHY, HEALTHY, HEALTHY, SLOW_DEVICE)
+    result = found(text, nodes=NODES | {6: "d", 7: "d", 8: "d"})
+    assert result.title.startswith("All 2 ranks of b and rank 8 hold up the job")
+
+
+def test_part_of_a_node_is_no_slow_node() -> None:
+    result = found(ranks(HEALTHY, HEALTHY, SLOW_DEVICE, HEALTHY, HEALTHY, HEALTHY), nodes=NODES)
+    assert result.title.startswith("Rank 2 holds up the job")
+    assert "what they share" not in result.fix
+
+
+def test_of_several_the_slowest_is_described() -> None:
+    slower = (
+        SLOW_DEVICE.replace("[fwd........]", "[fwd.........]")
+        .replace("nccl  ", "nccl   ")
+        .replace("[ar....]", "[ar...]")
+    )
+    assert (
+        "Rank 3 is slowest: it computes 5.0 ms a step longer" in found(ranks(*[HEALTHY] * 3, slower, SLOW_DEVICE)).why
+    )
+
+
+def test_the_phase_in_which_it_falls_behind_is_named() -> None:
+    fast = """
+        rank# step     |1
+              host     [ddp]
+              within   [fwd]
+              autograd      [bwd]
+              gpu      [fwd....][bwd....]
+              nccl                       [ar........]
+    """
+    slow = """
+        rank# step     |1
+              host     [ddp]
+              within   [fwd]
+              autograd      [bwd]
+              gpu      [fwd....][bwd........]
+              nccl                           [ar....]
+    """
+    assert "It falls 4.0 ms behind in the backward pass." in found(ranks(fast, fast, slow)).why
+
+
+def test_ranks_behind_a_slow_link_are_told_by_their_transfers() -> None:
+    result = found(linked(10, 10, 25))
+    assert (result.ranks, result.cause) == ((4, 5), "slow_link")
+    assert "all_reduce takes 2.5 times as long in its group as in others" in result.why
+    assert "nccl-tests" in result.fix
+
+
+def test_what_a_slow_link_costs_is_not_counted_twice() -> None:
+    assert finding("slow-link", linked(10, 10, 25)).cost_ms == pytest.approx(15, rel=0.05)
+    assert found(linked(10, 10, 25)).cost_ms == pytest.approx(0, abs=0.1)
 
 
 def test_of_two_ranks_the_slower_is_the_straggler() -> None:
