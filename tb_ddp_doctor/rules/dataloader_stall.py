@@ -14,6 +14,7 @@ from tb_ddp_doctor.rules import words
 from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.rules.inputs import Frame, Loaders, Places
 from tb_ddp_doctor.rules.slowness import usual_rank
+from tb_ddp_doctor.trace.model import Ints
 
 
 @dataclass(frozen=True)
@@ -26,18 +27,32 @@ class DataloaderStall(Rule):
         A batch that is not ready when the device is costs its remaining loading time, in every step.
     Evidence:
         The longest such wait on each of the ranks that wait most. The annotation names the kind of loader: one that
-        loads in the training process itself, or one with worker processes that are too few or too slow.
+        loads in the training process itself (`single_process`), or one with worker processes. These are too few
+        (`too_few_workers`) where every step waits, or one in a few: what they had loaded ahead is used up, all are
+        busy, and workers at one pace finish together. Where steps wait seldom or unevenly, single batches are late
+        (`slow_workers`).
     Fix:
-        Worker processes, more of them, prefetching; then cheaper samples.
+        Worker processes; more of them; for single late batches, loading further ahead and samples that take alike
+        long.
     Limits:
         Loading that hides behind the device costs nothing and stays silent. A loader that does not go through
-        torch's DataLoader is not annotated: it shows as host-stall.
+        torch's DataLoader is not annotated: it shows as host-stall. What workers do is in no trace: a few steps
+        cannot tell a single late batch from too few workers.
     """
 
     id: ClassVar[str] = "dataloader-stall"
 
     min_share: float = threshold(
         0.01, "of the step", "Less than this, on the usual rank, is a batch being handed over."
+    )
+
+    min_regular: float = threshold(
+        0.5, "of the waiting", "From here on it comes in every step alike; jitter of 20 % leaves more."
+    )
+    max_apart: float = threshold(
+        8,
+        "steps",
+        "From one late batch to the next, at most, if workers are too few: it is their number, and few have more.",
     )
 
     def check(self, *, frame: Frame, budget: Budget, whatif: WhatIf, loaders: Loaders, places: Places) -> Result:
@@ -54,23 +69,18 @@ class DataloaderStall(Rule):
         affected = np.flatnonzero(waits.mean(axis=1) >= self.min_share * frame.step_ns)
         hidden = max(loading - float(waits.mean()), 0.0)
         who, beside = ("devices", "the device") if frame.has_device else ("ranks", "other work")
-        single = loaders.kind == "single_process"
-        kind = (
-            "It loads in the training process itself (num_workers=0)"
-            if single
-            else "It has worker processes, but too few or too slow ones"
-        )
+        cause, kind = self._cause(loaders, affected)
         worst = affected[np.argsort(-waits[affected].mean(axis=1), kind="stable")][:3]
         return Fault(
             cost_ns=cost,
             ranks=frame.rank_numbers(affected),
             steps=frame.all_steps,
-            cause="single_process" if single else "slow_workers",
+            cause=cause,
             confidence=level,
             title=f"The {who} wait for the DataLoader {words.ms(usual)} of every {words.ms(frame.step_ns)}.",
             why=f"{kind}: loading takes {words.ms(loading)} a step, of which {words.ms(hidden)} hide behind "
             f"{beside}. {basis}",
-            fix=_fix(single, frame.has_device),
+            fix=_fix(cause, frame.has_device),
             evidence=tuple(
                 places.longest(
                     int(rank),
@@ -82,27 +92,71 @@ class DataloaderStall(Rule):
             ),
         )
 
+    def _cause(self, loaders: Loaders, affected: Ints) -> tuple[str, str]:
+        """The cause, and how the sentence on the loader begins."""
+        if loaders.kind == "single_process":
+            return "single_process", "It loads in the training process itself (num_workers=0)"
+        too_few = "It has worker processes, but too few: "
+        loading = loaders.loading_ns[affected]
+        worst = loading[loading.sum(axis=1).argmax()]
+        if np.sort(worst)[(len(worst) - 1) // 4] * len(worst) >= self.min_regular * worst.sum():
+            return "too_few_workers", f"{too_few}every step waits for its batch"
+        late = np.flatnonzero(worst > worst.mean())
+        longest, others = words.ms(int(worst.max())), words.ms(float(np.delete(worst, late).mean()))
+        apart = np.diff(late)
+        widest = max(int(apart.max(initial=0)), int(late[0]), len(worst) - 1 - int(late[-1]))
+        if widest <= min(self.max_apart, _UNEVEN * float(np.median(apart)) if len(apart) else np.inf):
+            doubt = "" if len(apart) else " (in so few steps a single late batch looks the same)"
+            return "too_few_workers", (
+                f"{too_few}{words.steps_seen(len(late), len(worst))} {_verb(late)} up to {longest} for the batch, the "
+                f"others {others}, as where workers at one pace finish together{doubt}"
+            )
+        return "slow_workers", (
+            f"It has worker processes, but single batches are late: {words.steps_seen(len(late), len(worst))} "
+            f"{_verb(late)} up to {longest}, the others {others}"
+        )
 
-def _fix(single: bool, has_device: bool) -> str:
-    workers = (
-        "4,            # more until the stall is gone; at most the cores per rank"
-        if single
-        else "8,            # twice today's; at most the cores per rank"
-    )
-    code = _LOADER.format(workers=workers, pinning=_PINNING if has_device else "")
-    copies = _COPIES if single and has_device else ""
-    return f"{_ADVICE[single, has_device]}\n\n{code}{copies}"
 
+#: Late batches that are this many times as far apart as usual come unevenly.
+_UNEVEN = 2
+
+
+def _verb(late: Ints) -> str:
+    return "waits" if len(late) == 1 else "wait"
+
+
+def _fix(cause: str, has_device: bool) -> str:
+    workers, ahead = _WORKERS[cause]
+    code = _LOADER.format(workers=workers, ahead=ahead, pinning=_PINNING if has_device else "")
+    copies = _COPIES if cause == "single_process" and has_device else ""
+    return f"{_ADVICE[cause, has_device]}\n\n{code}{copies}"
+
+
+#: num_workers and prefetch_factor.
+_WORKERS = {
+    "single_process": ("4,            # more until the stall is gone; at most the cores per rank", 4),
+    "too_few_workers": ("8,            # twice today's; at most the cores per rank", 4),
+    "slow_workers": ("8,            # at most the cores per rank", 8),
+}
+
+
+_LATE = (
+    "Find what makes single batches late: storage that stalls (copy the data to local disks, read larger files), "
+    "samples that take much longer than others (decode and resize ahead of training), or workers that start anew in "
+    "each epoch (persistent_workers). Load further ahead, so that a late batch is not waited for."
+)
 
 _ADVICE = {
-    (True, True): "Load in worker processes, so that the next batches are made while the device works; pin their "
-    "memory, so that copies can overlap too.",
-    (False, True): "Use more workers if there are cores for them; else make samples cheaper: decode and resize ahead "
-    "of training, cache, move augmentation to the device, read larger files from faster storage.",
-    (True, False): "Load in worker processes, so that the next batches are made while the ranks compute. Workers need "
-    "cores of their own: lower OMP_NUM_THREADS if the ranks use all of them.",
-    (False, False): "Use more workers if there are cores for them beside those of the ranks; else make samples "
-    "cheaper: decode and resize ahead of training, cache, read larger files from faster storage.",
+    ("single_process", True): "Load in worker processes, so that the next batches are made while the device works; pin "
+    "their memory, so that copies can overlap too.",
+    ("too_few_workers", True): "Use more workers if there are cores for them; else make samples cheaper: decode and "
+    "resize ahead of training, cache, move augmentation to the device, read larger files from faster storage.",
+    ("slow_workers", True): _LATE,
+    ("single_process", False): "Load in worker processes, so that the next batches are made while the ranks compute. "
+    "Workers need cores of their own: lower OMP_NUM_THREADS if the ranks use all of them.",
+    ("too_few_workers", False): "Use more workers if there are cores for them beside those of the ranks; else make "
+    "samples cheaper: decode and resize ahead of training, cache, read larger files from faster storage.",
+    ("slow_workers", False): _LATE,
 }
 
 _LOADER = """\
@@ -112,7 +166,7 @@ loader = DataLoader(
     sampler=sampler,
     num_workers={workers}
     persistent_workers=True,
-    prefetch_factor=4,{pinning}
+    prefetch_factor={ahead},{pinning}
 )"""
 
 _PINNING = "\n    pin_memory=True,"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from traces import MS, finding, lies_in_its_step, outcome, ranks, step_ms
+from traces import MS, finding, in_row, lies_in_its_step, outcome, ranks, step_ms
 
 RULE = "dataloader-stall"
 STALLED = """
@@ -48,11 +48,75 @@ def test_a_loader_in_the_training_process_is_named() -> None:
     assert "num_workers=4" in found.fix and "pin_memory=True" in found.fix
 
 
-def test_a_loader_with_too_few_workers_is_named() -> None:
-    text = ranks(STALLED, STALLED).replace("[load....]", "[fetch...]")
+FETCHING = STALLED.replace("[load....]", "[fetch...]")
+FETCHED = """
+    rank# step |1
+          host [fetch][fwd]
+          gpu         [fwd......]
+          nccl                   [ar..]
+"""
+READY = """
+    rank# step |1
+          host          [fwd]
+          gpu           [fwd......]
+          nccl                     [ar..]
+"""
+
+
+def test_workers_that_every_step_waits_for_are_too_few() -> None:
+    found = finding(RULE, ranks(FETCHING, FETCHING))
+    assert found.cause == "too_few_workers"
+    assert "worker processes, but too few: every step waits" in found.why
+    assert "twice today's" in found.fix
+
+
+def drawn(*steps: str) -> str:
+    return in_row(*(ranks(step, step, steps=1) for step in steps))
+
+
+def test_steps_that_wait_differently_long_are_no_late_batches() -> None:
+    assert finding(RULE, drawn(FETCHING, FETCHED, FETCHING, FETCHED)).cause == "too_few_workers"
+
+
+def test_workers_at_one_pace_deliver_together_and_are_too_few() -> None:
+    """Four workers that are all busy: the batches of one round come together, and the first of them is waited for."""
+    found = finding(RULE, drawn(*(FETCHING, READY, READY, READY) * 3))
+    assert found.cause == "too_few_workers"
+    assert "3 of 12 steps wait up to 10.0 ms for the batch, the others 0.00 ms" in found.why
+    assert "looks the same" not in found.why
+
+
+def test_one_late_batch_in_a_few_steps_is_told_with_a_doubt() -> None:
+    found = finding(RULE, drawn(READY, FETCHING, READY))
+    assert found.cause == "too_few_workers"
+    assert "1 of 3 steps waits up to 10.0 ms" in found.why and "a single late batch looks the same" in found.why
+
+
+@pytest.mark.parametrize(
+    "late",
+    [(9,), (1, 3, 5, 7, 9, 18)],
+    ids=["seldom", "unevenly"],
+)
+def test_batches_that_are_late_seldom_or_unevenly_are_of_slow_workers(late: tuple[int, ...]) -> None:
+    text = drawn(*(FETCHING if step in late else READY for step in range(20)))
     found = finding(RULE, text)
     assert found.cause == "slow_workers"
-    assert "worker processes, but too few" in found.why
+    assert f"single batches are late: {len(late)} of 20 steps wait" in found.why
+    assert "prefetch_factor=8" in found.fix and "persistent_workers" in found.fix
+
+
+def test_how_regular_waiting_must_be_can_be_set() -> None:
+    """Of 10, 7, 10 and 7 ms, 7 come in every step."""
+    text = drawn(FETCHING, FETCHED, FETCHING, FETCHED)
+    regular = 4 * 7 / 34
+    assert "every step waits" in finding(RULE, text, settings={"min_regular": regular * 0.98}).why
+    assert "2 of 4 steps wait" in finding(RULE, text, settings={"min_regular": regular * 1.02}).why
+
+
+def test_how_far_apart_late_batches_may_be_can_be_set() -> None:
+    text = drawn(*(FETCHING, READY, READY, READY) * 3)
+    assert finding(RULE, text, settings={"max_apart": 4}).cause == "too_few_workers"
+    assert finding(RULE, text, settings={"max_apart": 3}).cause == "slow_workers"
 
 
 def test_evidence_is_the_wait() -> None:
