@@ -50,9 +50,7 @@ class DataloaderStall(Rule):
         0.5, "of the waiting", "From here on it comes in every step alike; jitter of 20 % leaves more."
     )
     max_apart: float = threshold(
-        8,
-        "steps",
-        "From one late batch to the next, at most, if workers are too few: it is their number, and few have more.",
+        8.0, "steps", "Late batches of too few workers come as many apart as there are workers: seldom more."
     )
 
     def check(self, *, frame: Frame, budget: Budget, whatif: WhatIf, loaders: Loaders, places: Places) -> Result:
