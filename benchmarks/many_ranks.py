@@ -119,6 +119,7 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
     work = dict.fromkeys(StepWork.__slots__, nothing) | {
         "owner_ns": owners,
         **dict.fromkeys(("host_phase_ns", "phase_ns", "exposed_phase_ns"), np.zeros((steps, len(PHASES)), np.int64)),
+        "stalled_phase_ns": np.stack([*[nothing] * (len(PHASES) - 1), stalled - first], axis=1),
         "starved_ns": np.zeros((steps, len(Starved)), np.int64),
         "kernels": nothing + 600,
         "kernel_ns": compute,

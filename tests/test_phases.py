@@ -228,3 +228,5 @@ def test_the_phases_of_any_ranks_steps_sum_to_their_windows(random: RankTrace) -
     assert work.phase_ns.sum(axis=1).tolist() == (steps.end_ns - steps.start_ns).tolist()
     assert work.exposed_phase_ns.sum(axis=1).tolist() == work.owner_ns[:, RankOwner.COMMUNICATION].tolist()
     assert np.all(work.exposed_phase_ns <= work.phase_ns)
+    assert (work.stalled_phase_ns >= 0).all()
+    assert (work.stalled_phase_ns.sum(axis=1) <= work.owner_ns[:, RankOwner.HOST]).all()

@@ -14,7 +14,13 @@ from tb_ddp_doctor.digest.memory import memory as memory_of
 from tb_ddp_doctor.digest.memory import no_memory
 from tb_ddp_doctor.digest.messages import messages
 from tb_ddp_doctor.digest.model import Collectives, Kernels, RankDigest, Starved, Steps, StepWork
-from tb_ddp_doctor.digest.phases import device_phases, exposed_on_host, host_phases, launch_phases
+from tb_ddp_doctor.digest.phases import (
+    device_phases,
+    exposed_on_host,
+    host_phases,
+    launch_phases,
+    stalled_phases,
+)
 from tb_ddp_doctor.digest.starvation import no_blocking, recorded, starvation
 from tb_ddp_doctor.digest.steps import device_windows, host_steps, step_of
 from tb_ddp_doctor.findings import FileWarning
@@ -29,6 +35,7 @@ _OF_THE_HOST = (
     "host_phase_ns",
     "phase_ns",
     "exposed_phase_ns",
+    "stalled_phase_ns",
     "loader_ns",
     "host_events",
     "graph_walks",
@@ -122,6 +129,7 @@ def _digest_device(trace: RankTrace, device: int) -> RankDigest:
         host_phase_ns=host.measure(steps),
         phase_ns=phase_ns,
         exposed_phase_ns=exposed_phase_ns,
+        stalled_phase_ns=stalled_phases(host, pieces, steps),
         kernels=_count(step, compute, size),
         kernel_ns=_sum(step, compute, events.duration_ns[rows], size),
         backward_compute_ns=_sum(step, compute & by_backward, events.duration_ns[rows], size),
@@ -204,6 +212,7 @@ def _digest_host(trace: RankTrace) -> RankDigest:
             host_phase_ns=phase_ns,
             phase_ns=phase_ns,
             exposed_phase_ns=exposed_on_host(host, pieces, steps),
+            stalled_phase_ns=stalled_phases(host, pieces, steps),
             **{name: nothing for name in StepWork.__slots__ if name not in _OF_THE_HOST},
             loader_ns=layers.input.measure(steps.start_ns, steps.end_ns),
             host_events=_host_events(trace, steps),

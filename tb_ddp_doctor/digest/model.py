@@ -209,6 +209,8 @@ class StepWork:
     #: communication runs; each row sums to that owner. Without a device both are of the host.
     phase_ns: NDArray[np.int64]
     exposed_phase_ns: NDArray[np.int64]
+    #: The host's phase while device and host do nothing, in stretches of at least `starvation.LONG_STALL_NS`.
+    stalled_phase_ns: NDArray[np.int64]
     #: Compute kernels launched, and their time.
     kernels: Ints
     kernel_ns: Ints

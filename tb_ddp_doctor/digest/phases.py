@@ -155,11 +155,21 @@ def _all(sets: Sequence[Intervals]) -> Intervals:
 
 def exposed_on_host(host: HostPhases, pieces: Pieces, steps: Steps) -> Ints:
     """The part of each phase of a rank without a device in which only communication runs, shape (S, len(Phase))."""
-    alone = pieces.owner == RankOwner.COMMUNICATION
-    exposed = Intervals.union(pieces.start_ns[alone], pieces.end_ns[alone])
+    return _in_pieces(host, pieces, pieces.owner == RankOwner.COMMUNICATION, steps)
+
+
+def stalled_phases(host: HostPhases, pieces: Pieces, steps: Steps) -> Ints:
+    """The part of each phase in which device and host do nothing, in long stretches, shape (S, len(Phase))."""
+    long = pieces.end_ns - pieces.start_ns >= LONG_STALL_NS
+    return _in_pieces(host, pieces, long & (pieces.owner == RankOwner.HOST), steps)
+
+
+def _in_pieces(host: HostPhases, pieces: Pieces, chosen: NDArray[np.bool_], steps: Steps) -> Ints:
+    """Time of each phase of the host within the chosen pieces, by the steps' windows, shape (S, len(Phase))."""
+    within = Intervals.union(pieces.start_ns[chosen], pieces.end_ns[chosen])
     start, end = steps.start_ns, steps.end_ns
-    told = [(host.of(phase) & exposed).measure(start, end) for phase in Phase if phase is not Phase.OTHER]
-    return _with_other(told, exposed.measure(start, end))
+    told = [(host.of(phase) & within).measure(start, end) for phase in Phase if phase is not Phase.OTHER]
+    return _with_other(told, within.measure(start, end))
 
 
 def _with_other(told: list[Ints], in_all: Ints) -> Ints:

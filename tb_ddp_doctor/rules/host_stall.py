@@ -11,8 +11,8 @@ from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import activity, words
 from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs import Frame, Places, Stalls
-from tb_ddp_doctor.rules.slowness import usual_rank
+from tb_ddp_doctor.rules.inputs import Frame, Phases, Places, Stalls
+from tb_ddp_doctor.rules.slowness import IN_PHASE, phase_of_most, usual_rank
 from tb_ddp_doctor.trace import names
 
 
@@ -26,7 +26,7 @@ class HostStall(Rule):
     Why:
         The training loop itself does something slow on the host: Python, garbage collection, logging, file I/O.
     Evidence:
-        The longest such stretch of each of the ranks that stall most.
+        The longest such stretch of each of the ranks that stall most, and the phase that most of it is in.
     Fix:
         Take it out of the loop, or do it less often; collect garbage by hand between steps, where it is that.
         Causes, where stacks or annotations tell: garbage_collection, sleep, checkpoint, logging, io, python.
@@ -41,7 +41,7 @@ class HostStall(Rule):
     min_known: float = threshold(0.5, "of the stall", "What takes less of it is not what it is.")
     min_share: float = threshold(0.03, "of the step", "On the usual rank; healthy jobs stay under 1 %.")
 
-    def check(self, *, frame: Frame, whatif: WhatIf, stalls: Stalls, places: Places) -> Result:
+    def check(self, *, frame: Frame, whatif: WhatIf, stalls: Stalls, phases: Phases, places: Places) -> Result:
         mean = stalls.long_ns.mean(axis=1)
         usual = float(usual_rank(mean))
         if usual < self.min_share * frame.step_ns:
@@ -52,6 +52,8 @@ class HostStall(Rule):
         seen = int((usual_rank(stalls.long_ns) > self.min_share * frame.step_ns).sum())
         level, basis = words.confidence(frame, cost, seen, affected.tolist(), on_host=True)
         known = activity.most(stalls.doing(affected.tolist()), self.min_known * usual)
+        phase = phase_of_most(stalls.phase_ns[affected].mean(axis=(0, 1)), phases)
+        where = "" if phase is None else f"Most of it is {IN_PHASE[phase]}. "
         worst = affected[np.argsort(-mean[affected], kind="stable")][:3]
         return Fault(
             cost_ns=cost,
@@ -61,7 +63,7 @@ class HostStall(Rule):
             confidence=level,
             title=f"{'Host and device both idle' if frame.has_device else 'The ranks compute nothing for'} "
             f"{words.ms(usual)} of every {words.ms(frame.step_ns)}: the training loop is busy elsewhere.",
-            why=f"The host is in no operation there{_told(known)}. {basis}",
+            why=f"The host is in no operation there{_told(known)}. {where}{basis}",
             fix=_FIXES.get(known[0] if known else None, _FIX),
             evidence=tuple(
                 places.longest(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tb_ddp_doctor.digest.model import RankOwner, Starved
-from tb_ddp_doctor.digest.starvation import LONG_STALL_NS, RECORDING_NS
+from tb_ddp_doctor.digest.starvation import RECORDING_NS
 from tb_ddp_doctor.findings import Evidence, Network
 from tb_ddp_doctor.job import whatif
 from tb_ddp_doctor.job.communication import Traffic, communication
@@ -210,8 +210,10 @@ class Stalls:
     """Stretches in which device and host both do nothing."""
 
     _job: Job
-    #: Shape (R, S), ns, in stretches of at least `LONG_STALL_NS`.
+    #: Shape (R, S), ns, in stretches of at least `starvation.LONG_STALL_NS`.
     long_ns: Ints
+    #: The same by the host's phase, shape (R, S, len(PHASES)).
+    phase_ns: Ints
 
     def doing(self, ranks: Sequence[int]) -> tuple[Doing, ...]:
         """What the host of these ranks (indices) does in them, the most of it first.
@@ -427,16 +429,8 @@ def _loaders(job: Job) -> Loaders:
 
 
 def _stalls(job: Job) -> Stalls:
-    ranks, steps = job.step_index.shape
-    long = np.zeros((ranks, steps), np.int64)
-    for rank, (digest, index) in enumerate(zip(job.digests, job.step_index, strict=True)):
-        pieces = digest.pieces
-        length = pieces.end_ns - pieces.start_ns
-        chosen = (pieces.owner == RankOwner.HOST) & (length >= LONG_STALL_NS)
-        total = np.zeros(len(digest.steps), np.int64)
-        np.add.at(total, pieces.step[chosen], length[chosen])
-        long[rank] = total[index]
-    return Stalls(job, long)
+    phase_ns = job.work("stalled_phase_ns")
+    return Stalls(job, phase_ns.sum(axis=2), phase_ns)
 
 
 def _doing(job: Job, ranks: Sequence[int]) -> tuple[Doing, ...]:

@@ -16,7 +16,7 @@ from tb_ddp_doctor.trace.names import Phase
 
 #: A phase is named from this share of an excess on.
 _MOST = 0.5
-_IN_PHASE = {
+IN_PHASE = {
     Phase.LOADING: "in data loading",
     Phase.FORWARD: "in the forward pass",
     Phase.BACKWARD: "in the backward pass",
@@ -73,7 +73,7 @@ def phase_of_most(more_ns: NDArray[np.float64], phases: Phases) -> Phase | None:
 def behind(who: str, more_ns: NDArray[np.float64], phases: Phases) -> str:
     """The sentence that says in which phase someone falls behind, after a space; "" where none has most of it."""
     worst = phase_of_most(more_ns, phases)
-    return "" if worst is None else f" {who} falls {words.ms(more_ns[worst])} behind {_IN_PHASE[worst]}."
+    return "" if worst is None else f" {who} falls {words.ms(more_ns[worst])} behind {IN_PHASE[worst]}."
 
 
 def longest_wait(accused: Ints, frame: Frame, arrivals: Arrivals, places: Places) -> list[Evidence]:

@@ -29,6 +29,23 @@ def test_a_host_in_no_operation_is_found_with_its_cost() -> None:
     assert "gc.freeze()" in found.fix
 
 
+@pytest.mark.parametrize(
+    ("host", "place"),
+    [
+        ("[ddp]", "outside of loading, forward, backward and optimizer"),
+        ("[ddp......]", "in the forward pass"),
+        ("[ddp][update......]", "in the optimizer's step"),
+    ],
+)
+def test_the_phase_of_the_stall_is_named(host: str, place: str) -> None:
+    text = f"""
+        rank# step |1
+              host {host}
+              gpu                     [fwd..........]
+    """
+    assert f"Most of it is {place}." in finding(RULE, ranks(text, text)).why
+
+
 def test_evidence_is_the_stall() -> None:
     text = ranks(STALLED, STALLED)
     for window in finding(RULE, text).evidence:
