@@ -12,7 +12,7 @@ from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.findings import PHASES
 from tb_ddp_doctor.trace.model import RankTrace
-from tb_ddp_doctor.trace.names import Phase, phase
+from tb_ddp_doctor.trace.names import Phase, is_backward, phase
 
 
 def phases(column: str, text: str, step: int = 0) -> dict[str, float]:
@@ -79,6 +79,23 @@ def test_phases_are_named_alike_everywhere() -> None:
 )
 def test_what_an_annotation_says(annotation: str, expected: Phase) -> None:
     assert phase(annotation) is expected
+
+
+@pytest.mark.parametrize(
+    ("operator", "expected"),
+    [
+        ("autograd::engine::evaluate_function: CompiledFunctionBackward", True),
+        ("CompiledFunctionBackward", True),
+        ("CudnnBatchNormBackward", True),
+        ("NllLossBackward0", True),
+        ("torch::autograd::AccumulateGrad", True),
+        ("CompiledFunction", False),
+        ("Torch-Compiled Region: 0/0", False),
+        ("aten::convolution_backward", False),
+    ],
+)
+def test_what_a_node_of_autograd_is(operator: str, expected: bool) -> None:
+    assert is_backward(operator) is expected
 
 
 def test_python_beside_all_phases_is_other() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -81,10 +81,13 @@ class Straggler(Rule):
         others = np.setdiff1d(np.arange(len(frame.ranks)), found.persistent)
         slow_links = [link for link in links if link.is_slow(self.slow_link, self.min_steps)]
         peers = Peers.of(others, frame, budget, kernels, phases)
-        groups: defaultdict[str, list[int]] = defaultdict(list)
-        seen: dict[int, str] = {}
+        limits = Limits(self.same_work, self.larger_share)
+        causes, seen = {}, {}
         for rank in found.persistent.tolist():
-            cause, seen[rank] = peers.cause(rank, Limits(self.same_work, self.larger_share), slow_links)
+            causes[rank], seen[rank] = peers.cause(rank, limits, slow_links)
+        groups: defaultdict[str, list[int]] = defaultdict(list)
+        # Who shows its cause goes before who has it from its node: the finding describes the first.
+        for rank, cause in sorted(_as_their_nodes(causes, frame).items(), key=lambda item: item[1] != causes[item[0]]):
             groups[cause].append(rank)
         if "host" in groups:
             seen[groups["host"][0]] += _told(groups["host"][0], others, stalls)
@@ -97,6 +100,19 @@ class Straggler(Rule):
             _fault(cause, accused, seen[accused[0]], costs[cause], found, frame, budget, arrivals, places)
             for cause, accused in groups.items()
         )
+
+
+def _as_their_nodes(causes: Mapping[int, str], frame: Frame) -> dict[int, str]:
+    """The causes of ranks (indices); where a whole node is slow, ranks that show none have the one of most of it."""
+    known: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for rank, cause in causes.items():
+        if cause != "unknown":
+            known[frame.nodes[rank]][cause] += 1
+    whole = words.whole_nodes(list(causes), frame)
+    return {
+        rank: known[node].most_common(1)[0][0] if cause == "unknown" and node in whole and known[node] else cause
+        for rank, cause, node in ((rank, cause, frame.nodes[rank]) for rank, cause in causes.items())
+    }
 
 
 def _told(rank: int, others: Ints, stalls: Stalls) -> str:
@@ -142,7 +158,7 @@ def _fault(
     )
     named = words.who(sorted(accused), frame)
     waited = float(budget.of("wait")[others].mean())
-    subject = words.capital(seen) if len(accused) == 1 else f"Rank {frame.ranks[accused[0]]} is slowest: {seen}"
+    subject = words.capital(seen) if len(accused) == 1 else f"Rank {frame.ranks[accused[0]]}: {seen}"
     return Fault(
         cost_ns=cost,
         ranks=tuple(sorted(frame.rank_numbers(rows))),

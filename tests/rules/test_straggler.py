@@ -196,6 +196,18 @@ def test_a_slow_node_and_a_slow_rank_beside_it_are_named_together() -> None:
     assert result.title.startswith("All 2 ranks of b and rank 8 hold up the job")
 
 
+def test_a_rank_that_shows_no_cause_has_its_slow_nodes() -> None:
+    result = found(ranks(HEALTHY, HEALTHY, SLOW_DEVICE, OTHER_KERNELS, HEALTHY, HEALTHY), nodes=NODES)
+    assert (result.ranks, result.cause) == ((2, 3), "slow_device")
+    assert "Rank 2: it computes" in result.why
+
+
+def test_a_rank_that_shows_no_cause_has_none_beside_a_rank_of_another_node() -> None:
+    result = findings("straggler", ranks(HEALTHY, HEALTHY, SLOW_DEVICE, HEALTHY, OTHER_KERNELS, HEALTHY), nodes=NODES)
+    assert isinstance(result, tuple)
+    assert {found.cause: found.ranks for found in result} == {"slow_device": (2,), "unknown": (4,)}
+
+
 def test_part_of_a_node_is_no_slow_node() -> None:
     result = found(ranks(HEALTHY, HEALTHY, SLOW_DEVICE, HEALTHY, HEALTHY, HEALTHY), nodes=NODES)
     assert result.title.startswith("Rank 2 holds up the job")
@@ -203,14 +215,13 @@ def test_part_of_a_node_is_no_slow_node() -> None:
 
 
 def test_of_several_the_slowest_is_described() -> None:
-    slower = (
-        SLOW_DEVICE.replace("[fwd........]", "[fwd.........]")
-        .replace("nccl  ", "nccl   ")
-        .replace("[ar....]", "[ar...]")
-    )
-    assert (
-        "Rank 3 is slowest: it computes 5.0 ms a step longer" in found(ranks(*[HEALTHY] * 3, slower, SLOW_DEVICE)).why
-    )
+    slower = """
+        rank# step |1
+              gpu  [fwd.........][bwd.]
+              nccl                     [ar...]
+    """
+    why = found(ranks(HEALTHY, HEALTHY, HEALTHY, SLOW_DEVICE, slower)).why
+    assert "Rank 4: it computes 5.0 ms a step longer" in why
 
 
 def test_the_phase_in_which_it_falls_behind_is_named() -> None:
