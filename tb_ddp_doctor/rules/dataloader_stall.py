@@ -46,6 +46,9 @@ class DataloaderStall(Rule):
         0.01, "of the step", "Less than this, on the usual rank, is a batch being handed over."
     )
 
+    handing_over: float = threshold(
+        2.0, "ms", "A batch that a worker has ready takes 0.03 to 1.7 ms to hand over; more workers do not help."
+    )
     min_regular: float = threshold(
         0.5, "of the waiting", "From here on it comes in every step alike; jitter of 20 % leaves more."
     )
@@ -61,6 +64,8 @@ class DataloaderStall(Rule):
             if float(waits.mean(axis=1).max()) >= self.min_share * frame.step_ns:
                 return Clear(f"Only some ranks wait for their loader; the usual one {words.ms(usual)} a step.")
             return Clear(f"Loading takes {words.ms(loading)} a step and hides behind the device.")
+        if loaders.kind == "workers" and float(usual_rank(waits.max(axis=1))) < self.handing_over * 1e6:
+            return Clear(f"No batch is waited for: handing them over takes {words.ms(usual)} a step.")
         cost = whatif.cost_ns(waits)
         seen = int((usual_rank(waits) > self.min_share * frame.step_ns).sum())
         level, basis = words.confidence(frame, cost, seen)

@@ -119,6 +119,18 @@ def test_how_far_apart_late_batches_may_be_can_be_set() -> None:
     assert finding(RULE, text, settings={"max_apart": 3}).cause == "slow_workers"
 
 
+def test_handing_over_batches_is_no_waiting_for_workers() -> None:
+    handed = """
+        rank# step |1
+              host [fetch...][fwd]
+              gpu  [?old...] [fwd......]
+              nccl                      [ar..]
+    """
+    assert finding(RULE, ranks(handed, handed, steps=1), settings={"handing_over": 0.9}).cost_ms == pytest.approx(1)
+    result = outcome(RULE, ranks(handed, handed, steps=1))
+    assert (result.status, result.reason) == ("clear", "No batch is waited for: handing them over takes 1.0 ms a step.")
+
+
 def test_evidence_is_the_wait() -> None:
     text = ranks(STALLED, STALLED)
     for window in finding(RULE, text).evidence:
