@@ -35,6 +35,11 @@ _SHOWN_RANKS = 32
 _SHOWN_GROUPS = 16
 
 
+#: A larger share of the step in these phases is what guides look for first.
+_LARGE_SHARE = 0.2
+_SIGNS = {"loading": "loading over 20 %: input-bound", "other": "other over 20 %: Python outside of all phases"}
+
+
 class Report(msgspec.Struct):
     """What `--json` prints; see docs/json.md."""
 
@@ -300,13 +305,17 @@ def _where(evidence: Evidence, result: engine.Result) -> str:
 
 
 def _phases_line(diagnosis: Diagnosis) -> Text:
-    """The step by phase, mean over ranks: loading over 20 % is input-bound, a large other is Python."""
+    """The step by phase, mean over ranks; and what a large share is a sign of, where nothing hides it."""
     line = Text("The step by phase", "bold")
-    for place, by_rank in _places(diagnosis):
+    places = _places(diagnosis)
+    for place, by_rank in places:
         total = {phase: sum(phases[phase] for phases in by_rank.values()) for phase in PHASES}
         step = sum(total.values()) or 1.0
         shares = ", ".join(f"{phase} {ms / step * 100:.0f} %" for phase, ms in total.items())
         line.append(f"\non the {place}: {shares}", "not bold")
+        if place == places[0][0]:
+            signs = [sign for phase, sign in _SIGNS.items() if total[phase] > _LARGE_SHARE * step]
+            line.append("".join(f" ({sign})" for sign in signs), "not bold")
     return line
 
 
@@ -354,8 +363,10 @@ def _phases_table(diagnosis: Diagnosis) -> Table:
     return table
 
 
-def _places(diagnosis: Diagnosis) -> tuple[tuple[str, dict[str, dict[str, float]]], ...]:
-    return ("device", diagnosis.phases_ms), ("host", diagnosis.host_phases_ms)
+def _places(diagnosis: Diagnosis) -> list[tuple[str, dict[str, dict[str, float]]]]:
+    """Where steps are cut by phase, by rank and phase: without a device both are the host's."""
+    host = ("host", diagnosis.host_phases_ms)
+    return [host] if diagnosis.phases_ms == diagnosis.host_phases_ms else [("device", diagnosis.phases_ms), host]
 
 
 def _communication_table(diagnosis: Diagnosis) -> Table:

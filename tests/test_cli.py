@@ -357,6 +357,31 @@ def test_the_step_by_phase_is_a_line_and_a_table_where_it_is_asked_for(
     assert re.search(r"1 +host +10\.00 +9\.00 +10\.00 +8\.00 +3\.00 +40\.00", table)
 
 
+def test_phases_that_take_too_much_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["diagnose", str(write(tmp_path / "loading", ranks(LOOP, LOOP)))])
+    assert "optimizer 0 %, other 0 % (loading over 20 %: input-bound)\n" in capsys.readouterr().out
+    python = """
+        rank# step     |1
+              host     [ddp]              [step]
+              gpu      [ddp...]           [step.....]
+    """
+    main(["diagnose", str(write(tmp_path / "other", ranks(python, python)))])
+    assert "(other over 20 %: Python outside of all phases)\non the host: " in capsys.readouterr().out
+
+
+def test_a_job_without_a_device_has_its_phases_on_the_host_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cpus = """
+        rank# step |1
+              host [load....][ddp....]      [update]
+    """
+    main(["diagnose", str(write(tmp_path / "job", ranks(cpus, cpus))), "--phases"])
+    text = capsys.readouterr().out
+    assert re.search(r"1 +host +10\.00 +9\.00", text)
+    assert not re.search(r"1 +device", text)
+
+
 def test_traces_that_show_no_phase_have_none(slow: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = diagnosed(capsys, slow)
     assert run["phases_ms"] == run["host_phases_ms"] == {}

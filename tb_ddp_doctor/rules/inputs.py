@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -510,6 +511,7 @@ def _needs_device(job: Job) -> None:
         raise MissingInputError("It is about the device, and these traces hold none (CPU only).")
 
 
+@lru_cache(1 << 16)
 def _blocks(grid: str) -> int:
     """Thread blocks of a launch from its raw grid, "[183, 1, 1]"; 0 where there is none."""
     return math.prod(int(size) for size in re.findall(r"\d+", grid)) if _GRID.fullmatch(grid) else 0
