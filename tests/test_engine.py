@@ -17,7 +17,7 @@ from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.discover import Run, discover
 from tb_ddp_doctor.engine import Reading, RunError
-from tb_ddp_doctor.findings import Diagnosis, Evidence
+from tb_ddp_doctor.findings import PHASES, Diagnosis, Evidence
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.base import Fault, Result, Rule, threshold
 from tb_ddp_doctor.rules.inputs import Frame
@@ -56,6 +56,47 @@ def test_a_drawn_job_is_diagnosed_from_its_files(tmp_path: Path) -> None:
     assert diagnosis.steps == (1, 2, 3)
     assert diagnosis.headline == diagnosis.findings[0].title
     assert [outcome.rule for outcome in diagnosis.outcomes] == list(CATALOGUE)
+
+
+def test_a_rule_may_find_several_faults(tmp_path: Path) -> None:
+    usual = """
+        rank# step |1
+              host [fwd]
+              gpu  [fwd....][bwd.]
+              nccl                [ar............]
+    """
+    throttled = """
+        rank# step |1
+              host [fwd]
+              gpu  [fwd........][bwd.]
+              nccl                    [ar........]
+    """
+    late = """
+        rank# step |1
+              host             [fwd]
+              gpu              [fwd....][bwd.]
+              nccl                            [ar]
+    """
+    diagnosis = diagnose(write(tmp_path, ranks(usual, throttled, usual, late, usual)))
+    stragglers = [finding for finding in diagnosis.findings if finding.rule == "straggler"]
+    assert [(finding.cause, finding.ranks) for finding in stragglers] == [("host", (3,)), ("slow_device", (1,))]
+    assert diagnosis.headline == stragglers[0].title
+    (outcome,) = (outcome for outcome in diagnosis.outcomes if outcome.rule == "straggler")
+    assert outcome.reason == " ".join(finding.title for finding in stragglers)
+
+
+def test_the_phases_sum_to_the_step(tmp_path: Path) -> None:
+    text = """
+        rank# step |1
+              host [load..][ddp.][step]
+              gpu          [ddp......][step...]
+              nccl                             [ar....]
+    """
+    diagnosis = diagnose(write(tmp_path, ranks(text, text)))
+    for phases in diagnosis.phases_ms.values():
+        assert list(phases) == list(PHASES)
+        assert sum(phases.values()) == pytest.approx(diagnosis.step_ms)
+    assert diagnosis.host_phases_ms["1"]["loading"] == 8
 
 
 def test_the_budget_sums_to_the_step(tmp_path: Path) -> None:

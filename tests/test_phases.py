@@ -224,6 +224,24 @@ def test_waiting_for_others_is_of_the_phase_that_communicates() -> None:
     assert phases("exposed_phase_ns", text) == {"backward": 12}
 
 
+def test_backward_waits_for_the_collectives_that_it_began() -> None:
+    assert host("""
+        step     |1
+        host     [ddp.]                       [update]
+        autograd       [bwd...]
+        gloo                    [ar......]
+    """) == {"forward": 6, "backward": 19, "optimizer": 8, "other": 4}
+
+
+def test_backward_ends_where_the_loop_goes_on_whatever_still_communicates() -> None:
+    assert host("""
+        step     |1
+        host     [ddp.]            [update]
+        autograd       [bwd...]
+        gloo               [ar...........]
+    """) == {"forward": 6, "backward": 12, "optimizer": 8}
+
+
 def test_cpus_have_one_cut_for_both() -> None:
     text = """
         step |1

@@ -102,7 +102,8 @@ def host_phases(trace: RankTrace, copying: Ints) -> HostPhases:
 def _backward_passes(trace: RankTrace, training: NDArray[np.bool_]) -> Intervals:
     """Backward passes: runs of autograd's nodes with nothing begun between them that is not autograd's.
 
-    All that happens on autograd's own threads belongs to it. A pass holds what Python does in hooks between nodes.
+    All that happens on autograd's own threads belongs to it. A pass holds what Python does in hooks between nodes, and
+    after the last one the waiting for the CPU's collectives.
     """
     events = trace.events
     operator = events.category == Category.OP
@@ -116,11 +117,19 @@ def _backward_passes(trace: RankTrace, training: NDArray[np.bool_]) -> Intervals
     busy = owners.over(trace, inside)
     begun = np.sort(events.start_ns[training & (operator | annotations) & ~autograds[events.thread] & ~nodes])
     begun = begun[~busy.covers(begun)]
-    if len(busy) < 2:
+    if not len(busy):
         return busy
     parts = np.searchsorted(begun, busy.start[1:]) > np.searchsorted(begun, busy.end[:-1])
-    first = np.concatenate(([True], parts))
-    return Intervals(busy.start[first], busy.end[np.concatenate((parts, [True]))])
+    start = busy.start[np.concatenate(([True], parts))]
+    end = busy.end[np.concatenate((parts, [True]))]
+    # Until then nothing but autograd's is begun. A collective may start on its own thread after the last node.
+    going_on = np.append(begun, np.iinfo(np.int64).max)[np.searchsorted(begun, end)]
+    gloo = np.flatnonzero((operator | annotations) & owners.named(trace, names.is_host_collective))
+    by = np.searchsorted(start, events.start_ns[gloo], side="right") - 1
+    own = (by >= 0) & (events.start_ns[gloo] < going_on[by])
+    reach = end.copy()
+    np.maximum.at(reach, by[own], (events.start_ns + events.duration_ns)[gloo[own]])
+    return Intervals.union(start, np.minimum(reach, going_on))
 
 
 def _without_closures(trace: RankTrace, rows: Ints, passes: Intervals) -> tuple[Ints, Ints]:
