@@ -17,6 +17,8 @@ import time
 
 import numpy as np
 
+from tb_ddp_doctor.digest import track
+from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.memory import no_memory
 from tb_ddp_doctor.digest.model import (
     Collectives,
@@ -147,7 +149,29 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
         stalled=Stalled(*(np.empty(0, kind) for kind in (np.int32, np.int32, np.int64, np.int64, np.int64))),
         messages=Messages(*(np.empty(0, kind) for kind in (np.int32, np.int32, np.int64, np.int64))),
         memory=no_memory(steps),
+        track=_track(start + stall, start, finish, compute, arrival, end, shown),
         warnings=(),
+    )
+
+
+def _track(begin, start, finish, compute, arrival, end, shown) -> track.Track:
+    """The host stalls, launches forward, a kernel for each bucket and its AllReduce within 1 ms, and awaits the end."""
+    marks = begin[:, None] + compute[:, None] * (1 + 2 * np.arange(-1, BUCKETS + 1) / BUCKETS) / 3
+    marks[:, 0] = begin + MS // 10
+    launched = begin[:, None] + np.arange(BUCKETS + 1) * MS // 20
+    nothing = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
+    stalled = begin - start > MS
+    waiting = Intervals(shown(begin + MS), shown(np.minimum(end[:, -1] + MS // 1000, finish)))
+    stalls = Intervals(shown(start[stalled]), shown(begin[stalled] - 1))
+    steps = Steps(np.arange(len(start)), shown(start), shown(finish), shown(start), shown(finish))
+    stream = np.full(arrival.size, 20)
+    return track.track(
+        steps,
+        track.Device(shown(marks[:, :-1].ravel()), shown(marks[:, 1:].ravel()), shown(launched.ravel())),
+        track.Communication(
+            shown(arrival.ravel()), shown(end.ravel()), shown(launched[:, 1:].ravel() + MS // 50), stream
+        ),
+        track.HostTime((nothing, nothing, waiting, nothing, stalls, nothing), np.empty(0, np.int64), 0),
     )
 
 

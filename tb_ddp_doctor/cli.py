@@ -22,9 +22,9 @@ from rich.text import Text
 from tb_ddp_doctor import __version__, engine
 from tb_ddp_doctor.cache import MAX_BYTES, Cache, default_directory, write_digest
 from tb_ddp_doctor.discover import DiscoverError, Run, discover
-from tb_ddp_doctor.findings import OWNERS, PHASES, SCHEMA_VERSION, Diagnosis, Evidence, Finding, Severity
+from tb_ddp_doctor.findings import OWNERS, PHASES, SCHEMA_VERSION, Diagnosis, Evidence, Finding, Prospect, Severity
 from tb_ddp_doctor.logdir.names import DIGEST_SUFFIX, trace_name
-from tb_ddp_doctor.rules import words
+from tb_ddp_doctor.rules import CATALOGUE, words
 from tb_ddp_doctor.scheduler import SchedulerError, executor
 from tb_ddp_doctor.trace import reader
 
@@ -104,6 +104,16 @@ def _parser() -> argparse.ArgumentParser:
         metavar="RULE.THRESHOLD=VALUE",
         help="set a rule's threshold, for example straggler.min_excess=0.05; may be given more than once",
     )
+    whatif = commands.add_parser(
+        "whatif", parents=[reading], help="predict the step time of every run without some of what is found in it"
+    )
+    whatif.set_defaults(command=_whatif)
+    whatif.add_argument(
+        "--without",
+        metavar="RULE[,RULE]",
+        help="fix what these rules find, for example straggler,no-overlap (default: each finding by itself, and all)",
+    )
+    whatif.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
     digest = commands.add_parser(
         "digest",
         parents=[reading],
@@ -156,6 +166,61 @@ def _diagnose(options: argparse.Namespace, errors: Console) -> int:
         return 1
     # What was not seen has not passed.
     return 0 if len(results) == len(runs) else 2
+
+
+def _whatif(options: argparse.Namespace, errors: Console) -> int:
+    chosen = None if options.without is None else _rule_names(options.without)
+    cache, runs = _discover(options)
+    with executor(options.scheduler) as workers:
+        results = _diagnose_all(runs, engine.Reading(cache, workers), {}, errors)
+    predicted = {result.diagnosis.name: _predict(result, chosen) for result in results}
+    if options.json:
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(predicted)) + b"\n")
+        return 0 if results else 2
+    console = Console(highlight=False)
+    for result in results:
+        _print_prospects(console, result.diagnosis, predicted[result.diagnosis.name])
+    return 0 if results else 2
+
+
+def _rule_names(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in CATALOGUE:
+            raise ValueError(f"There is no rule {name!r}; there are: {', '.join(CATALOGUE)}.")
+    return names
+
+
+def _predict(result: engine.Result, chosen: Sequence[str] | None) -> list[Prospect]:
+    """The step without what was chosen; by default without each finding, then without all."""
+    if chosen is not None:
+        return [result.prospects.without(chosen)]
+    found = list(dict.fromkeys(finding.rule for finding in result.diagnosis.findings if finding.alone_ms > 0))
+    sets = [[rule] for rule in found] + ([found] if len(found) > 1 else [])
+    return [result.prospects.without(rules) for rules in sets]
+
+
+def _print_prospects(console: Console, diagnosis: Diagnosis, prospects: Sequence[Prospect]) -> None:
+    console.rule(Text(printable(diagnosis.name), "bold"), align="left", style="dim")
+    console.print(f"{diagnosis.step_ms:.1f} ms a step now")
+    if not any(prospect.fixed for prospect in prospects):
+        console.print("Nothing that could be fixed was found.\n")
+        return
+    table = Table(box=None)
+    table.add_column("without")
+    for column in ("step, ms", "from", "to", "saved, ms", "share"):
+        table.add_column(column, justify="right")
+    for prospect in prospects:
+        saved = prospect.step_ms - prospect.without_ms
+        least, most = prospect.range_ms
+        share = saved / prospect.step_ms if prospect.step_ms else 0.0
+        table.add_row(
+            ", ".join(prospect.fixed),
+            *(f"{ms:.2f}" for ms in (prospect.without_ms, least, most, saved)),
+            f"{share * 100:.0f} %",
+        )
+    console.print(table)
+    console.print()
 
 
 def _digest(options: argparse.Namespace, errors: Console) -> int:
@@ -279,7 +344,8 @@ def _print_finding(console: Console, finding: Finding, result: engine.Result) ->
     line = Text.assemble(
         (f"{finding.severity.capitalize():<9}", _STYLES[finding.severity]),
         (f"{finding.rule}{cause}", "bold"),
-        f"  costs {finding.cost_ms:.1f} ms a step ({share * 100:.0f} %), confidence {finding.confidence}",
+        f"  costs {finding.cost_ms:.1f} ms a step ({share * 100:.0f} %){_range(finding)}, "
+        f"confidence {finding.confidence}",
     )
     console.print(line)
     advice, _, code = finding.fix.partition("\n\n")
@@ -293,6 +359,14 @@ def _print_finding(console: Console, finding: Finding, result: engine.Result) ->
     console.print(Padding(body, (0, 0, 0, 2), expand=False))
     if code:
         console.print(Padding(Text(printable(code), "cyan"), (0, 0, 1, 6), expand=False))
+
+
+def _range(finding: Finding) -> str:
+    """From the step that gains least to the one that gains most; or what it costs by itself, where others share it."""
+    if finding.alone_ms > finding.cost_ms + 0.1:
+        return f" beyond the others, {finding.alone_ms:.1f} ms by itself"
+    least, most = finding.range_ms
+    return f", {least:.1f} to {most:.1f} by step" if most > least + 0.1 else ""
 
 
 def _where(evidence: Evidence, result: engine.Result) -> str:

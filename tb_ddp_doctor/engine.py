@@ -15,8 +15,6 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-import msgspec
-
 from tb_ddp_doctor import pool
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.digest.model import RankDigest
@@ -40,9 +38,10 @@ from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.logdir import nccl
 from tb_ddp_doctor.logdir.names import DIGEST_SUFFIX
 from tb_ddp_doctor.rules import CATALOGUE
-from tb_ddp_doctor.rules.base import Rule, configured
+from tb_ddp_doctor.rules.base import Found, Rule, configured
 from tb_ddp_doctor.rules.base import run as run_rule
 from tb_ddp_doctor.rules.inputs import Inputs, MissingInputError
+from tb_ddp_doctor.rules.prospects import Prospects
 from tb_ddp_doctor.rules.words import listing
 from tb_ddp_doctor.trace.model import Ints, TraceError
 
@@ -82,6 +81,7 @@ class Result:
     """A diagnosis, and the job that it was made from."""
 
     diagnosis: Diagnosis
+    prospects: Prospects
     job: Job
     #: Whether some rank was read from a digest file, so that there is no trace to show.
     from_digests: bool
@@ -114,7 +114,8 @@ def diagnose(
         raise RunError(f"Joining its ranks failed in a way that is {_OUR_FAULT} ({_named(error)}).") from error
     job = replace(job, network=_network(run, job))
     from_digests = any(file.path.suffix == DIGEST_SUFFIX for file in run.files)
-    return Result(_examine(job, rules), job, from_digests)
+    diagnosis, prospects = _examine(job, rules)
+    return Result(diagnosis, prospects, job, from_digests)
 
 
 def _network(run: Run, job: Job) -> Network | None:
@@ -129,13 +130,14 @@ def _network(run: Run, job: Job) -> Network | None:
 
 def examine(job: Job, settings: Settings | None = None) -> Diagnosis:
     """Apply the rules to a job. Raises ValueError if `settings` name an unknown rule or threshold."""
-    return _examine(job, _rules(settings or {}))
+    return _examine(job, _rules(settings or {}))[0]
 
 
-def _examine(job: Job, rules: Iterable[Rule]) -> Diagnosis:
+def _examine(job: Job, rules: Iterable[Rule]) -> tuple[Diagnosis, Prospects]:
     inputs = Inputs(job)
     outcomes, found = _apply(rules, inputs)
-    return _diagnosis(job, outcomes, found, _communication(inputs))
+    prospects = Prospects(found, inputs.whatif, job.step_ns / 1e6)
+    return _diagnosis(job, outcomes, prospects.findings(), _communication(inputs)), prospects
 
 
 def _rules(settings: Settings) -> list[Rule]:
@@ -203,31 +205,20 @@ def _world_size(run: Run, digests: Sequence[tuple[RankFile, RankDigest]]) -> int
     return max(set(possible), key=possible.count) if possible else None
 
 
-def _apply(rules: Iterable[Rule], inputs: Inputs) -> tuple[list[RuleOutcome], list[Finding]]:
+def _apply(rules: Iterable[Rule], inputs: Inputs) -> tuple[list[RuleOutcome], list[Found]]:
     outcomes: list[RuleOutcome] = []
-    found: list[Finding] = []
+    everything: list[Found] = []
     for rule in rules:
+        found = None
         try:
-            outcome, findings = run_rule(rule, inputs)
+            outcome, found = run_rule(rule, inputs)
         except Exception as error:
             _log.debug("rule %s failed", rule.id, exc_info=True)
             outcome = RuleOutcome(rule.id, "error", f"The rule failed ({_named(error)}).")
-            findings = ()
         outcomes.append(outcome)
-        found.extend(findings)
-    return outcomes, _within_the_step(found, inputs.job.step_ns / 1e6)
-
-
-def _within_the_step(found: list[Finding], step_ms: float) -> list[Finding]:
-    """Findings, costliest first, whose costs add up to no more than the step: the smaller ones give way."""
-    left = step_ms
-    kept = []
-    for finding in sorted(found, key=lambda finding: -finding.cost_ms):
-        cost = min(finding.cost_ms, left)
-        left -= cost
-        severity = Severity.of_share(cost / step_ms if step_ms else 0.0).label
-        kept.append(msgspec.structs.replace(finding, cost_ms=cost, severity=severity))
-    return kept
+        if found:
+            everything.append(found)
+    return outcomes, everything
 
 
 def _communication(inputs: Inputs) -> tuple[Traffic, ...]:

@@ -65,6 +65,18 @@ class Evidence(msgspec.Struct, frozen=True):
     what: str
 
 
+class Prospect(msgspec.Struct, frozen=True):
+    """The step if some faults were fixed."""
+
+    #: The rules whose findings are fixed.
+    fixed: tuple[str, ...]
+    #: Mean over ranks and steps, now and then, ms.
+    step_ms: float
+    without_ms: float
+    #: The most and the least that any step would gain, as the step that it would leave, ms.
+    range_ms: tuple[float, float]
+
+
 class Threshold(msgspec.Struct, frozen=True):
     """A limit that a rule compared with, shown beside its finding."""
 
@@ -79,8 +91,12 @@ class Finding(msgspec.Struct, frozen=True):
 
     rule: str
     severity: str
-    #: Predicted fall of the step time if the fault were fixed, ms.
+    #: Predicted fall of the step time if the fault were fixed, ms, without what findings before it would give back too:
+    #: together the findings cost no more than fixing all of them saves.
     cost_ms: float
+    #: The same if nothing else were fixed, and the least and the most that it would save in a step, ms.
+    alone_ms: float
+    range_ms: tuple[float, float]
     ranks: tuple[int, ...]
     steps: tuple[int, ...]
     #: The kind of cause, from the rule's own list; None where the rule knows only one.

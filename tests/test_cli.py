@@ -143,6 +143,8 @@ FINDING = {
     "rule": str,
     "severity": str,
     "cost_ms": NUMBER,
+    "alone_ms": NUMBER,
+    "range_ms": [NUMBER],
     "ranks": [int],
     "steps": [int],
     "cause": (str, type(None)),

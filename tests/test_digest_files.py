@@ -11,16 +11,20 @@ from tb_ddp_doctor import cli, engine
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.discover import discover
 
-STRAGGLER = """
-rank0 step  |2                      |3                     |4
-      host  [fwd][bwd]              [fwd][bwd]             [fwd][bwd]
-      gpu    [fwd.][bwd.]            [fwd.][bwd.]           [fwd.][bwd.]
-      nccl               [ar.......]             [ar.......]            [ar.......]
-rank1 step  |2                      |3                     |4
-      host  [fwd]       [bwd]       [fwd]       [bwd]      [fwd]       [bwd]
-      gpu    [fwd.]      [bwd.]      [fwd.]      [bwd.]     [fwd.]      [bwd.]
-      nccl                     [ar.]                   [ar.]                  [ar.]
-"""
+STRAGGLER = traces.ranks(
+    """
+    rank# step |1
+          host [fwd][bwd] [sync.......]
+          gpu   [fwd.][bwd.]
+          nccl              [ar.......]
+    """,
+    """
+    rank# step |1
+          host [fwd]       [bwd] [sync]
+          gpu   [fwd.]      [bwd.]
+          nccl                    [ar.]
+    """,
+)
 
 
 @pytest.fixture

@@ -19,15 +19,14 @@ def test_the_page_of_rules_is_fresh() -> None:
     )
 
 
+@pytest.mark.parametrize("command", ["diagnose demo_logs/straggler_cpu", "whatif demo_logs/zero_workers"])
 def test_the_readme_shows_what_the_command_prints(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("COLUMNS", "100")
-    cli.main(["diagnose", "demo_logs/straggler_cpu"])
-    shown = re.search(
-        r"ddp-doctor diagnose demo_logs/straggler_cpu\n(.*?)\n```", (ROOT / "README.md").read_text(), re.DOTALL
-    )
+    cli.main(command.split())
+    shown = re.search(rf"ddp-doctor {command}\n(.*?)\n```", (ROOT / "README.md").read_text(), re.DOTALL)
     printed = "\n".join(line.rstrip() for line in capsys.readouterr().out.rstrip().splitlines())
     assert shown and shown[1] == printed, f"put this into the README:\n{printed}"
 
@@ -42,6 +41,7 @@ def test_the_readme_shows_what_the_command_prints(
         "Network",
         "Finding",
         "Evidence",
+        "Prospect",
         "Threshold",
         "RuleOutcome",
         "FileWarning",

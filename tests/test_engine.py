@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import msgspec
+import numpy as np
 import pytest
 from traces import draw, in_row, ranks, write
 
@@ -18,6 +19,8 @@ from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.discover import Run, discover
 from tb_ddp_doctor.engine import Reading, RunError
 from tb_ddp_doctor.findings import PHASES, Diagnosis, Evidence
+from tb_ddp_doctor.job.replay import Removed
+from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.base import Fault, Result, Rule, threshold
 from tb_ddp_doctor.rules.inputs import Frame
@@ -363,12 +366,33 @@ class Raising(Rule):
 
 @dataclass(frozen=True)
 class Costly(Rule):
+    """Would save its share of the step on the device."""
+
     id: ClassVar[str] = "costly"
     share: float = threshold(0.9, "of the step", "It says so.")
 
-    def check(self, *, frame: Frame) -> Result:
-        cost = self.share * frame.step_ns
-        return Fault(cost, (0,), (1,), None, "high", "It costs.", "So.", "Fix.", (Evidence(0, 1, 0, 1, "It."),))
+    def check(self, *, frame: Frame, whatif: WhatIf) -> Result:
+        removed = Removed(device_ns=np.full(whatif.shape, round(self.share * frame.step_ns)))
+        return Fault(removed, (0,), (1,), None, "high", "It costs.", "So.", "Fix.", (Evidence(0, 1, 0, 1, "It."),))
+
+
+@dataclass(frozen=True)
+class Special(Costly):
+    """Would save the same, and is to be charged with it."""
+
+    id: ClassVar[str] = "special"
+
+
+@dataclass(frozen=True)
+class General(Costly):
+    id: ClassVar[str] = "general"
+    yields_to: ClassVar[tuple[str, ...]] = ("special",)
+
+
+@dataclass(frozen=True)
+class Telling(Costly):
+    id: ClassVar[str] = "telling"
+    only_informs: ClassVar[bool] = True
 
 
 def test_a_rule_that_raises_ends_as_an_error_and_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -386,13 +410,41 @@ def test_a_rule_that_raised_is_not_called_healthy(tmp_path: Path, monkeypatch: p
     assert "1 of 1 rules failed" in diagnosis.headline
 
 
+def shares(folder: Path, monkeypatch: pytest.MonkeyPatch, *rules: Rule) -> dict[str, tuple[float, float, str]]:
+    """By rule: what it is charged with, and what its fix alone would save, as shares of the step; and its severity."""
+    monkeypatch.setattr(engine, "CATALOGUE", {str(i): rule for i, rule in enumerate(rules)})
+    found = diagnose(write(folder, JOB))
+    return {
+        f"{each.rule} {i}": (
+            round(each.cost_ms / found.step_ms, 2),
+            round(each.alone_ms / found.step_ms, 2),
+            each.severity,
+        )
+        for i, each in enumerate(found.findings)
+    }
+
+
 def test_costs_never_add_up_to_more_than_the_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    costly = {"a": Costly(0.7), "b": Costly(0.6), "c": Costly(0.5)}
-    monkeypatch.setattr(engine, "CATALOGUE", costly)
-    diagnosis = diagnose(write(tmp_path, JOB))
-    shares = [finding.cost_ms / diagnosis.step_ms for finding in diagnosis.findings]
-    assert shares == pytest.approx([0.7, 0.3, 0.0])
-    assert [finding.severity for finding in diagnosis.findings] == ["critical", "critical", "info"]
+    charged = list(shares(tmp_path, monkeypatch, Costly(0.7), Costly(0.6), Costly(0.5)).values())
+    assert sum(cost for cost, _, _ in charged) <= 1
+    assert charged[0][0] == charged[0][1]
+    assert all(cost < alone for cost, alone, _ in charged[1:])
+
+
+def test_what_two_would_give_back_is_charged_to_the_more_special_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    charged = shares(tmp_path, monkeypatch, General(0.9), Special(0.8))
+    assert list(charged) == ["special 0", "general 1"]
+    special, general = charged.values()
+    assert special[0] == special[1] < general[1]
+    assert general[0] < general[1]
+
+
+def test_what_only_informs_is_no_alarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    charged = shares(tmp_path, monkeypatch, Costly(0.3), Telling(0.2))
+    assert charged["telling 1"][2] == "info" and charged["telling 1"][0] > 0.1
+    assert diagnose(tmp_path).verdict == "costly"
 
 
 def test_the_verdict_is_the_costliest_finding_above_info(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

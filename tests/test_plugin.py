@@ -18,7 +18,7 @@ from tensorboard.plugins import base_plugin
 from werkzeug.test import Client, TestResponse
 
 from tb_ddp_doctor.engine import RunError
-from tb_ddp_doctor.findings import OWNERS, Clock, Diagnosis, Finding
+from tb_ddp_doctor.findings import OWNERS, Clock, Diagnosis, Finding, Prospect
 from tb_ddp_doctor.plugin import analyses
 from tb_ddp_doctor.plugin.plugin import DiagnosisPlugin
 
@@ -30,6 +30,8 @@ def finding(severity: str = "critical", cost_ms: float = 60.0) -> Finding:
         rule="straggler",
         severity=severity,
         cost_ms=cost_ms,
+        alone_ms=cost_ms,
+        range_ms=(cost_ms, cost_ms),
         ranks=(1,),
         steps=(2, 3),
         cause="host",
@@ -61,6 +63,17 @@ def diagnosis(name: str, *findings: Finding, step_ms: float = 100.0) -> Diagnosi
         outcomes=(),
         warnings=(),
     )
+
+
+class Halving:
+    """Prospects under which each fix halves the step."""
+
+    def __init__(self, step_ms: float) -> None:
+        self._step_ms = step_ms
+
+    def without(self, rules: list[str]) -> Prospect:
+        left = self._step_ms / 2 ** len(rules)
+        return Prospect(tuple(rules), self._step_ms, left, (left, left))
 
 
 class Bench:
@@ -95,7 +108,7 @@ class Bench:
             result = result()
         if isinstance(result, Exception):
             raise result
-        return SimpleNamespace(diagnosis=result, job=None)
+        return SimpleNamespace(diagnosis=result, job=None, prospects=Halving(result.step_ms))
 
     def get(self, route: str, **query: str) -> TestResponse:
         return Client(self.apps[route]).get(route, query_string=query)
@@ -193,7 +206,7 @@ def test_metadata_names_the_tab() -> None:
 def test_every_file_of_the_frontend_is_served_and_nothing_else() -> None:
     bench = Bench({})
     files = {f"/{file.name}" for file in FRONTEND.iterdir()}
-    assert set(bench.apps) == files | {"/runs", "/run"}
+    assert set(bench.apps) == files | {"/runs", "/run", "/whatif"}
     for route in files:
         response = bench.get(route)
         assert response.status_code == 200
@@ -224,6 +237,27 @@ def test_listing() -> None:
         "lost_ms": 65.0,
     }
     assert (fine["verdict"], fine["severity"], fine["lost_ms"]) == ("healthy", None, 0.0)
+
+
+def test_what_fixes_would_bring_is_predicted() -> None:
+    bench = Bench({"job": diagnosis("job")})
+    assert bench.get("/whatif", run="job").status_code == 404
+    bench.settled()
+    answer = bench.get("/whatif", run="job", without="straggler,host-sync").get_json()
+    assert answer == {
+        "fixed": ["straggler", "host-sync"],
+        "step_ms": 100.0,
+        "without_ms": 25.0,
+        "range_ms": [25.0, 25.0],
+    }
+    assert bench.get("/whatif", run="job").get_json()["without_ms"] == 100.0
+
+
+def test_a_rule_that_there_is_not_cannot_be_fixed() -> None:
+    bench = Bench({"job": diagnosis("job")})
+    bench.settled()
+    response = bench.get("/whatif", run="job", without="<b>")
+    assert (response.status_code, response.get_json()) == (400, {"error": "There is no rule '<b>'."})
 
 
 def test_costs_lose_no_more_than_the_step() -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from traces import MS, job, repeat
 
+from tb_ddp_doctor.digest.model import Held
 from tb_ddp_doctor.findings import OWNERS
 from tb_ddp_doctor.job.model import Budget
+from tb_ddp_doctor.job.replay import Removed
 from tb_ddp_doctor.job.whatif import WhatIf
 
 
@@ -21,41 +24,79 @@ def budget(**ranks_by_owner: list[list[int]]) -> Budget:
     return Budget(owner_ns, np.zeros(shape, np.int64), owner_ns.sum(axis=2))
 
 
+def on_device(values: list[list[int]]) -> Removed:
+    return Removed(device_ns=np.array(values))
+
+
 def test_own_time_is_the_step_without_the_waiting() -> None:
-    whatif = WhatIf.of(budget(compute=[[10], [14]], wait=[[4], [0]]))
+    whatif = WhatIf(budget(compute=[[10], [14]], wait=[[4], [0]]))
     assert whatif.own_ns.tolist() == [[10], [14]]
-    assert whatif.step_ns().tolist() == [14]
 
 
 def test_a_cost_is_the_fall_of_the_slowest_ranks_time() -> None:
-    whatif = WhatIf.of(budget(compute=[[10], [14], [12]]))
-    assert whatif.cost_ns(np.array([[0], [4], [0]])) == 2
-    assert whatif.cost_ns(np.array([[0], [4], [4]])) == 4
+    whatif = WhatIf(budget(compute=[[10], [14], [12]]))
+    assert whatif.cost_ns(on_device([[0], [4], [0]])) == 2
+    assert whatif.cost_ns(on_device([[0], [4], [4]])) == 4
 
 
 def test_what_only_faster_ranks_lose_costs_nothing() -> None:
-    whatif = WhatIf.of(budget(compute=[[10], [14]], input=[[3], [0]], wait=[[1], [0]]))
-    assert whatif.cost_ns(np.array([[3], [0]])) == 0
+    whatif = WhatIf(budget(compute=[[10], [14]], input=[[3], [0]], wait=[[1], [0]]))
+    assert whatif.cost_ns(whatif.without(Held.INPUT)) == 0
 
 
 def test_a_cost_is_the_mean_over_steps_each_with_its_slowest_rank() -> None:
-    whatif = WhatIf.of(budget(compute=[[10, 20], [20, 10]]))
+    whatif = WhatIf(budget(compute=[[10, 20], [20, 10]]))
     assert whatif.slowest.tolist() == [1, 0]
-    assert whatif.cost_ns(np.array([[0, 10], [0, 0]])) == 5
+    assert whatif.cost_ns(on_device([[0, 10], [0, 0]])) == 5
+
+
+def test_the_range_is_of_single_steps() -> None:
+    whatif = WhatIf(budget(compute=[[10, 20, 10]]))
+    assert whatif.saving(on_device([[1, 7, 1]])).range_ns == (1, 7)
 
 
 def test_transfers_that_waiting_exposed_are_not_a_ranks_own() -> None:
-    whatif = WhatIf.of(budget(compute=[[10], [20]], wait=[[4], [0]], transfer=[[9], [3]]))
+    whatif = WhatIf(budget(compute=[[10], [20]], wait=[[4], [0]], transfer=[[9], [3]]))
     assert whatif.own_ns.tolist() == [[13], [23]]
 
 
 def test_values_at_the_slowest_rank_are_taken_step_by_step() -> None:
-    whatif = WhatIf.of(budget(compute=[[10, 20], [20, 10]]))
+    whatif = WhatIf(budget(compute=[[10, 20], [20, 10]]))
     assert whatif.at_slowest(np.array([[1, 2], [3, 4]])).tolist() == [3, 2]
 
 
 def test_one_rank_and_one_step_are_enough() -> None:
-    assert WhatIf.of(budget(compute=[[10]])).cost_ns(np.array([[4]])) == 4
+    assert WhatIf(budget(compute=[[10]])).cost_ns(on_device([[4]])) == 4
+
+
+def test_part_of_an_owner_can_go() -> None:
+    whatif = WhatIf(budget(compute=[[10]], input=[[8]]))
+    assert whatif.cost_ns(Removed({Held.INPUT: np.array([[0.25]])})) == 2
+
+
+def test_what_two_fixes_take_from_the_same_time_is_taken_once() -> None:
+    whatif = WhatIf(budget(compute=[[10]], input=[[8]]))
+    quarter, half = (Removed({Held.INPUT: np.array([[share]])}) for share in (0.25, 0.5))
+    assert whatif.cost_ns(quarter | half) == 4
+    assert whatif.cost_ns(on_device([[1]]) | on_device([[2]])) == 3
+
+
+def test_several_costs_share_what_fixing_all_of_them_gives() -> None:
+    whatif = WhatIf(budget(compute=[[10], [16], [14]]))
+    one, other = on_device([[0], [6], [0]]), on_device([[0], [0], [4]])
+    # The slower one alone brings 2, the other one nothing; but it is what is left once the slower one is mended.
+    assert whatif.costs_ns([one, other]) == pytest.approx([3.6, 2.4])
+    assert whatif.costs_ns([one]) == [2]
+
+
+def test_several_costs_that_give_nothing_are_nothing() -> None:
+    assert WhatIf(budget(compute=[[10]])).costs_ns([Removed(), Removed()]) == [0, 0]
+
+
+def test_the_usual_rank_stays_as_it_is() -> None:
+    whatif = WhatIf(budget(compute=[[10], [14], [12]]))
+    assert whatif.cost_ns(whatif.like_the_usual(np.array([[False], [True], [False]]))) == 2
+    assert whatif.cost_ns(whatif.like_the_usual(np.array([[True], [False], [True]]))) == 0
 
 
 SHAPED = st.lists(st.lists(st.integers(0, 1000), min_size=3, max_size=3), min_size=1, max_size=4)
@@ -63,10 +104,10 @@ SHAPED = st.lists(st.lists(st.integers(0, 1000), min_size=3, max_size=3), min_si
 
 @given(SHAPED, st.data())
 def test_a_cost_is_between_nothing_and_what_is_removed(compute: list[list[int]], data: st.DataObject) -> None:
-    whatif = WhatIf.of(budget(compute=compute))
-    removed = np.array([[data.draw(st.integers(0, most)) for most in row] for row in compute])
-    cost = whatif.cost_ns(removed)
-    assert 0 <= cost <= removed.max(axis=0).mean()
+    whatif = WhatIf(budget(compute=compute))
+    removed = [[data.draw(st.integers(0, most)) for most in row] for row in compute]
+    cost = whatif.cost_ns(on_device(removed))
+    assert 0 <= cost <= np.array(removed).max(axis=0).mean()
 
 
 def test_the_cost_of_a_drawn_straggler_is_its_excess() -> None:
@@ -83,7 +124,7 @@ def test_the_cost_of_a_drawn_straggler_is_its_excess() -> None:
             3,
         )
     )
-    whatif = WhatIf.of(found.budget)
-    excess = np.zeros_like(whatif.own_ns)
-    excess[1] = 4 * MS
-    assert whatif.cost_ns(excess) == 4 * MS
+    whatif = WhatIf.of(found)
+    slow = np.zeros(whatif.shape, np.bool_)
+    slow[1] = True
+    assert whatif.cost_ns(whatif.like_the_usual(slow)) == 4 * MS

@@ -26,8 +26,8 @@ character. Lanes:
 - memory: `[30of40]` is an allocation or release after which 30 GB of the device's memory are in use, and 40 held.
 
 A device event is launched by the host or autograd event of the same name (the n-th by the n-th), at its start; without
-one, by a call at the start of the step that was last started on the host; with a leading `?`, by a call that the trace
-does not hold.
+one, by a call as soon as the host has done what is drawn before: at the start of the step that was last started on the
+host, or at the end of its last event; with a leading `?`, by a call that the trace does not hold.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def findings(
 ) -> tuple[Finding, ...] | RuleOutcome:
     """One rule on the drawn job: all its findings, or else how it ended."""
     ended, found = run(replace(CATALOGUE[rule], **(settings or {})), Inputs(job(text, **options)))
-    return found or ended
+    return found.findings if found else ended
 
 
 def finding(rule: str, text: str, **options: Any) -> Finding:
@@ -327,7 +327,8 @@ class _Callers:
     """Finds the call that launches a device event."""
 
     def __init__(self, steps: list[tuple[int, int, int]], by_thread: Mapping[int, list[Block]]) -> None:
-        self._starts = [start for _, start, _ in steps]
+        free = [block.end_ns for blocks in by_thread.values() for block in blocks]
+        self._free = [start for _, start, _ in steps] + free
         self._drawn: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
         for tid, blocks in by_thread.items():
             for block in blocks:
@@ -338,7 +339,7 @@ class _Callers:
         """Time and thread of the call."""
         if self._drawn[block.name]:
             return self._drawn[block.name].pop(0)
-        start = max((start for start in self._starts if start <= block.start_ns), default=block.start_ns)
+        start = max((free for free in self._free if free <= block.start_ns), default=block.start_ns)
         self._queued[start] += 1
         return start + (self._queued[start] - 1) * _CALL_NS, _MAIN
 

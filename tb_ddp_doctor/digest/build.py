@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.digest import collectives, owners
+from tb_ddp_doctor.digest import collectives, owners, track
 from tb_ddp_doctor.digest.frames import stalled
-from tb_ddp_doctor.digest.launches import launch_rows
+from tb_ddp_doctor.digest.launches import enclosing, launch_rows
 from tb_ddp_doctor.digest.memory import memory as memory_of
 from tb_ddp_doctor.digest.memory import no_memory
 from tb_ddp_doctor.digest.messages import messages
-from tb_ddp_doctor.digest.model import Collectives, Kernels, RankDigest, Starved, Steps, StepWork
+from tb_ddp_doctor.digest.model import Collectives, Kernels, RankDigest, Starved, Steps, StepWork, Track
 from tb_ddp_doctor.digest.phases import (
     device_phases,
     exposed_on_host,
@@ -21,7 +21,7 @@ from tb_ddp_doctor.digest.phases import (
     launch_phases,
     stalled_phases,
 )
-from tb_ddp_doctor.digest.starvation import no_blocking, recorded, starvation
+from tb_ddp_doctor.digest.starvation import host_time, no_blocking, recorded, starvation
 from tb_ddp_doctor.digest.steps import device_windows, host_steps, step_of
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.trace import names
@@ -150,6 +150,7 @@ def _digest_device(trace: RankTrace, device: int) -> RankDigest:
     found = collectives.device_collectives(trace, rows[is_comm], launch[is_comm], by, words)
     kernels = _kernels(trace, rows[compute & (step >= 0)], words)
     idle = stalled(trace, pieces, words)
+    tracked = _track(trace, layers, steps, rows, launch, is_comm, launch[pageable & (launch >= 0)])
     return RankDigest(
         file=trace.file,
         header=trace.header,
@@ -170,6 +171,7 @@ def _digest_device(trace: RankTrace, device: int) -> RankDigest:
         blocking=blocking,
         stalled=idle,
         memory=memory_of(trace, device, steps),
+        track=tracked,
         warnings=(*trace.warnings, *_joining_warnings(trace, device, launch)),
     )
 
@@ -226,8 +228,56 @@ def _digest_host(trace: RankTrace) -> RankDigest:
         blocking=no_blocking(),
         stalled=idle,
         memory=no_memory(len(steps)),
+        track=track.no_track(),
         warnings=(*trace.warnings, *_group_warnings(trace, found)),
     )
+
+
+def _track(
+    trace: RankTrace,
+    layers: owners.Layers,
+    steps: Steps,
+    rows: Ints,
+    launch: Ints,
+    is_comm: NDArray[np.bool_],
+    blocking: Ints,
+) -> Track:
+    """The rank's track; none where the trace does not show what the host does when it launches."""
+    events = trace.events
+    known = launch >= 0
+    if not len(steps) or not _launched_by_operators(trace, launch[known & ~is_comm]):
+        return track.no_track()
+    # A call that a step ends with is of that step.
+    within = step_of(events.start_ns[launch], steps.host_start_ns)
+    until = np.append(steps.host_start_ns[1:], steps.host_end_ns[-1])[within]
+    ended = events.start_ns[launch] + events.duration_ns[launch]
+    ended = np.where(events.start_ns[launch] < until, np.minimum(ended, until - 1), ended)
+    launched = np.where(known, ended, -1)
+    launched = np.where(np.isin(launch, blocking), events.start_ns[launch], launched)
+    start = events.start_ns[rows]
+    end = start + events.duration_ns[rows]
+    order = np.argsort(start, kind="stable")
+    work, comm = order[~is_comm[order]], order[is_comm[order]]
+    return track.track(
+        steps,
+        track.Device(start[work], end[work], launched[work]),
+        track.Communication(start[comm], end[comm], launched[comm], events.stream[rows[comm]].astype(np.int64)),
+        host_time(trace, layers, steps, rows, launch),
+    )
+
+
+def _launched_by_operators(trace: RankTrace, launch: Ints) -> bool:
+    """Whether most launches lie within operators: without them the host seems to do nothing."""
+    events = trace.events
+    operators = np.flatnonzero(events.category == Category.OP)
+    within = enclosing(
+        events.start_ns[operators],
+        events.start_ns[operators] + events.duration_ns[operators],
+        events.thread[operators],
+        events.start_ns[launch],
+        events.thread[launch],
+    )
+    return 2 * int((within >= 0).sum()) > len(launch)
 
 
 def _whole_trace(events: Events) -> tuple[Ints, Ints, Ints]:

@@ -157,6 +157,60 @@ class Blocking:
         return len(self.kind)
 
 
+class Held(IntEnum):
+    """What the host's time goes to (see `track`)."""
+
+    #: cudaMalloc, cudaFree and their kin.
+    ALLOC = 0
+    #: Copies to the device from pageable memory.
+    COPY = 1
+    #: Every other call that waits for the device.
+    SYNC = 2
+    #: The DataLoader's __next__.
+    INPUT = 3
+    #: In no operation, for long.
+    STALL = 4
+    #: The profiler's own stalls.
+    OVERHEAD = 5
+    #: Recording host events, by an estimate.
+    RECORDING = 6
+    #: Operators, launches, and Python between them.
+    WORK = 7
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Track:
+    """What a rank does between the points that can hold it up, in order; shape (rows,) unless a comment says more."""
+
+    #: Index of the step in whose host window it lies.
+    step: Indices
+    #: The host's time before it is held at the end, by what it goes to, shape (rows, len(Held)).
+    host_ns: Ints
+    #: A `Held`: what holds the host at the row's end; -1 if nothing does.
+    hold: Indices
+    #: How long it does, from then on or from what it waits for on the device: if `follows` is this row, that all that
+    #: was launched is done; if another, that its work begins; -1 if it waits for nothing.
+    hold_ns: Ints
+    follows: Indices
+    #: What the device needs for what the row launched; copies from pageable memory alone are a part of it.
+    device_ns: Ints
+    #: From when the host has issued the row to when the device is done, at least; `track.LONG_AGO` if it launched none.
+    lead_ns: Ints
+    #: Row in `Collectives` of the one that the row's first device event awaits, or -1, and how long it starts after.
+    awaits: Indices
+    delay_ns: Ints
+    #: Row in `Collectives` of the one that the host launches at the row's end, or -1.
+    launches: Indices
+    #: Row in `Collectives` of the one before it on its stream, or -1.
+    after: Indices
+    #: Whether it awaits the device's work so far, and when it arrives after that, its launch and the one before.
+    needs_device: NDArray[np.bool_]
+    ready_ns: Ints
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Stalled:
     """What the host does while it is in no operation for long and the device idles; empty without stacks."""
@@ -268,4 +322,5 @@ class RankDigest:
     blocking: Blocking
     stalled: Stalled
     memory: Memory
+    track: Track
     warnings: tuple[FileWarning, ...]

@@ -26,9 +26,10 @@ from numpy.typing import NDArray
 from tb_ddp_doctor.digest import owners
 from tb_ddp_doctor.digest.collectives import Vocabulary
 from tb_ddp_doctor.digest.frames import own_function
-from tb_ddp_doctor.digest.intervals import Intervals
+from tb_ddp_doctor.digest.intervals import EMPTY, Intervals
 from tb_ddp_doctor.digest.launches import enclosing
 from tb_ddp_doctor.digest.model import Blocking, Starved, Steps
+from tb_ddp_doctor.digest.track import HostTime
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, Events, Ints, RankTrace
 
@@ -146,6 +147,22 @@ def _calls(trace: RankTrace, steps: Steps, rows: Ints, launch: Ints) -> _Calls:
     around = np.where((op >= 0) & owners.named(trace, names.reads_value)[op], op, held)
     start = events.start_ns[around]
     return _Calls(held, kinds.astype(np.int64), start, start + events.duration_ns[around], op)
+
+
+def host_time(trace: RankTrace, layers: owners.Layers, steps: Steps, rows: Ints, launch: Ints) -> HostTime:
+    """What holds the host of a rank, for its track."""
+    calls = _calls(trace, steps, rows, launch)
+    by_kind = [Intervals.union(calls.start_ns[calls.kind == k], calls.end_ns[calls.kind == k]) for k in _HELD]
+    window = Intervals.span(int(steps.host_start_ns[0]), int(steps.host_end_ns[-1]))
+    idle = window - (layers.input | layers.sync | layers.alloc | layers.dispatch)
+    long = idle.end - idle.start >= LONG_STALL_NS
+    sets = [*by_kind, layers.input & window, Intervals(idle.start[long], idle.end[long]), _stalls(trace)]
+    taken = EMPTY
+    disjoint = []
+    for part in sets:
+        disjoint.append(part - taken)
+        taken = taken | part
+    return HostTime(tuple(disjoint), recorded(trace), RECORDING_NS)
 
 
 def no_blocking() -> Blocking:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.digest.model import RankDigest, Starved
+from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.job.transfers import exposed_alone
 from tb_ddp_doctor.trace.model import Ints
@@ -24,9 +24,8 @@ class UnusedSearch:
     """The search for unused parameters in every step of every rank, shape (R, S)."""
 
     walks: Ints
-    #: Host time in the walks, and the part of it that delays the step, ns.
+    #: Host time in the walks, ns.
     walk_ns: Ints
-    delay_ns: Ints
     #: AllReduces of what was used, and their transfer with nothing beside it, ns.
     calls: Ints
     exposed_ns: Ints
@@ -49,10 +48,7 @@ def unused_search(job: Job) -> UnusedSearch:
         alone = exposed_alone(job, rank, chosen, last_ns)
         exposed[rank] = alone.measure(digest.steps.start_ns[index], digest.steps.end_ns[index])
         parameters = max(parameters, int(table.elements[chosen].max()))
-    # A host that runs ahead hides its walks; one that keeps its device waiting for launches loses them.
-    starved = job.work("starved_ns")[:, :, Starved.LAUNCHES]
-    delay = np.minimum(walk_ns, starved) if job.has_device else walk_ns
-    return UnusedSearch(walks, walk_ns, delay, calls, exposed, parameters)
+    return UnusedSearch(walks, walk_ns, calls, exposed, parameters)
 
 
 def _of_usage(digest: RankDigest) -> NDArray[np.bool_]:

@@ -1,47 +1,182 @@
-"""What the step would take if a fault were fixed: own times with something removed, step by step.
+"""What the step would take if a fault were fixed.
 
-A rank's own time is its step without the waiting for others, and the step ends when the slowest rank's own time does.
+The steps are played again without it (see `replay`). Where host and device cannot be told apart, on CPUs and without
+launch records, own times are compared instead: a rank's own time is its step without the waiting for others, and the
+step ends when the slowest rank's own time does. There, what the device idles for goes with what the host spends its
+time on.
+
 A rank that waits computes nothing beside the transfers that follow, so its transfers are exposed although nothing is
 wrong with them; once nobody is late they hide as well as they do on the rank that kept the others waiting. That rank's
-exposed transfer is therefore the most that any rank is charged with.
+exposed transfer is therefore the most that any rank's own time is charged with.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.job.model import Budget
+from tb_ddp_doctor.digest.model import Held
+from tb_ddp_doctor.job.budget import complete, exposed_communication
+from tb_ddp_doctor.job.model import Budget, Job
+from tb_ddp_doctor.job.replay import Removed, Replay, StuckError
 from tb_ddp_doctor.trace.model import Ints
+
+_KEPT = 8
+#: Steps played with nothing removed miss the recorded ones by no more than this share; else something else went on.
+_MOST_MISSED = 0.01
+#: The owner of a device's idle time while the host spends its time on something.
+_OF_DEVICES: Mapping[Held, str] = {
+    Held.ALLOC: "alloc",
+    Held.SYNC: "sync",
+    Held.INPUT: "input",
+    Held.STALL: "host",
+    Held.WORK: "dispatch",
+}
+#: The same of CPUs, whose operations are what they compute.
+_OF_CPUS: Mapping[Held, str] = {**_OF_DEVICES, Held.WORK: "compute"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class WhatIf:
-    """Own times of a job, and the step that follows from them."""
+class Saving:
+    """What a fix gives back."""
 
-    #: Own time with transfers as exposed as they are on the slowest rank, shape (R, S), ns.
-    own_ns: Ints
-    #: Index of the slowest rank of each step, shape (S,): the one that has no reason to wait.
-    slowest: NDArray[np.int64]
+    #: Shape (S,), ns; negative where a step gets longer.
+    by_step_ns: NDArray[np.float64]
+
+    @property
+    def mean_ns(self) -> float:
+        """Mean over steps, never negative."""
+        return max(float(self.by_step_ns.mean()), 0.0)
+
+    @property
+    def range_ns(self) -> tuple[float, float]:
+        """The least and the most that any step gains, never negative."""
+        return max(float(self.by_step_ns.min()), 0.0), max(float(self.by_step_ns.max()), 0.0)
+
+
+class WhatIf:
+    """The steps of a job without what a fix removes; R ranks, S steps."""
+
+    def __init__(self, budget: Budget, replay: Replay | None = None, *, has_device: bool = True) -> None:
+        self._budget, self._replay = budget, replay
+        self._owners = _OF_DEVICES if has_device else _OF_CPUS
+        #: Index of the slowest rank of each step, shape (S,): the one that has no reason to wait.
+        self.slowest: NDArray[np.int64] = budget.own_ns.argmax(axis=0)
+        transfer = budget.of("transfer")
+        undelayed = transfer[self.slowest, np.arange(len(self.slowest))]
+        #: Own time with transfers as exposed as they are on the slowest rank, shape (R, S), ns.
+        self.own_ns: Ints = budget.own_ns - np.maximum(transfer - undelayed, 0)
+        self._savings: dict[int, tuple[Removed, Saving]] = {}
 
     @classmethod
-    def of(cls, budget: Budget) -> WhatIf:
-        slowest = budget.own_ns.argmax(axis=0)
-        transfer = budget.of("transfer")
-        undelayed = transfer[slowest, np.arange(len(slowest))]
-        return cls(budget.own_ns - np.maximum(transfer - undelayed, 0), slowest)
+    def of(cls, job: Job) -> WhatIf:
+        """From a job, with a replay where every rank's host and device can be told apart."""
+        return cls(job.budget, _replay(job), has_device=job.has_device)
 
-    def step_ns(self, removed_ns: Ints | int = 0) -> Ints:
-        """Predicted step time without `removed_ns`, shape (R, S), of each rank's own time; shape (S,)."""
-        predicted: Ints = (self.own_ns - removed_ns).max(axis=0)
-        return predicted
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of a job's amounts by rank and step: (R, S)."""
+        return self.own_ns.shape
 
-    def cost_ns(self, removed_ns: Ints) -> float:
-        """Predicted fall of the step time, mean over steps, ns; never negative."""
-        return max(float((self.step_ns() - self.step_ns(removed_ns)).mean()), 0.0)
+    def without(self, *kinds: Held) -> Removed:
+        """All of the host's time of some kinds, on all ranks."""
+        return Removed({kind: np.broadcast_to(1.0, self.shape) for kind in kinds})
+
+    def host_ns(self, kind: Held) -> Ints:
+        """The host's time that goes to something, shape (R, S), ns; where it is not known, the device's idle time."""
+        if self._replay:
+            return self._replay.host_ns(kind)
+        return self._budget.of(self._owners[kind]) if kind in self._owners else np.zeros(self.shape, np.int64)
+
+    def like_the_usual(self, chosen: NDArray[np.bool_]) -> Removed:
+        """What makes the chosen ranks' steps, shape (R, S), like those of the usual rank, on host and device."""
+        if not self._replay:
+            return Removed(device_ns=np.where(chosen, np.maximum(self.own_ns - _usual(self.own_ns), 0), 0))
+        host = {}
+        for kind in Held:
+            spent = self._replay.host_ns(kind)
+            host[kind] = np.where(chosen, np.maximum(1 - _usual(spent) / np.maximum(spent, 1), 0), 0.0)
+        device = self._replay.device_ns
+        return Removed(host, np.where(chosen, np.maximum(device - _usual(device), 0), 0))
+
+    @property
+    def plays(self) -> bool:
+        """Whether steps are played again, not only own times compared."""
+        return self._replay is not None
+
+    def saving(self, removed: Removed) -> Saving:
+        """What the steps save without what is removed. The last few are kept: a rule asks before its finding does."""
+        if id(removed) not in self._savings:
+            if len(self._savings) >= _KEPT:
+                self._savings.clear()
+            # Keeping what was removed keeps its id its own.
+            self._savings[id(removed)] = removed, self._saving(removed)
+        return self._savings[id(removed)][1]
+
+    def _saving(self, removed: Removed) -> Saving:
+        if removed.is_nothing:
+            return Saving(np.zeros(self.shape[1]))
+        if self._replay:
+            return Saving(np.asarray((self._replay.recorded_ns - self._replay.step_ns(removed)).mean(axis=0)))
+        return Saving(np.asarray(self.own_ns.max(axis=0) - (self.own_ns - self._own_part(removed)).max(axis=0), float))
+
+    def cost_ns(self, removed: Removed) -> float:
+        """Predicted fall of the step time without what is removed, mean over steps, ns; never negative."""
+        return self.saving(removed).mean_ns
+
+    def costs_ns(self, several: Sequence[Removed]) -> list[float]:
+        """What each of several fixes of one kind gives back, ns: all of them together, shared among them.
+
+        Each has a share like what it gives once the others are made. So of two slow ranks each has its part, though
+        the step stays as long as the other one's if only one is mended.
+        """
+        total = self.cost_ns(reduce(or_, several))
+        if len(several) == 1:
+            return [total]
+        last = [
+            max(total - self.cost_ns(reduce(or_, [*several[:i], *several[i + 1 :]], Removed())), 0.0)
+            for i in range(len(several))
+        ]
+        return [total * (cost / sum(last) if sum(last) else 1 / len(last)) for cost in last]
+
+    def _own_part(self, removed: Removed) -> Ints:
+        """What goes of each rank's own time, shape (R, S), ns."""
+        gone = np.zeros(self.own_ns.shape)
+        for kind, share in removed.host.items():
+            gone += share * self.host_ns(kind)
+        for amount in (removed.device_ns, removed.transfer_ns):
+            if amount is not None:
+                gone += amount
+        return np.rint(np.minimum(gone, self.own_ns)).astype(np.int64)
 
     def at_slowest(self, values: Ints) -> Ints:
         """Of values of shape (R, S) those of each step's slowest rank, shape (S,)."""
         return values[self.slowest, np.arange(len(self.slowest))]
+
+
+def _usual(values: Ints) -> Ints:
+    """The usual rank's value of each step: the lower median, so that of two ranks the better one is usual."""
+    usual: Ints = np.sort(values, axis=0)[(len(values) - 1) // 2]
+    return usual
+
+
+def _replay(job: Job) -> Replay | None:
+    if not all(len(digest.track) for digest in job.digests):
+        return None
+    last_ns = job.waiting.arrival_ns.max(axis=1, initial=np.iinfo(np.int64).min)
+    complete_ns = [complete(digest, job.matched, rank, last_ns, job.clock) for rank, digest in enumerate(job.digests)]
+    exposed_ns = [
+        exposed_communication(digest).measure(moving_from, digest.collectives.end_ns)
+        for digest, moving_from in zip(job.digests, complete_ns, strict=True)
+    ]
+    try:
+        replay = Replay(job.digests, job.step_index, job.matched, job.clock, complete_ns, exposed_ns)
+    except StuckError:
+        return None
+    missed = np.abs(replay.recorded_ns - job.budget.window_ns).mean()
+    return replay if missed <= _MOST_MISSED * job.budget.window_ns.mean() else None

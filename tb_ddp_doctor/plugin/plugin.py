@@ -3,6 +3,8 @@
     index.js, ...      the frontend's files, from a list made at start (`assets`)
     runs               every run of the log directory, how far its analysis is, and its verdict
     run?run=NAME       the diagnosis of one run and the numbers behind its pictures
+    whatif?run=NAME&without=RULE,RULE
+                       the predicted step of a run if what these rules found in it were fixed
 
 TensorBoard constructs every plugin before it serves a page and asks `is_active` of all of them in a row, so neither
 touches a trace: the directory is searched in the background, from the first question on (`analyses`).
@@ -106,7 +108,7 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
             route: wrappers.Request.application(partial(_serve_file, path, content_type))
             for route, (path, content_type) in assets().items()
         }
-        routes = {"/runs": self._serve_runs, "/run": self._serve_run}
+        routes = {"/runs": self._serve_runs, "/run": self._serve_run, "/whatif": self._serve_whatif}
         return {**files, **{route: wrappers.Request.application(serve) for route, serve in routes.items()}}
 
     def is_active(self) -> bool:
@@ -141,6 +143,21 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
             return _respond(request, {"error": f"There is no run named {name!r} in the log directory."}, code=404)
         waiting = isinstance(answer, dict) and answer["state"] != "failed"
         return _respond(request, answer, code=202 if waiting else 200)
+
+    def _serve_whatif(self, request: wrappers.Request) -> wrappers.Response:
+        import msgspec
+
+        from tb_ddp_doctor.rules import CATALOGUE
+
+        name = request.args.get("run", "")
+        prospects = self._analyses.prospects(name)
+        if prospects is None:
+            return _respond(request, {"error": f"No run named {name!r} has been diagnosed."}, code=404)
+        without = [rule for rule in request.args.get("without", "").split(",") if rule]
+        unknown = sorted(set(without) - set(CATALOGUE))
+        if unknown:
+            return _respond(request, {"error": f"There is no rule {unknown[0]!r}."}, code=400)
+        return _respond(request, msgspec.json.encode(prospects.without(without)))
 
 
 def _serve_file(path: Path, content_type: str, request: wrappers.Request) -> wrappers.Response:

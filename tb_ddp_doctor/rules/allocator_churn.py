@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tb_ddp_doctor.digest.model import Starved
+from tb_ddp_doctor.digest.model import Held, Starved
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import holding, words
 from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
@@ -43,7 +43,8 @@ class AllocatorChurn(Rule):
         if not calls:
             return Clear("No device memory is allocated or freed in the steps.")
         starved = starvation.of(Starved.ALLOC)
-        cost = whatif.cost_ns(starved)
+        removed = whatif.without(Held.ALLOC)
+        cost = whatif.cost_ns(removed)
         number = sum(call.count for call in calls)
         blocked = sum(call.blocked_ns for call in calls)
         if cost < self.min_cost * frame.step_ns:
@@ -56,7 +57,7 @@ class AllocatorChurn(Rule):
         level, basis = words.confidence(frame, cost, seen, ranks.tolist(), on_host=True)
         frees = sum(call.count for call in calls if "free" in call.call.lower())
         return Fault(
-            cost_ns=cost,
+            removed=removed,
             ranks=frame.rank_numbers(ranks),
             steps=frame.all_steps,
             cause="freed_and_allocated" if frees > 0 else "allocated",

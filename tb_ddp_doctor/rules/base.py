@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from operator import or_
 from typing import Any, ClassVar, TypeAlias
 
 from tb_ddp_doctor.findings import Confidence, Evidence, Finding, RuleOutcome, Severity, Threshold
+from tb_ddp_doctor.job.replay import Removed
 from tb_ddp_doctor.rules import inputs
 
 #: Headings that every rule's docstring has, in this order.
@@ -23,7 +26,8 @@ SECTIONS = ("What", "Why", "Evidence", "Fix", "Limits")
 class Fault:
     """A rule's finding before it is weighed against the step."""
 
-    cost_ns: float
+    #: What the fix takes out of the steps: its cost is what they save by it.
+    removed: Removed
     #: Rank numbers and step numbers.
     ranks: tuple[int, ...]
     steps: tuple[int, ...]
@@ -64,6 +68,10 @@ class Rule:
 
     #: Name of the rule and, with underscores, of its file and its tests.
     id: ClassVar[str]
+    #: Rules that tell the same more specially: its fault costs what is left after theirs.
+    yields_to: ClassVar[tuple[str, ...]] = ()
+    #: Whether it tells of the trace and not of the job: what it takes is taken out first, and is no alarm.
+    only_informs: ClassVar[bool] = False
     #: The method that looks. Each of its parameters is named for an input of `inputs.PROVIDERS`.
     check: ClassVar[Callable[..., Result]]
 
@@ -75,40 +83,64 @@ class Rule:
         )
 
 
-def run(rule: Rule, available: inputs.Inputs) -> tuple[RuleOutcome, tuple[Finding, ...]]:
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """What a rule found."""
+
+    rule: Rule
+    #: Each with its part of what all of them cost together, as if nothing else were fixed.
+    findings: tuple[Finding, ...]
+    #: What the fixes of all of them take out of the steps.
+    removed: Removed
+
+
+def run(rule: Rule, available: inputs.Inputs) -> tuple[RuleOutcome, Found | None]:
     """Hand the rule the inputs that it declares. An input that the job lacks makes it not applicable."""
     given = {}
     for name in inspect.signature(rule.check).parameters:
         try:
             given[name] = available[name]
         except inputs.MissingInputError as missing:
-            return RuleOutcome(rule.id, "not-applicable", str(missing)), ()
+            return RuleOutcome(rule.id, "not-applicable", str(missing)), None
     result = rule.check(**given)
     if isinstance(result, Clear):
-        return RuleOutcome(rule.id, "clear", result.reason), ()
+        return RuleOutcome(rule.id, "clear", result.reason), None
     if isinstance(result, NotApplicable):
-        return RuleOutcome(rule.id, "not-applicable", result.reason), ()
+        return RuleOutcome(rule.id, "not-applicable", result.reason), None
     faults = result if isinstance(result, tuple) else (result,)
-    found = tuple(_finding(rule, fault, available.job.step_ns) for fault in faults)
+    found = Found(rule, _findings(rule, faults, available), reduce(or_, [fault.removed for fault in faults]))
     return RuleOutcome(rule.id, "finding", " ".join(fault.title for fault in faults)), found
 
 
-def _finding(rule: Rule, fault: Fault, step_ns: float) -> Finding:
-    severity = Severity.of_share(fault.cost_ns / step_ns if step_ns else 0.0)
-    return Finding(
-        rule=rule.id,
-        severity=severity.label,
-        cost_ms=fault.cost_ns / 1e6,
-        ranks=fault.ranks,
-        steps=fault.steps,
-        cause=fault.cause,
-        confidence=fault.confidence,
-        title=fault.title,
-        why=fault.why,
-        fix=fault.fix,
-        evidence=fault.evidence,
-        thresholds=rule.thresholds(),
-    )
+def _findings(rule: Rule, faults: Sequence[Fault], available: inputs.Inputs) -> tuple[Finding, ...]:
+    whatif, step_ns = available.whatif, available.job.step_ns
+    costs_ns = whatif.costs_ns([fault.removed for fault in faults])
+    findings = []
+    for fault, cost_ns in zip(faults, costs_ns, strict=True):
+        least, most = whatif.saving(fault.removed).range_ns
+        finding = Finding(
+            rule=rule.id,
+            severity=severity(rule, cost_ns / step_ns if step_ns else 0.0).label,
+            cost_ms=cost_ns / 1e6,
+            alone_ms=cost_ns / 1e6,
+            range_ms=(min(least, cost_ns) / 1e6, max(most, cost_ns) / 1e6),
+            ranks=fault.ranks,
+            steps=fault.steps,
+            cause=fault.cause,
+            confidence=fault.confidence,
+            title=fault.title,
+            why=fault.why,
+            fix=fault.fix,
+            evidence=fault.evidence,
+            thresholds=rule.thresholds(),
+        )
+        findings.append(finding)
+    return tuple(findings)
+
+
+def severity(rule: Rule, share: float) -> Severity:
+    """How bad it is that a rule's finding takes a share of the step."""
+    return Severity.INFO if rule.only_informs else Severity.of_share(share)
 
 
 def configured(rule: Rule, settings: Mapping[str, float]) -> Rule:

@@ -12,6 +12,7 @@ from tb_ddp_doctor.findings import Network
 from tb_ddp_doctor.job.communication import Traffic
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.job.repeats import Repeats
+from tb_ddp_doctor.job.replay import Removed
 from tb_ddp_doctor.job.transfers import Transfers
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words
@@ -39,6 +40,14 @@ class CommunicationBound(Rule):
     """
 
     id: ClassVar[str] = "communication-bound"
+    yields_to: ClassVar[tuple[str, ...]] = (
+        "no-overlap",
+        "redundant-allreduce",
+        "small-collectives",
+        "slow-link",
+        "sharding-wait",
+        "pipeline-bubble",
+    )
 
     min_exposed: float = threshold(
         0.20, "of the step", "Healthy DDP jobs expose up to 18 % even over slow links: the tail of their last bucket."
@@ -72,13 +81,14 @@ class CommunicationBound(Rule):
                 f"{words.percent(float(exposed.mean()) / frame.step_ns)} of the step."
             )
         saving = np.minimum(self.bytes_saved * needed, exposed).astype(np.int64)
-        cost = whatif.cost_ns(np.broadcast_to(saving, whatif.own_ns.shape))
+        removed = Removed(transfer_ns=np.broadcast_to(saving, whatif.shape))
+        cost = whatif.cost_ns(removed)
         seen = int((exposed > self.min_exposed * frame.step_ns).sum())
         level, basis = words.confidence(frame, cost, seen, of_transfer=True)
         size = f" for {transfers.allreduce_bytes / 1e6:.0f} MB of gradients" if transfers.allreduce_bytes else ""
         step = int(exposed.argmax())
         return Fault(
-            cost_ns=cost,
+            removed=removed,
             ranks=frame.all_ranks,
             steps=frame.all_steps,
             cause=None,

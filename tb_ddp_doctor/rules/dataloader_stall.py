@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tb_ddp_doctor.digest.model import RankOwner
+from tb_ddp_doctor.digest.model import Held, RankOwner
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words
@@ -66,7 +66,8 @@ class DataloaderStall(Rule):
             return Clear(f"Loading takes {words.ms(loading)} a step and hides behind the device.")
         if loaders.kind == "workers" and float(usual_rank(waits.max(axis=1))) < self.handing_over * 1e6:
             return Clear(f"No batch is waited for: handing them over takes {words.ms(usual)} a step.")
-        cost = whatif.cost_ns(waits)
+        removed = whatif.without(Held.INPUT)
+        cost = whatif.cost_ns(removed)
         seen = int((usual_rank(waits) > self.min_share * frame.step_ns).sum())
         level, basis = words.confidence(frame, cost, seen)
         affected = np.flatnonzero(waits.mean(axis=1) >= self.min_share * frame.step_ns)
@@ -75,7 +76,7 @@ class DataloaderStall(Rule):
         cause, kind = self._cause(loaders, affected)
         worst = affected[np.argsort(-waits[affected].mean(axis=1), kind="stable")][:3]
         return Fault(
-            cost_ns=cost,
+            removed=removed,
             ranks=frame.rank_numbers(affected),
             steps=frame.all_steps,
             cause=cause,

@@ -7,6 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from tb_ddp_doctor.digest.model import Held
+from tb_ddp_doctor.job.replay import Removed
 from tb_ddp_doctor.job.unused import UnusedSearch
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words
@@ -44,11 +46,15 @@ class FindUnusedParameters(Rule):
         seen = int(searched.any(axis=0).sum())
         if seen < max(self.min_steps * len(frame.steps), 1):
             return Clear("DDP does not search for unused parameters.")
-        cost = whatif.cost_ns(np.minimum(unused_search.delay_ns + unused_search.exposed_ns, whatif.own_ns))
+        removed = Removed(
+            host={Held.WORK: np.minimum(unused_search.walk_ns / np.maximum(whatif.host_ns(Held.WORK), 1), 1)},
+            transfer_ns=unused_search.exposed_ns,
+        )
+        cost = whatif.cost_ns(removed)
         level, basis = words.confidence(frame, cost, seen, on_host=True)
         rank, step = np.unravel_index(int(unused_search.walk_ns.argmax()), searched.shape)
         return Fault(
-            cost_ns=cost,
+            removed=removed,
             ranks=frame.rank_numbers(np.flatnonzero(searched.any(axis=1))),
             steps=tuple(int(number) for number in frame.steps[searched.any(axis=0)]),
             cause=None,

@@ -7,7 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from tb_ddp_doctor.digest.model import RankOwner
+from tb_ddp_doctor.digest.model import Held, RankOwner
+from tb_ddp_doctor.job.replay import Removed
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import activity, words
 from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
@@ -47,7 +48,9 @@ class HostStall(Rule):
         if usual < self.min_share * frame.step_ns:
             return Clear(f"The usual rank's host is in no operation, with its device idle, {words.ms(usual)} a step.")
         # What one rank stalls beyond the others is a straggler's.
-        cost = whatif.cost_ns(np.minimum(stalls.long_ns, usual_rank(stalls.long_ns)))
+        common = usual_rank(stalls.long_ns) / np.maximum(stalls.long_ns, 1)
+        removed = Removed({Held.STALL: np.minimum(common, 1)})
+        cost = whatif.cost_ns(removed)
         affected = np.flatnonzero(mean >= self.min_share * frame.step_ns)
         seen = int((usual_rank(stalls.long_ns) > self.min_share * frame.step_ns).sum())
         level, basis = words.confidence(frame, cost, seen, affected.tolist(), on_host=True)
@@ -56,7 +59,7 @@ class HostStall(Rule):
         where = "" if phase is None else f"Most of it is {IN_PHASE[phase]}. "
         worst = affected[np.argsort(-mean[affected], kind="stable")][:3]
         return Fault(
-            cost_ns=cost,
+            removed=removed,
             ranks=frame.rank_numbers(affected),
             steps=frame.all_steps,
             cause=known[0].value if known else None,

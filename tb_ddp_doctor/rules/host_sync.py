@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tb_ddp_doctor.digest.model import Starved
+from tb_ddp_doctor.digest.model import Held, Starved
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import holding, words
 from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
@@ -47,7 +47,8 @@ class HostSync(Rule):
         if not calls:
             return Clear("No call of the steps waits for the device.")
         starved = starvation.of(Starved.SYNC)
-        cost = whatif.cost_ns(starved)
+        removed = whatif.without(Held.SYNC)
+        cost = whatif.cost_ns(removed)
         number = sum(call.count for call in calls)
         blocked = sum(call.blocked_ns for call in calls)
         many = f"{holding.count(number)} call{'s' if number != 1 else ''} a step"
@@ -59,7 +60,7 @@ class HostSync(Rule):
         seen = int((whatif.at_slowest(starved) > 0).sum())
         level, basis = words.confidence(frame, cost, seen, ranks.tolist(), on_host=True)
         return Fault(
-            cost_ns=cost,
+            removed=removed,
             ranks=frame.rank_numbers(ranks),
             steps=frame.all_steps,
             cause=_cause(calls[0]),

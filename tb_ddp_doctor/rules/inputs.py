@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import cast
 
 import numpy as np
 
@@ -344,7 +345,7 @@ def _budget(job: Job) -> Budget:
 
 
 def _whatif(job: Job) -> whatif.WhatIf:
-    return whatif.WhatIf.of(job.budget)
+    return whatif.WhatIf.of(job)
 
 
 def _arrivals(job: Job) -> Arrivals:
@@ -548,6 +549,11 @@ class Inputs:
     def __init__(self, job: Job) -> None:
         self.job = job
         self._made: dict[str, object] = {}
+
+    @property
+    def whatif(self) -> whatif.WhatIf:
+        """What the job's steps would take without something."""
+        return cast(whatif.WhatIf, self["whatif"])
 
     def __getitem__(self, name: str) -> object:
         """The input that a parameter of this name takes. Raises MissingInputError."""

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tb_ddp_doctor.digest.model import RankOwner, Starved
+from tb_ddp_doctor.digest.model import Held, RankOwner, Starved
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words
 from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
@@ -35,6 +35,7 @@ class LaunchBound(Rule):
     """
 
     id: ClassVar[str] = "launch-bound"
+    yields_to: ClassVar[tuple[str, ...]] = ("host-sync", "allocator-churn", "unfused-optimizer", "unfused-attention")
 
     min_starved: float = threshold(
         0.10, "of the step", "Healthy jobs never starve so; a host that is a little slow in places gains nothing by it."
@@ -46,7 +47,8 @@ class LaunchBound(Rule):
         share = float(worst.mean()) / frame.step_ns
         if share < self.min_starved:
             return Clear(f"The slowest rank's device starves for launches {words.percent(share)} of the step.")
-        cost = whatif.cost_ns(starved)
+        removed = whatif.without(Held.WORK)
+        cost = whatif.cost_ns(removed)
         shows = worst > self.min_starved * frame.step_ns
         accused = np.union1d(
             whatif.slowest[shows], np.flatnonzero(starved.mean(axis=1) >= self.min_starved * frame.step_ns)
@@ -58,7 +60,7 @@ class LaunchBound(Rule):
         step = int(worst.argmax())
         rank = int(whatif.slowest[step])
         return Fault(
-            cost_ns=cost,
+            removed=removed,
             ranks=frame.rank_numbers(accused),
             steps=frame.all_steps,
             cause=None,

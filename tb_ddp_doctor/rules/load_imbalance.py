@@ -47,11 +47,12 @@ class LoadImbalance(Rule):
         if len(frame.steps) < 2:
             return NotApplicable("One step cannot show whether the slow rank moves.")
         found = slowness(whatif.own_ns, frame, self.straggler_excess, self.straggler_steps)
-        own = whatif.own_ns - found.persistent_excess_ns()
+        own = whatif.own_ns - np.where(found.persistently(), found.excess_ns, 0)
         lost = own.max(axis=0) - np.median(own, axis=0).astype(np.int64)
         slowest = own.argmax(axis=0)
         movers = np.unique(slowest[lost > self.min_cost * frame.step_ns])
-        cost = float(lost.mean())
+        removed = whatif.like_the_usual((own > np.median(own, axis=0)) & ~found.persistently())
+        cost = whatif.cost_ns(removed)
         if cost < self.min_cost * frame.step_ns or len(movers) < 2:
             return Clear(f"Own times differ by {words.ms(cost)} a step between the slowest rank and the median.")
         numbers = frame.rank_numbers(movers)
@@ -62,7 +63,7 @@ class LoadImbalance(Rule):
         level, basis = words.confidence(frame, cost, len(uneven))
         turns = ", ".join(f"step {frame.steps[step]}: rank {frame.ranks[slowest[step]]}" for step in uneven[:4])
         return Fault(
-            cost_ns=cost,
+            removed=removed,
             ranks=numbers,
             steps=tuple(int(step) for step in frame.steps[uneven]),
             cause="moving",

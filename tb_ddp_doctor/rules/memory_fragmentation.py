@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.findings import Confidence
+from tb_ddp_doctor.job.replay import Removed
 from tb_ddp_doctor.rules import words
 from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.rules.inputs import Frame, MemoryUse, Places
@@ -68,7 +69,7 @@ class MemoryFragmentation(Rule):
         step = int((memory.scattered if cause == "growing" else memory.peak_allocated)[worst].argmax())
         limit = f" of the device's {words.gigabytes(memory.capacity[worst])}" if memory.capacity[worst] else ""
         return Fault(
-            cost_ns=0.0,
+            removed=Removed(),
             ranks=frame.rank_numbers(ranks),
             steps=frame.all_steps,
             cause=cause,

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from tb_ddp_doctor.digest.model import RankOwner
+from tb_ddp_doctor.job.replay import Removed
 from tb_ddp_doctor.job.transfers import Transfers
 from tb_ddp_doctor.job.unused import UnusedSearch
 from tb_ddp_doctor.job.whatif import WhatIf
@@ -85,13 +86,14 @@ class NoOverlap(Rule):
                 f"{words.ms(hidden)} of {words.ms(total)} of AllReduce hide behind compute "
                 f"({words.percent(hidden / hideable)} of what the backward pass could hide)."
             )
-        cost = whatif.cost_ns(np.full_like(whatif.own_ns, round(saving)))
+        removed = Removed(transfer_ns=np.full(whatif.shape, round(saving)))
+        cost = whatif.cost_ns(removed)
         seen = int((whatif.at_slowest(transfers.allreduce_exposed_ns) > 0.5 * total).sum())
         level, basis = words.confidence(frame, cost, seen, of_transfer=True)
         cause = self._cause(transfers, unused_search)
         step = int(whatif.at_slowest(transfers.allreduce_exposed_ns).argmax())
         return Fault(
-            cost_ns=cost,
+            removed=removed,
             ranks=frame.all_ranks,
             steps=frame.all_steps,
             cause=cause,

@@ -7,7 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from tb_ddp_doctor.digest.model import RankOwner
+from tb_ddp_doctor.digest.model import Held, RankOwner
+from tb_ddp_doctor.job.replay import Removed
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words
 from tb_ddp_doctor.rules.base import Clear, Fault, NotApplicable, Result, Rule, threshold
@@ -47,7 +48,8 @@ class PageableMemcpy(Rule):
             return Clear("No copy between host and device uses pageable memory.")
         bytes_ns = self._pinned_ns(work)
         saved = np.maximum(work.pageable_exposed_ns - bytes_ns, 0)
-        cost = whatif.cost_ns(saved)
+        removed = whatif.without(Held.COPY) | Removed(device_ns=saved)
+        cost = whatif.cost_ns(removed)
         size = float(work.pageable_bytes.mean())
         if cost < self.min_cost * frame.step_ns:
             return Clear(f"{copies:.0f} pageable copies of {size / 1e6:.2f} MB in all a step cost next to nothing.")
@@ -58,7 +60,7 @@ class PageableMemcpy(Rule):
         rate = size / max(float(work.pageable_exposed_ns.mean()), 1.0) * 1e9
         worst = affected[np.argsort(-work.pageable_exposed_ns[affected].mean(axis=1), kind="stable")][:2]
         return Fault(
-            cost_ns=cost,
+            removed=removed,
             ranks=frame.rank_numbers(affected),
             steps=frame.all_steps,
             cause="pageable_memory",

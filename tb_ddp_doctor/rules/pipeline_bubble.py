@@ -10,6 +10,7 @@ import numpy as np
 from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.job.pipeline import Pipeline
+from tb_ddp_doctor.job.replay import Removed
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words
 from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
@@ -63,8 +64,8 @@ class PipelineBubble(Rule):
         share = before / (turns + before)
         more = must / 2 if share > self.large_bubble else 0.0
         shape = f"{pipeline.stages} stages and {turns} micro-batches"
-        saving = np.full_like(whatif.own_ns, round(excess + min(more, waits)))
-        cost = whatif.cost_ns(saving)
+        removed = Removed(transfer_ns=np.full(whatif.shape, round(excess + min(more, waits))))
+        cost = whatif.cost_ns(removed)
         if cost < self.min_cost * frame.step_ns:
             return Clear(
                 f"Stages wait {words.ms(waits)} in sends and receives; {shape} make it {words.ms(must)} at least "
@@ -77,7 +78,7 @@ class PipelineBubble(Rule):
         rank = int(pipeline.exposed_ns.mean(axis=1).argmax())
         longest = int(compute.argmax())
         return Fault(
-            cost_ns=cost,
+            removed=removed,
             ranks=frame.rank_numbers(np.array([longest])) if cause == "uneven_stages" else frame.all_ranks,
             steps=frame.all_steps,
             cause=cause,

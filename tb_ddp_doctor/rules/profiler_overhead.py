@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tb_ddp_doctor.digest.model import RankOwner, Starved
+from tb_ddp_doctor.digest.model import Held, RankOwner, Starved
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import holding, words
 from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
@@ -33,13 +33,17 @@ class ProfilerOverhead(Rule):
     """
 
     id: ClassVar[str] = "profiler-overhead"
+    only_informs: ClassVar[bool] = True
 
-    min_cost: float = threshold(0.01, "of the step", "Below it the traced step is as good as the untraced one.")
+    min_cost: float = threshold(
+        0.10, "of the step", "Recording costs every traced step some per cent; beyond this it hides what the job loses."
+    )
 
     def check(self, *, frame: Frame, whatif: WhatIf, starvation: Starvation, places: Places) -> Result:
         stalled, recording = starvation.of(Starved.OVERHEAD), starvation.of(Starved.RECORDING)
         lost = stalled + recording
-        cost = whatif.cost_ns(lost)
+        removed = whatif.without(Held.OVERHEAD, Held.RECORDING)
+        cost = whatif.cost_ns(removed)
         if cost < self.min_cost * frame.step_ns:
             most = float(frame.recording_ns.max(initial=0.0))
             return Clear(
@@ -51,7 +55,7 @@ class ProfilerOverhead(Rule):
         worst = int(lost.mean(axis=1).argmax())
         step = int(lost[worst].argmax())
         return Fault(
-            cost_ns=cost,
+            removed=removed,
             ranks=frame.rank_numbers(ranks),
             steps=frame.all_steps,
             cause="full_buffers" if stalled.sum() > recording.sum() else "recording",

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from tb_ddp_doctor.job.repeats import Repeats
+from tb_ddp_doctor.job.replay import Removed
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words
 from tb_ddp_doctor.rules.base import Clear, Fault, NotApplicable, Result, Rule, threshold
@@ -46,7 +45,8 @@ class RedundantAllreduce(Rule):
         seen = int((repeats.calls > 0).all(axis=0).sum())
         if seen < max(self.min_share * len(frame.steps), 1):
             return Clear("No AllReduce of gradients is repeated before the optimizer uses them.")
-        cost = whatif.cost_ns(np.minimum(repeats.exposed_ns, whatif.own_ns))
+        removed = Removed(transfer_ns=repeats.exposed_ns)
+        cost = whatif.cost_ns(removed)
         calls, passes = float(repeats.calls.mean()), float(repeats.passes.mean())
         exposed = float(repeats.exposed_ns.mean())
         level, basis = words.confidence(frame, cost, seen, of_transfer=True)
@@ -56,7 +56,7 @@ class RedundantAllreduce(Rule):
             else None
         )
         return Fault(
-            cost_ns=cost,
+            removed=removed,
             ranks=frame.all_ranks,
             steps=frame.all_steps,
             cause=None,

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import RankOwner
+from tb_ddp_doctor.job.replay import Removed
 from tb_ddp_doctor.job.sharding import Sharding
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words
@@ -63,7 +64,8 @@ class ShardingWait(Rule):
             sharding.forward_exposed_ns + sharding.backward_exposed_ns,
         )
         moved, alone = float(whatif.at_slowest(total).mean()), whatif.at_slowest(exposed)
-        cost = whatif.cost_ns(np.broadcast_to((forward + backward).astype(np.int64), whatif.own_ns.shape))
+        removed = Removed(transfer_ns=np.broadcast_to((forward + backward).astype(np.int64), whatif.shape))
+        cost = whatif.cost_ns(removed)
         if cost < self.min_cost * frame.step_ns:
             return Clear(
                 f"{words.ms(float(alone.mean()))} of {words.ms(moved)} of all-gathers and reduce-scatters a step are "
@@ -80,7 +82,7 @@ class ShardingWait(Rule):
         step = int(alone.argmax())
         size = f" of {sharding.bytes / 1e6:.1f} MB" if sharding.bytes else ""
         return Fault(
-            cost_ns=cost,
+            removed=removed,
             ranks=frame.all_ranks,
             steps=frame.all_steps,
             cause=cause,

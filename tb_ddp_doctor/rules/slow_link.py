@@ -11,6 +11,7 @@ import numpy as np
 from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.findings import Network
 from tb_ddp_doctor.job.links import Link, excess_ns
+from tb_ddp_doctor.job.replay import Removed
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words
 from tb_ddp_doctor.rules.base import Clear, Fault, NotApplicable, Result, Rule, threshold
@@ -61,14 +62,15 @@ class SlowLink(Rule):
                 "usual for the same message."
             )
         excess = excess_ns(slow, len(frame.ranks), len(frame.steps))
-        cost = whatif.cost_ns(np.minimum(excess, whatif.own_ns))
+        removed = Removed(transfer_ns=excess)
+        cost = whatif.cost_ns(removed)
         worst = max(slow, key=lambda link: link.slowdown)
         accused = np.unique(np.concatenate([link.traffic.ranks for link in slow]))
         numbers = frame.rank_numbers(accused)
         level, basis = words.confidence(frame, cost, len(frame.steps), of_transfer=True)
         rank, step = np.unravel_index(int(excess.argmax()), excess.shape)
         return Fault(
-            cost_ns=cost,
+            removed=removed,
             ranks=numbers,
             steps=frame.all_steps,
             cause=None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,11 +37,12 @@ class Slowness:
     #: Indices of the ranks that are slow in enough steps, slowest first.
     persistent: Ints
 
-    def persistent_excess_ns(self) -> Ints:
-        """The excess of the persistently slow ranks, shape (R, S), zero elsewhere."""
-        excess = np.zeros_like(self.excess_ns)
-        excess[self.persistent] = np.maximum(self.excess_ns[self.persistent], 0)
-        return excess
+    def persistently(self, ranks: Sequence[int] | Ints | None = None) -> NDArray[np.bool_]:
+        """Whether a rank is persistently slow (and one of these, by index) with an excess in the step, shape (R, S)."""
+        rows = self.persistent if ranks is None else ranks
+        chosen = np.zeros_like(self.slow)
+        chosen[rows] = self.excess_ns[rows] > 0
+        return chosen
 
 
 def usual_rank(values: NDArray[Any]) -> NDArray[Any]:

@@ -11,6 +11,7 @@ from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.job.communication import Traffic
 from tb_ddp_doctor.job.latency import Line
 from tb_ddp_doctor.job.model import Budget
+from tb_ddp_doctor.job.replay import Removed
 from tb_ddp_doctor.job.transfers import Transfers
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words
@@ -87,13 +88,14 @@ class SmallCollectives(Rule):
         exposed = whatif.at_slowest(budget.of("transfer"))
         left = np.maximum(total - saved, 0)
         remains = left - self.achievable * np.minimum(left, whatif.at_slowest(budget.of("compute")))
-        removed = np.clip(exposed - remains, 0, np.minimum(exposed, saved)).astype(np.int64)
-        cost = whatif.cost_ns(np.broadcast_to(removed, whatif.own_ns.shape))
+        saving = np.clip(exposed - remains, 0, np.minimum(exposed, saved)).astype(np.int64)
+        removed = Removed(transfer_ns=np.broadcast_to(saving, whatif.shape))
+        cost = whatif.cost_ns(removed)
         level, basis = words.confidence(frame, max(cost, saved), len(frame.steps), of_transfer=True)
         traffic, line = max(small, key=lambda one: one[1].alpha_ns * one[0].calls)
         step = int(exposed.argmax())
         return Fault(
-            cost_ns=cost,
+            removed=removed,
             ranks=frame.all_ranks,
             steps=frame.all_steps,
             cause=None,

@@ -14,6 +14,7 @@ from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.job.links import Link, excess_ns
 from tb_ddp_doctor.job.model import Budget
+from tb_ddp_doctor.job.replay import Removed
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import activity, words
 from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
@@ -91,14 +92,15 @@ class Straggler(Rule):
             groups[cause].append(rank)
         if "host" in groups:
             seen[groups["host"][0]] += _told(groups["host"][0], others, stalls)
-        excess = {cause: _excess_of(found, accused) for cause, accused in groups.items()}
-        if "slow_link" in excess:
+        removed = {cause: whatif.like_the_usual(found.persistently(accused)) for cause, accused in groups.items()}
+        if "slow_link" in groups:
             charged = excess_ns(slow_links, len(frame.ranks), len(frame.steps))
-            excess["slow_link"] = np.maximum(excess["slow_link"] - charged, 0)
-        costs = _costs(whatif, excess)
+            left = np.where(found.persistently(groups["slow_link"]), found.excess_ns - charged, 0)
+            removed["slow_link"] = Removed(transfer_ns=np.maximum(left, 0))
+        costs = whatif.costs_ns(list(removed.values()))
         return tuple(
-            _fault(cause, accused, seen[accused[0]], costs[cause], found, frame, budget, arrivals, places)
-            for cause, accused in groups.items()
+            _fault(cause, accused, seen[accused[0]], removed[cause], cost, found, frame, budget, arrivals, places)
+            for (cause, accused), cost in zip(groups.items(), costs, strict=True)
         )
 
 
@@ -123,26 +125,11 @@ def _told(rank: int, others: Ints, stalls: Stalls) -> str:
     return f" It spends {known[1]}." if known else ""
 
 
-def _excess_of(found: Slowness, accused: Sequence[int]) -> Ints:
-    """What some of the persistently slow ranks (indices) take beyond the usual, shape (R, S), zero elsewhere."""
-    excess = np.zeros_like(found.excess_ns)
-    excess[accused] = found.persistent_excess_ns()[accused]
-    return excess
-
-
-def _costs(whatif: WhatIf, excess: Mapping[str, Ints]) -> dict[str, float]:
-    """What each cause costs; together what fixing all gives, divided by what each costs once the others are fixed."""
-    everything: Ints = np.sum(list(excess.values()), axis=0)
-    together = whatif.cost_ns(everything)
-    alone = {cause: max(together - whatif.cost_ns(everything - mine), 0.0) for cause, mine in excess.items()}
-    total = sum(alone.values())
-    return {cause: together * (cost / total if total else 1 / len(alone)) for cause, cost in alone.items()}
-
-
 def _fault(
     cause: str,
     accused: list[int],
     seen: str,
+    removed: Removed,
     cost: float,
     found: Slowness,
     frame: Frame,
@@ -160,7 +147,7 @@ def _fault(
     waited = float(budget.of("wait")[others].mean())
     subject = words.capital(seen) if len(accused) == 1 else f"Rank {frame.ranks[accused[0]]}: {seen}"
     return Fault(
-        cost_ns=cost,
+        removed=removed,
         ranks=tuple(sorted(frame.rank_numbers(rows))),
         steps=tuple(int(step) for step in frame.steps[found.slow[rows].any(axis=0)]),
         cause=cause,

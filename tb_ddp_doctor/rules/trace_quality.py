@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tb_ddp_doctor.job.replay import Removed
 from tb_ddp_doctor.rules import words
 from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.rules.inputs import Frame, Quality
@@ -43,7 +44,7 @@ class TraceQuality(Rule):
             return Clear("All ranks are here, whole, in enough steps, and lined up.")
         causes, sentences = zip(*lacks, strict=True)
         return Fault(
-            cost_ns=0.0,
+            removed=Removed(),
             ranks=frame.all_ranks,
             steps=frame.all_steps,
             cause=causes[0],

@@ -26,7 +26,8 @@ def examined(traces: list[RankTrace]) -> None:
         return
     inputs = Inputs(found)
     for rule in CATALOGUE.values():
-        for finding in run(rule, inputs)[1]:
+        result = run(rule, inputs)[1]
+        for finding in result.findings if result else ():
             assert math.isfinite(finding.cost_ms) and finding.cost_ms >= 0
             assert set(finding.ranks) <= set(found.ranks.tolist())
             assert set(finding.steps) <= set(found.steps.tolist())

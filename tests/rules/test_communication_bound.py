@@ -8,7 +8,7 @@ from traces import MS, finding, lies_in_its_step, outcome, ranks, step_ms
 RULE = "communication-bound"
 BOUND = """
     rank# step     |1
-          host     [fwd]
+          host     [fwd]          [sync....................]
           autograd      [bwd][ar]
           gpu      [fwd..][bwd..]
           nccl                [ar..........................]

@@ -54,7 +54,7 @@ def test_the_spread_of_own_times_is_told() -> None:
 
 PHASES = """
     rank# step     |1
-          host     [ddp]
+          host     [ddp]      [sync.............]
           within   [fwd]
           autograd      [bwd]
           gpu      [fwd....][bwd....]
@@ -78,14 +78,14 @@ def test_the_phase_that_differs_is_named(heavy: str, phase: str) -> None:
 def test_ranks_that_differ_in_loading_get_the_loader_as_fix() -> None:
     light = """
         rank# step     |1
-              host     [fetch][ddp]
+              host     [fetch][ddp]      [sync.....]
               autograd             [bwd]
               gpu                  [bwd]
               nccl                      [ar........]
     """
     heavy = """
         rank# step     |1
-              host     [fetch....][ddp]
+              host     [fetch....][ddp]      [sync.]
               autograd                 [bwd]
               gpu                      [bwd]
               nccl                          [ar....]

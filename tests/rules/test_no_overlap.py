@@ -8,14 +8,14 @@ from traces import MS, finding, lies_in_its_step, outcome, ranks, step_ms
 RULE = "no-overlap"
 AFTER = """
     rank# step     |1
-          host     [fwd]
+          host     [fwd]          [sync.........................]
           autograd      [bwd][ar]
           gpu      [fwd......][bwd..............]
           nccl                                   [ar............]
 """
 BESIDE = """
     rank# step     |1
-          host     [fwd]
+          host     [fwd]          [sync...........]
           autograd      [bwd][ar]
           gpu      [fwd......][bwd..............]
           nccl                     [ar............]

@@ -64,7 +64,7 @@ def test_pinned_copies_are_clear() -> None:
 def test_a_copy_that_hides_is_clear() -> None:
     hidden = """
         rank# step |1
-              host [fwd]
+              host [fwd]         [sync.....]
               gpu  [fwd.............]
               copy   [pageable]
               nccl                   [ar..]

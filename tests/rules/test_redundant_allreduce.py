@@ -8,7 +8,7 @@ from traces import finding, in_row, lies_in_its_step, outcome, ranks
 RULE = "redundant-allreduce"
 SYNCED = """
     rank# step     |1
-          host     [fwd]          [fwd]          [update]
+          host     [fwd]          [fwd]        [update][sync]
           autograd      [bwd][ar]      [bwd][ar]
           gpu      [fwd..][bwd....]     [fwd..][bwd....]
           nccl                     [ar.]                [ar.]
@@ -59,7 +59,7 @@ def test_other_sizes_are_other_gradients() -> None:
 
 
 def test_passes_that_an_optimizer_parts_are_clear() -> None:
-    parted = SYNCED.replace("[fwd]          [fwd]          [update]", "[fwd]          [update][fwd]  [update]")
+    parted = SYNCED.replace("[fwd]          [fwd]        [update]", "[fwd]          [update][fwd][update]")
     assert outcome(RULE, ranks(parted, parted)).status == "clear"
 
 
@@ -111,9 +111,13 @@ def test_without_communication_it_is_not_applicable() -> None:
 
 
 def test_communication_bound_does_not_claim_it_again() -> None:
-    slow = SYNCED.replace("[ar.]                [ar.]", "[ar............]     [ar.]").replace(
-        "[bwd....]     [fwd", "[bwd....]             [fwd"
-    )
+    slow = """
+        rank# step     |1
+              host     [fwd]          [fwd]        [update]     [sync......]
+              autograd      [bwd][ar]      [bwd][ar]
+              gpu      [fwd..][bwd....]                [fwd..][bwd....]
+              nccl                     [ar............]                [ar.]
+    """
     text = ranks(slow, slow)
     assert finding(RULE, text).cost_ms > 10
     assert outcome("communication-bound", text, settings={"min_exposed": 0.05}).status == "clear"

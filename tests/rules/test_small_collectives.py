@@ -11,9 +11,10 @@ RULE = "small-collectives"
 
 
 def drawn(collectives: str, compute: str) -> str:
+    wait = " [sync" + "." * (max(len(collectives) - 5, len(compute)) - 7) + "]"
     return f"""
         rank# step     |1
-              host     [fwd]
+              host     [fwd]     {wait}
               autograd      [bwd]
               gpu      [fwd][bwd{"." * (len(compute) - 5)}]
               nccl          {collectives}

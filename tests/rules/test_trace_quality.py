@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from traces import digests, finding, job, outcome, ranks
 
-from tb_ddp_doctor.findings import FileWarning
+from tb_ddp_doctor.findings import FileWarning, Finding
 from tb_ddp_doctor.job.build import build
+from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.base import run
 from tb_ddp_doctor.rules.inputs import Inputs
@@ -73,11 +74,16 @@ def test_ranks_that_only_send_to_each_other_have_nothing_to_match() -> None:
     assert outcome(RULE, ranks(*messages)).status == "clear"
 
 
+def found_in(given: Job) -> tuple[Finding, ...]:
+    found = run(CATALOGUE[RULE], Inputs(given))[1]
+    return found.findings if found else ()
+
+
 def test_a_cut_file_is_told() -> None:
     drawn = digests(ranks(GOOD, GOOD))
     cut = FileWarning("rank1.json", "cut off at byte 1,234: what follows is missing (end of data)")
     drawn[1] = replace(drawn[1], warnings=(cut,))
-    _, (found,) = run(CATALOGUE[RULE], Inputs(build("drawn", drawn, {}, 2)))
+    (found,) = found_in(build("drawn", drawn, {}, 2))
     assert found.cause == "damaged_files"
     assert "1 file is cut off or damaged" in found.title
 
@@ -87,9 +93,8 @@ def test_clocks_that_disagree_are_told() -> None:
     limit = 0.03 * given.step_ns
     for residual, status in ((limit * 1.01, "finding"), (limit * 0.99, "clear")):
         shifted = replace(given, clock=replace(given.clock, residual_ns=residual))
-        ended, found = run(CATALOGUE[RULE], Inputs(shifted))
-        assert ended.status == status
-        assert [each.cause for each in found] == ["clocks"] * (status == "finding")
+        assert run(CATALOGUE[RULE], Inputs(shifted))[0].status == status
+        assert [each.cause for each in found_in(shifted)] == ["clocks"] * (status == "finding")
 
 
 def test_shapes_that_were_not_recorded_are_told() -> None:
@@ -120,7 +125,7 @@ def test_the_code_has_what_is_lacking_and_nothing_else(line: str, text: str, opt
 def test_clocks_alone_need_no_other_capture() -> None:
     given = job(ranks(GOOD, GOOD))
     shifted = replace(given, clock=replace(given.clock, residual_ns=given.step_ns))
-    _, (found,) = run(CATALOGUE[RULE], Inputs(shifted))
+    (found,) = found_in(shifted)
     assert "chronyc" in found.fix and "profile(" not in found.fix
 
 

@@ -1,0 +1,319 @@
+"""What a rank does between the points that can hold it up: enough to play its steps again, with something taken out.
+
+The host's time is cut into rows at the points where it meets something else: a step begins, a collective is launched,
+a kernel is launched that had to await a collective, a call has held the host. In a row the host works, and may be held
+at its end; the device executes what the row launched. A row's device work may begin when that of the row before has
+ended, and the collective that it awaits too; it ends `device_ns` later, or `lead_ns` after the host has issued the row,
+whichever is later. Played as recorded (see `job.replay`), this gives the recorded times to the nanosecond.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.digest.intervals import Intervals, partition
+from tb_ddp_doctor.digest.model import Held, Steps, Track
+from tb_ddp_doctor.trace.model import Indices, Ints
+
+#: Long before every trace: where nothing is awaited, and the lead of a row that launches nothing.
+LONG_AGO = -(2**62)
+#: What a row waits for that was launched before the record.
+BEFORE = -2
+#: From a launch to its kernel's start on an empty device, at most, ns: 5 to 10 us were measured while traced.
+LATENCY_NS = 20_000
+#: Stretches that hold the host get a row of their own from this length on, ns, and the longest of a step do.
+_SHORTEST_HOLD_NS = 20_000
+_HOLDS_A_STEP = 32
+#: While so many launches wait for the device, what holds the host is the full queue, and starves nobody.
+_FULL_QUEUE = 64
+
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Device:
+    """A rank's device events without collectives, by start; shape (events,)."""
+
+    start_ns: Ints
+    end_ns: Ints
+    #: When the launch was issued: the call's end, or its start where the call waits for the event; -1 if unknown.
+    launched_ns: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Communication:
+    """A rank's collectives, in the order of its `Collectives`; shape (C,)."""
+
+    start_ns: Ints
+    end_ns: Ints
+    #: When the launch was issued, -1 if unknown.
+    launched_ns: Ints
+    stream: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostTime:
+    """What the host spends its time on."""
+
+    #: Disjoint sets, in the order of `Held` up to OVERHEAD.
+    held: tuple[Intervals, ...]
+    #: Starts of the events that cost the profiler time to record, ascending, and that time.
+    recorded_ns: Ints
+    recording_ns: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rows:
+    """Where the host's time is cut; shape (rows,)."""
+
+    begin_ns: Ints
+    #: When all that the row launches is issued, and when the row ends.
+    issued_ns: Ints
+    end_ns: Ints
+    #: Columns of `Track`.
+    hold: Indices
+    launches: Indices
+    awaits: Indices
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Needs:
+    """What the device needs for each row; shape (rows,)."""
+
+    #: When it could begin, and when it is done.
+    free_ns: Ints
+    done_ns: Ints
+    #: Columns of `Track`.
+    device_ns: Ints
+    lead_ns: Ints
+    delay_ns: Ints
+
+
+def track(steps: Steps, device: Device, communication: Communication, host: HostTime) -> Track:
+    """Cut a rank's steps, at least one, into rows."""
+    rows = _cut(steps, device, communication, host)
+    needs = _needs(rows, device, communication, int(steps.start_ns[0]))
+    full = np.where(rows.hold >= 0, 0, _full(host, device).measure(rows.begin_ns, rows.issued_ns))
+    follows, since = _followed(rows, needs, full)
+    held = np.column_stack([part.measure(rows.begin_ns, rows.issued_ns) for part in host.held])
+    held[:, Held.OVERHEAD] -= full
+    work = np.maximum(rows.issued_ns - rows.begin_ns - full - held.sum(axis=1), 0)
+    count = np.searchsorted(host.recorded_ns, rows.issued_ns) - np.searchsorted(host.recorded_ns, rows.begin_ns)
+    recording = np.minimum(count * host.recording_ns, work)
+    after, needs_device, ready = _readiness(rows, needs, communication)
+    return Track(
+        step=(np.searchsorted(steps.host_start_ns, rows.begin_ns, side="right") - 1).astype(np.int32),
+        host_ns=np.column_stack((held, recording, work - recording)),
+        hold=rows.hold,
+        hold_ns=rows.end_ns - since,
+        follows=follows,
+        device_ns=needs.device_ns,
+        lead_ns=needs.lead_ns,
+        awaits=rows.awaits,
+        delay_ns=needs.delay_ns,
+        launches=rows.launches,
+        after=after,
+        needs_device=needs_device,
+        ready_ns=ready,
+    )
+
+
+def no_track() -> Track:
+    """The track of a rank whose host and device cannot be told apart."""
+    nothing, index = np.empty(0, np.int64), np.empty(0, np.int32)
+    return Track(
+        step=index,
+        host_ns=np.empty((0, len(Held)), np.int64),
+        hold=index,
+        hold_ns=nothing,
+        follows=index,
+        device_ns=nothing,
+        lead_ns=nothing,
+        awaits=index,
+        delay_ns=nothing,
+        launches=index,
+        after=index,
+        needs_device=np.empty(0, np.bool_),
+        ready_ns=nothing,
+    )
+
+
+def _cut(steps: Steps, device: Device, communication: Communication, host: HostTime) -> _Rows:
+    """Cut the host's time where steps end, holds end, collectives have been launched, and gated kernels are launched.
+
+    A collective's row ends with its launch, so that all that was launched before is in that row or earlier; the kernel
+    that awaits a collective is the first of the row after the cut.
+    """
+    origin, until = int(steps.host_start_ns[0]), int(steps.host_end_ns[-1])
+    hold_start, hold_end, hold_kind = _holds(host, origin, until, len(steps))
+    gated, gate = _gates(device, communication)
+    gate_at = device.launched_ns[gated]
+    within = (gate_at >= origin) & (gate_at < until)
+    gate, gate_at = gate[within], gate_at[within]
+    launched = np.flatnonzero((communication.launched_ns >= origin) & (communication.launched_ns < until))
+    lasting, awaited = _awaiting_holds(hold_start, hold_end, hold_kind, communication)
+    gate, gate_at = np.append(gate, awaited), np.append(gate_at, hold_start[lasting])
+
+    # Steps without device events are no steps of the digest: what is between two belongs to the earlier one.
+    steps_end = np.append(steps.host_start_ns[1:], until)
+    # A step that ends while something holds the host ends after it: half a call would wait for nothing.
+    if len(hold_end):
+        within = np.minimum(np.searchsorted(hold_end, steps_end), len(hold_end) - 1)
+        steps_end = np.where(hold_start[within] < steps_end, np.maximum(steps_end, hold_end[within]), steps_end)
+    cuts = (hold_end, steps_end, communication.launched_ns[launched], gate_at)
+    ends = np.concatenate(cuts)
+    order = np.argsort(ends, kind="stable")
+    place = np.empty(len(ends), np.int64)
+    place[order] = np.arange(len(ends))
+    of_holds, _, of_launches, of_gates = np.split(place, np.cumsum([len(cut) for cut in cuts])[:-1])
+    ends = ends[order]
+    begins = np.concatenate(([origin], ends[:-1]))
+    issued = ends.copy()
+    issued[of_holds] = np.maximum(hold_start, begins[of_holds])
+    hold, launches, awaits = (np.full(len(ends), -1, np.int32) for _ in range(3))
+    hold[of_holds] = hold_kind
+    launches[of_launches] = launched
+    followed = of_gates + 1 < len(ends)
+    awaits[of_gates[followed] + 1] = gate[followed]
+    return _Rows(begins, issued, ends, hold, launches, awaits)
+
+
+def _holds(host: HostTime, origin: int, until: int, steps: int) -> tuple[Ints, Ints, Ints]:
+    """Starts, ends and kinds of the longest stretches that hold the host."""
+    start, end, kind = partition(host.held[: Held.OVERHEAD], np.array([origin, until]))
+    long = (kind < Held.OVERHEAD) & (end - start >= _SHORTEST_HOLD_NS)
+    start, end, kind = start[long], end[long], kind[long]
+    longest = np.sort(np.argsort(start - end, kind="stable")[: _HOLDS_A_STEP * steps])
+    return start[longest], end[longest], kind[longest]
+
+
+def _awaiting_holds(start: Ints, end: Ints, kind: Ints, communication: Communication) -> tuple[Ints, Ints]:
+    """Holds that wait for the device until a collective ends, and the collective: the last one to end there."""
+    nothing = np.empty(0, np.int64)
+    known = np.flatnonzero(communication.launched_ns >= 0)
+    if not len(known) or not len(start):
+        return nothing, nothing
+    order = known[np.argsort(communication.end_ns[known], kind="stable")]
+    last = np.searchsorted(communication.end_ns[order], end, side="right") - 1
+    collective = order[np.maximum(last, 0)]
+    ends_here = (last >= 0) & (communication.end_ns[collective] > np.maximum(start, end - LATENCY_NS))
+    waits = np.flatnonzero(ends_here & (kind <= Held.SYNC) & (communication.launched_ns[collective] <= start))
+    return waits, collective[waits]
+
+
+def _gates(device: Device, communication: Communication) -> tuple[Ints, Ints]:
+    """Device events that had to await a collective, and the collective.
+
+    They start after a gap in which a collective ended: the last one to end there.
+    """
+    nothing = np.empty(0, np.int64)
+    if not len(communication.end_ns):
+        return nothing, nothing
+    busy = Intervals.union(device.start_ns, device.end_ns)
+    gap_start, gap_end = busy.end[:-1], busy.start[1:]
+    order = np.argsort(communication.end_ns, kind="stable")
+    last = np.searchsorted(communication.end_ns[order], gap_end, side="right") - 1
+    collective = order[np.maximum(last, 0)]
+    gates = (last >= 0) & (communication.end_ns[collective] > gap_start)
+    event, collective = np.searchsorted(device.start_ns, gap_end[gates]), collective[gates]
+    known = (communication.launched_ns[collective] >= 0) & (
+        device.launched_ns[event] >= communication.launched_ns[collective]
+    )
+    return event[known], collective[known]
+
+
+def _needs(rows: _Rows, device: Device, communication: Communication, origin: int) -> _Needs:
+    """What the device needs for each row; `origin` is when it had done all that was launched before.
+
+    A gap is starved until the launch of the event that ends it has had time to arrive. In a row without such gaps the
+    host could have come later by the least slack of its events.
+    """
+    size = len(rows.end_ns)
+    row = np.searchsorted(rows.end_ns, device.launched_ns, side="right")
+    chosen = np.flatnonzero((device.launched_ns >= rows.begin_ns[0]) & (row < size))
+    chosen = chosen[np.lexsort((device.start_ns[chosen], row[chosen]))]
+    row, start, end = row[chosen], device.start_ns[chosen], device.end_ns[chosen]
+    arrived = device.launched_ns[chosen] + LATENCY_NS
+    first = np.searchsorted(row, np.arange(size))
+    last = np.searchsorted(row, np.arange(size), side="right") - 1
+    filled = last >= first
+
+    awaited = np.full(size, LONG_AGO)
+    gated = rows.awaits >= 0
+    awaited[gated] = communication.end_ns[rows.awaits[gated]]
+    # A kernel that comes later than this after the collective that it awaits, came late for want of its launch.
+    delay = np.zeros(size, np.int64)
+    opening = np.flatnonzero(gated & filled)
+    delay[opening] = np.clip(start[first[opening]] - awaited[opening], 0, LATENCY_NS)
+    gate = np.where(gated, awaited + delay, LONG_AGO)
+
+    gate_of_event = np.full(len(row), LONG_AGO)
+    gate_of_event[first[filled]] = gate[filled]
+    reach = np.maximum.accumulate(np.concatenate(([origin], np.maximum(end, gate_of_event))))
+    starved = np.maximum(np.minimum(start, arrived) - np.maximum(reach[:-1], gate_of_event), 0)
+    spare = np.full(size, -LONG_AGO)
+    np.minimum.at(spare, row, np.maximum(start - arrived, 0))
+    lost = np.zeros(size, np.int64)
+    np.add.at(lost, row, starved)
+    done = np.where(filled, 0, gate)
+    done[filled] = reach[last[filled] + 1]
+    done = np.maximum.accumulate(np.maximum(done, origin))
+    before = np.concatenate(([origin], done[:-1]))
+    lead = np.where(filled, done - rows.issued_ns - np.where(lost > 0, 0, spare), LONG_AGO)
+    return _Needs(
+        free_ns=np.maximum(before, awaited),
+        done_ns=done,
+        device_ns=np.maximum(done - np.maximum(before, gate) - lost, 0),
+        lead_ns=lead,
+        delay_ns=delay,
+    )
+
+
+def _full(host: HostTime, device: Device) -> Intervals:
+    """The profiler's stalls ("Command Buffer Full") in which many launches wait for the device: the queue is full."""
+    stalls = host.held[Held.OVERHEAD]
+    waiting = np.searchsorted(np.sort(device.launched_ns), stalls.end) - np.searchsorted(device.start_ns, stalls.end)
+    chosen = waiting >= _FULL_QUEUE
+    return Intervals(stalls.start[chosen], stalls.end[chosen])
+
+
+def _followed(rows: _Rows, needs: _Needs, full: Ints) -> tuple[Indices, Ints]:
+    """The row whose device work the end of each row waits for, and the instant from which it then lasts.
+
+    A call that waits for the device ends after the device has done what was launched. In rows in which the queue of
+    launches was `full` for a while, ns, the host waits for the device to begin something launched long before.
+    """
+    follows, since = np.full(len(full), -1, np.int32), rows.issued_ns - full
+    waits = (rows.hold >= 0) & (rows.hold <= Held.SYNC)
+    waits &= (needs.done_ns > rows.issued_ns) & (needs.done_ns <= rows.end_ns)
+    follows[waits], since[waits] = np.flatnonzero(waits), needs.done_ns[waits]
+    held_back = np.flatnonzero(full > 0)
+    begun = np.maximum.accumulate(needs.free_ns)
+    last = np.minimum(np.searchsorted(begun, rows.end_ns[held_back], side="right") - 1, held_back)
+    follows[held_back] = np.where(last >= 0, last, BEFORE)
+    since[held_back] = np.where(last >= 0, needs.free_ns[last], since[held_back])
+    return follows, since
+
+
+def _readiness(rows: _Rows, needs: _Needs, communication: Communication) -> tuple[Indices, Flags, Ints]:
+    """Of each row that launches a collective: the one before it on its stream, whether it awaits the device's work so
+    far, and how long after all that it arrives.
+    """
+    size = len(rows.launches)
+    after, needs_device, ready = np.full(size, -1, np.int32), np.zeros(size, np.bool_), np.zeros(size, np.int64)
+    launching = np.flatnonzero(rows.launches >= 0)
+    which = rows.launches[launching]
+    order = np.lexsort((communication.start_ns[which], communication.stream[which]))
+    chained = communication.stream[which[order]][1:] == communication.stream[which[order]][:-1]
+    before = np.full(len(which), -1, np.int32)
+    before[order[1:][chained]] = which[order[:-1][chained]]
+    arrival, done = communication.start_ns[which], needs.done_ns[launching]
+    awaits_work = done <= arrival
+    earliest = np.maximum(rows.end_ns[launching], np.where(awaits_work, done, LONG_AGO))
+    freed = np.where(before >= 0, communication.end_ns[np.maximum(before, 0)] if len(which) else before, LONG_AGO)
+    after[launching], needs_device[launching] = before, awaits_work
+    ready[launching] = arrival - np.maximum(earliest, freed)
+    return after, needs_device, ready

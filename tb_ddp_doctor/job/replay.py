@@ -1,0 +1,506 @@
+"""Plays the steps of all ranks again with something taken out, so that what is removed may expose what it hid.
+
+The host runs ahead, launches gate kernels, and streams and collectives order them: each rank's `Track` is played row by
+row, and a collective starts when its last rank has arrived. Played with nothing taken out, this gives the recorded
+times to the nanosecond.
+
+Which row follows which does not depend on what is taken out. So it is settled once, as rounds of rows and collectives
+that can be played together over all ranks, and a job of 4,096 ranks takes as many numpy calls as one of four. Times are
+ns on the common clock. R = ranks, S = steps of the job; rows and parts are those of all ranks, joined; a part is one
+rank's share of a collective.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.digest.model import Held, RankDigest
+from tb_ddp_doctor.digest.track import LONG_AGO
+from tb_ddp_doctor.job.clock import ClockFit
+from tb_ddp_doctor.job.collectives import Matched
+from tb_ddp_doctor.trace.model import Indices, Ints
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Removed:
+    """What a fix takes out of the steps."""
+
+    #: Share of the host's time that goes, 0 to 1, by what it was spent on; shape (R, S).
+    host: Mapping[Held, Floats] = field(default_factory=dict)
+    #: What the device need no longer do, shape (R, S), ns.
+    device_ns: Ints | None = None
+    #: Exposed transfer that goes, shape (R, S), ns.
+    transfer_ns: Ints | None = None
+
+    def __or__(self, other: Removed) -> Removed:
+        """Both: what two fixes take from the same host time is taken once."""
+        host = dict(self.host)
+        for kind, share in other.host.items():
+            host[kind] = np.maximum(host[kind], share) if kind in host else share
+        return Removed(host, _sum(self.device_ns, other.device_ns), _sum(self.transfer_ns, other.transfer_ns))
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether all stays as it is."""
+        amounts = [*self.host.values(), self.device_ns, self.transfer_ns]
+        return not any(amount is not None and amount.any() for amount in amounts)
+
+
+def _sum(one: Ints | None, other: Ints | None) -> Ints | None:
+    if one is None or other is None:
+        return one if other is None else other
+    total: Ints = one + other
+    return total
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rows:
+    """The rows of all tracks, round by round; the columns of `Track` with indices into all rows and parts."""
+
+    rank: Ints
+    #: Index of the step in the rank's digest, and in the job; -1 if the job leaves it out.
+    own_step: Ints
+    step: Ints
+    #: The host's time in the row but for what holds it at the end.
+    work_ns: Ints
+    hold: Ints
+    hold_ns: Ints
+    #: Index of a row; the row itself where the row waits for nothing.
+    follows: Ints
+    #: Whether it waits for that row's device work; and whether until it is done, else until it begins.
+    waits: Flags
+    waits_done: Flags
+    device_ns: Ints
+    lead_ns: Ints
+    #: Index of a part; the last, which was over long ago, where the row awaits none.
+    awaits: Ints
+    delay_ns: Ints
+    launches: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Spent:
+    """The host's time that goes to one kind of thing."""
+
+    #: Rows, and how much of each row's `work_ns` it is.
+    working: Ints
+    work_ns: Ints
+    #: Rows that it holds at their end.
+    holding: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Parts:
+    """The parts of all ranks, and one more that was over long ago."""
+
+    rank: Ints
+    own_step: Ints
+    step: Ints
+    #: The collective that it is a part of.
+    collective: Ints
+    transfer_ns: Ints
+    #: The part of `transfer_ns` with nothing beside it.
+    exposed_ns: Ints
+    #: As recorded: what no row launches ends so.
+    end_ns: Ints
+    after: Ints
+    needs_device: Flags
+    ready_ns: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Round:
+    """What can be played together: rows, one per rank at most; then parts of collectives that complete."""
+
+    rows: slice
+    #: Which of the rows launch a part, and the part.
+    launching: Ints
+    launched: Ints
+    #: By collective; where each collective's begin, and how many it has.
+    completed: Ints
+    starts: Ints
+    sizes: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Cells:
+    """To which rank and step of the job things belong, as one index; the last cell is that of no step."""
+
+    cell: Ints
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, rank: Ints, step: Ints, shape: tuple[int, ...]) -> _Cells:
+        return cls(np.where(step >= 0, rank * shape[1] + step, shape[0] * shape[1]), shape)
+
+    def sum(self, values: Ints, things: Ints | None = None) -> Ints:
+        """Of one value of each thing, or of some things, shape (R, S)."""
+        total: Ints = self._total(values, things).astype(np.int64).reshape(self.shape)
+        return total
+
+    def of_each(self, share: Floats, things: Ints) -> Floats:
+        """The share, shape (R, S), of the cell of some things; 0 for those of no step."""
+        shares: Floats = np.append(share, 0.0)[self.cell[things]]
+        return shares
+
+    def spread(self, weights: Ints, amount: Ints) -> Ints:
+        """Amounts of shape (R, S) over what each cell consists of, by weight; never more than the weight."""
+        share = np.minimum(amount.ravel() / np.maximum(self._total(weights), 1), 1)
+        spread: Ints = np.rint(weights * np.append(share, 0.0)[self.cell]).astype(np.int64)
+        return spread
+
+    def _total(self, values: Ints, things: Ints | None = None) -> Floats:
+        size = self.shape[0] * self.shape[1] + 1
+        cell = self.cell if things is None else self.cell[things]
+        return np.bincount(cell, weights=values, minlength=size)[:-1].astype(np.float64, copy=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Groups:
+    """Things by their place in a table, for the largest value of each."""
+
+    #: Things, those of one place together; where each place's begin; the places.
+    things: Ints
+    starts: Ints
+    places: tuple[Ints, Ints]
+
+    @classmethod
+    def of(cls, row: Ints, column: Ints, shape: tuple[int, int], things: Ints | None = None) -> _Groups:
+        place = row * shape[1] + column
+        order = np.argsort(place, kind="stable")
+        starts = np.flatnonzero(np.diff(place[order], prepend=-1))
+        distinct = place[order][starts]
+        return cls(order if things is None else things[order], starts, (distinct // shape[1], distinct % shape[1]))
+
+    def raise_to(self, table: Ints, values: Ints) -> None:
+        """Raise the table to the largest value of each place."""
+        if len(self.starts):
+            largest = np.maximum.reduceat(values[self.things], self.starts)
+            table[self.places] = np.maximum(table[self.places], largest)
+
+
+class StuckError(Exception):
+    """Rows wait for each other in a circle: some match of collectives is wrong."""
+
+
+class Replay:
+    """The steps of R ranks, ready to be played."""
+
+    def __init__(
+        self,
+        digests: Sequence[RankDigest],
+        step_index: Ints,
+        matched: Matched,
+        clock: ClockFit,
+        complete_ns: Sequence[Ints],
+        exposed_ns: Sequence[Ints],
+    ) -> None:
+        """Settle what follows what.
+
+        `complete_ns` says for each collective of each rank when it has all its ranks, on the rank's own clock, and
+        `exposed_ns` how much of its transfer is exposed. Raises StuckError.
+        """
+        self._index = step_index
+        self._most_steps = max(len(digest.steps) for digest in digests)
+        self._host_ns, self._device_ns = _starts(digests, clock)
+        parts = _parts(digests, step_index, matched, clock, complete_ns, exposed_ns)
+        rows, first = _rows(digests, step_index)
+        order, self._rounds = _settle(rows, parts, first)
+        self._rows, self._parts = _in_order(rows, order), parts
+        self._spent = _spent(digests, order, self._rows)
+        self._cells = _Cells.of(self._rows.rank, self._rows.step, step_index.shape)
+        self._part_cells = _Cells.of(parts.rank, parts.step, step_index.shape)
+        self._full = np.flatnonzero(self._rows.waits & ~self._rows.waits_done)
+        shape = (len(digests), self._most_steps + 2)
+        self._last_row = _Groups.of(self._rows.rank, self._rows.own_step + 1, shape)
+        known = np.flatnonzero(parts.own_step >= 0)
+        self._last_part = _Groups.of(parts.rank[known], parts.own_step[known] + 1, shape, known)
+        self._recorded = self._play(Removed())
+
+    def step_ns(self, removed: Removed) -> Ints:
+        """Windows of the job's steps without what is removed, shape (R, S), ns.
+
+        Earlier steps were like these: the host begins with the lead that it has gained at the end.
+        """
+        ends = self._play(removed)
+        gained = np.maximum(ends[:, -1] - self._recorded[:, -1], 0)
+        return self._windows(ends if not gained.any() else self._play(removed, gained))
+
+    @property
+    def recorded_ns(self) -> Ints:
+        """Windows of the job's steps with nothing removed, shape (R, S), ns."""
+        return self._windows(self._recorded)
+
+    def host_ns(self, kind: Held) -> Ints:
+        """The host's time that goes to something, shape (R, S), ns."""
+        spent = self._spent[kind]
+        return self._cells.sum(spent.work_ns, spent.working) + self._cells.sum(
+            self._rows.hold_ns[spent.holding], spent.holding
+        )
+
+    @property
+    def device_ns(self) -> Ints:
+        """What the device needs, shape (R, S), ns."""
+        return self._cells.sum(self._rows.device_ns)
+
+    def _windows(self, ends: Ints) -> Ints:
+        """From ends of all steps, shape (R, steps + 2), the first one where the first step starts."""
+        each = np.arange(len(ends))[:, None]
+        windows: Ints = ends[each, self._index + 1] - ends[each, self._index]
+        return windows
+
+    def _play(self, removed: Removed, lead_ns: Ints | int = 0) -> Ints:
+        """Ends of all steps of each rank, after the start of the first; last, the host's lead at the end.
+
+        `lead_ns` is by how much more than recorded each host begins ahead of its device.
+        """
+        rows, parts = self._rows, self._parts
+        work, held = self._host(removed)
+        need = self._device(removed)
+        transfer = self._transfer(removed)
+        lead = rows.lead_ns if need is rows.device_ns else rows.lead_ns - (rows.device_ns - need)
+        # Where the queue of launches is full, the host waits until the device is so far into a row.
+        full = self._full
+        behind = rows.follows[full]
+        into = np.minimum(held[full], rows.device_ns[behind])
+        held[full] += np.rint(into * (need[behind] / np.maximum(rows.device_ns[behind], 1) - 1)).astype(np.int64)
+
+        host_at, device_at = self._host_ns - lead_ns, self._device_ns.copy()
+        begun, done = np.empty(len(work), np.int64), np.empty(len(work), np.int64)
+        ready = np.full(len(parts.rank), LONG_AGO)
+        end = parts.end_ns.copy()
+        for step in self._rounds:
+            now = step.rows
+            rank = rows.rank[now]
+            gate, free = end[rows.awaits[now]], device_at[rank]
+            begun[now] = np.maximum(gate, free)
+            issued = host_at[rank] + work[now]
+            finished = np.maximum(np.maximum(gate + rows.delay_ns[now], free) + need[now], issued + lead[now])
+            done[now] = finished
+            since = np.where(rows.waits_done[now], finished, begun[rows.follows[now]])
+            ended = np.maximum(issued, np.where(rows.waits[now], since, issued) + held[now])
+            host_at[rank], device_at[rank] = ended, finished
+            launched = step.launched
+            ready[launched] = (
+                np.maximum(
+                    ended[step.launching], np.where(parts.needs_device[launched], finished[step.launching], LONG_AGO)
+                )
+                + parts.ready_ns[launched]
+            )
+            if len(step.starts):
+                mine = step.completed
+                arrival = np.maximum(ready[mine], end[parts.after[mine]] + parts.ready_ns[mine])
+                last = np.maximum.reduceat(arrival, step.starts)
+                end[mine] = np.repeat(last, step.sizes) + transfer[mine]
+        ends = np.full((len(self._index), self._most_steps + 2), LONG_AGO)
+        self._last_row.raise_to(ends, done)
+        self._last_part.raise_to(ends, end)
+        ends[:, 0] = self._device_ns
+        ends[:, :-1] = np.maximum.accumulate(ends[:, :-1], axis=1)
+        ends[:, -1] = ends[:, -2] - host_at
+        return ends
+
+    def _host(self, removed: Removed) -> tuple[Ints, Ints]:
+        """The host's time in each row, and how long it is held at the end."""
+        rows = self._rows
+        work, held = rows.work_ns.copy(), rows.hold_ns.copy()
+        for kind, share in removed.host.items():
+            spent = self._spent[kind]
+            gone = self._cells.of_each(share, spent.working)
+            work[spent.working] -= np.rint(spent.work_ns * gone).astype(np.int64)
+            mine = spent.holding
+            gone = self._cells.of_each(share, mine)
+            # A call that is gone waits for nothing: far earlier than the device.
+            held[mine] = np.where(gone >= 1, np.where(rows.waits_done[mine], LONG_AGO // 4, 0), held[mine] * (1 - gone))
+        return work, held
+
+    def _device(self, removed: Removed) -> Ints:
+        """What the device needs for each row."""
+        rows = self._rows
+        if removed.device_ns is None:
+            return rows.device_ns
+        return rows.device_ns - self._cells.spread(rows.device_ns, removed.device_ns)
+
+    def _transfer(self, removed: Removed) -> Ints:
+        """How long each part transfers."""
+        parts = self._parts
+        if removed.transfer_ns is None:
+            return parts.transfer_ns
+        gone = self._part_cells.spread(parts.exposed_ns, removed.transfer_ns)
+        return parts.transfer_ns - gone
+
+
+def _starts(digests: Sequence[RankDigest], clock: ClockFit) -> tuple[Ints, Ints]:
+    """When each rank's host and device begin the first step, shape (R,)."""
+    begin = np.array([(digest.steps.host_start_ns[0], digest.steps.start_ns[0]) for digest in digests], np.int64)
+    common = np.stack([times - clock.correction(rank, times) for rank, times in enumerate(begin)])
+    return common[:, 0], common[:, 1]
+
+
+def _of_job(digest: RankDigest, index: Ints, own_step: Indices) -> Ints:
+    """The job's step of each of a rank's own steps, -1 for none."""
+    of_job = np.full(len(digest.steps) + 1, -1)
+    of_job[index] = np.arange(len(index))
+    steps: Ints = of_job[own_step]
+    return steps
+
+
+def _parts(
+    digests: Sequence[RankDigest],
+    step_index: Ints,
+    matched: Matched,
+    clock: ClockFit,
+    complete_ns: Sequence[Ints],
+    exposed_ns: Sequence[Ints],
+) -> _Parts:
+    counts = [len(digest.collectives) for digest in digests]
+    base = np.concatenate(([0], np.cumsum(counts)))
+    size = int(base[-1]) + 1
+    collective = np.full(size, -1)
+    after, needs, ready = np.full(size, size - 1), np.zeros(size, np.bool_), np.zeros(size, np.int64)
+    own_step, step, transfer, exposed = (np.full(size, -1), np.full(size, -1), *np.zeros((2, size), np.int64))
+    end = np.full(size, LONG_AGO)
+    for rank, (digest, index) in enumerate(zip(digests, step_index, strict=True)):
+        table, track, here = digest.collectives, digest.track, slice(base[rank], base[rank + 1])
+        own_step[here] = table.step
+        step[here] = _of_job(digest, index, table.step)
+        transfer[here] = table.end_ns - complete_ns[rank]
+        exposed[here] = exposed_ns[rank]
+        end[here] = table.end_ns - clock.correction(rank, table.end_ns)
+        together = matched.of_rank(rank)
+        collective[base[rank] + matched.row[together, rank]] = together
+        launching = np.flatnonzero(track.launches >= 0)
+        launched = base[rank] + track.launches[launching]
+        before = track.after[launching]
+        after[launched] = np.where(before >= 0, base[rank] + before, size - 1)
+        needs[launched], ready[launched] = track.needs_device[launching], track.ready_ns[launching]
+    alone = collective < 0
+    collective[alone] = len(matched) + np.arange(int(alone.sum()))
+    ranks = np.append(np.repeat(np.arange(len(digests)), counts), 0)
+    return _Parts(ranks, own_step, step, collective, transfer, exposed, end, after, needs, ready)
+
+
+def _rows(digests: Sequence[RankDigest], step_index: Ints) -> tuple[_Rows, Ints]:
+    """The rows of all ranks, rank by rank, and where each rank's begin, shape (R + 1,)."""
+    tracks = [digest.track for digest in digests]
+    lengths = np.array([len(track) for track in tracks])
+    base = np.concatenate(([0], np.cumsum(lengths)))
+    base_part = np.concatenate(([0], np.cumsum([len(digest.collectives) for digest in digests])))
+    nothing = base_part[-1]
+
+    def joined(column: str) -> Ints:
+        values: Ints = np.concatenate([getattr(track, column) for track in tracks])
+        return values
+
+    def parts(column: str, missing: int) -> Ints:
+        values = joined(column).astype(np.int64)
+        return np.where(values >= 0, values + np.repeat(base_part[:-1], lengths), missing)
+
+    follows, hold = joined("follows").astype(np.int64), joined("hold").astype(np.int64)
+    points = follows >= 0
+    rows = _Rows(
+        rank=np.repeat(np.arange(len(tracks)), lengths),
+        own_step=joined("step").astype(np.int64),
+        step=np.concatenate(
+            [_of_job(digest, index, digest.track.step) for digest, index in zip(digests, step_index, strict=True)]
+        ),
+        work_ns=np.concatenate([track.host_ns.sum(axis=1) for track in tracks]),
+        hold=hold,
+        hold_ns=joined("hold_ns"),
+        follows=np.where(points, follows + np.repeat(base[:-1], lengths), np.arange(base[-1])),
+        waits=points,
+        waits_done=points & (hold >= 0),
+        device_ns=joined("device_ns"),
+        lead_ns=joined("lead_ns"),
+        awaits=parts("awaits", int(nothing)),
+        delay_ns=joined("delay_ns"),
+        launches=parts("launches", -1),
+    )
+    return rows, base
+
+
+def _spent(digests: Sequence[RankDigest], order: Ints, rows: _Rows) -> dict[Held, _Spent]:
+    """What the host's time goes to, by kind; most rows have no more than one or two."""
+    host_ns = np.concatenate([digest.track.host_ns for digest in digests])
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    spent = {}
+    for kind in Held:
+        working = np.flatnonzero(host_ns[:, kind])
+        spent[kind] = _Spent(place[working], host_ns[working, kind], np.flatnonzero(rows.hold == kind))
+    return spent
+
+
+def _in_order(rows: _Rows, order: Ints) -> _Rows:
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    columns = {name: getattr(rows, name)[order] for name in _Rows.__slots__}
+    columns["follows"] = place[columns["follows"]]
+    return _Rows(**columns)
+
+
+def _settle(rows: _Rows, parts: _Parts, first: Ints) -> tuple[Ints, list[_Round]]:
+    """The rows in the order of rounds, and the rounds. Raises StuckError."""
+    launches = np.flatnonzero(rows.launches >= 0)
+    launched = np.zeros(len(parts.rank), np.bool_)
+    launched[rows.launches[launches]] = True
+    done = ~launched
+    following = np.full(len(parts.rank), -1)
+    chained = np.flatnonzero(launched & ~done[parts.after])
+    following[parts.after[chained]] = chained
+    missing = np.bincount(parts.collective[launched], minlength=int(parts.collective.max()) + 1)
+    members = np.flatnonzero(launched)
+    members = members[np.argsort(parts.collective[members], kind="stable")]
+    at = np.searchsorted(parts.collective[members], np.arange(len(missing) + 1))
+
+    place, last = first[:-1].copy(), first[1:]
+    queued = np.zeros(len(parts.rank), np.bool_)
+    order: list[Ints] = []
+    rounds: list[_Round] = []
+    played = 0
+    while (active := np.flatnonzero(place < last)).size:
+        row = place[active]
+        row = row[done[rows.awaits[row]]]
+        if not len(row):
+            raise StuckError("Collectives wait for each other in a circle.")
+        place[rows.rank[row]] += 1
+        launching = np.flatnonzero(rows.launches[row] >= 0)
+        new = rows.launches[row][launching]
+        queued[new] = True
+        now = slice(played, played + len(row))
+        played += len(row)
+        order.append(row)
+        for completed in _completed(new, parts, queued, done, following, missing, members, at):
+            starts = np.flatnonzero(np.diff(parts.collective[completed], prepend=-1))
+            sizes = np.diff(starts, append=len(completed))
+            rounds.append(_Round(now, launching, new, completed, starts, sizes))
+            now, launching, new = slice(played, played), launching[:0], new[:0]
+        if now.stop > now.start:
+            nobody = launching[:0]
+            rounds.append(_Round(now, launching, new, nobody, nobody, nobody))
+    return np.concatenate(order) if order else np.empty(0, np.int64), rounds
+
+
+def _completed(
+    new: Ints, parts: _Parts, queued: Flags, done: Flags, following: Ints, missing: Ints, members: Ints, at: Ints
+) -> Iterator[Ints]:
+    """Parts, by collective, that complete once the `new` ones are queued; and those that follow on their streams."""
+    arriving = new[done[parts.after[new]]]
+    while len(arriving):
+        np.subtract.at(missing, parts.collective[arriving], 1)
+        touched = np.unique(parts.collective[arriving])
+        full = touched[missing[touched] == 0]
+        completed = np.concatenate([members[at[i] : at[i + 1]] for i in full]) if len(full) else arriving[:0]
+        done[completed] = True
+        if len(completed):
+            yield completed
+        after = following[completed]
+        after = after[after >= 0]
+        arriving = after[queued[after]]

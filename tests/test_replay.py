@@ -1,0 +1,137 @@
+"""Steps played again without what a fix takes out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from random_traces import TRACES, joined
+from traces import MS, job, ranks
+
+from tb_ddp_doctor.digest.build import digest
+from tb_ddp_doctor.digest.model import Held
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.job.replay import Removed
+from tb_ddp_doctor.job.whatif import WhatIf
+from tb_ddp_doctor.trace.model import RankTrace
+
+#: The device waits for what the host does, and the host for the device at the end.
+LOADED = """
+    rank# step |1
+          host [load......][fwd][bwd]     [sync...........]
+          gpu              [fwd........][bwd..............]
+"""
+#: Loading hides behind the device, which has work for 20 ms.
+HIDDEN = """
+    rank# step |1
+          host [fwd][load....][sync...]
+          gpu  [fwd...................]
+"""
+
+
+def played(text: str) -> tuple[Job, WhatIf]:
+    found = job(text)
+    whatif = WhatIf.of(found)
+    assert whatif.plays
+    return found, whatif
+
+
+def saved_ms(text: str, *kinds: Held) -> list[float]:
+    _, whatif = played(text)
+    return [round(ns / MS, 1) for ns in whatif.saving(whatif.without(*kinds)).by_step_ns.tolist()]
+
+
+def test_nothing_removed_gives_the_recorded_steps() -> None:
+    for text in (ranks(LOADED, LOADED), ranks(HIDDEN)):
+        found, whatif = played(text)
+        nothing = Removed(device_ns=np.zeros(whatif.shape, np.int64), transfer_ns=np.zeros(whatif.shape, np.int64))
+        assert whatif._replay is not None
+        assert (whatif._replay.step_ns(nothing) == found.budget.window_ns).all()
+
+
+@given(st.lists(TRACES, min_size=1, max_size=3))
+def test_nothing_removed_gives_the_recorded_steps_of_any_job(traces: list[RankTrace]) -> None:
+    found = joined([digest(trace) for trace in traces])
+    if found and (replay := WhatIf.of(found)._replay):
+        assert replay.step_ns(Removed()).mean() == pytest.approx(found.budget.window_ns.mean(), rel=0.01)
+
+
+@given(st.lists(TRACES, min_size=1, max_size=3), st.data())
+def test_whatever_is_removed_steps_stay_within_reason(traces: list[RankTrace], data: st.DataObject) -> None:
+    found = joined([digest(trace) for trace in traces])
+    if not found:
+        return
+    whatif = WhatIf.of(found)
+    share = data.draw(st.floats(0, 1))
+    removed = Removed(
+        {kind: np.full(whatif.shape, share) for kind in data.draw(st.sets(st.sampled_from(Held)))},
+        device_ns=np.full(whatif.shape, data.draw(st.integers(0, 50))),
+        transfer_ns=np.full(whatif.shape, data.draw(st.integers(0, 50))),
+    )
+    saving = whatif.saving(removed)
+    assert np.isfinite(saving.by_step_ns).all()
+    assert 0 <= saving.mean_ns <= found.budget.window_ns.sum()
+
+
+def test_the_device_starts_when_loading_no_longer_holds_its_launches() -> None:
+    assert saved_ms(ranks(LOADED, LOADED), Held.INPUT) == [12, 12, 12]
+
+
+def test_what_hides_behind_the_device_saves_nothing() -> None:
+    assert saved_ms(ranks(HIDDEN), Held.INPUT) == pytest.approx([0, 0, 0], abs=0.1)
+
+
+def test_removing_one_owner_exposes_the_next() -> None:
+    _, whatif = played(ranks(HIDDEN))
+    faster = Removed(device_ns=np.full(whatif.shape, 20 * MS))
+    # The device needs 4 ms then, but the host 15, of which loading takes 10.
+    assert whatif.saving(faster).by_step_ns[1:] == pytest.approx([9 * MS] * 2, rel=0.01)
+    both = faster | whatif.without(Held.INPUT)
+    assert whatif.saving(both).by_step_ns[1:] == pytest.approx([19 * MS] * 2, rel=0.01)
+
+
+def test_a_rank_waits_less_for_one_that_is_faster() -> None:
+    slow = """
+        rank# step |1
+              host [load......][fwd]       [sync....]
+              gpu              [fwd.......]
+              nccl                         [ar......]
+    """
+    fast = """
+        rank# step |1
+              host [fwd]       [sync................]
+              gpu  [fwd.......]
+              nccl             [ar..................]
+    """
+    _, whatif = played(ranks(slow, fast))
+    slow_only = Removed({Held.INPUT: np.array([[1.0] * 3, [0.0] * 3])})
+    fast_only = Removed({Held.INPUT: np.array([[0.0] * 3, [1.0] * 3])})
+    assert whatif.cost_ns(slow_only) == pytest.approx(12 * MS, rel=0.01)
+    assert whatif.cost_ns(fast_only) == 0
+
+
+def test_shorter_kernels_shorten_the_step_where_the_host_waits_for_them() -> None:
+    _, whatif = played(ranks(LOADED))
+    removed = Removed(device_ns=np.full(whatif.shape, 10 * MS))
+    assert whatif.cost_ns(removed) == pytest.approx(10 * MS, rel=0.01)
+
+
+def test_shorter_kernels_save_nothing_where_the_host_is_late() -> None:
+    late = """
+        rank# step |1
+              host [a........][b........]
+              gpu  [a]        [b]
+    """
+    _, whatif = played(ranks(late))
+    removed = Removed(device_ns=np.full(whatif.shape, 4 * MS))
+    # The last kernel of the last step is the only one that nothing follows.
+    assert whatif.cost_ns(removed) <= 4 * MS / 3
+
+
+def test_without_launches_own_times_are_compared() -> None:
+    assert not WhatIf.of(job("rank0 gpu [?a...][?b...]")).plays
+
+
+def test_on_cpus_own_times_are_compared() -> None:
+    assert not WhatIf.of(job("rank0 step |1\n host [a...][b...]")).plays
