@@ -11,7 +11,9 @@ character. Lanes:
 - host: operators of the training thread. `load` is a DataLoader in the training process, `fetch` one with workers,
   `sync` a stream synchronisation, `item` one that reads a value, `alloc` a cudaMalloc, `free` a cudaFree, `full` a
   launch held by the profiler's full buffer, `update` an optimizer's step, `zero` its zero_grad, `ddp` DDP's forward,
-  `walk` DDP's search for unused parameters, `own_...` an annotation of the user's, "## ... ##".
+  `walk` DDP's search for unused parameters, `own_...` an annotation of the user's, "## ... ##". `optim` and
+  `multi_tensor_apply` are operators in an optimizer's step, `scores`, `scale`, `softmax`, `values` and `undo` (the
+  softmax backward) operations of attention, with shapes.
 - within: the same, within those of the lane host.
 - autograd: backward's thread; its operators are autograd nodes.
 - gpu: kernels of the compute stream. `pageable` and `pinned` are copies from the host of 16 MB. `name*20` are twenty
@@ -94,6 +96,15 @@ _FUNCTIONS = {
     "emit": "logging/__init__.py(1080): emit",
 }
 _CALLS = {"sync": "cudaStreamSynchronize", "alloc": "cudaMalloc", "free": "cudaFree"}
+#: Operator and shapes: two samples, four heads, 64 queries of 16 values.
+_ATTENTION: dict[str, tuple[str, list[list[int]]]] = {
+    "scores": ("aten::bmm", [[8, 64, 16], [8, 16, 64]]),
+    "scale": ("aten::mul", [[2, 4, 64, 64], []]),
+    "softmax": ("aten::_softmax", [[2, 4, 64, 64], [], []]),
+    "undo": ("aten::_softmax_backward_data", [[2, 4, 64, 64], [2, 4, 64, 64], [], []]),
+    "values": ("aten::bmm", [[8, 64, 64], [8, 64, 16]]),
+    "_scaled_dot_product_attention_math": ("aten::_scaled_dot_product_attention_math", [[2, 4, 64, 16]] * 3),
+}
 _MAIN, _AUTOGRAD, _GLOO = 1, 2, 3
 #: From one call without a drawn caller to the next.
 _CALL_NS = 20_000
@@ -137,6 +148,10 @@ class Options:
     shapes: bool = True
     #: What the device has of memory.
     device_gb: int | None = None
+    #: How many values a head of attention is wide.
+    head: int = 16
+    #: What the trace says of its device.
+    device: Mapping[str, Any] = field(default_factory=lambda: {"name": "Drawn GPU", "computeMajor": 9})
 
 
 def repeat(text: str, times: int) -> str:
@@ -354,10 +369,8 @@ def _trace(
     events = _Events(options.pids.get(rank, 100 + rank), round(options.clock_ms.get(rank, 0.0) * MS))
     for number, start, end in steps:
         events.add("user_annotation", f"ProfilerStep#{number}", start, end, _MAIN)
-    _add_host(events, blocks["host"])
-    for block in blocks["autograd"]:
-        name = f"autograd::engine::evaluate_function: {block.name}"
-        events.add("cpu_op", name, block.start_ns, block.end_ns, _AUTOGRAD)
+    _add_host(events, blocks["host"], options)
+    _add_autograd(events, blocks["autograd"], options)
     for stream, lane in ((_COMPUTE_STREAM, "gpu"), (_COPY_STREAM, "copy")):
         for block in blocks[lane]:
             _add_compute(events, block, stream, *callers.of(block), options)
@@ -372,9 +385,7 @@ def _trace(
     for block in blocks["python"] + blocks["inner"]:
         events.add("python_function", _FUNCTIONS[block.name], block.start_ns, block.end_ns, _MAIN)
     _add_memory(events, blocks["memory"])
-    device = {"id": 0, "name": "Drawn GPU"}
-    if options.device_gb:
-        device["totalGlobalMem"] = options.device_gb * GB
+    device = {"id": 0, **options.device, "totalGlobalMem": (options.device_gb or 0) * GB}
     return msgspec.json.encode(
         {
             "schemaVersion": 1,
@@ -396,7 +407,7 @@ def _steps(drawing: str, width: int, options: Options) -> Iterator[tuple[int, in
         yield int(mark[1]), mark.start() * MS, end * MS + options.step_overrun_ns
 
 
-def _add_host(events: _Events, blocks: list[Block]) -> None:
+def _add_host(events: _Events, blocks: list[Block], options: Options) -> None:
     for block in blocks:
         start, end = block.start_ns, block.end_ns
         match block.name:
@@ -415,8 +426,27 @@ def _add_host(events: _Events, blocks: list[Block]) -> None:
             case "full":
                 events.launch("cudaLaunchKernel", start, _MAIN, end - start)
                 events.add("overhead", "Command Buffer Full", start, end, _MAIN)
+            case name if name in _ATTENTION:
+                _add_attention(events, block, _MAIN, options)
             case name:
+                if name in ("optim", "multi_tensor_apply"):
+                    events.add("user_annotation", "Optimizer.step#AdamW.step", start, end, _MAIN)
                 events.add("cpu_op", f"aten::{name}", start, end, _MAIN)
+
+
+def _add_autograd(events: _Events, blocks: list[Block], options: Options) -> None:
+    for block in blocks:
+        name = f"autograd::engine::evaluate_function: {block.name}"
+        events.add("cpu_op", name, block.start_ns, block.end_ns, _AUTOGRAD)
+        if block.name in _ATTENTION:
+            _add_attention(events, block, _AUTOGRAD, options)
+
+
+def _add_attention(events: _Events, block: Block, tid: int, options: Options) -> None:
+    name, dims = _ATTENTION[block.name]
+    dims = [[options.head if size == 16 else size for size in sizes] for sizes in dims]
+    shapes = {"Input Dims": dims} if options.shapes else {}
+    events.add("cpu_op", name, block.start_ns, block.end_ns, tid, **shapes)
 
 
 def _add_compute(events: _Events, block: Block, stream: int, at_ns: int, tid: int, options: Options) -> None:

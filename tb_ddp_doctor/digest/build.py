@@ -8,12 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest import collectives, owners, track
+from tb_ddp_doctor.digest.attention import attention
 from tb_ddp_doctor.digest.frames import stalled
 from tb_ddp_doctor.digest.launches import enclosing, launch_rows
 from tb_ddp_doctor.digest.memory import memory as memory_of
 from tb_ddp_doctor.digest.memory import no_memory
 from tb_ddp_doctor.digest.messages import messages
 from tb_ddp_doctor.digest.model import Collectives, Kernels, RankDigest, Starved, Steps, StepWork, Track
+from tb_ddp_doctor.digest.optimizer import optimizer
 from tb_ddp_doctor.digest.phases import (
     device_phases,
     exposed_on_host,
@@ -21,8 +23,10 @@ from tb_ddp_doctor.digest.phases import (
     launch_phases,
     stalled_phases,
 )
+from tb_ddp_doctor.digest.products import products
 from tb_ddp_doctor.digest.starvation import host_time, no_blocking, recorded, starvation
 from tb_ddp_doctor.digest.steps import device_windows, host_steps, step_of
+from tb_ddp_doctor.digest.sums import count, total
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, Events, Ints, RankTrace
@@ -130,21 +134,24 @@ def _digest_device(trace: RankTrace, device: int) -> RankDigest:
         phase_ns=phase_ns,
         exposed_phase_ns=exposed_phase_ns,
         stalled_phase_ns=stalled_phases(host, pieces, steps),
-        kernels=_count(step, compute, size),
-        kernel_ns=_sum(step, compute, events.duration_ns[rows], size),
-        backward_compute_ns=_sum(step, compute & by_backward, events.duration_ns[rows], size),
+        kernels=count(step, compute, size),
+        kernel_ns=total(step, compute, events.duration_ns[rows], size),
+        backward_compute_ns=total(step, compute & by_backward, events.duration_ns[rows], size),
         loader_ns=layers.input.measure(steps.host_start_ns, steps.host_end_ns),
-        pageable_copies=_count(step, pageable, size),
-        pageable_bytes=_sum(step, pageable, np.maximum(events.bytes[rows], 0), size),
-        pageable_ns=_sum(step, pageable, events.duration_ns[rows], size),
-        pageable_exposed_ns=_sum(step, pageable, copy_alone.measure(events.start_ns[rows], end), size),
-        pageable_blocked_ns=_sum(step, pageable & (launch >= 0), events.duration_ns[launch], size),
-        unnamed_copies=_count(step, is_copy & (memory == names.HostMemory.UNNAMED), size),
-        pinned_bytes=_sum(step, pinned, np.maximum(events.bytes[rows], 0), size),
-        pinned_ns=_sum(step, pinned, events.duration_ns[rows], size),
+        pageable_copies=count(step, pageable, size),
+        pageable_bytes=total(step, pageable, np.maximum(events.bytes[rows], 0), size),
+        pageable_ns=total(step, pageable, events.duration_ns[rows], size),
+        pageable_exposed_ns=total(step, pageable, copy_alone.measure(events.start_ns[rows], end), size),
+        pageable_blocked_ns=total(step, pageable & (launch >= 0), events.duration_ns[launch], size),
+        unnamed_copies=count(step, is_copy & (memory == names.HostMemory.UNNAMED), size),
+        pinned_bytes=total(step, pinned, np.maximum(events.bytes[rows], 0), size),
+        pinned_ns=total(step, pinned, events.duration_ns[rows], size),
         host_events=_host_events(trace, steps),
         **_graph_walks(trace, steps),
         starved_ns=starved,
+        **products(trace, rows[compute], step[compute], size),
+        **optimizer(trace, rows[compute], launch[compute], step[compute], steps),
+        **attention(trace, rows[compute], launch[compute], step[compute], steps),
     )
     by = _launched_by(trace, launch, step, by_backward, is_comm, compute)
     found = collectives.device_collectives(trace, rows[is_comm], launch[is_comm], by, words)
@@ -330,8 +337,8 @@ def _graph_walks(trace: RankTrace, steps: Steps) -> dict[str, Ints]:
         step = np.where(events.start_ns[rows] < steps.host_end_ns[step], step, -1)
     every, size = np.ones(len(rows), np.bool_), len(steps)
     return {
-        "graph_walks": _count(step, every, size),
-        "graph_walk_ns": _sum(step, every, events.duration_ns[rows], size),
+        "graph_walks": count(step, every, size),
+        "graph_walk_ns": total(step, every, events.duration_ns[rows], size),
     }
 
 
@@ -354,7 +361,7 @@ def _kernels(trace: RankTrace, rows: Ints, words: collectives.Vocabulary) -> Ker
         name=np.array([words.index(trace.strings[i]) for i in kinds // width], np.int32),
         shape=np.array([words.index(trace.strings[i - 1] if i else "") for i in kinds % width], np.int32),
         count=np.bincount(which, minlength=len(kinds)).astype(np.int64),
-        total_ns=_sum(which, np.ones(len(which), np.bool_), events.duration_ns[rows], len(kinds)),
+        total_ns=total(which, np.ones(len(which), np.bool_), events.duration_ns[rows], len(kinds)),
     )
 
 
@@ -383,7 +390,7 @@ def _operators(trace: RankTrace, rows: Ints, words: collectives.Vocabulary) -> K
         name=np.array([words.index(trace.strings[i]) for i in kinds % width], np.int32),
         shape=np.array([words.index(f"[{distinct[i]}]") for i in kinds // width], np.int32),
         count=np.bincount(which, minlength=len(kinds)).astype(np.int64),
-        total_ns=_sum(which, np.ones(len(which), np.bool_), events.duration_ns[rows], len(kinds)),
+        total_ns=total(which, np.ones(len(which), np.bool_), events.duration_ns[rows], len(kinds)),
     )
 
 
@@ -400,18 +407,6 @@ def _group_warnings(trace: RankTrace, found: Collectives) -> list[FileWarning]:
             "matched with ranks that took no part.",
         )
     ]
-
-
-def _sum(index: Ints, chosen: NDArray[np.bool_], values: Ints, size: int) -> Ints:
-    """Sum of the chosen values by index, shape (size,); rows with index -1 count nowhere."""
-    total = np.zeros(size, np.int64)
-    chosen = chosen & (index >= 0)
-    np.add.at(total, index[chosen], values[chosen])
-    return total
-
-
-def _count(index: Ints, chosen: NDArray[np.bool_], size: int) -> Ints:
-    return _sum(index, chosen, np.ones(len(index), np.int64), size)
 
 
 def _joining_warnings(trace: RankTrace, device: int, launch: Ints) -> list[FileWarning]:

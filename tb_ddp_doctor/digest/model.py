@@ -284,6 +284,34 @@ class StepWork:
     #: Bytes of copies between host and device from pinned memory, and their device time.
     pinned_bytes: Ints
     pinned_ns: Ints
+    #: Products of matrices, convolutions and attention (`names.Product`): time on tensor cores; number and time in
+    #: float32 off them; the same in half precision whose dimensions do not fit.
+    tensor_ns: Ints
+    float32_products: Ints
+    float32_ns: Ints
+    misaligned_products: Ints
+    misaligned_ns: Ints
+    #: Start and end of the longest product off the tensor cores; equal where there is none.
+    slow_product_start_ns: Ints
+    slow_product_end_ns: Ints
+    #: Calls of a torch optimizer's step.
+    optimizer_steps: Ints
+    #: Host time in them; kernels that they launched for one tensor alone, not for a list of tensors: number and time;
+    #: from the first of them to the last one's end. Start and end are equal where there are none.
+    optimizer_host_ns: Ints
+    optimizer_kernels: Ints
+    optimizer_ns: Ints
+    optimizer_start_ns: Ints
+    optimizer_end_ns: Ints
+    #: Attention by separate operations (`digest.attention`), zeros where operators' shapes are not recorded: calls of
+    #: scaled_dot_product_attention that fell back to them; time of the products that make or multiply scores; number
+    #: and time of the other kernels that read or write them; start and end of the longest of these.
+    attention_fallbacks: Ints
+    score_products_ns: Ints
+    score_passes: Ints
+    score_passes_ns: Ints
+    score_pass_start_ns: Ints
+    score_pass_end_ns: Ints
     #: Host events of the training threads: each cost the profiler time to record.
     host_events: Ints
     #: DDP's walks of the autograd graph for unused parameters: number, and the host's time in them.

@@ -41,6 +41,13 @@ def named(trace: RankTrace, test: Callable[[str], object]) -> Mask:
     return passes[trace.events.name]
 
 
+def by_name(trace: RankTrace, rows: Ints, classify: Callable[[str], int]) -> NDArray[np.int64]:
+    """What the names of some events are, asking once for each name among them."""
+    distinct, which = np.unique(trace.events.name[rows], return_inverse=True)
+    kinds: NDArray[np.int64] = np.array([classify(trace.strings[name]) for name in distinct], np.int64)[which]
+    return kinds
+
+
 def over(trace: RankTrace, chosen: Mask) -> Intervals:
     """The time that the chosen events cover."""
     start = trace.events.start_ns[chosen]

@@ -11,6 +11,7 @@ from tb_ddp_doctor.rules.launch_bound import LaunchBound
 from tb_ddp_doctor.rules.load_imbalance import LoadImbalance
 from tb_ddp_doctor.rules.memory_fragmentation import MemoryFragmentation
 from tb_ddp_doctor.rules.no_overlap import NoOverlap
+from tb_ddp_doctor.rules.no_tensor_cores import NoTensorCores
 from tb_ddp_doctor.rules.pageable_memcpy import PageableMemcpy
 from tb_ddp_doctor.rules.pipeline_bubble import PipelineBubble
 from tb_ddp_doctor.rules.profiler_overhead import ProfilerOverhead
@@ -20,6 +21,8 @@ from tb_ddp_doctor.rules.slow_link import SlowLink
 from tb_ddp_doctor.rules.small_collectives import SmallCollectives
 from tb_ddp_doctor.rules.straggler import Straggler
 from tb_ddp_doctor.rules.trace_quality import TraceQuality
+from tb_ddp_doctor.rules.unfused_attention import UnfusedAttention
+from tb_ddp_doctor.rules.unfused_optimizer import UnfusedOptimizer
 
 #: Every rule with its thresholds as shipped, by id.
 CATALOGUE: dict[str, Rule] = {
@@ -35,6 +38,7 @@ CATALOGUE: dict[str, Rule] = {
         LoadImbalance(),
         MemoryFragmentation(),
         NoOverlap(),
+        NoTensorCores(),
         PageableMemcpy(),
         PipelineBubble(),
         ProfilerOverhead(),
@@ -44,5 +48,7 @@ CATALOGUE: dict[str, Rule] = {
         SmallCollectives(),
         Straggler(),
         TraceQuality(),
+        UnfusedAttention(),
+        UnfusedOptimizer(),
     )
 }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,7 +15,7 @@ from typing import cast
 
 import numpy as np
 
-from tb_ddp_doctor.digest.model import RankOwner, Starved
+from tb_ddp_doctor.digest.model import RankDigest, RankOwner, Starved, StepWork
 from tb_ddp_doctor.digest.starvation import RECORDING_NS
 from tb_ddp_doctor.findings import Evidence, Network
 from tb_ddp_doctor.job import whatif
@@ -26,6 +27,7 @@ from tb_ddp_doctor.job.repeats import Repeats, repeats
 from tb_ddp_doctor.job.sharding import Sharding, sharding
 from tb_ddp_doctor.job.transfers import Transfers, transfers
 from tb_ddp_doctor.job.unused import UnusedSearch, unused_search
+from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.losses import tells_of_lost_events
 from tb_ddp_doctor.trace.model import Ints
 
@@ -112,6 +114,49 @@ class Phases:
     told: bool
     #: Time of each phase without what only communicates, shape (R, S, len(PHASES)), ns.
     own_ns: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Products:
+    """Products of matrices, convolutions and attention, on devices that have tensor cores."""
+
+    #: Columns of `digest.StepWork`, shape (R, S).
+    tensor_ns: Ints
+    float32_products: Ints
+    float32_ns: Ints
+    misaligned_products: Ints
+    misaligned_ns: Ints
+    slow_product_start_ns: Ints
+    slow_product_end_ns: Ints
+    #: The kernels off the tensor cores that take most time, on all ranks.
+    slowest: tuple[str, ...]
+    #: What every rank's device can do.
+    has_tf32: bool
+    has_bfloat16: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Optimizers:
+    """What torch optimizers' steps do; columns of `digest.StepWork`, shape (R, S)."""
+
+    optimizer_steps: Ints
+    optimizer_kernels: Ints
+    optimizer_ns: Ints
+    optimizer_host_ns: Ints
+    optimizer_start_ns: Ints
+    optimizer_end_ns: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attentions:
+    """Attention by separate operations; columns of `digest.StepWork`, shape (R, S)."""
+
+    attention_fallbacks: Ints
+    score_products_ns: Ints
+    score_passes: Ints
+    score_passes_ns: Ints
+    score_pass_start_ns: Ints
+    score_pass_end_ns: Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,6 +464,52 @@ def _phases(job: Job) -> Phases:
     return Phases(job.tells_phases, job.work("phase_ns") - job.work("exposed_phase_ns"))
 
 
+def _products(job: Job) -> Products:
+    _needs_device(job)
+    devices = [(digest.device, _capability(digest)) for digest in job.digests if digest.has_device]
+    tensor_ns = job.work("tensor_ns")
+    can = [names.has_tensor_cores(*device) for device in devices]
+    if not tensor_ns.any() and not any(can):
+        if any(known is None for known in can):
+            raise MissingInputError("The traces do not say whether their devices have tensor cores.")
+        raise MissingInputError(f"The devices have no tensor cores ({devices[0][0]}).")
+    columns = (name for name in Products.__slots__ if name in StepWork.__slots__)
+    return Products(
+        **{name: job.work(name) for name in columns},
+        slowest=_slowest_products(job),
+        has_tf32=all(names.has_tf32(*device) for device in devices),
+        has_bfloat16=all(names.has_bfloat16_cores(*device) for device in devices),
+    )
+
+
+def _optimizers(job: Job) -> Optimizers:
+    _needs_device(job)
+    if not job.work("optimizer_steps").any():
+        raise MissingInputError("No optimizer's step appears in the traces (torch's optimizers annotate theirs).")
+    return Optimizers(**{name: job.work(name) for name in Optimizers.__slots__})
+
+
+def _attentions(job: Job) -> Attentions:
+    _needs_device(job)
+    if not any(digest.header.has_shapes for digest in job.digests):
+        raise MissingInputError("The traces hold no shapes of operators: record with profile(record_shapes=True).")
+    return Attentions(**{name: job.work(name) for name in Attentions.__slots__})
+
+
+def _capability(digest: RankDigest) -> float | None:
+    numbers = [number for number, name in digest.header.devices.items() if name == digest.device]
+    return next((digest.header.capabilities.get(number) for number in numbers), None)
+
+
+def _slowest_products(job: Job) -> tuple[str, ...]:
+    taken: Counter[str] = Counter()
+    for digest in job.digests:
+        for name, total in zip(digest.kernels.name.tolist(), digest.kernels.total_ns.tolist(), strict=True):
+            if names.product(digest.strings[name]) in (names.Product.FLOAT32, names.Product.MISALIGNED):
+                taken[digest.strings[name]] += total
+    return tuple(name for name, _ in taken.most_common(2))
+
+
 def _kernels(job: Job) -> KernelTable:
     return KernelTable(job)
 
@@ -530,6 +621,9 @@ PROVIDERS: dict[str, Callable[[Job], object]] = {
     "transfers": _transfers,
     "work": _work,
     "phases": _phases,
+    "products": _products,
+    "optimizers": _optimizers,
+    "attentions": _attentions,
     "kernels": _kernels,
     "loaders": _loaders,
     "stalls": _stalls,

@@ -153,6 +153,8 @@ class Header:
     devices: dict[int, str] = field(default_factory=dict)
     #: Bytes of memory that each device has.
     device_bytes: dict[int, int] = field(default_factory=dict)
+    #: Compute capability of each device that says it, as 8.6 for major 8 and minor 6. AMD's tell their GFX version.
+    capabilities: dict[int, float] = field(default_factory=dict)
     #: Host name where the file has one, else "".
     host: str = ""
     #: "baseTimeNanoseconds": already added to `Events.start_ns`.

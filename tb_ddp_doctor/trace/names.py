@@ -64,6 +64,34 @@ _BACKWARD = re.compile(r"^autograd::engine::evaluate_function|^torch::autograd::
 _DATA = {"data", "batch", "batches", "inputs", "dataloader", "dataset"}
 _LOADS = {"load", "loading", "loader", "next", "get", "fetch", "wait", "read", "prefetch", "copy", "dataloader"}
 _OPTIMIZER = {"optimizer", "optimiser", "optim", "zero_grad"}
+#: Half-precision products that leave the tensor cores idle, or feed them element by element: odd dimensions.
+_MISALIGNED_PRODUCT = re.compile(
+    r"(fp16|bf16|[^t]f16)_sgemm|(?<![a-z])hgemm|xmma_gemm_b?f16\w*_ffma|"
+    r"(convolve_sgemm|dgrad_engine|wgrad_alg\w*)<__half|tensorop_b?f16_\w*gemm_\w*align[12](?!\d)"
+)
+#: Products in float32 on ordinary cores (cuBLAS, cuDNN, CUTLASS, MAGMA, MIOpen), and attention that emulates float32
+#: in three passes of TF32.
+_FLOAT32_PRODUCT = re.compile(
+    r"sgemm|scudnn|xmma_\w*f32f32_f32f32_f32\w*ffma|(dgrad_engine|wgrad_alg\w*)<float|fmha_cutlass[FB]_f32_|"
+    r"miopenSp3AsmConv\w*fp32|OpClassSimt"
+)
+#: Tensile's products in single precision; those with "MI" in their name use the matrix cores.
+_FLOAT32_TENSILE = re.compile(r"^Cijk_[A-Za-z]+_[A-Za-z]+_(SB|S_B)_(?!.*_MI\d)")
+_TENSOR_PRODUCT = re.compile(
+    r"tensorop|_tensor\d|wmma|gmma|[shi_](884|1688|16816|16832)[a-z]|[hiq]mma|tf32|nvjet|tcgen05|utcmma|flash|fmha|sdpa|"
+    r"bmm_\w*(E4m3|E2m1|Bfloat16|Fp16)|fp8_gemm|deep_?gemm|mfma|xdl|_gtcx|^Cijk_.*_MI\d|attn_fwd|bwd_kernel_d[kq]",
+    re.IGNORECASE,
+)
+#: Layouts, offsets and partial sums beside products, and products with a vector: memory limits them.
+_NO_PRODUCT = re.compile(
+    r"splitK_?reduce|Offsets|nchwToNhwc|nhwcToNchw|gemv|winograd_nonfused|GenericTranspose", re.IGNORECASE
+)
+_TENSOR_CORES = re.compile(r"MI[1-9]\d\d|gfx(908|90a|9[45])")
+_AMD = re.compile(r"AMD|Radeon|Instinct|gfx\d")
+_NO_TENSOR_CORES = re.compile(r"GTX 16|\bMX\d|T(4|5|6|10|12)00\b")
+_MANY_TENSORS = re.compile(r"multi_tensor_apply|fused_?adam|fused_?sgd|FusedAdam|FusedSgd", re.IGNORECASE)
+_SOFTMAX = re.compile(r"^aten::(_?softmax|_safe_softmax|_masked_softmax)$|^Scaled\w*Softmax$")
+_BATCHED_PRODUCT = re.compile(r"^aten::(bmm|baddbmm)(_|\.out)?$")
 _ANNOTATION = re.compile(r"ProfilerStep#|enumerate\(DataLoader\)#|Optimizer\.(step|zero_grad)#")
 
 
@@ -129,6 +157,19 @@ def activity(function: str) -> Activity:
     """What a Python function or an annotation does, by its name."""
     lowered = function.lower()
     return next((kind for kind, part in _ACTIVITIES if part.search(lowered)), Activity.PYTHON)
+
+
+class Product(IntEnum):
+    """What a device kernel is to the tensor cores (AMD: matrix cores)."""
+
+    #: No product of matrices, or none that its name tells.
+    NONE = 0
+    #: A matrix product, convolution or attention on tensor cores, at their full precision or TF32.
+    TENSOR = 1
+    #: One in float32, on ordinary cores or emulated.
+    FLOAT32 = 2
+    #: One in half precision whose dimensions or addresses do not fit the tensor cores.
+    MISALIGNED = 3
 
 
 def step_number(name: str) -> int | None:
@@ -216,6 +257,59 @@ def clears_gradients(annotation: str) -> bool:
 def is_graph_walk(name: str) -> bool:
     """Whether an operator is DDP's walk of the autograd graph for parameters that this step does not use."""
     return name.endswith("reducer::search_unused_parameters")
+
+
+def product(kernel: str) -> Product:
+    """What a device kernel's name says of the tensor cores. float64 counts as none: nobody takes it by mistake."""
+    if _NO_PRODUCT.search(kernel):
+        return Product.NONE
+    if _MISALIGNED_PRODUCT.search(kernel):
+        return Product.MISALIGNED
+    if _FLOAT32_PRODUCT.search(kernel) or _FLOAT32_TENSILE.search(kernel):
+        return Product.FLOAT32
+    return Product.TENSOR if _TENSOR_PRODUCT.search(kernel) else Product.NONE
+
+
+def has_tensor_cores(device: str, capability: float | None) -> bool | None:
+    """Whether a device has tensor or matrix cores, from its name and compute capability; None where neither says.
+
+    NVIDIA's have them since 7.0, but for the GTX 16 series; AMD's since MI100 (CDNA), whose capability tells nothing.
+    """
+    if _TENSOR_CORES.search(device):
+        return True
+    if _AMD.search(device) or capability is None:
+        return None
+    return capability >= 7.0 and not _NO_TENSOR_CORES.search(device)
+
+
+def has_bfloat16_cores(device: str, capability: float | None) -> bool:
+    """Whether a device with tensor cores multiplies bfloat16 on them: NVIDIA's since Ampere, all of AMD's."""
+    return bool(_AMD.search(device)) or (capability or 0.0) >= 8.0
+
+
+def has_tf32(device: str, capability: float | None) -> bool:
+    """Whether torch's TF32 switch does anything for a device: NVIDIA since Ampere."""
+    return not _AMD.search(device) and (capability or 0.0) >= 8.0
+
+
+def updates_many_tensors(kernel: str) -> bool:
+    """Whether a kernel works on a list of tensors at once, as those of foreach and fused optimizers do."""
+    return bool(_MANY_TENSORS.search(kernel))
+
+
+def is_softmax(operator: str) -> bool:
+    """Whether an operator is a softmax, forward; Megatron and Apex have their own."""
+    return bool(_SOFTMAX.search(operator))
+
+
+def is_batched_product(operator: str) -> bool:
+    """Whether an operator multiplies batches of matrices, and does nothing else on the device."""
+    return bool(_BATCHED_PRODUCT.search(operator))
+
+
+def is_attention_fallback(operator: str) -> bool:
+    """Whether an operator is scaled_dot_product_attention made of separate operations, where no fused kernel fits."""
+    return operator == "aten::_scaled_dot_product_attention_math"
 
 
 def is_annotation(name: str) -> bool:

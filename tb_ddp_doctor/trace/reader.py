@@ -113,6 +113,11 @@ def _header(members: Mapping[str, Any], losses: Losses) -> Header:
             if _natural(device.get("id")) is not None
             and 0 < (size := _natural(device.get("totalGlobalMem")) or 0) < 2**63
         },
+        capabilities={
+            device["id"]: major + (_natural(device.get("computeMinor")) or 0) / 10
+            for device in devices
+            if _natural(device.get("id")) is not None and (major := _natural(device.get("computeMajor"))) is not None
+        },
         host=_text(members.get("host_name")),
         base_ns=base_ns,
         has_shapes=_is_set(members.get("record_shapes")),

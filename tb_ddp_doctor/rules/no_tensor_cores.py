@@ -1,0 +1,148 @@
+"""See `NoTensorCores`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tb_ddp_doctor.digest.model import RankOwner
+from tb_ddp_doctor.findings import Evidence
+from tb_ddp_doctor.job.replay import Removed
+from tb_ddp_doctor.job.whatif import WhatIf
+from tb_ddp_doctor.rules import words
+from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
+from tb_ddp_doctor.rules.inputs import Frame, Places, Products
+from tb_ddp_doctor.trace.model import Ints
+
+#: Kernel names are cut to this length in sentences.
+_NAME = 72
+
+
+@dataclass(frozen=True)
+class NoTensorCores(Rule):
+    """Matrix products, convolutions or attention run off the device's tensor cores.
+
+    What:
+        Kernels that multiply matrices in float32 without TF32, or in half precision with dimensions that do not fit,
+        on a device that has tensor cores (AMD: matrix cores).
+    Why:
+        The tensor cores do eight to sixteen times as many products a second in bfloat16 as the other cores do in
+        float32, and half as many in TF32.
+    Evidence:
+        The longest such kernel; the names of those that take most time. The cost is that of their time beyond
+        what they would take on tensor cores.
+    Fix:
+        Autocast to bfloat16; or TF32, which changes one line and keeps float32's range; dimensions in multiples of 8.
+    Limits:
+        Known by the kernels' names; compiled kernels (Triton) name neither type nor instruction. Products with a
+        vector and depthwise convolutions gain nothing and are left out, as is float64. The speed-up is an
+        assumption: small products gain less. float32 on AMD's matrix cores counts as using them.
+    """
+
+    id: ClassVar[str] = "no-tensor-cores"
+
+    speedup: float = threshold(
+        8.0,
+        "times as fast",
+        "Peak bfloat16 over float32 is 8 (V100 in float16) to 16 (A100, H100); measured on an H200: 10.5 for products "
+        "and attention, 7.7 with the casts that autocast adds.",
+    )
+    speedup_aligned: float = threshold(
+        2.0, "times as fast", "NVIDIA's guide to matrix products: odd dimensions halve their speed, or worse."
+    )
+    shortest: float = threshold(5.0, "us", "A product on tensor cores takes this long, however small it is.")
+    min_cost: float = threshold(0.005, "of the step", "Below this it is not worth a line.")
+
+    def check(self, *, frame: Frame, whatif: WhatIf, products: Products, places: Places) -> Result:
+        slow_ns = products.float32_ns + products.misaligned_ns
+        if not slow_ns.any():
+            return Clear("No product of matrices runs off the tensor cores, as far as names tell.")
+        saved = self._saved(products, 1.0)
+        removed = Removed(device_ns=saved)
+        cost = whatif.cost_ns(removed)
+        mean = float(slow_ns.mean(axis=1).max())
+        if cost < self.min_cost * frame.step_ns:
+            return Clear(f"Products off the tensor cores take {words.ms(mean)} a step; on them the step gains nothing.")
+        at_least = whatif.cost_ns(Removed(device_ns=self._saved(products, 0.5)))
+        is_float32 = products.float32_ns.sum() >= products.misaligned_ns.sum()
+        affected = np.flatnonzero(saved.mean(axis=1) >= 0.5 * saved.mean(axis=1).max())
+        seen = int((whatif.at_slowest(saved) > self.min_cost * frame.step_ns).sum())
+        level, basis = words.confidence(frame, cost, seen)
+        count = float(whatif.at_slowest(products.float32_products + products.misaligned_products).mean())
+        most = words.listing([name[:_NAME] for name in products.slowest])
+        what = (
+            "in float32, off the tensor cores" if is_float32 else "in half precision, with dimensions that do not fit"
+        )
+        return Fault(
+            removed=removed,
+            ranks=frame.rank_numbers(affected),
+            steps=frame.all_steps,
+            cause="float32" if is_float32 else "misaligned",
+            confidence=level,
+            title=f"Matrix products take {words.ms(mean)} of every {words.ms(frame.step_ns)} {what}.",
+            why=f"{count:.0f} of these a step, most of all {most}. At half "
+            f"the assumed speed-up the step would gain {words.ms(at_least)}. {basis}",
+            fix=_fix(products, is_float32=is_float32),
+            evidence=tuple(_longest(products, places, int(rank)) for rank in affected[:2]),
+        )
+
+    def _saved(self, products: Products, share: float) -> Ints:
+        """Time that each rank would save on its device at a share of the assumed speed-ups, shape (R, S), ns."""
+        return self._faster(
+            products.float32_ns, products.float32_products, max(self.speedup * share, 1.0)
+        ) + self._faster(products.misaligned_ns, products.misaligned_products, max(self.speedup_aligned * share, 1.0))
+
+    def _faster(self, taken_ns: Ints, count: Ints, speedup: float) -> Ints:
+        """What a number of products that took so long in all would save."""
+        left = np.maximum(taken_ns / speedup, count * self.shortest * 1e3)
+        saved: Ints = np.maximum(taken_ns - left, 0).astype(np.int64)
+        return saved
+
+
+def _longest(products: Products, places: Places, rank: int) -> Evidence:
+    length = products.slow_product_end_ns[rank] - products.slow_product_start_ns[rank]
+    step = int(length.argmax())
+    start, end = int(products.slow_product_start_ns[rank, step]), int(products.slow_product_end_ns[rank, step])
+    found = places.between(rank, start, end, "The longest product off the tensor cores.")
+    return found or places.longest(rank, step, RankOwner.COMPUTE, "Products off the tensor cores.")
+
+
+def _fix(products: Products, *, is_float32: bool) -> str:
+    if not is_float32:
+        return _ALIGN
+    if not products.has_bfloat16:
+        return _FLOAT16
+    return _BFLOAT16 + (_TF32 if products.has_tf32 else "")
+
+
+_BFLOAT16 = """\
+Let autocast run products in bfloat16. Weights and the optimizer stay float32, and no loss scaling is needed.
+
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    loss = criterion(model(batch), target)
+loss.backward()"""
+
+_TF32 = """
+
+# or, with float32's range and ten bits of mantissa: about half of the gain, none for attention
+torch.set_float32_matmul_precision("high")
+torch.backends.cudnn.allow_tf32 = True"""
+
+_FLOAT16 = """\
+Let autocast run products in float16, with a scaler for the loss; this device's tensor cores know no bfloat16.
+
+scaler = torch.amp.GradScaler("cuda")
+with torch.autocast("cuda", dtype=torch.float16):
+    loss = criterion(model(batch), target)
+scaler.scale(loss).backward()
+scaler.step(optimizer)
+scaler.update()"""
+
+_ALIGN = """\
+Make every dimension of the products a multiple of 8 (64 is better): pad the vocabulary, channels and heads, and drop \
+or pad batches of odd size.
+
+vocabulary = (vocabulary + 63) // 64 * 64
+model = torch.nn.Linear(features, classes + -classes % 8)"""

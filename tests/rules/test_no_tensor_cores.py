@@ -1,0 +1,142 @@
+"""Matrix products off the tensor cores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from traces import MS, check, finding, lies_in_its_step, outcome, ranks, step_ms
+
+from tb_ddp_doctor.findings import Finding
+
+RULE = "no-tensor-cores"
+FLOAT32 = """
+    rank# step     |1
+          host     [fwd]         [sync............................]
+          autograd       [sgemm]
+          gpu      [fwd.......][sgemm.......................]
+          nccl                                               [ar..]
+"""
+TENSOR = FLOAT32.replace("[sgemm.", "[nvjet.").replace("[sgemm]", "[nvjet]")
+TINY = FLOAT32.replace("[sgemm.......................]", "[sgemm*1000..................]")
+HALF = """
+    rank# step     |1
+          host     [fwd]
+          gpu      [fwd.......][volta_fp16_sgemm............]
+          nccl                                               [ar..]
+"""
+FASTER = """
+    rank# step     |1
+          host     [fwd]
+          autograd       [nvjet]
+          gpu      [fwd.......][nvjet.]
+          nccl                         [ar........................]
+"""
+#: 30 ms, of which an eighth stays.
+SAVED_MS = 30 * 7 / 8
+OLD = {"name": "Tesla V100-SXM2-32GB", "computeMajor": 7}
+
+
+def test_products_in_float32_are_found_with_what_tensor_cores_would_save() -> None:
+    found = finding(RULE, ranks(FLOAT32, FLOAT32))
+    assert found.ranks == (0, 1)
+    assert found.cost_ms == pytest.approx(SAVED_MS, rel=0.1)
+    assert found.severity == "critical"
+    assert found.cause == "float32"
+    assert found.confidence == "high"
+    assert "sgemm_kernel" in found.why
+    assert "torch.bfloat16" in found.fix and "set_float32_matmul_precision" in found.fix
+
+
+def test_evidence_is_the_longest_such_kernel() -> None:
+    text = ranks(FLOAT32, FLOAT32)
+    for window in finding(RULE, text).evidence:
+        assert window.end_ns - window.start_ns == 30 * MS
+        assert lies_in_its_step(window, text)
+
+
+def test_products_on_tensor_cores_are_clear() -> None:
+    assert outcome(RULE, ranks(TENSOR, TENSOR)).status == "clear"
+
+
+def test_products_that_are_short_anyway_gain_nothing() -> None:
+    # 30 us each: a floor of 30 us leaves nothing to gain, one of 5 us leaves 25 of them.
+    assert outcome(RULE, ranks(TINY, TINY), settings={"shortest": 30.0}).status == "clear"
+    assert finding(RULE, ranks(TINY, TINY)).cost_ms == pytest.approx(25, rel=0.1)
+
+
+def test_a_saving_below_the_threshold_is_clear() -> None:
+    share = finding(RULE, ranks(FLOAT32, FLOAT32)).cost_ms / step_ms(ranks(FLOAT32, FLOAT32))
+    assert outcome(RULE, ranks(FLOAT32, FLOAT32), settings={"min_cost": share * 1.02}).status == "clear"
+    assert finding(RULE, ranks(FLOAT32, FLOAT32), settings={"min_cost": share * 0.98}).cause == "float32"
+
+
+def test_communication_that_hides_behind_them_is_bared() -> None:
+    hiding = FLOAT32.replace("[ar..]", "[bc..]") + "          comm                  [ar.................]\n"
+    assert finding(RULE, ranks(hiding, hiding)).cost_ms < SAVED_MS * 0.9
+
+
+def test_a_device_that_waits_for_its_host_gains_little() -> None:
+    starved = """
+        rank# step     |1
+              host     [sgemm][data.........................................]
+              gpu      [sgemm.......................]
+    """
+    # Only after the last step nothing follows that the host would have to do first.
+    assert finding(RULE, ranks(starved, starved)).cost_ms < SAVED_MS * 0.4
+
+
+def test_dimensions_that_do_not_fit_are_told_apart() -> None:
+    found = finding(RULE, ranks(HALF, HALF))
+    assert found.cause == "misaligned"
+    assert found.cost_ms == pytest.approx(30 / 2, rel=0.02)
+    assert "multiple of 8" in found.fix
+
+
+def test_only_ranks_with_such_products_are_named() -> None:
+    assert finding(RULE, ranks(FASTER, FASTER, FLOAT32)).ranks == (2,)
+
+
+def test_volta_is_told_to_use_float16() -> None:
+    found = finding(RULE, ranks(FLOAT32, FLOAT32), device=OLD)
+    assert "torch.float16" in found.fix and "GradScaler" in found.fix
+    assert "bfloat16" not in found.fix.split("\n\n")[1]
+
+
+def test_amds_matrix_cores_have_no_tf32_switch() -> None:
+    fix = finding(RULE, ranks(FLOAT32), device={"name": "AMD Instinct MI300X", "computeMajor": 9}).fix
+    assert "torch.bfloat16" in fix and "allow_tf32" not in fix
+
+
+@pytest.mark.parametrize(
+    ("device", "reason"),
+    [
+        ({"name": "Tesla P100-PCIE-16GB", "computeMajor": 6}, "no tensor cores (Tesla P100"),
+        ({"name": "NVIDIA GeForce GTX 1660", "computeMajor": 7, "computeMinor": 5}, "no tensor cores"),
+        ({"name": "AMD Radeon Graphics", "computeMajor": 9}, "do not say"),
+        ({}, "do not say"),
+    ],
+)
+def test_devices_without_tensor_cores_are_not_judged(device: dict[str, Any], reason: str) -> None:
+    result = outcome(RULE, ranks(FLOAT32, FLOAT32), device=device)
+    assert result.status == "not-applicable"
+    assert reason in result.reason
+
+
+def test_a_kernel_on_tensor_cores_proves_that_there_are_some() -> None:
+    both = FLOAT32.replace("[fwd.", "[nvjet.").replace("[fwd]", "[nvjet]")
+    assert isinstance(check(RULE, ranks(both, both), device={}), Finding)
+
+
+def test_cpus_have_none() -> None:
+    text = """
+        rank# step |1
+              host [a....][b....]
+    """
+    result = outcome(RULE, ranks(text, text))
+    assert result.status == "not-applicable"
+    assert "CPU only" in result.reason
+
+
+def test_one_rank_alone_is_enough() -> None:
+    assert finding(RULE, ranks(FLOAT32), world_size=2).ranks == (0,)
