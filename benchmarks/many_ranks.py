@@ -144,7 +144,9 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
         pieces=pieces,
         collectives=collectives,
         kernels=Kernels(
-            np.array([5], np.int32), np.array([6], np.int32), np.array([600 * steps]), np.array([int(compute.sum())])
+            np.array([5], np.int32),
+            np.array([6], np.int32),
+            *(np.array([value]) for value in (600 * steps, int(compute.sum()), 0, 0, 0, 0)),
         ),
         blocking=no_blocking(),
         stalled=Stalled(*(np.empty(0, kind) for kind in (np.int32, np.int32, np.int64, np.int64, np.int64))),

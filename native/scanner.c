@@ -50,6 +50,7 @@ enum value {
     TOTAL_RESERVED,
     SOURCE,
     DESTINATION,
+    OCCUPANCY,
     /* Of no interest. */
     OTHER,
     VALUES,
@@ -75,7 +76,7 @@ static const uint32_t MEMORY_ARGUMENTS = (1u << SOURCE) - (1u << CHANGE);
 static const uint32_t NUMBERS = 1u << TS | 1u << DUR | 1u << DEVICE | 1u << STREAM | 1u << CORRELATION | 1u << BYTES |
                                 1u << GROUP_SIZE | 1u << ELEMENTS_IN | 1u << ELEMENTS_OUT | 1u << SEQ |
                                 1u << CHANGE | 1u << DEVICE_ID | 1u << DEVICE_TYPE | 1u << TOTAL_ALLOCATED |
-                                1u << TOTAL_RESERVED | 1u << SOURCE | 1u << DESTINATION;
+                                1u << TOTAL_RESERVED | 1u << SOURCE | 1u << DESTINATION | 1u << OCCUPANCY;
 
 static void put(struct event *event, enum value value, const uint8_t *at, const uint8_t *end) {
     event->present |= 1u << value;
@@ -93,7 +94,7 @@ enum { UNKNOWN_CATEGORY = 0, COMMUNICATION_NAME = 0, MEMORY_NAME = 1, DROPPED = 
 
 enum { MAX_CATEGORIES = 1 << 10 };
 
-enum { MAX_COLUMNS = 10, FIRST_ROWS = 1 << 12 };
+enum { MAX_COLUMNS = 11, FIRST_ROWS = 1 << 12 };
 
 struct table {
     size_t rows, capacity;
@@ -102,7 +103,7 @@ struct table {
 
 /* Bytes of each column's numbers; 0 behind the last. */
 static const uint8_t WIDTHS[SCANNER_TABLES][MAX_COLUMNS + 1] = {
-    [SCANNER_EVENTS] = {4, 1, 8, 8, 4, 4, 8, 8, 8, 4, 0},
+    [SCANNER_EVENTS] = {4, 1, 8, 8, 4, 4, 8, 8, 8, 4, 4, 0},
     [SCANNER_COMMS] = {8, 4, 4, 4, 8, 8, 8, 4, 8, 8, 0},
     [SCANNER_MEMORY] = {8, 4, 4, 8, 8, 8, 0},
     [SCANNER_FRAMES] = {4, 8, 8, 4, 0},
@@ -304,6 +305,7 @@ static enum value argument_of(struct span key) {
                                             : OTHER;
     case 18: return IS(key, "Process Group Name") ? GROUP : OTHER;
     case 19: return IS(key, "Process Group Ranks") ? GROUP_RANKS : OTHER;
+    case 25: return IS(key, "est. achieved occupancy %") ? OCCUPANCY : OTHER;
     default: return OTHER;
     }
 }
@@ -706,6 +708,7 @@ static void add_arguments(struct scanner *scanner, const struct event *event, in
     set_integer(scanner, event, table, EVENT_BYTES, on_device ? get(event, BYTES) : none);
     set_word(scanner, event, table, EVENT_SHAPE, SCANNER_SHAPES,
              on_device ? get(event, GRID) : code == SCANNER_OP ? get(event, INPUT_DIMS) : none);
+    set_integer(scanner, event, table, EVENT_OCCUPANCY, on_device ? get(event, OCCUPANCY) : none);
 }
 
 static void add_event(struct scanner *scanner, const struct event *event) {

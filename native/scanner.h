@@ -33,7 +33,7 @@
 #endif
 
 /* native.py mirrors every enumeration here; raise it with any change. */
-enum { SCANNER_VERSION = 4 };
+enum { SCANNER_VERSION = 5 };
 
 enum scanner_status {
     SCANNER_MORE,      /* within the list */
@@ -72,6 +72,7 @@ enum scanner_event_column {
     EVENT_CORRELATION,
     EVENT_BYTES,
     EVENT_SHAPE,
+    EVENT_OCCUPANCY,
 };
 
 /* Columns of SCANNER_COMMS, as `model.CommArgs`. */

@@ -72,6 +72,7 @@ def trace(events: list[tuple[int, int, int, int, int, int]], *, device: bool) ->
             correlation=table[:, 5],
             bytes=np.full(len(table), -1),
             shape=np.full(len(table), -1, np.int32),
+            occupancy=np.full(len(table), -1, np.int32),
         ),
         comms=CommArgs(
             comms, *(nothing.astype(np.int32),) * 3, *(nothing,) * 3, nothing.astype(np.int32), nothing, nothing

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tb_ddp_doctor.trace.names import Product, has_bfloat16_cores, has_tensor_cores, has_tf32, product
+from tb_ddp_doctor.trace.names import (
+    Precision,
+    Product,
+    has_bfloat16_cores,
+    has_tensor_cores,
+    has_tf32,
+    precision,
+    product,
+)
 
 TENSOR = [
     "ampere_fp16_s16816gemm_fp16_128x128_ldg8_f2f_stages_32x5_tn",
@@ -105,3 +113,20 @@ def test_a_device_has_tensor_cores(
     assert has_tensor_cores(device, capability) is cores
     assert has_tf32(device, capability) is tf32
     assert has_bfloat16_cores(device, capability) is bfloat16
+
+
+@pytest.mark.parametrize(
+    ("kernel", "expected"),
+    [
+        ("nvjet_hsh_128x256_64x4_2x1_v_bz_coopA_TNN", Precision.HALF),
+        ("sm80_xmma_gemm_f32f32_tf32f32_f32_nn_n_tilesize128x128x16", Precision.TF32),
+        ("cutlass_80_tensorop_s1688gemm_128x128_16x5_nn_align4", Precision.TF32),
+        ("turing_fp16_s1688gemm_fp16_128x128_ldg8_f2f_nn", Precision.HALF),
+        ("sm90_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n_tilesize128x128x128_warpgroupsize1x1x1_execute_segment_k_off_kernel"
+         "__5x_cublas_gmma", Precision.FP8),
+        ("ampere_sgemm_128x64_tn", Precision.FLOAT32),
+        ("void at::native::vectorized_elementwise_kernel<4>", None),
+    ],
+)  # fmt: skip
+def test_the_precision_of_a_product(kernel: str, expected: Precision | None) -> None:
+    assert precision(kernel) is expected

@@ -92,9 +92,15 @@ def test_types_of_columns_are_those_of_the_model() -> None:
     for got in (of(trace()), of(trace(*EVENTS))):
         columns = {name: getattr(got.events, name).dtype for name in got.events.__slots__}
         assert columns.pop("category") == np.int8
-        assert {name for name, dtype in columns.items() if dtype == np.int32} == {"name", "thread", "device", "shape"}
+        assert {name for name, dtype in columns.items() if dtype == np.int32} == {
+            "name",
+            "thread",
+            "device",
+            "shape",
+            "occupancy",
+        }
         assert {name for name, dtype in columns.items() if dtype == np.int64} == columns.keys() - {
-            "name", "thread", "device", "shape",
+            "name", "thread", "device", "shape", "occupancy",
         }  # fmt: skip
 
 

@@ -150,6 +150,10 @@ class Options:
     device_gb: int | None = None
     #: How many values a head of attention is wide.
     head: int = 16
+    #: The estimated occupancy of kernels by the name that is drawn, percent.
+    occupancy: Mapping[str, int] = field(default_factory=dict)
+    #: Shapes of the inputs of operators by the name that is drawn, which then are `aten::` ones of that name.
+    dims: Mapping[str, list[list[int]]] = field(default_factory=dict)
     #: What the trace says of its device.
     device: Mapping[str, Any] = field(default_factory=lambda: {"name": "Drawn GPU", "computeMajor": 9})
 
@@ -431,7 +435,8 @@ def _add_host(events: _Events, blocks: list[Block], options: Options) -> None:
             case name:
                 if name in ("optim", "multi_tensor_apply"):
                     events.add("user_annotation", "Optimizer.step#AdamW.step", start, end, _MAIN)
-                events.add("cpu_op", f"aten::{name}", start, end, _MAIN)
+                shapes = {"Input Dims": options.dims[name]} if name in options.dims else {}
+                events.add("cpu_op", f"aten::{name}", start, end, _MAIN, **shapes)
 
 
 def _add_autograd(events: _Events, blocks: list[Block], options: Options) -> None:
@@ -461,6 +466,8 @@ def _add_compute(events: _Events, block: Block, stream: int, at_ns: int, tid: in
             events.add("gpu_memcpy", _COPIES[block.name], start, start + length, 0, bytes=16_000_000, **place)
             continue
         place["correlation"] = events.launch("cudaLaunchKernel", at_ns, tid) if block.launched else events.unrecorded()
+        if block.name in options.occupancy:
+            place["est. achieved occupancy %"] = options.occupancy[block.name]
         events.add("kernel", f"{block.name}_kernel", start, start + length, 0, grid=grid, **place)
 
 
@@ -514,8 +521,8 @@ def _add_collective(
 def columns(**given: list[int]) -> Events:
     """Events from the columns that matter; the others are zero, and missing where that can be."""
     size = len(next(iter(given.values())))
-    missing = dict.fromkeys(("device", "stream", "correlation", "bytes", "shape"), -1)
-    types = {"category": np.int8} | dict.fromkeys(("name", "thread", "device", "shape"), np.int32)
+    missing = dict.fromkeys(("device", "stream", "correlation", "bytes", "shape", "occupancy"), -1)
+    types = {"category": np.int8} | dict.fromkeys(("name", "thread", "device", "shape", "occupancy"), np.int32)
     return Events(
         **{
             name: np.array(given.get(name, [missing.get(name, 0)] * size), types.get(name, np.int64))

@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from typing import TypeAlias
 
-import msgspec
 import numpy as np
 
 from tb_ddp_doctor.digest.launches import enclosing
 from tb_ddp_doctor.digest.model import Steps
 from tb_ddp_doctor.digest.owners import by_name
+from tb_ddp_doctor.digest.shapes import Dims, dims
 from tb_ddp_doctor.digest.steps import step_of
 from tb_ddp_doctor.digest.sums import Mask, count, longest, total
 from tb_ddp_doctor.trace import names
@@ -23,7 +23,6 @@ from tb_ddp_doctor.trace.model import Category, Ints, RankTrace
 
 #: Batch, rows and columns of a stack of matrices.
 Matrices: TypeAlias = tuple[int, int, int]
-_REFUSALS = (msgspec.DecodeError, UnicodeError, RecursionError)
 
 
 def attention(trace: RankTrace, rows: Ints, launch: Ints, step: Ints, steps: Steps) -> dict[str, Ints]:
@@ -80,7 +79,7 @@ def _scores(trace: RankTrace, operators: Ints, is_product: Mask) -> set[Matrices
         # Each trio of shapes once: a model repeats its layers.
         shapes = np.stack((events.shape[here[following - 1]], events.shape[middle], events.shape[here[following]]))
         for first, softmax, second in np.unique(shapes, axis=1).T.tolist():
-            inputs = _dims(trace.strings[softmax])
+            inputs = dims(trace.strings[softmax])
             score = _matrices(inputs[0]) if inputs else None
             made, used = _factors(trace.strings[first]), _factors(trace.strings[second])
             if score is None or made is None or used is None:
@@ -100,7 +99,7 @@ def _touches(trace: RankTrace, operators: Ints, is_product: Mask, scores: set[Ma
     touches = []
     for shape, product in kinds.T.tolist():
         text = trace.strings[shape]
-        matrices: list[Matrices | None] = [_matrices(dims) for dims in _dims(text)]
+        matrices: list[Matrices | None] = [_matrices(sizes) for sizes in dims(text)]
         factors = _factors(text) if product else None
         if factors:
             matrices.append((factors[0][0], factors[0][1], factors[1][2]))
@@ -109,27 +108,12 @@ def _touches(trace: RankTrace, operators: Ints, is_product: Mask, scores: set[Ma
     return mask
 
 
-def _dims(text: str) -> list[tuple[int, ...]]:
-    """Sizes of each input from raw "Input Dims"; () of inputs that are no tensors, or lists of them."""
-    try:
-        inputs = msgspec.json.decode(text, type=list[msgspec.Raw])
-    except _REFUSALS:
-        return []
-    sizes = []
-    for raw in inputs:
-        try:
-            sizes.append(msgspec.json.decode(raw, type=tuple[int, ...]))
-        except _REFUSALS:
-            sizes.append(())
-    return sizes
-
-
-def _matrices(dims: tuple[int, ...]) -> Matrices | None:
+def _matrices(sizes: Dims) -> Matrices | None:
     """A tensor of three or more dimensions as a stack of matrices."""
-    return (math.prod(dims[:-2]), dims[-2], dims[-1]) if len(dims) > 2 else None
+    return (math.prod(sizes[:-2]), sizes[-2], sizes[-1]) if len(sizes) > 2 else None
 
 
 def _factors(text: str) -> tuple[Matrices, Matrices] | None:
     """The two stacks that a batched product multiplies, from its raw "Input Dims"; baddbmm's first input is added."""
-    stacks = [stack for dims in _dims(text) if (stack := _matrices(dims))]
+    stacks = [stack for sizes in dims(text) if (stack := _matrices(sizes))]
     return (stacks[-2], stacks[-1]) if len(stacks) > 1 else None

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest import collectives, owners, track
 from tb_ddp_doctor.digest.attention import attention
+from tb_ddp_doctor.digest.flops import flops
 from tb_ddp_doctor.digest.frames import stalled
 from tb_ddp_doctor.digest.launches import enclosing, launch_rows
 from tb_ddp_doctor.digest.memory import memory as memory_of
@@ -26,7 +27,7 @@ from tb_ddp_doctor.digest.phases import (
 from tb_ddp_doctor.digest.products import products
 from tb_ddp_doctor.digest.starvation import host_time, no_blocking, recorded, starvation
 from tb_ddp_doctor.digest.steps import device_windows, host_steps, step_of
-from tb_ddp_doctor.digest.sums import count, total
+from tb_ddp_doctor.digest.sums import count, longest, total
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, Events, Ints, RankTrace
@@ -149,6 +150,7 @@ def _digest_device(trace: RankTrace, device: int) -> RankDigest:
         host_events=_host_events(trace, steps),
         **_graph_walks(trace, steps),
         starved_ns=starved,
+        **flops(trace, steps),
         **products(trace, rows[compute], step[compute], size),
         **optimizer(trace, rows[compute], launch[compute], step[compute], steps),
         **attention(trace, rows[compute], launch[compute], step[compute], steps),
@@ -360,9 +362,24 @@ def _kernels(trace: RankTrace, rows: Ints, words: collectives.Vocabulary) -> Ker
     return Kernels(
         name=np.array([words.index(trace.strings[i]) for i in kinds // width], np.int32),
         shape=np.array([words.index(trace.strings[i - 1] if i else "") for i in kinds % width], np.int32),
-        count=np.bincount(which, minlength=len(kinds)).astype(np.int64),
-        total_ns=total(which, np.ones(len(which), np.bool_), events.duration_ns[rows], len(kinds)),
+        **_measures(events, rows, which, len(kinds)),
     )
+
+
+def _measures(events: Events, rows: Ints, which: Ints, size: int) -> dict[str, Ints]:
+    """The columns of `Kernels` that tell how long they run, given the kind of each row."""
+    every, length = np.ones(len(rows), np.bool_), events.duration_ns[rows]
+    estimated = events.occupancy[rows] > 0
+    occupied = length // 100 * np.minimum(events.occupancy[rows].astype(np.int64), 100)
+    longest_start, longest_end = longest(which, every, events.start_ns[rows], length, size)
+    return {
+        "count": count(which, every, size),
+        "total_ns": total(which, every, length, size),
+        "estimated_ns": total(which, estimated, length, size),
+        "occupied_ns": total(which, estimated, occupied, size),
+        "longest_start_ns": longest_start,
+        "longest_end_ns": longest_end,
+    }
 
 
 def _in_steps(trace: RankTrace, chosen: NDArray[np.bool_], steps: Steps) -> Ints:
@@ -389,8 +406,7 @@ def _operators(trace: RankTrace, rows: Ints, words: collectives.Vocabulary) -> K
     return Kernels(
         name=np.array([words.index(trace.strings[i]) for i in kinds % width], np.int32),
         shape=np.array([words.index(f"[{distinct[i]}]") for i in kinds // width], np.int32),
-        count=np.bincount(which, minlength=len(kinds)).astype(np.int64),
-        total_ns=total(which, np.ones(len(which), np.bool_), events.duration_ns[rows], len(kinds)),
+        **_measures(events, rows, which, len(kinds)),
     )
 
 

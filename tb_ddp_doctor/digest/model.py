@@ -132,6 +132,12 @@ class Kernels:
     shape: Indices
     count: Ints
     total_ns: Ints
+    #: Time of those whose occupancy was estimated, and that time weighed with it, ns.
+    estimated_ns: Ints
+    occupied_ns: Ints
+    #: The longest one.
+    longest_start_ns: Ints
+    longest_end_ns: Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -294,6 +300,9 @@ class StepWork:
     #: Start and end of the longest product off the tensor cores; equal where there is none.
     slow_product_start_ns: Ints
     slow_product_end_ns: Ints
+    #: Operations of the model's products, convolutions and attention (`digest.flops`), and those done again.
+    model_flops: Ints
+    repeated_flops: Ints
     #: Calls of a torch optimizer's step.
     optimizer_steps: Ints
     #: Host time in them; kernels that they launched for one tensor alone, not for a list of tensors: number and time;

@@ -9,6 +9,8 @@ from tb_ddp_doctor.rules.host_stall import HostStall
 from tb_ddp_doctor.rules.host_sync import HostSync
 from tb_ddp_doctor.rules.launch_bound import LaunchBound
 from tb_ddp_doctor.rules.load_imbalance import LoadImbalance
+from tb_ddp_doctor.rules.low_mfu import LowMfu
+from tb_ddp_doctor.rules.low_occupancy import LowOccupancy
 from tb_ddp_doctor.rules.memory_fragmentation import MemoryFragmentation
 from tb_ddp_doctor.rules.no_overlap import NoOverlap
 from tb_ddp_doctor.rules.no_tensor_cores import NoTensorCores
@@ -36,6 +38,8 @@ CATALOGUE: dict[str, Rule] = {
         HostSync(),
         LaunchBound(),
         LoadImbalance(),
+        LowMfu(),
+        LowOccupancy(),
         MemoryFragmentation(),
         NoOverlap(),
         NoTensorCores(),

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import cast
+from typing import TypeVar, cast
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from tb_ddp_doctor.job import whatif
 from tb_ddp_doctor.job.communication import Traffic, communication
 from tb_ddp_doctor.job.links import Link, links
 from tb_ddp_doctor.job.model import Budget, Job
+from tb_ddp_doctor.job.peaks import peak
 from tb_ddp_doctor.job.pipeline import Pipeline, pipeline
 from tb_ddp_doctor.job.repeats import Repeats, repeats
 from tb_ddp_doctor.job.sharding import Sharding, sharding
@@ -30,6 +31,8 @@ from tb_ddp_doctor.job.unused import UnusedSearch, unused_search
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.losses import tells_of_lost_events
 from tb_ddp_doctor.trace.model import Ints
+
+Number = TypeVar("Number", int, float)
 
 #: Up to three sizes; CUDA's largest has ten digits.
 _GRID = re.compile(r"\s*\[\s*\d{1,10}\s*(,\s*\d{1,10}\s*){0,2}\]\s*", re.ASCII)
@@ -190,6 +193,45 @@ class KernelTable:
             (text[name], text[shape]): KernelKind(int(count), int(total), _blocks(text[shape]))
             for name, shape, count, total in zip(kinds.name, kinds.shape, kinds.count, kinds.total_ns, strict=True)
         }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Utilization:
+    """What of the device's peak the model uses."""
+
+    #: Operations of the model, and with those that are done again, shape (R, S).
+    model_flops: Ints
+    flops: Ints
+    device: str
+    #: Of most of the time in products.
+    precision: str
+    #: Operations per second of the slowest rank's device; None if it is not known.
+    peak: float | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LongKernel:
+    """Kernels of one name on the rank that spends most time on them."""
+
+    name: str
+    #: 0 to 1, weighed by time.
+    occupancy: float
+    #: Mean of one, and all of a step, ns.
+    mean_ns: float
+    step_ns: float
+    #: The rank (index), and its longest one on its own clock.
+    rank: int
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LongKernels:
+    """Kernels that are no products of matrices, those that take most time first."""
+
+    #: Whether the traces estimate occupancy.
+    estimated: bool
+    kinds: tuple[LongKernel, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -466,7 +508,9 @@ def _phases(job: Job) -> Phases:
 
 def _products(job: Job) -> Products:
     _needs_device(job)
-    devices = [(digest.device, _capability(digest)) for digest in job.digests if digest.has_device]
+    devices = [
+        (digest.device, _of_device(digest, digest.header.capabilities)) for digest in job.digests if digest.has_device
+    ]
     tensor_ns = job.work("tensor_ns")
     can = [names.has_tensor_cores(*device) for device in devices]
     if not tensor_ns.any() and not any(can):
@@ -496,9 +540,10 @@ def _attentions(job: Job) -> Attentions:
     return Attentions(**{name: job.work(name) for name in Attentions.__slots__})
 
 
-def _capability(digest: RankDigest) -> float | None:
+def _of_device(digest: RankDigest, told: Mapping[int, Number]) -> Number | None:
+    """What the trace tells of the rank's device."""
     numbers = [number for number, name in digest.header.devices.items() if name == digest.device]
-    return next((digest.header.capabilities.get(number) for number in numbers), None)
+    return next((told.get(number) for number in numbers), None)
 
 
 def _slowest_products(job: Job) -> tuple[str, ...]:
@@ -512,6 +557,68 @@ def _slowest_products(job: Job) -> tuple[str, ...]:
 
 def _kernels(job: Job) -> KernelTable:
     return KernelTable(job)
+
+
+def _utilization(job: Job) -> Utilization:
+    _needs_device(job)
+    if not any(digest.header.has_shapes for digest in job.digests):
+        raise MissingInputError("The traces hold no shapes of operators: record with profile(record_shapes=True).")
+    model = job.work("model_flops")
+    if not model.any():
+        raise MissingInputError("No matrix product, convolution or attention appears among the operators.")
+    taken: Counter[names.Precision] = Counter()
+    for digest in job.digests:
+        for name, total in zip(digest.kernels.name.tolist(), digest.kernels.total_ns.tolist(), strict=True):
+            if (precision := names.precision(digest.strings[name])) is not None:
+                taken[precision] += total
+    precision = taken.most_common(1)[0][0] if taken else names.Precision.FLOAT32
+    devices = [(digest.device, _of_device(digest, digest.header.multiprocessors) or 0) for digest in job.digests]
+    peaks = [peak(device, multiprocessors, precision) for device, multiprocessors in devices]
+    known = [each for each in peaks if each is not None]
+    return Utilization(
+        model_flops=model,
+        flops=model + job.work("repeated_flops"),
+        device=devices[0][0],
+        precision=precision.value,
+        peak=min(known) if len(known) == len(peaks) else None,
+    )
+
+
+def _long_kernels(job: Job) -> LongKernels:
+    _needs_device(job)
+    most: dict[str, LongKernel] = {}
+    for rank, digest in enumerate(job.digests):
+        for kind in _by_name(rank, digest):
+            if kind.name not in most or kind.step_ns > most[kind.name].step_ns:
+                most[kind.name] = kind
+    kinds = sorted(most.values(), key=lambda kind: (-kind.step_ns, kind.name))
+    return LongKernels(any(digest.kernels.estimated_ns.any() for digest in job.digests), tuple(kinds))
+
+
+def _by_name(rank: int, digest: RankDigest) -> Iterator[LongKernel]:
+    """The rank's kernels whose occupancy is known and that multiply no matrices."""
+    table = digest.kernels
+    known = np.flatnonzero(table.estimated_ns)
+    distinct, which = np.unique(table.name[known], return_inverse=True)
+    estimated, occupied, total, count = (
+        np.bincount(which, weights=column[known], minlength=len(distinct))
+        for column in (table.estimated_ns, table.occupied_ns, table.total_ns, table.count)
+    )
+    length = table.longest_end_ns - table.longest_start_ns
+    for i, name in enumerate(distinct.tolist()):
+        if names.product(digest.strings[name]) is not names.Product.NONE:
+            continue
+        rows = known[which == i]
+        longest = rows[length[rows].argmax()]
+        yield LongKernel(
+            name=digest.strings[name],
+            occupancy=float(occupied[i] / max(estimated[i], 1)),
+            mean_ns=float(total[i] / max(count[i], 1)),
+            step_ns=float(total[i] / max(len(digest.steps), 1)),
+            rank=rank,
+            start_ns=int(table.longest_start_ns[longest]),
+            end_ns=int(table.longest_end_ns[longest]),
+        )
 
 
 def _loaders(job: Job) -> Loaders:
@@ -625,6 +732,8 @@ PROVIDERS: dict[str, Callable[[Job], object]] = {
     "optimizers": _optimizers,
     "attentions": _attentions,
     "kernels": _kernels,
+    "long_kernels": _long_kernels,
+    "utilization": _utilization,
     "loaders": _loaders,
     "stalls": _stalls,
     "starvation": _starvation,

@@ -29,6 +29,7 @@ class DeviceArgs(msgspec.Struct, gc=False):
     correlation: Int64 = MISSING
     bytes: Int64 = MISSING
     grid: Raw = ABSENT
+    occupancy: Int32 = msgspec.field(default=MISSING, name="est. achieved occupancy %")
     #: Tells whether the event has `CommunicationArgs`.
     collective: Raw = msgspec.field(default=ABSENT, name="Collective name")
 

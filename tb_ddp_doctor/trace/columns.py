@@ -52,6 +52,7 @@ EVENT_TYPES: dict[str, type[np.generic]] = {
     "correlation": np.int64,
     "bytes": np.int64,
     "shape": np.int32,
+    "occupancy": np.int32,
 }
 COMM_TYPES: dict[str, type[np.generic]] = {
     "event": np.int64,
@@ -233,7 +234,7 @@ class Columns:
         category = part["category"]
         rows = np.flatnonzero((category >= Category.KERNEL) & (category <= Category.MEMSET))
         device = arguments(DeviceArgs, rows)
-        for name in ("device", "stream", "correlation", "bytes"):
+        for name in ("device", "stream", "correlation", "bytes", "occupancy"):
             part[name][rows] = _column([getattr(args, name) for args in device])
         part["shape"][rows] = _column([self._shapes[bytes(args.grid)] for args in device])
         has_metadata = np.array([bytes(args.collective) != b"" for args in device], np.bool_)

@@ -67,6 +67,8 @@ class Events:
     bytes: Ints
     #: Index into `RankTrace.strings` of the raw JSON of "Input Dims" (operators) or "grid" (kernels).
     shape: Indices
+    #: Estimated occupancy of a kernel, percent; 0 also where Kineto could not estimate it.
+    occupancy: Indices
 
     def __len__(self) -> int:
         return len(self.name)
@@ -153,6 +155,8 @@ class Header:
     devices: dict[int, str] = field(default_factory=dict)
     #: Bytes of memory that each device has.
     device_bytes: dict[int, int] = field(default_factory=dict)
+    #: Multiprocessors that each device has, or that part of it that the job sees.
+    multiprocessors: dict[int, int] = field(default_factory=dict)
     #: Compute capability of each device that says it, as 8.6 for major 8 and minor 6. AMD's tell their GFX version.
     capabilities: dict[int, float] = field(default_factory=dict)
     #: Host name where the file has one, else "".

@@ -77,6 +77,9 @@ _FLOAT32_PRODUCT = re.compile(
 )
 #: Tensile's products in single precision; those with "MI" in their name use the matrix cores.
 _FLOAT32_TENSILE = re.compile(r"^Cijk_[A-Za-z]+_[A-Za-z]+_(SB|S_B)_(?!.*_MI\d)")
+_FP8_PRODUCT = re.compile(r"e4m3|e5m2|fp8|float8", re.IGNORECASE)
+#: Multiplying by 16 x 8 x 8 with float32 outside is TF32, unless it is half precision on Turing.
+_TF32_PRODUCT = re.compile(r"tf32|^(?!.*(fp16|bf16|f16|half)).*s1688gemm|xf32", re.IGNORECASE)
 _TENSOR_PRODUCT = re.compile(
     r"tensorop|_tensor\d|wmma|gmma|[shi_](884|1688|16816|16832)[a-z]|[hiq]mma|tf32|nvjet|tcgen05|utcmma|flash|fmha|sdpa|"
     r"bmm_\w*(E4m3|E2m1|Bfloat16|Fp16)|fp8_gemm|deep_?gemm|mfma|xdl|_gtcx|^Cijk_.*_MI\d|attn_fwd|bwd_kernel_d[kq]",
@@ -159,6 +162,32 @@ def activity(function: str) -> Activity:
     return next((kind for kind, part in _ACTIVITIES if part.search(lowered)), Activity.PYTHON)
 
 
+class Multiplies(IntEnum):
+    """What an operator multiplies, by the order of its inputs."""
+
+    NOTHING = 0
+    #: The first input by the second; the second by the third, added to the first.
+    PLAIN = 1
+    ADDED = 2
+    #: Gradient of the output, input, weights.
+    CONVOLUTION_BACKWARD = 3
+    #: Queries, keys, values of (batch, heads, rows, width); in backward after the gradient of the output.
+    ATTENTION = 4
+    ATTENTION_BACKWARD = 5
+    #: The same of (batch, rows, heads, width).
+    ATTENTION_BY_ROWS = 6
+    ATTENTION_BY_ROWS_BACKWARD = 7
+
+
+class Precision(Enum):
+    """In what a kernel multiplies; the value is what findings call it."""
+
+    FP8 = "8-bit floats"
+    HALF = "half precision"
+    TF32 = "TF32"
+    FLOAT32 = "float32"
+
+
 class Product(IntEnum):
     """What a device kernel is to the tensor cores (AMD: matrix cores)."""
 
@@ -170,6 +199,23 @@ class Product(IntEnum):
     FLOAT32 = 2
     #: One in half precision whose dimensions or addresses do not fit the tensor cores.
     MISALIGNED = 3
+
+
+_MULTIPLIES = {
+    "aten::mm": Multiplies.PLAIN,
+    "aten::bmm": Multiplies.PLAIN,
+    "aten::_scaled_mm": Multiplies.PLAIN,
+    "aten::addmm": Multiplies.ADDED,
+    "aten::baddbmm": Multiplies.ADDED,
+    "aten::convolution_backward": Multiplies.CONVOLUTION_BACKWARD,
+    **{
+        f"aten::_scaled_dot_product_{kind}_attention{way}": code
+        for kind in ("flash", "efficient", "cudnn")
+        for way, code in (("", Multiplies.ATTENTION), ("_backward", Multiplies.ATTENTION_BACKWARD))
+    },
+    "flash_attn::_flash_attn_forward": Multiplies.ATTENTION_BY_ROWS,
+    "flash_attn::_flash_attn_backward": Multiplies.ATTENTION_BY_ROWS_BACKWARD,
+}
 
 
 def step_number(name: str) -> int | None:
@@ -268,6 +314,28 @@ def product(kernel: str) -> Product:
     if _FLOAT32_PRODUCT.search(kernel) or _FLOAT32_TENSILE.search(kernel):
         return Product.FLOAT32
     return Product.TENSOR if _TENSOR_PRODUCT.search(kernel) else Product.NONE
+
+
+def precision(kernel: str) -> Precision | None:
+    """In what a product's kernel multiplies, as far as its name tells; None of what is no product."""
+    kind = product(kernel)
+    if kind is Product.NONE:
+        return None
+    if kind is Product.FLOAT32:
+        return Precision.FLOAT32
+    if _FP8_PRODUCT.search(kernel):
+        return Precision.FP8
+    return Precision.TF32 if _TF32_PRODUCT.search(kernel) else Precision.HALF
+
+
+def multiplies(operator: str) -> Multiplies:
+    """What an operator multiplies. Operators that only call others of these multiply nothing themselves."""
+    return _MULTIPLIES.get(operator, Multiplies.NOTHING)
+
+
+def is_checkpoint(name: str) -> bool:
+    """Whether an autograd node is a checkpoint's, which computes forward again."""
+    return "CheckpointFunction" in name
 
 
 def has_tensor_cores(device: str, capability: float | None) -> bool | None:

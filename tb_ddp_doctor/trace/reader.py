@@ -113,6 +113,11 @@ def _header(members: Mapping[str, Any], losses: Losses) -> Header:
             if _natural(device.get("id")) is not None
             and 0 < (size := _natural(device.get("totalGlobalMem")) or 0) < 2**63
         },
+        multiprocessors={
+            device["id"]: size
+            for device in devices
+            if _natural(device.get("id")) is not None and 0 < (size := _natural(device.get("numSms")) or 0) < 1 << 16
+        },
         capabilities={
             device["id"]: major + (_natural(device.get("computeMinor")) or 0) / 10
             for device in devices

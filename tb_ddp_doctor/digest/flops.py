@@ -1,0 +1,106 @@
+"""Floating-point operations of matrix products, convolutions and attention, from the shapes of operators.
+
+A product of (m, k) and (k, n) is 2 m k n operations. Backward multiplies twice as much as forward. Convolutions are
+counted where their gradients are computed, whose operator alone shows the sizes of what goes in and what comes out:
+once for forward and twice for backward. Causal attention counts as if all of its scores were used, as is usual.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from tb_ddp_doctor.digest.launches import enclosing
+from tb_ddp_doctor.digest.model import Steps
+from tb_ddp_doctor.digest.owners import by_name, named
+from tb_ddp_doctor.digest.shapes import Dims, dims
+from tb_ddp_doctor.digest.steps import step_of
+from tb_ddp_doctor.digest.sums import Mask, total
+from tb_ddp_doctor.trace import names
+from tb_ddp_doctor.trace.model import Category, Ints, RankTrace
+from tb_ddp_doctor.trace.names import Multiplies
+
+#: More in one operator is nonsense, and all of a trace's must fit into an int64.
+_MOST = 10**15
+
+
+def flops(trace: RankTrace, steps: Steps) -> dict[str, Ints]:
+    """Columns of `StepWork`: operations of the model, and those that were done again, by the step of their host."""
+    events = trace.events
+    operators = np.flatnonzero((events.category == Category.OP) & (events.shape >= 0))
+    kind = by_name(trace, operators, names.multiplies)
+    operators, kind = operators[kind > 0], kind[kind > 0]
+    pairs, which = np.unique(np.stack((kind, events.shape[operators])), axis=1, return_inverse=True)
+    done = np.array([_count(Multiplies(kind), dims(trace.strings[shape])) for kind, shape in pairs.T.tolist()])
+    done = done.reshape(-1, 2)[which.reshape(-1)].astype(np.int64)
+    model, again = done[:, 0], done[:, 1]
+    repeated = _repeated(trace, operators, kind)
+    step = step_of(events.start_ns[operators], steps.host_start_ns)
+    inside = (step >= 0) & (events.start_ns[operators] < steps.host_end_ns[step])
+    return {
+        "model_flops": total(step, inside & ~repeated, model, len(steps)),
+        "repeated_flops": total(step, inside, np.where(repeated, model, again), len(steps)),
+    }
+
+
+def _repeated(trace: RankTrace, operators: Ints, kind: Ints) -> Mask:
+    """Which operators compute forward once more: in a checkpoint's own backward, or such as backward has no use for."""
+    events = trace.events
+    nodes = np.flatnonzero((events.category == Category.OP) & named(trace, names.is_backward))
+    around = enclosing(
+        events.start_ns[nodes],
+        events.start_ns[nodes] + events.duration_ns[nodes],
+        events.thread[nodes],
+        events.start_ns[operators],
+        events.thread[operators],
+    )
+    within = around >= 0
+    checkpoint = np.zeros(len(operators), np.bool_)
+    checkpoint[within] = named(trace, names.is_checkpoint)[nodes[around[within]]]
+    forward = np.isin(kind, (Multiplies.ADDED, Multiplies.ATTENTION, Multiplies.ATTENTION_BY_ROWS))
+    mask: Mask = checkpoint | (within & forward)
+    return mask
+
+
+def _count(kind: Multiplies, inputs: list[Dims]) -> tuple[int, int]:
+    """Operations of the model that an operator stands for, and those beside them that it does again."""
+    try:
+        model, again = _COUNTS[kind](inputs)
+    except (IndexError, ZeroDivisionError):
+        return 0, 0
+    return (model, again) if 0 <= model <= _MOST and 0 <= again <= _MOST else (0, 0)
+
+
+def _product(left: Dims, right: Dims) -> tuple[int, int]:
+    return (2 * math.prod(left) * right[-1], 0) if left[-1] == right[-2] else (0, 0)
+
+
+def _attention(query: Dims, key: Dims, rows: int) -> int:
+    """Of one product of queries and keys; `rows` is the dimension of their rows."""
+    return 2 * math.prod(query) * key[rows]
+
+
+def _convolution(inputs: list[Dims]) -> tuple[int, int]:
+    grown, taken, weight = inputs[:3]
+    # A transposed convolution's weights begin with the channels that come in.
+    pixels = grown if weight[0] == grown[1] else taken
+    return 3 * 2 * pixels[0] * math.prod(pixels[2:]) * math.prod(weight), 0
+
+
+_COUNTS: Mapping[Multiplies, Callable[[list[Dims]], tuple[int, int]]] = {
+    Multiplies.PLAIN: lambda inputs: _product(inputs[0], inputs[1]),
+    Multiplies.ADDED: lambda inputs: _product(inputs[1], inputs[2]),
+    Multiplies.CONVOLUTION_BACKWARD: _convolution,
+    Multiplies.ATTENTION: lambda inputs: (2 * _attention(inputs[0], inputs[1], -2), 0),
+    Multiplies.ATTENTION_BACKWARD: lambda inputs: (
+        4 * _attention(inputs[1], inputs[2], -2),
+        _attention(inputs[1], inputs[2], -2),
+    ),
+    Multiplies.ATTENTION_BY_ROWS: lambda inputs: (2 * _attention(inputs[0], inputs[1], -3), 0),
+    Multiplies.ATTENTION_BY_ROWS_BACKWARD: lambda inputs: (
+        4 * _attention(inputs[1], inputs[2], -3),
+        _attention(inputs[1], inputs[2], -3),
+    ),
+}

@@ -1,0 +1,32 @@
+"""What devices can compute at most."""
+
+from __future__ import annotations
+
+import pytest
+
+from tb_ddp_doctor.job.peaks import peak
+from tb_ddp_doctor.trace.names import Precision
+
+
+@pytest.mark.parametrize(
+    ("device", "multiprocessors", "precision", "tera"),
+    [
+        ("NVIDIA H100 80GB HBM3", 132, Precision.HALF, 989),
+        ("NVIDIA H100 PCIe", 114, Precision.HALF, 756),
+        ("NVIDIA H200", 33, Precision.HALF, 989 / 4),
+        ("NVIDIA H200", 0, Precision.FLOAT32, 67),
+        ("NVIDIA H20", 78, Precision.HALF, 148),
+        ("NVIDIA A100-SXM4-80GB", 108, Precision.TF32, 156),
+        ("NVIDIA A10G", 80, Precision.HALF, 125),
+        ("Tesla V100-SXM2-32GB", 80, Precision.HALF, 125),
+        ("AMD Instinct MI300X", 304, Precision.HALF, 1307),
+        ("AMD Instinct MI250X", 110, Precision.HALF, 191),
+    ],
+)
+def test_peaks_of_devices(device: str, multiprocessors: int, precision: Precision, tera: float) -> None:
+    assert peak(device, multiprocessors, precision) == pytest.approx(tera * 1e12)
+
+
+@pytest.mark.parametrize(("device", "precision"), [("Drawn GPU", Precision.HALF), ("Tesla V100", Precision.TF32)])
+def test_what_is_not_known_is_no_peak(device: str, precision: Precision) -> None:
+    assert peak(device, 80, precision) is None
