@@ -39,7 +39,7 @@ def test_a_well_used_device_is_clear() -> None:
 
 def test_part_of_a_device_has_part_of_its_peak() -> None:
     part = {**H100, "numSms": 33}
-    assert "of 247 TFLOPS" in finding(RULE, ranks(MODEL), **of(1, device=part)).why
+    assert "of 247 TFLOPS" in finding(RULE, ranks(MODEL), **of(0.5, device=part)).why
 
 
 def test_the_precision_of_most_products_decides() -> None:
@@ -48,7 +48,7 @@ def test_the_precision_of_most_products_decides() -> None:
 
 
 def test_an_unknown_device_needs_its_peak() -> None:
-    unknown = of(2, device={"name": "Drawn GPU"})
+    unknown = of(1, device={"name": "Drawn GPU"})
     result = outcome(RULE, ranks(MODEL), **unknown)
     assert result.status == "not-applicable"
     assert "The peak of Drawn GPU in half precision is not known" in result.reason
