@@ -176,6 +176,20 @@ def test_the_tab_says_who_holds_up_the_job(page: Page, server: str) -> None:
     expect(first.get_by_role("button", name="Copied")).to_be_visible()
 
 
+def test_what_fixes_would_bring_follows_the_choice(page: Page, server: str) -> None:
+    tab = opened(page, server)
+    chosen(tab, "zero_workers")
+    said = tab.locator(".whatif .prospect")
+    expect(said).to_contain_text(re.compile(r"54\.\d\sms a step instead of 168\.\d\sms: 68\s% less"))
+    boxes = tab.locator(".whatif input")
+    for box in boxes.all():
+        box.set_checked(box.get_attribute("value") == "straggler")
+    expect(said).to_contain_text(re.compile(r"162\.\d\sms a step"))
+    tab.locator(".whatif").screenshot(path=SCREENSHOTS / "whatif.png")
+    boxes.nth(2).press("Space")
+    expect(said).to_contain_text("as it is")
+
+
 def test_a_healthy_job_is_called_healthy(page: Page, server: str) -> None:
     tab = opened(page, server)
     chosen(tab, "healthy")
@@ -306,7 +320,11 @@ def test_text_from_a_trace_stays_text(page: Page, server: str) -> None:
     def answer(route: Route) -> None:
         route.fulfill(json=poison(route.fetch().json()))
 
+    def predict(route: Route) -> None:
+        route.fulfill(json={"fixed": [HOSTILE], "step_ms": 100.0, "without_ms": 50.0, "range_ms": [50.0, 50.0]})
+
     page.route("**/ddp_doctor/run?*", answer)
+    page.route("**/ddp_doctor/whatif?*", predict)
     tab = opened(page, server)
     button(tab, "straggler_cpu").click()
     expect(tab.locator("h1")).to_contain_text(HOSTILE)

@@ -1,4 +1,4 @@
-// The plugin's two routes. Addresses are relative to this module, so that --path_prefix needs no care.
+// The plugin's routes. Addresses are relative to this module, so that --path_prefix needs no care.
 
 /** @typedef {import("./model.js").Listing} Listing */
 /** @typedef {import("./model.js").Report} Report */
@@ -13,6 +13,14 @@ export const fetchRuns = () => get("runs");
  * @returns {Promise<Report | Waiting | Failed>}
  */
 export const fetchRun = (name) => get(`run?run=${encodeURIComponent(name)}`);
+
+/**
+ * @param {string} run
+ * @param {string[]} rules whose findings are fixed
+ * @returns {Promise<import("./model.js").Prospect>}
+ */
+export const fetchProspect = (run, rules) =>
+  get(`whatif?run=${encodeURIComponent(run)}&without=${encodeURIComponent(rules.join(","))}`);
 
 /** @param {string} route */
 async function get(route) {

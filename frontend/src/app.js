@@ -10,6 +10,7 @@ import { empty, failed, reading, searching } from "./states.js";
 import { steps } from "./steps.js";
 import { unseen } from "./unseen.js";
 import { verdict } from "./verdict.js";
+import { whatIf } from "./whatif.js";
 
 /** @typedef {import("./model.js").Listing} Listing */
 /** @typedef {import("./model.js").RunEntry} RunEntry */
@@ -138,6 +139,7 @@ function report(answer) {
   const parts = [
     verdict(answer),
     findings(answer),
+    whatIf(answer),
     budget(answer),
     h("div", { class: "pair" }, steps(answer), unseen(answer)),
   ];

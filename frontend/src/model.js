@@ -25,13 +25,23 @@
  * @property {RunEntry[]} runs
  */
 
+/**
+ * @typedef {object} Prospect
+ * @property {string[]} fixed rules
+ * @property {number} step_ms now
+ * @property {number} without_ms then
+ * @property {[number, number]} range_ms of single steps
+ */
+
 /** @typedef {{rank: number, step: number, start_ns: number, end_ns: number, what: string}} Evidence */
 
 /**
  * @typedef {object} Finding
  * @property {string} rule
  * @property {Severity} severity
- * @property {number} cost_ms
+ * @property {number} cost_ms what its fix gives back beyond those charged before it
+ * @property {number} alone_ms what its fix gives back by itself
+ * @property {[number, number]} range_ms the same of single steps, least and most
  * @property {number[]} ranks
  * @property {number[]} steps
  * @property {string | null} cause
