@@ -80,10 +80,13 @@ class Cache:
         """The digest of a trace file if it is kept; None if the trace must be read."""
         return self._load(RankDigest, _key(path))
 
-    def columns(self, path: Path) -> RankTrace:
-        """The columns of a trace file. Raises TraceError if it is no trace."""
+    def columns(self, path: Path, *, checked: bool = True) -> RankTrace:
+        """The columns of a trace file. Raises TraceError if it is no trace.
+
+        Unchecked, only what is looked at of kept columns is read, and what a disk did to them goes unnoticed.
+        """
         key = _key(path)
-        trace = self._load(RankTrace, key)
+        trace = self._load(RankTrace, key, checked=checked)
         if trace is None:
             trace = read(path)
             self._save(trace, key, path)
@@ -109,12 +112,12 @@ class Cache:
         name = hashlib.sha256(f"{key}\n{_VERSION}".encode(errors="surrogateescape")).hexdigest()
         return self.directory / name[:2] / f"{name}.{_SUFFIX[kind]}"
 
-    def _load(self, kind: type[T], key: str) -> T | None:
+    def _load(self, kind: type[T], key: str, *, checked: bool = True) -> T | None:
         path = self._path(kind, key)
         if path is None or not path.exists():
             return None
         try:
-            found = load(kind, _VERSION, path)
+            found = load(kind, _VERSION, path, checked=checked)
         except StoreError:
             with contextlib.suppress(OSError):
                 path.unlink()

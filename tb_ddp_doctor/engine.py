@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import cast
 
 from tb_ddp_doctor import pool
@@ -83,6 +84,8 @@ class Result:
     diagnosis: Diagnosis
     prospects: Prospects
     job: Job
+    #: The file of each rank of the job.
+    files: tuple[Path, ...]
     #: Whether some rank was read from a digest file, so that there is no trace to show.
     from_digests: bool
 
@@ -115,7 +118,8 @@ def diagnose(
     job = replace(job, network=_network(run, job))
     from_digests = any(file.path.suffix == DIGEST_SUFFIX for file in run.files)
     diagnosis, prospects = _examine(job, rules)
-    return Result(diagnosis, prospects, job, from_digests)
+    paths = tuple(by_rank[rank][0].path for rank in job.ranks.tolist())
+    return Result(diagnosis, prospects, job, paths, from_digests)
 
 
 def _network(run: Run, job: Job) -> Network | None:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from tb_ddp_doctor.discover import Run
     from tb_ddp_doctor.engine import Result
     from tb_ddp_doctor.findings import Diagnosis
-    from tb_ddp_doctor.rules.prospects import Prospects
 
 State = Literal["queued", "reading", "ready", "failed"]
 Progress = Callable[[int, int, str], None]
@@ -45,7 +44,7 @@ class _Entry:
     summary: dict[str, Any] | None = None
     #: The answer to `run?run=NAME`, encoded once.
     body: bytes = b""
-    prospects: Prospects | None = None
+    result: Result | None = None
 
     def listed(self) -> dict[str, Any]:
         return {
@@ -124,11 +123,11 @@ class Analyses:
             self._opened = name
             return {"state": entry.state, "progress": {"done": entry.done, "total": entry.total}}
 
-    def prospects(self, name: str) -> Prospects | None:
-        """What fixes would bring in a run; None where no run of that name is ready."""
+    def result(self, name: str) -> Result | None:
+        """What a run was found to be; None where no run of that name is ready."""
         with self._lock:
             entry = self._entries.get(name)
-            return entry.prospects if entry else None
+            return entry.result if entry else None
 
     def _wake(self) -> None:
         """Start the thread if there is something to do; the lock is held."""
@@ -206,7 +205,7 @@ class Analyses:
         else:
             with self._lock:
                 entry.state, entry.summary, entry.body = "ready", summary, body
-                entry.prospects = result.prospects
+                entry.result = result
 
     def _fail(self, entry: _Entry, error: str) -> None:
         with self._lock:

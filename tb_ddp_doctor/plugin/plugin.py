@@ -5,6 +5,13 @@
     run?run=NAME       the diagnosis of one run and the numbers behind its pictures
     whatif?run=NAME&without=RULE,RULE
                        the predicted step of a run if what these rules found in it were fixed
+    slice?run=NAME&ranks=0,3&start=NS&end=NS[&format=native|json|columns]
+                       the events of some ranks in a window of the common clock, whole ns: a native Perfetto trace,
+                       Chrome-trace JSON, or columns for a page to draw (`slices.columns` has their shape)
+
+The answer to `run` has a window for each piece of evidence, views.windows[finding][evidence], as {ranks, start, end},
+and views.clock_ms, the start of each step on the common clock for each rank, ms after views.origin_ns. Whole ns are
+text: JavaScript's numbers do not hold them.
 
 TensorBoard constructs every plugin before it serves a page and asks `is_active` of all of them in a row, so neither
 touches a trace: the directory is searched in the background, from the first question on (`analyses`).
@@ -108,7 +115,12 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
             route: wrappers.Request.application(partial(_serve_file, path, content_type))
             for route, (path, content_type) in assets().items()
         }
-        routes = {"/runs": self._serve_runs, "/run": self._serve_run, "/whatif": self._serve_whatif}
+        routes = {
+            "/runs": self._serve_runs,
+            "/run": self._serve_run,
+            "/whatif": self._serve_whatif,
+            "/slice": self._serve_slice,
+        }
         return {**files, **{route: wrappers.Request.application(serve) for route, serve in routes.items()}}
 
     def is_active(self) -> bool:
@@ -150,14 +162,28 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
         from tb_ddp_doctor.rules import CATALOGUE
 
         name = request.args.get("run", "")
-        prospects = self._analyses.prospects(name)
-        if prospects is None:
+        result = self._analyses.result(name)
+        if result is None:
             return _respond(request, {"error": f"No run named {name!r} has been diagnosed."}, code=404)
         without = [rule for rule in request.args.get("without", "").split(",") if rule]
         unknown = sorted(set(without) - set(CATALOGUE))
         if unknown:
             return _respond(request, {"error": f"There is no rule {unknown[0]!r}."}, code=400)
-        return _respond(request, msgspec.json.encode(prospects.without(without)))
+        return _respond(request, msgspec.json.encode(result.prospects.without(without)))
+
+    def _serve_slice(self, request: wrappers.Request) -> wrappers.Response:
+        from tb_ddp_doctor.plugin import slicing
+        from tb_ddp_doctor.slices.model import SliceError
+
+        name = request.args.get("run", "")
+        result = self._analyses.result(name)
+        if result is None:
+            return _respond(request, {"error": f"No run named {name!r} has been diagnosed."}, code=404)
+        try:
+            content, content_type = slicing.answer(result, request.args)
+        except SliceError as error:
+            return _respond(request, {"error": str(error)}, code=400)
+        return _respond(request, content, content_type)
 
 
 def _serve_file(path: Path, content_type: str, request: wrappers.Request) -> wrappers.Response:

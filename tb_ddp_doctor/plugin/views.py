@@ -9,9 +9,10 @@ import numpy as np
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.engine import Result
-from tb_ddp_doctor.findings import OWNERS, Diagnosis
+from tb_ddp_doctor.findings import OWNERS, Diagnosis, Evidence, Finding
 from tb_ddp_doctor.job.budget import moving
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.slices.cut import on_common_clock, window
 from tb_ddp_doctor.trace.model import Ints
 
 #: The small pictures show no more ranks than this.
@@ -38,7 +39,28 @@ def views(result: Result) -> dict[str, Any]:
         "start_ns": job.budget.start_ns.tolist(),
         "budget_ms": {owner: _ms(job.budget.of(owner)) for owner in OWNERS},
         "lanes": _lanes(job, step),
+        **_clock(job),
+        "windows": [
+            [_window(job, finding, evidence) for evidence in finding.evidence] for finding in result.diagnosis.findings
+        ],
     }
+
+
+def _window(job: Job, finding: Finding, evidence: Evidence) -> dict[str, Any]:
+    """Where a piece of evidence is seen, as the route `slice` takes it."""
+    where = window(job, finding, evidence)
+    return {"ranks": where.ranks, "start": str(where.start_ns), "end": str(where.end_ns)}
+
+
+def _clock(job: Job) -> dict[str, Any]:
+    """When each step starts on the common clock, ms after an origin, shape (R, S).
+
+    The origin is text, ns: JavaScript's numbers do not hold it.
+    """
+    ranks = zip(job.ranks.tolist(), job.budget.start_ns, strict=True)
+    start = np.stack([on_common_clock(job, rank, own) for rank, own in ranks])
+    origin = int(start.min())
+    return {"origin_ns": str(origin), "clock_ms": _ms(start - origin)}
 
 
 def _ms(values: Ints) -> list[list[float]]:

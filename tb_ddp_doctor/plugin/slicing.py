@@ -1,0 +1,43 @@
+"""What the route `slice` answers: parameters are checked here, since anybody can send anything."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping
+
+from tb_ddp_doctor.cache import Cache, default_directory
+from tb_ddp_doctor.engine import Result
+from tb_ddp_doctor.slices import chrome, columns, native
+from tb_ddp_doctor.slices.cut import Window, cut
+from tb_ddp_doctor.slices.model import SliceError
+
+_FORMATS = {"native": native, "json": chrome, "columns": columns}
+#: As many digits as always fit 63 bits.
+_NUMBER = re.compile(r"[0-9]{1,18}|[0-8][0-9]{18}")
+_LONGEST_LIST = 1_000
+
+
+def answer(result: Result, asked: Mapping[str, str]) -> tuple[bytes, str]:
+    """A slice and its content type; SliceError, with a sentence, for a request that makes no sense."""
+    form = asked.get("format", "native")
+    if form not in _FORMATS:
+        raise SliceError(f"There is no format {form[:32]!r}; there are: {', '.join(_FORMATS)}.")
+    ranks = asked.get("ranks", "")
+    if not ranks or len(ranks) > _LONGEST_LIST:
+        raise SliceError("Which ranks? Name a few: ranks=0,3.")
+    chosen = Window(
+        ranks=tuple(sorted({_number("ranks", rank) for rank in ranks.split(",")})),
+        start_ns=_number("start", asked.get("start", "")),
+        end_ns=_number("end", asked.get("end", "")),
+    )
+    part = cut(result, Cache(default_directory()), chosen)
+    file = io.BytesIO()
+    _FORMATS[form].write(part, file)
+    return file.getvalue(), _FORMATS[form].CONTENT_TYPE
+
+
+def _number(name: str, text: str) -> int:
+    if not _NUMBER.fullmatch(text):
+        raise SliceError(f"{name} takes whole numbers, ns of the common clock for start and end, not {text[:32]!r}.")
+    return int(text)

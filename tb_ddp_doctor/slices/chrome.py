@@ -1,0 +1,105 @@
+"""A slice as Chrome-trace JSON, for every viewer that Kineto's own files open in.
+
+Times are us from the first event, with `baseTimeNanoseconds` to be added: as us since the epoch, numbers of JSON would
+be rounded to a quarter of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import IO, Any
+
+import msgspec
+
+from tb_ddp_doctor.slices import words
+from tb_ddp_doctor.slices.labels import placed
+from tb_ddp_doctor.slices.model import CATEGORY_NAMES, RankSlice, Slice
+
+CONTENT_TYPE = "application/json"
+
+
+def write(part: Slice, file: IO[bytes]) -> None:
+    """Write the slice to a binary file."""
+    base = None
+    left_out = {}
+    file.write(b'{"displayTimeUnit": "ms", "traceEvents": [')
+    comma = b""
+    for order, rank in enumerate(part.ranks, 1):
+        if base is None:
+            base = _base(part, rank)
+        left_out[rank.rank] = rank.left_out
+        for event in _events(part, rank, order, base):
+            file.write(comma + msgspec.json.encode(event))
+            comma = b",\n"
+    for event in _doctor(part, words.left_out(left_out), base or 0):
+        file.write(comma + msgspec.json.encode(event))
+        comma = b",\n"
+    file.write(b'], "baseTimeNanoseconds": %d}' % (base or 0))
+
+
+def _base(part: Slice, rank: RankSlice) -> int:
+    """An instant near all events."""
+    return part.start_ns or int(rank.start_ns.min(initial=0))
+
+
+def _events(part: Slice, rank: RankSlice, pid: int, base: int) -> Iterator[dict[str, Any]]:
+    yield _meta("process_name", pid, 0, name=words.process(rank.rank, rank.node))
+    yield _meta("process_sort_index", pid, 0, sort_index=pid)
+    for tid, lane in enumerate(rank.lanes, 1):
+        yield _meta("thread_name", pid, tid, name=words.encodable(lane.title))
+        yield _meta("thread_sort_index", pid, tid, sort_index=tid)
+    args = words.args_of(rank, part.collectives)
+    launched = _begins(rank)
+    columns = (rank.lane, rank.start_ns, rank.end_ns, rank.name, rank.category, rank.correlation, rank.collective)
+    for i, (lane, start, end, name, category, correlation, collective) in enumerate(
+        zip(*(column.tolist() for column in columns), strict=True)
+    ):
+        place = {"pid": pid, "tid": lane + 1, "ts": (start - base) / 1e3}
+        yield {
+            "ph": "X",
+            "cat": CATEGORY_NAMES[category],
+            "name": words.encodable(rank.strings[name]),
+            **place,
+            "dur": (end - start) / 1e3,
+            "args": args(i),
+        }
+        if correlation >= 0:
+            begins = launched.get(correlation) == i
+            flow = {"cat": "launch", "name": "launch", "id": f"{pid}.{correlation}", **place}
+            yield {"ph": "s" if begins else "f", "bp": "e", **flow}
+        if collective in part.collectives:
+            # The rank that arrives last ends the arrow.
+            last = part.collectives[collective].last_rank == rank.rank
+            flow = {"cat": "collective", "name": "arrivals", "id": f"collective {collective}", **place}
+            yield {"ph": "f" if last else "s", "bp": "e", **flow}
+    memory = rank.memory
+    for time, used, held in zip(
+        memory.time_ns.tolist(), memory.allocated.tolist(), memory.reserved.tolist(), strict=True
+    ):
+        sizes = {"in use": used, "reserved": held}
+        yield {"ph": "C", "name": "memory", "pid": pid, "tid": 0, "ts": (time - base) / 1e3, "args": sizes}
+
+
+def _begins(rank: RankSlice) -> dict[int, int]:
+    """The first event of each correlation: the call that launches."""
+    first: dict[int, int] = {}
+    start = rank.start_ns.tolist()
+    for i, correlation in enumerate(rank.correlation.tolist()):
+        if correlation >= 0 and start[i] < start[first.setdefault(correlation, i)]:
+            first[correlation] = i
+    return first
+
+
+def _doctor(part: Slice, left_out: str, base: int) -> Iterator[dict[str, Any]]:
+    yield _meta("process_name", 0, 0, name="ddp-doctor")
+    yield _meta("process_sort_index", 0, 0, sort_index=-1)
+    for tid, labels in enumerate(placed(part, left_out), 1):
+        yield _meta("thread_name", 0, tid, name="this slice" if tid == 1 else "evidence")
+        for label in labels:
+            times = {"ts": (label.start_ns - base) / 1e3, "dur": (label.end_ns - label.start_ns) / 1e3}
+            place = {"pid": 0, "tid": tid, **times}
+            yield {"ph": "X", "cat": "ddp-doctor", "name": label.name, **place, "args": label.args}
+
+
+def _meta(kind: str, pid: int, tid: int, **args: str | int) -> dict[str, Any]:
+    return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": args}

@@ -1,0 +1,115 @@
+"""A slice as columns in JSON, compact, for a page that draws it itself.
+
+    {
+      "start_ns": "1700000000000000000", "end_ns": "...",     the window on the common clock, as text: JavaScript's
+                                                              numbers do not hold it
+      "owners": ["compute", "copy", "communication", ...],    what `owner` indexes
+      "categories": ["cpu_op", ...],                          what `category` indexes
+      "collectives": {"7": {"kind", "group", "bytes", "last_rank", "last_us"}},
+      "labels": [{"title", "rank", "start_us", "end_us", "what"}],
+      "left_out": "",                                         a sentence if events were left out
+      "ranks": [{
+        "rank": 3, "node": "node1", "left_out": 0,
+        "names": ["aten::mm", ...],                           what `name` indexes
+        "lanes": [{
+          "title": "GPU 0 stream 7: compute", "role": "main" | "autograd" | "thread" | "stream",
+          "start_us": [...], "length_us": [...], "depth": [...], "name": [...], "owner": [...], "category": [...],
+          "collective": [...],                                key into `collectives`, or -1
+          "launch": [...]                                     equal for a launch and what it launched, or -1
+        }],
+        "memory": {"time_us": [...], "allocated": [...], "reserved": [...]}
+      }]
+    }
+
+Times are us from the start of the window, and negative before it. The events of a lane stand in order of time, the
+outer ones first.
+"""
+
+from __future__ import annotations
+
+from typing import IO, Any
+
+import msgspec
+import numpy as np
+
+from tb_ddp_doctor.digest.model import RankOwner
+from tb_ddp_doctor.slices import words
+from tb_ddp_doctor.slices.model import CATEGORY_NAMES, RankSlice, Slice
+from tb_ddp_doctor.trace.model import Ints
+
+CONTENT_TYPE = "application/json"
+
+
+def write(part: Slice, file: IO[bytes]) -> None:
+    """Write the slice to a binary file."""
+    ranks = list(part.ranks)
+    origin = part.start_ns
+    told = {
+        "start_ns": str(part.start_ns),
+        "end_ns": str(part.end_ns),
+        "owners": [owner.name.lower() for owner in RankOwner],
+        "categories": CATEGORY_NAMES,
+        "collectives": {
+            str(row): {
+                "kind": words.encodable(one.kind),
+                "group": words.encodable(one.group),
+                "bytes": one.bytes,
+                "last_rank": one.last_rank,
+                "last_us": (one.last_ns - origin) / 1e3,
+            }
+            for row, one in part.collectives.items()
+        },
+        "labels": [
+            {
+                "title": label.title,
+                "rank": label.rank,
+                "start_us": (label.start_ns - origin) / 1e3,
+                "end_us": (label.end_ns - origin) / 1e3,
+                "what": words.encodable(label.what),
+            }
+            for label in part.labels
+        ],
+        "left_out": words.left_out({rank.rank: rank.left_out for rank in ranks}),
+        "ranks": [_rank(rank, origin) for rank in ranks],
+    }
+    file.write(msgspec.json.encode(told))
+
+
+def _rank(rank: RankSlice, origin: int) -> dict[str, Any]:
+    used, name = np.unique(rank.name, return_inverse=True)
+    edges = np.searchsorted(rank.lane, np.arange(len(rank.lanes) + 1))
+    lanes = []
+    for i, lane in enumerate(rank.lanes):
+        here = slice(edges[i], edges[i + 1])
+        lanes.append(
+            {
+                "title": words.encodable(lane.title),
+                "role": lane.role.name.lower(),
+                "start_us": _us(rank.start_ns[here] - origin),
+                "length_us": _us(rank.end_ns[here] - rank.start_ns[here]),
+                "depth": rank.depth[here].tolist(),
+                "name": name[here].tolist(),
+                "owner": rank.owner[here].tolist(),
+                "category": rank.category[here].tolist(),
+                "collective": rank.collective[here].tolist(),
+                "launch": rank.correlation[here].tolist(),
+            }
+        )
+    memory = rank.memory
+    return {
+        "rank": rank.rank,
+        "node": words.encodable(rank.node),
+        "left_out": rank.left_out,
+        "names": [words.encodable(rank.strings[index]) for index in used],
+        "lanes": lanes,
+        "memory": {
+            "time_us": _us(memory.time_ns - origin),
+            "allocated": memory.allocated.tolist(),
+            "reserved": memory.reserved.tolist(),
+        },
+    }
+
+
+def _us(ns: Ints) -> list[float]:
+    microseconds: list[float] = (ns / 1e3).tolist()
+    return microseconds

@@ -1,0 +1,209 @@
+"""Cuts slices out of a job: chosen ranks, a window on the common clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tb_ddp_doctor.cache import Cache
+from tb_ddp_doctor.digest.model import RankOwner
+from tb_ddp_doctor.engine import Result
+from tb_ddp_doctor.findings import Evidence, Finding
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.logdir.names import DIGEST_SUFFIX
+from tb_ddp_doctor.slices import pick
+from tb_ddp_doctor.slices.model import Collective, Label, Memory, RankSlice, Slice, SliceError
+from tb_ddp_doctor.trace.model import Indices, Ints, TraceError
+
+#: Ranks of one slice: a screen shows no more, and each costs the reading of its columns.
+MOST_RANKS = 16
+#: Events of one slice, all ranks together, not counting the launches of those on the device.
+MOST_EVENTS = 10_000
+#: Ranks that are shown of a finding in a larger job: the accused, and who waits for them.
+SHOWN_RANKS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Where to look: ranks, and a stretch of time on the common clock."""
+
+    ranks: tuple[int, ...]
+    start_ns: int
+    end_ns: int
+
+
+def window(job: Job, finding: Finding, evidence: Evidence) -> Window:
+    """Where a piece of evidence is seen, with the ranks that matter: those accused, then those that wait longest."""
+    start, end = on_common_clock(job, evidence.rank, np.array([evidence.start_ns, evidence.end_ns])).tolist()
+    if len(job.ranks) <= SHOWN_RANKS:
+        return Window(tuple(job.ranks.tolist()), start, end)
+    numbers = job.ranks.tolist()
+    step = job.steps.tolist().index(evidence.step)
+    waits = np.argsort(-job.budget.of("wait")[:, step], kind="stable")
+    accused = finding.ranks[: SHOWN_RANKS // 2] if len(finding.ranks) < len(numbers) else ()
+    by_interest = dict.fromkeys((evidence.rank, *accused, *(numbers[i] for i in waits)))
+    return Window(tuple(sorted(list(by_interest)[:SHOWN_RANKS])), start, end)
+
+
+def on_common_clock(job: Job, rank: int, own_ns: Ints) -> Ints:
+    """Instants of a rank's own clock on the common one."""
+    shifted: Ints = own_ns - job.clock.correction(_index(job, rank), own_ns)
+    return shifted
+
+
+def cut(result: Result, cache: Cache, chosen: Window, most_events: int | None = MOST_EVENTS) -> Slice:
+    """What the chosen ranks did; SliceError where one has no trace here.
+
+    `most_events` None leaves nothing out, and is not limited to a few ranks.
+    """
+    job = result.job
+    indices = [_index(job, rank) for rank in chosen.ranks]
+    if not indices:
+        raise SliceError("Which ranks? Name at least one.")
+    if most_events is not None and len(indices) > MOST_RANKS:
+        raise SliceError(f"A slice holds at most {MOST_RANKS} ranks; {len(indices)} were asked for.")
+    if chosen.start_ns >= chosen.end_ns:
+        raise SliceError("The window ends before it starts.")
+    for index in indices:
+        if result.files[index].suffix == DIGEST_SUFFIX:
+            raise SliceError(f"Rank {job.ranks[index]} was read from a digest: its trace is not here.")
+    most = None if most_events is None else most_events // len(indices)
+
+    def ranks() -> Iterator[RankSlice]:
+        for index in indices:
+            yield _rank(result, cache, index, chosen, most)
+
+    return Slice(
+        run=job.name,
+        start_ns=chosen.start_ns,
+        end_ns=chosen.end_ns,
+        ranks=ranks() if most is None else tuple(ranks()),
+        labels=_labels(result, chosen),
+        collectives=_collectives(job, chosen),
+    )
+
+
+def whole(job: Job) -> Window:
+    """All of a job."""
+    return Window(tuple(job.ranks.tolist()), 0, int(np.iinfo(np.int64).max // 2))
+
+
+def _index(job: Job, rank: int) -> int:
+    found = np.flatnonzero(job.ranks == rank)
+    if not len(found):
+        raise SliceError(f"The run has no rank {rank}.")
+    return int(found[0])
+
+
+def _rank(result: Result, cache: Cache, index: int, chosen: Window, most: int | None) -> RankSlice:
+    job = result.job
+    try:
+        trace = cache.columns(result.files[index], checked=False)
+    except TraceError as error:
+        raise SliceError(f"The trace of rank {job.ranks[index]} cannot be read again: {error}") from None
+    start, end = (_on_own_clock(job, index, instant) for instant in (chosen.start_ns, chosen.end_ns))
+    picked = pick.pick(trace, start, end, most)
+    owner = pick.owners(trace, picked, job.digests[index].has_device)
+    lanes, lane = pick.lanes(trace, picked, owner)
+    collective = _matches(job, index, picked, owner)
+
+    def common(own_ns: Ints) -> Ints:
+        # No trace format has a time before zero; only traces without an epoch come near it.
+        shifted: Ints = np.maximum(own_ns - job.clock.correction(index, own_ns), 0)
+        return shifted
+
+    order, ends, depth = pick.nest(lane, common(picked.start_ns), common(picked.end_ns))
+    events, row = trace.events, picked.row[order]
+    is_event = row >= 0
+    memory = pick.memory(trace, start, end)
+    return RankSlice(
+        rank=int(job.ranks[index]),
+        node=job.nodes[index],
+        lanes=lanes,
+        strings=trace.strings,
+        lane=lane[order],
+        depth=depth,
+        start_ns=common(picked.start_ns[order]),
+        end_ns=ends,
+        name=picked.name[order],
+        category=picked.category[order],
+        owner=owner[order],
+        correlation=_joined(np.where(is_event, events.correlation[row], -1)),
+        bytes=np.where(is_event, events.bytes[row], -1),
+        shape=np.where(is_event, events.shape[row], -1).astype(np.int32),
+        collective=collective[order],
+        memory=Memory(common(memory.time_ns), memory.allocated, memory.reserved),
+        left_out=picked.left_out,
+    )
+
+
+def _on_own_clock(job: Job, index: int, common_ns: int) -> int:
+    """The instant of a rank's own clock: two steps reach it, since clocks drift by less than a thousandth."""
+    instant = np.array([common_ns])
+    own = instant
+    for _ in range(2):
+        own = instant + job.clock.correction(index, own)
+    return int(own[0])
+
+
+def _joined(correlation: Ints) -> Ints:
+    """Correlations that two events or more have; -1 elsewhere."""
+    _, which, count = np.unique(correlation, return_inverse=True, return_counts=True)
+    joined: Ints = np.where(count[which] > 1, correlation, -1)
+    return joined
+
+
+def _matches(job: Job, index: int, picked: pick.Picked, owner: Indices) -> Ints:
+    """The row among the job's matched collectives of each event; an arrival is the start of a rank's kernel."""
+    matched = job.matched.of_rank(index)
+    found = np.full(len(picked.row), -1)
+    arrival = job.matched.arrival_ns[matched, index]
+    order = np.argsort(arrival, kind="stable")
+    if not len(order):
+        return found
+    communicates = np.flatnonzero(owner == RankOwner.COMMUNICATION)
+    start = picked.start_ns[communicates]
+    place = np.minimum(np.searchsorted(arrival[order], start), len(order) - 1)
+    same = arrival[order[place]] == start
+    found[communicates[same]] = matched[order[place[same]]]
+    return found
+
+
+def _collectives(job: Job, chosen: Window) -> dict[int, Collective]:
+    """What is known of the matched collectives that touch a window."""
+    last_ns = job.waiting.arrival_ns.max(axis=1, initial=np.iinfo(np.int64).min)
+    matched = job.matched
+    if not len(matched):
+        return {}
+    first_ns = np.where(matched.present, job.waiting.arrival_ns, np.iinfo(np.int64).max).min(axis=1)
+    longest_ns = np.where(matched.present, matched.end_ns - matched.arrival_ns, 0).max(axis=1)
+    here = (first_ns < chosen.end_ns) & (first_ns + longest_ns >= chosen.start_ns)
+    return {
+        row: Collective(
+            kind=matched.kind[row],
+            group=matched.group[row],
+            bytes=int(matched.bytes[row]),
+            last_rank=int(job.ranks[job.waiting.last[row]]),
+            last_ns=int(last_ns[row]),
+        )
+        for row in np.flatnonzero(here).tolist()
+    }
+
+
+def _labels(result: Result, chosen: Window) -> tuple[Label, ...]:
+    """The evidence that lies in a window, on the ranks that are shown."""
+    found = []
+    for finding in result.diagnosis.findings:
+        for evidence in _of(finding.evidence, chosen.ranks):
+            instants = np.array([evidence.start_ns, evidence.end_ns])
+            start, end = on_common_clock(result.job, evidence.rank, instants).tolist()
+            if start < chosen.end_ns and end > chosen.start_ns:
+                found.append(Label(finding.rule, evidence.rank, max(start, 0), max(end, 0), evidence.what))
+    return tuple(found)
+
+
+def _of(evidence: Sequence[Evidence], ranks: Sequence[int]) -> Iterator[Evidence]:
+    shown = set(ranks)
+    return (item for item in evidence if item.rank in shown)

@@ -1,0 +1,130 @@
+"""A slice of a job: what chosen ranks did in a window of time, on the job's clock, ready to be drawn.
+
+N = events of a rank. Times are int64 ns on the common clock (`job.clock`); missing is -1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+
+from tb_ddp_doctor.trace.model import Category, Indices, Ints
+
+
+class SliceError(Exception):
+    """A slice that cannot be had. Its text is a sentence for users."""
+
+
+#: The category of a Python function; the others are `trace.model.Category`.
+FRAME = len(Category)
+#: What a category is called in a trace, Kineto's words.
+CATEGORY_NAMES = (
+    "cpu_op",
+    "user_annotation",
+    "cuda_runtime",
+    "kernel",
+    "gpu_memcpy",
+    "gpu_memset",
+    "overhead",
+    "python_function",
+)
+
+
+class Role(IntEnum):
+    """What a lane is, in the order in which lanes stand."""
+
+    MAIN = 0
+    AUTOGRAD = 1
+    THREAD = 2
+    STREAM = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A host thread, or a stream of a device."""
+
+    role: Role
+    title: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Memory:
+    """The device's memory in the window, as the allocator has it, bytes."""
+
+    time_ns: Ints
+    allocated: Ints
+    reserved: Ints
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankSlice:
+    """One rank's part: events by lane, then start, the outer ones first; each lies wholly within those around it."""
+
+    rank: int
+    node: str
+    lanes: tuple[Lane, ...]
+    #: The trace's vocabulary, which `name`, `shape` and the words of communication index.
+    strings: tuple[str, ...]
+    #: Shape (N,): index into `lanes`, and how many events of the lane lie around it.
+    lane: Indices
+    depth: Indices
+    start_ns: Ints
+    end_ns: Ints
+    name: Indices
+    #: A `Category`, or FRAME.
+    category: Indices
+    #: A `RankOwner`: what a nanosecond of it belongs to if nothing else holds.
+    owner: Indices
+    #: Joins a device event with the call that launched it, if both are here.
+    correlation: Ints
+    bytes: Ints
+    shape: Indices
+    #: Row in the job's matched collectives.
+    collective: Ints
+    memory: Memory
+    #: Events of the window that are not here, the shortest ones.
+    left_out: int
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A part of the window that the doctor has something to say about."""
+
+    title: str
+    rank: int
+    start_ns: int
+    end_ns: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """A matched collective: who kept the others waiting."""
+
+    kind: str
+    group: str
+    bytes: int
+    last_rank: int
+    #: When the last rank arrived.
+    last_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """What to draw of a run."""
+
+    run: str
+    start_ns: int
+    end_ns: int
+    #: Made when asked for, so that a whole job goes rank by rank through memory; to be gone through once.
+    ranks: Iterable[RankSlice]
+    labels: tuple[Label, ...]
+    #: By their row among the job's matched collectives.
+    collectives: dict[int, Collective]

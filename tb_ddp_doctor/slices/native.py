@@ -1,0 +1,209 @@
+"""A slice as a native Perfetto trace (protobuf).
+
+Timestamps are the common clock's, ns. Each rank is a process, each host thread and each stream a thread of it: their
+numbers are made up, since traces give anything for pid and tid. A packet sequence per rank holds its own vocabulary.
+Flows join launches with what they launched, and the arrivals of a matched collective in the order of time.
+"""
+
+from __future__ import annotations
+
+from typing import IO
+
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import (
+    CounterDescriptor,
+    TracePacket,
+    TrackDescriptor,
+    TrackEvent,
+)
+from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
+
+from tb_ddp_doctor.slices import words
+from tb_ddp_doctor.slices.labels import Placed, placed
+from tb_ddp_doctor.slices.model import RankSlice, Slice
+
+CONTENT_TYPE = "application/octet-stream"
+_DOCTOR = 1
+#: Numbers of tracks, processes and threads of a rank start here.
+_TRACKS_OF_A_RANK = 1 << 16
+_COLLECTIVES = 1 << 62
+_FRESH = TracePacket.SEQ_INCREMENTAL_STATE_CLEARED
+_KNOWN = TracePacket.SEQ_NEEDS_INCREMENTAL_STATE
+
+
+def write(part: Slice, file: IO[bytes]) -> None:
+    """Write the slice to a binary file."""
+    builder = StreamingTraceProtoBuilder(file)
+    left_out = {}
+    for order, rank in enumerate(part.ranks, 1):
+        _Rank(builder, part, rank, order).write()
+        left_out[rank.rank] = rank.left_out
+    _write_doctor(builder, placed(part, words.left_out(left_out)))
+
+
+class _Rank:
+    """Writes one rank's part."""
+
+    def __init__(self, builder: StreamingTraceProtoBuilder, part: Slice, rank: RankSlice, order: int) -> None:
+        self._builder = builder
+        self._part = part
+        self._rank = rank
+        self._pid = order
+        self._track = (order + 1) * _TRACKS_OF_A_RANK
+        self._sequence = order + 1
+        self._names: dict[int, int] = {}
+        self._keys: dict[str, int] = {}
+
+    def write(self) -> None:
+        self._describe()
+        self._write_events()
+        self._write_memory()
+
+    def _packet(self) -> TracePacket:
+        packet = self._builder.create_packet()
+        packet.trusted_packet_sequence_id = self._sequence
+        return packet
+
+    def _describe(self) -> None:
+        packet = self._packet()
+        packet.sequence_flags = _FRESH
+        track = packet.track_descriptor
+        track.uuid = self._track
+        track.process.pid = self._pid
+        track.process.process_name = words.process(self._rank.rank, self._rank.node)
+        track.process.legacy_sort_index = self._pid
+        track.child_ordering = TrackDescriptor.EXPLICIT
+        track.sibling_order_rank = self._pid
+        self._builder.write_packet(packet)
+        for i, lane in enumerate(self._rank.lanes, 1):
+            packet = self._packet()
+            track = packet.track_descriptor
+            track.uuid = self._track + i
+            track.parent_uuid = self._track
+            track.sibling_order_rank = i
+            track.thread.pid = self._pid
+            track.thread.tid = self._track + i
+            track.thread.thread_name = words.encodable(lane.title)
+            track.thread.legacy_sort_index = i
+            self._builder.write_packet(packet)
+
+    def _write_events(self) -> None:
+        rank = self._rank
+        args = words.args_of(rank, self._part.collectives)
+        columns = (rank.lane, rank.depth, rank.start_ns, rank.end_ns, rank.name, rank.correlation, rank.collective)
+        # Events whose end is still to be written, from the outermost on: (track, end).
+        open_: list[tuple[int, int]] = []
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        for i, (lane, depth, start, end, name, correlation, collective) in enumerate(rows):
+            track = self._track + 1 + lane
+            while open_ and (len(open_) > depth or open_[-1][0] != track):
+                self._end(*open_.pop())
+            packet = self._packet()
+            packet.timestamp = start
+            packet.sequence_flags = _KNOWN
+            event = packet.track_event
+            event.type = TrackEvent.TYPE_SLICE_BEGIN
+            event.track_uuid = track
+            event.name_iid = self._named(packet, name)
+            if correlation >= 0:
+                event.flow_ids.append(self._pid << 32 | correlation & 0xFFFFFFFF)
+            if collective >= 0:
+                event.flow_ids.append(_COLLECTIVES | collective)
+            for key, value in args(i).items():
+                annotation = event.debug_annotations.add()
+                annotation.name_iid = self._keyed(packet, key)
+                if isinstance(value, int):
+                    annotation.int_value = value
+                else:
+                    annotation.string_value = value
+            self._builder.write_packet(packet)
+            open_.append((track, end))
+        while open_:
+            self._end(*open_.pop())
+
+    def _end(self, track: int, at_ns: int) -> None:
+        packet = self._packet()
+        packet.timestamp = at_ns
+        packet.track_event.type = TrackEvent.TYPE_SLICE_END
+        packet.track_event.track_uuid = track
+        self._builder.write_packet(packet)
+
+    def _named(self, packet: TracePacket, name: int) -> int:
+        known = self._names.get(name)
+        if known is None:
+            known = self._names[name] = len(self._names) + 1
+            entry = packet.interned_data.event_names.add()
+            entry.iid = known
+            entry.name = words.encodable(self._rank.strings[name])
+        return known
+
+    def _keyed(self, packet: TracePacket, key: str) -> int:
+        known = self._keys.get(key)
+        if known is None:
+            known = self._keys[key] = len(self._keys) + 1
+            entry = packet.interned_data.debug_annotation_names.add()
+            entry.iid = known
+            entry.name = key
+        return known
+
+    def _write_memory(self) -> None:
+        memory = self._rank.memory
+        if not len(memory):
+            return
+        curves = (("memory in use", memory.allocated), ("memory reserved", memory.reserved))
+        for i, (name, values) in enumerate(curves, len(self._rank.lanes) + 1):
+            packet = self._packet()
+            track = packet.track_descriptor
+            track.uuid = self._track + i
+            track.parent_uuid = self._track
+            track.sibling_order_rank = i
+            track.name = name
+            track.counter.unit = CounterDescriptor.UNIT_SIZE_BYTES
+            self._builder.write_packet(packet)
+            for time, value in zip(memory.time_ns.tolist(), values.tolist(), strict=True):
+                packet = self._packet()
+                packet.timestamp = time
+                packet.track_event.type = TrackEvent.TYPE_COUNTER
+                packet.track_event.track_uuid = self._track + i
+                packet.track_event.counter_value = value
+                self._builder.write_packet(packet)
+
+
+def _write_doctor(builder: StreamingTraceProtoBuilder, rows: list[list[Placed]]) -> None:
+    """The track "ddp-doctor", with a track below it for each row of labels."""
+
+    def packet() -> TracePacket:
+        made = builder.create_packet()
+        made.trusted_packet_sequence_id = _DOCTOR
+        return made
+
+    parent = packet()
+    parent.track_descriptor.uuid = _DOCTOR
+    parent.track_descriptor.name = "ddp-doctor"
+    parent.track_descriptor.child_ordering = TrackDescriptor.EXPLICIT
+    parent.track_descriptor.sibling_order_rank = -1
+    builder.write_packet(parent)
+    for i, labels in enumerate(rows, 1):
+        track = packet()
+        track.track_descriptor.uuid = _DOCTOR + i
+        track.track_descriptor.parent_uuid = _DOCTOR
+        track.track_descriptor.name = "this slice" if i == 1 else "evidence"
+        track.track_descriptor.sibling_order_rank = i
+        # Tracks of one name would become one.
+        track.track_descriptor.sibling_merge_behavior = TrackDescriptor.SIBLING_MERGE_BEHAVIOR_NONE
+        builder.write_packet(track)
+        for label in labels:
+            begin = packet()
+            begin.timestamp = label.start_ns
+            begin.track_event.type = TrackEvent.TYPE_SLICE_BEGIN
+            begin.track_event.track_uuid = _DOCTOR + i
+            begin.track_event.name = label.name
+            for key, text in label.args.items():
+                annotation = begin.track_event.debug_annotations.add()
+                annotation.name = key
+                annotation.string_value = text
+            builder.write_packet(begin)
+            end = packet()
+            end.timestamp = label.end_ns
+            end.track_event.type = TrackEvent.TYPE_SLICE_END
+            end.track_event.track_uuid = _DOCTOR + i
+            builder.write_packet(end)

@@ -1,0 +1,212 @@
+"""The events of one rank in a window, from its kept columns.
+
+Rows stand in no order in time, and an event that began long ago may last into the window, so every start and end is
+looked at: four passes over a million numbers, milliseconds. Nothing else of the columns is touched but the rows found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.digest.model import RankOwner
+from tb_ddp_doctor.slices.model import FRAME, Lane, Memory, Role
+from tb_ddp_doctor.trace import names
+from tb_ddp_doctor.trace.model import Category, Events, Indices, Ints, RankTrace
+
+#: Points of a memory curve: more than a screen is wide.
+MEMORY_POINTS = 4_000
+_SAMPLE = 50_000
+_DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Picked:
+    """Events of a window, shape (N,), on the rank's own clock; in no order, and perhaps not nested."""
+
+    #: Row in `Events`; -1 for a Python function.
+    row: Ints
+    start_ns: Ints
+    end_ns: Ints
+    name: Indices
+    category: Indices
+    #: Index into `RankTrace.threads`, and the device and stream; -1 on the host.
+    thread: Indices
+    device: Indices
+    stream: Ints
+    left_out: int
+
+
+def pick(trace: RankTrace, start_ns: int, end_ns: int, most: int | None) -> Picked:
+    """The events that touch a window, the longest `most` of them (None: all), and the calls that launched them.
+
+    The host runs ahead of the device, so a launch may lie long before the window.
+    """
+    events, frames = trace.events, trace.frames
+    rows = _touching(events.start_ns, events.duration_ns, start_ns, end_ns)
+    calls = _touching(frames.start_ns, frames.duration_ns, start_ns, end_ns)
+    kept, kept_calls = _longest(events.duration_ns[rows], frames.duration_ns[calls], most)
+    left_out = len(rows) - int(kept.sum()) + len(calls) - int(kept_calls.sum())
+    chosen, calls = rows[kept], calls[kept_calls]
+    launches = np.setdiff1d(_launches(events, chosen), chosen)
+    left_out -= len(np.intersect1d(launches, rows))
+    chosen = np.concatenate((chosen, launches))
+    on_host = np.full(len(calls), -1)
+    return Picked(
+        row=np.concatenate((chosen, on_host)),
+        start_ns=np.concatenate((events.start_ns[chosen], frames.start_ns[calls])),
+        end_ns=np.concatenate(
+            (
+                events.start_ns[chosen] + events.duration_ns[chosen],
+                frames.start_ns[calls] + frames.duration_ns[calls],
+            )
+        ),
+        name=np.concatenate((events.name[chosen], frames.name[calls])),
+        category=np.concatenate((events.category[chosen], np.full(len(calls), FRAME))).astype(np.int32),
+        thread=np.concatenate((events.thread[chosen], frames.thread[calls])),
+        device=np.concatenate((events.device[chosen], on_host)).astype(np.int32),
+        stream=np.concatenate((events.stream[chosen], on_host)),
+        left_out=left_out,
+    )
+
+
+def _touching(start_ns: Ints, duration_ns: Ints, begin_ns: int, until_ns: int) -> Ints:
+    touches = start_ns + duration_ns >= begin_ns
+    touches &= start_ns < until_ns
+    return np.flatnonzero(touches)
+
+
+def _longest(events_ns: Ints, frames_ns: Ints, most: int | None) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which events and which Python functions are among the longest."""
+    durations = np.concatenate((events_ns, frames_ns))
+    kept = np.ones(len(durations), np.bool_)
+    if most is not None and len(durations) > most:
+        kept[np.argpartition(durations, len(durations) - most)[: len(durations) - most]] = False
+    return kept[: len(events_ns)], kept[len(events_ns) :]
+
+
+def _launches(events: Events, chosen: Ints) -> Ints:
+    """Rows of the calls that launched what is chosen of the device."""
+    wanted = events.correlation[chosen[np.isin(events.category[chosen], _DEVICE)]]
+    wanted = np.unique(wanted[wanted >= 0])
+    if not len(wanted):
+        return np.empty(0, np.int64)
+    # Correlations are given in order, so few events but those wanted lie between the first and the last.
+    between = events.correlation >= wanted[0]
+    between &= events.correlation <= wanted[-1]
+    between &= events.category == Category.RUNTIME
+    rows = np.flatnonzero(between)
+    return rows[np.isin(events.correlation[rows], wanted)]
+
+
+def nest(lane: Indices, start_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints, Indices]:
+    """The order by lane, then start, the outer first; the ends in that order, cut to what is around; and the depths.
+
+    Traces round inner and outer ends apart, and ROCm's kernels overrun the next one of their stream.
+    """
+    order = np.lexsort((-end_ns, start_ns, lane))
+    ends: list[int] = end_ns[order].tolist()
+    depths: list[int] = []
+    around: list[int] = []
+    before = -1
+    for i, (where, start, end) in enumerate(zip(lane[order].tolist(), start_ns[order].tolist(), ends, strict=True)):
+        if where != before:
+            around.clear()
+            before = where
+        while around and around[-1] <= start:
+            around.pop()
+        if around and around[-1] < end:
+            ends[i] = end = around[-1]
+        depths.append(len(around))
+        around.append(end)
+    return order, np.array(ends, np.int64), np.array(depths, np.int32)
+
+
+def owners(trace: RankTrace, picked: Picked, has_device: bool) -> Indices:
+    """A `RankOwner` for each event."""
+    distinct, which = np.unique(picked.name, return_inverse=True)
+    texts = [trace.strings[name] for name in distinct]
+    category = picked.category
+    found = np.full(len(which), int(RankOwner.HOST), np.int32)
+
+    def named(test: object) -> NDArray[np.bool_]:
+        passes: NDArray[np.bool_] = np.array([bool(test(text)) for text in texts], np.bool_)[which]  # type: ignore[operator]
+        return passes
+
+    operates = category == Category.OP
+    calls = category == Category.RUNTIME
+    found[operates | calls] = RankOwner.DISPATCH if has_device else RankOwner.COMPUTE
+    found[calls & named(names.is_alloc)] = RankOwner.ALLOC
+    found[calls & named(names.is_sync)] = RankOwner.SYNC
+    found[(category <= Category.ANNOTATION) & named(lambda text: names.loader(text) is not None)] = RankOwner.INPUT
+    found[(category == Category.MEMCPY) | (category == Category.MEMSET)] = RankOwner.COPY
+    found[category == Category.KERNEL] = RankOwner.COMPUTE
+    communicates = (category == Category.KERNEL) & named(names.is_communication_kernel)
+    if not has_device:
+        communicates |= (category <= Category.ANNOTATION) & named(names.is_host_collective)
+    found[communicates] = RankOwner.COMMUNICATION
+    return found
+
+
+def lanes(trace: RankTrace, picked: Picked, owner: Indices) -> tuple[tuple[Lane, ...], Indices]:
+    """The lanes in the order in which they are drawn, and each event's."""
+    on_device = picked.stream >= 0
+    # A device's stream is told by its numbers, since pid and tid of device events are anything.
+    key = np.stack(
+        (
+            on_device.astype(np.int64),
+            np.where(on_device, picked.device, picked.thread).astype(np.int64),
+            np.where(on_device, picked.stream, 0),
+        )
+    )
+    distinct, which = np.unique(key, axis=1, return_inverse=True)
+    which = which.reshape(-1)
+    autograd = _autograd_threads(trace)
+    found: list[Lane] = []
+    for i, (streams, place, stream) in enumerate(distinct.T.tolist()):
+        here = which == i
+        if streams:
+            found.append(Lane(Role.STREAM, f"GPU {place} stream {stream}: {_work(picked, owner, here)}"))
+        else:
+            found.append(_thread(trace, picked, here, place, autograd))
+    order = sorted(range(len(found)), key=lambda i: (found[i].role, *distinct[1:, i].tolist()))
+    position = np.empty(len(order), np.int32)
+    position[order] = np.arange(len(order), dtype=np.int32)
+    return tuple(found[i] for i in order), position[which]
+
+
+def _work(picked: Picked, owner: Indices, here: NDArray[np.bool_]) -> str:
+    """What a stream is mostly for."""
+    spent = np.bincount(owner[here], (picked.end_ns - picked.start_ns)[here], minlength=len(RankOwner))
+    return ("compute", "copies", "communication")[int(spent[: RankOwner.INPUT].argmax())]
+
+
+def _thread(trace: RankTrace, picked: Picked, here: NDArray[np.bool_], thread: int, autograd: set[int]) -> Lane:
+    pid, tid = trace.threads[thread]
+    texts = (trace.strings[name] for name in np.unique(picked.name[here]))
+    # On Linux a process and its first thread have one number.
+    if (pid == tid and pid) or any(names.step_number(text) is not None for text in texts):
+        return Lane(Role.MAIN, f"main thread {tid}")
+    if thread in autograd:
+        return Lane(Role.AUTOGRAD, f"autograd thread {tid}")
+    return Lane(Role.THREAD, f"thread {tid}")
+
+
+def _autograd_threads(trace: RankTrace) -> set[int]:
+    """Threads that walk the graph, which show in any sample of the events."""
+    sample = slice(None, None, len(trace.events) // _SAMPLE + 1)
+    walks = np.array([text.startswith("autograd::engine") for text in trace.strings], np.bool_)
+    return set(trace.events.thread[sample][walks[trace.events.name[sample]]].tolist())
+
+
+def memory(trace: RankTrace, start_ns: int, end_ns: int) -> Memory:
+    """The curve of the device's memory within a window, of at most `MEMORY_POINTS` points."""
+    told = trace.memory
+    here = (told.time_ns >= start_ns) & (told.time_ns < end_ns)
+    here &= (told.device_type != 0) & (told.allocated >= 0)
+    rows = np.flatnonzero(here)
+    rows = rows[np.argsort(told.time_ns[rows], kind="stable")]
+    rows = rows[:: -(-len(rows) // MEMORY_POINTS) or 1]
+    return Memory(told.time_ns[rows], told.allocated[rows], told.reserved[rows])

@@ -1,0 +1,318 @@
+"""Slices: the right events of a window, on one clock, in each format."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
+from traces import MS, write
+
+from tb_ddp_doctor import engine
+from tb_ddp_doctor.cache import Cache
+from tb_ddp_doctor.discover import discover
+from tb_ddp_doctor.logdir.names import DIGEST_SUFFIX
+from tb_ddp_doctor.slices import chrome, columns, cut, native, pick
+from tb_ddp_doctor.slices.cut import Window
+from tb_ddp_doctor.slices.model import RankSlice, Role, Slice, SliceError
+from tb_ddp_doctor.trace import reader
+from tb_ddp_doctor.trace.model import TraceError
+
+#: The second rank is late; its clock is 500 ms ahead.
+JOB = """
+    rank0 step   |1                   |2                   |3
+          host   [fwd][bwd]           [fwd][bwd]           [fwd][bwd]
+          python [step............]   [step............]   [step............]
+          gpu    [fwd....][bwd]       [fwd....][bwd]       [fwd....][bwd]
+          nccl                 [ar..]               [ar..]               [ar..]
+          memory      [10of40]             [20of40]             [30of40]
+    rank1 step   |1                   |2                   |3
+          host   [fwd][bwd]           [fwd][bwd]           [fwd][bwd]
+          gpu    [fwd.......][bwd]    [fwd.......][bwd]    [fwd.......][bwd]
+          nccl                   [ar]                 [ar]                 [ar]
+"""
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Cache:
+    return Cache(tmp_path_factory.mktemp("kept"))
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory, cache: Cache) -> engine.Result:
+    folder = write(tmp_path_factory.mktemp("logs") / "job", JOB, clock_ms={1: 500.0})
+    (run,) = discover(folder)
+    return engine.diagnose(run, reading=engine.Reading(cache))
+
+
+def at(result: engine.Result, begin_ms: float, end_ms: float, *ranks: int) -> Window:
+    """A window in ms of the drawing, whose first step begins at 0."""
+    zero = result.job.digests[0].steps.host_start_ns[0] - 0
+    return Window(ranks or (0, 1), int(zero + begin_ms * MS), int(zero + end_ms * MS))
+
+
+def events(part: RankSlice) -> list[tuple[str, str, int, int]]:
+    """Lane, name, start and length in ms."""
+    columns = (part.lane, part.name, part.start_ns, part.end_ns)
+    return [
+        (part.lanes[lane].title, part.strings[name], start // MS, (end - start) // MS)
+        for lane, name, start, end in zip(*(column.tolist() for column in columns), strict=True)
+    ]
+
+
+def test_a_window_holds_what_touches_it_and_the_launches_of_that(result: engine.Result, cache: Cache) -> None:
+    first, second = cut.cut(result, cache, at(result, 14, 17)).ranks
+    zero = at(result, 0, 1).start_ns // MS
+    found = [(lane, name, start - zero, length) for lane, name, start, length in events(first)]
+    assert ("main thread 1", "ProfilerStep#1", 0, 21) in found
+    assert ("main thread 1", "train.py(4): step", 0, 18) in found
+    reduce = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    assert ("GPU 0 stream 16: communication", reduce, 14, 6) in found
+    # The kernels of forward and backward have ended; of the calls, only that of the AllReduce launched what is here.
+    assert [name for _, name, _, _ in found].count("cudaLaunchKernelExC") == 1
+    assert not any("fwd" in name for _, name, _, _ in found)
+    # The other clock is corrected: its AllReduce ends with the first one's.
+    ends = [part.end_ns[part.collective >= 0].tolist() for part in (first, second)]
+    assert len(ends[0]) == 1 and ends[0] == pytest.approx(ends[1], abs=1000)
+    assert first.collective[first.collective >= 0].tolist() == second.collective[second.collective >= 0].tolist()
+
+
+def test_lanes_are_named_for_what_they_are(result: engine.Result, cache: Cache) -> None:
+    first, _ = cut.cut(result, cache, at(result, 0, 70)).ranks
+    assert [(lane.role, lane.title) for lane in first.lanes] == [
+        (Role.MAIN, "main thread 1"),
+        (Role.STREAM, "GPU 0 stream 7: compute"),
+        (Role.STREAM, "GPU 0 stream 16: communication"),
+    ]
+    assert first.memory.allocated.tolist() == [10**10, 2 * 10**10, 3 * 10**10]
+
+
+def test_the_shortest_events_are_left_out_and_the_slice_says_so(result: engine.Result, cache: Cache) -> None:
+    window = at(result, 0, 70, 0)
+    (all_,), (some,) = (cut.cut(result, cache, window, most).ranks for most in (1000, 8))
+    assert all_.left_out == 0
+    assert some.left_out == len(all_) - len(some) > 0
+    assert {"ProfilerStep#1", "train.py(4): step"} <= {name for _, name, _, _ in events(some)}
+    # What is left of the device still has its launches.
+    launched = some.correlation[(some.category >= 3) & (some.category <= 5)]
+    assert len(launched) and all(np.sum(some.correlation == one) == 2 for one in launched)
+    part = cut.cut(result, cache, window, 8)
+    names = [event["name"] for event in written(chrome, part)["traceEvents"]]
+    assert "slice of job (shortest events left out)" in names
+    assert f"{some.left_out} of rank 0" in written(columns, part)["left_out"]
+
+
+def test_no_trace_is_read_again(result: engine.Result, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any, **options: Any) -> None:
+        raise AssertionError("a trace was read")
+
+    monkeypatch.setattr("tb_ddp_doctor.cache.read", refuse)
+    assert len(tuple(cut.cut(result, cache, at(result, 0, 70)).ranks)) == 2
+
+
+def test_a_trace_whose_columns_are_gone_is_read_again(result: engine.Result) -> None:
+    parts = tuple(cut.cut(result, Cache(None), at(result, 0, 70)).ranks)
+    assert all(len(part) for part in parts)
+
+
+def test_evidence_is_a_window_of_the_common_clock(result: engine.Result, cache: Cache) -> None:
+    finding = next(f for f in result.diagnosis.findings if any(e.rank == 1 for e in f.evidence))
+    evidence = next(e for e in finding.evidence if e.rank == 1)
+    window = cut.window(result.job, finding, evidence)
+    assert window.ranks == (0, 1)
+    assert evidence.start_ns - window.start_ns == pytest.approx(500 * MS, abs=MS)
+    labels = cut.cut(result, cache, window).labels
+    assert (1, window.start_ns, window.end_ns, evidence.what) in [
+        (label.rank, label.start_ns, label.end_ns, label.what) for label in labels
+    ]
+
+
+@pytest.mark.parametrize(
+    ("window", "sentence"),
+    [
+        (Window((7,), 0, 1), "no rank 7"),
+        (Window((), 0, 1), "Which ranks"),
+        (Window((0,), 5, 5), "ends before"),
+        (Window((0,) * 17, 0, 1), "at most 16"),
+    ],
+)
+def test_a_window_that_makes_no_sense(result: engine.Result, cache: Cache, window: Window, sentence: str) -> None:
+    with pytest.raises(SliceError, match=sentence):
+        cut.cut(result, cache, window)
+
+
+def test_a_trace_that_is_gone(result: engine.Result, tmp_path: Path) -> None:
+    files = (tmp_path / "gone.pt.trace.json", *result.files[1:])
+    moved = engine.Result(result.diagnosis, result.prospects, result.job, files, False)
+    with pytest.raises(SliceError, match="rank 0 cannot be read again"):
+        cut.cut(moved, Cache(None), at(result, 0, 1))
+
+
+def test_a_rank_from_a_digest_has_no_trace(result: engine.Result, cache: Cache) -> None:
+    files = (Path(f"rank0{DIGEST_SUFFIX}"), *result.files[1:])
+    digested = engine.Result(result.diagnosis, result.prospects, result.job, files, True)
+    with pytest.raises(SliceError, match="read from a digest"):
+        cut.cut(digested, cache, at(result, 0, 1))
+
+
+def written(form: ModuleType, part: Slice) -> Any:
+    file = io.BytesIO()
+    form.write(part, file)
+    return msgspec.json.decode(file.getvalue())
+
+
+def perfetto(part: Slice) -> Trace:
+    file = io.BytesIO()
+    native.write(part, file)
+    return Trace.FromString(file.getvalue())
+
+
+def test_the_native_trace_has_processes_threads_slices_flows_and_counters(result: engine.Result, cache: Cache) -> None:
+    part = cut.cut(result, cache, at(result, 0, 70))
+    trace = perfetto(part)
+    tracks = {
+        packet.track_descriptor.uuid: packet.track_descriptor
+        for packet in trace.packet
+        if packet.HasField("track_descriptor")
+    }
+    processes = [track.process for track in tracks.values() if track.HasField("process")]
+    assert [process.process_name for process in processes] == ["rank 0 (host0)", "rank 1 (host1)"]
+    assert [process.legacy_sort_index for process in processes] == sorted({process.pid for process in processes})
+    threads = [track.thread for track in tracks.values() if track.HasField("thread")]
+    assert len({thread.tid for thread in threads}) == len(threads) == sum(len(rank.lanes) for rank in part.ranks)
+    assert {"main thread 1", "GPU 0 stream 7: compute"} <= {thread.thread_name for thread in threads}
+    begun = [
+        (packet, packet.track_event)
+        for packet in trace.packet
+        if packet.track_event.type == TrackEvent.TYPE_SLICE_BEGIN
+    ]
+    ended = [packet.track_event for packet in trace.packet if packet.track_event.type == TrackEvent.TYPE_SLICE_END]
+    assert len(begun) == len(ended) == sum(len(rank) for rank in part.ranks) + 1 + len(part.labels)
+    # Each flow joins a launch with its kernel, or the two ranks' parts of an AllReduce.
+    flows = sorted(flow for _, event in begun for flow in event.flow_ids)
+    assert flows and all(len(list(group)) == 2 for _, group in itertools.groupby(flows))
+    counters = [
+        packet.track_event.counter_value
+        for packet in trace.packet
+        if packet.track_event.type == TrackEvent.TYPE_COUNTER
+    ]
+    assert counters == [10**10, 2 * 10**10, 3 * 10**10, 4 * 10**10, 4 * 10**10, 4 * 10**10]
+    doctor = next(track for track in tracks.values() if track.name == "ddp-doctor")
+    rows = {track.uuid for track in tracks.values() if track.parent_uuid == doctor.uuid}
+    said = [event.name for _, event in begun if event.track_uuid in rows]
+    assert said[0] == "slice of job"
+    assert any("rank 1" in name for name in said)
+
+
+def names_by_sequence(trace: Trace) -> dict[tuple[int, int], str]:
+    return {
+        (packet.trusted_packet_sequence_id, entry.iid): entry.name
+        for packet in trace.packet
+        for entry in packet.interned_data.event_names
+    }
+
+
+def test_the_native_trace_nests_and_keeps_its_times(result: engine.Result, cache: Cache) -> None:
+    part = cut.cut(result, cache, at(result, 0, 70))
+    trace = perfetto(part)
+    names = names_by_sequence(trace)
+    open_: dict[int, list[tuple[str, int]]] = {}
+    found = []
+    for packet in trace.packet:
+        event = packet.track_event
+        stack = open_.setdefault(event.track_uuid, [])
+        if event.type == TrackEvent.TYPE_SLICE_BEGIN and event.name_iid:
+            stack.append((names[packet.trusted_packet_sequence_id, event.name_iid], packet.timestamp))
+        elif event.type == TrackEvent.TYPE_SLICE_END and stack:
+            name, start = stack.pop()
+            found.append((name, start, packet.timestamp))
+    drawn = [
+        (rank.strings[name], start, end)
+        for rank in part.ranks
+        for name, start, end in zip(rank.name.tolist(), rank.start_ns.tolist(), rank.end_ns.tolist(), strict=True)
+    ]
+    assert sorted(found) == sorted(drawn)
+
+
+def test_chrome_json_can_be_read_by_our_own_reader(result: engine.Result, cache: Cache) -> None:
+    file = io.BytesIO()
+    part = cut.cut(result, cache, at(result, 0, 70))
+    chrome.write(part, file)
+    told = written(chrome, part)["traceEvents"]
+    assert {"rank 0 (host0)", "rank 1 (host1)", "ddp-doctor"} == {
+        e["args"]["name"] for e in told if e["name"] == "process_name"
+    }
+    flows: dict[str, list[str]] = {}
+    for event in sorted((e for e in told if e["ph"] in "sf"), key=lambda event: event["ts"]):
+        flows.setdefault(event["id"], []).append(event["ph"])
+    assert flows and set(map(tuple, flows.values())) == {("s", "f")}
+    read = reader.decode([file.getvalue()], "slice")
+    kernels = [event for rank in part.ranks for event in events(rank) if "kernel" in event[1].lower()]
+    assert sum("kernel" in read.strings[name].lower() for name in read.events.name) >= len(kernels) > 0
+
+
+def test_columns_are_relative_to_the_window(result: engine.Result, cache: Cache) -> None:
+    window = at(result, 14, 17)
+    told = written(columns, cut.cut(result, cache, window))
+    assert (int(told["start_ns"]), int(told["end_ns"])) == (window.start_ns, window.end_ns)
+    (lane,) = (lane for lane in told["ranks"][0]["lanes"] if lane["title"].endswith("communication"))
+    assert lane["role"] == "stream"
+    assert lane["start_us"] == pytest.approx([0.0]) and lane["length_us"] == pytest.approx([6000.0])
+    collective = told["collectives"][str(lane["collective"][0])]
+    assert collective["kind"] == "all_reduce" and collective["last_rank"] == 1
+    assert collective["last_us"] == pytest.approx(2000, abs=10)
+    assert told["owners"][lane["owner"][0]] == "communication"
+    assert "AllReduce" in told["ranks"][0]["names"][lane["name"][0]]
+    assert {len(column) for column in lane.values() if isinstance(column, list)} == {1}
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 50), st.integers(0, 30)), max_size=40)
+
+
+@given(SPANS)
+def test_nested_events_lie_within_those_around_them(spans: list[tuple[int, int, int]]) -> None:
+    lane, start, length = (
+        np.array(column, np.int64) for column in (zip(*spans, strict=True) if spans else ((), (), ()))
+    )
+    order, ends, depth = pick.nest(lane.astype(np.int32), start, start + length)
+    assert sorted(order.tolist()) == list(range(len(spans)))
+    around: list[tuple[int, int]] = []
+    before = -1
+    for i, row in enumerate(order.tolist()):
+        if lane[row] != before:
+            around, before = [], lane[row]
+        del around[depth[i] :]
+        assert len(around) == depth[i]
+        assert start[row] <= ends[i] <= start[row] + length[row]
+        assert all(begin <= start[row] and ends[i] <= end for begin, end in around)
+        around.append((start[row], ends[i]))
+
+
+def test_names_that_no_format_can_hold(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    folder = write(tmp_path / "job", JOB)
+    (run,) = discover(folder)
+    kept = Cache(None)
+    result = engine.diagnose(run, reading=engine.Reading(kept))
+    part = cut.cut(result, kept, at(result, 0, 70))
+    hostile = tuple("\ud800<img src=x>" + "x" * 100_000 for _ in next(iter(part.ranks)).strings)
+    spoiled = replace(part, ranks=tuple(replace(rank, strings=hostile, node="\udfff") for rank in part.ranks))
+    assert len(perfetto(spoiled).SerializeToString()) < 1_000_000
+    for form in (chrome, columns):
+        assert written(form, spoiled)
+
+
+def test_unchecked_columns_are_those_that_are_kept(result: engine.Result, cache: Cache) -> None:
+    checked, unchecked = (cache.columns(result.files[0], checked=checked) for checked in (True, False))
+    assert np.array_equal(checked.events.start_ns, unchecked.events.start_ns)
+    with pytest.raises(TraceError):
+        cache.columns(Path("/nowhere"), checked=False)
