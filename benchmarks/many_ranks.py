@@ -136,7 +136,6 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
         device_bytes=0,
         has_launches=True,
         has_steps=True,
-        has_shapes=True,
         pid=str(rank),
         loader="",
         steps=Steps(np.arange(steps), first, last, first, last),
