@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import io
 import math
 import os
@@ -26,6 +27,8 @@ from tb_ddp_doctor.findings import OWNERS, PHASES, SCHEMA_VERSION, Diagnosis, Ev
 from tb_ddp_doctor.logdir.names import DIGEST_SUFFIX, trace_name
 from tb_ddp_doctor.rules import CATALOGUE, words
 from tb_ddp_doctor.scheduler import SchedulerError, executor
+from tb_ddp_doctor.slices import cut, files
+from tb_ddp_doctor.slices.model import SliceError
 from tb_ddp_doctor.trace import reader
 
 _STYLES = {"critical": "bold red", "major": "red", "minor": "yellow", "info": "dim", "healthy": "bold green"}
@@ -65,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Whoever reads the output has seen enough; what is left must not be flushed to them at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (DiscoverError, SchedulerError, OSError, ValueError) as error:
+    except (DiscoverError, SchedulerError, SliceError, OSError, ValueError) as error:
         _complain(errors, str(error))
         return 2
     return status
@@ -114,6 +117,30 @@ def _parser() -> argparse.ArgumentParser:
         help="fix what these rules find, for example straggler,no-overlap (default: each finding by itself, and all)",
     )
     whatif.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
+    slice_ = commands.add_parser(
+        "slice", parents=[reading], help="write the part of the traces that proves a finding, all ranks on one clock"
+    )
+    slice_.set_defaults(command=_slice)
+    slice_.add_argument(
+        "--finding", type=_count, default=1, metavar="N", help="the N-th that diagnose lists (default: 1)"
+    )
+    slice_.add_argument(
+        "--evidence", type=_count, default=1, metavar="N", help='the N-th "See ..." of the finding (default: 1)'
+    )
+    merge = commands.add_parser(
+        "merge", parents=[reading], help="write the traces of all ranks as one, on one clock, with the findings in it"
+    )
+    merge.set_defaults(command=_merge)
+    for command in (slice_, merge):
+        command.add_argument("--run", metavar="NAME", help="the run, where the log directory has several")
+        command.add_argument(
+            "-o",
+            "--output",
+            type=Path,
+            required=True,
+            metavar="FILE",
+            help="where to: .pftrace for Perfetto's own format, .json for Chrome's",
+        )
     digest = commands.add_parser(
         "digest",
         parents=[reading],
@@ -223,23 +250,79 @@ def _print_prospects(console: Console, diagnosis: Diagnosis, prospects: Sequence
     console.print()
 
 
+def _slice(options: argparse.Namespace, errors: Console) -> int:
+    cache, result = _one_result(options, errors)
+    findings = result.diagnosis.findings
+    if options.finding > len(findings):
+        raise ValueError(f"{result.diagnosis.name} has {len(findings)} findings: there is no {options.finding}.")
+    finding = findings[options.finding - 1]
+    if options.evidence > len(finding.evidence):
+        raise ValueError(f"{finding.rule} has {len(finding.evidence)} places to see: there is no {options.evidence}.")
+    evidence = finding.evidence[options.evidence - 1]
+    seen = cut.window(result.job, finding, evidence)
+    files.save(cut.cut(result, cache, cut.with_margin(seen)), options.output)
+    length = (seen.end_ns - seen.start_ns) / 1e6
+    _say_written(errors, options.output, f"{finding.rule}: {_where(evidence, result)} ({length:.1f} ms)")
+    return 0
+
+
+def _merge(options: argparse.Namespace, errors: Console) -> int:
+    cache, result = _one_result(options, errors)
+    ranks = result.job.ranks
+    part = cut.cut(result, cache, cut.whole(result.job), most_events=None)
+    with _progress(errors) as bar:
+        parts = bar.track(part.ranks, total=len(ranks), description="Writing")
+        files.save(dataclasses.replace(part, ranks=parts), options.output)
+    _say_written(errors, options.output, f"{len(ranks)} ranks of {result.diagnosis.name}")
+    return 0
+
+
+def _one_result(options: argparse.Namespace, errors: Console) -> tuple[Cache, engine.Result]:
+    """The run to write a part of; ValueError where it is not clear which, or where to."""
+    files.check_name(options.output)
+    if options.output.resolve().is_relative_to(Path(options.logdir).resolve()):
+        raise ValueError(f"Nothing is written into the log directory; {options.output} is inside of it.")
+    cache, runs = _discover(options)
+    chosen = [run for run in runs if options.run in (None, run.name)]
+    if len(chosen) != 1:
+        names = ", ".join(run.name for run in runs)
+        raise ValueError(f"Which run? Name one of these with --run: {names}.")
+    with executor(options.scheduler) as workers:
+        results = _diagnose_all(chosen, engine.Reading(cache, workers), {}, errors)
+    if not results:
+        raise ValueError("There is nothing to write of a run that cannot be diagnosed.")
+    return cache, results[0]
+
+
+def _say_written(errors: Console, path: Path, what: str) -> None:
+    errors.print(Text(printable(f"{path}: {what}")), soft_wrap=True)
+
+
+def _count(text: str) -> int:
+    """A number from 1 on, as an option gives it."""
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
 def _digest(options: argparse.Namespace, errors: Console) -> int:
     logdir, output = Path(options.logdir).resolve(), options.output.resolve()
     if output.is_relative_to(logdir):
         raise ValueError(f"Nothing is written into the log directory; {options.output} is inside of it.")
     cache, runs = _discover(options)
-    files = [file for run in runs for file in run.files]
+    traces = [file for run in runs for file in run.files]
     with executor(options.scheduler) as workers, _progress(errors) as bar:
-        task = bar.add_task("Reading", total=len(files))
+        task = bar.add_task("Reading", total=len(traces))
         digests, warnings = engine.digest_files(
-            files, engine.Reading(cache, workers), lambda done, _total, _file: bar.update(task, completed=done)
+            traces, engine.Reading(cache, workers), lambda done, _total, _file: bar.update(task, completed=done)
         )
     base = logdir if logdir.is_dir() else logdir.parent
     for file, digest in digests:
         write_digest(digest, output / f"{trace_name(str(file.path.resolve().relative_to(base)))}{DIGEST_SUFFIX}")
     for warning in [*(warning for run in runs for warning in run.warnings), *warnings]:
         _complain(errors, f"{warning.file}: {warning.message}")
-    told = f"{len(digests)} of {len(files)} traces were digested to {printable(str(options.output))}."
+    told = f"{len(digests)} of {len(traces)} traces were digested to {printable(str(options.output))}."
     errors.print(Text(told), soft_wrap=True)
     return 0 if digests else 2
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 from traces import draw, ranks, write
 
 from tb_ddp_doctor.cli import main, printable
@@ -431,3 +432,65 @@ def test_only_the_slowest_of_many_ranks_are_in_the_table(tmp_path: Path, capsys:
     text = capsys.readouterr().out
     assert "The 32 ranks with the longest own time, of 40." in " ".join(text.split())
     assert len(re.findall(r"(?m)^ *\d+ +15\.00", text)) == 32
+
+
+# ------------------------------------------------------------------------------------------------- slice and merge
+
+
+def perfetto_names(path: Path) -> list[str]:
+    """What the slices of a native trace are called, those of the doctor first."""
+    trace = Trace.FromString(path.read_bytes())
+    own = [packet.track_event.name for packet in trace.packet if packet.track_event.name]
+    return own + [entry.name for packet in trace.packet for entry in packet.interned_data.event_names]
+
+
+def test_slice_writes_what_proves_a_finding(slow: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "new" / "out.pftrace"
+    assert main(["slice", str(slow), "-o", str(out)]) == 0
+    assert "straggler: rank 1, step" in capsys.readouterr().err
+    names = perfetto_names(out)
+    assert names[0] == "slice of job"
+    assert any(name.startswith("rank 1: ") for name in names)
+    assert [path.name for path in out.parent.iterdir()] == ["out.pftrace"]
+
+
+def test_merge_writes_all_ranks_whole(slow: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    assert main(["merge", str(slow), "-o", str(out)]) == 0
+    events = json.loads(out.read_bytes())["traceEvents"]
+    counts = {
+        pid: sum(event["ph"] == "X" and event["pid"] == pid for event in events)
+        for pid in {event["pid"] for event in events}
+    }
+    drawn = [json.loads(trace)["traceEvents"] for trace in draw(ranks(HEALTHY, SLOW, HEALTHY)).values()]
+    assert [counts[pid] for pid in (1, 2, 3)] == [len(events) for events in drawn]
+    ends = [
+        event["ts"] + event["dur"] for event in events if event["ph"] == "X" and event["args"].get("collective") == 0
+    ]
+    assert len(ends) == 3 and max(ends) - min(ends) < 1
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["slice", "{job}", "-o", "out.txt"], "ends in one of"),
+        (["slice", "{job}", "-o", "{job}/out.pftrace"], "Nothing is written into the log directory"),
+        (["slice", "{job}", "-o", "out.pftrace", "--finding", "99"], "there is no 99"),
+        (["slice", "{job}", "-o", "out.pftrace", "--evidence", "999"], "there is no 999"),
+        (["merge", "{job}", "-o", "out.pftrace", "--run", "other"], "Name one of these with --run: job"),
+        (["merge", "/nowhere", "-o", "out.pftrace"], "/nowhere"),
+    ],
+)
+def test_what_cannot_be_written(
+    slow: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    sentence: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*.pftrace"))
+    assert main([option.format(job=slow) for option in options]) == 2
+    assert sentence in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*.pftrace")) == before

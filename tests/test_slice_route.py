@@ -47,7 +47,9 @@ def get(tmp_path_factory: pytest.TempPathFactory) -> Get:
 def evidence(get: Get) -> dict[str, str]:
     """The window of the first finding's first evidence, as parameters."""
     window: dict[str, Any] = get("/run", run="job").get_json()["views"]["windows"][0][0]
-    return {"run": "job", **window, "ranks": ",".join(map(str, window["ranks"]))}
+    start, end = window.pop("seen")
+    assert int(window["start"]) < int(start) < int(end) < int(window["end"])
+    return {"run": "job", **window, "ranks": ",".join(map(str, window["ranks"])), "start": start, "end": end}
 
 
 def test_a_finding_leads_to_a_native_trace(get: Get, evidence: dict[str, str]) -> None:

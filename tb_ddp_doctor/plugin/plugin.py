@@ -9,9 +9,10 @@
                        the events of some ranks in a window of the common clock, whole ns: a native Perfetto trace,
                        Chrome-trace JSON, or columns for a page to draw (`slices.columns` has their shape)
 
-The answer to `run` has a window for each piece of evidence, views.windows[finding][evidence], as {ranks, start, end},
-and views.clock_ms, the start of each step on the common clock for each rank, ms after views.origin_ns. Whole ns are
-text: JavaScript's numbers do not hold them.
+The answer to `run` has a window for each piece of evidence, views.windows[finding][evidence], as {ranks, start, end,
+seen}: a slice with something around the evidence, and the start and end of the evidence itself. And it has
+views.clock_ms, the start of each step on the common clock for each rank, ms after views.origin_ns. Whole ns are text:
+JavaScript's numbers do not hold them.
 
 TensorBoard constructs every plugin before it serves a page and asks `is_active` of all of them in a row, so neither
 touches a trace: the directory is searched in the background, from the first question on (`analyses`).

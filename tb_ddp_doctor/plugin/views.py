@@ -12,7 +12,7 @@ from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.findings import OWNERS, Diagnosis, Evidence, Finding
 from tb_ddp_doctor.job.budget import moving
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.slices.cut import on_common_clock, window
+from tb_ddp_doctor.slices.cut import on_common_clock, window, with_margin
 from tb_ddp_doctor.trace.model import Ints
 
 #: The small pictures show no more ranks than this.
@@ -47,9 +47,15 @@ def views(result: Result) -> dict[str, Any]:
 
 
 def _window(job: Job, finding: Finding, evidence: Evidence) -> dict[str, Any]:
-    """Where a piece of evidence is seen, as the route `slice` takes it."""
-    where = window(job, finding, evidence)
-    return {"ranks": where.ranks, "start": str(where.start_ns), "end": str(where.end_ns)}
+    """Where a piece of evidence is seen, and a slice with something around it, as the route `slice` takes it."""
+    seen = window(job, finding, evidence)
+    shown = with_margin(seen)
+    return {
+        "ranks": seen.ranks,
+        "start": str(shown.start_ns),
+        "end": str(shown.end_ns),
+        "seen": [str(seen.start_ns), str(seen.end_ns)],
+    }
 
 
 def _clock(job: Job) -> dict[str, Any]:

@@ -23,6 +23,10 @@ MOST_RANKS = 16
 MOST_EVENTS = 10_000
 #: Ranks that are shown of a finding in a larger job: the accused, and who waits for them.
 SHOWN_RANKS = 8
+#: What is shown around a window is a quarter of it, within these limits.
+LEAST_MARGIN_NS = 500_000
+MOST_MARGIN_NS = 20_000_000
+_ALWAYS = (0, int(np.iinfo(np.int64).max) // 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,12 @@ def window(job: Job, finding: Finding, evidence: Evidence) -> Window:
     return Window(tuple(sorted(list(by_interest)[:SHOWN_RANKS])), start, end)
 
 
+def with_margin(seen: Window) -> Window:
+    """A window with some of what is around it."""
+    margin = min(max((seen.end_ns - seen.start_ns) // 4, LEAST_MARGIN_NS), MOST_MARGIN_NS)
+    return Window(seen.ranks, max(seen.start_ns - margin, 0), seen.end_ns + margin)
+
+
 def on_common_clock(job: Job, rank: int, own_ns: Ints) -> Ints:
     """Instants of a rank's own clock on the common one."""
     shifted: Ints = own_ns - job.clock.correction(_index(job, rank), own_ns)
@@ -56,7 +66,7 @@ def on_common_clock(job: Job, rank: int, own_ns: Ints) -> Ints:
 def cut(result: Result, cache: Cache, chosen: Window, most_events: int | None = MOST_EVENTS) -> Slice:
     """What the chosen ranks did; SliceError where one has no trace here.
 
-    `most_events` None leaves nothing out, and is not limited to a few ranks.
+    `most_events` None leaves nothing out, not even what lies outside of the window, and is not limited to a few ranks.
     """
     job = result.job
     indices = [_index(job, rank) for rank in chosen.ranks]
@@ -86,8 +96,14 @@ def cut(result: Result, cache: Cache, chosen: Window, most_events: int | None = 
 
 
 def whole(job: Job) -> Window:
-    """All of a job."""
-    return Window(tuple(job.ranks.tolist()), 0, int(np.iinfo(np.int64).max // 2))
+    """All steps of a job."""
+    digests = enumerate(job.digests)
+    edges = [
+        on_common_clock(job, int(job.ranks[i]), np.array([digest.steps.host_start_ns[0], digest.steps.end_ns[-1]]))
+        for i, digest in digests
+    ]
+    start, end = np.stack(edges).T
+    return Window(tuple(job.ranks.tolist()), int(start.min()), int(end.max()))
 
 
 def _index(job: Job, rank: int) -> int:
@@ -103,7 +119,8 @@ def _rank(result: Result, cache: Cache, index: int, chosen: Window, most: int | 
         trace = cache.columns(result.files[index], checked=False)
     except TraceError as error:
         raise SliceError(f"The trace of rank {job.ranks[index]} cannot be read again: {error}") from None
-    start, end = (_on_own_clock(job, index, instant) for instant in (chosen.start_ns, chosen.end_ns))
+    edges = _ALWAYS if most is None else (chosen.start_ns, chosen.end_ns)
+    start, end = (_on_own_clock(job, index, instant) for instant in edges)
     picked = pick.pick(trace, start, end, most)
     owner = pick.owners(trace, picked, job.digests[index].has_device)
     lanes, lane = pick.lanes(trace, picked, owner)
