@@ -37,6 +37,7 @@ TENSOR = [
     "bmm_MxE4m3_MxE4m3Bfloat16_Fp32_t128x8x512_s7_et64x8_m64x8x32_c1x1x1_16dp256b",
     "Cijk_Ailk_Bjlk_BBS_BH_MT32x32x64_MI16x16x16x1_SN_1LDSB0_APM1",
     "Cijk_Alik_Bljk_SB_Bias_AS_SAV_UserArgs_MT64x16x32_MI16x16x1_SN_LDSB0_AFC1",
+    "Custom_Cijk_Alik_Bljk_F8BS_BH_Bias_HA_S_SAB_SAV_UserArgs_MT256x256x128_MI16x16x1_shortname1",
     "igemm_fwd_gtcx3_nhwc_bf16_bx0_ex1_bt128x128x32_wt32x32x8_ws1x1_wr2x2",
     "_ZN2ck16tensor_operation6device12_GLOBAL__N_139kernel_grouped_conv_fwd_xdl_cshuffle_v3INS",
 ]
@@ -48,6 +49,7 @@ FLOAT32 = [
     "sm80_xmma_wgrad_implicit_gemm_indexed_f32f32_f32f32_f32_nhwckrsc_nhwc_tilesize128x128x8_stage3_warpsize2x2x1_g1"
     "_ffma_aligna4_alignc4_execute_kernel__5x_cudnn",
     "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x256_8x4_nt_align1>(...)",
+    "cutlass3x_sm100_simt_sgemm_f32_f32_f32_f32_f32_64x64x16_1x1x1_3_tnn_align1_bias_f32_relu",
     "fmha_cutlassB_f32_aligned_64x64_k64_sm80(PyTorchMemEffAttention::AttentionBackwardKernel<cutlass::arch::Sm80>)",
     "cudnn_infer_ampere_scudnn_128x64_relu_xregs_large_nn_v1",
     "cudnn_infer_volta_scudnn_winograd_128x128_ldg1_ldg4_relu_tile148t_nt_v1",
@@ -62,6 +64,7 @@ MISALIGNED = [
     "volta_fp16_sgemm_fp16_128x32_nn",
     "void cutlass::Kernel2<cutlass_75_tensorop_bf16_s1688gemm_bf16_64x64_nt_align1>(...)",
     "void cutlass::Kernel2<cutlass_80_tensorop_f16_s16816gemm_f16_128x128_32x4_tn_align2>(...)",
+    "cutlass3x_sm100_tensorop_s128x64x16gemm_bf16_bf16_f32_bf16_bf16_128x64x64_0x0x1_0_tnn_align2_bias_f32_relu",
     "void implicit_convolve_sgemm<__half, __half, 128, 5, 5, 3, 3, 3, 1, false, false, true>(int, int)",
 ]
 NONE = [
@@ -73,6 +76,7 @@ NONE = [
     "void gemvNSP_kernel<float, float, float, float, 1, 16, 4, 1024>(...)",
     "void at::native::(anonymous namespace)::GammaBetaBackwardCUDAKernelTemplate<float, float, 32u>()",
     "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)",
+    "SubTensorOpWithScalar1d",
     "ampere_dgemm_64x64_nn",
     "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
 ]
@@ -124,6 +128,15 @@ def test_a_device_has_tensor_cores(
         ("turing_fp16_s1688gemm_fp16_128x128_ldg8_f2f_nn", Precision.HALF),
         ("sm90_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n_tilesize128x128x128_warpgroupsize1x1x1_execute_segment_k_off_kernel"
          "__5x_cublas_gmma", Precision.FP8),
+        ("nvjet_sm100_qqtst_128x256_128x6_2x1_2cta_v_bz_bias_TNT", Precision.FP8),
+        ("nvjet_sm100_tst_16x64_64x16_4x1_v_bz_TNN", Precision.HALF),
+        ("nvjet_sss_tf32_128x256_TNT", Precision.TF32),
+        ("nvjet_sm100_sss_128x256_64x4_TNT", Precision.TF32),
+        ("Cijk_Alik_Bljk_F8B8BS_BH_Bias_HA_S_SAB_SAV_UserArgs_MT256x256x128_MI16x16x1_SN", Precision.FP8),
+        ("Cijk_Ailk_Bjlk_BBS_BH_MT32x32x64_MI16x16x16x1_SN_1LDSB0_APM1", Precision.HALF),
+        ("Custom_Cijk_Ailk_Bljk_S_MX_B_BIAS_HA_S_SAV_NTD_SK3_UserArgs_MT256x256x32_MI16x16x1", Precision.TF32),
+        ("Cijk_Alik_Bljk_SB_Bias_AS_SAV_UserArgs_MT64x16x32_MI16x16x1_SN_LDSB0_AFC1", Precision.FLOAT32),
+        ("igemm_fwd_gtcx3_nhwc_fp32_bx0_ex0_bt128x128x16_wt32x32x2_ws1x1_wr2x2", Precision.FLOAT32),
         ("ampere_sgemm_128x64_tn", Precision.FLOAT32),
         ("void at::native::vectorized_elementwise_kernel<4>", None),
     ],

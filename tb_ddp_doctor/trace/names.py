@@ -67,7 +67,7 @@ _OPTIMIZER = {"optimizer", "optimiser", "optim", "zero_grad"}
 #: Half-precision products that leave the tensor cores idle, or feed them element by element: odd dimensions.
 _MISALIGNED_PRODUCT = re.compile(
     r"(fp16|bf16|[^t]f16)_sgemm|(?<![a-z])hgemm|xmma_gemm_b?f16\w*_ffma|"
-    r"(convolve_sgemm|dgrad_engine|wgrad_alg\w*)<__half|tensorop_b?f16_\w*gemm_\w*align[12](?!\d)"
+    r"(convolve_sgemm|dgrad_engine|wgrad_alg\w*)<__half|tensorop_(b?f16_\w*gemm|\w*gemm_b?f16)_\w*align[12](?!\d)"
 )
 #: Products in float32 on ordinary cores (cuBLAS, cuDNN, CUTLASS, MAGMA, MIOpen), and attention that emulates float32
 #: in three passes of TF32.
@@ -76,13 +76,19 @@ _FLOAT32_PRODUCT = re.compile(
     r"miopenSp3AsmConv\w*fp32|OpClassSimt"
 )
 #: Tensile's products in single precision; those with "MI" in their name use the matrix cores.
-_FLOAT32_TENSILE = re.compile(r"^Cijk_[A-Za-z]+_[A-Za-z]+_(SB|S_B)_(?!.*_MI\d)")
-_FP8_PRODUCT = re.compile(r"e4m3|e5m2|fp8|float8", re.IGNORECASE)
+_FLOAT32_TENSILE = re.compile(r"^(Custom_)?Cijk_[A-Za-z]+_[A-Za-z]+_(SB|S_B)_(?!.*_MI\d)")
+#: Products in float32 on AMD's matrix cores (Tensile, MIOpen); "S_MX" is AMD's XF32.
+_FLOAT32_ON_MATRIX_CORES = re.compile(r"^(Custom_)?Cijk_[A-Za-z]+_[A-Za-z]+_(SB|S_B)_|_gtcx\w*_fp32_")
+#: nvjet's letters are the types of what goes in, of the sums and of the result: q and r are FP8, s float32, t bfloat16.
+_FP8_PRODUCT = re.compile(r"e4m3|e5m2|fp8|float8|nvjet_(sm\d+_)?[qr]|Cijk_[A-Za-z]+_[A-Za-z]+_[FB]8", re.IGNORECASE)
 #: Multiplying by 16 x 8 x 8 with float32 outside is TF32, unless it is half precision on Turing.
-_TF32_PRODUCT = re.compile(r"tf32|^(?!.*(fp16|bf16|f16|half)).*s1688gemm|xf32", re.IGNORECASE)
+_TF32_PRODUCT = re.compile(
+    r"tf32|^(?!.*(fp16|bf16|f16|half)).*s1688gemm|xf32|nvjet_(sm\d+_)?s[^m]|Cijk_[A-Za-z]+_[A-Za-z]+_S_MX_",
+    re.IGNORECASE,
+)
 _TENSOR_PRODUCT = re.compile(
-    r"tensorop|_tensor\d|wmma|gmma|[shi_](884|1688|16816|16832)[a-z]|[hiq]mma|tf32|nvjet|tcgen05|utcmma|flash|fmha|sdpa|"
-    r"bmm_\w*(E4m3|E2m1|Bfloat16|Fp16)|fp8_gemm|deep_?gemm|mfma|xdl|_gtcx|^Cijk_.*_MI\d|attn_fwd|bwd_kernel_d[kq]",
+    r"(?<!sub)tensorop|_tensor\d|wmma|gmma|[shi_](884|1688|16816|16832)[a-z]|[hiq]mma|tf32|nvjet|tcgen05|utcmma|flash|fmha|sdpa|"
+    r"bmm_\w*(E4m3|E2m1|Bfloat16|Fp16)|fp8_gemm|deep_?gemm|mfma|xdl|_gtcx|^(Custom_)?Cijk_.*_MI\d|attn_fwd|bwd_kernel_d[kq]",
     re.IGNORECASE,
 )
 #: Layouts, offsets and partial sums beside products, and products with a vector: memory limits them.
@@ -321,7 +327,7 @@ def precision(kernel: str) -> Precision | None:
     kind = product(kernel)
     if kind is Product.NONE:
         return None
-    if kind is Product.FLOAT32:
+    if kind is Product.FLOAT32 or _FLOAT32_ON_MATRIX_CORES.search(kernel):
         return Precision.FLOAT32
     if _FP8_PRODUCT.search(kernel):
         return Precision.FP8
