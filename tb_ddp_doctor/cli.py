@@ -9,7 +9,7 @@ import math
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from rich.text import Text
 
 from tb_ddp_doctor import __version__, engine
 from tb_ddp_doctor.cache import MAX_BYTES, Cache, default_directory, write_digest
+from tb_ddp_doctor.comparison import Change, Comparison, compare
 from tb_ddp_doctor.discover import DiscoverError, Run, discover
 from tb_ddp_doctor.findings import OWNERS, PHASES, SCHEMA_VERSION, Diagnosis, Evidence, Finding, Prospect, Severity
 from tb_ddp_doctor.logdir.names import DIGEST_SUFFIX, trace_name
@@ -83,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="ddp-doctor", description="Says why distributed PyTorch training is slow, from its profiler traces."
     )
     parser.add_argument("--version", action="version", version=f"ddp-doctor {__version__} ({reader.name()} reader)")
-    reading = _reading_options()
+    reading = _reading_options({"logdir": "the directory that torch.profiler wrote its traces to"})
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     diagnose = commands.add_parser("diagnose", parents=[reading], help="diagnose every run below a log directory")
     diagnose.set_defaults(command=_diagnose)
@@ -117,6 +118,16 @@ def _parser() -> argparse.ArgumentParser:
         help="fix what these rules find, for example straggler,no-overlap (default: each finding by itself, and all)",
     )
     whatif.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
+    both = _reading_options({"before": "the directory of one run", "after": "the directory of the other run"})
+    comparing = commands.add_parser("compare", parents=[both], help="say what differs between two runs, and whether")
+    comparing.set_defaults(command=_compare)
+    comparing.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
+    comparing.add_argument(
+        "--fail-on-regression",
+        type=float,
+        metavar="PCT",
+        help="exit with 1 if a step takes more than this many percent longer, and more than by chance",
+    )
     slice_ = commands.add_parser(
         "slice", parents=[reading], help="write the part of the traces that proves a finding, all ranks on one clock"
     )
@@ -151,10 +162,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _reading_options() -> argparse.ArgumentParser:
-    """What all commands that read traces take."""
+def _reading_options(logdirs: Mapping[str, str]) -> argparse.ArgumentParser:
+    """What all commands that read traces take, after directories by name with their meaning."""
     options = argparse.ArgumentParser(add_help=False)
-    options.add_argument("logdir", help="the directory that torch.profiler wrote its traces to")
+    for name, meaning in logdirs.items():
+        options.add_argument(name, help=meaning)
     options.add_argument(
         "--scheduler", metavar="ADDRESS", help="read on the Dask cluster whose scheduler is there (tcp://host:8786)"
     )
@@ -250,6 +262,64 @@ def _print_prospects(console: Console, diagnosis: Diagnosis, prospects: Sequence
     console.print()
 
 
+def _compare(options: argparse.Namespace, errors: Console) -> int:
+    results = []
+    for logdir in (options.before, options.after):
+        cache, runs = _discover(options, logdir)
+        if len(runs) > 1:
+            raise ValueError(
+                f"{logdir} holds {len(runs)} runs; name the directory of one: {', '.join(map(_name, runs))}."
+            )
+        with executor(options.scheduler) as workers:
+            results += _diagnose_all(runs, engine.Reading(cache, workers), {}, errors)
+    if len(results) < 2:
+        return 2
+    found = compare(*results)
+    if options.json:
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(found)) + b"\n")
+    else:
+        _print_comparison(Console(highlight=False), found)
+    limit = options.fail_on_regression
+    return 1 if limit is not None and found.step.tells and found.step.change * 100 > limit else 0
+
+
+def _name(run: Run) -> str:
+    return run.name
+
+
+#: How many kernels and collectives a comparison shows.
+_SHOWN_CHANGES = 8
+
+
+def _print_comparison(console: Console, found: Comparison) -> None:
+    console.print(Text(printable(found.headline), "bold"))
+    for sentence in found.story:
+        console.print(Text(f"- {printable(sentence)}"))
+    console.print()
+    findings = [Change(f"{each.rule} ({each.fate})", each.before_ms, each.after_ms) for each in found.findings]
+    kernels = [Change(words.kernel(each.name), each.before_ms, each.after_ms) for each in found.kernels]
+    for title, changes in (
+        ("Where a step goes, ms", found.owners),
+        ("Findings, ms", findings),
+        ("Transfers by kind of collective, ms", found.communication),
+        ("Kernels that changed most, ms", kernels),
+    ):
+        if any(change.before_ms or change.after_ms for change in changes):
+            console.print(_changes_table(title, changes[: max(_SHOWN_CHANGES, len(OWNERS))]))
+
+
+def _changes_table(title: str, changes: Sequence[Change]) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=None)
+    table.add_column("")
+    for column in ("before", "after", "change"):
+        table.add_column(column, justify="right")
+    for change in changes:
+        if change.before_ms or change.after_ms:
+            amounts = f"{change.before_ms:.2f}", f"{change.after_ms:.2f}", f"{change.change_ms:+.2f}"
+            table.add_row(Text(printable(change.name)), *amounts)
+    return table
+
+
 def _slice(options: argparse.Namespace, errors: Console) -> int:
     cache, result = _one_result(options, errors)
     findings = result.diagnosis.findings
@@ -327,13 +397,14 @@ def _digest(options: argparse.Namespace, errors: Console) -> int:
     return 0 if digests else 2
 
 
-def _discover(options: argparse.Namespace) -> tuple[Cache, list[Run]]:
+def _discover(options: argparse.Namespace, logdir: str | None = None) -> tuple[Cache, list[Run]]:
     """The cache that the options ask for, and the runs; DiscoverError if there are none."""
+    logdir = logdir or options.logdir
     directory = None if options.no_cache else options.cache or default_directory()
     cache = Cache(directory, round(options.cache_size * 2**30))
-    runs = discover(options.logdir, peek=cache.peek)
+    runs = discover(logdir, peek=cache.peek)
     if not runs:
-        raise DiscoverError(f"{options.logdir} holds no profiler traces (*.pt.trace.json, *.pt.trace.json.gz).")
+        raise DiscoverError(f"{logdir} holds no profiler traces (*.pt.trace.json, *.pt.trace.json.gz).")
     return cache, runs
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tb_ddp_doctor import cli, findings
+from tb_ddp_doctor import cli, comparison, findings
 from tb_ddp_doctor.rules import documentation
 
 ROOT = Path(__file__).parents[1]
@@ -45,10 +45,15 @@ def test_the_readme_shows_what_the_command_prints(
         "Threshold",
         "RuleOutcome",
         "FileWarning",
+        "Comparison",
+        "StepTime",
+        "Change",
+        "FindingChange",
+        "KernelChange",
     ],
 )
 def test_the_page_of_the_json_has_every_field_and_no_other(name: str) -> None:
-    struct = getattr(findings, name)
+    struct = getattr(findings, name, None) or getattr(comparison, name)
     section = re.search(rf"^### {name}\n(.*?)(?=^#|\Z)", (DOCS / "json.md").read_text(), re.MULTILINE | re.DOTALL)
     assert section, f"docs/json.md has no section {name}"
     documented = re.findall(r"^\| `(\w+)` \|", section[1], re.MULTILINE)

@@ -147,6 +147,7 @@ def _digest_device(trace: RankTrace, device: int) -> RankDigest:
         unnamed_copies=count(step, is_copy & (memory == names.HostMemory.UNNAMED), size),
         pinned_bytes=total(step, pinned, np.maximum(events.bytes[rows], 0), size),
         pinned_ns=total(step, pinned, events.duration_ns[rows], size),
+        pinned_exposed_ns=total(step, pinned, copy_alone.measure(events.start_ns[rows], end), size),
         host_events=_host_events(trace, steps),
         **_graph_walks(trace, steps),
         starved_ns=starved,

@@ -290,6 +290,7 @@ class StepWork:
     #: Bytes of copies between host and device from pinned memory, and their device time.
     pinned_bytes: Ints
     pinned_ns: Ints
+    pinned_exposed_ns: Ints
     #: Products of matrices, convolutions and attention (`names.Product`): time on tensor cores; number and time in
     #: float32 off them; the same in half precision whose dimensions do not fit.
     tensor_ns: Ints
