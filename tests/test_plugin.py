@@ -206,7 +206,7 @@ def test_metadata_names_the_tab() -> None:
 def test_every_file_of_the_frontend_is_served_and_nothing_else() -> None:
     bench = Bench({})
     files = {f"/{file.name}" for file in FRONTEND.iterdir()}
-    assert set(bench.apps) == files | {"/runs", "/run", "/whatif", "/slice"}
+    assert set(bench.apps) == files | {"/runs", "/run", "/whatif", "/slice", "/detail"}
     for route in files:
         response = bench.get(route)
         assert response.status_code == 200

@@ -16,6 +16,7 @@ from tb_ddp_doctor.digest.memory import memory as memory_of
 from tb_ddp_doctor.digest.memory import no_memory
 from tb_ddp_doctor.digest.messages import messages
 from tb_ddp_doctor.digest.model import Collectives, Kernels, RankDigest, Starved, Steps, StepWork, Track
+from tb_ddp_doctor.digest.operations import operations
 from tb_ddp_doctor.digest.optimizer import optimizer
 from tb_ddp_doctor.digest.phases import (
     device_phases,
@@ -159,6 +160,7 @@ def _digest_device(trace: RankTrace, device: int) -> RankDigest:
     by = _launched_by(trace, launch, step, by_backward, is_comm, compute)
     found = collectives.device_collectives(trace, rows[is_comm], launch[is_comm], by, words)
     kernels = _kernels(trace, rows[compute & (step >= 0)], words)
+    spent = operations(trace, steps, rows[step >= 0], launch[step >= 0], words)
     idle = stalled(trace, pieces, words)
     tracked = _track(trace, layers, steps, rows, launch, is_comm, launch[pageable & (launch >= 0)])
     return RankDigest(
@@ -178,6 +180,7 @@ def _digest_device(trace: RankTrace, device: int) -> RankDigest:
         collectives=found,
         messages=messages(trace, steps),
         kernels=kernels,
+        operations=spent,
         blocking=blocking,
         stalled=idle,
         memory=memory_of(trace, device, steps),
@@ -205,6 +208,7 @@ def _digest_host(trace: RankTrace) -> RankDigest:
     step = np.where(started < end.max(initial=0), step_of(started, steps.start_ns), -1)
     found = collectives.host_collectives(trace, step, rows, words)
     kernels = _operators(trace, _in_steps(trace, operators.computing, steps), words)
+    spent = operations(trace, steps, np.empty(0, np.int64), np.empty(0, np.int64), words)
     nothing = np.zeros(len(steps), np.int64)
     idle = stalled(trace, pieces, words)
     return RankDigest(
@@ -235,6 +239,7 @@ def _digest_host(trace: RankTrace) -> RankDigest:
         collectives=found,
         messages=messages(trace, steps),
         kernels=kernels,
+        operations=spent,
         blocking=no_blocking(),
         stalled=idle,
         memory=no_memory(len(steps)),

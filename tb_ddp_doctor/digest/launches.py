@@ -28,7 +28,7 @@ def enclosing(outer_start: Ints, outer_end: Ints, outer_thread: Indices, instant
         return np.full(len(instant), -1, np.int64)
     order = np.lexsort((outer_start, outer_thread))
     start, end, on = outer_start[order], outer_end[order], outer_thread[order]
-    around = _around(start, end, on)
+    outer = around(start, end, on)
     # One sortable key for (thread, time); places in the order of starts, since products of times would overflow.
     times = different(start)
     width = len(times) + 1
@@ -37,15 +37,15 @@ def enclosing(outer_start: Ints, outer_end: Ints, outer_thread: Indices, instant
     at = np.searchsorted(keys, wanted, side="right") - 1
     at[on[at] != thread] = -1
     while (over := (at >= 0) & (end[at] <= instant)).any():
-        at[over] = around[at[over]]
+        at[over] = outer[at[over]]
     return np.where(at >= 0, order[at], -1)
 
 
-def _around(start: Ints, end: Ints, on: Indices) -> Ints:
+def around(start: Ints, end: Ints, on: Indices) -> Ints:
     """For each interval, sorted by thread and start, the latest before it that still runs when it starts, or -1."""
-    around = np.arange(len(start)) - 1
-    around[1:][on[1:] != on[:-1]] = -1
+    outer = np.arange(len(start)) - 1
+    outer[1:][on[1:] != on[:-1]] = -1
     # Those passed over had ended before: the one around them is the next to ask, so that steps double in length.
-    while (over := (around >= 0) & (end[around] <= start)).any():
-        around[over] = around[around[over]]
-    return around
+    while (over := (outer >= 0) & (end[outer] <= start)).any():
+        outer[over] = outer[outer[over]]
+    return outer

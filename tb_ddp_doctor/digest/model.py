@@ -141,6 +141,32 @@ class Kernels:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Operations:
+    """What the steps spend by name (see `operations`), the host's first; the name "" is the sum of all others.
+
+    Times are sums over events, which on different threads or streams may run side by side.
+    """
+
+    #: An operator, annotation or runtime call on the host; a kernel, copy or memset on the device.
+    name: Indices
+    #: 1 for the device's.
+    on_device: Indices
+    count: Ints
+    #: The host's time in it and in nothing within it.
+    host_ns: Ints
+    #: The device's time; of the host's, that of what was launched directly inside.
+    device_ns: Ints
+    #: Device time of kernels whose occupancy was estimated, and that time weighed with it.
+    estimated_ns: Ints
+    occupied_ns: Ints
+    #: Device time of products on tensor cores.
+    tensor_ns: Ints
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Blocking:
     """Calls of the recorded steps that hold the host, one row per kind, name and operator."""
 
@@ -357,6 +383,7 @@ class RankDigest:
     collectives: Collectives
     messages: Messages
     kernels: Kernels
+    operations: Operations
     blocking: Blocking
     stalled: Stalled
     memory: Memory

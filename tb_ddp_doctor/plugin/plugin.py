@@ -5,6 +5,8 @@
     run?run=NAME       the diagnosis of one run and the numbers behind its pictures
     whatif?run=NAME&without=RULE,RULE
                        the predicted step of a run if what these rules found in it were fixed
+    detail?run=NAME&of=operations|communication|memory|ranks|quality
+                       the numbers behind one of the further views (`details`)
     slice?run=NAME&ranks=0,3&start=NS&end=NS[&format=native|json|columns]
                        the events of some ranks in a window of the common clock, whole ns: a native Perfetto trace,
                        Chrome-trace JSON, or columns for a page to draw (`slices.columns` has their shape)
@@ -120,6 +122,7 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
             "/runs": self._serve_runs,
             "/run": self._serve_run,
             "/whatif": self._serve_whatif,
+            "/detail": self._serve_detail,
             "/slice": self._serve_slice,
         }
         return {**files, **{route: wrappers.Request.application(serve) for route, serve in routes.items()}}
@@ -171,6 +174,19 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
         if unknown:
             return _respond(request, {"error": f"There is no rule {unknown[0]!r}."}, code=400)
         return _respond(request, msgspec.json.encode(result.prospects.without(without)))
+
+    def _serve_detail(self, request: wrappers.Request) -> wrappers.Response:
+        import msgspec
+
+        from tb_ddp_doctor.plugin.details import DETAILS
+
+        name, of = request.args.get("run", ""), request.args.get("of", "")
+        result = self._analyses.result(name)
+        if result is None:
+            return _respond(request, {"error": f"No run named {name!r} has been diagnosed."}, code=404)
+        if of not in DETAILS:
+            return _respond(request, {"error": f"Ask for one of: {', '.join(DETAILS)}."}, code=400)
+        return _respond(request, msgspec.json.encode(DETAILS[of](result)))
 
     def _serve_slice(self, request: wrappers.Request) -> wrappers.Response:
         from tb_ddp_doctor.plugin import slicing

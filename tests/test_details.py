@@ -1,0 +1,127 @@
+"""The plugin's route `detail`, on a job that the real engine read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tensorboard.plugins import base_plugin
+from traces import in_row, job, ranks, write
+from werkzeug.test import Client, TestResponse
+
+from tb_ddp_doctor.plugin.details import DETAILS
+from tb_ddp_doctor.plugin.plugin import DiagnosisPlugin
+
+USUAL = """
+    rank# step   |1                                  |2
+          host   [fwd][bwd.]
+          gpu    [fwd....][bwd.]
+          nccl                  [ar@8........][ar2@4.]
+          memory   [1of4] [3of4]
+"""
+SLOW = """
+    rank# step   |1                                  |2
+          host   [fwd][bwd.]
+          gpu    [fwd........][bwd.]
+          nccl                      [ar@8....][ar2@4.]
+          memory   [1of4] [3of5]
+"""
+Get = Callable[..., TestResponse]
+
+
+@pytest.fixture(scope="module")
+def get(tmp_path_factory: pytest.TempPathFactory) -> Get:
+    logs = tmp_path_factory.mktemp("logs")
+    write(logs / "job", in_row(ranks(USUAL, SLOW, USUAL)), clock_ms={1: 500.0})
+    apps = DiagnosisPlugin(base_plugin.TBContext(logdir=str(logs))).get_plugin_apps()
+
+    def ask(route: str, **query: str) -> TestResponse:
+        return Client(apps[route]).get(route, query_string=query)
+
+    until = time.monotonic() + 60
+    while ask("/run", run="job").status_code != 200:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    return ask
+
+
+def detail(get: Get, of: str) -> Any:
+    response = get("/detail", run="job", of=of)
+    assert response.status_code == 200
+    assert response.headers["X-Content-Type-Options"] == "nosniff"
+    return response.get_json()
+
+
+def test_operations_are_the_mean_of_a_step(get: Get) -> None:
+    found = detail(get, "operations")
+    lengths = {len(column) for column in found.values() if isinstance(column, list)}
+    assert len(lengths) == 1
+    row = next(i for i, name in enumerate(found["names"]) if "fwd" in name and found["on_device"][i])
+    assert found["device_ms"][row] == pytest.approx((9 + 13 + 9) / 3, abs=0.01)
+    assert (found["most_rank"][row], found["most_ms"][row]) == (1, 13)
+
+
+def test_communication_has_a_point_for_each_collective(get: Get) -> None:
+    (family,) = detail(get, "communication")["families"]
+    assert family["kind"] == "all_reduce" and family["ranks"] == [0, 1, 2]
+    assert family["bytes"] == [32_000_000, 16_000_000] * 3
+    assert family["transfer_us"] == pytest.approx([10_000, 8_000] * 3, abs=1)
+    assert family["outlier"] == [0] * 6
+
+
+def test_ranks_take_the_waiting_out(get: Get) -> None:
+    found = detail(get, "ranks")
+    assert found["wait_ms"] == pytest.approx([4, 0, 4], abs=0.01)
+    own = [step - wait for step, wait in zip(found["step_ms"], found["wait_ms"], strict=True)]
+    assert found["own_ms"] == pytest.approx(own, abs=0.001)
+    for i in range(3):
+        assert found["communication_ms"][i] == pytest.approx(found["moving_ms"][i] + found["wait_ms"][i], abs=0.01)
+        assert found["moving_ms"][i] == pytest.approx(found["hidden_ms"][i] + found["transfer_ms"][i], abs=0.01)
+
+
+def test_memory_is_on_the_common_clock(get: Get) -> None:
+    found = detail(get, "memory")
+    assert found["ranks_told"] == 3
+    first, slow, _ = found["curves"]
+    assert max(slow["reserved"]) == 5_000_000_000
+    assert slow["time_ms"] == pytest.approx(first["time_ms"], abs=0.1)
+
+
+def test_quality_says_what_each_file_holds(get: Get) -> None:
+    files = detail(get, "quality")["files"]
+    assert [one["rank"] for one in files] == [0, 1, 2]
+    assert [one["steps"] for one in files] == [[1, 3, 5]] * 3
+    assert all(one["memory"] and one["matched"] == 6 for one in files)
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "words"),
+    [
+        ({"of": "ranks"}, 404, "has been diagnosed"),
+        ({"run": "other", "of": "ranks"}, 404, "has been diagnosed"),
+        ({"run": "job"}, 400, "Ask for one of: operations"),
+        ({"run": "job", "of": "../ranks"}, 400, "Ask for one of"),
+    ],
+)
+def test_what_there_is_not_is_said(get: Get, query: dict[str, str], status: int, words: str) -> None:
+    response = get("/detail", **query)
+    assert response.status_code == status
+    assert words in response.get_json()["error"]
+
+
+@pytest.mark.parametrize("of", DETAILS)
+def test_a_job_of_cpus_has_every_view(of: str) -> None:
+
+    from tb_ddp_doctor.engine import Result
+
+    read = job("""
+        rank0 step |1            |2
+              host [fwd.][bwd.]
+        rank1 step |1            |2
+              host [fwd.][bwd..]
+    """)
+    result = Result.__new__(Result)
+    object.__setattr__(result, "job", read)
+    assert DETAILS[of](result)

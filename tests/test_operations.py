@@ -1,0 +1,85 @@
+"""What operators, calls and kernels take by themselves, on one rank and over all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from traces import MS, digests, job
+
+from tb_ddp_doctor.digest import operations as module
+from tb_ddp_doctor.digest.launches import around
+from tb_ddp_doctor.digest.model import RankDigest
+from tb_ddp_doctor.job.operations import operations
+
+NESTED = """
+    rank0 step   |1                            |2
+          host   [outer.............][after]
+          within   [inner...]
+          gpu         [inner.....]  [outer....]
+"""
+
+
+def told(digest: RankDigest) -> Mapping[tuple[str, int], tuple[float, float]]:
+    """Host and device time in ms, by name and place."""
+    table = digest.operations
+    return {
+        (digest.strings[name], place): (host / MS, device / MS)
+        for name, place, host, device in zip(
+            table.name.tolist(),
+            table.on_device.tolist(),
+            table.host_ns.tolist(),
+            table.device_ns.tolist(),
+            strict=True,
+        )
+    }
+
+
+def test_an_operator_is_charged_without_those_within_it() -> None:
+    found = told(digests(NESTED)[0])
+    host = {name: times[0] for (name, place), times in found.items() if not place}
+    assert host["aten::outer"] == pytest.approx(20 - 10, abs=0.1)
+    assert host["aten::inner"] == pytest.approx(10, abs=0.1)
+
+
+def test_the_device_is_charged_to_the_innermost_operator() -> None:
+    found = told(digests(NESTED)[0])
+    assert found["aten::inner", 0][1] == pytest.approx(12)
+    assert sum(device for (_, place), (_, device) in found.items() if place) == pytest.approx(12 + 11)
+
+
+def test_what_is_not_kept_by_name_is_summed(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = digests(NESTED)[0].operations
+    monkeypatch.setattr(module, "MOST", 1)
+    digest = digests(NESTED)[0]
+    names = [digest.strings[name] for name in digest.operations.name]
+    assert names.count("") == 2 and len(names) == 4
+    for column in ("count", "host_ns", "device_ns"):
+        assert getattr(digest.operations, column).sum() == getattr(whole, column).sum()
+
+
+def test_ranks_are_joined_by_name_and_the_slowest_is_named() -> None:
+    read = job("""
+        rank0 step |1         |2
+              gpu  [fwd...][bwd]
+        rank1 step |1         |2
+              gpu  [fwd][bwd]
+    """)
+    spent = operations(read)
+    row = next(i for i, name in enumerate(spent.names) if "fwd" in name and spent.on_device[i])
+    assert spent.ranks[row] == 2
+    assert spent.device_ns[row] == (8 + 5) * MS
+    assert (spent.most_rank[row], spent.most_ns[row]) == (0, 8 * MS)
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30), st.integers(0, 1)), max_size=40))
+def test_what_is_around_is_the_latest_that_still_runs(spans: list[tuple[int, int, int]]) -> None:
+    spans.sort(key=lambda one: (one[2], one[0], -one[1]))
+    start, length, on = np.array(spans, np.int64).reshape(-1, 3).T
+    end = start + length
+    for i, found in enumerate(around(start, end, on.astype(np.int32)).tolist()):
+        running = [j for j in range(i) if on[j] == on[i] and end[j] > start[i]]
+        assert found == max(running, default=-1)
