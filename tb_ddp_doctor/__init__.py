@@ -1,3 +1,18 @@
 """Diagnoses distributed PyTorch training from its profiler traces: TensorBoard's Diagnosis tab, and `ddp-doctor`."""
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tb_ddp_doctor.api import compare, diagnose
+
 __version__ = "0.1.0"
+__all__ = ["__version__", "compare", "diagnose"]
+
+
+def __getattr__(name: str) -> Any:
+    # Imported when it is asked for: TensorBoard imports this package with each of its plugins.
+    if name in ("compare", "diagnose"):
+        from tb_ddp_doctor import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,9 +8,13 @@ carries milliseconds where a name ends in ``_ms`` and microseconds where it ends
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Literal
+from html import escape
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCHEMA_VERSION = 1
 
@@ -22,6 +26,8 @@ PHASES = ("loading", "forward", "backward", "optimizer", "other")
 
 Status = Literal["finding", "clear", "not-applicable", "error"]
 Confidence = Literal["high", "medium", "low"]
+#: What a diagnosis has as a table.
+Table = Literal["findings", "outcomes", "communication", "budget", "phases"]
 
 
 class Severity(IntEnum):
@@ -216,3 +222,32 @@ class Diagnosis(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...]
     outcomes: tuple[RuleOutcome, ...]
     warnings: tuple[FileWarning, ...]
+
+    def to_pandas(self, table: Table = "findings") -> pd.DataFrame:
+        """One of its tables as a data frame: a row per finding, rule, collective, or rank.
+
+        Raises ImportError where pandas is not installed.
+        """
+        import pandas as pd
+
+        match table:
+            case "findings" | "outcomes" | "communication":
+                return pd.DataFrame([msgspec.to_builtins(row) for row in getattr(self, table)])
+            case "budget" | "phases":
+                by_rank = self.budget_ms if table == "budget" else self.phases_ms
+                frame = pd.DataFrame.from_dict(by_rank, orient="index")
+                frame.index = frame.index.astype(int).rename("rank")
+                return frame
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the verdict, and a row for each finding. Names come from traces: all is escaped."""
+        rows = "".join(
+            f"<tr><td>{escape(each.severity)}</td><td>{escape(each.rule)}</td><td>{each.cost_ms:.1f}</td>"
+            f"<td style='text-align:left'>{escape(each.title)}</td></tr>"
+            for each in self.findings
+        )
+        head = "<tr><th>severity</th><th>rule</th><th>ms a step</th><th style='text-align:left'>what</th></tr>"
+        return (
+            f"<p><b>{escape(self.name)}</b>: {escape(self.headline)} ({len(self.ranks)} of {self.world_size} ranks, "
+            f"{self.step_ms:.1f} ms a step)</p>" + (f"<table>{head}{rows}</table>" if rows else "")
+        )

@@ -7,16 +7,19 @@ again one by one, each in a process of its own, and the one that dies again is t
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
+from multiprocessing.context import SpawnContext, SpawnProcess
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from types import ModuleType
+from typing import Any, TypeAlias, TypeVar
 
 import psutil
 
@@ -155,12 +158,37 @@ def _alone(function: Callable[[Path], T], path: Path) -> Future[T]:
     return crashed
 
 
+class _Process(SpawnProcess):
+    """A spawned process that does not run the script again which the parent was started with.
+
+    A script of a user's may call us without guarding its main part; and nothing that we call in a process needs it.
+    """
+
+    @staticmethod
+    def _Popen(process: BaseProcess) -> Any:  # noqa: N802 - overrides multiprocessing's
+        # `multiprocessing.spawn` tells the new process of the main module that it finds here.
+        with _starting:
+            main = sys.modules["__main__"]
+            sys.modules["__main__"] = ModuleType("__main__")
+            try:
+                return SpawnProcess._Popen(process)
+            finally:
+                sys.modules["__main__"] = main
+
+
+class _Spawning(SpawnContext):
+    Process = _Process
+
+
+_starting = threading.Lock()
+
+
 @contextmanager
 def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     # Ctrl-C is the parent's to answer: workers end with the file they are at.
     pool = ProcessPoolExecutor(
         workers,
-        mp_context=multiprocessing.get_context("spawn"),
+        mp_context=_Spawning(),
         initializer=signal.signal,
         initargs=(signal.SIGINT, signal.SIG_IGN),
     )
