@@ -145,6 +145,7 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
         kernels=Kernels(
             np.array([5], np.int32),
             np.array([6], np.int32),
+            np.array([0], np.int32),
             *(np.array([value]) for value in (600 * steps, int(compute.sum()), 0, 0, 0, 0)),
         ),
         blocking=no_blocking(),

@@ -25,7 +25,7 @@ from tb_ddp_doctor.digest.phases import (
     launch_phases,
     stalled_phases,
 )
-from tb_ddp_doctor.digest.products import products
+from tb_ddp_doctor.digest.products import products, slow_inputs
 from tb_ddp_doctor.digest.starvation import host_time, no_blocking, recorded, starvation
 from tb_ddp_doctor.digest.steps import device_windows, host_steps, step_of
 from tb_ddp_doctor.digest.sums import count, longest, total
@@ -159,7 +159,8 @@ def _digest_device(trace: RankTrace, device: int) -> RankDigest:
     )
     by = _launched_by(trace, launch, step, by_backward, is_comm, compute)
     found = collectives.device_collectives(trace, rows[is_comm], launch[is_comm], by, words)
-    kernels = _kernels(trace, rows[compute & (step >= 0)], words)
+    counted = compute & (step >= 0)
+    kernels = _kernels(trace, rows[counted], launch[counted], words)
     spent = operations(trace, steps, rows[step >= 0], launch[step >= 0], words)
     idle = stalled(trace, pieces, words)
     tracked = _track(trace, layers, steps, rows, launch, is_comm, launch[pageable & (launch >= 0)])
@@ -360,14 +361,19 @@ def _loader(trace: RankTrace) -> str:
     return min(kinds).name.lower() if kinds else ""
 
 
-def _kernels(trace: RankTrace, rows: Ints, words: collectives.Vocabulary) -> Kernels:
+def _kernels(trace: RankTrace, rows: Ints, launch: Ints, words: collectives.Vocabulary) -> Kernels:
     events = trace.events
     width = len(trace.strings) + 1
     key = events.name[rows].astype(np.int64) * width + events.shape[rows] + 1
     kinds, which = np.unique(key, return_inverse=True)
+    # Of several of one kind the last one stays: the longest.
+    ascending = np.argsort(events.duration_ns[rows], kind="stable")
+    at = np.zeros(len(kinds), np.int64)
+    at[which[ascending]] = ascending
     return Kernels(
         name=np.array([words.index(trace.strings[i]) for i in kinds // width], np.int32),
         shape=np.array([words.index(trace.strings[i - 1] if i else "") for i in kinds % width], np.int32),
+        inputs=np.array([words.index(text) for text in slow_inputs(trace, rows[at], launch[at])], np.int32),
         **_measures(events, rows, which, len(kinds)),
     )
 
@@ -412,6 +418,7 @@ def _operators(trace: RankTrace, rows: Ints, words: collectives.Vocabulary) -> K
     return Kernels(
         name=np.array([words.index(trace.strings[i]) for i in kinds % width], np.int32),
         shape=np.array([words.index(f"[{distinct[i]}]") for i in kinds // width], np.int32),
+        inputs=np.full(len(kinds), words.index(""), np.int32),
         **_measures(events, rows, which, len(kinds)),
     )
 

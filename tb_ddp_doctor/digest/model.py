@@ -130,6 +130,9 @@ class Kernels:
 
     name: Indices
     shape: Indices
+    #: What the operator of the longest one was given, as "64x512, 512x30"; "" where shapes are not recorded, and of all
+    #: but products off the tensor cores.
+    inputs: Indices
     count: Ints
     total_ns: Ints
     #: Time of those whose occupancy was estimated, and that time weighed with it, ns.

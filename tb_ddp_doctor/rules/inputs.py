@@ -131,8 +131,9 @@ class Products:
     misaligned_ns: Ints
     slow_product_start_ns: Ints
     slow_product_end_ns: Ints
-    #: The kernels off the tensor cores that take most time, on all ranks.
-    slowest: tuple[str, ...]
+    #: The kernels off the tensor cores that take most time, on all ranks, and the sizes of what the operators of the
+    #: longest ones were given, "" where that is not told.
+    slowest: tuple[tuple[str, str], ...]
     #: What every rank's device can do.
     has_tf32: bool
     has_bfloat16: bool
@@ -546,13 +547,19 @@ def _of_device(digest: RankDigest, told: Mapping[int, Number]) -> Number | None:
     return next((told.get(number) for number in numbers), None)
 
 
-def _slowest_products(job: Job) -> tuple[str, ...]:
+def _slowest_products(job: Job) -> tuple[tuple[str, str], ...]:
     taken: Counter[str] = Counter()
+    longest: dict[str, tuple[int, str]] = {}
     for digest in job.digests:
-        for name, total in zip(digest.kernels.name.tolist(), digest.kernels.total_ns.tolist(), strict=True):
-            if names.product(digest.strings[name]) in (names.Product.FLOAT32, names.Product.MISALIGNED):
-                taken[digest.strings[name]] += total
-    return tuple(name for name, _ in taken.most_common(2))
+        table, text = digest.kernels, digest.strings
+        lengths = table.longest_end_ns - table.longest_start_ns
+        columns = (table.name, table.inputs, table.total_ns, lengths)
+        for name, inputs, total, length in zip(*(column.tolist() for column in columns), strict=True):
+            kernel = text[name]
+            if names.product(kernel) in (names.Product.FLOAT32, names.Product.MISALIGNED):
+                taken[kernel] += total
+                longest[kernel] = max(longest.get(kernel, (0, "")), (length, text[inputs]))
+    return tuple((kernel, longest[kernel][1]) for kernel, _ in taken.most_common(2))
 
 
 def _kernels(job: Job) -> KernelTable:

@@ -16,9 +16,6 @@ from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.rules.inputs import Frame, Places, Products
 from tb_ddp_doctor.trace.model import Ints
 
-#: Kernel names are cut to this length in sentences.
-_NAME = 72
-
 
 @dataclass(frozen=True)
 class NoTensorCores(Rule):
@@ -31,7 +28,8 @@ class NoTensorCores(Rule):
         The tensor cores do eight to sixteen times as many products a second in bfloat16 as the other cores do in
         float32, and half as many in TF32.
     Evidence:
-        The longest such kernel; the names of those that take most time. The cost is that of their time beyond
+        The longest such kernel; the names of those that take most time, with the shapes of what they multiply where
+        these are recorded. The cost is that of their time beyond
         what they would take on tensor cores.
     Fix:
         Autocast to bfloat16; or TF32, which changes one line and keeps float32's range; dimensions in multiples of 8.
@@ -71,7 +69,9 @@ class NoTensorCores(Rule):
         seen = int((whatif.at_slowest(saved) > self.min_cost * frame.step_ns).sum())
         level, basis = words.confidence(frame, cost, seen)
         count = float(whatif.at_slowest(products.float32_products + products.misaligned_products).mean())
-        most = words.listing([name[:_NAME] for name in products.slowest])
+        most = words.listing(
+            [f"{words.kernel(name)}{f' (of {inputs})' if inputs else ''}" for name, inputs in products.slowest]
+        )
         what = (
             "in float32, off the tensor cores" if is_float32 else "in half precision, with dimensions that do not fit"
         )

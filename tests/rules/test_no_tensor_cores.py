@@ -93,6 +93,15 @@ def test_dimensions_that_do_not_fit_are_told_apart() -> None:
     assert "multiple of 8" in found.fix
 
 
+def test_shapes_tell_which_dimension_does_not_fit() -> None:
+    text = HALF.replace("host     [fwd]", "host     [fwd][volta_fp16_sgemm]")
+    found = finding(RULE, ranks(text, text), dims={"volta_fp16_sgemm": [[512, 768], [768, 50257]]})
+    assert "volta_fp16_sgemm_kernel (of 512x768, 768x50257)" in found.why
+    assert " (of " not in finding(RULE, ranks(text, text)).why
+    vast = finding(RULE, ranks(text, text), dims={"volta_fp16_sgemm": [[512, 10**15], [768, 50257], [-1, 2], [1] * 99]})
+    assert "volta_fp16_sgemm_kernel (of 768x50257)" in vast.why
+
+
 def test_only_ranks_with_such_products_are_named() -> None:
     assert finding(RULE, ranks(FASTER, FASTER, FLOAT32)).ranks == (2,)
 
