@@ -14,6 +14,7 @@ import os
 import platform
 import resource
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -154,6 +155,11 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
         stalled=Stalled(*(np.empty(0, kind) for kind in (np.int32, np.int32, np.int64, np.int64, np.int64))),
         messages=Messages(*(np.empty(0, kind) for kind in (np.int32, np.int32, np.int64, np.int64))),
         memory=no_memory(steps),
+        operations=Operations(
+            np.array([5], np.int32),
+            np.array([1], np.int32),
+            *(np.array([value]) for value in (600 * steps, 0, int(compute.sum()), 0, 0, 0)),
+        ),
         track=_track(start + stall, start, finish, compute, arrival, end, shown),
         warnings=(),
     )
@@ -180,11 +186,11 @@ def _track(begin, start, finish, compute, arrival, end, shown) -> track.Track:
     )
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Time a job of many ranks, from digests to findings.")
     parser.add_argument("--ranks", type=int, default=4096)
     parser.add_argument("--steps", type=int, default=50)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     digests, nodes = make(options.ranks, options.steps)
     before = resource.getrusage(resource.RUSAGE_SELF)
     began = time.perf_counter()
