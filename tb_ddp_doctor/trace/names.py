@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from enum import Enum, IntEnum
+from functools import lru_cache
 
 from tb_ddp_doctor.trace.model import Category
 
@@ -103,6 +104,8 @@ _SOFTMAX = re.compile(r"^aten::(_?softmax|_safe_softmax|_masked_softmax)$|^Scale
 _BATCHED_PRODUCT = re.compile(r"^aten::(bmm|baddbmm)(_|\.out)?$")
 _ANNOTATION = re.compile(r"ProfilerStep#|enumerate\(DataLoader\)#|Optimizer\.(step|zero_grad)#")
 
+#: Kernels whose kind is remembered: rules ask for those of each rank, and thousands of ranks run the same ones.
+_REMEMBERED = 4096
 
 _FRAME = re.compile(r"(?P<path>[^\n]+\.py)\(\d+\): [^\n]+")
 _INSTALLED = re.compile(r".*/(site|dist)-packages/")
@@ -311,6 +314,7 @@ def is_graph_walk(name: str) -> bool:
     return name.endswith("reducer::search_unused_parameters")
 
 
+@lru_cache(maxsize=_REMEMBERED)
 def product(kernel: str) -> Product:
     """What a device kernel's name says of the tensor cores. float64 counts as none: nobody takes it by mistake."""
     if _NO_PRODUCT.search(kernel):
@@ -322,6 +326,7 @@ def product(kernel: str) -> Product:
     return Product.TENSOR if _TENSOR_PRODUCT.search(kernel) else Product.NONE
 
 
+@lru_cache(maxsize=_REMEMBERED)
 def precision(kernel: str) -> Precision | None:
     """In what a product's kernel multiplies, as far as its name tells; None of what is no product."""
     kind = product(kernel)
