@@ -95,6 +95,12 @@ def test_a_kernels_name_tells_what_it_is_to_the_tensor_cores(name: str, kind: Pr
     assert product(name) is kind
 
 
+def test_a_name_made_to_be_read_over_and_over_is_read_in_part() -> None:
+    # The whole of it would take hours.
+    assert product("tensorop_f16_gemm_f16_" * 10_000) is Product.TENSOR
+    assert precision("s1688gemm" * 100_000) is Precision.TF32
+
+
 @pytest.mark.parametrize(
     ("device", "capability", "cores", "tf32", "bfloat16"),
     [

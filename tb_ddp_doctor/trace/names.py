@@ -106,6 +106,8 @@ _ANNOTATION = re.compile(r"ProfilerStep#|enumerate\(DataLoader\)#|Optimizer\.(st
 
 #: Kernels whose kind is remembered: rules ask for those of each rank, and thousands of ranks run the same ones.
 _REMEMBERED = 4096
+#: What of a kernel's name is looked at: it tells its kind early, and the patterns take time with the cube of its length.
+_LETTERS = 1024
 
 _FRAME = re.compile(r"(?P<path>[^\n]+\.py)\(\d+\): [^\n]+")
 _INSTALLED = re.compile(r".*/(site|dist)-packages/")
@@ -317,6 +319,7 @@ def is_graph_walk(name: str) -> bool:
 @lru_cache(maxsize=_REMEMBERED)
 def product(kernel: str) -> Product:
     """What a device kernel's name says of the tensor cores. float64 counts as none: nobody takes it by mistake."""
+    kernel = kernel[:_LETTERS]
     if _NO_PRODUCT.search(kernel):
         return Product.NONE
     if _MISALIGNED_PRODUCT.search(kernel):
@@ -332,6 +335,7 @@ def precision(kernel: str) -> Precision | None:
     kind = product(kernel)
     if kind is Product.NONE:
         return None
+    kernel = kernel[:_LETTERS]
     if kind is Product.FLOAT32 or _FLOAT32_ON_MATRIX_CORES.search(kernel):
         return Precision.FLOAT32
     if _FP8_PRODUCT.search(kernel):
