@@ -19,7 +19,8 @@ from tb_ddp_doctor import __version__
 
 REPOSITORY = Path(__file__).parents[1]
 SOURCES = ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE")
-FRONTEND = sorted(path.name for path in (REPOSITORY / "frontend" / "src").iterdir())
+SHIPPED = REPOSITORY / "frontend" / "src"
+FRONTEND = sorted(path.relative_to(SHIPPED).as_posix() for path in SHIPPED.rglob("*.*"))
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,12 @@ export const fetchRun = (name) => get(`run?run=${encodeURIComponent(name)}`);
 export const fetchProspect = (run, rules) =>
   get(`whatif?run=${encodeURIComponent(run)}&without=${encodeURIComponent(rules.join(","))}`);
 
+/**
+ * @param {string} rule
+ * @returns {Promise<{summary: string, sections: Record<string, string>}>}
+ */
+export const fetchRule = (rule) => get(`rule?rule=${encodeURIComponent(rule)}`);
+
 /** @param {string} route */
 async function get(route) {
   let response;

@@ -1,35 +1,32 @@
 // The page's state: the list of runs as last heard, the run that is open, and its report once it is there.
 // It asks for the list each second while something is being read, and rarely otherwise.
 
+import { follow, here, write } from "./address.js";
 import { fetchRun, fetchRuns } from "./api.js";
-import { budget } from "./budget.js";
 import { h } from "./dom.js";
-import { findings } from "./findings.js";
 import { runList } from "./runs.js";
+import { shell } from "./shell.js";
 import { empty, failed, reading, searching } from "./states.js";
-import { steps } from "./steps.js";
-import { unseen } from "./unseen.js";
-import { verdict } from "./verdict.js";
-import { whatIf } from "./whatif.js";
 
 /** @typedef {import("./model.js").Listing} Listing */
 /** @typedef {import("./model.js").RunEntry} RunEntry */
-/** @typedef {import("./model.js").Report} Report */
+/** @typedef {import("./address.js").Place} Place */
 
 const BUSY_MS = 1_000;
 const QUIET_MS = 30_000;
-const STORED = "ddp-doctor.run";
 
 /** @param {HTMLElement} root */
 export function start(root) {
   const list = h("div");
   const trouble = h("p", { class: "trouble", role: "alert" });
   const main = h("main", {}, searching());
-  root.replaceChildren(h("nav", { "aria-label": "Runs" }, h("h2", {}, "Runs"), list, trouble), main);
+  root.replaceChildren(h("nav", { class: "runs", "aria-label": "Runs" }, h("h2", {}, "Runs"), list, trouble), main);
 
   /** @type {Listing | null} */
   let listing = null;
-  let selected = remembered();
+  let place = here();
+  /** @type {ReturnType<typeof shell> | null} the report that shows */
+  let report = null;
   /** What the list and the main part show now; each is rebuilt only when this changes, so focus stays. */
   let listed = "";
   let shown = "";
@@ -53,17 +50,32 @@ export function start(root) {
     timer = setTimeout(poll, busy || trouble.textContent ? BUSY_MS : QUIET_MS);
   }
 
-  /** @param {string} name */
-  function select(name) {
-    selected = name;
-    remember(name);
+  /**
+   * @param {Place} there
+   * @param {{step: boolean}} how
+   */
+  function went(there, how) {
+    place = there;
+    write(place, how);
+  }
+
+  /** @param {string} run */
+  function select(run) {
+    went(place.view ? { run, view: place.view } : { run }, { step: true });
     draw();
   }
+
+  follow((there) => {
+    const sameRun = there.run === place.run;
+    place = there;
+    if (sameRun && report) report.show(place);
+    else draw();
+  });
 
   function draw() {
     if (!listing) return;
     const { runs } = listing;
-    const open = runs.find(({ name }) => name === selected) ?? runs[0];
+    const open = runs.find(({ name }) => name === place.run) ?? runs[0];
     drawList(runs, open?.name ?? null);
     if (open) drawRun(open);
     else if (listing.state === "scanning")
@@ -109,11 +121,15 @@ export function start(root) {
   async function load(entry) {
     shown = JSON.stringify(entry);
     update = null;
+    report = null;
     try {
       const answer = await fetchRun(entry.name);
       if (shown !== JSON.stringify(entry)) return; // another run was opened meanwhile
-      if (answer.state === "ready") main.replaceChildren(...report(answer));
-      else shown = "";
+      if (answer.state === "ready") {
+        report = shell(answer, went);
+        main.replaceChildren(report.element);
+        report.show(place);
+      } else shown = "";
     } catch (error) {
       main.replaceChildren(failed(`${entry.name} could not be shown.`, sentence(error)));
     }
@@ -126,6 +142,7 @@ export function start(root) {
    */
   function show(key, build) {
     update = null;
+    report = null;
     if (shown === key) return;
     shown = key;
     main.replaceChildren(build());
@@ -134,35 +151,5 @@ export function start(root) {
   poll();
 }
 
-/** @param {Report} answer */
-function report(answer) {
-  const parts = [
-    verdict(answer),
-    findings(answer),
-    whatIf(answer),
-    budget(answer),
-    h("div", { class: "pair" }, steps(answer), unseen(answer)),
-  ];
-  return parts.filter((part) => part !== null);
-}
-
 /** @param {unknown} error */
 const sentence = (error) => (error instanceof Error ? error.message : String(error));
-
-// The open run survives a reload of the page; storage may be forbidden.
-function remembered() {
-  try {
-    return sessionStorage.getItem(STORED);
-  } catch {
-    return null;
-  }
-}
-
-/** @param {string} name */
-function remember(name) {
-  try {
-    sessionStorage.setItem(STORED, name);
-  } catch {
-    // Then it does not survive.
-  }
-}

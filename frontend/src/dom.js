@@ -103,7 +103,7 @@ export function copyable(code) {
  * @param {string} text
  * @returns {Promise<boolean>} whether it was copied
  */
-async function toClipboard(text) {
+export async function toClipboard(text) {
   try {
     await navigator.clipboard.writeText(text);
     return true;

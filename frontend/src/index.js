@@ -1,10 +1,11 @@
 // The Diagnosis tab. TensorBoard imports this module into an empty page and calls render().
 //
-//   app.js                     state, polling, which part shows
-//   verdict.js findings.js budget.js steps.js unseen.js   the parts of a report, from top to bottom
+//   app.js                     state, polling, which run shows
+//   shell.js views.js views/   a report: its heading, its tabs, a module for each view
+//   address.js                 run, view and the like as part of TensorBoard's address
 //   runs.js states.js          the list on the left; what shows while there is no report
-//   lanes.js canvas.js         pictures
-//   model.js format.js dom.js theme.js api.js             types, words, elements, light and dark, the server
+//   lanes.js canvas.js heat.js table.js      pictures, and their numbers
+//   model.js format.js dom.js theme.js api.js    types, words, elements, light and dark, the server
 
 import { start } from "./app.js";
 import { repaint } from "./canvas.js";

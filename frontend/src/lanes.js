@@ -37,6 +37,30 @@ export function smallLanes(views, evidence) {
 }
 
 /**
+ * The picture in the row of a finding whose evidence lies in other steps: ranks downwards, steps to the right, dark
+ * where there is evidence.
+ * @param {Views} views
+ * @param {Evidence[]} evidence
+ */
+export function smallSteps({ ranks, steps }, evidence) {
+  const at = evidence.map(({ rank, step }) => [ranks.indexOf(rank), steps.indexOf(step)]);
+  return picture("small-lanes", "Ranks and steps with evidence", (context, width, height, colour) => {
+    const [wide, tall] = [width / steps.length, height / ranks.length];
+    const gap = Math.min(wide, tall) > 4 ? 1.5 : 0;
+    context.fillStyle = colour("line");
+    if (gap) ranks.forEach((_, i) => steps.forEach((_, j) => box(i, j)));
+    else context.fillRect(0, 0, width, height);
+    context.fillStyle = colour("host");
+    for (const [i, j] of at) if (i >= 0 && j >= 0) box(i, j);
+
+    /** @param {number} i @param {number} j */
+    function box(i, j) {
+      context.fillRect(j * wide, i * tall, Math.max(1.5, wide - gap), Math.max(1.5, tall - gap));
+    }
+  });
+}
+
+/**
  * The picture in an opened finding: named lanes, a time axis, and a frame around each window of evidence.
  * @param {Drawn} views
  * @param {Set<number>} named ranks to name in the colour of the fault

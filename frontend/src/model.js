@@ -64,6 +64,7 @@
  * @property {string} verdict
  * @property {string} headline
  * @property {Record<string, Record<string, number>>} budget_ms
+ * @property {Record<string, Record<string, number>>} phases_ms by rank, by phase; empty where the traces do not tell
  * @property {{residual_us: number | null}} clock
  * @property {Finding[]} findings
  * @property {{rule: string, status: string, reason: string}[]} outcomes
@@ -89,6 +90,7 @@
  * @property {string} device
  * @property {number[]} steps
  * @property {string[]} owners
+ * @property {Record<string, Grid>} budget_ms by owner
  * @property {Grid} step_ms
  * @property {Grid} own_ms
  * @property {Grid} start_ns start of each step's window, on the rank's own clock
@@ -108,6 +110,15 @@ export const OWNERS = new Map([
   ["alloc", { name: "allocating", when: "the device idles while the host allocates or frees device memory" }],
   ["dispatch", { name: "launching", when: "the device idles while the host is inside an operation or a launch" }],
   ["host", { name: "host in no operation", when: "the device idles while the host is in Python, logging or I/O" }],
+]);
+
+/** What the training loop is at, in its order: plain name, and when a nanosecond belongs to it. */
+export const PHASES = new Map([
+  ["loading", { name: "loading", when: "a batch is awaited, or brought to the device" }],
+  ["forward", { name: "forward", when: "forward runs, or what it launched" }],
+  ["backward", { name: "backward", when: "backward runs, or what it launched, gradients' collectives with it" }],
+  ["optimizer", { name: "optimizer", when: "the optimizer steps, or what it launched" }],
+  ["other", { name: "other", when: "none of these" }],
 ]);
 
 /** @param {string} owner */

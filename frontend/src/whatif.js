@@ -2,37 +2,65 @@
 // steps again without them: savings do not add up, since what one fault hides shows once that fault is gone.
 
 import { fetchProspect } from "./api.js";
-import { card, h, prose } from "./dom.js";
+import { card, h } from "./dom.js";
 import { ms, percent } from "./format.js";
 
-/** @typedef {import("./model.js").Report} Report */
 /** @typedef {import("./model.js").Diagnosis} Diagnosis */
+/** @typedef {import("./model.js").Finding} Finding */
 /** @typedef {import("./model.js").Prospect} Prospect */
 
-/** @param {Report} report */
-export function whatIf({ diagnosis }) {
+/**
+ * A bar of the predicted step, and a box for each finding that can be fixed. Findings of one rule are fixed together.
+ * @param {Diagnosis} diagnosis
+ */
+export function prediction(diagnosis) {
   const rules = fixable(diagnosis);
   if (!rules.size || !(diagnosis.step_ms > 0)) return null;
   const bar = h("div", { class: "kept" }, h("span", {}));
-  const rest = h("div", { class: "saved" });
+  const rest = h("div", { class: "saved" }, h("span", {}));
   const said = h("p", { class: "prospect", role: "status" }, "Asking…");
-  const boxes = [...rules].map(([rule, { titles, alone_ms, serious }]) => {
-    const box = /** @type {HTMLInputElement} */ (
-      h("input", { type: "checkbox", value: rule, checked: serious, change: predict })
-    );
-    const saves = `${ms(alone_ms)} by itself`;
-    return { box, row: h("label", {}, box, h("span", {}, h("b", {}, rule), " ", prose(titles)), h("span", {}, saves)) };
-  });
+  const chosen = new Set([...rules].filter(([, { serious }]) => serious).map(([rule]) => rule));
+  /** @type {Map<string, HTMLInputElement[]>} */
+  const boxes = new Map([...rules.keys()].map((rule) => [rule, []]));
   let asked = 0;
+
+  /** @param {Finding} finding */
+  function box({ rule, title, alone_ms }) {
+    const siblings = boxes.get(rule);
+    if (!siblings || !(alone_ms > 0)) return null;
+    const input = /** @type {HTMLInputElement} */ (
+      h("input", {
+        type: "checkbox",
+        value: rule,
+        checked: chosen.has(rule),
+        title: `If fixed: ${ms(alone_ms)} less by itself`,
+        "aria-label": `If fixed: ${title}`,
+        change: () => choose(rule, input.checked),
+      })
+    );
+    siblings.push(input);
+    return input;
+  }
+
+  /**
+   * @param {string} rule
+   * @param {boolean} fixed
+   */
+  function choose(rule, fixed) {
+    if (fixed) chosen.add(rule);
+    else chosen.delete(rule);
+    for (const input of boxes.get(rule) ?? []) input.checked = fixed;
+    predict();
+  }
 
   async function predict() {
     const mine = ++asked;
-    const chosen = boxes.filter(({ box }) => box.checked).map(({ box }) => box.value);
     try {
-      const prospect = await fetchProspect(diagnosis.name, chosen);
+      const prospect = await fetchProspect(diagnosis.name, [...chosen]);
       if (mine === asked) show(prospect);
     } catch (error) {
-      if (mine === asked) said.textContent = error instanceof Error ? error.message : String(error);
+      if (mine === asked)
+        said.textContent = `No prediction: ${error instanceof Error ? error.message : String(error)}`;
     }
   }
 
@@ -41,7 +69,8 @@ export function whatIf({ diagnosis }) {
     const saved = step_ms - without_ms;
     bar.style.flex = `${without_ms} 1 0`;
     rest.style.flex = `${saved} 1 0`;
-    bar.firstChild?.replaceWith(h("span", {}, ms(without_ms)));
+    bar.firstChild?.replaceWith(h("span", {}, ms(without_ms), h("i", {}, fixed.length ? " if fixed" : " per step")));
+    rest.firstChild?.replaceWith(h("span", {}, saved > 0 ? `−${ms(saved)}` : ""));
     const range = range_ms[1] - range_ms[0] > 0.02 * step_ms ? `, ${ms(range_ms[0])} to ${ms(range_ms[1])} by step` : "";
     said.textContent = fixed.length
       ? `${ms(without_ms)} a step instead of ${ms(step_ms)}: ${percent(saved / step_ms)} less${range}.`
@@ -49,10 +78,8 @@ export function whatIf({ diagnosis }) {
   }
 
   predict();
-  return card(
-    "If you fixed these",
-    h("div", { class: "whatif" }, h("div", { class: "track" }, bar, rest), said, ...boxes.map(({ row }) => row)),
-  );
+  const element = card("If you fixed what is ticked", h("div", { class: "whatif" }, h("div", { class: "track" }, bar, rest), said));
+  return { element, box };
 }
 
 /**
@@ -60,13 +87,12 @@ export function whatIf({ diagnosis }) {
  * @param {Diagnosis} diagnosis
  */
 export function fixable(diagnosis) {
-  /** @type {Map<string, {titles: string, alone_ms: number, serious: boolean}>} */
+  /** @type {Map<string, {alone_ms: number, serious: boolean}>} */
   const rules = new Map();
-  for (const { rule, title, alone_ms, severity } of diagnosis.findings) {
+  for (const { rule, alone_ms, severity } of diagnosis.findings) {
     if (!(alone_ms > 0)) continue;
     const known = rules.get(rule);
     rules.set(rule, {
-      titles: known ? `${known.titles} ${title}` : title,
       alone_ms: (known?.alone_ms ?? 0) + alone_ms,
       serious: (known?.serious ?? false) || severity !== "info",
     });

@@ -15,12 +15,12 @@ _CONTENT_TYPES = {".js": "text/javascript", ".css": "text/css"}
 
 
 def assets() -> dict[str, tuple[Path, str]]:
-    """Route ("/index.js") to file and content type, for every file of the frontend."""
+    """Route ("/index.js") to file and content type, for every file of the frontend and its folders."""
     for folder in (_PACKAGE / "frontend", _PACKAGE.parent / "frontend" / "src"):
         if (folder / "index.js").is_file():
             return {
-                f"/{file.name}": (file, _CONTENT_TYPES[file.suffix])
-                for file in sorted(folder.iterdir())
+                f"/{file.relative_to(folder).as_posix()}": (file, _CONTENT_TYPES[file.suffix])
+                for file in sorted(folder.rglob("*"))
                 if file.suffix in _CONTENT_TYPES and file.is_file()
             }
     raise FileNotFoundError(f"The files of the Diagnosis tab are missing: no index.js under {_PACKAGE}.")

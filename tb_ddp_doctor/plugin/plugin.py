@@ -3,6 +3,7 @@
     index.js, ...      the frontend's files, from a list made at start (`assets`)
     runs               every run of the log directory, how far its analysis is, and its verdict
     run?run=NAME       the diagnosis of one run and the numbers behind its pictures
+    rule?rule=RULE      what a rule looks for, why it matters and what it cannot see: its documentation
     whatif?run=NAME&without=RULE,RULE
                        the predicted step of a run if what these rules found in it were fixed
     detail?run=NAME&of=operations|communication|memory|ranks|quality
@@ -121,6 +122,7 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
         routes = {
             "/runs": self._serve_runs,
             "/run": self._serve_run,
+            "/rule": self._serve_rule,
             "/whatif": self._serve_whatif,
             "/detail": self._serve_detail,
             "/slice": self._serve_slice,
@@ -159,6 +161,16 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
             return _respond(request, {"error": f"There is no run named {name!r} in the log directory."}, code=404)
         waiting = isinstance(answer, dict) and answer["state"] != "failed"
         return _respond(request, answer, code=202 if waiting else 200)
+
+    def _serve_rule(self, request: wrappers.Request) -> wrappers.Response:
+        from tb_ddp_doctor.rules import CATALOGUE
+        from tb_ddp_doctor.rules.documentation import page
+
+        name = request.args.get("rule", "")
+        if name not in CATALOGUE:
+            return _respond(request, {"error": f"There is no rule {name!r}."}, code=404)
+        documented = page(CATALOGUE[name])
+        return _respond(request, {"summary": documented.summary, "sections": documented.sections})
 
     def _serve_whatif(self, request: wrappers.Request) -> wrappers.Response:
         import msgspec

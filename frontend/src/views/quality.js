@@ -1,12 +1,23 @@
 // What the doctor could not see, and what it checked and found clear: "no data" is never "healthy".
 
-import { card, h, prose } from "./dom.js";
-import { count } from "./format.js";
+import { card, h, prose } from "../dom.js";
+import { count } from "../format.js";
 
-/** @typedef {import("./model.js").Report} Report */
+/** @typedef {import("../views.js").View} View */
 
-/** @param {Report} report */
-export function unseen({ diagnosis }) {
+/** @type {View} */
+export const quality = {
+  title: "Data quality",
+  fragment: "quality",
+  render: (element, { diagnosis }) => element.append(unseen(diagnosis)),
+  table: ({ diagnosis }) => ({
+    heads: ["rule", "result", "reason"],
+    rows: diagnosis.outcomes.map(({ rule, status, reason }) => [rule, status, reason]),
+  }),
+};
+
+/** @param {import("../model.js").Diagnosis} diagnosis */
+function unseen(diagnosis) {
   const { name, outcomes, warnings } = diagnosis;
   const items = [
     ...warnings.map(({ file, message }) =>

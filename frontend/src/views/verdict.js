@@ -1,61 +1,24 @@
 // The first five seconds: is it healthy, what is the biggest loss, who causes it, what is a fix worth.
 
-import { h, prose } from "./dom.js";
-import { count, ms, percent, ranges } from "./format.js";
-import { faults, lostMs } from "./model.js";
+import { h, prose } from "../dom.js";
+import { count, ms, percent } from "../format.js";
+import { level } from "../heading.js";
+import { faults, lostMs } from "../model.js";
 
-/** @typedef {import("./model.js").Report} Report */
-/** @typedef {import("./model.js").Diagnosis} Diagnosis */
+/** @typedef {import("../model.js").Diagnosis} Diagnosis */
+/** @typedef {import("../views.js").View} View */
+/** @typedef {import("../views.js").Shown} Shown */
 
-/** @param {Report} report */
-export function verdict(report) {
-  const { diagnosis } = report;
-  return h(
-    "header",
-    { class: "verdict" },
-    h("p", { class: "facts", title: diagnosis.name }, facts(report)),
-    h("h1", { class: level(diagnosis) }, namingRanks(diagnosis.headline)),
-    h("p", { class: "why" }, prose(why(diagnosis))),
-    worth(report),
-  );
-}
-
-/** @param {Report} report */
-function facts({ diagnosis, views }) {
-  const nodes = new Set(views?.nodes ?? []).size;
-  const residual = diagnosis.clock.residual_us;
-  const parts = [
-    `${count(diagnosis.ranks.length, "rank")}${nodes > 1 ? ` on ${count(nodes, "node")}` : ""}`,
-    `${diagnosis.steps.length === 1 ? "step" : "steps"} ${ranges(diagnosis.steps)}`,
-    views?.device,
-    residual !== null && `clocks agree to ${ms(residual / 1000)}`,
-    views?.from_digests && "from digests, the traces are elsewhere",
-  ];
-  return [
-    h("b", {}, diagnosis.name),
-    h(
-      "span",
-      {},
-      parts.flatMap((part) => (part ? [" · ", part] : [])),
-    ),
-  ];
-}
-
-/**
- * A severity; where nothing was found "healthy", or "info" where ranks are missing: no data is not healthy.
- * @param {Diagnosis} diagnosis
- */
-const level = (diagnosis) => faults(diagnosis)[0]?.severity ?? (diagnosis.missing_ranks.length ? "info" : "healthy");
-
-/**
- * A title with the culprit in the colour of the fault.
- * @param {string} title
- */
-function namingRanks(title) {
-  return title
-    .split(/(\branks? \d+(?:(?:, | and |–|-)\d+)*)/i)
-    .flatMap((part, i) => (i % 2 ? h("b", {}, part) : prose(part)));
-}
+/** @type {View} */
+export const verdict = {
+  title: "Verdict",
+  fragment: "verdict",
+  render(element, shown) {
+    const parts = [h("p", { class: "why" }, prose(why(shown.diagnosis))), worth(shown)];
+    element.append(...parts.filter((part) => part !== null));
+  },
+  table: () => null,
+};
 
 /** @param {Diagnosis} diagnosis */
 function why(diagnosis) {
@@ -68,7 +31,7 @@ function why(diagnosis) {
 
 /**
  * The step as it is, cut into what stays after the fixes and what each fix gives back.
- * @param {Report} report
+ * @param {Shown} shown
  */
 function worth({ diagnosis, views }) {
   const lost = lostMs(diagnosis);

@@ -1,0 +1,104 @@
+// A step cut into parts, for each rank or node: the rows of the budget. Pure.
+
+import { OWNERS, PHASES } from "./model.js";
+
+/** @typedef {import("./model.js").Diagnosis} Diagnosis */
+/** @typedef {{id: string, name: string, when: string, colour: string}} Part */
+/** @typedef {{id: "owners" | "phases", title: string, parts: Part[]}} Kind */
+
+/**
+ * @typedef {object} Row
+ * @property {string} name
+ * @property {string} node "" if unknown
+ * @property {number[]} ranks
+ * @property {number[]} values ms, one for each part of the kind
+ * @property {number} total ms
+ * @property {number} own ms, the step without waiting for others
+ */
+
+/** @type {[string, string][]} */
+export const ORDERS = [
+  ["rank", "rank"],
+  ["node", "node"],
+  ["own", "own time, longest first"],
+];
+
+/** Phases are drawn in colours of owners, which are told apart without red and green. */
+const OF_PHASE = { loading: "input", forward: "compute", backward: "transfer", optimizer: "dispatch", other: "alloc" };
+
+/** @type {Kind} */
+const BY_OWNER = {
+  id: "owners",
+  title: "owners",
+  parts: [...OWNERS].map(([id, { name, when }]) => ({ id, name, when, colour: id })),
+};
+
+/** @type {Kind} */
+const BY_PHASE = {
+  id: "phases",
+  title: "phases",
+  parts: [...PHASES].map(([id, { name, when }]) => ({
+    id,
+    name,
+    when,
+    colour: OF_PHASE[/** @type {keyof typeof OF_PHASE} */ (id)],
+  })),
+};
+
+/**
+ * The ways to cut that the job allows: not all traces tell phases.
+ * @param {Diagnosis} diagnosis
+ */
+export function kindsOf({ phases_ms }) {
+  return Object.keys(phases_ms ?? {}).length ? [BY_OWNER, BY_PHASE] : [BY_OWNER];
+}
+
+/**
+ * A row for each rank.
+ * @param {{diagnosis: Diagnosis, views: {nodes: string[]} | null}} report
+ * @param {Kind} kind
+ * @returns {Row[]}
+ */
+export function cut({ diagnosis, views }, kind) {
+  const source = kind.id === "phases" ? diagnosis.phases_ms : diagnosis.budget_ms;
+  return diagnosis.ranks.map((rank, i) => {
+    const values = kind.parts.map(({ id }) => source[rank]?.[id] ?? 0);
+    const owners = diagnosis.budget_ms[rank] ?? {};
+    const own = Object.entries(owners).reduce((sum, [owner, value]) => (owner === "wait" ? sum : sum + value), 0);
+    return { name: `rank ${rank}`, node: views?.nodes[i] ?? "", ranks: [rank], values, total: sum(values), own };
+  });
+}
+
+/**
+ * A row for each node: the mean of its ranks.
+ * @param {Row[]} rows
+ * @returns {Row[]}
+ */
+export function perNode(rows) {
+  /** @type {Map<string, Row[]>} */
+  const nodes = new Map();
+  for (const row of rows) {
+    const members = nodes.get(row.node);
+    if (members) members.push(row);
+    else nodes.set(row.node, [row]);
+  }
+  return [...nodes].map(([node, members]) => {
+    const values = members[0].values.map((_, i) => sum(members.map((row) => row.values[i])) / members.length);
+    const own = sum(members.map((row) => row.own)) / members.length;
+    return { name: node, node, ranks: members.flatMap(({ ranks }) => ranks), values, total: sum(values), own };
+  });
+}
+
+/**
+ * @param {Row[]} rows
+ * @param {string} order one of ORDERS
+ */
+export function sorted(rows, order) {
+  const byRank = (/** @type {Row} */ a, /** @type {Row} */ b) => a.ranks[0] - b.ranks[0];
+  if (order === "own") return [...rows].sort((a, b) => b.own - a.own || byRank(a, b));
+  if (order === "node") return [...rows].sort((a, b) => a.node.localeCompare(b.node, "en", { numeric: true }) || byRank(a, b));
+  return [...rows].sort(byRank);
+}
+
+/** @param {number[]} values */
+const sum = (values) => values.reduce((total, value) => total + value, 0);

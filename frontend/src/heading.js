@@ -1,0 +1,56 @@
+// What stands above every view: which job it is, and the sentence that says who causes the biggest loss.
+
+import { h, prose } from "./dom.js";
+import { count, ms, ranges } from "./format.js";
+import { faults } from "./model.js";
+
+/** @typedef {import("./model.js").Report} Report */
+/** @typedef {import("./model.js").Diagnosis} Diagnosis */
+
+/** @param {Report} report */
+export function heading(report) {
+  const { diagnosis } = report;
+  return h(
+    "header",
+    { class: "verdict" },
+    h("p", { class: "facts", title: diagnosis.name }, facts(report)),
+    h("h1", { class: level(diagnosis) }, namingRanks(diagnosis.headline)),
+  );
+}
+
+/** @param {Report} report */
+function facts({ diagnosis, views }) {
+  const nodes = new Set(views?.nodes ?? []).size;
+  const residual = diagnosis.clock.residual_us;
+  const parts = [
+    `${count(diagnosis.ranks.length, "rank")}${nodes > 1 ? ` on ${count(nodes, "node")}` : ""}`,
+    `${diagnosis.steps.length === 1 ? "step" : "steps"} ${ranges(diagnosis.steps)}`,
+    views?.device,
+    residual !== null && `clocks agree to ${ms(residual / 1000)}`,
+    views?.from_digests && "from digests, the traces are elsewhere",
+  ];
+  return [
+    h("b", {}, diagnosis.name),
+    h(
+      "span",
+      {},
+      parts.flatMap((part) => (part ? [" · ", part] : [])),
+    ),
+  ];
+}
+
+/**
+ * A severity; where nothing was found "healthy", or "info" where ranks are missing: no data is not healthy.
+ * @param {Diagnosis} diagnosis
+ */
+export const level = (diagnosis) => faults(diagnosis)[0]?.severity ?? (diagnosis.missing_ranks.length ? "info" : "healthy");
+
+/**
+ * A title with the culprit in the colour of the fault.
+ * @param {string} title
+ */
+function namingRanks(title) {
+  return title
+    .split(/(\branks? \d+(?:(?:, | and |–|-)\d+)*)/i)
+    .flatMap((part, i) => (i % 2 ? h("b", {}, part) : prose(part)));
+}

@@ -1,0 +1,86 @@
+// A report as the views that one moves between: the sentence above, a row of tabs that are links, one view, and the
+// numbers of its picture as a table.
+
+import { linkTo } from "./address.js";
+import { folded, h } from "./dom.js";
+import { heading } from "./heading.js";
+import { numbers } from "./table.js";
+import { VIEWS } from "./views.js";
+
+/** @typedef {import("./model.js").Report} Report */
+/** @typedef {import("./address.js").Place} Place */
+/** @typedef {import("./views.js").View} View */
+/** @typedef {import("./views.js").Shown} Shown */
+
+/**
+ * @param {Report} report
+ * @param {(place: Place, how: {step: boolean}) => void} went called when something in here leads to another place
+ */
+export function shell(report, went) {
+  /** @type {Place} */
+  let place = {};
+  let leave = () => {};
+  const panel = h("div", { class: "panel", id: "panel" });
+  const tabs = h("nav", { class: "tabs", "aria-label": "Views" });
+  const element = h("div", { class: "report" }, heading(report), tabs, panel);
+  tabs.addEventListener("keydown", alongTabs);
+
+  /** @param {Place} next */
+  function show(next) {
+    place = next;
+    leave();
+    const view = viewOf(place);
+    const focused = tabs.contains(document.activeElement);
+    tabs.replaceChildren(
+      ...VIEWS.map((other) => {
+        const tab = link(other.fragment);
+        tab.textContent = other.title;
+        if (other === view) tab.setAttribute("aria-current", "page");
+        return tab;
+      }),
+    );
+    if (focused) /** @type {HTMLElement} */ (tabs.querySelector("[aria-current]")).focus();
+    const body = h("div", { class: `view ${view.fragment}` });
+    const shown = { ...report, place, keep, link };
+    panel.replaceChildren(body);
+    leave = view.render(body, shown) ?? (() => {});
+    const table = view.table(shown);
+    if (table) panel.append(folded("The same numbers as a table", () => numbers(view, table)));
+  }
+
+  /** @type {Shown["keep"]} */
+  function keep(changes) {
+    place = { ...place, ...changes };
+    went(place, { step: false });
+  }
+
+  /** @type {Shown["link"]} */
+  function link(view, changes = {}) {
+    const there = { run: report.diagnosis.name, view, ...changes };
+    const go = (/** @type {MouseEvent} */ event) => {
+      if (event.ctrlKey || event.metaKey || event.shiftKey || event.button) return; // a tab or window of its own
+      event.preventDefault();
+      show(there);
+      went(there, { step: true });
+    };
+    return /** @type {HTMLAnchorElement} */ (h("a", { href: linkTo(there), target: "_top", click: go }));
+  }
+
+  return { element, show };
+}
+
+/**
+ * The view that a place names; the first one where it names none that there is.
+ * @param {Place} place
+ * @returns {View}
+ */
+const viewOf = ({ view }) => VIEWS.find(({ fragment }) => fragment === view) ?? VIEWS[0];
+
+/** @param {KeyboardEvent} event */
+function alongTabs(event) {
+  const here = /** @type {HTMLElement} */ (event.target);
+  const next = { ArrowLeft: here.previousElementSibling, ArrowRight: here.nextElementSibling }[event.key];
+  if (!(next instanceof HTMLElement)) return;
+  event.preventDefault();
+  next.focus();
+}

@@ -1,0 +1,58 @@
+// The numbers behind a picture: a table to read, and all of it as CSV.
+
+import { h, table } from "./dom.js";
+
+/** @typedef {import("./views.js").Table} Table */
+
+/** More rows than this are not for reading; the CSV has them. */
+const READABLE = 500;
+
+/**
+ * @param {{title: string}} view
+ * @param {Table} numbers
+ */
+export function numbers({ title }, { heads, rows }) {
+  const save = () => download(`${title.toLowerCase().replace(/ /g, "_")}.csv`, csv({ heads, rows }));
+  return h(
+    "div",
+    { class: "numbers" },
+    table(
+      heads,
+      rows.slice(0, READABLE).map((row) => row.map(cell)),
+    ),
+    rows.length > READABLE &&
+      h("p", { class: "note" }, `The first ${READABLE} of ${rows.length.toLocaleString("en")} rows; the file has all.`),
+    h("button", { type: "button", class: "save", click: save }, "Download as CSV"),
+  );
+}
+
+/** @param {string | number | null} value */
+export function cell(value) {
+  if (value === null) return "–";
+  if (typeof value === "string" || Number.isInteger(value)) return String(value);
+  return value.toFixed(Math.abs(value) >= 100 ? 1 : 3);
+}
+
+/**
+ * As RFC 4180 has it. A text that a spreadsheet would take for a formula is kept from that with an apostrophe.
+ * @param {Table} table
+ */
+export function csv({ heads, rows }) {
+  const quoted = (/** @type {string | number | null} */ value) => {
+    if (value === null) return "";
+    if (typeof value === "number") return String(value);
+    const harmless = /^[=+\-@\t\r]/.test(value) ? `'${value}` : value;
+    return /[",\r\n]/.test(harmless) ? `"${harmless.replace(/"/g, '""')}"` : harmless;
+  };
+  return [heads, ...rows].map((row) => `${row.map(quoted).join(",")}\r\n`).join("");
+}
+
+/**
+ * @param {string} name
+ * @param {string} text
+ */
+function download(name, text) {
+  const url = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
+  h("a", { href: url, download: name }).click();
+  URL.revokeObjectURL(url);
+}

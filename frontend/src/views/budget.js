@@ -1,0 +1,290 @@
+// Where each rank's step goes: one bar per rank or node, cut into owners or phases that sum to the step. Few are bars of
+// elements, many a canvas with a row of pixels each; both read out by pointer and by keyboard.
+
+import { hatch, picture } from "../canvas.js";
+import { card, h } from "../dom.js";
+import { ms, percent } from "../format.js";
+import { guilty } from "../model.js";
+import { ORDERS, cut, kindsOf, perNode, sorted } from "../cuts.js";
+
+/** @typedef {import("../views.js").View} View */
+/** @typedef {import("../views.js").Shown} Shown */
+/** @typedef {import("../cuts.js").Row} Row */
+/** @typedef {import("../cuts.js").Kind} Kind */
+
+/** More bars than this are drawn on a canvas. */
+const MOST_BARS = 48;
+/** A part narrower than this share of the bar has no room for its number. */
+const LABELLED = 0.05;
+const HINT = "Mean over the steps. Point at a bar, or move with the arrow keys, for exact values.";
+
+/** @type {View} */
+export const budget = {
+  title: "Budget",
+  fragment: "budget",
+  render,
+  table(shown) {
+    const kind = kindOf(shown);
+    return {
+      heads: ["rank", "node", ...kind.parts.map(({ name }) => `${name}, ms`), "step, ms", "own, ms"],
+      rows: cut(shown, kind).map(({ name, node, values, total, own }) => [name, node, ...values, total, own]),
+    };
+  },
+  keys: [["Arrow keys", "move along the bars of the budget"]],
+};
+
+/** @param {Shown} shown */
+function kindOf({ diagnosis, place }) {
+  const kinds = kindsOf(diagnosis);
+  return kinds.find(({ id }) => id === place.cut) ?? kinds[0];
+}
+
+/**
+ * @param {HTMLElement} element
+ * @param {Shown} shown
+ */
+function render(element, shown) {
+  const { diagnosis, views } = shown;
+  const kinds = kindsOf(diagnosis);
+  const nodes = new Set(views?.nodes ?? []).size;
+  /** @type {{cut: string, order: string, by: string}} */
+  const choices = { cut: kindOf(shown).id, order: shown.place.order ?? "rank", by: shown.place.by ?? "rank" };
+  const accused = guilty(diagnosis);
+  const body = h("div");
+
+  function draw() {
+    const kind = kinds.find(({ id }) => id === choices.cut) ?? kinds[0];
+    const ranks = cut(shown, kind);
+    const rows = sorted(choices.by === "node" ? perNode(ranks) : ranks, choices.order);
+    const marked = rows.map(({ ranks }) => ranks.some((rank) => accused.has(rank)));
+    body.replaceChildren(...(rows.length > MOST_BARS ? canvas(rows, kind, marked) : bars(rows, kind, marked)));
+  }
+
+  /**
+   * @param {"cut" | "order" | "by"} key
+   * @param {string} label
+   * @param {[string, string][]} options value and text
+   */
+  function choice(key, label, options) {
+    const select = h(
+      "select",
+      {
+        change: (/** @type {Event} */ { target }) => {
+          choices[key] = /** @type {HTMLSelectElement} */ (target).value;
+          shown.keep({ [key]: choices[key] });
+          draw();
+        },
+      },
+      options.map(([value, text]) => h("option", { value, selected: value === choices[key] }, text)),
+    );
+    return h("label", {}, label, select);
+  }
+
+  element.append(
+    card(
+      "Where each rank's step goes",
+      h(
+        "div",
+        { class: "controls" },
+        kinds.length > 1 && choice("cut", "Cut into", kinds.map(({ id, title }) => [id, title])),
+        nodes > 1 && choice("by", "A bar for each", [["rank", "rank"], ["node", "node"]]),
+        choice("order", "Sorted by", ORDERS.filter(([id]) => id !== "node" || nodes > 1)),
+      ),
+      body,
+    ),
+  );
+  draw();
+}
+
+/**
+ * @param {Row[]} rows
+ * @param {Kind} kind
+ * @param {boolean[]} marked
+ */
+function bars(rows, kind, marked) {
+  const longest = Math.max(...rows.map(({ total }) => total));
+  const readout = h("p", { class: "readout", "aria-live": "polite" }, HINT);
+  const list = h(
+    "div",
+    { class: `bars${rows.length > 24 ? " many" : ""}`, role: "group", "aria-label": "Budget of each rank" },
+    rows.map((row, i) => bar(row, kind, longest, marked[i], i === 0)),
+  );
+  const show = (/** @type {Event} */ event) => {
+    const part = /** @type {HTMLElement} */ (event.target).closest(".part");
+    readout.textContent = part?.getAttribute("aria-label") ?? HINT;
+  };
+  list.addEventListener("pointerover", show);
+  list.addEventListener("pointerleave", () => (readout.textContent = HINT));
+  list.addEventListener("focusin", show);
+  list.addEventListener("keydown", move);
+  return [list, legend(rows, kind), readout];
+}
+
+/**
+ * @param {Row} row
+ * @param {Kind} kind
+ * @param {number} longest ms, the length of a whole track
+ * @param {boolean} accused
+ * @param {boolean} first
+ */
+function bar(row, kind, longest, accused, first) {
+  const { name, node, values, total } = row;
+  const parts = kind.parts.map((part, i) => ({ part, i })).filter(({ i }) => values[i] > 0);
+  return h(
+    "div",
+    { class: `row${accused ? " accused" : ""}` },
+    h(
+      "span",
+      { class: "rank", title: node && node !== name ? `${name} on ${node}` : name },
+      name,
+      accused ? h("span", { role: "img", "aria-label": "accused" }, " ◀") : null,
+    ),
+    h(
+      "div",
+      { class: "bar", style: `width: ${(100 * total) / longest}%` },
+      parts.map(({ part, i }, place) =>
+        h(
+          "span",
+          {
+            class: `part owner-${part.colour}`,
+            style: `flex: ${values[i]} 1 0`,
+            role: "img",
+            tabindex: first && place === 0 ? 0 : -1,
+            "aria-label": said(row, kind, i),
+          },
+          values[i] > longest * LABELLED ? h("span", {}, values[i].toFixed(1)) : null,
+        ),
+      ),
+    ),
+    h("span", { class: "total" }, ms(total)),
+  );
+}
+
+/**
+ * @param {Row} row
+ * @param {Kind} kind
+ * @param {number} i which part
+ */
+function said({ name, node, values, total }, kind, i) {
+  const where = node && node !== name ? ` on ${node}` : "";
+  return `${name}${where}: ${kind.parts[i].name} ${ms(values[i])}, ${percent(values[i] / total)} of ${ms(total)}`;
+}
+
+/** @param {KeyboardEvent} event */
+function move(event) {
+  const here = /** @type {HTMLElement} */ (event.target);
+  const row = here.closest(".row");
+  if (!row) return;
+  const beside = (/** @type {Element | null | undefined} */ other) => {
+    const column = [...row.querySelectorAll(".part")].indexOf(here);
+    const parts = other?.querySelectorAll(".part") ?? [];
+    return parts[Math.min(column, parts.length - 1)];
+  };
+  /** @type {Record<string, () => Element | null>} */
+  const steps = {
+    ArrowLeft: () => here.previousElementSibling,
+    ArrowRight: () => here.nextElementSibling,
+    ArrowUp: () => beside(row.previousElementSibling),
+    ArrowDown: () => beside(row.nextElementSibling),
+  };
+  const next = steps[event.key]?.();
+  if (!(next instanceof HTMLElement)) return;
+  event.preventDefault();
+  here.tabIndex = -1;
+  next.tabIndex = 0;
+  next.focus();
+}
+
+/**
+ * @param {Row[]} rows
+ * @param {Kind} kind
+ */
+function legend(rows, kind) {
+  const used = kind.parts.filter((_, i) => rows.some(({ values, total }) => values[i] > total / 1000));
+  return h(
+    "ul",
+    { class: "legend" },
+    used.map(({ name, when, colour }) =>
+      h("li", { title: `${name}: ${when}` }, h("i", { class: `owner-${colour}` }), name),
+    ),
+  );
+}
+
+/**
+ * The same bars, as many as there are: a pixel or more for each. Pointing moves a marker, and draws nothing anew.
+ * @param {Row[]} rows
+ * @param {Kind} kind
+ * @param {boolean[]} marked
+ */
+function canvas(rows, kind, marked) {
+  const longest = Math.max(...rows.map(({ total }) => total));
+  const pitch = Math.max(1, Math.min(12, Math.floor(512 / rows.length)));
+  const gutter = 8; // where the accused are ticked
+  const readout = h("p", { class: "readout", "aria-live": "polite" }, HINT);
+  const marker = h("div", { class: "heat-cursor", hidden: true });
+  const image = picture("budget-map", `Budget of ${rows.length} bars, in the order chosen`, (context, width, _, colour) => {
+    const scale = (width - gutter) / longest;
+    const fills = kind.parts.map(({ colour: name }) => (name === "wait" ? hatch(context, colour) : colour(name)));
+    const gap = pitch > 3 ? 1 : 0;
+    const left = rows.map(() => gutter);
+    // A colour at a time: to change the pen costs more than to move it.
+    kind.parts.forEach((_, part) => {
+      context.fillStyle = fills[part];
+      rows.forEach(({ values }, i) => {
+        const wide = values[part] * scale;
+        if (wide > 0) context.fillRect(left[i], i * pitch, wide, pitch - gap);
+        left[i] += wide;
+      });
+    });
+    context.fillStyle = colour("critical");
+    marked.forEach((accused, i) => accused && context.fillRect(0, i * pitch, gutter - 3, Math.max(2, pitch - gap)));
+  });
+  image.style.height = `${pitch * rows.length}px`;
+  image.tabIndex = 0;
+  const at = { row: 0, part: 0 };
+
+  function show() {
+    const { values, total } = rows[at.row];
+    const before = values.slice(0, at.part).reduce((sum, value) => sum + value, 0);
+    const scale = (image.clientWidth - gutter) / longest;
+    marker.hidden = false;
+    marker.style.cssText =
+      `left: ${gutter + before * scale}px; width: ${Math.max(2, values[at.part] * scale)}px; ` +
+      `top: ${at.row * pitch}px; height: ${pitch}px`;
+    readout.textContent = `${said(rows[at.row], kind, at.part)}${marked[at.row] ? " (accused)" : ""}`;
+    return total;
+  }
+  image.addEventListener("pointermove", (event) => {
+    const box = image.getBoundingClientRect();
+    at.row = clamp(Math.floor((event.clientY - box.top) / pitch), rows.length);
+    let value = ((event.clientX - box.left - gutter) / (box.width - gutter)) * longest;
+    at.part = rows[at.row].values.findIndex((part) => (value -= part) < 0);
+    if (at.part < 0) at.part = rows[at.row].values.length - 1;
+    show();
+  });
+  const leave = () => {
+    marker.hidden = true;
+    readout.textContent = HINT;
+  };
+  image.addEventListener("pointerleave", leave);
+  image.addEventListener("blur", leave);
+  image.addEventListener("keydown", (event) => {
+    const [down, right] = MOVES[event.key] ?? [0, 0];
+    if (!down && !right) return;
+    event.preventDefault();
+    at.row = clamp(at.row + down, rows.length);
+    at.part = clamp(at.part + right, kind.parts.length);
+    show();
+    marker.scrollIntoView({ block: "nearest" });
+  });
+  return [h("div", { class: "heat-frame" }, image, marker), legend(rows, kind), readout];
+}
+
+/** @type {Record<string, [number, number]>} */
+const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+
+/**
+ * @param {number} i
+ * @param {number} length
+ */
+const clamp = (i, length) => Math.max(0, Math.min(length - 1, i));

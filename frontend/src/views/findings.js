@@ -1,0 +1,284 @@
+// Findings, costliest first. Each opens to what was seen, what to do, and how sure the doctor is; ticked, it counts as
+// fixed in the bar above.
+
+import { fetchRule } from "../api.js";
+import { copyable, folded, h, prose, table, toClipboard } from "../dom.js";
+import { among, ms, percent } from "../format.js";
+import { framed, largeLanes, smallLanes, smallSteps, withinStep } from "../lanes.js";
+import { faults } from "../model.js";
+import { prediction } from "../whatif.js";
+
+/** @typedef {import("../views.js").View} View */
+/** @typedef {import("../views.js").Shown} Shown */
+/** @typedef {import("../model.js").Finding} Finding */
+/** @typedef {import("../model.js").Views} Views */
+
+const SHOWN = 8;
+
+/** @type {View} */
+export const findings = {
+  title: "Findings",
+  fragment: "findings",
+  render,
+  table({ diagnosis }) {
+    if (!diagnosis.findings.length) return null;
+    return {
+      heads: ["rule", "cause", "severity", "ranks", "cost, ms", "by itself, ms", "least, ms", "most, ms", "confidence"],
+      rows: diagnosis.findings.map((finding) => [
+        finding.rule,
+        finding.cause,
+        finding.severity,
+        among(finding.ranks, diagnosis.ranks, "rank"),
+        finding.cost_ms,
+        finding.alone_ms,
+        ...finding.range_ms,
+        finding.confidence,
+      ]),
+    };
+  },
+  keys: [["Space", "on a box: count this finding as fixed"], ["Enter", "on a finding: open or close it"]],
+};
+
+/**
+ * @param {HTMLElement} element
+ * @param {Shown} shown
+ */
+function render(element, shown) {
+  const { diagnosis, place } = shown;
+  const worthFixing = faults(diagnosis);
+  const minor = diagnosis.findings.filter((finding) => finding.severity === "info");
+  if (!diagnosis.findings.length) {
+    element.append(h("p", { class: "note" }, "Nothing was found. ", linked(shown, "quality", "What was looked at")));
+    return;
+  }
+  const predicted = prediction(diagnosis);
+  const ids = idsOf(diagnosis.findings);
+  const list = (/** @type {Finding[]} */ some) =>
+    some.map((finding) => item(finding, ids.get(finding) ?? "", shown, predicted));
+  element.append(
+    ...[predicted?.element].filter((part) => part !== undefined),
+    h(
+      "section",
+      { class: "card findings" },
+      h("h2", {}, worthFixing.length ? "Findings, costliest first" : "Noticed, below 3 % of the step"),
+      list(worthFixing),
+      worthFixing.length && minor.length ? h("h3", {}, "Noticed, below 3 % of the step") : null,
+      list(minor),
+    ),
+  );
+  if (place.finding) document.getElementById(`finding-${place.finding}`)?.scrollIntoView({ block: "start" });
+}
+
+/**
+ * A name for each finding that stays the same from one reading of the run to the next: its rule and cause, counted
+ * where several have the same.
+ * @param {Finding[]} all
+ * @returns {Map<Finding, string>}
+ */
+export function idsOf(all) {
+  /** @type {Map<string, number>} */
+  const seen = new Map();
+  return new Map(
+    all.map((finding) => {
+      const name = [finding.rule, finding.cause].filter(Boolean).join("-");
+      const before = seen.get(name) ?? 0;
+      seen.set(name, before + 1);
+      return [finding, before ? `${name}-${before + 1}` : name];
+    }),
+  );
+}
+
+/**
+ * @param {Shown} shown
+ * @param {string} view
+ * @param {string} text
+ */
+function linked({ link }, view, text) {
+  const anchor = link(view);
+  anchor.textContent = text;
+  return anchor;
+}
+
+/**
+ * @param {Finding} finding
+ * @param {string} id
+ * @param {Shown} shown
+ * @param {ReturnType<typeof prediction>} predicted
+ */
+function item(finding, id, shown, predicted) {
+  const { diagnosis, views, place, keep } = shown;
+  const nodes = views ? [...new Set(finding.ranks.map((rank) => views.nodes[views.ranks.indexOf(rank)]))] : [];
+  const some = finding.ranks.length < diagnosis.ranks.length;
+  const where = [
+    nodes.length === 1 && nodes[0],
+    among(finding.steps, diagnosis.steps, "step").replace(/^all.*/, "all steps"),
+  ];
+  const details = /** @type {HTMLDetailsElement} */ (
+    h(
+      "details",
+      { class: "finding", id: `finding-${id}` },
+      h(
+        "summary",
+        {},
+        h("span", { class: "severity" }, finding.severity[0].toUpperCase() + finding.severity.slice(1)),
+        h(
+          "span",
+          { class: "title" },
+          prose(finding.title),
+          h("small", {}, finding.rule + (finding.cause ? `, cause: ${words(finding.cause)}` : "")),
+        ),
+        small(finding, views) ?? h("span"),
+        h(
+          "span",
+          { class: "where" },
+          h("b", { class: some ? "accused" : null }, among(finding.ranks, diagnosis.ranks, "rank")),
+          h("small", {}, where.filter(Boolean).join(", ")),
+        ),
+        h(
+          "span",
+          { class: "cost" },
+          ms(finding.cost_ms),
+          h("small", {}, `${percent(finding.cost_ms / diagnosis.step_ms)} of the step`),
+        ),
+      ),
+    )
+  );
+  const fill = () => details.childElementCount === 1 && details.append(body(finding, id, shown));
+  if (place.finding === id) {
+    fill();
+    details.open = true;
+  }
+  details.addEventListener("toggle", () => {
+    if (details.open) {
+      fill();
+      keep({ finding: id });
+    } else if (shown.place.finding === id) keep({ finding: "" });
+  });
+  const box = predicted?.box(finding) ?? h("span");
+  return h("div", { class: `finding-row ${finding.severity}` }, h("span", { class: "fix" }, box), details);
+}
+
+/**
+ * The evidence at a glance: in the timeline where that shows its step, else by rank and step.
+ * @param {Finding} finding
+ * @param {Views | null} views
+ */
+function small({ evidence }, views) {
+  if (!views || !evidence.length) return null;
+  const { lanes } = views;
+  if (lanes && framed({ ...views, lanes }, evidence).length) return smallLanes({ ...views, lanes }, evidence);
+  return smallSteps(views, evidence);
+}
+
+/**
+ * @param {Finding} finding
+ * @param {string} id
+ * @param {Shown} shown
+ */
+function body(finding, id, { diagnosis, views, link }) {
+  const [advice, code] = split(finding.fix);
+  const accused = new Set(finding.ranks.length < diagnosis.ranks.length ? finding.ranks : []);
+  return h(
+    "div",
+    { class: "opened" },
+    h(
+      "div",
+      { class: "columns" },
+      h("div", {}, h("h3", {}, "What was seen"), h("p", {}, prose(finding.why))),
+      h("div", {}, h("h3", {}, "What to do"), h("p", {}, prose(advice)), code ? copyable(code) : null),
+    ),
+    views?.lanes
+      ? h(
+          "figure",
+          {},
+          largeLanes({ ...views, lanes: views.lanes }, accused, finding.evidence),
+          h("figcaption", {}, caption({ ...views, lanes: views.lanes }, finding)),
+        )
+      : null,
+    finding.evidence.length ? [h("h3", {}, "Where to look"), evidence(finding, views)] : null,
+    h(
+      "ul",
+      { class: "sure" },
+      h("li", {}, h("b", {}, `Confidence ${finding.confidence}.`), finding.thresholds.length ? " Compared with:" : ""),
+      finding.thresholds.map(({ name, value, unit, reason }) =>
+        h("li", {}, h("b", {}, `${words(name)} ${value} ${unit}`), " – ", prose(reason)),
+      ),
+    ),
+    folded(`About the rule ${finding.rule}`, () => help(finding.rule)),
+    h("p", { class: "actions" }, copyLink(link("findings", { finding: id }).href)),
+  );
+}
+
+/**
+ * What the rule looks for, why it matters, and what it cannot see.
+ * @param {string} rule
+ */
+function help(rule) {
+  const element = h("div", { class: "help" }, "Asking…");
+  fetchRule(rule).then(
+    ({ summary, sections }) =>
+      element.replaceChildren(
+        h("p", {}, prose(summary)),
+        ...Object.entries(sections).map(([name, text]) => h("p", {}, h("b", {}, `${name}. `), ...prose(text))),
+      ),
+    (error) => (element.textContent = error.message),
+  );
+  return element;
+}
+
+/** @param {string} address */
+function copyLink(address) {
+  const button = h("button", { type: "button", click: copy }, "Copy link to this finding");
+  async function copy() {
+    button.textContent = (await toClipboard(address)) ? "Copied" : "Copy it from the address bar";
+    setTimeout(() => (button.textContent = "Copy link to this finding"), 2000);
+  }
+  return button;
+}
+
+/**
+ * @param {import("../lanes.js").Drawn} views
+ * @param {Finding} finding
+ */
+function caption(views, finding) {
+  const { lanes, ranks } = views;
+  const who = lanes.ranks.length < ranks.length ? `the ${lanes.ranks.length} slowest of ${ranks.length}` : "all";
+  const frames = framed(views, finding.evidence).length ? "; frames mark evidence" : "";
+  return `Timeline of step ${lanes.step}, ${who} ranks on one clock${frames}.`;
+}
+
+/**
+ * @param {Finding} finding
+ * @param {Views | null} views
+ */
+function evidence(finding, views) {
+  const rows = finding.evidence.map((item) => {
+    const within = views && withinStep(views, item);
+    return [
+      `rank ${item.rank}`,
+      `step ${item.step}`,
+      within ? `${ms(within.from)} – ${ms(within.to)}` : "",
+      ms((item.end_ns - item.start_ns) / 1e6),
+      h("span", {}, prose(item.what)),
+    ];
+  });
+  const heads = ["rank", "step", "from – to, in the step", "length", "what to see there"];
+  const some = h("div", { class: "evidence" }, table(heads, rows.slice(0, SHOWN)));
+  if (rows.length > SHOWN) {
+    const all = () => some.replaceChildren(table(heads, rows));
+    some.append(h("button", { type: "button", click: all }, `Show all ${rows.length}`));
+  }
+  return some;
+}
+
+/**
+ * Advice, and after the first empty line the code.
+ * @param {string} fix
+ */
+function split(fix) {
+  const at = fix.indexOf("\n\n");
+  return at < 0 ? [fix, ""] : [fix.slice(0, at), fix.slice(at).trim()];
+}
+
+/** @param {string} name an identifier as words */
+const words = (name) => name.replace(/[_-]/g, " ");

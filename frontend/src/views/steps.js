@@ -1,0 +1,256 @@
+// Time per rank and step, so that a slow rank that moves from step to step is seen. Few values are a table of
+// coloured numbers; many are a canvas with a cursor: its cells are (column, row) = (step, rank) in equal boxes.
+
+import { picture } from "../canvas.js";
+import { card, h } from "../dom.js";
+import { among, ms } from "../format.js";
+import { pixels, rgb, shading, slowest } from "../heat.js";
+import { guilty } from "../model.js";
+
+/** @typedef {import("../views.js").View} View */
+/** @typedef {import("../views.js").Shown} Shown */
+/** @typedef {import("../model.js").Views} Views */
+/** @typedef {import("../model.js").Grid} Grid */
+
+const FEW_RANKS = 16;
+const FEW_STEPS = 8;
+
+/** @type {{id: string, button: string, says: string, of: (views: Views) => Grid}[]} */
+const KINDS = [
+  { id: "own", button: "Own time", says: "The step without waiting for other ranks.", of: ({ own_ms }) => own_ms },
+  {
+    id: "wait",
+    button: "Waiting",
+    says: "Time in communication until the last rank arrives: it is short on the rank that the others wait for.",
+    of: ({ budget_ms, own_ms }) => budget_ms?.wait ?? own_ms.map((row) => row.map(() => null)),
+  },
+  { id: "step", button: "Whole step", says: "The whole step, waiting included.", of: ({ step_ms }) => step_ms },
+];
+
+/** @type {View} */
+export const steps = {
+  title: "Steps",
+  fragment: "steps",
+  render,
+  table({ views }) {
+    if (!views) return null;
+    return {
+      heads: ["rank", "node", "step", ...KINDS.map(({ button }) => `${button.toLowerCase()}, ms`)],
+      rows: views.ranks.flatMap((rank, i) =>
+        views.steps.map((step, j) => [
+          `rank ${rank}`,
+          views.nodes[i],
+          step,
+          ...KINDS.map(({ of }) => of(views)[i]?.[j] ?? null),
+        ]),
+      ),
+    };
+  },
+  keys: [["Arrow keys", "move over the ranks and steps of the picture"]],
+};
+
+/**
+ * @param {HTMLElement} element
+ * @param {Shown} shown
+ */
+function render(element, { diagnosis, views, place, keep }) {
+  if (!views) {
+    element.append(h("p", { class: "note" }, "The steps of this run are not at hand."));
+    return;
+  }
+  const accused = guilty(diagnosis);
+  const body = h("div");
+  const buttons = KINDS.map((kind) => h("button", { type: "button", click: () => choose(kind, true) }, kind.button));
+  const note = h("p", { class: "note" });
+  const choose = (/** @type {typeof KINDS[0]} */ kind, kept = false) => {
+    buttons.forEach((button, j) => button.setAttribute("aria-pressed", String(kind === KINDS[j])));
+    note.textContent = kind.says;
+    body.replaceChildren(...heat(views, kind.of(views), accused, kind.id === "own"));
+    if (kept) keep({ of: kind.id });
+  };
+  choose(KINDS.find(({ id }) => id === place.of) ?? KINDS[0]);
+  element.append(
+    card(
+      "Time per rank and step",
+      h("div", { class: "switch", role: "group", "aria-label": "Which time" }, buttons),
+      note,
+      h("p", { class: "moving" }, moving(views, diagnosis.ranks)),
+      body,
+    ),
+  );
+}
+
+/**
+ * Who is slowest from step to step, in words.
+ * @param {Views} views
+ * @param {readonly number[]} all
+ */
+function moving(views, all) {
+  const rows = slowest(views.own_ms);
+  const ranks = rows.flatMap((row) => (row === null ? [] : [views.ranks[row]]));
+  const who = [...new Set(ranks)].sort((a, b) => a - b);
+  if (!who.length) return "No rank's own time stands out in any step.";
+  const often = `in ${ranks.length} of ${rows.length} steps`;
+  if (who.length === 1) return `Rank ${who[0]} has the longest own time ${often}.`;
+  const named = who.length > 12 ? `${who.length} different ranks` : among(who, all, "rank");
+  return `The slowest rank moves: ${named} in turn, ${often}.`;
+}
+
+/**
+ * @param {Views} views
+ * @param {Grid} grid
+ * @param {Set<number>} accused
+ * @param {boolean} ranked whether to frame the slowest rank of each step
+ */
+function heat(views, grid, accused, ranked) {
+  const values = grid.flat().filter((value) => value !== null);
+  if (!values.length) return [h("p", { class: "note" }, "No rank has a whole step.")];
+  const shade = shading(values);
+  const key = h(
+    "p",
+    { class: "key" },
+    `median ${ms(shade.median)}`,
+    h("i", { class: "ramp" }),
+    `${ms(shade.full)}${shade.full > shade.longest ? " (1.5 × median)" : ", the longest"}`,
+    ranked && h("span", { class: "framed" }, "the slowest rank of a step, where it stands out"),
+  );
+  const few = views.ranks.length <= FEW_RANKS && views.steps.length <= FEW_STEPS;
+  const last = ranked ? slowest(grid) : [];
+  return few ? [cells(views, grid, accused, shade, last), key] : image(views, grid, accused, shade, last, key);
+}
+
+/** @typedef {ReturnType<typeof shading>} Shade */
+
+/**
+ * @param {Views} views
+ * @param {Grid} grid
+ * @param {Set<number>} accused
+ * @param {Shade} shade
+ * @param {(number | null)[]} last the slowest row of each step
+ */
+function cells(views, grid, accused, shade, last) {
+  const cell = (/** @type {number | null} */ value, /** @type {boolean} */ slow) =>
+    value === null
+      ? h("td", { class: "none" }, "–")
+      : h(
+          "td",
+          {
+            class: [ink(shade.of(value)), slow && "slowest"].filter(Boolean).join(" "),
+            style: `--heat: ${10 + 90 * shade.of(value)}%`,
+          },
+          ms(value),
+        );
+  return h(
+    "table",
+    { class: "heat" },
+    h(
+      "thead",
+      {},
+      h(
+        "tr",
+        {},
+        h("td"),
+        views.steps.map((step) => h("th", { scope: "col" }, `step ${step}`)),
+      ),
+    ),
+    h(
+      "tbody",
+      {},
+      views.ranks.map((rank, i) =>
+        h(
+          "tr",
+          {},
+          h("th", { scope: "row", class: accused.has(rank) ? "accused" : null }, `rank ${rank}`),
+          grid[i].map((value, j) => cell(value, last[j] === i)),
+        ),
+      ),
+    ),
+  );
+}
+
+/** The ink that can be read on a shade. */
+const ink = (/** @type {number} */ share) => (share > 0.93 ? "full" : share > 0.6 ? "strong" : null);
+
+/**
+ * @param {Views} views
+ * @param {Grid} grid
+ * @param {Set<number>} accused
+ * @param {Shade} shade
+ * @param {(number | null)[]} last the slowest row of each step
+ * @param {HTMLElement} key
+ */
+function image(views, grid, accused, shade, last, key) {
+  const height = Math.max(1, Math.min(14, Math.floor(420 / views.ranks.length)));
+  const cursor = { row: 0, column: 0 };
+  const marker = h("div", { class: "heat-cursor", hidden: true });
+  const hint = "Point at the picture, or move with the arrow keys, for exact values.";
+  const readout = h("p", { class: "readout", "aria-live": "polite" }, hint);
+  const canvas = picture("heat-map", `Time of ${views.ranks.length} ranks in ${views.steps.length} steps`, draw);
+  canvas.style.height = `${height * views.ranks.length}px`;
+  canvas.tabIndex = 0;
+  canvas.addEventListener("pointermove", (event) => {
+    const box = canvas.getBoundingClientRect();
+    go(
+      ((event.clientY - box.top) / box.height) * views.ranks.length,
+      ((event.clientX - box.left) / box.width) * views.steps.length,
+    );
+  });
+  canvas.addEventListener("keydown", (event) => {
+    const [down, right] = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[
+      event.key
+    ] ?? [0, 0];
+    if (!down && !right) return;
+    event.preventDefault();
+    go(cursor.row + down, cursor.column + right);
+  });
+  canvas.addEventListener("pointerleave", leave);
+  canvas.addEventListener("blur", leave);
+
+  function leave() {
+    marker.hidden = true;
+    readout.textContent = hint;
+  }
+
+  function go(/** @type {number} */ row, /** @type {number} */ column) {
+    cursor.row = Math.max(0, Math.min(views.ranks.length - 1, Math.floor(row)));
+    cursor.column = Math.max(0, Math.min(views.steps.length - 1, Math.floor(column)));
+    const wide = canvas.clientWidth / views.steps.length;
+    marker.hidden = false;
+    marker.style.cssText = `left: ${cursor.column * wide}px; top: ${cursor.row * height}px; width: ${wide}px; height: ${height}px`;
+    const value = grid[cursor.row][cursor.column];
+    const rank = views.ranks[cursor.row];
+    readout.textContent =
+      `rank ${rank}${views.nodes[cursor.row] && ` on ${views.nodes[cursor.row]}`}, step ${views.steps[cursor.column]}: ` +
+      `${value === null ? "not recorded" : ms(value)}${accused.has(rank) ? " (accused)" : ""}`;
+  }
+
+  /** @type {import("../canvas.js").Draw} */
+  function draw(context, width, _height, colour) {
+    const small = document.createElement("canvas");
+    const values = pixels(grid, shade.of, rgb(colour("card")), rgb(colour("host")));
+    [small.width, small.height] = [values.width, values.height];
+    small.getContext("2d")?.putImageData(values, 0, 0);
+    context.imageSmoothingEnabled = false;
+    context.drawImage(small, 0, 0, width, height * grid.length);
+    const wide = width / views.steps.length;
+    context.fillStyle = colour("card");
+    if (height > 3 && wide > 3) {
+      for (let i = 1; i < grid.length; i++) context.fillRect(0, i * height - 1, width, 1);
+      for (let j = 1; j < views.steps.length; j++) context.fillRect(j * wide - 1, 0, 1, height * grid.length);
+    }
+    context.strokeStyle = colour("ink");
+    context.lineWidth = 1.5;
+    last.forEach((row, j) => {
+      if (row === null) return;
+      const tall = Math.max(3, height);
+      context.strokeRect(j * wide + 0.75, row * height + height / 2 - tall / 2 + 0.75, wide - 2.5, tall - 2.5);
+    });
+  }
+
+  return [
+    h("p", { class: "axes" }, `rank ${views.ranks[0]} at the top, step ${views.steps[0]} at the left`),
+    h("div", { class: "heat-frame" }, canvas, marker),
+    key,
+    readout,
+  ];
+}
