@@ -151,7 +151,6 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
             *(np.array([value]) for value in (600 * steps, int(compute.sum()), 0, 0, 0, 0)),
         ),
         blocking=no_blocking(),
-        operations=Operations(*(np.empty(0, kind) for kind in (np.int32,) * 2 + (np.int64,) * 6)),
         stalled=Stalled(*(np.empty(0, kind) for kind in (np.int32, np.int32, np.int64, np.int64, np.int64))),
         messages=Messages(*(np.empty(0, kind) for kind in (np.int32, np.int32, np.int64, np.int64))),
         memory=no_memory(steps),

@@ -106,7 +106,7 @@ _ANNOTATION = re.compile(r"ProfilerStep#|enumerate\(DataLoader\)#|Optimizer\.(st
 
 #: Kernels whose kind is remembered: rules ask for those of each rank, and thousands of ranks run the same ones.
 _REMEMBERED = 4096
-#: What of a kernel's name is looked at: it tells its kind early, and the patterns take time with the cube of its length.
+#: What is looked at of a kernel's name: it tells its kind early, and patterns take time with the cube of its length.
 _LETTERS = 1024
 
 _FRAME = re.compile(r"(?P<path>[^\n]+\.py)\(\d+\): [^\n]+")
