@@ -10,11 +10,13 @@ import logging
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
+
+import msgspec
 
 from tb_ddp_doctor import pool
 from tb_ddp_doctor.cache import Cache
@@ -44,6 +46,7 @@ from tb_ddp_doctor.rules.base import run as run_rule
 from tb_ddp_doctor.rules.inputs import Inputs, MissingInputError
 from tb_ddp_doctor.rules.prospects import Prospects
 from tb_ddp_doctor.rules.words import listing
+from tb_ddp_doctor.trace.losses import tells_of_lost_end
 from tb_ddp_doctor.trace.model import Ints, TraceError
 
 _log = logging.getLogger(__name__)
@@ -64,10 +67,16 @@ class Reading:
     executor: Executor | None = None
     #: Set to give up; `diagnose` then raises pool.CancelledError.
     cancelled: threading.Event | None = None
+    #: Paths of files that are being written, which are not read, and of files that are left out if they lack their
+    #: end, since it may yet come.
+    changing: Collection[str] = ()
+    expected: Collection[str] = ()
 
 
 #: No job has more; larger numbers in a file are nonsense, and each rank that is missing is listed.
 _MOST_RANKS = 1 << 20
+_ARRIVING = "Still arriving: left out until it is whole."
+_ALL_ARRIVING = "Its files are still arriving."
 _OUR_FAULT = "the doctor's fault, please report it"
 #: Half characters, as names of files may have that are no UTF-8.
 _NO_TEXT = re.compile("[\ud800-\udfff]")
@@ -75,6 +84,11 @@ _NO_TEXT = re.compile("[\ud800-\udfff]")
 
 class RunError(Exception):
     """A run that cannot be diagnosed. Its text is a sentence for users."""
+
+    def __init__(self, sentence: str, unfinished: tuple[str, ...] = ()) -> None:
+        super().__init__(sentence)
+        #: As `Result.unfinished`.
+        self.unfinished = unfinished
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +102,8 @@ class Result:
     files: tuple[Path, ...]
     #: Whether some rank was read from a digest file, so that there is no trace to show.
     from_digests: bool
+    #: Paths of the files that were read and left out, since their end is still to come.
+    unfinished: tuple[str, ...] = ()
 
 
 def diagnose(
@@ -99,9 +115,14 @@ def diagnose(
     pool.CancelledError if the reading was cancelled.
     """
     rules = _rules(settings or {})
-    digests, failed = digest_files(run.files, reading or Reading(), progress)
+    reading = reading or Reading()
+    changing = [str(file.path) for file in run.files if str(file.path) in reading.changing]
+    files = [file for file in run.files if str(file.path) not in reading.changing]
+    digests, failed = digest_files(files, reading, progress)
+    digests, failed, unfinished = _without_unfinished(digests, failed, reading.expected)
     by_rank, clashes = _by_rank(digests)
-    warnings = (*run.warnings, *failed, *clashes)
+    arriving = [FileWarning(path, _ARRIVING) for path in (*changing, *unfinished)]
+    warnings = (*run.warnings, *failed, *clashes, *arriving)
     try:
         job = build(
             run.name,
@@ -111,7 +132,7 @@ def diagnose(
             warnings,
         )
     except JobError as error:
-        raise RunError(str(error)) from None
+        raise RunError(_ALL_ARRIVING if arriving and not digests else str(error), unfinished) from None
     except Exception as error:
         _log.debug("joining the ranks of %s failed", run.name, exc_info=True)
         raise RunError(f"Joining its ranks failed in a way that is {_OUR_FAULT} ({_named(error)}).") from error
@@ -119,7 +140,36 @@ def diagnose(
     from_digests = any(file.path.suffix == DIGEST_SUFFIX for file in run.files)
     diagnosis, prospects = _examine(job, rules)
     paths = tuple(by_rank[rank][0].path for rank in job.ranks.tolist())
-    return Result(diagnosis, prospects, job, paths, from_digests)
+    if arriving:
+        diagnosis = msgspec.structs.replace(diagnosis, headline=_with_arriving(diagnosis, len(arriving)))
+    return Result(diagnosis, prospects, job, paths, from_digests, unfinished)
+
+
+def _without_unfinished(
+    digests: list[tuple[RankFile, RankDigest]], failed: list[FileWarning], expected: Collection[str]
+) -> tuple[list[tuple[RankFile, RankDigest]], list[FileWarning], tuple[str, ...]]:
+    """What is there without the files that lack something which may yet come, and these files."""
+    if not expected:
+        return digests, failed, ()
+    cut = [
+        str(file.path)
+        for file, digest in digests
+        if str(file.path) in expected and any(tells_of_lost_end(warning.message) for warning in digest.warnings)
+    ]
+    unreadable = [warning.file for warning in failed if warning.file in expected]
+    return (
+        [(file, digest) for file, digest in digests if str(file.path) not in cut],
+        [warning for warning in failed if warning.file not in expected],
+        (*cut, *unreadable),
+    )
+
+
+def _with_arriving(diagnosis: Diagnosis, arriving: int) -> str:
+    """The headline, which must not say of a part what can be said of the whole job only."""
+    still = "1 file is still arriving" if arriving == 1 else f"{arriving} files are still arriving"
+    if diagnosis.verdict == "healthy":
+        return f"No fault found in what is here, but {still}."
+    return f"{diagnosis.headline} ({still}.)"
 
 
 def _network(run: Run, job: Job) -> Network | None:

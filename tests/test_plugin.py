@@ -20,6 +20,7 @@ from werkzeug.test import Client, TestResponse
 from tb_ddp_doctor.engine import RunError
 from tb_ddp_doctor.findings import OWNERS, Clock, Diagnosis, Finding, Prospect
 from tb_ddp_doctor.plugin import analyses
+from tb_ddp_doctor.plugin.arrivals import Stamp
 from tb_ddp_doctor.plugin.plugin import DiagnosisPlugin
 
 FRONTEND = Path(__file__).parent.parent / "frontend" / "src"
@@ -92,7 +93,7 @@ class Bench:
             discover=self.discover,
             diagnose=self.diagnose,
             views=lambda result: self.views(result),  # noqa: PLW0108 - a test may replace it
-            stamp=lambda run: self.stamps.get(run.name, 0),
+            stamps=lambda run: {f"{run.name}/trace": Stamp(self.stamps.get(run.name, 0), 0)},
         )
         self.apps = self.plugin.get_plugin_apps()
 
@@ -100,7 +101,7 @@ class Bench:
         self.locations.append(location)
         return [SimpleNamespace(name=name) for name in self.runs]
 
-    def diagnose(self, run: Any, progress: Callable[[int, int, str], None]) -> Any:
+    def diagnose(self, run: Any, progress: Callable[[int, int, str], None], *arriving: Any) -> Any:
         self.read.append(run.name)
         progress(1, 2, "file")
         result = self.runs[run.name]
@@ -108,7 +109,7 @@ class Bench:
             result = result()
         if isinstance(result, Exception):
             raise result
-        return SimpleNamespace(diagnosis=result, job=None, prospects=Halving(result.step_ms))
+        return SimpleNamespace(diagnosis=result, job=None, prospects=Halving(result.step_ms), unfinished=())
 
     def get(self, route: str, **query: str) -> TestResponse:
         return Client(self.apps[route]).get(route, query_string=query)
@@ -121,7 +122,9 @@ class Bench:
 
         def listing() -> dict[str, Any] | None:
             answer: dict[str, Any] = self.get("/runs").get_json()
-            busy = answer["state"] == "scanning" or any(r["state"] in ("queued", "reading") for r in answer["runs"])
+            busy = answer["state"] == "scanning" or any(
+                run["state"] in ("queued", "reading") or run["arriving"] for run in answer["runs"]
+            )
             return None if busy else answer
 
         settled: dict[str, Any] = eventually(listing)
@@ -229,6 +232,8 @@ def test_listing() -> None:
         "state": "ready",
         "progress": {"done": 1, "total": 2},
         "error": None,
+        "arriving": 0,
+        "deleted": 0,
         "world_size": 2,
         "ranks": 2,
         "steps": 2,
@@ -356,13 +361,15 @@ def test_a_run_whose_files_change_is_read_again(monkeypatch: pytest.MonkeyPatch)
     assert bench.read.count("other") == 1
 
 
-def test_a_run_that_is_deleted_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_is_deleted_leaves_its_result_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(analyses, "RESCAN_S", 0.1)
-    bench = Bench({"job": diagnosis("job")})
+    bench = Bench({"job": diagnosis("job"), "bad": ValueError("no trace")})
     bench.settled()
     bench.runs.clear()
-    eventually(lambda: True if bench.settled()["runs"] == [] else None)
-    assert bench.get("/run", run="job").status_code == 404
+    (job,) = eventually(lambda: runs if len(runs := bench.settled()["runs"]) == 1 else None)
+    assert (job["name"], job["state"], job["deleted"]) == ("job", "ready", 1)
+    assert bench.get("/run", run="job").status_code == 200
+    assert bench.get("/run", run="bad").status_code == 404
 
 
 def test_a_directory_that_is_missing_is_said() -> None:

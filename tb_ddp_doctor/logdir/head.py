@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -15,6 +15,8 @@ from tb_ddp_doctor.store import StoreError, values
 
 _HEAD_BYTES = 1 << 16
 _CHUNK_BYTES = 1 << 13
+#: Beyond, all are read anew: a bound for directories whose files come and go.
+_MOST_REMEMBERED = 1 << 20
 _GZIP = b"\x1f\x8b"
 _RANK = re.compile(rb'"rank"\s*:\s*"?(\d{1,9})\b')
 _WORLD_SIZE = re.compile(rb'"world_size"\s*:\s*"?(\d{1,9})\b')
@@ -54,6 +56,28 @@ def peek(path: Path) -> Head:
             return head
     except OSError:
         return Head()
+
+
+class RememberedHeads:
+    """Heads of files that have not changed since they were read; safe from several threads."""
+
+    def __init__(self, peek: Callable[[Path], Head]) -> None:
+        self._peek = peek
+        #: By path: size and modification time, and the head.
+        self._kept: dict[str, tuple[tuple[int, int], Head]] = {}
+
+    def peek(self, path: Path) -> Head:
+        try:
+            status = path.stat()
+        except OSError:
+            return Head()
+        state = (status.st_size, status.st_mtime_ns)
+        kept = self._kept.get(str(path))
+        if kept is None or kept[0] != state:
+            if len(self._kept) >= _MOST_REMEMBERED:
+                self._kept.clear()
+            kept = self._kept[str(path)] = (state, self._peek(path))
+        return kept[1]
 
 
 def _peek_digest(path: Path) -> Head:

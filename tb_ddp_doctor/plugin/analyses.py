@@ -3,6 +3,10 @@
 One daemon thread scans the log directory and then reads the runs one after the other: a run already uses every core
 through the engine's own pool. The thread starts with the first question that the tab asks and ends when nothing is
 left to do. The lock guards the table of runs only; nothing is scanned, read or encoded while it is held.
+
+The directory may change all the time. What a run was found to be stays until it is found to be something else; files
+that are still arriving (`arrivals`) are left out unless asked for; where files are deleted, the last result stays, and
+says so.
 """
 
 from __future__ import annotations
@@ -10,9 +14,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
+
+from tb_ddp_doctor.plugin.arrivals import Arrivals, Stamps
 
 if TYPE_CHECKING:
     from tb_ddp_doctor.discover import Run
@@ -21,11 +27,17 @@ if TYPE_CHECKING:
 
 State = Literal["queued", "reading", "ready", "failed"]
 Progress = Callable[[int, int, str], None]
+#: Gives the result of a run without the files of the third, and without those of the fourth that lack their end.
+Diagnose = Callable[["Run", Progress, Collection[str], Collection[str]], "Result"]
 
 #: A directory that is asked about again after this long is searched again: traces arrive while a job trains.
 RESCAN_S = 10.0
+#: The same while files are arriving, and after TensorBoard's reload button was pressed.
+ARRIVING_RESCAN_S = 1.0
 #: A search that takes long, on a slow disk, may take this share of the time.
 RESCAN_SHARE = 0.05
+#: Results of deleted runs that are kept.
+_MOST_DELETED = 20
 
 _log = logging.getLogger(__name__)
 
@@ -35,9 +47,18 @@ class _Entry:
     """One run and how far it is."""
 
     run: Run
-    #: Changes when the run's files do.
-    stamp: Hashable
+    #: Its files when it was last taken up.
+    files: Stamps
     state: State = "queued"
+    #: Whether it is to be read, for the first time or again: `state` tells what there is to show, not what is to do.
+    due: bool = True
+    #: Files that changed too recently to be read, and those that were read and lack their end.
+    changing: frozenset[str] = frozenset()
+    unfinished: frozenset[str] = frozenset()
+    #: Whether somebody asked for what is there of files that are still arriving.
+    all_asked: bool = False
+    #: Files that are gone since.
+    deleted: int = 0
     done: int = 0
     total: int = 0
     error: str | None = None
@@ -46,12 +67,23 @@ class _Entry:
     body: bytes = b""
     result: Result | None = None
 
+    @property
+    def is_due(self) -> bool:
+        """Whether it is to be read, and there is something to read."""
+        return self.due and (self.all_asked or not self.files or len(self.changing) < len(self.files))
+
+    @property
+    def arriving(self) -> int:
+        return len(self.changing | self.unfinished)
+
     def listed(self) -> dict[str, Any]:
         return {
             "name": self.run.name,
             "state": self.state,
             "progress": {"done": self.done, "total": self.total},
             "error": self.error,
+            "arriving": self.arriving,
+            "deleted": self.deleted,
             **(self.summary or _UNREAD),
         }
 
@@ -74,21 +106,24 @@ class Analyses:
         self,
         *,
         scan: Callable[[], Sequence[Run]],
-        diagnose: Callable[[Run, Progress], Result],
+        diagnose: Diagnose,
         views: Callable[[Result], dict[str, Any]],
-        stamp: Callable[[Run], Hashable],
+        stamps: Callable[[Run], Stamps],
     ) -> None:
         self._scan = scan
         self._diagnose = diagnose
         self._views = views
-        self._stamp = stamp
+        self._stamps = stamps
+        self._arrivals = Arrivals()
         self._lock = threading.Lock()
         self._entries: dict[str, _Entry] = {}
         self._opened: str | None = None
         #: When the directory may be searched again, on the monotonic clock; None before the first search has ended.
         self._rescan_at: float | None = None
+        self._scanned_at = 0.0
         self._scan_error: str | None = None
         self._working = False
+        self._reading: _Entry | None = None
 
     def found(self) -> bool:
         """Whether the directory has a run, at once. True until the first scan has ended: see `DiagnosisPlugin`."""
@@ -96,24 +131,35 @@ class Analyses:
             self._wake()
             return self._rescan_at is None or bool(self._entries)
 
-    def listing(self) -> dict[str, Any]:
-        """The answer to `runs`; the runs are those of the last search while the next one is due or under way."""
+    def listing(self, *, reload: bool = False) -> dict[str, Any]:
+        """The answer to `runs`: the runs of the last search, "scanning" while it or what was shown is being renewed.
+
+        With `reload`, the directory is searched again without waiting for its time.
+        """
         with self._lock:
+            if reload and self._rescan_at is not None:
+                self._rescan_at = min(self._rescan_at, self._scanned_at + ARRIVING_RESCAN_S)
             self._wake()
+            renewed = self._scan_due() or any(
+                entry.body and (entry.is_due or entry is self._reading) for entry in self._entries.values()
+            )
             return {
-                "state": "scanning" if self._scan_due() else "ready",
+                "state": "scanning" if renewed else "ready",
                 "error": self._scan_error,
                 "runs": [entry.listed() for entry in self._entries.values()],
             }
 
-    def open(self, name: str) -> dict[str, Any] | bytes | None:
+    def open(self, name: str, *, arriving: bool = False) -> dict[str, Any] | bytes | None:
         """The diagnosis of a run, encoded; how far it is where it is not ready; None where no run has that name.
 
-        A run that waits its turn is read next.
+        A run that waits its turn is read next. With `arriving`, so is what there is of files that lack their end.
         """
         with self._lock:
-            self._wake()
             entry = self._entries.get(name)
+            if entry is not None and arriving and entry.arriving and not entry.all_asked:
+                entry.all_asked = entry.due = True
+                entry.state, entry.body = "queued", b""
+            self._wake()
             if entry is None:
                 return None if self._rescan_at is not None else {"state": "queued", "progress": {"done": 0, "total": 0}}
             if entry.state == "ready":
@@ -141,17 +187,19 @@ class Analyses:
 
     def _next(self) -> _Entry | None:
         opened = self._entries.get(self._opened or "")
-        if opened is not None and opened.state == "queued":
+        if opened is not None and opened.is_due:
             return opened
-        return next((entry for entry in self._entries.values() if entry.state == "queued"), None)
+        return next((entry for entry in self._entries.values() if entry.is_due), None)
 
     def _work(self) -> None:
         while True:
             with self._lock:
                 scan = self._scan_due()
                 entry = None if scan else self._next()
+                self._reading = entry
                 if entry is not None:
-                    entry.state = "reading"
+                    entry.due = False
+                    entry.state = entry.state if entry.body else "reading"
                 elif not scan:
                     self._working = False
                     return
@@ -164,10 +212,11 @@ class Analyses:
         from tb_ddp_doctor.discover import DiscoverError
 
         began = time.monotonic()
-        found: dict[str, _Entry] | None = None
+        found: list[tuple[Run, Stamps]] | None = None
         error = None
         try:
-            found = {run.name: _Entry(run, self._stamp(run)) for run in self._scan()}
+            found = [(run, self._stamps(run)) for run in self._scan()]
+            self._arrivals.see({path: stamp for _, stamps in found for path, stamp in stamps.items()})
         except DiscoverError as problem:
             error = str(problem)
         except Exception as problem:  # the page says it, and TensorBoard goes on
@@ -177,12 +226,45 @@ class Analyses:
         ended = time.monotonic()
         with self._lock:
             if found is not None:
-                self._entries = {
-                    name: old if (old := self._entries.get(name)) is not None and old.stamp == new.stamp else new
-                    for name, new in found.items()
-                }
+                self._take_up(found)
             self._scan_error = error
-            self._rescan_at = ended + max(RESCAN_S, (ended - began) / RESCAN_SHARE)
+            arriving = any(entry.arriving for entry in self._entries.values())
+            pause = ARRIVING_RESCAN_S if arriving else RESCAN_S
+            self._scanned_at = ended
+            self._rescan_at = ended + max(pause, (ended - began) / RESCAN_SHARE)
+
+    def _take_up(self, found: Sequence[tuple[Run, Stamps]]) -> None:
+        """Compare the runs of a search with those that are known; the lock is held."""
+        entries: dict[str, _Entry] = {}
+        for run, files in found:
+            entry = self._entries.get(run.name)
+            if entry is None:
+                entry = _Entry(run, files)
+            elif entry.body and len(files) < len(entry.files) and files.items() <= entry.files.items():
+                entry.deleted = len(entry.files) - len(files)
+                entries[run.name] = entry
+                continue
+            elif entry.files != files or self._has_arrived(entry):
+                entry.run, entry.files, entry.due = run, files, True
+                if not entry.body:
+                    entry.state, entry.error = "queued", None
+            entry.deleted = 0
+            entry.changing = self._arrivals.changing(files)
+            entries[run.name] = entry
+        # A run may also have been renamed, or become two, by what was added.
+        there = {path for _, files in found for path in files}
+        gone = [entry for name, entry in self._entries.items() if name not in entries]
+        gone = [entry for entry in gone if entry.body and not there & entry.files.keys()]
+        for entry in gone[-_MOST_DELETED:]:
+            entry.deleted, entry.due = max(len(entry.files), 1), False
+            entry.changing = entry.unfinished = frozenset()
+            entries[entry.run.name] = entry
+        self._entries = entries
+
+    def _has_arrived(self, entry: _Entry) -> bool:
+        """Whether files that were left out can be read now, or are not going to become whole."""
+        still = self._arrivals.changing(entry.changing) | self._arrivals.expected(entry.unfinished)
+        return not entry.all_asked and still != entry.changing | entry.unfinished
 
     def _analyse(self, entry: _Entry) -> None:
         from tb_ddp_doctor.engine import RunError
@@ -191,12 +273,20 @@ class Analyses:
             with self._lock:
                 entry.done, entry.total = done, total
 
+        with self._lock:
+            run, files, changing = entry.run, entry.files, entry.changing
+            expected = self._arrivals.expected(files)
+            if entry.all_asked:
+                changing = expected = frozenset()
         try:
-            result = self._diagnose(entry.run, progress)
+            result = self._diagnose(run, progress, changing, expected)
             summary = _summary(result.diagnosis)
             body = self._encode(result)
+            if not entry.all_asked and self._changed(run, files, changing):
+                self._put_off(entry)
+                return
         except RunError as problem:
-            self._fail(entry, str(problem))
+            self._fail(entry, str(problem), problem.unfinished)
         except Exception as problem:  # one run never hides another
             _log.exception("Run %r could not be analysed", entry.run.name)
             self._fail(
@@ -204,12 +294,31 @@ class Analyses:
             )
         else:
             with self._lock:
-                entry.state, entry.summary, entry.body = "ready", summary, body
+                entry.state, entry.summary, entry.body, entry.error = "ready", summary, body, None
+                entry.unfinished = frozenset(result.unfinished)
                 entry.result = result
 
-    def _fail(self, entry: _Entry, error: str) -> None:
+    def _changed(self, run: Run, files: Stamps, changing: Collection[str]) -> bool:
+        """Whether a file that was read is no longer what the search saw: then the result is of no state of the run."""
+        now = self._stamps(run)
+        return any(now.get(path) != stamp for path, stamp in files.items() if path not in changing)
+
+    def _put_off(self, entry: _Entry) -> None:
+        """Read it again after another search."""
         with self._lock:
-            entry.state, entry.error = "failed", error
+            entry.due = True
+            entry.state = entry.state if entry.body else "queued"
+            self._rescan_at = time.monotonic()
+
+    def _fail(self, entry: _Entry, error: str, unfinished: Collection[str] = ()) -> None:
+        """Say why there is no result; while the rest of files may come, that is no failure."""
+        with self._lock:
+            entry.unfinished = frozenset(unfinished)
+            if unfinished and not entry.body:
+                entry.state = "queued"
+            else:
+                entry.state, entry.error = "failed", error
+                entry.body, entry.summary, entry.result = b"", None, None
 
     def _encode(self, result: Result) -> bytes:
         import msgspec

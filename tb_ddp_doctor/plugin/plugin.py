@@ -1,8 +1,11 @@
 """The Diagnosis tab of TensorBoard: routes only.
 
     index.js, ...      the frontend's files, from a list made at start (`assets`)
-    runs               every run of the log directory, how far its analysis is, and its verdict
-    run?run=NAME       the diagnosis of one run and the numbers behind its pictures
+    runs[?reload]      every run of the log directory, how far its analysis is, and its verdict; with `reload`, the
+                       directory is searched again at once
+    run?run=NAME[&arriving]
+                       the diagnosis of one run and the numbers behind its pictures; with `arriving`, files that are
+                       still being written count in, as far as they are there
     rule?rule=RULE      what a rule looks for, why it matters and what it cannot see: its documentation
     whatif?run=NAME&without=RULE,RULE
                        the predicted step of a run if what these rules found in it were fixed
@@ -24,7 +27,7 @@ touches a trace: the directory is searched in the background, from the first que
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,29 +36,42 @@ from tensorboard.backend import http_util
 from tensorboard.plugins import base_plugin
 from werkzeug import wrappers
 
-from tb_ddp_doctor.plugin.analyses import Analyses, Progress
+from tb_ddp_doctor.plugin.analyses import Analyses, Diagnose, Progress
+from tb_ddp_doctor.plugin.arrivals import Stamp, Stamps
 from tb_ddp_doctor.plugin.assets import assets
 
 if TYPE_CHECKING:
     from tb_ddp_doctor.discover import Run
     from tb_ddp_doctor.engine import Result
+    from tb_ddp_doctor.logdir.head import RememberedHeads
 
 Location = str | Mapping[str, str]
 
 
-def _discover(location: Location) -> Sequence[Run]:
-    from tb_ddp_doctor import cache, discover
+class _Discover:
+    """Searches a log directory again and again; a file that has not changed costs a question for its status."""
 
-    return discover.discover(location, peek=cache.Cache(cache.default_directory()).peek)
+    def __init__(self) -> None:
+        self._heads: RememberedHeads | None = None
+
+    def __call__(self, location: Location) -> Sequence[Run]:
+        from tb_ddp_doctor import cache, discover
+        from tb_ddp_doctor.logdir.head import RememberedHeads
+
+        if self._heads is None:
+            self._heads = RememberedHeads(cache.Cache(cache.default_directory()).peek)
+        return discover.discover(location, peek=self._heads.peek)
 
 
-def _diagnose(run: Run, progress: Progress, scheduler: str) -> Result:
+def _diagnose(
+    run: Run, progress: Progress, changing: Collection[str], expected: Collection[str], scheduler: str
+) -> Result:
     from tb_ddp_doctor import engine
     from tb_ddp_doctor.cache import Cache, default_directory
     from tb_ddp_doctor.scheduler import executor
 
     with executor(scheduler) as workers:
-        reading = engine.Reading(cache=Cache(default_directory()), executor=workers)
+        reading = engine.Reading(Cache(default_directory()), workers, changing=changing, expected=expected)
         return engine.diagnose(run, progress=progress, reading=reading)
 
 
@@ -65,17 +81,17 @@ def _views(result: Result) -> dict[str, Any]:
     return views(result)
 
 
-def _stamp(run: Run) -> Hashable:
+def _stamps(run: Run) -> dict[str, Stamp]:
     """Size and time of each file: a trace that is still being written, or comes later, is read again."""
-    return tuple((str(file.path), *_size_and_time(file.path)) for file in run.files)
+    return {str(file.path): _stamp(file.path) for file in run.files}
 
 
-def _size_and_time(path: Path) -> tuple[int, int]:
+def _stamp(path: Path) -> Stamp:
     try:
         status = path.stat()
     except OSError:
-        return (-1, -1)
-    return status.st_size, status.st_mtime_ns
+        return Stamp(-1, -1)
+    return Stamp(status.st_size, status.st_mtime_ns)
 
 
 class DiagnosisLoader(base_plugin.TBLoader):  # type: ignore[misc]  # TensorBoard has no types
@@ -102,17 +118,17 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
         self,
         context: base_plugin.TBContext,
         *,
-        discover: Callable[[Location], Sequence[Run]] = _discover,
-        diagnose: Callable[[Run, Progress], Result] | None = None,
+        discover: Callable[[Location], Sequence[Run]] | None = None,
+        diagnose: Diagnose | None = None,
         views: Callable[[Result], dict[str, Any]] = _views,
-        stamp: Callable[[Run], Hashable] = _stamp,
+        stamps: Callable[[Run], Stamps] = _stamps,
     ) -> None:
         self._logdir = context.logdir or ""
         self._logdir_spec = getattr(context.flags, "logdir_spec", None) or ""
-        self._discover = discover
+        self._discover = discover or _Discover()
         scheduler = getattr(context.flags, "ddp_doctor_scheduler", None) or ""
         diagnose = diagnose or partial(_diagnose, scheduler=scheduler)
-        self._analyses = Analyses(scan=self._scan, diagnose=diagnose, views=views, stamp=stamp)
+        self._analyses = Analyses(scan=self._scan, diagnose=diagnose, views=views, stamps=stamps)
 
     def get_plugin_apps(self) -> dict[str, Any]:
         files = {
@@ -149,14 +165,17 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
         return self._discover(self._logdir) if self._logdir else []
 
     def _serve_runs(self, request: wrappers.Request) -> wrappers.Response:
-        answer = {"logdir": self._logdir or self._logdir_spec, **self._analyses.listing()}
+        answer = {
+            "logdir": self._logdir or self._logdir_spec,
+            **self._analyses.listing(reload="reload" in request.args),
+        }
         return _respond(request, answer)
 
     def _serve_run(self, request: wrappers.Request) -> wrappers.Response:
         name = request.args.get("run")
         if not name:
             return _respond(request, {"error": "Which run? Ask for run?run=NAME, with a name from runs."}, code=400)
-        answer = self._analyses.open(name)
+        answer = self._analyses.open(name, arriving="arriving" in request.args)
         if answer is None:
             return _respond(request, {"error": f"There is no run named {name!r} in the log directory."}, code=404)
         waiting = isinstance(answer, dict) and answer["state"] != "failed"

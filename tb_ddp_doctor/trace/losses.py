@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -24,12 +25,26 @@ class Loss(Enum):
 
 #: Kinds that take events away.
 _TAKING = (Loss.BROKEN, Loss.MISTYPED, Loss.TIMES, Loss.CUT, Loss.STREAM)
-_EVENTS_LOST = re.compile("|".join(re.sub(r"\\\{\w+\\\}", ".*", re.escape(kind.value)) for kind in _TAKING), re.DOTALL)
+#: Kinds that a file shows which is not written to its end: space that is set aside for it reads as zeros.
+_ENDLESS = (Loss.BROKEN, Loss.CUT, Loss.STREAM)
+
+
+def _telling(kinds: Iterable[Loss]) -> re.Pattern[str]:
+    """What matches the sentences of these kinds."""
+    return re.compile("|".join(re.sub(r"\\\{\w+\\\}", ".*", re.escape(kind.value)) for kind in kinds), re.DOTALL)
+
+
+_EVENTS_LOST, _END_LOST = _telling(_TAKING), _telling(_ENDLESS)
 
 
 def tells_of_lost_events(message: str) -> bool:
     """Whether a warning's sentence says that a file lacks events."""
     return bool(_EVENTS_LOST.fullmatch(message))
+
+
+def tells_of_lost_end(message: str) -> bool:
+    """Whether a warning's sentence says what is true of every file that is not written to its end."""
+    return bool(_END_LOST.fullmatch(message))
 
 
 @dataclass(slots=True)
