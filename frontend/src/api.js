@@ -5,8 +5,11 @@
 /** @typedef {{state: "queued" | "reading", progress: {done: number, total: number}}} Waiting */
 /** @typedef {{state: "failed", error: string}} Failed */
 
-/** @returns {Promise<Listing>} */
-export const fetchRuns = () => get("runs");
+/**
+ * @param {boolean} [reload] search the log directory again at once
+ * @returns {Promise<Listing>}
+ */
+export const fetchRuns = (reload) => get(reload ? "runs?reload" : "runs");
 
 /**
  * @param {string} name

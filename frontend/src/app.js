@@ -4,6 +4,7 @@
 import { follow, here, write } from "./address.js";
 import { fetchRun, fetchRuns } from "./api.js";
 import { h } from "./dom.js";
+import { onReload } from "./reload.js";
 import { runList } from "./runs.js";
 import { shell } from "./shell.js";
 import { empty, failed, reading, searching } from "./states.js";
@@ -34,10 +35,11 @@ export function start(root) {
   let update = null;
   let timer = 0;
 
-  async function poll() {
+  /** @param {boolean} [reload] */
+  async function poll(reload) {
     clearTimeout(timer);
     try {
-      listing = await fetchRuns();
+      listing = await fetchRuns(reload);
       trouble.textContent = listing.runs.length ? (listing.error ?? "") : "";
     } catch (error) {
       trouble.textContent = sentence(error);
@@ -46,8 +48,8 @@ export function start(root) {
     const busy =
       !listing ||
       listing.state === "scanning" ||
-      listing.runs.some(({ state }) => state === "queued" || state === "reading");
-    timer = setTimeout(poll, busy || trouble.textContent ? BUSY_MS : QUIET_MS);
+      listing.runs.some(({ state, arriving }) => state === "queued" || state === "reading" || arriving > 0);
+    timer = setTimeout(() => poll(), busy || trouble.textContent ? BUSY_MS : QUIET_MS);
   }
 
   /**
@@ -148,6 +150,7 @@ export function start(root) {
     main.replaceChildren(build());
   }
 
+  onReload(() => poll(true));
   poll();
 }
 

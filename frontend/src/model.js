@@ -8,6 +8,8 @@
  * @property {"queued" | "reading" | "ready" | "failed"} state
  * @property {{done: number, total: number}} progress files
  * @property {string | null} error
+ * @property {number} arriving files that are still being written, and left out
+ * @property {number} deleted files that were read and are gone since
  * @property {number | null} world_size
  * @property {number | null} ranks
  * @property {number | null} steps

@@ -49,17 +49,20 @@ function level(run) {
  * Whether every rank left a trace: without, "no fault" is not "healthy".
  * @param {RunEntry} run
  */
-const whole = ({ ranks, world_size }) => ranks === world_size;
+const whole = ({ ranks, world_size, arriving }) => ranks === world_size && !arriving;
 
 /** @param {RunEntry} run */
 function size(run) {
   if (run.state !== "ready") {
     const { done, total } = run.progress;
-    return { queued: "queued", failed: "could not be read", reading: total ? `${done} of ${total} files` : "opening" }[
+    const queued = run.arriving ? `${count(run.arriving, "file")} still arriving` : "queued";
+    return { queued, failed: "could not be read", reading: total ? `${done} of ${total} files` : "opening" }[
       run.state
     ];
   }
-  return `${count(run.ranks ?? 0, "rank")}, ${count(run.steps ?? 0, "step")}`;
+  const left = run.arriving ? `, ${count(run.arriving, "file")} still arriving` : "";
+  const gone = run.deleted ? `, ${count(run.deleted, "file")} deleted since` : "";
+  return `${count(run.ranks ?? 0, "rank")}, ${count(run.steps ?? 0, "step")}${left}${gone}`;
 }
 
 /** @param {RunEntry} run */

@@ -23,14 +23,16 @@ export function reading(entry) {
     note,
   );
   /** @param {RunEntry} now */
-  function update({ state, progress: { done, total } }) {
+  function update({ state, arriving, progress: { done, total } }) {
     if (total) {
       track.max = total;
       track.value = done;
     }
     note.textContent =
       state === "queued"
-        ? "Another run is being read; this one is next."
+        ? arriving
+          ? "Its files are still arriving."
+          : "Another run is being read; this one is next."
         : total
           ? `${done} of ${total} rank files read.`
           : "Opening its files.";

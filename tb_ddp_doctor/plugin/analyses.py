@@ -271,7 +271,8 @@ class Analyses:
 
         def progress(done: int, total: int, _file: str) -> None:
             with self._lock:
-                entry.done, entry.total = done, total
+                if not entry.body:  # else nothing shows it
+                    entry.done, entry.total = done, total
 
         with self._lock:
             run, files, changing = entry.run, entry.files, entry.changing
