@@ -46,6 +46,7 @@ from tb_ddp_doctor.rules.base import run as run_rule
 from tb_ddp_doctor.rules.inputs import Inputs, MissingInputError
 from tb_ddp_doctor.rules.prospects import Prospects
 from tb_ddp_doctor.rules.words import listing
+from tb_ddp_doctor.trace.document import NOT_JSON
 from tb_ddp_doctor.trace.losses import tells_of_lost_end
 from tb_ddp_doctor.trace.model import Ints, TraceError
 
@@ -156,10 +157,12 @@ def _without_unfinished(
         for file, digest in digests
         if str(file.path) in expected and any(tells_of_lost_end(warning.message) for warning in digest.warnings)
     ]
-    unreadable = [warning.file for warning in failed if warning.file in expected]
+    # Of what is no beginning of a trace, no more is waited for.
+    never = [warning for warning in failed if warning.file not in expected or warning.message.endswith(NOT_JSON)]
+    unreadable = [warning.file for warning in failed if warning not in never]
     return (
         [(file, digest) for file, digest in digests if str(file.path) not in cut],
-        [warning for warning in failed if warning.file not in expected],
+        never,
         (*cut, *unreadable),
     )
 
