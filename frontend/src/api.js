@@ -31,6 +31,25 @@ export const fetchProspect = (run, rules) =>
  */
 export const fetchRule = (rule) => get(`rule?rule=${encodeURIComponent(rule)}`);
 
+/**
+ * The numbers behind one of the further views.
+ * @param {string} run
+ * @param {string} of
+ * @returns {Promise<any>}
+ */
+export const fetchDetail = (run, of) => get(`detail?run=${encodeURIComponent(run)}&of=${of}`);
+
+/**
+ * The events of some ranks in a window of the common clock.
+ * @param {string} run
+ * @param {number[]} ranks
+ * @param {string} start ns
+ * @param {string} end ns
+ * @returns {Promise<import("./timeline/rows.js").Slice>}
+ */
+export const fetchSlice = (run, ranks, start, end) =>
+  get(`slice?run=${encodeURIComponent(run)}&ranks=${ranks.join(",")}&start=${start}&end=${end}&format=columns`);
+
 /** @param {string} route */
 async function get(route) {
   let response;

@@ -67,7 +67,7 @@
  * @property {string} headline
  * @property {Record<string, Record<string, number>>} budget_ms
  * @property {Record<string, Record<string, number>>} phases_ms by rank, by phase; empty where the traces do not tell
- * @property {{residual_us: number | null}} clock
+ * @property {{residual_us: number | null, offset_us: Record<string, number>}} clock
  * @property {Finding[]} findings
  * @property {{rule: string, status: string, reason: string}[]} outcomes
  * @property {{file: string, message: string}[]} warnings
@@ -97,6 +97,9 @@
  * @property {Grid} own_ms
  * @property {Grid} start_ns start of each step's window, on the rank's own clock
  * @property {Lanes | null} lanes
+ * @property {string} origin_ns on the common clock
+ * @property {Grid} clock_ms start of each step on the common clock, after the origin
+ * @property {{ranks: number[], start: string, end: string, seen: [string, string]}[][]} windows of each finding's evidence, ns
  */
 
 /** @typedef {{state: "ready", diagnosis: Diagnosis, views: Views | null}} Report */

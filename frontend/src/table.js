@@ -51,7 +51,7 @@ export function csv({ heads, rows }) {
  * @param {string} name
  * @param {string} text
  */
-function download(name, text) {
+export function download(name, text) {
   const url = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
   h("a", { href: url, download: name }).click();
   URL.revokeObjectURL(url);

@@ -1,9 +1,14 @@
 // The views of a report, in the order of their tabs. Each is a module of its own under views/; `shell.js` shows one.
 
 import { budget } from "./views/budget.js";
+import { communication } from "./views/communication.js";
 import { findings } from "./views/findings.js";
+import { memory } from "./views/memory.js";
+import { operators } from "./views/operators.js";
 import { quality } from "./views/quality.js";
+import { ranks } from "./views/ranks.js";
 import { steps } from "./views/steps.js";
+import { timeline } from "./views/timeline.js";
 import { verdict } from "./views/verdict.js";
 
 /**
@@ -34,4 +39,15 @@ import { verdict } from "./views/verdict.js";
  */
 
 /** @type {View[]} */
-export const VIEWS = [verdict, findings, budget, steps, quality];
+export const VIEWS = [
+  verdict,
+  findings,
+  budget,
+  steps,
+  timeline,
+  communication,
+  memory,
+  operators,
+  ranks,
+  quality,
+];

@@ -1,6 +1,7 @@
 // What the doctor could not see, and what it checked and found clear: "no data" is never "healthy".
 
 import { card, h, prose } from "../dom.js";
+import { files } from "../files.js";
 import { count } from "../format.js";
 
 /** @typedef {import("../views.js").View} View */
@@ -9,7 +10,10 @@ import { count } from "../format.js";
 export const quality = {
   title: "Data quality",
   fragment: "quality",
-  render: (element, { diagnosis }) => element.append(unseen(diagnosis)),
+  render(element, { diagnosis }) {
+    element.append(unseen(diagnosis));
+    return files(element, diagnosis);
+  },
   table: ({ diagnosis }) => ({
     heads: ["rule", "result", "reason"],
     rows: diagnosis.outcomes.map(({ rule, status, reason }) => [rule, status, reason]),

@@ -1,0 +1,66 @@
+// What was read of each rank, and how well: a part of the view on data quality.
+
+import { detail } from "./detail.js";
+import { card, h } from "./dom.js";
+import { ms, ranges } from "./format.js";
+import { grid } from "./grid.js";
+
+/** @typedef {{rank: number, node: string, file: string, steps: number[], device: string, launches: boolean, shapes: boolean, stacks: boolean, memory: boolean, collectives: number, matched: number, drift_us: number}} File */
+
+const yes = (/** @type {boolean} */ value) => (value ? "yes" : "no");
+
+/**
+ * @param {HTMLElement} element
+ * @param {import("./model.js").Diagnosis} diagnosis
+ */
+export function files(element, { name, clock, missing_ranks }) {
+  return detail(element, name, "quality", (/** @type {{files: File[]}} */ told) => [
+    card(
+      "Files and clocks",
+      h(
+        "p",
+        { class: "note" },
+        clock.residual_us === null
+          ? "No collective could be matched, so nothing says how well the clocks agree."
+          : `After alignment the ends of matched collectives agree to ${ms(clock.residual_us / 1000)}: what is finer than that is not to be believed.`,
+        missing_ranks.length ? ` No trace of ${missing_ranks.length === 1 ? "rank" : "ranks"} ${ranges(missing_ranks)}.` : "",
+      ),
+      grid({
+        title: "files",
+        search: "Filter",
+        sort: 0,
+        descending: false,
+        columns: [
+          { head: "rank" },
+          { head: "node" },
+          { head: "file", show: (path) => path.split("/").pop() },
+          { head: "steps", title: "whole ones" },
+          { head: "device" },
+          { head: "clock off by", show: (us) => ms(us / 1000), title: "what was subtracted from this rank's clock" },
+          { head: "drift", show: (us) => ms(us / 1000), title: "from its first to its last step" },
+          { head: "collectives", title: "recorded" },
+          { head: "matched", title: "with those of other ranks" },
+          { head: "launches", title: "whether kernels can be joined to what launched them" },
+          { head: "shapes", title: "record_shapes=True" },
+          { head: "stacks", title: "with_stack=True" },
+          { head: "memory", title: "profile_memory=True" },
+        ],
+        rows: told.files.map((file) => [
+          `rank ${file.rank}`,
+          file.node,
+          file.file,
+          ranges(file.steps),
+          file.device || "CPU",
+          clock.offset_us[file.rank] ?? null,
+          file.drift_us,
+          file.collectives,
+          file.matched,
+          yes(file.launches),
+          yes(file.shapes),
+          yes(file.stacks),
+          yes(file.memory),
+        ]),
+      }),
+    ),
+  ]);
+}

@@ -1,0 +1,124 @@
+// A table that sorts by its heads, filters by words, and saves what it shows as CSV.
+
+import { h } from "./dom.js";
+import { csv, download } from "./table.js";
+
+/** @typedef {string | number | null} Value */
+/**
+ * @typedef {object} Column
+ * @property {string} head with the unit
+ * @property {(value: any) => string} [show] as text; what sorts and what is saved is the value itself
+ * @property {string} [title] what it means
+ * @property {boolean} [bar] whether a bar shows its share of the largest
+ */
+
+/** More rows than this are not for reading; filter, or save. */
+const READABLE = 300;
+
+/**
+ * Rows in the order of a column, what is missing last; a column of text ascends first, one of numbers descends.
+ * @param {Value[][]} rows
+ * @param {number} column
+ * @param {boolean} descending
+ */
+export function ordered(rows, column, descending) {
+  return rows
+    .map((row, i) => ({ row, i }))
+    .sort((a, b) => {
+      const [x, y] = [a.row[column], b.row[column]];
+      if (x === null || y === null) return x === y ? a.i - b.i : x === null ? 1 : -1;
+      const less = typeof x === "number" && typeof y === "number" ? x - y : String(x).localeCompare(String(y), "en", { numeric: true });
+      return (descending ? -less : less) || a.i - b.i;
+    })
+    .map(({ row }) => row);
+}
+
+/**
+ * Rows in whose texts all the words occur.
+ * @param {Value[][]} rows
+ * @param {string} words
+ */
+export function filtered(rows, words) {
+  const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
+  if (!wanted.length) return rows;
+  return rows.filter((row) => {
+    const text = row.filter((value) => typeof value === "string").join("\n").toLowerCase();
+    return wanted.every((word) => text.includes(word));
+  });
+}
+
+/**
+ * @param {object} given
+ * @param {string} given.title what it is saved as
+ * @param {Column[]} given.columns
+ * @param {Value[][]} given.rows
+ * @param {number} given.sort the column that it is first sorted by
+ * @param {boolean} [given.descending]
+ * @param {(row: Value[]) => boolean} [given.marked] rows in the colour of the fault
+ * @param {string} [given.search] label of the filter; without one there is none
+ */
+export function grid({ title, columns, rows, sort, descending = true, marked, search }) {
+  const most = columns.map((_, i) => Math.max(...rows.map((row) => Number(row[i]) || 0)));
+  const isText = columns.map((_, i) => rows.some((row) => typeof row[i] === "string"));
+  const body = h("tbody");
+  const note = h("p", { class: "note" });
+  let words = "";
+  const heads = columns.map(({ head, title: meaning }, i) => {
+    const button = h("button", { type: "button", class: "sort", title: meaning, click: () => by(i) }, head);
+    return h("th", { scope: "col", class: isText[i] ? "text" : null }, button);
+  });
+
+  /** @param {number} column */
+  function by(column) {
+    descending = column === sort ? !descending : !isText[column];
+    sort = column;
+    fill();
+  }
+
+  const current = () => ordered(filtered(rows, words), sort, descending);
+
+  function fill() {
+    heads.forEach((head, i) => {
+      if (i === sort) head.setAttribute("aria-sort", descending ? "descending" : "ascending");
+      else head.removeAttribute("aria-sort");
+    });
+    const found = current();
+    body.replaceChildren(...found.slice(0, READABLE).map((row) => h("tr", { class: marked?.(row) ? "accused" : null }, row.map(cell))));
+    const more = found.length - READABLE;
+    note.textContent = !found.length ? "None has these words." : more > 0 ? `${more.toLocaleString("en")} more rows: filter, or save them.` : "";
+  }
+
+  /**
+   * @param {Value} value
+   * @param {number} i
+   */
+  function cell(value, i) {
+    const text = value === null ? "–" : (columns[i].show?.(value) ?? String(value));
+    const share = columns[i].bar && most[i] > 0 ? Number(value) / most[i] : 0;
+    const attributes = {
+      class: [isText[i] && "text", columns[i].bar && "share"].filter(Boolean).join(" ") || null,
+      style: columns[i].bar ? `--share: ${(100 * Math.max(0, share)).toFixed(1)}%` : null,
+      title: isText[i] && text.length > 60 ? text : null,
+    };
+    return i ? h("td", attributes, text) : h("th", { ...attributes, scope: "row" }, h("span", {}, text));
+  }
+
+  const save = () => download(`${title}.csv`, csv({ heads: columns.map(({ head }) => head), rows: current() }));
+  fill();
+  return h(
+    "div",
+    { class: "grid" },
+    h(
+      "div",
+      { class: "controls" },
+      search && h("label", {}, search, h("input", { type: "search", input: (/** @type {any} */ { target }) => ((words = target.value), fill()) })),
+      h("button", { type: "button", class: "save", click: save }, "Download as CSV"),
+    ),
+    h(
+      "div",
+      { class: "scroll tall", tabindex: 0, role: "region", "aria-label": title },
+      h("table", {}, h("thead", {}, h("tr", {}, heads)), body),
+    ),
+    note,
+  );
+}

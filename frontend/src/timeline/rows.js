@@ -1,0 +1,216 @@
+// A slice, as the route `slice` answers in columns, as rows to draw: for each rank its host threads and its streams,
+// one row for each depth of nesting. Times become us after the report's origin, so that slices fit each other.
+
+/**
+ * @typedef {object} Lane
+ * @property {string} title
+ * @property {"main" | "autograd" | "thread" | "stream"} role
+ * @property {number[]} start_us
+ * @property {number[]} length_us
+ * @property {number[]} depth
+ * @property {number[]} name
+ * @property {number[]} owner
+ * @property {number[]} collective
+ */
+
+/**
+ * @typedef {object} Slice
+ * @property {string} start_ns
+ * @property {string} end_ns
+ * @property {string[]} owners
+ * @property {Record<string, {kind: string, group: string, bytes: number, last_rank: number, last_us: number}>} collectives
+ * @property {{title: string, rank: number, start_us: number, end_us: number, what: string}[]} labels
+ * @property {string} left_out
+ * @property {{rank: number, node: string, left_out: number, names: string[], lanes: Lane[]}[]} ranks
+ */
+
+/**
+ * @typedef {object} Row events that follow each other
+ * @property {number} rank
+ * @property {string} title of its lane; "" for the deeper rows of one
+ * @property {string} lane
+ * @property {boolean} onDevice
+ * @property {number} top CSS pixels
+ * @property {number} height
+ * @property {Float64Array} starts us after the origin
+ * @property {Float64Array} ends
+ * @property {string[]} names
+ * @property {Int32Array} name
+ * @property {string[]} owners
+ * @property {Int32Array} owner
+ * @property {Int32Array} collective
+ */
+
+/** @typedef {{rank: number, node: string, top: number, height: number}} Block the rows of a rank */
+/** @typedef {{key: string, kind: string, group: string, bytes: number, last: number, last_rank: number, arrivals: {rank: number, at: number, y: number}[]}} Joined */
+/** @typedef {{title: string, rank: number, from: number, to: number, what: string}} Label */
+/** @typedef {{from: number, to: number, rows: Row[], blocks: Block[], joined: Map<string, Joined>, labels: Label[], height: number, leftOut: string}} Laid */
+
+const HOST_HEIGHT = 11;
+const DEVICE_HEIGHT = 16;
+const BLOCK_GAP = 12;
+const NAME_HEIGHT = 18;
+
+/**
+ * How many levels of nesting show: what fits a screen.
+ * @param {number} ranks
+ */
+export const depthsOf = (ranks) => (ranks <= 4 ? 3 : ranks <= 8 ? 2 : 1);
+
+/**
+ * ns of a text after an origin, as us.
+ * @param {string} ns
+ * @param {string} origin
+ */
+export const usAfter = (ns, origin) => Number(BigInt(ns) - BigInt(origin)) / 1e3;
+
+/**
+ * @param {Slice} slice
+ * @param {string} origin ns
+ * @param {number} [depths] levels of nesting to show
+ * @returns {Laid}
+ */
+export function laidOut(slice, origin, depths = depthsOf(slice.ranks.length)) {
+  const shift = usAfter(slice.start_ns, origin);
+  /** @type {Row[]} */
+  const rows = [];
+  /** @type {Block[]} */
+  const blocks = [];
+  let top = 0;
+  for (const rank of slice.ranks) {
+    const start = top;
+    top += NAME_HEIGHT;
+    for (const lane of rank.lanes) {
+      if (lane.role === "thread") continue; // neither trains nor walks the graph
+      for (const row of split(lane, rank, slice.owners, shift, depths)) {
+        row.top = top;
+        top += row.height;
+        rows.push(row);
+      }
+      top += 3;
+    }
+    blocks.push({ rank: rank.rank, node: rank.node, top: start, height: top - start });
+    top += BLOCK_GAP;
+  }
+  return {
+    from: shift,
+    to: usAfter(slice.end_ns, origin),
+    rows,
+    blocks,
+    joined: joinedOf(slice, rows, shift),
+    labels: slice.labels.map(({ title, rank, start_us, end_us, what }) => ({
+      title,
+      rank,
+      what,
+      from: start_us + shift,
+      to: end_us + shift,
+    })),
+    height: Math.max(0, top - BLOCK_GAP),
+    leftOut: slice.left_out,
+  };
+}
+
+/**
+ * A row for each depth of a lane.
+ * @param {Lane} lane
+ * @param {Slice["ranks"][number]} rank
+ * @param {string[]} owners
+ * @param {number} shift us
+ * @param {number} depths
+ */
+function split(lane, rank, owners, shift, depths) {
+  const onDevice = lane.role === "stream";
+  const deepest = Math.min(depths - 1, Math.max(0, ...new Set(lane.depth)));
+  const title = { main: "host", autograd: "autograd", thread: lane.title, stream: streamTitle(lane.title) }[lane.role];
+  return Array.from({ length: deepest + 1 }, (_, depth) => {
+    const here = lane.depth.flatMap((at, i) => (at === depth ? [i] : []));
+    return {
+      rank: rank.rank,
+      title: depth ? "" : title,
+      lane: lane.title,
+      onDevice,
+      top: 0,
+      height: onDevice && !depth ? DEVICE_HEIGHT : HOST_HEIGHT,
+      starts: Float64Array.from(here, (i) => lane.start_us[i] + shift),
+      ends: Float64Array.from(here, (i) => lane.start_us[i] + lane.length_us[i] + shift),
+      names: rank.names,
+      name: Int32Array.from(here, (i) => lane.name[i]),
+      owners,
+      owner: Int32Array.from(here, (i) => lane.owner[i]),
+      collective: Int32Array.from(here, (i) => lane.collective[i]),
+    };
+  });
+}
+
+/** @param {string} title as "GPU 0 stream 7: compute" */
+const streamTitle = (title) => (title.split(": ")[1] ?? title).replace("communication", "comm.");
+
+/**
+ * The collectives of which some rank's part shows, with the arrival of each rank.
+ * @param {Slice} slice
+ * @param {Row[]} rows
+ * @param {number} shift us
+ */
+function joinedOf(slice, rows, shift) {
+  /** @type {Map<string, Joined>} */
+  const found = new Map(
+    Object.entries(slice.collectives).map(([key, { kind, group, bytes, last_rank, last_us }]) => [
+      key,
+      { key, kind, group, bytes, last_rank, last: last_us + shift, arrivals: [] },
+    ]),
+  );
+  for (const row of rows) {
+    row.collective.forEach((key, i) => {
+      const one = key < 0 ? undefined : found.get(String(key));
+      one?.arrivals.push({ rank: row.rank, at: row.starts[i], y: row.top + row.height / 2 });
+    });
+  }
+  return found;
+}
+
+/**
+ * From when on an event waits no longer; its start where it does not wait.
+ * @param {Row} row
+ * @param {number} i
+ * @param {Map<string, Joined>} joined
+ */
+export function waitsUntil(row, i, joined) {
+  const one = row.collective[i] < 0 ? undefined : joined.get(String(row.collective[i]));
+  return one ? Math.min(Math.max(one.last, row.starts[i]), row.ends[i]) : row.starts[i];
+}
+
+/**
+ * A kernel's name without its types, or any other name as it is.
+ * @param {string} name
+ */
+export function shortName(name) {
+  const plain = name.replace(/\(anonymous namespace\)::/g, "").replace(/^void /, "");
+  const end = plain.search(/[<(]/);
+  if (end <= 0) return plain;
+  return plain.slice(0, end).split("::").pop() || plain;
+}
+
+/**
+ * The events whose names hold a text, in order of time: [row, event].
+ * @param {Row[]} rows
+ * @param {string} text
+ * @returns {[number, number][]}
+ */
+export function search(rows, text) {
+  const wanted = text.trim().toLowerCase();
+  if (!wanted) return [];
+  /** @type {Map<string[], boolean[]>} */
+  const known = new Map();
+  const matching = (/** @type {string[]} */ names) => {
+    let found = known.get(names);
+    if (!found) known.set(names, (found = names.map((name) => name.toLowerCase().includes(wanted))));
+    return found;
+  };
+  /** @type {[number, number][]} */
+  const hits = [];
+  rows.forEach(({ names, name }, row) => {
+    const matches = matching(names);
+    name.forEach((index, i) => matches[index] && hits.push([row, i]));
+  });
+  return hits.sort(([a, i], [b, j]) => rows[a].starts[i] - rows[b].starts[j]);
+}

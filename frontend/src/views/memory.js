@@ -1,0 +1,142 @@
+// The device's memory over time, as each rank's allocator has it: held, and in use.
+
+import { picture } from "../canvas.js";
+import { detail } from "../detail.js";
+import { card, copyable, h } from "../dom.js";
+import { count, ms, percent } from "../format.js";
+import { grid } from "../grid.js";
+import { ticks } from "../timeline/scale.js";
+
+/** @typedef {{rank: number, node: string, device_bytes: number, time_ms: number[], allocated: number[], reserved: number[]}} Curve */
+
+const GB = 1e9;
+const PANELS = 8;
+const gb = (/** @type {number} */ bytes) => `${(bytes / GB).toFixed(2)}\u00a0GB`;
+
+/** @type {import("../views.js").View} */
+export const memory = {
+  title: "Memory",
+  fragment: "memory",
+  render: (element, { diagnosis }) => detail(element, diagnosis.name, "memory", drawn),
+  table: () => null, // it has one of its own
+};
+
+/** @param {{ranks_told: number, curves: Curve[]}} told */
+function drawn({ ranks_told, curves }) {
+  if (!curves.length) return [absent()];
+  const most = Math.max(...curves.map(({ reserved }) => Math.max(...reserved)));
+  const span = { from: Math.min(...curves.map(({ time_ms }) => time_ms[0])), to: Math.max(...curves.map(({ time_ms }) => time_ms[time_ms.length - 1])) };
+  const shown = [...curves].sort((a, b) => Math.max(...b.reserved) - Math.max(...a.reserved)).slice(0, PANELS);
+  shown.sort((a, b) => a.rank - b.rank);
+  return [
+    card(
+      "Memory over time",
+      h(
+        "ul",
+        { class: "legend flush" },
+        h("li", {}, h("i", { class: "owner-compute" }), "in use"),
+        h("li", {}, h("i", { class: "held" }), "held by the allocator"),
+      ),
+      shown.length < ranks_told && h("p", { class: "note" }, `${shown.length} of ${count(ranks_told, "rank")}: those that hold most.`),
+      ...shown.map((curve) => panel(curve, span, most)),
+    ),
+    card("Peaks", peaks(curves)),
+  ];
+}
+
+function absent() {
+  return card(
+    "Memory over time",
+    h("p", { class: "note" }, "The traces do not tell what the allocator did. Capture the next ones with:"),
+    copyable("torch.profiler.profile(\n    ...,\n    profile_memory=True,\n)"),
+  );
+}
+
+/**
+ * @param {Curve} curve
+ * @param {import("../timeline/scale.js").Span} span ms
+ * @param {number} most bytes
+ */
+function panel(curve, span, most) {
+  const readout = h("span", { class: "soft" }, said(curve, curve.reserved.indexOf(Math.max(...curve.reserved)), "at its peak"));
+  const canvas = picture("memory-canvas", `Memory of rank ${curve.rank}`, (context, width, height, colour) =>
+    draw(context, width, height, colour, curve, span, most),
+  );
+  canvas.addEventListener("pointermove", ({ offsetX }) => {
+    const at = span.from + (offsetX / canvas.clientWidth) * (span.to - span.from);
+    const after = curve.time_ms.findIndex((time) => time > at);
+    const index = Math.max(0, (after < 0 ? curve.time_ms.length : after) - 1);
+    readout.textContent = said(curve, index, `at ${ms(curve.time_ms[index])}`);
+  });
+  return h("figure", { class: "memory" }, h("figcaption", {}, h("b", {}, `rank ${curve.rank}`), curve.node && ` ${curve.node}`, " ", readout), canvas);
+}
+
+/**
+ * @param {Curve} curve
+ * @param {number} index
+ * @param {string} when
+ */
+const said = ({ allocated, reserved }, index, when) => `${gb(allocated[index])} in use of ${gb(reserved[index])} held ${when}`;
+
+/**
+ * Steps: what holds from one instant on holds until the next.
+ * @param {CanvasRenderingContext2D} context
+ * @param {number} width
+ * @param {number} height
+ * @param {(name: string) => string} colour
+ * @param {Curve} curve
+ * @param {import("../timeline/scale.js").Span} span
+ * @param {number} most
+ */
+function draw(context, width, height, colour, { time_ms, allocated, reserved }, span, most) {
+  const bottom = height - 16;
+  const x = (/** @type {number} */ at) => ((at - span.from) / Math.max(span.to - span.from, 1e-9)) * width;
+  const y = (/** @type {number} */ bytes) => bottom - (bytes / most) * (bottom - 8);
+  const font = getComputedStyle(context.canvas).fontFamily;
+  context.font = `11px ${font}`;
+  context.textBaseline = "middle";
+  for (const at of ticks(span, width, 110)) {
+    context.fillStyle = colour("line");
+    context.fillRect(Math.round(x(at)), 0, 1, bottom);
+    context.fillStyle = colour("soft");
+    if (x(at) + 50 < width) context.fillText(ms(at).replace(".0", ""), x(at) + 3, height - 7);
+  }
+  const path = (/** @type {number[]} */ values) => {
+    context.beginPath();
+    context.moveTo(x(time_ms[0]), bottom);
+    values.forEach((bytes, i) => {
+      context.lineTo(x(time_ms[i]), y(bytes));
+      context.lineTo(i + 1 < values.length ? x(time_ms[i + 1]) : width, y(bytes));
+    });
+    context.lineTo(width, bottom);
+  };
+  path(reserved);
+  context.fillStyle = colour("held");
+  context.fill();
+  path(allocated);
+  context.fillStyle = colour("compute");
+  context.fill();
+  context.fillStyle = colour("line");
+  context.fillRect(0, bottom, width, 1);
+}
+
+/** @param {Curve[]} curves */
+function peaks(curves) {
+  return grid({
+    title: "memory",
+    search: "Filter",
+    sort: 3,
+    columns: [
+      { head: "rank" },
+      { head: "node" },
+      { head: "in use at most", show: gb, bar: true },
+      { head: "held at most", show: gb, bar: true },
+      { head: "of the device", show: percent },
+      { head: "held, not in use", show: gb, title: "at the moment of most use" },
+    ],
+    rows: curves.map(({ rank, node, device_bytes, allocated, reserved }) => {
+      const [used, held] = [Math.max(...allocated), Math.max(...reserved)];
+      return [`rank ${rank}`, node, used, held, device_bytes > 0 ? held / device_bytes : null, reserved[allocated.indexOf(used)] - used];
+    }),
+  });
+}

@@ -1,0 +1,114 @@
+// What operators, calls and kernels take, by name, over all ranks.
+
+import { detail } from "../detail.js";
+import { card, h } from "../dom.js";
+import { count, ms, percent } from "../format.js";
+import { grid } from "../grid.js";
+
+/**
+ * @typedef {object} Operations columns; times are of a rank's step, mean over ranks and steps
+ * @property {number} ranks
+ * @property {string[]} names "" for the sum of what has no name here
+ * @property {boolean[]} on_device
+ * @property {number[]} named_by ranks
+ * @property {number[]} calls
+ * @property {number[]} host_ms
+ * @property {number[]} device_ms
+ * @property {number[]} mean_us
+ * @property {(number | null)[]} occupancy
+ * @property {number[]} tensor
+ * @property {number[]} most_ms
+ * @property {number[]} most_rank
+ */
+
+const us = (/** @type {number} */ value) => ms(value / 1000);
+const calls = (/** @type {number} */ value) => value.toLocaleString("en", { maximumFractionDigits: 1 });
+
+/** @type {import("../views.js").View} */
+export const operators = {
+  title: "Operators",
+  fragment: "operators",
+  render: (element, { diagnosis }) => detail(element, diagnosis.name, "operations", tables),
+  table: () => null, // it is tables
+};
+
+/** @param {Operations} told */
+function tables(told) {
+  const rows = told.names.map((_, i) => i);
+  const device = rows.filter((i) => told.on_device[i]);
+  const host = rows.filter((i) => !told.on_device[i]);
+  const about = `Mean of a rank's step over ${count(told.ranks, "rank")}. Side by side on several streams or threads, times add up to more than the step.`;
+  return [
+    device.length
+      ? card("Kernels and copies", h("p", { class: "note" }, about), kernels(told, device))
+      : null,
+    card("Operators and calls of the host", h("p", { class: "note" }, device.length ? "Self time: without what lies within. Device: what it launched itself." : about), operations(told, host)),
+  ];
+}
+
+const named = (/** @type {string} */ name) => name || "(all others)";
+
+/**
+ * @param {Operations} told
+ * @param {number[]} rows
+ */
+function kernels(told, rows) {
+  const total = rows.reduce((sum, i) => sum + told.device_ms[i], 0);
+  return grid({
+    title: "kernels",
+    search: "Filter",
+    sort: 1,
+    columns: [
+      { head: "kernel" },
+      { head: "device, ms", show: ms, bar: true },
+      { head: "share", show: percent, title: "of the device's time in all of them" },
+      { head: "calls", show: calls, title: "in a step of a rank" },
+      { head: "mean, µs", show: us },
+      { head: "occupancy", show: percent, title: "estimated by the profiler, weighed with time" },
+      { head: "tensor cores", show: percent, title: "share of its time in kernels that use them, by their names" },
+      { head: "most, ms", show: ms, title: "of one rank" },
+      { head: "rank", title: "which takes most" },
+    ],
+    rows: rows.map((i) => [
+      named(told.names[i]),
+      told.device_ms[i],
+      total > 0 ? told.device_ms[i] / total : 0,
+      told.calls[i],
+      told.mean_us[i],
+      told.occupancy[i],
+      told.tensor[i],
+      told.most_ms[i],
+      told.most_rank[i],
+    ]),
+  });
+}
+
+/**
+ * @param {Operations} told
+ * @param {number[]} rows
+ */
+function operations(told, rows) {
+  return grid({
+    title: "operators",
+    search: "Filter",
+    sort: 1,
+    columns: [
+      { head: "operator" },
+      { head: "self on host, ms", show: ms, bar: true },
+      { head: "on device, ms", show: ms, bar: true },
+      { head: "calls", show: calls, title: "in a step of a rank" },
+      { head: "mean on host, µs", show: us },
+      { head: "most, ms", show: ms, title: "self time on the host of one rank" },
+      { head: "rank", title: "which takes most" },
+    ],
+    rows: rows.map((i) => [
+      named(told.names[i]),
+      told.host_ms[i],
+      told.device_ms[i],
+      told.calls[i],
+      told.mean_us[i],
+      told.most_ms[i],
+      told.most_rank[i],
+    ]),
+  });
+}

@@ -1,0 +1,70 @@
+// The table that the field knows: compute, communication and their overlap on each rank. Waiting is taken out of
+// communication first: a straggler makes its victims look unoverlapped.
+
+import { detail } from "../detail.js";
+import { card, h } from "../dom.js";
+import { ms, percent } from "../format.js";
+import { grid } from "../grid.js";
+import { guilty } from "../model.js";
+
+/** @typedef {Record<string, number[]> & {nodes: string[]}} Told columns, one row per rank */
+
+/** @type {import("../views.js").View} */
+export const ranks = {
+  title: "Ranks",
+  fragment: "ranks",
+  render: (element, { diagnosis }) => detail(element, diagnosis.name, "ranks", (told) => [compared(told, guilty(diagnosis))]),
+  table: () => null, // it is a table
+};
+
+/**
+ * @param {Told} told
+ * @param {Set<number>} accused
+ */
+function compared(told, accused) {
+  const rows = told.ranks.map((rank, i) => [
+    accused.has(rank) ? `rank ${rank} ◀` : `rank ${rank}`,
+    told.nodes[i],
+    told.step_ms[i],
+    told.own_ms[i],
+    told.wait_ms[i],
+    told.compute_ms[i],
+    told.communication_ms[i],
+    told.moving_ms[i],
+    told.moving_ms[i] > 0 ? told.hidden_ms[i] / told.moving_ms[i] : null,
+    told.transfer_ms[i],
+    told.copy_ms[i],
+    told.idle_ms[i],
+  ]);
+  return card(
+    "Compute and communication of each rank",
+    h(
+      "p",
+      { class: "note" },
+      accused.size
+        ? "Mean over the steps. The accused are marked: what they wait is little, what the others wait is theirs."
+        : "Mean over the steps. No rank is accused.",
+    ),
+    grid({
+      title: "ranks",
+      search: "Filter",
+      sort: 3,
+      marked: ([name]) => String(name).endsWith("◀"),
+      columns: [
+        { head: "rank" },
+        { head: "node" },
+        { head: "step, ms", show: ms },
+        { head: "own time, ms", show: ms, bar: true, title: "the step without waiting for others" },
+        { head: "waits, ms", show: ms, bar: true, title: "exposed waiting for the last rank to arrive" },
+        { head: "compute, ms", show: ms, bar: true },
+        { head: "communication, ms", show: ms, title: "from its own arrival on, hidden or not, as other tools count it" },
+        { head: "data moves, ms", show: ms, title: "communication once all ranks have arrived" },
+        { head: "overlap", show: percent, title: "share of the time in which data moves that has compute or a copy beside it" },
+        { head: "exposed, ms", show: ms, bar: true, title: "data moves and nothing else runs" },
+        { head: "copies, ms", show: ms },
+        { head: "idle, ms", show: ms, title: "the device has nothing to do" },
+      ],
+      rows,
+    }),
+  );
+}
