@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -337,6 +338,20 @@ def poison(value: Any, key: str = "") -> Any:
         return [poison(item, key) for item in value]
     choosing = key in ("state", "severity", "status", "owners")  # what is shown, rather than shown itself
     return HOSTILE + value if isinstance(value, str) and not choosing else value
+
+
+def test_the_reload_button_shows_what_has_come(page: Page, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    shutil.copytree(DEMO_LOGS / "healthy", logs / "first")
+    with tensorboard(tmp_path, f"--logdir={logs}", page=page) as base:
+        analysed(base)
+        tab = opened(page, base)
+        expect(button(tab, "first")).to_be_visible()
+        # The first list is then on the page, and the next one half a minute away.
+        page.wait_for_timeout(2_000)
+        shutil.copytree(DEMO_LOGS / "straggler_cpu", logs / "second")
+        page.locator("button.reload-button").click(timeout=15_000)
+        expect(button(tab, "second")).to_contain_text("rank", timeout=15_000)
 
 
 def test_text_from_a_trace_stays_text(page: Page, server: str) -> None:

@@ -39,6 +39,7 @@ from werkzeug import wrappers
 from tb_ddp_doctor.plugin.analyses import Analyses, Diagnose, Progress
 from tb_ddp_doctor.plugin.arrivals import Stamp, Stamps
 from tb_ddp_doctor.plugin.assets import assets
+from tb_ddp_doctor.plugin.turns import BusyError, Turns
 
 if TYPE_CHECKING:
     from tb_ddp_doctor.discover import Run
@@ -128,6 +129,7 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
         self._discover = discover or _Discover()
         scheduler = getattr(context.flags, "ddp_doctor_scheduler", None) or ""
         diagnose = diagnose or partial(_diagnose, scheduler=scheduler)
+        self._turns = Turns()
         self._analyses = Analyses(scan=self._scan, diagnose=diagnose, views=views, stamps=stamps)
 
     def get_plugin_apps(self) -> dict[str, Any]:
@@ -143,7 +145,7 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
             "/detail": self._serve_detail,
             "/slice": self._serve_slice,
         }
-        return {**files, **{route: wrappers.Request.application(serve) for route, serve in routes.items()}}
+        return {**files, **{route: wrappers.Request.application(_asked(serve)) for route, serve in routes.items()}}
 
     def is_active(self) -> bool:
         """Whether there are traces; until the first scan has ended, yes.
@@ -228,10 +230,26 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
         if result is None:
             return _respond(request, {"error": f"No run named {name!r} has been diagnosed."}, code=404)
         try:
-            content, content_type = slicing.answer(result, request.args)
+            with self._turns.turn():
+                content, content_type = slicing.answer(result, request.args)
         except SliceError as error:
             return _respond(request, {"error": str(error)}, code=400)
+        except BusyError as error:
+            return _respond(request, {"error": str(error)}, code=503)
         return _respond(request, content, content_type)
+
+
+def _asked(serve: Callable[[wrappers.Request], wrappers.Response]) -> Callable[[wrappers.Request], wrappers.Response]:
+    """The same, with a sentence for a query that werkzeug cannot take apart."""
+
+    def checked(request: wrappers.Request) -> wrappers.Response:
+        try:
+            _ = request.args
+        except UnicodeDecodeError:
+            return _respond(request, {"error": "The parameters are not UTF-8."}, code=400)
+        return serve(request)
+
+    return checked
 
 
 def _serve_file(path: Path, content_type: str, request: wrappers.Request) -> wrappers.Response:

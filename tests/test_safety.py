@@ -1,0 +1,125 @@
+"""Whoever reaches TensorBoard can ask the plugin for anything: every answer is one, or a sentence that says why not."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from load import load
+from soak import HEALTHY, SLOW
+from tensorboard.plugins import base_plugin
+from traces import in_row, ranks, write
+from werkzeug.test import Client
+
+from tb_ddp_doctor.plugin import turns
+from tb_ddp_doctor.plugin.assets import assets
+from tb_ddp_doctor.plugin.plugin import DiagnosisPlugin
+from tb_ddp_doctor.plugin.turns import BusyError, Turns
+
+#: All parameters of all routes. A new route's go here: `test_every_route_is_tried` says so.
+PARAMETERS = ("run", "without", "of", "rule", "ranks", "start", "end", "format", "reload", "arriving", "other")
+TRIED = {"/runs", "/run", "/rule", "/whatif", "/detail", "/slice"}
+LIKELY = (
+    "job", "", "straggler", "straggler,host-sync", "operations", "memory", "0", "0,1", "-1", "1e9", "0x10", "nan",
+    "9" * 18, "9" * 19, "9" * 400, "١٢", "native", "json", "columns", "../../etc/passwd", "/etc/passwd", "job/../job",
+    "%2e%2e", "\0", "\r\nSet-Cookie: a=b", "<script>", "{}", "[]", "0," * 600, "true", " 1",
+)  # fmt: skip
+VALUES = st.one_of(st.sampled_from(LIKELY), st.text(st.characters(exclude_categories=["Cs"]), max_size=40))
+
+
+@pytest.fixture(scope="module")
+def apps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    logs = tmp_path_factory.mktemp("logs")
+    write(logs / "job", in_row(ranks(HEALTHY, SLOW, HEALTHY)))
+    apps: dict[str, Any] = DiagnosisPlugin(base_plugin.TBContext(logdir=str(logs))).get_plugin_apps()
+    until = time.monotonic() + 60
+    while Client(apps["/run"]).get("/run", query_string={"run": "job"}).status_code != 200:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    return apps
+
+
+def routes(apps: dict[str, Any]) -> set[str]:
+    return set(apps) - set(assets())
+
+
+def test_every_route_is_tried(apps: dict[str, Any]) -> None:
+    assert routes(apps) == TRIED, "add the new route's parameters to PARAMETERS, and the route to TRIED"
+
+
+@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    route=st.sampled_from(sorted(TRIED)),
+    query=st.lists(st.tuples(st.sampled_from(PARAMETERS), VALUES), max_size=8),
+    method=st.sampled_from(["GET", "GET", "GET", "HEAD", "POST"]),
+)
+def test_every_parameter_has_an_answer(
+    apps: dict[str, Any], route: str, query: list[tuple[str, str]], method: str
+) -> None:
+    response = Client(apps[route]).open(route, query_string=_multi(query), method=method)
+    assert response.status_code < 500
+    assert response.headers["X-Content-Type-Options"] == "nosniff"
+    assert "Set-Cookie" not in response.headers
+    if response.status_code >= 400 and method != "HEAD":
+        sentence = response.get_json()["error"]
+        assert sentence.endswith((".", "?"))
+        assert len(sentence) < 2000
+        assert "Traceback" not in sentence
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(route=st.sampled_from(sorted(TRIED)), raw=st.binary(max_size=60))
+def test_bytes_that_are_no_query(apps: dict[str, Any], route: str, raw: bytes) -> None:
+    environ = {"QUERY_STRING": raw.decode("latin-1")}
+    response = Client(apps[route]).get(route, environ_overrides=environ)
+    assert response.status_code < 500
+
+
+def _multi(query: list[tuple[str, str]]) -> dict[str, list[str]]:
+    values: dict[str, list[str]] = {}
+    for name, value in query:
+        values.setdefault(name, []).append(value)
+    return values
+
+
+def test_only_so_many_slices_are_cut_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "PATIENCE_S", 0.05)
+    mine, done, inside = Turns(), threading.Event(), threading.Barrier(turns.AT_ONCE + 1)
+
+    def hold() -> None:
+        with mine.turn():
+            inside.wait(10)
+            done.wait(10)
+
+    threads = [threading.Thread(target=hold) for _ in range(turns.AT_ONCE)]
+    for thread in threads:
+        thread.start()
+    inside.wait(10)
+    with pytest.raises(BusyError, match="Ask again"), mine.turn():
+        pass
+    done.set()
+    for thread in threads:
+        thread.join()
+    with mine.turn():
+        pass
+
+
+def test_who_is_not_served_in_time_is_told(apps: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(turns, "AT_ONCE", 0)
+    plugin = DiagnosisPlugin(base_plugin.TBContext(logdir=""))
+    monkeypatch.setattr(plugin._analyses, "result", lambda name: object())
+    response = Client(plugin.get_plugin_apps()["/slice"]).get("/slice", query_string={"run": "job"})
+    assert (response.status_code, "Ask again" in response.get_json()["error"]) == (503, True)
+
+
+def test_many_clients(tmp_path: Path) -> None:
+    seen = load(write(tmp_path / "job", in_row(ranks(HEALTHY, SLOW, HEALTHY))).parent, clients=10, seconds=3)
+    assert not seen.problems
+    assert seen.answers > 100
+    assert seen.grown_mb < 100
