@@ -16,7 +16,7 @@ STEPS = Steps(*(np.array([value]) for value in (1, 0, 100, 0, 100)))
 NODE = "autograd::engine::evaluate_function: "
 
 
-def counted(*operators: tuple[str, str, int, int]) -> tuple[int, int]:
+def counted(*operators: tuple[str, str, int, int], steps: Steps = STEPS) -> tuple[int, int]:
     """Operations of the model and repeated ones of operators (name, shapes, start, end) on one thread."""
     strings = tuple(text for name, shapes, _, _ in operators for text in (name, shapes))
     size = len(operators)
@@ -39,8 +39,8 @@ def counted(*operators: tuple[str, str, int, int]) -> tuple[int, int]:
         dropped={},
         warnings=(),
     )
-    found = flops(replace(trace), STEPS)
-    return int(found["model_flops"][0]), int(found["repeated_flops"][0])
+    found = flops(replace(trace), steps)
+    return int(found["model_flops"].sum()), int(found["repeated_flops"].sum())
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,21 @@ def counted(*operators: tuple[str, str, int, int]) -> tuple[int, int]:
             3 * 2 * 2 * 256 * 8 * 4 * 9,
             0,
         ),
+        # Upwards with as many channels out as in, which the weights do not tell from downwards.
+        (
+            "aten::convolution_backward",
+            "[[2, 4, 32, 32], [2, 4, 16, 16], [4, 4, 3, 3]]",
+            3 * 2 * 2 * 256 * 4 * 4 * 9,
+            0,
+        ),
+        # Before torch 1.11 the input came first.
+        (
+            "aten::cudnn_convolution_backward",
+            "[[2, 4, 32, 32], [2, 8, 16, 16], [8, 4, 3, 3]]",
+            3 * 2 * 2 * 256 * 8 * 4 * 9,
+            0,
+        ),
+        ("aten::cudnn_convolution_backward", "[[2, 4, 32, 32]]", 0, 0),
         (
             "aten::_scaled_dot_product_flash_attention",
             "[[2, 4, 64, 16], [2, 4, 64, 16], []]",
@@ -106,3 +121,14 @@ def test_a_checkpoint_computes_forward_again() -> None:
 
 def test_backward_has_no_use_for_added_products_and_attention_forward() -> None:
     assert counted((f"{NODE}ViewBackward0", "", 10, 50), ("aten::addmm", "[[5], [2, 3], [3, 5]]", 12, 14)) == (0, 60)
+
+
+def test_no_number_of_products_is_too_large_to_be_summed() -> None:
+    huge = "[[100000, 50000], [50000, 90000]]"
+    operators = [("aten::mm", huge, 10, 20)] * 20_000
+    assert counted(*operators)[0] == 2**61
+
+
+def test_without_steps_nothing_is_counted() -> None:
+    empty = Steps(*(np.empty(0, np.int64) for _ in range(5)))
+    assert counted(("aten::mm", "[[2, 3], [3, 5]]", 10, 20), steps=empty) == (0, 0)

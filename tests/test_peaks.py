@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_ddp_doctor.job.peaks import peak
+from tb_ddp_doctor.job.peaks import peak, speedup
 from tb_ddp_doctor.trace.names import Precision
 
 
@@ -35,3 +35,11 @@ def test_peaks_of_devices(device: str, multiprocessors: int, precision: Precisio
 @pytest.mark.parametrize(("device", "precision"), [("Drawn GPU", Precision.HALF), ("Tesla V100", Precision.TF32)])
 def test_what_is_not_known_is_no_peak(device: str, precision: Precision) -> None:
     assert peak(device, 80, precision) is None
+
+
+@pytest.mark.parametrize(
+    ("device", "times"), [("NVIDIA H200", 14.8), ("Tesla V100-SXM2-32GB", 8.0), ("NVIDIA GeForce RTX 4090", 2.0)]
+)
+def test_how_much_faster_half_precision_is(device: str, times: float) -> None:
+    assert speedup(device) == pytest.approx(times, rel=0.01)
+    assert speedup("Drawn GPU") is None

@@ -16,7 +16,7 @@ from tb_ddp_doctor.digest.launches import enclosing
 from tb_ddp_doctor.digest.model import Steps
 from tb_ddp_doctor.digest.owners import by_name
 from tb_ddp_doctor.digest.shapes import Dims, dims
-from tb_ddp_doctor.digest.steps import step_of
+from tb_ddp_doctor.digest.steps import within
 from tb_ddp_doctor.digest.sums import Mask, count, longest, total
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, Ints, RankTrace
@@ -50,9 +50,8 @@ def attention(trace: RankTrace, rows: Ints, launch: Ints, step: Ints, steps: Ste
     length = events.duration_ns[rows]
     longest_start, longest_end = longest(step, other, events.start_ns[rows], length, size)
     fallback = events.start_ns[operators[by_name(trace, operators, names.is_attention_fallback) > 0]]
-    within = step_of(fallback, steps.host_start_ns)
     return {
-        "attention_fallbacks": count(within, (within >= 0) & (fallback < steps.host_end_ns[within]), size),
+        "attention_fallbacks": count(within(fallback, steps), np.ones(len(fallback), np.bool_), size),
         "score_products_ns": total(step, product, length, size),
         "score_passes": count(step, other, size),
         "score_passes_ns": total(step, other, length, size),

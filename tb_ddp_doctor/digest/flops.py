@@ -16,14 +16,16 @@ from tb_ddp_doctor.digest.launches import enclosing
 from tb_ddp_doctor.digest.model import Steps
 from tb_ddp_doctor.digest.owners import by_name, named
 from tb_ddp_doctor.digest.shapes import Dims, dims
-from tb_ddp_doctor.digest.steps import step_of
-from tb_ddp_doctor.digest.sums import Mask, total
+from tb_ddp_doctor.digest.steps import within
+from tb_ddp_doctor.digest.sums import Mask
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, Ints, RankTrace
 from tb_ddp_doctor.trace.names import Multiplies
 
-#: More in one operator is nonsense, and all of a trace's must fit into an int64.
-_MOST = 10**15
+#: More in one operator is nonsense.
+_MOST = 10**16
+#: More in one step is too, and both columns together must fit into an int64.
+_MOST_OF_A_STEP = 2**61
 
 
 def flops(trace: RankTrace, steps: Steps) -> dict[str, Ints]:
@@ -37,12 +39,18 @@ def flops(trace: RankTrace, steps: Steps) -> dict[str, Ints]:
     done = done.reshape(-1, 2)[which.reshape(-1)].astype(np.int64)
     model, again = done[:, 0], done[:, 1]
     repeated = _repeated(trace, operators, kind)
-    step = step_of(events.start_ns[operators], steps.host_start_ns)
-    inside = (step >= 0) & (events.start_ns[operators] < steps.host_end_ns[step])
+    step = within(events.start_ns[operators], steps)
     return {
-        "model_flops": total(step, inside & ~repeated, model, len(steps)),
-        "repeated_flops": total(step, inside, np.where(repeated, model, again), len(steps)),
+        "model_flops": _summed(step, np.where(repeated, 0, model), len(steps)),
+        "repeated_flops": _summed(step, np.where(repeated, model, again), len(steps)),
     }
+
+
+def _summed(step: Ints, amount: Ints, size: int) -> Ints:
+    """Sum of what each step does, shape (size,); exact below 2 ** 53."""
+    summed = np.bincount(step[step >= 0], weights=amount[step >= 0], minlength=size)
+    total: Ints = np.minimum(summed, _MOST_OF_A_STEP).astype(np.int64)
+    return total
 
 
 def _repeated(trace: RankTrace, operators: Ints, kind: Ints) -> Mask:
@@ -56,11 +64,11 @@ def _repeated(trace: RankTrace, operators: Ints, kind: Ints) -> Mask:
         events.start_ns[operators],
         events.thread[operators],
     )
-    within = around >= 0
+    inside = around >= 0
     checkpoint = np.zeros(len(operators), np.bool_)
-    checkpoint[within] = named(trace, names.is_checkpoint)[nodes[around[within]]]
+    checkpoint[inside] = named(trace, names.is_checkpoint)[nodes[around[inside]]]
     forward = np.isin(kind, (Multiplies.ADDED, Multiplies.ATTENTION, Multiplies.ATTENTION_BY_ROWS))
-    mask: Mask = checkpoint | (within & forward)
+    mask: Mask = checkpoint | (inside & forward)
     return mask
 
 
@@ -82,17 +90,22 @@ def _attention(query: Dims, key: Dims, rows: int) -> int:
     return 2 * math.prod(query) * key[rows]
 
 
-def _convolution(inputs: list[Dims]) -> tuple[int, int]:
-    grown, taken, weight = inputs[:3]
-    # A transposed convolution's weights begin with the channels that come in.
-    pixels = grown if weight[0] == grown[1] else taken
+def _convolution(taken: Dims, made: Dims, weight: Dims) -> tuple[int, int]:
+    """Of a convolution's input, output and weights; each weight is used once for every pixel of one of the former."""
+    if made[1] == taken[1]:
+        # As many channels come in as go out: what is no smaller than the other is not what is strided over.
+        pixels = min(made, taken, key=lambda sizes: math.prod(sizes[2:]))
+    else:
+        # A transposed convolution's weights begin with the channels that come in.
+        pixels = made if weight[0] == made[1] else taken
     return 3 * 2 * pixels[0] * math.prod(pixels[2:]) * math.prod(weight), 0
 
 
 _COUNTS: Mapping[Multiplies, Callable[[list[Dims]], tuple[int, int]]] = {
     Multiplies.PLAIN: lambda inputs: _product(inputs[0], inputs[1]),
     Multiplies.ADDED: lambda inputs: _product(inputs[1], inputs[2]),
-    Multiplies.CONVOLUTION_BACKWARD: _convolution,
+    Multiplies.CONVOLUTION_BACKWARD: lambda inputs: _convolution(inputs[1], inputs[0], inputs[2]),
+    Multiplies.OLD_CONVOLUTION_BACKWARD: lambda inputs: _convolution(*inputs[:3]) if len(inputs) > 2 else (0, 0),
     Multiplies.ATTENTION: lambda inputs: (2 * _attention(inputs[0], inputs[1], -2), 0),
     Multiplies.ATTENTION_BACKWARD: lambda inputs: (
         4 * _attention(inputs[1], inputs[2], -2),

@@ -33,6 +33,14 @@ def step_of(instant: Ints, host_start_ns: Ints) -> Ints:
     return np.searchsorted(host_start_ns, instant, side="right") - 1
 
 
+def within(instant: Ints, steps: Steps) -> Ints:
+    """Index of the step in whose host window each instant lies; -1 in none, as behind the last."""
+    step = step_of(instant, steps.host_start_ns)
+    some = step >= 0
+    step[some] = np.where(instant[some] < steps.host_end_ns[step[some]], step[some], -1)
+    return step
+
+
 def device_windows(
     number: Ints, host_start_ns: Ints, host_end_ns: Ints, end_ns: Ints, step: Ints
 ) -> tuple[Steps, Ints]:

@@ -59,13 +59,23 @@ _PEAKS: tuple[tuple[str, _Peak], ...] = (
 )
 
 
+def speedup(device: str) -> float | None:
+    """How many times as much a device computes in half precision as in float32, at most; None if it is not known."""
+    known = _known(device)
+    return known.half / known.float32 if known else None
+
+
 def peak(device: str, multiprocessors: int, precision: Precision) -> float | None:
     """Operations per second of a device by its name; None if it is not known, or computes nothing so.
 
     `multiprocessors` is how many the job sees, 0 if the trace does not say.
     """
-    known = next((peak for pattern, peak in _PEAKS if re.search(pattern, device)), None)
+    known = _known(device)
     if known is None or not known.of(precision):
         return None
     part = min(multiprocessors / known.multiprocessors, 1.0) if multiprocessors > 0 else 1.0
     return known.of(precision) * 1e12 * part
+
+
+def _known(device: str) -> _Peak | None:
+    return next((peak for pattern, peak in _PEAKS if re.search(pattern, device)), None)

@@ -22,7 +22,7 @@ from tb_ddp_doctor.job import whatif
 from tb_ddp_doctor.job.communication import Traffic, communication
 from tb_ddp_doctor.job.links import Link, links
 from tb_ddp_doctor.job.model import Budget, Job
-from tb_ddp_doctor.job.peaks import peak
+from tb_ddp_doctor.job.peaks import peak, speedup
 from tb_ddp_doctor.job.pipeline import Pipeline, pipeline
 from tb_ddp_doctor.job.repeats import Repeats, repeats
 from tb_ddp_doctor.job.sharding import Sharding, sharding
@@ -134,6 +134,8 @@ class Products:
     #: The kernels off the tensor cores that take most time, on all ranks, and the sizes of what the operators of the
     #: longest ones were given, "" where that is not told.
     slowest: tuple[tuple[str, str], ...]
+    #: How much faster half precision is than float32 on every rank's device, at most; None if it is not known.
+    fastest: float | None
     #: What every rank's device can do.
     has_tf32: bool
     has_bfloat16: bool
@@ -206,7 +208,7 @@ class Utilization:
     device: str
     #: Of most of the time in products.
     precision: str
-    #: Operations per second of the slowest rank's device; None if it is not known.
+    #: Operations per second of a rank's device, on average; None if it is not known.
     peak: float | None
 
 
@@ -522,6 +524,7 @@ def _products(job: Job) -> Products:
     return Products(
         **{name: job.work(name) for name in columns},
         slowest=_slowest_products(job),
+        fastest=min((ratio for device, _ in devices if (ratio := speedup(device)) is not None), default=None),
         has_tf32=all(names.has_tf32(*device) for device in devices),
         has_bfloat16=all(names.has_bfloat16_cores(*device) for device in devices),
     )
@@ -587,7 +590,7 @@ def _utilization(job: Job) -> Utilization:
         flops=model + job.work("repeated_flops"),
         device=devices[0][0],
         precision=precision.value,
-        peak=min(known) if len(known) == len(peaks) else None,
+        peak=sum(known) / len(known) if len(known) == len(peaks) else None,
     )
 
 

@@ -48,12 +48,14 @@ class LowOccupancy(Rule):
             if kind.occupancy < self.max_occupancy and kind.mean_ns >= self.min_length * 1e3
         ]
         taken_ns = sum(kind.step_ns for kind in low)
-        if taken_ns < self.min_share * frame.step_ns:
+        if not low or taken_ns < self.min_share * frame.step_ns:
             return Clear(
                 f"Kernels over {self.min_length:.0f} us with less than {words.percent(self.max_occupancy)} occupancy "
                 f"take {words.ms(taken_ns)} a step, products of matrices aside."
             )
-        most = low[:3]
+        # Instances of a template differ in what is not shown; the costliest stands for the others.
+        shown = {words.kernel(kind.name): kind for kind in reversed(low)}
+        most = sorted(shown.values(), key=lambda kind: -kind.step_ns)[:3]
         named = words.listing([f"{words.kernel(kind.name)} ({words.percent(kind.occupancy)})" for kind in most])
         return Fault(
             removed=Removed(),

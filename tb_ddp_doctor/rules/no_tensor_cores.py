@@ -36,7 +36,8 @@ class NoTensorCores(Rule):
     Limits:
         Known by the kernels' names; compiled kernels (Triton) name neither type nor instruction. Products with a
         vector and depthwise convolutions gain nothing and are left out, as is float64. The speed-up is an
-        assumption: small products gain less. float32 on AMD's matrix cores counts as using them.
+        assumption, no higher than the peaks of the device allow where these are known: small products gain less.
+        float32 on AMD's matrix cores counts as using them.
     """
 
     id: ClassVar[str] = "no-tensor-cores"
@@ -90,9 +91,10 @@ class NoTensorCores(Rule):
 
     def _saved(self, products: Products, share: float) -> Ints:
         """Time that each rank would save on its device at a share of the assumed speed-ups, shape (R, S), ns."""
-        return self._faster(
-            products.float32_ns, products.float32_products, max(self.speedup * share, 1.0)
-        ) + self._faster(products.misaligned_ns, products.misaligned_products, max(self.speedup_aligned * share, 1.0))
+        speedup = min(self.speedup, products.fastest or self.speedup)
+        return self._faster(products.float32_ns, products.float32_products, max(speedup * share, 1.0)) + self._faster(
+            products.misaligned_ns, products.misaligned_products, max(self.speedup_aligned * share, 1.0)
+        )
 
     def _faster(self, taken_ns: Ints, count: Ints, speedup: float) -> Ints:
         """What a number of products that took so long in all would save."""

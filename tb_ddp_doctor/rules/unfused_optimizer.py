@@ -85,10 +85,10 @@ class UnfusedOptimizer(Rule):
             steps=frame.all_steps,
             cause=None,
             confidence=level,
-            title=f"The optimizer updates tensor by tensor: {words.ms(float(span[affected].mean()))} of every "
+            title=f"The optimizer updates tensor by tensor, which takes the host {words.ms(launching)} of every "
             f"{words.ms(frame.step_ns)}.",
-            why=f"Its step launches {most:.0f} kernels for one tensor each; they run {words.ms(busy)} on the device "
-            f"and take the host {words.ms(launching)}. {basis}",
+            why=f"Its step launches {most:.0f} kernels for one tensor each; they run {words.ms(busy)} on the device, "
+            f"{words.ms(float(span[affected].mean()))} from the first to the last. {basis}",
             fix=_FIX,
             evidence=tuple(_window(optimizers, places, int(rank), int(span[rank].argmax())) for rank in worst),
         )

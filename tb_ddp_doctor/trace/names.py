@@ -80,16 +80,17 @@ _FLOAT32_PRODUCT = re.compile(
 _FLOAT32_TENSILE = re.compile(r"^(Custom_)?Cijk_[A-Za-z]+_[A-Za-z]+_(SB|S_B)_(?!.*_MI\d)")
 #: Products in float32 on AMD's matrix cores (Tensile, MIOpen); "S_MX" is AMD's XF32.
 _FLOAT32_ON_MATRIX_CORES = re.compile(r"^(Custom_)?Cijk_[A-Za-z]+_[A-Za-z]+_(SB|S_B)_|_gtcx\w*_fp32_")
-#: nvjet's letters are the types of what goes in, of the sums and of the result: q and r are FP8, s float32, t bfloat16.
-_FP8_PRODUCT = re.compile(r"e4m3|e5m2|fp8|float8|nvjet_(sm\d+_)?[qr]|Cijk_[A-Za-z]+_[A-Za-z]+_[FB]8", re.IGNORECASE)
+#: nvjet's letters are the types of what goes in, of the sums and of the result: q and r are FP8, o FP4, s float32.
+_FP8_PRODUCT = re.compile(r"e4m3|e5m2|fp8|float8|nvjet_(sm\d+_)?[qro]|Cijk_[A-Za-z]+_[A-Za-z]+_[FB]8", re.IGNORECASE)
 #: Multiplying by 16 x 8 x 8 with float32 outside is TF32, unless it is half precision on Turing.
 _TF32_PRODUCT = re.compile(
     r"tf32|^(?!.*(fp16|bf16|f16|half)).*s1688gemm|xf32|nvjet_(sm\d+_)?s[^m]|Cijk_[A-Za-z]+_[A-Za-z]+_S_MX_",
     re.IGNORECASE,
 )
 _TENSOR_PRODUCT = re.compile(
-    r"(?<!sub)tensorop|_tensor\d|wmma|gmma|[shi_](884|1688|16816|16832)[a-z]|[hiq]mma|tf32|nvjet|tcgen05|utcmma|flash|fmha|sdpa|"
-    r"bmm_\w*(E4m3|E2m1|Bfloat16|Fp16)|fp8_gemm|deep_?gemm|mfma|xdl|_gtcx|^(Custom_)?Cijk_.*_MI\d|attn_fwd|bwd_kernel_d[kq]",
+    r"(?<!sub)tensorop|_tensor\d|wmma|gmma|[shi_](884|1688|16816|16832)[a-z]|[hiq]mma|tf32|nvjet|tcgen05|utcmma|fmha|sdpa|"
+    r"flash_?(fwd|bwd|fprop|bprop|attn|mla)|bmm_\w*(E4m3|E2m1|Bfloat16|Fp16)|fp8_gemm|deep_?gemm|"
+    r"mfma|xdl|_gtcx|^(Custom_)?Cijk_.*_MI\d|attn_fwd|bwd_kernel_d[kq]",
     re.IGNORECASE,
 )
 #: Layouts, offsets and partial sums beside products, and products with a vector: memory limits them.
@@ -188,6 +189,8 @@ class Multiplies(IntEnum):
     #: The same of (batch, rows, heads, width).
     ATTENTION_BY_ROWS = 6
     ATTENTION_BY_ROWS_BACKWARD = 7
+    #: Input, gradient of the output, weights: before torch 1.11.
+    OLD_CONVOLUTION_BACKWARD = 8
 
 
 class Precision(Enum):
@@ -219,6 +222,12 @@ _MULTIPLIES = {
     "aten::addmm": Multiplies.ADDED,
     "aten::baddbmm": Multiplies.ADDED,
     "aten::convolution_backward": Multiplies.CONVOLUTION_BACKWARD,
+    **{
+        f"aten::{library}_convolution{way}_backward": Multiplies.OLD_CONVOLUTION_BACKWARD
+        for library in ("cudnn", "miopen")
+        for way in ("", "_transpose")
+    },
+    "aten::miopen_depthwise_convolution_backward": Multiplies.OLD_CONVOLUTION_BACKWARD,
     **{
         f"aten::_scaled_dot_product_{kind}_attention{way}": code
         for kind in ("flash", "efficient", "cudnn")

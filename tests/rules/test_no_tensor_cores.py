@@ -149,3 +149,8 @@ def test_cpus_have_none() -> None:
 
 def test_one_rank_alone_is_enough() -> None:
     assert finding(RULE, ranks(FLOAT32), world_size=2).ranks == (0,)
+
+
+def test_a_device_gains_no_more_than_its_peaks_allow() -> None:
+    found = finding(RULE, ranks(FLOAT32, FLOAT32), device={"name": "NVIDIA GeForce RTX 4090", "computeMajor": 8})
+    assert found.cost_ms == pytest.approx(30 / 2, rel=0.1)

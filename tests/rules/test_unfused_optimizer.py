@@ -116,3 +116,13 @@ def test_cpus_launch_nothing() -> None:
 
 def test_one_rank_alone_is_enough() -> None:
     assert finding(RULE, ranks(LOOP), world_size=2).ranks == (0,)
+
+
+def test_an_optimizer_within_another_counts_once() -> None:
+    nested = LOOP.replace("gpu  ", "within    [update.]\n          gpu  ", 1)
+    assert finding(RULE, ranks(nested, nested)).title == finding(RULE, ranks(LOOP, LOOP)).title
+
+
+def test_products_of_matrices_are_no_loop_of_small_operations() -> None:
+    text = LOOP.replace("optim*60", "gmma*60")
+    assert outcome(RULE, ranks(text, text)).status == "clear"
