@@ -7,7 +7,8 @@ import { grid } from "./grid.js";
 
 /** @typedef {{rank: number, node: string, file: string, steps: number[], device: string, launches: boolean, shapes: boolean, stacks: boolean, memory: boolean, collectives: number, matched: number, drift_us: number}} File */
 
-const yes = (/** @type {boolean} */ value) => (value ? "yes" : "no");
+const RECORDED = /** @type {const} */ (["launches", "shapes", "stacks", "memory"]);
+const recorded = (/** @type {File} */ file) => RECORDED.filter((what) => file[what]).join(", ") || "nothing more";
 
 /**
  * @param {HTMLElement} element
@@ -40,10 +41,7 @@ export function files(element, { name, clock, missing_ranks }) {
           { head: "drift", show: (us) => ms(us / 1000), title: "from its first to its last step" },
           { head: "collectives", title: "recorded" },
           { head: "matched", title: "with those of other ranks" },
-          { head: "launches", title: "whether kernels can be joined to what launched them" },
-          { head: "shapes", title: "record_shapes=True" },
-          { head: "stacks", title: "with_stack=True" },
-          { head: "memory", title: "profile_memory=True" },
+          { head: "recorded", title: "launches join kernels to the host; shapes: record_shapes, stacks: with_stack, memory: profile_memory" },
         ],
         rows: told.files.map((file) => [
           `rank ${file.rank}`,
@@ -55,10 +53,7 @@ export function files(element, { name, clock, missing_ranks }) {
           file.drift_us,
           file.collectives,
           file.matched,
-          yes(file.launches),
-          yes(file.shapes),
-          yes(file.stacks),
-          yes(file.memory),
+          recorded(file),
         ]),
       }),
     ),

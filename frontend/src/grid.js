@@ -6,7 +6,8 @@ import { csv, download } from "./table.js";
 /** @typedef {string | number | null} Value */
 /**
  * @typedef {object} Column
- * @property {string} head with the unit
+ * @property {string} head
+ * @property {string} [unit] of the values that are saved, where the page says it once for all
  * @property {(value: any) => string} [show] as text; what sorts and what is saved is the value itself
  * @property {string} [title] what it means
  * @property {boolean} [bar] whether a bar shows its share of the largest
@@ -46,6 +47,9 @@ export function filtered(rows, words) {
     return wanted.every((word) => text.includes(word));
   });
 }
+
+/** A number without its unit, of few digits. @param {number} value */
+export const plain = (value) => (value === 0 ? "0" : value.toFixed(Math.abs(value) >= 99.95 ? 1 : Math.abs(value) >= 0.0995 ? 2 : 3));
 
 /**
  * @param {object} given
@@ -98,12 +102,12 @@ export function grid({ title, columns, rows, sort, descending = true, marked, se
     const attributes = {
       class: [isText[i] && "text", columns[i].bar && "share"].filter(Boolean).join(" ") || null,
       style: columns[i].bar ? `--share: ${(100 * Math.max(0, share)).toFixed(1)}%` : null,
-      title: isText[i] && text.length > 60 ? text : null,
+      title: isText[i] && text.length > 24 ? String(value) : null,
     };
     return i ? h("td", attributes, text) : h("th", { ...attributes, scope: "row" }, h("span", {}, text));
   }
 
-  const save = () => download(`${title}.csv`, csv({ heads: columns.map(({ head }) => head), rows: current() }));
+  const save = () => download(`${title}.csv`, csv({ heads: columns.map(({ head, unit }) => (unit ? `${head}, ${unit}` : head)), rows: current() }));
   fill();
   return h(
     "div",

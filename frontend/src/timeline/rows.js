@@ -50,6 +50,8 @@ const HOST_HEIGHT = 11;
 const DEVICE_HEIGHT = 16;
 const BLOCK_GAP = 12;
 const NAME_HEIGHT = 18;
+/** The route gives no more ranks at once. */
+const MOST_RANKS = 16;
 
 /**
  * How many levels of nesting show: what fits a screen.
@@ -72,6 +74,7 @@ export const usAfter = (ns, origin) => Number(BigInt(ns) - BigInt(origin)) / 1e3
  */
 export function laidOut(slice, origin, depths = depthsOf(slice.ranks.length)) {
   const shift = usAfter(slice.start_ns, origin);
+  const to = usAfter(slice.end_ns, origin);
   /** @type {Row[]} */
   const rows = [];
   /** @type {Block[]} */
@@ -81,7 +84,8 @@ export function laidOut(slice, origin, depths = depthsOf(slice.ranks.length)) {
     const start = top;
     top += NAME_HEIGHT;
     for (const lane of rank.lanes) {
-      if (lane.role === "thread") continue; // neither trains nor walks the graph
+      // Other threads neither train nor walk the graph; and a launch may lie long before the window.
+      if (lane.role === "thread" || !shows(lane, to - shift)) continue;
       for (const row of split(lane, rank, slice.owners, shift, depths)) {
         row.top = top;
         top += row.height;
@@ -94,7 +98,7 @@ export function laidOut(slice, origin, depths = depthsOf(slice.ranks.length)) {
   }
   return {
     from: shift,
-    to: usAfter(slice.end_ns, origin),
+    to,
     rows,
     blocks,
     joined: joinedOf(slice, rows, shift),
@@ -109,6 +113,13 @@ export function laidOut(slice, origin, depths = depthsOf(slice.ranks.length)) {
     leftOut: slice.left_out,
   };
 }
+
+/**
+ * Whether anything of a lane lies in the slice's window.
+ * @param {Lane} lane
+ * @param {number} length us
+ */
+const shows = ({ start_us, length_us }, length) => start_us.some((start, i) => start < length && start + length_us[i] > 0);
 
 /**
  * A row for each depth of a lane.
@@ -180,11 +191,17 @@ export function waitsUntil(row, i, joined) {
 }
 
 /**
+ * A name without what says nothing to its reader.
+ * @param {string} name
+ */
+export const plainName = (name) => name.replace(/\(anonymous namespace\)::|\bat::native::/g, "").replace(/^void /, "");
+
+/**
  * A kernel's name without its types, or any other name as it is.
  * @param {string} name
  */
 export function shortName(name) {
-  const plain = name.replace(/\(anonymous namespace\)::/g, "").replace(/^void /, "");
+  const plain = plainName(name);
   const end = plain.search(/[<(]/);
   if (end <= 0) return plain;
   return plain.slice(0, end).split("::").pop() || plain;
@@ -213,4 +230,18 @@ export function search(rows, text) {
     name.forEach((index, i) => matches[index] && hits.push([row, i]));
   });
   return hits.sort(([a, i], [b, j]) => rows[a].starts[i] - rows[b].starts[j]);
+}
+
+/**
+ * "0, 2-4" as ranks that there are; null if it names none.
+ * @param {string | undefined} text
+ * @param {number[]} all
+ */
+export function ranksOf(text, all) {
+  const wanted = (text ?? "").split(",").flatMap((part) => {
+    const [from, to] = part.split(/[-–]/).map(Number);
+    return part.trim() ? [[from, to ?? from]] : [];
+  });
+  const found = all.filter((rank) => wanted.some(([from, to]) => rank >= from && rank <= to)).slice(0, MOST_RANKS);
+  return found.length ? found : null;
 }

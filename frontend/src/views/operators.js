@@ -2,8 +2,9 @@
 
 import { detail } from "../detail.js";
 import { card, h } from "../dom.js";
-import { count, ms, percent } from "../format.js";
-import { grid } from "../grid.js";
+import { count, percent } from "../format.js";
+import { grid, plain } from "../grid.js";
+import { plainName } from "../timeline/rows.js";
 
 /**
  * @typedef {object} Operations columns; times are of a rank's step, mean over ranks and steps
@@ -21,7 +22,6 @@ import { grid } from "../grid.js";
  * @property {number[]} most_rank
  */
 
-const us = (/** @type {number} */ value) => ms(value / 1000);
 const calls = (/** @type {number} */ value) => value.toLocaleString("en", { maximumFractionDigits: 1 });
 
 /** @type {import("../views.js").View} */
@@ -37,12 +37,12 @@ function tables(told) {
   const rows = told.names.map((_, i) => i);
   const device = rows.filter((i) => told.on_device[i]);
   const host = rows.filter((i) => !told.on_device[i]);
-  const about = `Mean of a rank's step over ${count(told.ranks, "rank")}. Side by side on several streams or threads, times add up to more than the step.`;
+  const about = `In ms of a rank's step, mean over ${count(told.ranks, "rank")}. Side by side on several streams or threads, times add up to more than the step.`;
   return [
     device.length
       ? card("Kernels and copies", h("p", { class: "note" }, about), kernels(told, device))
       : null,
-    card("Operators and calls of the host", h("p", { class: "note" }, device.length ? "Self time: without what lies within. Device: what it launched itself." : about), operations(told, host)),
+    card("Operators and calls of the host", h("p", { class: "note" }, device.length ? "In ms of a rank's step. Self: without what lies within. Device: what it launched itself." : about), operations(told, host)),
   ];
 }
 
@@ -59,14 +59,14 @@ function kernels(told, rows) {
     search: "Filter",
     sort: 1,
     columns: [
-      { head: "kernel" },
-      { head: "device, ms", show: ms, bar: true },
+      { head: "kernel", show: plainName },
+      { head: "device", unit: "ms", show: plain, bar: true },
       { head: "share", show: percent, title: "of the device's time in all of them" },
       { head: "calls", show: calls, title: "in a step of a rank" },
-      { head: "mean, µs", show: us },
+      { head: "mean, µs", show: plain },
       { head: "occupancy", show: percent, title: "estimated by the profiler, weighed with time" },
       { head: "tensor cores", show: percent, title: "share of its time in kernels that use them, by their names" },
-      { head: "most, ms", show: ms, title: "of one rank" },
+      { head: "most", unit: "ms", show: plain, title: "of one rank" },
       { head: "rank", title: "which takes most" },
     ],
     rows: rows.map((i) => [
@@ -94,11 +94,11 @@ function operations(told, rows) {
     sort: 1,
     columns: [
       { head: "operator" },
-      { head: "self on host, ms", show: ms, bar: true },
-      { head: "on device, ms", show: ms, bar: true },
+      { head: "self on host", unit: "ms", show: plain, bar: true },
+      { head: "on device", unit: "ms", show: plain, bar: true },
       { head: "calls", show: calls, title: "in a step of a rank" },
-      { head: "mean on host, µs", show: us },
-      { head: "most, ms", show: ms, title: "self time on the host of one rank" },
+      { head: "mean on host, µs", show: plain },
+      { head: "most", unit: "ms", show: plain, title: "self time on the host of one rank" },
       { head: "rank", title: "which takes most" },
     ],
     rows: rows.map((i) => [

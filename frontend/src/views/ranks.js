@@ -3,8 +3,8 @@
 
 import { detail } from "../detail.js";
 import { card, h } from "../dom.js";
-import { ms, percent } from "../format.js";
-import { grid } from "../grid.js";
+import { percent } from "../format.js";
+import { grid, plain } from "../grid.js";
 import { guilty } from "../model.js";
 
 /** @typedef {Record<string, number[]> & {nodes: string[]}} Told columns, one row per rank */
@@ -42,8 +42,8 @@ function compared(told, accused) {
       "p",
       { class: "note" },
       accused.size
-        ? "Mean over the steps. The accused are marked: what they wait is little, what the others wait is theirs."
-        : "Mean over the steps. No rank is accused.",
+        ? "In ms, mean over the steps. The accused are marked: what they wait is little, what the others wait is theirs."
+        : "In ms, mean over the steps. No rank is accused.",
     ),
     grid({
       title: "ranks",
@@ -53,16 +53,16 @@ function compared(told, accused) {
       columns: [
         { head: "rank" },
         { head: "node" },
-        { head: "step, ms", show: ms },
-        { head: "own time, ms", show: ms, bar: true, title: "the step without waiting for others" },
-        { head: "waits, ms", show: ms, bar: true, title: "exposed waiting for the last rank to arrive" },
-        { head: "compute, ms", show: ms, bar: true },
-        { head: "communication, ms", show: ms, title: "from its own arrival on, hidden or not, as other tools count it" },
-        { head: "data moves, ms", show: ms, title: "communication once all ranks have arrived" },
+        { head: "step", unit: "ms", show: plain },
+        { head: "own", unit: "ms", show: plain, bar: true, title: "the step without waiting for others" },
+        { head: "waits", unit: "ms", show: plain, bar: true, title: "exposed waiting for the last rank to arrive" },
+        { head: "compute", unit: "ms", show: plain, bar: true },
+        { head: "communication", unit: "ms", show: plain, title: "from its own arrival on, hidden or not, as other tools count it" },
+        { head: "moves", unit: "ms", show: plain, title: "communication once all ranks have arrived" },
         { head: "overlap", show: percent, title: "share of the time in which data moves that has compute or a copy beside it" },
-        { head: "exposed, ms", show: ms, bar: true, title: "data moves and nothing else runs" },
-        { head: "copies, ms", show: ms },
-        { head: "idle, ms", show: ms, title: "the device has nothing to do" },
+        { head: "exposed", unit: "ms", show: plain, bar: true, title: "data moves and nothing else runs" },
+        { head: "copies", unit: "ms", show: plain },
+        { head: "idle", unit: "ms", show: plain, title: "the device has nothing to do" },
       ],
       rows,
     }),

@@ -9,7 +9,7 @@ import { guilty, ownerName } from "../model.js";
 import { numbers } from "../table.js";
 import { eventAt, firstAbove } from "../timeline/cull.js";
 import { AXIS, GUTTER, draw } from "../timeline/draw.js";
-import { laidOut, search, shortName, usAfter, waitsUntil } from "../timeline/rows.js";
+import { laidOut, ranksOf, search, shortName, usAfter, waitsUntil } from "../timeline/rows.js";
 import { moved, widened, within, zoomed } from "../timeline/scale.js";
 
 /** @typedef {import("../views.js").View} View */
@@ -18,8 +18,6 @@ import { moved, widened, within, zoomed } from "../timeline/scale.js";
 /** @typedef {import("../timeline/rows.js").Laid} Laid */
 /** @typedef {{ranks: number[], seen: Span, title: string}} Spot a place worth looking at; us after the origin */
 
-/** The route gives no more ranks at once. */
-const MOST_RANKS = 16;
 const QUIET_MS = 150;
 const STEP = 0.2;
 const REACH_PX = 3;
@@ -413,20 +411,6 @@ function spotsOf({ diagnosis, views }) {
       title: `the longest step: rank ${ranks[slowest.i]}, step ${steps[step]}`,
     },
   ];
-}
-
-/**
- * "0, 2-4" as ranks that there are; null if it names none.
- * @param {string | undefined} text
- * @param {number[]} all
- */
-export function ranksOf(text, all) {
-  const wanted = (text ?? "").split(",").flatMap((part) => {
-    const [from, to] = part.split(/[-–]/).map(Number);
-    return part.trim() ? [[from, to ?? from]] : [];
-  });
-  const found = all.filter((rank) => wanted.some(([from, to]) => rank >= from && rank <= to)).slice(0, MOST_RANKS);
-  return found.length ? found : null;
 }
 
 /**

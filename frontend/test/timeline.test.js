@@ -1,0 +1,164 @@
+// The pure parts of the timeline: node --test frontend/test
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { eventAt, firstAbove, visible } from "../src/timeline/cull.js";
+import { laidOut, plainName, ranksOf, search, shortName, waitsUntil } from "../src/timeline/rows.js";
+import { moved, ticks, widened, within, zoomed } from "../src/timeline/scale.js";
+
+const SEED = 20_251_121;
+
+/** Numbers that are the same in each run. @param {number} seed */
+function random(seed) {
+  let state = seed;
+  return () => (state = (state * 1_103_515_245 + 12_345) % 2 ** 31) / 2 ** 31;
+}
+
+/** @param {number} count @param {() => number} next */
+function row(count, next) {
+  const starts = new Float64Array(count);
+  const ends = new Float64Array(count);
+  let at = 0;
+  for (let i = 0; i < count; i++) {
+    starts[i] = at += next() * 3;
+    ends[i] = at += next() * (next() < 0.05 ? 400 : 2);
+  }
+  return { starts, ends };
+}
+
+test("the first above a limit is what a walk finds", () => {
+  const next = random(SEED);
+  for (let n = 0; n < 40; n++) {
+    const { ends } = row(n, next);
+    const limit = next() * 200;
+    const walked = ends.findIndex((end) => end > limit);
+    assert.equal(firstAbove(ends, limit), walked < 0 ? n : walked);
+  }
+});
+
+test("every event that shows is drawn, alone or in its pixel, once and in order", () => {
+  const next = random(SEED);
+  for (let n = 1; n < 400; n += 13) {
+    const { starts, ends } = row(n, next);
+    const from = next() * 300;
+    const span = { from, to: from + 1 + next() * 900 };
+    const drawn = visible(starts, ends, span, 200);
+    const counted = drawn.flatMap(({ index, count }) => Array.from({ length: count }, (_, i) => index + i));
+    assert.deepEqual(counted, [...new Set(counted)].sort((a, b) => a - b));
+    for (let i = 0; i < n; i++) {
+      const shows = ends[i] > span.from && starts[i] < span.to;
+      if (shows) assert.ok(counted.includes(i), `event ${i} of ${n}`);
+    }
+    for (const { x, width } of drawn) assert.ok(x >= 0 && x + width <= 200 + 1e-9);
+  }
+});
+
+test("a row costs its width, not its events", () => {
+  const { starts, ends } = row(300_000, random(SEED));
+  const drawn = visible(starts, ends, { from: 0, to: ends[ends.length - 1] }, 1_000);
+  assert.ok(drawn.length <= 2_000, String(drawn.length));
+  assert.equal(drawn.reduce((sum, { count }) => sum + count, 0), 300_000);
+});
+
+test("the event under the pointer is found within reach", () => {
+  const starts = Float64Array.of(10, 40);
+  const ends = Float64Array.of(20, 50);
+  assert.deepEqual([5, 9, 15, 21, 30, 39, 45, 55].map((at) => eventAt(starts, ends, at, 2)), [-1, 0, 0, 0, -1, 1, 1, -1]);
+});
+
+test("a span stays within the job and wide enough to draw", () => {
+  const whole = { from: 0, to: 100 };
+  assert.deepEqual(within({ from: -50, to: -10 }, whole), { from: 0, to: 40 });
+  assert.deepEqual(within({ from: -50, to: 500 }, whole), whole);
+  const narrow = within({ from: 50, to: 50 }, whole);
+  assert.ok(narrow.to > narrow.from);
+});
+
+test("zooming keeps the instant where it is; moving keeps the width", () => {
+  const span = { from: 100, to: 200 };
+  const closer = zoomed(span, 130, 0.5);
+  assert.equal((130 - closer.from) / (closer.to - closer.from), 0.3);
+  assert.deepEqual(moved(span, 0.2), { from: 120, to: 220 });
+  assert.deepEqual(widened(span, 0.5), { from: 50, to: 250 });
+});
+
+test("ticks are round and lie in the span", () => {
+  assert.deepEqual(ticks({ from: -12, to: 41 }, 500, 96), [-0, 20, 40].map((at) => at + 0));
+  assert.deepEqual(ticks({ from: 3, to: 10 }, 700, 100), [3, 4, 5, 6, 7, 8, 9, 10]);
+});
+
+const HOSTILE = '<img src=x onerror="top.hacked=1">';
+const SLICE = {
+  start_ns: "1795198710389570917",
+  end_ns: "1795198710389670917",
+  owners: ["compute", "copy", "communication", "input", "sync", "alloc", "dispatch", "host"],
+  collectives: { 7: { kind: "all_reduce", group: "0", bytes: 8, last_rank: 1, last_us: 60 } },
+  labels: [{ title: "straggler", rank: 1, start_us: 10, end_us: 50, what: "idle" }],
+  left_out: "",
+  ranks: [0, 1].map((rank) => ({
+    rank,
+    node: "node0",
+    left_out: 0,
+    names: ["aten::mm", HOSTILE, "ncclDevKernel_AllReduce"],
+    lanes: [
+      lane("main thread 4", "main", [0, 5, 30], [20, 5, 9], [0, 1, 0], [1, 0, 0], [7, 6, 6], [-1, -1, -1]),
+      lane("autograd thread 5", "autograd", [-90], [30], [0], [0], [6], [-1]),
+      lane("thread 9", "thread", [1], [2], [0], [0], [6], [-1]),
+      lane("GPU 0 stream 16: communication", "stream", [rank ? 60 : 20], [rank ? 30 : 70], [0], [2], [2], [7]),
+    ],
+  })),
+};
+
+/**
+ * @param {string} title
+ * @param {any} role
+ * @param {...number[]} columns
+ */
+function lane(title, role, ...[start_us, length_us, depth, name, owner, collective]) {
+  return { title, role, start_us, length_us, depth, name, owner, collective };
+}
+
+test("a slice becomes rows by rank, lane and depth, on the clock of the report", () => {
+  const laid = laidOut(SLICE, "1795198710389470917");
+  assert.deepEqual([laid.from, laid.to], [100, 200]);
+  // The autograd thread has nothing in the window but before it, and other threads are none of training.
+  assert.deepEqual(laid.rows.slice(0, 3).map(({ title }) => title), ["host", "", "comm."]);
+  assert.deepEqual([...laid.rows[0].starts], [100, 130]);
+  assert.deepEqual([...laid.rows[1].ends], [110]);
+  assert.deepEqual(laid.labels[0], { title: "straggler", rank: 1, what: "idle", from: 110, to: 150 });
+  for (let i = 1; i < laid.rows.length; i++) assert.ok(laid.rows[i].top >= laid.rows[i - 1].top + laid.rows[i - 1].height);
+});
+
+test("a collective joins its ranks, and the early one waits until the last arrives", () => {
+  const { joined, rows } = laidOut(SLICE, SLICE.start_ns);
+  const one = joined.get("7");
+  assert.deepEqual(one?.arrivals.map(({ rank, at }) => [rank, at]), [[0, 20], [1, 60]]);
+  assert.equal(waitsUntil(rows[2], 0, joined), 60);
+  assert.equal(waitsUntil(rows[5], 0, joined), 60);
+  assert.equal(waitsUntil(rows[0], 0, joined), rows[0].starts[0]);
+});
+
+test("search finds names anywhere, whatever they hold, in order of time", () => {
+  const { rows } = laidOut(SLICE, SLICE.start_ns);
+  const hits = search(rows, "MM");
+  assert.equal(hits.length, 4);
+  const times = hits.map(([row, i]) => rows[row].starts[i]);
+  assert.deepEqual(times, [...times].sort((a, b) => a - b));
+  assert.equal(search(rows, "<img").length, 2);
+  assert.deepEqual(search(rows, "  "), []);
+});
+
+test("kernels are named without their types", () => {
+  assert.equal(shortName("void at::native::(anonymous namespace)::layer_norm_kernel<float, 4>(float*, int)"), "layer_norm_kernel");
+  assert.equal(shortName("aten::mm"), "aten::mm");
+  assert.equal(shortName(HOSTILE), HOSTILE);
+  assert.equal(plainName("void at::native::copy<at::native::x>(int)"), "copy<x>(int)");
+});
+
+test("ranks are read as lists and ranges of those that there are", () => {
+  const all = Array.from({ length: 40 }, (_, i) => i);
+  assert.deepEqual(ranksOf("0, 2–4,99", all), [0, 2, 3, 4]);
+  assert.equal(ranksOf("0-39", all)?.length, 16);
+  for (const nonsense of ["", undefined, "x", "99", "-"]) assert.equal(ranksOf(nonsense, all.slice(1)), null);
+});
