@@ -25,13 +25,31 @@ NAMES = (
     "autograd::engine::evaluate_function: X",
     "gloo:all_reduce",
     "record_param_comms",
+    "Optimizer.step#AdamW.step",
+    "aten::bmm",
+    "aten::_softmax",
+    "aten::convolution_backward",
+    "aten::_scaled_dot_product_flash_attention_backward",
+    "volta_sgemm_128x32_nt",
+    "volta_fp16_sgemm_fp16_128x32_nn",
 )
+#: Raw "Input Dims": of attention's products and softmax, of a convolution, and what makes no sense.
+SHAPES = (
+    "[[8, 64, 16], [8, 16, 64]]",
+    "[[2, 4, 64, 64], [], []]",
+    "[[8, 64, 64], [8, 64, 16]]",
+    "[[2, 8, 16, 16], [2, 4, 32, 32], [8, 4, 3, 3]]",
+    "[[0, 0, 0], [0, 0, 0], [0, 0]]",
+    "[[9223372036854775807, -1, 3], [3], [[1], [2]]]",
+    "[[",
+)
+HEADER = Header(has_shapes=True, devices={0: "NVIDIA H200"}, multiprocessors={0: 132}, capabilities={0: 9.0})
 #: Events of a kind: category and names that it may have.
 KINDS = {
-    Category.ANNOTATION: (0, 1, 2, 4, 12),
-    Category.OP: (3, 11, 12, 13),
+    Category.ANNOTATION: (0, 1, 2, 4, 12, 14),
+    Category.OP: (3, 11, 12, 13, 15, 16, 17, 18),
     Category.RUNTIME: (5, 6, 7),
-    Category.KERNEL: (8, 9),
+    Category.KERNEL: (8, 9, 19, 20),
     Category.MEMCPY: (10,),
     Category.MEMSET: (8,),
     Category.OVERHEAD: (3,),
@@ -56,10 +74,12 @@ def trace(events: list[tuple[int, int, int, int, int, int]], *, device: bool) ->
     on_device = np.isin(table[:, 0], list(is_device))
     comms = np.flatnonzero(table[:, 1] == NAMES.index("record_param_comms"))
     nothing = np.full(len(comms), -1)
+    # As good as random, and small when the others are.
+    varied = table[:, 2] + table[:, 3]
     return RankTrace(
         file="random.json",
-        header=Header(),
-        strings=NAMES,
+        header=HEADER,
+        strings=NAMES + SHAPES,
         threads=(("1", "0"), ("1", "1"), ("1", "2")),
         events=Events(
             name=table[:, 1].astype(np.int32),
@@ -71,8 +91,8 @@ def trace(events: list[tuple[int, int, int, int, int, int]], *, device: bool) ->
             stream=np.where(on_device, table[:, 4], -1),
             correlation=table[:, 5],
             bytes=np.full(len(table), -1),
-            shape=np.full(len(table), -1, np.int32),
-            occupancy=np.full(len(table), -1, np.int32),
+            shape=np.where(on_device, -1, len(NAMES) + varied % len(SHAPES)).astype(np.int32),
+            occupancy=np.where(on_device, varied % 120, -1).astype(np.int32),
         ),
         comms=CommArgs(
             comms, *(nothing.astype(np.int32),) * 3, *(nothing,) * 3, nothing.astype(np.int32), nothing, nothing
@@ -94,7 +114,11 @@ def trace(events: list[tuple[int, int, int, int, int, int]], *, device: bool) ->
 Row = tuple[int, int, int, int, int, int]
 #: (name of the device event, when it is launched, when it starts after that, how long it lasts, by backward or not).
 LAUNCHED = st.tuples(
-    st.sampled_from([8, 8, 9, 9, 10]), st.integers(1, 110), st.integers(0, 30), st.integers(1, 20), st.booleans()
+    st.sampled_from([8, 8, 9, 9, 10, 19, 20]),
+    st.integers(1, 110),
+    st.integers(0, 30),
+    st.integers(1, 20),
+    st.booleans(),
 )
 
 
@@ -105,7 +129,7 @@ def launched(works: list[tuple[int, int, int, int, bool]], others: list[Row]) ->
         thread = 2 if backward else 0
         category = Category.MEMCPY if name == NAMES.index("Memcpy HtoD (Pageable -> Device)") else Category.KERNEL
         rows.append((int(Category.RUNTIME), 5, at, 1, thread, number))
-        rows.append((int(category), name, at + delay, length, name - 8, number))
+        rows.append((int(category), name, at + delay, length, (name - 8) % 3, number))
         if name == NAMES.index("ncclDevKernel_AllReduce"):
             rows.append((int(Category.OP), NAMES.index("record_param_comms"), at - 1, 3, thread, -1))
         if backward:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 from hypothesis import given, settings
@@ -14,10 +14,16 @@ from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.rules import CATALOGUE
-from tb_ddp_doctor.rules.base import run
+from tb_ddp_doctor.rules.base import Rule, run
 from tb_ddp_doctor.rules.inputs import Inputs
 from tb_ddp_doctor.trace.model import RankTrace
 from tb_ddp_doctor.trace.times import MAX_NS
+
+
+def eager(rule: Rule) -> Rule:
+    """The rule, with nothing too small for it; how often it must be seen stays."""
+    least = [field.name for field in fields(rule) if field.name.startswith("min_") and field.name != "min_steps"]
+    return replace(rule, **dict.fromkeys(least, 0.0))
 
 
 def examined(traces: list[RankTrace]) -> None:
@@ -25,7 +31,7 @@ def examined(traces: list[RankTrace]) -> None:
     if not found:
         return
     inputs = Inputs(found)
-    for rule in CATALOGUE.values():
+    for rule in (*CATALOGUE.values(), *map(eager, CATALOGUE.values())):
         result = run(rule, inputs)[1]
         for finding in result.findings if result else ():
             assert math.isfinite(finding.cost_ms) and finding.cost_ms >= 0
