@@ -50,14 +50,43 @@ export const fetchDetail = (run, of) => get(`detail?run=${encodeURIComponent(run
 export const fetchSlice = (run, ranks, start, end) =>
   get(`slice?run=${encodeURIComponent(run)}&ranks=${ranks.join(",")}&start=${start}&end=${end}&format=columns`);
 
-/** @param {string} route */
-async function get(route) {
-  let response;
+/** @returns {Promise<{perfetto: string | null, frames_perfetto_dev: boolean, torch_tb_profiler: boolean}>} */
+export const fetchViewers = () => get("viewers");
+
+/**
+ * @param {string} run
+ * @param {import("./model.js").Window} where
+ * @param {"native" | "json" | "columns"} format
+ */
+export function sliceAddress(run, { ranks, start, end }, format) {
+  const query = new URLSearchParams({ run, ranks: ranks.join(","), start, end, format });
+  return new URL(`slice?${query}`, import.meta.url).href;
+}
+
+/**
+ * A slice as a native Perfetto trace.
+ * @param {string} run
+ * @param {import("./model.js").Window} where
+ */
+export async function fetchTrace(run, where) {
+  const response = await ask(sliceAddress(run, where, "native"));
+  if (response.ok) return response.arrayBuffer();
+  const body = await response.json().catch(() => null);
+  throw new Error(body?.error ?? `TensorBoard answered ${response.status}. Its log says why.`);
+}
+
+/** @param {string | URL} address */
+async function ask(address) {
   try {
-    response = await fetch(new URL(route, import.meta.url));
+    return await fetch(address);
   } catch {
     throw new Error("TensorBoard does not answer. Is it still running?");
   }
+}
+
+/** @param {string} route */
+async function get(route) {
+  const response = await ask(new URL(route, import.meta.url));
   const body = await response.json().catch(() => null);
   if (!response.ok || body === null) {
     throw new Error(body?.error ?? `TensorBoard answered ${response.status}. Its log says why.`);

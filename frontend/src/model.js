@@ -84,6 +84,8 @@
  *   owner index, start and end in ms
  */
 
+/** @typedef {{ranks: number[], start: string, end: string, seen: [string, string]}} Window ns on the common clock */
+
 /**
  * @typedef {object} Views
  * @property {boolean} from_digests whether the traces themselves are elsewhere
@@ -99,7 +101,10 @@
  * @property {Lanes | null} lanes
  * @property {string} origin_ns on the common clock
  * @property {Grid} clock_ms start of each step on the common clock, after the origin
- * @property {{ranks: number[], start: string, end: string, seen: [string, string]}[][]} windows of each finding's evidence, ns
+ * @property {Window[][]} windows a slice to open, by finding and evidence
+ * @property {string[][]} commands of other tools, by finding
+ * @property {boolean} has_stacks whether some trace has Python stacks
+ * @property {string[]} files name of each rank's trace
  */
 
 /** @typedef {{state: "ready", diagnosis: Diagnosis, views: Views | null}} Report */

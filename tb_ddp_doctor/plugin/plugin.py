@@ -14,6 +14,8 @@
     slice?run=NAME&ranks=0,3&start=NS&end=NS[&format=native|json|columns]
                        the events of some ranks in a window of the common clock, whole ns: a native Perfetto trace,
                        Chrome-trace JSON, or columns for a page to draw (`slices.columns` has their shape)
+    viewers            what can show a slice here: Perfetto's own page, and torch-tb-profiler
+    perfetto/...       the files of that page (`perfetto_ui`)
 
 The answer to `run` has a window for each piece of evidence, views.windows[finding][evidence], as {ranks, start, end,
 seen}: a slice with something around the evidence, and the start and end of the evidence itself. And it has
@@ -27,15 +29,18 @@ touches a trace: the directory is searched in the background, from the first que
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tensorboard import version as tensorboard_version
 from tensorboard.backend import http_util
 from tensorboard.plugins import base_plugin
 from werkzeug import wrappers
 
+from tb_ddp_doctor.plugin import perfetto_ui
 from tb_ddp_doctor.plugin.analyses import Analyses, Diagnose, Progress
 from tb_ddp_doctor.plugin.arrivals import Stamp, Stamps
 from tb_ddp_doctor.plugin.assets import assets
@@ -47,6 +52,12 @@ if TYPE_CHECKING:
     from tb_ddp_doctor.logdir.head import RememberedHeads
 
 Location = str | Mapping[str, str]
+
+#: torch-tb-profiler's name among plugins.
+_PEER = "pytorch_profiler"
+#: From this version on TensorBoard lets its pages frame ui.perfetto.dev.
+_FRAMES_PERFETTO_DEV = (2, 21)
+_KEPT_S = 24 * 3600
 
 
 class _Discover:
@@ -124,6 +135,8 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
         views: Callable[[Result], dict[str, Any]] = _views,
         stamps: Callable[[Run], Stamps] = _stamps,
     ) -> None:
+        self._context = context
+        self._pages = perfetto_ui.pages()
         self._logdir = context.logdir or ""
         self._logdir_spec = getattr(context.flags, "logdir_spec", None) or ""
         self._discover = discover or _Discover()
@@ -144,8 +157,11 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
             "/whatif": self._serve_whatif,
             "/detail": self._serve_detail,
             "/slice": self._serve_slice,
+            "/viewers": self._serve_viewers,
         }
-        return {**files, **{route: wrappers.Request.application(_asked(serve)) for route, serve in routes.items()}}
+        pages = {route: wrappers.Request.application(partial(_serve_page, page)) for route, page in self._pages.items()}
+        answers = {route: wrappers.Request.application(_asked(serve)) for route, serve in routes.items()}
+        return {**files, **pages, **answers}
 
     def is_active(self) -> bool:
         """Whether there are traces; until the first scan has ended, yes.
@@ -237,6 +253,29 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
         except BusyError as error:
             return _respond(request, {"error": str(error)}, code=503)
         return _respond(request, content, content_type)
+
+    def _serve_viewers(self, request: wrappers.Request) -> wrappers.Response:
+        # TensorBoard lists its plugins after it has made them all.
+        peers = self._context.plugin_name_to_instance or {}
+        answer = {
+            "perfetto": next(iter(self._pages), "").removeprefix("/") or None,
+            "frames_perfetto_dev": _version(tensorboard_version.VERSION) >= _FRAMES_PERFETTO_DEV,
+            "torch_tb_profiler": _PEER in peers,
+        }
+        return _respond(request, answer)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", text)[:2])
+
+
+def _serve_page(page: perfetto_ui.Page, request: wrappers.Request) -> wrappers.Response:
+    # The name of a file within has the version in it, so a browser need not ask again for its megabytes.
+    expires = 0 if page.script_hashes else _KEPT_S
+    response: wrappers.Response = http_util.Respond(
+        request, page.path.read_bytes(), page.content_type, expires=expires, csp_scripts_sha256s=page.script_hashes
+    )
+    return response
 
 
 def _asked(serve: Callable[[wrappers.Request], wrappers.Response]) -> Callable[[wrappers.Request], wrappers.Response]:

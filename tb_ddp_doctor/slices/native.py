@@ -71,6 +71,9 @@ class _Rank:
         track.process.pid = self._pid
         track.process.process_name = words.process(self._rank.rank, self._rank.node)
         track.process.legacy_sort_index = self._pid
+        # Perfetto of 2026 on sorts processes by this; before, by their number of slices.
+        track.process_ordering = TrackDescriptor.PROCESS_ORDERING_EXPLICIT
+        track.thread_ordering = TrackDescriptor.THREAD_ORDERING_EXPLICIT
         track.child_ordering = TrackDescriptor.EXPLICIT
         track.sibling_order_rank = self._pid
         self._builder.write_packet(packet)

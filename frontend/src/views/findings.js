@@ -6,6 +6,7 @@ import { copyable, folded, h, prose, table, toClipboard } from "../dom.js";
 import { among, ms, percent } from "../format.js";
 import { framed, largeLanes, smallLanes, smallSteps, withinStep } from "../lanes.js";
 import { faults } from "../model.js";
+import { openButton, otherTools } from "../trace.js";
 import { prediction } from "../whatif.js";
 
 /** @typedef {import("../views.js").View} View */
@@ -175,7 +176,8 @@ function small({ evidence }, views) {
  * @param {string} id
  * @param {Shown} shown
  */
-function body(finding, id, { diagnosis, views, link }) {
+function body(finding, id, shown) {
+  const { diagnosis, views, link } = shown;
   const [advice, code] = split(finding.fix);
   const accused = new Set(finding.ranks.length < diagnosis.ranks.length ? finding.ranks : []);
   return h(
@@ -195,7 +197,8 @@ function body(finding, id, { diagnosis, views, link }) {
           h("figcaption", {}, caption({ ...views, lanes: views.lanes }, finding)),
         )
       : null,
-    finding.evidence.length ? [h("h3", {}, "Where to look"), evidence(finding, views)] : null,
+    finding.evidence.length ? [h("h3", {}, "Where to look"), evidence(finding, shown)] : null,
+    otherTools(shown, finding),
     h(
       "ul",
       { class: "sure" },
@@ -249,20 +252,22 @@ function caption(views, finding) {
 
 /**
  * @param {Finding} finding
- * @param {Views | null} views
+ * @param {Shown} shown
  */
-function evidence(finding, views) {
-  const rows = finding.evidence.map((item) => {
+function evidence(finding, shown) {
+  const { views } = shown;
+  const rows = finding.evidence.map((item, i) => {
     const within = views && withinStep(views, item);
     return [
       `rank ${item.rank}`,
       `step ${item.step}`,
       within ? `${ms(within.from)} – ${ms(within.to)}` : "",
       ms((item.end_ns - item.start_ns) / 1e6),
+      openButton(shown, finding, i) ?? "",
       h("span", {}, prose(item.what)),
     ];
   });
-  const heads = ["rank", "step", "from – to, in the step", "length", "what to see there"];
+  const heads = ["rank", "step", "from – to, in the step", "length", "", "what to see there"];
   const some = h("div", { class: "evidence" }, table(heads, rows.slice(0, SHOWN)));
   if (rows.length > SHOWN) {
     const all = () => some.replaceChildren(table(heads, rows));

