@@ -128,7 +128,9 @@ def test_a_finding_opens_perfetto_at_its_range(context: BrowserContext, server: 
     eventually(page, lambda: frame.evaluate(selection) == ["track_event", str(start), str(length)])
     page.screenshot(path=SCREENSHOTS / "perfetto.png")
     # The ranks stand in order, opened.
-    tracks = frame.evaluate("() => app.trace.workspaces.currentWorkspace.children.map(({name, collapsed}) => [name, collapsed])")
+    tracks = frame.evaluate(
+        "() => app.trace.workspaces.currentWorkspace.children.map(({name, collapsed}) => [name, collapsed])"
+    )
     assert [name.rpartition(" ")[0] for name, _ in tracks[-4:]] == RANKS
     assert not any(collapsed for name, collapsed in tracks[-4:])
     assert tracks[0] == ["ddp-doctor", False]
