@@ -59,7 +59,7 @@ def context(browser: Browser) -> Iterator[BrowserContext]:  # noqa: F811
 
 def open_evidence(page: Page, server: str, run: str = "straggler_cpu", dark: bool = False) -> FrameLocator:
     """Open the first piece of evidence of the first finding."""
-    tab = opened(page, server, dark)
+    tab = opened(page, server, "findings", dark)
     chosen(tab, run)
     finding = tab.locator("details.finding").first
     finding.locator("summary").first.click()

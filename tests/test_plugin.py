@@ -208,16 +208,11 @@ def test_metadata_names_the_tab() -> None:
 
 def test_every_file_of_the_frontend_is_served_and_nothing_else() -> None:
     bench = Bench({})
-<<<<<<< HEAD
     files = {f"/{file.relative_to(FRONTEND).as_posix()}" for file in FRONTEND.rglob("*.*")}
     assert "/views/verdict.js" in files
-    assert set(bench.apps) == files | {"/runs", "/run", "/rule", "/whatif", "/slice", "/detail"}
-=======
-    files = {f"/{file.name}" for file in FRONTEND.iterdir()}
     pages = {route for route in bench.apps if route.startswith("/perfetto/")}
-    others = {"/runs", "/run", "/whatif", "/slice", "/detail", "/viewers"}
+    others = {"/runs", "/run", "/rule", "/whatif", "/slice", "/detail", "/viewers"}
     assert set(bench.apps) == files | pages | others
->>>>>>> 890dab0 (Open Perfetto within the tab at the range that proves a finding)
     for route in files:
         response = bench.get(route)
         assert response.status_code == 200
