@@ -24,6 +24,7 @@ from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.logdir.head import Head, peek
 from tb_ddp_doctor.logdir.names import DIGEST_SUFFIX
+from tb_ddp_doctor.logdir.remote import FilePath, identity
 from tb_ddp_doctor.store import FORMAT, StoreError, dump, load
 from tb_ddp_doctor.trace.model import RankTrace, TraceError
 from tb_ddp_doctor.trace.reader import read
@@ -53,7 +54,7 @@ class Cache:
     directory: Path | None = None
     max_bytes: int = MAX_BYTES
 
-    def peek(self, path: Path) -> Head:
+    def peek(self, path: FilePath) -> Head:
         """The head of a trace file."""
         key = _key(path)
         head = self._load(Head, key)
@@ -62,9 +63,9 @@ class Cache:
             self._save(head, key, path)
         return head
 
-    def digest(self, path: Path) -> RankDigest:
+    def digest(self, path: FilePath) -> RankDigest:
         """The digest of a trace file, or what a digest file holds. Raises TraceError if it is neither."""
-        if path.suffix == DIGEST_SUFFIX:
+        if isinstance(path, Path) and path.suffix == DIGEST_SUFFIX:
             try:
                 return load(RankDigest, DIGEST_VERSION, path)
             except StoreError as error:
@@ -76,11 +77,11 @@ class Cache:
             self._save(found, key, path)
         return found
 
-    def kept(self, path: Path) -> RankDigest | None:
+    def kept(self, path: FilePath) -> RankDigest | None:
         """The digest of a trace file if it is kept; None if the trace must be read."""
         return self._load(RankDigest, _key(path))
 
-    def columns(self, path: Path, *, checked: bool = True) -> RankTrace:
+    def columns(self, path: FilePath, *, checked: bool = True) -> RankTrace:
         """The columns of a trace file. Raises TraceError if it is no trace.
 
         Unchecked, only what is looked at of kept columns is read, and what a disk did to them goes unnoticed.
@@ -126,7 +127,7 @@ class Cache:
             os.utime(path)  # what is used stays
         return found
 
-    def _save(self, value: Head | RankTrace | RankDigest, key: str, source: Path) -> None:
+    def _save(self, value: Head | RankTrace | RankDigest, key: str, source: FilePath) -> None:
         path = self._path(type(value), key)
         if path is None or _key(source) != key:  # the file changed while it was read
             return
@@ -153,13 +154,12 @@ def _write(value: Head | RankTrace | RankDigest, version: str, path: Path) -> No
         raise
 
 
-def _key(path: Path) -> str:
+def _key(path: FilePath) -> str:
     """What an entry is named for; "" for a file that cannot be asked."""
     try:
-        status = path.stat()
+        return identity(path)
     except OSError:
         return ""
-    return f"{path.resolve()}\n{status.st_size}\n{status.st_mtime_ns}"
 
 
 def _entries(directory: Path) -> Iterator[tuple[float, int, Path]]:

@@ -26,6 +26,7 @@ from tb_ddp_doctor.comparison import Change, Comparison, compare
 from tb_ddp_doctor.discover import DiscoverError, Run, discover
 from tb_ddp_doctor.findings import OWNERS, PHASES, SCHEMA_VERSION, Diagnosis, Evidence, Finding, Prospect, Severity
 from tb_ddp_doctor.logdir.names import DIGEST_SUFFIX, trace_name
+from tb_ddp_doctor.logdir.remote import FilePath, RemotePath
 from tb_ddp_doctor.rules import CATALOGUE, words
 from tb_ddp_doctor.scheduler import SchedulerError, executor
 from tb_ddp_doctor.slices import cut, files
@@ -389,12 +390,19 @@ def _digest(options: argparse.Namespace, errors: Console) -> int:
         )
     base = logdir if logdir.is_dir() else logdir.parent
     for file, digest in digests:
-        write_digest(digest, output / f"{trace_name(str(file.path.resolve().relative_to(base)))}{DIGEST_SUFFIX}")
+        write_digest(digest, output / f"{trace_name(_below(base, file.path))}{DIGEST_SUFFIX}")
     for warning in [*(warning for run in runs for warning in run.warnings), *warnings]:
         _complain(errors, f"{warning.file}: {warning.message}")
     told = f"{len(digests)} of {len(traces)} traces were digested to {printable(str(options.output))}."
     errors.print(Text(told), soft_wrap=True)
     return 0 if digests else 2
+
+
+def _below(base: Path, path: FilePath) -> str:
+    """Where a trace lies below the log directory; of a remote one, which may have any name, its folders and name."""
+    if isinstance(path, RemotePath):
+        return "/".join(part for part in path.path.split("/") if part not in ("", ".", ".."))
+    return str(path.resolve().relative_to(base))
 
 
 def _discover(options: argparse.Namespace, logdir: str | None = None) -> tuple[Cache, list[Run]]:

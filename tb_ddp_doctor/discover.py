@@ -26,18 +26,20 @@ holds raises an exception here.
 from __future__ import annotations
 
 import os
+import posixpath
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.logdir.cycles import Worker, by_cycle, by_job, in_order, order_of_recurring, worker_of
-from tb_ddp_doctor.logdir.files import RankSource, TraceFile, scan
+from tb_ddp_doctor.logdir.files import Parts, RankSource, TraceFile, scan, scan_remote
 from tb_ddp_doctor.logdir.folders import SAME_TIME_NS, Group, merge_folders, most_claimed
 from tb_ddp_doctor.logdir.head import Head, peek
 from tb_ddp_doctor.logdir.names import is_remote, natural
+from tb_ddp_doctor.logdir.remote import FilePath, RemoteError, RemotePath
 
 __all__ = ["DiscoverError", "RankFile", "RankSource", "Run", "discover", "parse_logdir_spec"]
 
@@ -50,7 +52,7 @@ class DiscoverError(Exception):
 class RankFile:
     """The trace of one rank in one profiler cycle."""
 
-    path: Path
+    path: FilePath
     #: The file's name without span and suffixes.
     worker: str
     #: Host name, or the folder of the node; "" where nothing says it.
@@ -71,15 +73,17 @@ class Run:
 
     #: Path relative to the log directory, with "/"; its last part for the log directory itself.
     name: str
-    directory: Path
+    directory: FilePath
     files: tuple[RankFile, ...]
     #: The most common claim of the files, the larger of equals; None where no file says it.
     world_size: int | None
     warnings: tuple[FileWarning, ...]
 
 
-def discover(logdir: str | os.PathLike[str] | Mapping[str, str], *, peek: Callable[[Path], Head] = peek) -> list[Run]:
-    """All runs under a log directory, a single trace file, or the named directories of `--logdir_spec`.
+def discover(
+    logdir: str | os.PathLike[str] | Mapping[str, str], *, peek: Callable[[FilePath], Head] = peek
+) -> list[Run]:
+    """All runs under a log directory, here or remote, a single trace file, or the named directories of `--logdir_spec`.
 
     `peek` reads the head of a file; one that remembers heads spares opening the files.
 
@@ -110,9 +114,9 @@ def parse_logdir_spec(spec: str) -> dict[str, str]:
     return paths
 
 
-def _discover(logdir: str, name: str | None, peek: Callable[[Path], Head]) -> list[Run]:
+def _discover(logdir: str, name: str | None, peek: Callable[[FilePath], Head]) -> list[Run]:
     if is_remote(logdir):
-        raise DiscoverError(f"{logdir} is not on this machine: copy the traces to a local folder first.")
+        return _discover_remote(logdir, name, peek)
     root = Path(logdir).expanduser()
     if not root.exists():
         raise DiscoverError(f"{logdir} does not exist.")
@@ -124,15 +128,30 @@ def _discover(logdir: str, name: str | None, peek: Callable[[Path], Head]) -> li
         raise DiscoverError(f"No trace was found. {unreadable[0].file}: {unreadable[0].message}")
 
     base = name if name is not None else Path(os.path.abspath(root)).name
-    runs: list[Run] = []
-    for group in merge_folders([Group(parts, files) for parts, files in folders.items()]):
-        prefix = () if group.parts and name is None else (base,)
-        runs += _runs("/".join((*prefix, *group.parts)), group.files)
+    runs = _runs_of_folders(folders, base, always=name is not None)
     for index, run in enumerate(runs):
         # A folder that cannot be read beside or below a run may hold some of its ranks.
-        near = [warning for warning in unreadable if run.directory.is_relative_to(Path(warning.file).parent)]
+        near = [warning for warning in unreadable if Path(str(run.directory)).is_relative_to(Path(warning.file).parent)]
         runs[index] = _add_warnings(run, near)
     return sorted(runs, key=lambda run: natural(run.name))
+
+
+def _discover_remote(logdir: str, name: str | None, peek: Callable[[FilePath], Head]) -> list[Run]:
+    try:
+        base, folders = scan_remote(logdir, peek)
+    except RemoteError as error:
+        raise DiscoverError(str(error)) from None
+    runs = _runs_of_folders(folders, base if name is None else name, always=name is not None)
+    return sorted(runs, key=lambda run: natural(run.name))
+
+
+def _runs_of_folders(folders: Mapping[Parts, list[TraceFile]], base: str, *, always: bool) -> list[Run]:
+    """Runs, named for their folders below `base`, which `always` comes first."""
+    runs: list[Run] = []
+    for group in merge_folders([Group(parts, files) for parts, files in folders.items()]):
+        prefix = (base,) if always or not group.parts else ()
+        runs += _runs("/".join((*prefix, *group.parts)), group.files)
+    return runs
 
 
 def _add_warnings(run: Run, warnings: list[FileWarning]) -> Run:
@@ -150,7 +169,7 @@ def _runs(name: str, files: list[TraceFile]) -> list[Run]:
 
 
 def _run(name: str, files: list[TraceFile], order: list[Worker] | None) -> Run:
-    directory = os.path.commonpath([file.path.parent for file in files])
+    directory = _common([file.path.parent for file in files])
     world_size = most_claimed(file.world_size for file in files)
     _number_by_order(files, world_size, order)
     kept, left_out = _one_per_rank(files, world_size)
@@ -158,9 +177,18 @@ def _run(name: str, files: list[TraceFile], order: list[Worker] | None) -> Run:
         if file.rank is None:
             message = f"Left out: it names no rank, and all {world_size} ranks are taken."
             left_out.append(FileWarning(str(file.path), message))
-    warnings = (*_warn_of_run(directory, list(kept.values()), world_size), *left_out)
+    warnings = (*_warn_of_run(str(directory), list(kept.values()), world_size), *left_out)
     rank_files = tuple(_rank_file(rank, file) for rank, file in kept.items())
-    return Run(name, Path(directory), rank_files, world_size, warnings)
+    return Run(name, directory, rank_files, world_size, warnings)
+
+
+def _common(folders: Sequence[FilePath]) -> FilePath:
+    """The folder that all are in."""
+    first = folders[0]
+    if isinstance(first, RemotePath):
+        paths = [folder.path for folder in folders if isinstance(folder, RemotePath)]
+        return replace(first, path=posixpath.commonpath(paths))
+    return Path(os.path.commonpath([str(folder) for folder in folders]))
 
 
 def _number_by_order(files: list[TraceFile], world_size: int | None, order: list[Worker] | None) -> None:

@@ -40,6 +40,7 @@ from tb_ddp_doctor.job.build import JobError, build
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.logdir import nccl
 from tb_ddp_doctor.logdir.names import DIGEST_SUFFIX
+from tb_ddp_doctor.logdir.remote import FilePath, RemotePath
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.base import Found, Rule, configured
 from tb_ddp_doctor.rules.base import run as run_rule
@@ -100,7 +101,7 @@ class Result:
     prospects: Prospects
     job: Job
     #: The file of each rank of the job.
-    files: tuple[Path, ...]
+    files: tuple[FilePath, ...]
     #: Whether some rank was read from a digest file, so that there is no trace to show.
     from_digests: bool
     #: Paths of the files that were read and left out, since their end is still to come.
@@ -176,9 +177,11 @@ def _with_arriving(diagnosis: Diagnosis, arriving: int) -> str:
 
 
 def _network(run: Run, job: Job) -> Network | None:
-    """What NCCL's logs beside the traces say of the job's processes."""
+    """What NCCL's logs beside the traces say of the job's processes; of remote traces, nothing."""
+    if isinstance(run.directory, RemotePath):
+        return None
     try:
-        files = nccl.find([file.path.parent for file in run.files], run.directory)
+        files = nccl.find([file.path.parent for file in run.files if isinstance(file.path, Path)], run.directory)
         return nccl.read(files, {digest.pid for digest in job.digests}, job.world_size)
     except Exception:
         _log.debug("reading NCCL's logs of %s failed", run.name, exc_info=True)

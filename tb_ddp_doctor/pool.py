@@ -23,9 +23,11 @@ from typing import Any, TypeAlias, TypeVar
 
 import psutil
 
+from tb_ddp_doctor.logdir.remote import FilePath
+
 T = TypeVar("T")
 #: A path and its size on disk, bytes.
-File: TypeAlias = tuple[Path, int]
+File: TypeAlias = tuple[FilePath, int]
 
 #: Memory of a process that reads a trace: itself, and its columns as a share of the JSON (benchmarks/read.py).
 _PROCESS_BYTES = 120 << 20
@@ -49,12 +51,12 @@ class CrashError(Exception):
 
 
 def run(
-    function: Callable[[Path], T],
+    function: Callable[[FilePath], T],
     files: Sequence[File],
     *,
     executor: Executor | None = None,
     cancelled: threading.Event | None = None,
-) -> Iterator[tuple[Path, Future[T]]]:
+) -> Iterator[tuple[FilePath, Future[T]]]:
     """Call `function`, which other processes must be able to import, for each file; yield futures as they finish.
 
     Runs through `executor`, else in processes of its own where that pays. A future's exception is the function's, or
@@ -85,18 +87,18 @@ def workers_for(files: Sequence[File], *, cores: int, free_bytes: int) -> int:
     return max(workers, 1)
 
 
-def json_bytes(path: Path, size: int) -> int:
+def json_bytes(path: FilePath, size: int) -> int:
     """Bytes of JSON in a file, estimated from its size on disk."""
     return size * _GZIP_RATIO if path.suffix == ".gz" else size
 
 
 def _in_processes(
-    function: Callable[[Path], T], paths: list[Path], workers: int, stop: threading.Event
-) -> Iterator[tuple[Path, Future[T]]]:
+    function: Callable[[FilePath], T], paths: list[FilePath], workers: int, stop: threading.Event
+) -> Iterator[tuple[FilePath, Future[T]]]:
     waiting = list(reversed(paths))
     while waiting:
-        running: dict[Future[T], Path] = {}
-        suspects: list[Path] = []
+        running: dict[Future[T], FilePath] = {}
+        suspects: list[FilePath] = []
         with _pool(workers) as pool:
             while _fill(pool, function, waiting, running, workers) and not suspects:
                 for path, future in _finished(running, stop, one=True):
@@ -110,7 +112,11 @@ def _in_processes(
 
 
 def _fill(
-    pool: Executor, function: Callable[[Path], T], waiting: list[Path], running: dict[Future[T], Path], workers: int
+    pool: Executor,
+    function: Callable[[FilePath], T],
+    waiting: list[FilePath],
+    running: dict[Future[T], FilePath],
+    workers: int,
 ) -> bool:
     """Hand the pool as many files as it has workers; returns whether any is under way."""
     # A process may die between two files: then submitting fails, and the file that waits is not to blame.
@@ -122,8 +128,8 @@ def _fill(
 
 
 def _finished(
-    running: dict[Future[T], Path], stop: threading.Event, *, one: bool = False
-) -> Iterator[tuple[Path, Future[T]]]:
+    running: dict[Future[T], FilePath], stop: threading.Event, *, one: bool = False
+) -> Iterator[tuple[FilePath, Future[T]]]:
     """Take futures out of `running` as they finish: all, or those that finish first."""
     while running:
         done, _ = wait(running, timeout=_HEARTBEAT_S, return_when=FIRST_COMPLETED)
@@ -137,7 +143,7 @@ def _finished(
             return
 
 
-def _here(function: Callable[[Path], T], path: Path) -> Future[T]:
+def _here(function: Callable[[FilePath], T], path: FilePath) -> Future[T]:
     future: Future[T] = Future()
     try:
         future.set_result(function(path))
@@ -146,7 +152,7 @@ def _here(function: Callable[[Path], T], path: Path) -> Future[T]:
     return future
 
 
-def _alone(function: Callable[[Path], T], path: Path) -> Future[T]:
+def _alone(function: Callable[[FilePath], T], path: FilePath) -> Future[T]:
     """Do it in a process of its own."""
     with _pool(1) as pool:
         future = pool.submit(function, path)

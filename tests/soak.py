@@ -56,7 +56,7 @@ class Soak:
     settled_s: float = 0.0
 
 
-def server(logdir: Path, plugin: DiagnosisPlugin | None = None) -> Callable[..., TestResponse]:
+def server(logdir: Path | str, plugin: DiagnosisPlugin | None = None) -> Callable[..., TestResponse]:
     """What asks a plugin of a log directory."""
     apps = (plugin or DiagnosisPlugin(base_plugin.TBContext(logdir=str(logdir)))).get_plugin_apps()
 

@@ -537,7 +537,8 @@ def test_directory_that_does_not_exist_is_said_in_a_sentence(tmp_path: Path) -> 
         discover(tmp_path / "absent")
 
 
-def test_remote_directory_is_said_in_a_sentence() -> None:
+def test_remote_directory_that_cannot_be_reached_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     with pytest.raises(DiscoverError, match="copy the traces to a local folder"):
         discover("s3://bucket/logs")
 

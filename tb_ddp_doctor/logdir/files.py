@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import stat
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from tb_ddp_doctor.findings import FileWarning
+from tb_ddp_doctor.logdir import remote
 from tb_ddp_doctor.logdir.head import Head
 from tb_ddp_doctor.logdir.names import (
     JSON_NAME,
@@ -22,6 +23,9 @@ from tb_ddp_doctor.logdir.names import (
     span_time_ns,
     trace_name,
 )
+from tb_ddp_doctor.logdir.remote import FilePath
+
+Status: TypeAlias = os.stat_result | remote.Status
 
 #: Where a rank number came from.
 RankSource: TypeAlias = Literal["distributedInfo", "file name", "folder name", "order"]
@@ -36,7 +40,7 @@ Parts: TypeAlias = tuple[str, ...]
 class TraceFile:
     """A file on its way into a run; its rank may not be known yet."""
 
-    path: Path
+    path: FilePath
     worker: str
     span: str
     time_ns: int | None
@@ -55,9 +59,30 @@ class TraceFile:
         return self.is_readable and self.rank is None
 
 
-def scan(root: Path, unreadable: list[FileWarning], peek: Callable[[Path], Head]) -> dict[Parts, list[TraceFile]]:
+def scan(root: Path, unreadable: list[FileWarning], peek: Callable[[FilePath], Head]) -> dict[Parts, list[TraceFile]]:
     """The trace files under `root` by the folder, as parts of its path below `root`; `peek` reads a file's head."""
     found = list(_walk(root, unreadable)) if not root.is_file() else [((), root, root.stat())]
+    return _by_folder(root.absolute().name, found, peek)
+
+
+def scan_remote(address: str, peek: Callable[[FilePath], Head]) -> tuple[str, dict[Parts, list[TraceFile]]]:
+    """The name of a remote directory, and the same of it. Raises RemoteError.
+
+    Digests are passed over: they are mapped into memory, so they must lie here.
+    """
+    root, files = remote.find(address)
+    found = []
+    for file in files:
+        *parts, name = remote.below(root, file)
+        if JSON_NAME.fullmatch(name) and not any(part.startswith(".") for part in (*parts, name)):
+            found.append((tuple(parts), file, file.stat()))
+    root_name = root.rpartition("/")[2]
+    return root_name, _by_folder(root_name, found, peek)
+
+
+def _by_folder(
+    root: str, found: Sequence[tuple[Parts, FilePath, Status | None]], peek: Callable[[FilePath], Head]
+) -> dict[Parts, list[TraceFile]]:
     with ThreadPoolExecutor(_PEEKERS) as pool:
         heads = pool.map(peek, (path for _, path, _ in found))
         folders: dict[Parts, list[TraceFile]] = defaultdict(list)
@@ -65,7 +90,7 @@ def scan(root: Path, unreadable: list[FileWarning], peek: Callable[[Path], Head]
             if file := _file(path, status, head):
                 folders[parts].append(file)
     for parts, files in folders.items():
-        _take_rank_of_folder((root.absolute().name, *parts)[-1], files)
+        _take_rank_of_folder((root, *parts)[-1], files)
         _take_rank_of_other_spans(files)
     return folders
 
@@ -113,7 +138,7 @@ def _status(entry: os.DirEntry[str]) -> os.stat_result | None:
         return None
 
 
-def _file(path: Path, status: os.stat_result | None, head: Head) -> TraceFile | None:
+def _file(path: FilePath, status: Status | None, head: Head) -> TraceFile | None:
     """The file, or None if it is no trace."""
     name = trace_name(path.name)
     found = TORCH_NAME.fullmatch(name)

@@ -11,6 +11,7 @@ from itertools import chain
 from pathlib import Path
 
 from tb_ddp_doctor.logdir.names import DIGEST_SUFFIX
+from tb_ddp_doctor.logdir.remote import FilePath, identity
 from tb_ddp_doctor.store import StoreError, values
 
 _HEAD_BYTES = 1 << 16
@@ -37,9 +38,9 @@ class Head:
     host: str = ""
 
 
-def peek(path: Path) -> Head:
+def peek(path: FilePath) -> Head:
     """Read the head of a file, plain or gzip or a digest, whatever it holds."""
-    if path.suffix == DIGEST_SUFFIX:
+    if isinstance(path, Path) and path.suffix == DIGEST_SUFFIX:
         return _peek_digest(path)
     try:
         with path.open("rb") as file:
@@ -50,7 +51,7 @@ def peek(path: Path) -> Head:
             head = _read_head(_gather(chunks))
             if head.is_trace and head.rank is None:
                 # "traceEvents" may come first; the end of a plain file costs one more read.
-                file.seek(max(0, os.fstat(file.fileno()).st_size - _HEAD_BYTES))
+                file.seek(max(0, file.seek(0, os.SEEK_END) - _HEAD_BYTES))
                 rank, world_size = _read_distributed_info(file.read())
                 head = replace(head, rank=rank, world_size=world_size)
             return head
@@ -61,17 +62,16 @@ def peek(path: Path) -> Head:
 class RememberedHeads:
     """Heads of files that have not changed since they were read; safe from several threads."""
 
-    def __init__(self, peek: Callable[[Path], Head]) -> None:
+    def __init__(self, peek: Callable[[FilePath], Head]) -> None:
         self._peek = peek
-        #: By path: size and modification time, and the head.
-        self._kept: dict[str, tuple[tuple[int, int], Head]] = {}
+        #: By path: its state, and the head.
+        self._kept: dict[str, tuple[str, Head]] = {}
 
-    def peek(self, path: Path) -> Head:
+    def peek(self, path: FilePath) -> Head:
         try:
-            status = path.stat()
+            state = identity(path)
         except OSError:
             return Head()
-        state = (status.st_size, status.st_mtime_ns)
         kept = self._kept.get(str(path))
         if kept is None or kept[0] != state:
             if len(self._kept) >= _MOST_REMEMBERED:

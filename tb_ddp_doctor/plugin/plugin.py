@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from tb_ddp_doctor.discover import Run
     from tb_ddp_doctor.engine import Result
     from tb_ddp_doctor.logdir.head import RememberedHeads
+    from tb_ddp_doctor.logdir.remote import FilePath
 
 Location = str | Mapping[str, str]
 
@@ -98,7 +99,7 @@ def _stamps(run: Run) -> dict[str, Stamp]:
     return {str(file.path): _stamp(file.path) for file in run.files}
 
 
-def _stamp(path: Path) -> Stamp:
+def _stamp(path: FilePath) -> Stamp:
     try:
         status = path.stat()
     except OSError:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+from tb_ddp_doctor.logdir.remote import FilePath
 from tb_ddp_doctor.trace import native
 from tb_ddp_doctor.trace.columns import Columns
 from tb_ddp_doctor.trace.document import Document
@@ -25,7 +26,7 @@ _log = logging.getLogger(__name__)
 Blocks: TypeAlias = Iterable[memoryview | bytes]
 
 
-def read(path: str | os.PathLike[str], *, name: str | None = None, max_bytes: int = MAX_BYTES) -> RankTrace:
+def read(path: str | FilePath, *, name: str | None = None, max_bytes: int = MAX_BYTES) -> RankTrace:
     """Read one trace file, of which at most `max_bytes` of JSON; `name` is what warnings call it.
 
     TraceError, with a sentence, for a file that cannot be read or is no trace.

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from io import BufferedReader
 from typing import Any
 
+from tb_ddp_doctor.logdir.remote import FilePath, RemotePath
 from tb_ddp_doctor.trace.model import TraceError
 
 _open_gzip: Callable[..., Any]
@@ -43,9 +44,11 @@ class StreamCutError(Exception):
     """The bytes ended early, or something follows them; the text says what."""
 
 
-def open_trace(path: str | os.PathLike[str]) -> BufferedReader:
+def open_trace(path: str | FilePath) -> BufferedReader:
     """The file, open for reading; TraceError says why not."""
     try:
+        if isinstance(path, RemotePath):
+            return path.open()
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise TraceError("This is a directory or a device, not a trace file.")
         return open(path, "rb")
@@ -107,8 +110,8 @@ def _rescued(file: BufferedReader, skip: int) -> Iterator[bytes]:
 
 def _compressed(file: BufferedReader) -> Iterator[bytes]:
     """The file from its start; the trailer alone, since its checksum may be wrong when the data before it is not."""
+    left = file.seek(0, os.SEEK_END) - _GZIP_TRAILER_BYTES
     file.seek(0)
-    left = os.fstat(file.fileno()).st_size - _GZIP_TRAILER_BYTES
     while left > 0 and (data := file.read(min(left, CHUNK_BYTES))):
         yield data
         left -= len(data)
