@@ -18,6 +18,6 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.mark.parametrize("file", sorted((FRONTEND / "test").glob("*.test.js")), ids=lambda file: file.stem)
 def test_pure_modules(file: Path) -> None:
-    ran = subprocess.run(["node", "--test", str(file)], capture_output=True, text=True, timeout=120)
+    ran = subprocess.run(["node", "--test", str(file)], capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "# tests 0" not in ran.stdout
