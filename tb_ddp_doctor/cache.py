@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -33,6 +34,9 @@ from tb_ddp_doctor.trace.reader import read
 MAX_BYTES = 20 << 30
 #: Entries younger than this are not removed, whatever their size: another process may be about to use them.
 _KEPT_S = 60.0
+_log = logging.getLogger(__name__)
+#: Directories that nothing could be kept in, as was said.
+_warned_of: set[Path] = set()
 T = TypeVar("T", Head, RankTrace, RankDigest)
 
 _SUFFIX: dict[type, str] = {Head: "head", RankTrace: "columns", RankDigest: "digest"}
@@ -92,6 +96,14 @@ class Cache:
             trace = read(path)
             self._save(trace, key, path)
         return trace
+
+    def warn_unless_kept(self, paths: Collection[FilePath]) -> None:
+        """Say, once, that nothing is kept, where that is so of all traces that were just read."""
+        if self.directory is None or not paths or self.directory in _warned_of:
+            return
+        if not any((kept := self._path(RankDigest, _key(path))) and kept.exists() for path in paths):
+            _warned_of.add(self.directory)
+            _log.warning("Nothing can be kept in the cache %s: it is full, or may not be written.", self.directory)
 
     def trim(self) -> None:
         """Remove the entries that were used longest ago, until the others fit the limit."""
