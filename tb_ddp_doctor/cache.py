@@ -99,6 +99,8 @@ class Cache:
 
     def warn_unless_kept(self, paths: Collection[FilePath]) -> None:
         """Say, once, that nothing is kept, where that is so of all traces that were just read."""
+        # A path that is no UTF-8 is never kept.
+        paths = [path for path in paths if str(path).isprintable()]
         if self.directory is None or not paths or self.directory in _warned_of:
             return
         if not any((kept := self._path(RankDigest, _key(path))) and kept.exists() for path in paths):

@@ -179,6 +179,8 @@ def _run(name: str, files: list[TraceFile], order: list[Worker] | None) -> Run:
             left_out.append(FileWarning(str(file.path), message))
     warnings = (*_warn_of_run(str(directory), list(kept.values()), world_size), *left_out)
     rank_files = tuple(_rank_file(rank, file) for rank, file in kept.items())
+    # Bytes that are no UTF-8 are named so that they can be printed, sent and asked for.
+    name = name.encode("utf-8", "backslashreplace").decode()
     return Run(name, directory, rank_files, world_size, warnings)
 
 

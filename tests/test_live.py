@@ -261,3 +261,23 @@ def test_times_of_other_clocks() -> None:
     assert seen.expected(["a", "b"]) == {"a"}
     seen.see({"b": Stamp(2, -1)})
     assert seen.changing(["a", "b"]) == {"b"}
+
+
+@pytest.mark.parametrize("raw", [b"a b", b"a#b", b"50%", b"a%20b", b"new\nline", b"a&b=c?d", b"\xc3\xbc", b"\xff\xfe"])
+def test_odd_names_of_folders(tmp_path: Path, raw: bytes) -> None:
+    folder = write(tmp_path / os.fsdecode(raw), TRACES)
+    age(folder)
+    get = server(tmp_path)
+    run = entry_when(get, is_ready)
+    assert run["ranks"] == 3
+    response = get("/run", run=run["name"])
+    assert response.status_code == 200
+    assert response.get_json()["diagnosis"]["verdict"] == "straggler"
+
+
+def test_paths_with_dots_and_links_out_of_the_directory(tmp_path: Path) -> None:
+    write(tmp_path / "elsewhere" / "job", TRACES)
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "linked").symlink_to(tmp_path / "elsewhere" / "job")
+    (run,) = discover.discover(tmp_path / "elsewhere" / ".." / "logs")
+    assert (run.name, len(run.files)) == ("linked", 3)
