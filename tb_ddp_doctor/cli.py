@@ -24,9 +24,12 @@ from tb_ddp_doctor import __version__, engine
 from tb_ddp_doctor.cache import MAX_BYTES, Cache, default_directory, write_digest
 from tb_ddp_doctor.comparison import Change, Comparison, compare
 from tb_ddp_doctor.discover import DiscoverError, Run, discover
-from tb_ddp_doctor.findings import OWNERS, PHASES, SCHEMA_VERSION, Diagnosis, Evidence, Finding, Prospect, Severity
+from tb_ddp_doctor.findings import OWNERS, PHASES, SCHEMA_VERSION, Diagnosis, Finding, Prospect, Report, Severity
 from tb_ddp_doctor.logdir.names import DIGEST_SUFFIX, trace_name
 from tb_ddp_doctor.logdir.remote import FilePath, RemotePath
+from tb_ddp_doctor.report import html, markdown
+from tb_ddp_doctor.report.escape import printable
+from tb_ddp_doctor.report.shown import longest_own_time, where
 from tb_ddp_doctor.rules import CATALOGUE, words
 from tb_ddp_doctor.scheduler import SchedulerError, executor
 from tb_ddp_doctor.slices import cut, files
@@ -43,13 +46,6 @@ _SHOWN_GROUPS = 16
 #: A larger share of the step in these phases is what guides look for first.
 _LARGE_SHARE = 0.2
 _SIGNS = {"loading": "loading over 20 %: input-bound", "other": "other over 20 %: Python outside of all phases"}
-
-
-class Report(msgspec.Struct):
-    """What `--json` prints; see docs/json.md."""
-
-    schema_version: int
-    runs: list[Diagnosis]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -89,7 +85,16 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     diagnose = commands.add_parser("diagnose", parents=[reading], help="diagnose every run below a log directory")
     diagnose.set_defaults(command=_diagnose)
-    diagnose.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
+    printed = diagnose.add_mutually_exclusive_group()
+    printed.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
+    printed.add_argument(
+        "--markdown",
+        action="store_true",
+        help="print Markdown, for a pull request, and nothing else, on standard output",
+    )
+    diagnose.add_argument(
+        "--html", type=Path, metavar="FILE", help="also write the report there, as one file that works without a server"
+    )
     diagnose.add_argument(
         "--communication", action="store_true", help="also show what each kind of collective does, and how fast"
     )
@@ -193,9 +198,16 @@ def _diagnose(options: argparse.Namespace, errors: Console) -> int:
     if not results:
         return 2
     diagnoses = [result.diagnosis for result in results]
-    if options.json:
+    if options.html:
+        size = html.write(results, options.logdir, options.html)
+        _say_written(errors, options.html, f"{len(results)} run{'s' if len(results) > 1 else ''}, {size / 1e3:.0f} kB")
+    if options.markdown:
+        sys.stdout.buffer.write(markdown.document(results).encode("utf-8", errors="replace"))
+    elif options.json:
         # JSON is UTF-8, whatever the terminal is.
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(Report(SCHEMA_VERSION, diagnoses))) + b"\n")
+        sys.stdout.buffer.write(
+            msgspec.json.format(msgspec.json.encode(Report(SCHEMA_VERSION, tuple(diagnoses)))) + b"\n"
+        )
     else:
         console = Console(highlight=False)
         for result in results:
@@ -333,7 +345,7 @@ def _slice(options: argparse.Namespace, errors: Console) -> int:
     seen = cut.window(result.job, finding, evidence)
     files.save(cut.cut(result, cache, cut.with_margin(seen)), options.output)
     length = (seen.end_ns - seen.start_ns) / 1e6
-    _say_written(errors, options.output, f"{finding.rule}: {_where(evidence, result)} ({length:.1f} ms)")
+    _say_written(errors, options.output, f"{finding.rule}: {where(evidence, result.job)} ({length:.1f} ms)")
     return 0
 
 
@@ -470,11 +482,6 @@ def _worst(diagnoses: Sequence[Diagnosis]) -> Severity | float:
     return max(severities, default=float("-inf"))
 
 
-def printable(text: str) -> str:
-    """Text from a trace or a file name, without what a terminal would obey."""
-    return "".join(letter if letter.isprintable() or letter == "\n" else "\N{REPLACEMENT CHARACTER}" for letter in text)
-
-
 def _print_run(console: Console, result: engine.Result, *, communication: bool, phases: bool) -> None:
     diagnosis = result.diagnosis
     steps = f"step {diagnosis.steps[0]}" if len(diagnosis.steps) == 1 else f"{len(diagnosis.steps)} steps"
@@ -516,7 +523,7 @@ def _print_finding(console: Console, finding: Finding, result: engine.Result) ->
         body.append(f"{printable(finding.title)}\n")
     body.append(f"{printable(finding.why)}\n")
     for evidence in finding.evidence:
-        body.append(f"See {_where(evidence, result)}\n", "dim")
+        body.append(f"See {printable(where(evidence, result.job))}\n", "dim")
     body.append(f"Fix: {printable(advice)}\n")
     console.print(Padding(body, (0, 0, 0, 2), expand=False))
     if code:
@@ -529,15 +536,6 @@ def _range(finding: Finding) -> str:
         return f" beyond the others, {finding.alone_ms:.1f} ms by itself"
     least, most = finding.range_ms
     return f", {least:.1f} to {most:.1f} by step" if most > least + 0.1 else ""
-
-
-def _where(evidence: Evidence, result: engine.Result) -> str:
-    job = result.job
-    rank = job.ranks.tolist().index(evidence.rank)
-    step = job.steps.tolist().index(evidence.step)
-    origin = int(job.budget.start_ns[rank, step])
-    start, end = (evidence.start_ns - origin) / 1e6, (evidence.end_ns - origin) / 1e6
-    return f"rank {evidence.rank}, step {evidence.step}, {start:.1f} to {end:.1f} ms of it: {printable(evidence.what)}"
 
 
 def _phases_line(diagnosis: Diagnosis) -> Text:
@@ -562,21 +560,13 @@ def _budget_table(diagnosis: Diagnosis) -> Table:
     for column in ("rank", *owners, "step"):
         table.add_column(column, justify="right")
     guilty = {rank for finding in diagnosis.findings for rank in finding.ranks if finding.rule == "straggler"}
-    for rank in _shown_ranks(diagnosis):
+    for rank in longest_own_time(diagnosis, _SHOWN_RANKS):
         budget = diagnosis.budget_ms[rank]
         cells = (f"{budget[owner]:.2f}" for owner in owners)
         style = "bold red" if int(rank) in guilty else None
         table.add_row(rank, *cells, f"{sum(budget.values()):.2f}", style=style)
     table.caption = _left_out(diagnosis)
     return table
-
-
-def _shown_ranks(diagnosis: Diagnosis) -> list[str]:
-    """The ranks with the longest own time, as many as a table shows, in their order."""
-    budgets = diagnosis.budget_ms
-    by_own_time = sorted(budgets, key=lambda rank: sum(budgets[rank].values()) - budgets[rank]["wait"], reverse=True)
-    chosen = set(by_own_time[:_SHOWN_RANKS])
-    return [rank for rank in budgets if rank in chosen]
 
 
 def _left_out(diagnosis: Diagnosis) -> str | None:
@@ -590,7 +580,7 @@ def _phases_table(diagnosis: Diagnosis) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", box=None)
     for column in ("rank", "on", *PHASES, "step"):
         table.add_column(column, justify="left" if column == "on" else "right")
-    for rank in _shown_ranks(diagnosis):
+    for rank in longest_own_time(diagnosis, _SHOWN_RANKS):
         for place, by_rank in _places(diagnosis):
             phases = by_rank[rank]
             cells = (f"{phases[phase]:.2f}" for phase in PHASES)

@@ -251,3 +251,10 @@ class Diagnosis(msgspec.Struct, frozen=True):
             f"<p><b>{escape(self.name)}</b>: {escape(self.headline)} ({len(self.ranks)} of {self.world_size} ranks, "
             f"{self.step_ms:.1f} ms a step)</p>" + (f"<table>{head}{rows}</table>" if rows else "")
         )
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What `ddp-doctor diagnose --json` prints."""
+
+    schema_version: int
+    runs: tuple[Diagnosis, ...]

@@ -14,8 +14,9 @@ import pytest
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 from traces import draw, ranks, write
 
-from tb_ddp_doctor.cli import main, printable
+from tb_ddp_doctor.cli import main
 from tb_ddp_doctor.findings import OWNERS, PHASES
+from tb_ddp_doctor.report.escape import printable
 from tb_ddp_doctor.rules import CATALOGUE
 
 HEALTHY = """

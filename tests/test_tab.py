@@ -18,7 +18,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote, urlsplit
 
 import pytest
@@ -34,6 +34,7 @@ from playwright.sync_api import (
     sync_playwright,
 )
 
+from tb_ddp_doctor import cli
 from tb_ddp_doctor.findings import OWNERS
 
 REPOSITORY = Path(__file__).parent.parent
@@ -411,6 +412,27 @@ def test_a_run_with_a_hostile_name(page: Page, tmp_path: Path) -> None:
         button(tab, "no_trace").click()
         expect(tab.locator("h1")).to_contain_text("no_trace")
         expect(tab.locator("main")).not_to_contain_text("Traceback")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_report_is_the_tab_in_a_file(page: Page, tmp_path: Path, scheme: Literal["light", "dark"]) -> None:
+    report = tmp_path / "report of a job.html"
+    assert cli.main(["diagnose", str(DEMO_LOGS), "--html", str(report)]) == 0
+    page.emulate_media(color_scheme=scheme)
+    page.goto(report.as_uri())
+    page.get_by_role("button", name="zero_workers").click()
+    expect(page.locator("h1")).to_contain_text("DataLoader")
+    assert page.locator("html.dark").count() == (scheme == "dark")
+    page.get_by_role("link", name="Findings").click()
+    first = page.locator("details.finding").first
+    first.locator("summary").first.click()
+    expect(first.locator("canvas.large-lanes")).to_be_visible()
+    said = page.locator(".prospect")
+    expect(said).to_contain_text(re.compile(r"54\.\d\sms a step instead of 168\.\d\sms"))
+    for box in page.locator(".fix input").all():
+        box.set_checked(box.get_attribute("value") == "straggler")
+    expect(said).to_contain_text(re.compile(r"162\.\d\sms a step"))
+    page.screenshot(path=SCREENSHOTS / f"report-{scheme}.png")
 
 
 def test_an_empty_directory_says_how_to_record_traces(page: Page, tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-// The plugin's routes. Addresses are relative to this module, so that --path_prefix needs no care.
+// The plugin's routes. Addresses are relative to this module, so that --path_prefix needs no care. A report, the tab in
+// one file (`tb_ddp_doctor/report/html.py`), holds the answers itself, by route.
 
 /** @typedef {import("./model.js").Listing} Listing */
 /** @typedef {import("./model.js").Report} Report */
@@ -23,7 +24,7 @@ export const fetchRun = (name) => get(`run?run=${encodeURIComponent(name)}`);
  * @returns {Promise<import("./model.js").Prospect>}
  */
 export const fetchProspect = (run, rules) =>
-  get(`whatif?run=${encodeURIComponent(run)}&without=${encodeURIComponent(rules.join(","))}`);
+  get(`whatif?run=${encodeURIComponent(run)}&without=${encodeURIComponent(rules.toSorted().join(","))}`);
 
 /**
  * @param {string} rule
@@ -75,6 +76,10 @@ export async function fetchTrace(run, where) {
   throw new Error(body?.error ?? `TensorBoard answered ${response.status}. Its log says why.`);
 }
 
+const held = document.getElementById("ddp-doctor-answers");
+/** @type {Record<string, any> | null} */
+const answers = held && JSON.parse(held.textContent ?? "");
+
 /** @param {string | URL} address */
 async function ask(address) {
   try {
@@ -86,6 +91,11 @@ async function ask(address) {
 
 /** @param {string} route */
 async function get(route) {
+  if (answers) {
+    const answer = answers[decodeURIComponent(route)];
+    if (!answer) throw new Error("A report does not hold this. Open the log directory in TensorBoard to see it.");
+    return answer;
+  }
   const response = await ask(new URL(route, import.meta.url));
   const body = await response.json().catch(() => null);
   if (!response.ok || body === null) {

@@ -1,4 +1,5 @@
-// The Diagnosis tab. TensorBoard imports this module into an empty page and calls render().
+// The Diagnosis tab. TensorBoard imports this module into an empty page and calls render(); a report, which has the
+// style sheet in itself, calls show().
 //
 //   app.js                     state, polling, which run shows
 //   shell.js views.js views/   a report: its heading, its tabs, a module for each view
@@ -14,7 +15,6 @@ import { h } from "./dom.js";
 import { followTheme } from "./theme.js";
 
 export async function render() {
-  document.documentElement.lang = "en";
   document.title = "Diagnosis";
   const style = h("link", { rel: "stylesheet", href: new URL("style.css", import.meta.url).href });
   // Pictures take their colours from the style sheet.
@@ -23,6 +23,11 @@ export async function render() {
     style.addEventListener("error", done);
     document.head.append(style);
   });
+  show();
+}
+
+export function show() {
+  document.documentElement.lang = "en";
   followTheme(repaint);
   start(document.body);
 }

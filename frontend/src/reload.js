@@ -2,6 +2,7 @@
 
 /** @param {() => void} heard */
 export function onReload(heard) {
+  if (window.parent === window) return; // a report: nobody reloads it
   const { port1, port2 } = new MessageChannel();
   port1.addEventListener("message", ({ data }) => {
     const { type, id, isReply } = JSON.parse(data);

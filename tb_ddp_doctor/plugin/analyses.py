@@ -281,7 +281,7 @@ class Analyses:
                 changing = expected = frozenset()
         try:
             result = self._diagnose(run, progress, changing, expected)
-            summary = _summary(result.diagnosis)
+            summarised = summary(result.diagnosis)
             body = self._encode(result)
             if not entry.all_asked and self._changed(run, files, changing):
                 self._put_off(entry)
@@ -295,7 +295,7 @@ class Analyses:
             )
         else:
             with self._lock:
-                entry.state, entry.summary, entry.body, entry.error = "ready", summary, body, None
+                entry.state, entry.summary, entry.body, entry.error = "ready", summarised, body, None
                 entry.unfinished = frozenset(result.unfinished)
                 entry.result = result
 
@@ -332,7 +332,7 @@ class Analyses:
         return msgspec.json.encode({"state": "ready", "diagnosis": result.diagnosis, "views": views})
 
 
-def _summary(diagnosis: Diagnosis) -> dict[str, Any]:
+def summary(diagnosis: Diagnosis) -> dict[str, Any]:
     """What the list of runs shows of a diagnosis. Info findings cost nothing worth a fix, so they lose nothing."""
     from tb_ddp_doctor.findings import Severity
 

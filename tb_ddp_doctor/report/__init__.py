@@ -1,0 +1,1 @@
+"""A diagnosis to hand on: an HTML file, Markdown."""

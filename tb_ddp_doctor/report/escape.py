@@ -1,0 +1,51 @@
+"""Text from a trace, made harmless where it is shown. All of it is untrusted: names of kernels, ranks, nodes, runs."""
+
+from __future__ import annotations
+
+import html
+import re
+
+#: What marks words up, and what makes a block of a line that begins with it.
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]|~$])")
+_BLOCK = re.compile(r"^(\d*)([#+\-=]|(?<=\d)[.)](?=\s|$))")
+_BACKTICKS = re.compile(r"`+")
+
+
+def printable(text: str) -> str:
+    """Without what a terminal would obey."""
+    return "".join(letter if letter.isprintable() or letter == "\n" else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
+def markdown(text: str) -> str:
+    """A sentence as one line of Markdown: what stands between backticks is code, all else is only text."""
+    shown = "".join(f"<code>{_marked(piece)}</code>" if is_code else _marked(piece) for piece, is_code in _pieces(text))
+    return _BLOCK.sub(r"\1\\\2", shown)
+
+
+def markup(text: str) -> str:
+    """The same where Markdown takes the line for HTML."""
+    pieces = ((_unnamed(html.escape(piece, quote=False)), is_code) for piece, is_code in _pieces(text))
+    return "".join(f"<code>{piece}</code>" if is_code else piece for piece, is_code in pieces)
+
+
+def code_block(text: str) -> str:
+    """Code as a block of Markdown that nothing in it ends."""
+    fence = "`" * max(3, 1 + max((len(run) for run in _BACKTICKS.findall(text)), default=0))
+    return f"{fence}\n{printable(text)}\n{fence}"
+
+
+def _pieces(text: str) -> list[tuple[str, bool]]:
+    """The line, cut at its backticks, and which pieces are code. A backtick without a partner is a letter."""
+    pieces = printable(" ".join(text.split())).split("`")
+    if len(pieces) % 2 == 0:
+        pieces[-2:] = ["`".join(pieces[-2:])]
+    return [(piece, i % 2 == 1) for i, piece in enumerate(pieces) if piece]
+
+
+def _marked(text: str) -> str:
+    return _unnamed(_MARKDOWN.sub(r"\\\1", html.escape(text, quote=False)))
+
+
+def _unnamed(text: str) -> str:
+    """Nobody is called by a name in a trace: an empty comment takes the "@" away from it."""
+    return text.replace("@", "@<!-- -->")

@@ -1,0 +1,90 @@
+"""A diagnosis as Markdown, for a pull request or a chat: the verdict, a table of findings, the rest folded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tb_ddp_doctor.engine import Result
+from tb_ddp_doctor.findings import OWNERS, Diagnosis, Finding
+from tb_ddp_doctor.report.escape import code_block, markup
+from tb_ddp_doctor.report.escape import markdown as text
+from tb_ddp_doctor.report.shown import longest_own_time, where
+from tb_ddp_doctor.rules import words
+
+#: Hosts of pull requests cut comments at 65,536 letters: a few runs must fit.
+_MOST_RANKS = 16
+_MOST_EVIDENCE = 3
+
+
+def document(results: Sequence[Result]) -> str:
+    """All runs, one section each."""
+    return "\n\n".join("\n\n".join(_run(result)) for result in results) + "\n"
+
+
+def _run(result: Result) -> Iterator[str]:
+    diagnosis = result.diagnosis
+    yield f"## ddp-doctor: {text(diagnosis.name)}"
+    yield f"**{text(diagnosis.headline)}**"
+    steps = f"{len(diagnosis.steps)} step{'' if len(diagnosis.steps) == 1 else 's'}"
+    yield f"{len(diagnosis.ranks)} of {diagnosis.world_size} ranks, {steps}, {diagnosis.step_ms:.1f} ms a step"
+    if diagnosis.findings:
+        yield _findings(diagnosis)
+        yield from (_finding(finding, result) for finding in diagnosis.findings)
+    yield _folded("Where each rank's step goes, ms", _budget(diagnosis))
+    if unseen := _unseen(diagnosis):
+        yield _folded("What the doctor could not see", "\n".join(f"- {text(line)}" for line in unseen))
+
+
+def _findings(diagnosis: Diagnosis) -> str:
+    rows = [
+        (
+            f"{finding.severity.capitalize()}",
+            finding.rule + (f" ({finding.cause.replace('_', ' ')})" if finding.cause else ""),
+            f"{finding.cost_ms:.1f} ms",
+            words.percent(finding.cost_ms / diagnosis.step_ms if diagnosis.step_ms else 0.0),
+            "all" if finding.ranks == diagnosis.ranks else words.listing(finding.ranks),
+            finding.confidence,
+        )
+        for finding in diagnosis.findings
+    ]
+    return _table(("", "finding", "costs a step", "share", "ranks", "confidence"), "llrrll", rows)
+
+
+def _finding(finding: Finding, result: Result) -> str:
+    advice, _, code = finding.fix.partition("\n\n")
+    parts = [
+        text(finding.why),
+        "\n".join(f"- See {text(where(evidence, result.job))}" for evidence in finding.evidence[:_MOST_EVIDENCE]),
+        f"**Fix:** {text(advice)}",
+        code_block(code) if code else "",
+    ]
+    return _folded(f"{finding.rule}: {finding.title}", "\n\n".join(filter(None, parts)))
+
+
+def _budget(diagnosis: Diagnosis) -> str:
+    shown = longest_own_time(diagnosis, _MOST_RANKS)
+    owners = [owner for owner in OWNERS if any(budget[owner] >= 0.005 for budget in diagnosis.budget_ms.values())]
+    budgets = [(rank, diagnosis.budget_ms[rank]) for rank in shown]
+    rows = [
+        (rank, *(f"{budget[owner]:.2f}" for owner in owners), f"{sum(budget.values()):.2f}") for rank, budget in budgets
+    ]
+    table = _table(("rank", *owners, "step"), "r" * (len(owners) + 2), rows)
+    if len(shown) == len(diagnosis.ranks):
+        return table
+    return f"{table}\n\nThe {len(shown)} ranks with the longest own time, of {len(diagnosis.ranks)}."
+
+
+def _unseen(diagnosis: Diagnosis) -> list[str]:
+    lines = [f"{warning.file}: {warning.message}" for warning in diagnosis.warnings]
+    silent = [outcome for outcome in diagnosis.outcomes if outcome.status in ("not-applicable", "error")]
+    return lines + [f"{outcome.rule}: {outcome.reason}" for outcome in silent]
+
+
+def _table(heads: Sequence[str], align: str, rows: Sequence[Sequence[str]]) -> str:
+    rule = ["--:" if letter == "r" else "---" for letter in align]
+    lines = [heads, rule, *([text(cell) for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _folded(summary: str, body: str) -> str:
+    return f"<details><summary>{markup(summary)}</summary>\n\n{body}\n\n</details>"

@@ -1,0 +1,217 @@
+"""Reports: the HTML file, Markdown, and the JSON Schema. None of them obeys text from a trace."""
+
+from __future__ import annotations
+
+import json
+import re
+from html import unescape
+from html.parser import HTMLParser
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from traces import ranks, write
+
+from tb_ddp_doctor import cli, engine
+from tb_ddp_doctor.cache import Cache
+from tb_ddp_doctor.discover import discover
+from tb_ddp_doctor.findings import Finding
+from tb_ddp_doctor.report import escape, html, markdown, schema
+
+ROOT = Path(__file__).parents[1]
+DEMO_LOGS = ROOT / "demo_logs"
+MODEL = ROOT / "frontend" / "src" / "model.js"
+RENDERER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+JOB = """
+    rank# step |1
+          gpu  [fwd....][bwd.]
+          nccl                [ar........]
+"""
+HOSTILE = "</script><script>alert(1)</script> `a` | b\n# c [d](javascript:e) @f ``` <img src=x onerror=g>"
+
+
+@pytest.fixture(scope="module")
+def results() -> list[engine.Result]:
+    cache = Cache()
+    return [engine.diagnose(run, reading=engine.Reading(cache)) for run in discover(DEMO_LOGS)]
+
+
+@pytest.fixture(scope="module")
+def hostile(results: list[engine.Result]) -> engine.Result:
+    """A result with a hostile text wherever a trace may put one."""
+
+    def poisoned(finding: Finding) -> Finding:
+        evidence = tuple(msgspec.structs.replace(one, what=HOSTILE) for one in finding.evidence)
+        texts = dict.fromkeys(("title", "why", "cause"), HOSTILE)
+        return msgspec.structs.replace(finding, evidence=evidence, fix=f"{HOSTILE}\n\n{HOSTILE}", **texts)
+
+    result = next(result for result in results if result.diagnosis.verdict == "straggler")
+    findings = tuple(map(poisoned, result.diagnosis.findings))
+    diagnosis = msgspec.structs.replace(result.diagnosis, name=HOSTILE, headline=HOSTILE, findings=findings)
+    return engine.Result(diagnosis, result.prospects, result.job, result.files, result.from_digests)
+
+
+class Tags(HTMLParser):
+    """The elements of a page in order, with their attributes."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        if self.found and self.found[-1][0] == "script" and data.strip():
+            self.scripts.append(data)
+
+
+def answers(page: str) -> dict[str, Any]:
+    held: dict[str, Any] = json.loads(Tags(page).scripts[1])
+    return held
+
+
+# -------------------------------------------------------------------------------------------------------- HTML
+
+
+def test_the_page_names_nothing_outside_of_itself(results: list[engine.Result]) -> None:
+    page = html.page(results, "logs")
+    for tag, attributes in Tags(page).found:
+        assert not {"src", "href", "action"} & set(attributes), tag
+    imports = json.loads(Tags(page).scripts[0])["imports"]
+    assert imports["ddp-doctor/index.js"]
+    assert all(url.startswith("data:text/javascript;base64,") for url in imports.values())
+
+
+def test_the_page_has_the_same_diagnoses_as_the_json(results: list[engine.Result]) -> None:
+    held = answers(html.page(results, "logs"))
+    listed = [run["name"] for run in held["runs"]["runs"]]
+    assert listed == [result.diagnosis.name for result in results]
+    for result in results:
+        diagnosis = msgspec.json.decode(msgspec.json.encode(result.diagnosis))
+        assert held[f"run?run={result.diagnosis.name}"]["diagnosis"] == diagnosis
+
+
+def test_the_page_lists_runs_as_the_tab_takes_them(results: list[engine.Result]) -> None:
+    (run,) = answers(html.page(results[:1], "logs"))["runs"]["runs"]
+    (typedef,) = re.findall(r"@typedef \{object\} RunEntry(.*?)\*/", MODEL.read_text(), re.DOTALL)
+    assert set(run) == set(re.findall(r"@property \{.*\} (\w+)", typedef))
+
+
+def test_the_page_holds_every_choice_of_what_to_fix(results: list[engine.Result]) -> None:
+    result = next(result for result in results if result.diagnosis.name == "zero_workers")
+    held = answers(html.page([result], "logs"))
+    rules = ["dataloader-stall", "pageable-memcpy", "straggler"]
+    for count in range(4):
+        for chosen in combinations(rules, count):
+            predicted = held[f"whatif?run=zero_workers&without={','.join(chosen)}"]
+            assert predicted["without_ms"] == pytest.approx(result.prospects.without(chosen).without_ms)
+
+
+def test_hostile_text_opens_no_element_of_the_page(hostile: engine.Result) -> None:
+    page = html.page([hostile], HOSTILE)
+    tags = [tag for tag, _ in Tags(page).found]
+    assert tags.count("script") == 3
+    assert "img" not in tags
+    assert answers(page)[f"run?run={HOSTILE}"]["diagnosis"]["headline"] == HOSTILE
+
+
+def test_64_ranks_are_small_enough_to_mail(tmp_path: Path) -> None:
+    (run,) = discover(write(tmp_path / "job", ranks(*[JOB] * 64, steps=20)))
+    page = html.page([engine.diagnose(run)], str(tmp_path))
+    assert len(page.encode()) < 2_000_000
+
+
+def test_no_report_goes_into_the_log_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = write(tmp_path / "job", ranks(JOB, JOB))
+    assert cli.main(["diagnose", str(job), "--html", str(job / "report.html")]) == 2
+    assert "Nothing is written into the log directory" in capsys.readouterr().err
+    assert cli.main(["diagnose", str(job), "--html", str(tmp_path / "report.html")]) == 0
+    assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
+
+
+# ---------------------------------------------------------------------------------------------------- Markdown
+
+
+def test_markdown_is_all_that_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["diagnose", str(DEMO_LOGS / "straggler_cpu"), "--markdown"])
+    printed = capsys.readouterr().out
+    rendered = RENDERER.render(printed)
+    assert printed.startswith("## ddp-doctor: straggler\\_cpu\n\n**Rank 1 holds up the job")
+    assert re.search(r"<td>Critical</td>\s*<td>straggler \(host\)</td>\s*<td[^>]*>1\d\d\.\d ms</td>", rendered)
+    assert "py-spy dump" in rendered
+
+
+def test_hostile_text_opens_no_element_of_the_markdown(hostile: engine.Result) -> None:
+    document = markdown.document([hostile])
+    tags = Tags(RENDERER.render(document)).found
+    ours = {"h2", "p", "strong", "table", "thead", "tbody", "tr", "th", "td", "details", "summary", "ul", "li", "pre"}
+    assert {tag for tag, _ in tags} <= {*ours, "code"}
+    assert [tag for tag, _ in tags].count("h2") == 1
+    assert "@f" not in re.sub(r"```+\n.*?\n```+\n", "", document, flags=re.DOTALL)
+
+
+@given(st.text() | st.text("`@|\\<>&#*_~[]()1.-+=\n a:/"))
+def test_a_line_of_markdown_says_what_the_text_says(text: str) -> None:
+    words = escape.printable(" ".join(text.split()))
+    rendered = RENDERER.render(f"{escape.markdown(text)}\n")
+    said = unescape(re.sub(r"</?(p|code)>|<!-- -->|\n$", "", rendered))
+    expected = "".join(piece for piece, _ in escape._pieces(text))
+    assert said.strip() == expected.strip()
+    assert expected.replace("`", "") == words.replace("`", "")
+
+
+@given(st.text() | st.text("`@|<>&\n a"))
+def test_a_line_of_html_says_what_the_text_says(text: str) -> None:
+    said = unescape(re.sub(r"</?code>|<!-- -->", "", escape.markup(text)))
+    assert said == "".join(piece for piece, _ in escape._pieces(text))
+
+
+@given(st.text(min_size=1) | st.text("`~ a\n", min_size=1))
+def test_nothing_ends_a_block_of_code(text: str) -> None:
+    (token, *others) = RENDERER.parse(escape.code_block(text))
+    assert token.type == "fence" and not others
+    assert token.content == escape.printable(text) + "\n"
+
+
+# ------------------------------------------------------------------------------------------------------ schema
+
+
+def test_the_schema_is_fresh() -> None:
+    assert (ROOT / "docs" / "diagnosis.schema.json").read_text() == schema.text(), (
+        "run: python -m tb_ddp_doctor.report.schema > docs/diagnosis.schema.json"
+    )
+
+
+@pytest.fixture(scope="module")
+def validator() -> jsonschema.Draft202012Validator:
+    made = schema.schema()
+    jsonschema.Draft202012Validator.check_schema(made)
+    return jsonschema.Draft202012Validator(made)
+
+
+def test_what_json_prints_is_valid(
+    capsys: pytest.CaptureFixture[str], validator: jsonschema.Draft202012Validator
+) -> None:
+    cli.main(["diagnose", str(DEMO_LOGS), "--json"])
+    validator.validate(json.loads(capsys.readouterr().out))
+
+
+@pytest.mark.parametrize(("field", "value"), [("step_ms", "10 ms"), ("ranks", [0.5]), ("findings", None)])
+def test_what_is_not_so_is_invalid(
+    results: list[engine.Result], validator: jsonschema.Draft202012Validator, field: str, value: object
+) -> None:
+    run = json.loads(msgspec.json.encode(results[0].diagnosis))
+    assert validator.is_valid({"schema_version": 1, "runs": [run]})
+    assert not validator.is_valid({"schema_version": 1, "runs": [run | {field: value}]})
+    del run[field]
+    assert not validator.is_valid({"schema_version": 1, "runs": [run]})
