@@ -1,6 +1,8 @@
 """The documentation says what the code does."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -58,3 +60,10 @@ def test_the_page_of_the_json_has_every_field_and_no_other(name: str) -> None:
     assert section, f"docs/json.md has no section {name}"
     documented = re.findall(r"^\| `(\w+)` \|", section[1], re.MULTILINE)
     assert documented == [field.name for field in msgspec.structs.fields(struct)]
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    assert "straggler" in (tmp_path / "site" / "rules" / "index.html").read_text()
