@@ -146,7 +146,18 @@ def page(browser: Browser) -> Iterator[Page]:
     assert wrong == []
 
 
-VIEWS = ("verdict", "findings", "budget", "steps", "quality")
+VIEWS = (
+    "verdict",
+    "findings",
+    "budget",
+    "steps",
+    "timeline",
+    "communication",
+    "memory",
+    "operators",
+    "ranks",
+    "quality",
+)
 
 
 def opened(page: Page, base: str, view: str = "verdict", dark: bool = False) -> FrameLocator:
@@ -337,7 +348,9 @@ def poison(value: Any, key: str = "") -> Any:
         return {name: poison(item, name) for name, item in value.items()}
     if isinstance(value, list):
         return [poison(item, key) for item in value]
-    choosing = key in ("state", "severity", "status", "owners")  # what is shown, rather than shown itself
+    # What is shown, rather than shown itself, and whole ns, which are text for their length.
+    choosing = key in ("state", "severity", "status", "owners", "role")
+    choosing |= key.endswith("_ns") or key in ("start", "end", "seen")
     return HOSTILE + value if isinstance(value, str) and not choosing else value
 
 
@@ -369,8 +382,14 @@ def test_text_from_a_trace_stays_text(page: Page, server: str) -> None:
     def explain(route: Route) -> None:
         route.fulfill(json={"summary": HOSTILE, "sections": {HOSTILE: HOSTILE}})
 
+    def further(route: Route) -> None:
+        """The page asks for what it was told of, the run with the hostile name."""
+        route.fulfill(json=poison(route.fetch(url=route.request.url.replace(quote(HOSTILE, safe=""), "")).json()))
+
     page.route("**/ddp_doctor/whatif?*", predict)
     page.route("**/ddp_doctor/rule?*", explain)
+    page.route("**/ddp_doctor/detail?*", further)
+    page.route("**/ddp_doctor/slice?*", further)
     for view in VIEWS:
         page.goto("about:blank")
         tab = opened(page, server, view)
@@ -385,6 +404,118 @@ def test_text_from_a_trace_stays_text(page: Page, server: str) -> None:
             expect(tab.locator(".evidence td").last).to_contain_text(HOSTILE)
         assert tab.locator("img").count() == 0
         assert page.evaluate("window.hacked") is None
+
+
+def test_the_timeline_is_driven_by_keys(page: Page, server: str) -> None:
+    tab = opened(page, server, "timeline")
+    chosen(tab, "straggler_cpu")
+    readout = tab.locator(".readout")
+    expect(readout).to_contain_text("W S closer and further")
+    canvas = tab.locator("canvas.timeline-canvas")
+    canvas.focus()
+    page.keyboard.press("ArrowRight")
+    expect(readout).to_have_text(re.compile(r"rank 0, .+: .+, [\d.]+\s[mµ]?s from -?[\d.]+\s[mµ]?s"))
+
+    def span() -> float:
+        address = page.evaluate("location.hash")
+        first, last = (float(re.findall(rf"ddp_doctor\.{edge}=(-?\d+)", address)[0]) for edge in ("from", "to"))
+        return last - first
+
+    page.keyboard.press("f")
+    page.wait_for_url(re.compile("ddp_doctor.from="))
+    whole = span()
+    page.keyboard.press("w")
+    page.keyboard.press("w")
+    wait_for(lambda: span() < whole * 0.6, f"less than {whole} us")
+    page.keyboard.press("m")
+    expect(readout).to_contain_text("Mark another instant")
+    page.keyboard.press("d")
+    page.keyboard.press("/")
+    expect(tab.get_by_label("Search")).to_be_focused()
+    page.keyboard.type("allreduce")
+    expect(readout).to_contain_text("events found")
+    page.keyboard.press("Enter")
+    expect(readout).to_have_text(re.compile(r"1 of \d+: rank \d, .+AllReduce"))
+    page.keyboard.press("Escape")
+    page.keyboard.press("?")
+    expect(tab.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(tab.get_by_role("dialog")).to_be_hidden()
+    box = canvas.bounding_box()
+    assert box
+    page.keyboard.down("Shift")
+    page.mouse.move(box["x"] + 300, box["y"] + 60)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 500, box["y"] + 60)
+    page.mouse.up()
+    page.keyboard.up("Shift")
+    expect(readout).to_have_text(re.compile(r"[\d.]+\s[mµ]?s measured"))
+    tab.get_by_text("longest events of this window").click()
+    expect(tab.locator(".numbers tbody tr").first).to_contain_text("rank")
+    page.screenshot(path=SCREENSHOTS / "timeline_keys.png")
+
+
+def test_a_link_opens_the_same_window(page: Page, server: str) -> None:
+    place = {"run": "straggler_cpu", "view": "timeline", "from": 1000, "to": 9000, "ranks": "1-2"}
+    with page.expect_request("**/ddp_doctor/slice?*") as asked:
+        page.goto(f"{server}/#ddp_doctor" + "".join(f"&p.ddp_doctor.{key}={value}" for key, value in place.items()))
+    assert "ranks=1,2&" in asked.value.url
+    start, end = (int(re.findall(rf"{edge}=(\d+)", asked.value.url)[0]) for edge in ("start", "end"))
+    assert end - start == 16_000_000  # as much again at each side
+
+
+def test_names_from_a_trace_stay_text_in_tables_and_timeline(page: Page, server: str) -> None:
+    def names(route: Route) -> None:
+        body = route.fetch().json()
+        body["names"] = [HOSTILE for _ in body["names"]]
+        route.fulfill(json=body)
+
+    def events(route: Route) -> None:
+        body = route.fetch().json()
+        for rank in body["ranks"]:
+            rank["names"] = [HOSTILE for _ in rank["names"]]
+            rank["node"] = HOSTILE
+        route.fulfill(json=body)
+
+    page.route("**/ddp_doctor/detail?*of=operations", names)
+    page.route("**/ddp_doctor/slice?*", events)
+    tab = opened(page, server, "operators")
+    chosen(tab, "straggler_cpu")
+    expect(tab.locator(".grid tbody th").first).to_have_text(HOSTILE)
+    tab.get_by_role("link", name="Timeline").click()
+    tab.locator("canvas.timeline-canvas").focus()
+    page.keyboard.press("ArrowRight")
+    tab.get_by_text("longest events of this window").click()
+    expect(tab.locator(".numbers td").filter(has_text=HOSTILE).first).to_be_visible()
+    assert tab.locator("img").count() == 0
+    assert page.evaluate("window.hacked") is None
+
+
+def test_a_table_sorts_filters_and_is_saved(page: Page, server: str) -> None:
+    tab = opened(page, server, "operators")
+    chosen(tab, "straggler_cpu")
+    kernels = tab.locator(".grid").first
+    first = kernels.locator("tbody th").first
+    expect(first).to_contain_text("ncclDevKernel_AllReduce")
+    kernels.get_by_role("button", name="calls").click()
+    expect(kernels.locator("th[aria-sort]")).to_have_text("calls")
+    expect(first).not_to_contain_text("nccl")
+    kernels.get_by_label("Filter").fill("NCCL")
+    expect(kernels.locator("tbody tr")).to_have_count(1)
+    with page.expect_download() as saved:
+        kernels.get_by_role("button", name="Download as CSV").click()
+    head, row, *rest = Path(saved.value.path()).read_text().splitlines()
+    assert head.startswith("kernel,") and row.startswith("ncclDevKernel") and not rest
+
+
+def test_the_accused_is_marked_among_the_ranks(page: Page, server: str) -> None:
+    tab = opened(page, server, "ranks")
+    chosen(tab, "straggler_cpu")
+    expect(tab.locator("tr.accused")).to_have_count(1)
+    expect(tab.locator("tr.accused th")).to_have_text("rank 1 ◀")
+    chosen(tab, "healthy")
+    expect(tab.locator("tbody tr")).to_have_count(4)
+    expect(tab.locator("tr.accused")).to_have_count(0)
 
 
 def test_a_run_with_a_hostile_name(page: Page, tmp_path: Path) -> None:
