@@ -112,6 +112,7 @@ function render(element, shown) {
   }
 
   function settle() {
+    if (!canvas.isConnected) return;
     keep({ from: String(Math.round(span.from)), to: String(Math.round(span.to)), ranks: ranges(ranks).replace(/–/g, "-").replace(/ /g, "") });
     const inside = laid && span.from >= laid.from && span.to <= laid.to;
     // A slice leaves its shortest events out: looked at closely, they are asked for again.
@@ -189,6 +190,8 @@ function render(element, shown) {
 
   /** @param {KeyboardEvent} event */
   function keyed(event) {
+    if (!canvas.isConnected) return leave(); // another run was opened
+    if (help.open && event.key !== "?") return;
     const target = /** @type {HTMLElement} */ (event.target);
     if (event.ctrlKey || event.metaKey || event.altKey || target.matches("input, select, textarea")) return;
     const arrows = target === canvas && event.key.startsWith("Arrow");
@@ -355,11 +358,13 @@ function render(element, shown) {
   );
   document.addEventListener("keydown", keyed);
   load();
-  return () => {
+  return leave;
+
+  function leave() {
     left = true;
     clearTimeout(timer);
     document.removeEventListener("keydown", keyed);
-  };
+  }
 }
 
 const HINT =
