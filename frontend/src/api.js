@@ -19,6 +19,12 @@ export const fetchRuns = (reload) => get(reload ? "runs?reload" : "runs");
 export const fetchRun = (name) => get(`run?run=${encodeURIComponent(name)}`);
 
 /**
+ * Have a run read again with what is there of files that are still arriving.
+ * @param {string} name
+ */
+export const askArriving = (name) => get(`run?run=${encodeURIComponent(name)}&arriving`);
+
+/**
  * @param {string} run
  * @param {string[]} rules whose findings are fixed
  * @returns {Promise<import("./model.js").Prospect>}

@@ -1,5 +1,6 @@
 // What the doctor could not see, and what it checked and found clear: "no data" is never "healthy".
 
+import { askArriving } from "../api.js";
 import { card, h, prose } from "../dom.js";
 import { files } from "../files.js";
 import { count } from "../format.js";
@@ -44,6 +45,9 @@ function unseen(diagnosis) {
     items.length
       ? h("ul", { class: "plain" }, items)
       : h("p", { class: "note" }, "Nothing is missing: every rank was read whole, and every rule could be applied."),
+    warnings.some(({ message }) => message.startsWith("Still arriving"))
+      ? h("button", { type: "button", click: () => askArriving(name).catch(() => {}) }, "Count in what is there of them")
+      : null,
     cleared(outcomes.filter(({ status }) => status === "clear")),
   );
 }
