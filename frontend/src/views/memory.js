@@ -58,7 +58,7 @@ function absent() {
  * @param {number} most bytes
  */
 function panel(curve, span, most) {
-  const readout = h("span", { class: "soft" }, said(curve, curve.reserved.indexOf(Math.max(...curve.reserved)), "at its peak"));
+  const readout = h("span", { class: "soft" }, said(curve, curve.allocated.indexOf(Math.max(...curve.allocated)), "at its peak"));
   const canvas = picture("memory-canvas", `Memory of rank ${curve.rank}`, (context, width, height, colour) =>
     draw(context, width, height, colour, curve, span, most),
   );
@@ -68,7 +68,7 @@ function panel(curve, span, most) {
     const index = Math.max(0, (after < 0 ? curve.time_ms.length : after) - 1);
     readout.textContent = said(curve, index, `at ${ms(curve.time_ms[index])}`);
   });
-  return h("figure", { class: "memory" }, h("figcaption", {}, h("b", {}, `rank ${curve.rank}`), curve.node && ` ${curve.node}`, " ", readout), canvas);
+  return h("figure", { class: "memory" }, h("figcaption", {}, h("b", {}, `rank ${curve.rank}`), curve.node && ` on ${curve.node}`, ": ", readout), canvas);
 }
 
 /**
