@@ -1,0 +1,43 @@
+"""The page on adding a rule leads to a rule that works."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from traces import job, ranks
+
+from tb_ddp_doctor.rules.base import Rule, run
+from tb_ddp_doctor.rules.documentation import page
+from tb_ddp_doctor.rules.inputs import Inputs
+
+TEXT = (Path(__file__).parents[1] / "docs" / "adding-a-rule.md").read_text()
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the page's code defines."""
+    module = ModuleType("slow_copies")
+    monkeypatch.setitem(sys.modules, module.__name__, module)  # dataclasses look their module up
+    for code in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL):
+        exec(code, module.__dict__)
+    return module.__dict__
+
+
+def test_the_pages_rule_finds_its_fault_and_leaves_the_healthy_twin_alone(written: dict[str, Any]) -> None:
+    rule: Rule = written["SlowCopies"]()
+    outcome, found = run(rule, Inputs(job(ranks(*[written["FAULTY"]] * 2))))
+    assert outcome.status == "finding" and found and found.findings[0].cost_ms > 0
+    assert run(rule, Inputs(job(ranks(*[written["HEALTHY"]] * 2))))[0].status == "clear"
+
+
+def test_the_pages_rule_is_documented_as_all_are(written: dict[str, Any]) -> None:
+    assert page(written["SlowCopies"]()).summary == "Copies hold up the device."
+
+
+def test_the_page_has_five_steps() -> None:
+    assert re.findall(r"^\*\*(\d)\.", TEXT, re.MULTILINE) == list("12345")
