@@ -232,7 +232,7 @@ def test_listing() -> None:
     assert first == {
         "name": "slow",
         "state": "ready",
-        "progress": {"done": 1, "total": 2},
+        "progress": {"done": 1, "total": 2, "file": "file", "elapsed_s": None},
         "error": None,
         "arriving": 0,
         "deleted": 0,
@@ -278,11 +278,14 @@ def test_progress_while_a_run_is_read(gate: Gate) -> None:
     bench.get("/runs")
     assert gate.reached.wait(10)
     assert bench.entry("slow")["state"] == "reading"
-    assert bench.entry("slow")["progress"] == {"done": 1, "total": 2}
+    progress = bench.entry("slow")["progress"]
+    assert (progress["done"], progress["total"], progress["file"]) == (1, 2, "file")
+    assert progress["elapsed_s"] < 60
     assert bench.entry("next")["state"] == "queued"
     response = bench.get("/run", run="slow")
     assert response.status_code == 202
-    assert response.get_json() == {"state": "reading", "progress": {"done": 1, "total": 2}}
+    answer = response.get_json()
+    assert (answer["state"], answer["progress"]["done"], answer["progress"]["total"]) == ("reading", 1, 2)
 
 
 def test_a_run_that_is_opened_is_read_next(gate: Gate) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote, urlsplit
 
+import axe_playwright_python
 import pytest
 from playwright.sync_api import (
     Browser,
@@ -40,6 +41,7 @@ from tb_ddp_doctor.findings import OWNERS
 REPOSITORY = Path(__file__).parent.parent
 DEMO_LOGS = REPOSITORY / "demo_logs"
 SCREENSHOTS = REPOSITORY / "screenshots"
+AXE = Path(axe_playwright_python.__file__).with_name("axe.min.js")
 CHROMIUM = Path("/usr/bin/chromium")
 HOSTILE = '<img src=x onerror="top.hacked=1">'
 #: TensorBoard's start and the reading of five small jobs, on a machine that is busy with other tests.
@@ -308,6 +310,28 @@ def test_many_ranks(page: Page, server: str) -> None:
     page.screenshot(path=SCREENSHOTS / "many_ranks_steps.png")
 
 
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("view", VIEWS)
+def test_axe_finds_nothing(page: Page, server: str, view: str, theme: str) -> None:
+    """WCAG A and AA and the best practices, contrast among them, with all that can be opened open."""
+    tab = opened(page, server, view, dark=theme == "dark")
+    for run in ("straggler_cpu", "healthy"):
+        chosen(tab, run)
+        for summary in tab.locator("details:not([open]) > summary").all()[::-1]:
+            summary.click()
+        page.wait_for_timeout(300)  # colours fade in
+        frame = next(frame for frame in page.frames if frame.parent_frame)
+        frame.evaluate(AXE.read_text())
+        found = frame.evaluate("() => axe.run(document, {iframes: false})")
+        wrong = [
+            f"{violation['id']}: {node['html'][:200]} {node['failureSummary']}"
+            for violation in found["violations"]
+            for node in violation["nodes"]
+        ]
+        assert not wrong, f"{run}\n" + "\n".join(wrong)
+        assert len(found["passes"]) > 15
+
+
 def test_the_theme_follows_tensorboard_live(page: Page, server: str) -> None:
     tab = opened(page, server)
     chosen(tab, "straggler_cpu")
@@ -328,6 +352,72 @@ def test_the_open_run_survives_a_reload(page: Page, server: str) -> None:
     expect(tab.get_by_label("Sorted by")).to_have_value("own")
     page.go_back()
     expect(tab.locator(".tabs [aria-current]")).to_have_text("Verdict")
+
+
+def test_long_names_stay_within_the_page(page: Page, server: str) -> None:
+    """Labels as long as German ones, and paths as a name: nothing is pushed out of the page."""
+    long = "Donaudampfschifffahrtsgesellschaftskapitaensmuetze/" * 4
+
+    def answer(route: Route) -> None:
+        body = route.fetch().json()
+        diagnosis, views = body["diagnosis"], body["views"]
+        diagnosis["headline"] = f"Rank 1 holds up {long}"
+        views["nodes"] = [long + node for node in views["nodes"]]
+        views["device"] = long
+        for finding in diagnosis["findings"]:
+            finding.update(title=long + finding["title"], why=long, fix=f"{long}\n\n{long}", cause=long)
+        route.fulfill(json=body)
+
+    page.route("**/ddp_doctor/run?*", answer)
+    for view in VIEWS:
+        page.goto("about:blank")
+        tab = opened(page, server, view)
+        chosen(tab, "straggler_cpu")
+        if view == "findings":
+            tab.locator("details.finding > summary").first.click()
+        if view == "budget":
+            tab.get_by_label("A bar for each").select_option("node")
+        for width in (1000, 2560):
+            page.set_viewport_size({"width": width, "height": 1000})
+            over = tab.locator("main").evaluate("element => element.scrollWidth - element.clientWidth")
+            assert over == 0, f"{view} is {over} px too wide at {width} px"
+            page.screenshot(path=SCREENSHOTS / f"long_names_{view}_{width}.png")
+
+
+def test_nothing_moves_for_those_who_asked_for_that(page: Page, server: str) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    tab = opened(page, server, "findings")
+    chosen(tab, "straggler_cpu")
+    moving = tab.locator("body").evaluate(
+        "body => [...body.querySelectorAll('*')].filter(element => "
+        "parseFloat(getComputedStyle(element).transitionDuration) > 0).map(element => element.outerHTML)"
+    )
+    assert moving == []
+
+
+def test_the_tabs_are_moved_along_by_keyboard(page: Page, server: str) -> None:
+    tab = opened(page, server)
+    chosen(tab, "straggler_cpu")
+    tab.locator(".tabs [aria-current]").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    expect(tab.locator(".tabs [aria-current]")).to_have_text("Budget")
+    expect(tab.locator(".tabs [aria-current]")).to_be_focused()
+    expect(tab.locator(".bars")).to_be_visible()
+    page.keyboard.press("4")
+    expect(tab.locator(".tabs [aria-current]")).to_have_text("Steps")
+    page.keyboard.press("?")
+    expect(tab.get_by_role("dialog")).to_contain_text("move over the ranks and steps")
+    page.keyboard.press("Escape")
+    expect(tab.get_by_role("dialog")).to_have_count(0)
+
+
+def test_a_prediction_that_fails_says_so(page: Page, server: str) -> None:
+    page.route("**/ddp_doctor/whatif?*", lambda route: route.fulfill(json={"nothing": "like it"}))
+    tab = opened(page, server, "findings")
+    chosen(tab, "straggler_cpu")
+    expect(tab.locator(".prospect")).to_contain_text("No prediction")
 
 
 def test_a_link_opens_the_same_finding(page: Page, server: str) -> None:

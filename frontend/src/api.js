@@ -3,7 +3,7 @@
 
 /** @typedef {import("./model.js").Listing} Listing */
 /** @typedef {import("./model.js").Report} Report */
-/** @typedef {{state: "queued" | "reading", progress: {done: number, total: number}}} Waiting */
+/** @typedef {{state: "queued" | "reading", progress: import("./model.js").Progress}} Waiting */
 /** @typedef {{state: "failed", error: string}} Failed */
 
 /**

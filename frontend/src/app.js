@@ -68,10 +68,9 @@ export function start(root) {
   }
 
   follow((there) => {
-    const sameRun = there.run === place.run;
     place = there;
-    if (sameRun && report) report.show(place);
-    else draw();
+    draw();
+    report?.show(place); // null where another run is being fetched
   });
 
   function draw() {
@@ -123,6 +122,7 @@ export function start(root) {
   async function load(entry) {
     shown = JSON.stringify(entry);
     update = null;
+    report?.close();
     report = null;
     try {
       const answer = await fetchRun(entry.name);
@@ -130,12 +130,12 @@ export function start(root) {
       if (answer.state === "ready") {
         report = shell(answer, went);
         main.replaceChildren(report.element);
+        main.scrollTop = 0;
         report.show(place);
       } else shown = "";
     } catch (error) {
       main.replaceChildren(failed(`${entry.name} could not be shown.`, sentence(error)));
     }
-    main.scrollTop = 0;
   }
 
   /**
@@ -144,6 +144,7 @@ export function start(root) {
    */
   function show(key, build) {
     update = null;
+    report?.close();
     report = null;
     if (shown === key) return;
     shown = key;

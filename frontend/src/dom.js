@@ -58,13 +58,14 @@ export function folded(label, build) {
  * A table of numbers with a heading row and a heading column.
  * @param {string[]} heads
  * @param {(string | Node)[][]} rows the first cell of each names the row
+ * @param {string} label what it is a table of
  */
-export function table(heads, rows) {
+export function table(heads, rows, label) {
   const cells = (/** @type {(string | Node)[]} */ row) =>
     row.map((cell, i) => h(i ? "td" : "th", { scope: i ? null : "row" }, cell));
   return h(
     "div",
-    { class: "scroll", tabindex: 0, role: "region", "aria-label": "Table" },
+    { class: "scroll", tabindex: 0, role: "region", "aria-label": `Table: ${label}` },
     h(
       "table",
       {},

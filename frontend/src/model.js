@@ -3,10 +3,18 @@
 /** @typedef {"critical" | "major" | "minor" | "info"} Severity */
 
 /**
+ * @typedef {object} Progress
+ * @property {number} done files
+ * @property {number} total files
+ * @property {string} file the one read last
+ * @property {number | null} elapsed_s since its reading began
+ */
+
+/**
  * @typedef {object} RunEntry
  * @property {string} name
  * @property {"queued" | "reading" | "ready" | "failed"} state
- * @property {{done: number, total: number}} progress files
+ * @property {Progress} progress
  * @property {string | null} error
  * @property {number} arriving files that are still being written, and left out
  * @property {number} deleted files that were read and are gone since

@@ -4,6 +4,8 @@
 import { linkTo } from "./address.js";
 import { folded, h } from "./dom.js";
 import { heading } from "./heading.js";
+import { keysDialog } from "./keys.js";
+import { failed } from "./states.js";
 import { numbers } from "./table.js";
 import { VIEWS } from "./views.js";
 
@@ -11,6 +13,13 @@ import { VIEWS } from "./views.js";
 /** @typedef {import("./address.js").Place} Place */
 /** @typedef {import("./views.js").View} View */
 /** @typedef {import("./views.js").Shown} Shown */
+
+/** @type {[string, string][]} */
+const KEYS = [
+  ["1 to 9, 0", "the views, in the order of their tabs"],
+  ["Tab, Enter", "from one control to the next; open it"],
+  ["?", "these keys"],
+];
 
 /**
  * @param {Report} report
@@ -24,6 +33,7 @@ export function shell(report, went) {
   const tabs = h("nav", { class: "tabs", "aria-label": "Views" });
   const element = h("div", { class: "report" }, heading(report), tabs, panel);
   tabs.addEventListener("keydown", alongTabs);
+  document.addEventListener("keydown", pressed);
 
   /** @param {Place} next */
   function show(next) {
@@ -43,9 +53,40 @@ export function shell(report, went) {
     const body = h("div", { class: `view ${view.fragment}` });
     const shown = { ...report, place, keep, link };
     panel.replaceChildren(body);
-    leave = view.render(body, shown) ?? (() => {});
-    const table = view.table(shown);
-    if (table) panel.append(folded("The same numbers as a table", () => numbers(view, table)));
+    leave = () => {};
+    try {
+      leave = view.render(body, shown) ?? leave;
+      const table = view.table(shown);
+      if (table) panel.append(folded("The same numbers as a table", () => numbers(view, table)));
+    } catch (error) {
+      // One view never hides the others.
+      console.warn(error);
+      body.replaceChildren(failed(`${view.title} could not be drawn.`, "The other views may still tell. Please report it."));
+    }
+  }
+
+  /** @param {KeyboardEvent} event */
+  function pressed(event) {
+    const typing = event.target instanceof Element && event.target.closest("input, select, textarea, dialog");
+    if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || typing) return;
+    const tab = /^\d$/.test(event.key) ? tabs.children[(Number(event.key) + 9) % 10] : null;
+    if (tab instanceof HTMLElement) tab.click();
+    else if (event.key === "?" && !viewOf(place).keys?.some(([key]) => key === "?")) help();
+    else return;
+    event.preventDefault();
+  }
+
+  function help() {
+    const { title, keys = [] } = viewOf(place);
+    const dialog = keysDialog(`Keys of ${title}`, [...keys, ...KEYS]);
+    dialog.addEventListener("close", () => dialog.remove());
+    element.append(dialog);
+    dialog.showModal();
+  }
+
+  function close() {
+    document.removeEventListener("keydown", pressed);
+    leave();
   }
 
   /** @type {Shown["keep"]} */
@@ -66,7 +107,7 @@ export function shell(report, went) {
     return /** @type {HTMLAnchorElement} */ (h("a", { href: linkTo(there), target: "_top", click: go }));
   }
 
-  return { element, show };
+  return { element, show, close };
 }
 
 /**

@@ -14,6 +14,7 @@ export function searching() {
  */
 export function reading(entry) {
   const note = h("p", { class: "why" });
+  const file = h("p", { class: "note" });
   const track = bar();
   const element = h(
     "div",
@@ -21,25 +22,37 @@ export function reading(entry) {
     h("h1", {}, `${entry.state === "queued" ? "Waiting to read" : "Reading"} ${entry.name}`),
     track,
     note,
+    file,
   );
   /** @param {RunEntry} now */
-  function update({ state, arriving, progress: { done, total } }) {
-    if (total) {
-      track.max = total;
-      track.value = done;
+  function update({ state, arriving, progress }) {
+    if (progress.total) {
+      track.max = progress.total;
+      track.value = progress.done;
     }
-    note.textContent =
-      state === "queued"
-        ? arriving
-          ? "Its files are still arriving."
-          : "Another run is being read; this one is next."
-        : total
-          ? `${done} of ${total} rank files read.`
-          : "Opening its files.";
+    const waits = arriving ? "Its files are still arriving." : "Another run is being read; this one is next.";
+    note.textContent = state === "queued" ? waits : howFar(progress);
+    file.textContent = progress.file ? `Last read: ${progress.file}` : "";
   }
   update(entry);
   return { element, update };
 }
+
+/**
+ * How many files are read, and about how long the others will take: as long as those did.
+ * @param {import("./model.js").Progress} progress
+ */
+export function howFar({ done, total, elapsed_s }) {
+  if (!total) return "Opening its files.";
+  const said = `${done} of ${total} rank files read`;
+  if (done === total) return `${said}. Matching the ranks with each other.`;
+  if (!done || elapsed_s === null) return `${said}.`;
+  const left = (elapsed_s / done) * (total - done);
+  return `${said} in ${seconds(elapsed_s)}; about ${seconds(left)} to go.`;
+}
+
+/** @param {number} value */
+const seconds = (value) => (value < 90 ? `${Math.max(1, Math.round(value))}\u00a0s` : `${Math.round(value / 60)}\u00a0min`);
 
 /** A progress bar that moves to and fro until it is told how far. */
 const bar = () => /** @type {HTMLProgressElement} */ (h("progress", { "aria-label": "Progress" }));

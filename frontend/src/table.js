@@ -19,6 +19,7 @@ export function numbers({ title }, { heads, rows }) {
     table(
       heads,
       rows.slice(0, READABLE).map((row) => row.map(cell)),
+      title,
     ),
     rows.length > READABLE &&
       h("p", { class: "note" }, `The first ${READABLE} of ${rows.length.toLocaleString("en")} rows; the file has all.`),

@@ -5,7 +5,7 @@ import { copyable, folded, h } from "./dom.js";
 import { show, waiting } from "./perfetto.js";
 import { openPeer } from "./peer.js";
 
-/** @typedef {import("./model.js").Report} Report */
+/** @typedef {Pick<import("./model.js").Report, "diagnosis" | "views">} Report */
 /** @typedef {import("./model.js").Finding} Finding */
 /** @typedef {import("./model.js").Window} SliceWindow */
 

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal
 
 from tb_ddp_doctor.plugin.arrivals import Arrivals, Stamps
@@ -61,6 +62,9 @@ class _Entry:
     deleted: int = 0
     done: int = 0
     total: int = 0
+    #: The file read last, and when reading began on the monotonic clock, s.
+    file: str = ""
+    began: float = 0.0
     error: str | None = None
     summary: dict[str, Any] | None = None
     #: The answer to `run?run=NAME`, encoded once.
@@ -76,11 +80,16 @@ class _Entry:
     def arriving(self) -> int:
         return len(self.changing | self.unfinished)
 
+    def progress(self) -> dict[str, Any]:
+        # Of what is read no more this is left out: the page draws an entry anew when it changes.
+        elapsed = round(time.monotonic() - self.began, 1) if self.state == "reading" else None
+        return {"done": self.done, "total": self.total, "file": self.file, "elapsed_s": elapsed}
+
     def listed(self) -> dict[str, Any]:
         return {
             "name": self.run.name,
             "state": self.state,
-            "progress": {"done": self.done, "total": self.total},
+            "progress": self.progress(),
             "error": self.error,
             "arriving": self.arriving,
             "deleted": self.deleted,
@@ -161,13 +170,15 @@ class Analyses:
                 entry.state, entry.body = "queued", b""
             self._wake()
             if entry is None:
-                return None if self._rescan_at is not None else {"state": "queued", "progress": {"done": 0, "total": 0}}
+                if self._rescan_at is not None:
+                    return None
+                return {"state": "queued", "progress": {"done": 0, "total": 0, "file": "", "elapsed_s": None}}
             if entry.state == "ready":
                 return entry.body
             if entry.state == "failed":
                 return {"state": "failed", "error": entry.error}
             self._opened = name
-            return {"state": entry.state, "progress": {"done": entry.done, "total": entry.total}}
+            return {"state": entry.state, "progress": entry.progress()}
 
     def result(self, name: str) -> Result | None:
         """What a run was found to be; None where no run of that name is ready."""
@@ -200,6 +211,7 @@ class Analyses:
                 if entry is not None:
                     entry.due = False
                     entry.state = entry.state if entry.body else "reading"
+                    entry.began = time.monotonic()
                 elif not scan:
                     self._working = False
                     return
@@ -269,10 +281,10 @@ class Analyses:
     def _analyse(self, entry: _Entry) -> None:
         from tb_ddp_doctor.engine import RunError
 
-        def progress(done: int, total: int, _file: str) -> None:
+        def progress(done: int, total: int, file: str) -> None:
             with self._lock:
                 if not entry.body:  # else nothing shows it
-                    entry.done, entry.total = done, total
+                    entry.done, entry.total, entry.file = done, total, PurePath(file).name
 
         with self._lock:
             run, files, changing = entry.run, entry.files, entry.changing

@@ -267,10 +267,12 @@ function evidence(finding, shown) {
       h("span", {}, prose(item.what)),
     ];
   });
-  const heads = ["rank", "step", "from – to, in the step", "length", "", "what to see there"];
-  const some = h("div", { class: "evidence" }, table(heads, rows.slice(0, SHOWN)));
+  const heads = ["rank", "step", "from – to, in the step", "length", "trace", "what to see there"];
+  const of = [finding.rule, finding.cause, ...finding.ranks.slice(0, 8)].filter((part) => part !== null);
+  const label = `evidence of ${of.join(" ")}`;
+  const some = h("div", { class: "evidence" }, table(heads, rows.slice(0, SHOWN), label));
   if (rows.length > SHOWN) {
-    const all = () => some.replaceChildren(table(heads, rows));
+    const all = () => some.replaceChildren(table(heads, rows, label));
     some.append(h("button", { type: "button", click: all }, `Show all ${rows.length}`));
   }
   return some;

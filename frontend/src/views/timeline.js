@@ -5,6 +5,7 @@ import { fetchSlice } from "../api.js";
 import { paint, picture } from "../canvas.js";
 import { card, folded, h } from "../dom.js";
 import { ms, ranges } from "../format.js";
+import { keysDialog } from "../keys.js";
 import { guilty, ownerName } from "../model.js";
 import { numbers } from "../table.js";
 import { eventAt, firstAbove } from "../timeline/cull.js";
@@ -90,7 +91,7 @@ function render(element, shown) {
   canvas.tabIndex = 0;
   const readout = h("p", { class: "readout", role: "status" }, "Reading the traces…");
   const trouble = h("p", { class: "note" });
-  const help = keysOf();
+  const help = keysDialog("Keys of the timeline", KEYS);
   const seek = /** @type {HTMLInputElement} */ (
     h("input", { type: "search", placeholder: "name of a kernel or operator", "aria-label": "Search", input: look, keydown: next })
   );
@@ -484,17 +485,4 @@ function legend() {
     { class: "legend flush" },
     parts.map(([owner, name]) => h("li", {}, h("i", { class: `owner-${owner}` }), name)),
   );
-}
-
-function keysOf() {
-  const dialog = /** @type {HTMLDialogElement} */ (
-    h(
-      "dialog",
-      { class: "keys", "aria-label": "Keys of the timeline" },
-      h("h2", {}, "Keys"),
-      h("table", {}, h("tbody", {}, KEYS.map(([key, does]) => h("tr", {}, h("th", { scope: "row" }, h("kbd", {}, key)), h("td", {}, does))))),
-      h("button", { type: "button", click: () => dialog.close() }, "Close"),
-    )
-  );
-  return dialog;
 }

@@ -1,0 +1,173 @@
+"""What the tab costs in headless Chromium: medians, against their limits.
+
+    python benchmarks/frontend.py [--ranks 1024] [--steps 100] [--times 15]
+
+The job is a demo's, repeated to as many ranks and steps. A paint counts until the frame after it is shown, a drawing
+until its pixels can be read. Leaves with 1 if a limit is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import threading
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from playwright.sync_api import Page, sync_playwright
+
+from tb_ddp_doctor import discover, engine
+from tb_ddp_doctor.plugin.assets import assets
+from tb_ddp_doctor.plugin.views import views
+
+DEMO = Path(__file__).parent.parent / "demo_logs"
+CHROMIUM = "/usr/bin/chromium"
+PAGE = b"<!doctype html><html lang=en><body><script type=module>import('./index.js').then(m => m.render())</script>"
+
+#: In the page: ms from the arrival of the run's JSON until the sentence of the verdict is shown.
+FIRST_PAINT = """
+new Promise((done) => {
+  const look = () => {
+    if (!document.querySelector(".report h1")) return requestAnimationFrame(look);
+    requestAnimationFrame(() => setTimeout(() => {
+      const [run] = performance.getEntriesByType("resource").filter(({ name }) => name.includes("/run?"));
+      done(performance.now() - run.responseEnd);
+    }));
+  };
+  look();
+})
+"""
+#: ms from a click until the frame that shows what it opened.
+CLICK = """
+(element) => new Promise((done) => {
+  const start = performance.now();
+  element.click();
+  const look = () =>
+    element.parentElement.querySelector(".opened")
+      ? requestAnimationFrame(() => setTimeout(() => done(performance.now() - start)))
+      : requestAnimationFrame(look);
+  look();
+})
+"""
+#: ms for a canvas to be drawn anew, its pixels read.
+DRAW = """
+async (canvas) => {
+  const { paint } = await import("/canvas.js");
+  const start = performance.now();
+  paint(canvas);
+  canvas.getContext("2d").getImageData(0, 0, 1, 1);
+  return performance.now() - start;
+}
+"""
+
+
+def report(ranks: int, steps: int) -> dict[str, Any]:
+    """The answer to `run` for a job of so many ranks and steps."""
+    (run,) = (run for run in discover.discover(str(DEMO)) if run.name == "straggler_cpu")
+    result = engine.diagnose(run)
+    diagnosis: dict[str, Any] = json.loads(msgspec.json.encode(result.diagnosis))
+    pictures = json.loads(msgspec.json.encode(views(result)))
+    few_ranks, few_steps = len(diagnosis["ranks"]), len(diagnosis["steps"])
+
+    def grid(rows: list[list[float]]) -> list[list[float]]:
+        return [[rows[i % few_ranks][j % few_steps] for j in range(steps)] for i in range(ranks)]
+
+    diagnosis.update(world_size=ranks, ranks=list(range(ranks)), steps=list(range(steps)))
+    for cut in ("budget_ms", "phases_ms", "host_phases_ms"):
+        few = diagnosis[cut]
+        diagnosis[cut] = {str(rank): few[str(rank % few_ranks)] for rank in range(ranks)} if few else {}
+    nodes = [f"node{rank // 8}" for rank in range(ranks)]
+    pictures.update(ranks=diagnosis["ranks"], steps=diagnosis["steps"], nodes=nodes)
+    pictures.update({name: grid(pictures[name]) for name in ("step_ms", "own_ms", "start_ns", "clock_ms")})
+    pictures["budget_ms"] = {owner: grid(rows) for owner, rows in pictures["budget_ms"].items()}
+    return {"state": "ready", "diagnosis": diagnosis, "views": pictures}
+
+
+class Handler(BaseHTTPRequestHandler):
+    """The frontend's files, and the answers of the plugin's routes by name."""
+
+    def __init__(self, answers: dict[str, bytes], *arguments: Any) -> None:
+        self._answers = answers
+        super().__init__(*arguments)
+
+    def do_GET(self) -> None:
+        path = self.path.split("?")[0]
+        files = assets()
+        if path in files:
+            content, kind = files[path][0].read_bytes(), files[path][1]
+        elif path == "/":
+            content, kind = PAGE, "text/html"
+        else:
+            content, kind = self._answers.get(path, b"{}"), "application/json"
+        self.send_response(200)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def measure(page: Page, base: str, times: int) -> dict[str, list[float]]:
+    """Times in ms, several of each, by what was measured."""
+    found: dict[str, list[float]] = {"first useful paint": [], "a finding opens": []}
+    for _ in range(times):
+        page.goto("about:blank")
+        page.goto(base)
+        found["first useful paint"].append(page.evaluate(FIRST_PAINT))
+        page.goto("about:blank")
+        page.goto(f"{base}#ddp_doctor&p.ddp_doctor.view=findings")
+        summary = page.wait_for_selector("details.finding > summary")
+        found["a finding opens"].append(summary.evaluate(CLICK))
+    for view, selector in (("steps", "canvas.heat-map"), ("budget", "canvas.budget-map")):
+        page.goto("about:blank")
+        page.goto(f"{base}#ddp_doctor&p.ddp_doctor.view={view}")
+        canvas = page.wait_for_selector(selector)
+        found[f"{view} are drawn" if view == "steps" else f"{view} is drawn"] = [
+            canvas.evaluate(DRAW) for _ in range(times)
+        ]
+    return found
+
+
+LIMITS_MS = {"first useful paint": 500, "a finding opens": 100, "steps are drawn": 50, "budget is drawn": 1000 / 60}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--ranks", type=int, default=1024)
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--times", type=int, default=15)
+    options = parser.parse_args()
+    answer = report(options.ranks, options.steps)
+    run = {"name": answer["diagnosis"]["name"], "state": "ready", "error": None, "progress": {"done": 1, "total": 1}}
+    numbers = {"world_size": options.ranks, "ranks": options.ranks, "steps": options.steps, "step_ms": 100.0}
+    runs = {"state": "ready", "error": None, "logdir": "logs"}
+    runs["runs"] = [{**run, **numbers, "verdict": "straggler", "severity": "critical", "lost_ms": 1.0}]
+    prospect = {"fixed": ["straggler"], "step_ms": 100.0, "without_ms": 50.0, "range_ms": [50.0, 50.0]}
+    routes = {"/runs": runs, "/run": answer, "/whatif": prospect}
+    handler = partial(Handler, {route: json.dumps(body).encode() for route, body in routes.items()})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with sync_playwright() as playwright:
+        flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+        page = browser.new_page(viewport={"width": 1320, "height": 1000})
+        found = measure(page, f"http://127.0.0.1:{server.server_port}/", options.times)
+        browser.close()
+    print(f"{options.ranks} ranks x {options.steps} steps, median of {options.times}, ms")
+    missed = False
+    for what, values in found.items():
+        median = statistics.median(values)
+        missed |= median > LIMITS_MS[what]
+        print(f"  {what:<20} {median:7.1f}   worst {max(values):7.1f}   limit {LIMITS_MS[what]:5.0f}")
+    return int(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,21 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { among, ms, percent, ranges } from "../src/format.js";
+
+const plain = (text) => text.replace(/\u00a0/g, " ");
+
+test("a duration carries the unit that suits it", () => {
+  const said = [0, 0.0001, 0.004, 0.5, 12.34, 9999, 12_340].map(ms).map(plain);
+  assert.deepEqual(said, ["0 ms", "0 ms", "4 µs", "0.50 ms", "12.3 ms", "9999.0 ms", "12.34 s"]);
+});
+
+test("a share is never 0 % that is more", () => {
+  assert.deepEqual([0, 0.0001, 0.05, 0.715].map(percent).map(plain), ["0 %", "<0.1 %", "5.0 %", "72 %"]);
+});
+
+test("ranks are named shortly", () => {
+  assert.equal(ranges([0, 2, 3, 4, 7, 8]), "0, 2–4, 7, 8");
+  assert.equal(plain(among([0, 1], [0, 1], "rank")), "all 2 ranks");
+  assert.equal(among([1], [0, 1], "rank"), "rank 1");
+});

@@ -1,0 +1,17 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { cell, csv } from "../src/table.js";
+
+test("cells that hold quotes, commas or lines are quoted", () => {
+  const text = csv({ heads: ["name", "ms"], rows: [['a "b", c', 1.5], ["line\nbreak", null]] });
+  assert.equal(text, 'name,ms\r\n"a ""b"", c",1.5\r\n"line\nbreak",\r\n');
+});
+
+test("a name that a spreadsheet would take for a formula is kept from that, a negative number is not", () => {
+  assert.equal(csv({ heads: ["k"], rows: [["=HYPERLINK(1)"], [-2]] }), "k\r\n'=HYPERLINK(1)\r\n-2\r\n");
+});
+
+test("numbers are printed with as many digits as they bear", () => {
+  assert.deepEqual([cell(null), cell(3), cell(0.1234567), cell(1234.56), cell("x")], ["–", "3", "0.123", "1234.6", "x"]);
+});
