@@ -644,7 +644,7 @@ def test_a_report_is_the_tab_in_a_file(page: Page, tmp_path: Path, scheme: Liter
     page.get_by_role("button", name="zero_workers").click()
     expect(page.locator("h1")).to_contain_text("DataLoader")
     assert page.locator("html.dark").count() == (scheme == "dark")
-    page.get_by_role("link", name="Findings").click()
+    page.get_by_role("link", name="Findings", exact=True).click()
     first = page.locator("details.finding").first
     first.locator("summary").first.click()
     expect(first.locator("canvas.large-lanes")).to_be_visible()
