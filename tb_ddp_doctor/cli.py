@@ -254,6 +254,7 @@ def _predict(result: engine.Result, chosen: Sequence[str] | None) -> list[Prospe
 
 def _print_prospects(console: Console, diagnosis: Diagnosis, prospects: Sequence[Prospect]) -> None:
     console.rule(Text(printable(diagnosis.name), "bold"), align="left", style="dim")
+    console.print(_headline(diagnosis))
     console.print(f"{diagnosis.step_ms:.1f} ms a step now")
     if not any(prospect.fixed for prospect in prospects):
         console.print("Nothing that could be fixed was found.\n")
@@ -489,8 +490,7 @@ def _print_run(console: Console, result: engine.Result, *, communication: bool, 
     ranks = f"{len(diagnosis.ranks)} of {diagnosis.world_size} ranks"
     source = ", from digests: the traces themselves are not here" if result.from_digests else ""
     console.print(Text(f"{ranks}, {steps}, {diagnosis.step_ms:.1f} ms a step{source}", "dim"))
-    worst = diagnosis.findings[0].severity if diagnosis.verdict != "healthy" else "healthy"
-    console.print(Text(printable(diagnosis.headline), _STYLES[worst]))
+    console.print(_headline(diagnosis))
     console.print()
     for finding in diagnosis.findings:
         _print_finding(console, finding, result)
@@ -507,6 +507,15 @@ def _print_run(console: Console, result: engine.Result, *, communication: bool, 
     console.print()
 
 
+def _headline(diagnosis: Diagnosis) -> Text:
+    if diagnosis.verdict != "healthy":
+        style = _STYLES[diagnosis.findings[0].severity]
+    else:
+        # No data is not healthy.
+        style = "bold" if diagnosis.missing_ranks or diagnosis.incomplete else _STYLES["healthy"]
+    return Text(printable(diagnosis.headline), style)
+
+
 def _print_finding(console: Console, finding: Finding, result: engine.Result) -> None:
     share = finding.cost_ms / result.diagnosis.step_ms if result.diagnosis.step_ms else 0.0
     cause = f" ({finding.cause.replace('_', ' ')})" if finding.cause else ""
@@ -519,7 +528,7 @@ def _print_finding(console: Console, finding: Finding, result: engine.Result) ->
     console.print(line)
     advice, _, code = finding.fix.partition("\n\n")
     body = Text()
-    if finding.title != result.diagnosis.headline:
+    if not result.diagnosis.headline.startswith(finding.title):
         body.append(f"{printable(finding.title)}\n")
     body.append(f"{printable(finding.why)}\n")
     for evidence in finding.evidence:

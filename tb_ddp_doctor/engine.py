@@ -16,8 +16,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
-import msgspec
-
 from tb_ddp_doctor import pool
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.digest.model import RankDigest
@@ -57,6 +55,8 @@ _log = logging.getLogger(__name__)
 Progress = Callable[[int, int, str], None]
 #: By rule id, then by the threshold's name.
 Settings = Mapping[str, Mapping[str, float]]
+#: Files of which a part or all is not in the job, by what they are.
+Lacking = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +140,9 @@ def diagnose(
         raise RunError(f"Joining its ranks failed in a way that is {_OUR_FAULT} ({_named(error)}).") from error
     job = replace(job, network=_network(run, job))
     from_digests = any(file.path.suffix == DIGEST_SUFFIX for file in run.files)
-    diagnosis, prospects = _examine(job, rules)
+    lacking = {"still arriving": [one.file for one in arriving], "unreadable": [one.file for one in failed]}
+    diagnosis, prospects = _examine(job, rules, lacking)
     paths = tuple(by_rank[rank][0].path for rank in job.ranks.tolist())
-    if arriving:
-        diagnosis = msgspec.structs.replace(diagnosis, headline=_with_arriving(diagnosis, len(arriving)))
     return Result(diagnosis, prospects, job, paths, from_digests, unfinished)
 
 
@@ -168,14 +167,6 @@ def _without_unfinished(
     )
 
 
-def _with_arriving(diagnosis: Diagnosis, arriving: int) -> str:
-    """The headline, which must not say of a part what can be said of the whole job only."""
-    still = "1 file is still arriving" if arriving == 1 else f"{arriving} files are still arriving"
-    if diagnosis.verdict == "healthy":
-        return f"No fault found in what is here, but {still}."
-    return f"{diagnosis.headline} ({still}.)"
-
-
 def _network(run: Run, job: Job) -> Network | None:
     """What NCCL's logs beside the traces say of the job's processes; of remote traces, nothing."""
     if isinstance(run.directory, RemotePath):
@@ -190,14 +181,16 @@ def _network(run: Run, job: Job) -> Network | None:
 
 def examine(job: Job, settings: Settings | None = None) -> Diagnosis:
     """Apply the rules to a job. Raises ValueError if `settings` name an unknown rule or threshold."""
-    return _examine(job, _rules(settings or {}))[0]
+    return _examine(job, _rules(settings or {}), {})[0]
 
 
-def _examine(job: Job, rules: Iterable[Rule]) -> tuple[Diagnosis, Prospects]:
+def _examine(job: Job, rules: Iterable[Rule], lacking: Lacking) -> tuple[Diagnosis, Prospects]:
+    cut = {warning.file: None for warning in job.warnings if tells_of_lost_end(warning.message)}
+    lacking = {"incomplete": list(cut), **lacking}
     inputs = Inputs(job)
     outcomes, found = _apply(rules, inputs)
     prospects = Prospects(found, inputs.whatif, job.step_ns / 1e6)
-    return _diagnosis(job, outcomes, prospects.findings(), _communication(inputs)), prospects
+    return _diagnosis(job, outcomes, prospects.findings(), _communication(inputs), lacking), prospects
 
 
 def _rules(settings: Settings) -> list[Rule]:
@@ -324,18 +317,22 @@ def _traffic(traffic: measured.Traffic, ranks: Ints) -> Traffic:
 
 
 def _diagnosis(
-    job: Job, outcomes: list[RuleOutcome], found: list[Finding], communication: tuple[Traffic, ...]
+    job: Job, outcomes: list[RuleOutcome], found: list[Finding], communication: tuple[Traffic, ...], lacking: Lacking
 ) -> Diagnosis:
     worst = next((finding for finding in found if finding.severity != Severity.INFO.label), None)
+    but = [
+        f"{len(files)} {'file is' if len(files) == 1 else 'files are'} {how}" for how, files in lacking.items() if files
+    ]
     return Diagnosis(
         name=_encodable(job.name),
         world_size=job.world_size,
         ranks=tuple(job.ranks.tolist()),
         missing_ranks=job.missing_ranks,
+        incomplete=tuple(_encodable(file) for files in lacking.values() for file in files),
         steps=tuple(job.steps.tolist()),
         step_ms=job.step_ns / 1e6,
         verdict=worst.rule if worst else "healthy",
-        headline=worst.title if worst else _nothing_found(job, outcomes),
+        headline=_fault_found(worst, but) if worst else _nothing_found(job, outcomes, but),
         budget_ms=_by_rank_and_name(job, job.budget.owner_ns, OWNERS),
         phases_ms=_by_rank_and_name(job, job.work("phase_ns"), PHASES) if job.tells_phases else {},
         host_phases_ms=_by_rank_and_name(job, job.work("host_phase_ns"), PHASES) if job.tells_phases else {},
@@ -374,7 +371,11 @@ def _named(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _nothing_found(job: Job, outcomes: list[RuleOutcome]) -> str:
+def _fault_found(worst: Finding, but: list[str]) -> str:
+    return f"{worst.title} ({listing(but)}.)" if but else worst.title
+
+
+def _nothing_found(job: Job, outcomes: list[RuleOutcome], but: list[str]) -> str:
     """No data is not healthy: the sentence names what was not looked at."""
     blind = []
     if job.missing_ranks:
@@ -386,6 +387,7 @@ def _nothing_found(job: Job, outcomes: list[RuleOutcome]) -> str:
         blind.append(f"{status['not-applicable']} of {len(outcomes)} rules could not be applied")
     if status["error"]:
         blind.append(f"{status['error']} of {len(outcomes)} rules failed")
+    blind += but
     if blind:
         return f"No fault found in what is here, but {listing(blind)}."
     return f"Healthy: no fault that the doctor looks for costs {Severity.MINOR.least_share * 100:.0f} % of the step."

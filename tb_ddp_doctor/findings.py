@@ -203,11 +203,14 @@ class Diagnosis(msgspec.Struct, frozen=True):
     world_size: int
     ranks: tuple[int, ...]
     missing_ranks: tuple[int, ...]
+    #: Files of which a part or all is not in here: cut off, damaged, still arriving, unreadable.
+    incomplete: tuple[str, ...]
     steps: tuple[int, ...]
     step_ms: float
     #: The rule of the costliest finding of at least minor severity, else "healthy".
     verdict: str
-    #: The verdict in one sentence, for people. It says so where "healthy" rests on less than the whole job.
+    #: The verdict in one sentence, for people. It says so where it rests on incomplete files, and where
+    #: "healthy" rests on less than the whole job.
     headline: str
     #: Mean over steps, by rank, by owner.
     budget_ms: dict[str, dict[str, float]]

@@ -178,6 +178,7 @@ RUN = {
     "world_size": int,
     "ranks": [int],
     "missing_ranks": [int],
+    "incomplete": [str],
     "steps": [int],
     "step_ms": NUMBER,
     "verdict": str,

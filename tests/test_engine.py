@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -237,6 +238,31 @@ def test_a_healthy_part_of_a_job_is_not_called_healthy(tmp_path: Path) -> None:
     diagnosis = diagnose(write(tmp_path, ranks(HEALTHY, HEALTHY), world_size=4))
     assert diagnosis.verdict == "healthy"
     assert diagnosis.headline.startswith("No fault found in what is here, but 2 of 4 ranks have no trace here")
+
+
+@pytest.mark.parametrize("job", [ranks(HEALTHY, HEALTHY, HEALTHY), JOB], ids=["healthy", "slow"])
+@pytest.mark.parametrize(
+    ("damage", "how"),
+    [
+        (lambda data: data[: len(data) * 9 // 10], "1 file is incomplete"),
+        (lambda data: data[: len(data) * 9 // 10] + bytes(500), "1 file is incomplete"),
+        (lambda data: b"{", "1 file is unreadable"),
+    ],
+    ids=["cut", "zeros", "garbage"],
+)
+def test_a_heading_says_that_files_are_incomplete(
+    tmp_path: Path, job: str, damage: Callable[[bytes], bytes], how: str
+) -> None:
+    folder = write(tmp_path / "job", job)
+    half = sorted(folder.glob("*.json"))[2]
+    half.write_bytes(damage(half.read_bytes()))
+    diagnosis = diagnose(folder)
+    assert diagnosis.incomplete == (str(half),)
+    if diagnosis.verdict == "healthy":
+        assert diagnosis.headline.startswith("No fault found in what is here, but ")
+        assert how in diagnosis.headline
+    else:
+        assert diagnosis.headline == f"{diagnosis.findings[0].title} ({how}.)"
 
 
 def test_ranks_that_share_no_collective_are_not_called_healthy(tmp_path: Path) -> None:

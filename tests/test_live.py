@@ -135,6 +135,7 @@ def test_what_a_half_written_file_has_shown_is_told_to_who_asks(tmp_path: Path) 
     assert get("/run", run="job", arriving="").status_code == 202
     assert entry_when(get, is_ready)["ranks"] == 3
     assert any("cut off" in warning["message"] for warning in diagnosis(get)["warnings"])
+    assert diagnosis(get)["headline"].endswith("(1 file is incomplete.)")
 
 
 def test_a_file_that_nobody_goes_on_writing_is_taken_as_it_is(tmp_path: Path) -> None:

@@ -139,6 +139,38 @@ def test_no_report_goes_into_the_log_directory(tmp_path: Path, capsys: pytest.Ca
     assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
 
 
+# --------------------------------------------------------------------------------------------- incomplete files
+
+
+@pytest.fixture
+def cut(tmp_path: Path) -> str:
+    """A job of healthy ranks, one of whose files is cut off."""
+    folder = write(tmp_path / "job", ranks(JOB, JOB, JOB))
+    half = sorted(folder.iterdir())[2]
+    half.write_bytes(half.read_bytes()[:-600])
+    return str(folder)
+
+
+def test_every_output_says_above_all_that_a_file_is_incomplete(
+    cut: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def printed(*arguments: str) -> str:
+        assert cli.main([*arguments]) == 0
+        return " ".join(capsys.readouterr().out.split())
+
+    verdict = "No fault found in what is here, but 1 file is incomplete."
+    assert verdict in printed("diagnose", cut)
+    assert verdict in printed("whatif", cut)
+    assert json.loads(printed("diagnose", cut, "--json"))["runs"][0]["headline"] == verdict
+    assert f"**{verdict}**" in printed("diagnose", cut, "--markdown")
+    printed("diagnose", cut, "--html", str(tmp_path / "report.html"))
+    page = (tmp_path / "report.html").read_text()
+    assert f"<p>{verdict}</p>" in page
+    held = answers(page)
+    assert held["run?run=job"]["diagnosis"]["headline"] == verdict
+    assert held["runs"]["runs"][0]["incomplete"] == 1
+
+
 # ---------------------------------------------------------------------------------------------------- Markdown
 
 

@@ -354,6 +354,18 @@ def test_the_open_run_survives_a_reload(page: Page, server: str) -> None:
     expect(tab.locator(".tabs [aria-current]")).to_have_text("Verdict")
 
 
+def test_a_job_with_an_incomplete_file_is_not_called_healthy(page: Page, server: str) -> None:
+    def answer(route: Route) -> None:
+        body = route.fetch().json()
+        body["diagnosis"].update(headline="No fault found in what is here, but ...", incomplete=["a"])
+        route.fulfill(json=body)
+
+    page.route("**/ddp_doctor/run?run=healthy", answer)
+    tab = opened(page, server)
+    chosen(tab, "healthy")
+    expect(tab.locator("h1.info")).to_contain_text("No fault found in what is here")
+
+
 def test_long_names_stay_within_the_page(page: Page, server: str) -> None:
     """Labels as long as German ones, and paths as a name: nothing is pushed out of the page."""
     long = "Donaudampfschifffahrtsgesellschaftskapitaensmuetze/" * 4

@@ -40,10 +40,13 @@ function facts({ diagnosis, views }) {
 }
 
 /**
- * A severity; where nothing was found "healthy", or "info" where ranks are missing: no data is not healthy.
+ * A severity; where nothing was found "healthy", or "info" where ranks or parts of files are missing: no data is not
+ * healthy.
  * @param {Diagnosis} diagnosis
  */
-export const level = (diagnosis) => faults(diagnosis)[0]?.severity ?? (diagnosis.missing_ranks.length ? "info" : "healthy");
+export const level = (diagnosis) =>
+  faults(diagnosis)[0]?.severity ??
+  (diagnosis.missing_ranks.length || diagnosis.incomplete.length ? "info" : "healthy");
 
 /**
  * A title with the culprit in the colour of the fault.

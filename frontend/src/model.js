@@ -20,6 +20,7 @@
  * @property {number} deleted files that were read and are gone since
  * @property {number | null} world_size
  * @property {number | null} ranks
+ * @property {number | null} incomplete files of which a part or all is not in the diagnosis
  * @property {number | null} steps
  * @property {number | null} step_ms
  * @property {string | null} verdict
@@ -69,6 +70,7 @@
  * @property {number} world_size
  * @property {number[]} ranks
  * @property {number[]} missing_ranks
+ * @property {string[]} incomplete files of which a part or all is not in here
  * @property {number[]} steps
  * @property {number} step_ms
  * @property {string} verdict

@@ -46,10 +46,10 @@ function level(run) {
 }
 
 /**
- * Whether every rank left a trace: without, "no fault" is not "healthy".
+ * Whether every rank left a whole trace: without, "no fault" is not "healthy".
  * @param {RunEntry} run
  */
-const whole = ({ ranks, world_size, arriving }) => ranks === world_size && !arriving;
+const whole = ({ ranks, world_size, arriving, incomplete }) => ranks === world_size && !arriving && !incomplete;
 
 /** @param {RunEntry} run */
 function size(run) {

@@ -100,6 +100,7 @@ class _Entry:
 _UNREAD: dict[str, Any] = {
     "world_size": None,
     "ranks": None,
+    "incomplete": None,
     "steps": None,
     "step_ms": None,
     "verdict": None,
@@ -353,6 +354,7 @@ def summary(diagnosis: Diagnosis) -> dict[str, Any]:
     return {
         "world_size": diagnosis.world_size,
         "ranks": len(diagnosis.ranks),
+        "incomplete": len(diagnosis.incomplete),
         "steps": len(diagnosis.steps),
         "step_ms": diagnosis.step_ms,
         "verdict": diagnosis.verdict,
