@@ -18,7 +18,7 @@ from traces import in_row, ranks, write
 from werkzeug.test import Client
 
 import tb_ddp_doctor.plugin
-from tb_ddp_doctor.plugin import turns
+from tb_ddp_doctor.plugin import perfetto_ui, turns
 from tb_ddp_doctor.plugin.assets import assets
 from tb_ddp_doctor.plugin.plugin import DiagnosisPlugin
 from tb_ddp_doctor.plugin.turns import BusyError, Turns
@@ -29,7 +29,9 @@ SOURCES = Path(tb_ddp_doctor.plugin.__file__).parent.glob("*.py")
 PARAMETERS = sorted(
     {name for file in SOURCES for found in PARAMETER.findall(file.read_text()) for name in found if name} | {"other"}
 )
-ROUTES = sorted(set(DiagnosisPlugin(base_plugin.TBContext(logdir="")).get_plugin_apps()) - set(assets()))
+ROUTES = sorted(
+    set(DiagnosisPlugin(base_plugin.TBContext(logdir="")).get_plugin_apps()) - set(assets()) - set(perfetto_ui.pages())
+)
 LIKELY = (
     "job", "", "straggler", "straggler,host-sync", "operations", "memory", "0", "0,1", "-1", "1e9", "0x10", "nan",
     "9" * 18, "9" * 19, "9" * 400, "١٢", "native", "json", "columns", "../../etc/passwd", "/etc/passwd", "job/../job",
@@ -90,7 +92,7 @@ def _multi(query: list[tuple[str, str]]) -> dict[str, list[str]]:
     return values
 
 
-def test_only_so_many_slices_are_cut_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_so_many_answers_are_computed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "PATIENCE_S", 0.05)
     mine, done, inside = Turns(), threading.Event(), threading.Barrier(turns.AT_ONCE + 1)
 
@@ -112,13 +114,38 @@ def test_only_so_many_slices_are_cut_at_once(monkeypatch: pytest.MonkeyPatch) ->
         pass
 
 
-def test_who_is_not_served_in_time_is_told(apps: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_so_many_wait_for_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "AT_ONCE", 0)
+    monkeypatch.setattr(turns, "MOST_WAITING", 1)
+    monkeypatch.setattr(turns, "PATIENCE_S", 5.0)
+    mine = Turns()
+
+    def wait() -> None:
+        with pytest.raises(BusyError), mine.turn():
+            pass
+
+    first = threading.Thread(target=wait)
+    first.start()
+    while mine._places._value:
+        time.sleep(0.001)
+    began = time.monotonic()
+    wait()
+    assert time.monotonic() - began < 1
+    first.join()
+
+
+#: Whatever computes its answer from a run, so that a route that is added is capped too.
+COMPUTED = sorted(set(ROUTES) - {"/runs", "/run", "/rule", "/viewers"})
+
+
+@pytest.mark.parametrize("route", COMPUTED)
+def test_who_is_not_served_in_time_is_told(route: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "PATIENCE_S", 0.0)
     monkeypatch.setattr(turns, "AT_ONCE", 0)
     plugin = DiagnosisPlugin(base_plugin.TBContext(logdir=""))
-    monkeypatch.setattr(plugin._analyses, "result", lambda name: object())
-    response = Client(plugin.get_plugin_apps()["/slice"]).get("/slice", query_string={"run": "job"})
-    assert (response.status_code, "Ask again" in response.get_json()["error"]) == (503, True)
+    response = Client(plugin.get_plugin_apps()[route]).get(route, query_string={"run": "job"})
+    assert (response.status_code, response.headers["Retry-After"]) == (503, "5")
+    assert response.get_json()["error"].endswith("Ask again in a moment.")
 
 
 def test_many_clients(tmp_path: Path) -> None:

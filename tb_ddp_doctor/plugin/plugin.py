@@ -44,7 +44,7 @@ from tb_ddp_doctor.plugin import perfetto_ui
 from tb_ddp_doctor.plugin.analyses import Analyses, Diagnose, Progress
 from tb_ddp_doctor.plugin.arrivals import Stamp, Stamps
 from tb_ddp_doctor.plugin.assets import assets
-from tb_ddp_doctor.plugin.turns import BusyError, Turns
+from tb_ddp_doctor.plugin.turns import RETRY_AFTER_S, BusyError, Turns
 
 if TYPE_CHECKING:
     from tb_ddp_doctor.discover import Run
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from tb_ddp_doctor.logdir.remote import FilePath
 
 Location = str | Mapping[str, str]
+Serve = Callable[[wrappers.Request], wrappers.Response]
 
 #: torch-tb-profiler's name among plugins.
 _PEER = "pytorch_profiler"
@@ -155,14 +156,28 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
             "/runs": self._serve_runs,
             "/run": self._serve_run,
             "/rule": self._serve_rule,
-            "/whatif": self._serve_whatif,
-            "/detail": self._serve_detail,
-            "/slice": self._serve_slice,
+            "/whatif": self._in_turn(self._serve_whatif),
+            "/detail": self._in_turn(self._serve_detail),
+            "/slice": self._in_turn(self._serve_slice),
             "/viewers": self._serve_viewers,
         }
         pages = {route: wrappers.Request.application(partial(_serve_page, page)) for route, page in self._pages.items()}
         answers = {route: wrappers.Request.application(_asked(serve)) for route, serve in routes.items()}
         return {**files, **pages, **answers}
+
+    def _in_turn(self, serve: Serve) -> Serve:
+        """The same for a route that computes its answer: only a few are served at once."""
+
+        def served(request: wrappers.Request) -> wrappers.Response:
+            try:
+                with self._turns.turn():
+                    return serve(request)
+            except BusyError as error:
+                response = _respond(request, {"error": str(error)}, code=503)
+                response.headers["Retry-After"] = str(RETRY_AFTER_S)
+                return response
+
+        return served
 
     def is_active(self) -> bool:
         """Whether there are traces; until the first scan has ended, yes.
@@ -247,12 +262,9 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
         if result is None:
             return _respond(request, {"error": f"No run named {name!r} has been diagnosed."}, code=404)
         try:
-            with self._turns.turn():
-                content, content_type = slicing.answer(result, request.args)
+            content, content_type = slicing.answer(result, request.args)
         except SliceError as error:
             return _respond(request, {"error": str(error)}, code=400)
-        except BusyError as error:
-            return _respond(request, {"error": str(error)}, code=503)
         return _respond(request, content, content_type)
 
     def _serve_viewers(self, request: wrappers.Request) -> wrappers.Response:
@@ -279,7 +291,7 @@ def _serve_page(page: perfetto_ui.Page, request: wrappers.Request) -> wrappers.R
     return response
 
 
-def _asked(serve: Callable[[wrappers.Request], wrappers.Response]) -> Callable[[wrappers.Request], wrappers.Response]:
+def _asked(serve: Serve) -> Serve:
     """The same, with a sentence for a query that werkzeug cannot take apart."""
 
     def checked(request: wrappers.Request) -> wrappers.Response:

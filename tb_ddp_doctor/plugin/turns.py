@@ -1,4 +1,4 @@
-"""How many costly answers are made at once: anybody who reaches TensorBoard can ask for many."""
+"""How many answers are computed at once: anybody who reaches TensorBoard can ask for many."""
 
 from __future__ import annotations
 
@@ -6,28 +6,41 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-#: Each slice reads the columns of up to 16 ranks; two keep a small machine busy.
+#: A slice reads the columns of up to 16 ranks, a prediction plays all steps again; two keep a small machine busy.
 AT_ONCE = 2
-#: A slice takes tenths of a second, so that this is a queue of some dozens.
+#: An answer takes tenths of a second, so that this is a queue of some dozens.
 PATIENCE_S = 20.0
+#: Each one that waits holds a thread and a connection of TensorBoard's.
+MOST_WAITING = 64
+#: When who was sent away may ask again.
+RETRY_AFTER_S = 5
 
 
 class BusyError(Exception):
     """Too many ask. Its text is a sentence for users."""
 
+    def __init__(self) -> None:
+        super().__init__("Too many ask for computed answers at once. Ask again in a moment.")
+
 
 class Turns:
-    """Lets a few in at a time; the others wait, but not for ever."""
+    """Lets a few in at a time; some others wait, but not for ever."""
 
     def __init__(self) -> None:
         self._free = threading.Semaphore(AT_ONCE)
+        self._places = threading.Semaphore(AT_ONCE + MOST_WAITING)
 
     @contextmanager
     def turn(self) -> Iterator[None]:
         """Raises BusyError where it does not come in time."""
-        if not self._free.acquire(timeout=PATIENCE_S):
-            raise BusyError("Too many slices are being cut at once. Ask again in a moment.")
+        if not self._places.acquire(blocking=False):
+            raise BusyError
         try:
-            yield
+            if not self._free.acquire(timeout=PATIENCE_S):
+                raise BusyError
+            try:
+                yield
+            finally:
+                self._free.release()
         finally:
-            self._free.release()
+            self._places.release()
