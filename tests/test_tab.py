@@ -445,6 +445,32 @@ def test_a_link_opens_the_same_finding(page: Page, server: str) -> None:
     expect(tab.locator(".facts b")).to_have_text("straggler_cpu")
 
 
+def test_a_finding_leads_to_its_evidence_in_the_timeline(page: Page, server: str) -> None:
+    tab = opened(page, server, "findings")
+    chosen(tab, "straggler_cpu")
+    tab.locator("details.finding > summary").first.click()
+    row = tab.locator(".evidence tbody tr").nth(1)
+    rank, step = (row.locator("th, td").nth(i).text_content() for i in (0, 1))
+    windows = get(f"{server}/data/plugin/ddp_doctor/run?run=straggler_cpu")["views"]["windows"]
+    start, end = map(int, windows[0][1]["seen"])
+
+    def asked(request: Request) -> bool:
+        window = [int(found) for found in re.findall(r"(?:start|end)=(\d+)", request.url)]
+        # The evidence with some room, and as much again at each side.
+        return "/slice?" in request.url and window[0] < start < end < window[1] < end + 2 * (end - start)
+
+    with page.expect_request(asked):
+        row.get_by_role("link", name=f"Timeline of {rank}, {step}").click()
+    expect(tab.locator(".tabs [aria-current]")).to_have_text("Timeline")
+    chosen_spot = tab.get_by_label("Look at").locator("option:checked")
+    expect(chosen_spot).to_have_text(f"straggler: {rank}, {step}")
+    with page.expect_request(asked):
+        page.reload()
+    expect(chosen_spot).to_have_text(f"straggler: {rank}, {step}")
+    page.go_back()
+    expect(tab.locator("details.finding[open] .title")).to_contain_text("Rank 1")
+
+
 def poison(value: Any, key: str = "") -> Any:
     if isinstance(value, dict):
         return {name: poison(item, name) for name, item in value.items()}
@@ -557,6 +583,40 @@ def test_the_timeline_is_driven_by_keys(page: Page, server: str) -> None:
     page.screenshot(path=SCREENSHOTS / "timeline_keys.png")
 
 
+def test_another_run_leaves_no_listener_behind(page: Page, server: str) -> None:
+    """The timeline listens to the whole page, as the tabs do: not for longer than its run shows."""
+    page.add_init_script("""
+        window.listening = [];
+        const {addEventListener, removeEventListener} = Document.prototype;
+        Document.prototype.addEventListener = function (type, heard, ...rest) {
+          if (type === "keydown") listening.push(heard);
+          addEventListener.call(this, type, heard, ...rest);
+        };
+        Document.prototype.removeEventListener = function (type, heard, ...rest) {
+          if (listening.includes(heard)) listening.splice(listening.indexOf(heard), 1);
+          removeEventListener.call(this, type, heard, ...rest);
+        };
+    """)
+    tab = opened(page, server, "timeline")
+    for run in ("straggler_cpu", "zero_workers", "healthy"):
+        chosen(tab, run)
+        expect(tab.locator(".readout")).to_contain_text("W S closer")
+        assert tab.locator("body").evaluate("() => listening.length") == 2
+
+
+def test_a_run_that_fails_late_hides_no_other(page: Page, server: str) -> None:
+    held: list[Route] = []
+    page.route("**/ddp_doctor/run?run=healthy", lambda route: held.append(route))
+    tab = opened(page, server)
+    chosen(tab, "straggler_cpu")
+    with page.expect_request("**/ddp_doctor/run?run=healthy"):
+        button(tab, "healthy").click()
+    chosen(tab, "zero_workers")
+    held[0].fulfill(body="no JSON")
+    page.wait_for_timeout(300)
+    expect(tab.locator(".facts b")).to_have_text("zero_workers")
+
+
 def test_a_link_opens_the_same_window(page: Page, server: str) -> None:
     place = {"run": "straggler_cpu", "view": "timeline", "from": 1000, "to": 9000, "ranks": "1-2"}
     with page.expect_request("**/ddp_doctor/slice?*") as asked:
@@ -608,6 +668,40 @@ def test_a_table_sorts_filters_and_is_saved(page: Page, server: str) -> None:
         kernels.get_by_role("button", name="Download as CSV").click()
     head, row, *rest = Path(saved.value.path()).read_text().splitlines()
     assert head.startswith("kernel,") and row.startswith("ncclDevKernel") and not rest
+
+
+def test_a_link_opens_the_same_table(page: Page, server: str) -> None:
+    tab = opened(page, server, "operators")
+    chosen(tab, "straggler_cpu")
+    kernels, operators = tab.locator(".grid").first, tab.locator(".grid").last
+    operators.get_by_role("button", name="operator", exact=True).click()
+    operators.get_by_role("button", name="operator", exact=True).click()
+    kernels.get_by_role("button", name="mean, µs").click()
+    kernels.get_by_label("Filter").fill("gemm")
+    page.wait_for_url(re.compile("kernels-filter=gemm"))
+    shown = [table.locator("tbody th").all_text_contents() for table in (kernels, operators)]
+    page.reload()
+    expect(kernels.locator("th[aria-sort=descending]")).to_have_text("mean, µs")
+    expect(kernels.get_by_label("Filter")).to_have_value("gemm")
+    expect(operators.locator("th[aria-sort=descending]")).to_have_text("operator")
+    assert [table.locator("tbody th").all_text_contents() for table in (kernels, operators)] == shown
+    # What is typed last belongs to the view that it was typed in.
+    kernels.get_by_label("Filter").fill("elementwise")
+    tab.get_by_role("link", name="Ranks", exact=True).click()
+    tab.get_by_role("button", name="compute", exact=True).click()
+    page.wait_for_url(re.compile("ranks-sort=-compute"))
+    page.wait_for_timeout(500)
+    assert "kernels" not in page.url
+
+
+def test_a_finding_that_is_closed_leaves_the_address(page: Page, server: str) -> None:
+    tab = opened(page, server, "findings")
+    chosen(tab, "straggler_cpu")
+    for _ in range(2):
+        tab.locator("details.finding > summary").first.click()
+        page.wait_for_url(re.compile("ddp_doctor.finding="))
+        tab.locator("details.finding > summary").first.click()
+        page.wait_for_url(lambda address: "ddp_doctor.finding=" not in address)
 
 
 def test_the_accused_is_marked_among_the_ranks(page: Page, server: str) -> None:

@@ -134,7 +134,7 @@ export function start(root) {
         report.show(place);
       } else shown = "";
     } catch (error) {
-      main.replaceChildren(failed(`${entry.name} could not be shown.`, sentence(error)));
+      if (shown === JSON.stringify(entry)) main.replaceChildren(failed(`${entry.name} could not be shown.`, sentence(error)));
     }
   }
 

@@ -12,9 +12,10 @@ const recorded = (/** @type {File} */ file) => RECORDED.filter((what) => file[wh
 
 /**
  * @param {HTMLElement} element
- * @param {import("./model.js").Diagnosis} diagnosis
+ * @param {import("./views.js").Shown} shown
  */
-export function files(element, { name, clock, missing_ranks }) {
+export function files(element, shown) {
+  const { name, clock, missing_ranks } = shown.diagnosis;
   return detail(element, name, "quality", (/** @type {{files: File[]}} */ told) => [
     card(
       "Files and clocks",
@@ -28,6 +29,7 @@ export function files(element, { name, clock, missing_ranks }) {
       ),
       grid({
         title: "files",
+        shown,
         search: "Filter",
         sort: 0,
         descending: false,

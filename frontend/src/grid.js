@@ -1,4 +1,4 @@
-// A table that sorts by its heads, filters by words, and saves what it shows as CSV.
+// A table that sorts by its heads, filters by words, and saves what it shows as CSV. The address keeps both choices.
 
 import { h } from "./dom.js";
 import { csv, download } from "./table.js";
@@ -15,6 +15,8 @@ import { csv, download } from "./table.js";
 
 /** More rows than this are not for reading; filter, or save. */
 const READABLE = 300;
+/** Browsers let an address change only so often: it waits until nobody types. */
+const QUIET_MS = 250;
 
 /**
  * Rows in the order of a column, what is missing last; a column of text ascends first, one of numbers descends.
@@ -48,12 +50,24 @@ export function filtered(rows, words) {
   });
 }
 
+/**
+ * The column and direction that an address names, as "-calls"; null where there is no such column.
+ * @param {string | undefined} text
+ * @param {Column[]} columns
+ */
+export function sortOf(text, columns) {
+  const descending = text?.startsWith("-") ?? false;
+  const column = columns.findIndex(({ head }) => head === text?.slice(Number(descending)));
+  return column < 0 ? null : { column, descending };
+}
+
 /** A number without its unit, of few digits. @param {number} value */
 export const plain = (value) => (value === 0 ? "0" : value.toFixed(Math.abs(value) >= 99.95 ? 1 : Math.abs(value) >= 0.0995 ? 2 : 3));
 
 /**
  * @param {object} given
- * @param {string} given.title what it is saved as
+ * @param {string} given.title what it is saved as, in a file and in the address
+ * @param {Pick<import("./views.js").Shown, "place" | "keep">} given.shown
  * @param {Column[]} given.columns
  * @param {Value[][]} given.rows
  * @param {number} given.sort the column that it is first sorted by
@@ -61,12 +75,14 @@ export const plain = (value) => (value === 0 ? "0" : value.toFixed(Math.abs(valu
  * @param {(row: Value[]) => boolean} [given.marked] rows in the colour of the fault
  * @param {string} [given.search] label of the filter; without one there is none
  */
-export function grid({ title, columns, rows, sort, descending = true, marked, search }) {
+export function grid({ title, shown, columns, rows, sort, descending = true, marked, search }) {
   const most = columns.map((_, i) => Math.max(...rows.map((row) => Number(row[i]) || 0)));
   const isText = columns.map((_, i) => rows.some((row) => typeof row[i] === "string"));
   const body = h("tbody");
   const note = h("p", { class: "note" });
-  let words = "";
+  let words = shown.place[`${title}-filter`] ?? "";
+  ({ column: sort, descending } = sortOf(shown.place[`${title}-sort`], columns) ?? { column: sort, descending });
+  let timer = 0;
   const heads = columns.map(({ head, title: meaning }, i) => {
     const button = h("button", { type: "button", class: "sort", title: meaning, click: () => by(i) }, head);
     return h("th", { scope: "col", class: isText[i] ? "text" : null }, button);
@@ -76,7 +92,16 @@ export function grid({ title, columns, rows, sort, descending = true, marked, se
   function by(column) {
     descending = column === sort ? !descending : !isText[column];
     sort = column;
+    shown.keep({ [`${title}-sort`]: `${descending ? "-" : ""}${columns[column].head}` });
     fill();
+  }
+
+  /** @param {Event} event */
+  function filter({ target }) {
+    words = /** @type {HTMLInputElement} */ (target).value;
+    fill();
+    clearTimeout(timer);
+    timer = setTimeout(() => shown.keep({ [`${title}-filter`]: words }), QUIET_MS);
   }
 
   const current = () => ordered(filtered(rows, words), sort, descending);
@@ -115,7 +140,7 @@ export function grid({ title, columns, rows, sort, descending = true, marked, se
     h(
       "div",
       { class: "controls" },
-      search && h("label", {}, search, h("input", { type: "search", input: (/** @type {any} */ { target }) => ((words = target.value), fill()) })),
+      search && h("label", {}, search, h("input", { type: "search", value: words, input: filter })),
       h("button", { type: "button", class: "save", click: save }, "Download as CSV"),
     ),
     h(

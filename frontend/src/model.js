@@ -153,6 +153,33 @@ export function faults(diagnosis) {
 }
 
 /**
+ * A name for each finding that stays the same from one reading of the run to the next: its rule and cause, counted
+ * where several have the same.
+ * @param {Finding[]} all
+ * @returns {Map<Finding, string>}
+ */
+export function idsOf(all) {
+  /** @type {Map<string, number>} */
+  const seen = new Map();
+  return new Map(
+    all.map((finding) => {
+      const name = [finding.rule, finding.cause].filter(Boolean).join("-");
+      const before = seen.get(name) ?? 0;
+      seen.set(name, before + 1);
+      return [finding, before ? `${name}-${before + 1}` : name];
+    }),
+  );
+}
+
+/**
+ * The same for one piece of its evidence, counted from 1.
+ * @param {Map<Finding, string>} ids
+ * @param {Finding} finding
+ * @param {number} item index of the evidence
+ */
+export const evidenceId = (ids, finding, item) => `${ids.get(finding)}.${item + 1}`;
+
+/**
  * What the fixes would give back, ms per step.
  * @param {Diagnosis} diagnosis
  */

@@ -29,6 +29,8 @@ export function shell(report, went) {
   /** @type {Place} */
   let place = {};
   let leave = () => {};
+  /** Counts what was shown so far. */
+  let showing = 0;
   const panel = h("div", { class: "panel", id: "panel" });
   const tabs = h("nav", { class: "tabs", "aria-label": "Views" });
   const element = h("div", { class: "report" }, heading(report), tabs, panel);
@@ -51,7 +53,20 @@ export function shell(report, went) {
     );
     if (focused) /** @type {HTMLElement} */ (tabs.querySelector("[aria-current]")).focus();
     const body = h("div", { class: `view ${view.fragment}` });
-    const shown = { ...report, place, keep, link };
+    const mine = ++showing;
+    /** @type {Shown} */
+    const shown = {
+      ...report,
+      get place() {
+        return place;
+      },
+      keep(changes) {
+        if (mine !== showing) return; // the view was left, and what it says comes late
+        place = { ...place, ...changes };
+        went(place, { step: false });
+      },
+      link,
+    };
     panel.replaceChildren(body);
     leave = () => {};
     try {
@@ -86,13 +101,8 @@ export function shell(report, went) {
 
   function close() {
     document.removeEventListener("keydown", pressed);
+    showing += 1;
     leave();
-  }
-
-  /** @type {Shown["keep"]} */
-  function keep(changes) {
-    place = { ...place, ...changes };
-    went(place, { step: false });
   }
 
   /** @type {Shown["link"]} */

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { axisOf, logTicks, place } from "../src/chart/log.js";
-import { filtered, ordered, plain } from "../src/grid.js";
+import { filtered, ordered, plain, sortOf } from "../src/grid.js";
 import { csv } from "../src/table.js";
 
 test("rows sort by number or text, what is missing last either way", () => {
@@ -47,4 +47,11 @@ test("ticks of an axis are round, and as many as are needed", () => {
   assert.deepEqual(logTicks({ low: 0.5, high: 3.5 }), [10, 100, 1000]);
   assert.deepEqual(logTicks({ low: 0, high: 1.1 }), [1, 2, 5, 10]);
   assert.deepEqual(logTicks({ low: 0.5, high: 0.9 }), [4, 5, 6, 7]);
+});
+
+test("an address names a column that there is, and its direction", () => {
+  const columns = [{ head: "rank" }, { head: "mean, µs" }];
+  assert.deepEqual(sortOf("-mean, µs", columns), { column: 1, descending: true });
+  assert.deepEqual(sortOf("rank", columns), { column: 0, descending: false });
+  for (const other of [undefined, "", "-", "none", "--rank"]) assert.equal(sortOf(other, columns), null);
 });

@@ -7,6 +7,7 @@ import { card, h } from "../dom.js";
 import { count, ms, ranges } from "../format.js";
 import { grid } from "../grid.js";
 
+/** @typedef {import("../views.js").Shown} Shown */
 /**
  * @typedef {object} Family the collectives of one kind in one group
  * @property {string} kind
@@ -36,20 +37,23 @@ const BOTTOM = 34;
 export const communication = {
   title: "Communication",
   fragment: "communication",
-  render: (element, { diagnosis }) => detail(element, diagnosis.name, "communication", drawn),
+  render: (element, shown) => detail(element, shown.diagnosis.name, "communication", (told) => drawn(told, shown)),
   table: () => null, // it has two of its own
 };
 
-/** @param {{families: Family[]}} told */
-function drawn({ families }) {
+/**
+ * @param {{families: Family[]}} told
+ * @param {Shown} shown
+ */
+function drawn({ families }, shown) {
   if (!families.length) {
     return [card("Size against time", h("p", { class: "note" }, "No collective was matched between ranks: there is nothing to measure."))];
   }
-  const shown = families.filter(({ bytes, transfer_us }) => bytes.some((size, i) => size > 0 && transfer_us[i] > 0)).slice(0, DRAWN);
+  const known = families.filter(({ bytes, transfer_us }) => bytes.some((size, i) => size > 0 && transfer_us[i] > 0)).slice(0, DRAWN);
   return [
-    shown.length ? card("Size against time", ...chart(shown, families.length)) : null,
-    card("By kind and group", summary(families)),
-    card("Each collective", calls(families)),
+    known.length ? card("Size against time", ...chart(known, families.length)) : null,
+    card("By kind and group", summary(families, shown)),
+    card("Each collective", calls(families, shown)),
   ];
 }
 
@@ -204,11 +208,15 @@ function line(context, { alpha_us, us_per_byte, telling, bytes }, colour, width,
   context.setLineDash([]);
 }
 
-/** @param {Family[]} families */
-function summary(families) {
+/**
+ * @param {Family[]} families
+ * @param {Shown} shown
+ */
+function summary(families, shown) {
   const sum = (/** @type {number[]} */ values) => values.reduce((a, b) => a + b, 0);
   return grid({
     title: "communication",
+    shown,
     sort: 5,
     columns: [
       { head: "collective" },
@@ -242,10 +250,14 @@ function summary(families) {
   });
 }
 
-/** @param {Family[]} families */
-function calls(families) {
+/**
+ * @param {Family[]} families
+ * @param {Shown} shown
+ */
+function calls(families, shown) {
   return grid({
     title: "collectives",
+    shown,
     search: "Filter",
     sort: 4,
     columns: [

@@ -5,7 +5,7 @@ import { fetchRule } from "../api.js";
 import { copyable, folded, h, prose, table, toClipboard } from "../dom.js";
 import { among, ms, percent } from "../format.js";
 import { framed, largeLanes, smallLanes, smallSteps, withinStep } from "../lanes.js";
-import { faults } from "../model.js";
+import { evidenceId, faults, idsOf } from "../model.js";
 import { openButton, otherTools } from "../trace.js";
 import { prediction } from "../whatif.js";
 
@@ -68,25 +68,6 @@ function render(element, shown) {
     ),
   );
   if (place.finding) document.getElementById(`finding-${place.finding}`)?.scrollIntoView({ block: "start" });
-}
-
-/**
- * A name for each finding that stays the same from one reading of the run to the next: its rule and cause, counted
- * where several have the same.
- * @param {Finding[]} all
- * @returns {Map<Finding, string>}
- */
-export function idsOf(all) {
-  /** @type {Map<string, number>} */
-  const seen = new Map();
-  return new Map(
-    all.map((finding) => {
-      const name = [finding.rule, finding.cause].filter(Boolean).join("-");
-      const before = seen.get(name) ?? 0;
-      seen.set(name, before + 1);
-      return [finding, before ? `${name}-${before + 1}` : name];
-    }),
-  );
 }
 
 /**
@@ -263,7 +244,7 @@ function evidence(finding, shown) {
       `step ${item.step}`,
       within ? `${ms(within.from)} – ${ms(within.to)}` : "",
       ms((item.end_ns - item.start_ns) / 1e6),
-      openButton(shown, finding, i) ?? "",
+      h("span", { class: "ways" }, toTimeline(shown, finding, i), openButton(shown, finding, i)),
       h("span", {}, prose(item.what)),
     ];
   });
@@ -276,6 +257,21 @@ function evidence(finding, shown) {
     some.append(h("button", { type: "button", click: all }, `Show all ${rows.length}`));
   }
   return some;
+}
+
+/**
+ * A link to one piece of evidence in the view of the timeline; null where the traces are not here.
+ * @param {Shown} shown
+ * @param {Finding} finding
+ * @param {number} item index of the evidence
+ */
+function toTimeline({ diagnosis, views, link }, finding, item) {
+  if (!views || views.from_digests) return null;
+  const { rank, step } = finding.evidence[item];
+  const anchor = link("timeline", { evidence: evidenceId(idsOf(diagnosis.findings), finding, item) });
+  anchor.setAttribute("aria-label", `Timeline of rank ${rank}, step ${step}`);
+  anchor.textContent = "Timeline";
+  return anchor;
 }
 
 /**

@@ -7,6 +7,7 @@ import { count, ms, percent } from "../format.js";
 import { grid } from "../grid.js";
 import { ticks } from "../timeline/scale.js";
 
+/** @typedef {import("../views.js").Shown} Shown */
 /** @typedef {{rank: number, node: string, device_bytes: number, time_ms: number[], allocated: number[], reserved: number[]}} Curve */
 
 const GB = 1e9;
@@ -17,17 +18,20 @@ const gb = (/** @type {number} */ bytes) => `${(bytes / GB).toFixed(2)}\u00a0GB`
 export const memory = {
   title: "Memory",
   fragment: "memory",
-  render: (element, { diagnosis }) => detail(element, diagnosis.name, "memory", drawn),
+  render: (element, shown) => detail(element, shown.diagnosis.name, "memory", (told) => drawn(told, shown)),
   table: () => null, // it has one of its own
 };
 
-/** @param {{ranks_told: number, curves: Curve[]}} told */
-function drawn({ ranks_told, curves }) {
+/**
+ * @param {{ranks_told: number, curves: Curve[]}} told
+ * @param {Shown} shown
+ */
+function drawn({ ranks_told, curves }, shown) {
   if (!curves.length) return [absent()];
   const most = Math.max(...curves.map(({ reserved }) => Math.max(...reserved)));
   const span = { from: Math.min(...curves.map(({ time_ms }) => time_ms[0])), to: Math.max(...curves.map(({ time_ms }) => time_ms[time_ms.length - 1])) };
-  const shown = [...curves].sort((a, b) => Math.max(...b.reserved) - Math.max(...a.reserved)).slice(0, PANELS);
-  shown.sort((a, b) => a.rank - b.rank);
+  const fullest = [...curves].sort((a, b) => Math.max(...b.reserved) - Math.max(...a.reserved)).slice(0, PANELS);
+  fullest.sort((a, b) => a.rank - b.rank);
   return [
     card(
       "Memory over time",
@@ -37,10 +41,10 @@ function drawn({ ranks_told, curves }) {
         h("li", {}, h("i", { class: "owner-compute" }), "in use"),
         h("li", {}, h("i", { class: "held" }), "held by the allocator"),
       ),
-      shown.length < ranks_told && h("p", { class: "note" }, `${shown.length} of ${count(ranks_told, "rank")}: those that hold most.`),
-      ...shown.map((curve) => panel(curve, span, most)),
+      fullest.length < ranks_told && h("p", { class: "note" }, `${fullest.length} of ${count(ranks_told, "rank")}: those that hold most.`),
+      ...fullest.map((curve) => panel(curve, span, most)),
     ),
-    card("Peaks", peaks(curves)),
+    card("Peaks", peaks(curves, shown)),
   ];
 }
 
@@ -120,10 +124,14 @@ function draw(context, width, height, colour, { time_ms, allocated, reserved }, 
   context.fillRect(0, bottom, width, 1);
 }
 
-/** @param {Curve[]} curves */
-function peaks(curves) {
+/**
+ * @param {Curve[]} curves
+ * @param {Shown} shown
+ */
+function peaks(curves, shown) {
   return grid({
     title: "memory",
+    shown,
     search: "Filter",
     sort: 3,
     columns: [

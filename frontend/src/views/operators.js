@@ -6,6 +6,7 @@ import { count, percent } from "../format.js";
 import { grid, plain } from "../grid.js";
 import { plainName } from "../timeline/rows.js";
 
+/** @typedef {import("../views.js").Shown} Shown */
 /**
  * @typedef {object} Operations columns; times are of a rank's step, mean over ranks and steps
  * @property {number} ranks
@@ -28,21 +29,24 @@ const calls = (/** @type {number} */ value) => value.toLocaleString("en", { maxi
 export const operators = {
   title: "Operators",
   fragment: "operators",
-  render: (element, { diagnosis }) => detail(element, diagnosis.name, "operations", tables),
+  render: (element, shown) => detail(element, shown.diagnosis.name, "operations", (told) => tables(told, shown)),
   table: () => null, // it is tables
 };
 
-/** @param {Operations} told */
-function tables(told) {
+/**
+ * @param {Operations} told
+ * @param {Shown} shown
+ */
+function tables(told, shown) {
   const rows = told.names.map((_, i) => i);
   const device = rows.filter((i) => told.on_device[i]);
   const host = rows.filter((i) => !told.on_device[i]);
   const about = `In ms of a rank's step, mean over ${count(told.ranks, "rank")}. Side by side on several streams or threads, times add up to more than the step.`;
   return [
     device.length
-      ? card("Kernels and copies", h("p", { class: "note" }, about), kernels(told, device))
+      ? card("Kernels and copies", h("p", { class: "note" }, about), kernels(told, device, shown))
       : null,
-    card("Operators and calls of the host", h("p", { class: "note" }, device.length ? "In ms of a rank's step. Self: without what lies within. Device: what it launched itself." : about), operations(told, host)),
+    card("Operators and calls of the host", h("p", { class: "note" }, device.length ? "In ms of a rank's step. Self: without what lies within. Device: what it launched itself." : about), operations(told, host, shown)),
   ];
 }
 
@@ -51,11 +55,13 @@ const named = (/** @type {string} */ name) => name || "(all others)";
 /**
  * @param {Operations} told
  * @param {number[]} rows
+ * @param {Shown} shown
  */
-function kernels(told, rows) {
+function kernels(told, rows, shown) {
   const total = rows.reduce((sum, i) => sum + told.device_ms[i], 0);
   return grid({
     title: "kernels",
+    shown,
     search: "Filter",
     sort: 1,
     columns: [
@@ -86,10 +92,12 @@ function kernels(told, rows) {
 /**
  * @param {Operations} told
  * @param {number[]} rows
+ * @param {Shown} shown
  */
-function operations(told, rows) {
+function operations(told, rows, shown) {
   return grid({
     title: "operators",
+    shown,
     search: "Filter",
     sort: 1,
     columns: [

@@ -11,9 +11,9 @@ import { count } from "../format.js";
 export const quality = {
   title: "Data quality",
   fragment: "quality",
-  render(element, { diagnosis }) {
-    element.append(unseen(diagnosis));
-    return files(element, diagnosis);
+  render(element, shown) {
+    element.append(unseen(shown.diagnosis));
+    return files(element, shown);
   },
   table: ({ diagnosis }) => ({
     heads: ["rule", "result", "reason"],

@@ -13,15 +13,16 @@ import { guilty } from "../model.js";
 export const ranks = {
   title: "Ranks",
   fragment: "ranks",
-  render: (element, { diagnosis }) => detail(element, diagnosis.name, "ranks", (told) => [compared(told, guilty(diagnosis))]),
+  render: (element, shown) => detail(element, shown.diagnosis.name, "ranks", (told) => [compared(told, shown)]),
   table: () => null, // it is a table
 };
 
 /**
  * @param {Told} told
- * @param {Set<number>} accused
+ * @param {import("../views.js").Shown} shown
  */
-function compared(told, accused) {
+function compared(told, shown) {
+  const accused = guilty(shown.diagnosis);
   const rows = told.ranks.map((rank, i) => [
     accused.has(rank) ? `rank ${rank} ◀` : `rank ${rank}`,
     told.nodes[i],
@@ -47,6 +48,7 @@ function compared(told, accused) {
     ),
     grid({
       title: "ranks",
+      shown,
       search: "Filter",
       sort: 3,
       marked: ([name]) => String(name).endsWith("◀"),

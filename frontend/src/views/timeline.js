@@ -6,7 +6,7 @@ import { paint, picture } from "../canvas.js";
 import { card, folded, h } from "../dom.js";
 import { ms, ranges } from "../format.js";
 import { keysDialog } from "../keys.js";
-import { guilty, ownerName } from "../model.js";
+import { evidenceId, guilty, idsOf, ownerName } from "../model.js";
 import { numbers } from "../table.js";
 import { eventAt, firstAbove } from "../timeline/cull.js";
 import { AXIS, GUTTER, draw } from "../timeline/draw.js";
@@ -17,7 +17,7 @@ import { moved, widened, within, zoomed } from "../timeline/scale.js";
 /** @typedef {import("../views.js").Shown} Shown */
 /** @typedef {import("../timeline/scale.js").Span} Span */
 /** @typedef {import("../timeline/rows.js").Laid} Laid */
-/** @typedef {{ranks: number[], seen: Span, title: string}} Spot a place worth looking at; us after the origin */
+/** @typedef {{id: string, ranks: number[], seen: Span, title: string}} Spot a place worth looking at; us after the origin */
 
 const QUIET_MS = 150;
 const STEP = 0.2;
@@ -61,7 +61,7 @@ function render(element, shown) {
   const origin = views.origin_ns;
   const whole = wholeOf(views);
   const spots = spotsOf(shown);
-  let spot = spots[Number(place.evidence)] ?? spots[0];
+  let spot = spots.find(({ id }) => id === place.evidence) ?? spots[0];
   let ranks = ranksOf(place.ranks, views.ranks) ?? spot.ranks;
   let span = within(spanOf(place) ?? widened(spot.seen, 0.15), whole);
   /** @type {Laid | null} */
@@ -113,7 +113,6 @@ function render(element, shown) {
   }
 
   function settle() {
-    if (!canvas.isConnected) return;
     keep({ from: String(Math.round(span.from)), to: String(Math.round(span.to)), ranks: ranges(ranks).replace(/–/g, "-").replace(/ /g, "") });
     const inside = laid && span.from >= laid.from && span.to <= laid.to;
     // A slice leaves its shortest events out: looked at closely, they are asked for again.
@@ -191,7 +190,6 @@ function render(element, shown) {
 
   /** @param {KeyboardEvent} event */
   function keyed(event) {
-    if (!canvas.isConnected) return leave(); // another run was opened
     if (help.open && event.key !== "?") return;
     const target = /** @type {HTMLElement} */ (event.target);
     if (event.ctrlKey || event.metaKey || event.altKey || target.matches("input, select, textarea")) return;
@@ -314,7 +312,7 @@ function render(element, shown) {
     {
       change: (/** @type {Event} */ { target }) => {
         const value = /** @type {HTMLSelectElement} */ (target).value;
-        spot = spots[Number(value)];
+        spot = spots.find(({ id }) => id === value) ?? spots[0];
         ranks = spot.ranks;
         which.value = ranges(ranks);
         laid = null;
@@ -322,7 +320,7 @@ function render(element, shown) {
         fit();
       },
     },
-    spots.map(({ title }, i) => h("option", { value: i, selected: spots[i] === spot }, title)),
+    spots.map(({ id, title }) => h("option", { value: id, selected: id === spot.id }, title)),
   );
   const which = /** @type {HTMLInputElement} */ (
     h("input", {
@@ -364,6 +362,7 @@ function render(element, shown) {
   function leave() {
     left = true;
     clearTimeout(timer);
+    cancelAnimationFrame(frame);
     document.removeEventListener("keydown", keyed);
   }
 }
@@ -398,11 +397,12 @@ function wholeOf({ clock_ms, step_ms }) {
  */
 function spotsOf({ diagnosis, views }) {
   const { windows, origin_ns, ranks, steps, own_ms, step_ms, clock_ms } = /** @type {import("../model.js").Views} */ (views);
+  const ids = idsOf(diagnosis.findings);
   const found = diagnosis.findings.flatMap((finding, i) =>
     finding.evidence.map(({ rank, step }, j) => {
       const window = windows[i][j];
       const [from, to] = window.seen.map((ns) => usAfter(ns, origin_ns));
-      return { ranks: window.ranks, seen: { from, to }, title: `${finding.rule}: rank ${rank}, step ${step}` };
+      return { id: evidenceId(ids, finding, j), ranks: window.ranks, seen: { from, to }, title: `${finding.rule}: rank ${rank}, step ${step}` };
     }),
   );
   if (found.length) return found;
@@ -412,6 +412,7 @@ function spotsOf({ diagnosis, views }) {
   const from = (clock_ms[slowest.i][step] ?? 0) * 1000;
   return [
     {
+      id: "",
       ranks: ranks.slice(0, 4).includes(ranks[slowest.i]) ? ranks.slice(0, 4) : [...ranks.slice(0, 3), ranks[slowest.i]],
       seen: { from, to: from + (step_ms[slowest.i][step] ?? 0) * 1000 },
       title: `the longest step: rank ${ranks[slowest.i]}, step ${steps[step]}`,

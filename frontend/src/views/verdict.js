@@ -4,8 +4,7 @@ import { cut, kindsOf } from "../cuts.js";
 import { card, h, prose } from "../dom.js";
 import { among, count, ms, percent } from "../format.js";
 import { level } from "../heading.js";
-import { faults, guilty, lostMs } from "../model.js";
-import { idsOf } from "./findings.js";
+import { faults, guilty, idsOf, lostMs } from "../model.js";
 
 /** @typedef {import("../model.js").Diagnosis} Diagnosis */
 /** @typedef {import("../views.js").View} View */
