@@ -606,7 +606,11 @@ def test_another_run_leaves_no_listener_behind(page: Page, server: str) -> None:
 
 def test_a_run_that_fails_late_hides_no_other(page: Page, server: str) -> None:
     held: list[Route] = []
-    page.route("**/ddp_doctor/run?run=healthy", lambda route: held.append(route))
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    page.route("**/ddp_doctor/run?run=healthy", hold)
     tab = opened(page, server)
     chosen(tab, "straggler_cpu")
     with page.expect_request("**/ddp_doctor/run?run=healthy"):
