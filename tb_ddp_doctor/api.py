@@ -7,8 +7,10 @@ import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tb_ddp_doctor import comparison, engine
+from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache, default_directory
+from tb_ddp_doctor.comparison import build
+from tb_ddp_doctor.comparison.model import Comparison
 from tb_ddp_doctor.discover import DiscoverError, discover
 from tb_ddp_doctor.findings import Diagnosis
 from tb_ddp_doctor.scheduler import executor
@@ -39,9 +41,7 @@ def diagnose(
     return [result.diagnosis for result in _results(logdir, settings or {}, cache, scheduler)]
 
 
-def compare(
-    before: Logdir, after: Logdir, *, cache: Logdir | bool | None = True, scheduler: str = ""
-) -> comparison.Comparison:
+def compare(before: Logdir, after: Logdir, *, cache: Logdir | bool | None = True, scheduler: str = "") -> Comparison:
     """Compare two runs, each the only one below its directory. Raises as `diagnose`, and ValueError for several."""
     pair: list[engine.Result] = []
     for logdir in (before, after):
@@ -49,7 +49,7 @@ def compare(
         if len(results) > 1:
             raise ValueError(f"{logdir} holds {len(results)} runs; name the directory of one.")
         pair += results
-    return comparison.compare(*pair)
+    return build.compare(*pair)
 
 
 def _results(

@@ -22,12 +22,14 @@ from rich.text import Text
 
 from tb_ddp_doctor import __version__, engine
 from tb_ddp_doctor.cache import MAX_BYTES, Cache, default_directory, write_digest
-from tb_ddp_doctor.comparison import Change, Comparison, compare
+from tb_ddp_doctor.comparison.build import compare
+from tb_ddp_doctor.comparison.model import Comparison
 from tb_ddp_doctor.discover import DiscoverError, Run, discover
 from tb_ddp_doctor.findings import OWNERS, PHASES, SCHEMA_VERSION, Diagnosis, Finding, Prospect, Report, Severity
 from tb_ddp_doctor.logdir.names import DIGEST_SUFFIX, trace_name
 from tb_ddp_doctor.logdir.remote import FilePath, RemotePath
 from tb_ddp_doctor.report import html, markdown
+from tb_ddp_doctor.report.compared import parts
 from tb_ddp_doctor.report.escape import printable
 from tb_ddp_doctor.report.shown import longest_own_time, where
 from tb_ddp_doctor.rules import CATALOGUE, words
@@ -49,7 +51,7 @@ _SIGNS = {"loading": "loading over 20 %: input-bound", "other": "other over 20 %
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit status: 0, 1 for `--fail-on`, 2 for input that cannot be diagnosed."""
+    """Run the command; returns the exit status: 0, 1 for `--fail-on...`, 2 for input that cannot be diagnosed."""
     options = _parser().parse_args(arguments)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -127,12 +129,19 @@ def _parser() -> argparse.ArgumentParser:
     both = _reading_options({"before": "the directory of one run", "after": "the directory of the other run"})
     comparing = commands.add_parser("compare", parents=[both], help="say what differs between two runs, and whether")
     comparing.set_defaults(command=_compare)
-    comparing.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
+    form = comparing.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
+    form.add_argument(
+        "--markdown",
+        action="store_true",
+        help="print Markdown, for a pull request, and nothing else, on standard output",
+    )
     comparing.add_argument(
         "--fail-on-regression",
-        type=float,
+        type=_percent,
         metavar="PCT",
-        help="exit with 1 if a step takes more than this many percent longer, and more than by chance",
+        help="exit with 1 if a step takes more than this many percent longer; what may be chance, and less than 3 "
+        "percent, never fails",
     )
     slice_ = commands.add_parser(
         "slice", parents=[reading], help="write the part of the traces that proves a finding, all ranks on one clock"
@@ -282,7 +291,7 @@ def _compare(options: argparse.Namespace, errors: Console) -> int:
         cache, runs = _discover(options, logdir)
         if len(runs) > 1:
             raise ValueError(
-                f"{logdir} holds {len(runs)} runs; name the directory of one: {', '.join(map(_name, runs))}."
+                f"{logdir} holds {len(runs)} runs; name the directory of one: {', '.join(run.name for run in runs)}."
             )
         with executor(options.scheduler) as workers:
             results += _diagnose_all(runs, engine.Reading(cache, workers), {}, errors)
@@ -291,47 +300,36 @@ def _compare(options: argparse.Namespace, errors: Console) -> int:
     found = compare(*results)
     if options.json:
         sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(found)) + b"\n")
+    elif options.markdown:
+        sys.stdout.buffer.write(markdown.comparison(found).encode("utf-8", errors="replace"))
     else:
         _print_comparison(Console(highlight=False), found)
-    limit = options.fail_on_regression
-    return 1 if limit is not None and found.step.tells and found.step.change * 100 > limit else 0
+    return 1 if _regressed(found, options.fail_on_regression, errors) else 0
 
 
-def _name(run: Run) -> str:
-    return run.name
-
-
-#: How many kernels and collectives a comparison shows.
-_SHOWN_CHANGES = 8
+def _regressed(found: Comparison, limit: float | None, errors: Console) -> bool:
+    """Whether the later run is slower than allowed; where it may be by chance it is not, and that is said."""
+    if limit is None or found.step.change * 100 <= limit:
+        return False
+    if not found.step.tells:
+        _complain(errors, f"no failure for {found.step.change * 100:.1f} % more: it may be chance.")
+        return False
+    _complain(errors, f"failed: {found.step.change * 100:.1f} % more than before, {limit:g} % are allowed.")
+    return True
 
 
 def _print_comparison(console: Console, found: Comparison) -> None:
     console.print(Text(printable(found.headline), "bold"))
-    for sentence in found.story:
+    for sentence in (*found.story, *found.unlike):
         console.print(Text(f"- {printable(sentence)}"))
-    console.print()
-    findings = [Change(f"{each.rule} ({each.fate})", each.before_ms, each.after_ms) for each in found.findings]
-    kernels = [Change(words.kernel(each.name), each.before_ms, each.after_ms) for each in found.kernels]
-    for title, changes in (
-        ("Where a step goes, ms", found.owners),
-        ("Findings, ms", findings),
-        ("Transfers by kind of collective, ms", found.communication),
-        ("Kernels that changed most, ms", kernels),
-    ):
-        if any(change.before_ms or change.after_ms for change in changes):
-            console.print(_changes_table(title, changes[: max(_SHOWN_CHANGES, len(OWNERS))]))
-
-
-def _changes_table(title: str, changes: Sequence[Change]) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=None)
-    table.add_column("")
-    for column in ("before", "after", "change"):
-        table.add_column(column, justify="right")
-    for change in changes:
-        if change.before_ms or change.after_ms:
-            amounts = f"{change.before_ms:.2f}", f"{change.after_ms:.2f}", f"{change.change_ms:+.2f}"
-            table.add_row(Text(printable(change.name)), *amounts)
-    return table
+    for part in parts(found):
+        table = Table(title=part.title, title_justify="left", title_style="bold", box=None)
+        for i, head in enumerate(part.heads):
+            table.add_column(head, justify="right" if i else "left")
+        for row in part.rows:
+            table.add_row(*(Text(printable(cell)) for cell in row))
+        console.print()
+        console.print(table)
 
 
 def _slice(options: argparse.Namespace, errors: Console) -> int:
@@ -386,6 +384,14 @@ def _count(text: str) -> int:
     """A number from 1 on, as an option gives it."""
     number = int(text)
     if number < 1:
+        raise ValueError
+    return number
+
+
+def _percent(text: str) -> float:
+    """A finite number from 0 on, as an option gives it."""
+    number = float(text)
+    if not 0 <= number < math.inf:
         raise ValueError
     return number
 

@@ -292,10 +292,10 @@ def _traffic(traffic: measured.Traffic, ranks: Ints) -> Traffic:
     line = traffic.line
     return Traffic(
         kind=traffic.kind,
-        group=_encodable(traffic.group),
+        group=encodable(traffic.group),
         ranks=tuple(ranks[traffic.ranks].tolist()),
         size=traffic.size,
-        dtypes=tuple(map(_encodable, traffic.dtypes)),
+        dtypes=tuple(map(encodable, traffic.dtypes)),
         calls=traffic.calls,
         megabytes=traffic.bytes_per_step / 1e6 if traffic.has_bytes else None,
         wait_ms=traffic.wait_per_step_ns / 1e6,
@@ -324,7 +324,7 @@ def _diagnosis(
         f"{len(files)} {'file is' if len(files) == 1 else 'files are'} {how}" for how, files in lacking.items() if files
     ]
     return Diagnosis(
-        name=_encodable(job.name),
+        name=encodable(job.name),
         world_size=job.world_size,
         ranks=tuple(job.ranks.tolist()),
         missing_ranks=job.missing_ranks,
@@ -348,7 +348,7 @@ def _diagnosis(
         findings=tuple(found),
         outcomes=tuple(outcomes),
         warnings=tuple(
-            FileWarning(_encodable(warning.file), _encodable(warning.message))
+            FileWarning(encodable(warning.file), encodable(warning.message))
             for warning in (*job.warnings, *_unseen(job))
         ),
     )
@@ -363,7 +363,8 @@ def _by_rank_and_name(job: Job, times_ns: Ints, names: Sequence[str]) -> dict[st
     }
 
 
-def _encodable(text: str) -> str:
+def encodable(text: str) -> str:
+    """Text from a trace without half characters, which JSON does not hold."""
     return _NO_TEXT.sub("\N{REPLACEMENT CHARACTER}", text)
 
 

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from traces import ranks, write
+from traces import in_row, ranks, write
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.cli import main
-from tb_ddp_doctor.comparison import Comparison, _step_time, compare
+from tb_ddp_doctor.comparison import named
+from tb_ddp_doctor.comparison.build import compare
+from tb_ddp_doctor.comparison.chance import step_time
+from tb_ddp_doctor.comparison.model import Comparison
 from tb_ddp_doctor.discover import discover
 
 DEMO_LOGS = Path(__file__).parent.parent / "demo_logs"
@@ -33,13 +39,39 @@ LONGER = """
           gpu  [fwd........][bwd.]
           nccl                    [ar........]
 """
+#: The longer kernel is launched by an operator of its own, and the loader has workers in place of none.
+LOADS = """
+    rank# step |1
+          host [load..][mul][other]
+          gpu        [mul.....][other.]
+          nccl                        [ar........]
+"""
+FETCHES = """
+    rank# step |1
+          host [fetch][mul][other]
+          gpu        [mul.][other.]
+          nccl                    [ar........]
+"""
+NOISY = """
+    rank# step |1                      |2                          |3
+          gpu  [fwd....][bwd.]         [fwd....][bwd.]             [fwd....][bwd.]
+          nccl                [ar....]                [ar........]                [ar.......]
+"""
+NOISIER = """
+    rank# step |1                      |2                                      |3
+          gpu  [fwd....][bwd.]         [fwd....][bwd.]                         [fwd....][bwd.]
+          nccl                [ar....]                [ar....................]                [ar........]
+"""
 OTHER_KERNEL = USUAL.replace("[fwd....]", "[new....]")
 
 
-def result(folder: Path, text: str, name: str = "run") -> engine.Result:
-    write(folder / name, text)
-    (run,) = discover(folder / name)
+def read(folder: Path) -> engine.Result:
+    (run,) = discover(folder)
     return engine.diagnose(run, reading=engine.Reading(Cache(None)))
+
+
+def result(folder: Path, text: str, name: str = "run") -> engine.Result:
+    return read(write(folder / name, text))
 
 
 def compared(tmp_path: Path, before: str, after: str) -> Comparison:
@@ -47,15 +79,15 @@ def compared(tmp_path: Path, before: str, after: str) -> Comparison:
 
 
 def demo(name: str) -> engine.Result:
-    (run,) = discover(DEMO_LOGS / name)
-    return engine.diagnose(run, reading=engine.Reading(Cache(None)))
+    return read(DEMO_LOGS / name)
 
 
 def test_loader_workers_tell_their_story_by_themselves() -> None:
     found = compare(demo("zero_workers"), demo("four_workers"))
     assert found.headline.startswith("four_workers takes 51.0 ms a step, zero_workers 168.0 ms: 70 % less")
     story = " ".join(found.story)
-    assert "Waiting for the DataLoader fell from 101.3 to 0.0 ms a step." in story
+    assert "Waiting for the DataLoader fell from 101.3 to 0.0 ms a step, 87 % of the difference." in story
+    assert "Batches are now made in worker processes; before, in the training process" in story
     assert "Copies now overlap with the host" in story
     assert "dataloader-stall is fixed" in story
     (loader,) = [change for change in found.findings if change.rule == "dataloader-stall"]
@@ -71,7 +103,7 @@ def test_the_other_way_round_the_fault_is_new() -> None:
 def test_a_run_and_itself_do_not_differ(tmp_path: Path) -> None:
     found = compared(tmp_path, ranks(USUAL, SLOW), ranks(USUAL, SLOW))
     assert not found.step.tells and found.story == ()
-    assert found.headline.startswith("No difference that these steps can tell")
+    assert found.headline.startswith("No difference that tells")
     assert all(change.change_ms == 0 for change in found.owners)
     assert {change.fate for change in found.findings} <= {"same"}
 
@@ -89,13 +121,45 @@ def test_owners_and_kernels_are_means_over_ranks_and_steps(tmp_path: Path) -> No
     assert (kernel.name, kernel.before_ms, kernel.after_ms) == ("fwd_kernel", 9, 13)
     assert (kernel.before_count, kernel.after_count) == (1, 1)
     assert found.step.change == pytest.approx(4 / 27)
-    assert "Compute rose from 15.0 to 19.0 ms a step." in found.story
+    assert "Compute rose from 15.0 to 19.0 ms a step, 100 % of the difference." in found.story
 
 
 def test_kernels_of_one_run_alone_are_told(tmp_path: Path) -> None:
     found = compared(tmp_path, ranks(USUAL), ranks(OTHER_KERNEL))
     counts = {kernel.name: (kernel.before_count, kernel.after_count) for kernel in found.kernels}
     assert counts["fwd_kernel"] == (1, 0) and counts["new_kernel"] == (0, 1)
+
+
+def test_operators_are_compared_by_name_on_host_and_device(tmp_path: Path) -> None:
+    found = compared(tmp_path, ranks(LOADS, LOADS), ranks(FETCHES, FETCHES, FETCHES, steps=5))
+    told = {operation.name: operation for operation in found.operations}
+    mul = told["aten::mul"]
+    assert (mul.before_device_ms, mul.after_device_ms) == (10, 6)
+    assert (mul.before_count, mul.after_count) == (1, 1)
+    # Both kinds of loader are one operator.
+    loader = told["DataLoader.__next__"]
+    assert (loader.before_host_ms, loader.after_host_ms) == (8, 7)
+    assert found.operations[0].name == "aten::mul"
+
+
+def test_what_is_not_listed_is_summed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = compared(tmp_path / "whole", ranks(LOADS), ranks(FETCHES))
+    monkeypatch.setattr(named, "MOST", 1)
+    cut = compared(tmp_path / "cut", ranks(LOADS), ranks(FETCHES))
+    assert [kernel.name for kernel in cut.kernels] == ["mul_kernel", ""]
+    assert len(cut.operations) == 2 and cut.operations[1].name == ""
+    for rows, others in ((cut.kernels, whole.kernels), (cut.operations, whole.operations)):
+        for column in rows[0].__struct_fields__[1:]:
+            summed = [sum(getattr(row, column) for row in each) for each in (rows, others)]
+            assert summed[0] == pytest.approx(summed[1])
+
+
+def test_names_that_are_no_text_are_told(tmp_path: Path) -> None:
+    run = result(tmp_path, ranks(USUAL))
+    (digest,) = run.job.digests
+    half = replace(digest, strings=tuple(f"{text}\ud800" for text in digest.strings))
+    hostile = replace(run, job=replace(run.job, digests=(half,)))
+    assert "\N{REPLACEMENT CHARACTER}" in msgspec.json.encode(compare(hostile, run)).decode()
 
 
 def test_collectives_are_compared_by_kind_without_waiting(tmp_path: Path) -> None:
@@ -106,8 +170,57 @@ def test_collectives_are_compared_by_kind_without_waiting(tmp_path: Path) -> Non
 
 def test_few_steps_are_doubted(tmp_path: Path) -> None:
     found = compared(tmp_path, ranks(USUAL, USUAL, steps=2), ranks(LONGER, LONGER, steps=2))
-    assert "2 steps cannot tell" in found.step.doubt
-    assert found.story[0].startswith("2 steps cannot tell")
+    assert found.step.tells and found.step.doubt.startswith("2 steps tell little")
+    assert found.story[-1] == found.step.doubt
+
+
+def test_one_step_tells_nothing(tmp_path: Path) -> None:
+    found = compared(tmp_path, ranks(USUAL, USUAL, steps=1), ranks(LONGER, LONGER))
+    assert not found.step.tells
+    assert found.headline.endswith("15 % more, but one step cannot tell whether by chance.")
+    assert "1 step cannot tell chance from change" in found.story[-1]
+    # What is a tenth of the step is told all the same.
+    assert "Compute rose from 15.0 to 19.0 ms a step." in found.story
+
+
+def test_what_makes_runs_unlike_is_said(tmp_path: Path) -> None:
+    before = write(tmp_path / "a" / "one", ranks(USUAL, USUAL, USUAL), world_size=3)
+    next(before.glob("*")).unlink()
+    write(tmp_path / "b" / "two", ranks(USUAL, USUAL))
+    found = compare(*(read(folder) for folder in (before, tmp_path / "b" / "two")))
+    assert [(run.name, run.ranks, run.world_size, run.steps) for run in found.runs] == [
+        ("one", 2, 3, 3),
+        ("two", 2, 2, 3),
+    ]
+    assert found.unlike == (
+        "one: 1 of 3 ranks is missing here; whom the others waited for among them is not seen.",
+        "two ran on 2 ranks, one on 3 ranks: amounts are of one rank's step, whatever its share of the batch.",
+    )
+
+
+def test_a_run_that_does_not_train_is_said() -> None:
+    inference = demo("healthy")
+    phases = {rank: {**of, "backward": 0.0} for rank, of in inference.diagnosis.host_phases_ms.items()}
+    diagnosis = msgspec.structs.replace(inference.diagnosis, name="inference", host_phases_ms=phases)
+    found = compare(demo("healthy"), replace(inference, diagnosis=diagnosis))
+    assert found.unlike == ("inference shows no backward pass, which healthy does: their steps may do different work.",)
+
+
+def test_a_change_of_less_than_three_percent_is_no_change_of_a_finding() -> None:
+    before = demo("zero_workers")
+    first = before.diagnosis.findings[0]
+
+    def fate(was: float, now: float) -> list[str]:
+        runs = []
+        for cost in (was * before.diagnosis.step_ms, now * before.diagnosis.step_ms):
+            findings = (msgspec.structs.replace(first, cost_ms=cost),)
+            runs.append(replace(before, diagnosis=msgspec.structs.replace(before.diagnosis, findings=findings)))
+        return [change.fate for change in compare(*runs).findings]
+
+    assert fate(0.029, 0.031) == ["same"]
+    assert fate(0.0, 0.031) == ["new"]
+    assert fate(0.031, 0.0) == ["fixed"]
+    assert (fate(0.2, 0.1), fate(0.1, 0.2), fate(0.1, 0.12)) == (["better"], ["worse"], ["same"])
 
 
 def windows(*steps: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
@@ -115,17 +228,40 @@ def windows(*steps: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
 
 
 def test_noise_is_no_change() -> None:
-    noisy = _step_time(windows(50, 90, 70, 40), windows(90, 60, 40, 80))
-    assert not noisy.tells and noisy.interval[0] < 0 < noisy.interval[1]
-    assert _step_time(windows(50, 51, 50, 49), windows(60, 61, 60, 59)).tells
-    assert not _step_time(windows(50, 50, 50), windows(51, 51, 51)).tells
+    noisy = step_time(windows(50, 90, 70, 40), windows(90, 60, 40, 80))
+    assert not noisy.tells and noisy.interval and noisy.interval[0] < 0 < noisy.interval[1]
+    assert step_time(windows(50, 51, 50, 49), windows(60, 61, 60, 59)).tells
+    assert not step_time(windows(50, 50, 50), windows(51, 51, 51)).tells
 
 
 @given(st.lists(st.integers(1, 10**6), min_size=1, max_size=6), st.lists(st.integers(1, 10**6), min_size=1, max_size=6))
-def test_the_interval_lies_within_the_extremes(before: list[int], after: list[int]) -> None:
-    step = _step_time(windows(*before), windows(*after))
+def test_the_change_lies_in_its_interval(before: list[int], after: list[int]) -> None:
+    step = step_time(windows(*before), windows(*after))
+    if min(len(before), len(after)) == 1:
+        assert step.interval is None and not step.tells and step.doubt
+        return
+    assert step.interval
     low, high = step.interval
-    assert min(after) / max(before) - 1 - 1e-9 <= low <= high <= max(after) / min(before) - 1 + 1e-9
+    slack = 1e-9 * (2 + abs(step.change))
+    assert low - slack <= step.change <= high + slack < math.inf
+
+
+def test_fewer_steps_widen_the_interval() -> None:
+    def width(steps: int) -> float:
+        interval = step_time(windows(*[50, 54] * (steps // 2)), windows(*[50, 54] * 20)).interval
+        assert interval
+        return interval[1] - interval[0]
+
+    assert width(2) > 2 * width(4) > 2 * width(20)
+
+
+@pytest.mark.parametrize("steps", [2, 3, 10])
+def test_runs_that_differ_by_chance_seldom_tell(steps: int) -> None:
+    rng = np.random.default_rng(3)
+    runs = rng.normal(100e6, 7e6, (200, 2, 1, steps)).astype(np.int64).repeat(4, axis=2)
+    told = sum(step_time(before, after).tells for before, after in runs)
+    # 95 % of confidence: 10 of 200, and three times their deviation more would be chance once in a thousand.
+    assert told <= 10 + 9
 
 
 def test_the_command_fails_on_a_regression(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -137,6 +273,33 @@ def test_the_command_fails_on_a_regression(tmp_path: Path, capsys: pytest.Captur
     assert main([*arguments, "--fail-on-regression", "10"]) == 1
     assert main([*arguments, "--fail-on-regression", "20"]) == 0
     assert main(["compare", *reversed(arguments[1:3]), "--fail-on-regression", "10"]) == 0
+
+
+def test_the_command_does_not_fail_on_what_may_be_chance(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "a", in_row(ranks(NOISY, NOISY, steps=1)))
+    write(tmp_path / "b", in_row(ranks(NOISIER, NOISIER, steps=1)))
+    arguments = ["compare", str(tmp_path / "a"), str(tmp_path / "b"), "--no-cache", "--fail-on-regression", "5"]
+    assert main(arguments) == 0
+    told = capsys.readouterr()
+    assert "which may be chance (-" in told.out
+    assert "no failure for" in told.err and "it may be chance" in told.err
+
+
+@pytest.mark.parametrize("percent", ["-1", "nan", "inf", "ten"])
+def test_the_command_takes_a_percentage(percent: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["compare", "a", "b", f"--fail-on-regression={percent}"])
+    assert stopped.value.code == 2 and f"'{percent}'" in capsys.readouterr().err
+
+
+def test_the_command_prints_markdown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", str(DEMO_LOGS / "zero_workers"), str(DEMO_LOGS / "four_workers"), "--markdown"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("## ddp-doctor: zero\\_workers against four\\_workers\n\n**four\\_workers takes 51.0 ms")
+    assert "- Waiting for the DataLoader fell from 101.3 to 0.0 ms a step" in told
+    assert "| dataloader-stall (fixed) | 113.95 | 0.00 | \\-113.95 |" in told
+    assert "| DataLoader.\\_\\_next\\_\\_ | 121.04 | 0.43 | \\-120.60 | 1 |" in told
+    assert len(told) < 20_000
 
 
 def test_the_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

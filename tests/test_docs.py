@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tb_ddp_doctor import cli, comparison, findings
+from tb_ddp_doctor import cli, findings
+from tb_ddp_doctor.comparison import model as comparison
 from tb_ddp_doctor.rules import documentation
 
 ROOT = Path(__file__).parents[1]
@@ -21,16 +22,26 @@ def test_the_page_of_rules_is_fresh() -> None:
     )
 
 
-@pytest.mark.parametrize("command", ["diagnose demo_logs/straggler_cpu", "whatif demo_logs/zero_workers"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "diagnose demo_logs/straggler_cpu",
+        "whatif demo_logs/zero_workers",
+        "compare demo_logs/zero_workers demo_logs/four_workers",
+    ],
+)
 def test_the_readme_shows_what_the_command_prints(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("COLUMNS", "100")
     cli.main(command.split())
-    shown = re.search(rf"ddp-doctor {command}\n(.*?)\n```", (ROOT / "README.md").read_text(), re.DOTALL)
-    printed = "\n".join(line.rstrip() for line in capsys.readouterr().out.rstrip().splitlines())
-    assert shown and shown[1] == printed, f"put this into the README:\n{printed}"
+    readme = (ROOT / "README.md").read_text()
+    shown = re.search(rf"ddp-doctor {command}(?: \| head -(\d+))?\n(.*?)\n```", readme, re.DOTALL)
+    assert shown, "the README does not show it"
+    lines = [line.rstrip() for line in capsys.readouterr().out.rstrip().splitlines()]
+    printed = "\n".join(lines[: int(shown[1]) if shown[1] else None])
+    assert shown[2] == printed, f"put this into the README:\n{printed}"
 
 
 @pytest.mark.parametrize(
@@ -52,6 +63,8 @@ def test_the_readme_shows_what_the_command_prints(
         "Change",
         "FindingChange",
         "KernelChange",
+        "OperationChange",
+        "Compared",
     ],
 )
 def test_the_page_of_the_json_has_every_field_and_no_other(name: str) -> None:

@@ -84,6 +84,11 @@ class Job:
         return any(digest.has_device for digest in self.digests)
 
     @property
+    def device(self) -> str:
+        """The devices' name, "" where no trace tells it."""
+        return next((digest.device for digest in self.digests if digest.device), "")
+
+    @property
     def tells_phases(self) -> bool:
         """Whether some rank's trace shows where the training loop is: annotations, or autograd's nodes."""
         told = [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]

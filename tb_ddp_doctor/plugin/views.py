@@ -32,7 +32,7 @@ def views(result: Result) -> dict[str, Any]:
         "from_digests": result.from_digests,
         "ranks": job.ranks.tolist(),
         "nodes": list(job.nodes),
-        "device": next((digest.device for digest in job.digests if digest.device), ""),
+        "device": job.device,
         "steps": job.steps.tolist(),
         "owners": list(OWNERS),
         "step_ms": _ms(job.budget.window_ns),

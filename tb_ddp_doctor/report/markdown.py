@@ -1,11 +1,13 @@
-"""A diagnosis as Markdown, for a pull request or a chat: the verdict, a table of findings, the rest folded."""
+"""A diagnosis or a comparison as Markdown, for a pull request or a chat: what matters first, the rest folded."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from tb_ddp_doctor.comparison.model import Comparison
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.findings import OWNERS, Diagnosis, Finding
+from tb_ddp_doctor.report.compared import parts
 from tb_ddp_doctor.report.escape import code_block, markup
 from tb_ddp_doctor.report.escape import markdown as text
 from tb_ddp_doctor.report.shown import longest_own_time, where
@@ -19,6 +21,18 @@ _MOST_EVIDENCE = 3
 def document(results: Sequence[Result]) -> str:
     """All runs, one section each."""
     return "\n\n".join("\n\n".join(_run(result)) for result in results) + "\n"
+
+
+def comparison(found: Comparison) -> str:
+    """Two runs: the step time, what made the difference, and the tables, folded."""
+    sentences = [*found.story, *found.unlike]
+    pieces = [
+        f"## ddp-doctor: {text(found.before)} against {text(found.after)}",
+        f"**{text(found.headline)}**",
+        "\n".join(f"- {text(sentence)}" for sentence in sentences),
+        *(_folded(part.title, _table(part.heads, part.align, part.rows)) for part in parts(found)),
+    ]
+    return "\n\n".join(filter(None, pieces)) + "\n"
 
 
 def _run(result: Result) -> Iterator[str]:

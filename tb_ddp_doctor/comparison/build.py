@@ -1,0 +1,112 @@
+"""Two diagnosed runs -> Comparison."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+from tb_ddp_doctor.comparison import named, story
+from tb_ddp_doctor.comparison.chance import TELLING, step_time
+from tb_ddp_doctor.comparison.model import Change, Compared, Comparison, Fate, FindingChange
+from tb_ddp_doctor.engine import Result, encodable
+from tb_ddp_doctor.findings import OWNERS
+from tb_ddp_doctor.trace.model import Ints
+
+
+def compare(before: Result, after: Result) -> Comparison:
+    """Compare two diagnosed runs."""
+    step = step_time(before.job.budget.window_ns, after.job.budget.window_ns)
+    owners = tuple(
+        Change(owner, _mean_ms(before.job.budget.of(owner)), _mean_ms(after.job.budget.of(owner))) for owner in OWNERS
+    )
+    copies, exposed, blocking = (
+        Change(name, *(sum(_mean_ms(result.job.work(column)) for column in columns) for result in (before, after)))
+        for name, columns in (
+            ("copies", ("pageable_ns", "pinned_ns")),
+            ("exposed copies", ("pageable_exposed_ns", "pinned_exposed_ns")),
+            ("blocking copies", ("pageable_blocked_ns",)),
+        )
+    )
+    findings = tuple(_findings(before, after))
+    runs = _compared(before), _compared(after)
+    return Comparison(
+        before=runs[0].name,
+        after=runs[1].name,
+        runs=runs,
+        unlike=tuple(story.unlike(before, after)),
+        headline=story.headline(runs[0].name, runs[1].name, step),
+        story=tuple(
+            story.story(step, owners, _loaders(before, after), story.Copies(copies, exposed, blocking), findings)
+        ),
+        step=step,
+        owners=owners,
+        copies=copies,
+        exposed_copies=exposed,
+        blocking_copies=blocking,
+        findings=findings,
+        communication=_by_name(_transfers(before), _transfers(after)),
+        kernels=named.kernels(before.job, after.job),
+        operations=named.operators(before.job, after.job),
+    )
+
+
+def _compared(result: Result) -> Compared:
+    diagnosis = result.diagnosis
+    return Compared(
+        name=diagnosis.name,
+        ranks=len(diagnosis.ranks),
+        world_size=diagnosis.world_size,
+        steps=len(diagnosis.steps),
+        device=encodable(result.job.device),
+    )
+
+
+def _mean_ms(values: Ints) -> float:
+    return float(values.mean()) / 1e6
+
+
+def _loaders(before: Result, after: Result) -> tuple[str, str]:
+    """How each run's DataLoaders work, where they all work alike; "" elsewhere."""
+    kinds = ({digest.loader for digest in result.job.digests} for result in (before, after))
+    was, now = (kind.pop() if len(kind) == 1 else "" for kind in kinds)
+    return was, now
+
+
+def _findings(before: Result, after: Result) -> Iterator[FindingChange]:
+    """Rules whose findings cost 3 % of the step or more in one of the runs, those that changed most first."""
+    costs: list[dict[str, float]] = []
+    titles: dict[str, str] = {}
+    for result in (before, after):
+        by_rule: defaultdict[str, float] = defaultdict(float)
+        for finding in reversed(result.diagnosis.findings):
+            by_rule[finding.rule] += finding.cost_ms
+            titles[finding.rule] = finding.title
+        costs.append(by_rule)
+    least = [TELLING * result.diagnosis.step_ms for result in (before, after)]
+    rules = {rule for cost, limit in zip(costs, least, strict=True) for rule, ms in cost.items() if ms >= limit}
+    for rule in sorted(rules, key=lambda rule: (-abs(costs[0].get(rule, 0) - costs[1].get(rule, 0)), rule)):
+        was, now = costs[0].get(rule, 0.0), costs[1].get(rule, 0.0)
+        yield FindingChange(rule, _fate(was, now, *least), was, now, titles[rule])
+
+
+def _fate(was: float, now: float, least_before: float, least_after: float) -> Fate:
+    # What is little of a long step may be much of a short one: the run in which it costs more tells.
+    if abs(now - was) < (least_after if now > was else least_before):
+        return "same"
+    if was < least_before:
+        return "new"
+    if now < least_after:
+        return "fixed"
+    return "better" if now < was else "worse"
+
+
+def _transfers(result: Result) -> dict[str, float]:
+    taken: defaultdict[str, float] = defaultdict(float)
+    for traffic in result.diagnosis.communication:
+        taken[traffic.kind or "unknown"] += traffic.transfer_ms
+    return taken
+
+
+def _by_name(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[Change, ...]:
+    changes = [Change(name, before.get(name, 0.0), after.get(name, 0.0)) for name in {*before, *after}]
+    return tuple(sorted(changes, key=lambda change: (-abs(change.change_ms), change.name)))

@@ -1,0 +1,111 @@
+"""What a comparison says: frozen structs, which are its JSON too."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Fate = Literal["fixed", "better", "same", "worse", "new"]
+
+
+class Compared(msgspec.Struct, frozen=True):
+    """What one of the two runs is."""
+
+    name: str
+    #: Ranks that have a trace here, of so many.
+    ranks: int
+    world_size: int
+    #: Steps that all of them have.
+    steps: int
+    #: The devices' name, "" for a job without.
+    device: str
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One amount in both runs, mean over ranks and steps, ms."""
+
+    name: str
+    before_ms: float
+    after_ms: float
+
+    @property
+    def change_ms(self) -> float:
+        return self.after_ms - self.before_ms
+
+
+class FindingChange(msgspec.Struct, frozen=True):
+    """What became of the findings of one rule."""
+
+    rule: str
+    fate: Fate
+    before_ms: float
+    after_ms: float
+    #: Of the costliest of them, in the later run where it is still there.
+    title: str
+
+
+class KernelChange(msgspec.Struct, frozen=True):
+    """Kernels of one name: time and launches of a rank's step. The name "" sums up all that are not listed."""
+
+    name: str
+    before_ms: float
+    after_ms: float
+    before_count: float
+    after_count: float
+
+
+class OperationChange(msgspec.Struct, frozen=True):
+    """An operator, annotation or runtime call: what a rank's step spends in it and in nothing within it.
+
+    The device's time is that of what was launched directly inside; of collectives it counts their waiting too. The name
+    "" sums up all that are not listed.
+    """
+
+    name: str
+    before_host_ms: float
+    after_host_ms: float
+    before_device_ms: float
+    after_device_ms: float
+    before_count: float
+    after_count: float
+
+
+class StepTime(msgspec.Struct, frozen=True):
+    """The mean step time of both runs."""
+
+    before_ms: float
+    after_ms: float
+    #: Share of the earlier step that the later one is longer; and where it lies with 95 % confidence (`chance`), None
+    #: where a run has one step.
+    change: float
+    interval: tuple[float, float] | None
+    #: Whether the change is more than chance and 3 % or more.
+    tells: bool
+    #: Why there is no interval, or a wide one; "" where there are steps enough.
+    doubt: str
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """Everything that differs between two runs."""
+
+    before: str
+    after: str
+    #: Both, the earlier one first; and what else than the step time sets them apart, in sentences.
+    runs: tuple[Compared, Compared]
+    unlike: tuple[str, ...]
+    #: One sentence on the step time, then one for each thing that made most of the difference.
+    headline: str
+    story: tuple[str, ...]
+    step: StepTime
+    owners: tuple[Change, ...]
+    #: Copies between host and device; the part of them that nothing hides; the host's time in those that block it.
+    copies: Change
+    exposed_copies: Change
+    blocking_copies: Change
+    findings: tuple[FindingChange, ...]
+    #: By kind of collective: what its transfers take, hidden or not, without the waiting.
+    communication: tuple[Change, ...]
+    #: The 96 that changed most, and the sum of the others.
+    kernels: tuple[KernelChange, ...]
+    operations: tuple[OperationChange, ...]

@@ -1,0 +1,160 @@
+"""A comparison in sentences: the step time, what made the difference, and what else sets the two runs apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tb_ddp_doctor.comparison.chance import TELLING
+from tb_ddp_doctor.comparison.model import Change, FindingChange, StepTime
+from tb_ddp_doctor.engine import Result, encodable
+
+#: Where the step time tells nothing, owners and findings must change by this share of it to be told.
+_SHIFTED = 0.1
+#: Copies of less time in a step, and a smaller change of the share of it that is hidden, are no part of the story.
+_COPIES_MS = 0.05
+_OVERLAP = 0.25
+
+#: Owners in words, as what a step spends.
+_SPENT = {
+    "compute": "Compute",
+    "copy": "Copies that nothing hides",
+    "wait": "Waiting for other ranks",
+    "transfer": "Transfers that nothing hides",
+    "input": "Waiting for the DataLoader",
+    "sync": "Idling behind synchronisation",
+    "alloc": "Idling behind allocations",
+    "dispatch": "Idling for launches",
+    "host": "Idling while the host is in no operation",
+}
+#: Where a DataLoader makes its batches, by `RankDigest.loader`.
+_LOADERS = {"single_process": "in the training process (num_workers=0)", "workers": "in worker processes"}
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Copies between host and device: their time, the part that nothing hides, the host's time in those that block."""
+
+    all: Change
+    exposed: Change
+    blocking: Change
+
+
+def headline(before: str, after: str, step: StepTime) -> str:
+    """What became of the step time."""
+    times = f"{after} takes {step.after_ms:.1f} ms a step, {before} {step.before_ms:.1f} ms"
+    if abs(step.change) < TELLING:
+        return f"No difference that tells: {times}."
+    change = f"{abs(step.change) * 100:.0f} % {'less' if step.change < 0 else 'more'}"
+    if step.interval is None:
+        return f"{times}: {change}, but one step cannot tell whether by chance."
+    low, high = (bound * 100 for bound in step.interval)
+    if step.tells:
+        least, most = sorted((abs(low), abs(high)))
+        return f"{times}: {change} ({least:.0f} to {most:.0f} % with 95 % confidence)."
+    return f"{times}: {change}, which may be chance ({low:+.0f} to {high:+.0f} % with 95 % confidence)."
+
+
+def story(
+    step: StepTime,
+    owners: Sequence[Change],
+    loaders: tuple[str, str],
+    copies: Copies,
+    findings: Sequence[FindingChange],
+) -> Iterator[str]:
+    """What made the difference."""
+    least = (TELLING if step.tells else _SHIFTED) * step.before_ms
+    for owner in sorted(owners, key=lambda owner: -abs(owner.change_ms)):
+        if abs(owner.change_ms) >= least:
+            yield _owner(owner, step)
+            if owner.name == "input":
+                yield from _loader(*loaders)
+    if step.tells:
+        yield from _copies(copies)
+    for finding in findings:
+        if finding.fate != "same" and abs(finding.after_ms - finding.before_ms) >= least:
+            yield _finding(finding)
+    if step.doubt:
+        yield step.doubt
+
+
+def _owner(owner: Change, step: StepTime) -> str:
+    went = "fell" if owner.change_ms < 0 else "rose"
+    change = step.after_ms - step.before_ms
+    # Owners sum to the step, so that their changes sum to its change.
+    share = owner.change_ms / change if step.tells else 0.0
+    part = f", {share * 100:.0f} % of the difference" if 0.05 <= share <= 1 else ""
+    return f"{_SPENT[owner.name]} {went} from {owner.before_ms:.1f} to {owner.after_ms:.1f} ms a step{part}."
+
+
+def _loader(was: str, now: str) -> Iterator[str]:
+    if was != now and was in _LOADERS and now in _LOADERS:
+        yield f"Batches are now made {_LOADERS[now]}; before, {_LOADERS[was]}."
+
+
+def _copies(copies: Copies) -> Iterator[str]:
+    taken, exposed, blocking = copies.all, copies.exposed, copies.blocking
+    if max(blocking.before_ms, blocking.after_ms) >= _COPIES_MS and min(blocking.before_ms, blocking.after_ms) == 0:
+        yield (
+            f"Copies {'now overlap with the host' if blocking.before_ms else 'now block the host'}: they held it for "
+            f"{blocking.before_ms:.2f} ms a step, and now for {blocking.after_ms:.2f} ms, and take the device "
+            f"{taken.after_ms:.2f} instead of {taken.before_ms:.2f} ms."
+        )
+    if min(taken.before_ms, taken.after_ms) < _COPIES_MS:
+        return
+    was, now = exposed.before_ms / taken.before_ms, exposed.after_ms / taken.after_ms
+    if abs(was - now) >= _OVERLAP:
+        yield (
+            f"Copies {'now overlap' if now < was else 'no longer overlap'} with kernels: {exposed.after_ms:.2f} of "
+            f"{taken.after_ms:.2f} ms are exposed, before {exposed.before_ms:.2f} of {taken.before_ms:.2f} ms."
+        )
+
+
+def _finding(finding: FindingChange) -> str:
+    if finding.fate == "new":
+        return f"{finding.rule} is new: it costs {finding.after_ms:.1f} ms a step."
+    if finding.fate == "fixed":
+        return f"{finding.rule} is fixed: it cost {finding.before_ms:.1f} ms a step."
+    costs = f"it cost {finding.before_ms:.1f} ms a step, and now {finding.after_ms:.1f} ms"
+    return f"{finding.rule} is {finding.fate}: {costs}."
+
+
+def unlike(before: Result, after: Result) -> Iterator[str]:
+    """What makes the two hard to compare, beside how fast they are."""
+    for result in (before, after):
+        diagnosis = result.diagnosis
+        if missing := len(diagnosis.missing_ranks):
+            are = "is" if missing == 1 else "are"
+            yield (
+                f"{diagnosis.name}: {missing} of {diagnosis.world_size} ranks {are} missing here; "
+                "whom the others waited for among them is not seen."
+            )
+    worlds = before.diagnosis.world_size, after.diagnosis.world_size
+    if worlds[0] != worlds[1]:
+        yield (
+            f"{after.diagnosis.name} ran on {_ranks(worlds[1])}, {before.diagnosis.name} on {_ranks(worlds[0])}: "
+            "amounts are of one rank's step, whatever its share of the batch."
+        )
+    trains = _trains(before), _trains(after)
+    if trains[0] != trains[1]:
+        with_, without = (before, after) if trains[0] else (after, before)
+        yield (
+            f"{without.diagnosis.name} shows no backward pass, which {with_.diagnosis.name} does: "
+            "their steps may do different work."
+        )
+    on_device = before.job.has_device, after.job.has_device
+    if on_device[0] != on_device[1]:
+        name = (after if on_device[0] else before).diagnosis.name
+        yield f"{name} shows no device: its steps are the host's."
+    devices = before.job.device, after.job.device
+    if devices[0] != devices[1] and all(devices):
+        yield f"The devices differ: {encodable(devices[1])} after, {encodable(devices[0])} before."
+
+
+def _ranks(count: int) -> str:
+    return f"{count} rank{'' if count == 1 else 's'}"
+
+
+def _trains(result: Result) -> bool:
+    """Whether a backward pass is seen."""
+    return any(phases["backward"] > 0 for phases in result.diagnosis.host_phases_ms.values())

@@ -1,0 +1,105 @@
+"""What of a comparison is shown where there is little room: tables of text, for the terminal and for Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tb_ddp_doctor.comparison.model import Change, Comparison
+from tb_ddp_doctor.rules import words
+
+#: Kinds of collectives, kernels and operators shown.
+_MOST = 10
+#: Less than this rounds to nothing.
+_LEAST_MS = 0.005
+_TIMES = ("", "before", "after", "change")
+_TIMES_AND_CALLS = (*_TIMES, "calls")
+#: Time and calls before, time and calls after, of a rank's step.
+_Amounts = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A table; the first column names its rows."""
+
+    title: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    @property
+    def align(self) -> str:
+        """A letter for each column: names to the left, numbers to the right."""
+        return "l" + "r" * (len(self.heads) - 1)
+
+
+def parts(found: Comparison) -> Iterator[Part]:
+    """Those that have something to show."""
+    findings = [Change(f"{each.rule} ({each.fate})", each.before_ms, each.after_ms) for each in found.findings]
+    tables = (
+        Part("Where a step goes, ms", _TIMES, tuple(_changes(found.owners))),
+        Part("Findings, ms", _TIMES, tuple(_changes(findings))),
+        Part("Transfers by kind of collective, ms", _TIMES, tuple(_changes(found.communication[:_MOST]))),
+        Part("Kernels that changed most, ms", _TIMES_AND_CALLS, tuple(_kernels(found))),
+        Part("Operators that changed most on the host, ms by themselves", _TIMES_AND_CALLS, tuple(_on_host(found))),
+        Part(
+            "Operators that changed most on the device, ms of what they launch, collectives with their waiting",
+            _TIMES_AND_CALLS,
+            tuple(_on_device(found)),
+        ),
+    )
+    yield from (part for part in tables if part.rows)
+
+
+def _changes(changes: Sequence[Change]) -> Iterator[tuple[str, ...]]:
+    for change in changes:
+        if _shows(change.before_ms, change.after_ms):
+            yield change.name, *_amounts(change.before_ms, change.after_ms)
+
+
+def _kernels(found: Comparison) -> Iterator[tuple[str, ...]]:
+    return _most(
+        [words.kernel(each.name) for each in found.kernels],
+        [(each.before_ms, each.before_count, each.after_ms, each.after_count) for each in found.kernels],
+    )
+
+
+def _on_host(found: Comparison) -> Iterator[tuple[str, ...]]:
+    return _most(
+        [each.name for each in found.operations],
+        [(each.before_host_ms, each.before_count, each.after_host_ms, each.after_count) for each in found.operations],
+    )
+
+
+def _on_device(found: Comparison) -> Iterator[tuple[str, ...]]:
+    return _most(
+        [each.name for each in found.operations],
+        [
+            (each.before_device_ms, each.before_count, each.after_device_ms, each.after_count)
+            for each in found.operations
+        ],
+    )
+
+
+def _most(names: Sequence[str], amounts: Sequence[_Amounts]) -> Iterator[tuple[str, ...]]:
+    """The few rows whose times changed most, then the sum of the others."""
+    told = [i for i, (before, _, after, _) in enumerate(amounts) if _shows(before, after)]
+    told.sort(key=lambda i: (not names[i], -abs(amounts[i][2] - amounts[i][0]), names[i]))
+    shown = [i for i in told[:_MOST] if names[i]]
+    for i in shown:
+        yield names[i], *_row(amounts[i])
+    if others := [amounts[i] for i in told[len(shown) :]]:
+        yield "(all others)", *_row([sum(column) for column in zip(*others, strict=True)])
+
+
+def _row(amounts: Sequence[float]) -> tuple[str, ...]:
+    before, before_count, after, after_count = amounts
+    was, now = f"{before_count:.0f}", f"{after_count:.0f}"
+    return *_amounts(before, after), was if was == now else f"{was} to {now}"
+
+
+def _amounts(before: float, after: float) -> tuple[str, str, str]:
+    return f"{before:.2f}", f"{after:.2f}", f"{after - before:+.2f}"
+
+
+def _shows(*amounts: float) -> bool:
+    return max(amounts) >= _LEAST_MS
