@@ -328,7 +328,7 @@ def _diagnosis(
         world_size=job.world_size,
         ranks=tuple(job.ranks.tolist()),
         missing_ranks=job.missing_ranks,
-        incomplete=tuple(_encodable(file) for files in lacking.values() for file in files),
+        incomplete=tuple(encodable(file) for files in lacking.values() for file in files),
         steps=tuple(job.steps.tolist()),
         step_ms=job.step_ns / 1e6,
         verdict=worst.rule if worst else "healthy",
