@@ -12,8 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
-import msgspec
 from rich.console import Console
 from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
@@ -30,7 +30,7 @@ from tb_ddp_doctor.logdir.names import DIGEST_SUFFIX, trace_name
 from tb_ddp_doctor.logdir.remote import FilePath, RemotePath
 from tb_ddp_doctor.report import html, markdown
 from tb_ddp_doctor.report.compared import parts
-from tb_ddp_doctor.report.escape import printable
+from tb_ddp_doctor.report.escape import printable, printable_json, printable_lines
 from tb_ddp_doctor.report.shown import longest_own_time, where
 from tb_ddp_doctor.rules import CATALOGUE, words
 from tb_ddp_doctor.scheduler import SchedulerError, executor
@@ -76,6 +76,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _complain(errors: Console, sentence: str) -> None:
     errors.print(Text(f"ddp-doctor: {printable(sentence)}"), soft_wrap=True)
+
+
+def _print_json(value: Any) -> None:
+    # JSON is UTF-8, whatever the terminal is.
+    sys.stdout.buffer.write(printable_json(value))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -213,10 +218,7 @@ def _diagnose(options: argparse.Namespace, errors: Console) -> int:
     if options.markdown:
         sys.stdout.buffer.write(markdown.document(results).encode("utf-8", errors="replace"))
     elif options.json:
-        # JSON is UTF-8, whatever the terminal is.
-        sys.stdout.buffer.write(
-            msgspec.json.format(msgspec.json.encode(Report(SCHEMA_VERSION, tuple(diagnoses)))) + b"\n"
-        )
+        _print_json(Report(SCHEMA_VERSION, tuple(diagnoses)))
     else:
         console = Console(highlight=False)
         for result in results:
@@ -236,7 +238,7 @@ def _whatif(options: argparse.Namespace, errors: Console) -> int:
         results = _diagnose_all(runs, engine.Reading(cache, workers), {}, errors)
     predicted = {result.diagnosis.name: _predict(result, chosen) for result in results}
     if options.json:
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(predicted)) + b"\n")
+        _print_json(predicted)
         return 0 if results else 2
     console = Console(highlight=False)
     for result in results:
@@ -299,7 +301,7 @@ def _compare(options: argparse.Namespace, errors: Console) -> int:
         return 2
     found = compare(*results)
     if options.json:
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(found)) + b"\n")
+        _print_json(found)
     elif options.markdown:
         sys.stdout.buffer.write(markdown.comparison(found).encode("utf-8", errors="replace"))
     else:
@@ -542,7 +544,7 @@ def _print_finding(console: Console, finding: Finding, result: engine.Result) ->
     body.append(f"Fix: {printable(advice)}\n")
     console.print(Padding(body, (0, 0, 0, 2), expand=False))
     if code:
-        console.print(Padding(Text(printable(code), "cyan"), (0, 0, 1, 6), expand=False))
+        console.print(Padding(Text(printable_lines(code), "cyan"), (0, 0, 1, 6), expand=False))
 
 
 def _range(finding: Finding) -> str:

@@ -16,7 +16,7 @@ from traces import draw, ranks, write
 
 from tb_ddp_doctor.cli import main
 from tb_ddp_doctor.findings import OWNERS, PHASES
-from tb_ddp_doctor.report.escape import printable
+from tb_ddp_doctor.report.escape import printable, printable_lines
 from tb_ddp_doctor.rules import CATALOGUE
 
 HEALTHY = """
@@ -415,13 +415,14 @@ def test_markup_in_names_is_not_obeyed(tmp_path: Path, capsys: pytest.CaptureFix
     assert "[red]job[" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("letter", ["\x1b", "\x07", "\x9b", "\u202e", "\u200b", "\udcff", "\r"])
+@pytest.mark.parametrize("letter", ["\x1b", "\x07", "\x9b", "\u202e", "\u200b", "\udcff", "\r", "\n"])
 def test_letters_that_are_not_printed_are_replaced(letter: str) -> None:
     assert printable(f"a{letter}b") == "a\N{REPLACEMENT CHARACTER}b"
 
 
 def test_text_stays_as_it_is() -> None:
-    assert printable("Größe 5 µs\n日本 [x]") == "Größe 5 µs\n日本 [x]"
+    assert printable("Größe 5 µs 日本 [x]") == "Größe 5 µs 日本 [x]"
+    assert printable_lines("a\n\n b\n") == "a\n\n b\n"
 
 
 def test_only_the_slowest_of_many_ranks_are_in_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -265,8 +265,10 @@ def test_times_of_other_clocks() -> None:
 
 
 @pytest.mark.parametrize("raw", [b"a b", b"a#b", b"50%", b"a%20b", b"new\nline", b"a&b=c?d", b"\xc3\xbc", b"\xff\xfe"])
-def test_odd_names_of_folders(tmp_path: Path, raw: bytes) -> None:
+def test_odd_names_of_folders_and_files(tmp_path: Path, raw: bytes) -> None:
     folder = write(tmp_path / os.fsdecode(raw), TRACES)
+    for path in files(folder):
+        path.rename(path.with_name(os.fsdecode(raw) + path.name))
     age(folder)
     get = server(tmp_path)
     run = entry_when(get, is_ready)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from html import unescape
 from html.parser import HTMLParser
 from itertools import combinations
@@ -64,6 +65,8 @@ class Tags(HTMLParser):
         super().__init__()
         self.found: list[tuple[str, dict[str, str | None]]] = []
         self.scripts: list[str] = []
+        #: Without anything between, such as a comment.
+        self.texts: list[str] = []
         self.feed(page)
         self.close()
 
@@ -71,6 +74,7 @@ class Tags(HTMLParser):
         self.found.append((tag, dict(attrs)))
 
     def handle_data(self, data: str) -> None:
+        self.texts.append(data)
         if self.found and self.found[-1][0] == "script" and data.strip():
             self.scripts.append(data)
 
@@ -192,6 +196,25 @@ def test_hostile_text_opens_no_element_of_the_markdown(hostile: engine.Result) -
     assert "@f" not in re.sub(r"```+\n.*?\n```+\n", "", document, flags=re.DOTALL)
 
 
+LINKS = (
+    "[x](http://evil.example)", "![x](http://evil.example/a.png)", "[x]: http://evil.example", "<http://evil.example>",
+    "http://evil.example", "HTTPS://evil.example", "ftp://evil.example", "www.evil.example", "WWW.evil.example",
+    "mailto:a@evil.example", "xmpp:a@evil.example", "a@evil.example", "@somebody", "@org/team", "#123", "org/name#123",
+    "GH-123", '<a href="http://evil.example">x</a>', "http\u200b://evil.example",
+)  # fmt: skip
+#: What GitHub links wherever it stands (GFM, "Autolinks", and its own mentions and references).
+LINKED = re.compile(r"(?i)(?:https?|ftp)://|\bwww\.|\b(?:mailto|xmpp):\w|@\w|#\d|\bgh-\d")
+
+
+@pytest.mark.parametrize("shown", [escape.markdown, escape.markup])
+@given(pieces=st.lists(st.sampled_from(LINKS) | st.text("`[](){}<>!:/.@#1 aw\\", max_size=6), max_size=5))
+def test_no_name_is_a_link(shown: Callable[[str], str], pieces: list[str]) -> None:
+    line = shown("".join(pieces))
+    page = Tags(RENDERER.render(f"{line if shown is escape.markdown else f'<summary>{line}</summary>'}\n"))
+    assert {tag for tag, _ in page.found} <= {"p", "code", "summary"}
+    assert not [text for text in page.texts if LINKED.search(text)]
+
+
 @given(st.text() | st.text("`@|\\<>&#*_~[]()1.-+=\n a:/"))
 def test_a_line_of_markdown_says_what_the_text_says(text: str) -> None:
     words = escape.printable(" ".join(text.split()))
@@ -212,7 +235,7 @@ def test_a_line_of_html_says_what_the_text_says(text: str) -> None:
 def test_nothing_ends_a_block_of_code(text: str) -> None:
     (token, *others) = RENDERER.parse(escape.code_block(text))
     assert token.type == "fence" and not others
-    assert token.content == escape.printable(text) + "\n"
+    assert token.content == escape.printable_lines(text) + "\n"
 
 
 # ------------------------------------------------------------------------------------------------------ schema

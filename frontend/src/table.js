@@ -42,8 +42,8 @@ export function csv({ heads, rows }) {
   const quoted = (/** @type {string | number | null} */ value) => {
     if (value === null) return "";
     if (typeof value === "number") return String(value);
-    const harmless = /^[=+\-@\t\r]/.test(value) ? `'${value}` : value;
-    return /[",\r\n]/.test(harmless) ? `"${harmless.replace(/"/g, '""')}"` : harmless;
+    const harmless = /^[\t\r\n]|^[\s\p{C}]*[=+\-@＝＋－＠]/u.test(value) ? `'${value}` : value;
+    return /[",;\r\n]/.test(harmless) ? `"${harmless.replace(/"/g, '""')}"` : harmless;
   };
   return [heads, ...rows].map((row) => `${row.map(quoted).join(",")}\r\n`).join("");
 }

@@ -6,15 +6,15 @@ import re
 
 #: What `ddp-doctor digest` adds to a trace's name.
 DIGEST_SUFFIX = ".digest"
-TORCH_NAME = re.compile(r"(?P<worker>.+?)(?:\.(?P<span>\d+))?\.pt\.trace\.json(?:\.gz)?")
-JSON_NAME = re.compile(r"(?P<worker>.+?)(?:\.trace)?\.json(?:\.gz)?")
+TORCH_NAME = re.compile(r"(?P<worker>.+?)(?:\.(?P<span>\d+))?\.pt\.trace\.json(?:\.gz)?", re.DOTALL)
+JSON_NAME = re.compile(r"(?P<worker>.+?)(?:\.trace)?\.json(?:\.gz)?", re.DOTALL)
 #: "rank3" that is the rank in the job, not one within a node or a group.
 _RANK_IN_NAME = re.compile(
     r"(?<![a-z])(?P<other>(?:local|node|group|[tpdec]p)[_-]?)?rank[_-]?(?P<rank>\d{1,7})", re.IGNORECASE
 )
 _KINETO_RANK = re.compile(r"kineto[_-](?P<rank>\d{1,7})$", re.IGNORECASE)
 RANK_FOLDER = re.compile(r"(?:global[_-]?)?rank[_-]?(?P<rank>\d{1,7})", re.IGNORECASE)
-_HOST_AND_PID = re.compile(r"(?P<host>.+)_\d+")
+_HOST_AND_PID = re.compile(r"(?P<host>.+)_\d+", re.DOTALL)
 _BRACKETED_HOST = re.compile(r"\[(?P<host>[^\]]+)\]-\[\d+\]")
 
 

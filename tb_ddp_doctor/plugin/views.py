@@ -14,6 +14,7 @@ from tb_ddp_doctor.job.budget import moving
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.plugin.commands import commands
 from tb_ddp_doctor.slices.cut import on_common_clock, window, with_margin
+from tb_ddp_doctor.slices.words import encodable
 from tb_ddp_doctor.trace.model import Ints
 
 #: The small pictures show no more ranks than this.
@@ -31,7 +32,7 @@ def views(result: Result) -> dict[str, Any]:
     return {
         "from_digests": result.from_digests,
         "ranks": job.ranks.tolist(),
-        "nodes": list(job.nodes),
+        "nodes": [encodable(node) for node in job.nodes],
         "device": job.device,
         "steps": job.steps.tolist(),
         "owners": list(OWNERS),
@@ -45,7 +46,7 @@ def views(result: Result) -> dict[str, Any]:
             [_window(job, finding, evidence) for evidence in finding.evidence] for finding in result.diagnosis.findings
         ],
         "commands": [commands(job, finding) for finding in result.diagnosis.findings],
-        "files": [path.name for path in result.files],
+        "files": [encodable(path.name) for path in result.files],
         "has_stacks": any(digest.header.has_stacks for digest in job.digests),
     }
 

@@ -4,16 +4,34 @@ from __future__ import annotations
 
 import html
 import re
+from typing import Any
+
+import msgspec
 
 #: What marks words up, and what makes a block of a line that begins with it.
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]|~$])")
 _BLOCK = re.compile(r"^(\d*)([#+\-=]|(?<=\d)[.)](?=\s|$))")
 _BACKTICKS = re.compile(r"`+")
+#: What GitHub and others make a link, a mention or a reference of wherever it stands: after these letters they look on.
+_LINK = re.compile(r"@|#(?=\d)|:(?=//)|(?i:\bwww)(?=\.)|(?i:\bmailto|\bxmpp)(?=:)|(?i:\bGH-)(?=\d)")
+#: What JSON may hold as it is, and a terminal would still obey: DEL and C1, marks that turn the direction of text.
+_OBEYED = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 
 
 def printable(text: str) -> str:
-    """Without what a terminal would obey."""
-    return "".join(letter if letter.isprintable() or letter == "\n" else "\N{REPLACEMENT CHARACTER}" for letter in text)
+    """One line without what a terminal would obey."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
+def printable_lines(text: str) -> str:
+    """The same of some lines."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def printable_json(value: Any) -> bytes:
+    """JSON to print: the same to whoever reads it as JSON, and nothing that a terminal would obey."""
+    text = msgspec.json.format(msgspec.json.encode(value)).decode()
+    return _OBEYED.sub(lambda letter: f"\\u{ord(letter[0]):04x}", text).encode() + b"\n"
 
 
 def markdown(text: str) -> str:
@@ -24,14 +42,14 @@ def markdown(text: str) -> str:
 
 def markup(text: str) -> str:
     """The same where Markdown takes the line for HTML."""
-    pieces = ((_unnamed(html.escape(piece, quote=False)), is_code) for piece, is_code in _pieces(text))
+    pieces = ((_unlinked(html.escape(piece, quote=False)), is_code) for piece, is_code in _pieces(text))
     return "".join(f"<code>{piece}</code>" if is_code else piece for piece, is_code in pieces)
 
 
 def code_block(text: str) -> str:
     """Code as a block of Markdown that nothing in it ends."""
     fence = "`" * max(3, 1 + max((len(run) for run in _BACKTICKS.findall(text)), default=0))
-    return f"{fence}\n{printable(text)}\n{fence}"
+    return f"{fence}\n{printable_lines(text)}\n{fence}"
 
 
 def _pieces(text: str) -> list[tuple[str, bool]]:
@@ -43,9 +61,9 @@ def _pieces(text: str) -> list[tuple[str, bool]]:
 
 
 def _marked(text: str) -> str:
-    return _unnamed(_MARKDOWN.sub(r"\\\1", html.escape(text, quote=False)))
+    return _unlinked(_MARKDOWN.sub(r"\\\1", html.escape(text, quote=False)))
 
 
-def _unnamed(text: str) -> str:
-    """Nobody is called by a name in a trace: an empty comment takes the "@" away from it."""
-    return text.replace("@", "@<!-- -->")
+def _unlinked(text: str) -> str:
+    """Nobody is called, and nothing is linked, by a name in a trace: an empty comment comes between."""
+    return _LINK.sub(r"\g<0><!-- -->", text)
