@@ -60,6 +60,7 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("whatif LOGS --json", 0),
         ("compare ONE OTHER", 0),
         ("compare ONE OTHER --json", 0),
+        ("compare ONE OTHER --markdown", 0),
         ("compare LOGS OTHER", 2),
         ("slice ONE -o OUT/slice.json", 0),
         ("slice ONE -o OUT/slice.pftrace --finding 99", 2),
