@@ -212,7 +212,7 @@ def test_every_file_of_the_frontend_is_served_and_nothing_else() -> None:
     files = {f"/{file.relative_to(FRONTEND).as_posix()}" for file in FRONTEND.rglob("*.*")}
     assert "/views/verdict.js" in files
     pages = {route for route in bench.apps if route.startswith("/perfetto/")}
-    others = {"/runs", "/run", "/rule", "/whatif", "/slice", "/detail", "/viewers"}
+    others = {"/runs", "/run", "/rule", "/whatif", "/slice", "/detail", "/compare", "/viewers"}
     assert set(bench.apps) == files | pages | others
     for route in files:
         response = bench.get(route)
@@ -298,6 +298,26 @@ def test_a_run_that_is_opened_is_read_next(gate: Gate) -> None:
     gate.open.set()
     bench.settled()
     assert bench.read == ["slow", "third", "second"]
+
+
+def test_a_comparison_says_how_far_its_runs_are(gate: Gate) -> None:
+    bench = Bench({"fast": diagnosis("fast"), "slow": gate})
+    bench.get("/runs")
+    assert gate.reached.wait(10)
+    response = bench.get("/compare", before="fast", after="slow")
+    answer = response.get_json()
+    assert (response.status_code, answer["state"], answer["run"]) == (202, "reading", "slow")
+    assert answer["progress"]["total"] == 2
+
+
+def test_a_run_that_is_compared_is_read_next(gate: Gate) -> None:
+    bench = Bench({"a": gate, "b": diagnosis("b"), "c": diagnosis("c")})
+    bench.get("/runs")
+    assert gate.reached.wait(10)
+    assert bench.get("/compare", before="c", after="a").get_json()["run"] == "c"
+    gate.open.set()
+    bench.settled()
+    assert bench.read == ["a", "c", "b"]
 
 
 def test_run_carries_the_diagnosis_and_the_numbers_of_its_pictures() -> None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from html import unescape
 from html.parser import HTMLParser
-from itertools import combinations
+from itertools import combinations, permutations
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from traces import ranks, write
 
 from tb_ddp_doctor import cli, engine
 from tb_ddp_doctor.cache import Cache
+from tb_ddp_doctor.comparison.build import compare
 from tb_ddp_doctor.discover import discover
 from tb_ddp_doctor.findings import Finding
 from tb_ddp_doctor.report import escape, html, markdown, schema
@@ -119,6 +120,16 @@ def test_the_page_holds_every_choice_of_what_to_fix(results: list[engine.Result]
         for chosen in combinations(rules, count):
             predicted = held[f"whatif?run=zero_workers&without={','.join(chosen)}"]
             assert predicted["without_ms"] == pytest.approx(result.prospects.without(chosen).without_ms)
+
+
+def test_the_page_of_a_few_runs_holds_their_comparisons(results: list[engine.Result]) -> None:
+    held = answers(html.page(results[:3], "logs"))
+    names = [result.diagnosis.name for result in results]
+    compared = {route for route in held if route.startswith("compare")}
+    assert compared == {f"compare?before={before}&after={after}" for before, after in permutations(names[:3], 2)}
+    found = held[f"compare?before={names[0]}&after={names[1]}"]["comparison"]
+    assert found == msgspec.json.decode(msgspec.json.encode(compare(*results[:2])))
+    assert not any(route.startswith("compare") for route in answers(html.page(results[:4], "logs")))
 
 
 def test_hostile_text_opens_no_element_of_the_page(hostile: engine.Result) -> None:

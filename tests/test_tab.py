@@ -159,6 +159,7 @@ VIEWS = (
     "operators",
     "ranks",
     "quality",
+    "compare",
 )
 
 
@@ -319,17 +320,21 @@ def test_axe_finds_nothing(page: Page, server: str, view: str, theme: str) -> No
         chosen(tab, run)
         for summary in tab.locator("details:not([open]) > summary").all()[::-1]:
             summary.click()
-        page.wait_for_timeout(300)  # colours fade in
-        frame = next(frame for frame in page.frames if frame.parent_frame)
-        frame.evaluate(AXE.read_text())
-        found = frame.evaluate("() => axe.run(document, {iframes: false})")
-        wrong = [
-            f"{violation['id']}: {node['html'][:200]} {node['failureSummary']}"
-            for violation in found["violations"]
-            for node in violation["nodes"]
-        ]
+        wrong = accused_by_axe(page)
         assert not wrong, f"{run}\n" + "\n".join(wrong)
-        assert len(found["passes"]) > 15
+
+
+def accused_by_axe(page: Page) -> list[str]:
+    page.wait_for_timeout(300)  # colours fade in
+    frame = next(frame for frame in page.frames if frame.parent_frame)
+    frame.evaluate(AXE.read_text())
+    found = frame.evaluate("() => axe.run(document, {iframes: false})")
+    assert len(found["passes"]) > 15
+    return [
+        f"{violation['id']}: {node['html'][:200]} {node['failureSummary']}"
+        for violation in found["violations"]
+        for node in violation["nodes"]
+    ]
 
 
 def test_the_theme_follows_tensorboard_live(page: Page, server: str) -> None:
@@ -477,9 +482,83 @@ def poison(value: Any, key: str = "") -> Any:
     if isinstance(value, list):
         return [poison(item, key) for item in value]
     # What is shown, rather than shown itself, and whole ns, which are text for their length.
-    choosing = key in ("state", "severity", "status", "owners", "role")
+    choosing = key in ("state", "severity", "status", "owners", "role", "fate")
     choosing |= key.endswith("_ns") or key in ("start", "end", "seen")
     return HOSTILE + value if isinstance(value, str) and not choosing else value
+
+
+def against(page: Page, base: str, before: str, after: str, dark: bool = False) -> FrameLocator:
+    """The view that compares two runs, opened by its address."""
+    place = f"&p.ddp_doctor.run={after}&p.ddp_doctor.before={before}"
+    page.goto(f"{base}/?darkMode={'true' if dark else 'false'}#ddp_doctor&p.ddp_doctor.view=compare{place}")
+    return page.frame_locator("iframe").first
+
+
+def test_two_runs_are_compared_by_keyboard(page: Page, server: str) -> None:
+    tab = opened(page, server, "compare")
+    chosen(tab, "four_workers")
+    expect(tab.get_by_role("heading", name="What is four_workers to be compared with?")).to_be_visible()
+    tab.get_by_role("button", name="zero_workers").last.focus()
+    page.keyboard.press("Enter")
+    told = tab.locator(".told")
+    expect(told).to_contain_text("four_workers takes 51.0 ms a step, zero_workers 168.0 ms: 70 % less")
+    expect(tab.get_by_label("Before")).to_be_focused()
+    expect(tab.locator(".story")).to_contain_text("Copies now overlap with the host")
+    expect(tab.locator(".fates li")).to_contain_text("Fixed")
+    loading = tab.locator(".pair").filter(has_text="data loading")
+    expect(loading.locator("b")).to_have_text("\N{MINUS SIGN}101.33")
+    page.reload()
+    expect(told).to_contain_text("70 % less")
+    page.keyboard.press("Tab")
+    tab.get_by_label("Before").select_option("healthy")
+    expect(told).to_contain_text("No difference that tells")
+    expect(tab.locator(".fates")).to_have_count(0)
+    tab.get_by_role("link", name="Swap them").focus()
+    page.keyboard.press("Enter")
+    expect(tab.locator(".facts b")).to_have_text("healthy")
+    expect(tab.get_by_label("Before")).to_have_value("four_workers")
+    page.go_back()
+    expect(tab.get_by_label("Before")).to_have_value("healthy")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_comparison_is_readable(page: Page, server: str, theme: str) -> None:
+    """At every width nothing scrolls sideways, and axe finds nothing with all tables unfolded."""
+    for before, after in (("zero_workers", "four_workers"), ("healthy", "no_overlap")):
+        page.set_viewport_size({"width": 1320, "height": 1000})
+        tab = against(page, server, before, after, dark=theme == "dark")
+        expect(tab.locator(".told")).to_contain_text(after)
+        for width in (1000, 1320, 2560):
+            height = tab.locator("main").evaluate("element => element.scrollHeight + 80")
+            page.set_viewport_size({"width": width, "height": height})
+            for part in ("html", "main"):
+                over = tab.locator(part).evaluate("element => element.scrollWidth - element.clientWidth")
+                assert over == 0, f"{part} is {over} px too wide at {width} px"
+            page.screenshot(path=SCREENSHOTS / f"{after}_compare_{before}_{theme}_{width}.png")
+        for summary in tab.locator("details:not([open]) > summary").all()[::-1]:
+            summary.click()
+        assert accused_by_axe(page) == []
+
+
+def test_a_single_run_says_how_to_get_another(page: Page, tmp_path: Path) -> None:
+    shutil.copytree(DEMO_LOGS / "healthy", tmp_path / "logs" / "healthy")
+    with tensorboard(tmp_path, f"--logdir={tmp_path / 'logs'}", page=page) as base:
+        analysed(base)
+        tab = opened(page, base, "compare")
+        expect(tab.get_by_role("heading", name="There is no other run here")).to_be_visible()
+        expect(tab.locator(".view.compare")).to_contain_text("ddp-doctor compare BEFORE AFTER")
+        expect(tab.locator(".view.compare select")).to_have_count(0)
+
+
+def test_names_from_a_trace_stay_text_in_a_comparison(page: Page, server: str) -> None:
+    page.route("**/ddp_doctor/compare?*", lambda route: route.fulfill(json=poison(route.fetch().json())))
+    tab = against(page, server, "zero_workers", "four_workers")
+    expect(tab.locator(".told")).to_contain_text(HOSTILE)
+    for summary in tab.locator("details:not([open]) > summary").all()[::-1]:
+        summary.click()
+    expect(tab.locator(".grid tbody th").last).to_contain_text(HOSTILE)
+    assert tab.locator("img").count() == 0
+    assert page.evaluate("window.hacked") is None
 
 
 def test_the_reload_button_shows_what_has_come(page: Page, tmp_path: Path) -> None:

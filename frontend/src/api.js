@@ -39,6 +39,15 @@ export const fetchProspect = (run, rules) =>
 export const fetchRule = (rule) => get(`rule?rule=${encodeURIComponent(rule)}`);
 
 /**
+ * What differs between two runs.
+ * @param {string} before
+ * @param {string} after
+ * @returns {Promise<{state: "ready", comparison: import("./views/compare.js").Comparison} | {state: "reading", run: string, progress: import("./model.js").Progress | null}>}
+ */
+export const fetchComparison = (before, after) =>
+  get(`compare?before=${encodeURIComponent(before)}&after=${encodeURIComponent(after)}`);
+
+/**
  * The numbers behind one of the further views.
  * @param {string} run
  * @param {string} of

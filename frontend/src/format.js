@@ -25,6 +25,16 @@ export function percent(share) {
 }
 
 /**
+ * A change, with its sign; nothing is no change.
+ * @param {number} value
+ * @param {number} digits
+ */
+export function signed(value, digits) {
+  const text = Math.abs(value).toFixed(digits);
+  return Number(text) === 0 ? text : `${value < 0 ? "−" : "+"}${text}`;
+}
+
+/**
  * @param {number} n
  * @param {string} noun in the singular
  */

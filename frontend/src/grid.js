@@ -10,6 +10,7 @@ import { csv, download } from "./table.js";
  * @property {string} [unit] of the values that are saved, where the page says it once for all
  * @property {(value: any) => string} [show] as text; what sorts and what is saved is the value itself
  * @property {string} [title] what it means
+ * @property {(value: any) => Value} [by] what sorts in its stead
  * @property {boolean} [bar] whether a bar shows its share of the largest
  */
 
@@ -23,12 +24,13 @@ const QUIET_MS = 250;
  * @param {Value[][]} rows
  * @param {number} column
  * @param {boolean} descending
+ * @param {(value: any) => Value} [by]
  */
-export function ordered(rows, column, descending) {
+export function ordered(rows, column, descending, by = (value) => value) {
   return rows
     .map((row, i) => ({ row, i }))
     .sort((a, b) => {
-      const [x, y] = [a.row[column], b.row[column]];
+      const [x, y] = [a.row[column], b.row[column]].map((value) => (value === null ? null : by(value)));
       if (x === null || y === null) return x === y ? a.i - b.i : x === null ? 1 : -1;
       const less = typeof x === "number" && typeof y === "number" ? x - y : String(x).localeCompare(String(y), "en", { numeric: true });
       return (descending ? -less : less) || a.i - b.i;
@@ -104,7 +106,7 @@ export function grid({ title, shown, columns, rows, sort, descending = true, mar
     timer = setTimeout(() => shown.keep({ [`${title}-filter`]: words }), QUIET_MS);
   }
 
-  const current = () => ordered(filtered(rows, words), sort, descending);
+  const current = () => ordered(filtered(rows, words), sort, descending, columns[sort].by);
 
   function fill() {
     heads.forEach((head, i) => {

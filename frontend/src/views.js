@@ -2,6 +2,7 @@
 
 import { budget } from "./views/budget.js";
 import { communication } from "./views/communication.js";
+import { compare } from "./views/compare.js";
 import { findings } from "./views/findings.js";
 import { memory } from "./views/memory.js";
 import { operators } from "./views/operators.js";
@@ -50,4 +51,5 @@ export const VIEWS = [
   operators,
   ranks,
   quality,
+  compare,
 ];

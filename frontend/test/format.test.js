@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { among, ms, percent, ranges } from "../src/format.js";
+import { among, ms, percent, ranges, signed } from "../src/format.js";
 
 const plain = (text) => text.replace(/\u00a0/g, " ");
 
@@ -18,4 +18,8 @@ test("ranks are named shortly", () => {
   assert.equal(ranges([0, 2, 3, 4, 7, 8]), "0, 2–4, 7, 8");
   assert.equal(plain(among([0, 1], [0, 1], "rank")), "all 2 ranks");
   assert.equal(among([1], [0, 1], "rank"), "rank 1");
+});
+
+test("changes carry their sign, and nothing is no change", () => {
+  assert.deepEqual([1.234, -1.234, 0.004, -0.004, 0].map((value) => signed(value, 2)), ["+1.23", "−1.23", "0.00", "0.00", "0.00"]);
 });

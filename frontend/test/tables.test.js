@@ -55,3 +55,8 @@ test("an address names a column that there is, and its direction", () => {
   assert.deepEqual(sortOf("rank", columns), { column: 0, descending: false });
   for (const other of [undefined, "", "-", "none", "--rank"]) assert.equal(sortOf(other, columns), null);
 });
+
+test("a column of changes sorts by how large they are", () => {
+  const changes = [["a", 1], ["b", -3], ["c", null], ["d", 2]];
+  assert.deepEqual(ordered(changes, 1, true, Math.abs).map(([name]) => name), ["b", "d", "a", "c"]);
+});

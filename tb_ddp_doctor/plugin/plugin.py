@@ -9,6 +9,8 @@
     rule?rule=RULE      what a rule looks for, why it matters and what it cannot see: its documentation
     whatif?run=NAME&without=RULE,RULE
                        the predicted step of a run if what these rules found in it were fixed
+    compare?before=NAME&after=NAME
+                       what differs between two runs; while one of them is read, how far that is
     detail?run=NAME&of=operations|communication|memory|ranks|quality
                        the numbers behind one of the further views (`details`)
     slice?run=NAME&ranks=0,3&start=NS&end=NS[&format=native|json|columns]
@@ -157,6 +159,7 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
             "/run": self._serve_run,
             "/rule": self._serve_rule,
             "/whatif": self._in_turn(self._serve_whatif),
+            "/compare": self._in_turn(self._serve_compare),
             "/detail": self._in_turn(self._serve_detail),
             "/slice": self._in_turn(self._serve_slice),
             "/viewers": self._serve_viewers,
@@ -239,6 +242,30 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
         if unknown:
             return _respond(request, {"error": f"There is no rule {unknown[0]!r}."}, code=400)
         return _respond(request, msgspec.json.encode(result.prospects.without(without)))
+
+    def _serve_compare(self, request: wrappers.Request) -> wrappers.Response:
+        import msgspec
+
+        from tb_ddp_doctor.comparison.build import compare
+
+        names = request.args.get("before", ""), request.args.get("after", "")
+        if not all(names):
+            sentence = "Which two runs? Ask for compare?before=NAME&after=NAME, with names from runs."
+            return _respond(request, {"error": sentence}, code=400)
+        results = []
+        for name in names:
+            # A run that waits its turn is read next.
+            answer, result = self._analyses.open(name), self._analyses.result(name)
+            if answer is None:
+                return _respond(request, {"error": f"There is no run named {name!r} in the log directory."}, code=404)
+            if result is not None:
+                results.append(result)
+            elif isinstance(answer, dict) and answer["state"] == "failed":
+                return _respond(request, {"error": f"{name} could not be read: {answer['error']}"}, code=409)
+            else:
+                progress = answer["progress"] if isinstance(answer, dict) else None
+                return _respond(request, {"state": "reading", "run": name, "progress": progress}, code=202)
+        return _respond(request, msgspec.json.encode({"state": "ready", "comparison": compare(*results)}))
 
     def _serve_detail(self, request: wrappers.Request) -> wrappers.Response:
         import msgspec

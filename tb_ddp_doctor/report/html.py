@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from tb_ddp_doctor.comparison.build import compare
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.findings import Diagnosis, Severity
 from tb_ddp_doctor.plugin.analyses import summary
@@ -35,6 +36,8 @@ _log = logging.getLogger(__name__)
 _MOST_CHOICES = 64
 #: Bytes of the numbers behind one of the further views of a run: what takes more is left to the server.
 _MOST_DETAIL = 250_000
+#: Comparisons that a page holds: all pairs of three runs, both ways. Each takes some tens of kilobytes.
+_MOST_PAIRS = 6
 #: `from "./dom.js"`, `import "../dom.js"`, `import("./dom.js")`.
 _IMPORT = re.compile(r"""(\bfrom\s*|\bimport\s*\(?\s*)["'](\.\.?/[\w./-]+\.js)["']""")
 _NAME = "ddp-doctor/"
@@ -100,6 +103,10 @@ def _answers(results: Sequence[Result], logdir: str) -> dict[str, Any]:
         "viewers": {"perfetto": None, "frames_perfetto_dev": False, "torch_tb_profiler": False},
         "runs": {"state": "ready", "error": None, "logdir": logdir, "runs": [_listed(one) for one in results]},
     }
+    pairs = list(itertools.permutations(results, 2))
+    for before, after in pairs if len(pairs) <= _MOST_PAIRS else ():
+        route = f"compare?before={before.diagnosis.name}&after={after.diagnosis.name}"
+        answers[route] = {"state": "ready", "comparison": compare(before, after)}
     for result in results:
         name = result.diagnosis.name
         for finding in result.diagnosis.findings:

@@ -1,0 +1,409 @@
+// The open run against an earlier one: the step time and whether it tells, then owner by owner, finding by finding,
+// kernel by kernel and operator by operator. Which run is the earlier one stands in the address as `before`.
+
+import { linkTo } from "../address.js";
+import { fetchComparison, fetchRuns } from "../api.js";
+import { card, folded, h, prose, table } from "../dom.js";
+import { count, ms, percent, signed } from "../format.js";
+import { grid, plain } from "../grid.js";
+import { OWNERS, ownerName } from "../model.js";
+import { howFar } from "../states.js";
+import { plainName } from "../timeline/rows.js";
+
+/** @typedef {import("../model.js").RunEntry} RunEntry */
+/** @typedef {import("../views.js").Shown} Shown */
+/** @typedef {{name: string, before_ms: number, after_ms: number}} Change */
+/** @typedef {"fixed" | "better" | "same" | "worse" | "new"} Fate */
+
+/**
+ * @typedef {object} Comparison as `ddp-doctor compare --json` has it (docs/json.md)
+ * @property {string} before
+ * @property {string} after
+ * @property {{name: string, ranks: number, world_size: number, steps: number, device: string}[]} runs
+ * @property {string[]} unlike
+ * @property {string} headline
+ * @property {string[]} story
+ * @property {{before_ms: number, after_ms: number, change: number, interval: [number, number] | null, tells: boolean}} step
+ * @property {Change[]} owners
+ * @property {{rule: string, fate: Fate, before_ms: number, after_ms: number, title: string}[]} findings
+ * @property {Change[]} communication
+ * @property {(Change & {before_count: number, after_count: number})[]} kernels
+ * @property {Operation[]} operations
+ */
+
+/**
+ * @typedef {object} Operation
+ * @property {string} name "" for the sum of those that have no row
+ * @property {number} before_host_ms
+ * @property {number} after_host_ms
+ * @property {number} before_device_ms
+ * @property {number} after_device_ms
+ * @property {number} before_count
+ * @property {number} after_count
+ */
+
+const AGAIN_MS = 1_000;
+/** Amounts that change by less than this share of the step are not coloured. */
+const TELLING = 0.03;
+/** Amounts that round to nothing. */
+const LEAST_MS = 0.005;
+/** Rows of a table of names; the others are summed, and unfold. */
+const LISTED = 10;
+
+/** @type {import("../views.js").View} */
+export const compare = {
+  title: "Compare",
+  fragment: "compare",
+  render(element, shown) {
+    const chosen = h("div");
+    const main = h("div", {}, h("p", { class: "note", role: "status" }, "Asking…"));
+    element.append(chosen, main);
+    let left = false;
+    let timer = 0;
+
+    fetchRuns().then(({ runs }) => !left && choose(runs), say);
+
+    /** @param {RunEntry[]} runs */
+    function choose(runs) {
+      const others = runs.filter(({ name }) => name !== shown.diagnosis.name);
+      const before = others.find(({ name }) => name === shown.place.before) ?? (others.length === 1 ? others[0] : null);
+      chosen.replaceChildren(...(others.length ? [picker(others, before, pick, shown)] : []));
+      if (before) ask(before.name);
+      else main.replaceChildren(others.length ? candidates(others, pick, shown) : alone());
+
+      /** @param {string} name */
+      function pick(name) {
+        shown.keep({ before: name });
+        choose(runs);
+        chosen.querySelector("select")?.focus();
+      }
+    }
+
+    /** @param {string} before */
+    async function ask(before) {
+      clearTimeout(timer);
+      const after = shown.diagnosis.name;
+      const asked = () => !left && chosen.querySelector("select")?.value === before;
+      try {
+        const answer = await fetchComparison(before, after);
+        if (!asked()) return;
+        if (answer.state === "ready") main.replaceChildren(...compared(answer.comparison, shown));
+        else {
+          const far = answer.progress ? ` ${howFar(answer.progress)}` : "";
+          say(`Reading ${answer.run}.${far}`);
+          timer = setTimeout(() => asked() && ask(before), AGAIN_MS);
+        }
+      } catch (error) {
+        if (asked()) say(error);
+      }
+    }
+
+    /** @param {unknown} what */
+    function say(what) {
+      main.replaceChildren(h("p", { class: "note", role: "status" }, what instanceof Error ? what.message : String(what)));
+    }
+
+    return () => {
+      left = true;
+      clearTimeout(timer);
+    };
+  },
+  table: () => null, // it has tables of its own
+};
+
+/** What to do where nothing is there to compare with. */
+function alone() {
+  return card(
+    "There is no other run here",
+    h(
+      "p",
+      { class: "why" },
+      prose(
+        "Record the job again after a change, or another job, into a directory beside this one: it appears on the left by itself, and can be compared here. `ddp-doctor compare BEFORE AFTER` compares runs of any two directories.",
+      ),
+    ),
+  );
+}
+
+/**
+ * @param {RunEntry[]} others
+ * @param {RunEntry | null} before
+ * @param {(name: string) => void} pick
+ * @param {Shown} shown
+ */
+function picker(others, before, pick, { diagnosis }) {
+  const select = /** @type {HTMLSelectElement} */ (
+    h(
+      "select",
+      { change: () => pick(select.value) },
+      !before && h("option", { value: "", selected: true, disabled: true }, "Choose a run"),
+      others.map(({ name, state }) =>
+        h("option", { value: name, selected: name === before?.name, disabled: state === "failed" }, state === "failed" ? `${name} (could not be read)` : name),
+      ),
+    )
+  );
+  const other = before && { run: before.name, view: compare.fragment, before: diagnosis.name };
+  return h(
+    "div",
+    { class: "controls" },
+    h("label", {}, "Before", select),
+    h("span", { class: "after" }, "After ", h("b", {}, diagnosis.name)),
+    other && h("a", { class: "swap", href: linkTo(other), target: "_top" }, "Swap them"),
+  );
+}
+
+/**
+ * The runs to choose from, with what is known of them.
+ * @param {RunEntry[]} others
+ * @param {(name: string) => void} pick
+ * @param {Shown} shown
+ */
+function candidates(others, pick, { diagnosis }) {
+  const rows = others
+    .filter(({ state }) => state !== "failed")
+    .map(({ name, step_ms, ranks }) =>
+      h(
+        "li",
+        {},
+        h("button", { type: "button", class: "pick", click: () => pick(name) }, name),
+        h("span", {}, step_ms === null ? "not read yet" : ms(step_ms), ranks !== null && h("small", {}, count(ranks, "rank"))),
+      ),
+    );
+  return card(
+    `What is ${diagnosis.name} to be compared with?`,
+    h("p", { class: "note" }, `${diagnosis.name} takes ${ms(diagnosis.step_ms)} a step on ${count(diagnosis.ranks.length, "rank")}.`),
+    h("ul", { class: "candidates" }, rows),
+  );
+}
+
+/**
+ * @param {Comparison} found
+ * @param {Shown} shown
+ */
+function compared(found, shown) {
+  return [
+    card(
+      "Step time",
+      h("p", { class: "told" }, found.headline),
+      stepTime(found),
+      h("ul", { class: "story" }, [...found.story, ...found.unlike].map((sentence) => h("li", {}, prose(sentence)))),
+    ),
+    card("Where the step goes", paired(found)),
+    card("Findings", fates(found)),
+    found.communication.length
+      ? card("Collectives", h("p", { class: "note" }, "Transfers of a rank's step in ms, hidden or not, without the waiting."), changed("collective", found.communication, found.step.before_ms))
+      : null,
+    found.kernels.length ? card("Kernels", kernels(found, shown)) : null,
+    found.operations.length ? card("Operators", operators(found, shown)) : null,
+  ].filter((part) => part !== null);
+}
+
+/**
+ * Two bars, and where the change lies with 95 % confidence.
+ * @param {Comparison} found
+ */
+function stepTime({ runs, step }) {
+  const longest = Math.max(step.before_ms, step.after_ms);
+  const rows = [step.before_ms, step.after_ms].map((value, i) => {
+    const { name, ranks, world_size, steps } = runs[i];
+    const size = `${ranks === world_size ? count(ranks, "rank") : `${ranks} of ${count(world_size, "rank")}`}, ${count(steps, "step")}`;
+    return h(
+      "div",
+      { class: "step-row" },
+      h("span", { class: "name", title: name }, name, h("small", {}, size)),
+      h("div", {}, h("div", { class: i ? "length" : "length earlier", style: `width: ${(100 * value) / longest}%` })),
+      h("b", {}, ms(value)),
+    );
+  });
+  return h("div", { class: "step-time" }, rows, step.interval && interval(step.change, step.interval, step.tells));
+}
+
+/**
+ * The change and its interval on a scale with zero in it.
+ * @param {number} change
+ * @param {[number, number]} bounds
+ * @param {boolean} tells
+ */
+function interval(change, [low, high], tells) {
+  const [from, to] = [Math.min(low, 0), Math.max(high, 0)];
+  const place = (/** @type {number} */ value) => (to > from ? (100 * (value - from)) / (to - from) : 50);
+  const percents = [change, low, high].map((share) => signed(share * 100, 0));
+  const label = `${percents[0]} %, between ${percents[1]} and ${percents[2]} % with 95 % confidence`;
+  return h(
+    "div",
+    { class: `step-row ${tells ? verdictOf(change) : "soft"}` },
+    h("span", { class: "name" }, "Change", h("small", {}, "95 % confidence")),
+    h(
+      "div",
+      { class: "interval", role: "img", "aria-label": label },
+      h("i", { class: "zero", style: `left: ${place(0)}%` }),
+      h("i", { class: "reach", style: `left: ${place(low)}%; width: ${place(high) - place(low)}%` }),
+      h("i", { class: "point", style: `left: ${place(change)}%` }),
+    ),
+    h("b", {}, `${percents[0]}\u00a0%`, h("small", {}, `${percents[1]} to ${percents[2]}`)),
+  );
+}
+
+/** @param {number} change */
+const verdictOf = (change) => (change < 0 ? "healthy" : "critical");
+
+/**
+ * A pair of bars for each owner, and its change.
+ * @param {Comparison} found
+ */
+function paired({ owners, step }) {
+  const shown = owners.filter(({ before_ms, after_ms }) => Math.max(before_ms, after_ms) >= LEAST_MS);
+  const longest = Math.max(...shown.flatMap(({ before_ms, after_ms }) => [before_ms, after_ms]));
+  const least = TELLING * step.before_ms;
+  return h(
+    "div",
+    { class: "paired" },
+    h("div", { class: "pair head" }, h("span", {}, "ms of a step"), h("span", { class: "key" }, h("i", { class: "earlier" }), "before", h("i", { class: "later" }), "after"), h("span", {}, "before"), h("span", {}, "after"), h("span", {}, "change")),
+    shown.map(({ name, before_ms, after_ms }) => {
+      const bar = (/** @type {number} */ value, /** @type {string} */ kind) =>
+        h("div", { class: `length ${kind}`, style: `width: ${(100 * value) / longest}%; --owner: var(--${name})` });
+      return h(
+        "div",
+        { class: "pair" },
+        h("span", { title: OWNERS.get(name)?.when }, ownerName(name)),
+        h("div", { "aria-hidden": "true" }, bar(before_ms, "earlier"), bar(after_ms, `owner-${name}`)),
+        h("span", {}, plain(before_ms)),
+        h("span", {}, plain(after_ms)),
+        h("b", { class: Math.abs(after_ms - before_ms) < least ? "soft" : verdictOf(after_ms - before_ms) }, change(after_ms - before_ms)),
+      );
+    }),
+  );
+}
+
+/** @param {Comparison} found */
+function fates({ findings, before, after, step }) {
+  if (!findings.length) return h("p", { class: "note" }, `Nothing that costs 3\u00a0% of the step was found in ${before} or in ${after}.`);
+  const colours = { fixed: "healthy", better: "healthy", same: "soft", worse: "critical", new: "critical" };
+  return h(
+    "ul",
+    { class: "fates" },
+    findings.map(({ rule, fate, before_ms, after_ms, title }) =>
+      h(
+        "li",
+        {},
+        h("b", { class: `fate ${colours[fate]}` }, fate[0].toUpperCase() + fate.slice(1)),
+        h("span", { class: "title" }, prose(title), h("small", {}, rule)),
+        h(
+          "span",
+          { class: "cost" },
+          `${ms(before_ms)} → ${ms(after_ms)}`,
+          h("small", {}, `${percent(before_ms / step.before_ms)} → ${percent(after_ms / step.after_ms)} of the step`),
+        ),
+      ),
+    ),
+  );
+}
+
+const calls = (/** @type {number} */ value) => value.toLocaleString("en", { maximumFractionDigits: 1 });
+const change = (/** @type {number} */ value) => signed(value, 2);
+const named = (/** @type {string} */ name) => (name ? plainName(name) : "(all others)");
+
+/** @typedef {{name: string, before_ms: number, after_ms: number, before_count?: number, after_count?: number}} Amount */
+
+/** @param {Amount} amount */
+const moved = ({ before_ms, after_ms }) => Math.abs(after_ms - before_ms);
+
+/**
+ * The few that changed most, then the sum of all others.
+ * @param {string} title
+ * @param {Amount[]} amounts
+ * @param {number} step_ms
+ */
+function changed(title, amounts, step_ms) {
+  const told = amounts.filter(({ before_ms, after_ms }) => Math.max(before_ms, after_ms) >= LEAST_MS);
+  const most = told.filter(({ name }) => name).sort((a, b) => moved(b) - moved(a)).slice(0, LISTED);
+  const others = told.filter((amount) => !most.includes(amount));
+  const sum = (/** @type {"before_ms" | "after_ms" | "before_count" | "after_count"} */ of) => others.reduce((all, amount) => all + (amount[of] ?? 0), 0);
+  const rest = { name: "", before_ms: sum("before_ms"), after_ms: sum("after_ms"), before_count: sum("before_count"), after_count: sum("after_count") };
+  const counted = amounts.some(({ before_count }) => before_count !== undefined);
+  const rows = [...most, ...(others.length ? [rest] : [])].map(({ name, before_ms, after_ms, before_count = 0, after_count = 0 }) => {
+    const [was, now] = [calls(before_count), calls(after_count)];
+    return [
+      h("span", { title: name }, named(name)),
+      plain(before_ms),
+      plain(after_ms),
+      // No colour: a host that waits longer in a launch, say, has only run further ahead.
+      h("b", { class: Math.abs(after_ms - before_ms) < TELLING * step_ms ? "soft" : null }, change(after_ms - before_ms)),
+      ...(counted ? [was === now ? was : `${was} → ${now}`] : []),
+    ];
+  });
+  return h("div", { class: "grid" }, table([title, "before", "after", "change", ...(counted ? ["calls"] : [])], rows, title));
+}
+
+/**
+ * @param {Comparison} found
+ * @param {Shown} shown
+ */
+function kernels({ kernels: told, step }, shown) {
+  const all = () =>
+    grid({
+      title: "compared-kernels",
+      shown,
+      search: "Filter",
+      sort: 3,
+      columns: [
+        { head: "kernel", show: plainName },
+        { head: "before", unit: "ms", show: plain },
+        { head: "after", unit: "ms", show: plain },
+        { head: "change", unit: "ms", show: change, by: Math.abs },
+        { head: "calls before", show: calls },
+        { head: "calls after", show: calls },
+      ],
+      rows: told.map(({ name, before_ms, after_ms, before_count, after_count }) => [named(name), before_ms, after_ms, after_ms - before_ms, before_count, after_count]),
+    });
+  return [
+    h("p", { class: "note" }, "In ms of a rank's step, mean over ranks and steps, matched by name."),
+    changed("kernel", told, step.before_ms),
+    folded(`All ${count(told.length, "kernel")}`, all),
+  ];
+}
+
+/**
+ * @param {Comparison} found
+ * @param {Shown} shown
+ */
+function operators({ operations, step }, shown) {
+  const all = () =>
+    grid({
+      title: "compared-operators",
+      shown,
+      search: "Filter",
+      sort: 3,
+      columns: [
+        { head: "operator" },
+        { head: "host before", unit: "ms", show: plain },
+        { head: "host after", unit: "ms", show: plain },
+        { head: "host change", unit: "ms", show: change, by: Math.abs },
+        { head: "device before", unit: "ms", show: plain },
+        { head: "device after", unit: "ms", show: plain },
+        { head: "device change", unit: "ms", show: change, by: Math.abs },
+        { head: "calls before", show: calls },
+        { head: "calls after", show: calls },
+      ],
+      rows: operations.map((each) => [
+        named(each.name),
+        each.before_host_ms,
+        each.after_host_ms,
+        each.after_host_ms - each.before_host_ms,
+        each.before_device_ms,
+        each.after_device_ms,
+        each.after_device_ms - each.before_device_ms,
+        each.before_count,
+        each.after_count,
+      ]),
+    });
+  const counts = (/** @type {Operation} */ { name, before_count, after_count }) => ({ name, before_count, after_count });
+  const host = operations.map((each) => ({ ...counts(each), before_ms: each.before_host_ms, after_ms: each.after_host_ms }));
+  const device = operations.map((each) => ({ ...counts(each), before_ms: each.before_device_ms, after_ms: each.after_device_ms }));
+  return [
+    h("p", { class: "note" }, "In ms of a rank's step: on the host by themselves, without what lies within; on the device what they launch. Collectives count their waiting."),
+    changed("on the host", host, step.before_ms),
+    device.some(({ before_ms, after_ms }) => before_ms + after_ms > 0) && changed("on the device", device, step.before_ms),
+    folded(`All ${count(operations.length, "operator")}`, all),
+  ];
+}
