@@ -11,6 +11,7 @@ from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.job import clock as clocks
 from tb_ddp_doctor.job.budget import settle
+from tb_ddp_doctor.job.clock import ClockFit
 from tb_ddp_doctor.job.collectives import refuse_impossible
 from tb_ddp_doctor.job.matching import match
 from tb_ddp_doctor.job.model import Job
@@ -59,13 +60,6 @@ def build(
     kept = {rank: digest for rank, digest in usable.items() if rank not in left_out}
     ordered = tuple(kept.values())
     step_index = np.stack([_positions(digest.steps.number, steps) for digest in ordered])
-    if _starts_slowly(ordered, step_index):
-        notes.append(
-            FileWarning(
-                name, f"Step {steps[0]} is left out: the profiler's start makes it much longer than the others."
-            )
-        )
-        steps, step_index = steps[1:], step_index[:, 1:]
     where = tuple(nodes.get(rank, "") for rank in kept)
 
     matched = match(ordered)
@@ -77,6 +71,9 @@ def build(
     checked = refuse_impossible(matched, offsets, tolerance)
     if len(checked) < len(matched):
         matched, fitted = checked, clocks.fit(checked, where)
+    if reason := _unlike_the_others(ordered, step_index, fitted):
+        notes.append(FileWarning(name, f"Step {steps[0]} is left out: {reason}"))
+        steps, step_index = steps[1:], step_index[:, 1:]
     budget, waiting = settle(ordered, step_index, matched, fitted)
     return Job(
         name=name,
@@ -111,14 +108,20 @@ def _common_steps(digests: Mapping[int, RankDigest]) -> tuple[Ints, list[int]]:
     return np.array(shared[kept], np.int64), [rank for rank in digests if rank not in kept]
 
 
-def _starts_slowly(digests: tuple[RankDigest, ...], step_index: Ints) -> bool:
-    """Whether the first of at least three steps is the first of the traces, and much longer than the others."""
+def _unlike_the_others(digests: tuple[RankDigest, ...], step_index: Ints, clock: ClockFit) -> str | None:
+    """Why the first of at least three steps, the first of the traces, cannot stand for the others, if it cannot."""
     if step_index.shape[1] < 3 or any(index[0] for index in step_index):
-        return False
+        return None
     window = np.stack(
         [(digest.steps.end_ns - digest.steps.start_ns)[i] for digest, i in zip(digests, step_index, strict=True)]
     ).mean(axis=0)
-    return bool(window[0] > WARM_UP * np.median(window[1:]))
+    usual = np.median(window[1:])
+    if clock.residual_ns is not None:
+        begin = np.array([int(digest.steps.start_ns[0]) for digest in digests])
+        begin -= np.array([int(clock.correction(rank, begin[rank : rank + 1])[0]) for rank in range(len(begin))])
+        if np.ptp(begin) > (WARM_UP - 1) * usual:
+            return "the ranks do not begin it together, so what kept the late ones is not in their records."
+    return "the profiler's start makes it much longer than the others." if window[0] > WARM_UP * usual else None
 
 
 def _positions(numbers: Ints, wanted: Ints) -> Ints:

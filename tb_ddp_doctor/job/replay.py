@@ -131,35 +131,40 @@ class _Round:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Cells:
-    """To which rank and step of the job things belong, as one index; the last cell is that of no step."""
+    """To which rank and step of the job things belong, as one index; each rank has one more cell, for the steps that
+    the job leaves out. They are taken to be like its other steps.
+    """
 
     cell: Ints
-    shape: tuple[int, ...]
+    shape: tuple[int, int]
 
     @classmethod
-    def of(cls, rank: Ints, step: Ints, shape: tuple[int, ...]) -> _Cells:
-        return cls(np.where(step >= 0, rank * shape[1] + step, shape[0] * shape[1]), shape)
+    def of(cls, rank: Ints, step: Ints, shape: tuple[int, int]) -> _Cells:
+        ranks, steps = shape
+        return cls(rank * (steps + 1) + np.where(step >= 0, step, steps), (ranks, steps))
 
     def sum(self, values: Ints, things: Ints | None = None) -> Ints:
         """Of one value of each thing, or of some things, shape (R, S)."""
-        total: Ints = self._total(values, things).astype(np.int64).reshape(self.shape)
+        total: Ints = self._total(values, things).astype(np.int64)
         return total
 
-    def of_each(self, share: Floats, things: Ints) -> Floats:
-        """The share, shape (R, S), of the cell of some things; 0 for those of no step."""
-        shares: Floats = np.append(share, 0.0)[self.cell[things]]
+    def of_each(self, share: Floats, things: Ints | None = None) -> Floats:
+        """The share, shape (R, S), of the cell of each thing, or of some things."""
+        padded = np.concatenate((share, share.mean(axis=1, keepdims=True)), axis=1)
+        shares: Floats = padded.ravel()[self.cell if things is None else self.cell[things]]
         return shares
 
     def spread(self, weights: Ints, amount: Ints) -> Ints:
         """Amounts of shape (R, S) over what each cell consists of, by weight; never more than the weight."""
-        share = np.minimum(amount.ravel() / np.maximum(self._total(weights), 1), 1)
-        spread: Ints = np.rint(weights * np.append(share, 0.0)[self.cell]).astype(np.int64)
+        share = np.minimum(amount / np.maximum(self._total(weights), 1), 1)
+        spread: Ints = np.rint(weights * self.of_each(share)).astype(np.int64)
         return spread
 
     def _total(self, values: Ints, things: Ints | None = None) -> Floats:
-        size = self.shape[0] * self.shape[1] + 1
+        ranks, steps = self.shape
         cell = self.cell if things is None else self.cell[things]
-        return np.bincount(cell, weights=values, minlength=size)[:-1].astype(np.float64, copy=False)
+        total = np.bincount(cell, weights=values, minlength=ranks * (steps + 1)).astype(np.float64, copy=False)
+        return total.reshape(ranks, steps + 1)[:, :steps]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -97,10 +97,12 @@ class WhatIf:
         """What makes the chosen ranks' steps, shape (R, S), like those of the usual rank, on host and device."""
         if not self._replay:
             return Removed(device_ns=np.where(chosen, np.maximum(self.own_ns - _usual(self.own_ns), 0), 0))
+        # What a host does at the end of its step holds up the device's next one.
+        before = chosen | np.pad(chosen[:, 1:], ((0, 0), (0, 1)))
         host = {}
         for kind in Held:
             spent = self._replay.host_ns(kind)
-            host[kind] = np.where(chosen, np.maximum(1 - _usual(spent) / np.maximum(spent, 1), 0), 0.0)
+            host[kind] = np.where(before, np.maximum(1 - _usual(spent) / np.maximum(spent, 1), 0), 0.0)
         device = self._replay.device_ns
         return Removed(host, np.where(chosen, np.maximum(device - _usual(device), 0), 0))
 

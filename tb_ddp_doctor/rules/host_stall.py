@@ -48,8 +48,8 @@ class HostStall(Rule):
         if usual < self.min_share * frame.step_ns:
             return Clear(f"The usual rank's host is in no operation, with its device idle, {words.ms(usual)} a step.")
         # What one rank stalls beyond the others is a straggler's.
-        common = usual_rank(stalls.long_ns) / np.maximum(stalls.long_ns, 1)
-        removed = Removed({Held.STALL: np.minimum(common, 1)})
+        spent = whatif.host_ns(Held.STALL)
+        removed = Removed({Held.STALL: np.minimum(usual_rank(spent) / np.maximum(spent, 1), 1)})
         cost = whatif.cost_ns(removed)
         affected = np.flatnonzero(mean >= self.min_share * frame.step_ns)
         seen = int((usual_rank(stalls.long_ns) > self.min_share * frame.step_ns).sum())

@@ -6,11 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from tb_ddp_doctor.digest.model import Held, Starved
+from tb_ddp_doctor.job.replay import Removed
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import holding, words
 from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.rules.inputs import Frame, HoldingCalls, Places, Starvation
+from tb_ddp_doctor.rules.slowness import usual_rank
+
+#: Where the usual rank is held for less than this share of what a rank is, that rank waits alone.
+_ALONE = 0.1
 
 
 @dataclass(frozen=True)
@@ -31,7 +38,8 @@ class HostSync(Rule):
     Fix:
         Read values rarely, and one step late; keep metrics on the device.
     Limits:
-        Blocking copies from pageable memory to the device are left to pageable-memcpy. Where stacks were recorded
+        Blocking copies from pageable memory to the device are left to pageable-memcpy, and calls that one rank makes
+        alone to straggler. Where stacks were recorded
         (with_stack=True), the costliest call's function is named, not its line. Calls that later steps would have to
         make anyway still count.
     """
@@ -47,7 +55,9 @@ class HostSync(Rule):
         if not calls:
             return Clear("No call of the steps waits for the device.")
         starved = starvation.of(Starved.SYNC)
-        removed = whatif.without(Held.SYNC)
+        held = whatif.host_ns(Held.SYNC)
+        # A rank that waits alone is a straggler.
+        removed = Removed({Held.SYNC: np.where(usual_rank(held) > _ALONE * held, 1.0, 0.0)})
         cost = whatif.cost_ns(removed)
         number = sum(call.count for call in calls)
         blocked = sum(call.blocked_ns for call in calls)

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_ddp_doctor.digest.model import Held
 from tb_ddp_doctor.findings import OWNERS
 from tb_ddp_doctor.job.links import Link
 from tb_ddp_doctor.job.model import Budget
+from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words, work_compared
 from tb_ddp_doctor.rules.inputs import Frame, KernelKind, KernelTable, Phases
 from tb_ddp_doctor.rules.slowness import behind
@@ -41,6 +43,8 @@ class Peers:
     #: Mean over steps, shape (R, owners) and (R, phases), ns; and the median of the ranks that are well.
     owner_ns: NDArray[np.float64]
     usual_owner_ns: NDArray[np.float64]
+    #: How much longer than the others' each host is in its DataLoader, shape (R,), ns; mean over steps.
+    loads_longer_ns: NDArray[np.float64]
     phase_ns: NDArray[np.float64]
     usual_phase_ns: NDArray[np.float64]
     phases: Phases
@@ -52,14 +56,18 @@ class Peers:
     usual_kernels: Mapping[tuple[str, str], KernelKind]
 
     @classmethod
-    def of(cls, well: Ints, frame: Frame, budget: Budget, kernels: KernelTable, phases: Phases) -> Peers:
+    def of(
+        cls, well: Ints, frame: Frame, budget: Budget, whatif: WhatIf, kernels: KernelTable, phases: Phases
+    ) -> Peers:
         """The ranks, given the indices of those that are well."""
+        loading = whatif.host_ns(Held.INPUT).mean(axis=1)
         owner_ns, phase_ns = budget.owner_ns.mean(axis=1), phases.own_ns.mean(axis=1)
         launches = kernels.launches()
         usual = int(well[np.argsort(launches[well], kind="stable")[len(well) // 2]])
         return cls(
             owner_ns,
             np.median(owner_ns[well], axis=0),
+            loading - np.median(loading[well]),
             phase_ns,
             np.median(phase_ns[well], axis=0),
             phases,
@@ -74,8 +82,9 @@ class Peers:
         """The cause, and the sentence that says what was seen of the rank: "it ..."."""
         more = dict(zip(OWNERS, (self.owner_ns[rank] - self.usual_owner_ns).tolist(), strict=True))
         groups = {
-            "input": more["input"],
-            "host": sum(more[owner] for owner in HOST_OWNERS),
+            # While the others wait for this rank, their loading idles no device of theirs.
+            "input": min(more["input"], float(self.loads_longer_ns[rank])),
+            "host": sum(max(more[owner], 0) for owner in HOST_OWNERS),
             "compute": more["compute"],
             "copy": more["copy"],
             "transfer": more["transfer"],

@@ -55,15 +55,18 @@ def slowness(own_ns: Ints, frame: Frame, min_excess: float, min_steps: float) ->
     """Compare each rank's own time, shape (R, S), with the usual rank's in each step.
 
     A rank is slow in a step if its excess is over `min_excess` of the step and over twice what the clocks leave open;
-    it is persistently slow if that holds on average and in at least `min_steps` (a share) of the steps.
+    it is persistently slow if that holds on average and in at least `min_steps` (a share) of the steps. What a rank
+    does at the end of its steps delays the next ones: where it is twice as much, the first step need not show it.
     """
-    steps = own_ns.shape[1]
     excess = own_ns - usual_rank(own_ns)
     limit = max(min_excess * frame.step_ns, 2 * frame.residual_ns)
     slow = excess > limit
-    persistent = (slow.sum(axis=1) >= np.ceil(min_steps * steps)) & (excess.mean(axis=1) > limit)
+    mean = excess.mean(axis=1)
+    persistent = (slow.mean(axis=1) >= min_steps) & (mean > limit)
+    if slow.shape[1] > 2:
+        persistent |= (slow[:, 1:].mean(axis=1) >= min_steps) & (mean > 2 * limit)
     indices = np.flatnonzero(persistent)
-    return Slowness(excess, slow, indices[np.argsort(-excess[indices].mean(axis=1), kind="stable")])
+    return Slowness(excess, slow, indices[np.argsort(-mean[indices], kind="stable")])
 
 
 def phase_of_most(more_ns: NDArray[np.float64], phases: Phases) -> Phase | None:

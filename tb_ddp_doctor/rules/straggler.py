@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.findings import Evidence
@@ -23,6 +24,9 @@ from tb_ddp_doctor.rules.slow_rank import DOING, HOST_OWNERS, Limits, Peers
 from tb_ddp_doctor.rules.slowness import Slowness, longest_wait, slowness
 from tb_ddp_doctor.trace.model import Ints
 
+#: Ranks that are late by no less than this share of each other's lateness are one finding.
+_ALIKE = 0.5
+
 
 @dataclass(frozen=True)
 class Straggler(Rule):
@@ -30,7 +34,7 @@ class Straggler(Rule):
 
     What:
         Ranks whose own time (the step without waiting) exceeds the usual rank's, step after step; nodes all of whose
-        ranks do. Ranks with different causes are findings of their own.
+        ranks do. Ranks with different causes are findings of their own, and so are ranks that are late by far less.
     Why:
         Every collective ends when its last rank arrives: one slow rank sets the pace of the whole job.
     Evidence:
@@ -81,27 +85,45 @@ class Straggler(Rule):
             return Clear(f"No rank's own time exceeds the usual by more than {words.ms(max(worst, 0))} on average.")
         others = np.setdiff1d(np.arange(len(frame.ranks)), found.persistent)
         slow_links = [link for link in links if link.is_slow(self.slow_link, self.min_steps)]
-        peers = Peers.of(others, frame, budget, kernels, phases)
+        peers = Peers.of(others, frame, budget, whatif, kernels, phases)
         limits = Limits(self.same_work, self.larger_share)
         causes, seen = {}, {}
         for rank in found.persistent.tolist():
             causes[rank], seen[rank] = peers.cause(rank, limits, slow_links)
-        groups: defaultdict[str, list[int]] = defaultdict(list)
         # Who shows its cause goes before who has it from its node: the finding describes the first.
-        for rank, cause in sorted(_as_their_nodes(causes, frame).items(), key=lambda item: item[1] != causes[item[0]]):
-            groups[cause].append(rank)
-        if "host" in groups:
-            seen[groups["host"][0]] += _told(groups["host"][0], others, stalls)
-        removed = {cause: whatif.like_the_usual(found.persistently(accused)) for cause, accused in groups.items()}
-        if "slow_link" in groups:
-            charged = excess_ns(slow_links, len(frame.ranks), len(frame.steps))
-            left = np.where(found.persistently(groups["slow_link"]), found.excess_ns - charged, 0)
-            removed["slow_link"] = Removed(transfer_ns=np.maximum(left, 0))
-        costs = whatif.costs_ns(list(removed.values()))
+        assumed = sorted(_as_their_nodes(causes, frame).items(), key=lambda item: item[1] != causes[item[0]])
+        groups = _alike(assumed, found.excess_ns.mean(axis=1))
+        removed = []
+        for cause, accused in groups:
+            chosen = found.persistently(accused)
+            if cause == "slow_link":
+                charged = excess_ns(slow_links, len(frame.ranks), len(frame.steps))
+                left = np.where(chosen, found.excess_ns - charged, 0)
+                removed.append(Removed(transfer_ns=np.maximum(left, 0)))
+            else:
+                removed.append(whatif.like_the_usual(chosen))
+            if cause == "host":
+                seen[accused[0]] += _told(accused[0], others, stalls)
         return tuple(
-            _fault(cause, accused, seen[accused[0]], removed[cause], cost, found, frame, budget, arrivals, places)
-            for (cause, accused), cost in zip(groups.items(), costs, strict=True)
+            _fault(cause, accused, seen[accused[0]], gone, cost, found, frame, budget, arrivals, places)
+            for (cause, accused), gone, cost in zip(groups, removed, whatif.costs_ns(removed), strict=True)
         )
+
+
+def _alike(causes: Iterable[tuple[int, str]], excess_ns: NDArray[np.float64]) -> list[tuple[str, list[int]]]:
+    """Ranks (indices) with one cause that are late by about as much, those that are latest first.
+
+    Beside a rank that is late by far more, another one holds up nobody: it is told apart.
+    """
+    groups: list[tuple[str, list[int]]] = []
+    for rank, cause in causes:
+        for known, ranks in groups:
+            if known == cause and _ALIKE <= excess_ns[rank] / excess_ns[ranks[0]] <= 1 / _ALIKE:
+                ranks.append(rank)
+                break
+        else:
+            groups.append((cause, [rank]))
+    return sorted(groups, key=lambda group: -max(excess_ns[rank] for rank in group[1]))
 
 
 def _as_their_nodes(causes: Mapping[int, str], frame: Frame) -> dict[int, str]:
@@ -145,6 +167,12 @@ def _fault(
     )
     named = words.who(sorted(accused), frame)
     waited = float(budget.of("wait")[others].mean())
+    if found.persistent[0] in accused:
+        verb = "holds" if len(accused) == 1 else "hold"
+        holds = f"{verb} up the job: the others wait {words.ms(waited)} of every {words.ms(frame.step_ns)}."
+    else:
+        late = float(found.excess_ns[rows].mean())
+        holds = f"would hold up the job next: {words.ms(late)} a step slower than the usual rank."
     subject = words.capital(seen) if len(accused) == 1 else f"Rank {frame.ranks[accused[0]]}: {seen}"
     return Fault(
         removed=removed,
@@ -152,8 +180,7 @@ def _fault(
         steps=tuple(int(step) for step in frame.steps[found.slow[rows].any(axis=0)]),
         cause=cause,
         confidence=level,
-        title=f"{words.capital(named)} {'holds' if len(accused) == 1 else 'hold'} up the job: the others wait "
-        f"{words.ms(waited)} of every {words.ms(frame.step_ns)}.",
+        title=f"{words.capital(named)} {holds}",
         why=f"{subject} {_lateness(rows, arrivals)} {basis}",
         fix=_fix(cause, accused, frame),
         evidence=_evidence(rows, cause, frame, budget, arrivals, places),

@@ -74,18 +74,29 @@ def test_one_rank_that_stalls_is_a_straggler(busy: int) -> None:
 def test_what_one_rank_stalls_beyond_the_others_is_not_charged() -> None:
     longer = """
         rank# step |1
-              host [fwd]                    [bwd]
+              host [fwd]                    [bwd][ar][sync]
               gpu  [fwd.]                    [bwd....]
-              nccl                                   [ar.]
+              nccl                                     [ar]
     """
     shorter = """
         rank# step |1
-              host [fwd]      [bwd]
+              host [fwd]      [bwd][ar][sync..............]
               gpu  [fwd.]      [bwd....]
-              nccl                      [ar..............]
+              nccl                       [ar..............]
     """
     found = finding(RULE, ranks(shorter, shorter, longer))
-    assert found.cost_ms < 8
+    assert found.cost_ms == pytest.approx(6, rel=0.02)
+
+
+def test_a_stall_at_the_end_of_steps_is_charged_in_the_steps_that_it_delays() -> None:
+    collects = """
+        rank# step |1                     |2                     |3
+              host [fwd][ar][sync]        [fwd][ar][sync]        [fwd][ar][sync]
+              gpu  [fwd....]              [fwd....]              [fwd....]
+              nccl          [ar..]                 [ar..]                 [ar..]
+    """.replace("          [ar..]", "         [ar..]")
+    found = finding(RULE, ranks(collects, collects, steps=1))
+    assert found.cost_ms == pytest.approx(8 * 2 / 3, rel=0.03)
 
 
 def test_one_rank_alone_is_enough() -> None:

@@ -121,3 +121,23 @@ def test_functions_of_torch_are_not_named() -> None:
     )
     assert "called by step (train.py, from line 4)" in finding(RULE, ranks(stacks, stacks)).title
     assert "called by" not in finding(RULE, ranks(READS, READS)).title
+
+
+def test_a_rank_that_waits_alone_is_a_straggler() -> None:
+    alone = """
+        rank# step |1
+              host [a][item.........][b....][c][ar][sync........]
+              gpu  [a.............]  [b]   [c............]
+              nccl                                        [ar...]
+    """
+    usual = """
+        rank# step |1
+              host [a][b....][c][ar][sync.......................]
+              gpu  [a.............][b][c............]
+              nccl                                   [ar........]
+    """
+    text = ranks(usual, alone, usual)
+    assert outcome(RULE, text).status == "clear"
+    straggler = finding("straggler", text)
+    assert (straggler.ranks, straggler.cause) == ((1,), "host")
+    assert straggler.cost_ms == pytest.approx(5, rel=0.1)

@@ -114,6 +114,21 @@ def test_one_slow_rank_is_a_straggler_and_no_imbalance() -> None:
     assert outcome(RULE, ranks(LIGHT, HEAVY, LIGHT)).status == "clear"
 
 
+def test_one_rank_that_is_slow_now_and_then_is_named() -> None:
+    text = in_row(*(ranks(LIGHT, HEAVY if step in (1, 4) else LIGHT, LIGHT, steps=1) for step in range(6)))
+    found = finding(RULE, text, settings={"min_cost": 0.04})
+    assert (found.ranks, found.steps, found.cause) == ((1,), (2, 5), "recurring")
+    assert found.cost_ms == pytest.approx(4 * 2 / 6, rel=0.02)
+    assert found.title.startswith("Rank 1 is slow in 2 of 6 steps: 1.3 ms of every")
+    assert "every few steps" in found.fix
+    assert outcome("straggler", text).status == "clear"
+
+
+def test_one_slow_step_is_chance() -> None:
+    text = in_row(*(ranks(LIGHT, HEAVY if step == 1 else LIGHT, LIGHT, steps=1) for step in range(3)))
+    assert outcome(RULE, text, settings={"min_cost": 0.01}).status == "clear"
+
+
 def test_one_step_cannot_show_it() -> None:
     result = outcome(RULE, ranks(LIGHT, HEAVY, LIGHT, steps=1))
     assert (result.status, result.reason) == ("not-applicable", "One step cannot show whether the slow rank moves.")

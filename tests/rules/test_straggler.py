@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from test_slow_link import drawn as linked
-from traces import MS, check, finding, findings, in_row, lies_in_its_step, outcome, ranks
+from traces import MS, check, finding, findings, in_row, job, lies_in_its_step, outcome, ranks
 
 from tb_ddp_doctor.findings import Finding, RuleOutcome
 
@@ -166,7 +166,20 @@ def test_ranks_with_different_causes_are_findings_of_their_own() -> None:
     result = findings("straggler", text)
     assert isinstance(result, tuple)
     assert [(found.ranks, found.cause) for found in result] == [((4,), "host"), ((2,), "slow_device")]
-    assert all(found.title.startswith(f"Rank {found.ranks[0]} holds up") for found in result)
+    assert result[0].title == "Rank 4 holds up the job: the others wait 12.0 ms of every 31.0 ms."
+    assert result[1].title == "Rank 2 would hold up the job next: 4.0 ms a step slower than the usual rank."
+
+
+def test_a_rank_that_is_late_by_far_less_is_a_finding_of_its_own() -> None:
+    slightly = LATE.replace("~~~~~~~~", "    ").replace("[ar]", f"[ar{'.' * 20}]")
+    late = LATE.replace("~~~~~~~~", " " * 24)
+    usual = ON_TIME.replace("[ar........]", "[ar" + "." * 24 + "]")
+    result = findings("straggler", ranks(usual, usual, late, slightly, usual), nodes={2: "b", 3: "b"})
+    assert isinstance(result, tuple)
+    assert [(found.ranks, found.cause) for found in result] == [((2,), "host"), ((3,), "host")]
+    assert result[0].title.startswith("Rank 2 holds up the job")
+    assert result[1].title.startswith("Rank 3 would hold up the job next: 4.0 ms a step slower")
+    assert result[0].cost_ms > 4 * result[1].cost_ms
 
 
 def test_causes_share_what_fixing_all_of_them_gives() -> None:
@@ -303,6 +316,29 @@ def test_a_rank_that_is_slow_in_most_steps_is_a_straggler_in_those() -> None:
     result = found(text)
     assert result.steps == (2, 3, 4)
     assert result.cost_ms == pytest.approx(3, rel=0.02)
+
+
+#: Rank 0 does something after each step; of the first step's lateness its record knows nothing.
+LOGS = """
+    rank0 step          |1                     |2                     |3                     |4
+          host          [fwd][ar][sync]        [fwd][ar][sync]        [fwd][ar][sync]        [fwd][ar][sync]
+          gpu           [fwd....]              [fwd....]              [fwd....]              [fwd....]
+          nccl                   [ar..]                 [ar..]                 [ar..]                 [ar..]
+"""
+AWAITS = """
+    rank# step  |1                     |2                     |3                     |4
+          host  [fwd][ar][sync........][fwd][ar][sync........][fwd][ar][sync........][fwd][ar][sync........]
+          gpu   [fwd....]              [fwd....]              [fwd....]              [fwd....]
+          nccl           [ar..........]         [ar..........]         [ar..........]         [ar..........]
+"""
+
+
+def test_what_a_rank_does_between_steps_is_seen_although_the_first_step_lacks_it() -> None:
+    text = ranks(LOGS, AWAITS, AWAITS, steps=1)
+    assert job(text).steps.tolist() == [2, 3, 4]
+    result = found(text)
+    assert (result.ranks, result.cause) == ((0,), "host")
+    assert result.cost_ms == pytest.approx(8, rel=0.03)
 
 
 def test_skewed_clocks_do_not_change_the_verdict() -> None:
