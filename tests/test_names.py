@@ -21,6 +21,9 @@ TENSOR = [
     "turing_s1688cudnn_fp16_128x128_ldg8_relu_exp_medium_nhwc_tn_v1",
     "volta_fp16_s884cudnn_fp16_128x128_ldg8_wgrad_idx_exp_interior_nhwc_nt_v1",
     "sm80_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize192x128x32_stage4_warpsize4x2x1_tensor16x8x16_kernel",
+    "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x64_warpgroupsize1x1x1_g1"
+    "_execute_segment_k_off_kernel__5x_cudnn",
+    "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize2x1x1_bias_bf16_execute_kernel__5x_cublas",
     "sm80_xmma_fprop_implicit_gemm_indexed_tf32f32_tf32f32_f32_nhwckrsc_nchw_tilesize128x128x16_stage4_warpsize2x2x1_g1"
     "_tensor16x8x8_aligna4_alignc4_execute_kernel__5x_cudnn",
     "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x64_warpgroupsize1x1x1_g1_execute"
@@ -45,6 +48,7 @@ FLOAT32 = [
     "volta_sgemm_128x32_nt",
     "ampere_sgemm_32x32_sliced1x4_tn",
     "void sgemm_largek_lds64<true, true, 6, 3, 4, 5, 2, 66>(float*, float const*)",
+    "void cutlass__5x_cudnn::Kernel<cutlass_simt_sfprop_optimized_128x128_8x2_nhwc>(cutlass_simt_sfprop_optimized)",
     "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x8_stage3_warpsize1x4x1_ffma_aligna4_alignc4_execute_kernel",
     "sm80_xmma_wgrad_implicit_gemm_indexed_f32f32_f32f32_f32_nhwckrsc_nhwc_tilesize128x128x8_stage3_warpsize2x2x1_g1"
     "_ffma_aligna4_alignc4_execute_kernel__5x_cudnn",

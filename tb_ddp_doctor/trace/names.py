@@ -73,7 +73,7 @@ _MISALIGNED_PRODUCT = re.compile(
 #: Products in float32 on ordinary cores (cuBLAS, cuDNN, CUTLASS, MAGMA, MIOpen), and attention that emulates float32
 #: in three passes of TF32.
 _FLOAT32_PRODUCT = re.compile(
-    r"sgemm|scudnn|xmma_\w*f32f32_f32f32_f32\w*ffma|(dgrad_engine|wgrad_alg\w*)<float|fmha_cutlass[FB]_f32_|"
+    r"sgemm|scudnn|simt_s[fdw]|xmma_\w*f32f32_f32f32_f32\w*ffma|(dgrad_engine|wgrad_alg\w*)<float|fmha_cutlass[FB]_f32_|"
     r"miopenSp3AsmConv\w*fp32|OpClassSimt"
 )
 #: Tensile's products in single precision; those with "MI" in their name use the matrix cores.
@@ -88,7 +88,7 @@ _TF32_PRODUCT = re.compile(
     re.IGNORECASE,
 )
 _TENSOR_PRODUCT = re.compile(
-    r"(?<!sub)tensorop|_tensor\d|wmma|gmma|[shi_](884|1688|16816|16832)[a-z]|[hiq]mma|tf32|nvjet|tcgen05|utcmma|fmha|sdpa|"
+    r"(?<!sub)tensorop|_tensor\d|_warpgroupsize|wmma|gmma|[shi_](884|1688|16816|16832)[a-z]|[hiq]mma|tf32|nvjet|tcgen05|utcmma|fmha|sdpa|"
     r"flash_?(fwd|bwd|fprop|bprop|attn|mla)|bmm_\w*(E4m3|E2m1|Bfloat16|Fp16)|fp8_gemm|deep_?gemm|"
     r"mfma|xdl|_gtcx|^(Custom_)?Cijk_.*_MI\d|attn_fwd|bwd_kernel_d[kq]",
     re.IGNORECASE,
