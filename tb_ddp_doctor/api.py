@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache, default_directory
 from tb_ddp_doctor.comparison import build
 from tb_ddp_doctor.comparison.model import Comparison
-from tb_ddp_doctor.discover import DiscoverError, discover
+from tb_ddp_doctor.discover import DiscoverError, Run, discover, no_traces, only_run
 from tb_ddp_doctor.findings import Diagnosis
 from tb_ddp_doctor.scheduler import executor
 
@@ -38,37 +38,39 @@ def diagnose(
     Raises DiscoverError where there is no run, engine.RunError where none can be diagnosed, and ValueError for
     settings that name nothing. A run that cannot be diagnosed beside others is left out with a DoctorWarning.
     """
-    return [result.diagnosis for result in _results(logdir, settings or {}, cache, scheduler)]
-
-
-def compare(before: Logdir, after: Logdir, *, cache: Logdir | bool | None = True, scheduler: str = "") -> Comparison:
-    """Compare two runs, each the only one below its directory. Raises as `diagnose`, and ValueError for several."""
-    pair: list[engine.Result] = []
-    for logdir in (before, after):
-        results = _results(logdir, {}, cache, scheduler)
-        if len(results) > 1:
-            raise ValueError(f"{logdir} holds {len(results)} runs; name the directory of one.")
-        pair += results
-    return build.compare(*pair)
-
-
-def _results(
-    logdir: Logdir, settings: engine.Settings, cache: Logdir | bool | None, scheduler: str
-) -> Sequence[engine.Result]:
-    kept = Cache(default_directory() if cache is True else Path(cache) if cache else None)
+    kept = _cache(cache)
     runs = discover(os.fspath(logdir), peek=kept.peek)
     if not runs:
-        raise DiscoverError(f"{logdir} holds no profiler traces (*.pt.trace.json, *.pt.trace.json.gz).")
-    results = []
+        raise DiscoverError(no_traces(os.fspath(logdir)))
+    diagnoses = []
     failed: list[engine.RunError] = []
     with executor(scheduler) as workers:
         for run in runs:
             try:
-                results.append(engine.diagnose(run, reading=engine.Reading(kept, workers), settings=settings))
+                diagnoses.append(_result(run, engine.Reading(kept, workers), settings or {}).diagnosis)
             except engine.RunError as error:
-                failed.append(engine.RunError(f"{run.name}: {error}"))
-    if not results:
+                failed.append(error)
+    if not diagnoses:
         raise failed[0]
     for failure in failed:
-        warnings.warn(str(failure), DoctorWarning, stacklevel=3)
-    return results
+        warnings.warn(str(failure), DoctorWarning, stacklevel=2)
+    return diagnoses
+
+
+def compare(before: Logdir, after: Logdir, *, cache: Logdir | bool | None = True, scheduler: str = "") -> Comparison:
+    """Compare two runs, each the only one at its place. Raises as `diagnose`, and ValueError for several."""
+    kept = _cache(cache)
+    runs = [only_run(os.fspath(location), peek=kept.peek) for location in (before, after)]
+    with executor(scheduler) as workers:
+        return build.compare(*(_result(run, engine.Reading(kept, workers), {}) for run in runs))
+
+
+def _cache(cache: Logdir | bool | None) -> Cache:
+    return Cache(default_directory() if cache is True else Path(cache) if cache else None)
+
+
+def _result(run: Run, reading: engine.Reading, settings: engine.Settings) -> engine.Result:
+    try:
+        return engine.diagnose(run, reading=reading, settings=settings)
+    except engine.RunError as error:
+        raise engine.RunError(f"{run.name}: {error}") from None

@@ -24,7 +24,7 @@ from tb_ddp_doctor import __version__, engine
 from tb_ddp_doctor.cache import MAX_BYTES, Cache, default_directory, write_digest
 from tb_ddp_doctor.comparison.build import compare
 from tb_ddp_doctor.comparison.model import Comparison
-from tb_ddp_doctor.discover import DiscoverError, Run, discover
+from tb_ddp_doctor.discover import DiscoverError, Run, discover, no_traces, only_run
 from tb_ddp_doctor.findings import OWNERS, PHASES, SCHEMA_VERSION, Diagnosis, Finding, Prospect, Report, Severity
 from tb_ddp_doctor.logdir.names import DIGEST_SUFFIX, trace_name
 from tb_ddp_doctor.logdir.remote import FilePath, RemotePath
@@ -131,7 +131,12 @@ def _parser() -> argparse.ArgumentParser:
         help="fix what these rules find, for example straggler,no-overlap (default: each finding by itself, and all)",
     )
     whatif.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
-    both = _reading_options({"before": "the directory of one run", "after": "the directory of the other run"})
+    both = _reading_options(
+        {
+            "before": "the directory of the earlier run; of several profiler cycles, one: DIRECTORY/span_1",
+            "after": "the same of the later run",
+        }
+    )
     comparing = commands.add_parser("compare", parents=[both], help="say what differs between two runs, and whether")
     comparing.set_defaults(command=_compare)
     form = comparing.add_mutually_exclusive_group()
@@ -288,15 +293,10 @@ def _print_prospects(console: Console, diagnosis: Diagnosis, prospects: Sequence
 
 
 def _compare(options: argparse.Namespace, errors: Console) -> int:
-    results = []
-    for logdir in (options.before, options.after):
-        cache, runs = _discover(options, logdir)
-        if len(runs) > 1:
-            raise ValueError(
-                f"{logdir} holds {len(runs)} runs; name the directory of one: {', '.join(run.name for run in runs)}."
-            )
-        with executor(options.scheduler) as workers:
-            results += _diagnose_all(runs, engine.Reading(cache, workers), {}, errors)
+    cache = _cache(options)
+    runs = [only_run(location, peek=cache.peek) for location in (options.before, options.after)]
+    with executor(options.scheduler) as workers:
+        results = _diagnose_all(runs, engine.Reading(cache, workers), {}, errors)
     if len(results) < 2:
         return 2
     found = compare(*results)
@@ -426,14 +426,18 @@ def _below(base: Path, path: FilePath) -> str:
     return str(path.resolve().relative_to(base))
 
 
-def _discover(options: argparse.Namespace, logdir: str | None = None) -> tuple[Cache, list[Run]]:
-    """The cache that the options ask for, and the runs; DiscoverError if there are none."""
-    logdir = logdir or options.logdir
+def _cache(options: argparse.Namespace) -> Cache:
+    """The cache that the options ask for."""
     directory = None if options.no_cache else options.cache or default_directory()
-    cache = Cache(directory, round(options.cache_size * 2**30))
-    runs = discover(logdir, peek=cache.peek)
+    return Cache(directory, round(options.cache_size * 2**30))
+
+
+def _discover(options: argparse.Namespace) -> tuple[Cache, list[Run]]:
+    """The cache that the options ask for, and the runs; DiscoverError if there are none."""
+    cache = _cache(options)
+    runs = discover(options.logdir, peek=cache.peek)
     if not runs:
-        raise DiscoverError(f"{logdir} holds no profiler traces (*.pt.trace.json, *.pt.trace.json.gz).")
+        raise DiscoverError(no_traces(options.logdir))
     return cache, runs
 
 

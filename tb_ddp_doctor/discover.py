@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -41,7 +42,12 @@ from tb_ddp_doctor.logdir.head import Head, peek
 from tb_ddp_doctor.logdir.names import is_remote, natural
 from tb_ddp_doctor.logdir.remote import FilePath, RemoteError, RemotePath
 
-__all__ = ["DiscoverError", "RankFile", "RankSource", "Run", "discover", "parse_logdir_spec"]
+__all__ = ["DiscoverError", "RankFile", "RankSource", "Run", "discover", "no_traces", "only_run", "parse_logdir_spec"]
+
+#: Names of runs that share a folder, and so have none of their own.
+_WITHOUT_FOLDER = re.compile(r"span_\d+|no_rank|world_size_(\d+|unknown)")
+#: Names in a sentence: more are counted.
+_MOST_NAMED = 6
 
 
 class DiscoverError(Exception):
@@ -102,6 +108,34 @@ def discover(
     if absent and not runs:
         raise DiscoverError(" ".join(warning.message for warning in absent))
     return [_add_warnings(run, absent) for run in runs]
+
+
+def only_run(location: str, *, peek: Callable[[FilePath], Head] = peek) -> Run:
+    """The only run at a location, which may name one of the runs that share a folder: `logs/my_job/span_2`.
+
+    Raises:
+        DiscoverError: as `discover`, and where there is no run.
+        ValueError: there are several. It says their names.
+    """
+    folder, shared = location.rstrip("/"), list[str]()
+    while not is_remote(folder) and not os.path.exists(folder) and _WITHOUT_FOLDER.fullmatch(os.path.basename(folder)):
+        folder, name = os.path.split(folder)
+        shared.insert(0, name)
+    runs = discover(folder or location, peek=peek)
+    if shared:
+        runs = [run for run in runs if run.name.split("/")[-len(shared) :] == shared]
+    if not runs:
+        raise DiscoverError(no_traces(location))
+    if len(runs) > 1:
+        more = f" and {len(runs) - _MOST_NAMED} more" if len(runs) > _MOST_NAMED else ""
+        names = ", ".join(run.name for run in runs[:_MOST_NAMED])
+        raise ValueError(f"{location} holds {len(runs)} runs; name the directory of one: {names}{more}.")
+    return runs[0]
+
+
+def no_traces(location: str) -> str:
+    """What is said of a log directory without a run."""
+    return f"{location} holds no profiler traces (*.pt.trace.json, *.pt.trace.json.gz)."
 
 
 def parse_logdir_spec(spec: str) -> dict[str, str]:

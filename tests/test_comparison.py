@@ -198,6 +198,25 @@ def test_what_makes_runs_unlike_is_said(tmp_path: Path) -> None:
     )
 
 
+def test_files_that_are_cut_off_are_said(tmp_path: Path) -> None:
+    folder = write(tmp_path / "cut", ranks(USUAL, USUAL, USUAL))
+    (first, *_) = sorted(folder.iterdir())
+    first.write_bytes(first.read_bytes()[:-400])
+    found = compare(read(folder), result(tmp_path, ranks(USUAL, USUAL, USUAL), "whole"))
+    assert found.unlike == ("cut: 1 file is not, or not all, in its diagnosis.",)
+
+
+def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    (before, after) = (result(tmp_path / part, ranks(text), "job") for part, text in (("a", USUAL), ("b", LONGER)))
+    assert compare(before, after).headline.startswith(
+        "The later run takes 31.0 ms a step, the earlier run 27.0 ms: 15 %"
+    )
+
+
+def test_what_takes_much_longer_is_told_in_times() -> None:
+    assert "3.3 times as long (2." in compare(demo("four_workers"), demo("zero_workers")).headline
+
+
 def test_a_run_that_does_not_train_is_said() -> None:
     inference = demo("healthy")
     phases = {rank: {**of, "backward": 0.0} for rank, of in inference.diagnosis.host_phases_ms.items()}
@@ -314,3 +333,16 @@ def test_the_command_takes_one_run_of_each(tmp_path: Path, capsys: pytest.Captur
         write(tmp_path / name, ranks(USUAL))
     assert main(["compare", str(tmp_path), str(tmp_path / "one")]) == 2
     assert "holds 2 runs; name the directory of one: one, two." in capsys.readouterr().err
+
+
+def test_the_command_takes_a_run_that_shares_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = write(tmp_path / "job", ranks(USUAL))
+    (first,) = job.iterdir()
+    (later,) = write(tmp_path / "later", ranks(LONGER)).iterdir()
+    later.rename(job / first.name.replace("1700000000", "1700009999"))
+    assert main(["compare", str(job), str(job)]) == 2
+    assert "name the directory of one: job/span_1, job/span_2." in capsys.readouterr().err
+    assert main(["compare", str(job / "span_1"), str(job / "span_2")]) == 0
+    assert "job/span_2 takes 31.0 ms a step, job/span_1 27.0 ms" in capsys.readouterr().out
+    assert main(["compare", str(job / "span_1"), str(job / "span_3")]) == 2
+    assert f"{job / 'span_3'} holds no profiler traces" in capsys.readouterr().err

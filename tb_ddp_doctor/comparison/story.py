@@ -42,17 +42,28 @@ class Copies:
 
 def headline(before: str, after: str, step: StepTime) -> str:
     """What became of the step time."""
+    if before == after:
+        before, after = "the earlier run", "The later run"
     times = f"{after} takes {step.after_ms:.1f} ms a step, {before} {step.before_ms:.1f} ms"
     if abs(step.change) < TELLING:
         return f"No difference that tells: {times}."
-    change = f"{abs(step.change) * 100:.0f} % {'less' if step.change < 0 else 'more'}"
+    change = _longer(step.change)
     if step.interval is None:
         return f"{times}: {change}, but one step cannot tell whether by chance."
-    low, high = (bound * 100 for bound in step.interval)
-    if step.tells:
-        least, most = sorted((abs(low), abs(high)))
-        return f"{times}: {change} ({least:.0f} to {most:.0f} % with 95 % confidence)."
-    return f"{times}: {change}, which may be chance ({low:+.0f} to {high:+.0f} % with 95 % confidence)."
+    low, high = step.interval
+    if not step.tells:
+        return f"{times}: {change}, which may be chance ({low * 100:+.0f} to {high * 100:+.0f} % with 95 % confidence)."
+    if step.change >= 1:
+        return f"{times}: {change} ({1 + low:.1f} to {1 + high:.1f} with 95 % confidence)."
+    least, most = sorted((abs(low), abs(high)))
+    return f"{times}: {change} ({least * 100:.0f} to {most * 100:.0f} % with 95 % confidence)."
+
+
+def _longer(change: float) -> str:
+    """As in "14 % less", "14 % more", "2.4 times as long"."""
+    if change >= 1:
+        return f"{1 + change:.1f} times as long"
+    return f"{abs(change) * 100:.0f} % {'less' if change < 0 else 'more'}"
 
 
 def story(
@@ -94,14 +105,14 @@ def _loader(was: str, now: str) -> Iterator[str]:
 
 def _copies(copies: Copies) -> Iterator[str]:
     taken, exposed, blocking = copies.all, copies.exposed, copies.blocking
+    if min(taken.before_ms, taken.after_ms) < _COPIES_MS:
+        return
     if max(blocking.before_ms, blocking.after_ms) >= _COPIES_MS and min(blocking.before_ms, blocking.after_ms) == 0:
         yield (
             f"Copies {'now overlap with the host' if blocking.before_ms else 'now block the host'}: they held it for "
             f"{blocking.before_ms:.2f} ms a step, and now for {blocking.after_ms:.2f} ms, and take the device "
             f"{taken.after_ms:.2f} instead of {taken.before_ms:.2f} ms."
         )
-    if min(taken.before_ms, taken.after_ms) < _COPIES_MS:
-        return
     was, now = exposed.before_ms / taken.before_ms, exposed.after_ms / taken.after_ms
     if abs(was - now) >= _OVERLAP:
         yield (
@@ -121,8 +132,9 @@ def _finding(finding: FindingChange) -> str:
 
 def unlike(before: Result, after: Result) -> Iterator[str]:
     """What makes the two hard to compare, beside how fast they are."""
-    for result in (before, after):
-        diagnosis = result.diagnosis
+    for diagnosis in (before.diagnosis, after.diagnosis):
+        if cut := len(diagnosis.incomplete):
+            yield f"{diagnosis.name}: {cut} {'file is' if cut == 1 else 'files are'} not, or not all, in its diagnosis."
         if missing := len(diagnosis.missing_ranks):
             are = "is" if missing == 1 else "are"
             yield (
