@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 import logging
 import os
-import secrets
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,7 @@ from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.logdir.head import Head, peek
 from tb_ddp_doctor.logdir.names import DIGEST_SUFFIX
 from tb_ddp_doctor.logdir.remote import FilePath, identity
-from tb_ddp_doctor.store import FORMAT, StoreError, dump, load
+from tb_ddp_doctor.store import FORMAT, StoreError, dump, load, written_whole
 from tb_ddp_doctor.trace.model import RankTrace, TraceError
 from tb_ddp_doctor.trace.reader import read
 
@@ -156,16 +155,8 @@ def write_digest(value: RankDigest, path: Path) -> None:
 
 
 def _write(value: Head | RankTrace | RankDigest, version: str, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Not `tempfile`, whose files nobody else may read: a directory on NFS may be a team's.
-    unfinished = path.with_name(f".new-{secrets.token_hex(8)}")
-    try:
-        with unfinished.open("xb") as file:
-            dump(value, version, file)
-        unfinished.replace(path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
+    with written_whole(path) as file:
+        dump(value, version, file)
 
 
 def _key(path: FilePath) -> str:

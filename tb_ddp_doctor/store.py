@@ -13,8 +13,10 @@ version are refused.
 from __future__ import annotations
 
 import dataclasses
+import secrets
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, get_type_hints
 
@@ -29,6 +31,24 @@ _MAGIC = b"ddpdoc\x00\x01"
 _ALIGNMENT = 64
 _START = 24
 T = TypeVar("T")
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[BinaryIO]:
+    """A file to write, which takes its place when all of it is there; otherwise nothing is left of it.
+
+    Folders are made as needed. Raises OSError.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Not `tempfile`, whose files nobody else may read: a directory on NFS may be a team's.
+    unfinished = path.with_name(f".new-{secrets.token_hex(8)}")
+    try:
+        with unfinished.open("xb") as file:
+            yield file
+        unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
 
 
 class StoreError(Exception):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 import resource
+import signal
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,9 @@ from typing import Any
 import pytest
 from soak import HEALTHY, SLOW
 from traces import in_row, ranks, write
+
+from tb_ddp_doctor.cache import Cache
+from tb_ddp_doctor.trace import native
 
 DOC = Path(__file__).parent.parent / "docs" / "reliability.md"
 #: Of the command as a whole, that reads four files one after the other.
@@ -41,6 +47,29 @@ def long_name() -> bytes:
     return HEAD + (KERNEL % ("n" * 100_000_000, 7, "1", "2", 7)).encode() + b"]}"
 
 
+def event_bomb() -> bytes:
+    """Four megabytes that become ten million kernels."""
+    packer = zlib.compressobj(9, wbits=31)
+    block = (KERNEL % ("k", 7, "1", "2", 7)).encode() + b","
+    parts = [packer.compress(HEAD), *(packer.compress(block * 10_000) for _ in range(1_000))]
+    return b"".join((*parts, packer.compress(block[:-1] + b"]}"), packer.flush()))
+
+
+def deep_arguments() -> bytes:
+    levels = 10_000_000
+    return HEAD + b'{"ph": "X", "name": "a", "args": ' + b'{"a":' * levels + b"1" + b"}" * levels + b"}]}"
+
+
+def many_names() -> bytes:
+    return HEAD + ",".join(KERNEL % (f"k{i}", 7, i, "0.5", 7) for i in range(300_000)).encode() + b"]}"
+
+
+def long_paths() -> bytes:
+    """Functions whose names take long where a search begins anew at each letter."""
+    function = '{"ph":"X","cat":"python_function","name":"%s%d.py(1): f","pid":0,"tid":0,"ts":%d,"dur":100}'
+    return HEAD + ",".join(function % ("/" * 14_000, i, i) for i in range(1_000)).encode() + b"]}"
+
+
 def a_million_streams() -> bytes:
     return HEAD + ",".join(KERNEL % ("k", i, i, "0.5", i) for i in range(1_000_000)).encode() + b"]}"
 
@@ -50,26 +79,37 @@ def odd_times() -> bytes:
     return kernels([(ts, dur) for ts in times for dur in times])
 
 
-BAD = {f.__name__: f for f in (gzip_bomb, deep_json, long_name, a_million_streams, odd_times)}
+BAD = {
+    each.__name__: each
+    for each in (
+        gzip_bomb, event_bomb, deep_json, deep_arguments, long_name, long_paths, many_names, a_million_streams,
+        odd_times,
+    )
+}  # fmt: skip
 
 
 def _limit() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
 
 
+@pytest.mark.parametrize("reader", ["native", "msgspec"] if native.is_available() else ["msgspec"])
 @pytest.mark.parametrize("make", BAD.values(), ids=BAD)
-def test_a_bad_file_harms_no_other(tmp_path: Path, make: Callable[[], bytes]) -> None:
+def test_a_bad_file_harms_no_other(tmp_path: Path, make: Callable[[], bytes], reader: str) -> None:
     folder = write(tmp_path / "job", in_row(ranks(HEALTHY, SLOW, HEALTHY)))
-    bad = folder / "host3_103.1700000000000000000.pt.trace.json"
-    bad.write_bytes(make())
+    data = make()
+    suffix = ".gz" if data.startswith(b"\x1f\x8b") else ""
+    bad = folder / f"host3_103.1700000000000000000.pt.trace.json{suffix}"
+    bad.write_bytes(data)
+    environ = {**os.environ, "DDP_DOCTOR_READER": reader}
     began = time.monotonic()
     command = [sys.executable, "-m", "tb_ddp_doctor.cli", "diagnose", str(tmp_path), "--json", "--no-cache"]
-    ran = subprocess.run(command, capture_output=True, check=False, timeout=MOST_S, preexec_fn=_limit)
+    ran = subprocess.run(command, capture_output=True, check=False, timeout=MOST_S, preexec_fn=_limit, env=environ)
     assert ran.returncode == 0, ran.stderr.decode()[-2000:]
     assert time.monotonic() - began < MOST_S
     runs: list[dict[str, Any]] = json.loads(ran.stdout)["runs"]
     (run,) = runs
-    assert {0, 1, 2} <= set(run["ranks"])
+    assert run["ranks"] == [0, 1, 2]
+    assert run["verdict"] == "straggler"
     assert run["world_size"] >= 3
     assert any(str(bad) in warning["file"] or "rank 3" in warning["message"].lower() for warning in run["warnings"])
     assert len(ran.stdout) < 1 << 20
@@ -100,15 +140,53 @@ def test_a_full_disk_is_no_error(tmp_path: Path) -> None:
     assert not list((tmp_path / "cache").rglob(".new-*"))
 
 
+def test_a_home_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+    """A file stands where the home should be: root, too, can make no folder in it."""
+    for name in ("one", "two"):
+        write(tmp_path / "logs" / name, in_row(ranks(HEALTHY, SLOW, HEALTHY)))
+    home = tmp_path / "home"
+    home.write_text("")
+    places = ("DDP_DOCTOR_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA")
+    environ = {name: value for name, value in os.environ.items() if name not in places} | {"HOME": str(home)}
+    command = [sys.executable, "-m", "tb_ddp_doctor.cli", "diagnose", str(tmp_path / "logs"), "--json"]
+    ran = subprocess.run(command, capture_output=True, check=False, env=environ)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr.count(b"Nothing can be kept in the cache") == 1
+    assert len(json.loads(ran.stdout)["runs"]) == 2
+
+
+#: Keeps the digests of the traces in a folder, again and again anew, and says of each when it is kept.
+KEEPER = """
+import sys
+from pathlib import Path
+from tb_ddp_doctor.cache import Cache
+cache = Cache(Path(sys.argv[2]))
+for path in sorted(Path(sys.argv[1]).iterdir()):
+    cache.digest(path)
+    print(path, flush=True)
+"""
+
+
 def test_a_killed_writer_loses_its_own_entry_only(tmp_path: Path) -> None:
-    write(tmp_path / "logs" / "job", in_row(ranks(HEALTHY, SLOW, HEALTHY)))
-    cache = tmp_path / "cache"
-    command = [sys.executable, "-m", "tb_ddp_doctor.cli", "diagnose", str(tmp_path / "logs"), "--json", "--cache"]
-    wanted = subprocess.run([*command, str(tmp_path / "whole")], capture_output=True, check=True).stdout
-    for delay_s in (0.4, 0.5, 0.6, 0.7):
-        process = subprocess.Popen([*command, str(cache)], stdout=subprocess.DEVNULL)
-        time.sleep(delay_s)
-        process.kill()
-        process.wait()
-    ran = subprocess.run([*command, str(cache)], capture_output=True, check=True)
-    assert ran.stdout == wanted
+    """A real process is killed at some moments; what it kept before is found again."""
+    folder = write(tmp_path / "job", ranks(*[HEALTHY] * 40))
+    command = [sys.executable, "-c", KEEPER, str(folder)]
+    killed = 0
+    for round_ in range(8):
+        directory = tmp_path / f"cache{round_}"
+        with subprocess.Popen([*command, str(directory)], stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout
+            first = process.stdout.readline()
+            time.sleep(0.005 * round_)
+            process.kill()
+            kept = [Path(line) for line in (first + process.stdout.read()).splitlines()]
+        killed += process.returncode == -signal.SIGKILL
+        assert kept
+        assert all(Cache(directory).kept(path) for path in kept)
+        assert len(list(directory.rglob(".new-*"))) <= 1
+        entries = [path for path in directory.rglob("*.*") if not path.name.startswith(".new-")]
+        assert len(entries) - 2 * len(kept) in (0, 1, 2)  # columns and a digest each
+        # The next one goes on from there.
+        again = subprocess.run([*command, str(directory)], capture_output=True, check=True, text=True)
+        assert len(again.stdout.splitlines()) == 40
+    assert killed > 4

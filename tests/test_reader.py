@@ -636,6 +636,18 @@ def test_text_that_is_made_to_be_read_over_and_over_is_read_some_times(
     assert work < 40 * len(text)
 
 
+def test_what_is_broken_all_over_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each start costs 10 us, also where none is one: the scanner in C needs no such limit."""
+    monkeypatch.setenv("DDP_DOCTOR_READER", "msgspec")
+    monkeypatch.setattr(events, "MOST_REFUSED", 50)
+    broken = ', {"ph": x'
+    got = of(f'{{"traceEvents": [{op()}{broken * 40}, {op()}{broken * 40}, {op()}]}}')
+    assert len(names(got)) == 3
+    got = of(f'{{"traceEvents": [{op()}{broken * 60}, {op()}]}}')
+    assert len(names(got)) == 1
+    assert "50 seeming events in a row are none, so no more was read" in " ".join(messages(got))
+
+
 def test_many_names() -> None:
     got = of(trace(*(op(name=f"n{i}") for i in range(20_000))), 1 << 16)
     assert len(set(names(got))) == 20_000

@@ -48,11 +48,14 @@ _OF_THE_HOST = (
     "graph_walk_ns",
     "starved_ns",
 )
+#: What says what a name means stands in its first letters, even of C++ templates; all names are searched many times.
+_MOST_LETTERS = 1 << 14
 _DEVICE_CATEGORIES = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 
 
 def digest(trace: RankTrace) -> RankDigest:
     """Reduce a trace to what the job needs of it. A trace without events gives a digest without steps."""
+    trace = replace(trace, strings=tuple(text[:_MOST_LETTERS] for text in trace.strings))
     device = _device(trace.events)
     return _digest_host(trace) if device < 0 else _digest_device(_clip_overruns(trace), device)
 

@@ -62,8 +62,12 @@ def _does(kind: names.Activity, function: str) -> bool:
 def _innermost(trace: RankTrace, instant: Ints, thread: Indices, test: Callable[[str], bool]) -> Ints:
     """The innermost function or annotation that passes around each instant: an index into `strings`, or -1."""
     events, frames = trace.events, trace.frames
-    passes = np.array([test(text) and names.step_number(text) is None for text in trace.strings], np.bool_)
-    notes = np.flatnonzero((events.category == Category.ANNOTATION) & passes[events.name])
+    notes = np.flatnonzero(events.category == Category.ANNOTATION)
+    passes = np.zeros(len(trace.strings), np.bool_)
+    for index in np.unique(np.concatenate((events.name[notes], frames.name))).tolist():
+        text = trace.strings[index]
+        passes[index] = names.step_number(text) is None and test(text)
+    notes = notes[passes[events.name[notes]]]
     calls = np.flatnonzero(passes[frames.name])
     name = np.concatenate((events.name[notes], frames.name[calls]))
     start = np.concatenate((events.start_ns[notes], frames.start_ns[calls]))

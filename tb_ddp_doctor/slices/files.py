@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
 from pathlib import Path
 
 from tb_ddp_doctor.slices import chrome, native
 from tb_ddp_doctor.slices.model import Slice
+from tb_ddp_doctor.store import written_whole
 
 _FORMATS = {".pftrace": native, ".perfetto-trace": native, ".json": chrome}
 
@@ -19,12 +19,5 @@ def check_name(path: Path) -> None:
 
 def save(part: Slice, path: Path) -> None:
     """Write a slice, whole or not at all. Raises OSError, and SliceError where a trace cannot be read again."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".new-{secrets.token_hex(8)}")
-    try:
-        with unfinished.open("xb") as file:
-            _FORMATS[path.suffix].write(part, file)
-        unfinished.replace(path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
+    with written_whole(path) as file:
+        _FORMATS[path.suffix].write(part, file)

@@ -83,7 +83,8 @@ class Document:
         if is_list and not found:
             raise TraceError("It is a JSON list, but not of trace events.")
         if reached is Reached.CUT:
-            self._losses.add(Loss.CUT, self._position, self._stream_problem or "the JSON ends within its events")
+            problem = self._salvage.given_up or self._stream_problem or "the JSON ends within its events"
+            self._losses.add(Loss.CUT, self._position, problem)
         elif not is_list and not self._close():
             end = self._position + len(self._buffer)
             self._losses.add(Loss.CUT, end, self._stream_problem or "the JSON ends within its metadata")

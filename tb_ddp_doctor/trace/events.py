@@ -40,6 +40,9 @@ _LONGEST_TOKEN = 16
 
 #: How often text may be read again, on average: files that are damaged by accident need it twice at most.
 _TIMES_AGAIN = 16
+#: Seeming events in a row of which none is one: then what follows is given up, 10 us a start. A list of nothing but
+#: broken events may be as long.
+MOST_REFUSED = 100_000
 #: Of text that nests too deeply, about half the levels: what begins within them does so too, or nearly.
 _DEEP = re.compile(r"(?:[^\[{]*[\[{]){1,400}")
 
@@ -148,6 +151,10 @@ class Salvage:
         #: After a skip, until an event is seen: what comes may be the inside of the broken one.
         self._lost = False
         self._patience = Patience()
+        #: Starts that were refused since the last event.
+        self._refused = 0
+        #: Why nothing more is read; "" while that is not so.
+        self.given_up = ""
 
     def events(self, block: bytes, position: int, final: bool) -> tuple[list[Event], int, Reached]:
         """Whole events, the number of bytes that are done with, and where that is.
@@ -174,6 +181,7 @@ class Salvage:
         cut = 0 if self._lost else last_boundary(window)
         whole = decode_block(window[:cut]) if cut else None
         if whole is not None:
+            self._refused = 0
             return whole, cut, Reached.MORE
         events: list[Event] = []
         positions = Positions(to_text(window), position)
@@ -210,6 +218,7 @@ class Salvage:
             if event and (event.ph or not self._lost):
                 events.append(event)
                 self._lost = False
+                self._refused = 0
             at = end
 
     def _skip(self, text: str, at: int, error: ValueError, positions: Positions, final: bool) -> int | Reached:
@@ -220,7 +229,12 @@ class Salvage:
         is_event = text[at] == "{" or not self._lost
         since = self._patience.resume(text, at, error, positions(at))
         goes_on = _EVENT_START.search(text, since) or (_LAST_EVENT_END.search(text, since) if final else None)
-        if not goes_on:
+        if goes_on:
+            self._refused += 1
+            if self._refused > MOST_REFUSED:
+                self.given_up = f"{MOST_REFUSED:,} seeming events in a row are none, so no more was read"
+                return Reached.CUT
+        else:
             if final:
                 return Reached.CUT
             if may_wait and is_event:

@@ -111,7 +111,7 @@ _REMEMBERED = 4096
 _LETTERS = 1024
 
 _FRAME = re.compile(r"(?P<path>[^\n]+\.py)\(\d+\): [^\n]+")
-_INSTALLED = re.compile(r".*/(site|dist)-packages/")
+_INSTALLED = re.compile(r"\A.*/(site|dist)-packages/")
 _STANDARD_LIBRARY = re.compile(r"/lib/python\d[\d.]*/(?!(site|dist)-packages/)")
 #: Top-level modules; torch gives paths from the module search path on.
 _NOT_OWN = sys.stdlib_module_names | {"torch", "torchvision", "numpy", "triton"}
@@ -157,6 +157,10 @@ def is_own_code(frame: str) -> bool:
     return top not in _NOT_OWN
 
 
+#: Of a function's name, path and all: a longer one says no more, and every letter is looked at many times.
+_MOST_LETTERS = 500
+
+
 class Activity(Enum):
     """What the host does in no operation; the value is what findings call it. Where several hold, the first does."""
 
@@ -170,7 +174,7 @@ class Activity(Enum):
 
 def activity(function: str) -> Activity:
     """What a Python function or an annotation does, by its name."""
-    lowered = function.lower()
+    lowered = function[:_MOST_LETTERS].lower()
     return next((kind for kind, part in _ACTIVITIES if part.search(lowered)), Activity.PYTHON)
 
 

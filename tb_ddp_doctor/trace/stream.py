@@ -31,6 +31,9 @@ except ImportError:  # platforms without a wheel: the same bytes at a third of t
 CHUNK_BYTES = 1 << 18
 #: 30 times the largest trace seen; beyond it a file is a gzip bomb or a mistake.
 MAX_BYTES = 16 << 30
+#: Traces become 8 to 30 times smaller. What becomes more than this much larger, and large, is a bomb.
+MOST_RATIO = 100
+SURE_BYTES = 512 << 20
 
 _GZIP_MAGIC = b"\x1f\x8b"
 #: zlib loses the output of the call that fails, so the rescue asks for little at a time.
@@ -70,6 +73,8 @@ def chunks(file: BufferedReader, max_bytes: int = MAX_BYTES) -> Iterator[memoryv
     given = 0
     try:
         compressed = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
+        if compressed:
+            max_bytes = min(max_bytes, max(SURE_BYTES, MOST_RATIO * file.seek(0, os.SEEK_END)))
         file.seek(0)
         source: BufferedReader = _open_gzip(file, "rb") if compressed else file
         while count := source.readinto(buffer):
