@@ -15,7 +15,7 @@ import os
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeGuard, TypeVar
 
 from platformdirs import user_cache_path
 
@@ -68,7 +68,7 @@ class Cache:
 
     def digest(self, path: FilePath) -> RankDigest:
         """The digest of a trace file, or what a digest file holds. Raises TraceError if it is neither."""
-        if isinstance(path, Path) and path.suffix == DIGEST_SUFFIX:
+        if _is_digest(path):
             try:
                 return load(RankDigest, DIGEST_VERSION, path)
             except StoreError as error:
@@ -98,8 +98,8 @@ class Cache:
 
     def warn_unless_kept(self, paths: Collection[FilePath]) -> None:
         """Say, once, that nothing is kept, where that is so of all traces that were just read."""
-        # A path that is no UTF-8 is never kept.
-        paths = [path for path in paths if str(path).isprintable()]
+        # A path that is no UTF-8 is never kept, nor what a digest file holds.
+        paths = [path for path in paths if str(path).isprintable() and not _is_digest(path)]
         if self.directory is None or not paths or self.directory in _warned_of:
             return
         if not any((kept := self._path(RankDigest, _key(path))) and kept.exists() for path in paths):
@@ -157,6 +157,11 @@ def write_digest(value: RankDigest, path: Path) -> None:
 def _write(value: Head | RankTrace | RankDigest, version: str, path: Path) -> None:
     with written_whole(path) as file:
         dump(value, version, file)
+
+
+def _is_digest(path: FilePath) -> TypeGuard[Path]:
+    """Whether it is a digest file, which costs no more to read than what is kept."""
+    return isinstance(path, Path) and path.suffix == DIGEST_SUFFIX
 
 
 def _key(path: FilePath) -> str:

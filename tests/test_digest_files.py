@@ -57,6 +57,14 @@ def test_it_is_said_that_the_traces_are_not_there(digests: Path, capsys: pytest.
     assert engine.diagnose(discover(digests)[0]).from_digests
 
 
+def test_digests_are_not_kept_again_and_nobody_is_warned(
+    digests: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = tmp_path / "cache"
+    assert cli.main(["diagnose", str(digests), "--cache", str(cache)]) == 0
+    assert not caplog.records
+
+
 def test_nodes_digest_their_own_ranks_and_are_joined_later(logs: Path, tmp_path: Path) -> None:
     for rank in (0, 1):
         (own,) = (logs / "job").glob(f"host{rank}_*")
