@@ -44,6 +44,16 @@ def test_the_readme_shows_what_the_command_prints(
     assert shown[2] == printed, f"put this into the README:\n{printed}"
 
 
+def test_the_page_on_comparing_shows_what_the_command_prints(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("COLUMNS", "115")
+    cli.main(["compare", "demo_logs/zero_workers", "demo_logs/four_workers"])
+    printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()[:9]]
+    assert "\n".join(printed) in (DOCS / "compare.md").read_text()
+
+
 @pytest.mark.parametrize(
     "name",
     [
