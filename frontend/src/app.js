@@ -1,7 +1,7 @@
 // The page's state: the list of runs as last heard, the run that is open, and its report once it is there.
 // It asks for the list each second while something is being read, and rarely otherwise.
 
-import { follow, here, write } from "./address.js";
+import { follow, hashOf, here, write } from "./address.js";
 import { fetchRun, fetchRuns } from "./api.js";
 import { h } from "./dom.js";
 import { onReload } from "./reload.js";
@@ -68,6 +68,8 @@ export function start(root) {
   }
 
   follow((there) => {
+    // Back from another tab: what was opened here stays.
+    if (hashOf(there) === hashOf(place)) return;
     place = there;
     draw();
     report?.show(place); // null where another run is being fetched

@@ -114,7 +114,6 @@
  * @property {Window[][]} windows a slice to open, by finding and evidence
  * @property {string[][]} commands of other tools, by finding
  * @property {boolean} has_stacks whether some trace has Python stacks
- * @property {string[]} files name of each rank's trace
  */
 
 /** @typedef {{state: "ready", diagnosis: Diagnosis, views: Views | null}} Report */

@@ -1,68 +1,99 @@
 // Leads to torch-tb-profiler's trace view. It has no links to one, but its page is of the same origin: its menus are
-// opened and clicked as a user would. Where that fails, the sentence that is returned says what to choose.
+// opened and clicked as a user would. Where that fails, or nothing can be drawn there, it comes back to say what to
+// choose.
 
 const TAB = "pytorch_profiler";
 const VIEW = "Trace";
-const PATIENCE_MS = 8_000;
+/** Its page asks every five seconds which runs there are. */
+const PATIENCE_MS = 20_000;
 const EVERY_MS = 200;
+/** So many looks in a row at menus that stay as they were chosen. */
+const LOOKS = 4;
+
+/** @typedef {{run: string, worker: string, span: string, spans: number}} Place as its menus have them; how many spans */
 
 /**
- * @param {string} run
- * @param {string} file name of the rank's trace
- * @returns {Promise<string>} what the user still has to do
+ * @param {Place} place
+ * @returns {Promise<string>} what is chosen, or what the user has to choose
  */
-export async function openPeer(run, file) {
-  const [worker, span] = named(file);
-  const choice = `run ${run}, view Trace, worker ${worker}${span ? `, span of ${span}` : ""}`;
+export async function openPeer({ run, worker, span, spans }) {
+  const choice = `run ${run}, view ${VIEW}, worker ${worker}${spans > 1 ? `, span ${span}` : ""}`;
+  const here = parent.location.hash;
+  let why = "";
+  parent.location.hash = `#${TAB}`;
   try {
-    parent.location.hash = `#${TAB}`;
     const page = await until(peerPage);
-    for (const [menu, wanted] of [run, VIEW, worker].entries()) await choose(page, menu, wanted);
-    return `torch-tb-profiler shows ${choice}.`;
+    await choose(page, [run, VIEW, worker, span]);
+    if (await canDraw(page)) return `torch-tb-profiler shows ${choice}.`;
+    why = "Its page draws nothing here, since it does not get its scripts from the internet (gstatic.com, cloudflare.com).";
   } catch {
-    return `In the tab PYTORCH_PROFILER choose ${choice}. Its page needs scripts from the internet.`;
+    why = "Its menus do not offer this yet: it may still be reading the run.";
   }
-}
-
-/**
- * Worker and span, as torch-tb-profiler takes them from a file's name.
- * @param {string} file
- */
-export function named(file) {
-  const found = /^(.*?)(?:\.(\d+))?\.pt\.trace\.json(?:\.gz)?$/.exec(file);
-  return found ? [found[1], found[2] ?? ""] : [file, ""];
+  parent.location.hash = here;
+  return `${why} In the tab PYTORCH_PROFILER choose ${choice}.`;
 }
 
 /** @returns {Document | null} its page, once it has its menus */
 function peerPage() {
   for (const frame of parent.document.querySelectorAll("iframe")) {
     const page = frame.contentDocument;
-    if (frame.contentWindow !== window && page?.querySelector(".MuiSelect-root")) return page;
+    if (frame.contentWindow !== window && page && menus(page).length) return page;
   }
   return null;
 }
 
 /**
+ * Choose in all menus. What is chosen in one makes the page ask the server what the next ones offer, and when the
+ * answer comes it chooses their first: so what it undoes is chosen again, until all stay.
  * @param {Document} page
- * @param {number} index of the menu: run, view, worker, span
+ * @param {string[]} wanted run, view, worker, span
+ */
+async function choose(page, wanted) {
+  let stayed = 0;
+  await until(() => {
+    const shown = menus(page).map((menu) => menu.textContent?.trim());
+    const other = wanted.findIndex((text, menu) => shown[menu] !== text);
+    stayed = other < 0 ? stayed + 1 : 0;
+    if (other >= 0) pick(page, other, wanted[other]);
+    return stayed >= LOOKS;
+  });
+}
+
+/**
+ * Open a menu, or click what is wanted in the open one. A menu may offer it only later.
+ * @param {Document} page
+ * @param {number} index
  * @param {string} wanted
  */
-async function choose(page, index, wanted) {
-  // What was chosen before decides what a menu offers, which is asked of the server.
-  const option = await until(() => {
-    const menu = page.querySelectorAll(".MuiSelect-root")[index];
-    if (menu?.textContent?.trim() === wanted) return menu;
-    const offered = [...page.querySelectorAll('[role="option"]')];
-    if (!offered.length) menu?.dispatchEvent(new MouseEvent("mousedown", { bubbles: true, button: 0 }));
-    return offered.find((one) => one.textContent?.trim() === wanted);
-  });
-  if (option.getAttribute("role") === "option") /** @type {HTMLElement} */ (option).click();
-  await until(() => !page.querySelector('[role="option"]'));
+function pick(page, index, wanted) {
+  const offered = [...page.querySelectorAll('[role="option"]')];
+  const option = offered.find((one) => one.textContent?.trim() === wanted);
+  if (option) /** @type {HTMLElement} */ (option).click();
+  else if (offered.length) page.activeElement?.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape", bubbles: true }));
+  else menus(page)[index]?.dispatchEvent(new MouseEvent("mousedown", { bubbles: true, button: 0 }));
+}
+
+/** @param {Document} page */
+const menus = (page) => [...page.querySelectorAll(".MuiSelect-root")];
+
+/**
+ * Whether its page, and the page within it that draws the trace, have got the scripts that they load from the internet.
+ * @param {Document} page
+ */
+async function canDraw(page) {
+  if (!page.defaultView || !("google" in page.defaultView)) return false;
+  const loaded = () => {
+    const frame = /** @type {HTMLIFrameElement | null} */ (page.querySelector('iframe[src*="trace_embedding"]'));
+    const isLoaded = frame?.contentDocument?.readyState === "complete" && frame.contentDocument.URL !== "about:blank";
+    return isLoaded && frame.contentWindow;
+  };
+  const drawing = await until(loaded).catch(() => null);
+  return drawing !== null && "WebComponents" in drawing;
 }
 
 /**
  * @template T
- * @param {() => T | null | undefined} ask
+ * @param {() => T | null | undefined | false} ask
  * @returns {Promise<T>}
  */
 async function until(ask) {

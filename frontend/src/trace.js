@@ -1,6 +1,6 @@
 // From a finding into the trace: opens the slice that proves it in Perfetto, or hands it over to other tools.
 
-import { fetchTrace, fetchViewers, sliceAddress } from "./api.js";
+import { fetchPeer, fetchTrace, fetchViewers, sliceAddress } from "./api.js";
 import { copyable, folded, h } from "./dom.js";
 import { show, waiting } from "./perfetto.js";
 import { openPeer } from "./peer.js";
@@ -42,8 +42,8 @@ export function otherTools(report, finding) {
   return folded("Other tools", () => {
     const { name } = report.diagnosis;
     const peer = h("div");
-    fetchViewers()
-      .then(({ torch_tb_profiler }) => torch_tb_profiler && peer.append(peerButton(report, finding)))
+    fetchPeer(name, rankOf(finding))
+      .then((place) => place && peer.append(peerButton(place)))
       .catch(() => {});
     return h(
       "div",
@@ -108,16 +108,11 @@ function download(run, where, format, label) {
   return h("a", { href: sliceAddress(run, where, format), download: `slice.${ending}` }, label);
 }
 
-/**
- * @param {Report} report
- * @param {Finding} finding
- */
-function peerButton(report, finding) {
+/** @param {import("./peer.js").Place} place */
+function peerButton(place) {
   const told = h("p", { role: "status" });
-  const { rank } = finding.evidence[0] ?? { rank: finding.ranks[0] };
-  const file = report.views?.files?.[report.views.ranks.indexOf(rank)] ?? "";
   const go = async () => {
-    told.textContent = await openPeer(report.diagnosis.name, file);
+    told.textContent = await openPeer(place);
   };
   return h("div", {}, h("button", { type: "button", click: go }, "Show in torch-tb-profiler"), told);
 }

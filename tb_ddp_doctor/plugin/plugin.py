@@ -16,8 +16,11 @@
     slice?run=NAME&ranks=0,3&start=NS&end=NS[&format=native|json|columns]
                        the events of some ranks in a window of the common clock, whole ns: a native Perfetto trace,
                        Chrome-trace JSON, or columns for a page to draw (`slices.columns` has their shape)
-    viewers            what can show a slice here: Perfetto's own page, and torch-tb-profiler
+    viewers            what can show a slice here: Perfetto's own page, or its one on the internet
     perfetto/...       the files of that page (`perfetto_ui`)
+    peer?run=NAME&rank=N
+                       where torch-tb-profiler shows a rank's trace (`peer`); null where it is not installed or does
+                       not take the file
 
 The answer to `run` has a window for each piece of evidence, views.windows[finding][evidence], as {ranks, start, end,
 seen}: a slice with something around the evidence, and the start and end of the evidence itself. And it has
@@ -57,8 +60,6 @@ if TYPE_CHECKING:
 Location = str | Mapping[str, str]
 Serve = Callable[[wrappers.Request], wrappers.Response]
 
-#: torch-tb-profiler's name among plugins.
-_PEER = "pytorch_profiler"
 #: From this version on TensorBoard lets its pages frame ui.perfetto.dev.
 _FRAMES_PERFETTO_DEV = (2, 21)
 _KEPT_S = 24 * 3600
@@ -163,6 +164,7 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
             "/detail": self._in_turn(self._serve_detail),
             "/slice": self._in_turn(self._serve_slice),
             "/viewers": self._serve_viewers,
+            "/peer": self._serve_peer,
         }
         pages = {route: wrappers.Request.application(partial(_serve_page, page)) for route, page in self._pages.items()}
         answers = {route: wrappers.Request.application(_asked(serve)) for route, serve in routes.items()}
@@ -295,14 +297,27 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
         return _respond(request, content, content_type)
 
     def _serve_viewers(self, request: wrappers.Request) -> wrappers.Response:
-        # TensorBoard lists its plugins after it has made them all.
-        peers = self._context.plugin_name_to_instance or {}
         answer = {
             "perfetto": next(iter(self._pages), "").removeprefix("/") or None,
             "frames_perfetto_dev": _version(tensorboard_version.VERSION) >= _FRAMES_PERFETTO_DEV,
-            "torch_tb_profiler": _PEER in peers,
         }
         return _respond(request, answer)
+
+    def _serve_peer(self, request: wrappers.Request) -> wrappers.Response:
+        import msgspec
+
+        from tb_ddp_doctor.plugin import peer
+
+        name, rank = request.args.get("run", ""), request.args.get("rank", "")
+        result = self._analyses.result(name)
+        if result is None:
+            return _respond(request, {"error": f"No run named {name!r} has been diagnosed."}, code=404)
+        paths = dict(zip(map(str, result.diagnosis.ranks), result.files, strict=True))
+        if rank not in paths:
+            return _respond(request, {"error": f"The run has no rank {rank[:32]!r}."}, code=404)
+        # TensorBoard lists its plugins after it has made them all.
+        is_there = peer.PLUGIN in (self._context.plugin_name_to_instance or {})
+        return _respond(request, msgspec.json.encode(peer.place(self._logdir, paths[rank]) if is_there else None))
 
 
 def _version(text: str) -> tuple[int, ...]:

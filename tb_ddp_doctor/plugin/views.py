@@ -46,7 +46,6 @@ def views(result: Result) -> dict[str, Any]:
             [_window(job, finding, evidence) for evidence in finding.evidence] for finding in result.diagnosis.findings
         ],
         "commands": [commands(job, finding) for finding in result.diagnosis.findings],
-        "files": [encodable(path.name) for path in result.files],
         "has_stacks": any(digest.header.has_stacks for digest in job.digests),
     }
 

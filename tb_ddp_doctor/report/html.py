@@ -100,7 +100,7 @@ def _inert(value: Any) -> str:
 def _answers(results: Sequence[Result], logdir: str) -> dict[str, Any]:
     """What the routes of `plugin` would answer, by route."""
     answers: dict[str, Any] = {
-        "viewers": {"perfetto": None, "frames_perfetto_dev": False, "torch_tb_profiler": False},
+        "viewers": {"perfetto": None, "frames_perfetto_dev": False},
         "runs": {"state": "ready", "error": None, "logdir": logdir, "runs": [_listed(one) for one in results]},
     }
     pairs = list(itertools.permutations(results, 2))
