@@ -103,7 +103,7 @@ def test_the_other_way_round_the_fault_is_new() -> None:
 def test_a_run_and_itself_do_not_differ(tmp_path: Path) -> None:
     found = compared(tmp_path, ranks(USUAL, SLOW), ranks(USUAL, SLOW))
     assert not found.step.tells and found.story == ()
-    assert found.headline.startswith("No difference that tells")
+    assert found.headline.startswith("No significant difference")
     assert all(change.change_ms == 0 for change in found.owners)
     assert {change.fate for change in found.findings} <= {"same"}
 
@@ -140,6 +140,9 @@ def test_operators_are_compared_by_name_on_host_and_device(tmp_path: Path) -> No
     loader = told["DataLoader.__next__"]
     assert (loader.before_host_ms, loader.after_host_ms) == (8, 7)
     assert found.operations[0].name == "aten::mul"
+    assert "On the device less goes to aten::mul (-4.0 ms)." in found.story
+    # Collectives launch no compute.
+    assert "nccl" not in " ".join(found.story)
 
 
 def test_what_is_not_listed_is_summed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -511,7 +511,7 @@ def test_two_runs_are_compared_by_keyboard(page: Page, server: str) -> None:
     expect(told).to_contain_text("70 % less")
     page.keyboard.press("Tab")
     tab.get_by_label("Before").select_option("healthy")
-    expect(told).to_contain_text("No difference that tells")
+    expect(told).to_contain_text("No significant difference")
     expect(tab.locator(".fates")).to_have_count(0)
     tab.get_by_role("link", name="Swap them").focus()
     page.keyboard.press("Enter")

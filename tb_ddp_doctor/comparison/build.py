@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
+import msgspec
+
 from tb_ddp_doctor.comparison import named, story
 from tb_ddp_doctor.comparison.chance import TELLING, step_time
 from tb_ddp_doctor.comparison.model import Change, Compared, Comparison, Fate, FindingChange
@@ -27,27 +29,25 @@ def compare(before: Result, after: Result) -> Comparison:
             ("blocking copies", ("pageable_blocked_ns",)),
         )
     )
-    findings = tuple(_findings(before, after))
     runs = _compared(before), _compared(after)
-    return Comparison(
+    found = Comparison(
         before=runs[0].name,
         after=runs[1].name,
         runs=runs,
         unlike=tuple(story.unlike(before, after)),
         headline=story.headline(runs[0].name, runs[1].name, step),
-        story=tuple(
-            story.story(step, owners, _loaders(before, after), story.Copies(copies, exposed, blocking), findings)
-        ),
+        story=(),
         step=step,
         owners=owners,
         copies=copies,
         exposed_copies=exposed,
         blocking_copies=blocking,
-        findings=findings,
+        findings=tuple(_findings(before, after)),
         communication=_by_name(_transfers(before), _transfers(after)),
         kernels=named.kernels(before.job, after.job),
         operations=named.operators(before.job, after.job),
     )
+    return msgspec.structs.replace(found, story=tuple(story.story(found, _loaders(before, after))))
 
 
 def _compared(result: Result) -> Compared:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 from tb_ddp_doctor.comparison.chance import TELLING
-from tb_ddp_doctor.comparison.model import Change, FindingChange, StepTime
+from tb_ddp_doctor.comparison.model import Change, Comparison, FindingChange, StepTime
+from tb_ddp_doctor.digest.operations import STEP
 from tb_ddp_doctor.engine import Result, encodable
+from tb_ddp_doctor.rules import words
+from tb_ddp_doctor.trace import names
 
 #: Where the step time tells nothing, owners and findings must change by this share of it to be told.
 _SHIFTED = 0.1
 #: Copies of less time in a step, and a smaller change of the share of it that is hidden, are no part of the story.
 _COPIES_MS = 0.05
 _OVERLAP = 0.25
+#: An operator with less of a change of compute is not named; nor are any that together make less than half of it.
+_LARGE_PART, _MOST_OF_IT = 0.15, 0.5
 
 #: Owners in words, as what a step spends.
 _SPENT = {
@@ -31,22 +35,13 @@ _SPENT = {
 _LOADERS = {"single_process": "in the training process (num_workers=0)", "workers": "in worker processes"}
 
 
-@dataclass(frozen=True, slots=True)
-class Copies:
-    """Copies between host and device: their time, the part that nothing hides, the host's time in those that block."""
-
-    all: Change
-    exposed: Change
-    blocking: Change
-
-
 def headline(before: str, after: str, step: StepTime) -> str:
     """What became of the step time."""
     if before == after:
         before, after = "the earlier run", "The later run"
     times = f"{after} takes {step.after_ms:.1f} ms a step, {before} {step.before_ms:.1f} ms"
     if abs(step.change) < TELLING:
-        return f"No difference that tells: {times}."
+        return f"No significant difference: {times}."
     change = _longer(step.change)
     if step.interval is None:
         return f"{times}: {change}, but one step cannot tell whether by chance."
@@ -66,23 +61,21 @@ def _longer(change: float) -> str:
     return f"{abs(change) * 100:.0f} % {'less' if change < 0 else 'more'}"
 
 
-def story(
-    step: StepTime,
-    owners: Sequence[Change],
-    loaders: tuple[str, str],
-    copies: Copies,
-    findings: Sequence[FindingChange],
-) -> Iterator[str]:
-    """What made the difference."""
+def story(found: Comparison, loaders: tuple[str, str]) -> Iterator[str]:
+    """What made the difference; `loaders` are how both runs' DataLoaders work, as `RankDigest.loader` has it."""
+    step = found.step
     least = (TELLING if step.tells else _SHIFTED) * step.before_ms
-    for owner in sorted(owners, key=lambda owner: -abs(owner.change_ms)):
-        if abs(owner.change_ms) >= least:
-            yield _owner(owner, step)
-            if owner.name == "input":
-                yield from _loader(*loaders)
+    for owner in sorted(found.owners, key=lambda owner: -abs(owner.change_ms)):
+        if abs(owner.change_ms) < least:
+            continue
+        yield _owner(owner, step)
+        if owner.name == "input":
+            yield from _loader(*loaders)
+        if owner.name == "compute":
+            yield from _operators(found, owner.change_ms)
     if step.tells:
-        yield from _copies(copies)
-    for finding in findings:
+        yield from _copies(found.copies, found.exposed_copies, found.blocking_copies)
+    for finding in found.findings:
         if finding.fate != "same" and abs(finding.after_ms - finding.before_ms) >= least:
             yield _finding(finding)
     if step.doubt:
@@ -103,8 +96,22 @@ def _loader(was: str, now: str) -> Iterator[str]:
         yield f"Batches are now made {_LOADERS[now]}; before, {_LOADERS[was]}."
 
 
-def _copies(copies: Copies) -> Iterator[str]:
-    taken, exposed, blocking = copies.all, copies.exposed, copies.blocking
+def _operators(found: Comparison, change_ms: float) -> Iterator[str]:
+    """The operators that launch what made most of a change of compute."""
+    changes = {
+        each.name: each.after_device_ms - each.before_device_ms
+        for each in found.operations
+        if each.name not in ("", STEP) and not names.launches_collective(each.name)
+    }
+    # Measured against the change itself, so that those that went the other way are none of them.
+    large = [name for name, change in changes.items() if change / change_ms >= _LARGE_PART]
+    large.sort(key=lambda name: (-abs(changes[name]), name))
+    if sum(changes[name] for name in large) / change_ms >= _MOST_OF_IT:
+        told = [f"{words.kernel(name)} ({changes[name]:+.1f} ms)" for name in large]
+        yield f"On the device {'more' if change_ms > 0 else 'less'} goes to {words.listing(told)}."
+
+
+def _copies(taken: Change, exposed: Change, blocking: Change) -> Iterator[str]:
     if min(taken.before_ms, taken.after_ms) < _COPIES_MS:
         return
     if max(blocking.before_ms, blocking.after_ms) >= _COPIES_MS and min(blocking.before_ms, blocking.after_ms) == 0:

@@ -17,6 +17,8 @@ from tb_ddp_doctor.trace.model import Category, Ints, RankTrace
 
 #: Names kept of the host's and of the device's, the rest is summed: a rank of 4,096 may not cost a megabyte.
 MOST = 96
+#: The name of all steps: what they spend outside of operators, calls and annotations.
+STEP = "ProfilerStep"
 _HOST = (Category.OP, Category.ANNOTATION, Category.RUNTIME)
 
 
@@ -100,7 +102,7 @@ def _named(trace: RankTrace, rows: Ints) -> tuple[list[str], Ints]:
     """The different names of some events, and the index of each one's; all ProfilerSteps have one name."""
     distinct, which = np.unique(trace.events.name[rows], return_inverse=True)
     texts = [trace.strings[name] for name in distinct]
-    texts = ["ProfilerStep" if names.step_number(text) is not None else text for text in texts]
+    texts = [STEP if names.step_number(text) is not None else text for text in texts]
     numbers: dict[str, int] = {}
     merged = np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int64)
     return list(numbers), merged[which] if len(merged) else np.empty(0, np.int64)

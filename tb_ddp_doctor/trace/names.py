@@ -271,6 +271,11 @@ def enqueues_collective(name: str) -> bool:
     return name == RECORD_PARAM_COMMS or name.startswith(("c10d::", "_c10d_functional::", "c10d_functional::"))
 
 
+def launches_collective(name: str) -> bool:
+    """Whether what is launched directly inside a host event moves data between ranks, and waits for them."""
+    return enqueues_collective(name) or is_host_collective(name) or name.startswith("nccl:")
+
+
 def is_point_to_point(name: str) -> bool:
     """Whether a collective or kernel name is a send or receive, which only two ranks take part in."""
     return bool(_POINT_TO_POINT.search(name))
