@@ -500,7 +500,7 @@ def _print_run(console: Console, result: engine.Result, *, communication: bool, 
     steps = f"step {diagnosis.steps[0]}" if len(diagnosis.steps) == 1 else f"{len(diagnosis.steps)} steps"
     console.rule(Text(printable(diagnosis.name), "bold"), align="left", style="dim")
     ranks = f"{len(diagnosis.ranks)} of {diagnosis.world_size} ranks"
-    source = ", from digests: the traces themselves are not here" if result.from_digests else ""
+    source = ", from digests; the traces themselves are not here" if result.from_digests else ""
     console.print(Text(f"{ranks}, {steps}, {diagnosis.step_ms:.1f} ms a step{source}", "dim"))
     console.print(_headline(diagnosis))
     console.print()

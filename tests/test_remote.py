@@ -83,6 +83,15 @@ def test_a_bucket_is_diagnosed_as_a_folder_is(
     ]
 
 
+def test_a_report_of_a_bucket(s3: Any, bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    put(s3, bucket)
+    report = tmp_path / "report.html"
+    assert cli.main(["diagnose", f"s3://{bucket}/logs", "--html", str(report)]) == 0
+    assert "Rank 1 holds up the job" in report.read_text()
+    assert cli.main(["diagnose", f"s3://{bucket}/logs", "--markdown"]) == 0
+    assert "**Rank 1 holds up the job" in capsys.readouterr().out
+
+
 def test_without_credentials(
     s3: Any, bucket: str, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -141,7 +141,7 @@ def test_hostile_text_opens_no_element_of_the_page(hostile: engine.Result) -> No
 
 
 def test_64_ranks_are_small_enough_to_mail(tmp_path: Path) -> None:
-    (run,) = discover(write(tmp_path / "job", ranks(*[JOB] * 64, steps=20)))
+    (run,) = discover(write(tmp_path / "job", ranks(*[JOB] * 64, steps=50)))
     page = html.page([engine.diagnose(run)], str(tmp_path))
     assert len(page.encode()) < 2_000_000
 
@@ -270,6 +270,38 @@ def test_what_json_prints_is_valid(
 ) -> None:
     cli.main(["diagnose", str(DEMO_LOGS), "--json"])
     validator.validate(json.loads(capsys.readouterr().out))
+
+
+NO_EVENTS = b'{"distributedInfo": {"rank": 0, "world_size": 3}, "traceEvents": []}'
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{}, {0: None}, {0: b""}, {0: b"no trace", 1: None}, {0: NO_EVENTS}, {0: b"", 1: NO_EVENTS}],
+    ids=["whole", "missing", "empty file", "one left", "no events", "two empty"],
+)
+def test_json_is_valid_of_what_is_incomplete_or_empty(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    validator: jsonschema.Draft202012Validator,
+    changed: dict[int, bytes | None],
+) -> None:
+    files = sorted(write(tmp_path / "job", ranks(JOB, JOB, JOB), world_size=3).iterdir())
+    for rank, data in changed.items():
+        files[rank].unlink() if data is None else files[rank].write_bytes(data)
+    assert cli.main(["diagnose", str(tmp_path), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    validator.validate(document)
+    assert len(document["runs"]) == 1
+
+
+def test_json_of_a_cut_file_is_valid(
+    cut: str, capsys: pytest.CaptureFixture[str], validator: jsonschema.Draft202012Validator
+) -> None:
+    cli.main(["diagnose", cut, "--json"])
+    document = json.loads(capsys.readouterr().out)
+    validator.validate(document)
+    assert document["runs"][0]["incomplete"]
 
 
 @pytest.mark.parametrize(("field", "value"), [("step_ms", "10 ms"), ("ranks", [0.5]), ("findings", None)])

@@ -843,6 +843,11 @@ def test_a_report_is_the_tab_in_a_file(page: Page, tmp_path: Path, scheme: Liter
         box.set_checked(box.get_attribute("value") == "straggler")
     expect(said).to_contain_text(re.compile(r"162\.\d\sms a step"))
     page.screenshot(path=SCREENSHOTS / f"report-{scheme}.png")
+    for view in page.locator(".tabs a").all():
+        view.click()
+        expect(page.locator(".tabs [aria-current]")).to_have_text(view.inner_text())
+        expect(page.locator("main")).not_to_contain_text("A report does not hold this")
+        expect(page.locator("main [role=status]", has_text="Adding up")).to_have_count(0)
 
 
 def test_an_empty_directory_says_how_to_record_traces(page: Page, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ function facts({ diagnosis, views }) {
     `${diagnosis.steps.length === 1 ? "step" : "steps"} ${ranges(diagnosis.steps)}`,
     views?.device,
     residual !== null && `clocks agree to ${ms(residual / 1000)}`,
-    views?.from_digests && "from digests, the traces are elsewhere",
+    views?.from_digests && "the traces themselves are not here",
   ];
   return [
     h("b", {}, diagnosis.name),

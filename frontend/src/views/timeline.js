@@ -54,7 +54,7 @@ export const timeline = {
 function render(element, shown) {
   const { diagnosis, views, place, keep } = shown;
   if (!views || views.from_digests) {
-    const reason = "The traces themselves are not here, only what was kept of them. Open the run where they lie.";
+    const reason = "The traces themselves are not here. Open the log directory that holds them in TensorBoard to see the timeline.";
     element.append(card("Timeline", h("p", { class: "note" }, reason)));
     return;
   }
