@@ -1,14 +1,16 @@
 """What the tab costs in headless Chromium: medians, against their limits.
 
-    python benchmarks/frontend.py [--ranks 1024] [--steps 100] [--times 15]
+    python benchmarks/frontend.py [--ranks 1024] [--steps 100] [--events 300000] [--times 15]
 
-The job is a demo's, repeated to as many ranks and steps. A paint counts until the frame after it is shown, a drawing
-until its pixels can be read. Leaves with 1 if a limit is missed.
+The job is a demo's, repeated to as many ranks and steps, and in the timeline to as many events, of 16 ranks. A paint
+counts until the frame after it is shown, a drawing until its pixels can be read; "frames" are those of the browser,
+which shows 60 in a second at most, while something moves in each. Leaves with 1 if a limit is missed.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import statistics
 import sys
@@ -22,11 +24,16 @@ import msgspec
 from playwright.sync_api import Page, sync_playwright
 
 from tb_ddp_doctor import discover, engine
+from tb_ddp_doctor.cache import Cache, default_directory
 from tb_ddp_doctor.plugin.assets import assets
 from tb_ddp_doctor.plugin.views import views
+from tb_ddp_doctor.slices import columns
+from tb_ddp_doctor.slices.cut import Window, cut, on_common_clock
 
 DEMO = Path(__file__).parent.parent / "demo_logs"
 CHROMIUM = "/usr/bin/chromium"
+#: The page shows no more ranks in the timeline.
+MOST_RANKS = 16
 PAGE = b"<!doctype html><html lang=en><body><script type=module>import('./index.js').then(m => m.render())</script>"
 
 #: In the page: ms from the arrival of the run's JSON until the sentence of the verdict is shown.
@@ -54,6 +61,45 @@ CLICK = """
   look();
 })
 """
+#: In the timeline: ms that each frame of a way through the job takes, from its key to its pixels.
+TRAVEL = """
+async (canvas) => {
+  const times = [];
+  const again = (key) => key.repeat(8);
+  // All of it, along it, and closer and closer.
+  for (const key of again("s") + "aadd" + again("s") + again("d") + again("a") + again("w") + again("d") + again("w")) {
+    const time = new Promise((done) => {
+      let start = 0;
+      requestAnimationFrame(() => (start = performance.now()));
+      canvas.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+      requestAnimationFrame(() => {
+        canvas.getContext("2d").getImageData(0, 0, 1, 1);
+        done(performance.now() - start);
+      });
+    });
+    times.push(await time);
+  }
+  return times;
+}
+"""
+#: ms between frames while the pointer moves over a canvas and what is around it scrolls.
+HOVER = """
+async (canvas) => {
+  const frame = () => new Promise(requestAnimationFrame);
+  const box = canvas.getBoundingClientRect();
+  const times = [];
+  let before = await frame();
+  for (let i = 0; i < 90; i++) {
+    const at = { clientX: box.left + 100 + 7 * i, clientY: canvas.getBoundingClientRect().top + 30 + 9 * i };
+    canvas.dispatchEvent(new PointerEvent("pointermove", { ...at, bubbles: true }));
+    canvas.parentElement.scrollTop = 4 * i;
+    const now = await frame();
+    times.push(now - before);
+    before = now;
+  }
+  return times;
+}
+"""
 #: ms for a canvas to be drawn anew, its pixels read.
 DRAW = """
 async (canvas) => {
@@ -66,10 +112,8 @@ async (canvas) => {
 """
 
 
-def report(ranks: int, steps: int) -> dict[str, Any]:
+def report(result: engine.Result, ranks: int, steps: int) -> dict[str, Any]:
     """The answer to `run` for a job of so many ranks and steps."""
-    (run,) = (run for run in discover.discover(str(DEMO)) if run.name == "straggler_cpu")
-    result = engine.diagnose(run)
     diagnosis: dict[str, Any] = json.loads(msgspec.json.encode(result.diagnosis))
     pictures = json.loads(msgspec.json.encode(views(result)))
     few_ranks, few_steps = len(diagnosis["ranks"]), len(diagnosis["steps"])
@@ -78,14 +122,35 @@ def report(ranks: int, steps: int) -> dict[str, Any]:
         return [[rows[i % few_ranks][j % few_steps] for j in range(steps)] for i in range(ranks)]
 
     diagnosis.update(world_size=ranks, ranks=list(range(ranks)), steps=list(range(steps)))
-    for cut in ("budget_ms", "phases_ms", "host_phases_ms"):
-        few = diagnosis[cut]
-        diagnosis[cut] = {str(rank): few[str(rank % few_ranks)] for rank in range(ranks)} if few else {}
+    for table in ("budget_ms", "phases_ms", "host_phases_ms"):
+        few = diagnosis[table]
+        diagnosis[table] = {str(rank): few[str(rank % few_ranks)] for rank in range(ranks)} if few else {}
     nodes = [f"node{rank // 8}" for rank in range(ranks)]
     pictures.update(ranks=diagnosis["ranks"], steps=diagnosis["steps"], nodes=nodes)
-    pictures.update({name: grid(pictures[name]) for name in ("step_ms", "own_ms", "start_ns", "clock_ms")})
+    pictures.update({name: grid(pictures[name]) for name in ("step_ms", "own_ms", "start_ns")})
     pictures["budget_ms"] = {owner: grid(rows) for owner, rows in pictures["budget_ms"].items()}
     return {"state": "ready", "diagnosis": diagnosis, "views": pictures}
+
+
+def events(result: engine.Result, count: int) -> dict[str, Any]:
+    """The answer to `slice` with so many events that show: the last step of the demo on 16 ranks, over and over."""
+    job = result.job
+    start = int(on_common_clock(job, 0, job.budget.start_ns[0])[-1])
+    length = int(job.budget.window_ns[0, -1])
+    file = io.BytesIO()
+    columns.write(cut(result, Cache(default_directory()), Window((0, 1, 2, 3), start, start + length)), file)
+    found: dict[str, Any] = json.loads(file.getvalue())
+    # So many ranks show the outermost events only.
+    outer = [lane["depth"].count(0) for rank in found["ranks"] for lane in rank["lanes"] if lane["role"] != "thread"]
+    times = max(round(count / (sum(outer) * MOST_RANKS / 4)), 1)
+    for rank in found["ranks"]:
+        for lane in rank["lanes"]:
+            lane["start_us"] = [at + i * length / 1e3 for i in range(times) for at in lane["start_us"]]
+            for column in set(lane) - {"title", "role", "start_us"}:
+                lane[column] *= times
+    found["end_ns"] = str(start + times * length)
+    found["ranks"] = [{**found["ranks"][rank % 4], "rank": rank} for rank in range(MOST_RANKS)]
+    return found
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -132,25 +197,46 @@ def measure(page: Page, base: str, times: int) -> dict[str, list[float]]:
         found[f"{view} are drawn" if view == "steps" else f"{view} is drawn"] = [
             canvas.evaluate(DRAW) for _ in range(times)
         ]
+        if view == "budget":
+            found["frames of the budget"] = canvas.evaluate(HOVER)
+    page.goto("about:blank")
+    page.goto(f"{base}#ddp_doctor&p.ddp_doctor.view=timeline&p.ddp_doctor.ranks=0-{MOST_RANKS - 1}")
+    page.get_by_text("longest events of this window").wait_for()
+    found["timeline is drawn"] = page.query_selector("canvas.timeline-canvas").evaluate(TRAVEL)
     return found
 
 
-LIMITS_MS = {"first useful paint": 500, "a finding opens": 100, "steps are drawn": 50, "budget is drawn": 1000 / 60}
+#: A frame that comes in time comes 17 ms after the one before; one that is missed makes it 33.
+LIMITS_MS = {
+    "first useful paint": 500,
+    "a finding opens": 100,
+    "steps are drawn": 50,
+    "budget is drawn": 1000 / 60,
+    "frames of the budget": 18,
+    "timeline is drawn": 1000 / 60,
+}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--ranks", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--events", type=int, default=300_000)
     parser.add_argument("--times", type=int, default=15)
     options = parser.parse_args()
-    answer = report(options.ranks, options.steps)
+    (demo,) = (run for run in discover.discover(str(DEMO)) if run.name == "straggler_cpu")
+    result = engine.diagnose(demo)
+    answer, part = report(result, options.ranks, options.steps), events(result, options.events)
+    # The steps lie where the events do.
+    length_ms = (int(part["end_ns"]) - int(part["start_ns"])) / 1e6
+    starts = [step * length_ms / options.steps for step in range(options.steps)]
+    answer["views"].update(origin_ns=part["start_ns"], clock_ms=[starts] * options.ranks)
     run = {"name": answer["diagnosis"]["name"], "state": "ready", "error": None, "progress": {"done": 1, "total": 1}}
     numbers = {"world_size": options.ranks, "ranks": options.ranks, "steps": options.steps, "step_ms": 100.0}
     runs = {"state": "ready", "error": None, "logdir": "logs"}
     runs["runs"] = [{**run, **numbers, "verdict": "straggler", "severity": "critical", "lost_ms": 1.0}]
     prospect = {"fixed": ["straggler"], "step_ms": 100.0, "without_ms": 50.0, "range_ms": [50.0, 50.0]}
-    routes = {"/runs": runs, "/run": answer, "/whatif": prospect}
+    routes = {"/runs": runs, "/run": answer, "/whatif": prospect, "/slice": part}
     handler = partial(Handler, {route: json.dumps(body).encode() for route, body in routes.items()})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -160,7 +246,7 @@ def main() -> int:
         page = browser.new_page(viewport={"width": 1320, "height": 1000})
         found = measure(page, f"http://127.0.0.1:{server.server_port}/", options.times)
         browser.close()
-    print(f"{options.ranks} ranks x {options.steps} steps, median of {options.times}, ms")
+    print(f"{options.ranks} ranks x {options.steps} steps, {options.events} events; medians, ms")
     missed = False
     for what, values in found.items():
         median = statistics.median(values)

@@ -280,6 +280,21 @@ def test_nothing_scrolls_sideways(page: Page, server: str, view: str, theme: str
             page.screenshot(path=SCREENSHOTS / f"{run}_{view}_{theme}_{width}.png")
 
 
+def test_what_belongs_together_stands_in_one_row(page: Page, server: str) -> None:
+    page.set_viewport_size({"width": 1000, "height": 1000})
+    tab = opened(page, server)
+    chosen(tab, "straggler_cpu")
+    for row in (".tabs > a", ".tiles > div"):
+        tops = tab.locator(row).evaluate_all("parts => parts.map(part => part.getBoundingClientRect().top)")
+        assert len(tops) >= 4 and len(set(tops)) == 1, row
+    for view in ("operators", "ranks", "communication", "quality"):
+        tab = opened(page, server, view)
+        for table in tab.locator(".grid > .scroll").all():
+            expect(table.locator("tbody tr").first).to_be_visible()
+            over = table.evaluate("element => element.scrollWidth - element.clientWidth")
+            assert over == 0, f"{view}: {table.get_attribute('aria-label')} is {over} px too wide"
+
+
 def test_many_ranks(page: Page, server: str) -> None:
     """300 ranks made of four: pictures that read out by keyboard."""
 

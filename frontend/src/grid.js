@@ -8,7 +8,8 @@ import { csv, download } from "./table.js";
  * @typedef {object} Column
  * @property {string} head
  * @property {string} [unit] of the values that are saved, where the page says it once for all
- * @property {(value: any) => string} [show] as text; what sorts and what is saved is the value itself
+ * @property {(value: any, most: number) => string} [show] as text, given the largest number of the column; what sorts
+ *   and what is saved is the value itself
  * @property {string} [title] what it means
  * @property {(value: any) => Value} [by] what sorts in its stead
  * @property {boolean} [bar] whether a bar shows its share of the largest
@@ -63,8 +64,18 @@ export function sortOf(text, columns) {
   return column < 0 ? null : { column, descending };
 }
 
-/** A number without its unit, of few digits. @param {number} value */
-export const plain = (value) => (value === 0 ? "0" : value.toFixed(Math.abs(value) >= 99.95 ? 1 : Math.abs(value) >= 0.0995 ? 2 : 3));
+/**
+ * A number without its unit, of as many digits as the others of its column, so that the points stand in one line.
+ * @param {number} value
+ * @param {number} most the largest of the column
+ */
+export function plain(value, most) {
+  if (value === 0) return "0";
+  const digits = most >= 999.95 ? 1 : most >= 0.9995 ? 2 : 3;
+  const least = 10 ** -digits;
+  if (value > 0 && value < least / 2) return `<${least.toFixed(digits)}`;
+  return value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+}
 
 /**
  * @param {object} given
@@ -78,7 +89,7 @@ export const plain = (value) => (value === 0 ? "0" : value.toFixed(Math.abs(valu
  * @param {string} [given.search] label of the filter; without one there is none
  */
 export function grid({ title, shown, columns, rows, sort, descending = true, marked, search }) {
-  const most = columns.map((_, i) => Math.max(...rows.map((row) => Number(row[i]) || 0)));
+  const most = columns.map((_, i) => rows.reduce((largest, row) => Math.max(largest, Number(row[i]) || 0), 0));
   const isText = columns.map((_, i) => rows.some((row) => typeof row[i] === "string"));
   const body = h("tbody");
   const note = h("p", { class: "note" });
@@ -124,7 +135,7 @@ export function grid({ title, shown, columns, rows, sort, descending = true, mar
    * @param {number} i
    */
   function cell(value, i) {
-    const text = value === null ? "–" : (columns[i].show?.(value) ?? String(value));
+    const text = value === null ? "–" : (columns[i].show?.(value, most[i]) ?? String(value));
     const share = columns[i].bar && most[i] > 0 ? Number(value) / most[i] : 0;
     const attributes = {
       class: [isText[i] && "text", columns[i].bar && "share"].filter(Boolean).join(" ") || null,

@@ -7,7 +7,9 @@ import { ms } from "./format.js";
 /** @typedef {Views & {lanes: import("./model.js").Lanes}} Drawn */
 /** @typedef {import("./model.js").Evidence} Evidence */
 
+/** Room for the names of ranks: at least, and beside the longest. */
 const GUTTER = 62;
+const NAME_GAP = 10;
 const AXIS = 18;
 
 /**
@@ -76,11 +78,13 @@ export function largeLanes(views, named, evidence) {
 
   /** @type {import("./canvas.js").Draw} */
   function draw(context, width, _height, colour) {
-    const x = (/** @type {number} */ at) => GUTTER + ((at - lanes.start_ms) / span) * (width - GUTTER - 1);
     const font = getComputedStyle(document.body).fontFamily;
     context.textBaseline = "middle";
+    context.font = `650 12px ${font}`;
+    const gutter = Math.max(GUTTER, ...lanes.ranks.map(({ rank }) => context.measureText(`rank ${rank}`).width + NAME_GAP));
+    const x = (/** @type {number} */ at) => gutter + ((at - lanes.start_ms) / span) * (width - gutter - 1);
     context.font = `11.5px ${font}`;
-    const tick = roundStep(span / Math.max(2, (width - GUTTER) / 110));
+    const tick = roundStep(span / Math.max(2, (width - gutter) / 110));
     for (let at = 0; at <= span; at += tick) {
       context.fillStyle = colour("line");
       context.fillRect(x(lanes.start_ms + at), AXIS - 4, 1, pitch * lanes.ranks.length + 4);

@@ -32,8 +32,11 @@ test("what a spreadsheet would calculate is saved as text", () => {
   assert.equal(lines[6], '"a,""b""",-2.5');
 });
 
-test("plain numbers keep about three digits", () => {
-  assert.deepEqual([0, 0.0123, 1.5, 128.04].map(plain), ["0", "0.012", "1.50", "128.0"]);
+test("the numbers of a column have as many digits as each other, and none that is there shows as nothing", () => {
+  const column = (/** @type {number[]} */ ...values) => values.map((value) => plain(value, Math.max(...values)));
+  assert.deepEqual(column(0, 0.0123, 0.5), ["0", "0.012", "0.500"]);
+  assert.deepEqual(column(0, 0.0049, 1.5, 128.04), ["0", "<0.01", "1.50", "128.04"]);
+  assert.deepEqual(column(0.01, 21_325.46), ["<0.1", "21,325.5"]);
 });
 
 test("an axis holds all values, with room", () => {

@@ -5,7 +5,7 @@ import { test } from "node:test";
 
 import { eventAt, firstAbove, visible } from "../src/timeline/cull.js";
 import { laidOut, plainName, ranksOf, search, shortName, waitsUntil } from "../src/timeline/rows.js";
-import { moved, ticks, widened, within, zoomed } from "../src/timeline/scale.js";
+import { moved, ticks, wholeOf, widened, within, zoomed } from "../src/timeline/scale.js";
 
 const SEED = 20_251_121;
 
@@ -161,4 +161,12 @@ test("ranks are read as lists and ranges of those that there are", () => {
   assert.deepEqual(ranksOf("0, 2–4,99", all), [0, 2, 3, 4]);
   assert.equal(ranksOf("0-39", all)?.length, 16);
   for (const nonsense of ["", undefined, "x", "99", "-"]) assert.equal(ranksOf(nonsense, all.slice(1)), null);
+});
+
+test("the whole of a job is found among more steps than a call takes arguments", () => {
+  const steps = Array.from({ length: 200 }, (_, step) => 10 * step);
+  const starts = Array.from({ length: 1024 }, () => steps);
+  starts[7] = [...steps.slice(0, 199), null];
+  const lengths = starts.map((row) => row.map(() => 10));
+  assert.deepEqual(wholeOf(starts, lengths), { from: -1_000_000, to: 3_000_000 });
 });

@@ -44,6 +44,25 @@ export const moved = ({ from, to }, share) => ({ from: from + share * (to - from
 export const widened = ({ from, to }, share) => ({ from: from - share * (to - from), to: to + share * (to - from) });
 
 /**
+ * The steps of a job.
+ * @param {(number | null)[][]} starts ms, a row for each rank
+ * @param {(number | null)[][]} lengths ms
+ * @returns {Span}
+ */
+export function wholeOf(starts, lengths) {
+  let [from, to] = [Infinity, -Infinity];
+  starts.forEach((row, i) =>
+    row.forEach((start, j) => {
+      if (start === null) return;
+      from = Math.min(from, start * 1000);
+      to = Math.max(to, (start + (lengths[i][j] ?? 0)) * 1000);
+    }),
+  );
+  // The host of the first step runs before the device.
+  return widened({ from, to }, 0.5);
+}
+
+/**
  * Instants for the axis: multiples of 1, 2 or 5 times a power of ten, about `apart` pixels from each other.
  * @param {Span} span
  * @param {number} width pixels

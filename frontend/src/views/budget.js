@@ -2,10 +2,12 @@
 // elements, many a canvas with a row of pixels each; both read out by pointer and by keyboard.
 
 import { hatch, picture } from "../canvas.js";
+import { NAMES, nameRows } from "../chart/marks.js";
 import { card, h } from "../dom.js";
 import { ms, percent } from "../format.js";
 import { guilty } from "../model.js";
 import { ORDERS, cut, kindsOf, perNode, sorted } from "../cuts.js";
+import { ticks } from "../timeline/scale.js";
 
 /** @typedef {import("../views.js").View} View */
 /** @typedef {import("../views.js").Shown} Shown */
@@ -16,6 +18,12 @@ import { ORDERS, cut, kindsOf, perNode, sorted } from "../cuts.js";
 const MOST_BARS = 48;
 /** A part narrower than this share of the bar has no room for its number. */
 const LABELLED = 0.05;
+/** Where the bars of the canvas begin: right of the names, below the axis of time. */
+const [LEFT, TOP] = [NAMES + 12, 20];
+/** In lower bars the hatching of waiting is no pattern but noise. */
+const HATCHED = 6;
+/** So high are the bars of the accused at least, over their neighbours: to be seen at all. */
+const LEAST_ACCUSED = 3;
 const HINT = "Mean over the steps. Point at a bar, or move with the arrow keys, for exact values.";
 
 /** @type {View} */
@@ -198,12 +206,13 @@ function move(event) {
 /**
  * @param {Row[]} rows
  * @param {Kind} kind
+ * @param {boolean} [flat] whether waiting is drawn without its hatching
  */
-function legend(rows, kind) {
+function legend(rows, kind, flat) {
   const used = kind.parts.filter((_, i) => rows.some(({ values, total }) => values[i] > total / 1000));
   return h(
     "ul",
-    { class: "legend" },
+    { class: `legend${flat ? " flat" : ""}` },
     used.map(({ name, when, colour }) =>
       h("li", { title: `${name}: ${when}` }, h("i", { class: `owner-${colour}` }), name),
     ),
@@ -219,45 +228,57 @@ function legend(rows, kind) {
 function canvas(rows, kind, marked) {
   const longest = Math.max(...rows.map(({ total }) => total));
   const pitch = Math.max(1, Math.min(12, Math.floor(512 / rows.length)));
-  const gutter = 8; // where the accused are ticked
   const readout = h("p", { class: "readout", "aria-live": "polite" }, HINT);
   const marker = h("div", { class: "heat-cursor", hidden: true });
   const image = picture("budget-map", `Budget of ${rows.length} bars, in the order chosen`, (context, width, _, colour) => {
-    const scale = (width - gutter) / longest;
-    const fills = kind.parts.map(({ colour: name }) => (name === "wait" ? hatch(context, colour) : colour(name)));
+    const scale = (width - LEFT) / longest;
+    const hatched = pitch >= HATCHED;
+    const fills = kind.parts.map(({ colour: name }) => (name === "wait" && hatched ? hatch(context, colour) : colour(name)));
     const gap = pitch > 3 ? 1 : 0;
-    const left = rows.map(() => gutter);
     // A colour at a time: to change the pen costs more than to move it.
-    kind.parts.forEach((_, part) => {
-      context.fillStyle = fills[part];
-      rows.forEach(({ values }, i) => {
-        const wide = values[part] * scale;
-        if (wide > 0) context.fillRect(left[i], i * pitch, wide, pitch - gap);
-        left[i] += wide;
+    const bars = (/** @type {boolean} */ accused, /** @type {number} */ tall) => {
+      const left = rows.map(() => LEFT);
+      kind.parts.forEach((_, part) => {
+        context.fillStyle = fills[part];
+        rows.forEach(({ values }, i) => {
+          const wide = values[part] * scale;
+          if (wide > 0 && marked[i] === accused) context.fillRect(left[i], TOP + i * pitch, wide, tall);
+          left[i] += wide;
+        });
       });
-    });
+    };
+    bars(false, pitch - gap);
+    bars(true, Math.max(LEAST_ACCUSED, pitch - gap));
     context.fillStyle = colour("critical");
-    marked.forEach((accused, i) => accused && context.fillRect(0, i * pitch, gutter - 3, Math.max(2, pitch - gap)));
+    marked.forEach((accused, i) => accused && context.fillRect(LEFT - 8, TOP + i * pitch, 5, Math.max(LEAST_ACCUSED, pitch - gap)));
+    const names = rows.map(({ name }) => name);
+    nameRows(context, colour, { names, accused: (row) => marked[row], pitch, top: TOP, right: LEFT - 12 });
+    context.font = `11px ${getComputedStyle(image).fontFamily}`;
+    context.fillStyle = colour("soft");
+    for (const at of ticks({ from: 0, to: longest }, width - LEFT, 96)) {
+      const text = at ? ms(at).replace(".0", "") : "0";
+      if (LEFT + at * scale + context.measureText(text).width < width) context.fillText(text, LEFT + at * scale, TOP / 2 - 1);
+    }
   });
-  image.style.height = `${pitch * rows.length}px`;
+  image.style.height = `${TOP + pitch * rows.length}px`;
   image.tabIndex = 0;
   const at = { row: 0, part: 0 };
 
   function show() {
     const { values, total } = rows[at.row];
     const before = values.slice(0, at.part).reduce((sum, value) => sum + value, 0);
-    const scale = (image.clientWidth - gutter) / longest;
+    const scale = (image.clientWidth - LEFT) / longest;
     marker.hidden = false;
     marker.style.cssText =
-      `left: ${gutter + before * scale}px; width: ${Math.max(2, values[at.part] * scale)}px; ` +
-      `top: ${at.row * pitch}px; height: ${pitch}px`;
+      `left: ${LEFT + before * scale}px; width: ${Math.max(2, values[at.part] * scale)}px; ` +
+      `top: ${TOP + at.row * pitch}px; height: ${pitch}px`;
     readout.textContent = `${said(rows[at.row], kind, at.part)}${marked[at.row] ? " (accused)" : ""}`;
     return total;
   }
   image.addEventListener("pointermove", (event) => {
     const box = image.getBoundingClientRect();
-    at.row = clamp(Math.floor((event.clientY - box.top) / pitch), rows.length);
-    let value = ((event.clientX - box.left - gutter) / (box.width - gutter)) * longest;
+    at.row = clamp(Math.floor((event.clientY - box.top - TOP) / pitch), rows.length);
+    let value = ((event.clientX - box.left - LEFT) / (box.width - LEFT)) * longest;
     at.part = rows[at.row].values.findIndex((part) => (value -= part) < 0);
     if (at.part < 0) at.part = rows[at.row].values.length - 1;
     show();
@@ -277,7 +298,7 @@ function canvas(rows, kind, marked) {
     show();
     marker.scrollIntoView({ block: "nearest" });
   });
-  return [h("div", { class: "heat-frame" }, image, marker), legend(rows, kind), readout];
+  return [h("div", { class: "heat-frame" }, image, marker), legend(rows, kind, pitch < HATCHED), readout];
 }
 
 /** @type {Record<string, [number, number]>} */

@@ -1,7 +1,9 @@
 // Time per rank and step, so that a slow rank that moves from step to step is seen. Few values are a table of
-// coloured numbers; many are a canvas with a cursor: its cells are (column, row) = (step, rank) in equal boxes.
+// coloured numbers; many are a canvas with a cursor: its cells are (column, row) = (step, rank) in equal boxes, right of
+// the names of ranks and below the numbers of steps.
 
 import { picture } from "../canvas.js";
+import { NAMES, nameRows, namedColumns } from "../chart/marks.js";
 import { card, h } from "../dom.js";
 import { among, ms } from "../format.js";
 import { pixels, rgb, shading, slowest } from "../heat.js";
@@ -14,6 +16,9 @@ import { guilty } from "../model.js";
 
 const FEW_RANKS = 16;
 const FEW_STEPS = 8;
+/** Where the cells of the canvas begin, and what a frame around a low one takes at least, CSS pixels. */
+const [LEFT, TOP] = [NAMES + 6, 20];
+const LOWEST_FRAME = 5;
 
 /** @type {{id: string, button: string, says: string, of: (views: Views) => Grid}[]} */
 const KINDS = [
@@ -186,13 +191,13 @@ function image(views, grid, accused, shade, last, key) {
   const hint = "Point at the picture, or move with the arrow keys, for exact values.";
   const readout = h("p", { class: "readout", "aria-live": "polite" }, hint);
   const canvas = picture("heat-map", `Time of ${views.ranks.length} ranks in ${views.steps.length} steps`, draw);
-  canvas.style.height = `${height * views.ranks.length}px`;
+  canvas.style.height = `${TOP + height * views.ranks.length}px`;
   canvas.tabIndex = 0;
   canvas.addEventListener("pointermove", (event) => {
     const box = canvas.getBoundingClientRect();
     go(
-      ((event.clientY - box.top) / box.height) * views.ranks.length,
-      ((event.clientX - box.left) / box.width) * views.steps.length,
+      (event.clientY - box.top - TOP) / height,
+      ((event.clientX - box.left - LEFT) / (box.width - LEFT)) * views.steps.length,
     );
   });
   canvas.addEventListener("keydown", (event) => {
@@ -214,9 +219,11 @@ function image(views, grid, accused, shade, last, key) {
   function go(/** @type {number} */ row, /** @type {number} */ column) {
     cursor.row = Math.max(0, Math.min(views.ranks.length - 1, Math.floor(row)));
     cursor.column = Math.max(0, Math.min(views.steps.length - 1, Math.floor(column)));
-    const wide = canvas.clientWidth / views.steps.length;
+    const wide = (canvas.clientWidth - LEFT) / views.steps.length;
     marker.hidden = false;
-    marker.style.cssText = `left: ${cursor.column * wide}px; top: ${cursor.row * height}px; width: ${wide}px; height: ${height}px`;
+    marker.style.cssText =
+      `left: ${LEFT + cursor.column * wide}px; width: ${wide}px; ` +
+      `top: ${TOP + cursor.row * height}px; height: ${height}px`;
     const value = grid[cursor.row][cursor.column];
     const rank = views.ranks[cursor.row];
     readout.textContent =
@@ -231,24 +238,37 @@ function image(views, grid, accused, shade, last, key) {
     [small.width, small.height] = [values.width, values.height];
     small.getContext("2d")?.putImageData(values, 0, 0);
     context.imageSmoothingEnabled = false;
-    context.drawImage(small, 0, 0, width, height * grid.length);
-    const wide = width / views.steps.length;
+    context.drawImage(small, LEFT, TOP, width - LEFT, height * grid.length);
+    const wide = (width - LEFT) / views.steps.length;
     context.fillStyle = colour("card");
     if (height > 3 && wide > 3) {
-      for (let i = 1; i < grid.length; i++) context.fillRect(0, i * height - 1, width, 1);
-      for (let j = 1; j < views.steps.length; j++) context.fillRect(j * wide - 1, 0, 1, height * grid.length);
+      for (let i = 1; i < grid.length; i++) context.fillRect(LEFT, TOP + i * height - 1, width, 1);
+      for (let j = 1; j < views.steps.length; j++) context.fillRect(LEFT + j * wide - 1, TOP, 1, height * grid.length);
     }
     context.strokeStyle = colour("ink");
-    context.lineWidth = 1.5;
+    context.fillStyle = colour("host");
+    context.lineWidth = height > LOWEST_FRAME ? 1.5 : 1;
     last.forEach((row, j) => {
       if (row === null) return;
-      const tall = Math.max(3, height);
-      context.strokeRect(j * wide + 0.75, row * height + height / 2 - tall / 2 + 0.75, wide - 2.5, tall - 2.5);
+      const tall = Math.max(LOWEST_FRAME, height);
+      const [x, y] = [LEFT + j * wide, TOP + (row + 0.5) * height - tall / 2];
+      if (tall > height) context.fillRect(x, y, wide - 1, tall); // it covers its neighbours, to be seen at all
+      context.strokeRect(x + 0.75, y + 0.5, wide - 2.5, tall - 1.5);
     });
+    context.font = `11px ${getComputedStyle(canvas).fontFamily}`;
+    context.fillStyle = colour("soft");
+    context.textBaseline = "middle";
+    context.textAlign = "center";
+    for (const column of namedColumns(views.steps, width - LEFT)) {
+      const text = column ? String(views.steps[column]) : `step ${views.steps[column]}`;
+      context.fillText(text, Math.min(LEFT + (column + 0.5) * wide, width - 12), TOP / 2 - 1);
+    }
+    const names = views.ranks.map((rank) => `rank ${rank}`);
+    const isAccused = (/** @type {number} */ row) => accused.has(views.ranks[row]);
+    nameRows(context, colour, { names, accused: isAccused, pitch: height, top: TOP, right: LEFT - 6 });
   }
 
   return [
-    h("p", { class: "axes" }, `rank ${views.ranks[0]} at the top, step ${views.steps[0]} at the left`),
     h("div", { class: "heat-frame" }, canvas, marker),
     key,
     readout,

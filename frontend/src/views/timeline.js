@@ -11,7 +11,7 @@ import { numbers } from "../table.js";
 import { eventAt, firstAbove } from "../timeline/cull.js";
 import { AXIS, GUTTER, draw } from "../timeline/draw.js";
 import { laidOut, ranksOf, search, shortName, usAfter, waitsUntil } from "../timeline/rows.js";
-import { moved, widened, within, zoomed } from "../timeline/scale.js";
+import { moved, wholeOf, widened, within, zoomed } from "../timeline/scale.js";
 
 /** @typedef {import("../views.js").View} View */
 /** @typedef {import("../views.js").Shown} Shown */
@@ -59,7 +59,7 @@ function render(element, shown) {
     return;
   }
   const origin = views.origin_ns;
-  const whole = wholeOf(views);
+  const whole = wholeOf(views.clock_ms, views.step_ms);
   const spots = spotsOf(shown);
   let spot = spots.find(({ id }) => id === place.evidence) ?? spots[0];
   let ranks = ranksOf(place.ranks, views.ranks) ?? spot.ranks;
@@ -375,19 +375,6 @@ const HEADS = ["rank", "lane", "event", "starts, ms", "takes, ms", "waits, ms", 
 function spanOf({ from, to }) {
   const span = { from: Number(from), to: Number(to) };
   return from && to && span.to > span.from ? span : null;
-}
-
-/**
- * The steps of the job, us after the origin.
- * @param {import("../model.js").Views} views
- * @returns {Span}
- */
-function wholeOf({ clock_ms, step_ms }) {
-  const starts = clock_ms.flat().filter((value) => value !== null);
-  const ends = clock_ms.flatMap((row, i) => row.map((at, j) => (at ?? 0) + (step_ms[i][j] ?? 0)));
-  const [from, to] = [Math.min(...starts), Math.max(...ends)].map((value) => value * 1000);
-  // The host of the first step runs before the device.
-  return widened({ from, to }, 0.5);
 }
 
 /**

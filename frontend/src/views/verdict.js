@@ -55,7 +55,7 @@ function facts({ diagnosis, views }) {
       `of ${(world_size * 24).toLocaleString("en")}, with ${processors}`,
     ],
     worst
-      ? ["Confidence", worst.confidence, `in the costliest of ${count(faults(diagnosis).length, "finding")}`]
+      ? ["Confidence", worst.confidence, "in the costliest finding"]
       : ["Ranks seen", `${diagnosis.ranks.length} of ${world_size}`, "with a trace that could be read"],
   ];
 }
