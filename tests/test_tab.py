@@ -565,6 +565,33 @@ def test_a_single_run_says_how_to_get_another(page: Page, tmp_path: Path) -> Non
         expect(tab.locator(".view.compare select")).to_have_count(0)
 
 
+def test_a_comparison_waits_for_runs_that_are_read(page: Page, server: str) -> None:
+    waiting = [True]
+
+    def answer(route: Route) -> None:
+        progress = {"done": 1, "total": 4, "file": "", "elapsed_s": 2.0}
+        if waiting[0]:
+            route.fulfill(status=202, json={"state": "reading", "run": "zero_workers", "progress": progress})
+        else:
+            route.continue_()
+
+    page.route("**/ddp_doctor/compare?*", answer)
+    tab = against(page, server, "zero_workers", "four_workers")
+    note = tab.locator(".view.compare [role=status]")
+    expect(note).to_contain_text("Reading zero_workers. 1 of 4 rank files read in 2")
+    waiting[0] = False
+    expect(tab.locator(".told")).to_contain_text("four_workers takes 51.0 ms a step")
+
+
+def test_a_comparison_that_fails_says_so_and_leaves_the_choice(page: Page, server: str) -> None:
+    # An answer with an error's status would be an error in the console too.
+    page.route("**/ddp_doctor/compare?before=healthy&*", lambda route: route.fulfill(json=None))
+    tab = against(page, server, "healthy", "four_workers")
+    expect(tab.locator(".view.compare [role=status]")).to_contain_text("TensorBoard answered 200. Its log says why.")
+    tab.get_by_label("Before").select_option("zero_workers")
+    expect(tab.locator(".told")).to_contain_text("four_workers takes 51.0 ms a step")
+
+
 def test_names_from_a_trace_stay_text_in_a_comparison(page: Page, server: str) -> None:
     page.route("**/ddp_doctor/compare?*", lambda route: route.fulfill(json=poison(route.fetch().json())))
     tab = against(page, server, "zero_workers", "four_workers")
@@ -837,6 +864,18 @@ def test_a_run_with_a_hostile_name(page: Page, tmp_path: Path) -> None:
         button(tab, "no_trace").click()
         expect(tab.locator("h1")).to_contain_text("no_trace")
         expect(tab.locator("main")).not_to_contain_text("Traceback")
+
+
+def test_a_report_of_two_runs_compares_them(page: Page, tmp_path: Path) -> None:
+    for name in ("zero_workers", "four_workers"):
+        shutil.copytree(DEMO_LOGS / name, tmp_path / "logs" / name)
+    report = tmp_path / "report.html"
+    assert cli.main(["diagnose", str(tmp_path / "logs"), "--html", str(report)]) == 0
+    page.goto(report.as_uri())
+    page.get_by_role("link", name="Compare").click()
+    expect(page.locator(".told")).to_contain_text("four_workers takes 51.0 ms a step, zero_workers 168.0 ms")
+    page.get_by_role("link", name="Swap them").click()
+    expect(page.locator(".told")).to_contain_text("zero_workers takes 168.0 ms a step, four_workers 51.0 ms")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
