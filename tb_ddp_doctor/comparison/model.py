@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from html import escape
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: What a comparison has as a table.
+Table = Literal["owners", "findings", "communication", "kernels", "operations"]
 Fate = Literal["fixed", "better", "same", "worse", "new"]
 
 
@@ -109,3 +115,20 @@ class Comparison(msgspec.Struct, frozen=True):
     #: The 96 that changed most, and the sum of the others.
     kernels: tuple[KernelChange, ...]
     operations: tuple[OperationChange, ...]
+
+    def to_pandas(self, table: Table = "owners") -> pd.DataFrame:
+        """One of its tables as a data frame, a row per name. Raises ImportError where pandas is not installed."""
+        import pandas as pd
+
+        return pd.DataFrame([msgspec.to_builtins(row) for row in getattr(self, table)])
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the sentences, and the owners. Names come from traces: all is escaped."""
+        sentences = "".join(f"<li>{escape(sentence)}</li>" for sentence in (*self.story, *self.unlike))
+        rows = "".join(
+            f"<tr><td style='text-align:left'>{escape(owner.name)}</td><td>{owner.before_ms:.2f}</td>"
+            f"<td>{owner.after_ms:.2f}</td><td>{owner.change_ms:+.2f}</td></tr>"
+            for owner in self.owners
+        )
+        head = "<tr><th style='text-align:left'>ms a step</th><th>before</th><th>after</th><th>change</th></tr>"
+        return f"<p><b>{escape(self.headline)}</b></p><ul>{sentences}</ul><table>{head}{rows}</table>"
