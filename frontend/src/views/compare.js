@@ -267,8 +267,8 @@ function paired({ owners, step }) {
         { class: "pair" },
         h("span", { title: OWNERS.get(name)?.when }, ownerName(name)),
         h("div", { "aria-hidden": "true" }, bar(before_ms, "earlier"), bar(after_ms, `owner-${name}`)),
-        h("span", {}, plain(before_ms)),
-        h("span", {}, plain(after_ms)),
+        h("span", {}, plain(before_ms, longest)),
+        h("span", {}, plain(after_ms, longest)),
         h("b", { class: Math.abs(after_ms - before_ms) < least ? "soft" : verdictOf(after_ms - before_ms) }, change(after_ms - before_ms)),
       );
     }),
@@ -325,8 +325,8 @@ function changed(title, amounts, step_ms) {
     const [was, now] = [calls(before_count), calls(after_count)];
     return [
       h("span", { title: name }, named(name)),
-      plain(before_ms),
-      plain(after_ms),
+      plain(before_ms, step_ms),
+      plain(after_ms, step_ms),
       // No colour: a host that waits longer in a launch, say, has only run further ahead.
       h("b", { class: Math.abs(after_ms - before_ms) < TELLING * step_ms ? "soft" : null }, change(after_ms - before_ms)),
       ...(counted ? [was === now ? was : `${was} → ${now}`] : []),
