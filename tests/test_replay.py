@@ -135,3 +135,25 @@ def test_without_launches_own_times_are_compared() -> None:
 
 def test_on_cpus_own_times_are_compared() -> None:
     assert not WhatIf.of(job("rank0 step |1\n host [a...][b...]")).plays
+
+
+def test_work_beyond_the_usual_goes_from_where_it_is_done() -> None:
+    """Collectives that hide behind what follows them still do without the work that went before all of it."""
+    usual = """
+        rank# step |1
+              host [a][one][ar][two][ar][sync.................]
+              gpu  [a....][one....][two....]
+              nccl                 [ar................][ar....]
+    """
+    more = """
+        rank# step |1
+              host [a][x][one][ar][two][ar][sync..............]
+              gpu  [a....][x.........][one....][two....]
+              nccl                             [ar....][ar....]
+    """
+    _, whatif = played(ranks(usual, usual, more))
+    straggler = np.array([[False], [False], [True]]) & np.ones(whatif.shape, np.bool_)
+    # Of the 12 ms 11: the last collective is launched 25 ms into the step.
+    assert whatif.cost_ns(whatif.like_the_usual(straggler)) == pytest.approx(11 * MS, rel=0.01)
+    evenly = Removed(device_ns=np.where(straggler, 12 * MS, 0))
+    assert whatif.cost_ns(evenly) < 10 * MS

@@ -26,6 +26,8 @@ from tb_ddp_doctor.trace.model import Indices, Ints
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
+#: So many ranks tell what is usual.
+_ASKED = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,8 +36,10 @@ class Removed:
 
     #: Share of the host's time that goes, 0 to 1, by what it was spent on; shape (R, S).
     host: Mapping[Held, Floats] = field(default_factory=dict)
-    #: What the device need no longer do, shape (R, S), ns.
+    #: What the device need no longer do, shape (R, S), ns; and the same of what it does beyond the usual rank, which
+    #: goes from where it does more between the same collectives.
     device_ns: Ints | None = None
+    beyond_ns: Ints | None = None
     #: Exposed transfer that goes, shape (R, S), ns.
     transfer_ns: Ints | None = None
 
@@ -44,12 +48,17 @@ class Removed:
         host = dict(self.host)
         for kind, share in other.host.items():
             host[kind] = np.maximum(host[kind], share) if kind in host else share
-        return Removed(host, _sum(self.device_ns, other.device_ns), _sum(self.transfer_ns, other.transfer_ns))
+        return Removed(
+            host,
+            _sum(self.device_ns, other.device_ns),
+            _sum(self.beyond_ns, other.beyond_ns),
+            _sum(self.transfer_ns, other.transfer_ns),
+        )
 
     @property
     def is_nothing(self) -> bool:
         """Whether all stays as it is."""
-        amounts = [*self.host.values(), self.device_ns, self.transfer_ns]
+        amounts = [*self.host.values(), self.device_ns, self.beyond_ns, self.transfer_ns]
         return not any(amount is not None and amount.any() for amount in amounts)
 
 
@@ -83,6 +92,8 @@ class _Rows:
     awaits: Ints
     delay_ns: Ints
     launches: Ints
+    #: How many collectives the rank has launched in the step before.
+    between: Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -328,10 +339,44 @@ class Replay:
 
     def _device(self, removed: Removed) -> Ints:
         """What the device needs for each row."""
+        need = self._rows.device_ns
+        if removed.beyond_ns is not None:
+            gone = self._cells.spread(self._beyond_ns(removed.beyond_ns), removed.beyond_ns)
+            # Work that the usual rank does elsewhere in the step is beyond it nowhere.
+            left = removed.beyond_ns - self._cells.sum(gone)
+            need = need - gone - self._cells.spread(need - gone, np.maximum(left, 0))
+        if removed.device_ns is not None:
+            need = need - self._cells.spread(need, removed.device_ns)
+        return need
+
+    def _beyond_ns(self, amount: Ints) -> Ints:
+        """Of each row, what its device does beyond the usual rank's between the same collectives of the step.
+
+        Only rows of ranks with some amount, shape (R, S), count.
+        """
         rows = self._rows
-        if removed.device_ns is None:
-            return rows.device_ns
-        return rows.device_ns - self._cells.spread(rows.device_ns, removed.device_ns)
+        asked = np.unique(np.linspace(0, len(amount) - 1, min(len(amount), _ASKED)).astype(np.int64))
+        usual = np.sort(self._needs(asked)[0], axis=0)[(len(asked) - 1) // 2]
+        needs, mine, rank, place = self._needs(np.flatnonzero(amount.any(axis=1)))
+        share = np.maximum(1 - usual / np.maximum(needs, 1), 0)
+        beyond = np.zeros_like(rows.device_ns)
+        beyond[mine] = np.rint(rows.device_ns[mine] * share[rank, place])
+        return beyond
+
+    def _needs(self, ranks: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+        """What the devices of some ranks need between collectives, shape (ranks, places), where a place is a step and
+        the number of collectives before; these ranks' rows, and the rank (as an index) and the place of each row.
+        """
+        rows, steps = self._rows, self._index.shape[1]
+        index = np.full(len(self._index), -1)
+        index[ranks] = np.arange(len(ranks))
+        mine = np.flatnonzero(index[rows.rank] >= 0)
+        most = int(rows.between.max(initial=0)) + 1
+        # Steps that the job leaves out are places of their own.
+        place = np.where(rows.step[mine] >= 0, rows.step[mine], steps) * most + rows.between[mine]
+        rank, size = index[rows.rank[mine]], (steps + 1) * most
+        total = np.bincount(rank * size + place, weights=rows.device_ns[mine], minlength=len(ranks) * size)
+        return total.astype(np.int64).reshape(len(ranks), size), mine, rank, place
 
     def _transfer(self, removed: Removed) -> Ints:
         """How long each part transfers."""
@@ -427,8 +472,16 @@ def _rows(digests: Sequence[RankDigest], step_index: Ints) -> tuple[_Rows, Ints]
         awaits=parts("awaits", int(nothing)),
         delay_ns=joined("delay_ns"),
         launches=parts("launches", -1),
+        between=_since_step(joined("launches") >= 0, np.repeat(np.arange(len(tracks)), lengths), joined("step")),
     )
     return rows, base
+
+
+def _since_step(launches: Flags, rank: Ints, step: Ints) -> Ints:
+    """How many rows of the same rank and step launch something before each row; rows rank by rank, by time."""
+    before: Ints = np.cumsum(launches) - launches
+    first = np.flatnonzero((np.diff(rank, prepend=-1) != 0) | (np.diff(step, prepend=-1) != 0))
+    return before - np.repeat(before[first], np.diff(first, append=len(before)))
 
 
 def _spent(digests: Sequence[RankDigest], order: Ints, rows: _Rows) -> dict[Held, _Spent]:

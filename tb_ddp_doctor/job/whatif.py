@@ -96,7 +96,7 @@ class WhatIf:
     def like_the_usual(self, chosen: NDArray[np.bool_]) -> Removed:
         """What makes the chosen ranks' steps, shape (R, S), like those of the usual rank, on host and device."""
         if not self._replay:
-            return Removed(device_ns=np.where(chosen, np.maximum(self.own_ns - _usual(self.own_ns), 0), 0))
+            return Removed(beyond_ns=np.where(chosen, np.maximum(self.own_ns - _usual(self.own_ns), 0), 0))
         # What a host does at the end of its step holds up the device's next one.
         before = chosen | np.pad(chosen[:, 1:], ((0, 0), (0, 1)))
         host = {}
@@ -104,7 +104,7 @@ class WhatIf:
             spent = self._replay.host_ns(kind)
             host[kind] = np.where(before, np.maximum(1 - _usual(spent) / np.maximum(spent, 1), 0), 0.0)
         device = self._replay.device_ns
-        return Removed(host, np.where(chosen, np.maximum(device - _usual(device), 0), 0))
+        return Removed(host, beyond_ns=np.where(chosen, np.maximum(device - _usual(device), 0), 0))
 
     @property
     def plays(self) -> bool:
@@ -151,7 +151,7 @@ class WhatIf:
         gone = np.zeros(self.own_ns.shape)
         for kind, share in removed.host.items():
             gone += share * self.host_ns(kind)
-        for amount in (removed.device_ns, removed.transfer_ns):
+        for amount in (removed.device_ns, removed.beyond_ns, removed.transfer_ns):
             if amount is not None:
                 gone += amount
         return np.rint(np.minimum(gone, self.own_ns)).astype(np.int64)
