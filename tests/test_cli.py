@@ -119,6 +119,21 @@ def test_a_setting_of_nothing_exits_with_2(slow: Path, capsys: pytest.CaptureFix
     assert re.search("There is no rule|has no threshold", capsys.readouterr().err)
 
 
+@pytest.mark.parametrize(
+    ("assignment", "sentence"),
+    [
+        ("straggler.min_steps=3", "straggler.min_steps is from 0 to 1 (of the steps), not 3."),
+        ("straggler.min_excess=-1", "straggler.min_excess is from 0 to 1 (of the step), not -1."),
+        ("slow-link.min_slowdown=-0.5", "slow-link.min_slowdown is 0 or more (times as long), not -0.5."),
+    ],
+)
+def test_a_setting_that_makes_no_sense_exits_with_2(
+    slow: Path, capsys: pytest.CaptureFixture[str], assignment: str, sentence: str
+) -> None:
+    assert main(["diagnose", str(slow), "--set", assignment]) == 2
+    assert sentence in " ".join(capsys.readouterr().err.split())
+
+
 @pytest.mark.parametrize("arguments", [[], ["diagnose"], ["nonsense"], ["diagnose", ".", "--fail-on", "never"]])
 def test_wrong_arguments_exit_with_2(arguments: list[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
@@ -134,7 +149,7 @@ def test_a_run_that_cannot_be_read_hides_no_other(tmp_path: Path, capsys: pytest
     assert [run["name"] for run in json.loads(output.out)["runs"]] == ["good"]
     assert "bad" in output.err
     assert main(["diagnose", str(tmp_path / "logs"), "--fail-on", "minor"]) == 1
-    assert main(["diagnose", str(tmp_path / "logs"), "--fail-on", "minor", "--set", "straggler.min_excess=9"]) == 2
+    assert main(["diagnose", str(tmp_path / "logs"), "--fail-on", "minor", "--set", "straggler.min_excess=1"]) == 2
 
 
 # -------------------------------------------------------------------------------------------------------- JSON

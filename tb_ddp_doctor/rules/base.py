@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from operator import or_
@@ -57,9 +58,13 @@ class NotApplicable:
 Result: TypeAlias = Fault | tuple[Fault, ...] | Clear | NotApplicable
 
 
-def threshold(value: float, unit: str, reason: str) -> Any:
-    """A field of a rule: a limit with its unit and the reason or source for its value."""
-    return dataclasses.field(default=value, metadata={"unit": unit, "reason": reason})
+def threshold(value: float, unit: str, reason: str, *, least: float = 0.0) -> Any:
+    """A field of a rule: a limit with its unit and the reason or source for its value.
+
+    A user may set it to anything from `least` on; where the unit is "of" something, it is a share, up to 1.
+    """
+    most = 1.0 if unit.startswith("of ") else math.inf
+    return dataclasses.field(default=value, metadata={"unit": unit, "reason": reason, "least": least, "most": most})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,9 +149,13 @@ def severity(rule: Rule, share: float) -> Severity:
 
 
 def configured(rule: Rule, settings: Mapping[str, float]) -> Rule:
-    """The rule with some thresholds set by the user. Raises ValueError for a name that it does not have."""
-    known = {field.name for field in dataclasses.fields(rule)}
-    for name in settings:
+    """The rule with some thresholds set by the user. Raises ValueError for a name or a value that it does not have."""
+    known = {field.name: field.metadata for field in dataclasses.fields(rule)}
+    for name, value in settings.items():
         if name not in known:
             raise ValueError(f"Rule {rule.id} has no threshold {name!r}; it has: {', '.join(sorted(known)) or 'none'}.")
+        least, most = known[name]["least"], known[name]["most"]
+        if not least <= value <= most or math.isinf(value):
+            allowed = f"{least:g} or more" if math.isinf(most) else f"from {least:g} to {most:g}"
+            raise ValueError(f"{rule.id}.{name} is {allowed} ({known[name]['unit']}), not {value:g}.")
     return dataclasses.replace(rule, **settings)

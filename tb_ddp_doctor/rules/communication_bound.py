@@ -52,7 +52,9 @@ class CommunicationBound(Rule):
     min_exposed: float = threshold(
         0.20, "of the step", "Healthy DDP jobs expose up to 18 % even over slow links: the tail of their last bucket."
     )
-    achievable: float = threshold(0.65, "of what could hide", "As for no-overlap: more overlap than this is not had.")
+    achievable: float = threshold(
+        0.65, "of what could hide", "As for no-overlap: more overlap than this is not had.", least=0.01
+    )
     bytes_saved: float = threshold(0.5, "of the bytes", "float32 gradients sent as bfloat16, or every second step.")
 
     def check(

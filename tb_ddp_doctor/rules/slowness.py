@@ -65,6 +65,8 @@ def slowness(own_ns: Ints, frame: Frame, min_excess: float, min_steps: float) ->
     persistent = (slow.mean(axis=1) >= min_steps) & (mean > limit)
     if slow.shape[1] > 2:
         persistent |= (slow[:, 1:].mean(axis=1) >= min_steps) & (mean > 2 * limit)
+    if persistent.all():  # they take turns: none is slower than the others
+        persistent[:] = False
     indices = np.flatnonzero(persistent)
     return Slowness(excess, slow, indices[np.argsort(-mean[indices], kind="stable")])
 

@@ -6,15 +6,19 @@ import math
 from dataclasses import fields, replace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_traces import TRACES, joined
+from test_catalogue import STALLED, drawn
+from test_straggler import TAKING_TURNS
+from traces import job, ranks
 
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.rules import CATALOGUE
-from tb_ddp_doctor.rules.base import Rule, run
+from tb_ddp_doctor.rules.base import Rule, configured, run
 from tb_ddp_doctor.rules.inputs import Inputs
 from tb_ddp_doctor.trace.model import RankTrace
 from tb_ddp_doctor.trace.times import MAX_NS
@@ -45,6 +49,40 @@ def is_of(job: Job, window: Evidence) -> bool:
     rank, step = job.ranks.tolist().index(window.rank), job.steps.tolist().index(window.step)
     start = int(job.budget.start_ns[rank, step])
     return start <= window.start_ns <= window.end_ns <= start + int(job.budget.window_ns[rank, step])
+
+
+@st.composite
+def set_by_users(draw: st.DrawFn, rule: Rule) -> Rule:
+    """The rule with some of its thresholds at values that a user may set, the ends of what is allowed among them."""
+    values = {}
+    for field in fields(rule):
+        least, most = field.metadata["least"], min(field.metadata["most"], 1e300)
+        ends = st.sampled_from([least, most])
+        values[field.name] = draw(st.just(getattr(rule, field.name)) | ends | st.floats(least, most))
+    return configured(rule, values)
+
+
+#: Something for every rule to look at, and little for any.
+JOBS = [Inputs(given) for given in (drawn(), job(ranks(STALLED)), job("host [a]"), job(TAKING_TURNS))]
+
+
+@pytest.mark.parametrize("rule", CATALOGUE.values(), ids=list(CATALOGUE))
+@settings(max_examples=80)
+@given(data=st.data())
+def test_no_rule_fails_whatever_its_thresholds(rule: Rule, data: st.DataObject) -> None:
+    chosen = data.draw(set_by_users(rule))
+    for inputs in JOBS:
+        run(chosen, inputs)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data(), st.lists(TRACES, min_size=1, max_size=4))
+def test_no_rule_fails_on_any_job_whatever_its_thresholds(data: st.DataObject, traces: list[RankTrace]) -> None:
+    found = joined([digest(trace) for trace in traces])
+    if found:
+        inputs = Inputs(found)
+        for rule in CATALOGUE.values():
+            run(data.draw(set_by_users(rule)), inputs)
 
 
 @settings(max_examples=60, deadline=None)

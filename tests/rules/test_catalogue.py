@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,6 +79,16 @@ def test_a_threshold_can_be_set(rule: Rule) -> None:
     assert getattr(configured(rule, {name: 0.123}), name) == 0.123
     with pytest.raises(ValueError, match="has no threshold 'nonsense'"):
         configured(rule, {"nonsense": 1.0})
+
+
+@RULES
+def test_a_threshold_that_makes_no_sense_is_refused(rule: Rule) -> None:
+    for field in dataclasses.fields(rule):
+        assert field.metadata["least"] <= getattr(rule, field.name) <= field.metadata["most"]
+        for value in (-0.1, math.nan, math.inf, -math.inf, field.metadata["most"] + 1):
+            if value < field.metadata["least"] or not value <= field.metadata["most"] or math.isinf(value):
+                with pytest.raises(ValueError, match=rf"^{rule.id}\.{field.name} is .*, not \S+\.$"):
+                    configured(rule, {field.name: value})
 
 
 @RULES

@@ -9,6 +9,9 @@ from test_slow_link import drawn as linked
 from traces import MS, check, finding, findings, in_row, job, lies_in_its_step, outcome, ranks
 
 from tb_ddp_doctor.findings import Finding, RuleOutcome
+from tb_ddp_doctor.rules import CATALOGUE
+from tb_ddp_doctor.rules.base import configured, run
+from tb_ddp_doctor.rules.inputs import Inputs
 
 HEALTHY = """
     rank# step |1
@@ -396,6 +399,24 @@ def test_cpus_may_straggle_too() -> None:
 def test_the_fix_names_the_process_of_the_slow_rank() -> None:
     fix = found(ranks(ON_TIME, ON_TIME, LATE.replace("~", " "))).fix
     assert "py-spy dump --pid 102   # rank 2, on host2" in fix
+
+
+#: Each of two ranks is late in one step.
+TAKING_TURNS = """
+    rank0 step |1                       |2
+          gpu  [fwd........][bwd.]       [fwd....][bwd.]
+          nccl                    [ar...]               [ar.......]
+    rank1 step |1                       |2
+          gpu  [fwd....][bwd.]           [fwd........][bwd.]
+          nccl                [ar.......]                   [ar...]
+"""
+
+
+@pytest.mark.parametrize("min_steps", [0.0, 0.5, 0.75])
+def test_ranks_that_take_turns_are_no_stragglers(min_steps: float) -> None:
+    """Whatever the user calls persistent."""
+    rule = configured(CATALOGUE["straggler"], {"min_excess": 0.0, "min_steps": min_steps})
+    assert run(rule, Inputs(job(TAKING_TURNS)))[0].status == "clear"
 
 
 @pytest.mark.parametrize("pid", ["1; rm -rf ~", "$(reboot)", "12\nreboot", "\u0661\u0662", "-1", ""])
