@@ -32,7 +32,7 @@ ASKED = (
     ("runs", 200), ("runs?reload", 200), ("run?run={run}", 200), ("whatif?run={run}&without=straggler", 200),
     ("whatif?run={run}&without=dataloader-stall,pageable-memcpy,straggler", 200),
     ("detail?run={run}&of=operations", 200), ("detail?run={run}&of=communication", 200),
-    ("detail?run={run}&of=ranks", 200),
+    ("detail?run={run}&of=ranks", 200), ("compare?before={run}&after={other}", 200),
     ("slice?run={run}&ranks=0&start=0&end=8000000000000000000&format=columns", 200),
     ("run?run=..%2f..%2fetc%2fpasswd", 404), ("run", 400), ("slice?run={run}&ranks=x", 400),
     ("detail?run={run}&of=x", 400),
@@ -75,7 +75,7 @@ def load(logdir: Path, clients: int = 50, seconds: float = 60.0) -> Load:
         names = [urllib.parse.quote(name, safe="") for name in _analysed(base)]
         for name in names:  # what is made once and kept is no growth
             for route, _ in ASKED:
-                _get(f"{base}/{route.format(run=name)}")
+                _get(f"{base}/{route.format(run=name, other=names[0])}")
         before = process.memory_info().rss
         until = time.monotonic() + seconds
 
@@ -84,7 +84,8 @@ def load(logdir: Path, clients: int = 50, seconds: float = 60.0) -> Load:
             while time.monotonic() < until:
                 route, wanted = chance.choice(ASKED)
                 began = time.monotonic()
-                status = _get(f"{base}/{route.format(run=chance.choice(names))}")
+                run, other = chance.choice(names), chance.choice(names)
+                status = _get(f"{base}/{route.format(run=run, other=other)}")
                 with lock:
                     seen.answers += 1
                     seen.took_s.append(time.monotonic() - began)

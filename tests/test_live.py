@@ -279,8 +279,15 @@ def test_odd_names_of_folders_and_files(tmp_path: Path, raw: bytes) -> None:
 
 
 def test_paths_with_dots_and_links_out_of_the_directory(tmp_path: Path) -> None:
-    write(tmp_path / "elsewhere" / "job", TRACES)
-    (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / "linked").symlink_to(tmp_path / "elsewhere" / "job")
-    (run,) = discover.discover(tmp_path / "elsewhere" / ".." / "logs")
-    assert (run.name, len(run.files)) == ("linked", 3)
+    age(write(tmp_path / "elsewhere" / "job", TRACES))
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    (logs / "linked").symlink_to(tmp_path / "elsewhere" / "job")
+    (logs / "broken").symlink_to(tmp_path / "nowhere")
+    (logs / "loop").symlink_to(logs)
+    get = server(tmp_path / "elsewhere" / ".." / "logs")
+    run = entry_when(get, is_ready)
+    assert (run["name"], run["ranks"]) == ("linked", 3)
+    # A name is looked up among those that were found: it is no path.
+    for name in ("../elsewhere/job", "linked/../linked", str(tmp_path / "elsewhere" / "job"), "./linked"):
+        assert get("/run", run=name).status_code == 404
