@@ -79,13 +79,18 @@ def _number_identities(digest: RankDigest, rows: Ints, identities: dict[tuple[ob
     if not len(rows):
         return np.empty(0, np.int64)
     table, text = digest.collectives, digest.strings
-    wide = np.stack([table.group, table.group_ranks, table.kind, table.dtype, table.elements], axis=1)[rows]
-    different, which = np.unique(wide, axis=0, return_inverse=True)
+    columns = [column[rows] for column in (table.group, table.group_ranks, table.kind, table.dtype, table.elements)]
+    # As np.unique(axis=0), which takes four times as long.
+    order = np.lexsort(columns)
+    differs = np.ones(len(order), np.bool_)
+    differs[1:] = np.any([column[order][1:] != column[order][:-1] for column in columns], axis=0)
     numbers = [
         identities.setdefault((*(text[word] for word in words), int(elements)), len(identities))
-        for *words, elements in different
+        for *words, elements in zip(*(column[order[differs]].tolist() for column in columns), strict=True)
     ]
-    return np.array(numbers, np.int64)[which.reshape(-1)]
+    which = np.empty(len(order), np.int64)
+    which[order] = np.cumsum(differs) - 1
+    return np.array(numbers, np.int64)[which]
 
 
 def _is_regular(family: Ints, lengths: Ints) -> NDArray[np.bool_]:

@@ -127,6 +127,17 @@ class _Parts:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class _Left:
+    """What is left of rows and parts without what a fix removes; columns of `_Rows` and `_Parts`."""
+
+    work_ns: Ints
+    held_ns: Ints
+    device_ns: Ints
+    lead_ns: Ints
+    transfer_ns: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _Round:
     """What can be played together: rows, one per rank at most; then parts of collectives that complete."""
 
@@ -238,16 +249,17 @@ class Replay:
         self._last_row = _Groups.of(self._rows.rank, self._rows.own_step + 1, shape)
         known = np.flatnonzero(parts.own_step >= 0)
         self._last_part = _Groups.of(parts.rank[known], parts.own_step[known] + 1, shape, known)
-        self._recorded = self._play(Removed())
+        self._recorded = self._play(self._without(Removed()))
 
     def step_ns(self, removed: Removed) -> Ints:
         """Windows of the job's steps without what is removed, shape (R, S), ns.
 
         Earlier steps were like these: the host begins with the lead that it has gained at the end.
         """
-        ends = self._play(removed)
+        left = self._without(removed)
+        ends = self._play(left)
         gained = np.maximum(ends[:, -1] - self._recorded[:, -1], 0)
-        return self._windows(ends if not gained.any() else self._play(removed, gained))
+        return self._windows(ends if not gained.any() else self._play(left, gained))
 
     @property
     def recorded_ns(self) -> Ints:
@@ -272,22 +284,25 @@ class Replay:
         windows: Ints = ends[each, self._index + 1] - ends[each, self._index]
         return windows
 
-    def _play(self, removed: Removed, lead_ns: Ints | int = 0) -> Ints:
-        """Ends of all steps of each rank, after the start of the first; last, the host's lead at the end.
-
-        `lead_ns` is by how much more than recorded each host begins ahead of its device.
-        """
-        rows, parts = self._rows, self._parts
+    def _without(self, removed: Removed) -> _Left:
+        rows = self._rows
         work, held = self._host(removed)
         need = self._device(removed)
-        transfer = self._transfer(removed)
         lead = rows.lead_ns if need is rows.device_ns else rows.lead_ns - (rows.device_ns - need)
         # Where the queue of launches is full, the host waits until the device is so far into a row.
         full = self._full
         behind = rows.follows[full]
         into = np.minimum(held[full], rows.device_ns[behind])
         held[full] += np.rint(into * (need[behind] / np.maximum(rows.device_ns[behind], 1) - 1)).astype(np.int64)
+        return _Left(work, held, need, lead, self._transfer(removed))
 
+    def _play(self, left: _Left, lead_ns: Ints | int = 0) -> Ints:
+        """Ends of all steps of each rank, after the start of the first; last, the host's lead at the end.
+
+        `lead_ns` is by how much more than recorded each host begins ahead of its device.
+        """
+        rows, parts = self._rows, self._parts
+        work, held, need, lead, transfer = left.work_ns, left.held_ns, left.device_ns, left.lead_ns, left.transfer_ns
         host_at, device_at = self._host_ns - lead_ns, self._device_ns.copy()
         begun, done = np.empty(len(work), np.int64), np.empty(len(work), np.int64)
         ready = np.full(len(parts.rank), LONG_AGO)
