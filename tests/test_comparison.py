@@ -19,7 +19,7 @@ from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.cli import main
 from tb_ddp_doctor.comparison import named
 from tb_ddp_doctor.comparison.build import compare
-from tb_ddp_doctor.comparison.chance import step_time
+from tb_ddp_doctor.comparison.chance import differs, step_time
 from tb_ddp_doctor.comparison.model import Comparison
 from tb_ddp_doctor.discover import discover
 
@@ -284,6 +284,23 @@ def test_runs_that_differ_by_chance_seldom_tell(steps: int) -> None:
     told = sum(step_time(before, after).tells for before, after in runs)
     # 95 % of confidence: 10 of 200, and three times their deviation more would be chance once in a thousand.
     assert told <= 10 + 9
+
+
+def test_a_part_of_the_step_differs_or_may_by_chance() -> None:
+    assert differs(windows(10, 11, 10), windows(20, 21, 20))
+    assert not differs(windows(10, 20, 15), windows(20, 10, 18))
+    assert not differs(windows(10, 10, 10), windows(10, 10, 10))
+    # Where ranks differ from each other, step for step alike, nothing is left to chance.
+    apart = np.array([[0, 0, 0], [100, 101, 100]]) * 1_000_000
+    assert differs(apart, apart + 10_000_000)
+    assert differs(windows(10), windows(11))
+
+
+def test_where_steps_may_differ_by_chance_so_do_their_parts(tmp_path: Path) -> None:
+    found = compared(tmp_path, in_row(ranks(NOISY, NOISY, steps=1)), in_row(ranks(NOISIER, NOISIER, steps=1)))
+    transfer = next(change for change in found.owners if change.name == "transfer")
+    assert transfer.change_ms > 0.1 * found.step.before_ms and not found.step.tells
+    assert found.story == ()
 
 
 def test_the_command_fails_on_a_regression(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from tb_ddp_doctor.comparison import named, story
-from tb_ddp_doctor.comparison.chance import TELLING, step_time
+from tb_ddp_doctor.comparison.chance import TELLING, differs, step_time
 from tb_ddp_doctor.comparison.model import Change, Compared, Comparison, Fate, FindingChange
 from tb_ddp_doctor.engine import Result, encodable
 from tb_ddp_doctor.findings import OWNERS
@@ -47,7 +47,8 @@ def compare(before: Result, after: Result) -> Comparison:
         kernels=named.kernels(before.job, after.job),
         operations=named.operators(before.job, after.job),
     )
-    return msgspec.structs.replace(found, story=tuple(story.story(found, _loaders(before, after))))
+    certain = {*_certain_owners(before, after), *_certain_rules(before, after)}
+    return msgspec.structs.replace(found, story=tuple(story.story(found, certain, _loaders(before, after))))
 
 
 def _compared(result: Result) -> Compared:
@@ -70,6 +71,30 @@ def _loaders(before: Result, after: Result) -> tuple[str, str]:
     kinds = ({digest.loader for digest in result.job.digests} for result in (before, after))
     was, now = (kind.pop() if len(kind) == 1 else "" for kind in kinds)
     return was, now
+
+
+def _certain_owners(before: Result, after: Result) -> Iterator[str]:
+    for owner in OWNERS:
+        if differs(before.job.budget.of(owner), after.job.budget.of(owner)):
+            yield owner
+
+
+def _certain_rules(before: Result, after: Result) -> Iterator[str]:
+    """Rules whose findings cost more, or less, in each step of one run than in any of the other."""
+    was, now = _ranges(before), _ranges(after)
+    for rule in {*was, *now}:
+        (least_before, most_before), (least_after, most_after) = was.get(rule, (0.0, 0.0)), now.get(rule, (0.0, 0.0))
+        if least_after > most_before or least_before > most_after:
+            yield rule
+
+
+def _ranges(result: Result) -> dict[str, tuple[float, float]]:
+    """What the findings of each rule cost in the step that they cost least, and in that they cost most, ms."""
+    ranges: dict[str, tuple[float, float]] = {}
+    for finding in result.diagnosis.findings:
+        least, most = ranges.get(finding.rule, (0.0, 0.0))
+        ranges[finding.rule] = least + finding.range_ms[0], most + finding.range_ms[1]
+    return ranges
 
 
 def _findings(before: Result, after: Result) -> Iterator[FindingChange]:

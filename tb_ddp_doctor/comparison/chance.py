@@ -9,6 +9,8 @@ less than 3 % are not told at all.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -47,20 +49,46 @@ def _interval(before_ns: Ints, after_ns: Ints, ratio: float) -> tuple[float, flo
     return low, high
 
 
+def differs(before_ns: Ints, after_ns: Ints) -> bool:
+    """Whether a part of the step, shape (R, S), changed by more than chance. Of one step nothing speaks against it.
+
+    Ranks are not drawn here: each has its own part, and all are there.
+    """
+    if min(before_ns.shape[1], after_ns.shape[1]) == 1:
+        return True
+    change = float(after_ns.mean()) - float(before_ns.mean())
+    deviations = [
+        (_resampled(part_ns.mean(axis=0, keepdims=True), rng) - float(part_ns.mean())) * _stretch(part_ns.shape[1], rng)
+        for part_ns, rng in ((before_ns, np.random.default_rng(0)), (after_ns, np.random.default_rng(1)))
+    ]
+    low, high = change + np.percentile(deviations[1] - deviations[0], [2.5, 97.5])
+    return bool(low > 0 or high < 0)
+
+
 def _deviations(windows_ns: Ints, seed: int) -> NDArray[np.float64]:
     """How far, as logarithms, the means of runs like this one lie from its own: shape (_RESAMPLES,).
 
     Of two steps or more.
     """
     rng = np.random.default_rng(seed)
-    ranks, steps = windows_ns.shape
-    # Resampling ranks and steps apart, the mean is a product of how often each is drawn.
+    means = np.maximum(_resampled(windows_ns, rng), 1.0)
+    return np.log(means / max(float(windows_ns.mean()), 1.0)) * _stretch(windows_ns.shape[1], rng)
+
+
+def _resampled(values_ns: NDArray[Any], rng: np.random.Generator) -> NDArray[np.float64]:
+    """Means of runs whose ranks and steps are drawn from this one's, shape (R, S), with replacement."""
+    ranks, steps = values_ns.shape
+    # Drawing ranks and steps apart, the mean is a product of how often each is drawn.
     of_ranks = rng.multinomial(ranks, np.full(ranks, 1 / ranks), _RESAMPLES) / ranks
     of_steps = rng.multinomial(steps, np.full(steps, 1 / steps), _RESAMPLES) / steps
-    means = ((of_ranks @ windows_ns.astype(np.float64)) * of_steps).sum(axis=1)
-    deviations: NDArray[np.float64] = np.log(np.maximum(means, 1.0) / max(float(windows_ns.mean()), 1.0))
-    deviations *= np.sqrt(steps / rng.chisquare(steps - 1, _RESAMPLES))
-    return deviations
+    means: NDArray[np.float64] = ((of_ranks @ values_ns.astype(np.float64)) * of_steps).sum(axis=1)
+    return means
+
+
+def _stretch(steps: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """By how much each mean's deviation is drawn out: resampled steps lie closer together than others would."""
+    factors: NDArray[np.float64] = np.sqrt(steps / rng.chisquare(steps - 1, _RESAMPLES))
+    return factors
 
 
 def _doubt(steps: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from tb_ddp_doctor.comparison.chance import TELLING
 from tb_ddp_doctor.comparison.model import Change, Comparison, FindingChange, StepTime
@@ -61,12 +61,21 @@ def _longer(change: float) -> str:
     return f"{abs(change) * 100:.0f} % {'less' if change < 0 else 'more'}"
 
 
-def story(found: Comparison, loaders: tuple[str, str]) -> Iterator[str]:
-    """What made the difference; `loaders` are how both runs' DataLoaders work, as `RankDigest.loader` has it."""
+def story(found: Comparison, certain: Collection[str], loaders: tuple[str, str]) -> Iterator[str]:
+    """What made the difference.
+
+    Where the step time tells nothing, only large changes are told, of the owners and rules that are `certain`: that
+    differ by more than chance by themselves. `loaders` are how both runs' DataLoaders work, as `RankDigest.loader` has
+    it.
+    """
     step = found.step
     least = (TELLING if step.tells else _SHIFTED) * step.before_ms
+
+    def matters(name: str, change_ms: float) -> bool:
+        return abs(change_ms) >= least and (step.tells or name in certain)
+
     for owner in sorted(found.owners, key=lambda owner: -abs(owner.change_ms)):
-        if abs(owner.change_ms) < least:
+        if not matters(owner.name, owner.change_ms):
             continue
         yield _owner(owner, step)
         if owner.name == "input":
@@ -76,7 +85,7 @@ def story(found: Comparison, loaders: tuple[str, str]) -> Iterator[str]:
     if step.tells:
         yield from _copies(found.copies, found.exposed_copies, found.blocking_copies)
     for finding in found.findings:
-        if finding.fate != "same" and abs(finding.after_ms - finding.before_ms) >= least:
+        if finding.fate != "same" and matters(finding.rule, finding.after_ms - finding.before_ms):
             yield _finding(finding)
     if step.doubt:
         yield step.doubt
@@ -98,17 +107,22 @@ def _loader(was: str, now: str) -> Iterator[str]:
 
 def _operators(found: Comparison, change_ms: float) -> Iterator[str]:
     """The operators that launch what made most of a change of compute."""
+    listed = [each for each in found.operations if each.name not in ("", STEP)]
+    on_device = any(each.before_device_ms or each.after_device_ms for each in found.operations)
     changes = {
         each.name: each.after_device_ms - each.before_device_ms
-        for each in found.operations
-        if each.name not in ("", STEP) and not names.launches_collective(each.name)
+        if on_device
+        else each.after_host_ms - each.before_host_ms
+        for each in listed
+        if not names.launches_collective(each.name)
     }
     # Measured against the change itself, so that those that went the other way are none of them.
     large = [name for name, change in changes.items() if change / change_ms >= _LARGE_PART]
     large.sort(key=lambda name: (-abs(changes[name]), name))
     if sum(changes[name] for name in large) / change_ms >= _MOST_OF_IT:
-        told = [f"{words.kernel(name)} ({changes[name]:+.1f} ms)" for name in large]
-        yield f"On the device {'more' if change_ms > 0 else 'less'} goes to {words.listing(told)}."
+        told = words.listing([f"{words.kernel(name)} ({changes[name]:+.1f} ms)" for name in large])
+        place = "device" if on_device else "host"
+        yield f"On the {place} {'more' if change_ms > 0 else 'less'} goes to {told}."
 
 
 def _copies(taken: Change, exposed: Change, blocking: Change) -> Iterator[str]:
