@@ -32,7 +32,7 @@ from tb_ddp_doctor.report import html, markdown
 from tb_ddp_doctor.report.compared import parts
 from tb_ddp_doctor.report.escape import printable, printable_json, printable_lines
 from tb_ddp_doctor.report.shown import longest_own_time, where
-from tb_ddp_doctor.rules import CATALOGUE, words
+from tb_ddp_doctor.rules import CATALOGUE, stacks, words
 from tb_ddp_doctor.scheduler import SchedulerError, executor
 from tb_ddp_doctor.slices import cut, files
 from tb_ddp_doctor.slices.model import SliceError
@@ -515,7 +515,7 @@ def _print_run(console: Console, result: engine.Result, *, communication: bool, 
         console.print(_communication_table(diagnosis))
         if told := words.network(diagnosis.network):
             console.print(Text(printable(told), "dim"))
-    _print_unseen(console, diagnosis)
+    _print_unseen(console, result)
     console.print()
 
 
@@ -646,13 +646,16 @@ def _number(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
-def _print_unseen(console: Console, diagnosis: Diagnosis) -> None:
+def _print_unseen(console: Console, result: engine.Result) -> None:
+    diagnosis = result.diagnosis
     lines = [f"{printable(w.file)}: {printable(w.message)}" for w in diagnosis.warnings]
     lines += [
         f"{outcome.rule}: {printable(outcome.reason)}"
         for outcome in diagnosis.outcomes
         if outcome.status in ("not-applicable", "error")
     ]
+    if diagnosis.findings and stacks.lacking(result.job):
+        lines.append(f"evidence: {stacks.SENTENCE}: capture with profile(..., with_stack=True).")
     if lines:
         console.print()
         console.print(Text("What the doctor could not see", "bold"))

@@ -60,6 +60,15 @@ class FileWarning(msgspec.Struct, frozen=True):
     message: str
 
 
+class Source(msgspec.Struct, frozen=True):
+    """A function of the user's own code, as Python stacks have it."""
+
+    file: str
+    #: Where the function begins: stacks do not tell the line that it is at.
+    line: int
+    function: str
+
+
 class Evidence(msgspec.Struct, frozen=True):
     """A window of the trace that proves a finding: where to look, and what to see there."""
 
@@ -69,6 +78,9 @@ class Evidence(msgspec.Struct, frozen=True):
     start_ns: int
     end_ns: int
     what: str
+    #: What the host is in, or was in when it launched what the device runs; None without stacks (with_stack=True), and
+    #: where no one function has most of the window.
+    source: Source | None = None
 
 
 class Prospect(msgspec.Struct, frozen=True):

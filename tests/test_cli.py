@@ -155,7 +155,7 @@ def test_a_run_that_cannot_be_read_hides_no_other(tmp_path: Path, capsys: pytest
 # -------------------------------------------------------------------------------------------------------- JSON
 
 NUMBER = (int, float)
-EVIDENCE = {"rank": int, "step": int, "start_ns": int, "end_ns": int, "what": str}
+EVIDENCE = {"rank": int, "step": int, "start_ns": int, "end_ns": int, "what": str, "source": (dict, type(None))}
 FINDING = {
     "rule": str,
     "severity": str,

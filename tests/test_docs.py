@@ -64,6 +64,7 @@ def test_the_page_on_comparing_shows_what_the_command_prints(
         "Network",
         "Finding",
         "Evidence",
+        "Source",
         "Prospect",
         "Threshold",
         "RuleOutcome",

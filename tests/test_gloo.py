@@ -181,7 +181,7 @@ class Captures:
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Captures:
-    scenarios = ("healthy", "straggler", "more-work", "stall", "wait-in-backward", "find-unused")
+    scenarios = ("healthy", "straggler", "more-work", "stall", "wait-in-backward", "find-unused", "stall+stack")
     return Captures(tmp_path_factory.mktemp("gloo"), *scenarios)
 
 
@@ -292,6 +292,15 @@ def test_a_straggler_is_found_in_stacks_with_quotes(stacks: Captures) -> None:
 
 def test_a_stall_is_found_in_stacks_with_quotes(stacks: Captures) -> None:
     stacks.check("stall+stack", waits_for_its_loader)
+
+
+def test_stacks_tell_the_line_of_the_code(plain: Captures) -> None:
+    def check(folder: Path) -> None:
+        source = worst(diagnose(folder)).evidence[0].source
+        assert source and (Path(source.file).name, source.function) == (_JOB.name, "__getitem__")
+        assert _JOB.read_text().splitlines()[source.line - 1].strip().startswith("def __getitem__(")
+
+    plain.check("stall+stack", check)
 
 
 def test_stacks_tell_what_a_straggler_does(stacks: Captures) -> None:

@@ -92,12 +92,26 @@ export function table(heads, rows, label) {
  * @param {string} code
  */
 export function copyable(code) {
+  return h("div", { class: "code" }, h("pre", { tabindex: 0 }, code), copyButton(code));
+}
+
+/** @param {string} text */
+export function copyButton(text) {
   const button = h("button", { class: "copy-code", type: "button", click: copy }, "Copy");
   async function copy() {
-    button.textContent = (await toClipboard(code)) ? "Copied" : "Select and copy by hand";
+    button.textContent = (await toClipboard(text)) ? "Copied" : "Select and copy by hand";
     setTimeout(() => (button.textContent = "Copy"), 2000);
   }
-  return h("div", { class: "code" }, h("pre", { tabindex: 0 }, code), button);
+  return button;
+}
+
+/**
+ * Advice, and after the first empty line the code.
+ * @param {string} advice
+ */
+export function split(advice) {
+  const at = advice.indexOf("\n\n");
+  return at < 0 ? [advice, ""] : [advice.slice(0, at), advice.slice(at).trim()];
 }
 
 /**

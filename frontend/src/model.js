@@ -44,7 +44,9 @@
  * @property {[number, number]} range_ms of single steps
  */
 
-/** @typedef {{rank: number, step: number, start_ns: number, end_ns: number, what: string}} Evidence */
+/** @typedef {{file: string, line: number, function: string}} Source a function of the user's own, and where it begins */
+
+/** @typedef {{rank: number, step: number, start_ns: number, end_ns: number, what: string, source: Source | null}} Evidence */
 
 /**
  * @typedef {object} Finding
@@ -113,7 +115,7 @@
  * @property {Grid} clock_ms start of each step on the common clock, after the origin
  * @property {Window[][]} windows a slice to open, by finding and evidence
  * @property {string[][]} commands of other tools, by finding
- * @property {boolean} has_stacks whether some trace has Python stacks
+ * @property {string} stacks how to get Python stacks, and after an empty line the code; "" where some trace has them
  */
 
 /** @typedef {{state: "ready", diagnosis: Diagnosis, views: Views | null}} Report */

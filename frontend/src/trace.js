@@ -1,7 +1,7 @@
 // From a finding into the trace: opens the slice that proves it in Perfetto, or hands it over to other tools.
 
 import { fetchPeer, fetchTrace, fetchViewers, sliceAddress } from "./api.js";
-import { copyable, folded, h } from "./dom.js";
+import { copyable, folded, h, split } from "./dom.js";
 import { show, waiting } from "./perfetto.js";
 import { openPeer } from "./peer.js";
 
@@ -65,12 +65,16 @@ export function otherTools(report, finding) {
       commands.length
         ? [h("p", {}, `Where rank ${rankOf(finding)} runs, while the job runs, these would confirm it:`), copyable(commands.join("\n"))]
         : null,
-      report.views && !report.views.has_stacks
-        ? h("p", {}, "No Python stacks are in these traces, so the evidence names no file and line: record them with ", h("code", {}, "profile(with_stack=True)"), ".")
-        : null,
+      report.views?.stacks ? stacks(report.views.stacks) : null,
       peer,
     );
   });
+}
+
+/** @param {string} advice */
+function stacks(advice) {
+  const [sentence, code] = split(advice);
+  return [h("p", {}, sentence), copyable(code)];
 }
 
 /**

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tb_ddp_doctor.digest import collectives, owners, track
 from tb_ddp_doctor.digest.attention import attention
 from tb_ddp_doctor.digest.flops import flops
-from tb_ddp_doctor.digest.frames import stalled
+from tb_ddp_doctor.digest.frames import code, stalled
 from tb_ddp_doctor.digest.launches import enclosing, launch_rows
 from tb_ddp_doctor.digest.memory import memory as memory_of
 from tb_ddp_doctor.digest.memory import no_memory
@@ -166,6 +166,7 @@ def _digest_device(trace: RankTrace, device: int) -> RankDigest:
     kernels = _kernels(trace, rows[counted], launch[counted], words)
     spent = operations(trace, steps, rows[step >= 0], launch[step >= 0], words)
     idle = stalled(trace, pieces, words)
+    own_code = code(trace, rows, launch, is_comm, words)
     tracked = _track(trace, layers, steps, rows, launch, is_comm, launch[pageable & (launch >= 0)])
     return RankDigest(
         file=trace.file,
@@ -187,6 +188,7 @@ def _digest_device(trace: RankTrace, device: int) -> RankDigest:
         operations=spent,
         blocking=blocking,
         stalled=idle,
+        code=own_code,
         memory=memory_of(trace, device, steps),
         track=tracked,
         warnings=(*trace.warnings, *_joining_warnings(trace, device, launch)),
@@ -215,6 +217,8 @@ def _digest_host(trace: RankTrace) -> RankDigest:
     spent = operations(trace, steps, np.empty(0, np.int64), np.empty(0, np.int64), words)
     nothing = np.zeros(len(steps), np.int64)
     idle = stalled(trace, pieces, words)
+    no_events = np.empty(0, np.int64)
+    own_code = code(trace, no_events, no_events, np.empty(0, np.bool_), words)
     return RankDigest(
         file=trace.file,
         header=trace.header,
@@ -246,6 +250,7 @@ def _digest_host(trace: RankTrace) -> RankDigest:
         operations=spent,
         blocking=no_blocking(),
         stalled=idle,
+        code=own_code,
         memory=no_memory(len(steps)),
         track=track.no_track(),
         warnings=(*trace.warnings, *_group_warnings(trace, found)),

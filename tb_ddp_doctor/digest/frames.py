@@ -1,4 +1,4 @@
-"""Which Python function the host is in, where stacks were recorded, and what it does while the device has nothing."""
+"""Which Python function the host is in, where stacks were recorded: over time, and while the device has nothing."""
 
 from __future__ import annotations
 
@@ -6,21 +6,73 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.collectives import Vocabulary
 from tb_ddp_doctor.digest.launches import enclosing
-from tb_ddp_doctor.digest.model import Pieces, RankOwner, Stalled
+from tb_ddp_doctor.digest.model import Code, CodeOf, Pieces, RankOwner, Stalled
 from tb_ddp_doctor.trace import names
-from tb_ddp_doctor.trace.model import Category, Indices, Ints, RankTrace
+from tb_ddp_doctor.trace.model import Category, Events, Indices, Ints, RankTrace
 
 #: Stalls are looked at every so often, ns, and each at most so many times: a stall is of what it is in at most of them.
 _EVERY_NS = 1_000_000
 _MOST_LOOKS = 64
+#: Stretches of code of each kind that are kept, the longest: a digest stays small.
+_MOST_CODE = 5_000
 
 
 def own_function(trace: RankTrace, instant: Ints, thread: Indices) -> Ints:
     """The innermost function of the user's own code around each instant: an index into `strings`, or -1."""
     return _innermost(trace, instant, thread, names.is_own_code)
+
+
+def code(trace: RankTrace, rows: Ints, launch: Ints, communicates: NDArray[np.bool_], words: Vocabulary) -> Code:
+    """The user's own functions over time, of the host and of the device's events `rows`, launched by the rows `launch`.
+
+    What backward launches, on a thread of autograd's own without Python, is of the function that waits for it.
+    """
+    events = trace.events
+    launched = rows[launch >= 0]
+    by = launch[launch >= 0]
+    function = own_function(trace, events.start_ns[by], events.thread[by])
+    waits = own_function(trace, events.start_ns[by], np.full(len(by), _training_thread(trace), np.int32))
+    function = np.where(function >= 0, function, waits)
+    parts = [_host_code(trace)]
+    for kind in (CodeOf.COMPUTE, CodeOf.COMMUNICATION):
+        chosen = communicates[launch >= 0] == (kind is CodeOf.COMMUNICATION)
+        parts.append(_device_code(events, launched[chosen], function[chosen], kind))
+    of, index, start, end = np.concatenate(parts, axis=1)
+    return Code(of.astype(np.int32), _texts(trace, index, words), start, end)
+
+
+def _host_code(trace: RankTrace) -> NDArray[np.int64]:
+    """Shape (4, rows): kind, function, start and end on the training thread."""
+    frames, thread = trace.frames, _training_thread(trace)
+    here = frames.thread == thread
+    start, end = frames.start_ns[here], frames.start_ns[here] + frames.duration_ns[here]
+    edges = np.unique(np.concatenate((start, end)))
+    middle = edges[:-1] + np.diff(edges) // 2
+    function = own_function(trace, middle, np.full(len(middle), thread, np.int32))
+    return _runs(function, edges[:-1], edges[1:], CodeOf.HOST)
+
+
+def _device_code(events: Events, rows: Ints, function: Ints, kind: CodeOf) -> NDArray[np.int64]:
+    """The same of the device's events: what follows each other and is of one function is one stretch."""
+    order = np.argsort(events.start_ns[rows], kind="stable")
+    start = events.start_ns[rows][order]
+    return _runs(function[order], start, start + events.duration_ns[rows][order], kind)
+
+
+def _runs(function: Ints, start: Ints, end: Ints, kind: CodeOf) -> NDArray[np.int64]:
+    if not len(function):
+        return np.empty((4, 0), np.int64)
+    first = np.flatnonzero(np.diff(function, prepend=-2))
+    run = np.stack(
+        (np.full(len(first), kind, np.int64), function[first], start[first], np.maximum.reduceat(end, first))
+    )
+    run = run[:, run[1] >= 0]
+    longest = np.argsort(run[2] - run[3], kind="stable")[:_MOST_CODE]
+    return run[:, np.sort(longest)]
 
 
 def stalled(trace: RankTrace, pieces: Pieces, words: Vocabulary) -> Stalled:

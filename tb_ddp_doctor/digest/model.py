@@ -264,6 +264,33 @@ class Stalled:
         return len(self.doing)
 
 
+class CodeOf(IntEnum):
+    """What a stretch of `Code` is of."""
+
+    HOST = 0
+    #: Kernels and copies.
+    COMPUTE = 1
+    COMMUNICATION = 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Code:
+    """The user's own function that the host is in, or was in when it launched what the device runs.
+
+    A row is a stretch of time with one function; of one kind they are in order of time. Empty without stacks.
+    """
+
+    #: A `CodeOf`.
+    of: Indices
+    #: "train.py(41): step".
+    function: Indices
+    start_ns: Ints
+    end_ns: Ints
+
+    def __len__(self) -> int:
+        return len(self.of)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Memory:
     """The device's memory as the rank's allocator has it, bytes; profile_memory=True tells it.
@@ -389,6 +416,7 @@ class RankDigest:
     operations: Operations
     blocking: Blocking
     stalled: Stalled
+    code: Code
     memory: Memory
     track: Track
     warnings: tuple[FileWarning, ...]

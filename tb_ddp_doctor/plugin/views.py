@@ -13,6 +13,7 @@ from tb_ddp_doctor.findings import OWNERS, Diagnosis, Evidence, Finding
 from tb_ddp_doctor.job.budget import moving
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.plugin.commands import commands
+from tb_ddp_doctor.rules import stacks
 from tb_ddp_doctor.slices.cut import on_common_clock, window, with_margin
 from tb_ddp_doctor.slices.words import encodable
 from tb_ddp_doctor.trace.model import Ints
@@ -46,7 +47,7 @@ def views(result: Result) -> dict[str, Any]:
             [_window(job, finding, evidence) for evidence in finding.evidence] for finding in result.diagnosis.findings
         ],
         "commands": [commands(job, finding) for finding in result.diagnosis.findings],
-        "has_stacks": any(digest.header.has_stacks for digest in job.digests),
+        "stacks": stacks.advice(job),
     }
 
 

@@ -20,4 +20,11 @@ def where(evidence: Evidence, job: Job) -> str:
     step = job.steps.tolist().index(evidence.step)
     origin = int(job.budget.start_ns[rank, step])
     start, end = (evidence.start_ns - origin) / 1e6, (evidence.end_ns - origin) / 1e6
-    return f"rank {evidence.rank}, step {evidence.step}, {start:.1f} to {end:.1f} ms of it: {evidence.what}"
+    place = f"rank {evidence.rank}, step {evidence.step}, {start:.1f} to {end:.1f} ms of it"
+    return f"{place}: {evidence.what}{_code(evidence)}"
+
+
+def _code(evidence: Evidence) -> str:
+    """Where in the user's own code that is, after a space; "" where stacks do not tell."""
+    source = evidence.source
+    return f" In {source.function} ({source.file}:{source.line})." if source else ""

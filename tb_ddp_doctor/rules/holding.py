@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.rules import words
 from tb_ddp_doctor.rules.inputs import HoldingCalls, Places
@@ -29,7 +30,14 @@ def count(number: float) -> str:
 def evidence(calls: Sequence[HoldingCalls], places: Places, what: str) -> tuple[Evidence, ...]:
     """The longest of each of the calls that cost most; `what` has a place for the call and its operator."""
     windows = [
-        places.between(call.rank, call.start_ns, call.end_ns, what.format(call=call.call, op=call.op or "no operator"))
+        places.between(
+            call.rank,
+            call.start_ns,
+            call.end_ns,
+            RankOwner.SYNC,
+            what.format(call=call.call, op=call.op or "no operator"),
+            call.own,
+        )
         for call in calls[:_NAMED]
     ]
     return tuple(window for window in windows if window)

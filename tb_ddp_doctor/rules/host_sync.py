@@ -39,9 +39,8 @@ class HostSync(Rule):
         Read values rarely, and one step late; keep metrics on the device.
     Limits:
         Blocking copies from pageable memory to the device are left to pageable-memcpy, and calls that one rank makes
-        alone to straggler. Where stacks were recorded
-        (with_stack=True), the costliest call's function is named, not its line. Calls that later steps would have to
-        make anyway still count.
+        alone to straggler. Where stacks were recorded (with_stack=True), each call's function is named, with the line
+        where it begins, not that of the call. Calls that later steps would have to make anyway still count.
     """
 
     id: ClassVar[str] = "host-sync"

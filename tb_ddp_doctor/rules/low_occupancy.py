@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.job.replay import Removed
 from tb_ddp_doctor.rules import words
@@ -72,7 +73,7 @@ class LowOccupancy(Rule):
 
 
 def _longest(rank: int, start_ns: int, end_ns: int, places: Places) -> Evidence:
-    found = places.between(rank, start_ns, end_ns, "The longest run of a kernel with low occupancy.")
+    found = places.between(rank, start_ns, end_ns, RankOwner.COMPUTE, "The longest run of a kernel with low occupancy.")
     return found or places.window(rank, 0, "A step with kernels of low occupancy.")
 
 

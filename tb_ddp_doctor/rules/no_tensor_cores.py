@@ -107,7 +107,7 @@ def _longest(products: Products, places: Places, rank: int) -> Evidence:
     length = products.slow_product_end_ns[rank] - products.slow_product_start_ns[rank]
     step = int(length.argmax())
     start, end = int(products.slow_product_start_ns[rank, step]), int(products.slow_product_end_ns[rank, step])
-    found = places.between(rank, start, end, "The longest product off the tensor cores.")
+    found = places.between(rank, start, end, RankOwner.COMPUTE, "The longest product off the tensor cores.")
     return found or places.longest(rank, step, RankOwner.COMPUTE, "Products off the tensor cores.")
 
 

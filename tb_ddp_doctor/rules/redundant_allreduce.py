@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.job.repeats import Repeats
 from tb_ddp_doctor.job.replay import Removed
 from tb_ddp_doctor.job.whatif import WhatIf
@@ -51,7 +52,11 @@ class RedundantAllreduce(Rule):
         exposed = float(repeats.exposed_ns.mean())
         level, basis = words.confidence(frame, cost, seen, of_transfer=True)
         window = (
-            places.between(*repeats.longest, "An AllReduce that a later one repeats, and nothing beside it.")
+            places.between(
+                *repeats.longest,
+                RankOwner.COMMUNICATION,
+                "An AllReduce that a later one repeats, and nothing beside it.",
+            )
             if (repeats.longest)
             else None
         )

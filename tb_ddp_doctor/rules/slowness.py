@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.rules import words
 from tb_ddp_doctor.rules.inputs import Arrivals, Frame, Phases, Places
@@ -95,5 +96,5 @@ def longest_wait(accused: Ints, frame: Frame, arrivals: Arrivals, places: Places
     waiter, start, end = (
         int(column[worst]) for column in (arrivals.longest_waiter, arrivals.wait_start_ns, arrivals.wait_end_ns)
     )
-    seen = places.between(waiter, start, end, what)
+    seen = places.between(waiter, start, end, RankOwner.COMMUNICATION, what)
     return [seen] if seen else []

@@ -89,7 +89,9 @@ def _longest(attentions: Attentions, places: Places, rank: int) -> Evidence:
     length = attentions.score_pass_end_ns[rank] - attentions.score_pass_start_ns[rank]
     step = int(length.argmax())
     start, end = int(attentions.score_pass_start_ns[rank, step]), int(attentions.score_pass_end_ns[rank, step])
-    found = places.between(rank, start, end, "A pass over the attention scores that fused attention does not make.")
+    found = places.between(
+        rank, start, end, RankOwner.COMPUTE, "A pass over the attention scores that fused attention does not make."
+    )
     return found or places.longest(rank, step, RankOwner.COMPUTE, "Passes over attention scores.")
 
 

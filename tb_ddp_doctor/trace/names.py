@@ -110,7 +110,7 @@ _REMEMBERED = 4096
 #: What is looked at of a kernel's name: it tells its kind early, and patterns take time with the cube of its length.
 _LETTERS = 1024
 
-_FRAME = re.compile(r"(?P<path>[^\n]+\.py)\(\d+\): [^\n]+")
+_FRAME = re.compile(r"(?P<path>[^\n]{1,4096}\.py)\((?P<line>[0-9]{1,9})\): (?P<function>[^\n]{1,400})")
 _INSTALLED = re.compile(r"\A.*/(site|dist)-packages/")
 _STANDARD_LIBRARY = re.compile(r"/lib/python\d[\d.]*/(?!(site|dist)-packages/)")
 #: Top-level modules; torch gives paths from the module search path on.
@@ -159,6 +159,12 @@ def is_own_code(frame: str) -> bool:
 
 #: Of a function's name, path and all: a longer one says no more, and every letter is looked at many times.
 _MOST_LETTERS = 500
+
+
+def source(frame: str) -> tuple[str, int, str] | None:
+    """File, first line and name of a Python function, "train.py(41): step"; None if it is none that has them."""
+    found = _FRAME.fullmatch(frame)
+    return (found["path"], int(found["line"]), found["function"]) if found else None
 
 
 class Activity(Enum):

@@ -2,7 +2,7 @@
 // fixed in the bar above.
 
 import { fetchRule } from "../api.js";
-import { copyable, folded, h, prose, table, toClipboard } from "../dom.js";
+import { copyable, copyButton, folded, h, prose, split, table, toClipboard } from "../dom.js";
 import { among, ms, percent } from "../format.js";
 import { framed, largeLanes, smallLanes, smallSteps, withinStep } from "../lanes.js";
 import { evidenceId, faults, idsOf } from "../model.js";
@@ -245,7 +245,7 @@ function evidence(finding, shown) {
       within ? `${ms(within.from)} – ${ms(within.to)}` : "",
       ms((item.end_ns - item.start_ns) / 1e6),
       h("span", { class: "ways" }, toTimeline(shown, finding, i), openButton(shown, finding, i)),
-      h("span", {}, prose(item.what)),
+      h("span", {}, prose(item.what), item.source ? code(item.source) : null),
     ];
   });
   const heads = ["rank", "step", "from – to, in the step", "length", "trace", "what to see there"];
@@ -275,13 +275,11 @@ function toTimeline({ diagnosis, views, link }, finding, item) {
 }
 
 /**
- * Advice, and after the first empty line the code.
- * @param {string} fix
+ * Where in the user's own code it is, to be copied into an editor's "go to".
+ * @param {import("../model.js").Source} source
  */
-function split(fix) {
-  const at = fix.indexOf("\n\n");
-  return at < 0 ? [fix, ""] : [fix.slice(0, at), fix.slice(at).trim()];
-}
+const code = ({ file, line, function: name }) =>
+  h("span", { class: "source" }, h("code", {}, `${file}:${line}`), ` ${name} `, copyButton(`${file}:${line}`));
 
 /** @param {string} name an identifier as words */
 const words = (name) => name.replace(/[_-]/g, " ");

@@ -1,0 +1,34 @@
+"""How to get the Python stacks that name the user's own code in evidence."""
+
+from __future__ import annotations
+
+from tb_ddp_doctor.job.model import Job
+
+SENTENCE = "The traces hold no Python stacks, so evidence names no file and line"
+_CODE = """\
+from torch.profiler import ProfilerActivity, profile, schedule
+from torch.profiler import tensorboard_trace_handler as handler
+
+with profile(
+    activities={activities},
+    # few steps: stacks slow the host down and make files several times as large
+    schedule=schedule(wait=5, warmup=2, active=3, repeat=1),
+    with_stack=True,
+    on_trace_ready=handler(logdir, use_gzip=True),
+) as prof:
+    for batch in loader:
+        train(batch)
+        prof.step()"""
+
+
+def lacking(job: Job) -> bool:
+    """Whether no trace of a job has stacks."""
+    return not any(digest.header.has_stacks or len(digest.code) for digest in job.digests)
+
+
+def advice(job: Job) -> str:
+    """A sentence and, after an empty line, code; "" where some trace has stacks."""
+    if not lacking(job):
+        return ""
+    activities = "[ProfilerActivity.CPU, ProfilerActivity.CUDA]" if job.has_device else "[ProfilerActivity.CPU]"
+    return f"{SENTENCE}. Record some steps with them:\n\n{_CODE.format(activities=activities)}"
