@@ -529,13 +529,11 @@ def _headline(diagnosis: Diagnosis) -> Text:
 
 
 def _print_finding(console: Console, finding: Finding, result: engine.Result) -> None:
-    share = finding.cost_ms / result.diagnosis.step_ms if result.diagnosis.step_ms else 0.0
     cause = f" ({finding.cause.replace('_', ' ')})" if finding.cause else ""
     line = Text.assemble(
         (f"{finding.severity.capitalize():<9}", _STYLES[finding.severity]),
         (f"{finding.rule}{cause}", "bold"),
-        f"  costs {finding.cost_ms:.1f} ms a step ({share * 100:.0f} %){_range(finding)}, "
-        f"confidence {finding.confidence}",
+        f"{_cost(finding, result.diagnosis.step_ms)}, confidence {finding.confidence}",
     )
     console.print(line)
     advice, _, code = finding.fix.partition("\n\n")
@@ -549,6 +547,14 @@ def _print_finding(console: Console, finding: Finding, result: engine.Result) ->
     console.print(Padding(body, (0, 0, 0, 2), expand=False))
     if code:
         console.print(Padding(Text(printable_lines(code), "cyan"), (0, 0, 1, 6), expand=False))
+
+
+def _cost(finding: Finding, step_ms: float) -> str:
+    """What it costs, after two spaces; nothing of what costs nothing by itself."""
+    if max(finding.cost_ms, finding.alone_ms) < 0.05:
+        return ""
+    share = finding.cost_ms / step_ms if step_ms else 0.0
+    return f"  costs {finding.cost_ms:.1f} ms a step ({share * 100:.0f} %){_range(finding)}"
 
 
 def _range(finding: Finding) -> str:
