@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from tensorboard.plugins import base_plugin
 from traces import in_row, job, ranks, write
 from werkzeug.test import Client, TestResponse
 
-from tb_ddp_doctor.plugin.details import DETAILS
+from tb_ddp_doctor.job.communication import communication
+from tb_ddp_doctor.plugin.details import DETAILS, _family
 from tb_ddp_doctor.plugin.plugin import DiagnosisPlugin
 
 USUAL = """
@@ -68,7 +70,38 @@ def test_communication_has_a_point_for_each_collective(get: Get) -> None:
     assert family["kind"] == "all_reduce" and family["ranks"] == [0, 1, 2]
     assert family["bytes"] == [32_000_000, 16_000_000] * 3
     assert family["transfer_us"] == pytest.approx([10_000, 8_000] * 3, abs=1)
-    assert family["outlier"] == [0] * 6
+    assert family["outlier"] == [0] * 6 and family["far"] == 0
+    assert family["mean_transfer_us"] == pytest.approx(9_000, abs=1)
+    assert family["nodes"] == ["host0", "host1", "host2"]
+    assert (family["peers"], family["slowdown"]) == (0, None)
+
+
+def test_communication_compares_the_nodes(get: Get) -> None:
+    """The slow rank is the last in each first collective of a step, and the others wait for it there."""
+    found = detail(get, "communication")["nodes"]
+    assert [(node["name"], node["ranks"], node["calls"]) for node in found] == [
+        ("host0", [0], 2),
+        ("host1", [1], 2),
+        ("host2", [2], 2),
+    ]
+    assert [node["waited_for_ms"] for node in found] == pytest.approx([0, 4, 0], abs=0.01)
+    assert [node["stands_out"] for node in found] == [False, True, False]
+    assert found[1]["last"] == pytest.approx(0.5)
+
+
+def test_outliers_are_among_the_few_points_of_many_collectives() -> None:
+    text = """
+        rank# step |1
+              gpu  [work]
+              nccl       [ar.]
+    """
+    made = job(ranks(text, text, steps=30))
+    (usual,) = communication(made)
+    transfer_ns = usual.transfer_ns.copy()
+    transfer_ns[17] *= 3
+    family = _family(made, replace(usual, transfer_ns=transfer_ns), None, 5)
+    assert (len(family["step"]), family["calls"], family["far"]) == (6, 30, 1)
+    assert family["step"][family["outlier"].index(1)] == made.steps[17]
 
 
 def test_ranks_take_the_waiting_out(get: Get) -> None:

@@ -829,6 +829,30 @@ def test_a_finding_that_is_closed_leaves_the_address(page: Page, server: str) ->
         page.wait_for_url(lambda address: "ddp_doctor.finding=" not in address)
 
 
+def test_nodes_and_groups_are_compared(page: Page, server: str) -> None:
+    def answer(route: Route) -> None:
+        body = route.fetch().json()
+        (family,) = body["families"]
+        slow = {**family, "group": "7", "peers": 1, "slowdown": 2.5}
+        body["families"] = [{**family, "peers": 1, "slowdown": 1.0}, slow]
+        route.fulfill(json=body)
+
+    tab = opened(page, server, "communication")
+    chosen(tab, "straggler_cpu")
+    nodes = tab.get_by_role("region", name="nodes")
+    expect(nodes.locator("tr.accused th")).to_have_text("node0")
+    expect(nodes.locator("tbody tr")).to_have_count(2)
+    expect(tab.get_by_text("node0 stands out")).to_be_visible()
+    chosen(tab, "healthy")
+    expect(tab.get_by_text("No node stands out")).to_be_visible()
+    page.route("**/ddp_doctor/detail?*of=communication", answer)
+    chosen(tab, "straggler_cpu")
+    expect(tab.locator(".legend")).to_contain_text("all_reduce in 2 groups of 4\u00a0ranks, 1 of them slow")
+    expect(tab.get_by_role("region", name="communication").locator("tr.accused th")).to_have_text(
+        "all_reduce in group 7"
+    )
+
+
 def test_the_accused_is_marked_among_the_ranks(page: Page, server: str) -> None:
     tab = opened(page, server, "ranks")
     chosen(tab, "straggler_cpu")

@@ -14,14 +14,16 @@ from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.job.budget import moving
 from tb_ddp_doctor.job.communication import Traffic, bus_factor, communication
+from tb_ddp_doctor.job.links import Link, links
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.job.nodes import nodes
 from tb_ddp_doctor.job.operations import operations
 from tb_ddp_doctor.slices.cut import on_common_clock
 from tb_ddp_doctor.slices.words import encodable
 from tb_ddp_doctor.trace.model import Ints
 
-#: More points than this of one kind and group cover each other.
-_POINTS = 4_000
+#: More points than this cover each other, in all and of one kind and group.
+_POINTS, _LEAST_POINTS = 20_000, 100
 #: A transfer is an outlier if the line, or for one size the median, misses it by so many typical misses, and by half.
 _OUTLIER_MISSES, _OUTLIER_SHARE = 4.0, 0.5
 #: Memory curves sent: the ranks with the highest peaks.
@@ -56,31 +58,62 @@ def _operations(result: Result) -> dict[str, Any]:
 
 
 def _communication(result: Result) -> dict[str, Any]:
-    """Each matched collective as a point, by kind and group: its bytes, its transfer in us, and its step."""
+    """Matched collectives as points, by kind and group: bytes, transfer in us, step; and nodes beside each other."""
     job = result.job
-    return {"families": [_family(job, traffic) for traffic in communication(job)]}
+    measured = communication(job)
+    compared = links(job, measured)
+    link_of = {id(link.traffic): link for link in compared}
+    most = max(_POINTS // max(len(measured), 1), _LEAST_POINTS)
+    steps = max(len(job.steps), 1)
+    return {
+        "families": [_family(job, traffic, link_of.get(id(traffic)), most) for traffic in measured],
+        "nodes": [
+            {
+                "name": encodable(node.name),
+                "ranks": job.ranks[node.ranks].tolist(),
+                "calls": round(node.calls / steps, 2),
+                "last": round(node.last / node.calls, 4) if node.calls else 0.0,
+                "waited_for_ms": round(node.waited_for_ns / 1e6, 4),
+                "waits_ms": round(node.waits_ns / 1e6, 4),
+                "slowdown": None if node.slowdown is None else round(node.slowdown, 3),
+                "stands_out": node.stands_out,
+            }
+            for node in nodes(job, compared)
+        ],
+    }
 
 
-def _family(job: Job, traffic: Traffic) -> dict[str, Any]:
-    shown = np.linspace(0, len(traffic.step) - 1, min(len(traffic.step), _POINTS)).astype(np.int64)
-    nodes = {job.nodes[rank] for rank in traffic.ranks.tolist()}
+def _family(job: Job, traffic: Traffic, link: Link | None, most: int) -> dict[str, Any]:
+    """One kind and group; of more than `most` collectives every so-many-th is a point, and as many outliers."""
+    calls = len(traffic.step)
+    outlier = _outliers(traffic)
+    even = np.linspace(0, calls - 1, min(calls, most)).astype(np.int64)
+    shown = np.union1d(even, np.flatnonzero(outlier)[:most])
+    names = [job.nodes[rank] for rank in traffic.ranks.tolist()]
     line = traffic.line
+    wait_us = traffic.wait_ns / 1e3 / max(len(traffic.ranks), 1)
     return {
         "kind": encodable(traffic.kind),
         "group": encodable(traffic.group),
         "ranks": job.ranks[traffic.ranks].tolist(),
-        "nodes": len(nodes - {""}),
+        "nodes": [encodable(name) for name in dict.fromkeys(names) if name],
         "size": traffic.size,
         "bus_factor": bus_factor(traffic.kind, traffic.size),
-        "calls": len(traffic.step),
+        "calls": calls,
+        "mean_bytes": round(float(traffic.bytes.mean()), 1) if traffic.has_bytes else None,
+        "mean_transfer_us": round(float(traffic.transfer_ns.mean()) / 1e3, 4),
+        "mean_wait_us": round(float(wait_us.mean()), 4),
+        "far": int(outlier.sum()),
+        "peers": link.peers if link else 0,
+        "slowdown": round(link.slowdown, 3) if link else None,
         "alpha_us": line.alpha_ns / 1e3 if line else None,
         "us_per_byte": line.beta_ns / 1e3 if line else None,
         "telling": line is not None and line.is_telling,
         "step": job.steps[traffic.step[shown]].tolist(),
         "bytes": traffic.bytes[shown].tolist(),
         "transfer_us": _rounded(traffic.transfer_ns[shown] / 1e3),
-        "wait_us": _rounded(traffic.wait_ns[shown] / 1e3 / max(len(traffic.ranks), 1)),
-        "outlier": _outliers(traffic)[shown].tolist(),
+        "wait_us": _rounded(wait_us[shown]),
+        "outlier": outlier[shown].tolist(),
     }
 
 

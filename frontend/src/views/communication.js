@@ -1,10 +1,11 @@
 // Size against time of each collective, both logarithmic, with the line alpha + bytes / bandwidth, and the bus bandwidth.
+// Groups are compared with groups like them, and nodes with each other.
 
 import { picture } from "../canvas.js";
 import { axisOf, logTicks, place } from "../chart/log.js";
 import { detail } from "../detail.js";
 import { card, h } from "../dom.js";
-import { count, ms, ranges } from "../format.js";
+import { count, ms, percent, ranges } from "../format.js";
 import { grid } from "../grid.js";
 
 /** @typedef {import("../views.js").Shown} Shown */
@@ -13,23 +14,36 @@ import { grid } from "../grid.js";
  * @property {string} kind
  * @property {string} group
  * @property {number[]} ranks
- * @property {number} nodes
+ * @property {string[]} nodes
  * @property {number} size ranks of the group
  * @property {number} bus_factor
  * @property {number} calls
+ * @property {number | null} mean_bytes null where unknown
+ * @property {number} mean_transfer_us
+ * @property {number} mean_wait_us
+ * @property {number} far collectives that take far longer than others of their size
+ * @property {number} peers groups like it
+ * @property {number | null} slowdown times as long as usual in those; null without peers
  * @property {number | null} alpha_us
  * @property {number | null} us_per_byte
  * @property {boolean} telling whether the line is to be believed
- * @property {number[]} step
+ * @property {number[]} step of each point; of many collectives not all are points
  * @property {number[]} bytes -1 where unknown
  * @property {number[]} transfer_us
  * @property {number[]} wait_us
  * @property {number[]} outlier
  */
+/** @typedef {{name: string, ranks: number[], calls: number, last: number, waited_for_ms: number, waits_ms: number, slowdown: number | null, stands_out: boolean}} Node a step's means; last: share of its calls */
 
-/** Families drawn; each has a colour and a shape of its own. */
+/** Series drawn; each has a colour and a shape of its own. */
 const DRAWN = 6;
+/** From here on a group is slow: as for the rule slow-link. */
+const SLOW = 1.5;
+/** More nodes than this are counted, not named. */
+const NAMED_NODES = 3;
 const COLOURS = ["transfer", "compute", "input", "dispatch", "alloc", "sync"];
+/** Fitted lines drawn of a series. */
+const LINES = 8;
 const LEFT = 62;
 const BOTTOM = 34;
 
@@ -42,24 +56,47 @@ export const communication = {
 };
 
 /**
- * @param {{families: Family[]}} told
+ * @param {{families: Family[], nodes: Node[]}} told
  * @param {Shown} shown
  */
-function drawn({ families }, shown) {
+function drawn({ families, nodes }, shown) {
   if (!families.length) {
     return [card("Size against time", h("p", { class: "note" }, "No collective was matched between ranks: there is nothing to measure."))];
   }
-  const known = families.filter(({ bytes, transfer_us }) => bytes.some((size, i) => size > 0 && transfer_us[i] > 0)).slice(0, DRAWN);
+  const series = seriesOf(families.filter(({ bytes, transfer_us }) => bytes.some((size, i) => size > 0 && transfer_us[i] > 0)));
   return [
-    known.length ? card("Size against time", ...chart(known, families.length)) : null,
+    series.length ? card("Size against time", ...chart(series.slice(0, DRAWN), series.length)) : null,
     card("By kind and group", summary(families, shown)),
+    nodes.length ? card("By node", ...byNode(nodes, shown)) : null,
     card("Each collective", calls(families, shown)),
   ];
 }
 
 /** @param {Family} family */
-const nameOf = ({ kind, group, ranks, nodes }) =>
-  `${kind || "unknown"}${group ? ` in group ${group}` : ""}, ${count(ranks.length, "rank")}${nodes > 1 ? ` on ${count(nodes, "node")}` : ""}`;
+const kindOf = ({ kind, group }) => `${kind || "unknown"}${group ? ` in group ${group}` : ""}`;
+/** @param {string[]} nodes */
+const named = (nodes) => (nodes.length > NAMED_NODES ? count(nodes.length, "node") : nodes.join(", "));
+/** @param {Family} family */
+const nameOf = (family) => `${kindOf(family)}, ${count(family.ranks.length, "rank")}${family.nodes.length > 1 ? ` on ${count(family.nodes.length, "node")}` : ""}`;
+const times = (/** @type {number} */ value) => `${value.toFixed(2)}×`;
+
+/**
+ * Groups with peers together, as the tensor-parallel ones of a job; in the order of their first.
+ * @param {Family[]} families
+ * @returns {Family[][]}
+ */
+function seriesOf(families) {
+  /** @type {Map<string, Family[]>} */
+  const found = new Map();
+  for (const family of families) {
+    const { kind, size, nodes, peers, group } = family;
+    const alike = peers ? JSON.stringify([kind, size, nodes.length]) : JSON.stringify([kind, size, nodes, group]);
+    const series = found.get(alike);
+    if (series) series.push(family);
+    else found.set(alike, [family]);
+  }
+  return [...found.values()];
+}
 
 const size = (/** @type {number} */ bytes) =>
   bytes >= 1e9 ? `${trim(bytes / 1e9)}\u00a0GB` : bytes >= 1e6 ? `${trim(bytes / 1e6)}\u00a0MB` : bytes >= 1e3 ? `${trim(bytes / 1e3)}\u00a0kB` : `${bytes}\u00a0B`;
@@ -68,16 +105,18 @@ const time = (/** @type {number} */ us) => ms(us / 1000).replace(/\.0(?=\D)/, ""
 const rate = (/** @type {number} */ gbs) => `${gbs.toFixed(gbs < 10 ? 2 : 0)}\u00a0GB/s`;
 
 /**
- * @param {Family[]} families
+ * @param {Family[][]} series
  * @param {number} all
  */
-function chart(families, all) {
-  const points = families.flatMap((family, of) =>
-    family.bytes.map((bytes, i) => ({ of, i, bytes, us: family.transfer_us[i] })).filter(({ bytes, us }) => bytes > 0 && us > 0),
+function chart(series, all) {
+  const points = series.flatMap((families, of) =>
+    families.flatMap((family) =>
+      family.bytes.map((bytes, i) => ({ of, family, i, bytes, us: family.transfer_us[i] })).filter(({ bytes, us }) => bytes > 0 && us > 0),
+    ),
   );
   const across = axisOf(points.map(({ bytes }) => bytes));
   const up = axisOf(points.map(({ us }) => us));
-  const hint = "Point at a collective for its numbers. Far ones are ringed: they took much longer than others of their size.";
+  const hint = "Point at a collective for its numbers. Ringed: much longer than others of its size, or in a group slower than those like it.";
   const readout = h("p", { class: "readout", role: "status" }, hint);
   const canvas = picture("scatter", `Size against time of ${count(points.length, "collective")}`, draw);
   const at = (/** @type {number} */ width, /** @type {number} */ height) => ({
@@ -111,13 +150,13 @@ function chart(families, all) {
     context.beginPath();
     context.rect(LEFT, 0, width - LEFT, height - BOTTOM);
     context.clip();
-    families.forEach((family, of) => line(context, family, colour(COLOURS[of]), width, x, y));
-    for (const { of, i, bytes, us } of points) {
+    series.forEach((families, of) => families.slice(0, LINES).forEach((family) => line(context, family, colour(COLOURS[of]), width, x, y)));
+    for (const { of, family, i, bytes, us } of points) {
       context.fillStyle = colour(COLOURS[of]);
       context.globalAlpha = points.length > 400 ? 0.45 : 0.8;
       dot(context, of, x(bytes), y(us));
       context.globalAlpha = 1;
-      if (!families[of].outlier[i]) continue;
+      if (!family.outlier[i] && !isSlow(family)) continue;
       context.strokeStyle = colour("critical");
       context.lineWidth = 1.5;
       context.beginPath();
@@ -131,19 +170,30 @@ function chart(families, all) {
     const { x, y } = at(canvas.clientWidth, canvas.clientHeight);
     const far = (/** @type {(typeof points)[number]} */ point) => Math.hypot(x(point.bytes) - offsetX, y(point.us) - offsetY);
     const near = points.reduce((a, b) => (far(b) < far(a) ? b : a));
-    readout.textContent = far(near) < 14 ? told(families[near.of], near.i) : hint;
+    readout.textContent = far(near) < 14 ? told(near.family, near.i) : hint;
   });
   return [
-    families.length < all && h("p", { class: "note" }, `${families.length} of ${all} kinds and groups: those that transfer longest, of known size.`),
+    series.length < all && h("p", { class: "note" }, `${series.length} of ${all} kinds and groups: those that transfer longest, of known size.`),
     canvas,
     h(
       "ul",
       { class: "legend flush" },
-      families.map((family, of) => h("li", {}, h("i", { class: `owner-${COLOURS[of]} shape-${of % 3}` }), nameOf(family), fitted(family))),
+      series.map((families, of) => h("li", {}, h("i", { class: `owner-${COLOURS[of]} shape-${of % 3}` }), titled(families))),
     ),
     readout,
   ];
 }
+
+/** @param {Family[]} families alike */
+function titled(families) {
+  const [first] = families;
+  if (families.length === 1) return nameOf(first) + fitted(first);
+  const slow = families.filter(isSlow).length;
+  return `${first.kind || "unknown"} in ${families.length} groups of ${count(first.size, "rank")}${slow ? `, ${slow} of them slow` : ""}`;
+}
+
+/** @param {Family} family */
+const isSlow = ({ slowdown }) => (slowdown ?? 1) >= SLOW;
 
 /** @param {Family} family */
 function fitted({ alpha_us, us_per_byte, telling, bus_factor }) {
@@ -163,6 +213,7 @@ function told(family, i) {
     `${rate((family.bytes[i] / seconds / 1e9) * family.bus_factor)} on the bus`,
     `waits of ${time(family.wait_us[i])} before, mean over its ranks`,
     family.outlier[i] ? "far longer than others of its size" : "",
+    isSlow(family) && family.slowdown !== null ? `its group takes ${times(family.slowdown)} as long as ${count(family.peers, "group")} like it` : "",
   ];
   return parts.filter(Boolean).join(", ");
 }
@@ -213,41 +264,84 @@ function line(context, { alpha_us, us_per_byte, telling, bytes }, colour, width,
  * @param {Shown} shown
  */
 function summary(families, shown) {
-  const sum = (/** @type {number[]} */ values) => values.reduce((a, b) => a + b, 0);
+  const compared = families.some(({ slowdown }) => slowdown !== null);
+  /** @type {[import("../grid.js").Column, (family: Family) => import("../grid.js").Value][]} */
+  const columns = [
+    [{ head: "collective" }, kindOf],
+    [{ head: "ranks" }, ({ ranks: some }) => ranges(some)],
+    [{ head: "nodes" }, ({ nodes }) => named(nodes)],
+    [{ head: "calls" }, ({ calls }) => calls],
+    [{ head: "bytes", show: size, title: "mean of one" }, ({ mean_bytes }) => mean_bytes],
+    [{ head: "waits", show: time, title: "of one, mean over its ranks" }, ({ mean_wait_us }) => mean_wait_us],
+    [{ head: "transfer", show: time, bar: true, title: "mean of one" }, ({ mean_transfer_us }) => mean_transfer_us],
+    [
+      { head: "bus", show: rate, title: "bandwidth with nccl-tests' factors" },
+      ({ mean_bytes, mean_transfer_us, bus_factor }) => (mean_bytes && mean_transfer_us > 0 ? (mean_bytes / mean_transfer_us / 1e3) * bus_factor : null),
+    ],
+    [{ head: "alpha", show: time, title: "what each costs before its first byte" }, ({ telling, alpha_us }) => (telling ? alpha_us : null)],
+    [
+      { head: "by the line", show: rate, title: "bandwidth of the bus beside alpha; only where sizes differ enough to tell" },
+      ({ telling, us_per_byte, bus_factor }) => (telling && us_per_byte ? (bus_factor / us_per_byte) * 1e-3 : null),
+    ],
+    [{ head: "far", title: "collectives that take far longer than others of their size" }, ({ far }) => far],
+  ];
+  if (compared) {
+    const title = "transfers, in times of what is usual in groups like it, for messages of the same size";
+    columns.push([{ head: "to its like", show: times, title }, ({ slowdown }) => slowdown]);
+  }
+  const slow = columns.length - 1;
   return grid({
     title: "communication",
     shown,
-    sort: 5,
-    columns: [
-      { head: "collective" },
-      { head: "ranks" },
-      { head: "calls" },
-      { head: "bytes", show: size, title: "mean of one" },
-      { head: "waits", show: time, title: "of one, mean over its ranks" },
-      { head: "transfer", show: time, bar: true, title: "mean of one" },
-      { head: "bus", show: rate, title: "bandwidth with nccl-tests' factors" },
-      { head: "alpha", show: time, title: "what each costs before its first byte" },
-      { head: "by the line", show: rate, title: "bandwidth of the bus beside alpha; only where sizes differ enough to tell" },
-      { head: "far" },
-    ],
-    rows: families.map((family) => {
-      const { bytes, transfer_us, wait_us, telling, alpha_us, us_per_byte, bus_factor, outlier } = family;
-      const n = Math.max(1, bytes.length);
-      const known = bytes.every((value) => value > 0);
-      return [
-        `${family.kind || "unknown"}${family.group ? ` in group ${family.group}` : ""}`,
-        ranges(family.ranks),
-        family.calls,
-        known ? sum(bytes) / n : null,
-        sum(wait_us) / n,
-        sum(transfer_us) / n,
-        known && sum(transfer_us) > 0 ? (sum(bytes) / sum(transfer_us) / 1e3) * bus_factor : null,
-        telling ? alpha_us : null,
-        telling && us_per_byte ? (bus_factor / us_per_byte) * 1e-3 : null,
-        sum(outlier),
-      ];
-    }),
+    sort: 6,
+    marked: (row) => compared && Number(row[slow]) >= SLOW,
+    columns: columns.map(([column]) => column),
+    rows: families.map((family) => columns.map(([, value]) => value(family))),
   });
+}
+
+/**
+ * @param {Node[]} nodes
+ * @param {Shown} shown
+ */
+function byNode(nodes, shown) {
+  const compared = nodes.some(({ slowdown }) => slowdown !== null);
+  const out = nodes.filter(({ stands_out }) => stands_out).map(({ name }) => name);
+  const names = new Set(out);
+  return [
+    h(
+      "p",
+      { class: "note" },
+      out.length
+        ? `${named(out)} ${out.length === 1 ? "stands" : "stand"} out: waited for far more than the other nodes, or slower in transfers than usual.`
+        : "No node stands out: none is waited for far more than the others, and none is slower in transfers than usual.",
+    ),
+    grid({
+      title: "nodes",
+      shown,
+      search: "Filter",
+      sort: 4,
+      marked: ([name]) => names.has(String(name)),
+      columns: [
+        { head: "node" },
+        { head: "ranks" },
+        { head: "calls", show: (value) => value.toLocaleString("en", { maximumFractionDigits: 1 }), title: "collectives of a step that its ranks take part in" },
+        { head: "arrives last", show: percent, title: "share of them in which others wait for one of its ranks" },
+        { head: "others wait for it", unit: "ms", show: ms, bar: true, title: "in a step, mean over the ranks of the other nodes" },
+        { head: "waits itself", unit: "ms", show: ms, bar: true, title: "in a step, mean over its ranks" },
+        ...(compared ? [{ head: "transfers, to the usual", show: times, title: "in those of its groups that have peers" }] : []),
+      ],
+      rows: nodes.map(({ name, ranks: some, calls, last, waited_for_ms, waits_ms, slowdown }) => [
+        name,
+        ranges(some),
+        calls,
+        last,
+        waited_for_ms,
+        waits_ms,
+        ...(compared ? [slowdown] : []),
+      ]),
+    }),
+  ];
 }
 
 /**
@@ -259,9 +353,10 @@ function calls(families, shown) {
     title: "collectives",
     shown,
     search: "Filter",
-    sort: 4,
+    sort: 5,
     columns: [
       { head: "collective" },
+      { head: "nodes" },
       { head: "step" },
       { head: "bytes", show: size },
       { head: "waits", show: time, title: "mean over its ranks" },
@@ -271,7 +366,8 @@ function calls(families, shown) {
     ],
     rows: families.flatMap((family) =>
       family.transfer_us.map((us, i) => [
-        `${family.kind || "unknown"}${family.group ? ` in group ${family.group}` : ""}`,
+        kindOf(family),
+        named(family.nodes),
         family.step[i],
         family.bytes[i] > 0 ? family.bytes[i] : null,
         family.wait_us[i],
