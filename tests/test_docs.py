@@ -10,16 +10,29 @@ import pytest
 
 from tb_ddp_doctor import cli, findings
 from tb_ddp_doctor.comparison import model as comparison
-from tb_ddp_doctor.rules import documentation
+from tb_ddp_doctor.rules import CATALOGUE, documentation
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 
 
-def test_the_page_of_rules_is_fresh() -> None:
-    assert (DOCS / "rules.md").read_text() == documentation.markdown(), (
-        "run: python -m tb_ddp_doctor.rules.documentation > docs/rules.md"
-    )
+def test_the_pages_of_rules_are_fresh() -> None:
+    written = {path.name: path.read_text() for path in (DOCS / "rules").iterdir()}
+    assert written == documentation.pages(), "run: python -m tb_ddp_doctor.rules.documentation docs/rules"
+
+
+def test_each_rule_has_a_page_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "a-rule-that-was.md").write_text("")
+    documentation.write(tmp_path)
+    assert {path.stem for path in tmp_path.iterdir()} == {"index", *CATALOGUE}
+    assert "[no-overlap](no-overlap.md)" in (tmp_path / "communication-bound.md").read_text()
+    listed = re.findall(r"^\| \[([\w-]+)\]\(\1\.md\) \| .+\. \|$", (tmp_path / "index.md").read_text(), re.MULTILINE)
+    assert listed == list(CATALOGUE)
+
+
+def test_the_readme_leads_to_the_page_of_each_rule() -> None:
+    linked = re.findall(r"\[`?([\w-]+)`?\]\(docs/rules/([\w-]+)\.md\)", (ROOT / "README.md").read_text())
+    assert {page for name, page in linked if name == page} == set(CATALOGUE)
 
 
 @pytest.mark.parametrize(
@@ -90,4 +103,5 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
-    assert "straggler" in (tmp_path / "site" / "rules" / "index.html").read_text()
+    assert "straggler/" in (tmp_path / "site" / "rules" / "index.html").read_text()
+    assert "slow-link" in (tmp_path / "site" / "rules" / "straggler" / "index.html").read_text()

@@ -1,6 +1,6 @@
 """What a rule is, what it may ask for, and how it ends.
 
-A rule is a frozen dataclass: its fields are its thresholds, its docstring its page in `docs/rules.md`, and the
+A rule is a frozen dataclass: its fields are its thresholds, its docstring its page in `docs/rules/`, and the
 parameters of its `check` name the inputs that it takes. It computes from them and nothing else: no I/O, no raw events,
 no mutation.
 """
