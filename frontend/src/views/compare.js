@@ -299,7 +299,7 @@ function fates({ findings, before, after, step }) {
   );
 }
 
-const calls = (/** @type {number} */ value) => value.toLocaleString("en", { maximumFractionDigits: 1 });
+const calls = (/** @type {number} */ value) => value.toLocaleString("en", { maximumFractionDigits: value < 10 ? 1 : 0 });
 const change = (/** @type {number} */ value) => signed(value, 2);
 const named = (/** @type {string} */ name) => (name ? plainName(name) : "(all others)");
 
@@ -332,7 +332,7 @@ function changed(title, amounts, step_ms) {
       ...(counted ? [was === now ? was : `${was} → ${now}`] : []),
     ];
   });
-  return h("div", { class: "grid" }, table([title, "before", "after", "change", ...(counted ? ["calls"] : [])], rows, title));
+  return h("div", { class: "grid changed" }, table([title, "before", "after", "change", ...(counted ? ["calls"] : [])], rows, title));
 }
 
 /**
