@@ -1,1 +1,1 @@
-"""A diagnosis to hand on: an HTML file, Markdown."""
+"""A diagnosis to read and to hand on: in the terminal, as an HTML file, as Markdown."""

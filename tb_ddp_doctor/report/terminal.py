@@ -1,0 +1,241 @@
+"""A diagnosis in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from tb_ddp_doctor.comparison.model import Comparison
+from tb_ddp_doctor.engine import Result
+from tb_ddp_doctor.findings import OWNERS, PHASES, Diagnosis, Finding, Prospect
+from tb_ddp_doctor.report.compared import parts
+from tb_ddp_doctor.report.escape import printable, printable_lines
+from tb_ddp_doctor.report.shown import longest_own_time, where
+from tb_ddp_doctor.rules import stacks, words
+
+_STYLES = {"critical": "bold red", "major": "red", "minor": "yellow", "info": "dim", "healthy": "bold green"}
+#: Ranks in the budget table: beyond, only the slowest are shown.
+_SHOWN_RANKS = 32
+#: Kinds and groups in the table of communication: beyond, only those that transfer longest are shown.
+_SHOWN_GROUPS = 16
+#: A larger share of the step in these phases is what guides look for first.
+_LARGE_SHARE = 0.2
+_SIGNS = {"loading": "loading over 20 %: input-bound", "other": "other over 20 %: Python outside of all phases"}
+
+
+def diagnosed(console: Console, result: Result, *, communication: bool = False, phases: bool = False) -> None:
+    """Print a run's diagnosis; if asked also its communication, and each rank's phases."""
+    diagnosis = result.diagnosis
+    steps = f"step {diagnosis.steps[0]}" if len(diagnosis.steps) == 1 else f"{len(diagnosis.steps)} steps"
+    console.rule(Text(printable(diagnosis.name), "bold"), align="left", style="dim")
+    ranks = f"{len(diagnosis.ranks)} of {diagnosis.world_size} ranks"
+    source = ", from digests; the traces themselves are not here" if result.from_digests else ""
+    console.print(Text(f"{ranks}, {steps}, {diagnosis.step_ms:.1f} ms a step{source}", "dim"))
+    console.print(_headline(diagnosis))
+    console.print()
+    for finding in diagnosis.findings:
+        _print_finding(console, finding, result)
+    console.print(_budget_table(diagnosis))
+    if diagnosis.phases_ms:
+        console.print()
+        console.print(_phases_table(diagnosis) if phases else _phases_line(diagnosis))
+    if communication and diagnosis.communication:
+        console.print()
+        console.print(_communication_table(diagnosis))
+        if told := words.network(diagnosis.network):
+            console.print(Text(printable(told), "dim"))
+    _print_unseen(console, result)
+    console.print()
+
+
+def predicted(console: Console, diagnosis: Diagnosis, prospects: Sequence[Prospect]) -> None:
+    """Print what the step would take without some of what was found."""
+    console.rule(Text(printable(diagnosis.name), "bold"), align="left", style="dim")
+    console.print(_headline(diagnosis))
+    console.print(f"{diagnosis.step_ms:.1f} ms a step now")
+    if not any(prospect.fixed for prospect in prospects):
+        console.print("Nothing that could be fixed was found.\n")
+        return
+    table = Table(box=None)
+    table.add_column("without")
+    for column in ("step, ms", "from", "to", "saved, ms", "share"):
+        table.add_column(column, justify="right")
+    for prospect in prospects:
+        saved = prospect.step_ms - prospect.without_ms
+        least, most = prospect.range_ms
+        share = saved / prospect.step_ms if prospect.step_ms else 0.0
+        table.add_row(
+            ", ".join(prospect.fixed),
+            *(f"{ms:.2f}" for ms in (prospect.without_ms, least, most, saved)),
+            f"{share * 100:.0f} %",
+        )
+    console.print(table)
+    console.print()
+
+
+def compared(console: Console, found: Comparison) -> None:
+    """Print how two runs differ."""
+    console.print(Text(printable(found.headline), "bold"))
+    for sentence in (*found.story, *found.unlike):
+        console.print(Text(f"- {printable(sentence)}"))
+    for part in parts(found):
+        table = Table(title=part.title, title_justify="left", title_style="bold", box=None)
+        for i, head in enumerate(part.heads):
+            table.add_column(head, justify="right" if i else "left")
+        for row in part.rows:
+            table.add_row(*(Text(printable(cell)) for cell in row))
+        console.print()
+        console.print(table)
+
+
+def _headline(diagnosis: Diagnosis) -> Text:
+    if diagnosis.verdict != "healthy":
+        style = _STYLES[diagnosis.findings[0].severity]
+    else:
+        # No data is not healthy.
+        style = "bold" if diagnosis.missing_ranks or diagnosis.incomplete else _STYLES["healthy"]
+    return Text(printable(diagnosis.headline), style)
+
+
+def _print_finding(console: Console, finding: Finding, result: Result) -> None:
+    cause = f" ({finding.cause.replace('_', ' ')})" if finding.cause else ""
+    line = Text.assemble(
+        (f"{finding.severity.capitalize():<9}", _STYLES[finding.severity]),
+        (f"{finding.rule}{cause}", "bold"),
+        f"{_cost(finding, result.diagnosis.step_ms)}, confidence {finding.confidence}",
+    )
+    console.print(line)
+    advice, _, code = finding.fix.partition("\n\n")
+    body = Text()
+    if not result.diagnosis.headline.startswith(finding.title):
+        body.append(f"{printable(finding.title)}\n")
+    body.append(f"{printable(finding.why)}\n")
+    for evidence in finding.evidence:
+        body.append(f"See {printable(where(evidence, result.job))}\n", "dim")
+    body.append(f"Fix: {printable(advice)}\n")
+    console.print(Padding(body, (0, 0, 0, 2), expand=False))
+    if code:
+        console.print(Padding(Text(printable_lines(code), "cyan"), (0, 0, 1, 6), expand=False))
+
+
+def _cost(finding: Finding, step_ms: float) -> str:
+    """What it costs, after two spaces; nothing of what costs nothing by itself."""
+    if max(finding.cost_ms, finding.alone_ms) < 0.05:
+        return ""
+    share = finding.cost_ms / step_ms if step_ms else 0.0
+    return f"  costs {finding.cost_ms:.1f} ms a step ({share * 100:.0f} %){_range(finding)}"
+
+
+def _range(finding: Finding) -> str:
+    """From the step that gains least to the one that gains most; or what it costs by itself, where others share it."""
+    if finding.alone_ms > finding.cost_ms + 0.1:
+        return f" beyond the others, {finding.alone_ms:.1f} ms by itself"
+    least, most = finding.range_ms
+    return f", {least:.1f} to {most:.1f} by step" if most > least + 0.1 else ""
+
+
+def _phases_line(diagnosis: Diagnosis) -> Text:
+    """The step by phase, mean over ranks; and what a large share is a sign of, where nothing hides it."""
+    line = Text("The step by phase", "bold")
+    places = _places(diagnosis)
+    for place, by_rank in places:
+        total = {phase: sum(phases[phase] for phases in by_rank.values()) for phase in PHASES}
+        step = sum(total.values()) or 1.0
+        shares = ", ".join(f"{phase} {ms / step * 100:.0f} %" for phase, ms in total.items())
+        line.append(f"\non the {place}: {shares}", "not bold")
+        if place == places[0][0]:
+            signs = [sign for phase, sign in _SIGNS.items() if total[phase] > _LARGE_SHARE * step]
+            line.append("".join(f" ({sign})" for sign in signs), "not bold")
+    return line
+
+
+def _budget_table(diagnosis: Diagnosis) -> Table:
+    shown = {owner for budget in diagnosis.budget_ms.values() for owner, ms in budget.items() if ms >= 0.005}
+    owners = [owner for owner in OWNERS if owner in shown]
+    table = Table(title="Where each rank's step goes, ms", title_justify="left", title_style="bold", box=None)
+    for column in ("rank", *owners, "step"):
+        table.add_column(column, justify="right")
+    guilty = {rank for finding in diagnosis.findings for rank in finding.ranks if finding.rule == "straggler"}
+    for rank in longest_own_time(diagnosis, _SHOWN_RANKS):
+        budget = diagnosis.budget_ms[rank]
+        cells = (f"{budget[owner]:.2f}" for owner in owners)
+        style = "bold red" if int(rank) in guilty else None
+        table.add_row(rank, *cells, f"{sum(budget.values()):.2f}", style=style)
+    table.caption = _left_out(diagnosis)
+    return table
+
+
+def _left_out(diagnosis: Diagnosis) -> str | None:
+    if len(diagnosis.budget_ms) <= _SHOWN_RANKS:
+        return None
+    return f"The {_SHOWN_RANKS} ranks with the longest own time, of {len(diagnosis.budget_ms)}."
+
+
+def _phases_table(diagnosis: Diagnosis) -> Table:
+    title = "Each rank's step by phase, ms: on the device by what launched, and on the host"
+    table = Table(title=title, title_justify="left", title_style="bold", box=None)
+    for column in ("rank", "on", *PHASES, "step"):
+        table.add_column(column, justify="left" if column == "on" else "right")
+    for rank in longest_own_time(diagnosis, _SHOWN_RANKS):
+        for place, by_rank in _places(diagnosis):
+            phases = by_rank[rank]
+            cells = (f"{phases[phase]:.2f}" for phase in PHASES)
+            table.add_row(rank, place, *cells, f"{sum(phases.values()):.2f}")
+    table.caption = _left_out(diagnosis)
+    return table
+
+
+def _places(diagnosis: Diagnosis) -> list[tuple[str, dict[str, dict[str, float]]]]:
+    """Where steps are cut by phase, by rank and phase: without a device both are the host's."""
+    host = ("host", diagnosis.host_phases_ms)
+    return [host] if diagnosis.phases_ms == diagnosis.host_phases_ms else [("device", diagnosis.phases_ms), host]
+
+
+def _communication_table(diagnosis: Diagnosis) -> Table:
+    title = "Communication in a step: MB, ms, GB/s on the bus as in nccl-tests, us before the first byte"
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 1, 0, 0))
+    for column in ("collective", "group"):
+        table.add_column(column)
+    for column in ("ranks", "calls", "MB", "wait", "transfer", "hidden", "bus", "alpha"):
+        table.add_column(column, justify="right")
+    for traffic in diagnosis.communication[:_SHOWN_GROUPS]:
+        fit = traffic.fit
+        table.add_row(
+            traffic.kind or "?",
+            Text(printable(traffic.group) or "?"),
+            str(traffic.size),
+            f"{traffic.calls:.0f}",
+            _number(traffic.megabytes, 2),
+            f"{traffic.wait_ms:.2f}",
+            f"{traffic.transfer_ms:.2f}",
+            f"{traffic.hidden_share * 100:.0f} %",
+            _number(traffic.bus_gb_s, 2),
+            _number(fit.alpha_us if fit and fit.telling else None, 0),
+        )
+    if len(diagnosis.communication) > _SHOWN_GROUPS:
+        table.caption = f"The {_SHOWN_GROUPS} that transfer longest, of {len(diagnosis.communication)}."
+    return table
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _print_unseen(console: Console, result: Result) -> None:
+    diagnosis = result.diagnosis
+    lines = [f"{printable(w.file)}: {printable(w.message)}" for w in diagnosis.warnings]
+    lines += [
+        f"{outcome.rule}: {printable(outcome.reason)}"
+        for outcome in diagnosis.outcomes
+        if outcome.status in ("not-applicable", "error")
+    ]
+    if diagnosis.findings and stacks.lacking(result.job):
+        lines.append(f"evidence: {stacks.SENTENCE}: capture with profile(..., with_stack=True).")
+    if lines:
+        console.print()
+        console.print(Text("What the doctor could not see", "bold"))
+        console.print(Text("\n".join(f"- {line}" for line in lines), "dim"))
