@@ -252,15 +252,16 @@ def test_nothing_ends_a_block_of_code(text: str) -> None:
 # ------------------------------------------------------------------------------------------------------ schema
 
 
-def test_the_schema_is_fresh() -> None:
-    assert (ROOT / "docs" / "diagnosis.schema.json").read_text() == schema.text(), (
-        "run: python -m tb_ddp_doctor.report.schema > docs/diagnosis.schema.json"
+@pytest.mark.parametrize("name", schema.SCHEMAS)
+def test_the_schema_is_fresh(name: str) -> None:
+    assert (ROOT / "docs" / f"{name}.schema.json").read_text() == schema.text(name), (
+        f"run: python -m tb_ddp_doctor.report.schema {name} > docs/{name}.schema.json"
     )
 
 
 @pytest.fixture(scope="module")
 def validator() -> jsonschema.Draft202012Validator:
-    made = schema.schema()
+    made = schema.diagnosis()
     jsonschema.Draft202012Validator.check_schema(made)
     return jsonschema.Draft202012Validator(made)
 
@@ -270,6 +271,16 @@ def test_what_json_prints_is_valid(
 ) -> None:
     cli.main(["diagnose", str(DEMO_LOGS), "--json"])
     validator.validate(json.loads(capsys.readouterr().out))
+
+
+@pytest.mark.parametrize("names", [("zero_workers", "four_workers"), ("healthy", "no_overlap")])
+def test_what_a_comparison_prints_is_valid(names: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["compare", *(str(DEMO_LOGS / name) for name in names), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    made = jsonschema.Draft202012Validator(schema.comparison())
+    made.check_schema(made.schema)
+    made.validate(found)
+    assert not made.is_valid(found | {"story": None})
 
 
 NO_EVENTS = b'{"distributedInfo": {"rank": 0, "world_size": 3}, "traceEvents": []}'

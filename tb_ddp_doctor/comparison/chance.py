@@ -23,6 +23,8 @@ TELLING = Severity.MINOR.least_share
 #: Fewer steps show little of how much steps differ by chance.
 _ENOUGH_STEPS = 3
 _RESAMPLES = 4000
+#: Numbers drawn at once.
+_AT_ONCE = 1_000_000
 #: Intervals end at some thousand times the change, as a logarithm: exp must not overflow.
 _WIDEST = 7.0
 
@@ -78,11 +80,17 @@ def _deviations(windows_ns: Ints, seed: int) -> NDArray[np.float64]:
 def _resampled(values_ns: NDArray[Any], rng: np.random.Generator) -> NDArray[np.float64]:
     """Means of runs whose ranks and steps are drawn from this one's, shape (R, S), with replacement."""
     ranks, steps = values_ns.shape
-    # Drawing ranks and steps apart, the mean is a product of how often each is drawn.
-    of_ranks = rng.multinomial(ranks, np.full(ranks, 1 / ranks), _RESAMPLES) / ranks
-    of_steps = rng.multinomial(steps, np.full(steps, 1 / steps), _RESAMPLES) / steps
-    means: NDArray[np.float64] = ((of_ranks @ values_ns.astype(np.float64)) * of_steps).sum(axis=1)
-    return means
+    values = values_ns.astype(np.float64)
+    means: list[NDArray[np.float64]] = []
+    # Of thousands of ranks, what is drawn for all at once would take hundreds of megabytes.
+    at_once = max(1, _AT_ONCE // ranks)
+    for first in range(0, _RESAMPLES, at_once):
+        size = min(at_once, _RESAMPLES - first)
+        # Drawing ranks and steps apart, the mean is a product of how often each is drawn.
+        of_ranks = rng.multinomial(ranks, np.full(ranks, 1 / ranks), size) / ranks
+        of_steps = rng.multinomial(steps, np.full(steps, 1 / steps), size) / steps
+        means.append(((of_ranks @ values) * of_steps).sum(axis=1))
+    return np.concatenate(means)
 
 
 def _stretch(steps: int, rng: np.random.Generator) -> NDArray[np.float64]:

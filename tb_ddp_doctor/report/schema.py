@@ -1,6 +1,7 @@
-"""The JSON Schema of `ddp-doctor diagnose --json`.
+"""The JSON Schemas of `ddp-doctor diagnose --json` and `ddp-doctor compare --json`.
 
-python -m tb_ddp_doctor.report.schema > docs/diagnosis.schema.json
+python -m tb_ddp_doctor.report.schema diagnosis > docs/diagnosis.schema.json
+python -m tb_ddp_doctor.report.schema comparison > docs/comparison.schema.json
 """
 
 from __future__ import annotations
@@ -10,24 +11,32 @@ from typing import Any
 
 import msgspec
 
+from tb_ddp_doctor.comparison.model import Comparison
 from tb_ddp_doctor.findings import SCHEMA_VERSION, Report
 
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
-def schema() -> dict[str, Any]:
+
+def diagnosis() -> dict[str, Any]:
     """Made of the structs that the JSON is made of."""
     made = msgspec.json.schema(Report)
     made["$defs"]["Report"]["properties"]["schema_version"] = {"const": SCHEMA_VERSION}
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "ddp-doctor diagnose --json",
-        **made,
-    }
+    return {"$schema": _DIALECT, "title": "ddp-doctor diagnose --json", **made}
 
 
-def text() -> str:
-    """As docs/diagnosis.schema.json has it."""
-    return msgspec.json.format(msgspec.json.encode(schema())).decode() + "\n"
+def comparison() -> dict[str, Any]:
+    """Made likewise."""
+    return {"$schema": _DIALECT, "title": "ddp-doctor compare --json", **msgspec.json.schema(Comparison)}
+
+
+#: By name, as docs/NAME.schema.json has them.
+SCHEMAS = {"diagnosis": diagnosis, "comparison": comparison}
+
+
+def text(name: str) -> str:
+    """A schema as its file has it."""
+    return msgspec.json.format(msgspec.json.encode(SCHEMAS[name]())).decode() + "\n"
 
 
 if __name__ == "__main__":
-    sys.stdout.write(text())
+    sys.stdout.write(text(sys.argv[1]))
