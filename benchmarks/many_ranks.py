@@ -22,6 +22,7 @@ from tb_ddp_doctor.digest import track
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.memory import no_memory
 from tb_ddp_doctor.digest.model import (
+    Code,
     Collectives,
     Kernels,
     Messages,
@@ -152,6 +153,7 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
         ),
         blocking=no_blocking(),
         stalled=Stalled(*(np.empty(0, kind) for kind in (np.int32, np.int32, np.int64, np.int64, np.int64))),
+        code=Code(*(np.empty(0, kind) for kind in (np.int32, np.int32, np.int64, np.int64))),
         messages=Messages(*(np.empty(0, kind) for kind in (np.int32, np.int32, np.int64, np.int64))),
         memory=no_memory(steps),
         operations=Operations(

@@ -16,6 +16,8 @@ export const AXIS = 24;
 /** From this width on an event has room for letters, of about this width each. */
 const NAMED_PX = 34;
 const LETTER_PX = 5.9;
+/** Longer names of nodes would run into the lanes' labels. */
+const NODE_LETTERS = 20;
 
 /**
  * @typedef {object} Scene
@@ -102,7 +104,7 @@ function names(context, width, colour, font, { laid, accused }) {
     const after = context.measureText(name).width + 6;
     context.font = `11px ${font}`;
     context.fillStyle = colour("soft");
-    context.fillText(node.slice(0, 24), after, AXIS + top + 9);
+    context.fillText(node.length > NODE_LETTERS ? `${node.slice(0, NODE_LETTERS - 1)}…` : node, after, AXIS + top + 9);
   }
   context.font = `11px ${font}`;
   context.fillStyle = colour("soft");

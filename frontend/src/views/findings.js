@@ -114,7 +114,7 @@ function item(finding, id, shown, predicted) {
           "span",
           { class: "where" },
           h("b", { class: some ? "accused" : null }, among(finding.ranks, diagnosis.ranks, "rank")),
-          h("small", {}, where.filter(Boolean).join(", ")),
+          h("small", { title: nodes.length === 1 ? nodes[0] : null }, where.filter(Boolean).join(", ")),
         ),
         h(
           "span",

@@ -93,7 +93,7 @@ function render(element, shown) {
   const trouble = h("p", { class: "note" });
   const help = keysDialog("Keys of the timeline", KEYS);
   const seek = /** @type {HTMLInputElement} */ (
-    h("input", { type: "search", placeholder: "name of a kernel or operator", "aria-label": "Search", input: look, keydown: next })
+    h("input", { type: "search", placeholder: "kernel or operator", "aria-label": "Search", input: look, keydown: next })
   );
   const listed = h("div");
 
