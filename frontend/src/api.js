@@ -42,7 +42,7 @@ export const fetchRule = (rule) => get(`rule?rule=${encodeURIComponent(rule)}`);
  * What differs between two runs.
  * @param {string} before
  * @param {string} after
- * @returns {Promise<{state: "ready", comparison: import("./views/compare.js").Comparison} | {state: "reading", run: string, progress: import("./model.js").Progress | null}>}
+ * @returns {Promise<{state: "ready", comparison: import("./compared.js").Comparison} | {state: "reading", run: string, progress: import("./model.js").Progress | null}>}
  */
 export const fetchComparison = (before, after) =>
   get(`compare?before=${encodeURIComponent(before)}&after=${encodeURIComponent(after)}`);

@@ -6,6 +6,7 @@
 //   address.js                 run, view and the like as part of TensorBoard's address
 //   runs.js states.js          the list on the left; what shows while there is no report
 //   lanes.js canvas.js heat.js table.js      pictures, and their numbers
+//   compared.js                              what differs between two runs
 //   trace.js perfetto.js peer.js             from a finding into the trace: Perfetto, torch-tb-profiler, other tools
 //   model.js format.js dom.js theme.js api.js reload.js    types, words, elements, light and dark, the server
 

@@ -1,0 +1,278 @@
+// Two runs side by side: the step time and whether it tells, then owner by owner, finding by finding, kernel by kernel
+// and operator by operator. The earlier run is drawn as an outline, the later one filled.
+
+import { card, folded, h, prose, table } from "./dom.js";
+import { count, ms, percent, signed } from "./format.js";
+import { grid, plain } from "./grid.js";
+import { OWNERS, ownerName } from "./model.js";
+import { plainName } from "./timeline/rows.js";
+
+/** @typedef {import("./views.js").Shown} Shown */
+/** @typedef {{name: string, before_ms: number, after_ms: number}} Change */
+/** @typedef {"fixed" | "better" | "same" | "worse" | "new"} Fate */
+
+/**
+ * @typedef {object} Comparison as `ddp-doctor compare --json` has it (docs/json.md)
+ * @property {string} before
+ * @property {string} after
+ * @property {{name: string, ranks: number, world_size: number, steps: number, device: string}[]} runs
+ * @property {string[]} unlike
+ * @property {string} headline
+ * @property {string[]} story
+ * @property {{before_ms: number, after_ms: number, change: number, interval: [number, number] | null, tells: boolean}} step
+ * @property {Change[]} owners
+ * @property {{rule: string, fate: Fate, before_ms: number, after_ms: number, title: string}[]} findings
+ * @property {Change[]} communication
+ * @property {(Change & {before_count: number, after_count: number})[]} kernels
+ * @property {Operation[]} operations
+ */
+
+/**
+ * @typedef {object} Operation
+ * @property {string} name "" for the sum of those that have no row
+ * @property {number} before_host_ms
+ * @property {number} after_host_ms
+ * @property {number} before_device_ms
+ * @property {number} after_device_ms
+ * @property {number} before_count
+ * @property {number} after_count
+ */
+
+/** Amounts that change by less than this share of the step are not coloured. */
+const TELLING = 0.03;
+/** Amounts that round to nothing. */
+const LEAST_MS = 0.005;
+/** Rows of a table of names; the others are summed, and unfold. */
+const LISTED = 10;
+
+/**
+ * @param {Comparison} found
+ * @param {Shown} shown
+ */
+export function compared(found, shown) {
+  return [
+    card(
+      "Step time",
+      h("p", { class: "told" }, found.headline),
+      stepTime(found),
+      h("ul", { class: "story" }, [...found.story, ...found.unlike].map((sentence) => h("li", {}, prose(sentence)))),
+    ),
+    card("Where the step goes", paired(found)),
+    card("Findings", fates(found)),
+    found.communication.length
+      ? card("Collectives", h("p", { class: "note" }, "Transfers of a rank's step in ms, hidden or not, without the waiting."), changed("collective", found.communication, found.step.before_ms))
+      : null,
+    found.kernels.length ? card("Kernels", kernels(found, shown)) : null,
+    found.operations.length ? card("Operators", operators(found, shown)) : null,
+  ].filter((part) => part !== null);
+}
+
+/**
+ * Two bars, and where the change lies with 95 % confidence.
+ * @param {Comparison} found
+ */
+function stepTime({ runs, step }) {
+  const longest = Math.max(step.before_ms, step.after_ms);
+  const rows = [step.before_ms, step.after_ms].map((value, i) => {
+    const { name, ranks, world_size, steps } = runs[i];
+    const size = `${ranks === world_size ? count(ranks, "rank") : `${ranks} of ${count(world_size, "rank")}`}, ${count(steps, "step")}`;
+    return h(
+      "div",
+      { class: "step-row" },
+      h("span", { class: "name", title: name }, name, h("small", {}, size)),
+      h("div", {}, h("div", { class: i ? "length" : "length earlier", style: `width: ${(100 * value) / longest}%` })),
+      h("b", {}, ms(value)),
+    );
+  });
+  return h("div", { class: "step-time" }, rows, step.interval && interval(step.change, step.interval, step.tells));
+}
+
+/**
+ * The change and its interval on a scale with zero in it.
+ * @param {number} change
+ * @param {[number, number]} bounds
+ * @param {boolean} tells
+ */
+function interval(change, [low, high], tells) {
+  const [from, to] = [Math.min(low, 0), Math.max(high, 0)];
+  const place = (/** @type {number} */ value) => (to > from ? (100 * (value - from)) / (to - from) : 50);
+  const percents = [change, low, high].map((share) => signed(share * 100, 0));
+  const label = `${percents[0]} %, between ${percents[1]} and ${percents[2]} % with 95 % confidence`;
+  return h(
+    "div",
+    { class: `step-row ${tells ? verdictOf(change) : "soft"}` },
+    h("span", { class: "name" }, "Change", h("small", {}, "95 % confidence")),
+    h(
+      "div",
+      { class: "interval", role: "img", "aria-label": label },
+      h("i", { class: "zero", style: `left: ${place(0)}%` }),
+      h("i", { class: "reach", style: `left: ${place(low)}%; width: ${place(high) - place(low)}%` }),
+      h("i", { class: "point", style: `left: ${place(change)}%` }),
+    ),
+    h("b", {}, `${percents[0]}\u00a0%`, h("small", {}, `${percents[1]} to ${percents[2]}`)),
+  );
+}
+
+/** @param {number} change */
+const verdictOf = (change) => (change < 0 ? "healthy" : "critical");
+
+/**
+ * A pair of bars for each owner, and its change.
+ * @param {Comparison} found
+ */
+function paired({ owners, step }) {
+  const shown = owners.filter(({ before_ms, after_ms }) => Math.max(before_ms, after_ms) >= LEAST_MS);
+  const longest = Math.max(...shown.flatMap(({ before_ms, after_ms }) => [before_ms, after_ms]));
+  const least = TELLING * step.before_ms;
+  return h(
+    "div",
+    { class: "paired" },
+    h("div", { class: "pair head" }, h("span", {}, "ms of a step"), h("span", { class: "key" }, h("i", { class: "earlier" }), "before", h("i", { class: "later" }), "after"), h("span", {}, "before"), h("span", {}, "after"), h("span", {}, "change")),
+    shown.map(({ name, before_ms, after_ms }) => {
+      const bar = (/** @type {number} */ value, /** @type {string} */ kind) =>
+        h("div", { class: `length ${kind}`, style: `width: ${(100 * value) / longest}%; --owner: var(--${name})` });
+      return h(
+        "div",
+        { class: "pair" },
+        h("span", { title: OWNERS.get(name)?.when }, ownerName(name)),
+        h("div", { "aria-hidden": "true" }, bar(before_ms, "earlier"), bar(after_ms, `owner-${name}`)),
+        h("span", {}, plain(before_ms, longest)),
+        h("span", {}, plain(after_ms, longest)),
+        h("b", { class: Math.abs(after_ms - before_ms) < least ? "soft" : verdictOf(after_ms - before_ms) }, change(after_ms - before_ms)),
+      );
+    }),
+  );
+}
+
+/** @param {Comparison} found */
+function fates({ findings, before, after, step }) {
+  if (!findings.length) return h("p", { class: "note" }, `Nothing that costs 3\u00a0% of the step was found in ${before} or in ${after}.`);
+  const colours = { fixed: "healthy", better: "healthy", same: "soft", worse: "critical", new: "critical" };
+  return h(
+    "ul",
+    { class: "fates" },
+    findings.map(({ rule, fate, before_ms, after_ms, title }) =>
+      h(
+        "li",
+        {},
+        h("b", { class: `fate ${colours[fate]}` }, fate[0].toUpperCase() + fate.slice(1)),
+        h("span", { class: "title" }, prose(title), h("small", {}, rule)),
+        h(
+          "span",
+          { class: "cost" },
+          `${ms(before_ms)} → ${ms(after_ms)}`,
+          h("small", {}, `${percent(before_ms / step.before_ms)} → ${percent(after_ms / step.after_ms)} of the step`),
+        ),
+      ),
+    ),
+  );
+}
+
+const calls = (/** @type {number} */ value) => value.toLocaleString("en", { maximumFractionDigits: value < 10 ? 1 : 0 });
+const change = (/** @type {number} */ value) => signed(value, 2);
+const named = (/** @type {string} */ name) => (name ? plainName(name) : "(all others)");
+
+/** @typedef {{name: string, before_ms: number, after_ms: number, before_count?: number, after_count?: number}} Amount */
+
+/** @param {Amount} amount */
+const moved = ({ before_ms, after_ms }) => Math.abs(after_ms - before_ms);
+
+/**
+ * The few that changed most, then the sum of all others.
+ * @param {string} title
+ * @param {Amount[]} amounts
+ * @param {number} step_ms
+ */
+function changed(title, amounts, step_ms) {
+  const told = amounts.filter(({ before_ms, after_ms }) => Math.max(before_ms, after_ms) >= LEAST_MS);
+  const most = told.filter(({ name }) => name).sort((a, b) => moved(b) - moved(a)).slice(0, LISTED);
+  const others = told.filter((amount) => !most.includes(amount));
+  const sum = (/** @type {"before_ms" | "after_ms" | "before_count" | "after_count"} */ of) => others.reduce((all, amount) => all + (amount[of] ?? 0), 0);
+  const rest = { name: "", before_ms: sum("before_ms"), after_ms: sum("after_ms"), before_count: sum("before_count"), after_count: sum("after_count") };
+  const counted = amounts.some(({ before_count }) => before_count !== undefined);
+  const rows = [...most, ...(others.length ? [rest] : [])].map(({ name, before_ms, after_ms, before_count = 0, after_count = 0 }) => {
+    const [was, now] = [calls(before_count), calls(after_count)];
+    return [
+      h("span", { title: name }, named(name)),
+      plain(before_ms, step_ms),
+      plain(after_ms, step_ms),
+      // No colour: a host that waits longer in a launch, say, has only run further ahead.
+      h("b", { class: Math.abs(after_ms - before_ms) < TELLING * step_ms ? "soft" : null }, change(after_ms - before_ms)),
+      ...(counted ? [was === now ? was : `${was} → ${now}`] : []),
+    ];
+  });
+  return h("div", { class: "grid changed" }, table([title, "before", "after", "change", ...(counted ? ["calls"] : [])], rows, title));
+}
+
+/**
+ * @param {Comparison} found
+ * @param {Shown} shown
+ */
+function kernels({ kernels: told, step }, shown) {
+  const all = () =>
+    grid({
+      title: "compared-kernels",
+      shown,
+      search: "Filter",
+      sort: 3,
+      columns: [
+        { head: "kernel", show: plainName },
+        { head: "before", unit: "ms", show: plain },
+        { head: "after", unit: "ms", show: plain },
+        { head: "change", unit: "ms", show: change, by: Math.abs },
+        { head: "calls before", show: calls },
+        { head: "calls after", show: calls },
+      ],
+      rows: told.map(({ name, before_ms, after_ms, before_count, after_count }) => [named(name), before_ms, after_ms, after_ms - before_ms, before_count, after_count]),
+    });
+  return [
+    h("p", { class: "note" }, "In ms of a rank's step, mean over ranks and steps, matched by name."),
+    changed("kernel", told, step.before_ms),
+    folded(`All ${count(told.length, "kernel")}`, all),
+  ];
+}
+
+/**
+ * @param {Comparison} found
+ * @param {Shown} shown
+ */
+function operators({ operations, step }, shown) {
+  const all = () =>
+    grid({
+      title: "compared-operators",
+      shown,
+      search: "Filter",
+      sort: 3,
+      columns: [
+        { head: "operator" },
+        { head: "host before", unit: "ms", show: plain },
+        { head: "host after", unit: "ms", show: plain },
+        { head: "host change", unit: "ms", show: change, by: Math.abs },
+        { head: "device before", unit: "ms", show: plain },
+        { head: "device after", unit: "ms", show: plain },
+        { head: "device change", unit: "ms", show: change, by: Math.abs },
+        { head: "calls before", show: calls },
+        { head: "calls after", show: calls },
+      ],
+      rows: operations.map((each) => [
+        named(each.name),
+        each.before_host_ms,
+        each.after_host_ms,
+        each.after_host_ms - each.before_host_ms,
+        each.before_device_ms,
+        each.after_device_ms,
+        each.after_device_ms - each.before_device_ms,
+        each.before_count,
+        each.after_count,
+      ]),
+    });
+  const counts = (/** @type {Operation} */ { name, before_count, after_count }) => ({ name, before_count, after_count });
+  const host = operations.map((each) => ({ ...counts(each), before_ms: each.before_host_ms, after_ms: each.after_host_ms }));
+  const device = operations.map((each) => ({ ...counts(each), before_ms: each.before_device_ms, after_ms: each.after_device_ms }));
+  return [
+    h("p", { class: "note" }, "In ms of a rank's step: on the host by themselves, without what lies within; on the device what they launch. Collectives count their waiting."),
+    changed("on the host", host, step.before_ms),
+    device.some(({ before_ms, after_ms }) => before_ms + after_ms > 0) && changed("on the device", device, step.before_ms),
+    folded(`All ${count(operations.length, "operator")}`, all),
+  ];
+}
