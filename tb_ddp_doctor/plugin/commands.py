@@ -5,8 +5,12 @@ What comes from a trace goes into a command only as digits: whoever pastes it mu
 
 from __future__ import annotations
 
+import re
+
 from tb_ddp_doctor.findings import Evidence, Finding
 from tb_ddp_doctor.job.model import Job
+
+_PID = re.compile(r"[0-9]{1,10}")
 
 _STACKS = "py-spy dump --pid {pid}"
 _SAMPLES = "py-spy record --pid {pid} --idle --duration 30 --output rank{rank}.svg"
@@ -53,7 +57,7 @@ def commands(job: Job, finding: Finding) -> list[str]:
     if rank is None:
         return []
     pid = job.digests[job.ranks.tolist().index(rank)].pid
-    return [command.format(pid=pid if pid.isascii() and pid.isdecimal() else "PID", rank=rank) for command in known]
+    return [command.format(pid=pid if _PID.fullmatch(pid) else "PID", rank=rank) for command in known]
 
 
 def _shown(finding: Finding) -> int | None:
