@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,8 +22,22 @@ from test_tab import (
     pytestmark,  # noqa: F401 - pytest reads it
     tensorboard,
 )
+from traces import ranks, write
 
 RANKS = ["rank 0 (node0)", "rank 1 (node0)", "rank 2 (node1)", "rank 3 (node1)"]
+STALLED = ranks(
+    *[
+        """
+        rank# step |1
+              host          [fwd]
+              gpu           [fwd..........]
+              nccl                         [ar......]
+              python [report..................]
+              inner  [step]
+        """
+    ]
+    * 2
+)
 #: A page that does what ui.perfetto.dev does with messages, and remembers them.
 STAND_IN = """<!doctype html><script>
   window.received = [];
@@ -154,6 +169,64 @@ def test_the_query_to_copy_works(context: BrowserContext, server: str) -> None:
     assert {"rank 0 (node0)", "rank 1 (node0)"} <= {row["rank"] for row in longest}
     commands = tab.locator(".tools pre").nth(1)
     expect(commands).to_contain_text(re.compile(r"py-spy dump --pid \d+"))
+
+
+def test_chrome_json_opens_in_perfetto_too(context: BrowserContext, server: str) -> None:
+    page = context.new_page()
+    page.route("**/slice?*format=native", lambda route: route.continue_(url=route.request.url[:-6] + "json"))
+    open_evidence(page, server)
+    frame = perfetto(page)
+    window = first_window(server)
+    shown = rows(frame, "select name, ts, dur from slice where name like 'rank 1: %'", name="str", ts=0, dur=0)
+    length = int(window["seen"][1]) - int(window["seen"][0])
+    assert any(abs(row["dur"] - length) <= 1 for row in shown)
+    names = rows(frame, "select name from process where name like 'rank %' order by upid", name="str")
+    assert {row["name"] for row in names} == set(RANKS)
+    lost = rows(frame, "select name, value from stats where severity != 'info' and value > 0", name="str", value=0)
+    assert lost == []
+    assert rows(frame, "select count(*) as flows from flow", flows=0)[0]["flows"] > 100
+
+
+@pytest.mark.parametrize("allowed", [True, False], ids=["clipboard", "no clipboard"])
+def test_what_is_copied_is_what_is_shown(context: BrowserContext, server: str, allowed: bool) -> None:
+    """Without the clipboard's interface, as over plain HTTP from another host, the selection is copied."""
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    if not allowed:
+        context.add_init_script("navigator.clipboard.writeText = () => Promise.reject(new Error('not allowed'))")
+    page = context.new_page()
+    tab = opened(page, server, "findings")
+    chosen(tab, "straggler_cpu")
+    finding = tab.locator("details.finding").first
+    finding.locator("summary").first.click()
+    finding.get_by_text("Other tools").click()
+    blocks = finding.locator(".code")
+    expect(blocks).to_have_count(4)
+    shown = [block.locator("pre").text_content() for block in blocks.all()]
+    assert [str(text).split()[0] for text in shown] == ["py-spy", "SELECT", "py-spy", "from"]
+    for block, text in zip(blocks.all(), shown, strict=True):
+        block.get_by_role("button").click()
+        expect(block.get_by_role("button")).to_have_text("Copied")
+        assert page.evaluate("navigator.clipboard.readText()") == text
+    expect(finding).to_contain_text("Where rank 1 (node0) runs")
+
+
+def test_a_line_of_the_users_code_is_copied(context: BrowserContext, tmp_path: Path) -> None:
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    write(tmp_path / "logs" / "job", STALLED)
+    with tensorboard(tmp_path, f"--logdir={tmp_path / 'logs'}") as base:
+        analysed(base)
+        page = context.new_page()
+        tab = opened(page, base, "findings")
+        finding = tab.locator("details.finding").first
+        finding.locator("summary").first.click()
+        source = finding.locator(".source").first
+        expect(source).to_contain_text("train.py:4 step")
+        source.get_by_role("button").click()
+        expect(source.get_by_role("button")).to_have_text("Copied")
+        assert page.evaluate("navigator.clipboard.readText()") == "train.py:4"
+        finding.get_by_text("Other tools").click()
+        expect(finding.locator(".tools")).not_to_contain_text("no Python stacks")
+        page.goto("about:blank")
 
 
 def without_viztracer(page: Page, frames: bool) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import itertools
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
-from traces import MS, write
+from traces import MS, ranks, write
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
@@ -24,7 +26,17 @@ from tb_ddp_doctor.slices import chrome, columns, cut, native, pick
 from tb_ddp_doctor.slices.cut import Window
 from tb_ddp_doctor.slices.model import RankSlice, Role, Slice, SliceError
 from tb_ddp_doctor.trace import reader
-from tb_ddp_doctor.trace.model import TraceError
+from tb_ddp_doctor.trace.model import (
+    Category,
+    CommArgs,
+    Events,
+    Frames,
+    Header,
+    MemoryEvents,
+    RankTrace,
+    TraceError,
+)
+from tb_ddp_doctor.trace.times import MAX_NS
 
 #: The second rank is late; its clock is 500 ms ahead.
 JOB = """
@@ -250,7 +262,8 @@ def test_chrome_json_can_be_read_by_our_own_reader(result: engine.Result, cache:
     assert {"rank 0 (host0)", "rank 1 (host1)", "ddp-doctor"} == {
         e["args"]["name"] for e in told if e["name"] == "process_name"
     }
-    flows: dict[str, list[str]] = {}
+    flows: dict[int, list[str]] = {}
+    assert all(isinstance(event["id"], int) and 0 < event["id"] < 2**53 for event in told if "id" in event)
     for event in sorted((e for e in told if e["ph"] in "sf"), key=lambda event: event["ts"]):
         flows.setdefault(event["id"], []).append(event["ph"])
     assert flows and set(map(tuple, flows.values())) == {("s", "f")}
@@ -296,19 +309,113 @@ def test_nested_events_lie_within_those_around_them(spans: list[tuple[int, int, 
         around.append((start[row], ends[i]))
 
 
-def test_names_that_no_format_can_hold(tmp_path: Path) -> None:
-    from dataclasses import replace
+#: What a reader may make of a file: times from 0 on (with their base, twice `MAX_NS` at most), other numbers anything,
+#: text that no encoding can hold.
+START = st.one_of(st.integers(0, 200), st.integers(0, 2 * MAX_NS))
+LENGTH = st.one_of(st.integers(0, 200), st.integers(0, MAX_NS))
+NUMBER = st.one_of(st.integers(-2, 3), st.integers(-(2**63), 2**63 - 1))
+SMALL = st.one_of(st.integers(-2, 3), st.integers(-(2**31), 2**31 - 1))
+TEXT = st.one_of(
+    st.text(st.characters(exclude_categories=()), max_size=20),
+    st.sampled_from(["", "ncclDevKernel_AllReduce", "ProfilerStep#1", "autograd::engine", "cudaMalloc", "\ud800<img>"]),
+)
 
-    folder = write(tmp_path / "job", JOB)
-    (run,) = discover(folder)
-    kept = Cache(None)
-    result = engine.diagnose(run, reading=engine.Reading(kept))
-    part = cut.cut(result, kept, at(result, 0, 70))
+
+@st.composite
+def hostile_traces(draw: st.DrawFn) -> RankTrace:
+    """Columns of anything that a file can hold."""
+    strings = tuple(draw(st.lists(TEXT, min_size=1, max_size=6)))
+    threads = tuple(draw(st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=3)))
+    word, thread = st.integers(0, len(strings) - 1), st.integers(0, len(threads) - 1)
+    missing_word = st.integers(-1, len(strings) - 1)
+
+    def table(kind: type[Any], *columns: tuple[st.SearchStrategy[int], type[np.generic]]) -> Any:
+        rows = draw(st.lists(st.tuples(*(values for values, _ in columns)), max_size=12))
+        made = list(zip(*rows, strict=True)) if rows else [()] * len(columns)
+        return kind(*(np.array(column, dtype) for column, (_, dtype) in zip(made, columns, strict=True)))
+
+    events = table(
+        Events, (word, np.int32), (st.integers(0, len(Category) - 1), np.int8), (START, np.int64), (LENGTH, np.int64),
+        (thread, np.int32), (SMALL, np.int32), (NUMBER, np.int64), (NUMBER, np.int64), (NUMBER, np.int64),
+        (missing_word, np.int32), (SMALL, np.int32),
+    )  # fmt: skip
+    memory = table(MemoryEvents, (START, np.int64), (SMALL, np.int32), (SMALL, np.int32), *((NUMBER, np.int64),) * 3)
+    frames = table(Frames, (word, np.int32), (START, np.int64), (LENGTH, np.int64), (thread, np.int32))
+    comms = CommArgs(*(np.empty(0, np.int64) for _ in CommArgs.__slots__))
+    return RankTrace("hostile.json", Header(), strings, threads, events, comms, memory, frames, {}, ())
+
+
+class Kept:
+    """A cache that has one trace for any file."""
+
+    def __init__(self, trace: RankTrace) -> None:
+        self._trace = trace
+
+    def columns(self, path: object, *, checked: bool) -> RankTrace:
+        return self._trace
+
+
+def test_no_columns_break_a_writer(result: engine.Result) -> None:
+    spoiled = replace(result, job=replace(result.job, name="\ud800", nodes=("\udfff", "<b>\x00")))
+
+    @given(trace=hostile_traces(), start=START, length=LENGTH, most=st.sampled_from([None, 1, 5, 10_000]))
+    def holds(trace: RankTrace, start: int, length: int, most: int | None) -> None:
+        window = Window((0, 1), start, start + max(length, 1))
+        for form in (native, chrome, columns):
+            file = io.BytesIO()
+            form.write(cut.cut(spoiled, Kept(trace), window, most), file)  # type: ignore[arg-type]
+            check(form, file.getvalue())
+
+    def check(form: ModuleType, content: bytes) -> None:
+        if form is native:
+            open_ = Counter[int]()
+            for packet in Trace.FromString(content).packet:
+                event = packet.track_event
+                open_[event.track_uuid] += event.type == TrackEvent.TYPE_SLICE_BEGIN
+                open_[event.track_uuid] -= event.type == TrackEvent.TYPE_SLICE_END
+            assert not any(open_.values())
+        else:
+            told = msgspec.json.decode(content)
+            if form is chrome:
+                assert all(event["ts"] >= 0 for event in told["traceEvents"] if "ts" in event)
+
+    holds()
+
+
+def test_long_names_are_cut(result: engine.Result, cache: Cache) -> None:
+    part = cut.cut(result, cache, at(result, 0, 70))
     hostile = tuple("\ud800<img src=x>" + "x" * 100_000 for _ in next(iter(part.ranks)).strings)
     spoiled = replace(part, ranks=tuple(replace(rank, strings=hostile, node="\udfff") for rank in part.ranks))
     assert len(perfetto(spoiled).SerializeToString()) < 1_000_000
     for form in (chrome, columns):
         assert written(form, spoiled)
+
+
+THREE = """
+    rank# step |1
+          host [ar]
+          gpu  [fwd..]
+          nccl %s
+"""
+
+
+def test_an_arrow_goes_from_arrival_to_arrival_in_the_order_of_time(tmp_path: Path) -> None:
+    drawn = ranks(*(THREE % ar for ar in ("  [ar......]", "     [ar...]", "[ar........]")))
+    (run,) = discover(write(tmp_path / "job", drawn))
+    kept = Cache(None)
+    found = engine.diagnose(run, reading=engine.Reading(kept))
+    part = cut.cut(found, kept, cut.whole(found.job))
+    told = written(chrome, part)["traceEvents"]
+    pids = {event["pid"]: event["args"]["name"] for event in told if event["name"] == "process_name"}
+    arrows: dict[int, list[tuple[str, str]]] = {}
+    for event in sorted((event for event in told if event["name"] == "arrivals"), key=lambda event: event["ts"]):
+        arrows.setdefault(event["id"], []).append((event["ph"], pids[event["pid"]].split(" (")[0]))
+    assert len(arrows) == 3
+    assert set(map(tuple, arrows.values())) == {(("s", "rank 2"), ("t", "rank 0"), ("f", "rank 1"))}
+    # Another rank than the one that comes last of all may come last of those shown.
+    few = written(chrome, cut.cut(found, kept, replace(cut.whole(found.job), ranks=(0, 2))))["traceEvents"]
+    turns = Counter(event["ph"] for event in few if event["name"] == "arrivals")
+    assert turns == {"s": 3, "f": 3}
 
 
 def test_unchecked_columns_are_those_that_are_kept(result: engine.Result, cache: Cache) -> None:

@@ -63,7 +63,7 @@ export function otherTools(report, finding) {
           ]
         : null,
       commands.length
-        ? [h("p", {}, `Where rank ${rankOf(finding)} runs, while the job runs, these would confirm it:`), copyable(commands.join("\n"))]
+        ? [h("p", {}, `Where ${placeOf(report, finding)} runs, while the job runs, these would confirm it:`), copyable(commands.join("\n"))]
         : null,
       report.views?.stacks ? stacks(report.views.stacks) : null,
       peer,
@@ -90,6 +90,17 @@ function windowOf({ diagnosis, views }, finding, item) {
 
 /** @param {Finding} finding */
 const rankOf = (finding) => (finding.evidence.find(({ rank }) => finding.ranks.includes(rank)) ?? { rank: finding.ranks[0] }).rank;
+
+/**
+ * The rank, and its node where that is known.
+ * @param {Report} report
+ * @param {Finding} finding
+ */
+function placeOf({ views }, finding) {
+  const rank = rankOf(finding);
+  const node = views?.nodes[views.ranks.indexOf(rank)];
+  return `rank ${rank}${node ? ` (${node})` : ""}`;
+}
 
 /** @param {SliceWindow} where */
 const query = ({ seen: [start, end] }) => `SELECT process.name AS rank, thread.name AS lane, slice.name, slice.ts, slice.dur / 1e6 AS ms

@@ -1,7 +1,7 @@
 """A slice as Chrome-trace JSON, for every viewer that Kineto's own files open in.
 
-Times are us from the first event, with `baseTimeNanoseconds` to be added: as us since the epoch, numbers of JSON would
-be rounded to a quarter of one.
+Times are us, and `baseTimeNanoseconds` is to be added: as us since the epoch, numbers of JSON would be rounded to a
+quarter of one.
 """
 
 from __future__ import annotations
@@ -16,30 +16,28 @@ from tb_ddp_doctor.slices.labels import placed
 from tb_ddp_doctor.slices.model import CATEGORY_NAMES, RankSlice, Slice
 
 CONTENT_TYPE = "application/json"
+#: Numbers of arrows between arrivals start here: whole, since Perfetto drops others, and below 2^53, as doubles are.
+_COLLECTIVES = 1 << 52
+#: Events may begin so long before the window, its launches and functions around it; what is longer ago is cut there.
+_BEFORE_NS = 3_600 * 10**9
 
 
 def write(part: Slice, file: IO[bytes]) -> None:
     """Write the slice to a binary file."""
-    base = None
+    # No event may come before zero: Perfetto drops those, and launches lie before the window.
+    base = max(part.start_ns - _BEFORE_NS, 0)
     left_out = {}
     file.write(b'{"displayTimeUnit": "ms", "traceEvents": [')
     comma = b""
     for order, rank in enumerate(part.ranks, 1):
-        if base is None:
-            base = _base(part, rank)
         left_out[rank.rank] = rank.left_out
         for event in _events(part, rank, order, base):
             file.write(comma + msgspec.json.encode(event))
             comma = b",\n"
-    for event in _doctor(part, words.left_out(left_out), base or 0):
+    for event in _doctor(part, words.left_out(left_out), base):
         file.write(comma + msgspec.json.encode(event))
         comma = b",\n"
-    file.write(b'], "baseTimeNanoseconds": %d}' % (base or 0))
-
-
-def _base(part: Slice, rank: RankSlice) -> int:
-    """An instant near all events."""
-    return part.start_ns or int(rank.start_ns.min(initial=0))
+    file.write(b'], "baseTimeNanoseconds": %d}' % base)
 
 
 def _events(part: Slice, rank: RankSlice, pid: int, base: int) -> Iterator[dict[str, Any]]:
@@ -54,6 +52,7 @@ def _events(part: Slice, rank: RankSlice, pid: int, base: int) -> Iterator[dict[
     for i, (lane, start, end, name, category, correlation, collective) in enumerate(
         zip(*(column.tolist() for column in columns), strict=True)
     ):
+        start, end = max(start, base), max(end, base)
         place = {"pid": pid, "tid": lane + 1, "ts": (start - base) / 1e3}
         yield {
             "ph": "X",
@@ -65,19 +64,19 @@ def _events(part: Slice, rank: RankSlice, pid: int, base: int) -> Iterator[dict[
         }
         if correlation >= 0:
             begins = launched.get(correlation) == i
-            flow = {"cat": "launch", "name": "launch", "id": f"{pid}.{correlation}", **place}
+            flow = {"cat": "launch", "name": "launch", "id": pid << 32 | correlation & 0xFFFFFFFF, **place}
             yield {"ph": "s" if begins else "f", "bp": "e", **flow}
         if collective in part.collectives:
-            # The rank that arrives last ends the arrow.
-            last = part.collectives[collective].last_rank == rank.rank
-            flow = {"cat": "collective", "name": "arrivals", "id": f"collective {collective}", **place}
-            yield {"ph": "f" if last else "s", "bp": "e", **flow}
+            matched = part.collectives[collective]
+            turn = {matched.shown_first: "s", matched.shown_last: "f"}.get(rank.rank, "t")
+            flow = {"cat": "collective", "name": "arrivals", "id": _COLLECTIVES | collective, **place}
+            yield {"ph": turn, "bp": "e", **flow}
     memory = rank.memory
     for time, used, held in zip(
         memory.time_ns.tolist(), memory.allocated.tolist(), memory.reserved.tolist(), strict=True
     ):
         sizes = {"in use": used, "reserved": held}
-        yield {"ph": "C", "name": "memory", "pid": pid, "tid": 0, "ts": (time - base) / 1e3, "args": sizes}
+        yield {"ph": "C", "name": "memory", "pid": pid, "tid": 0, "ts": max(time - base, 0) / 1e3, "args": sizes}
 
 
 def _begins(rank: RankSlice) -> dict[int, int]:
@@ -96,7 +95,8 @@ def _doctor(part: Slice, left_out: str, base: int) -> Iterator[dict[str, Any]]:
     for tid, labels in enumerate(placed(part, left_out), 1):
         yield _meta("thread_name", 0, tid, name="this slice" if tid == 1 else "evidence")
         for label in labels:
-            times = {"ts": (label.start_ns - base) / 1e3, "dur": (label.end_ns - label.start_ns) / 1e3}
+            start, end = max(label.start_ns, base), max(label.end_ns, base)
+            times = {"ts": (start - base) / 1e3, "dur": (end - start) / 1e3}
             place = {"pid": 0, "tid": tid, **times}
             yield {"ph": "X", "cat": "ddp-doctor", "name": label.name, **place, "args": label.args}
 

@@ -79,7 +79,7 @@ def cut(result: Result, cache: Cache, chosen: Window, most_events: int | None = 
     for index in indices:
         if result.files[index].suffix == DIGEST_SUFFIX:
             raise SliceError(f"Rank {job.ranks[index]} was read from a digest: its trace is not here.")
-    most = None if most_events is None else most_events // len(indices)
+    most = None if most_events is None else max(most_events // len(indices), 1)
 
     def ranks() -> Iterator[RankSlice]:
         for index in indices:
@@ -134,6 +134,13 @@ def _rank(result: Result, cache: Cache, index: int, chosen: Window, most: int | 
     order, ends, depth = pick.nest(lane, common(picked.start_ns), common(picked.end_ns))
     events, row = trace.events, picked.row[order]
     is_event = row >= 0
+
+    def told(column: Ints | Indices) -> Ints:
+        # Python functions have no row among the events.
+        values = np.full(len(row), -1, np.int64)
+        values[is_event] = column[row[is_event]]
+        return values
+
     memory = pick.memory(trace, start, end)
     return RankSlice(
         rank=int(job.ranks[index]),
@@ -147,9 +154,9 @@ def _rank(result: Result, cache: Cache, index: int, chosen: Window, most: int | 
         name=picked.name[order],
         category=picked.category[order],
         owner=owner[order],
-        correlation=_joined(np.where(is_event, events.correlation[row], -1)),
-        bytes=np.where(is_event, events.bytes[row], -1),
-        shape=np.where(is_event, events.shape[row], -1).astype(np.int32),
+        correlation=_joined(told(events.correlation)),
+        bytes=told(events.bytes),
+        shape=told(events.shape).astype(np.int32),
         collective=collective[order],
         memory=Memory(common(memory.time_ns), memory.allocated, memory.reserved),
         left_out=picked.left_out,
@@ -197,6 +204,10 @@ def _collectives(job: Job, chosen: Window) -> dict[int, Collective]:
     first_ns = np.where(matched.present, job.waiting.arrival_ns, np.iinfo(np.int64).max).min(axis=1)
     longest_ns = np.where(matched.present, matched.end_ns - matched.arrival_ns, 0).max(axis=1)
     here = (first_ns < chosen.end_ns) & (first_ns + longest_ns >= chosen.start_ns)
+    shown = np.flatnonzero(np.isin(job.ranks, chosen.ranks))
+    arrives_ns, comes = job.waiting.arrival_ns[:, shown], matched.present[:, shown]
+    shown_first = shown[np.where(comes, arrives_ns, np.iinfo(np.int64).max).argmin(axis=1)]
+    shown_last = shown[np.where(comes, arrives_ns, np.iinfo(np.int64).min).argmax(axis=1)]
     return {
         row: Collective(
             kind=matched.kind[row],
@@ -204,6 +215,8 @@ def _collectives(job: Job, chosen: Window) -> dict[int, Collective]:
             bytes=int(matched.bytes[row]),
             last_rank=int(job.ranks[job.waiting.last[row]]),
             last_ns=int(last_ns[row]),
+            shown_first=int(job.ranks[shown_first[row]]),
+            shown_last=int(job.ranks[shown_last[row]]),
         )
         for row in np.flatnonzero(here).tolist()
     }

@@ -114,6 +114,9 @@ class Collective:
     last_rank: int
     #: When the last rank arrived.
     last_ns: int
+    #: The first and the last to arrive of the ranks that are shown.
+    shown_first: int
+    shown_last: int
 
 
 @dataclass(frozen=True, slots=True)
