@@ -400,8 +400,8 @@ def _unseen(job: Job) -> Iterator[FileWarning]:
         shown = ", ".join(map(str, job.missing_ranks[:8])) + (" ..." if len(job.missing_ranks) > 8 else "")
         yield FileWarning(
             job.name,
-            f"{len(job.missing_ranks)} of {job.world_size} ranks have no trace here ({shown}): waiting for them "
-            "counts as transfer.",
+            f"{len(job.missing_ranks)} of {job.world_size} ranks have no trace here ({shown}): how long the "
+            "others wait for them is known only as far as transfers tell.",
         )
     if not all(rank.has_steps for rank in job.digests):
         yield FileWarning(

@@ -128,3 +128,8 @@ def test_the_cost_of_a_drawn_straggler_is_its_excess() -> None:
     slow = np.zeros(whatif.shape, np.bool_)
     slow[1] = True
     assert whatif.cost_ns(whatif.like_the_usual(slow)) == 4 * MS
+
+
+def test_without_a_replay_the_slowest_rank_no_longer_waits_for_missing_ranks() -> None:
+    whatif = WhatIf(budget(compute=[[10], [14]], wait=[[8], [4]]), absent_ns=np.array([[4], [4]]))
+    assert whatif.cost_ns(Removed(absent=True)) == 4

@@ -9,8 +9,9 @@ import numpy as np
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.model import RankDigest, RankOwner
 from tb_ddp_doctor.findings import OWNERS
+from tb_ddp_doctor.job import absent
 from tb_ddp_doctor.job.clock import ClockFit
-from tb_ddp_doctor.job.collectives import ABSENT, Matched
+from tb_ddp_doctor.job.collectives import ABSENT, Matched, between_two
 from tb_ddp_doctor.job.model import Budget, Waiting
 from tb_ddp_doctor.trace.model import Ints
 
@@ -32,7 +33,7 @@ def settle(
     """The budget of R ranks over the steps that `step_index`, shape (R, S), names, and the waiting in collectives.
 
     A nanosecond of exposed communication is transfer while any running collective has all its ranks, and wait while
-    none has. Collectives without a match count as transfer: nothing is known of the others.
+    none has. Where ranks have no trace, `absent` tells when they may have arrived.
     """
     ranks, steps = step_index.shape
     arrival = np.full((len(matched), ranks), ABSENT, np.int64)
@@ -46,18 +47,21 @@ def settle(
     start_ns = np.zeros((ranks, steps), np.int64)
     window_ns = np.zeros((ranks, steps), np.int64)
     waits = np.zeros((len(matched), ranks), np.int64)
+    absent_ns = np.zeros((ranks, steps), np.int64)
     for rank, (digest, index) in enumerate(zip(digests, step_index, strict=True)):
         start_ns[rank] = digest.steps.start_ns[index]
         window_ns[rank] = digest.steps.end_ns[index] - start_ns[rank]
         for owner, name in _PLAIN.items():
             owner_ns[rank, :, OWNERS.index(name)] = digest.work.owner_ns[index, owner]
-        waiting = exposed_communication(digest) - moving(digest, matched, rank, last_ns, clock)
-        wait = waiting.measure(start_ns[rank], start_ns[rank] + window_ns[rank])
+        exposed, moves = exposed_communication(digest), moving(digest, matched, rank, last_ns, clock)
+        waiting = exposed - Intervals.union(seen(digest, matched, rank, last_ns, clock), digest.collectives.end_ns)
+        wait = (exposed - moves).measure(start_ns[rank], start_ns[rank] + window_ns[rank])
+        absent_ns[rank] = wait - waiting.measure(start_ns[rank], start_ns[rank] + window_ns[rank])
         owner_ns[rank, :, OWNERS.index("wait")] = wait
         owner_ns[rank, :, OWNERS.index("transfer")] = digest.work.owner_ns[index, RankOwner.COMMUNICATION] - wait
         here = matched.of_rank(rank)
         waits[here, rank] = waiting.measure(matched.arrival_ns[here, rank], matched.end_ns[here, rank])
-    return Budget(owner_ns, start_ns, window_ns), Waiting(waits, arrival.argmax(axis=1), arrival)
+    return Budget(owner_ns, start_ns, window_ns), Waiting(waits, arrival.argmax(axis=1), arrival, absent_ns)
 
 
 def exposed_communication(digest: RankDigest) -> Intervals:
@@ -76,14 +80,26 @@ def moving(digest: RankDigest, matched: Matched, rank: int, last_ns: Ints, clock
 
 
 def complete(digest: RankDigest, matched: Matched, rank: int, last_ns: Ints, clock: ClockFit) -> Ints:
-    """When each collective of a rank has all its ranks, on the rank's own clock; its own arrival where unmatched.
+    """When each collective of a rank has all its ranks, on the rank's own clock.
 
     Never after its end: clocks agree only up to the residual.
     """
+    table, known_ns = digest.collectives, seen(digest, matched, rank, last_ns, clock)
+    parts = np.ones(len(table), np.int64)
+    here = matched.of_rank(rank)
+    parts[matched.row[here, rank]] = matched.parts[here]
+    lacking = np.flatnonzero(table.group_size > parts)
+    if len(lacking):
+        lacking = lacking[~between_two(digest)[lacking]]
+    return known_ns + absent.wait_ns(table, known_ns, lacking)
+
+
+def seen(digest: RankDigest, matched: Matched, rank: int, last_ns: Ints, clock: ClockFit) -> Ints:
+    """The same of the ranks that have a trace: the last one's arrival; its own where unmatched."""
     table = digest.collectives
-    complete_ns = table.arrival_ns.copy()
+    seen_ns = table.arrival_ns.copy()
     here = matched.of_rank(rank)
     rows = matched.row[here, rank]
-    complete_ns[rows] = np.maximum(complete_ns[rows], last_ns[here] + clock.correction(rank, table.arrival_ns[rows]))
-    bounded: Ints = np.minimum(complete_ns, table.end_ns)
+    seen_ns[rows] = np.maximum(seen_ns[rows], last_ns[here] + clock.correction(rank, table.arrival_ns[rows]))
+    bounded: Ints = np.minimum(seen_ns, table.end_ns)
     return bounded

@@ -33,6 +33,8 @@ class Matched:
     end_ns: Ints
     #: Shape (M, R): row in the rank's `Collectives`, or -1.
     row: Ints
+    #: How many ranks have a part, shape (M,).
+    parts: Ints
     #: Collectives with a recorded launch that found no partner, by rank index.
     unmatched: tuple[int, ...]
     #: Matches given up because a rank ended before another arrived.
@@ -90,6 +92,7 @@ def assemble(digests: Sequence[RankDigest], row: NDArray[np.int64], unmatched: I
         arrival_ns=arrival,
         end_ns=end,
         row=row,
+        parts=(row >= 0).sum(axis=1),
         unmatched=tuple(unmatched.tolist()),
         refused=0,
     )
@@ -113,6 +116,7 @@ def select(matched: Matched, chosen: Ints) -> Matched:
         arrival_ns=matched.arrival_ns[chosen],
         end_ns=matched.end_ns[chosen],
         row=matched.row[chosen],
+        parts=matched.parts[chosen],
     )
 
 

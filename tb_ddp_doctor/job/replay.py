@@ -42,6 +42,8 @@ class Removed:
     beyond_ns: Ints | None = None
     #: Exposed transfer that goes, shape (R, S), ns.
     transfer_ns: Ints | None = None
+    #: Whether nobody waits any more for ranks that have no trace.
+    absent: bool = False
 
     def __or__(self, other: Removed) -> Removed:
         """Both: what two fixes take from the same host time is taken once."""
@@ -53,13 +55,14 @@ class Removed:
             _sum(self.device_ns, other.device_ns),
             _sum(self.beyond_ns, other.beyond_ns),
             _sum(self.transfer_ns, other.transfer_ns),
+            self.absent or other.absent,
         )
 
     @property
     def is_nothing(self) -> bool:
         """Whether all stays as it is."""
         amounts = [*self.host.values(), self.device_ns, self.beyond_ns, self.transfer_ns]
-        return not any(amount is not None and amount.any() for amount in amounts)
+        return not self.absent and not any(amount is not None and amount.any() for amount in amounts)
 
 
 def _sum(one: Ints | None, other: Ints | None) -> Ints | None:
@@ -116,6 +119,8 @@ class _Parts:
     step: Ints
     #: The collective that it is a part of.
     collective: Ints
+    #: For how long it waits for ranks that have no trace, after those that have one; and then transfers.
+    absent_ns: Ints
     transfer_ns: Ints
     #: The part of `transfer_ns` with nothing beside it.
     exposed_ns: Ints
@@ -226,18 +231,20 @@ class Replay:
         step_index: Ints,
         matched: Matched,
         clock: ClockFit,
+        seen_ns: Sequence[Ints],
         complete_ns: Sequence[Ints],
         exposed_ns: Sequence[Ints],
     ) -> None:
         """Settle what follows what.
 
-        `complete_ns` says for each collective of each rank when it has all its ranks, on the rank's own clock, and
-        `exposed_ns` how much of its transfer is exposed. Raises StuckError.
+        `complete_ns` says for each collective of each rank when it has all its ranks, on the rank's own clock,
+        `seen_ns` when it has those with a trace, and `exposed_ns` how much of its transfer is exposed. Raises
+        StuckError.
         """
         self._index = step_index
         self._most_steps = max(len(digest.steps) for digest in digests)
         self._host_ns, self._device_ns = _starts(digests, clock)
-        parts = _parts(digests, step_index, matched, clock, complete_ns, exposed_ns)
+        parts = _parts(digests, step_index, matched, clock, seen_ns, complete_ns, exposed_ns)
         rows, first = _rows(digests, step_index)
         order, self._rounds = _settle(rows, parts, first)
         self._rows, self._parts = _in_order(rows, order), parts
@@ -394,12 +401,12 @@ class Replay:
         return total.astype(np.int64).reshape(len(ranks), size), mine, rank, place
 
     def _transfer(self, removed: Removed) -> Ints:
-        """How long each part transfers."""
+        """How long each part takes from the arrival of the last rank that has a trace."""
         parts = self._parts
+        takes = parts.transfer_ns if removed.absent else parts.absent_ns + parts.transfer_ns
         if removed.transfer_ns is None:
-            return parts.transfer_ns
-        gone = self._part_cells.spread(parts.exposed_ns, removed.transfer_ns)
-        return parts.transfer_ns - gone
+            return takes
+        return takes - self._part_cells.spread(parts.exposed_ns, removed.transfer_ns)
 
 
 def _starts(digests: Sequence[RankDigest], clock: ClockFit) -> tuple[Ints, Ints]:
@@ -422,6 +429,7 @@ def _parts(
     step_index: Ints,
     matched: Matched,
     clock: ClockFit,
+    seen_ns: Sequence[Ints],
     complete_ns: Sequence[Ints],
     exposed_ns: Sequence[Ints],
 ) -> _Parts:
@@ -430,12 +438,14 @@ def _parts(
     size = int(base[-1]) + 1
     collective = np.full(size, -1)
     after, needs, ready = np.full(size, size - 1), np.zeros(size, np.bool_), np.zeros(size, np.int64)
-    own_step, step, transfer, exposed = (np.full(size, -1), np.full(size, -1), *np.zeros((2, size), np.int64))
+    own_step, step = np.full((2, size), -1)
+    absent, transfer, exposed = np.zeros((3, size), np.int64)
     end = np.full(size, LONG_AGO)
     for rank, (digest, index) in enumerate(zip(digests, step_index, strict=True)):
         table, track, here = digest.collectives, digest.track, slice(base[rank], base[rank + 1])
         own_step[here] = table.step
         step[here] = _of_job(digest, index, table.step)
+        absent[here] = complete_ns[rank] - seen_ns[rank]
         transfer[here] = table.end_ns - complete_ns[rank]
         exposed[here] = exposed_ns[rank]
         end[here] = table.end_ns - clock.correction(rank, table.end_ns)
@@ -449,7 +459,7 @@ def _parts(
     alone = collective < 0
     collective[alone] = len(matched) + np.arange(int(alone.sum()))
     ranks = np.append(np.repeat(np.arange(len(digests)), counts), 0)
-    return _Parts(ranks, own_step, step, collective, transfer, exposed, end, after, needs, ready)
+    return _Parts(ranks, own_step, step, collective, absent, transfer, exposed, end, after, needs, ready)
 
 
 def _rows(digests: Sequence[RankDigest], step_index: Ints) -> tuple[_Rows, Ints]:

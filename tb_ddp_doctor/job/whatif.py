@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import Held
-from tb_ddp_doctor.job.budget import complete, exposed_communication
+from tb_ddp_doctor.job.budget import complete, exposed_communication, seen
 from tb_ddp_doctor.job.model import Budget, Job
 from tb_ddp_doctor.job.replay import Removed, Replay, StuckError
 from tb_ddp_doctor.trace.model import Ints
@@ -62,8 +62,16 @@ class Saving:
 class WhatIf:
     """The steps of a job without what a fix removes; R ranks, S steps."""
 
-    def __init__(self, budget: Budget, replay: Replay | None = None, *, has_device: bool = True) -> None:
+    def __init__(
+        self,
+        budget: Budget,
+        replay: Replay | None = None,
+        *,
+        has_device: bool = True,
+        absent_ns: Ints | None = None,
+    ) -> None:
         self._budget, self._replay = budget, replay
+        self._absent_ns = np.zeros_like(budget.own_ns) if absent_ns is None else absent_ns
         self._owners = _OF_DEVICES if has_device else _OF_CPUS
         #: Index of the slowest rank of each step, shape (S,): the one that has no reason to wait.
         self.slowest: NDArray[np.int64] = budget.own_ns.argmax(axis=0)
@@ -76,7 +84,7 @@ class WhatIf:
     @classmethod
     def of(cls, job: Job) -> WhatIf:
         """From a job, with a replay where every rank's host and device can be told apart."""
-        return cls(job.budget, _replay(job), has_device=job.has_device)
+        return cls(job.budget, _replay(job), has_device=job.has_device, absent_ns=job.waiting.absent_ns)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -125,7 +133,9 @@ class WhatIf:
             return Saving(np.zeros(self.shape[1]))
         if self._replay:
             return Saving(np.asarray((self._replay.recorded_ns - self._replay.step_ns(removed)).mean(axis=0)))
-        return Saving(np.asarray(self.own_ns.max(axis=0) - (self.own_ns - self._own_part(removed)).max(axis=0), float))
+        own = self.own_ns.max(axis=0) - (self.own_ns - self._own_part(removed)).max(axis=0)
+        # The slowest rank waits for none of those that have a trace.
+        return Saving(np.asarray(own + self.at_slowest(self._absent_ns) * removed.absent, float))
 
     def cost_ns(self, removed: Removed) -> float:
         """Predicted fall of the step time without what is removed, mean over steps, ns; never negative."""
@@ -171,13 +181,16 @@ def _replay(job: Job) -> Replay | None:
     if not all(len(digest.track) for digest in job.digests):
         return None
     last_ns = job.waiting.arrival_ns.max(axis=1, initial=np.iinfo(np.int64).min)
-    complete_ns = [complete(digest, job.matched, rank, last_ns, job.clock) for rank, digest in enumerate(job.digests)]
+    seen_ns, complete_ns = (
+        [moment(digest, job.matched, rank, last_ns, job.clock) for rank, digest in enumerate(job.digests)]
+        for moment in (seen, complete)
+    )
     exposed_ns = [
         exposed_communication(digest).measure(moving_from, digest.collectives.end_ns)
         for digest, moving_from in zip(job.digests, complete_ns, strict=True)
     ]
     try:
-        replay = Replay(job.digests, job.step_index, job.matched, job.clock, complete_ns, exposed_ns)
+        replay = Replay(job.digests, job.step_index, job.matched, job.clock, seen_ns, complete_ns, exposed_ns)
     except StuckError:
         return None
     missed = np.abs(replay.recorded_ns - job.budget.window_ns).mean()

@@ -12,6 +12,7 @@ from tb_ddp_doctor.rules.load_imbalance import LoadImbalance
 from tb_ddp_doctor.rules.low_mfu import LowMfu
 from tb_ddp_doctor.rules.low_occupancy import LowOccupancy
 from tb_ddp_doctor.rules.memory_fragmentation import MemoryFragmentation
+from tb_ddp_doctor.rules.missing_straggler import MissingStraggler
 from tb_ddp_doctor.rules.no_overlap import NoOverlap
 from tb_ddp_doctor.rules.no_tensor_cores import NoTensorCores
 from tb_ddp_doctor.rules.pageable_memcpy import PageableMemcpy
@@ -41,6 +42,7 @@ CATALOGUE: dict[str, Rule] = {
         LowMfu(),
         LowOccupancy(),
         MemoryFragmentation(),
+        MissingStraggler(),
         NoOverlap(),
         NoTensorCores(),
         PageableMemcpy(),

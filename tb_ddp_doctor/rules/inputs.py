@@ -19,6 +19,7 @@ from tb_ddp_doctor.digest.model import CodeOf, RankDigest, RankOwner, Starved, S
 from tb_ddp_doctor.digest.starvation import RECORDING_NS
 from tb_ddp_doctor.findings import Evidence, Network, Source
 from tb_ddp_doctor.job import whatif
+from tb_ddp_doctor.job.budget import complete, seen
 from tb_ddp_doctor.job.communication import Traffic, communication
 from tb_ddp_doctor.job.links import Link, links
 from tb_ddp_doctor.job.model import Budget, Job
@@ -91,6 +92,21 @@ class Arrivals:
     #: When that rank arrived and when the wait ended, on its own clock, shape (M,), ns.
     wait_start_ns: Ints
     wait_end_ns: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Absent:
+    """Waiting for ranks that have no trace."""
+
+    #: Exposed, shape (R, S), ns.
+    wait_ns: Ints
+    #: The ranks without a trace.
+    ranks: tuple[int, ...]
+    #: The longest wait of the rank (index) that waits most, on its own clock, ns; and in what.
+    waiter: int
+    start_ns: int
+    end_ns: int
+    kind: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -497,6 +513,19 @@ def _arrivals(job: Job) -> Arrivals:
     )
 
 
+def _absent(job: Job) -> Absent:
+    wait_ns = job.waiting.absent_ns
+    waiter = int(wait_ns.sum(axis=1).argmax())
+    if not wait_ns[waiter].any():
+        return Absent(wait_ns, job.missing_ranks, waiter, 0, 0, "")
+    digest = job.digests[waiter]
+    last_ns = job.waiting.arrival_ns.max(axis=1, initial=np.iinfo(np.int64).min)
+    start, end = (moment(digest, job.matched, waiter, last_ns, job.clock) for moment in (seen, complete))
+    longest = int(np.where(np.isin(digest.collectives.step, job.step_index[waiter]), end - start, -1).argmax())
+    kind = digest.strings[digest.collectives.kind[longest]]
+    return Absent(wait_ns, job.missing_ranks, waiter, int(start[longest]), int(end[longest]), kind)
+
+
 def _transfers(job: Job) -> Transfers:
     _needs_matches(job)
     return transfers(job)
@@ -767,6 +796,7 @@ PROVIDERS: dict[str, Callable[[Job], object]] = {
     "frame": _frame,
     "budget": _budget,
     "whatif": _whatif,
+    "absent": _absent,
     "arrivals": _arrivals,
     "communication": _communication,
     "links": _links,

@@ -147,7 +147,7 @@ def confidence(
     if on_host and recording > cost_ns / 4:
         doubts.append(f"recording alone slows the host by about {ms(recording)} a step")
     if of_transfer and frame.missing_ranks:
-        doubts.append(f"waiting for the {frame.missing_ranks} ranks without a trace counts as transfer")
+        doubts.append("waiting for ranks without a trace is known only as far as transfers tell")
     level: Confidence = ("high", "medium", "low")[min(len(doubts), 2)]
     basis = f"Seen in {steps_seen(seen, len(frame.steps))}"
     if frame.residual_ns:

@@ -1,0 +1,87 @@
+"""See `MissingStraggler`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tb_ddp_doctor.digest.model import RankOwner
+from tb_ddp_doctor.job.replay import Removed
+from tb_ddp_doctor.rules import words
+from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
+from tb_ddp_doctor.rules.inputs import Absent, Frame, Places
+
+
+@dataclass(frozen=True)
+class MissingStraggler(Rule):
+    """A rank that has no trace holds up those that have one.
+
+    What:
+        Collectives of groups of which some ranks have no trace, that take far longer than their like although all
+        ranks with a trace have arrived.
+    Why:
+        The slowest rank sets the pace of the whole job. Where it is not among those that were traced, its victims'
+        waiting looks like slow communication.
+    Evidence:
+        The longest such wait of the rank that waits most, after the last rank that has a trace. What transfers take is
+        told by collectives of the same kind and group: no longer than larger ones, nor, by their size, than smaller
+        ones.
+    Fix:
+        Trace the missing ranks too, or copy their files here.
+    Limits:
+        Which of the missing ranks it is, and why, is in their traces only. If most collectives of a group wait, they
+        are each other's like, and nothing is told. A network that stalls now and then looks the same.
+    """
+
+    id: ClassVar[str] = "missing-straggler"
+
+    min_share: float = threshold(
+        0.10, "of the step", "With any one trace of a healthy job taken away, the others seem to wait for up to 6 %."
+    )
+
+    def check(self, *, frame: Frame, absent: Absent, places: Places) -> Result:
+        if not absent.ranks:
+            return Clear("All ranks have a trace.")
+        waits = absent.wait_ns.min(axis=0)
+        mean = float(waits.mean())
+        if mean < self.min_share * frame.step_ns:
+            return Clear(f"Ranks without a trace are waited for {words.ms(mean)} a step, as far as transfers tell.")
+        seen = int((waits > self.min_share * frame.step_ns).sum())
+        missing = (
+            f"rank {absent.ranks[0]}, which has no trace"
+            if len(absent.ranks) == 1
+            else f"some of the {frame.missing_ranks} ranks that have no trace"
+        )
+        place = places.between(
+            absent.waiter,
+            absent.start_ns,
+            absent.end_ns,
+            RankOwner.COMMUNICATION,
+            f"Waits in {absent.kind or 'a collective'} after all ranks with a trace have arrived.",
+        )
+        return Fault(
+            removed=Removed(absent=True),
+            ranks=frame.all_ranks,
+            steps=tuple(int(step) for step in frame.steps[waits > self.min_share * frame.step_ns]),
+            cause=None,
+            confidence="medium" if seen == len(frame.steps) else "low",
+            title=f"{_who(frame)} {words.ms(mean)} of every {words.ms(frame.step_ns)} for {missing}.",
+            why=f"In {seen} of {len(frame.steps)} steps collectives take far longer than their like although all ranks "
+            "that have a trace have arrived: another one is late.",
+            fix=_FIX,
+            evidence=(place,) if place else (),
+        )
+
+
+def _who(frame: Frame) -> str:
+    return "All ranks with a trace wait" if len(frame.ranks) > 1 else f"Rank {frame.ranks[0]} waits"
+
+
+_FIX = """\
+Look at the ranks that are missing here: copy their traces into this directory, or trace them too.
+
+import socket
+from torch.profiler import tensorboard_trace_handler as handler
+
+# on every rank, into one directory that all share, or copied together
+on_trace_ready = handler(logdir, worker_name=f"{socket.gethostname()}_{rank}", use_gzip=True)"""
