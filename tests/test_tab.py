@@ -427,6 +427,81 @@ def test_nothing_moves_for_those_who_asked_for_that(page: Page, server: str) -> 
     assert moving == []
 
 
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_control_is_reached_by_keyboard(page: Page, server: str, view: str) -> None:
+    """With the Tab key alone, from the first to the last; with a ring around the one that has it."""
+    tab = opened(page, server, view)
+    chosen(tab, "straggler_cpu")
+    page.wait_for_timeout(500)
+    for summary in tab.locator("details:not([open]) > summary").all()[::-1]:
+        summary.click()
+    page.wait_for_timeout(300)
+    found = tab.locator("body").evaluate(
+        """body => {
+          const controls = body.querySelectorAll("a[href], button, input, select, textarea, summary, canvas[tabindex]");
+          const shown = [...controls].filter(control => control.checkVisibility() && !control.disabled);
+          shown.forEach((control, i) => (control.dataset.control = i));
+          shown[0].focus();
+          window.bare = [];
+          window.reached = new Set(["0"]);
+          body.addEventListener("focusin", ({target}) => {
+            if (target.dataset.control) reached.add(target.dataset.control);
+            if (getComputedStyle(target).outlineStyle === "none") bare.push(target.outerHTML.slice(0, 120));
+          });
+          return shown.length;
+        }"""
+    )
+    assert found > 10
+    for _ in range(found + 30):  # regions that scroll take the focus too
+        page.keyboard.press("Tab")
+    missed = tab.locator("body").evaluate(
+        "() => [...document.querySelectorAll('[data-control]')]"
+        ".filter(control => !reached.has(control.dataset.control)).map(control => control.outerHTML.slice(0, 120))"
+    )
+    assert missed == []
+    assert tab.locator("body").evaluate("() => bare") == []
+
+
+def test_pictures_read_out_by_keyboard(page: Page, server: str) -> None:
+    def told(route: Route) -> None:
+        curve = {"rank": 0, "node": "node0", "device_bytes": 80e9, "time_ms": [0, 10, 20]}
+        curves = [{**curve, "allocated": [1e9, 3e9, 2e9], "reserved": [4e9, 4e9, 4e9]}]
+        route.fulfill(json={"ranks_told": 1, "curves": curves})
+
+    page.route("**/ddp_doctor/detail?*of=memory", told)
+    tab = opened(page, server, "memory")
+    chosen(tab, "straggler_cpu")
+    tab.locator("canvas.memory-canvas").focus()
+    readout = tab.locator("figcaption [role=status]")
+    expect(readout).to_have_text(re.compile(r"3\.00\sGB in use of 4\.00\sGB held at its peak"))
+    page.keyboard.press("ArrowRight")
+    expect(readout).to_have_text(re.compile(r"2\.00\sGB in use of 4\.00\sGB held at 20\.0\sms"))
+    page.screenshot(path=SCREENSHOTS / "memory.png")
+    tab.get_by_role("link", name="Communication").click()
+    tab.locator("canvas.scatter").focus()
+    page.keyboard.press("ArrowRight")
+    readout = tab.locator(".readout")
+    expect(readout).to_have_text(
+        re.compile(r"all_reduce in group 0, 4\sranks on 2\snodes, step 2: 5\.8\sMB in 3\.2\sms, .+")
+    )
+    longest = readout.text_content()
+    page.keyboard.press("ArrowRight")
+    expect(readout).not_to_have_text(longest or "")
+
+
+def test_a_tensorboard_that_is_silent_is_told(page: Page, server: str) -> None:
+    silent = True
+
+    def answer(route: Route) -> None:
+        route.fulfill(body="no JSON") if silent else route.continue_()
+
+    page.route(re.compile(r"/ddp_doctor/runs(\?.*)?$"), answer)
+    tab = opened(page, server)
+    expect(tab.locator("main h1")).to_have_text("The runs could not be listed.")
+    silent = False
+    expect(tab.locator(".verdict h1")).to_be_visible()
+
+
 def test_the_tabs_are_moved_along_by_keyboard(page: Page, server: str) -> None:
     tab = opened(page, server)
     chosen(tab, "straggler_cpu")

@@ -15,6 +15,8 @@ import { empty, failed, reading, searching } from "./states.js";
 
 const BUSY_MS = 1_000;
 const QUIET_MS = 30_000;
+/** What shows while the first list has not come. */
+const UNHEARD = "unheard";
 
 /** @param {HTMLElement} root */
 export function start(root) {
@@ -43,6 +45,7 @@ export function start(root) {
       trouble.textContent = listing.runs.length ? (listing.error ?? "") : "";
     } catch (error) {
       trouble.textContent = sentence(error);
+      if (!listing) show(UNHEARD, () => failed("The runs could not be listed.", `${sentence(error)} This page goes on asking.`));
     }
     draw();
     const busy =
@@ -81,8 +84,9 @@ export function start(root) {
     const open = runs.find(({ name }) => name === place.run) ?? runs[0];
     drawList(runs, open?.name ?? null);
     if (open) drawRun(open);
-    else if (listing.state === "scanning")
-      return; // what shows may still hold
+    else if (listing.state === "scanning") {
+      if (shown === UNHEARD) show("", searching); // anything else that shows may still hold
+    }
     else if (listing.error)
       show(listing.error, () => failed("The log directory could not be read.", listing?.error ?? ""));
     else show("empty", () => empty(listing?.logdir ?? ""));

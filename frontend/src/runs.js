@@ -11,6 +11,7 @@ import { count, percent } from "./format.js";
  * @param {(name: string) => void} select
  */
 export function runList(runs, selected, select) {
+  if (!runs.length) return h("p", { class: "note" }, "None yet.");
   return h(
     "ul",
     {},

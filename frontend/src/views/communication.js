@@ -42,6 +42,8 @@ const SLOW = 1.5;
 /** More nodes than this are counted, not named. */
 const NAMED_NODES = 3;
 const COLOURS = ["transfer", "compute", "input", "dispatch", "alloc", "sync"];
+/** So near the pointer is at a point, CSS pixels. */
+const REACH = 14;
 /** Fitted lines drawn of a series. */
 const LINES = 8;
 const LEFT = 62;
@@ -52,7 +54,8 @@ export const communication = {
   title: "Communication",
   fragment: "communication",
   render: (element, shown) => detail(element, shown.diagnosis.name, "communication", (told) => drawn(told, shown)),
-  table: () => null, // it has two of its own
+  table: () => null, // it has some of its own
+  keys: [["Arrow keys", "move over the collectives of the picture, the longest first"]],
 };
 
 /**
@@ -116,8 +119,12 @@ function chart(series, all) {
   );
   const across = axisOf(points.map(({ bytes }) => bytes));
   const up = axisOf(points.map(({ us }) => us));
-  const hint = "Point at a collective for its numbers. Ringed: much longer than others of its size, or in a group slower than those like it.";
+  const hint = "Point at a collective, or move with the arrow keys, for its numbers. Ringed: much longer than others of its size, or in a group slower than those like it.";
   const readout = h("p", { class: "readout", role: "status" }, hint);
+  /** @type {(typeof points)[number] | null} */
+  let chosen = null;
+  const marker = h("div", { class: "heat-cursor", hidden: true });
+  const slowestFirst = [...points].sort((a, b) => b.us - a.us);
   const canvas = picture("scatter", `Size against time of ${count(points.length, "collective")}`, draw);
   const at = (/** @type {number} */ width, /** @type {number} */ height) => ({
     x: (/** @type {number} */ bytes) => LEFT + place(across, bytes) * (width - LEFT - 10),
@@ -166,15 +173,34 @@ function chart(series, all) {
     context.restore();
   }
 
+  /** @param {(typeof points)[number] | null} point */
+  function show(point) {
+    if (point === chosen) return;
+    chosen = point;
+    readout.textContent = point ? told(point.family, point.i) : hint;
+    marker.hidden = !point;
+    if (!point) return;
+    const { x, y } = at(canvas.clientWidth, canvas.clientHeight);
+    marker.style.cssText = `left: ${x(point.bytes) - 7}px; top: ${y(point.us) - 7}px; width: 14px; height: 14px`;
+  }
+  canvas.tabIndex = 0;
   canvas.addEventListener("pointermove", ({ offsetX, offsetY }) => {
     const { x, y } = at(canvas.clientWidth, canvas.clientHeight);
     const far = (/** @type {(typeof points)[number]} */ point) => Math.hypot(x(point.bytes) - offsetX, y(point.us) - offsetY);
     const near = points.reduce((a, b) => (far(b) < far(a) ? b : a));
-    readout.textContent = far(near) < 14 ? told(near.family, near.i) : hint;
+    show(far(near) < REACH ? near : null);
   });
+  canvas.addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    const place = chosen ? slowestFirst.indexOf(chosen) + step : 0;
+    show(slowestFirst[Math.max(0, Math.min(points.length - 1, place))]);
+  });
+  canvas.addEventListener("blur", () => show(null));
   return [
     series.length < all && h("p", { class: "note" }, `${series.length} of ${all} kinds and groups: those that transfer longest, of known size.`),
-    canvas,
+    h("div", { class: "heat-frame" }, canvas, marker),
     h(
       "ul",
       { class: "legend flush" },

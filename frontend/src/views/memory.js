@@ -12,6 +12,8 @@ import { ticks } from "../timeline/scale.js";
 
 const GB = 1e9;
 const PANELS = 8;
+/** Room for the axes of bytes and of time, CSS pixels. */
+const [LEFT, BOTTOM] = [52, 16];
 const gb = (/** @type {number} */ bytes) => `${(bytes / GB).toFixed(2)}\u00a0GB`;
 
 /** @type {import("../views.js").View} */
@@ -20,6 +22,7 @@ export const memory = {
   fragment: "memory",
   render: (element, shown) => detail(element, shown.diagnosis.name, "memory", (told) => drawn(told, shown)),
   table: () => null, // it has one of its own
+  keys: [["Arrow keys", "move along a curve, from its peak"]],
 };
 
 /**
@@ -62,17 +65,40 @@ function absent() {
  * @param {number} most bytes
  */
 function panel(curve, span, most) {
-  const readout = h("span", { class: "soft" }, said(curve, curve.allocated.indexOf(Math.max(...curve.allocated)), "at its peak"));
-  const canvas = picture("memory-canvas", `Memory of rank ${curve.rank}`, (context, width, height, colour) =>
-    draw(context, width, height, colour, curve, span, most),
-  );
-  canvas.addEventListener("pointermove", ({ offsetX }) => {
-    const at = span.from + (offsetX / canvas.clientWidth) * (span.to - span.from);
-    const after = curve.time_ms.findIndex((time) => time > at);
-    const index = Math.max(0, (after < 0 ? curve.time_ms.length : after) - 1);
-    readout.textContent = said(curve, index, `at ${ms(curve.time_ms[index])}`);
+  const peak = curve.allocated.indexOf(Math.max(...curve.allocated));
+  /** Where it is read out. */
+  let index = peak;
+  const readout = h("span", { class: "soft", role: "status" }, said(curve, peak, "at its peak"));
+  const canvas = picture("memory-canvas", `Memory of rank ${curve.rank}`, (context, width, height, colour) => {
+    draw(context, width, height, colour, curve, span, most);
   });
-  return h("figure", { class: "memory" }, h("figcaption", {}, h("b", {}, `rank ${curve.rank}`), curve.node && ` on ${curve.node}`, ": ", readout), canvas);
+  const marker = h("div", { class: "heat-cursor", hidden: true });
+  canvas.tabIndex = 0;
+  /** @param {number} to */
+  function show(to) {
+    index = Math.max(0, Math.min(curve.time_ms.length - 1, to));
+    readout.textContent = said(curve, index, `at ${ms(curve.time_ms[index])}`);
+    const share = (curve.time_ms[index] - span.from) / (span.to - span.from);
+    marker.hidden = false;
+    marker.style.cssText = `left: ${LEFT + share * (canvas.clientWidth - LEFT)}px; top: 0; width: 0; height: ${canvas.clientHeight - BOTTOM}px`;
+  }
+  canvas.addEventListener("pointermove", ({ offsetX }) => {
+    const at = span.from + ((offsetX - LEFT) / (canvas.clientWidth - LEFT)) * (span.to - span.from);
+    const after = curve.time_ms.findIndex((time) => time > at);
+    show((after < 0 ? curve.time_ms.length : after) - 1);
+  });
+  canvas.addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    show(index + step);
+  });
+  return h(
+    "figure",
+    { class: "memory" },
+    h("figcaption", {}, h("b", {}, `rank ${curve.rank}`), curve.node && ` on ${curve.node}`, ": ", readout),
+    h("div", { class: "heat-frame" }, canvas, marker),
+  );
 }
 
 /**
@@ -93,13 +119,21 @@ const said = ({ allocated, reserved }, index, when) => `${gb(allocated[index])} 
  * @param {number} most
  */
 function draw(context, width, height, colour, { time_ms, allocated, reserved }, span, most) {
-  const bottom = height - 16;
-  const x = (/** @type {number} */ at) => ((at - span.from) / Math.max(span.to - span.from, 1e-9)) * width;
+  const bottom = height - BOTTOM;
+  const x = (/** @type {number} */ at) => LEFT + ((at - span.from) / Math.max(span.to - span.from, 1e-9)) * (width - LEFT);
   const y = (/** @type {number} */ bytes) => bottom - (bytes / most) * (bottom - 8);
   const font = getComputedStyle(context.canvas).fontFamily;
   context.font = `11px ${font}`;
   context.textBaseline = "middle";
-  for (const at of ticks(span, width, 110)) {
+  context.textAlign = "right";
+  for (const bytes of ticks({ from: 0, to: most }, bottom - 8, 32)) {
+    context.fillStyle = colour("line");
+    context.fillRect(LEFT, Math.round(y(bytes)), width - LEFT, 1);
+    context.fillStyle = colour("soft");
+    context.fillText(bytes ? `${(bytes / GB).toLocaleString("en")} GB` : "0", LEFT - 6, y(bytes));
+  }
+  context.textAlign = "left";
+  for (const at of ticks(span, width - LEFT, 110)) {
     context.fillStyle = colour("line");
     context.fillRect(Math.round(x(at)), 0, 1, bottom);
     context.fillStyle = colour("soft");
@@ -121,7 +155,7 @@ function draw(context, width, height, colour, { time_ms, allocated, reserved }, 
   context.fillStyle = colour("compute");
   context.fill();
   context.fillStyle = colour("line");
-  context.fillRect(0, bottom, width, 1);
+  context.fillRect(LEFT, bottom, width - LEFT, 1);
 }
 
 /**
