@@ -61,14 +61,14 @@ def test_without_a_piece_of_the_owner_it_is_the_whole_step(places: Places) -> No
 def test_a_stretch_lies_in_the_step_that_has_most_of_it(
     places: Places, start: int, stretch: tuple[int, int], seen: tuple[int, int, int]
 ) -> None:
-    found = places.between(0, start + stretch[0] * MS, start + stretch[1] * MS, "")
+    found = places.between(0, start + stretch[0] * MS, start + stretch[1] * MS, RankOwner.HOST, "")
     assert found is not None
     assert (found.step, (found.start_ns - start) / MS, (found.end_ns - start) / MS) == seen
 
 
 @pytest.mark.parametrize("stretch", [(-9, -2), (50, 60), (7, 7), (9, 7)])
 def test_a_stretch_outside_of_all_steps_is_nowhere(places: Places, start: int, stretch: tuple[int, int]) -> None:
-    assert places.between(0, start + stretch[0] * MS, start + stretch[1] * MS, "") is None
+    assert places.between(0, start + stretch[0] * MS, start + stretch[1] * MS, RankOwner.HOST, "") is None
 
 
 @pytest.mark.parametrize("name", ["arrivals", "transfers", "loaders"])
