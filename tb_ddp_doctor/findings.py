@@ -64,7 +64,7 @@ class Source(msgspec.Struct, frozen=True):
     """A function of the user's own code, as Python stacks have it."""
 
     file: str
-    #: Where the function begins: stacks do not tell the line that it is at.
+    #: Where the function begins; of one that ran already when recording began, where it was then. Stacks tell no other.
     line: int
     function: str
 

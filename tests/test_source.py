@@ -9,11 +9,16 @@ import numpy as np
 import pytest
 from traces import MS, digests, finding, job, ranks, write
 
+from tb_ddp_doctor import engine
+from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.cli import main
 from tb_ddp_doctor.digest.model import CodeOf, RankOwner
+from tb_ddp_doctor.discover import discover
 from tb_ddp_doctor.findings import Source
 from tb_ddp_doctor.rules import stacks
 from tb_ddp_doctor.rules.inputs import Places
+from tb_ddp_doctor.slices import cut
+from tb_ddp_doctor.slices.labels import placed
 from tb_ddp_doctor.trace import names
 
 STEP = Source("train.py", 4, "step")
@@ -126,3 +131,14 @@ def test_the_advice_is_code_that_compiles() -> None:
     _, _, code = stacks.advice(job(ranks(STALLED, STALLED))).partition("\n\n")
     compile(code, "advice", "exec")
     assert "with_stack=True" in code and "ProfilerActivity.CUDA" in code
+
+
+def test_a_slice_carries_it_on_its_evidence(tmp_path: Path) -> None:
+    (run,) = discover(write(tmp_path / "job", ranks(BOTH, BOTH)))
+    kept = Cache(None)
+    result = engine.diagnose(run, reading=engine.Reading(kept))
+    part = cut.cut(result, kept, cut.whole(result.job))
+    said = {
+        label.args.get("source") for row in placed(part, "") for label in row if "host-stall" in label.args.values()
+    }
+    assert said == {"train.py:4 step"}

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from tb_ddp_doctor.findings import Confidence, Network
 from tb_ddp_doctor.rules.inputs import Frame
+from tb_ddp_doctor.trace import names
 
 _ADDRESS = re.compile(r" object at 0x[0-9a-f]+")
-_FUNCTION = re.compile(r"(.+)\((\d+)\): (.+)")
 _TEMPLATE = re.compile(r"[<(]")
 _KERNEL_LETTERS = 60
 #: Lists longer than this are cut.
@@ -82,9 +82,9 @@ def capital(text: str) -> str:
 
 
 def function(name: str) -> str:
-    """A Python function as torch spells it, "src/train.py(41): step": "step (src/train.py, from line 41)"."""
-    found = _FUNCTION.fullmatch(name)
-    return f"{found[3]} ({found[1]}, from line {found[2]})" if found else _ADDRESS.sub("", name)
+    """A Python function as torch spells it, "src/train.py(41): step": "step (src/train.py:41)"."""
+    found = names.source(name)
+    return f"{found[2]} ({found[0]}:{found[1]})" if found else _ADDRESS.sub("", name)
 
 
 def idle(frame: Frame, doing: str) -> str:

@@ -230,7 +230,8 @@ def _labels(result: Result, chosen: Window) -> tuple[Label, ...]:
             instants = np.array([evidence.start_ns, evidence.end_ns])
             start, end = on_common_clock(result.job, evidence.rank, instants).tolist()
             if start < chosen.end_ns and end > chosen.start_ns:
-                found.append(Label(finding.rule, evidence.rank, max(start, 0), max(end, 0), evidence.what))
+                code = f"{source.file}:{source.line} {source.function}" if (source := evidence.source) else ""
+                found.append(Label(finding.rule, evidence.rank, max(start, 0), max(end, 0), evidence.what, code))
     return tuple(found)
 
 

@@ -29,7 +29,12 @@ def placed(part: Slice, left_out: str) -> list[list[Placed]]:
             words.encodable(f"rank {label.rank}: {what}"),
             label.start_ns,
             label.end_ns,
-            {"rule": label.title, "rank": str(label.rank), "what": what},
+            {
+                "rule": label.title,
+                "rank": str(label.rank),
+                "what": what,
+                **({"source": words.encodable(label.source)} if label.source else {}),
+            },
         )
         row = next((row for row in rows[1:] if row[-1].end_ns <= text.start_ns), None)
         if row is None:

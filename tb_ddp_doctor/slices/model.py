@@ -102,6 +102,8 @@ class Label:
     start_ns: int
     end_ns: int
     what: str
+    #: "train.py:41 step", the user's own function there; "" where stacks do not tell.
+    source: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,7 +131,8 @@ SHORTEST_FRAME_NS = 100_000
 class Frames:
     """Python functions that last (with_stack=True): one row per call."""
 
-    #: Index into `RankTrace.strings`: "train.py(41): step", with the function's first line, or "<built-in ...>".
+    #: Index into `RankTrace.strings`: "train.py(41): step", with the function's first line (of one that runs
+    #: already when recording begins, the line that it is at), or "<built-in ...>".
     name: Indices
     start_ns: Ints
     duration_ns: Ints

@@ -162,7 +162,7 @@ _MOST_LETTERS = 500
 
 
 def source(frame: str) -> tuple[str, int, str] | None:
-    """File, first line and name of a Python function, "train.py(41): step"; None if it is none that has them."""
+    """File, line and name of a Python function, "train.py(41): step"; None if it is none that has them."""
     found = _FRAME.fullmatch(frame)
     return (found["path"], int(found["line"]), found["function"]) if found else None
 

@@ -127,7 +127,7 @@ def test_stacks_tell_what_the_host_does(function: str, cause: str, fix: str) -> 
     )
     found = finding(RULE, ranks(stacks, stacks))
     assert found.cause == cause
-    assert "called by report (tools/report.py, from line 12)" in found.why
+    assert "called by report (tools/report.py:12)" in found.why
     assert fix in found.fix
 
 
@@ -141,7 +141,7 @@ def test_a_function_of_ones_own_is_named() -> None:
     )
     found = finding(RULE, ranks(stacks, stacks))
     assert found.cause == "python"
-    assert "called by step (train.py, from line 4)" in found.why
+    assert "called by step (train.py:4)" in found.why
 
 
 def test_an_annotation_tells_it_without_stacks() -> None:

@@ -108,7 +108,7 @@ def test_stacks_name_the_function_that_reads() -> None:
     """
     )
     found = finding(RULE, ranks(stacks, stacks))
-    assert "called by report (tools/report.py, from line 12)" in found.title
+    assert "called by report (tools/report.py:12)" in found.title
 
 
 def test_functions_of_torch_are_not_named() -> None:
@@ -119,7 +119,7 @@ def test_functions_of_torch_are_not_named() -> None:
           inner   [call.......]
     """
     )
-    assert "called by step (train.py, from line 4)" in finding(RULE, ranks(stacks, stacks)).title
+    assert "called by step (train.py:4)" in finding(RULE, ranks(stacks, stacks)).title
     assert "called by" not in finding(RULE, ranks(READS, READS)).title
 
 

@@ -456,6 +456,6 @@ def test_stacks_tell_what_the_slow_ranks_host_does() -> None:
     """
     found = finding("straggler", ranks(usual, stalled, usual))
     assert (found.ranks, found.cause) == ((1,), "host")
-    assert "with saving, as in save (torch/serialization.py, from line 944), called by report" in found.why
+    assert "with saving, as in save (torch/serialization.py:944), called by report" in found.why
     silent = "\n".join(stalled.splitlines()[:-3])
     assert "It spends" not in finding("straggler", ranks(usual, silent, usual)).why
