@@ -42,7 +42,8 @@ from tb_ddp_doctor.logdir.remote import FilePath, RemotePath
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.base import Found, Rule, configured
 from tb_ddp_doctor.rules.base import run as run_rule
-from tb_ddp_doctor.rules.inputs import Inputs, MissingInputError
+from tb_ddp_doctor.rules.inputs import Inputs
+from tb_ddp_doctor.rules.inputs.frame import MissingInputError
 from tb_ddp_doctor.rules.prospects import Prospects
 from tb_ddp_doctor.rules.words import listing
 from tb_ddp_doctor.trace.document import NOT_JSON

@@ -24,7 +24,7 @@ from tb_ddp_doctor.job.replay import Removed
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.base import Fault, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs import Frame
+from tb_ddp_doctor.rules.inputs.frame import Frame
 
 HEALTHY = """
     rank# step |1

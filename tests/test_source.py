@@ -16,7 +16,7 @@ from tb_ddp_doctor.digest.model import CodeOf, RankOwner
 from tb_ddp_doctor.discover import discover
 from tb_ddp_doctor.findings import Source
 from tb_ddp_doctor.rules import stacks
-from tb_ddp_doctor.rules.inputs import Places
+from tb_ddp_doctor.rules.inputs.places import Places
 from tb_ddp_doctor.slices import cut
 from tb_ddp_doctor.slices.labels import placed
 from tb_ddp_doctor.trace import names

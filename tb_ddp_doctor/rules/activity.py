@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from tb_ddp_doctor.rules import words
-from tb_ddp_doctor.rules.inputs import Doing
+from tb_ddp_doctor.rules.inputs.host import Doing
 from tb_ddp_doctor.trace.names import Activity, activity
 
 _WORDS = {

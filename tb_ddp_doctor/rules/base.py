@@ -17,7 +17,8 @@ from typing import Any, ClassVar, TypeAlias
 
 from tb_ddp_doctor.findings import Confidence, Evidence, Finding, RuleOutcome, Severity, Threshold
 from tb_ddp_doctor.job.replay import Removed
-from tb_ddp_doctor.rules import inputs
+from tb_ddp_doctor.rules.inputs import Inputs
+from tb_ddp_doctor.rules.inputs.frame import MissingInputError
 
 #: Headings that every rule's docstring has, in this order.
 SECTIONS = ("What", "Why", "Evidence", "Fix", "Limits")
@@ -99,13 +100,13 @@ class Found:
     removed: Removed
 
 
-def run(rule: Rule, available: inputs.Inputs) -> tuple[RuleOutcome, Found | None]:
+def run(rule: Rule, available: Inputs) -> tuple[RuleOutcome, Found | None]:
     """Hand the rule the inputs that it declares. An input that the job lacks makes it not applicable."""
     given = {}
     for name in inspect.signature(rule.check).parameters:
         try:
             given[name] = available[name]
-        except inputs.MissingInputError as missing:
+        except MissingInputError as missing:
             return RuleOutcome(rule.id, "not-applicable", str(missing)), None
     result = rule.check(**given)
     if isinstance(result, Clear):
@@ -117,7 +118,7 @@ def run(rule: Rule, available: inputs.Inputs) -> tuple[RuleOutcome, Found | None
     return RuleOutcome(rule.id, "finding", " ".join(fault.title for fault in faults)), found
 
 
-def _findings(rule: Rule, faults: Sequence[Fault], available: inputs.Inputs) -> tuple[Finding, ...]:
+def _findings(rule: Rule, faults: Sequence[Fault], available: Inputs) -> tuple[Finding, ...]:
     whatif, step_ns = available.whatif, available.job.step_ns
     costs_ns = whatif.costs_ns([fault.removed for fault in faults])
     findings = []

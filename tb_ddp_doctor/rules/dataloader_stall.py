@@ -12,7 +12,9 @@ from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words
 from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs import Frame, Loaders, Places
+from tb_ddp_doctor.rules.inputs.frame import Frame
+from tb_ddp_doctor.rules.inputs.host import Loaders
+from tb_ddp_doctor.rules.inputs.places import Places
 from tb_ddp_doctor.rules.slowness import usual_rank
 from tb_ddp_doctor.trace.model import Ints
 

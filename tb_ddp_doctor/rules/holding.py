@@ -9,7 +9,8 @@ import numpy as np
 from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.rules import words
-from tb_ddp_doctor.rules.inputs import HoldingCalls, Places
+from tb_ddp_doctor.rules.inputs.host import HoldingCalls
+from tb_ddp_doctor.rules.inputs.places import Places
 from tb_ddp_doctor.trace.model import Ints
 
 #: Calls that a finding names.

@@ -12,7 +12,10 @@ from tb_ddp_doctor.job.replay import Removed
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import activity, words
 from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs import Frame, Phases, Places, Stalls
+from tb_ddp_doctor.rules.inputs.compute import Phases
+from tb_ddp_doctor.rules.inputs.frame import Frame
+from tb_ddp_doctor.rules.inputs.host import Stalls
+from tb_ddp_doctor.rules.inputs.places import Places
 from tb_ddp_doctor.rules.slowness import IN_PHASE, phase_of_most, usual_rank
 from tb_ddp_doctor.trace import names
 

@@ -13,7 +13,9 @@ from tb_ddp_doctor.job.replay import Removed
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import holding, words
 from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs import Frame, HoldingCalls, Places, Starvation
+from tb_ddp_doctor.rules.inputs.frame import Frame
+from tb_ddp_doctor.rules.inputs.host import HoldingCalls, Starvation
+from tb_ddp_doctor.rules.inputs.places import Places
 from tb_ddp_doctor.rules.slowness import usual_rank
 
 #: Where the usual rank is held for less than this share of what a rank is, that rank waits alone.

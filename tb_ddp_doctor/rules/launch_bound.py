@@ -11,7 +11,10 @@ from tb_ddp_doctor.digest.model import Held, RankOwner, Starved
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words
 from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs import Frame, Places, Starvation, Work
+from tb_ddp_doctor.rules.inputs.compute import Work
+from tb_ddp_doctor.rules.inputs.frame import Frame
+from tb_ddp_doctor.rules.inputs.host import Starvation
+from tb_ddp_doctor.rules.inputs.places import Places
 
 
 @dataclass(frozen=True)

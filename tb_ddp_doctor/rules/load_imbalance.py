@@ -10,7 +10,10 @@ import numpy as np
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words
 from tb_ddp_doctor.rules.base import Clear, Fault, NotApplicable, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs import Arrivals, Frame, Phases, Places
+from tb_ddp_doctor.rules.inputs.communication import Arrivals
+from tb_ddp_doctor.rules.inputs.compute import Phases
+from tb_ddp_doctor.rules.inputs.frame import Frame
+from tb_ddp_doctor.rules.inputs.places import Places
 from tb_ddp_doctor.rules.slowness import behind, longest_wait, phase_of_most, slowness
 from tb_ddp_doctor.trace.model import Ints
 from tb_ddp_doctor.trace.names import Phase

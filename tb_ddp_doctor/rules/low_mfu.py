@@ -10,7 +10,9 @@ import numpy as np
 from tb_ddp_doctor.job.replay import Removed
 from tb_ddp_doctor.rules import words
 from tb_ddp_doctor.rules.base import Clear, Fault, NotApplicable, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs import Frame, Places, Utilization
+from tb_ddp_doctor.rules.inputs.compute import Utilization
+from tb_ddp_doctor.rules.inputs.frame import Frame
+from tb_ddp_doctor.rules.inputs.places import Places
 
 
 @dataclass(frozen=True)

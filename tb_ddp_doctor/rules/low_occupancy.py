@@ -12,7 +12,9 @@ from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.job.replay import Removed
 from tb_ddp_doctor.rules import words
 from tb_ddp_doctor.rules.base import Clear, Fault, NotApplicable, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs import Frame, LongKernels, Places
+from tb_ddp_doctor.rules.inputs.compute import LongKernels
+from tb_ddp_doctor.rules.inputs.frame import Frame
+from tb_ddp_doctor.rules.inputs.places import Places
 
 
 @dataclass(frozen=True)

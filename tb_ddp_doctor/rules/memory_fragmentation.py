@@ -12,7 +12,9 @@ from tb_ddp_doctor.findings import Confidence
 from tb_ddp_doctor.job.replay import Removed
 from tb_ddp_doctor.rules import words
 from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs import Frame, MemoryUse, Places
+from tb_ddp_doctor.rules.inputs.frame import Frame
+from tb_ddp_doctor.rules.inputs.memory import MemoryUse
+from tb_ddp_doctor.rules.inputs.places import Places
 
 Floats = NDArray[np.float64]
 

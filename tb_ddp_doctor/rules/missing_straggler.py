@@ -9,7 +9,9 @@ from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.job.replay import Removed
 from tb_ddp_doctor.rules import words
 from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs import Absent, Frame, Places
+from tb_ddp_doctor.rules.inputs.communication import Absent
+from tb_ddp_doctor.rules.inputs.frame import Frame
+from tb_ddp_doctor.rules.inputs.places import Places
 
 
 @dataclass(frozen=True)

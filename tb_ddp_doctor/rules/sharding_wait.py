@@ -14,7 +14,9 @@ from tb_ddp_doctor.job.sharding import Sharding
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words
 from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs import Frame, Places, Work
+from tb_ddp_doctor.rules.inputs.compute import Work
+from tb_ddp_doctor.rules.inputs.frame import Frame
+from tb_ddp_doctor.rules.inputs.places import Places
 from tb_ddp_doctor.trace.model import Ints
 
 Floats = NDArray[np.float64]

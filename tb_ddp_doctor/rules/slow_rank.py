@@ -14,7 +14,8 @@ from tb_ddp_doctor.job.links import Link
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words, work_compared
-from tb_ddp_doctor.rules.inputs import Frame, KernelKind, KernelTable, Phases
+from tb_ddp_doctor.rules.inputs.compute import KernelKind, KernelTable, Phases
+from tb_ddp_doctor.rules.inputs.frame import Frame
 from tb_ddp_doctor.rules.slowness import behind
 from tb_ddp_doctor.trace.model import Ints
 

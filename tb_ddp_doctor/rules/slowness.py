@@ -12,7 +12,10 @@ from numpy.typing import NDArray
 from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.rules import words
-from tb_ddp_doctor.rules.inputs import Arrivals, Frame, Phases, Places
+from tb_ddp_doctor.rules.inputs.communication import Arrivals
+from tb_ddp_doctor.rules.inputs.compute import Phases
+from tb_ddp_doctor.rules.inputs.frame import Frame
+from tb_ddp_doctor.rules.inputs.places import Places
 from tb_ddp_doctor.trace.model import Ints
 from tb_ddp_doctor.trace.names import Phase
 

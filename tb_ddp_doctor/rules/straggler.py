@@ -19,7 +19,11 @@ from tb_ddp_doctor.job.replay import Removed
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import activity, words
 from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs import Arrivals, Frame, KernelTable, Phases, Places, Stalls
+from tb_ddp_doctor.rules.inputs.communication import Arrivals
+from tb_ddp_doctor.rules.inputs.compute import KernelTable, Phases
+from tb_ddp_doctor.rules.inputs.frame import Frame
+from tb_ddp_doctor.rules.inputs.host import Stalls
+from tb_ddp_doctor.rules.inputs.places import Places
 from tb_ddp_doctor.rules.slow_rank import DOING, HOST_OWNERS, Limits, Peers
 from tb_ddp_doctor.rules.slowness import Slowness, longest_wait, slowness
 from tb_ddp_doctor.trace.model import Ints

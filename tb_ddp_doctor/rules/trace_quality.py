@@ -9,7 +9,7 @@ from typing import ClassVar
 from tb_ddp_doctor.job.replay import Removed
 from tb_ddp_doctor.rules import words
 from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs import Frame, Quality
+from tb_ddp_doctor.rules.inputs.frame import Frame, Quality
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tb_ddp_doctor.findings import Confidence, Network
-from tb_ddp_doctor.rules.inputs import Frame
+from tb_ddp_doctor.rules.inputs.frame import Frame
 from tb_ddp_doctor.trace import names
 
 _ADDRESS = re.compile(r" object at 0x[0-9a-f]+")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tb_ddp_doctor.rules.inputs import KernelKind
+from tb_ddp_doctor.rules.inputs.compute import KernelKind
 
 Kinds = Mapping[tuple[str, str], KernelKind]
 

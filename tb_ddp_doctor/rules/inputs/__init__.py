@@ -1,0 +1,50 @@
+"""What rules may ask for, by parameter name: small views of a Job, or `MissingInputError` with what would be needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+from tb_ddp_doctor.job import whatif
+from tb_ddp_doctor.job.model import Budget, Job
+from tb_ddp_doctor.rules.inputs import communication, compute, frame, host, memory, places
+
+
+def _budget(job: Job) -> Budget:
+    return job.budget
+
+
+def _whatif(job: Job) -> whatif.WhatIf:
+    return whatif.WhatIf.of(job)
+
+
+#: Every input, by the name of a rule's parameter.
+PROVIDERS: dict[str, Callable[[Job], object]] = {
+    "budget": _budget,
+    "whatif": _whatif,
+    **frame.PROVIDERS,
+    **communication.PROVIDERS,
+    **compute.PROVIDERS,
+    **host.PROVIDERS,
+    **memory.PROVIDERS,
+    **places.PROVIDERS,
+}
+
+
+class Inputs:
+    """The inputs of one job, each made when a rule first asks for it."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self._made: dict[str, object] = {}
+
+    @property
+    def whatif(self) -> whatif.WhatIf:
+        """What the job's steps would take without something."""
+        return cast(whatif.WhatIf, self["whatif"])
+
+    def __getitem__(self, name: str) -> object:
+        """The input that a parameter of this name takes. Raises MissingInputError."""
+        if name not in self._made:
+            self._made[name] = PROVIDERS[name](self.job)
+        return self._made[name]

@@ -1,0 +1,97 @@
+"""Where in the traces something is to be seen. R = ranks, S = steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tb_ddp_doctor.digest.model import CodeOf, RankOwner
+from tb_ddp_doctor.findings import Evidence, Source
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.trace import names
+
+#: Which code an owner's time is of; the host's where nothing stands here.
+_CODE_OF = {
+    RankOwner.COMPUTE: CodeOf.COMPUTE,
+    RankOwner.COPY: CodeOf.COMPUTE,
+    RankOwner.COMMUNICATION: CodeOf.COMMUNICATION,
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Places:
+    """Where in the traces an owner's time lies, and in the user's own code, if stacks tell."""
+
+    _job: Job
+
+    def longest(self, rank: int, step: int, owner: RankOwner, what: str) -> Evidence:
+        """The longest piece of an owner in one step of one rank (indices), else that step's whole window."""
+        pieces = self._job.digests[rank].pieces
+        own_step = self._job.step_index[rank, step]
+        rows = np.flatnonzero((pieces.step == own_step) & (pieces.owner == owner))
+        if not len(rows):
+            return self.window(rank, step, what)
+        row = rows[(pieces.end_ns[rows] - pieces.start_ns[rows]).argmax()]
+        return self._evidence(rank, step, int(pieces.start_ns[row]), int(pieces.end_ns[row]), owner, what)
+
+    def window(self, rank: int, step: int, what: str) -> Evidence:
+        """A rank's whole window of a step (indices)."""
+        start = int(self._job.budget.start_ns[rank, step])
+        return self._evidence(rank, step, start, start + int(self._job.budget.window_ns[rank, step]), None, what)
+
+    def between(
+        self, rank: int, start_ns: int, end_ns: int, owner: RankOwner, what: str, function: str = ""
+    ) -> Evidence | None:
+        """The part of a stretch that lies in the step of a rank (index) that has most of it; None if none has any.
+
+        Collectives may run before the window of the step that launched them. `function` is the user's own one around
+        it, if that is known already.
+        """
+        starts = self._job.budget.start_ns[rank]
+        start = np.maximum(starts, start_ns)
+        end = np.minimum(starts + self._job.budget.window_ns[rank], end_ns)
+        step = int((end - start).argmax())
+        if end[step] <= start[step]:
+            return None
+        return self._evidence(rank, step, int(start[step]), int(end[step]), owner, what, function)
+
+    def _evidence(
+        self,
+        rank: int,
+        step: int,
+        start_ns: int,
+        end_ns: int,
+        owner: RankOwner | None,
+        what: str,
+        function: str = "",
+    ) -> Evidence:
+        if owner is not None and not function:
+            function = self._function(rank, start_ns, end_ns, owner)
+        found = names.source(function)
+        source = Source(*found) if found else None
+        return Evidence(int(self._job.ranks[rank]), int(self._job.steps[step]), start_ns, end_ns, what, source)
+
+    def _function(self, rank: int, start_ns: int, end_ns: int, owner: RankOwner) -> str:
+        """The user's own function that has most of a window of an owner's time, as stacks name it; "" if none has."""
+        digest = self._job.digests[rank]
+        code = digest.code
+        of = _CODE_OF.get(owner, CodeOf.HOST) if digest.has_device else CodeOf.HOST
+        overlap = np.minimum(code.end_ns, end_ns) - np.maximum(code.start_ns, start_ns)
+        rows = np.flatnonzero((code.of == of) & (overlap > 0))
+        if not len(rows):
+            return ""
+        total = np.bincount(code.function[rows], weights=overlap[rows])
+        most = int(total.argmax())
+        return digest.strings[most] if 2 * total[most] >= end_ns - start_ns else ""
+
+
+def _places(job: Job) -> Places:
+    return Places(job)
+
+
+#: The inputs made here, by the name of a rule's parameter.
+PROVIDERS: dict[str, Callable[[Job], object]] = {
+    "places": _places,
+}
