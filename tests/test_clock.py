@@ -48,6 +48,7 @@ def ended(
         arrival_ns=np.where(row >= 0, end - 50 * US, ABSENT),
         end_ns=end,
         row=row,
+        parts=(row >= 0).sum(axis=1),
         unmatched=(0,) * ranks,
         refused=0,
     )
