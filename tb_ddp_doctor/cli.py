@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
@@ -69,8 +69,15 @@ def _print_json(value: Any) -> None:
     sys.stdout.buffer.write(printable_json(value))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+class _Parser(argparse.ArgumentParser):
+    """Repeats what it was given, such as names of files that the shell found, as harmlessly as all else."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(printable(message))
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
         prog="ddp-doctor", description="Says why distributed PyTorch training is slow, from its profiler traces."
     )
     parser.add_argument("--version", action="version", version=f"ddp-doctor {__version__} ({reader.name()} reader)")
@@ -173,9 +180,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _reading_options(logdirs: Mapping[str, str]) -> argparse.ArgumentParser:
+def _reading_options(logdirs: Mapping[str, str]) -> _Parser:
     """What all commands that read traces take, after directories by name with their meaning."""
-    options = argparse.ArgumentParser(add_help=False)
+    options = _Parser(add_help=False)
     for name, meaning in logdirs.items():
         options.add_argument(name, help=meaning)
     options.add_argument(

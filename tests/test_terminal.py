@@ -87,6 +87,13 @@ def test_nothing_is_printed_that_a_terminal_obeys(
     assert not BAD.search(printed.err), BAD.search(printed.err)
 
 
+def test_arguments_are_repeated_harmlessly(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["diagnose", "logs", f"--{OBEYED}"])
+    printed = capsys.readouterr()
+    assert "unrecognized arguments" in printed.err and not BAD.search(printed.err)
+
+
 def test_json_means_the_same(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["diagnose", str(logs / f"zero_workers{OBEYED}"), "--json"])
     (run,) = json.loads(capsys.readouterr().out)["runs"]
