@@ -112,6 +112,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with tensorboard(tmp_path_factory.mktemp("server"), f"--logdir={DEMO_LOGS}") as base:
         analysed(base)
         yield base
+    overview()
+
+
+def overview() -> None:
+    """A page with all screenshots, for those who look at what CI keeps."""
+    pictures = sorted(path.name for path in SCREENSHOTS.glob("*.png"))
+    figures = "".join(
+        f'<figure><figcaption>{name}</figcaption><img src="{name}" loading="lazy"></figure>' for name in pictures
+    )
+    style = "figure { display: inline-block; margin: 8px } img { max-width: 640px; border: 1px solid #888 }"
+    page = f"<!doctype html><title>Screenshots</title><style>{style}</style>{figures}"
+    (SCREENSHOTS / "index.html").write_text(page)
 
 
 @pytest.fixture(scope="module")
@@ -209,7 +221,12 @@ def test_what_fixes_would_bring_follows_the_choice(page: Page, server: str) -> N
     for box in boxes.all():
         box.set_checked(box.get_attribute("value") == "straggler")
     expect(said).to_contain_text(re.compile(r"162\.\d\sms a step"))
+    page.wait_for_url(re.compile("ddp_doctor.fixed=straggler(&|$)"))
+    page.reload()
+    expect(said).to_contain_text(re.compile(r"162\.\d\sms a step"))
     tab.locator(".fix input[value=straggler]").first.press("Space")
+    expect(said).to_contain_text("as it is")
+    page.reload()
     expect(said).to_contain_text("as it is")
 
 
@@ -738,7 +755,7 @@ def test_the_timeline_is_driven_by_keys(page: Page, server: str) -> None:
     canvas = tab.locator("canvas.timeline-canvas")
     canvas.focus()
     page.keyboard.press("ArrowRight")
-    expect(readout).to_have_text(re.compile(r"rank 0, .+: .+, [\d.]+\s[mµ]?s from -?[\d.]+\s[mµ]?s"))
+    expect(readout).to_have_text(re.compile(r"rank 0, .+: .+, [\d.]+\s[mµ]?s from −?[\d.]+\s[mµ]?s"))
 
     def span() -> float:
         address = page.evaluate("location.hash")

@@ -8,10 +8,11 @@ const NBSP = "\u00a0";
  */
 export function ms(value) {
   const size = Math.abs(value);
-  if (size >= 10_000) return `${(value / 1000).toFixed(2)}${NBSP}s`;
-  if (size >= 0.995) return `${value.toFixed(1)}${NBSP}ms`;
-  if (size >= 0.01) return `${value.toFixed(2)}${NBSP}ms`;
-  return size >= 0.0005 ? `${(value * 1000).toFixed(0)}${NBSP}µs` : `0${NBSP}ms`;
+  const sign = value < 0 ? "−" : "";
+  if (size >= 10_000) return `${sign}${(size / 1000).toFixed(2)}${NBSP}s`;
+  if (size >= 0.995) return `${sign}${size.toFixed(1)}${NBSP}ms`;
+  if (size >= 0.01) return `${sign}${size.toFixed(2)}${NBSP}ms`;
+  return size >= 0.0005 ? `${sign}${(size * 1000).toFixed(0)}${NBSP}µs` : `0${NBSP}ms`;
 }
 
 /**

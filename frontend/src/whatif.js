@@ -1,5 +1,6 @@
 // What the step would take if some of the findings were fixed. Each choice is asked of the server, which plays the
-// steps again without them: savings do not add up, since what one fault hides shows once that fault is gone.
+// steps again without them: savings do not add up, since what one fault hides shows once that fault is gone. The
+// address keeps the choice.
 
 import { fetchProspect } from "./api.js";
 import { card, h } from "./dom.js";
@@ -11,15 +12,16 @@ import { ms, percent } from "./format.js";
 
 /**
  * A bar of the predicted step, and a box for each finding that can be fixed. Findings of one rule are fixed together.
- * @param {Diagnosis} diagnosis
+ * @param {import("./views.js").Shown} shown
  */
-export function prediction(diagnosis) {
+export function prediction({ diagnosis, place, keep }) {
   const rules = fixable(diagnosis);
   if (!rules.size || !(diagnosis.step_ms > 0)) return null;
   const bar = h("div", { class: "kept" }, h("span", {}));
   const rest = h("div", { class: "saved" }, h("span", {}));
   const said = h("p", { class: "prospect", role: "status" }, "Asking…");
-  const chosen = new Set([...rules].filter(([, { serious }]) => serious).map(([rule]) => rule));
+  const kept = place.fixed?.split(",");
+  const chosen = new Set([...rules].filter(([rule, { serious }]) => (kept ? kept.includes(rule) : serious)).map(([rule]) => rule));
   /** @type {Map<string, HTMLInputElement[]>} */
   const boxes = new Map([...rules.keys()].map((rule) => [rule, []]));
   let asked = 0;
@@ -50,6 +52,7 @@ export function prediction(diagnosis) {
     if (fixed) chosen.add(rule);
     else chosen.delete(rule);
     for (const input of boxes.get(rule) ?? []) input.checked = fixed;
+    keep({ fixed: [...chosen].join(",") || "none" });
     predict();
   }
 

@@ -45,3 +45,25 @@ for (const [theme, block] of Object.entries({ light, dark })) {
     });
   }
 }
+
+// What axe cannot see: text on gradients, on hatching and in canvases. WCAG AA asks for 4.5.
+const luminance = (colour) => times([[0.2126, 0.7152, 0.0722]], colour)[0];
+const contrast = (a, b) => {
+  const [dim, bright] = [luminance(a), luminance(b)].sort((x, y) => x - y);
+  return (bright + 0.05) / (dim + 0.05);
+};
+const mixed = (share, over, under) => linear(`#${over.map((v, i) => Math.round(share * v + (1 - share) * under[i]).toString(16).padStart(2, "0")).join("")}`);
+
+for (const [theme, block] of Object.entries({ light, dark })) {
+  const named = (name) => new RegExp(`--${name}: (#\\w+)`).exec(block)[1];
+  test(`text on bars can be read in the ${theme} theme`, () => {
+    const bar = mixed(0.3, rgb(named("compute")), rgb(named("card")));
+    const pairs = [["ink", bar, "a table's bar"]];
+    for (const owner of OWNERS.keys()) pairs.push([["wait", "dispatch"].includes(owner) ? "on-light" : "on-owner", linear(named(owner)), owner]);
+    for (const name of ["ink", "soft", "critical"]) pairs.push([name, linear(named("card")), "a card"]);
+    for (const [ink, ground, where] of pairs) {
+      const found = contrast(linear(named(ink)), ground);
+      assert.ok(found >= 4.5, `${ink} on ${where}: ${found.toFixed(2)}`);
+    }
+  });
+}

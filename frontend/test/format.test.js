@@ -6,8 +6,8 @@ import { among, ms, percent, ranges, signed } from "../src/format.js";
 const plain = (text) => text.replace(/\u00a0/g, " ");
 
 test("a duration carries the unit that suits it", () => {
-  const said = [0, 0.0001, 0.004, 0.5, 12.34, 9999, 12_340].map(ms).map(plain);
-  assert.deepEqual(said, ["0 ms", "0 ms", "4 µs", "0.50 ms", "12.3 ms", "9999.0 ms", "12.34 s"]);
+  const said = [0, 0.0001, 0.004, 0.5, 12.34, 9999, 12_340, -12.34].map(ms).map(plain);
+  assert.deepEqual(said, ["0 ms", "0 ms", "4 µs", "0.50 ms", "12.3 ms", "9999.0 ms", "12.34 s", "−12.3 ms"]);
 });
 
 test("a share is never 0 % that is more", () => {

@@ -46,7 +46,7 @@
 /** @typedef {{title: string, rank: number, from: number, to: number, what: string}} Label */
 /** @typedef {{from: number, to: number, rows: Row[], blocks: Block[], joined: Map<string, Joined>, labels: Label[], height: number, leftOut: string}} Laid */
 
-const HOST_HEIGHT = 11;
+const HOST_HEIGHT = 13;
 const DEVICE_HEIGHT = 16;
 const BLOCK_GAP = 12;
 const NAME_HEIGHT = 18;

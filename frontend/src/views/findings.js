@@ -52,7 +52,7 @@ function render(element, shown) {
     element.append(h("p", { class: "note" }, "Nothing was found. ", linked(shown, "quality", "What was looked at")));
     return;
   }
-  const predicted = prediction(diagnosis);
+  const predicted = prediction(shown);
   const ids = idsOf(diagnosis.findings);
   const list = (/** @type {Finding[]} */ some) =>
     some.map((finding) => item(finding, ids.get(finding) ?? "", shown, predicted));

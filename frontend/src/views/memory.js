@@ -2,9 +2,10 @@
 
 import { picture } from "../canvas.js";
 import { detail } from "../detail.js";
-import { card, copyable, h } from "../dom.js";
+import { card, copyable, folded, h } from "../dom.js";
 import { count, ms, percent } from "../format.js";
 import { grid } from "../grid.js";
+import { numbers } from "../table.js";
 import { ticks } from "../timeline/scale.js";
 
 /** @typedef {import("../views.js").Shown} Shown */
@@ -46,6 +47,7 @@ function drawn({ ranks_told, curves }, shown) {
       ),
       fullest.length < ranks_told && h("p", { class: "note" }, `${fullest.length} of ${count(ranks_told, "rank")}: those that hold most.`),
       ...fullest.map((curve) => panel(curve, span, most)),
+      folded("The same numbers as a table", () => numbers({ title: "memory over time" }, points(fullest))),
     ),
     card("Peaks", peaks(curves, shown)),
   ];
@@ -157,6 +159,17 @@ function draw(context, width, height, colour, { time_ms, allocated, reserved }, 
   context.fillStyle = colour("line");
   context.fillRect(LEFT, bottom, width - LEFT, 1);
 }
+
+/**
+ * @param {Curve[]} curves
+ * @returns {import("../views.js").Table}
+ */
+const points = (curves) => ({
+  heads: ["rank", "at, ms", "in use, GB", "held, GB"],
+  rows: curves.flatMap(({ rank, time_ms, allocated, reserved }) =>
+    time_ms.map((at, i) => [`rank ${rank}`, at, allocated[i] / GB, reserved[i] / GB]),
+  ),
+});
 
 /**
  * @param {Curve[]} curves
