@@ -756,7 +756,7 @@ def test_the_timeline_is_driven_by_keys(page: Page, server: str) -> None:
     canvas = tab.locator("canvas.timeline-canvas")
     canvas.focus()
     page.keyboard.press("ArrowRight")
-    expect(readout).to_have_text(re.compile(r"rank 0, .+: .+, [\d.]+\s[mµ]?s from −?[\d.]+\s[mµ]?s"))
+    expect(readout).to_have_text(re.compile(r"rank 0, .+: .+, [\d.]+\s[mµ]?s from \u2212?[\d.]+\s[mµ]?s"))
 
     def span() -> float:
         address = page.evaluate("location.hash")
