@@ -1021,6 +1021,15 @@ def test_a_report_is_the_tab_in_a_file(page: Page, tmp_path: Path, scheme: Liter
         expect(page.locator("main [role=status]", has_text="Adding up")).to_have_count(0)
 
 
+def test_a_report_of_one_run_promises_no_other(page: Page, tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+    assert cli.main(["diagnose", str(DEMO_LOGS / "healthy"), "--html", str(report)]) == 0
+    page.goto(report.as_uri())
+    page.get_by_role("link", name="Compare", exact=True).click()
+    expect(page.locator("main")).to_contain_text("makes a report that compares them")
+    expect(page.locator("main")).not_to_contain_text("appears on the left")
+
+
 def test_an_empty_directory_says_how_to_record_traces(page: Page, tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()

@@ -102,6 +102,8 @@ export async function fetchTrace(run, where) {
 const held = document.getElementById("ddp-doctor-answers");
 /** @type {Record<string, any> | null} */
 const answers = held && JSON.parse(held.textContent ?? "");
+/** Whether this is a report: one file, with no server behind it. */
+export const isReport = answers !== null;
 
 /** @param {string | URL} address */
 async function ask(address) {

@@ -1,7 +1,7 @@
 // The open run against an earlier one, whose name stands in the address as `before`.
 
 import { linkTo } from "../address.js";
-import { fetchComparison, fetchRuns } from "../api.js";
+import { fetchComparison, fetchRuns, isReport } from "../api.js";
 import { compared } from "../compared.js";
 import { card, h, prose } from "../dom.js";
 import { count, ms } from "../format.js";
@@ -76,14 +76,15 @@ export const compare = {
 
 /** What to do where nothing is there to compare with. */
 function alone() {
+  const advice = isReport
+    ? "`ddp-doctor diagnose LOGDIR --html FILE` on a directory of several runs makes a report that compares them."
+    : "Record the job again after a change, or another job, into a directory beside this one: it appears on the left by itself, and can be compared here.";
   return card(
     "There is no other run here",
     h(
       "p",
       { class: "why" },
-      prose(
-        "Record the job again after a change, or another job, into a directory beside this one: it appears on the left by itself, and can be compared here. `ddp-doctor compare BEFORE AFTER` compares runs of any two directories.",
-      ),
+      prose(`${advice} \`ddp-doctor compare BEFORE AFTER\` compares runs of any two directories.`),
     ),
   );
 }
