@@ -124,21 +124,24 @@ function paired({ owners, step }) {
   const shown = owners.filter(({ before_ms, after_ms }) => Math.max(before_ms, after_ms) >= LEAST_MS);
   const longest = Math.max(...shown.flatMap(({ before_ms, after_ms }) => [before_ms, after_ms]));
   const least = TELLING * step.before_ms;
+  const key = h("span", { class: "key", role: "columnheader" }, h("i", { class: "earlier" }), "before", h("i", { class: "later" }), "after");
+  const [first, ...heads] = ["ms of a step", "before", "after", "change"].map((head) => h("span", { role: "columnheader" }, head));
   return h(
     "div",
-    { class: "paired" },
-    h("div", { class: "pair head" }, h("span", {}, "ms of a step"), h("span", { class: "key" }, h("i", { class: "earlier" }), "before", h("i", { class: "later" }), "after"), h("span", {}, "before"), h("span", {}, "after"), h("span", {}, "change")),
+    { class: "paired", role: "table", "aria-label": "Where the step goes" },
+    h("div", { class: "pair head", role: "row" }, first, key, heads),
     shown.map(({ name, before_ms, after_ms }) => {
       const bar = (/** @type {number} */ value, /** @type {string} */ kind) =>
         h("div", { class: `length ${kind}`, style: `width: ${(100 * value) / longest}%; --owner: var(--${name})` });
+      const verdict = Math.abs(after_ms - before_ms) < least ? "soft" : verdictOf(after_ms - before_ms);
       return h(
         "div",
-        { class: "pair" },
-        h("span", { title: OWNERS.get(name)?.when }, ownerName(name)),
-        h("div", { "aria-hidden": "true" }, bar(before_ms, "earlier"), bar(after_ms, `owner-${name}`)),
-        h("span", {}, plain(before_ms, longest)),
-        h("span", {}, plain(after_ms, longest)),
-        h("b", { class: Math.abs(after_ms - before_ms) < least ? "soft" : verdictOf(after_ms - before_ms) }, change(after_ms - before_ms)),
+        { class: "pair", role: "row" },
+        h("span", { role: "rowheader", title: OWNERS.get(name)?.when }, ownerName(name)),
+        h("div", { role: "cell" }, bar(before_ms, "earlier"), bar(after_ms, `owner-${name}`)),
+        h("span", { role: "cell" }, plain(before_ms, longest)),
+        h("span", { role: "cell" }, plain(after_ms, longest)),
+        h("b", { class: verdict, role: "cell" }, change(after_ms - before_ms)),
       );
     }),
   );
