@@ -647,6 +647,15 @@ def test_a_comparison_is_readable(page: Page, server: str, theme: str) -> None:
         assert accused_by_axe(page) == []
 
 
+@pytest.mark.parametrize("width", [1000, 1141, 1240, 1341, 1400])
+def test_the_views_tabs_take_one_line(page: Page, server: str, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    tab = opened(page, server)
+    expect(tab.locator(".tabs a").last).to_be_visible()
+    tops = tab.locator(".tabs a").evaluate_all("tabs => tabs.map((tab) => tab.getBoundingClientRect().top)")
+    assert len(set(tops)) == 1
+
+
 def test_a_single_run_says_how_to_get_another(page: Page, tmp_path: Path) -> None:
     shutil.copytree(DEMO_LOGS / "healthy", tmp_path / "logs" / "healthy")
     with tensorboard(tmp_path, f"--logdir={tmp_path / 'logs'}", page=page) as base:
