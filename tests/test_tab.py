@@ -391,6 +391,20 @@ def test_the_open_run_survives_a_reload(page: Page, server: str) -> None:
     expect(tab.locator(".tabs [aria-current]")).to_have_text("Verdict")
 
 
+def test_a_name_does_not_turn_what_stands_behind_it(page: Page, server: str) -> None:
+    def answer(route: Route) -> None:
+        body = route.fetch().json()
+        body["views"]["device"] = "H200\u202e\u2067"
+        body["diagnosis"]["headline"] = "Rank 1\u202e holds up the job."
+        route.fulfill(json=body)
+
+    page.route("**/ddp_doctor/run?*", answer)
+    tab = opened(page, server)
+    chosen(tab, "straggler_cpu")
+    expect(tab.locator(".facts")).to_contain_text("H200\ufffd\ufffd")
+    expect(tab.locator("h1")).to_have_text("Rank 1\ufffd holds up the job.")
+
+
 def test_a_job_with_an_incomplete_file_is_not_called_healthy(page: Page, server: str) -> None:
     def answer(route: Route) -> None:
         body = route.fetch().json()

@@ -20,10 +20,16 @@ export function h(tag, attributes = {}, ...children) {
     else if (value !== null && value !== undefined && value !== false) element.setAttribute(key, String(value));
   }
   for (const child of children.flat()) {
-    if (child) element.append(child);
+    if (child) element.append(typeof child === "string" ? upright(child) : child);
   }
   return element;
 }
+
+/**
+ * A text that does not turn the direction of what stands behind it.
+ * @param {string} text
+ */
+const upright = (text) => text.replace(/[\u202a-\u202e\u2066-\u2069]/g, "\ufffd");
 
 /**
  * The doctor's own sentences as nodes: what stands between backticks becomes code.
@@ -31,7 +37,7 @@ export function h(tag, attributes = {}, ...children) {
  * @returns {Node[]}
  */
 export function prose(text) {
-  return text.split("`").map((part, i) => (i % 2 ? h("code", {}, part) : document.createTextNode(part)));
+  return text.split("`").map((part, i) => (i % 2 ? h("code", {}, part) : document.createTextNode(upright(part))));
 }
 
 /**
