@@ -786,6 +786,19 @@ def test_the_timeline_is_driven_by_keys(page: Page, server: str) -> None:
         first, last = (float(re.findall(rf"ddp_doctor\.{edge}=(-?\d+)", address)[0]) for edge in ("from", "to"))
         return last - first
 
+    for _ in range(3):  # out of the window, whose events are then asked for: where one is stays known
+        page.keyboard.press("ArrowDown")
+    with page.expect_response("**/ddp_doctor/slice?*"):
+        for _ in range(60):
+            page.keyboard.press("ArrowRight")
+        page.keyboard.press("s")
+        page.keyboard.press("s")
+        page.keyboard.press("s")
+    page.wait_for_timeout(300)
+    before = readout.text_content()
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowRight")
+    expect(readout).to_have_text(before or "")
     page.keyboard.press("f")
     page.wait_for_url(re.compile("ddp_doctor.from="))
     whole = span()

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { eventAt, firstAbove, visible } from "../src/timeline/cull.js";
-import { laidOut, plainName, ranksOf, search, shortName, waitsUntil } from "../src/timeline/rows.js";
+import { foundAgain, laidOut, plainName, ranksOf, search, shortName, waitsUntil } from "../src/timeline/rows.js";
 import { moved, ticks, wholeOf, widened, within, zoomed } from "../src/timeline/scale.js";
 
 const SEED = 20_251_121;
@@ -137,6 +137,16 @@ test("a collective joins its ranks, and the early one waits until the last arriv
   assert.equal(waitsUntil(rows[2], 0, joined), 60);
   assert.equal(waitsUntil(rows[5], 0, joined), 60);
   assert.equal(waitsUntil(rows[0], 0, joined), rows[0].starts[0]);
+});
+
+test("an event is found again in a slice that starts elsewhere, and not where it is not", () => {
+  const before = laidOut(SLICE, SLICE.start_ns);
+  const later = laidOut({ ...SLICE, start_ns: String(BigInt(SLICE.start_ns) - 5_000n) }, SLICE.start_ns);
+  before.rows.forEach((row, i) => {
+    row.starts.forEach((_, index) => assert.deepEqual(foundAgain(row, index, before.rows), { row: i, index }));
+    assert.equal(foundAgain(row, 0, later.rows), null);
+    assert.equal(foundAgain(row, 0, before.rows.filter(({ rank }) => rank !== row.rank)), null);
+  });
 });
 
 test("search finds names anywhere, whatever they hold, in order of time", () => {

@@ -1,6 +1,8 @@
 // A slice, as the route `slice` answers in columns, as rows to draw: for each rank its host threads and its streams,
 // one row for each depth of nesting. Times become us after the report's origin, so that slices fit each other.
 
+import { firstAbove } from "./cull.js";
+
 /**
  * @typedef {object} Lane
  * @property {string} title
@@ -50,6 +52,8 @@ const HOST_HEIGHT = 13;
 const DEVICE_HEIGHT = 16;
 const BLOCK_GAP = 12;
 const NAME_HEIGHT = 18;
+/** Times that differ by less are the same one, counted from another start: traces count in ns. */
+const SAME_US = 0.0005;
 /** The route gives no more ranks at once. */
 const MOST_RANKS = 16;
 
@@ -188,6 +192,22 @@ function joinedOf(slice, rows, shift) {
 export function waitsUntil(row, i, joined) {
   const one = row.collective[i] < 0 ? undefined : joined.get(String(row.collective[i]));
   return one ? Math.min(Math.max(one.last, row.starts[i]), row.ends[i]) : row.starts[i];
+}
+
+/**
+ * An event of an earlier slice in the rows of another; null where it is not there.
+ * @param {Row} before
+ * @param {number} index
+ * @param {Row[]} rows
+ */
+export function foundAgain(before, index, rows) {
+  const [start, name] = [before.starts[index], before.names[before.name[index]]];
+  for (const [row, { rank, lane, starts, names, name: named }] of rows.entries()) {
+    if (rank !== before.rank || lane !== before.lane) continue;
+    const at = firstAbove(starts, start - SAME_US);
+    if (at < starts.length && starts[at] < start + SAME_US && names[named[at]] === name) return { row, index: at };
+  }
+  return null;
 }
 
 /**

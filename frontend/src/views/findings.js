@@ -2,7 +2,7 @@
 // fixed in the bar above.
 
 import { fetchRule } from "../api.js";
-import { copyable, copyButton, folded, h, prose, split, table, toClipboard } from "../dom.js";
+import { card, copyButton, copyable, folded, h, prose, split, table, toClipboard } from "../dom.js";
 import { among, ms, percent } from "../format.js";
 import { framed, largeLanes, smallLanes, smallSteps, withinStep } from "../lanes.js";
 import { evidenceId, faults, idsOf } from "../model.js";
@@ -49,7 +49,7 @@ function render(element, shown) {
   const worthFixing = faults(diagnosis);
   const minor = diagnosis.findings.filter((finding) => finding.severity === "info");
   if (!diagnosis.findings.length) {
-    element.append(h("p", { class: "note" }, "Nothing was found. ", linked(shown, "quality", "What was looked at")));
+    element.append(card("Findings", h("p", {}, "Nothing was found. ", linked(shown, "quality", "What was looked at"))));
     return;
   }
   const predicted = prediction(shown);
@@ -119,8 +119,9 @@ function item(finding, id, shown, predicted) {
         h(
           "span",
           { class: "cost" },
-          ms(finding.cost_ms),
-          h("small", {}, `${percent(finding.cost_ms / diagnosis.step_ms)} of the step`),
+          finding.cost_ms > 0
+            ? [ms(finding.cost_ms), h("small", {}, `${percent(finding.cost_ms / diagnosis.step_ms)} of the step`)]
+            : h("span", { title: "Its fix alone would not shorten the step." }, "–"),
         ),
       ),
     )

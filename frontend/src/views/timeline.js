@@ -10,7 +10,7 @@ import { evidenceId, guilty, idsOf, ownerName } from "../model.js";
 import { numbers } from "../table.js";
 import { eventAt, firstAbove } from "../timeline/cull.js";
 import { AXIS, GUTTER, draw } from "../timeline/draw.js";
-import { laidOut, ranksOf, search, shortName, usAfter, waitsUntil } from "../timeline/rows.js";
+import { foundAgain, laidOut, ranksOf, search, shortName, usAfter, waitsUntil } from "../timeline/rows.js";
 import { moved, wholeOf, widened, within, zoomed } from "../timeline/scale.js";
 
 /** @typedef {import("../views.js").View} View */
@@ -80,6 +80,7 @@ function render(element, shown) {
   let timer = 0;
   let frame = 0;
   let asked = 0;
+  let failing = false;
   let left = false;
 
   const accused = guilty(diagnosis);
@@ -128,16 +129,22 @@ function render(element, shown) {
     try {
       const slice = await fetchSlice(diagnosis.name, ranks, ns(from), ns(to));
       if (mine !== asked || left) return;
+      const before = laid;
       laid = laidOut(slice, origin);
-      chosen = null;
+      chosen = before && chosen && foundAgain(before.rows[chosen.row], chosen.index, laid.rows);
       hits = search(laid.rows, seek.value);
+      hit = -1;
       canvas.style.height = `${AXIS + laid.height + 4}px`;
       trouble.textContent = laid.leftOut ? `${laid.leftOut} Come closer to see them.` : "";
-      readout.textContent = HINT;
+      // What it tells of the chosen event, or of the search, still holds.
+      if (!before || failing) readout.textContent = HINT;
+      failing = false;
       paint(canvas);
       list();
     } catch (error) {
-      if (mine === asked) readout.textContent = error instanceof Error ? error.message : String(error);
+      if (mine !== asked) return;
+      readout.textContent = error instanceof Error ? error.message : String(error);
+      failing = true;
     }
   }
 

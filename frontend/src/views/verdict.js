@@ -20,19 +20,22 @@ export const verdict = {
   fragment: "verdict",
   render(element, shown) {
     const { diagnosis } = shown;
-    const parts = [h("p", { class: "why" }, prose(why(diagnosis))), tiles(shown), worth(shown), costliest(shown), where(shown)];
+    const parts = [h("p", { class: "why" }, why(shown)), tiles(shown), worth(shown), costliest(shown), where(shown)];
     element.append(...parts.filter((part) => part !== null));
   },
   table: (shown) => ({ heads: ["number", "value", "what it rests on"], rows: facts(shown) }),
 };
 
-/** @param {Diagnosis} diagnosis */
-function why(diagnosis) {
+/** @param {Shown} shown */
+function why({ diagnosis, link }) {
   const [worst] = faults(diagnosis);
-  if (worst) return worst.why;
+  if (worst) return prose(worst.why);
   const clear = diagnosis.outcomes.filter(({ status }) => status === "clear" || status === "finding").length;
   const blind = diagnosis.outcomes.length - clear;
-  return `${count(clear, "rule")} looked${blind ? `, ${blind} could not: the reasons stand below` : " and found nothing worth a fix"}.`;
+  if (!blind) return [`${count(clear, "rule")} looked and found nothing worth a fix.`];
+  const reasons = link("quality");
+  reasons.textContent = "see why";
+  return [`${count(clear, "rule")} looked, ${blind} could not: `, reasons, "."];
 }
 
 /**
