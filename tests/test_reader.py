@@ -723,6 +723,19 @@ def test_plain_and_gzip_are_told_apart_by_content(tmp_path: Path) -> None:
     assert len(read(tmp_path / "plain.json.gz").events) == len(read(tmp_path / "packed.json").events) == 4
 
 
+def test_gzip_that_becomes_far_larger_is_read_in_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred times as large as no trace becomes; what is small all the same is read."""
+    path = tmp_path / "bomb.json.gz"
+    path.write_bytes(gzip.compress(trace(*[op()] * 20_000).encode()))
+    assert not read(path).warnings
+    monkeypatch.setattr(stream, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(stream, "SURE_BYTES", 10_000)
+    monkeypatch.setattr(stream, "MOST_RATIO", 10)
+    found = read(path)
+    assert 0 < len(found.events) < 20_000
+    assert f"the limit of {max(10_000, 10 * path.stat().st_size):,} bytes" in found.warnings[0].message
+
+
 def test_reading_stops_at_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "CHUNK_BYTES", 1000)
     text = trace(*[OP] * 1000)
