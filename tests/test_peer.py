@@ -49,18 +49,27 @@ SCRIPTS = {
           construct: () => anything,
         });
         window.google = anything;""",
-    "https://cdnjs.cloudflare.com/**": "window.WebComponents = {};",
+    # With it comes the viewer, whose clock begins with the first event; this one only remembers.
+    "https://cdnjs.cloudflare.com/**": """
+        window.WebComponents = {};
+        document.addEventListener("DOMContentLoaded", () => {
+          const viewer = document.createElement("div");
+          viewer.id = "trace-viewer";
+          viewer.model = {timestampShiftToZeroAmount_: -1_000, bounds: {isEmpty: false}};
+          viewer.trackView = window.trackView = {viewport: {interestRange: {}}};
+          document.body.append(viewer);
+        });""",
 }
 
 
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("runs/job/node0_426.20.pt.trace.json.gz", Place("runs/job", "node0_426", "2", 3)),
-        ("runs/job/node0_426.9.pt.trace.json", Place("runs/job", "node0_426", "3", 3)),
-        ("runs/job/node1.426.pt.trace.json", Place("runs/job", "node1", "2", 3)),
-        ("runs/job/plain.pt.trace.json", Place("runs/job", "plain", "default", 1)),
-        ("node0_426.20.pt.trace.json.gz", Place("logs", "node0_426", "1", 1)),
+        ("runs/job/node0_426.20.pt.trace.json.gz", Place("runs/job", "node0_426", "2", 3, "7")),
+        ("runs/job/node0_426.9.pt.trace.json", Place("runs/job", "node0_426", "3", 3, "7")),
+        ("runs/job/node1.426.pt.trace.json", Place("runs/job", "node1", "2", 3, "7")),
+        ("runs/job/plain.pt.trace.json", Place("runs/job", "plain", "default", 1, "7")),
+        ("node0_426.20.pt.trace.json.gz", Place("logs", "node0_426", "1", 1, "7")),
         ("runs/job/rank0_trace.json", None),
         ("../elsewhere/node0_426.20.pt.trace.json.gz", None),
     ],
@@ -74,14 +83,14 @@ def test_what_its_menus_call_a_trace(tmp_path: Path, name: str, expected: Place 
     for file in ("node1.425.pt.trace.json", "node1.426.pt.trace.json", "node1.pt.trace.json", "plain.pt.trace.json"):
         (logs / "runs" / "job" / file).touch()
     (logs / "node0_426.20.pt.trace.json.gz").touch()
-    assert place(str(logs), Path(os.path.normpath(logs / name))) == expected
+    assert place(str(logs), Path(os.path.normpath(logs / name)), 7) == expected
 
 
 def test_traces_that_it_cannot_see() -> None:
-    assert place("", Path("job/a.1.pt.trace.json")) is None
+    assert place("", Path("job/a.1.pt.trace.json"), 0) is None
     remote = RemotePath.__new__(RemotePath)
     object.__setattr__(remote, "path", "bucket/job/a.1.pt.trace.json")
-    assert place("s3://bucket/job", remote) is None
+    assert place("s3://bucket/job", remote, 0) is None
 
 
 def test_without_it_there_is_nothing_to_offer(tmp_path: Path) -> None:
@@ -177,7 +186,7 @@ def test_both_are_listed_and_answer(server: str) -> None:
 def test_where_we_lead_is_where_it_keeps_the_trace(server: str, logs: Path, run: str) -> None:
     for rank in range(4):
         told = ours(server, "peer", run=run, rank=str(rank))
-        query = urlencode(told)
+        query = urlencode({name: told[name] for name in ("run", "worker", "span")})
         with urllib.request.urlopen(f"{server}/data/plugin/pytorch_profiler/trace?{query}", timeout=30) as response:
             kept = response.read()
         files = sorted((logs / told["run"]).glob(f"{told['worker']}.*"))
@@ -211,10 +220,16 @@ def test_a_finding_switches_to_its_trace_view(page: Page, server: str) -> None:
         told = ours(server, "peer", run=run, rank="1")
         words = f"run {told['run']}, view Trace, worker {told['worker']}" + ", span 2" * (told["spans"] == 2)
         expect(tab.locator(".tools [role=status]")).to_have_text(
-            f"torch-tb-profiler shows {words}.", timeout=PATIENCE_S * 1000
+            f"torch-tb-profiler shows {words}, with the evidence marked.", timeout=PATIENCE_S * 1000
         )
         assert urlsplit(page.url).fragment == "pytorch_profiler"
         assert menus(page) == [told["run"], "Trace", told["worker"], told["span"]]
+        evidence = ours(server, "run", run=run)["diagnosis"]["findings"][0]["evidence"]
+        seen = next(item for item in evidence if item["rank"] == 1)
+        start, end = ((seen[edge] - int(told["base_ns"])) / 1e6 - 1_000 for edge in ("start_ns", "end_ns"))
+        (drawing,) = (frame for frame in page.frames if "trace_embedding" in frame.url)
+        marked = drawing.evaluate("trackView.viewport.interestRange")
+        assert marked == pytest.approx({"min": start, "max": end}, abs=1e-3)
 
 
 def test_where_its_scripts_do_not_come_it_is_said_what_to_choose(page: Page, server: str) -> None:

@@ -10,13 +10,15 @@ const EVERY_MS = 200;
 /** So many looks in a row at menus that stay as they were chosen. */
 const LOOKS = 4;
 
-/** @typedef {{run: string, worker: string, span: string, spans: number}} Place as its menus have them; how many spans */
+/** @typedef {{run: string, worker: string, span: string, spans: number, base_ns: string}} Place as its menus have them */
+/** @typedef {{start_ns: number, end_ns: number}} Range on the rank's own clock */
 
 /**
  * @param {Place} place
+ * @param {Range | undefined} range to mark
  * @returns {Promise<string>} what is chosen, or what the user has to choose
  */
-export async function openPeer({ run, worker, span, spans }) {
+export async function openPeer({ run, worker, span, spans, base_ns }, range) {
   const choice = `run ${run}, view ${VIEW}, worker ${worker}${spans > 1 ? `, span ${span}` : ""}`;
   const here = parent.location.hash;
   let why = "";
@@ -24,7 +26,11 @@ export async function openPeer({ run, worker, span, spans }) {
   try {
     const page = await until(peerPage);
     await choose(page, [run, VIEW, worker, span]);
-    if (await canDraw(page)) return `torch-tb-profiler shows ${choice}.`;
+    const drawing = await drawn(page);
+    if (drawing) {
+      const marked = range && (await mark(drawing, range, Number(base_ns)));
+      return `torch-tb-profiler shows ${choice}${marked ? ", with the evidence marked" : ""}.`;
+    }
     why = "Its page draws nothing here, since it does not get its scripts from the internet (gstatic.com, cloudflare.com).";
   } catch {
     why = "Its menus do not offer this yet: it may still be reading the run.";
@@ -77,18 +83,39 @@ function pick(page, index, wanted) {
 const menus = (page) => [...page.querySelectorAll(".MuiSelect-root")];
 
 /**
- * Whether its page, and the page within it that draws the trace, have got the scripts that they load from the internet.
+ * The page within its page that draws the trace; null where the scripts that they load from the internet do not come.
  * @param {Document} page
  */
-async function canDraw(page) {
-  if (!page.defaultView || !("google" in page.defaultView)) return false;
+async function drawn(page) {
+  if (!page.defaultView || !("google" in page.defaultView)) return null;
   const loaded = () => {
     const frame = /** @type {HTMLIFrameElement | null} */ (page.querySelector('iframe[src*="trace_embedding"]'));
     const isLoaded = frame?.contentDocument?.readyState === "complete" && frame.contentDocument.URL !== "about:blank";
     return isLoaded && frame.contentWindow;
   };
   const drawing = await until(loaded).catch(() => null);
-  return drawing !== null && "WebComponents" in drawing;
+  return drawing && "WebComponents" in drawing ? drawing : null;
+}
+
+/**
+ * Mark a range in the trace. Its times are ms from the first event.
+ * @param {Window} drawing
+ * @param {Range} range
+ * @param {number} base ns
+ * @returns {Promise<boolean>} whether that went; a large trace may take it too long to read
+ */
+async function mark(drawing, { start_ns, end_ns }, base) {
+  try {
+    const viewer = await until(() => {
+      const element = /** @type {any} */ (drawing.document.getElementById("trace-viewer"));
+      return element?.model?.bounds.isEmpty === false && element.trackView?.viewport && element;
+    });
+    const [min, max] = [start_ns, end_ns].map((ns) => (ns - base) / 1e6 + viewer.model.timestampShiftToZeroAmount_);
+    Object.assign(viewer.trackView.viewport.interestRange, { min, max });
+    return true;
+  } catch {
+    return false;
+  }
 }
 
 /**

@@ -43,7 +43,7 @@ export function otherTools(report, finding) {
     const { name } = report.diagnosis;
     const peer = h("div");
     fetchPeer(name, rankOf(finding))
-      .then((place) => place && peer.append(peerButton(place)))
+      .then((place) => place && peer.append(peerButton(place, finding.evidence.find(({ rank }) => rank === rankOf(finding)))))
       .catch(() => {});
     return h(
       "div",
@@ -123,11 +123,14 @@ function download(run, where, format, label) {
   return h("a", { href: sliceAddress(run, where, format), download: `slice.${ending}` }, label);
 }
 
-/** @param {import("./peer.js").Place} place */
-function peerButton(place) {
+/**
+ * @param {import("./peer.js").Place} place
+ * @param {import("./model.js").Evidence} [range]
+ */
+function peerButton(place, range) {
   const told = h("p", { role: "status" });
   const go = async () => {
-    told.textContent = await openPeer(place);
+    told.textContent = await openPeer(place, range);
   };
   return h("div", {}, h("button", { type: "button", click: go }, "Show in torch-tb-profiler"), told);
 }

@@ -28,10 +28,12 @@ class Place(msgspec.Struct, frozen=True):
     span: str
     #: How many spans the worker has: it hides the menu of one.
     spans: int
+    #: What is added to the file's own times, as text: JavaScript's numbers do not hold it.
+    base_ns: str
 
 
-def place(logdir: str, path: FilePath) -> Place | None:
-    """Where it shows a trace; None where it does not take the file."""
+def place(logdir: str, path: FilePath, base_ns: int) -> Place | None:
+    """Where it shows a trace whose times count from `base_ns`; None where it does not take the file."""
     found = TORCH_NAME.fullmatch(path.name)
     if not found or not logdir or not isinstance(path, Path):
         return None
@@ -45,4 +47,4 @@ def place(logdir: str, path: FilePath) -> Place | None:
         return None
     spans = sorted(other["span"] or "" for other in others if other and other["worker"] == found["worker"])
     number = bisect_right(spans, found["span"]) - spans.count("") if found["span"] else "default"
-    return Place(encodable(run), encodable(found["worker"]), str(number), len(set(spans)))
+    return Place(encodable(run), encodable(found["worker"]), str(number), len(set(spans)), str(base_ns))

@@ -312,12 +312,15 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
         result = self._analyses.result(name)
         if result is None:
             return _respond(request, {"error": f"No run named {name!r} has been diagnosed."}, code=404)
-        paths = dict(zip(map(str, result.diagnosis.ranks), result.files, strict=True))
-        if rank not in paths:
+        ranks = [str(number) for number in result.diagnosis.ranks]
+        if rank not in ranks:
             return _respond(request, {"error": f"The run has no rank {rank[:32]!r}."}, code=404)
         # TensorBoard lists its plugins after it has made them all.
         is_there = peer.PLUGIN in (self._context.plugin_name_to_instance or {})
-        return _respond(request, msgspec.json.encode(peer.place(self._logdir, paths[rank]) if is_there else None))
+        i = ranks.index(rank)
+        base_ns = result.job.digests[i].header.base_ns
+        found = peer.place(self._logdir, result.files[i], base_ns) if is_there else None
+        return _respond(request, msgspec.json.encode(found))
 
 
 def _version(text: str) -> tuple[int, ...]:
