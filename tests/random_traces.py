@@ -43,6 +43,8 @@ SHAPES = (
     "[[9223372036854775807, -1, 3], [3], [[1], [2]]]",
     "[[",
 )
+#: Python functions: of the user's own, of torch, of Python.
+FUNCTIONS = ("train.py(4): step", "net.py(7): forward", "torch/nn/module.py(1): call", "<built-in function collect>")
 HEADER = Header(has_shapes=True, devices={0: "NVIDIA H200"}, multiprocessors={0: 132}, capabilities={0: 9.0})
 #: Events of a kind: category and names that it may have.
 KINDS = {
@@ -76,10 +78,12 @@ def trace(events: list[tuple[int, int, int, int, int, int]], *, device: bool) ->
     nothing = np.full(len(comms), -1)
     # As good as random, and small when the others are.
     varied = table[:, 2] + table[:, 3]
+    # Each operator has a function around it.
+    calls = np.flatnonzero(table[:, 0] == int(Category.OP))
     return RankTrace(
         file="random.json",
         header=HEADER,
-        strings=NAMES + SHAPES,
+        strings=NAMES + SHAPES + FUNCTIONS,
         threads=(("1", "0"), ("1", "1"), ("1", "2")),
         events=Events(
             name=table[:, 1].astype(np.int32),
@@ -105,7 +109,12 @@ def trace(events: list[tuple[int, int, int, int, int, int]], *, device: bool) ->
             allocated=table[:, 3],
             reserved=table[:, 3] + table[:, 5],
         ),
-        frames=Frames(*(np.empty(0, dtype) for dtype in (np.int32, np.int64, np.int64, np.int32))),
+        frames=Frames(
+            name=(len(NAMES + SHAPES) + varied[calls] % len(FUNCTIONS)).astype(np.int32),
+            start_ns=table[calls, 2] - 1,
+            duration_ns=table[calls, 3] + 2,
+            thread=table[calls, 4].astype(np.int32),
+        ),
         dropped={},
         warnings=(),
     )

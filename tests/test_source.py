@@ -7,11 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from random_traces import TRACES
 from traces import MS, digests, finding, job, ranks, write
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.cli import main
+from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import CodeOf, RankOwner
 from tb_ddp_doctor.discover import discover
 from tb_ddp_doctor.findings import Source
@@ -20,6 +23,7 @@ from tb_ddp_doctor.rules.inputs.places import Places
 from tb_ddp_doctor.slices import cut
 from tb_ddp_doctor.slices.labels import placed
 from tb_ddp_doctor.trace import names
+from tb_ddp_doctor.trace.model import RankTrace
 
 STEP = Source("train.py", 4, "step")
 REPORT = Source("tools/report.py", 12, "report")
@@ -92,19 +96,31 @@ def test_a_window_that_no_function_has_most_of_names_none() -> None:
 
 
 def test_stretches_of_code_are_in_order_and_those_of_the_host_do_not_overlap() -> None:
-    (digest,) = digests(ranks(BOTH)).values()
-    code = digest.code
+    (found,) = digests(ranks(BOTH)).values()
+    code = found.code
     assert (code.end_ns > code.start_ns).all()
     for kind in CodeOf:
         rows = np.flatnonzero(code.of == kind)
         assert (np.diff(code.start_ns[rows]) >= 0).all()
     host = np.flatnonzero(code.of == CodeOf.HOST)
     assert (code.end_ns[host][:-1] <= code.start_ns[host][1:]).all()
-    assert [digest.strings[name] for name in code.function[host][:3]] == [
+    assert [found.strings[name] for name in code.function[host][:3]] == [
         "train.py(4): step",
         "tools/report.py(12): report",
         "train.py(4): step",
     ]
+
+
+@given(TRACES)
+def test_stretches_of_random_code_are_in_order(trace: RankTrace) -> None:
+    found = digest(trace)
+    code = found.code
+    assert (code.end_ns >= code.start_ns).all()
+    assert all(names.is_own_code(found.strings[name]) for name in code.function)
+    for kind in CodeOf:
+        assert (np.diff(code.start_ns[code.of == kind]) >= 0).all()
+    host = code.of == CodeOf.HOST
+    assert (code.end_ns[host][:-1] <= code.start_ns[host][1:]).all()
 
 
 def test_the_command_line_names_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

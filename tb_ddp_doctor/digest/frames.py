@@ -18,7 +18,7 @@ from tb_ddp_doctor.trace.model import Category, Events, Indices, Ints, RankTrace
 _EVERY_NS = 1_000_000
 _MOST_LOOKS = 64
 #: Stretches of code of each kind that are kept, the longest: a digest stays small.
-_MOST_CODE = 5_000
+_MOST_CODE = 2_000
 
 
 def own_function(trace: RankTrace, instant: Ints, thread: Indices) -> Ints:
@@ -31,6 +31,9 @@ def code(trace: RankTrace, rows: Ints, launch: Ints, communicates: NDArray[np.bo
 
     What backward launches, on a thread of autograd's own without Python, is of the function that waits for it.
     """
+    if not len(trace.frames):
+        nothing, no_words = np.empty(0, np.int64), np.empty(0, np.int32)
+        return Code(no_words, no_words, nothing, nothing)
     events = trace.events
     launched = rows[launch >= 0]
     by = launch[launch >= 0]
