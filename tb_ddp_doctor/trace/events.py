@@ -40,9 +40,9 @@ _LONGEST_TOKEN = 16
 
 #: How often text may be read again, on average: files that are damaged by accident need it twice at most.
 _TIMES_AGAIN = 16
-#: Seeming events in a row of which none is one: then what follows is given up, 10 us a start. A list of nothing but
-#: broken events may be as long.
-MOST_REFUSED = 100_000
+#: Seeming events in a row of which none is one, 10 us each: then what follows is given up. Traces exist whose Python
+#: functions are all broken, a few hundred thousand of them, by paths of Windows.
+MOST_REFUSED = 1_000_000
 #: Of text that nests too deeply, about half the levels: what begins within them does so too, or nearly.
 _DEEP = re.compile(r"(?:[^\[{]*[\[{]){1,400}")
 
