@@ -41,7 +41,7 @@ _LONGEST_TOKEN = 16
 #: How often text may be read again, on average: files that are damaged by accident need it twice at most.
 _TIMES_AGAIN = 16
 #: Seeming events in a row of which none is one, 10 us each: then what follows is given up. Traces exist whose Python
-#: functions are all broken, a few hundred thousand of them, by paths of Windows.
+#: functions are all broken, a few hundred thousand of them, by paths of Windows (pytorch #98432).
 MOST_REFUSED = 1_000_000
 #: Of text that nests too deeply, about half the levels: what begins within them does so too, or nearly.
 _DEEP = re.compile(r"(?:[^\[{]*[\[{]){1,400}")
