@@ -106,6 +106,9 @@ def main() -> None:
         capture(rank, scenario, out)
     distributed.barrier()
     distributed.destroy_process_group()
+    # All is written. At the end of the interpreter, threads that torch leaves behind abort it now and then.
+    sys.stderr.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":
