@@ -53,15 +53,19 @@ def settle(
         window_ns[rank] = digest.steps.end_ns[index] - start_ns[rank]
         for owner, name in _PLAIN.items():
             owner_ns[rank, :, OWNERS.index(name)] = digest.work.owner_ns[index, owner]
-        exposed, moves = exposed_communication(digest), moving(digest, matched, rank, last_ns, clock)
-        waiting = exposed - Intervals.union(seen(digest, matched, rank, last_ns, clock), digest.collectives.end_ns)
-        wait = (exposed - moves).measure(start_ns[rank], start_ns[rank] + window_ns[rank])
-        absent_ns[rank] = wait - waiting.measure(start_ns[rank], start_ns[rank] + window_ns[rank])
+        exposed, table = exposed_communication(digest), digest.collectives
+        seen_ns, complete_ns = arrived(digest, matched, rank, last_ns, clock)
+        waiting = exposed - Intervals.union(seen_ns, table.end_ns)
+        wait = waiting.measure(start_ns[rank], start_ns[rank] + window_ns[rank])
+        if (complete_ns > seen_ns).any():
+            all_waiting = exposed - Intervals.union(complete_ns, table.end_ns)
+            absent_ns[rank] = all_waiting.measure(start_ns[rank], start_ns[rank] + window_ns[rank]) - wait
+            wait += absent_ns[rank]
         owner_ns[rank, :, OWNERS.index("wait")] = wait
         owner_ns[rank, :, OWNERS.index("transfer")] = digest.work.owner_ns[index, RankOwner.COMMUNICATION] - wait
         here = matched.of_rank(rank)
         waits[here, rank] = waiting.measure(matched.arrival_ns[here, rank], matched.end_ns[here, rank])
-    return Budget(owner_ns, start_ns, window_ns), Waiting(waits, arrival.argmax(axis=1), arrival, absent_ns)
+    return Budget(owner_ns, start_ns, window_ns), Waiting(waits, arrival.argmax(axis=1), arrival, last_ns, absent_ns)
 
 
 def exposed_communication(digest: RankDigest) -> Intervals:
@@ -80,26 +84,23 @@ def moving(digest: RankDigest, matched: Matched, rank: int, last_ns: Ints, clock
 
 
 def complete(digest: RankDigest, matched: Matched, rank: int, last_ns: Ints, clock: ClockFit) -> Ints:
-    """When each collective of a rank has all its ranks, on the rank's own clock.
+    """When each collective of a rank has all its ranks, on the rank's own clock; as the second of `arrived`."""
+    return arrived(digest, matched, rank, last_ns, clock)[1]
 
-    Never after its end: clocks agree only up to the residual.
+
+def arrived(digest: RankDigest, matched: Matched, rank: int, last_ns: Ints, clock: ClockFit) -> tuple[Ints, Ints]:
+    """When each collective of a rank has all its ranks that have a trace, and when all, on the rank's own clock.
+
+    Without a match only its own arrival is known. Never after its end: clocks agree only up to the residual.
     """
-    table, known_ns = digest.collectives, seen(digest, matched, rank, last_ns, clock)
-    parts = np.ones(len(table), np.int64)
-    here = matched.of_rank(rank)
-    parts[matched.row[here, rank]] = matched.parts[here]
-    lacking = np.flatnonzero(table.group_size > parts)
-    if len(lacking):
-        lacking = lacking[~between_two(digest)[lacking]]
-    return known_ns + absent.wait_ns(table, known_ns, lacking)
-
-
-def seen(digest: RankDigest, matched: Matched, rank: int, last_ns: Ints, clock: ClockFit) -> Ints:
-    """The same of the ranks that have a trace: the last one's arrival; its own where unmatched."""
-    table = digest.collectives
-    seen_ns = table.arrival_ns.copy()
-    here = matched.of_rank(rank)
+    table, here = digest.collectives, matched.of_rank(rank)
     rows = matched.row[here, rank]
+    seen_ns, parts = table.arrival_ns.copy(), np.ones(len(table), np.int64)
     seen_ns[rows] = np.maximum(seen_ns[rows], last_ns[here] + clock.correction(rank, table.arrival_ns[rows]))
-    bounded: Ints = np.minimum(seen_ns, table.end_ns)
-    return bounded
+    seen_ns = np.minimum(seen_ns, table.end_ns)
+    parts[rows] = matched.parts[here]
+    lacking = np.flatnonzero(table.group_size > parts)
+    if not len(lacking):
+        return seen_ns, seen_ns
+    lacking = lacking[~between_two(digest)[lacking]]
+    return seen_ns, seen_ns + absent.wait_ns(table, seen_ns, lacking)

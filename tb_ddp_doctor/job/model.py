@@ -49,6 +49,8 @@ class Waiting:
     last: NDArray[np.int64]
     #: Arrival on the common clock, shape (M, R); collectives.ABSENT where absent.
     arrival_ns: Ints
+    #: The last of them, shape (M,).
+    last_ns: Ints
     #: Exposed wait for ranks that have no trace, shape (R, S), ns.
     absent_ns: Ints
 

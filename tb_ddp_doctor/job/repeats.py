@@ -34,7 +34,7 @@ def repeats(job: Job) -> Repeats:
     calls, passes, exposed = (np.zeros(job.step_index.shape, np.int64) for _ in range(3))
     if lack := _lack(job):
         return Repeats(calls, passes, exposed, None, lack)
-    last_ns = job.waiting.arrival_ns.max(axis=1, initial=np.iinfo(np.int64).min)
+    last_ns = job.waiting.last_ns
     longest: tuple[int, int, int] | None = None
     for rank, (digest, index) in enumerate(zip(job.digests, job.step_index, strict=True)):
         table = digest.collectives

@@ -41,7 +41,7 @@ class Sharding:
 def sharding(job: Job) -> Sharding | None:
     """Measure the sharding of a job; None where no group shards."""
     times = {name: np.zeros(job.step_index.shape, np.int64) for name in Sharding.__slots__ if name.endswith("_ns")}
-    last_arrival_ns = job.waiting.arrival_ns.max(axis=1, initial=np.iinfo(np.int64).min)
+    last_arrival_ns = job.waiting.last_ns
     gathers, sizes, dtypes = 0, [], set[str]()
     for rank, (digest, index) in enumerate(zip(job.digests, job.step_index, strict=True)):
         gather, scatter = _of_shards(digest)

@@ -48,7 +48,7 @@ def transfers(job: Job) -> Transfers:
     count, size, largest = 0, 0, 0.0
     launched, by_backward = 0, 0
     dtypes: set[str] = set()
-    last_ns = job.waiting.arrival_ns.max(axis=1, initial=np.iinfo(np.int64).min)
+    last_ns = job.waiting.last_ns
     for rank, (digest, index) in enumerate(zip(job.digests, job.step_index, strict=True)):
         table = digest.collectives
         if not len(table):
@@ -106,7 +106,7 @@ def of_gradients(digest: RankDigest) -> NDArray[np.bool_]:
 def messages_alone(job: Job) -> Ints:
     """How long each rank's sends and receives run with nothing beside them, waiting and transfer alike; (R, S), ns."""
     alone_ns = np.zeros(job.step_index.shape, np.int64)
-    last_ns = job.waiting.arrival_ns.max(axis=1, initial=np.iinfo(np.int64).min)
+    last_ns = job.waiting.last_ns
     for rank, (digest, index) in enumerate(zip(job.digests, job.step_index, strict=True)):
         messages = between_two(digest)
         if not messages.any():

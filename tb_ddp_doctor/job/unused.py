@@ -38,7 +38,7 @@ def unused_search(job: Job) -> UnusedSearch:
     walks, walk_ns = job.work("graph_walks"), job.work("graph_walk_ns")
     calls, exposed = np.zeros_like(walks), np.zeros_like(walks)
     parameters = 0
-    last_ns = job.waiting.arrival_ns.max(axis=1, initial=np.iinfo(np.int64).min)
+    last_ns = job.waiting.last_ns
     for rank, (digest, index) in enumerate(zip(job.digests, job.step_index, strict=True)):
         chosen = _of_usage(digest) if walks[rank].any() else np.zeros(len(digest.collectives), np.bool_)
         if not chosen.any():

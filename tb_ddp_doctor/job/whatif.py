@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import Held
-from tb_ddp_doctor.job.budget import complete, exposed_communication, seen
+from tb_ddp_doctor.job.budget import arrived, exposed_communication
 from tb_ddp_doctor.job.model import Budget, Job
 from tb_ddp_doctor.job.replay import Removed, Replay, StuckError
 from tb_ddp_doctor.trace.model import Ints
@@ -180,10 +180,12 @@ def _usual(values: Ints) -> Ints:
 def _replay(job: Job) -> Replay | None:
     if not all(len(digest.track) for digest in job.digests):
         return None
-    last_ns = job.waiting.arrival_ns.max(axis=1, initial=np.iinfo(np.int64).min)
-    seen_ns, complete_ns = (
-        [moment(digest, job.matched, rank, last_ns, job.clock) for rank, digest in enumerate(job.digests)]
-        for moment in (seen, complete)
+    seen_ns, complete_ns = zip(
+        *(
+            arrived(digest, job.matched, rank, job.waiting.last_ns, job.clock)
+            for rank, digest in enumerate(job.digests)
+        ),
+        strict=True,
     )
     exposed_ns = [
         exposed_communication(digest).measure(moving_from, digest.collectives.end_ns)

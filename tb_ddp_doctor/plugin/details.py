@@ -167,7 +167,7 @@ def _ranks(result: Result) -> dict[str, Any]:
     """
     job = result.job
     of = job.budget.of
-    last_ns = job.waiting.arrival_ns.max(axis=1, initial=np.iinfo(np.int64).min)
+    last_ns = job.waiting.last_ns
     communicates, moves = np.zeros_like(job.budget.start_ns), np.zeros_like(job.budget.start_ns)
     for i, (digest, start, length) in enumerate(
         zip(job.digests, job.budget.start_ns, job.budget.window_ns, strict=True)

@@ -114,7 +114,7 @@ def _pieces(job: Job, rank: int, step: int, origin_ns: int) -> list[tuple[int, f
         chosen = own & (digest.pieces.owner == owner)
         spans = Intervals.union(digest.pieces.start_ns[chosen], digest.pieces.end_ns[chosen])
         if owner is RankOwner.COMMUNICATION:
-            last_ns = job.waiting.arrival_ns.max(axis=1, initial=np.iinfo(np.int64).min)
+            last_ns = job.waiting.last_ns
             data_moves = moving(digest, job.matched, rank, last_ns, job.clock)
             found += [(OWNERS.index("transfer"), spans & data_moves), (OWNERS.index("wait"), spans - data_moves)]
         else:

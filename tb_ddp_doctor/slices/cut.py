@@ -197,7 +197,7 @@ def _matches(job: Job, index: int, picked: pick.Picked, owner: Indices) -> Ints:
 
 def _collectives(job: Job, chosen: Window) -> dict[int, Collective]:
     """What is known of the matched collectives that touch a window."""
-    last_ns = job.waiting.arrival_ns.max(axis=1, initial=np.iinfo(np.int64).min)
+    last_ns = job.waiting.last_ns
     matched = job.matched
     if not len(matched):
         return {}

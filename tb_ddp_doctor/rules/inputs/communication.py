@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tb_ddp_doctor.findings import Network
-from tb_ddp_doctor.job.budget import complete, seen
+from tb_ddp_doctor.job.budget import arrived
 from tb_ddp_doctor.job.communication import Traffic, communication
 from tb_ddp_doctor.job.links import Link, links
 from tb_ddp_doctor.job.model import Job
@@ -61,7 +61,7 @@ def _arrivals(job: Job) -> Arrivals:
     waiter = waiting.exposed_ns.argmax(axis=1)
     each = np.arange(len(matched))
     start = np.where(matched.present, matched.arrival_ns, 0)[each, waiter]
-    last = waiting.arrival_ns.max(axis=1)
+    last = waiting.last_ns
     end = start + np.maximum(last - waiting.arrival_ns[each, waiter], 0)
     return Arrivals(
         step=matched.step,
@@ -80,8 +80,7 @@ def _absent(job: Job) -> Absent:
     if not wait_ns[waiter].any():
         return Absent(wait_ns, job.missing_ranks, waiter, 0, 0, "")
     digest = job.digests[waiter]
-    last_ns = job.waiting.arrival_ns.max(axis=1, initial=np.iinfo(np.int64).min)
-    start, end = (moment(digest, job.matched, waiter, last_ns, job.clock) for moment in (seen, complete))
+    start, end = arrived(digest, job.matched, waiter, job.waiting.last_ns, job.clock)
     longest = int(np.where(np.isin(digest.collectives.step, job.step_index[waiter]), end - start, -1).argmax())
     kind = digest.strings[digest.collectives.kind[longest]]
     return Absent(wait_ns, job.missing_ranks, waiter, int(start[longest]), int(end[longest]), kind)
