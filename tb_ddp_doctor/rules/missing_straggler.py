@@ -38,8 +38,11 @@ class MissingStraggler(Rule):
     id: ClassVar[str] = "missing-straggler"
 
     min_share: float = threshold(
-        0.10, "of the step", "With any one trace of a healthy job taken away, the others seem to wait for up to 6 %."
+        0.10,
+        "of the step",
+        "With one trace of ranks that are alike taken away, the others seem to wait for 5 %.",
     )
+    min_steps: float = threshold(0.5, "of the steps", "What is waited for in fewer is chance.")
 
     def check(self, *, frame: Frame, absent: Absent, places: Places) -> Result:
         if not absent.ranks:
@@ -48,7 +51,10 @@ class MissingStraggler(Rule):
         mean = float(waits.mean())
         if mean < self.min_share * frame.step_ns:
             return Clear(f"Ranks without a trace are waited for {words.ms(mean)} a step, as far as transfers tell.")
-        seen = int((waits > self.min_share * frame.step_ns).sum())
+        late = waits > self.min_share * frame.step_ns
+        seen = int(late.sum())
+        if seen < self.min_steps * len(frame.steps):
+            return Clear(f"Ranks without a trace are waited for in {words.steps_seen(seen, len(frame.steps))} only.")
         missing = (
             f"rank {absent.ranks[0]}, which has no trace"
             if len(absent.ranks) == 1
@@ -64,7 +70,7 @@ class MissingStraggler(Rule):
         return Fault(
             removed=Removed(absent=True),
             ranks=frame.all_ranks,
-            steps=tuple(int(step) for step in frame.steps[waits > self.min_share * frame.step_ns]),
+            steps=tuple(int(step) for step in frame.steps[late]),
             cause=None,
             confidence="medium" if seen == len(frame.steps) else "low",
             title=f"{_who(frame)} {words.ms(mean)} of every {words.ms(frame.step_ns)} for {missing}.",

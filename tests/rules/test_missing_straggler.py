@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from traces import MS, finding, job, lies_in_its_step, outcome, ranks
+from traces import MS, finding, in_row, job, lies_in_its_step, outcome, ranks
 
 RULE = "missing-straggler"
 #: The first AllReduce of the step waits for a rank that is not drawn; those after it show what a transfer takes.
@@ -49,6 +49,12 @@ def test_several_missing_ranks_are_counted() -> None:
 
 def test_waiting_that_hides_behind_compute_costs_nothing() -> None:
     assert outcome(RULE, ranks(LATE), world_size=2).status == "clear"
+
+
+def test_waiting_in_few_steps_is_chance() -> None:
+    text = in_row(ranks(USUAL, steps=1), ranks(EXPOSED, steps=1), ranks(USUAL, steps=1))
+    result = outcome(RULE, text, world_size=2)
+    assert (result.status, result.reason) == ("clear", "Ranks without a trace are waited for in 1 of 3 steps only.")
 
 
 def test_collectives_that_are_alike_are_clear() -> None:
