@@ -26,7 +26,7 @@ from tb_ddp_doctor.digest.phases import (
     stalled_phases,
 )
 from tb_ddp_doctor.digest.products import products, slow_inputs
-from tb_ddp_doctor.digest.starvation import host_time, no_blocking, recorded, starvation
+from tb_ddp_doctor.digest.starvation import host_time, no_blocking, recorded, recording_ns, starvation
 from tb_ddp_doctor.digest.steps import device_windows, host_steps, step_of
 from tb_ddp_doctor.digest.sums import count, longest, total
 from tb_ddp_doctor.findings import FileWarning
@@ -43,7 +43,7 @@ _OF_THE_HOST = (
     "exposed_phase_ns",
     "stalled_phase_ns",
     "loader_ns",
-    "host_events",
+    "recording_ns",
     "graph_walks",
     "graph_walk_ns",
     "starved_ns",
@@ -152,7 +152,7 @@ def _digest_device(trace: RankTrace, device: int) -> RankDigest:
         pinned_bytes=total(step, pinned, np.maximum(events.bytes[rows], 0), size),
         pinned_ns=total(step, pinned, events.duration_ns[rows], size),
         pinned_exposed_ns=total(step, pinned, copy_alone.measure(events.start_ns[rows], end), size),
-        host_events=_host_events(trace, steps),
+        recording_ns=_recording(trace, steps, launch),
         **_graph_walks(trace, steps),
         starved_ns=starved,
         **flops(trace, steps),
@@ -239,7 +239,7 @@ def _digest_host(trace: RankTrace) -> RankDigest:
             stalled_phase_ns=stalled_phases(host, pieces, steps),
             **{name: nothing for name in StepWork.__slots__ if name not in _OF_THE_HOST},
             loader_ns=layers.input.measure(steps.start_ns, steps.end_ns),
-            host_events=_host_events(trace, steps),
+            recording_ns=_recording(trace, steps, np.empty(0, np.int64)),
             **_graph_walks(trace, steps),
             starved_ns=np.zeros((len(steps), len(Starved)), np.int64),
         ),
@@ -340,9 +340,10 @@ def _launched_by(
     )
 
 
-def _host_events(trace: RankTrace, steps: Steps) -> Ints:
+def _recording(trace: RankTrace, steps: Steps, launch: Ints) -> Ints:
     start = recorded(trace)
-    return np.searchsorted(start, steps.host_end_ns) - np.searchsorted(start, steps.host_start_ns)
+    events = np.searchsorted(start, steps.host_end_ns) - np.searchsorted(start, steps.host_start_ns)
+    return events * recording_ns(trace, launch)
 
 
 def _graph_walks(trace: RankTrace, steps: Steps) -> dict[str, Ints]:

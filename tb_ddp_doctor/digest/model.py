@@ -39,7 +39,7 @@ class Starved(IntEnum):
     COPY = 1
     #: Every other call that waits for the device.
     SYNC = 2
-    #: The profiler's own stalls ("Command Buffer Full").
+    #: The profiler's own stalls; not those of a full launch queue (see `launch_queue`).
     OVERHEAD = 3
     #: Recording host events, by an estimate.
     RECORDING = 4
@@ -223,10 +223,17 @@ class Track:
     host_ns: Ints
     #: A `Held`: what holds the host at the row's end; -1 if nothing does.
     hold: Indices
-    #: How long it does, from then on or from what it waits for on the device: if `follows` is this row, that all that
-    #: was launched is done; if another, that its work begins; -1 if it waits for nothing.
+    #: How long it does, from then on or, if it waits for the device, from when all that was launched is done.
     hold_ns: Ints
-    follows: Indices
+    waits: NDArray[np.bool_]
+    #: What leaves the launch queue before the row can be issued: device work of an earlier row, up to `queue_tail_ns`
+    #: before its end (or `track.BEFORE`: what was launched before the record), or a collective (row in `Collectives`);
+    #: -1 for none. And how long after that the row is issued at the earliest. In a row that a synchronisation holds, the
+    #: same of the event that it waits for, and of its end.
+    queue_row: Indices
+    queue_tail_ns: Ints
+    queue_part: Indices
+    queue_ns: Ints
     #: What the device needs for what the row launched; copies from pageable memory alone are a part of it.
     device_ns: Ints
     #: From when the host has issued the row to when the device is done, at least; `track.LONG_AGO` if it launched none.
@@ -378,8 +385,8 @@ class StepWork:
     score_passes_ns: Ints
     score_pass_start_ns: Ints
     score_pass_end_ns: Ints
-    #: Host events of the training threads: each cost the profiler time to record.
-    host_events: Ints
+    #: The host's time that recording its events took, by an estimate, ns.
+    recording_ns: Ints
     #: DDP's walks of the autograd graph for unused parameters: number, and the host's time in them.
     graph_walks: Ints
     graph_walk_ns: Ints

@@ -27,6 +27,7 @@ from tb_ddp_doctor.digest import owners
 from tb_ddp_doctor.digest.collectives import Vocabulary
 from tb_ddp_doctor.digest.frames import own_function
 from tb_ddp_doctor.digest.intervals import EMPTY, Intervals
+from tb_ddp_doctor.digest.launch_queue import full_queue, profiler_stalls
 from tb_ddp_doctor.digest.launches import enclosing
 from tb_ddp_doctor.digest.model import Blocking, Starved, Steps
 from tb_ddp_doctor.digest.track import HostTime
@@ -37,8 +38,11 @@ from tb_ddp_doctor.trace.model import Category, Events, Ints, RankTrace
 LATENCY_NS = 20_000
 #: From here on a stretch with the host in no operation is a stall; below, it is Python between two operations, ns.
 LONG_STALL_NS = 1_000_000
-#: What recording one host event costs, ns: DESIGN measured one to two microseconds.
-RECORDING_NS = 1_500
+#: What recording one host event costs, ns, by how long a launch call takes while traced. Measured on ten jobs whose
+#: steps were also timed untraced: 1 us where the median launch takes up to 6.3 us, 3 us from 7.4 us on, unlike by rank.
+_RECORDING_NS = (1_000, 4_000)
+_QUICK_LAUNCH_NS = 6_300
+_RECORDING_BY_LAUNCH = 1.8
 
 _HELD = (Starved.ALLOC, Starved.COPY, Starved.SYNC)
 
@@ -79,8 +83,10 @@ def starvation(
         return charged, no_blocking()
     events = trace.events
     gaps = _gaps(events, layers, steps, rows, launch)
-    calls = _calls(trace, steps, rows, launch)
-    credit_ns = _replay(trace, steps, gaps, calls)
+    launched = launch[launch >= 0]
+    last = min(int(events.start_ns[launched].max(initial=0)), int(steps.host_end_ns[-1]))
+    calls = _calls(trace, steps, last, rows, launch)
+    credit_ns = _replay(trace, steps, gaps, calls, _stalls(trace, full_queue(trace, rows, launch)), recording_ns(trace, launch))
     for kind, credit in enumerate(credit_ns.T):
         np.add.at(charged[:, kind], gaps.step, credit)
     lost, until = _by_call(gaps, calls, credit_ns)
@@ -110,11 +116,10 @@ def _gaps(events: Events, layers: owners.Layers, steps: Steps, rows: Ints, launc
     return _Gaps(start, end, step, end - start - others.measure(start, end))
 
 
-def _calls(trace: RankTrace, steps: Steps, rows: Ints, launch: Ints) -> _Calls:
-    """Calls of the training threads that hold the host, of the recorded steps.
+def _calls(trace: RankTrace, steps: Steps, until_ns: int, rows: Ints, launch: Ints) -> _Calls:
+    """Calls of the training threads that hold the host, from the first recorded step to some instant.
 
-    One that comes after the last launch delays nothing here: the profiler itself synchronises when it stops. The
-    copies to the device from pageable memory, and the synchronisation that follows each within its operator, are a
+    The last launch is such an instant: what comes after delays nothing in the record. The copies to the device from pageable memory, and the synchronisation that follows each within its operator, are a
     kind of their own: pinned memory takes both away.
     """
     events = trace.events
@@ -128,9 +133,7 @@ def _calls(trace: RankTrace, steps: Steps, rows: Ints, launch: Ints) -> _Calls:
     to_device = pageable & owners.named(trace, names.is_to_device)[rows]
     kind[launch[pageable]] = Starved.SYNC
     kind[launch[to_device]] = Starved.COPY
-    launched = launch[launch >= 0]
-    last = min(int(events.start_ns[launched].max(initial=0)), int(steps.host_end_ns[-1]))
-    held = np.flatnonzero((kind >= 0) & (events.start_ns >= steps.host_start_ns[0]) & (events.start_ns < last))
+    held = np.flatnonzero((kind >= 0) & (events.start_ns >= steps.host_start_ns[0]) & (events.start_ns < until_ns))
     held = held[np.argsort(events.start_ns[held], kind="stable")]
     operators = np.flatnonzero((events.category == Category.OP) & training)
     within = enclosing(
@@ -151,18 +154,20 @@ def _calls(trace: RankTrace, steps: Steps, rows: Ints, launch: Ints) -> _Calls:
 
 def host_time(trace: RankTrace, layers: owners.Layers, steps: Steps, rows: Ints, launch: Ints) -> HostTime:
     """What holds the host of a rank, for its track."""
-    calls = _calls(trace, steps, rows, launch)
+    calls = _calls(trace, steps, int(steps.host_end_ns[-1]), rows, launch)
     by_kind = [Intervals.union(calls.start_ns[calls.kind == k], calls.end_ns[calls.kind == k]) for k in _HELD]
     window = Intervals.span(int(steps.host_start_ns[0]), int(steps.host_end_ns[-1]))
     idle = window - (layers.input | layers.sync | layers.alloc | layers.dispatch)
     long = idle.end - idle.start >= LONG_STALL_NS
-    sets = [*by_kind, layers.input & window, Intervals(idle.start[long], idle.end[long]), _stalls(trace)]
+    full = full_queue(trace, rows, launch)
+    stalls = _stalls(trace, full)
+    sets = [*by_kind, layers.input & window, Intervals(idle.start[long], idle.end[long]), stalls, full]
     taken = EMPTY
     disjoint = []
     for part in sets:
         disjoint.append(part - taken)
         taken = taken | part
-    return HostTime(tuple(disjoint), recorded(trace), RECORDING_NS)
+    return HostTime(tuple(disjoint[:-1]), disjoint[-1], recorded(trace), recording_ns(trace, launch))
 
 
 def no_blocking() -> Blocking:
@@ -171,7 +176,9 @@ def no_blocking() -> Blocking:
     return Blocking(words, words, words, words, nothing, nothing, nothing, nothing, nothing)
 
 
-def _replay(trace: RankTrace, steps: Steps, gaps: _Gaps, calls: _Calls) -> Ints:
+def _replay(
+    trace: RankTrace, steps: Steps, gaps: _Gaps, calls: _Calls, stalls: Intervals, event_ns: int
+) -> Ints:
     """What each kind is charged with in each gap, shape (gaps, len(Starved))."""
     origin = np.full(len(gaps.end_ns), steps.host_start_ns[0])
     until = np.maximum(gaps.end_ns, origin)
@@ -190,11 +197,11 @@ def _replay(trace: RankTrace, steps: Steps, gaps: _Gaps, calls: _Calls) -> Ints:
             lead = lead + max(int(_all(taken).total - _closed(total, lead)[-1]), 0) if len(total) else lead
             before = lead
         elif kind is Starved.OVERHEAD:
-            lead = before + (_stalls(trace) - _all(taken)).measure(origin, until)
+            lead = before + (stalls - _all(taken)).measure(origin, until)
         elif kind is Starved.RECORDING:
             begun = recorded(trace)
             count = np.searchsorted(begun, until) - np.searchsorted(begun, origin)
-            lead = lead + count * RECORDING_NS
+            lead = lead + count * event_ns
         else:
             charged[:, kind] = left
             break
@@ -219,17 +226,23 @@ def _closed(total: Ints, lead: Ints) -> Ints:
     return closed
 
 
-def _stalls(trace: RankTrace) -> Intervals:
-    """When the profiler's own work holds a call of a training thread."""
-    events = trace.events
-    runtime = (events.category == Category.RUNTIME) & owners.training_threads(trace)
-    return owners.over(trace, events.category == Category.OVERHEAD) & owners.over(trace, runtime)
+def _stalls(trace: RankTrace, full: Intervals) -> Intervals:
+    """When the profiler's own work blocks a call of a training thread, and not the full launch queue."""
+    return (profiler_stalls(trace, full=True) | profiler_stalls(trace, full=False)) - full
 
 
 def recorded(trace: RankTrace) -> Ints:
     """Starts of the host events of the training threads, ascending."""
     host = np.isin(trace.events.category, (Category.OP, Category.ANNOTATION, Category.RUNTIME))
     return np.sort(trace.events.start_ns[host & owners.training_threads(trace)])
+
+
+def recording_ns(trace: RankTrace, launch: Ints) -> int:
+    """What recording one host event takes, ns, given the rows of launches (-1 for unknown ones): an estimate."""
+    calls = launch[launch >= 0]
+    usual = float(np.median(trace.events.duration_ns[calls])) if len(calls) else 0.0
+    least, most = _RECORDING_NS
+    return round(min(max(least + _RECORDING_BY_LAUNCH * (usual - _QUICK_LAUNCH_NS), least), most))
 
 
 def _by_call(gaps: _Gaps, calls: _Calls, credit_ns: Ints) -> tuple[Ints, Ints]:

@@ -1,8 +1,9 @@
 """What a rank does between the points that can hold it up: enough to play its steps again, with something taken out.
 
 The host's time is cut into rows at the points where it meets something else: a step begins, a collective is launched,
-a kernel is launched that had to await a collective, a call has held the host. In a row the host works, and may be held
-at its end; the device executes what the row launched. A row's device work may begin when that of the row before has
+a kernel is launched that had to await a collective, a call has blocked the host, and every `_LAUNCHES_A_ROW` launches.
+In a row the host works, and may be blocked at its end; the device executes what the row launched. While the launch
+queue is full a row is issued only when the device is done with what was launched a queue's length before. A row's device work may begin when that of the row before has
 ended, and the collective that it awaits too; it ends `device_ns` later, or `lead_ns` after the host has issued the row,
 whichever is later. Played as recorded (see `job.replay`), this gives the recorded times to the nanosecond.
 """
@@ -15,20 +16,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.intervals import Intervals, partition
+from tb_ddp_doctor.digest.launch_queue import CAPACITY
 from tb_ddp_doctor.digest.model import Held, Steps, Track
 from tb_ddp_doctor.trace.model import Indices, Ints
 
 #: Long before every trace: where nothing is awaited, and the lead of a row that launches nothing.
 LONG_AGO = -(2**62)
-#: What a row waits for that was launched before the record.
+#: What leaves the launch queue was launched before the record.
 BEFORE = -2
 #: From a launch to its kernel's start on an empty device, at most, ns: 5 to 10 us were measured while traced.
 LATENCY_NS = 20_000
 #: Stretches that hold the host get a row of their own from this length on, ns, and the longest of a step do.
 _SHORTEST_HOLD_NS = 20_000
 _HOLDS_A_STEP = 32
-#: While so many launches wait for the device, what holds the host is the full queue, and starves nobody.
-_FULL_QUEUE = 64
+#: By so much a launch call may seem to end before the event that it waited for.
+_SLACK_NS = 2_000
+#: Few enough that the queue never blocks a row for what the row itself launched.
+_LAUNCHES_A_ROW = 128
 
 Flags = NDArray[np.bool_]
 
@@ -58,8 +62,9 @@ class Communication:
 class HostTime:
     """What the host spends its time on."""
 
-    #: Disjoint sets, in the order of `Held` up to OVERHEAD.
+    #: Disjoint sets, in the order of `Held` up to OVERHEAD; and when the launch queue is full, disjoint from them.
     held: tuple[Intervals, ...]
+    full_queue: Intervals
     #: Starts of the events that cost the profiler time to record, ascending, and that time.
     recorded_ns: Ints
     recording_ns: int
@@ -96,10 +101,12 @@ def track(steps: Steps, device: Device, communication: Communication, host: Host
     """Cut a rank's steps, at least one, into rows."""
     rows = _cut(steps, device, communication, host)
     needs = _needs(rows, device, communication, int(steps.start_ns[0]))
-    full = np.where(rows.hold >= 0, 0, _full(host, device).measure(rows.begin_ns, rows.issued_ns))
-    follows, since = _followed(rows, needs, full)
+    full = host.full_queue.measure(rows.begin_ns, rows.issued_ns)
+    waits = (rows.hold >= 0) & (rows.hold <= Held.SYNC)
+    waits &= (needs.done_ns > rows.issued_ns) & (needs.done_ns <= rows.end_ns)
+    queue = _queued(rows, waits, needs, device, communication, host.full_queue, int(steps.start_ns[0]))
+    full = np.where(queue.blocks, full, 0)
     held = np.column_stack([part.measure(rows.begin_ns, rows.issued_ns) for part in host.held])
-    held[:, Held.OVERHEAD] -= full
     work = np.maximum(rows.issued_ns - rows.begin_ns - full - held.sum(axis=1), 0)
     count = np.searchsorted(host.recorded_ns, rows.issued_ns) - np.searchsorted(host.recorded_ns, rows.begin_ns)
     recording = np.minimum(count * host.recording_ns, work)
@@ -108,8 +115,12 @@ def track(steps: Steps, device: Device, communication: Communication, host: Host
         step=(np.searchsorted(steps.host_start_ns, rows.begin_ns, side="right") - 1).astype(np.int32),
         host_ns=np.column_stack((held, recording, work - recording)),
         hold=rows.hold,
-        hold_ns=rows.end_ns - since,
-        follows=follows,
+        hold_ns=np.where(queue.holds, 0, rows.end_ns - np.where(waits, needs.done_ns, rows.issued_ns)),
+        waits=waits,
+        queue_row=queue.row,
+        queue_tail_ns=queue.tail_ns,
+        queue_part=queue.part,
+        queue_ns=queue.ns,
         device_ns=needs.device_ns,
         lead_ns=needs.lead_ns,
         awaits=rows.awaits,
@@ -129,7 +140,11 @@ def no_track() -> Track:
         host_ns=np.empty((0, len(Held)), np.int64),
         hold=index,
         hold_ns=nothing,
-        follows=index,
+        waits=np.empty(0, np.bool_),
+        queue_row=index,
+        queue_tail_ns=nothing,
+        queue_part=index,
+        queue_ns=nothing,
         device_ns=nothing,
         lead_ns=nothing,
         awaits=index,
@@ -142,12 +157,12 @@ def no_track() -> Track:
 
 
 def _cut(steps: Steps, device: Device, communication: Communication, host: HostTime) -> _Rows:
-    """Cut the host's time where steps end, holds end, collectives have been launched, and gated kernels are launched.
+    """Cut the host's time where steps end, holds end, collectives and many kernels have been launched, and gated ones are.
 
     A collective's row ends with its launch, so that all that was launched before is in that row or earlier; the kernel
     that awaits a collective is the first of the row after the cut.
     """
-    origin, until = int(steps.host_start_ns[0]), int(steps.host_end_ns[-1])
+    origin, until = int(steps.host_start_ns[0]), _until(steps, host)
     hold_start, hold_end, hold_kind = _holds(host, origin, until, len(steps))
     gated, gate = _gates(device, communication)
     gate_at = device.launched_ns[gated]
@@ -163,12 +178,19 @@ def _cut(steps: Steps, device: Device, communication: Communication, host: HostT
     if len(hold_end):
         within = np.minimum(np.searchsorted(hold_end, steps_end), len(hold_end) - 1)
         steps_end = np.where(hold_start[within] < steps_end, np.maximum(steps_end, hold_end[within]), steps_end)
-    cuts = (hold_end, steps_end, communication.launched_ns[launched], gate_at)
+    crowded = np.sort(device.launched_ns[(device.launched_ns >= origin) & (device.launched_ns < until)])
+    cuts = (
+        hold_end,
+        steps_end,
+        communication.launched_ns[launched],
+        gate_at,
+        crowded[_LAUNCHES_A_ROW - 1 :: _LAUNCHES_A_ROW],
+    )
     ends = np.concatenate(cuts)
     order = np.argsort(ends, kind="stable")
     place = np.empty(len(ends), np.int64)
     place[order] = np.arange(len(ends))
-    of_holds, _, of_launches, of_gates = np.split(place, np.cumsum([len(cut) for cut in cuts])[:-1])
+    of_holds, _, of_launches, of_gates, _ = np.split(place, np.cumsum([len(cut) for cut in cuts])[:-1])
     ends = ends[order]
     begins = np.concatenate(([origin], ends[:-1]))
     issued = ends.copy()
@@ -179,6 +201,13 @@ def _cut(steps: Steps, device: Device, communication: Communication, host: HostT
     followed = of_gates + 1 < len(ends)
     awaits[of_gates[followed] + 1] = gate[followed]
     return _Rows(begins, issued, ends, hold, launches, awaits)
+
+
+def _until(steps: Steps, host: HostTime) -> int:
+    """When the last step ends on the host: a call that it ends within is whole, or it would wait for nothing."""
+    end = int(steps.host_end_ns[-1])
+    within = [part.end[(part.start < end) & (part.end > end)] for part in host.held[: Held.INPUT]]
+    return int(np.concatenate(within).max(initial=end))
 
 
 def _holds(host: HostTime, origin: int, until: int, steps: int) -> tuple[Ints, Ints, Ints]:
@@ -272,30 +301,82 @@ def _needs(rows: _Rows, device: Device, communication: Communication, origin: in
     )
 
 
-def _full(host: HostTime, device: Device) -> Intervals:
-    """The profiler's stalls ("Command Buffer Full") in which many launches wait for the device: the queue is full."""
-    stalls = host.held[Held.OVERHEAD]
-    waiting = np.searchsorted(np.sort(device.launched_ns), stalls.end) - np.searchsorted(device.start_ns, stalls.end)
-    chosen = waiting >= _FULL_QUEUE
-    return Intervals(stalls.start[chosen], stalls.end[chosen])
+@dataclass(frozen=True, slots=True, eq=False)
+class _Queued:
+    """What each row waits for on the device; shape (rows,), columns of `Track`."""
+
+    row: Indices
+    tail_ns: Ints
+    part: Indices
+    ns: Ints
+    #: Whether the full launch queue blocked the row in the record, or what holds the host at its end waited for that.
+    blocks: Flags
+    holds: Flags
 
 
-def _followed(rows: _Rows, needs: _Needs, full: Ints) -> tuple[Indices, Ints]:
-    """The row whose device work the end of each row waits for, and the instant from which it then lasts.
+def _queued(
+    rows: _Rows,
+    waits: Flags,
+    needs: _Needs,
+    device: Device,
+    communication: Communication,
+    full: Intervals,
+    origin: int,
+) -> _Queued:
+    """What has to leave the launch queue before each row is issued; `origin` is as for `_needs`.
 
-    A call that waits for the device ends after the device has done what was launched. In rows in which the queue of
-    launches was `full` for a while, ns, the host waits for the device to begin something launched long before.
+    A row that the queue blocked in the record waits for the event that was done last when the blocking ended. Any other
+    waits for the launch a queue's length before its last one, which was done in time. A synchronisation that ends with
+    an event, and does not wait (`waits`) for all that was launched, waits for that event.
     """
-    follows, since = np.full(len(full), -1, np.int32), rows.issued_ns - full
-    waits = (rows.hold >= 0) & (rows.hold <= Held.SYNC)
-    waits &= (needs.done_ns > rows.issued_ns) & (needs.done_ns <= rows.end_ns)
-    follows[waits], since[waits] = np.flatnonzero(waits), needs.done_ns[waits]
-    held_back = np.flatnonzero(full > 0)
-    begun = np.maximum.accumulate(needs.free_ns)
-    last = np.minimum(np.searchsorted(begun, rows.end_ns[held_back], side="right") - 1, held_back)
-    follows[held_back] = np.where(last >= 0, last, BEFORE)
-    since[held_back] = np.where(last >= 0, needs.free_ns[last], since[held_back])
-    return follows, since
+    launched = np.concatenate((device.launched_ns, communication.launched_ns))
+    end = np.concatenate((device.end_ns, communication.end_ns))
+    part = np.concatenate((np.full(len(device.end_ns), -1), np.arange(len(communication.end_ns))))
+    size = len(rows.end_ns)
+    event = np.full(size, -1)
+
+    unblocked = np.searchsorted(full.end, rows.issued_ns, side="right") - 1
+    blocks = (unblocked >= 0) & (full.end[unblocked] > rows.begin_ns) if len(full) else np.zeros(size, np.bool_)
+    until = np.where(blocks, full.end[unblocked] if len(full) else 0, rows.end_ns)
+    holds = (rows.hold == Held.SYNC) & ~waits
+    blocks &= ~holds
+    by_end = np.argsort(end, kind="stable")
+    last = np.searchsorted(end[by_end], until + np.where(holds, 0, _SLACK_NS), side="right") - 1
+    ended = np.where(last >= 0, by_end[np.maximum(last, 0)], -1) if len(end) else last
+    holds &= (ended >= 0) & (end[ended] > np.maximum(rows.issued_ns, rows.end_ns - LATENCY_NS)) if len(end) else False
+    event[blocks | holds] = ended[blocks | holds]
+
+    # One call may launch many events, as a graph does.
+    order = np.lexsort((end, launched))
+    order = order[np.diff(launched[order], append=np.iinfo(np.int64).max) > 0]
+    order = order[launched[order] >= rows.begin_ns[0]]
+    unrecorded = np.sort(end[launched < rows.begin_ns[0]])
+    issued = np.searchsorted(launched[order], rows.issued_ns, side="right")
+    done = np.searchsorted(np.sort(np.concatenate((unrecorded, end[order]))), rows.issued_ns, side="right")
+    in_flight = len(unrecorded) + issued - done
+    behind = issued - 1 - max(CAPACITY, int(in_flight.max(initial=0)))
+    of_capacity = ~blocks & ~holds & (np.diff(issued, prepend=0) > 0) & (behind >= 0)
+    event[of_capacity] = order[behind[of_capacity]]
+
+    of_row = np.searchsorted(rows.end_ns, launched[event], side="right")
+    before = (launched[event] < rows.begin_ns[0]) & (event >= 0)
+    by_row = (event >= 0) & ~before & (part[event] < 0) & (of_row < np.arange(size))
+    by_part = (event >= 0) & ~before & (part[event] >= 0)
+    before &= blocks | holds
+    since = np.where(before, origin, end[event] if len(end) else origin)
+    known = before | by_row | by_part
+    blocks &= known
+    holds &= known
+    slack = np.where(holds, rows.end_ns, rows.issued_ns) - since
+    row = np.where(by_row, of_row, np.where(before, BEFORE, -1)).astype(np.int32)
+    return _Queued(
+        row=row,
+        tail_ns=np.where(by_row, needs.done_ns[np.maximum(row, 0)] - since, 0),
+        part=np.where(by_part, part[event], -1).astype(np.int32) if len(part) else np.full(size, -1, np.int32),
+        ns=np.where(blocks | holds, slack, np.minimum(slack, 0)),
+        blocks=blocks,
+        holds=holds,
+    )
 
 
 def _readiness(rows: _Rows, needs: _Needs, communication: Communication) -> tuple[Indices, Flags, Ints]:

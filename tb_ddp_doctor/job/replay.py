@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import Held, RankDigest
-from tb_ddp_doctor.digest.track import LONG_AGO
+from tb_ddp_doctor.digest.track import BEFORE, LONG_AGO
 from tb_ddp_doctor.job.clock import ClockFit
 from tb_ddp_doctor.job.collectives import Matched
 from tb_ddp_doctor.trace.model import Indices, Ints
@@ -28,6 +28,11 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 #: So many ranks tell what is usual.
 _ASKED = 64
+#: The steps are played at most so often in search of the lead that hosts begin and end with; leads that move by less
+#: than this share of a step are steady; one that drifts is taken to be so many passes further.
+_MOST_PASSES = 6
+_STEADY = 0.002
+_LEAP = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,11 +89,17 @@ class _Rows:
     work_ns: Ints
     hold: Ints
     hold_ns: Ints
-    #: Index of a row; the row itself where the row waits for nothing.
-    follows: Ints
-    #: Whether it waits for that row's device work; and whether until it is done, else until it begins.
+    #: Whether what holds it waits for its device work.
     waits: Flags
-    waits_done: Flags
+    #: What leaves the launch queue first: an earlier row, or -1; whether what was launched before the record; a part,
+    #: the last where it is none.
+    queue_row: Ints
+    queue_before: Flags
+    queue_tail_ns: Ints
+    queue_part: Ints
+    queue_ns: Ints
+    #: Whether that holds the row's end.
+    synced: Flags
     device_ns: Ints
     lead_ns: Ints
     #: Index of a part; the last, which was over long ago, where the row awaits none.
@@ -139,6 +150,8 @@ class _Left:
     held_ns: Ints
     device_ns: Ints
     lead_ns: Ints
+    queue_tail_ns: Ints
+    queue_ns: Ints
     transfer_ns: Ints
 
 
@@ -251,7 +264,6 @@ class Replay:
         self._spent = _spent(digests, order, self._rows)
         self._cells = _Cells.of(self._rows.rank, self._rows.step, step_index.shape)
         self._part_cells = _Cells.of(parts.rank, parts.step, step_index.shape)
-        self._full = np.flatnonzero(self._rows.waits & ~self._rows.waits_done)
         shape = (len(digests), self._most_steps + 2)
         self._last_row = _Groups.of(self._rows.rank, self._rows.own_step + 1, shape)
         known = np.flatnonzero(parts.own_step >= 0)
@@ -261,12 +273,36 @@ class Replay:
     def step_ns(self, removed: Removed) -> Ints:
         """Windows of the job's steps without what is removed, shape (R, S), ns.
 
-        Earlier steps were like these: the host begins with the lead that it has gained at the end.
+        Earlier steps were like these: each host begins with the lead that it has gained or lost at the end, and the
+        steps are played again until that is so.
         """
         left = self._without(removed)
+        lead, moved = np.zeros(len(self._index), np.int64), np.zeros(len(self._index), np.int64)
         ends = self._play(left)
-        gained = np.maximum(ends[:, -1] - self._recorded[:, -1], 0)
-        return self._windows(ends if not gained.any() else self._play(left, gained))
+        for _ in range(_MOST_PASSES):
+            move = self._lead_after(ends) - lead
+            if np.abs(move).max() <= _STEADY * self._recorded_step_ns:
+                break
+            # A lead that shrinks or grows as before does so for many steps more.
+            drifts = (np.sign(move) == np.sign(moved)) & (2 * np.abs(move) > np.abs(moved))
+            lead = lead + np.where(drifts, _LEAP * move, move)
+            moved = move
+            ends = self._play(left, lead)
+        return self._windows(ends)
+
+    def _lead_after(self, ends: Ints) -> Ints:
+        """By how much more than recorded each host would begin ahead, given how far it is ahead at the end, shape (R,).
+
+        Never ahead by more, nor less, than the record begins with and the steps end with.
+        """
+        begins, at_end = self._device_ns - self._host_ns, ends[:, -1]
+        lead = begins + at_end - self._recorded[:, -1]
+        steady: Ints = np.clip(lead, np.minimum(begins, at_end), np.maximum(begins, at_end)) - begins
+        return steady
+
+    @property
+    def _recorded_step_ns(self) -> float:
+        return float(self.recorded_ns.mean())
 
     @property
     def recorded_ns(self) -> Ints:
@@ -293,15 +329,14 @@ class Replay:
 
     def _without(self, removed: Removed) -> _Left:
         rows = self._rows
-        work, held = self._host(removed)
+        work, held, queue = self._host(removed)
         need = self._device(removed)
-        lead = rows.lead_ns if need is rows.device_ns else rows.lead_ns - (rows.device_ns - need)
-        # Where the queue of launches is full, the host waits until the device is so far into a row.
-        full = self._full
-        behind = rows.follows[full]
-        into = np.minimum(held[full], rows.device_ns[behind])
-        held[full] += np.rint(into * (need[behind] / np.maximum(rows.device_ns[behind], 1) - 1)).astype(np.int64)
-        return _Left(work, held, need, lead, self._transfer(removed))
+        if need is rows.device_ns:
+            return _Left(work, held, need, rows.lead_ns, rows.queue_tail_ns, queue, self._transfer(removed))
+        lead = rows.lead_ns - (rows.device_ns - need)
+        share = (need / np.maximum(rows.device_ns, 1))[rows.queue_row]
+        tail = np.rint(rows.queue_tail_ns * share).astype(np.int64)
+        return _Left(work, held, need, lead, tail, queue, self._transfer(removed))
 
     def _play(self, left: _Left, lead_ns: Ints | int = 0) -> Ints:
         """Ends of all steps of each rank, after the start of the first; last, the host's lead at the end.
@@ -310,20 +345,25 @@ class Replay:
         """
         rows, parts = self._rows, self._parts
         work, held, need, lead, transfer = left.work_ns, left.held_ns, left.device_ns, left.lead_ns, left.transfer_ns
+        tail, queue = left.queue_tail_ns, left.queue_ns
         host_at, device_at = self._host_ns - lead_ns, self._device_ns.copy()
-        begun, done = np.empty(len(work), np.int64), np.empty(len(work), np.int64)
+        done = np.empty(len(work), np.int64)
         ready = np.full(len(parts.rank), LONG_AGO)
         end = parts.end_ns.copy()
         for step in self._rounds:
             now = step.rows
             rank = rows.rank[now]
             gate, free = end[rows.awaits[now]], device_at[rank]
-            begun[now] = np.maximum(gate, free)
-            issued = host_at[rank] + work[now]
+            behind = rows.queue_row[now]
+            taken = np.where(behind >= 0, done[behind] - tail[now], end[rows.queue_part[now]])
+            taken = np.where(rows.queue_before[now], self._device_ns[rank], taken)
+            issued, taken = host_at[rank] + work[now], taken + queue[now]
+            synced = rows.synced[now]
+            issued = np.maximum(issued, np.where(synced, LONG_AGO, taken))
             finished = np.maximum(np.maximum(gate + rows.delay_ns[now], free) + need[now], issued + lead[now])
             done[now] = finished
-            since = np.where(rows.waits_done[now], finished, begun[rows.follows[now]])
-            ended = np.maximum(issued, np.where(rows.waits[now], since, issued) + held[now])
+            ended = np.maximum(issued, np.where(rows.waits[now], finished, issued) + held[now])
+            ended = np.where(synced, np.maximum(ended, taken), ended)
             host_at[rank], device_at[rank] = ended, finished
             launched = step.launched
             ready[launched] = (
@@ -345,10 +385,10 @@ class Replay:
         ends[:, -1] = ends[:, -2] - host_at
         return ends
 
-    def _host(self, removed: Removed) -> tuple[Ints, Ints]:
-        """The host's time in each row, and how long it is held at the end."""
+    def _host(self, removed: Removed) -> tuple[Ints, Ints, Ints]:
+        """The host's time in each row, how long it is held at the end, and how long after what left the queue."""
         rows = self._rows
-        work, held = rows.work_ns.copy(), rows.hold_ns.copy()
+        work, held, queue = rows.work_ns.copy(), rows.hold_ns.copy(), rows.queue_ns.copy()
         for kind, share in removed.host.items():
             spent = self._spent[kind]
             gone = self._cells.of_each(share, spent.working)
@@ -356,8 +396,9 @@ class Replay:
             mine = spent.holding
             gone = self._cells.of_each(share, mine)
             # A call that is gone waits for nothing: far earlier than the device.
-            held[mine] = np.where(gone >= 1, np.where(rows.waits_done[mine], LONG_AGO // 4, 0), held[mine] * (1 - gone))
-        return work, held
+            held[mine] = np.where(gone >= 1, np.where(rows.waits[mine], LONG_AGO // 4, 0), held[mine] * (1 - gone))
+            queue[mine] = np.where((gone >= 1) & rows.synced[mine], LONG_AGO // 4, queue[mine])
+        return work, held, queue
 
     def _device(self, removed: Removed) -> Ints:
         """What the device needs for each row."""
@@ -478,8 +519,7 @@ def _rows(digests: Sequence[RankDigest], step_index: Ints) -> tuple[_Rows, Ints]
         values = joined(column).astype(np.int64)
         return np.where(values >= 0, values + np.repeat(base_part[:-1], lengths), missing)
 
-    follows, hold = joined("follows").astype(np.int64), joined("hold").astype(np.int64)
-    points = follows >= 0
+    queue_row = joined("queue_row").astype(np.int64)
     rows = _Rows(
         rank=np.repeat(np.arange(len(tracks)), lengths),
         own_step=joined("step").astype(np.int64),
@@ -487,11 +527,15 @@ def _rows(digests: Sequence[RankDigest], step_index: Ints) -> tuple[_Rows, Ints]
             [_of_job(digest, index, digest.track.step) for digest, index in zip(digests, step_index, strict=True)]
         ),
         work_ns=np.concatenate([track.host_ns.sum(axis=1) for track in tracks]),
-        hold=hold,
+        hold=joined("hold").astype(np.int64),
         hold_ns=joined("hold_ns"),
-        follows=np.where(points, follows + np.repeat(base[:-1], lengths), np.arange(base[-1])),
-        waits=points,
-        waits_done=points & (hold >= 0),
+        waits=joined("waits"),
+        queue_row=np.where(queue_row >= 0, queue_row + np.repeat(base[:-1], lengths), -1),
+        queue_before=queue_row == BEFORE,
+        queue_tail_ns=joined("queue_tail_ns"),
+        queue_part=parts("queue_part", int(nothing)),
+        queue_ns=joined("queue_ns"),
+        synced=(joined("hold") == Held.SYNC) & ~joined("waits") & ((queue_row != -1) | (joined("queue_part") >= 0)),
         device_ns=joined("device_ns"),
         lead_ns=joined("lead_ns"),
         awaits=parts("awaits", int(nothing)),
@@ -525,7 +569,8 @@ def _in_order(rows: _Rows, order: Ints) -> _Rows:
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     columns = {name: getattr(rows, name)[order] for name in _Rows.__slots__}
-    columns["follows"] = place[columns["follows"]]
+    behind = columns["queue_row"]
+    columns["queue_row"] = np.where(behind >= 0, place[behind], -1)
     return _Rows(**columns)
 
 
@@ -550,7 +595,7 @@ def _settle(rows: _Rows, parts: _Parts, first: Ints) -> tuple[Ints, list[_Round]
     played = 0
     while (active := np.flatnonzero(place < last)).size:
         row = place[active]
-        row = row[done[rows.awaits[row]]]
+        row = row[done[rows.awaits[row]] & done[rows.queue_part[row]]]
         if not len(row):
             raise StuckError("Collectives wait for each other in a circle.")
         place[rows.rank[row]] += 1

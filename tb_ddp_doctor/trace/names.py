@@ -292,6 +292,11 @@ def is_sync(name: str) -> bool:
     return bool(_SYNC.search(name))
 
 
+def is_full_queue(name: str) -> bool:
+    """Whether an event of category `overhead` says that a launch waited for a place in the launch queue."""
+    return name == "Command Buffer Full"
+
+
 def is_alloc(name: str) -> bool:
     """Whether a runtime call allocates or frees device or pinned memory: it may stop the device."""
     return bool(_ALLOC.search(name))

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tb_ddp_doctor.digest.starvation import RECORDING_NS
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace.losses import tells_of_lost_events
 from tb_ddp_doctor.trace.model import Ints
@@ -75,7 +74,7 @@ def _frame(job: Job) -> Frame:
         steps=job.steps,
         step_ns=job.step_ns,
         residual_ns=job.clock.residual_ns or 0.0,
-        recording_ns=job.work("host_events").mean(axis=1) * RECORDING_NS,
+        recording_ns=job.work("recording_ns").mean(axis=1),
         has_steps=all(digest.has_steps for digest in job.digests),
         has_device=job.has_device,
         missing_ranks=len(job.missing_ranks),
