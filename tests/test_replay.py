@@ -154,6 +154,6 @@ def test_work_beyond_the_usual_goes_from_where_it_is_done() -> None:
     _, whatif = played(ranks(usual, usual, more))
     straggler = np.array([[False], [False], [True]]) & np.ones(whatif.shape, np.bool_)
     # Of the 12 ms 11: the last collective is launched 25 ms into the step.
-    assert whatif.cost_ns(whatif.like_the_usual(straggler)) == pytest.approx(11 * MS, rel=0.01)
+    assert whatif.cost_ns(whatif.like_the_median(straggler)) == pytest.approx(11 * MS, rel=0.01)
     evenly = Removed(device_ns=np.where(straggler, 12 * MS, 0))
     assert whatif.cost_ns(evenly) < 10 * MS

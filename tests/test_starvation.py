@@ -145,7 +145,7 @@ def test_recording_is_estimated_by_the_events_recorded() -> None:
         """
     )
     # An operator and a launch each: six events and the step's own.
-    assert found.work.starved_ns[1, Starved.RECORDING] == pytest.approx(7 * 1500, abs=3000)
+    assert found.work.starved_ns[1, Starved.RECORDING] == pytest.approx(7 * 1000, abs=3000)
 
 
 @settings(max_examples=100, deadline=None)

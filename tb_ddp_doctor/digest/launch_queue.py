@@ -19,9 +19,9 @@ from tb_ddp_doctor.trace.model import Category, Ints, RankTrace
 
 #: Launches that a CUDA channel takes: 1,024 to 1,039 were measured in flight while the host was blocked.
 CAPACITY = 1024
-#: A recorded stall is one of the queue from so many launches in flight on: other resources of the driver, such as the
-#: channel of NCCL's stream, were seen to be full from 231 on. With fewer it is the profiler's.
-_LEAST_IN_FLIGHT = 64
+#: A recorded stall is the queue's if the device is busy for so much of it, or runs what was launched before the record,
+#: which leaves no event; else it is the profiler's. Launches in flight would not tell, for the same reason.
+_BUSY = 0.5
 #: Without such a record, a launch call is blocked if it takes longer than the median one by this much, ns, while nearly
 #: as many launches are in flight as ever in the trace, and those are many.
 _LONG_CALL_NS = 20_000
@@ -54,7 +54,10 @@ def full_queue(trace: RankTrace, rows: Ints, launch: Ints) -> Intervals:
     if not len(launches.start_ns):
         return Intervals.union(launches.start_ns, launches.end_ns)
     stalls = profiler_stalls(trace, full=True)
-    recorded = launches.in_flight(stalls.start) >= _LEAST_IN_FLIGHT
+    start = trace.events.start_ns[rows]
+    busy = Intervals.union(start, start + trace.events.duration_ns[rows])
+    busy |= Intervals.union(stalls.start, np.minimum(stalls.end, start.min()))
+    recorded = busy.measure(stalls.start, stalls.end) >= _BUSY * (stalls.end - stalls.start)
     length = launches.end_ns - launches.start_ns
     usual = int(np.median(length))
     in_flight = launches.in_flight(launches.start_ns)

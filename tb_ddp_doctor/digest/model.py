@@ -245,8 +245,8 @@ class Track:
     launches: Indices
     #: Row in `Collectives` of the one before it on its stream, or -1.
     after: Indices
-    #: Whether it awaits the device's work so far, and when it arrives after that, its launch and the one before.
-    needs_device: NDArray[np.bool_]
+    #: The row whose device work it awaits, or -1; and when it arrives after that, its launch and the one before.
+    needs: Indices
     ready_ns: Ints
 
     def __len__(self) -> int:

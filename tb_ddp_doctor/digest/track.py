@@ -110,7 +110,7 @@ def track(steps: Steps, device: Device, communication: Communication, host: Host
     work = np.maximum(rows.issued_ns - rows.begin_ns - full - held.sum(axis=1), 0)
     count = np.searchsorted(host.recorded_ns, rows.issued_ns) - np.searchsorted(host.recorded_ns, rows.begin_ns)
     recording = np.minimum(count * host.recording_ns, work)
-    after, needs_device, ready = _readiness(rows, needs, communication)
+    after, needed, ready = _readiness(rows, needs, communication)
     return Track(
         step=(np.searchsorted(steps.host_start_ns, rows.begin_ns, side="right") - 1).astype(np.int32),
         host_ns=np.column_stack((held, recording, work - recording)),
@@ -127,7 +127,7 @@ def track(steps: Steps, device: Device, communication: Communication, host: Host
         delay_ns=needs.delay_ns,
         launches=rows.launches,
         after=after,
-        needs_device=needs_device,
+        needs=needed,
         ready_ns=ready,
     )
 
@@ -151,7 +151,7 @@ def no_track() -> Track:
         delay_ns=nothing,
         launches=index,
         after=index,
-        needs_device=np.empty(0, np.bool_),
+        needs=index,
         ready_ns=nothing,
     )
 
@@ -333,6 +333,8 @@ def _queued(
     end = np.concatenate((device.end_ns, communication.end_ns))
     part = np.concatenate((np.full(len(device.end_ns), -1), np.arange(len(communication.end_ns))))
     size = len(rows.end_ns)
+    if not len(end):
+        return _unqueued(size)
     event = np.full(size, -1)
 
     unblocked = np.searchsorted(full.end, rows.issued_ns, side="right") - 1
@@ -342,8 +344,8 @@ def _queued(
     blocks &= ~holds
     by_end = np.argsort(end, kind="stable")
     last = np.searchsorted(end[by_end], until + np.where(holds, 0, _SLACK_NS), side="right") - 1
-    ended = np.where(last >= 0, by_end[np.maximum(last, 0)], -1) if len(end) else last
-    holds &= (ended >= 0) & (end[ended] > np.maximum(rows.issued_ns, rows.end_ns - LATENCY_NS)) if len(end) else False
+    ended = np.where(last >= 0, by_end[np.maximum(last, 0)], -1)
+    holds &= (ended >= 0) & (end[ended] > np.maximum(rows.issued_ns, rows.end_ns - LATENCY_NS))
     event[blocks | holds] = ended[blocks | holds]
 
     # One call may launch many events, as a graph does.
@@ -359,11 +361,11 @@ def _queued(
     event[of_capacity] = order[behind[of_capacity]]
 
     of_row = np.searchsorted(rows.end_ns, launched[event], side="right")
-    before = (launched[event] < rows.begin_ns[0]) & (event >= 0)
-    by_row = (event >= 0) & ~before & (part[event] < 0) & (of_row < np.arange(size))
-    by_part = (event >= 0) & ~before & (part[event] >= 0)
+    before = (event < 0) | (launched[event] < rows.begin_ns[0])
+    by_row = ~before & (part[event] < 0) & (of_row < np.arange(size))
+    by_part = ~before & (part[event] >= 0)
     before &= blocks | holds
-    since = np.where(before, origin, end[event] if len(end) else origin)
+    since = np.where(before, origin, end[event])
     known = before | by_row | by_part
     blocks &= known
     holds &= known
@@ -372,19 +374,29 @@ def _queued(
     return _Queued(
         row=row,
         tail_ns=np.where(by_row, needs.done_ns[np.maximum(row, 0)] - since, 0),
-        part=np.where(by_part, part[event], -1).astype(np.int32) if len(part) else np.full(size, -1, np.int32),
-        ns=np.where(blocks | holds, slack, np.minimum(slack, 0)),
+        part=np.where(by_part, part[event], -1).astype(np.int32),
+        ns=np.where(blocks | holds, slack, np.where(known, np.minimum(slack, 0), 0)),
         blocks=blocks,
         holds=holds,
     )
 
 
-def _readiness(rows: _Rows, needs: _Needs, communication: Communication) -> tuple[Indices, Flags, Ints]:
-    """Of each row that launches a collective: the one before it on its stream, whether it awaits the device's work so
-    far, and how long after all that it arrives.
+def _unqueued(size: int) -> _Queued:
+    """Rows that wait for nothing."""
+    none, never, zero = np.full(size, -1, np.int32), np.zeros(size, np.bool_), np.zeros(size, np.int64)
+    return _Queued(none, zero, none, zero, never, never)
+
+
+def _readiness(rows: _Rows, needs: _Needs, communication: Communication) -> tuple[Indices, Indices, Ints]:
+    """Of each row that launches a collective: the one before it on its stream, the row whose device work it awaits, and
+    how long after all that it arrives.
+
+    It awaits all that was launched before if that was done when it arrived; else, if neither its launch nor the one
+    before tells why it came so late, the last row that was done.
     """
     size = len(rows.launches)
-    after, needs_device, ready = np.full(size, -1, np.int32), np.zeros(size, np.bool_), np.zeros(size, np.int64)
+    after, needed = np.full(size, -1, np.int32), np.full(size, -1, np.int32)
+    ready = np.zeros(size, np.int64)
     launching = np.flatnonzero(rows.launches >= 0)
     which = rows.launches[launching]
     order = np.lexsort((communication.start_ns[which], communication.stream[which]))
@@ -392,9 +404,13 @@ def _readiness(rows: _Rows, needs: _Needs, communication: Communication) -> tupl
     before = np.full(len(which), -1, np.int32)
     before[order[1:][chained]] = which[order[:-1][chained]]
     arrival, done = communication.start_ns[which], needs.done_ns[launching]
-    awaits_work = done <= arrival
-    earliest = np.maximum(rows.end_ns[launching], np.where(awaits_work, done, LONG_AGO))
     freed = np.where(before >= 0, communication.end_ns[np.maximum(before, 0)] if len(which) else before, LONG_AGO)
-    after[launching], needs_device[launching] = before, awaits_work
-    ready[launching] = arrival - np.maximum(earliest, freed)
-    return after, needs_device, ready
+    earliest = np.maximum(rows.end_ns[launching], freed)
+    last = np.minimum(np.searchsorted(needs.done_ns, arrival, side="right") - 1, launching)
+    awaits_all = done <= arrival
+    awaits_some = ~awaits_all & (last >= 0) & (arrival - earliest > LATENCY_NS)
+    needed[launching] = np.where(awaits_all, launching, np.where(awaits_some, last, -1))
+    earliest = np.where(needed[launching] >= 0, np.maximum(earliest, needs.done_ns[needed[launching]]), earliest)
+    after[launching] = before
+    ready[launching] = arrival - earliest
+    return after, needed, ready

@@ -13,7 +13,9 @@ rank's share of a collective.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +28,8 @@ from tb_ddp_doctor.trace.model import Indices, Ints
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-#: So many ranks tell what is usual.
-_ASKED = 64
+#: So few like transfers have no median that tells which of them is slow.
+_FEWEST_LIKE = 3
 #: The steps are played at most so often in search of the lead that hosts begin and end with; leads that move by less
 #: than this share of a step are steady; one that drifts is taken to be so many passes further.
 _MOST_PASSES = 6
@@ -41,14 +43,18 @@ class Removed:
 
     #: Share of the host's time that goes, 0 to 1, by what it was spent on; shape (R, S).
     host: Mapping[Held, Floats] = field(default_factory=dict)
-    #: What the device need no longer do, shape (R, S), ns; and the same of what it does beyond the usual rank, which
-    #: goes from where it does more between the same collectives.
+    #: What the device need no longer do, shape (R, S), ns.
     device_ns: Ints | None = None
-    beyond_ns: Ints | None = None
     #: Exposed transfer that goes, shape (R, S), ns.
     transfer_ns: Ints | None = None
+    #: Ranks and steps, shape (R, S), whose device work between the same collectives takes no longer than the median of
+    #: comparable ranks and steps, and whose transfers no longer than the median of like ones.
+    device_at_median: Flags | None = None
+    transfers_at_median: Flags | None = None
     #: Whether nobody waits any more for ranks that have no trace.
     absent: bool = False
+    #: Whether the hosts need no time at all, and wait for nothing.
+    no_host: bool = False
 
     def __or__(self, other: Removed) -> Removed:
         """Both: what two fixes take from the same host time is taken once."""
@@ -58,16 +64,24 @@ class Removed:
         return Removed(
             host,
             _sum(self.device_ns, other.device_ns),
-            _sum(self.beyond_ns, other.beyond_ns),
             _sum(self.transfer_ns, other.transfer_ns),
+            _either(self.device_at_median, other.device_at_median),
+            _either(self.transfers_at_median, other.transfers_at_median),
             self.absent or other.absent,
+            self.no_host or other.no_host,
         )
 
     @property
     def is_nothing(self) -> bool:
         """Whether all stays as it is."""
-        amounts = [*self.host.values(), self.device_ns, self.beyond_ns, self.transfer_ns]
-        return not self.absent and not any(amount is not None and amount.any() for amount in amounts)
+        amounts = [
+            *self.host.values(),
+            self.device_ns,
+            self.transfer_ns,
+            self.device_at_median,
+            self.transfers_at_median,
+        ]
+        return not self.absent and not self.no_host and not any(amount is not None and amount.any() for amount in amounts)
 
 
 def _sum(one: Ints | None, other: Ints | None) -> Ints | None:
@@ -75,6 +89,12 @@ def _sum(one: Ints | None, other: Ints | None) -> Ints | None:
         return one if other is None else other
     total: Ints = one + other
     return total
+
+
+def _either(one: Flags | None, other: Flags | None) -> Flags | None:
+    if one is None or other is None:
+        return one if other is None else other
+    return np.asarray(one | other)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,8 +158,12 @@ class _Parts:
     #: As recorded: what no row launches ends so.
     end_ns: Ints
     after: Ints
-    needs_device: Flags
+    #: Index of the row whose device work it awaits, -1 for none.
+    needs: Ints
     ready_ns: Ints
+    #: What it is like: index of its kind and size, and how many of these the rank has launched in the step before.
+    like: Ints
+    ordinal: Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,6 +177,7 @@ class _Left:
     queue_tail_ns: Ints
     queue_ns: Ints
     transfer_ns: Ints
+    no_host: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -260,7 +285,9 @@ class Replay:
         parts = _parts(digests, step_index, matched, clock, seen_ns, complete_ns, exposed_ns)
         rows, first = _rows(digests, step_index)
         order, self._rounds = _settle(rows, parts, first)
-        self._rows, self._parts = _in_order(rows, order), parts
+        self._rows, self._parts = _in_order(rows, order), replace(parts, needs=_moved(parts.needs, order))
+        #: Which ranks and steps can be compared, shape (R, S): those with the same collectives.
+        self._sequence = _sequences(parts, digests, step_index)
         self._spent = _spent(digests, order, self._rows)
         self._cells = _Cells.of(self._rows.rank, self._rows.step, step_index.shape)
         self._part_cells = _Cells.of(parts.rank, parts.step, step_index.shape)
@@ -277,6 +304,8 @@ class Replay:
         steps are played again until that is so.
         """
         left = self._without(removed)
+        if left.no_host:
+            return self._windows(self._play(left))
         lead, moved = np.zeros(len(self._index), np.int64), np.zeros(len(self._index), np.int64)
         ends = self._play(left)
         for _ in range(_MOST_PASSES):
@@ -332,11 +361,11 @@ class Replay:
         work, held, queue = self._host(removed)
         need = self._device(removed)
         if need is rows.device_ns:
-            return _Left(work, held, need, rows.lead_ns, rows.queue_tail_ns, queue, self._transfer(removed))
+            return _Left(work, held, need, rows.lead_ns, rows.queue_tail_ns, queue, self._transfer(removed), removed.no_host)
         lead = rows.lead_ns - (rows.device_ns - need)
         share = (need / np.maximum(rows.device_ns, 1))[rows.queue_row]
         tail = np.rint(rows.queue_tail_ns * share).astype(np.int64)
-        return _Left(work, held, need, lead, tail, queue, self._transfer(removed))
+        return _Left(work, held, need, lead, tail, queue, self._transfer(removed), removed.no_host)
 
     def _play(self, left: _Left, lead_ns: Ints | int = 0) -> Ints:
         """Ends of all steps of each rank, after the start of the first; last, the host's lead at the end.
@@ -347,7 +376,10 @@ class Replay:
         work, held, need, lead, transfer = left.work_ns, left.held_ns, left.device_ns, left.lead_ns, left.transfer_ns
         tail, queue = left.queue_tail_ns, left.queue_ns
         host_at, device_at = self._host_ns - lead_ns, self._device_ns.copy()
+        if left.no_host:
+            host_at = np.full_like(host_at, LONG_AGO // 2)
         done = np.empty(len(work), np.int64)
+        needs = parts.needs
         ready = np.full(len(parts.rank), LONG_AGO)
         end = parts.end_ns.copy()
         for step in self._rounds:
@@ -367,9 +399,7 @@ class Replay:
             host_at[rank], device_at[rank] = ended, finished
             launched = step.launched
             ready[launched] = (
-                np.maximum(
-                    ended[step.launching], np.where(parts.needs_device[launched], finished[step.launching], LONG_AGO)
-                )
+                np.maximum(ended[step.launching], np.where(needs[launched] >= 0, done[needs[launched]], LONG_AGO))
                 + parts.ready_ns[launched]
             )
             if len(step.starts):
@@ -388,6 +418,9 @@ class Replay:
     def _host(self, removed: Removed) -> tuple[Ints, Ints, Ints]:
         """The host's time in each row, how long it is held at the end, and how long after what left the queue."""
         rows = self._rows
+        if removed.no_host:
+            never = np.full(len(rows.work_ns), LONG_AGO // 4)
+            return np.zeros_like(never), np.where(rows.waits, never, 0), never
         work, held, queue = rows.work_ns.copy(), rows.hold_ns.copy(), rows.queue_ns.copy()
         for kind, share in removed.host.items():
             spent = self._spent[kind]
@@ -403,51 +436,123 @@ class Replay:
     def _device(self, removed: Removed) -> Ints:
         """What the device needs for each row."""
         need = self._rows.device_ns
-        if removed.beyond_ns is not None:
-            gone = self._cells.spread(self._beyond_ns(removed.beyond_ns), removed.beyond_ns)
-            # Work that the usual rank does elsewhere in the step is beyond it nowhere.
-            left = removed.beyond_ns - self._cells.sum(gone)
-            need = need - gone - self._cells.spread(need - gone, np.maximum(left, 0))
+        if removed.device_at_median is not None:
+            chosen = self._cells.of_each(removed.device_at_median.astype(np.float64)) >= 0.5
+            need = np.where(chosen, self._device_at_median, need)
         if removed.device_ns is not None:
             need = need - self._cells.spread(need, removed.device_ns)
         return need
 
-    def _beyond_ns(self, amount: Ints) -> Ints:
-        """Of each row, what its device does beyond the usual rank's between the same collectives of the step.
+    @cached_property
+    def _device_at_median(self) -> Ints:
+        """What the device needs for each row if no place takes longer than the median of comparable ranks and steps.
 
-        Only rows of ranks with some amount, shape (R, S), count.
+        A place is what lies between the same two collectives. Steps that the job leaves out are compared with none.
         """
-        rows = self._rows
-        asked = np.unique(np.linspace(0, len(amount) - 1, min(len(amount), _ASKED)).astype(np.int64))
-        usual = np.sort(self._needs(asked)[0], axis=0)[(len(asked) - 1) // 2]
-        needs, mine, rank, place = self._needs(np.flatnonzero(amount.any(axis=1)))
-        share = np.maximum(1 - usual / np.maximum(needs, 1), 0)
-        beyond = np.zeros_like(rows.device_ns)
-        beyond[mine] = np.rint(rows.device_ns[mine] * share[rank, place])
-        return beyond
-
-    def _needs(self, ranks: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-        """What the devices of some ranks need between collectives, shape (ranks, places), where a place is a step and
-        the number of collectives before; these ranks' rows, and the rank (as an index) and the place of each row.
-        """
-        rows, steps = self._rows, self._index.shape[1]
-        index = np.full(len(self._index), -1)
-        index[ranks] = np.arange(len(ranks))
-        mine = np.flatnonzero(index[rows.rank] >= 0)
+        rows, (ranks, steps) = self._rows, self._index.shape
+        mine = np.flatnonzero(rows.step >= 0)
         most = int(rows.between.max(initial=0)) + 1
-        # Steps that the job leaves out are places of their own.
-        place = np.where(rows.step[mine] >= 0, rows.step[mine], steps) * most + rows.between[mine]
-        rank, size = index[rows.rank[mine]], (steps + 1) * most
-        total = np.bincount(rank * size + place, weights=rows.device_ns[mine], minlength=len(ranks) * size)
-        return total.astype(np.int64).reshape(len(ranks), size), mine, rank, place
+        cell = rows.rank[mine] * steps + rows.step[mine]
+        total = np.bincount(cell * most + rows.between[mine], rows.device_ns[mine], ranks * steps * most)
+        total = total.reshape(ranks * steps, most)
+        share = np.ones_like(total)
+        for same in _alike(self._sequence.ravel()):
+            share[same] = np.minimum(lower_median(total[same]) / np.maximum(total[same], 1), 1)
+        need = rows.device_ns.copy()
+        need[mine] = np.rint(need[mine] * share[cell, rows.between[mine]])
+        return need
+
+    @cached_property
+    def _transfers_at_median(self) -> Ints:
+        """How long each part transfers if none takes longer than the median of its like, of the same place in a step."""
+        parts = self._parts
+        known = np.flatnonzero(parts.step >= 0)
+        # All parts of a collective transfer alike; one with a straggler that came last has the least of it.
+        takes = np.zeros(int(parts.collective.max(initial=0)) + 1, np.int64)
+        np.maximum.at(takes, parts.collective[known], parts.transfer_ns[known])
+        collective, first = np.unique(parts.collective[known], return_index=True)
+        like = parts.like[known][first] * (int(parts.ordinal.max(initial=0)) + 1) + parts.ordinal[known][first]
+        limit = np.full(len(takes), np.iinfo(np.int64).max)
+        for same in _alike(like):
+            if len(same) >= _FEWEST_LIKE:
+                limit[collective[same]] = lower_median(takes[collective[same]])
+        return np.minimum(parts.transfer_ns, limit[parts.collective])
+
+    def typical(self, values: Ints) -> Ints:
+        """Of values of shape (R, S), the lower median over ranks and steps that can be compared, shape (R, S)."""
+        flat, typical = values.ravel(), np.empty(values.size, values.dtype)
+        for same in _alike(self._sequence.ravel()):
+            typical[same] = lower_median(flat[same])
+        return typical.reshape(values.shape)
 
     def _transfer(self, removed: Removed) -> Ints:
         """How long each part takes from the arrival of the last rank that has a trace."""
         parts = self._parts
-        takes = parts.transfer_ns if removed.absent else parts.absent_ns + parts.transfer_ns
+        transfer = parts.transfer_ns
+        if removed.transfers_at_median is not None:
+            chosen = self._part_cells.of_each(removed.transfers_at_median.astype(np.float64)) >= 0.5
+            transfer = np.where(chosen, np.minimum(transfer, self._transfers_at_median), transfer)
+        takes = transfer if removed.absent else parts.absent_ns + transfer
         if removed.transfer_ns is None:
             return takes
-        return takes - self._part_cells.spread(parts.exposed_ns, removed.transfer_ns)
+        return takes - np.minimum(self._part_cells.spread(parts.exposed_ns, removed.transfer_ns), takes)
+
+
+def lower_median(values: NDArray[Any]) -> Any:
+    """The lower median over the first axis, so that of two the better one is typical."""
+    middle = (len(values) - 1) // 2
+    return np.partition(values, middle, axis=0)[middle]
+
+
+def _alike(keys: Ints) -> Iterator[Ints]:
+    """Indices of equal keys, key by key."""
+    order = np.argsort(keys, kind="stable")
+    return iter(np.split(order, np.flatnonzero(np.diff(keys[order])) + 1)) if len(order) else iter(())
+
+
+def _moved(rows: Ints, order: Ints) -> Ints:
+    """Indices of rows (-1 for none) after the rows have been put in an order."""
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    return np.where(rows >= 0, place[rows], -1) if len(order) else rows
+
+
+def _kinds(digest: RankDigest, kinds: dict[tuple[object, ...], int]) -> Ints:
+    """What each collective of a rank is like, as an index that all ranks share."""
+    table = digest.collectives
+    columns = np.column_stack((table.kind, table.elements, table.group_size)).astype(np.int64)
+    distinct, which = np.unique(columns, axis=0, return_inverse=True)
+    names = [(digest.strings[kind], elements, size) for kind, elements, size in distinct.tolist()]
+    indices = np.array([kinds.setdefault(name, len(kinds)) for name in names], np.int64)
+    return indices[which.reshape(-1)] if len(names) else np.empty(0, np.int64)
+
+
+def _ordinals(like: Ints, step: Indices) -> Ints:
+    """How many of a rank's collectives are like each one and before it in the step."""
+    order = np.lexsort((like, step))
+    new = (np.diff(like[order], prepend=-1) != 0) | (np.diff(step[order], prepend=-2) != 0)
+    first = np.flatnonzero(new)
+    ordinal = np.empty(len(like), np.int64)
+    ordinal[order] = np.arange(len(like)) - np.repeat(first, np.diff(first, append=len(like)))
+    return ordinal
+
+
+def _sequences(parts: _Parts, digests: Sequence[RankDigest], step_index: Ints) -> Ints:
+    """Which ranks and steps have the same collectives, and as many messages; indices of shape (R, S)."""
+    ranks, steps = step_index.shape
+    known = np.flatnonzero(parts.step >= 0)
+    cell = parts.rank[known] * steps + parts.step[known]
+    # How many there are of each kind, as a sum of hashes: order differs between streams.
+    place = parts.ordinal[known]
+    hashed = (parts.like[known].astype(np.uint64) + 1) * np.uint64(0x9E3779B97F4A7C15) ^ (
+        (place.astype(np.uint64) + 1) * np.uint64(0xC2B2AE3D27D4EB4F)
+    )
+    total = np.zeros(ranks * steps, np.uint64)
+    np.add.at(total, cell, hashed * (hashed >> np.uint64(29)))
+    messages = np.array([int(digest.messages.count.sum()) // max(len(digest.steps), 1) for digest in digests])
+    keys = np.column_stack((total, np.repeat(messages, steps).astype(np.uint64)))
+    which: Ints = np.unique(keys, axis=0, return_inverse=True)[1].reshape(ranks, steps)
+    return which
 
 
 def _starts(digests: Sequence[RankDigest], clock: ClockFit) -> tuple[Ints, Ints]:
@@ -478,7 +583,10 @@ def _parts(
     base = np.concatenate(([0], np.cumsum(counts)))
     size = int(base[-1]) + 1
     collective = np.full(size, -1)
-    after, needs, ready = np.full(size, size - 1), np.zeros(size, np.bool_), np.zeros(size, np.int64)
+    after, needs, ready = np.full(size, size - 1), np.full(size, -1), np.zeros(size, np.int64)
+    like, ordinal = np.zeros((2, size), np.int64)
+    kinds: dict[tuple[object, ...], int] = {}
+    first_row = np.concatenate(([0], np.cumsum([len(digest.track) for digest in digests])))
     own_step, step = np.full((2, size), -1)
     absent, transfer, exposed = np.zeros((3, size), np.int64)
     end = np.full(size, LONG_AGO)
@@ -496,11 +604,17 @@ def _parts(
         launched = base[rank] + track.launches[launching]
         before = track.after[launching]
         after[launched] = np.where(before >= 0, base[rank] + before, size - 1)
-        needs[launched], ready[launched] = track.needs_device[launching], track.ready_ns[launching]
+        needed = track.needs[launching]
+        needs[launched] = np.where(needed >= 0, needed + first_row[rank], -1)
+        ready[launched] = track.ready_ns[launching]
+        like[here] = _kinds(digest, kinds)
+        ordinal[here] = _ordinals(like[here], table.step)
     alone = collective < 0
     collective[alone] = len(matched) + np.arange(int(alone.sum()))
     ranks = np.append(np.repeat(np.arange(len(digests)), counts), 0)
-    return _Parts(ranks, own_step, step, collective, absent, transfer, exposed, end, after, needs, ready)
+    return _Parts(
+        ranks, own_step, step, collective, absent, transfer, exposed, end, after, needs, ready, like, ordinal
+    )
 
 
 def _rows(digests: Sequence[RankDigest], step_index: Ints) -> tuple[_Rows, Ints]:
@@ -566,11 +680,8 @@ def _spent(digests: Sequence[RankDigest], order: Ints, rows: _Rows) -> dict[Held
 
 
 def _in_order(rows: _Rows, order: Ints) -> _Rows:
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
     columns = {name: getattr(rows, name)[order] for name in _Rows.__slots__}
-    behind = columns["queue_row"]
-    columns["queue_row"] = np.where(behind >= 0, place[behind], -1)
+    columns["queue_row"] = _moved(columns["queue_row"], order)
     return _Rows(**columns)
 
 

@@ -1,6 +1,7 @@
 """What the step would take if a fault were fixed.
 
-The steps are played again without it (see `replay`). Where host and device cannot be told apart, on CPUs and without
+The steps are played again without it (see `replay`). A trace was slowed by its recording, and what that takes is no
+fault of the job: what a fix saves is what it saves of the steps as they would be untraced. Where host and device cannot be told apart, on CPUs and without
 launch records, own times are compared instead: a rank's own time is its step without the waiting for others, and the
 step ends when the slowest rank's own time does. There, what the device idles for goes with what the host spends its
 time on.
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from operator import or_
 
 import numpy as np
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from tb_ddp_doctor.digest.model import Held
 from tb_ddp_doctor.job.budget import arrived, exposed_communication
 from tb_ddp_doctor.job.model import Budget, Job
-from tb_ddp_doctor.job.replay import Removed, Replay, StuckError
+from tb_ddp_doctor.job.replay import Removed, Replay, StuckError, lower_median
 from tb_ddp_doctor.trace.model import Ints
 
 _KEPT = 8
@@ -80,6 +81,8 @@ class WhatIf:
         #: Own time with transfers as exposed as they are on the slowest rank, shape (R, S), ns.
         self.own_ns: Ints = budget.own_ns - np.maximum(transfer - undelayed, 0)
         self._savings: dict[int, tuple[Removed, Saving]] = {}
+        #: What tracing adds to the steps.
+        self.tracing = self.without(Held.OVERHEAD, Held.RECORDING)
 
     @classmethod
     def of(cls, job: Job) -> WhatIf:
@@ -101,18 +104,24 @@ class WhatIf:
             return self._replay.host_ns(kind)
         return self._budget.of(self._owners[kind]) if kind in self._owners else np.zeros(self.shape, np.int64)
 
-    def like_the_usual(self, chosen: NDArray[np.bool_]) -> Removed:
-        """What makes the chosen ranks' steps, shape (R, S), like those of the usual rank, on host and device."""
+    def like_the_median(self, chosen: NDArray[np.bool_]) -> Removed:
+        """What makes the chosen ranks' steps, shape (R, S), like the median of comparable ranks and steps."""
         if not self._replay:
-            return Removed(beyond_ns=np.where(chosen, np.maximum(self.own_ns - _usual(self.own_ns), 0), 0))
+            return Removed(device_at_median=chosen)
         # What a host does at the end of its step holds up the device's next one.
         before = chosen | np.pad(chosen[:, 1:], ((0, 0), (0, 1)))
         host = {}
         for kind in Held:
             spent = self._replay.host_ns(kind)
-            host[kind] = np.where(before, np.maximum(1 - _usual(spent) / np.maximum(spent, 1), 0), 0.0)
-        device = self._replay.device_ns
-        return Removed(host, beyond_ns=np.where(chosen, np.maximum(device - _usual(device), 0), 0))
+            typical = self._replay.typical(spent)
+            host[kind] = np.where(before, np.maximum(1 - typical / np.maximum(spent, 1), 0), 0.0)
+        return Removed(host, device_at_median=chosen)
+
+    @property
+    def faultless(self) -> Removed:
+        """What a job without any fault would be without: see `rules.account`."""
+        everywhere = np.ones(self.shape, np.bool_)
+        return Removed(device_at_median=everywhere, transfers_at_median=everywhere, absent=True, no_host=True)
 
     @property
     def plays(self) -> bool:
@@ -120,7 +129,7 @@ class WhatIf:
         return self._replay is not None
 
     def saving(self, removed: Removed) -> Saving:
-        """What the steps save without what is removed. The last few are kept: a rule asks before its finding does."""
+        """What the untraced steps save without what is removed. The last few are kept: a rule asks before its finding."""
         if id(removed) not in self._savings:
             if len(self._savings) >= _KEPT:
                 self._savings.clear()
@@ -131,11 +140,25 @@ class WhatIf:
     def _saving(self, removed: Removed) -> Saving:
         if removed.is_nothing:
             return Saving(np.zeros(self.shape[1]))
+        return Saving(np.asarray((self._untraced_ns - self.step_ns(self.tracing | removed)).mean(axis=0)))
+
+    def step_ns(self, removed: Removed) -> Ints:
+        """The steps without what is removed, tracing included if it is not; shape (R, S), ns."""
         if self._replay:
-            return Saving(np.asarray((self._replay.recorded_ns - self._replay.step_ns(removed)).mean(axis=0)))
+            return self._replay.step_ns(removed)
         own = self.own_ns.max(axis=0) - (self.own_ns - self._own_part(removed)).max(axis=0)
         # The slowest rank waits for none of those that have a trace.
-        return Saving(np.asarray(own + self.at_slowest(self._absent_ns) * removed.absent, float))
+        own += self.at_slowest(self._absent_ns) * removed.absent
+        return np.maximum(self._budget.window_ns - own, 0)
+
+    @property
+    def recorded_ns(self) -> Ints:
+        """The steps with nothing removed, shape (R, S), ns."""
+        return self._replay.recorded_ns if self._replay else self._budget.window_ns
+
+    @cached_property
+    def _untraced_ns(self) -> Ints:
+        return self.step_ns(self.tracing)
 
     def cost_ns(self, removed: Removed) -> float:
         """Predicted fall of the step time without what is removed, mean over steps, ns; never negative."""
@@ -161,20 +184,16 @@ class WhatIf:
         gone = np.zeros(self.own_ns.shape)
         for kind, share in removed.host.items():
             gone += share * self.host_ns(kind)
-        for amount in (removed.device_ns, removed.beyond_ns, removed.transfer_ns):
+        for amount in (removed.device_ns, removed.transfer_ns):
             if amount is not None:
                 gone += amount
+        if removed.device_at_median is not None:
+            gone += np.where(removed.device_at_median, np.maximum(self.own_ns - lower_median(self.own_ns), 0), 0)
         return np.rint(np.minimum(gone, self.own_ns)).astype(np.int64)
 
     def at_slowest(self, values: Ints) -> Ints:
         """Of values of shape (R, S) those of each step's slowest rank, shape (S,)."""
         return values[self.slowest, np.arange(len(self.slowest))]
-
-
-def _usual(values: Ints) -> Ints:
-    """The usual rank's value of each step: the lower median, so that of two ranks the better one is usual."""
-    usual: Ints = np.sort(values, axis=0)[(len(values) - 1) // 2]
-    return usual
 
 
 def _replay(job: Job) -> Replay | None:

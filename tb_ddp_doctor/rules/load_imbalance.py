@@ -59,7 +59,7 @@ class LoadImbalance(Rule):
         slowest = own.argmax(axis=0)
         uneven = np.flatnonzero(lost > self.min_cost * frame.step_ns)
         movers = np.unique(slowest[uneven])
-        removed = whatif.like_the_usual((own > np.median(own, axis=0)) & ~found.persistently())
+        removed = whatif.like_the_median((own > np.median(own, axis=0)) & ~found.persistently())
         cost = whatif.cost_ns(removed)
         if cost < self.min_cost * frame.step_ns or len(uneven) < 2:
             return Clear(f"Own times differ by {words.ms(cost)} a step between the slowest rank and the median.")

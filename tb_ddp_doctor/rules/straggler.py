@@ -105,7 +105,7 @@ class Straggler(Rule):
                 left = np.where(chosen, found.excess_ns - charged, 0)
                 removed.append(Removed(transfer_ns=np.maximum(left, 0)))
             else:
-                removed.append(whatif.like_the_usual(chosen))
+                removed.append(whatif.like_the_median(chosen))
             if cause == "host":
                 seen[accused[0]] += _told(accused[0], others, stalls)
         return tuple(

@@ -88,7 +88,8 @@ def test_a_search_in_few_steps_is_clear() -> None:
 
 def test_without_metadata_the_walk_still_shows() -> None:
     found = finding(RULE, ranks(SEARCHED, SEARCHED), metadata="nowhere")
-    assert found.cost_ms == pytest.approx(10, rel=0.2)
+    # The walk's share is taken from all of the step's launching, some of which is after the last launch.
+    assert found.cost_ms == pytest.approx(10, rel=0.25)
     assert "AllReduce of which" not in found.why
 
 
