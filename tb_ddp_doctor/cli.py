@@ -247,7 +247,7 @@ def _whatif(options: argparse.Namespace, errors: Console) -> int:
 def _rule_names(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
-        if name not in CATALOGUE:
+        if name.partition(":")[0] not in CATALOGUE:
             raise ValueError(f"There is no rule {name!r}; there are: {', '.join(CATALOGUE)}.")
     return names
 
@@ -255,10 +255,10 @@ def _rule_names(text: str) -> list[str]:
 def _predict(result: engine.Result, chosen: Sequence[str] | None) -> list[Prospect]:
     """The step without what was chosen; by default without each finding, then without all."""
     if chosen is not None:
-        return [result.prospects.without(chosen)]
-    found = list(dict.fromkeys(finding.rule for finding in result.diagnosis.findings if finding.alone_ms > 0))
+        return [result.savings.without(chosen)]
+    found = [finding.id for finding in result.diagnosis.findings if finding.alone_ms > 0]
     sets = [[rule] for rule in found] + ([found] if len(found) > 1 else [])
-    return [result.prospects.without(rules) for rules in sets]
+    return [result.savings.without(rules) for rules in sets]
 
 
 def _compare(options: argparse.Namespace, errors: Console) -> int:

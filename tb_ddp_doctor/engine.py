@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import cast
 
@@ -27,10 +28,8 @@ from tb_ddp_doctor.findings import (
     Clock,
     Diagnosis,
     FileWarning,
-    Finding,
     Network,
     RuleOutcome,
-    Severity,
     Traffic,
 )
 from tb_ddp_doctor.job import communication as measured
@@ -44,8 +43,8 @@ from tb_ddp_doctor.rules.base import Found, Rule, configured
 from tb_ddp_doctor.rules.base import run as run_rule
 from tb_ddp_doctor.rules.inputs import Inputs
 from tb_ddp_doctor.rules.inputs.frame import MissingInputError
-from tb_ddp_doctor.rules.prospects import Prospects
-from tb_ddp_doctor.rules.words import listing
+from tb_ddp_doctor.rules.savings import Savings
+from tb_ddp_doctor.rules.verdict import verdict
 from tb_ddp_doctor.trace.document import NOT_JSON
 from tb_ddp_doctor.trace.losses import tells_of_lost_end
 from tb_ddp_doctor.trace.model import Ints, TraceError
@@ -78,6 +77,8 @@ class Reading:
 
 #: No job has more; larger numbers in a file are nonsense, and each rank that is missing is listed.
 _MOST_RANKS = 1 << 20
+#: So often rules look for what other faults hide.
+_MOST_LOOKS = 2
 _ARRIVING = "Still arriving: left out until it is whole."
 _ALL_ARRIVING = "Its files are still arriving."
 _OUR_FAULT = "the doctor's fault, please report it"
@@ -99,7 +100,7 @@ class Result:
     """A diagnosis, and the job that it was made from."""
 
     diagnosis: Diagnosis
-    prospects: Prospects
+    savings: Savings
     job: Job
     #: The file of each rank of the job.
     files: tuple[FilePath, ...]
@@ -142,9 +143,9 @@ def diagnose(
     job = replace(job, network=_network(run, job))
     from_digests = any(file.path.suffix == DIGEST_SUFFIX for file in run.files)
     lacking = {"still arriving": [one.file for one in arriving], "unreadable": [one.file for one in failed]}
-    diagnosis, prospects = _examine(job, rules, lacking)
+    diagnosis, savings = _examine(job, rules, lacking)
     paths = tuple(by_rank[rank][0].path for rank in job.ranks.tolist())
-    return Result(diagnosis, prospects, job, paths, from_digests, unfinished)
+    return Result(diagnosis, savings, job, paths, from_digests, unfinished)
 
 
 def _without_unfinished(
@@ -185,13 +186,24 @@ def examine(job: Job, settings: Settings | None = None) -> Diagnosis:
     return _examine(job, _rules(settings or {}), {})[0]
 
 
-def _examine(job: Job, rules: Iterable[Rule], lacking: Lacking) -> tuple[Diagnosis, Prospects]:
+def _examine(job: Job, rules: Iterable[Rule], lacking: Lacking) -> tuple[Diagnosis, Savings]:
     cut = {warning.file: None for warning in job.warnings if tells_of_lost_end(warning.message)}
     lacking = {"incomplete": list(cut), **lacking}
     inputs = Inputs(job)
-    outcomes, found = _apply(rules, inputs)
-    prospects = Prospects(found, inputs.whatif, job.step_ns / 1e6)
-    return _diagnosis(job, outcomes, prospects.findings(), _communication(inputs), lacking), prospects
+    outcomes, found = _apply_until_clear(tuple(rules), inputs)
+    savings = Savings(found, inputs.whatif, job)
+    return _diagnosis(job, _without_silent(outcomes, savings), savings, _communication(inputs), lacking), savings
+
+
+def _without_silent(outcomes: Sequence[RuleOutcome], savings: Savings) -> list[RuleOutcome]:
+    """The outcomes; those of rules that name slow ranks, and whose ranks turn out to cost nothing, are clear."""
+    said = {finding.rule for finding in savings.findings}
+    return [
+        RuleOutcome(outcome.rule, "clear", "Once the other findings are fixed, what it found costs nothing.")
+        if outcome.status == "finding" and outcome.rule not in said
+        else outcome
+        for outcome in outcomes
+    ]
 
 
 def _rules(settings: Settings) -> list[Rule]:
@@ -260,6 +272,33 @@ def _world_size(run: Run, digests: Sequence[tuple[RankFile, RankDigest]]) -> int
     return max(set(possible), key=possible.count) if possible else None
 
 
+def _apply_until_clear(rules: Sequence[Rule], inputs: Inputs) -> tuple[list[RuleOutcome], list[Found]]:
+    """Apply the rules; then those that found nothing again, to the job as it were without what was found.
+
+    One fault hides another: while a straggler keeps all ranks waiting, none waits for its loader.
+    """
+    outcomes, found = _apply(rules, inputs)
+    try:
+        plays = inputs.whatif.plays
+    except Exception:
+        return outcomes, found
+    for _ in range(_MOST_LOOKS if plays else 0):
+        serious = [each for each in found if not each.rule.only_informs and not each.removed.is_nothing]
+        silent = {outcome.rule for outcome in outcomes if outcome.status == "clear"}
+        if not serious or not silent:
+            break
+        later = inputs.after(reduce(or_, [each.removed for each in serious]))
+        again, new = _apply([rule for rule in rules if rule.looks_again and rule.id in silent], later)
+        new = [each for each in new if not each.removed.is_nothing]
+        if not new:
+            break
+        names = tuple(dict.fromkeys(each.rule.id for each in serious))
+        found += [replace(each, hidden_by=names) for each in new]
+        ends = {outcome.rule: outcome for outcome in again if outcome.rule in {each.rule.id for each in new}}
+        outcomes = [ends.get(outcome.rule, outcome) for outcome in outcomes]
+    return outcomes, found
+
+
 def _apply(rules: Iterable[Rule], inputs: Inputs) -> tuple[list[RuleOutcome], list[Found]]:
     outcomes: list[RuleOutcome] = []
     everything: list[Found] = []
@@ -318,12 +357,12 @@ def _traffic(traffic: measured.Traffic, ranks: Ints) -> Traffic:
 
 
 def _diagnosis(
-    job: Job, outcomes: list[RuleOutcome], found: list[Finding], communication: tuple[Traffic, ...], lacking: Lacking
+    job: Job, outcomes: list[RuleOutcome], savings: Savings, communication: tuple[Traffic, ...], lacking: Lacking
 ) -> Diagnosis:
-    worst = next((finding for finding in found if finding.severity != Severity.INFO.label), None)
     but = [
         f"{len(files)} {'file is' if len(files) == 1 else 'files are'} {how}" for how, files in lacking.items() if files
     ]
+    said = verdict(job, savings.findings, savings.account, outcomes, unrecognised=None, lacking=but)
     return Diagnosis(
         name=encodable(job.name),
         world_size=job.world_size,
@@ -332,8 +371,9 @@ def _diagnosis(
         incomplete=tuple(encodable(file) for files in lacking.values() for file in files),
         steps=tuple(job.steps.tolist()),
         step_ms=job.step_ns / 1e6,
-        verdict=worst.rule if worst else "healthy",
-        headline=_fault_found(worst, but) if worst else _nothing_found(job, outcomes, but),
+        verdict=said.name,
+        headline=said.headline,
+        account=savings.account,
         budget_ms=_by_rank_and_name(job, job.budget.owner_ns, OWNERS),
         phases_ms=_by_rank_and_name(job, job.work("phase_ns"), PHASES) if job.tells_phases else {},
         host_phases_ms=_by_rank_and_name(job, job.work("host_phase_ns"), PHASES) if job.tells_phases else {},
@@ -346,7 +386,7 @@ def _diagnosis(
         ),
         communication=communication,
         network=job.network,
-        findings=tuple(found),
+        findings=savings.findings,
         outcomes=tuple(outcomes),
         warnings=tuple(
             FileWarning(encodable(warning.file), encodable(warning.message))
@@ -371,28 +411,6 @@ def encodable(text: str) -> str:
 
 def _named(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
-
-
-def _fault_found(worst: Finding, but: list[str]) -> str:
-    return f"{worst.title} ({listing(but)}.)" if but else worst.title
-
-
-def _nothing_found(job: Job, outcomes: list[RuleOutcome], but: list[str]) -> str:
-    """No data is not healthy: the sentence names what was not looked at."""
-    blind = []
-    if job.missing_ranks:
-        blind.append(f"{len(job.missing_ranks)} of {job.world_size} ranks have no trace here")
-    elif len(job.ranks) > 1 and not len(job.matched):
-        blind.append("no collective could be matched between the ranks")
-    status = Counter(outcome.status for outcome in outcomes)
-    if blind and status["not-applicable"]:
-        blind.append(f"{status['not-applicable']} of {len(outcomes)} rules could not be applied")
-    if status["error"]:
-        blind.append(f"{status['error']} of {len(outcomes)} rules failed")
-    blind += but
-    if blind:
-        return f"No fault found in what is here, but {listing(blind)}."
-    return f"Healthy: no fault that the doctor looks for costs {Severity.MINOR.least_share * 100:.0f} % of the step."
 
 
 def _unseen(job: Job) -> Iterator[FileWarning]:

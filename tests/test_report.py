@@ -56,7 +56,7 @@ def hostile(results: list[engine.Result]) -> engine.Result:
     result = next(result for result in results if result.diagnosis.verdict == "straggler")
     findings = tuple(map(poisoned, result.diagnosis.findings))
     diagnosis = msgspec.structs.replace(result.diagnosis, name=HOSTILE, headline=HOSTILE, findings=findings)
-    return engine.Result(diagnosis, result.prospects, result.job, result.files, result.from_digests)
+    return engine.Result(diagnosis, result.savings, result.job, result.files, result.from_digests)
 
 
 class Tags(HTMLParser):
@@ -119,7 +119,7 @@ def test_the_page_holds_every_choice_of_what_to_fix(results: list[engine.Result]
     for count in range(4):
         for chosen in combinations(rules, count):
             predicted = held[f"whatif?run=zero_workers&without={','.join(chosen)}"]
-            assert predicted["without_ms"] == pytest.approx(result.prospects.without(chosen).without_ms)
+            assert predicted["without_ms"] == pytest.approx(result.savings.without(chosen).without_ms)
 
 
 def test_the_page_of_a_few_runs_holds_their_comparisons(results: list[engine.Result]) -> None:

@@ -163,14 +163,14 @@ def test_a_window_that_makes_no_sense(result: engine.Result, cache: Cache, windo
 
 def test_a_trace_that_is_gone(result: engine.Result, tmp_path: Path) -> None:
     files = (tmp_path / "gone.pt.trace.json", *result.files[1:])
-    moved = engine.Result(result.diagnosis, result.prospects, result.job, files, False)
+    moved = engine.Result(result.diagnosis, result.savings, result.job, files, False)
     with pytest.raises(SliceError, match="rank 0 cannot be read again"):
         cut.cut(moved, Cache(None), at(result, 0, 1))
 
 
 def test_a_rank_from_a_digest_has_no_trace(result: engine.Result, cache: Cache) -> None:
     files = (Path(f"rank0{DIGEST_SUFFIX}"), *result.files[1:])
-    digested = engine.Result(result.diagnosis, result.prospects, result.job, files, True)
+    digested = engine.Result(result.diagnosis, result.savings, result.job, files, True)
     with pytest.raises(SliceError, match="read from a digest"):
         cut.cut(digested, cache, at(result, 0, 1))
 

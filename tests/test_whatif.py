@@ -93,7 +93,7 @@ def test_several_costs_that_give_nothing_are_nothing() -> None:
     assert WhatIf(budget(compute=[[10]])).costs_ns([Removed(), Removed()]) == [0, 0]
 
 
-def test_the_usual_rank_stays_as_it_is() -> None:
+def test_the_median_rank_stays_as_it_is() -> None:
     whatif = WhatIf(budget(compute=[[10], [14], [12]]))
     assert whatif.cost_ns(whatif.like_the_median(np.array([[False], [True], [False]]))) == 2
     assert whatif.cost_ns(whatif.like_the_median(np.array([[True], [False], [True]]))) == 0

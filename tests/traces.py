@@ -53,6 +53,7 @@ from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.base import run
 from tb_ddp_doctor.rules.inputs import Inputs
+from tb_ddp_doctor.rules.savings import Savings
 from tb_ddp_doctor.trace.model import Events, RankTrace
 from tb_ddp_doctor.trace.reader import decode
 
@@ -238,8 +239,9 @@ def findings(
     rule: str, text: str, *, settings: Mapping[str, float] | None = None, **options: Any
 ) -> tuple[Finding, ...] | RuleOutcome:
     """One rule on the drawn job: all its findings, or else how it ended."""
-    ended, found = run(replace(CATALOGUE[rule], **(settings or {})), Inputs(job(text, **options)))
-    return found.findings if found else ended
+    inputs = Inputs(job(text, **options))
+    ended, found = run(replace(CATALOGUE[rule], **(settings or {})), inputs)
+    return Savings([found], inputs.whatif, inputs.job).findings if found else ended
 
 
 def finding(rule: str, text: str, **options: Any) -> Finding:

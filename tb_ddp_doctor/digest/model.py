@@ -228,8 +228,8 @@ class Track:
     waits: NDArray[np.bool_]
     #: What leaves the launch queue before the row can be issued: device work of an earlier row, up to `queue_tail_ns`
     #: before its end (or `track.BEFORE`: what was launched before the record), or a collective (row in `Collectives`);
-    #: -1 for none. And how long after that the row is issued at the earliest. In a row that a synchronisation holds, the
-    #: same of the event that it waits for, and of its end.
+    #: -1 for none. And how long after that the row is issued at the earliest. In a row that a synchronisation holds,
+    #: the same of the event that it waits for, and of its end.
     queue_row: Indices
     queue_tail_ns: Ints
     queue_part: Indices

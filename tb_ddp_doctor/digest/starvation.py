@@ -39,9 +39,9 @@ LATENCY_NS = 20_000
 #: From here on a stretch with the host in no operation is a stall; below, it is Python between two operations, ns.
 LONG_STALL_NS = 1_000_000
 #: What recording one host event costs, ns, by how long a launch call takes while traced. Measured on ten jobs whose
-#: steps were also timed untraced: 1 us where the median launch takes up to 6.3 us, 3 us from 7.4 us on, unlike by rank.
-_RECORDING_NS = (1_000, 4_000)
-_QUICK_LAUNCH_NS = 6_300
+#: steps were also timed untraced: 0.5 us where the median launch takes 6 us, 3 us from 7.4 us on, unlike by rank.
+_RECORDING_NS = (400, 4_000)
+_QUICK_LAUNCH_NS = 6_000
 _RECORDING_BY_LAUNCH = 1.8
 
 _HELD = (Starved.ALLOC, Starved.COPY, Starved.SYNC)
@@ -86,7 +86,8 @@ def starvation(
     launched = launch[launch >= 0]
     last = min(int(events.start_ns[launched].max(initial=0)), int(steps.host_end_ns[-1]))
     calls = _calls(trace, steps, last, rows, launch)
-    credit_ns = _replay(trace, steps, gaps, calls, _stalls(trace, full_queue(trace, rows, launch)), recording_ns(trace, launch))
+    stalls = _stalls(trace, full_queue(trace, rows, launch))
+    credit_ns = _replay(trace, steps, gaps, calls, stalls, recording_ns(trace, launch))
     for kind, credit in enumerate(credit_ns.T):
         np.add.at(charged[:, kind], gaps.step, credit)
     lost, until = _by_call(gaps, calls, credit_ns)
@@ -119,8 +120,9 @@ def _gaps(events: Events, layers: owners.Layers, steps: Steps, rows: Ints, launc
 def _calls(trace: RankTrace, steps: Steps, until_ns: int, rows: Ints, launch: Ints) -> _Calls:
     """Calls of the training threads that hold the host, from the first recorded step to some instant.
 
-    The last launch is such an instant: what comes after delays nothing in the record. The copies to the device from pageable memory, and the synchronisation that follows each within its operator, are a
-    kind of their own: pinned memory takes both away.
+    The last launch is such an instant: what comes after delays nothing in the record. The copies to the device from
+    pageable memory, and the synchronisation that follows each within its operator, are a kind of their own: pinned
+    memory takes both away.
     """
     events = trace.events
     training = owners.training_threads(trace)
@@ -176,9 +178,7 @@ def no_blocking() -> Blocking:
     return Blocking(words, words, words, words, nothing, nothing, nothing, nothing, nothing)
 
 
-def _replay(
-    trace: RankTrace, steps: Steps, gaps: _Gaps, calls: _Calls, stalls: Intervals, event_ns: int
-) -> Ints:
+def _replay(trace: RankTrace, steps: Steps, gaps: _Gaps, calls: _Calls, stalls: Intervals, event_ns: int) -> Ints:
     """What each kind is charged with in each gap, shape (gaps, len(Starved))."""
     origin = np.full(len(gaps.end_ns), steps.host_start_ns[0])
     until = np.maximum(gaps.end_ns, origin)

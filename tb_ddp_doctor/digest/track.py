@@ -3,9 +3,10 @@
 The host's time is cut into rows at the points where it meets something else: a step begins, a collective is launched,
 a kernel is launched that had to await a collective, a call has blocked the host, and every `_LAUNCHES_A_ROW` launches.
 In a row the host works, and may be blocked at its end; the device executes what the row launched. While the launch
-queue is full a row is issued only when the device is done with what was launched a queue's length before. A row's device work may begin when that of the row before has
-ended, and the collective that it awaits too; it ends `device_ns` later, or `lead_ns` after the host has issued the row,
-whichever is later. Played as recorded (see `job.replay`), this gives the recorded times to the nanosecond.
+queue is full a row is issued only when the device is done with what was launched a queue's length before. A row's
+device work may begin when that of the row before has ended, and the collective that it awaits too; it ends `device_ns`
+later, or `lead_ns` after the host has issued the row, whichever is later. Played as recorded (see `job.replay`), this
+gives the recorded times to the nanosecond.
 """
 
 from __future__ import annotations
@@ -157,7 +158,7 @@ def no_track() -> Track:
 
 
 def _cut(steps: Steps, device: Device, communication: Communication, host: HostTime) -> _Rows:
-    """Cut the host's time where steps end, holds end, collectives and many kernels have been launched, and gated ones are.
+    """Cut the host's time where steps and holds end, collectives and many kernels are launched, and before gated ones.
 
     A collective's row ends with its launch, so that all that was launched before is in that row or earlier; the kernel
     that awaits a collective is the first of the row after the cut.

@@ -6,9 +6,10 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import RankDigest
-from tb_ddp_doctor.findings import FileWarning
+from tb_ddp_doctor.findings import FileWarning, LeftOutStep
 from tb_ddp_doctor.job import clock as clocks
 from tb_ddp_doctor.job.budget import settle
 from tb_ddp_doctor.job.clock import ClockFit
@@ -71,8 +72,10 @@ def build(
     checked = refuse_impossible(matched, offsets, tolerance)
     if len(checked) < len(matched):
         matched, fitted = checked, clocks.fit(checked, where)
+    left_out_steps: tuple[LeftOutStep, ...] = ()
     if reason := _unlike_the_others(ordered, step_index, fitted):
         notes.append(FileWarning(name, f"Step {steps[0]} is left out: {reason}"))
+        left_out_steps = (LeftOutStep(int(steps[0]), float(_window_ns(ordered, step_index)[0]) / 1e6, reason),)
         steps, step_index = steps[1:], step_index[:, 1:]
     budget, waiting = settle(ordered, step_index, matched, fitted)
     return Job(
@@ -88,6 +91,7 @@ def build(
         waiting=waiting,
         budget=budget,
         warnings=tuple(notes),
+        left_out=left_out_steps,
     )
 
 
@@ -112,9 +116,7 @@ def _unlike_the_others(digests: tuple[RankDigest, ...], step_index: Ints, clock:
     """Why the first of at least three steps, the first of the traces, cannot stand for the others, if it cannot."""
     if step_index.shape[1] < 3 or any(index[0] for index in step_index):
         return None
-    window = np.stack(
-        [(digest.steps.end_ns - digest.steps.start_ns)[i] for digest, i in zip(digests, step_index, strict=True)]
-    ).mean(axis=0)
+    window = _window_ns(digests, step_index)
     usual = np.median(window[1:])
     if clock.residual_ns is not None:
         begin = np.array([int(digest.steps.start_ns[0]) for digest in digests])
@@ -122,6 +124,13 @@ def _unlike_the_others(digests: tuple[RankDigest, ...], step_index: Ints, clock:
         if np.ptp(begin) > (WARM_UP - 1) * usual:
             return "the ranks do not begin it together, so what kept the late ones is not in their records."
     return "the profiler's start makes it much longer than the others." if window[0] > WARM_UP * usual else None
+
+
+def _window_ns(digests: tuple[RankDigest, ...], step_index: Ints) -> NDArray[np.float64]:
+    """Length of each step, mean over ranks, shape (S,), ns."""
+    length = [(digest.steps.end_ns - digest.steps.start_ns)[i] for digest, i in zip(digests, step_index, strict=True)]
+    mean: NDArray[np.float64] = np.stack(length).mean(axis=0)
+    return mean
 
 
 def _positions(numbers: Ints, wanted: Ints) -> Ints:

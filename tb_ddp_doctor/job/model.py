@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import RankDigest
-from tb_ddp_doctor.findings import OWNERS, FileWarning, Network
+from tb_ddp_doctor.findings import OWNERS, FileWarning, LeftOutStep, Network
 from tb_ddp_doctor.job.clock import ClockFit
 from tb_ddp_doctor.job.collectives import Matched
 from tb_ddp_doctor.trace.model import Ints
@@ -73,6 +73,8 @@ class Job:
     waiting: Waiting
     budget: Budget
     warnings: tuple[FileWarning, ...]
+    #: Steps that all ranks have and that cannot stand for the others.
+    left_out: tuple[LeftOutStep, ...] = ()
     #: What NCCL's logs say; None where there are none.
     network: Network | None = None
 

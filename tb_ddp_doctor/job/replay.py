@@ -81,7 +81,9 @@ class Removed:
             self.device_at_median,
             self.transfers_at_median,
         ]
-        return not self.absent and not self.no_host and not any(amount is not None and amount.any() for amount in amounts)
+        return (
+            not self.absent and not self.no_host and not any(amount is not None and amount.any() for amount in amounts)
+        )
 
 
 def _sum(one: Ints | None, other: Ints | None) -> Ints | None:
@@ -178,6 +180,8 @@ class _Left:
     queue_ns: Ints
     transfer_ns: Ints
     no_host: bool
+    #: Whether nobody waits for other ranks.
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -297,13 +301,17 @@ class Replay:
         self._last_part = _Groups.of(parts.rank[known], parts.own_step[known] + 1, shape, known)
         self._recorded = self._play(self._without(Removed()))
 
-    def step_ns(self, removed: Removed) -> Ints:
+    def alone_ns(self, removed: Removed) -> Ints:
+        """The same if no rank waited for another: collectives begin when the rank itself arrives."""
+        return self.step_ns(removed, alone=True)
+
+    def step_ns(self, removed: Removed, *, alone: bool = False) -> Ints:
         """Windows of the job's steps without what is removed, shape (R, S), ns.
 
         Earlier steps were like these: each host begins with the lead that it has gained or lost at the end, and the
         steps are played again until that is so.
         """
-        left = self._without(removed)
+        left = replace(self._without(removed), alone=alone)
         if left.no_host:
             return self._windows(self._play(left))
         lead, moved = np.zeros(len(self._index), np.int64), np.zeros(len(self._index), np.int64)
@@ -361,7 +369,9 @@ class Replay:
         work, held, queue = self._host(removed)
         need = self._device(removed)
         if need is rows.device_ns:
-            return _Left(work, held, need, rows.lead_ns, rows.queue_tail_ns, queue, self._transfer(removed), removed.no_host)
+            return _Left(
+                work, held, need, rows.lead_ns, rows.queue_tail_ns, queue, self._transfer(removed), removed.no_host
+            )
         lead = rows.lead_ns - (rows.device_ns - need)
         share = (need / np.maximum(rows.device_ns, 1))[rows.queue_row]
         tail = np.rint(rows.queue_tail_ns * share).astype(np.int64)
@@ -405,8 +415,9 @@ class Replay:
             if len(step.starts):
                 mine = step.completed
                 arrival = np.maximum(ready[mine], end[parts.after[mine]] + parts.ready_ns[mine])
-                last = np.maximum.reduceat(arrival, step.starts)
-                end[mine] = np.repeat(last, step.sizes) + transfer[mine]
+                if not left.alone:
+                    arrival = np.repeat(np.maximum.reduceat(arrival, step.starts), step.sizes)
+                end[mine] = arrival + transfer[mine]
         ends = np.full((len(self._index), self._most_steps + 2), LONG_AGO)
         self._last_row.raise_to(ends, done)
         self._last_part.raise_to(ends, end)
@@ -455,16 +466,17 @@ class Replay:
         cell = rows.rank[mine] * steps + rows.step[mine]
         total = np.bincount(cell * most + rows.between[mine], rows.device_ns[mine], ranks * steps * most)
         total = total.reshape(ranks * steps, most)
-        share = np.ones_like(total)
+        share = np.ones(total.shape)
         for same in _alike(self._sequence.ravel()):
-            share[same] = np.minimum(lower_median(total[same]) / np.maximum(total[same], 1), 1)
+            share[same] = _share_at_median(total[same])
         need = rows.device_ns.copy()
         need[mine] = np.rint(need[mine] * share[cell, rows.between[mine]])
-        return need
+        shorter: Ints = need
+        return shorter
 
     @cached_property
     def _transfers_at_median(self) -> Ints:
-        """How long each part transfers if none takes longer than the median of its like, of the same place in a step."""
+        """How long each part transfers, at most the median of those that are like it and at its place in a step."""
         parts = self._parts
         known = np.flatnonzero(parts.step >= 0)
         # All parts of a collective transfer alike; one with a straggler that came last has the least of it.
@@ -476,14 +488,20 @@ class Replay:
         for same in _alike(like):
             if len(same) >= _FEWEST_LIKE:
                 limit[collective[same]] = lower_median(takes[collective[same]])
-        return np.minimum(parts.transfer_ns, limit[parts.collective])
+        least: Ints = np.minimum(parts.transfer_ns, limit[parts.collective])
+        return least
 
-    def typical(self, values: Ints) -> Ints:
-        """Of values of shape (R, S), the lower median over ranks and steps that can be compared, shape (R, S)."""
+    def typical(self, values: Ints, among: Flags | None = None) -> Ints:
+        """Of values of shape (R, S), the lower median over ranks and steps that can be compared, shape (R, S).
+
+        If `among`, shape (R,), is given, only these ranks are compared with, where there are any.
+        """
         flat, typical = values.ravel(), np.empty(values.size, values.dtype)
+        asked = np.repeat(np.ones(len(values), np.bool_) if among is None else among, values.shape[1])
         for same in _alike(self._sequence.ravel()):
-            typical[same] = lower_median(flat[same])
-        return typical.reshape(values.shape)
+            typical[same] = lower_median(flat[same][asked[same]] if asked[same].any() else flat[same])
+        of_cells: Ints = typical.reshape(values.shape)
+        return of_cells
 
     def _transfer(self, removed: Removed) -> Ints:
         """How long each part takes from the arrival of the last rank that has a trace."""
@@ -504,6 +522,19 @@ def lower_median(values: NDArray[Any]) -> Any:
     return np.partition(values, middle, axis=0)[middle]
 
 
+def _share_at_median(total: NDArray[Any]) -> NDArray[np.float64]:
+    """By what to multiply amounts of shape (cells, places) so that none is above its place's median.
+
+    Noise is above the median somewhere in every cell, and the medians of places sum to less than the median cell. So
+    no cell is left with less than that, or than it had.
+    """
+    capped = np.minimum(total, lower_median(total))
+    had, has = total.sum(axis=1), capped.sum(axis=1)
+    back = np.maximum(np.minimum(had, lower_median(had)) - has, 0) / np.maximum(had - has, 1)
+    share: NDArray[np.float64] = (capped + (total - capped) * back[:, None]) / np.maximum(total, 1)
+    return share
+
+
 def _alike(keys: Ints) -> Iterator[Ints]:
     """Indices of equal keys, key by key."""
     order = np.argsort(keys, kind="stable")
@@ -514,7 +545,8 @@ def _moved(rows: Ints, order: Ints) -> Ints:
     """Indices of rows (-1 for none) after the rows have been put in an order."""
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
-    return np.where(rows >= 0, place[rows], -1) if len(order) else rows
+    moved: Ints = np.where(rows >= 0, place[rows], -1) if len(order) else rows
+    return moved
 
 
 def _kinds(digest: RankDigest, kinds: dict[tuple[object, ...], int]) -> Ints:
@@ -524,7 +556,7 @@ def _kinds(digest: RankDigest, kinds: dict[tuple[object, ...], int]) -> Ints:
     distinct, which = np.unique(columns, axis=0, return_inverse=True)
     names = [(digest.strings[kind], elements, size) for kind, elements, size in distinct.tolist()]
     indices = np.array([kinds.setdefault(name, len(kinds)) for name in names], np.int64)
-    return indices[which.reshape(-1)] if len(names) else np.empty(0, np.int64)
+    return indices[which.reshape(-1)] if names else np.empty(0, np.int64)
 
 
 def _ordinals(like: Ints, step: Indices) -> Ints:
@@ -612,9 +644,7 @@ def _parts(
     alone = collective < 0
     collective[alone] = len(matched) + np.arange(int(alone.sum()))
     ranks = np.append(np.repeat(np.arange(len(digests)), counts), 0)
-    return _Parts(
-        ranks, own_step, step, collective, absent, transfer, exposed, end, after, needs, ready, like, ordinal
-    )
+    return _Parts(ranks, own_step, step, collective, absent, transfer, exposed, end, after, needs, ready, like, ordinal)
 
 
 def _rows(digests: Sequence[RankDigest], step_index: Ints) -> tuple[_Rows, Ints]:
@@ -643,7 +673,7 @@ def _rows(digests: Sequence[RankDigest], step_index: Ints) -> tuple[_Rows, Ints]
         work_ns=np.concatenate([track.host_ns.sum(axis=1) for track in tracks]),
         hold=joined("hold").astype(np.int64),
         hold_ns=joined("hold_ns"),
-        waits=joined("waits"),
+        waits=joined("waits").astype(np.bool_),
         queue_row=np.where(queue_row >= 0, queue_row + np.repeat(base[:-1], lengths), -1),
         queue_before=queue_row == BEFORE,
         queue_tail_ns=joined("queue_tail_ns"),

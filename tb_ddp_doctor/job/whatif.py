@@ -1,19 +1,20 @@
 """What the step would take if a fault were fixed.
 
 The steps are played again without it (see `replay`). A trace was slowed by its recording, and what that takes is no
-fault of the job: what a fix saves is what it saves of the steps as they would be untraced. Where host and device cannot be told apart, on CPUs and without
-launch records, own times are compared instead: a rank's own time is its step without the waiting for others, and the
-step ends when the slowest rank's own time does. There, what the device idles for goes with what the host spends its
-time on.
+fault of the job: what a fix saves is what it saves of the steps as they would be untraced. Where host and device cannot
+be told apart, on CPUs and without launch records, busy times are compared instead: a rank's busy time is its step
+without the waiting for others, and the step ends when the slowest rank's busy time does. There, what the device idles
+for goes with what the host spends its time on.
 
 A rank that waits computes nothing beside the transfers that follow, so its transfers are exposed although nothing is
-wrong with them; once nobody is late they hide as well as they do on the rank that kept the others waiting. That rank's
-exposed transfer is therefore the most that any rank's own time is charged with.
+wrong with them; once nobody is late they hide as well as they do on the rank that kept the others waiting. Where busy
+times are compared, that rank's exposed transfer is therefore the most that any of them is charged with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import or_
@@ -74,25 +75,33 @@ class WhatIf:
         self._budget, self._replay = budget, replay
         self._absent_ns = np.zeros_like(budget.own_ns) if absent_ns is None else absent_ns
         self._owners = _OF_DEVICES if has_device else _OF_CPUS
-        #: Index of the slowest rank of each step, shape (S,): the one that has no reason to wait.
-        self.slowest: NDArray[np.int64] = budget.own_ns.argmax(axis=0)
-        transfer = budget.of("transfer")
-        undelayed = transfer[self.slowest, np.arange(len(self.slowest))]
-        #: Own time with transfers as exposed as they are on the slowest rank, shape (R, S), ns.
-        self.own_ns: Ints = budget.own_ns - np.maximum(transfer - undelayed, 0)
         self._savings: dict[int, tuple[Removed, Saving]] = {}
-        #: What tracing adds to the steps.
-        self.tracing = self.without(Held.OVERHEAD, Held.RECORDING)
+        #: What tracing adds to the steps; and what savings are on top of: that, and what is fixed already.
+        self.tracing = self._base = self.without(Held.OVERHEAD, Held.RECORDING)
+        #: What each rank needs for a step by itself, shape (R, S), ns: the step if it waited for nobody.
+        self.own_ns: Ints = replay.alone_ns(Removed()) if replay else _compared_ns(budget)
+        #: Index of the slowest rank of each step, shape (S,): the one that has no reason to wait.
+        self.slowest: NDArray[np.int64] = self.own_ns.argmax(axis=0)
 
     @classmethod
     def of(cls, job: Job) -> WhatIf:
         """From a job, with a replay where every rank's host and device can be told apart."""
         return cls(job.budget, _replay(job), has_device=job.has_device, absent_ns=job.waiting.absent_ns)
 
+    def after(self, fixed: Removed) -> WhatIf:
+        """The same job once something is fixed: savings are on top of that."""
+        later = copy(self)
+        later._savings = {}
+        later._base = self._base | fixed
+        later.__dict__.pop("_base_ns", None)
+        later.own_ns = self.alone_ns(fixed)
+        later.slowest = later.own_ns.argmax(axis=0)
+        return later
+
     @property
     def shape(self) -> tuple[int, ...]:
         """Of a job's amounts by rank and step: (R, S)."""
-        return self.own_ns.shape
+        return self._budget.window_ns.shape
 
     def without(self, *kinds: Held) -> Removed:
         """All of the host's time of some kinds, on all ranks."""
@@ -104,18 +113,46 @@ class WhatIf:
             return self._replay.host_ns(kind)
         return self._budget.of(self._owners[kind]) if kind in self._owners else np.zeros(self.shape, np.int64)
 
-    def like_the_median(self, chosen: NDArray[np.bool_]) -> Removed:
-        """What makes the chosen ranks' steps, shape (R, S), like the median of comparable ranks and steps."""
+    def typical(self, values: Ints, among: NDArray[np.bool_] | None = None) -> Ints:
+        """Of values of shape (R, S), the lower median over comparable ranks and steps, of some ranks, shape (R, S)."""
+        if self._replay:
+            return self._replay.typical(values, among)
+        rows = values if among is None or not among.any() else values[among]
+        typical: Ints = np.broadcast_to(lower_median(rows), values.shape)
+        return typical
+
+    def alone_ns(self, removed: Removed) -> Ints:
+        """What each rank needs for a step by itself without what is removed, shape (R, S), ns."""
+        return self._replay.alone_ns(removed) if self._replay else self.own_ns - self._own_part(removed)
+
+    def like_the_median(
+        self, chosen: NDArray[np.bool_], among: NDArray[np.bool_] | None = None, kinds: Collection[Held] = tuple(Held)
+    ) -> Removed:
+        """What makes the chosen ranks' steps, shape (R, S), like the median of comparable ranks and steps.
+
+        If `among`, shape (R,), is given, only these ranks are compared with; `kinds` are those of the host's time.
+        """
         if not self._replay:
             return Removed(device_at_median=chosen)
         # What a host does at the end of its step holds up the device's next one.
         before = chosen | np.pad(chosen[:, 1:], ((0, 0), (0, 1)))
         host = {}
-        for kind in Held:
+        for kind in kinds:
             spent = self._replay.host_ns(kind)
-            typical = self._replay.typical(spent)
+            typical = self._replay.typical(spent, among)
             host[kind] = np.where(before, np.maximum(1 - typical / np.maximum(spent, 1), 0), 0.0)
-        return Removed(host, device_at_median=chosen)
+        if len(kinds) < len(Held):
+            return Removed(host)
+        if among is None:
+            return Removed(host, device_at_median=chosen)
+        device = self._replay.device_ns
+        beyond = np.maximum(device - self._replay.typical(device, among), 0)
+        return Removed(host, device_ns=np.where(chosen, beyond, 0))
+
+    @property
+    def device_ns(self) -> Ints:
+        """What each rank's device needs, shape (R, S), ns; zeros where steps are not played."""
+        return self._replay.device_ns if self._replay else np.zeros(self.shape, np.int64)
 
     @property
     def faultless(self) -> Removed:
@@ -129,7 +166,7 @@ class WhatIf:
         return self._replay is not None
 
     def saving(self, removed: Removed) -> Saving:
-        """What the untraced steps save without what is removed. The last few are kept: a rule asks before its finding."""
+        """What the untraced steps save without what is removed. The last few are kept: rules ask before findings do."""
         if id(removed) not in self._savings:
             if len(self._savings) >= _KEPT:
                 self._savings.clear()
@@ -140,7 +177,7 @@ class WhatIf:
     def _saving(self, removed: Removed) -> Saving:
         if removed.is_nothing:
             return Saving(np.zeros(self.shape[1]))
-        return Saving(np.asarray((self._untraced_ns - self.step_ns(self.tracing | removed)).mean(axis=0)))
+        return Saving(np.asarray((self._base_ns - self.step_ns(self._base | removed)).mean(axis=0)))
 
     def step_ns(self, removed: Removed) -> Ints:
         """The steps without what is removed, tracing included if it is not; shape (R, S), ns."""
@@ -149,16 +186,22 @@ class WhatIf:
         own = self.own_ns.max(axis=0) - (self.own_ns - self._own_part(removed)).max(axis=0)
         # The slowest rank waits for none of those that have a trace.
         own += self.at_slowest(self._absent_ns) * removed.absent
-        return np.maximum(self._budget.window_ns - own, 0)
+        left: Ints = np.maximum(self._budget.window_ns - own.astype(np.int64), 0)
+        return left
 
     @property
     def recorded_ns(self) -> Ints:
         """The steps with nothing removed, shape (R, S), ns."""
         return self._replay.recorded_ns if self._replay else self._budget.window_ns
 
+    @property
+    def tracing_ns(self) -> float:
+        """What tracing adds to the step, mean over ranks and steps, ns; never negative."""
+        return max(float((self.recorded_ns - self.step_ns(self.tracing)).mean()), 0.0)
+
     @cached_property
-    def _untraced_ns(self) -> Ints:
-        return self.step_ns(self.tracing)
+    def _base_ns(self) -> Ints:
+        return self.step_ns(self._base)
 
     def cost_ns(self, removed: Removed) -> float:
         """Predicted fall of the step time without what is removed, mean over steps, ns; never negative."""
@@ -194,6 +237,15 @@ class WhatIf:
     def at_slowest(self, values: Ints) -> Ints:
         """Of values of shape (R, S) those of each step's slowest rank, shape (S,)."""
         return values[self.slowest, np.arange(len(self.slowest))]
+
+
+def _compared_ns(budget: Budget) -> Ints:
+    """The step without waiting, with transfers as exposed as they are on the slowest rank, shape (R, S), ns."""
+    transfer = budget.of("transfer")
+    slowest = budget.own_ns.argmax(axis=0)
+    undelayed = transfer[slowest, np.arange(len(slowest))]
+    compared: Ints = budget.own_ns - np.maximum(transfer - undelayed, 0)
+    return compared
 
 
 def _replay(job: Job) -> Replay | None:

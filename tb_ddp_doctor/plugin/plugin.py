@@ -243,7 +243,7 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
         unknown = sorted(set(without) - set(CATALOGUE))
         if unknown:
             return _respond(request, {"error": f"There is no rule {unknown[0]!r}."}, code=400)
-        return _respond(request, msgspec.json.encode(result.prospects.without(without)))
+        return _respond(request, msgspec.json.encode(result.savings.without(without)))
 
     def _serve_compare(self, request: wrappers.Request) -> wrappers.Response:
         import msgspec

@@ -115,7 +115,7 @@ def _answers(results: Sequence[Result], logdir: str) -> dict[str, Any]:
         answers[f"run?run={name}"] = {"state": "ready", "diagnosis": result.diagnosis, "views": _views(result)}
         answers.update({f"detail?run={name}&of={of}": detail for of, detail in _details(result)})
         for chosen in itertools.islice(_choices(result.diagnosis), _MOST_CHOICES):
-            answers[f"whatif?run={name}&without={','.join(sorted(chosen))}"] = result.prospects.without(chosen)
+            answers[f"whatif?run={name}&without={','.join(sorted(chosen))}"] = result.savings.without(chosen)
     return answers
 
 

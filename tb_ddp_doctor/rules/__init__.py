@@ -21,6 +21,7 @@ from tb_ddp_doctor.rules.profiler_overhead import ProfilerOverhead
 from tb_ddp_doctor.rules.redundant_allreduce import RedundantAllreduce
 from tb_ddp_doctor.rules.sharding_wait import ShardingWait
 from tb_ddp_doctor.rules.slow_link import SlowLink
+from tb_ddp_doctor.rules.slow_step import SlowStep
 from tb_ddp_doctor.rules.small_collectives import SmallCollectives
 from tb_ddp_doctor.rules.straggler import Straggler
 from tb_ddp_doctor.rules.trace_quality import TraceQuality
@@ -51,6 +52,7 @@ CATALOGUE: dict[str, Rule] = {
         RedundantAllreduce(),
         ShardingWait(),
         SlowLink(),
+        SlowStep(),
         SmallCollectives(),
         Straggler(),
         TraceQuality(),

@@ -37,6 +37,7 @@ class AllocatorChurn(Rule):
     """
 
     id: ClassVar[str] = "allocator-churn"
+    looks_again: ClassVar[bool] = True
 
     min_cost: float = threshold(0.005, "of the step", "Below it a few allocations in a step are not worth a line.")
 
@@ -65,7 +66,7 @@ class AllocatorChurn(Rule):
             cause="freed_and_allocated" if frees > 0 else "allocated",
             confidence=level,
             title=f"Device memory is {'freed and allocated anew' if frees > 0 else 'allocated'} in every step, and the "
-            f"device waits for it: {words.ms(cost)} of every {words.ms(frame.step_ns)}.",
+            "device waits for it.",
             why=f"{holding.count(number - frees)} allocations and {holding.count(frees)} releases a step hold the host "
             f"for {words.ms(blocked)}: {holding.named(calls)}. {basis}",
             fix=_FREES if frees > 0 else _ALLOCATES,

@@ -10,12 +10,12 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import reduce
 from operator import or_
 from typing import Any, ClassVar, TypeAlias
 
-from tb_ddp_doctor.findings import Confidence, Evidence, Finding, RuleOutcome, Severity, Threshold
+from tb_ddp_doctor.findings import Confidence, Evidence, Measurement, RuleOutcome, Severity, Threshold
 from tb_ddp_doctor.job.replay import Removed
 from tb_ddp_doctor.rules.inputs import Inputs
 from tb_ddp_doctor.rules.inputs.frame import MissingInputError
@@ -39,6 +39,8 @@ class Fault:
     why: str
     fix: str
     evidence: tuple[Evidence, ...]
+    #: The numbers that it rests on.
+    measurements: tuple[Measurement, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -78,6 +80,14 @@ class Rule:
     yields_to: ClassVar[tuple[str, ...]] = ()
     #: Whether it tells of the trace and not of the job: what it takes is taken out first, and is no alarm.
     only_informs: ClassVar[bool] = False
+    #: Whether what it takes is what tracing takes, the account's line before all findings.
+    is_of_tracing: ClassVar[bool] = False
+    #: Whether it judges by the replay alone, so that it may look again once other faults are fixed there. Budgets do not
+    #: change: a straggler's victims look unoverlapped.
+    looks_again: ClassVar[bool] = False
+    #: Whether it names ranks as slow: only where they cost something, at least this share of the step.
+    accuses: ClassVar[bool] = False
+    least_share: ClassVar[float] = 0.01
     #: The method that looks. Each of its parameters is named for an input of `inputs.PROVIDERS`.
     check: ClassVar[Callable[..., Result]]
 
@@ -94,10 +104,11 @@ class Found:
     """What a rule found."""
 
     rule: Rule
-    #: Each with its part of what all of them cost together, as if nothing else were fixed.
-    findings: tuple[Finding, ...]
+    faults: tuple[Fault, ...]
     #: What the fixes of all of them take out of the steps.
     removed: Removed
+    #: The rules whose findings had to be fixed before it showed.
+    hidden_by: tuple[str, ...] = ()
 
 
 def run(rule: Rule, available: Inputs) -> tuple[RuleOutcome, Found | None]:
@@ -114,34 +125,8 @@ def run(rule: Rule, available: Inputs) -> tuple[RuleOutcome, Found | None]:
     if isinstance(result, NotApplicable):
         return RuleOutcome(rule.id, "not-applicable", result.reason), None
     faults = result if isinstance(result, tuple) else (result,)
-    found = Found(rule, _findings(rule, faults, available), reduce(or_, [fault.removed for fault in faults]))
+    found = Found(rule, faults, reduce(or_, [fault.removed for fault in faults]))
     return RuleOutcome(rule.id, "finding", " ".join(fault.title for fault in faults)), found
-
-
-def _findings(rule: Rule, faults: Sequence[Fault], available: Inputs) -> tuple[Finding, ...]:
-    whatif, step_ns = available.whatif, available.job.step_ns
-    costs_ns = whatif.costs_ns([fault.removed for fault in faults])
-    findings = []
-    for fault, cost_ns in zip(faults, costs_ns, strict=True):
-        least, most = whatif.saving(fault.removed).range_ns
-        finding = Finding(
-            rule=rule.id,
-            severity=severity(rule, cost_ns / step_ns if step_ns else 0.0).label,
-            cost_ms=cost_ns / 1e6,
-            alone_ms=cost_ns / 1e6,
-            range_ms=(min(least, cost_ns) / 1e6, max(most, cost_ns) / 1e6),
-            ranks=fault.ranks,
-            steps=fault.steps,
-            cause=fault.cause,
-            confidence=fault.confidence,
-            title=fault.title,
-            why=fault.why,
-            fix=fault.fix,
-            evidence=fault.evidence,
-            thresholds=rule.thresholds(),
-        )
-        findings.append(finding)
-    return tuple(findings)
 
 
 def severity(rule: Rule, share: float) -> Severity:

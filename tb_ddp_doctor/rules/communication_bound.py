@@ -42,6 +42,9 @@ class CommunicationBound(Rule):
 
     id: ClassVar[str] = "communication-bound"
     yields_to: ClassVar[tuple[str, ...]] = (
+        "straggler",
+        "slow-step",
+        "load-imbalance",
         "no-overlap",
         "redundant-allreduce",
         "small-collectives",

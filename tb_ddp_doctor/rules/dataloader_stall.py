@@ -9,13 +9,14 @@ import numpy as np
 
 from tb_ddp_doctor.digest.model import Held, RankOwner
 from tb_ddp_doctor.job.model import Budget
+from tb_ddp_doctor.job.replay import Removed
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words
 from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.rules.inputs.frame import Frame
 from tb_ddp_doctor.rules.inputs.host import Loaders
 from tb_ddp_doctor.rules.inputs.places import Places
-from tb_ddp_doctor.rules.slowness import usual_rank
+from tb_ddp_doctor.rules.slowness import median_rank
 from tb_ddp_doctor.trace.model import Ints
 
 
@@ -43,6 +44,7 @@ class DataloaderStall(Rule):
     """
 
     id: ClassVar[str] = "dataloader-stall"
+    looks_again: ClassVar[bool] = True
 
     min_share: float = threshold(
         0.01, "of the step", "Less than this, on the usual rank, is a batch being handed over."
@@ -50,6 +52,9 @@ class DataloaderStall(Rule):
 
     handing_over: float = threshold(
         2.0, "ms", "A batch that a worker has ready takes 0.03 to 1.7 ms to hand over; more workers do not help."
+    )
+    min_hidden: float = threshold(
+        0.03, "of the step", "Where ranks wait for each other and not for their loaders: what counts as a finding."
     )
     min_regular: float = threshold(
         0.5, "of the waiting", "From here on it comes in every step alike; jitter of 20 % leaves more."
@@ -60,17 +65,21 @@ class DataloaderStall(Rule):
 
     def check(self, *, frame: Frame, budget: Budget, whatif: WhatIf, loaders: Loaders, places: Places) -> Result:
         waits = budget.of("input")
-        usual = float(usual_rank(waits.mean(axis=1)))
+        usual = float(median_rank(waits.mean(axis=1)))
         loading = float(loaders.loading_ns.mean())
+        removed = whatif.without(Held.INPUT)
+        if usual < self.min_share * frame.step_ns and self._hides(whatif, frame):
+            # Its ranks wait for each other instead: what loading takes the host costs as much.
+            waits = loaders.loading_ns
+            usual = float(median_rank(waits.mean(axis=1)))
         if usual < self.min_share * frame.step_ns:
             if float(waits.mean(axis=1).max()) >= self.min_share * frame.step_ns:
                 return Clear(f"Only some ranks wait for their loader; the usual one {words.ms(usual)} a step.")
             return Clear(f"Loading takes {words.ms(loading)} a step and hides behind the device.")
-        if loaders.kind == "workers" and float(usual_rank(waits.max(axis=1))) < self.handing_over * 1e6:
+        if loaders.kind == "workers" and float(median_rank(waits.max(axis=1))) < self.handing_over * 1e6:
             return Clear(f"No batch is waited for: handing them over takes {words.ms(usual)} a step.")
-        removed = whatif.without(Held.INPUT)
         cost = whatif.cost_ns(removed)
-        seen = int((usual_rank(waits) > self.min_share * frame.step_ns).sum())
+        seen = int((median_rank(waits) > self.min_share * frame.step_ns).sum())
         level, basis = words.confidence(frame, cost, seen)
         affected = np.flatnonzero(waits.mean(axis=1) >= self.min_share * frame.step_ns)
         hidden = max(loading - float(waits.mean()), 0.0)
@@ -97,6 +106,12 @@ class DataloaderStall(Rule):
                 for rank in worst
             ),
         )
+
+    def _hides(self, whatif: WhatIf, frame: Frame) -> bool:
+        """Whether loading that idles no device costs the job something all the same."""
+        spent = whatif.host_ns(Held.INPUT)
+        shared = Removed({Held.INPUT: np.minimum(median_rank(spent) / np.maximum(spent, 1), 1)})
+        return whatif.plays and whatif.cost_ns(shared) >= self.min_hidden * frame.step_ns
 
     def _cause(self, loaders: Loaders, affected: Ints) -> tuple[str, str]:
         """The cause, and how the sentence on the loader begins."""

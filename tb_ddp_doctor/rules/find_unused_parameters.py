@@ -60,8 +60,7 @@ class FindUnusedParameters(Rule):
             steps=tuple(int(number) for number in frame.steps[searched.any(axis=0)]),
             cause=None,
             confidence=level,
-            title=f"DDP searches for unused parameters in each step: {words.ms(cost)} of every "
-            f"{words.ms(frame.step_ns)}.",
+            title="DDP searches for unused parameters in each step.",
             why=f"The walk of the graph takes the host {words.ms(float(unused_search.walk_ns.mean()))} a step. "
             f"{_reduction(unused_search)}{basis}",
             fix=_FIX,

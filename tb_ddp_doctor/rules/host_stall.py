@@ -16,7 +16,7 @@ from tb_ddp_doctor.rules.inputs.compute import Phases
 from tb_ddp_doctor.rules.inputs.frame import Frame
 from tb_ddp_doctor.rules.inputs.host import Stalls
 from tb_ddp_doctor.rules.inputs.places import Places
-from tb_ddp_doctor.rules.slowness import IN_PHASE, phase_of_most, usual_rank
+from tb_ddp_doctor.rules.slowness import IN_PHASE, median_rank, phase_of_most
 from tb_ddp_doctor.trace import names
 
 
@@ -41,21 +41,26 @@ class HostStall(Rule):
     """
 
     id: ClassVar[str] = "host-stall"
+    looks_again: ClassVar[bool] = True
 
     min_known: float = threshold(0.5, "of the stall", "What takes less of it is not what it is.")
     min_share: float = threshold(0.03, "of the step", "On the usual rank; healthy jobs stay under 1 %.")
 
     def check(self, *, frame: Frame, whatif: WhatIf, stalls: Stalls, phases: Phases, places: Places) -> Result:
-        mean = stalls.long_ns.mean(axis=1)
-        usual = float(usual_rank(mean))
-        if usual < self.min_share * frame.step_ns:
-            return Clear(f"The usual rank's host is in no operation, with its device idle, {words.ms(usual)} a step.")
         # What one rank stalls beyond the others is a straggler's.
         spent = whatif.host_ns(Held.STALL)
-        removed = Removed({Held.STALL: np.minimum(usual_rank(spent) / np.maximum(spent, 1), 1)})
+        removed = Removed({Held.STALL: np.minimum(median_rank(spent) / np.maximum(spent, 1), 1)})
         cost = whatif.cost_ns(removed)
+        stalled = stalls.long_ns
+        if float(median_rank(stalled.mean(axis=1))) < self.min_share * frame.step_ns and whatif.plays:
+            # Its ranks wait for each other instead: what the host stalls for costs as much.
+            stalled = spent
+        mean = stalled.mean(axis=1)
+        usual = float(median_rank(mean))
+        if min(usual, cost) < self.min_share * frame.step_ns:
+            return Clear(f"The median rank's host is outside any op, with its device idle, {words.ms(usual)} a step.")
         affected = np.flatnonzero(mean >= self.min_share * frame.step_ns)
-        seen = int((usual_rank(stalls.long_ns) > self.min_share * frame.step_ns).sum())
+        seen = int((median_rank(stalled) > self.min_share * frame.step_ns).sum())
         level, basis = words.confidence(frame, cost, seen, affected.tolist(), on_host=True)
         known = activity.most(stalls.doing(affected.tolist()), self.min_known * usual)
         phase = phase_of_most(stalls.phase_ns[affected].mean(axis=(0, 1)), phases)
@@ -74,7 +79,7 @@ class HostStall(Rule):
             evidence=tuple(
                 places.longest(
                     int(rank),
-                    int(stalls.long_ns[rank].argmax()),
+                    int(stalled[rank].argmax()),
                     RankOwner.HOST,
                     "Device idle, host in no operation." if frame.has_device else "Host in no operation.",
                 )

@@ -16,7 +16,7 @@ from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.rules.inputs.frame import Frame
 from tb_ddp_doctor.rules.inputs.host import HoldingCalls, Starvation
 from tb_ddp_doctor.rules.inputs.places import Places
-from tb_ddp_doctor.rules.slowness import usual_rank
+from tb_ddp_doctor.rules.slowness import median_rank
 
 #: Where the usual rank is held for less than this share of what a rank is, that rank waits alone.
 _ALONE = 0.1
@@ -46,6 +46,7 @@ class HostSync(Rule):
     """
 
     id: ClassVar[str] = "host-sync"
+    looks_again: ClassVar[bool] = True
 
     min_cost: float = threshold(
         0.005, "of the step", "Below it a step's one synchronisation, for a printed loss, is not worth a line."
@@ -58,7 +59,7 @@ class HostSync(Rule):
         starved = starvation.of(Starved.SYNC)
         held = whatif.host_ns(Held.SYNC)
         # A rank that waits alone is a straggler.
-        removed = Removed({Held.SYNC: np.where(usual_rank(held) > _ALONE * held, 1.0, 0.0)})
+        removed = Removed({Held.SYNC: np.where(median_rank(held) > _ALONE * held, 1.0, 0.0)})
         cost = whatif.cost_ns(removed)
         number = sum(call.count for call in calls)
         blocked = sum(call.blocked_ns for call in calls)
@@ -77,7 +78,7 @@ class HostSync(Rule):
             cause=_cause(calls[0]),
             confidence=level,
             title=f"The host waits for the device in {many}, most costly in {calls[0].op or calls[0].call}"
-            f"{_place(calls[0])}, and the device then starves: {words.ms(cost)} of every {words.ms(frame.step_ns)}.",
+            f"{_place(calls[0])}, and the device then idles.",
             why=f"A step and rank: {holding.named(calls)}. They hold the host for {words.ms(blocked)}, and the device "
             f"starves {words.ms(float(starved.mean()))} for them. {basis}",
             fix=_fix(calls),

@@ -38,24 +38,32 @@ class LaunchBound(Rule):
     """
 
     id: ClassVar[str] = "launch-bound"
-    yields_to: ClassVar[tuple[str, ...]] = ("host-sync", "allocator-churn", "unfused-optimizer", "unfused-attention")
+    looks_again: ClassVar[bool] = True
+    yields_to: ClassVar[tuple[str, ...]] = (
+        "host-sync",
+        "allocator-churn",
+        "unfused-optimizer",
+        "unfused-attention",
+        "find-unused-parameters",
+    )
 
-    min_starved: float = threshold(
-        0.10, "of the step", "Healthy jobs never starve so; a host that is a little slow in places gains nothing by it."
+    min_cost: float = threshold(
+        0.03, "of the step", "Healthy jobs lose up to 2 % of the untraced step to launches, in places."
     )
 
     def check(self, *, frame: Frame, whatif: WhatIf, work: Work, starvation: Starvation, places: Places) -> Result:
-        starved = starvation.of(Starved.LAUNCHES)
-        worst = whatif.at_slowest(starved)
-        share = float(worst.mean()) / frame.step_ns
-        if share < self.min_starved:
-            return Clear(f"The slowest rank's device starves for launches {words.percent(share)} of the step.")
         removed = whatif.without(Held.WORK)
         cost = whatif.cost_ns(removed)
-        shows = worst > self.min_starved * frame.step_ns
+        if cost < self.min_cost * frame.step_ns:
+            return Clear(f"Without launch overhead the untraced step would be {words.ms(cost)} shorter.")
+        starved = starvation.of(Starved.LAUNCHES) + starvation.of(Starved.RECORDING)
+        worst = whatif.at_slowest(starved)
+        shows = worst > self.min_cost * frame.step_ns
         accused = np.union1d(
-            whatif.slowest[shows], np.flatnonzero(starved.mean(axis=1) >= self.min_starved * frame.step_ns)
+            whatif.slowest[shows], np.flatnonzero(starved.mean(axis=1) >= self.min_cost * frame.step_ns)
         )
+        if not len(accused):
+            return Clear("Launch overhead of the host keeps no device idle.")
         level, basis = words.confidence(frame, cost, int(shows.sum()), accused.tolist(), on_host=True)
         kernels = max(float(whatif.at_slowest(work.kernels).mean()), 1.0)
         mean_ns = float(whatif.at_slowest(work.kernel_ns).mean()) / kernels
@@ -68,7 +76,7 @@ class LaunchBound(Rule):
             steps=frame.all_steps,
             cause=None,
             confidence=level,
-            title=f"The device waits for launches {words.ms(float(worst.mean()))} of every {words.ms(frame.step_ns)}.",
+            title="The GPU idles, launch-bound: launching a kernel takes the CPU longer than the GPU runs it.",
             why=f"{kernels:.0f} kernels a step take {mean_ns / 1e3:.0f} us each on average, and one comes every "
             f"{issue_ns / 1e3:.0f} us. {basis}",
             fix=_FIX,

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from tb_ddp_doctor.findings import Measurement
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words
 from tb_ddp_doctor.rules.base import Clear, Fault, NotApplicable, Result, Rule, threshold
@@ -21,64 +22,71 @@ from tb_ddp_doctor.trace.names import Phase
 
 @dataclass(frozen=True)
 class LoadImbalance(Rule):
-    """The slow rank moves: in each step another rank has more to do, and the others wait for it.
+    """Some ranks are slow in some steps, not always the same, and the others wait for them.
 
     What:
-        Own times (the step without waiting) that differ between ranks, with another rank slowest from step to step
-        (`moving`), or one rank slow in some steps only (`recurring`).
+        Ranks that need longer for a step by themselves (played without waiting for others) than the median of
+        comparable ranks and steps: another one from step to step (`moving`), one of them in several steps
+        (`recurring`), or in one step alone (`once`).
     Why:
-        The step takes as long as its slowest rank; work that is uneven costs the difference to the median rank, in
-        every step, although no rank is slow on average.
+        The step takes as long as its slowest rank; work that is uneven costs the difference to the median rank,
+        although no rank is slow on average.
     Evidence:
-        The slowest rank of each step, whole step; how far own times spread in a step, and the phase in which the
-        slowest rank takes longer, where the traces tell phases.
+        The slowest rank of each such step, whole step; by how much, and the phase in which it takes longer, where the
+        traces tell phases.
     Fix:
         Even out the work of a step: sequences of like length in one step, shards by size, no rank-local extras. Where
         the ranks differ in loading, more workers and prefetching, so that a slow batch is not waited for. Where it is
         one rank, what it does every few steps.
     Limits:
-        At least two ranks with matched collectives and two steps; one rank has to be slow in two of them. Ranks that
-        are slow in most steps are taken out first: they are stragglers. Small differences are noise: the more ranks,
-        the larger their largest own time.
+        At least two ranks with matched collectives and two steps. Ranks that are slow in most steps are stragglers.
+        What was seen in one step may be rare or not: a longer capture tells how often it comes. Small differences are
+        noise: the more ranks, the more their slowest one is above the median.
     """
 
     id: ClassVar[str] = "load-imbalance"
+    looks_again: ClassVar[bool] = True
+    accuses: ClassVar[bool] = True
 
     min_cost: float = threshold(
         0.05, "of the step", "Healthy jobs of 4 and 8 ranks lose up to 4 % to their slowest rank by chance."
     )
+    once: float = threshold(0.10, "of the step", "In one step alone, from here on it is no noise.")
     straggler_excess: float = threshold(0.03, "of the step", "As for straggler: those ranks are taken out first.")
     straggler_steps: float = threshold(0.75, "of the steps", "As for straggler.")
 
     def check(self, *, frame: Frame, whatif: WhatIf, arrivals: Arrivals, phases: Phases, places: Places) -> Result:
         if len(frame.steps) < 2:
             return NotApplicable("One step cannot show whether the slow rank moves.")
-        found = slowness(whatif.own_ns, frame, self.straggler_excess, self.straggler_steps)
-        own = whatif.own_ns - np.where(found.persistently(), found.excess_ns, 0)
-        lost = own.max(axis=0) - np.median(own, axis=0).astype(np.int64)
-        slowest = own.argmax(axis=0)
+        found = slowness(whatif, frame, self.straggler_excess, self.straggler_steps)
+        excess = np.where(found.now_and_then, found.excess_ns, 0)
+        # A step is uneven if its slowest rank is slow by so much that it would matter in every step.
+        lost = excess.max(axis=0)
         uneven = np.flatnonzero(lost > self.min_cost * frame.step_ns)
+        slowest = excess.argmax(axis=0)
         movers = np.unique(slowest[uneven])
-        removed = whatif.like_the_median((own > np.median(own, axis=0)) & ~found.persistently())
+        chosen = found.now_and_then & (excess > self.min_cost * frame.step_ns / 2)
+        removed = whatif.like_the_median(chosen)
         cost = whatif.cost_ns(removed)
-        if cost < self.min_cost * frame.step_ns or len(uneven) < 2:
-            return Clear(f"Own times differ by {words.ms(cost)} a step between the slowest rank and the median.")
-        numbers = frame.rank_numbers(movers)
-        spread = np.ptp(own, axis=0)[uneven]
+        limit = self.once if len(uneven) == 1 else self.min_cost
+        if cost < limit * frame.step_ns or not len(uneven):
+            return Clear(f"Ranks that are slow in some steps cost {words.ms(cost)} a step.")
         more = (phases.own_ns[slowest[uneven], uneven] - np.median(phases.own_ns[:, uneven], axis=0)).mean(axis=0)
         where = behind("The slowest", more, phases)
         level, basis = words.confidence(frame, cost, len(uneven))
-        turns = ", ".join(f"step {frame.steps[step]}: rank {frame.ranks[slowest[step]]}" for step in uneven[:4])
+        turns = ", ".join(
+            f"step {frame.steps[step]}: rank {frame.ranks[slowest[step]]}, by {words.ms(float(lost[step]))}"
+            for step in uneven[:4]
+        )
         return Fault(
             removed=removed,
-            ranks=numbers,
+            ranks=frame.rank_numbers(movers),
             steps=tuple(int(step) for step in frame.steps[uneven]),
-            cause="moving" if len(movers) > 1 else "recurring",
-            confidence=level,
-            title=f"{_who(movers, uneven, frame)}: {words.ms(cost)} of every {words.ms(frame.step_ns)} is lost to "
-            "uneven work.",
-            why=f"Slowest is {turns}{' and so on' if len(uneven) > 4 else ''}. In these steps own times spread over "
-            f"{words.ms(float(spread.mean()))}, at most {words.ms(int(spread.max()))}.{where} {basis}",
+            cause="moving" if len(movers) > 1 else "recurring" if len(uneven) > 1 else "once",
+            confidence=level if len(uneven) > 1 else "low",
+            title=_title(movers, uneven, frame),
+            why=f"Slower than the median rank in {turns}{' and so on' if len(uneven) > 4 else ''}.{where} "
+            f"{_occurrence(lost[uneven], uneven)}{basis}",
             fix=_fix(movers, phase_of_most(more, phases), frame),
             evidence=(
                 *(
@@ -87,13 +95,35 @@ class LoadImbalance(Rule):
                 ),
                 *longest_wait(movers, frame, arrivals, places),
             ),
+            measurements=tuple(
+                Measurement(
+                    "above the median rank",
+                    float(lost[step]) / 1e6,
+                    "ms",
+                    frame.rank_numbers(slowest[[step]]),
+                    (int(frame.steps[step]),),
+                )
+                for step in uneven
+            ),
         )
 
 
-def _who(movers: Ints, uneven: Ints, frame: Frame) -> str:
+def _title(movers: Ints, uneven: Ints, frame: Frame) -> str:
     if len(movers) > 1:
-        return "The slow rank moves from step to step"
-    return f"Rank {frame.ranks[movers[0]]} is slow in {len(uneven)} of {len(frame.steps)} steps"
+        return f"The slow rank moves from step to step: {words.ranks(frame.rank_numbers(movers))} in turn."
+    seen = words.steps_seen(len(uneven), len(frame.steps))
+    return f"Rank {frame.ranks[movers[0]]} is slow in {seen}, and the others wait for it."
+
+
+def _occurrence(lost_ns: Ints, uneven: Ints) -> str:
+    """How much each occurrence costs, how often it comes if the record shows it; a sentence and a space."""
+    each = f"Each time it takes {words.ms(float(lost_ns.mean()))}"
+    apart = np.diff(uneven)
+    if len(apart) > 1 and len(set(apart.tolist())) == 1 and apart[0] > 1:
+        return f"{each}, every {apart[0]} steps. "
+    if len(uneven) == 1:
+        return f"{each}; a longer capture would tell how often it comes. "
+    return f"{each}. "
 
 
 def _fix(movers: Ints, phase: Phase | None, frame: Frame) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tb_ddp_doctor.digest.model import Held, RankOwner, Starved
+from tb_ddp_doctor.digest.model import RankOwner, Starved
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import holding, words
 from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
@@ -36,16 +36,16 @@ class ProfilerOverhead(Rule):
 
     id: ClassVar[str] = "profiler-overhead"
     only_informs: ClassVar[bool] = True
+    is_of_tracing: ClassVar[bool] = True
 
     min_cost: float = threshold(
-        0.10, "of the step", "Recording costs every traced step some per cent; beyond this it hides what the job loses."
+        0.005, "of the step", "Less is not worth a line; what it takes is in the account anyway."
     )
 
     def check(self, *, frame: Frame, whatif: WhatIf, starvation: Starvation, places: Places) -> Result:
         stalled, recording = starvation.of(Starved.OVERHEAD), starvation.of(Starved.RECORDING)
         lost = stalled + recording
-        removed = whatif.without(Held.OVERHEAD, Held.RECORDING)
-        cost = whatif.cost_ns(removed)
+        cost = whatif.tracing_ns
         if cost < self.min_cost * frame.step_ns:
             most = float(frame.recording_ns.max(initial=0.0))
             return Clear(
@@ -57,13 +57,12 @@ class ProfilerOverhead(Rule):
         worst = int(lost.mean(axis=1).argmax())
         step = int(lost[worst].argmax())
         return Fault(
-            removed=removed,
+            removed=whatif.tracing,
             ranks=frame.rank_numbers(ranks),
             steps=frame.all_steps,
             cause="full_buffers" if stalled.sum() > recording.sum() else "recording",
             confidence="medium" if level == "high" and recording.sum() > stalled.sum() else level,
-            title=f"Tracing slows the traced step by about {words.ms(cost)} of {words.ms(frame.step_ns)}: untraced "
-            "it is shorter.",
+            title=f"Tracing slows the traced step by about {words.ms(cost)} of {words.ms(frame.step_ns)}.",
             why=f"The device starves {words.ms(float(stalled.mean()))} a step and rank for the profiler's full "
             f"buffers and about {words.ms(float(recording.mean()))} for the recording of events. {basis}",
             fix=_FIX,

@@ -67,8 +67,7 @@ class RedundantAllreduce(Rule):
             steps=frame.all_steps,
             cause=None,
             confidence=level,
-            title=f"Gradients are reduced in each of {passes + 1:.0f} backward passes of a step, but used once: "
-            f"{words.ms(cost)} of every {words.ms(frame.step_ns)}.",
+            title=f"Gradients are reduced in each of {passes + 1:.0f} backward passes of a step, but used once.",
             why=f"{calls:.0f} AllReduces a step, of {passes:.0f} passes, are repeated with the same sizes before the "
             f"optimizer's step; {words.ms(exposed)} of their transfer have nothing beside them. {basis}",
             fix=_FIX,

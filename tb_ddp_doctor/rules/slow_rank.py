@@ -16,7 +16,7 @@ from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words, work_compared
 from tb_ddp_doctor.rules.inputs.compute import KernelKind, KernelTable, Phases
 from tb_ddp_doctor.rules.inputs.frame import Frame
-from tb_ddp_doctor.rules.slowness import behind
+from tb_ddp_doctor.rules.slowness import Slowness, behind
 from tb_ddp_doctor.trace.model import Ints
 
 HOST_OWNERS = ("sync", "alloc", "dispatch", "host")
@@ -37,6 +37,18 @@ class Limits:
     larger_share: float
 
 
+def _gains(found: Slowness, whatif: WhatIf) -> dict[str, NDArray[np.float64]]:
+    """See `Peers.gains_ns`."""
+    if not whatif.plays:
+        return {}
+    chosen = found.slow & found.persistently()
+    others = [kind for kind in Held if kind not in (Held.INPUT, Held.OVERHEAD, Held.RECORDING)]
+    return {
+        group: (whatif.own_ns - whatif.alone_ns(whatif.like_the_median(chosen, found.among, kinds))).mean(axis=1)
+        for group, kinds in (("input", [Held.INPUT]), ("host", others))
+    }
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Peers:
     """The ranks of a job, slow ones and those that they are compared with. R = ranks."""
@@ -46,6 +58,9 @@ class Peers:
     usual_owner_ns: NDArray[np.float64]
     #: How much longer than the others' each host is in its DataLoader, shape (R,), ns; mean over steps.
     loads_longer_ns: NDArray[np.float64]
+    #: How much less each rank needs by itself if its loading, or the rest of its host's time, were as the median
+    #: rank's, shape (R,), ns; empty where steps are not played.
+    gains_ns: Mapping[str, NDArray[np.float64]]
     phase_ns: NDArray[np.float64]
     usual_phase_ns: NDArray[np.float64]
     phases: Phases
@@ -58,7 +73,14 @@ class Peers:
 
     @classmethod
     def of(
-        cls, well: Ints, frame: Frame, budget: Budget, whatif: WhatIf, kernels: KernelTable, phases: Phases
+        cls,
+        well: Ints,
+        found: Slowness,
+        frame: Frame,
+        budget: Budget,
+        whatif: WhatIf,
+        kernels: KernelTable,
+        phases: Phases,
     ) -> Peers:
         """The ranks, given the indices of those that are well."""
         loading = whatif.host_ns(Held.INPUT).mean(axis=1)
@@ -69,6 +91,7 @@ class Peers:
             owner_ns,
             np.median(owner_ns[well], axis=0),
             loading - np.median(loading[well]),
+            _gains(found, whatif),
             phase_ns,
             np.median(phase_ns[well], axis=0),
             phases,
@@ -90,6 +113,7 @@ class Peers:
             "copy": more["copy"],
             "transfer": more["transfer"],
         }
+        groups |= {group: float(gain[rank]) for group, gain in self.gains_ns.items()}
         largest = max(groups, key=lambda group: groups[group])
         extra = words.ms(groups[largest])
         phase = behind("It", self.phase_ns[rank] - self.usual_phase_ns, self.phases)

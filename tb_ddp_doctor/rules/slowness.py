@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.findings import Evidence
+from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words
 from tb_ddp_doctor.rules.inputs.communication import Arrivals
 from tb_ddp_doctor.rules.inputs.compute import Phases
@@ -19,6 +20,9 @@ from tb_ddp_doctor.rules.inputs.places import Places
 from tb_ddp_doctor.trace.model import Ints
 from tb_ddp_doctor.trace.names import Phase
 
+#: Most ranks are slow if the others are faster by so many times the limit, and their devices work within this share.
+_CLEARLY = 3
+_AS_MUCH = 0.1
 #: A phase is named from this share of an excess on.
 _MOST = 0.5
 IN_PHASE = {
@@ -32,14 +36,18 @@ IN_PHASE = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slowness:
-    """Own times of R ranks in S steps against the usual rank's."""
+    """What R ranks need by themselves in S steps, against comparable ranks and steps."""
 
-    #: Own time beyond the usual rank's, shape (R, S), ns; negative for faster ranks.
+    #: Beyond the median rank's, shape (R, S), ns; negative for faster ranks.
     excess_ns: Ints
     #: Whether the excess passes the limit, shape (R, S).
     slow: NDArray[np.bool_]
     #: Indices of the ranks that are slow in enough steps, slowest first.
     persistent: Ints
+    #: The ranks that they are compared with, shape (R,); None for all.
+    among: NDArray[np.bool_] | None
+    #: By how much the median rank takes longer in each step than in comparable ones, shape (S,), ns.
+    step_excess_ns: Ints
 
     def persistently(self, ranks: Sequence[int] | Ints | None = None) -> NDArray[np.bool_]:
         """Whether a rank is persistently slow (and one of these, by index) with an excess in the step, shape (R, S)."""
@@ -48,31 +56,58 @@ class Slowness:
         chosen[rows] = self.excess_ns[rows] > 0
         return chosen
 
+    @property
+    def now_and_then(self) -> NDArray[np.bool_]:
+        """Whether a rank that is not persistently slow is slow in the step, shape (R, S)."""
+        others: NDArray[np.bool_] = self.slow.copy()
+        others[self.persistent] = False
+        return others
 
-def usual_rank(values: NDArray[Any]) -> NDArray[Any]:
-    """The usual rank's value: the lower median over the first axis, so that of two ranks the better one is usual."""
+
+def median_rank(values: NDArray[Any]) -> NDArray[Any]:
+    """The median rank's value: the lower median over the first axis, so that of two ranks the better one is it."""
     usual: NDArray[Any] = np.sort(values, axis=0)[(len(values) - 1) // 2]
     return usual
 
 
-def slowness(own_ns: Ints, frame: Frame, min_excess: float, min_steps: float) -> Slowness:
-    """Compare each rank's own time, shape (R, S), with the usual rank's in each step.
+def slowness(whatif: WhatIf, frame: Frame, min_excess: float, min_steps: float) -> Slowness:
+    """Compare what each rank needs by itself with the median rank in each step.
 
     A rank is slow in a step if its excess is over `min_excess` of the step and over twice what the clocks leave open;
-    it is persistently slow if that holds on average and in at least `min_steps` (a share) of the steps. What a rank
-    does at the end of its steps delays the next ones: where it is twice as much, the first step need not show it.
+    it is persistently slow if that holds on average and in at least `min_steps` (a share) of the steps. Where most
+    ranks are slow, they are compared with those that are not, if these have as much to do on their devices.
     """
-    excess = own_ns - usual_rank(own_ns)
+    own = whatif.own_ns
     limit = max(min_excess * frame.step_ns, 2 * frame.residual_ns)
+    among = _fast_minority(own, whatif.device_ns, limit)
+    if among is None:
+        of_step = median_rank(own)
+        excess = own - np.maximum(whatif.typical(own), of_step)
+        step_excess = np.minimum(of_step - median_rank(whatif.typical(own)), of_step)
+    else:
+        excess, step_excess = own - whatif.typical(own, among), np.zeros(own.shape[1], np.int64)
     slow = excess > limit
     mean = excess.mean(axis=1)
     persistent = (slow.mean(axis=1) >= min_steps) & (mean > limit)
-    if slow.shape[1] > 2:
-        persistent |= (slow[:, 1:].mean(axis=1) >= min_steps) & (mean > 2 * limit)
     if persistent.all():  # they take turns: none is slower than the others
         persistent[:] = False
     indices = np.flatnonzero(persistent)
-    return Slowness(excess, slow, indices[np.argsort(-mean[indices], kind="stable")])
+    return Slowness(excess, slow, indices[np.argsort(-mean[indices], kind="stable")], among, step_excess)
+
+
+def _fast_minority(own_ns: Ints, device_ns: Ints, limit: float) -> NDArray[np.bool_] | None:
+    """The ranks, shape (R,), that need far less than most others although their devices do as much; None for none."""
+    mean, work = own_ns.mean(axis=1), device_ns.mean(axis=1)
+    order = np.argsort(mean)
+    gaps = np.diff(mean[order])[: len(mean) // 2]
+    if not len(gaps) or not work.any() or gaps.max() < _CLEARLY * limit:
+        return None
+    fast = order[: int(gaps.argmax()) + 1]
+    if 2 * len(fast) >= len(mean) or np.median(work[fast]) < (1 - _AS_MUCH) * np.median(work):
+        return None
+    chosen = np.zeros(len(mean), np.bool_)
+    chosen[fast] = True
+    return chosen
 
 
 def phase_of_most(more_ns: NDArray[np.float64], phases: Phases) -> Phase | None:

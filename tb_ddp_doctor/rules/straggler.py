@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -34,11 +34,12 @@ _ALIKE = 0.5
 
 @dataclass(frozen=True)
 class Straggler(Rule):
-    """One rank, or a few, are slower than the others in every step, and the others wait for them.
+    """One rank, or several, are slower than the others in every step, and the others wait for them.
 
     What:
-        Ranks whose own time (the step without waiting) exceeds the usual rank's, step after step; nodes all of whose
-        ranks do. Ranks with different causes are findings of their own, and so are ranks that are late by far less.
+        Ranks that need longer for a step by themselves (played without waiting for others) than the median rank, step
+        after step; nodes all of whose ranks do. Ranks with different causes are findings of their own, and so are
+        ranks that are late by far less.
     Why:
         Every collective ends when its last rank arrives: one slow rank sets the pace of the whole job.
     Evidence:
@@ -51,12 +52,14 @@ class Straggler(Rule):
         By cause: balance the shards; find what only this rank does on its host; check its GPU's clocks; measure its
         links.
     Limits:
-        At least two ranks with matched collectives. Half of the ranks must be well: if most are slow, the others are
-        the odd ones. Ranks that share a device slow each other. What slow links cost is slow-link's. What several
-        causes cost together is divided by what each costs once the others are fixed.
+        At least two ranks with matched collectives. If most ranks are slow, they are compared with those that are far
+        faster, if these have as much to do on their devices. Ranks that share a device slow each other. What slow links
+        cost is slow-link's. What several causes cost together is divided by what each costs once the others are fixed.
     """
 
     id: ClassVar[str] = "straggler"
+    looks_again: ClassVar[bool] = True
+    accuses: ClassVar[bool] = True
 
     min_excess: float = threshold(
         0.03, "of the step", "Healthy jobs of 4 and 8 ranks stay under 2 %; less is not worth a warning."
@@ -83,20 +86,20 @@ class Straggler(Rule):
         stalls: Stalls,
         places: Places,
     ) -> Result:
-        found = slowness(whatif.own_ns, frame, self.min_excess, self.min_steps)
+        found = slowness(whatif, frame, self.min_excess, self.min_steps)
         if not len(found.persistent):
             worst = float(found.excess_ns.mean(axis=1).max())
             return Clear(f"No rank's own time exceeds the usual by more than {words.ms(max(worst, 0))} on average.")
         others = np.setdiff1d(np.arange(len(frame.ranks)), found.persistent)
         slow_links = [link for link in links if link.is_slow(self.slow_link, self.min_steps)]
-        peers = Peers.of(others, frame, budget, whatif, kernels, phases)
+        peers = Peers.of(others, found, frame, budget, whatif, kernels, phases)
         limits = Limits(self.same_work, self.larger_share)
         causes, seen = {}, {}
         for rank in found.persistent.tolist():
             causes[rank], seen[rank] = peers.cause(rank, limits, slow_links)
         # Who shows its cause goes before who has it from its node: the finding describes the first.
         assumed = sorted(_as_their_nodes(causes, frame).items(), key=lambda item: item[1] != causes[item[0]])
-        groups = _alike(assumed, found.excess_ns.mean(axis=1))
+        groups = _alike(assumed, found.excess_ns.mean(axis=1), frame)
         removed = []
         for cause, accused in groups:
             chosen = found.persistently(accused)
@@ -105,7 +108,7 @@ class Straggler(Rule):
                 left = np.where(chosen, found.excess_ns - charged, 0)
                 removed.append(Removed(transfer_ns=np.maximum(left, 0)))
             else:
-                removed.append(whatif.like_the_median(chosen))
+                removed.append(whatif.like_the_median(chosen, found.among))
             if cause == "host":
                 seen[accused[0]] += _told(accused[0], others, stalls)
         return tuple(
@@ -114,14 +117,22 @@ class Straggler(Rule):
         )
 
 
-def _alike(causes: Iterable[tuple[int, str]], excess_ns: NDArray[np.float64]) -> list[tuple[str, list[int]]]:
+def _alike(
+    causes: Sequence[tuple[int, str]], excess_ns: NDArray[np.float64], frame: Frame
+) -> list[tuple[str, list[int]]]:
     """Ranks (indices) with one cause that are late by about as much, those that are latest first.
 
-    Beside a rank that is late by far more, another one holds up nobody: it is told apart.
+    Beside a rank that is late by far more, another one makes nobody wait: it is told apart, unless the whole node that
+    they are on is slow for that cause.
     """
     groups: list[tuple[str, list[int]]] = []
+    whole = words.whole_nodes([rank for rank, _ in causes], frame)
     for rank, cause in causes:
         for known, ranks in groups:
+            same_node = frame.nodes[rank] in whole and frame.nodes[rank] == frame.nodes[ranks[0]]
+            if known == cause and same_node:
+                ranks.append(rank)
+                break
             if known == cause and _ALIKE <= excess_ns[rank] / excess_ns[ranks[0]] <= 1 / _ALIKE:
                 ranks.append(rank)
                 break
@@ -172,11 +183,12 @@ def _fault(
     named = words.who(sorted(accused), frame)
     waited = float(budget.of("wait")[others].mean())
     if found.persistent[0] in accused:
-        verb = "holds" if len(accused) == 1 else "hold"
-        holds = f"{verb} up the job: the others wait {words.ms(waited)} of every {words.ms(frame.step_ns)}."
+        verb = "is the straggler" if len(accused) == 1 else "are stragglers"
+        holds = f"{verb}: the other ranks wait {words.ms(waited)} of every {words.ms(frame.step_ns)}."
     else:
         late = float(found.excess_ns[rows].mean())
-        holds = f"would hold up the job next: {words.ms(late)} a step slower than the usual rank."
+        verb = "is the next straggler" if len(accused) == 1 else "are the next stragglers"
+        holds = f"{verb}, {words.ms(late)} a step slower than the median rank."
     subject = words.capital(seen) if len(accused) == 1 else f"Rank {frame.ranks[accused[0]]}: {seen}"
     return Fault(
         removed=removed,

@@ -71,6 +71,11 @@ def kernel(name: str) -> str:
     return short if len(short) <= _KERNEL_LETTERS else f"{short[:_KERNEL_LETTERS]}..."
 
 
+def steps(numbers: Sequence[int]) -> str:
+    """Steps as in "step 4" or "steps 4 and 5"."""
+    return f"step{'s' if len(numbers) > 1 else ''} {listing(numbers)}"
+
+
 def steps_seen(seen: int, of: int) -> str:
     """A count as in "3 of 3 steps"."""
     return f"{seen} of {of} step{'s' if of != 1 else ''}"

@@ -7,6 +7,7 @@ from typing import cast
 
 from tb_ddp_doctor.job import whatif
 from tb_ddp_doctor.job.model import Budget, Job
+from tb_ddp_doctor.job.replay import Removed
 from tb_ddp_doctor.rules.inputs import communication, compute, frame, host, memory, places
 
 
@@ -37,6 +38,12 @@ class Inputs:
     def __init__(self, job: Job) -> None:
         self.job = job
         self._made: dict[str, object] = {}
+
+    def after(self, fixed: Removed) -> Inputs:
+        """The inputs once something is fixed, as far as a replay of the steps shows it."""
+        later = Inputs(self.job)
+        later._made = self._made | {"whatif": self.whatif.after(fixed)}
+        return later
 
     @property
     def whatif(self) -> whatif.WhatIf:

@@ -1,0 +1,131 @@
+"""See `SlowStep`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tb_ddp_doctor.digest.model import Held
+from tb_ddp_doctor.findings import Measurement
+from tb_ddp_doctor.job.replay import Removed
+from tb_ddp_doctor.job.whatif import WhatIf
+from tb_ddp_doctor.rules import words
+from tb_ddp_doctor.rules.base import Clear, Fault, NotApplicable, Result, Rule, threshold
+from tb_ddp_doctor.rules.inputs.compute import Phases
+from tb_ddp_doctor.rules.inputs.frame import Frame
+from tb_ddp_doctor.rules.inputs.places import Places
+from tb_ddp_doctor.rules.slowness import IN_PHASE, phase_of_most, slowness
+
+
+@dataclass(frozen=True)
+class SlowStep(Rule):
+    """Some steps are slow on all ranks: a checkpoint, an evaluation, slow kernels or a slow collective once.
+
+    What:
+        Steps that the median rank needs longer for by itself than for comparable ones. What of them is slow is the
+        cause: the `host`, the `device`, or `communication`.
+    Why:
+        What all ranks do every few steps costs each step its share. Advice meant for steady faults does not fit:
+        sending fewer bytes does not mend one slow collective in five steps.
+    Evidence:
+        The whole of each such step, on the rank that takes longest.
+    Fix:
+        By cause: do it less often or beside training (checkpoints, evaluation, logging), or find what disturbed the
+        device or the network then.
+    Limits:
+        At least three comparable steps (with the same collectives), of which most are alike. What comes in more than
+        half of them is what is usual.
+    """
+
+    id: ClassVar[str] = "slow-step"
+    looks_again: ClassVar[bool] = True
+    yields_to: ClassVar[tuple[str, ...]] = ("host-stall", "dataloader-stall")
+
+    min_excess: float = threshold(0.15, "of the step", "By so much a step has to be longer than comparable ones.")
+    min_cost: float = threshold(0.03, "of the step", "Mean over all steps.")
+    max_steps: float = threshold(0.5, "of the steps", "What is slow in more of them is usual.")
+
+    def check(self, *, frame: Frame, whatif: WhatIf, phases: Phases, places: Places) -> Result:
+        if len(frame.steps) < _FEWEST_STEPS:
+            return NotApplicable("Fewer than three steps cannot show which of them is odd.")
+        excess = slowness(whatif, frame, self.min_excess, 1.0).step_excess_ns
+        odd = np.flatnonzero(excess > max(self.min_excess * frame.step_ns, 2 * frame.residual_ns))
+        if not len(odd) or len(odd) > self.max_steps * len(frame.steps):
+            return Clear(f"Comparable steps take all ranks alike long, within {words.ms(float(np.ptp(excess)))}.")
+        chosen = np.zeros(whatif.shape, np.bool_)
+        chosen[:, odd] = True
+        parts = {
+            "host": whatif.like_the_median(chosen, kinds=[kind for kind in Held if kind is not Held.RECORDING]),
+            "device": Removed(device_at_median=chosen),
+            "communication": Removed(transfers_at_median=chosen),
+        }
+        removed = parts["host"] | parts["device"] | parts["communication"]
+        cost = whatif.cost_ns(removed)
+        if cost < self.min_cost * frame.step_ns:
+            return Clear(f"Steps that all ranks are slow in cost {words.ms(cost)} a step.")
+        cause = max(parts, key=lambda part: whatif.cost_ns(parts[part]))
+        numbers = tuple(int(step) for step in frame.steps[odd])
+        usual = np.setdiff1d(np.arange(len(frame.steps)), odd)
+        more = (phases.own_ns[:, odd].mean(axis=(0, 1)) - phases.own_ns[:, usual].mean(axis=(0, 1))).astype(float)
+        phase = phase_of_most(more, phases)
+        where = f" Most of it is {IN_PHASE[phase]}." if phase is not None else ""
+        level, basis = words.confidence(frame, cost, len(odd))
+        seen = words.steps_seen(len(odd), len(frame.steps))
+        named = words.capital(words.steps(numbers))
+        return Fault(
+            removed=removed,
+            ranks=frame.all_ranks,
+            steps=numbers,
+            cause=cause,
+            confidence="low" if len(odd) == 1 else level,
+            title=f"{named} {'is' if len(odd) == 1 else 'are'} slow on all ranks ({seen}): {_WHAT[cause]}.",
+            why=f"The median rank needs {words.ms(float(excess[odd].mean()))} more than in comparable steps.{where}"
+            f"{_period(odd)} {basis}",
+            fix=_FIXES[cause],
+            evidence=tuple(
+                places.window(int(whatif.own_ns[:, step].argmax()), int(step), "A step that is slow on all ranks.")
+                for step in odd[:4].tolist()
+            ),
+            measurements=tuple(
+                Measurement("above comparable steps", float(excess[step]) / 1e6, "ms", (), (int(frame.steps[step]),))
+                for step in odd
+            ),
+        )
+
+
+#: Of two steps none is odd.
+_FEWEST_STEPS = 3
+_WHAT = {
+    "host": "the CPU does something else then",
+    "device": "the same kernels take longer then, or more of them run",
+    "communication": "a collective takes far longer than its like",
+}
+
+
+def _period(odd: np.ndarray[tuple[int], np.dtype[np.int64]]) -> str:
+    apart = set(np.diff(odd).tolist())
+    if len(odd) > 2 and len(apart) == 1:
+        return f" It comes every {apart.pop()} steps."
+    return " A longer capture would tell how often it comes." if len(odd) == 1 else ""
+
+
+_FIXES = {
+    "host": """\
+Look for what all ranks do every few steps: a checkpoint, an evaluation, logging, garbage collection. Do it less \
+often, or beside training.
+
+import torch.distributed.checkpoint as dcp
+saving = dcp.async_save(state, checkpoint_id=path)  # returns when the state is copied""",
+    "device": """\
+Look for what the devices do in that step alone: an evaluation, other shapes that are tuned or compiled for, a clock \
+that falls under power or heat, another process on the device.
+
+nvidia-smi dmon -s pucvmet   # power, utilisation, clocks, memory, errors while it trains""",
+    "communication": """\
+Look at the network then: another job on the same links, congestion, retransmissions. Capture more steps to see how \
+often it comes, and measure the links without the job (nccl-tests).
+
+NCCL_DEBUG=INFO all_reduce_perf -b 8M -e 256M -f 2 -g 1""",
+}
