@@ -29,6 +29,8 @@ from tb_ddp_doctor.job.replay import Removed, Replay, StuckError, lower_median
 from tb_ddp_doctor.trace.model import Ints
 
 _KEPT = 8
+#: So many times the median rank's time is far beyond it.
+_FAR_BEYOND = 2
 #: Steps played with nothing removed miss the recorded ones by no more than this share; else something else went on.
 _MOST_MISSED = 0.01
 #: The owner of a device's idle time while the host spends its time on something.
@@ -80,8 +82,9 @@ class WhatIf:
         self.tracing = self._base = self.without(Held.OVERHEAD, Held.RECORDING)
         #: What each rank needs for a step by itself, shape (R, S), ns: the step if it waited for nobody.
         self.own_ns: Ints = replay.alone_ns(Removed()) if replay else _compared_ns(budget)
-        #: Index of the slowest rank of each step, shape (S,): the one that has no reason to wait.
-        self.slowest: NDArray[np.int64] = self.own_ns.argmax(axis=0)
+        #: Index of the rank that waits least in each step as recorded, shape (S,): the one whose transfers are exposed
+        #: for no other's sake.
+        self.slowest: NDArray[np.int64] = budget.own_ns.argmax(axis=0)
 
     @classmethod
     def of(cls, job: Job) -> WhatIf:
@@ -95,7 +98,6 @@ class WhatIf:
         later._base = self._base | fixed
         later.__dict__.pop("_base_ns", None)
         later.own_ns = self.alone_ns(fixed)
-        later.slowest = later.own_ns.argmax(axis=0)
         return later
 
     @property
@@ -148,6 +150,16 @@ class WhatIf:
         device = self._replay.device_ns
         beyond = np.maximum(device - self._replay.typical(device, among), 0)
         return Removed(host, device_ns=np.where(chosen, beyond, 0))
+
+    def shared(self, kind: Held, among: NDArray[np.bool_] | None = None) -> Removed:
+        """The host's time of one kind on all ranks, as far as they share it.
+
+        What one rank has far beyond the median rank of the step is its own; what ranks have a little more is chance. If
+        `among`, shape (R,), is given, the median is that of these ranks.
+        """
+        spent = self.host_ns(kind)
+        median = np.broadcast_to(lower_median(spent if among is None else spent[among]), spent.shape)
+        return Removed({kind: np.where(spent <= _FAR_BEYOND * median, 1.0, median / np.maximum(spent, 1))})
 
     @property
     def device_ns(self) -> Ints:

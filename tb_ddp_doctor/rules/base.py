@@ -82,8 +82,8 @@ class Rule:
     only_informs: ClassVar[bool] = False
     #: Whether what it takes is what tracing takes, the account's line before all findings.
     is_of_tracing: ClassVar[bool] = False
-    #: Whether it judges by the replay alone, so that it may look again once other faults are fixed there. Budgets do not
-    #: change: a straggler's victims look unoverlapped.
+    #: Whether it judges by the replay alone, so that it may look again once other faults are fixed there. Budgets stay
+    #: as recorded, and there a straggler's victims look unoverlapped.
     looks_again: ClassVar[bool] = False
     #: Whether it names ranks as slow: only where they cost something, at least this share of the step.
     accuses: ClassVar[bool] = False

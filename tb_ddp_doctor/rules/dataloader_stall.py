@@ -9,14 +9,13 @@ import numpy as np
 
 from tb_ddp_doctor.digest.model import Held, RankOwner
 from tb_ddp_doctor.job.model import Budget
-from tb_ddp_doctor.job.replay import Removed
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words
 from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.rules.inputs.frame import Frame
 from tb_ddp_doctor.rules.inputs.host import Loaders
 from tb_ddp_doctor.rules.inputs.places import Places
-from tb_ddp_doctor.rules.slowness import median_rank
+from tb_ddp_doctor.rules.slowness import median_rank, shared
 from tb_ddp_doctor.trace.model import Ints
 
 
@@ -67,7 +66,7 @@ class DataloaderStall(Rule):
         waits = budget.of("input")
         usual = float(median_rank(waits.mean(axis=1)))
         loading = float(loaders.loading_ns.mean())
-        removed = whatif.without(Held.INPUT)
+        removed = shared(whatif, frame, Held.INPUT)
         if usual < self.min_share * frame.step_ns and self._hides(whatif, frame):
             # Its ranks wait for each other instead: what loading takes the host costs as much.
             waits = loaders.loading_ns
@@ -109,9 +108,7 @@ class DataloaderStall(Rule):
 
     def _hides(self, whatif: WhatIf, frame: Frame) -> bool:
         """Whether loading that idles no device costs the job something all the same."""
-        spent = whatif.host_ns(Held.INPUT)
-        shared = Removed({Held.INPUT: np.minimum(median_rank(spent) / np.maximum(spent, 1), 1)})
-        return whatif.plays and whatif.cost_ns(shared) >= self.min_hidden * frame.step_ns
+        return whatif.plays and whatif.cost_ns(shared(whatif, frame, Held.INPUT)) >= self.min_hidden * frame.step_ns
 
     def _cause(self, loaders: Loaders, affected: Ints) -> tuple[str, str]:
         """The cause, and how the sentence on the loader begins."""

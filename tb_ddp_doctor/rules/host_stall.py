@@ -8,7 +8,6 @@ from typing import ClassVar
 import numpy as np
 
 from tb_ddp_doctor.digest.model import Held, RankOwner
-from tb_ddp_doctor.job.replay import Removed
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import activity, words
 from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
@@ -16,7 +15,7 @@ from tb_ddp_doctor.rules.inputs.compute import Phases
 from tb_ddp_doctor.rules.inputs.frame import Frame
 from tb_ddp_doctor.rules.inputs.host import Stalls
 from tb_ddp_doctor.rules.inputs.places import Places
-from tb_ddp_doctor.rules.slowness import IN_PHASE, median_rank, phase_of_most
+from tb_ddp_doctor.rules.slowness import IN_PHASE, median_rank, phase_of_most, shared
 from tb_ddp_doctor.trace import names
 
 
@@ -49,7 +48,7 @@ class HostStall(Rule):
     def check(self, *, frame: Frame, whatif: WhatIf, stalls: Stalls, phases: Phases, places: Places) -> Result:
         # What one rank stalls beyond the others is a straggler's.
         spent = whatif.host_ns(Held.STALL)
-        removed = Removed({Held.STALL: np.minimum(median_rank(spent) / np.maximum(spent, 1), 1)})
+        removed = shared(whatif, frame, Held.STALL)
         cost = whatif.cost_ns(removed)
         stalled = stalls.long_ns
         if float(median_rank(stalled.mean(axis=1))) < self.min_share * frame.step_ns and whatif.plays:

@@ -15,6 +15,7 @@ from tb_ddp_doctor.rules.inputs.compute import Work
 from tb_ddp_doctor.rules.inputs.frame import Frame
 from tb_ddp_doctor.rules.inputs.host import Starvation
 from tb_ddp_doctor.rules.inputs.places import Places
+from tb_ddp_doctor.rules.slowness import shared
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class LaunchBound(Rule):
     )
 
     def check(self, *, frame: Frame, whatif: WhatIf, work: Work, starvation: Starvation, places: Places) -> Result:
-        removed = whatif.without(Held.WORK)
+        removed = shared(whatif, frame, Held.WORK)
         cost = whatif.cost_ns(removed)
         if cost < self.min_cost * frame.step_ns:
             return Clear(f"Without launch overhead the untraced step would be {words.ms(cost)} shorter.")

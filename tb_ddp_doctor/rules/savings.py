@@ -11,7 +11,7 @@ line is negative, and all of them sum to the step.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from operator import or_
 
@@ -83,11 +83,38 @@ class Savings:
     @cached_property
     def _chain(self) -> tuple[_Link, ...]:
         """Rules in the order in which they are charged: by precedence, those that cost little after the others."""
-        order = list(_by_precedence([found for found in self.everything if not found.rule.is_of_tracing], self._alone))
+        order = list(_by_precedence(self._needed, self._alone))
         links = self._links(order)
         small = [link.found for link in links if not self._is_serious(link)]
         serious = [found for found in order if found not in small]
         return self._links([*serious, *small]) if [*serious, *small] != order else links
+
+    @cached_property
+    def _needed(self) -> list[Found]:
+        """What was found, without slow ranks that would be well once everything else is fixed."""
+        found = [each for each in self.everything if not each.rule.is_of_tracing]
+        fixes = [(each, fault) for each in found if not each.rule.only_informs for fault in each.faults]
+        least = Severity.MINOR.least_share / 3 * self.step_total_ns
+        all_ns: int | None = None
+        needed = []
+        for each in found:
+            faults = each.faults
+            if each.rule.accuses and len(fixes) > 1:
+                if all_ns is None:
+                    all_ns = self._total_ns(reduce(or_, [fault.removed for _, fault in fixes], self.whatif.tracing))
+                faults = tuple(
+                    fault
+                    for fault in faults
+                    if self._total_ns(
+                        reduce(or_, [one.removed for _, one in fixes if one is not fault], self.whatif.tracing)
+                    )
+                    - all_ns
+                    >= least
+                )
+            if faults:
+                removed = each.removed if faults == each.faults else reduce(or_, [fault.removed for fault in faults])
+                needed.append(replace(each, faults=faults, removed=removed))
+        return needed
 
     def _is_serious(self, link: _Link) -> bool:
         return not link.found.rule.only_informs and link.total_ns >= Severity.MINOR.least_share * self.step_total_ns
@@ -276,7 +303,8 @@ class Savings:
         One that found nothing changes nothing. The traced step stays traced unless profiler-overhead is among them.
         """
         fixed, removed = [], []
-        for found in self.everything:
+        of_tracing = [found for found in self.everything if found.rule.is_of_tracing]
+        for found in [*self._needed, *of_tracing]:
             for number, fault in enumerate(found.faults, 1):
                 rule = found.rule.id
                 name = rule if len(found.faults) == 1 else f"{rule}:{number}"

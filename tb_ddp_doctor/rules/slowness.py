@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.digest.model import RankOwner
+from tb_ddp_doctor.digest.model import Held, RankOwner
 from tb_ddp_doctor.findings import Evidence
+from tb_ddp_doctor.job.replay import Removed
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words
 from tb_ddp_doctor.rules.inputs.communication import Arrivals
@@ -22,6 +23,7 @@ from tb_ddp_doctor.trace.names import Phase
 
 #: Most ranks are slow if the others are faster by so many times the limit, and their devices work within this share.
 _CLEARLY = 3
+_LEAST_EXCESS = 0.03
 _AS_MUCH = 0.1
 #: A phase is named from this share of an excess on.
 _MOST = 0.5
@@ -78,7 +80,7 @@ def slowness(whatif: WhatIf, frame: Frame, min_excess: float, min_steps: float) 
     ranks are slow, they are compared with those that are not, if these have as much to do on their devices.
     """
     own = whatif.own_ns
-    limit = max(min_excess * frame.step_ns, 2 * frame.residual_ns)
+    limit = _limit(frame, min_excess)
     among = _fast_minority(own, whatif.device_ns, limit)
     if among is None:
         of_step = median_rank(own)
@@ -93,6 +95,15 @@ def slowness(whatif: WhatIf, frame: Frame, min_excess: float, min_steps: float) 
         persistent[:] = False
     indices = np.flatnonzero(persistent)
     return Slowness(excess, slow, indices[np.argsort(-mean[indices], kind="stable")], among, step_excess)
+
+
+def shared(whatif: WhatIf, frame: Frame, kind: Held) -> Removed:
+    """What all ranks share of the host's time of one kind: where most are slow, as much as the others have."""
+    return whatif.shared(kind, _fast_minority(whatif.own_ns, whatif.device_ns, _limit(frame, _LEAST_EXCESS)))
+
+
+def _limit(frame: Frame, min_excess: float) -> float:
+    return max(min_excess * frame.step_ns, 2 * frame.residual_ns)
 
 
 def _fast_minority(own_ns: Ints, device_ns: Ints, limit: float) -> NDArray[np.bool_] | None:

@@ -30,6 +30,8 @@ from tb_ddp_doctor.trace.model import Ints
 
 #: Ranks that are late by no less than this share of each other's lateness are one finding.
 _ALIKE = 0.5
+#: The same of ranks of a node that is slow as a whole.
+_ALIKE_ON_NODE = 0.2
 
 
 @dataclass(frozen=True)
@@ -130,10 +132,8 @@ def _alike(
     for rank, cause in causes:
         for known, ranks in groups:
             same_node = frame.nodes[rank] in whole and frame.nodes[rank] == frame.nodes[ranks[0]]
-            if known == cause and same_node:
-                ranks.append(rank)
-                break
-            if known == cause and _ALIKE <= excess_ns[rank] / excess_ns[ranks[0]] <= 1 / _ALIKE:
+            least = _ALIKE_ON_NODE if same_node else _ALIKE
+            if known == cause and least <= excess_ns[rank] / excess_ns[ranks[0]] <= 1 / least:
                 ranks.append(rank)
                 break
         else:
