@@ -149,6 +149,8 @@ def parse_logdir_spec(spec: str) -> dict[str, str]:
 
 
 def _discover(logdir: str, name: str | None, peek: Callable[[FilePath], Head]) -> list[Run]:
+    if not logdir:
+        raise DiscoverError("The name of the log directory is empty.")
     if is_remote(logdir):
         return _discover_remote(logdir, name, peek)
     root = Path(logdir).expanduser()

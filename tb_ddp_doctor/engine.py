@@ -34,12 +34,13 @@ from tb_ddp_doctor.findings import (
     Traffic,
 )
 from tb_ddp_doctor.job import communication as measured
+from tb_ddp_doctor.job import unrecognised
 from tb_ddp_doctor.job.build import JobError, build
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.logdir import nccl
-from tb_ddp_doctor.logdir.names import DIGEST_SUFFIX
+from tb_ddp_doctor.logdir.names import DIGEST_SUFFIX, host_in_name, names_process
 from tb_ddp_doctor.logdir.remote import FilePath, RemotePath
-from tb_ddp_doctor.rules import CATALOGUE
+from tb_ddp_doctor.rules import CATALOGUE, OF_EVERY_DEVICE, OF_EVERY_PROGRAM
 from tb_ddp_doctor.rules.base import Found, Rule, configured
 from tb_ddp_doctor.rules.base import run as run_rule
 from tb_ddp_doctor.rules.inputs import Inputs
@@ -130,7 +131,7 @@ def diagnose(
         job = build(
             run.name,
             {rank: digest for rank, (_, digest) in by_rank.items()},
-            {rank: digest.header.host or file.node for rank, (file, digest) in by_rank.items()},
+            {rank: _node(file, digest, rank) for rank, (file, digest) in by_rank.items()},
             _world_size(run, digests),
             warnings,
         )
@@ -145,6 +146,13 @@ def diagnose(
     diagnosis, prospects = _examine(job, rules, lacking)
     paths = tuple(by_rank[rank][0].path for rank in job.ranks.tolist())
     return Result(diagnosis, prospects, job, paths, from_digests, unfinished)
+
+
+def _node(file: RankFile, digest: RankDigest, rank: int) -> str:
+    """The rank's node, from what says so; "" where nothing does."""
+    if digest.header.host:
+        return digest.header.host
+    return file.node if file.node != host_in_name(file.worker) or names_process(file.worker, digest.pid, rank) else ""
 
 
 def _without_unfinished(
@@ -265,6 +273,9 @@ def _apply(rules: Iterable[Rule], inputs: Inputs) -> tuple[list[RuleOutcome], li
     everything: list[Found] = []
     for rule in rules:
         found = None
+        if why := _cannot_hold(rule, inputs.job):
+            outcomes.append(RuleOutcome(rule.id, "not-applicable", why))
+            continue
         try:
             outcome, found = run_rule(rule, inputs)
         except Exception as error:
@@ -274,6 +285,15 @@ def _apply(rules: Iterable[Rule], inputs: Inputs) -> tuple[list[RuleOutcome], li
         if found:
             everything.append(found)
     return outcomes, everything
+
+
+def _cannot_hold(rule: Rule, job: Job) -> str | None:
+    """Why a rule cannot hold for a job whatever its times are, as a sentence; None where it can."""
+    if unrecognised.hides_its_device(job) and rule.id not in OF_EVERY_DEVICE:
+        return "It would judge the host alone, and what the device does is not known here."
+    if not unrecognised.trains(job) and rule.id not in OF_EVERY_PROGRAM:
+        return "It is about training, and this program does not train."
+    return None
 
 
 def _communication(inputs: Inputs) -> tuple[Traffic, ...]:
@@ -321,6 +341,7 @@ def _diagnosis(
     job: Job, outcomes: list[RuleOutcome], found: list[Finding], communication: tuple[Traffic, ...], lacking: Lacking
 ) -> Diagnosis:
     worst = next((finding for finding in found if finding.severity != Severity.INFO.label), None)
+    unknown = None if worst else unrecognised.reason(job)
     but = [
         f"{len(files)} {'file is' if len(files) == 1 else 'files are'} {how}" for how, files in lacking.items() if files
     ]
@@ -332,8 +353,10 @@ def _diagnosis(
         incomplete=tuple(encodable(file) for files in lacking.values() for file in files),
         steps=tuple(job.steps.tolist()),
         step_ms=job.step_ns / 1e6,
-        verdict=worst.rule if worst else "healthy",
-        headline=_fault_found(worst, but) if worst else _nothing_found(job, outcomes, but),
+        verdict=worst.rule if worst else "unknown" if unknown else "healthy",
+        headline=" ".join([_fault_found(worst, but), *unrecognised.notes(job)])
+        if worst
+        else unknown or _nothing_found(job, outcomes, but),
         budget_ms=_by_rank_and_name(job, job.budget.owner_ns, OWNERS),
         phases_ms=_by_rank_and_name(job, job.work("phase_ns"), PHASES) if job.tells_phases else {},
         host_phases_ms=_by_rank_and_name(job, job.work("host_phase_ns"), PHASES) if job.tells_phases else {},
@@ -397,6 +420,7 @@ def _nothing_found(job: Job, outcomes: list[RuleOutcome], but: list[str]) -> str
 
 def _unseen(job: Job) -> Iterator[FileWarning]:
     """What could not be seen of the job as a whole."""
+    yield from (FileWarning(job.name, sentence) for sentence in unrecognised.notes(job))
     if job.missing_ranks:
         shown = ", ".join(map(str, job.missing_ranks[:8])) + (" ..." if len(job.missing_ranks) > 8 else "")
         yield FileWarning(
@@ -405,10 +429,8 @@ def _unseen(job: Job) -> Iterator[FileWarning]:
             "others wait for them is known only as far as transfers tell.",
         )
     if not all(rank.has_steps for rank in job.digests):
-        yield FileWarning(
-            job.name,
-            "No ProfilerStep in the traces: the whole trace is taken as one step. Call prof.step() after each step.",
-        )
+        advice = " Call prof.step() after each step." if unrecognised.trains(job) else ""
+        yield FileWarning(job.name, f"No ProfilerStep in the traces: the whole trace is taken as one step.{advice}")
     if len(job.ranks) == 1:
         return
     if not len(job.matched):

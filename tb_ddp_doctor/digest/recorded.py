@@ -62,9 +62,7 @@ def _hidden_work(trace: RankTrace) -> str:
     if launches:
         return f"{launches:,} launch calls"
     on_device = int((~calls & owners.named(trace, names.runs_on_device)).sum())
-    if on_device:
-        return f"{on_device:,} operators that only a device runs"
-    return f"a device that the job uses ({trace.header.backend})" if trace.header.backend == "nccl" else ""
+    return f"{on_device:,} operators that only a device runs" if on_device else ""
 
 
 def _program(trace: RankTrace) -> Program:
@@ -76,10 +74,11 @@ def _program(trace: RankTrace) -> Program:
     trains = (names.Phase.BACKWARD, names.Phase.OPTIMIZER)
     if any(map(names.is_backward, words)) or any(names.phase(name) in trains for name in annotations):
         return Program.TRAINING
-    told = Counter(kind for text in trace.strings if (kind := names.program(text)))
+    used = [trace.strings[name] for name in np.union1d(events.name, trace.frames.name)]
+    told = Counter(kind for text in used if (kind := names.program(text)))
     if told:
         return told.most_common(1)[0][0]
-    talks = any(names.is_communication_kernel(text) or names.launches_collective(text) for text in trace.strings)
+    talks = any(names.is_communication_kernel(text) or names.launches_collective(text) for text in used)
     return Program.INFERENCE if len(words) >= _LEAST_OPERATORS and not talks else Program.UNKNOWN
 
 
@@ -97,4 +96,3 @@ def _calls_left_out(trace: RankTrace) -> float:
     # Both, so that one long break in the numbers, as where another thread works, is no sample.
     is_sampled = counted > _SAMPLED * len(numbers) and between > _SAMPLED / 4
     return 1 - len(numbers) * _USUAL / counted if is_sampled else 0.0
-

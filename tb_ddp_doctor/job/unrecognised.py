@@ -65,6 +65,11 @@ def exposed_share(job: Job) -> float:
     return float(job.budget.owner_ns[:, :, owners].sum()) / window if window else 0.0
 
 
+def hides_its_device(job: Job) -> bool:
+    """Whether a device works that the traces do not show, or not in a way that is known here."""
+    return _device(job) is not None
+
+
 def _device(job: Job) -> str | None:
     if job.has_device:
         return None
@@ -78,12 +83,12 @@ def _device(job: Job) -> str | None:
         listed = ", ".join(_category(name, count, busy_ns) for name, (count, busy_ns) in unknown.items())
         return (
             f"The work of this job's accelerator is of a kind that the doctor does not know: {listed}, in "
-            f"{_span(job)} of trace. Only the host's time is judged."
+            f"{_span(job)} of trace. Without the device nothing can be judged."
         )
     if hidden:
         return (
-            f"The device's events are missing: the traces show {hidden} and no kernel. Only the host's time is judged; "
-            "record the device as well (activities=[CPU, CUDA])."
+            f"The device's events are missing: the traces show {hidden} and no kernel. Without it nothing can be "
+            "judged; record the device as well (activities=[CPU, CUDA])."
         )
     return None
 
@@ -102,8 +107,8 @@ def _sampled(job: Job) -> str | None:
     if not left_out:
         return None
     return (
-        f"The traces are sampled or filtered: about {left_out * 100:.0f} % of the runtime's calls were left out, so what "
-        "the host does between the others is not known."
+        f"The traces are sampled or filtered: about {left_out * 100:.0f} % of the runtime's calls were left out, so "
+        "what the host does between the others is not known."
     )
 
 
@@ -121,13 +126,31 @@ def _no_training(job: Job) -> str | None:
     if trains(job):
         return None
     does, step = _PROGRAMS[program(job)]
-    marks = {digest.recorded.steps_from for digest in job.digests} - {"ProfilerStep"}
-    mark = next(iter(marks), "")
-    number = len(job.steps)
-    if mark:
-        counted = f"{number} {step}s of {job.step_ns / 1e6:.1f} ms (each a {mark})"
-    elif marks:
-        counted = f"{job.step_ns / 1e6:.1f} ms of trace, in which nothing marks its {step}s"
+    marks = {digest.recorded.steps_from for digest in job.digests}
+    length = f"{job.step_ns / 1e6:.1f} ms"
+    if "" in marks:
+        step, where = "trace", f"{length} of trace, in which nothing marks an {step},"
+    elif len(job.steps) == 1:
+        where = f"one {step} of {length}"
     else:
-        counted = f"{number} {step}{'s' if number > 1 else ''} of {job.step_ns / 1e6:.1f} ms"
-    return f"This program {does} and does not train: {counted}. The doctor's checks are of training."
+        repeated = "" if marks == {"ProfilerStep"} else f", each a {min(marks)},"
+        where = f"{len(job.steps)} {step}s of {length} on average{repeated}"
+    pace = _pace(job, step)
+    return f"This program {does} and does not train. In {where} {pace}. Checks of a training loop do not apply."
+
+
+def _pace(job: Job, step: str) -> str:
+    """How busy the device is, and how its work comes: what can be said of any program."""
+    window = max(float(job.budget.window_ns.mean()), 1.0)
+    shares = {owner: float(job.budget.of(owner).mean()) / window for owner in OWNERS}
+    communication = shares["wait"] + shares["transfer"]
+    said = f"the {'device' if job.has_device else 'host'} computes {shares['compute'] * 100:.0f} % of the time"
+    if communication >= _SAID:
+        said += f" and only communicates {communication * 100:.0f} %"
+    kernels = float(job.work("kernels").mean())
+    if job.has_device and kernels:
+        idle = sum(shares[owner] for owner in ("input", "sync", "alloc", "dispatch", "host"))
+        said += (
+            f" and idles {idle * 100:.0f} %: {kernels:,.0f} kernels a {step}, one every {window / kernels / 1e3:.0f} µs"
+        )
+    return said

@@ -19,6 +19,7 @@ from tb_ddp_doctor.logdir.names import (
     RANK_FOLDER,
     TORCH_NAME,
     host_in_name,
+    is_dynolog,
     rank_in_name,
     span_time_ns,
     trace_name,
@@ -159,7 +160,8 @@ def _file(path: FilePath, status: Status | None, head: Head) -> TraceFile | None
         size=status.st_size if status else 0,
         modified_ns=status.st_mtime_ns if status else 0,
         is_readable=head.is_trace,
-        node=host_in_name(worker) or head.host,
+        # Of other names only Dynolog's says a host: `profile_0.json` is no node.
+        node=(host_in_name(worker) if is_torch or is_dynolog(worker) else "") or head.host,
         world_size=head.world_size,
     )
     if head.rank is not None:

@@ -497,13 +497,15 @@ _PROGRAMS = (
     (
         Program.SERVING,
         re.compile(
-            r"(^|[/:. _])(vllm|sglang|sgl_kernel|tensorrt_llm|lmdeploy|text_generation_server|mii|ray/serve)([/:._ ]|$)|"
+            r"(^|[/:. _])(vllm|sglang|sgl_kernel|tensorrt_llm|lmdeploy|text_generation_server|ray/serve)([/:._ ]|$)|"
             r"reshape_and_cache|paged_attention|kv_cache_update|\[(DECODE|PREFILL|EXTEND)\b"
         ),
     ),
     (Program.DIFFUSION, re.compile(r"(^|[/ ])(diffusers|xfuser|comfy)/|execute_diffusion")),
 )
-_LAUNCH = re.compile(r"Launch(Cooperative)?(Kernel|Graph|Host)|GraphLaunch|^runFunction|EnqueueKernel|AppendLaunchKernel")
+_LAUNCH = re.compile(
+    r"Launch(Cooperative)?(Kernel|Graph|Host)|GraphLaunch|^runFunction|EnqueueKernel|AppendLaunchKernel"
+)
 _GRAPH_LAUNCH = re.compile(r"^(cuda|cu|hip)GraphLaunch")
 _DEVICE_OPERATOR = re.compile(r"^aten::(_?cudnn|miopen)_")
 
