@@ -640,3 +640,17 @@ def test_every_file_of_any_tree_is_in_one_run_or_named(tree: dict[tuple[str, str
     assert sorted(placed + left_out) == sorted(paths)
     assert all(run.files and ranks(run) == sorted(set(ranks(run))) for run in runs)
     assert len({run.name for run in runs}) == len(runs)
+
+
+@pytest.mark.parametrize("name", ["profile.json", "profile.json.gz"])
+def test_a_trace_whose_keys_follow_its_events_is_found(tmp_path: Path, name: str) -> None:
+    events = [{"ph": "X", "cat": "cpu_op", "name": "aten::add", "ts": 1, "dur": 1}]
+    text = json.dumps({"metadata": {"errors": 0}, "traceEvents": events, "schemaVersion": 1})
+    write(tmp_path / name, text.encode())
+    assert ranks(only(discover(tmp_path))) == [0]
+
+
+def test_another_tools_trace_is_not_found(tmp_path: Path) -> None:
+    events = [{"ph": "X", "cat": "renderer", "name": "paint", "ts": 1, "dur": 1}]
+    write(tmp_path / "profile.json", json.dumps({"metadata": {}, "traceEvents": events}).encode())
+    assert discover(tmp_path) == []

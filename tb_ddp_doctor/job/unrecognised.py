@@ -150,7 +150,5 @@ def _pace(job: Job, step: str) -> str:
     kernels = float(job.work("kernels").mean())
     if job.has_device and kernels:
         idle = sum(shares[owner] for owner in ("input", "sync", "alloc", "dispatch", "host"))
-        said += (
-            f" and idles {idle * 100:.0f} %: {kernels:,.0f} kernels a {step}, one every {window / kernels / 1e3:.0f} µs"
-        )
+        said += f" and idles {idle * 100:.0f} %: {kernels:,.0f} kernels per {step}, one every {window / kernels / 1e3:.0f} µs"
     return said
