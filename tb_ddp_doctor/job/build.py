@@ -19,6 +19,8 @@ from tb_ddp_doctor.trace.model import Ints
 
 #: A first step is odd that takes so many times as long as the median of the others, or as much less.
 ODD = 1.25
+#: Ranks begin it apart by so much of the median step: then what one of them did before the record delays it.
+APART = 0.2
 #: What is odd of it is explained by what takes at least this share of it.
 EXPLAINS = 0.5
 #: Ends of one collective differ by up to this over slow links (DESIGN, point 5), ns.
@@ -122,7 +124,7 @@ def _unlike_the_others(digests: tuple[RankDigest, ...], step_index: Ints, clock:
     if clock.residual_ns is not None:
         begin = np.array([int(digest.steps.start_ns[0]) for digest in digests])
         begin -= np.array([int(clock.correction(rank, begin[rank : rank + 1])[0]) for rank in range(len(begin))])
-        if np.ptp(begin) > (ODD - 1) * usual:
+        if np.ptp(begin) > APART * usual:
             apart = f"the ranks begin it {np.ptp(begin) / 1e6:.1f} ms apart"
             return f"{apart}, so what kept the late ones is not in their records."
     first = float(window.mean(axis=0)[0])

@@ -150,5 +150,6 @@ def _pace(job: Job, step: str) -> str:
     kernels = float(job.work("kernels").mean())
     if job.has_device and kernels:
         idle = sum(shares[owner] for owner in ("input", "sync", "alloc", "dispatch", "host"))
-        said += f" and idles {idle * 100:.0f} %: {kernels:,.0f} kernels per {step}, one every {window / kernels / 1e3:.0f} µs"
+        pace = window / kernels / 1e3
+        said += f" and idles {idle * 100:.0f} %: {kernels:,.0f} kernels per {step}, one every {pace:.0f} µs"
     return said

@@ -98,7 +98,7 @@ def _gather(chunks: Iterable[bytes]) -> bytes:
     for chunk in chunks:
         text += chunk
         begun = text.find(b'"traceEvents"')
-        if len(text) >= _HEAD_BYTES or (begun >= 0 and _has_schema(text[:begun])):
+        if len(text) >= _HEAD_BYTES or (begun >= 0 and _has_schema(bytes(text[:begun]))):
             break
     return bytes(text)
 

@@ -26,6 +26,7 @@ from tb_ddp_doctor.rules.straggler import Straggler
 from tb_ddp_doctor.rules.trace_quality import TraceQuality
 from tb_ddp_doctor.rules.unfused_attention import UnfusedAttention
 from tb_ddp_doctor.rules.unfused_optimizer import UnfusedOptimizer
+from tb_ddp_doctor.rules.variable_transfers import VariableTransfers
 
 #: Rules that hold where the device's work cannot be seen: without it, a host that waits for its device looks idle.
 OF_EVERY_DEVICE = frozenset({"memory-fragmentation", "trace-quality"})
@@ -75,5 +76,6 @@ CATALOGUE: dict[str, Rule] = {
         TraceQuality(),
         UnfusedAttention(),
         UnfusedOptimizer(),
+        VariableTransfers(),
     )
 }
