@@ -129,7 +129,8 @@ def _listed(steps: Ints) -> str:
 
 _FIX = """\
 Find what shares the network at that time: other jobs on the same switch, checkpoints and data on the same links. \
-Place the ranks of a job closer together, give storage a network of its own, and let NCCL use all cards and adaptive routing.
+Place the ranks of a job closer together, give storage a network of its own, and let NCCL use all cards and adaptive \
+routing.
 
 NCCL_DEBUG=INFO all_reduce_perf -b 8M -e 8M -n 1000 -g 1   # does the time vary without the job too?
 ibdiagnet; perfquery -x                                     # congestion and errors of InfiniBand ports
