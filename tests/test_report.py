@@ -17,10 +17,10 @@ from typing import Any
 import jsonschema
 import msgspec
 import pytest
-from playwright._impl._driver import compute_driver_executable
 from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
+from playwright._impl._driver import compute_driver_executable
 from traces import ranks, write
 
 from tb_ddp_doctor import cli, engine

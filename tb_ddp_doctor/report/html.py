@@ -1,9 +1,9 @@
 """The tab as one file: its own modules and style sheet, and the answers that the plugin's routes would give.
 
-Modules cannot import each other from a disk, where each file is an origin of its own. So all become one script within the
-page, each a function that gives what the module exports, those that it needs before it. The page's own policy allows
-that script alone, by its hash, and forbids all that is not in the file: neither a fault in a module nor text from a trace
-runs another script or asks a server.
+Modules cannot import each other from a disk, where each file is an origin of its own. So all become one script within
+the page, each a function that gives what the module exports, those that it needs before it. The page's own policy
+allows that script alone, by its hash, and forbids all that is not in the file: neither a fault in a module nor text
+from a trace runs another script or asks a server.
 
 The modules import and export by names only (`import { a, b as c } from`, `export function`, `export const`); a default
 export or a cycle is refused.
