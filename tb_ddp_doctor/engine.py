@@ -82,6 +82,8 @@ _MOST_RANKS = 1 << 20
 _ARRIVING = "Still arriving: left out until it is whole."
 _ALL_ARRIVING = "Its files are still arriving."
 _OUR_FAULT = "the doctor's fault, please report it"
+#: Ranks that begin a step this share of it apart are said to.
+_SAID_APART = 0.1
 #: Half characters, as names of files may have that are no UTF-8.
 _NO_TEXT = re.compile("[\ud800-\udfff]")
 
@@ -433,6 +435,8 @@ def _unseen(job: Job) -> Iterator[FileWarning]:
         yield FileWarning(job.name, f"No ProfilerStep in the traces: the whole trace is taken as one step.{advice}")
     if len(job.ranks) == 1:
         return
+    if (apart_ns := unrecognised.steps_begin_apart_ns(job)) >= _SAID_APART * job.step_ns:
+        yield FileWarning(job.name, f"Ranks begin the same step {apart_ns / 1e6:.1f} ms apart (median over steps).")
     if not len(job.matched):
         yield FileWarning(job.name, "No collective could be matched between ranks: waiting counts as transfer.")
         return

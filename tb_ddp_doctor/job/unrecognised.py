@@ -65,6 +65,19 @@ def exposed_share(job: Job) -> float:
     return float(job.budget.owner_ns[:, :, owners].sum()) / window if window else 0.0
 
 
+def steps_begin_apart_ns(job: Job) -> float:
+    """How far apart the ranks begin a step on the common clock, median over steps; 0 without a common clock.
+
+    On the device where there is one: hosts run ahead of it as they like.
+    """
+    if job.clock.residual_ns is None:
+        return 0.0
+    begin = job.budget.start_ns.copy()
+    for rank, own in enumerate(job.budget.start_ns):
+        begin[rank] -= job.clock.correction(rank, own)
+    return float(np.median(np.ptp(begin, axis=0)))
+
+
 def hides_its_device(job: Job) -> bool:
     """Whether a device works that the traces do not show, or not in a way that is known here."""
     return _device(job) is not None
