@@ -87,8 +87,8 @@ class SmallCollectives(Rule):
             confidence="medium" if level == "high" else level,
             title=f"{many}, and {short}: each is mostly latency.",
             why=f"They are exposed for {words.ms(exposed)} of every {words.ms(frame.step_ns)}, waits included, and "
-            f"each is launched by the host on its own. Larger messages would take {words.ms(cost)} of latency less; the "
-            f"traces do not tell sizes or partners, so what they would take less of the waits is not known. {basis}",
+            f"each is launched by the host on its own. Larger messages would take {words.ms(cost)} of latency less; "
+            f"the traces do not tell sizes or partners, so what they would take less of the waits is not known. {basis}",
             fix=_UNSIZED_FIX,
             evidence=(
                 places.longest(

@@ -46,10 +46,10 @@ class VariableTransfers(Rule):
 
     id: ClassVar[str] = "variable-transfers"
 
+    min_share: float = threshold(0.01, "of the step", "Below it the variation is not worth a line.")
     min_times: float = threshold(
         2.5, "times as long", "As their median; in 24 healthy and faulty jobs none took 1.8 times as long.", least=1.0
     )
-    min_share: float = threshold(0.01, "of the step", "Below it the variation is not worth a line.")
 
     def check(
         self,
