@@ -74,7 +74,8 @@ class SmallCollectives(Rule):
         if tiny.calls < self.min_tiny_calls or tiny.median_ns > self.tiny * 1e3:
             return NotApplicable(f"The traces do not tell the sizes of collectives; {many} run, {short}.")
         # As many as DDP's buckets would stay.
-        removed = Removed(transfer_ns=(tiny.latency_ns * (1 - self.min_calls / tiny.calls)).astype(np.int64))
+        stays = min(self.min_calls / max(tiny.calls, 1.0), 1.0)
+        removed = Removed(transfer_ns=(tiny.latency_ns * (1 - stays)).astype(np.int64))
         cost = whatif.cost_ns(removed)
         level, basis = words.confidence(frame, cost, len(frame.steps), of_transfer=True)
         exposed = float(tiny.exposed_ns.mean())
@@ -88,7 +89,8 @@ class SmallCollectives(Rule):
             title=f"{many}, and {short}: each is mostly latency.",
             why=f"They are exposed for {words.ms(exposed)} of every {words.ms(frame.step_ns)}, waits included, and "
             f"each is launched by the host on its own. Larger messages would take {words.ms(cost)} of latency less; "
-            f"the traces do not tell sizes or partners, so what they would take less of the waits is not known. {basis}",
+            "the traces do not tell sizes or partners, so what they would take less of the waits is not known. "
+            f"{basis}",
             fix=_UNSIZED_FIX,
             evidence=(
                 places.longest(
