@@ -74,7 +74,7 @@ class VariableTransfers(Rule):
         removed = Removed(transfer_ns=np.rint(excess).astype(np.int64))
         cost = whatif.cost_ns(removed)
         traffic, median, late = max(slow, key=lambda one: float((one[0].exposed_ns * one[2]).sum()))
-        if cost < self.min_share * frame.step_ns:
+        if not late.any() or cost < self.min_share * frame.step_ns:
             longest = max(float((one.transfer_ns / np.maximum(m, 1))[m > 0].max(initial=0)) for one, m, _ in slow)
             return Clear(
                 f"No collective takes more than {longest:.1f} times the median of its like."
