@@ -33,7 +33,7 @@
 #endif
 
 /* native.py mirrors every enumeration here; raise it with any change. */
-enum { SCANNER_VERSION = 5 };
+enum { SCANNER_VERSION = 6 };
 
 enum scanner_status {
     SCANNER_MORE,      /* within the list */
@@ -51,6 +51,10 @@ enum scanner_category {
     SCANNER_MEMCPY,
     SCANNER_MEMSET,
     SCANNER_OVERHEAD,
+    SCANNER_MTIA,
+    SCANNER_MTIA_INSIGHT,
+    SCANNER_MTIA_WORKLOADD,
+    SCANNER_HPU,
     SCANNER_INSTANT,
     SCANNER_FRAME,
 };

@@ -37,13 +37,19 @@ from tb_ddp_doctor.trace import reader
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit status: 0, 1 for `--fail-on...`, 2 for input that cannot be diagnosed."""
+    """Run the command; returns the exit status.
+
+    0; 1 for `--fail-on...`; 2 for input that cannot be diagnosed; 3 for `--fail-on` where the traces cannot tell.
+    """
     options = _parser().parse_args(arguments)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that knows fewer letters shows question marks.
             stream.reconfigure(errors="replace")
     errors = Console(stderr=True, highlight=False)
+    if sys.stdout is None:
+        _complain(errors, "standard output is closed: there is nowhere to print to.")
+        return 2
     try:
         status: int = options.command(options, errors)
         sys.stdout.flush()
@@ -51,13 +57,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _complain(errors, "stopped.")
         return 130
     except BrokenPipeError:
-        # Whoever reads the output has seen enough; what is left must not be flushed to them at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return _end_quietly()
+    except SystemExit as exit_:
+        # rich's own answer to a broken pipe, while it handles that: since 15 it exits with 1.
+        if isinstance(exit_.__context__, BrokenPipeError):
+            return _end_quietly()
+        raise
     except (DiscoverError, SchedulerError, SliceError, OSError, ValueError) as error:
         _complain(errors, str(error))
         return 2
     return status
+
+
+def _end_quietly() -> int:
+    """Whoever reads the output has seen enough; what is left must not be flushed to them at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
 
 
 def _complain(errors: Console, sentence: str) -> None:
@@ -105,7 +120,8 @@ def _parser() -> _Parser:
         "--fail-on",
         choices=[severity.label for severity in Severity],
         metavar="SEVERITY",
-        help="exit with 1 if a finding is at least this severe: info, minor, major or critical",
+        help="exit with 1 if a finding is at least this severe: info, minor, major or critical; with 3 if none is and "
+        "the traces cannot tell",
     )
     diagnose.add_argument(
         "--set",
@@ -194,7 +210,7 @@ def _reading_options(logdirs: Mapping[str, str]) -> _Parser:
     options.add_argument("--no-cache", action="store_true", help="keep nothing, and use nothing that was kept")
     options.add_argument(
         "--cache-size",
-        type=float,
+        type=_gibibytes,
         default=MAX_BYTES / 2**30,
         metavar="GIB",
         help="remove what was used longest ago beyond this size (default: %(default)g)",
@@ -225,8 +241,10 @@ def _diagnose(options: argparse.Namespace, errors: Console) -> int:
         return 0
     if _worst(diagnoses) >= Severity[options.fail_on.upper()]:
         return 1
-    # What was not seen has not passed.
-    return 0 if len(results) == len(runs) else 2
+    # What was not seen has not passed, nor what cannot be told.
+    if len(results) < len(runs):
+        return 2
+    return 3 if any(diagnosis.verdict == "unknown" for diagnosis in diagnoses) else 0
 
 
 def _whatif(options: argparse.Namespace, errors: Console) -> int:
@@ -343,6 +361,17 @@ def _count(text: str) -> int:
     if number < 1:
         raise ValueError
     return number
+
+
+def _gibibytes(text: str) -> float:
+    """A size from 0 on, as an option gives it: 0 keeps nothing for longer than it is used."""
+    try:
+        size = float(text)
+    except ValueError:
+        size = math.nan
+    if not 0 <= size < math.inf:
+        raise argparse.ArgumentTypeError(f"a size in GiB, 0 or more, and not {text!r}")
+    return size
 
 
 def _percent(text: str) -> float:

@@ -35,11 +35,13 @@ from itertools import count
 from pathlib import Path
 
 from tb_ddp_doctor.findings import FileWarning
+from tb_ddp_doctor.logdir import patience
 from tb_ddp_doctor.logdir.cycles import Worker, by_cycle, by_job, in_order, order_of_recurring, worker_of
 from tb_ddp_doctor.logdir.files import Parts, RankSource, TraceFile, scan, scan_remote
 from tb_ddp_doctor.logdir.folders import SAME_TIME_NS, Group, merge_folders, most_claimed
 from tb_ddp_doctor.logdir.head import Head, peek
 from tb_ddp_doctor.logdir.names import is_remote, natural
+from tb_ddp_doctor.logdir.patience import within
 from tb_ddp_doctor.logdir.remote import FilePath, RemoteError, RemotePath
 
 __all__ = ["DiscoverError", "RankFile", "RankSource", "Run", "discover", "no_traces", "only_run", "parse_logdir_spec"]
@@ -149,14 +151,21 @@ def parse_logdir_spec(spec: str) -> dict[str, str]:
 
 
 def _discover(logdir: str, name: str | None, peek: Callable[[FilePath], Head]) -> list[Run]:
+    if not logdir:
+        raise DiscoverError("The name of the log directory is empty.")
     if is_remote(logdir):
         return _discover_remote(logdir, name, peek)
     root = Path(logdir).expanduser()
-    if not root.exists():
-        raise DiscoverError(f"{logdir} does not exist.")
+    try:
+        if not within(patience.PATIENCE_S, root.exists):
+            raise DiscoverError(f"{logdir} does not exist.")
+    except TimeoutError as error:
+        raise DiscoverError(f"{logdir} cannot be read. {error}") from None
+    if not root.is_dir() and not root.is_file():
+        raise DiscoverError(f"{logdir} is neither a folder nor a file, but a device or a pipe.")
     unreadable: list[FileWarning] = []
     folders = scan(root, unreadable, peek)
-    if not folders and root.is_file():
+    if not folders and root.is_file() and not unreadable:
         raise DiscoverError(f"{logdir} is not a trace of the PyTorch profiler.")
     if not folders and unreadable:
         raise DiscoverError(f"No trace was found. {unreadable[0].file}: {unreadable[0].message}")

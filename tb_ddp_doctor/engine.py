@@ -33,12 +33,13 @@ from tb_ddp_doctor.findings import (
     Traffic,
 )
 from tb_ddp_doctor.job import communication as measured
+from tb_ddp_doctor.job import unrecognised
 from tb_ddp_doctor.job.build import JobError, build
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.logdir import nccl
-from tb_ddp_doctor.logdir.names import DIGEST_SUFFIX
+from tb_ddp_doctor.logdir.names import DIGEST_SUFFIX, host_in_name, names_process
 from tb_ddp_doctor.logdir.remote import FilePath, RemotePath
-from tb_ddp_doctor.rules import CATALOGUE
+from tb_ddp_doctor.rules import CATALOGUE, OF_EVERY_DEVICE, OF_EVERY_PROGRAM
 from tb_ddp_doctor.rules.base import Found, Rule, configured
 from tb_ddp_doctor.rules.base import run as run_rule
 from tb_ddp_doctor.rules.inputs import Inputs
@@ -82,6 +83,8 @@ _MOST_LOOKS = 2
 _ARRIVING = "Still arriving: left out until it is whole."
 _ALL_ARRIVING = "Its files are still arriving."
 _OUR_FAULT = "the doctor's fault, please report it"
+#: Ranks that begin a step this share of it apart are said to.
+_SAID_APART = 0.1
 #: Half characters, as names of files may have that are no UTF-8.
 _NO_TEXT = re.compile("[\ud800-\udfff]")
 
@@ -131,7 +134,7 @@ def diagnose(
         job = build(
             run.name,
             {rank: digest for rank, (_, digest) in by_rank.items()},
-            {rank: digest.header.host or file.node for rank, (file, digest) in by_rank.items()},
+            {rank: _node(file, digest, rank) for rank, (file, digest) in by_rank.items()},
             _world_size(run, digests),
             warnings,
         )
@@ -146,6 +149,13 @@ def diagnose(
     diagnosis, savings = _examine(job, rules, lacking)
     paths = tuple(by_rank[rank][0].path for rank in job.ranks.tolist())
     return Result(diagnosis, savings, job, paths, from_digests, unfinished)
+
+
+def _node(file: RankFile, digest: RankDigest, rank: int) -> str:
+    """The rank's node, from what says so; "" where nothing does."""
+    if digest.header.host:
+        return digest.header.host
+    return file.node if file.node != host_in_name(file.worker) or names_process(file.worker, digest.pid, rank) else ""
 
 
 def _without_unfinished(
@@ -304,6 +314,9 @@ def _apply(rules: Iterable[Rule], inputs: Inputs) -> tuple[list[RuleOutcome], li
     everything: list[Found] = []
     for rule in rules:
         found = None
+        if why := _cannot_hold(rule, inputs.job):
+            outcomes.append(RuleOutcome(rule.id, "not-applicable", why))
+            continue
         try:
             outcome, found = run_rule(rule, inputs)
         except Exception as error:
@@ -313,6 +326,15 @@ def _apply(rules: Iterable[Rule], inputs: Inputs) -> tuple[list[RuleOutcome], li
         if found:
             everything.append(found)
     return outcomes, everything
+
+
+def _cannot_hold(rule: Rule, job: Job) -> str | None:
+    """Why a rule cannot hold for a job whatever its times are, as a sentence; None where it can."""
+    if unrecognised.hides_its_device(job) and rule.id not in OF_EVERY_DEVICE:
+        return "It would judge the host alone, and what the device does is not known here."
+    if not unrecognised.trains(job) and rule.id not in OF_EVERY_PROGRAM:
+        return "It is about training, and this program does not train."
+    return None
 
 
 def _communication(inputs: Inputs) -> tuple[Traffic, ...]:
@@ -362,7 +384,15 @@ def _diagnosis(
     but = [
         f"{len(files)} {'file is' if len(files) == 1 else 'files are'} {how}" for how, files in lacking.items() if files
     ]
-    said = verdict(job, savings.findings, savings.account, outcomes, unrecognised=None, lacking=but)
+    said = verdict(
+        job,
+        savings.findings,
+        savings.account,
+        outcomes,
+        unrecognised=unrecognised.reason(job),
+        notes=unrecognised.notes(job),
+        lacking=but,
+    )
     return Diagnosis(
         name=encodable(job.name),
         world_size=job.world_size,
@@ -415,6 +445,7 @@ def _named(error: Exception) -> str:
 
 def _unseen(job: Job) -> Iterator[FileWarning]:
     """What could not be seen of the job as a whole."""
+    yield from (FileWarning(job.name, sentence) for sentence in unrecognised.notes(job))
     if job.missing_ranks:
         shown = ", ".join(map(str, job.missing_ranks[:8])) + (" ..." if len(job.missing_ranks) > 8 else "")
         yield FileWarning(
@@ -423,12 +454,12 @@ def _unseen(job: Job) -> Iterator[FileWarning]:
             "others wait for them is known only as far as transfers tell.",
         )
     if not all(rank.has_steps for rank in job.digests):
-        yield FileWarning(
-            job.name,
-            "No ProfilerStep in the traces: the whole trace is taken as one step. Call prof.step() after each step.",
-        )
+        advice = " Call prof.step() after each step." if unrecognised.trains(job) else ""
+        yield FileWarning(job.name, f"No ProfilerStep in the traces: the whole trace is taken as one step.{advice}")
     if len(job.ranks) == 1:
         return
+    if (apart_ns := unrecognised.steps_begin_apart_ns(job)) >= _SAID_APART * job.step_ns:
+        yield FileWarning(job.name, f"Ranks begin the same step {apart_ns / 1e6:.1f} ms apart (median over steps).")
     if not len(job.matched):
         yield FileWarning(job.name, "No collective could be matched between ranks: waiting counts as transfer.")
         return

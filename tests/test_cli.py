@@ -73,6 +73,60 @@ def test_fail_on_passes_a_healthy_job(healthy: Path) -> None:
     assert main(["diagnose", str(healthy), "--fail-on", "info"]) == 0
 
 
+def test_fail_on_exits_with_3_where_the_traces_cannot_tell(tmp_path: Path) -> None:
+    few = write(tmp_path / "few", ranks(HEALTHY, HEALTHY), world_size=8)
+    assert main(["diagnose", str(few), "--fail-on", "critical"]) == 3
+    assert main(["diagnose", str(few)]) == 0
+
+
+def test_a_finding_fails_before_what_cannot_be_told(tmp_path: Path) -> None:
+    write(tmp_path / "few", ranks(HEALTHY, HEALTHY), world_size=8)
+    write(tmp_path / "slow", ranks(HEALTHY, SLOW, HEALTHY))
+    assert main(["diagnose", str(tmp_path), "--fail-on", "minor"]) == 1
+    assert main(["diagnose", str(tmp_path), "--fail-on", "critical"]) == 3
+
+
+def test_what_cannot_be_read_fails_before_what_cannot_be_told(tmp_path: Path) -> None:
+    write(tmp_path / "few", ranks(HEALTHY, HEALTHY), world_size=8)
+    nonsense(tmp_path / "broken", "no trace")
+    assert main(["diagnose", str(tmp_path), "--fail-on", "critical"]) == 2
+
+
+def command(*arguments: object, **options: Any) -> subprocess.Popen[bytes]:
+    code = "import sys; from tb_ddp_doctor.cli import main; sys.exit(main())"
+    return subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], stderr=subprocess.PIPE, **options)
+
+
+@pytest.mark.parametrize("form", [[], ["--json"], ["--markdown"]], ids=["text", "json", "markdown"])
+def test_a_reader_that_has_seen_enough_is_no_failure(slow: Path, form: list[str]) -> None:
+    process = command("diagnose", slow, *form, stdout=subprocess.PIPE)
+    assert process.stdout
+    process.stdout.close()
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, b"")
+
+
+def test_a_closed_standard_output_is_told(slow: Path) -> None:
+    process = command("diagnose", slow, preexec_fn=lambda: os.close(1))
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (
+        2,
+        b"ddp-doctor: standard output is closed: there is nowhere to print to.\n",
+    )
+
+
+def test_a_directory_without_a_name_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diagnose", ""]) == 2
+    assert capsys.readouterr().err == "ddp-doctor: The name of the log directory is empty.\n"
+
+
+@pytest.mark.parametrize("size", ["nan", "-1", "inf", "much"])
+def test_a_cache_has_a_size_that_makes_sense(slow: Path, capsys: pytest.CaptureFixture[str], size: str) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["diagnose", str(slow), f"--cache-size={size}"])
+    assert f"argument --cache-size: a size in GiB, 0 or more, and not '{size}'" in capsys.readouterr().err
+
+
 def nonsense(folder: Path, kind: str) -> Path:
     match kind:
         case "absent":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import threading
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,6 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tb_ddp_doctor.discover import DiscoverError, Run, discover, parse_logdir_spec
+from tb_ddp_doctor.logdir import patience
+from tb_ddp_doctor.logdir.head import Head, peek
+from tb_ddp_doctor.logdir.remote import FilePath
 
 #: When the first profiler cycle was written, in ns since the epoch.
 NOON_NS = 1_795_198_700_000_000_000
@@ -640,3 +644,50 @@ def test_every_file_of_any_tree_is_in_one_run_or_named(tree: dict[tuple[str, str
     assert sorted(placed + left_out) == sorted(paths)
     assert all(run.files and ranks(run) == sorted(set(ranks(run))) for run in runs)
     assert len({run.name for run in runs}) == len(runs)
+
+
+@pytest.mark.parametrize("name", ["profile.json", "profile.json.gz"])
+def test_a_trace_whose_keys_follow_its_events_is_found(tmp_path: Path, name: str) -> None:
+    events = [{"ph": "X", "cat": "cpu_op", "name": "aten::add", "ts": 1, "dur": 1}]
+    text = json.dumps({"metadata": {"errors": 0}, "traceEvents": events, "schemaVersion": 1})
+    write(tmp_path / name, text.encode())
+    assert ranks(only(discover(tmp_path))) == [0]
+
+
+def test_another_tools_trace_is_not_found(tmp_path: Path) -> None:
+    events = [{"ph": "X", "cat": "renderer", "name": "paint", "ts": 1, "dur": 1}]
+    write(tmp_path / "profile.json", json.dumps({"metadata": {}, "traceEvents": events}).encode())
+    assert discover(tmp_path) == []
+
+
+def test_a_file_that_never_answers_costs_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a link to /proc/kmsg or into a dead mount does."""
+    monkeypatch.setattr(patience, "PATIENCE_S", 0.2)
+    for rank in range(3):
+        trace(tmp_path / f"rank{rank}.pt.trace.json", rank=rank, world_size=3)
+
+    def asked(path: FilePath) -> Head:
+        if path.name.startswith("rank1"):
+            threading.Event().wait(60)
+        return peek(path)
+
+    run = only(discover(tmp_path, peek=asked))
+    assert ranks(run) == [0, 2]
+    (warning,) = run.warnings
+    assert (Path(warning.file).name, warning.message) == (
+        "rank1.pt.trace.json",
+        "Left out: It did not answer within 0.2 s.",
+    )
+
+
+def test_a_file_that_never_answers_is_told_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "PATIENCE_S", 0.2)
+    path = trace(tmp_path / "rank0.pt.trace.json", rank=0)
+    with pytest.raises(DiscoverError, match=r"It did not answer within 0\.2 s\.$"):
+        discover(path, peek=lambda _: threading.Event().wait(60) and Head())  # type: ignore[arg-type,return-value]
+
+
+def test_a_pipe_is_told(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DiscoverError, match=r"neither a folder nor a file, but a device or a pipe\.$"):
+        discover(tmp_path / "pipe")

@@ -341,17 +341,67 @@ def test_cpus_alone_are_diagnosed(tmp_path: Path) -> None:
     assert (diagnosis.verdict, diagnosis.findings[0].ranks) == ("straggler", (1,))
 
 
-def test_the_first_step_is_left_out_where_the_profiler_makes_it_long(tmp_path: Path) -> None:
+def first_step(tmp_path: Path, *drawings: str) -> Diagnosis:
+    """A healthy job whose ranks' first step is drawn apart."""
+    return diagnose(write(tmp_path, in_row(ranks(*drawings, steps=1), ranks(*[HEALTHY] * len(drawings), steps=4))))
+
+
+def test_a_first_step_that_the_profilers_start_holds_is_left_out(tmp_path: Path) -> None:
     starting = """
         rank# step |1
-              host [slow..................][fwd][bwd]
+              host [full..................][fwd][bwd]
               gpu                          [fwd....][bwd.]
               nccl                                        [ar........]
     """
-    text = in_row(ranks(starting, starting, steps=1), ranks(HEALTHY, HEALTHY, steps=3))
+    diagnosis = first_step(tmp_path, starting, starting)
+    assert diagnosis.steps == (2, 3, 4, 5)
+    assert "Step 1 is left out: the profiler's own start holds the host" in said(diagnosis, diagnosis.name)
+
+
+def test_a_first_step_that_ranks_begin_apart_is_left_out(tmp_path: Path) -> None:
+    early = """
+        rank# step |1
+              gpu  [?b][fwd....][bwd.]
+              nccl                    [ar....................]
+    """
+    late = """
+        rank# step |1
+              gpu  [?before.......][fwd....][bwd.]
+              nccl                                [ar........]
+    """
+    diagnosis = first_step(tmp_path, early, late)
+    assert diagnosis.steps == (2, 3, 4, 5)
+    assert "the ranks begin it 12.0 ms apart" in said(diagnosis, diagnosis.name)
+
+
+def test_a_ranks_fault_in_its_first_step_is_a_fault(tmp_path: Path) -> None:
+    slow = """
+        rank# step |1
+              host [fwd]                     [bwd]
+              gpu   [fwd....]                 [bwd.]
+              nccl                                  [ar......]
+    """
+    waits = """
+        rank# step |1
+              host [fwd][bwd]
+              gpu   [fwd....][bwd.]
+              nccl                 [ar.......................]
+    """
+    text = in_row(ranks(slow, waits, waits, steps=1), ranks(SLOW, HEALTHY, HEALTHY, steps=2))
     diagnosis = diagnose(write(tmp_path, text))
-    assert diagnosis.steps == (2, 3, 4)
-    assert "Step 1 is left out" in said(diagnosis, diagnosis.name)
+    assert diagnosis.steps == (1, 2, 3)
+    assert (diagnosis.verdict, diagnosis.findings[0].ranks) == ("straggler", (0,))
+
+
+def test_a_first_step_is_left_out_whose_work_was_launched_before(tmp_path: Path) -> None:
+    rest = """
+        rank# step |1
+              gpu  [?forward][bwd]
+              nccl                [ar]
+    """
+    diagnosis = first_step(tmp_path, rest, rest)
+    assert diagnosis.steps == (2, 3, 4, 5)
+    assert "part of its work was launched before the record" in said(diagnosis, diagnosis.name)
 
 
 def test_a_rank_that_stopped_early_leaves_the_steps_that_all_have(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import itertools
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +24,7 @@ from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.discover import discover
 from tb_ddp_doctor.logdir.names import DIGEST_SUFFIX
-from tb_ddp_doctor.slices import chrome, columns, cut, native, pick
+from tb_ddp_doctor.slices import chrome, columns, cut, files, native, pick
 from tb_ddp_doctor.slices.cut import Window
 from tb_ddp_doctor.slices.model import RankSlice, Role, Slice, SliceError
 from tb_ddp_doctor.trace import reader
@@ -423,3 +425,18 @@ def test_unchecked_columns_are_those_that_are_kept(result: engine.Result, cache:
     assert np.array_equal(checked.events.start_ns, unchecked.events.start_ns)
     with pytest.raises(TraceError):
         cache.columns(Path("/nowhere"), checked=False)
+
+
+def test_an_older_protobuf_costs_native_slices_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Importing perfetto's generated code then fails; nothing else imports it."""
+    monkeypatch.setitem(sys.modules, "perfetto", None)
+    for module in [name for name in sys.modules if name.startswith(("perfetto.", "tb_ddp_doctor.slices.native"))]:
+        monkeypatch.delitem(sys.modules, module)
+    assert files.writer("chrome").CONTENT_TYPE == "application/json"
+    with pytest.raises(SliceError, match=r"^Native slices need another protobuf than is installed here .* mends it\.$"):
+        files.writer("native")
+
+
+def test_the_command_starts_without_perfetto() -> None:
+    code = "import sys; sys.modules['perfetto'] = None; from tb_ddp_doctor import cli; sys.exit(cli.main(['--help']))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0

@@ -42,6 +42,7 @@ export function runList(runs, selected, select) {
 function level(run) {
   if (run.state === "failed") return "failed";
   if (run.state !== "ready") return "pending";
+  if (run.verdict === "unknown") return "info";
   if (run.verdict !== "healthy") return run.severity ?? "info";
   return whole(run) ? "healthy" : "info";
 }

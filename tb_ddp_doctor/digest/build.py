@@ -15,7 +15,7 @@ from tb_ddp_doctor.digest.launches import enclosing, launch_rows
 from tb_ddp_doctor.digest.memory import memory as memory_of
 from tb_ddp_doctor.digest.memory import no_memory
 from tb_ddp_doctor.digest.messages import messages
-from tb_ddp_doctor.digest.model import Collectives, Kernels, RankDigest, Starved, Steps, StepWork, Track
+from tb_ddp_doctor.digest.model import Collectives, Kernels, RankDigest, Recorded, Starved, Steps, StepWork, Track
 from tb_ddp_doctor.digest.operations import operations
 from tb_ddp_doctor.digest.optimizer import optimizer
 from tb_ddp_doctor.digest.phases import (
@@ -26,8 +26,9 @@ from tb_ddp_doctor.digest.phases import (
     stalled_phases,
 )
 from tb_ddp_doctor.digest.products import products, slow_inputs
+from tb_ddp_doctor.digest.recorded import recording
 from tb_ddp_doctor.digest.starvation import host_time, no_blocking, recorded, recording_ns, starvation
-from tb_ddp_doctor.digest.steps import device_windows, host_steps, step_of
+from tb_ddp_doctor.digest.steps import device_windows, host_steps, repeated_steps, step_of
 from tb_ddp_doctor.digest.sums import count, longest, total
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.trace import names
@@ -50,6 +51,8 @@ _OF_THE_HOST = (
 )
 #: What says what a name means stands in its first letters, even of C++ templates; all names are searched many times.
 _MOST_LETTERS = 1 << 14
+#: Programs whose iterations are looked for where no step is marked. Of training, all ranks must agree on the number.
+_ITERATES = ("serving", "diffusion", "inference")
 _DEVICE_CATEGORIES = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 
 
@@ -104,10 +107,8 @@ def _digest_device(trace: RankTrace, device: int) -> RankDigest:
     launch = launch_rows(events, rows)
     end = events.start_ns[rows] + events.duration_ns[rows]
 
-    number, host_start, host_end = host_steps(trace)
-    has_steps = len(number) > 0
-    if not has_steps:
-        number, host_start, host_end = _whole_trace(events)
+    contents, (number, host_start, host_end) = _steps(trace)
+    has_steps = contents.steps_from != ""
     launch_time = np.where(launch >= 0, events.start_ns[launch], host_start[0] - 1)
     step = np.where(launch_time < host_end[-1], step_of(launch_time, host_start), -1)
     if not has_steps and not (step >= 0).any():
@@ -191,16 +192,15 @@ def _digest_device(trace: RankTrace, device: int) -> RankDigest:
         code=own_code,
         memory=memory_of(trace, device, steps),
         track=tracked,
+        recorded=contents,
         warnings=(*trace.warnings, *_joining_warnings(trace, device, launch)),
     )
 
 
 def _digest_host(trace: RankTrace) -> RankDigest:
     events = trace.events
-    number, start, end = host_steps(trace)
-    has_steps = len(number) > 0
-    if not has_steps and len(events):
-        number, start, end = _whole_trace(events)
+    contents, (number, start, end) = _steps(trace)
+    has_steps = contents.steps_from != ""
     keep = end > start
     steps = Steps(number[keep], start[keep], end[keep], start[keep], end[keep])
     operators = owners.host_operators(trace)
@@ -253,6 +253,7 @@ def _digest_host(trace: RankTrace) -> RankDigest:
         code=own_code,
         memory=no_memory(len(steps)),
         track=track.no_track(),
+        recorded=contents,
         warnings=(*trace.warnings, *_group_warnings(trace, found)),
     )
 
@@ -302,6 +303,17 @@ def _launched_by_operators(trace: RankTrace, launch: Ints) -> bool:
         events.thread[launch],
     )
     return 2 * int((within >= 0).sum()) > len(launch)
+
+
+def _steps(trace: RankTrace) -> tuple[Recorded, tuple[Ints, Ints, Ints]]:
+    """What the trace records, and its steps on the host: number, start and end."""
+    marked = host_steps(trace)
+    if len(marked[0]):
+        return recording(trace, "ProfilerStep"), marked
+    found = recording(trace, "")
+    if found.program in _ITERATES and (repeated := repeated_steps(trace)):
+        return replace(found, steps_from=repeated[0]), repeated[1]
+    return found, _whole_trace(trace.events) if len(trace.events) else marked
 
 
 def _whole_trace(events: Events) -> tuple[Ints, Ints, Ints]:

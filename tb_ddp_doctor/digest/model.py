@@ -394,6 +394,22 @@ class StepWork:
     starved_ns: NDArray[np.int64]
 
 
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a trace records, and what it shows to have been left out (see `digest.recorded`)."""
+
+    #: Work of accelerators that are not known here, by category: events and busy time, ns (-1 if not read).
+    unknown_work: dict[str, tuple[int, int]]
+    #: What shows that a device worked, in a trace without any event of one, as words; "" if nothing does.
+    hidden_work: str
+    #: Name of a `names.Program`, in small letters.
+    program: str
+    #: What marks the steps: "ProfilerStep", an annotation that repeats, "graph launch"; "" if nothing does.
+    steps_from: str
+    #: Share of the runtime's calls that were left out of the file; 0 for all that Kineto itself writes.
+    calls_left_out: float
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class RankDigest:
     """One rank, digested."""
@@ -408,7 +424,7 @@ class RankDigest:
     device_bytes: int
     #: Whether device events can be joined to their launches.
     has_launches: bool
-    #: Whether the trace has ProfilerSteps; False means that it is taken as one step.
+    #: Whether something marks the steps (`Recorded.steps_from`); False means that the trace is taken as one step.
     has_steps: bool
     #: Process that trains, "" where the trace does not say.
     pid: str
@@ -426,4 +442,5 @@ class RankDigest:
     code: Code
     memory: Memory
     track: Track
+    recorded: Recorded
     warnings: tuple[FileWarning, ...]

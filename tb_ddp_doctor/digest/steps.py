@@ -6,6 +6,10 @@ step's device window ends with the last event that it launched.
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Callable
+
 import numpy as np
 
 from tb_ddp_doctor.digest.model import Steps
@@ -59,3 +63,63 @@ def device_windows(
     steps = Steps(number[keep], edges[:-1][keep], edges[1:][keep], host_start_ns[keep], host_end_ns[keep])
     index = np.where(keep, np.cumsum(keep) - 1, -1)
     return steps, index
+
+
+#: Fewer repetitions are no pattern.
+_LEAST_REPEATS = 3
+#: From one repetition to the next it takes between half and twice the median: of what is less regular, no mean speaks.
+_MOST_UNEVEN = 2.0
+#: The number within a name differs from one iteration to the next ("execute_32_context_0").
+_NUMBERS = re.compile(r"\d+")
+GRAPH_LAUNCH = "graph launch"
+
+
+def repeated_steps(trace: RankTrace) -> tuple[str, tuple[Ints, Ints, Ints]] | None:
+    """What serves as steps where none is marked, and the steps as `host_steps` has them; None where nothing repeats.
+
+    An outermost annotation that comes back regularly is a server's or a pipeline's iteration. So is a graph's launch
+    where each iteration is one graph: then every launch has a copy before it, of the tokens or the noise that goes in.
+    Launches without copies between them are parts of one iteration.
+    """
+    return _repeated_annotation(trace) or _repeated_launches(trace)
+
+
+def _repeated_annotation(trace: RankTrace) -> tuple[str, tuple[Ints, Ints, Ints]] | None:
+    events = trace.events
+    rows = np.flatnonzero(events.category == Category.ANNOTATION)
+    rows = rows[np.lexsort((-events.duration_ns[rows], events.start_ns[rows]))]
+    if not len(rows):
+        return None
+    start = events.start_ns[rows]
+    end = start + events.duration_ns[rows]
+    outermost = np.append(True, start[1:] >= np.maximum.accumulate(end)[:-1])
+    rows, start, end = rows[outermost], start[outermost], end[outermost]
+    kinds = [_NUMBERS.sub("#", trace.strings[name]) for name in events.name[rows]]
+    for kind, count in Counter(kinds).most_common():
+        mine = np.array([one == kind for one in kinds], np.bool_)
+        if count >= _LEAST_REPEATS and _is_regular(start[mine]):
+            first, last = start[mine], end[mine]
+            return kind, (np.arange(count), first, np.append(first[1:], last[-1]))
+    return None
+
+
+def _repeated_launches(trace: RankTrace) -> tuple[str, tuple[Ints, Ints, Ints]] | None:
+    events = trace.events
+    calls = events.category == Category.RUNTIME
+
+    def starts(test: Callable[[str], bool]) -> Ints:
+        chosen = np.array([test(text) for text in trace.strings], np.bool_)[events.name]
+        return np.sort(events.start_ns[calls & chosen])
+
+    launches, copied = starts(names.launches_graph), starts(names.copies)
+    fed = np.diff(np.searchsorted(copied, launches)) > 0
+    # The last launch only ends the iteration before it.
+    if len(launches) <= _LEAST_REPEATS or not fed.all() or not _is_regular(launches):
+        return None
+    return GRAPH_LAUNCH, (np.arange(len(launches) - 1), launches[:-1], launches[1:])
+
+
+def _is_regular(start: Ints) -> bool:
+    apart = np.diff(start)
+    usual = float(np.median(apart))
+    return bool((apart >= usual / _MOST_UNEVEN).all() and (apart <= usual * _MOST_UNEVEN).all())

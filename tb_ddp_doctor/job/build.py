@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tb_ddp_doctor.digest.model import RankDigest
+from tb_ddp_doctor.digest.model import RankDigest, RankOwner, Starved
 from tb_ddp_doctor.findings import FileWarning, LeftOutStep
 from tb_ddp_doctor.job import clock as clocks
 from tb_ddp_doctor.job.budget import settle
@@ -18,8 +17,12 @@ from tb_ddp_doctor.job.matching import match
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace.model import Ints
 
-#: A first step longer than this, relative to the median of the others, is the profiler's start.
-WARM_UP = 1.25
+#: A first step is odd that takes so many times as long as the median of the others, or as much less.
+ODD = 1.25
+#: Ranks begin it apart by so much of the median step: then what one of them did before the record delays it.
+APART = 0.2
+#: What is odd of it is explained by what takes at least this share of it.
+EXPLAINS = 0.5
 #: Ends of one collective differ by up to this over slow links (DESIGN, point 5), ns.
 END_TOLERANCE_NS = 500_000
 
@@ -75,7 +78,18 @@ def build(
     left_out_steps: tuple[LeftOutStep, ...] = ()
     if reason := _unlike_the_others(ordered, step_index, fitted):
         notes.append(FileWarning(name, f"Step {steps[0]} is left out: {reason}"))
-        left_out_steps = (LeftOutStep(int(steps[0]), float(_window_ns(ordered, step_index)[0]) / 1e6, reason),)
+        left_out_steps = (
+            LeftOutStep(
+                int(steps[0]),
+                float(
+                    _of_steps([digest.steps.end_ns - digest.steps.start_ns for digest in ordered], step_index)[
+                        :, 0
+                    ].mean()
+                )
+                / 1e6,
+                reason,
+            ),
+        )
         steps, step_index = steps[1:], step_index[:, 1:]
     budget, waiting = settle(ordered, step_index, matched, fitted)
     return Job(
@@ -113,24 +127,50 @@ def _common_steps(digests: Mapping[int, RankDigest]) -> tuple[Ints, list[int]]:
 
 
 def _unlike_the_others(digests: tuple[RankDigest, ...], step_index: Ints, clock: ClockFit) -> str | None:
-    """Why the first of at least three steps, the first of the traces, cannot stand for the others, if it cannot."""
+    """Why the first of at least three steps, the first of the traces, cannot stand for the others, if it cannot.
+
+    Only what the traces show counts: a first step that is merely slow may be a rank's fault like any other.
+    """
     if step_index.shape[1] < 3 or any(index[0] for index in step_index):
         return None
-    window = _window_ns(digests, step_index)
-    usual = np.median(window[1:])
+    window = _of_steps([digest.steps.end_ns - digest.steps.start_ns for digest in digests], step_index)
+    usual = float(np.median(window.mean(axis=0)[1:]))
     if clock.residual_ns is not None:
         begin = np.array([int(digest.steps.start_ns[0]) for digest in digests])
         begin -= np.array([int(clock.correction(rank, begin[rank : rank + 1])[0]) for rank in range(len(begin))])
-        if np.ptp(begin) > (WARM_UP - 1) * usual:
-            return "the ranks do not begin it together, so what kept the late ones is not in their records."
-    return "the profiler's start makes it much longer than the others." if window[0] > WARM_UP * usual else None
+        if np.ptp(begin) > APART * usual:
+            apart = f"the ranks begin it {np.ptp(begin) / 1e6:.1f} ms apart"
+            return f"{apart}, so what kept the late ones is not in their records."
+    first = float(window.mean(axis=0)[0])
+    if first * ODD < usual:
+        kernels = _of_steps([digest.work.kernels for digest in digests], step_index)
+        if kernels[:, 0].sum() * ODD < np.median(kernels[:, 1:].sum(axis=0)):
+            return "part of its work was launched before the record begins."
+    if first <= ODD * usual:
+        return None
+    excess = EXPLAINS * (first - usual)
+    # The rank that nobody waits for is the one whose stalls the others see.
+    exposed = _of_steps([digest.work.owner_ns[:, RankOwner.COMMUNICATION] for digest in digests], step_index)
+    latest = int((window - exposed)[:, 0].argmax())
+    held = digests[latest].work.starved_ns[step_index[latest], Starved.OVERHEAD]
+    if held[0] - np.median(held[1:]) >= excess:
+        return f"the profiler's own start holds the host of its slowest rank for {held[0] / 1e6:.1f} ms."
+    if max(map(_before_the_record_ns, digests)) >= excess:
+        return "communication that was launched before the record begins still runs in it."
+    return None
 
 
-def _window_ns(digests: tuple[RankDigest, ...], step_index: Ints) -> NDArray[np.float64]:
-    """Length of each step, mean over ranks, shape (S,), ns."""
-    length = [(digest.steps.end_ns - digest.steps.start_ns)[i] for digest, i in zip(digests, step_index, strict=True)]
-    mean: NDArray[np.float64] = np.stack(length).mean(axis=0)
-    return mean
+def _of_steps(columns: Sequence[Ints], step_index: Ints) -> Ints:
+    """A column of each rank's digest for the job's steps, shape (R, S)."""
+    return np.stack([column[index] for column, index in zip(columns, step_index, strict=True)])
+
+
+def _before_the_record_ns(digest: RankDigest) -> int:
+    """How long communication whose launch was not recorded runs in the first step."""
+    table, start, end = digest.collectives, digest.steps.start_ns[0], digest.steps.end_ns[0]
+    unrecorded = table.step < 0
+    inside = np.minimum(table.end_ns, end) - np.maximum(table.arrival_ns, start)
+    return int(np.maximum(inside[unrecorded], 0).max(initial=0))
 
 
 def _positions(numbers: Ints, wanted: Ints) -> Ints:

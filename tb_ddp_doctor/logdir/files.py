@@ -8,21 +8,24 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from tb_ddp_doctor.findings import FileWarning
-from tb_ddp_doctor.logdir import remote
+from tb_ddp_doctor.logdir import patience, remote
 from tb_ddp_doctor.logdir.head import Head
 from tb_ddp_doctor.logdir.names import (
     JSON_NAME,
     RANK_FOLDER,
     TORCH_NAME,
     host_in_name,
+    is_dynolog,
     rank_in_name,
     span_time_ns,
     trace_name,
 )
+from tb_ddp_doctor.logdir.patience import within
 from tb_ddp_doctor.logdir.remote import FilePath
 
 Status: TypeAlias = os.stat_result | remote.Status
@@ -61,8 +64,16 @@ class TraceFile:
 
 def scan(root: Path, unreadable: list[FileWarning], peek: Callable[[FilePath], Head]) -> dict[Parts, list[TraceFile]]:
     """The trace files under `root` by the folder, as parts of its path below `root`; `peek` reads a file's head."""
+
+    def patient(path: FilePath) -> Head | None:
+        try:
+            return within(patience.PATIENCE_S, lambda: peek(path))
+        except TimeoutError as error:
+            unreadable.append(FileWarning(str(path), f"Left out: {error}"))
+            return None
+
     found = list(_walk(root, unreadable)) if not root.is_file() else [((), root, root.stat())]
-    return _by_folder(root.absolute().name, found, peek)
+    return _by_folder(root.absolute().name, found, patient)
 
 
 def scan_remote(address: str, peek: Callable[[FilePath], Head]) -> tuple[str, dict[Parts, list[TraceFile]]]:
@@ -81,13 +92,13 @@ def scan_remote(address: str, peek: Callable[[FilePath], Head]) -> tuple[str, di
 
 
 def _by_folder(
-    root: str, found: Sequence[tuple[Parts, FilePath, Status | None]], peek: Callable[[FilePath], Head]
+    root: str, found: Sequence[tuple[Parts, FilePath, Status | None]], peek: Callable[[FilePath], Head | None]
 ) -> dict[Parts, list[TraceFile]]:
     with ThreadPoolExecutor(_PEEKERS) as pool:
         heads = pool.map(peek, (path for _, path, _ in found))
         folders: dict[Parts, list[TraceFile]] = defaultdict(list)
         for (parts, path, status), head in zip(found, heads, strict=True):
-            if file := _file(path, status, head):
+            if head and (file := _file(path, status, head)):
                 folders[parts].append(file)
     for parts, files in folders.items():
         _take_rank_of_folder((root, *parts)[-1], files)
@@ -105,23 +116,37 @@ def _walk(root: Path, unreadable: list[FileWarning]) -> Iterator[tuple[Parts, Pa
         parts = real.pop() if real else links.pop(0)
         folder = root.joinpath(*parts)
         try:
-            status = folder.stat()
+            status, entries = within(patience.PATIENCE_S, partial(_list, folder))
             if (status.st_dev, status.st_ino) in seen:
                 continue
             seen.add((status.st_dev, status.st_ino))
-            with os.scandir(folder) as entries:
-                visible = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda e: e.name)
+        except TimeoutError as error:
+            unreadable.append(FileWarning(str(folder), f"This folder is left out: {error}"))
+            continue
         except OSError as error:
             reason = error.strerror or type(error).__name__
             unreadable.append(FileWarning(str(folder), f"This folder cannot be read ({reason})."))
             continue
-        for entry in visible:
-            if _is_folder(entry):
-                (links if entry.is_symlink() else real).append((*parts, entry.name))
-            elif JSON_NAME.fullmatch(trace_name(entry.name)):
-                status_of_file = _status(entry)
-                if status_of_file is None or stat.S_ISREG(status_of_file.st_mode):
-                    yield parts, folder / entry.name, status_of_file
+        for name, is_link, status_of_file in entries:
+            if status_of_file and stat.S_ISDIR(status_of_file.st_mode):
+                (links if is_link else real).append((*parts, name))
+            elif JSON_NAME.fullmatch(trace_name(name)) and (
+                status_of_file is None or stat.S_ISREG(status_of_file.st_mode)
+            ):
+                yield parts, folder / name, status_of_file
+
+
+def _list(folder: Path) -> tuple[os.stat_result, list[tuple[str, bool, os.stat_result | None]]]:
+    """A folder's status and what is visible in it, by name: whether it is a link, and its status (None: to nowhere)."""
+    status = folder.stat()
+    with os.scandir(folder) as entries:
+        visible = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda e: e.name)
+        return status, [(entry.name, entry.is_symlink(), _status(entry)) for entry in visible if _may_matter(entry)]
+
+
+def _may_matter(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry may be a folder or a trace: of others, nobody asks a network file system for the status."""
+    return bool(JSON_NAME.fullmatch(trace_name(entry.name))) or _is_folder(entry)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -159,7 +184,8 @@ def _file(path: FilePath, status: Status | None, head: Head) -> TraceFile | None
         size=status.st_size if status else 0,
         modified_ns=status.st_mtime_ns if status else 0,
         is_readable=head.is_trace,
-        node=host_in_name(worker) or head.host,
+        # Of other names only Dynolog's says a host: `profile_0.json` is no node.
+        node=(host_in_name(worker) if is_torch or is_dynolog(worker) else "") or head.host,
         world_size=head.world_size,
     )
     if head.rank is not None:

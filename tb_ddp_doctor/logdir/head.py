@@ -22,6 +22,8 @@ _GZIP = b"\x1f\x8b"
 _RANK = re.compile(rb'"rank"\s*:\s*"?(\d{1,9})\b')
 _WORLD_SIZE = re.compile(rb'"world_size"\s*:\s*"?(\d{1,9})\b')
 _HOST_NAME = re.compile(rb'"host_name"\s*:\s*"([^"\\]{1,255})"')
+#: Categories that no other tool's events have.
+_KINETO_EVENT = re.compile(rb'"cat"\s*:\s*"(cpu_op|cuda_runtime|cuda_driver|gpu_memcpy|python_function|ac2g)"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +93,12 @@ def _peek_digest(path: Path) -> Head:
 
 
 def _gather(chunks: Iterable[bytes]) -> bytes:
-    """Text until "traceEvents" begins, or `_HEAD_BYTES` of it."""
+    """Text until "traceEvents" begins behind Kineto's own keys, or `_HEAD_BYTES` of it."""
     text = bytearray()
     for chunk in chunks:
         text += chunk
-        if len(text) >= _HEAD_BYTES or b'"traceEvents"' in text:
+        begun = text.find(b'"traceEvents"')
+        if len(text) >= _HEAD_BYTES or (begun >= 0 and _has_schema(bytes(text[:begun]))):
             break
     return bytes(text)
 
@@ -117,18 +120,23 @@ def _inflate(chunks: Iterable[bytes]) -> Iterator[bytes]:
 def _read_head(text: bytes) -> Head:
     events = text.find(b'"traceEvents"')
     header = text[:events] if events >= 0 else text
-    has_schema = b'"schemaVersion"' in header or b'"distributedInfo"' in header
+    has_schema = _has_schema(header)
     has_content = events >= 0 or b'"deviceProperties"' in header
     rank, world_size = _read_distributed_info(header)
     host = _HOST_NAME.search(header)
     return Head(
         is_trace=has_schema or has_content or b'"ph"' in text,
-        is_kineto=has_schema and has_content,
+        # Who rewrites a trace may put these keys behind the events, which then show whose they are.
+        is_kineto=(has_schema and has_content) or (events >= 0 and bool(_KINETO_EVENT.search(text, events))),
         has_text=bool(text),
         rank=rank,
         world_size=world_size,
         host=host[1].decode(errors="replace") if host else "",
     )
+
+
+def _has_schema(header: bytes) -> bool:
+    return b'"schemaVersion"' in header or b'"distributedInfo"' in header
 
 
 def _read_distributed_info(text: bytes) -> tuple[int | None, int | None]:

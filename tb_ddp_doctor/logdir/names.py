@@ -14,7 +14,8 @@ _RANK_IN_NAME = re.compile(
 )
 _KINETO_RANK = re.compile(r"kineto[_-](?P<rank>\d{1,7})$", re.IGNORECASE)
 RANK_FOLDER = re.compile(r"(?:global[_-]?)?rank[_-]?(?P<rank>\d{1,7})", re.IGNORECASE)
-_HOST_AND_PID = re.compile(r"(?P<host>.+)_\d+", re.DOTALL)
+#: Torch's own worker name, "<host>_<pid>"; Dynolog's is "libkineto_trace_<host>_<pid>".
+_HOST_AND_PID = re.compile(r"(?:libkineto_trace_)?(?P<host>.+)_(?P<number>\d+)", re.DOTALL)
 _BRACKETED_HOST = re.compile(r"\[(?P<host>[^\]]+)\]-\[\d+\]")
 
 
@@ -26,11 +27,25 @@ def rank_in_name(worker: str) -> int | None:
 
 
 def host_in_name(worker: str) -> str:
-    """The host of torch's `host_pid` and of `[host]-[pid]-rank0`, else ""."""
+    """The host of torch's `host_pid`, Dynolog's `libkineto_trace_host_pid` and of `[host]-[pid]-rank0`, else ""."""
     if found := _BRACKETED_HOST.match(worker):
         return found["host"]
     found = _HOST_AND_PID.fullmatch(worker)
     return found["host"] if found and rank_in_name(worker) is None else ""
+
+
+def is_dynolog(worker: str) -> bool:
+    """Whether a file was asked for by Dynolog's daemon, which names it for host and process."""
+    return worker.startswith("libkineto_trace_")
+
+
+def names_process(worker: str, process: str, rank: int) -> bool:
+    """Whether the number in `host_number` is the process that the trace is of, or its rank: then the rest is a host.
+
+    Any other number may count anything, and the rest be any word: `worker_3`, `attempt_0`.
+    """
+    found = _HOST_AND_PID.fullmatch(worker)
+    return found is None or found["number"] in (process, str(rank))
 
 
 def natural(text: str) -> tuple[tuple[int, int, str], ...]:

@@ -43,6 +43,7 @@ _BY_RULE: dict[tuple[str, str | None], tuple[str, ...]] = {
     ("communication-bound", None): _NETWORK,
     ("small-collectives", None): _NETWORK,
     ("slow-link", None): _NETWORK,
+    ("variable-transfers", None): _NETWORK,
     ("no-overlap", None): (_CHOICES,),
     ("pageable-memcpy", None): ("nvidia-smi --query-gpu=pcie.link.gen.current,pcie.link.width.current --format=csv",),
     ("low-occupancy", None): (_USE,),

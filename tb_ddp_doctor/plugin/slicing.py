@@ -8,11 +8,12 @@ from collections.abc import Mapping
 
 from tb_ddp_doctor.cache import Cache, default_directory
 from tb_ddp_doctor.engine import Result
-from tb_ddp_doctor.slices import chrome, columns, native
 from tb_ddp_doctor.slices.cut import Window, cut
+from tb_ddp_doctor.slices.files import writer
 from tb_ddp_doctor.slices.model import SliceError
 
-_FORMATS = {"native": native, "json": chrome, "columns": columns}
+#: Modules that write them, by what a request calls them.
+_FORMATS = {"native": "native", "json": "chrome", "columns": "columns"}
 #: As many digits as always fit 63 bits.
 _NUMBER = re.compile(r"[0-9]{1,18}|[0-8][0-9]{18}")
 _LONGEST_LIST = 1_000
@@ -31,10 +32,10 @@ def answer(result: Result, asked: Mapping[str, str]) -> tuple[bytes, str]:
         start_ns=_number("start", asked.get("start", "")),
         end_ns=_number("end", asked.get("end", "")),
     )
-    part = cut(result, Cache(default_directory()), chosen)
+    module = writer(_FORMATS[form])
     file = io.BytesIO()
-    _FORMATS[form].write(part, file)
-    return file.getvalue(), _FORMATS[form].CONTENT_TYPE
+    module.write(cut(result, Cache(default_directory()), chosen), file)
+    return file.getvalue(), module.CONTENT_TYPE
 
 
 def _number(name: str, text: str) -> int:

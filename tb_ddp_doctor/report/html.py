@@ -1,8 +1,12 @@
 """The tab as one file: its own modules and style sheet, and the answers that the plugin's routes would give.
 
-Modules cannot import each other from a disk, where each file is an origin of its own. So each becomes a data: URL in an
-import map, under a name instead of its path. The page's own policy forbids all that is not in the file: neither a fault
-in a module nor text from a trace makes it ask a server.
+Modules cannot import each other from a disk, where each file is an origin of its own. So all become one script within
+the page, each a function that gives what the module exports, those that it needs before it. The page's own policy
+allows that script alone, by its hash, and forbids all that is not in the file: neither a fault in a module nor text
+from a trace runs another script or asks a server.
+
+The modules import and export by names only (`import { a, b as c } from`, `export function`, `export const`); a default
+export or a cycle is refused.
 """
 
 from __future__ import annotations
@@ -38,19 +42,20 @@ _MOST_CHOICES = 64
 _MOST_DETAIL = 250_000
 #: Comparisons that a page holds: all pairs of three runs, both ways. Each takes some tens of kilobytes.
 _MOST_PAIRS = 6
-#: `from "./dom.js"`, `import "../dom.js"`, `import("./dom.js")`.
-_IMPORT = re.compile(r"""(\bfrom\s*|\bimport\s*\(?\s*)["'](\.\.?/[\w./-]+\.js)["']""")
-_NAME = "ddp-doctor/"
-_ENTRY = f'import {{ show }} from "{_NAME}index.js"; show();'
+#: `import { h, prose as text } from "./dom.js";`, over several lines too.
+_IMPORT = re.compile(r"""^import\s*\{([^}]*)\}\s*from\s*["'](\.\.?/[\w./-]+\.js)["'];?""", re.MULTILINE)
+_EXPORT = re.compile(r"^export (?=((?:async )?function\*?|const|class)\s+([\w$]+))", re.MULTILINE)
+_OTHER = re.compile(r"^(?:export|import)\b(?!\.).*", re.MULTILINE)
+_START = "index.js"
 
 
 def page(results: Sequence[Result], logdir: str) -> str:
     """All runs as one HTML file."""
     files = {route.lstrip("/"): path.read_text(encoding="utf-8") for route, (path, _) in assets().items()}
     style = f"\n{files['style.css']}"
-    imports = msgspec.json.encode({"imports": _modules(files)}).decode()
+    script = _bundled(files)
     policy = (
-        f"default-src 'none'; style-src '{_hash(style)}'; script-src data: '{_hash(imports)}' '{_hash(_ENTRY)}'; "
+        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
     title = html.escape(f"Diagnosis of {', '.join(result.diagnosis.name for result in results)}")
@@ -63,29 +68,53 @@ def page(results: Sequence[Result], logdir: str) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         f'<meta name="viewport" content="width=device-width">\n<title>{title}</title>\n'
         f"<style>{style}</style>\n"
-        f'<script type="importmap">{imports}</script>\n'
         f'<script type="application/json" id="ddp-doctor-answers">{_inert(_answers(results, logdir))}</script>\n'
-        f'<script type="module">{_ENTRY}</script>\n'
+        f'<script type="module">{script}</script>\n'
         f"</head>\n<body>\n<noscript>{headlines}<p>The rest of this report needs JavaScript.</p></noscript>\n"
         "</body>\n</html>\n"
     )
 
 
-def _modules(files: Mapping[str, str]) -> dict[str, str]:
-    """The modules that index.js needs, by name, as data: URLs."""
-    needed: dict[str, str] = {}
-    left = ["index.js"]
-    while left:
-        name = left.pop()
-        if name in needed or name not in files:
-            continue
-        # Text, import, path, text, import, path ... text.
-        pieces = _IMPORT.split(files[name])
-        pieces[2::3] = [posixpath.normpath(posixpath.join(posixpath.dirname(name), path)) for path in pieces[2::3]]
-        left += pieces[2::3]
-        pieces[2::3] = [f'"{_NAME}{module}"' for module in pieces[2::3]]
-        needed[name] = f"data:text/javascript;base64,{base64.b64encode(''.join(pieces).encode()).decode()}"
-    return {f"{_NAME}{name}": needed[name] for name in sorted(needed)}
+def _bundled(files: Mapping[str, str]) -> str:
+    """All modules that index.js needs as one script, which shows the page."""
+    order: list[str] = []
+    _in_order(files, _START, [], order)
+    modules = "\n".join(
+        f"const {_variable(name)} = (() => {{\n{_as_function(name, files[name])}}})();" for name in order
+    )
+    script = f"\n{modules}\n{_variable(_START)}.show();\n"
+    # An HTML parser must find no end of the script within.
+    return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+
+
+def _in_order(files: Mapping[str, str], name: str, within: Sequence[str], order: list[str]) -> None:
+    """Append a module, after those that it needs. Raises ValueError for modules that need each other."""
+    if name in within:
+        raise ValueError(f"The modules {', '.join(within)} need each other.")
+    if name not in order:
+        for found in _IMPORT.finditer(files[name]):
+            _in_order(files, _path(name, found[2]), (*within, name), order)
+        order.append(name)
+
+
+def _as_function(name: str, text: str) -> str:
+    """The body of a function that gives what a module exports."""
+    exported = [found[2] for found in _EXPORT.finditer(text)]
+    text = _IMPORT.sub(
+        lambda found: f"const {{{found[1].replace(' as ', ': ')}}} = {_variable(_path(name, found[2]))};", text
+    )
+    text = _EXPORT.sub("", text)
+    if odd := _OTHER.search(text):
+        raise ValueError(f"{name}: {odd[0]!r} is not taken apart here.")
+    return f"{text}\nreturn {{ {', '.join(exported)} }};\n"
+
+
+def _path(name: str, imported: str) -> str:
+    return posixpath.normpath(posixpath.join(posixpath.dirname(name), imported))
+
+
+def _variable(name: str) -> str:
+    return f"${re.sub(r'[^a-z0-9]', '_', name.removesuffix('.js').lower())}"
 
 
 def _hash(content: str) -> str:

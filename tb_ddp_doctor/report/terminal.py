@@ -93,7 +93,9 @@ def compared(console: Console, found: Comparison) -> None:
 
 
 def _headline(diagnosis: Diagnosis) -> Text:
-    if diagnosis.verdict != "healthy":
+    if diagnosis.verdict == "unknown":
+        style = "bold"
+    elif diagnosis.verdict != "healthy":
         style = _STYLES[diagnosis.findings[0].severity]
     else:
         # No data is not healthy.

@@ -27,6 +27,26 @@ from tb_ddp_doctor.rules.straggler import Straggler
 from tb_ddp_doctor.rules.trace_quality import TraceQuality
 from tb_ddp_doctor.rules.unfused_attention import UnfusedAttention
 from tb_ddp_doctor.rules.unfused_optimizer import UnfusedOptimizer
+from tb_ddp_doctor.rules.variable_transfers import VariableTransfers
+
+#: Rules that hold where the device's work cannot be seen: without it, a host that waits for its device looks idle.
+OF_EVERY_DEVICE = frozenset({"memory-fragmentation", "trace-quality"})
+
+#: Rules that hold for every program. The others advise a training loop: a server of requests has none, so they do not
+#: apply to it.
+OF_EVERY_PROGRAM = frozenset(
+    {
+        "launch-bound",
+        "low-occupancy",
+        "missing-straggler",
+        "profiler-overhead",
+        "slow-link",
+        "straggler",
+        "trace-quality",
+        "unfused-attention",
+        "variable-transfers",
+    }
+)
 
 #: Every rule with its thresholds as shipped, by id.
 CATALOGUE: dict[str, Rule] = {
@@ -58,5 +78,6 @@ CATALOGUE: dict[str, Rule] = {
         TraceQuality(),
         UnfusedAttention(),
         UnfusedOptimizer(),
+        VariableTransfers(),
     )
 }

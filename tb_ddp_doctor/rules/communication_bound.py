@@ -49,6 +49,7 @@ class CommunicationBound(Rule):
         "redundant-allreduce",
         "small-collectives",
         "slow-link",
+        "variable-transfers",
         "sharding-wait",
         "pipeline-bubble",
     )

@@ -10,7 +10,7 @@ import numpy as np
 from tb_ddp_doctor.digest.model import Held, RankOwner
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import activity, words
-from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
+from tb_ddp_doctor.rules.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.inputs.compute import Phases
 from tb_ddp_doctor.rules.inputs.frame import Frame
 from tb_ddp_doctor.rules.inputs.host import Stalls
@@ -46,6 +46,8 @@ class HostStall(Rule):
     min_share: float = threshold(0.03, "of the step", "On the usual rank; healthy jobs stay under 1 %.")
 
     def check(self, *, frame: Frame, whatif: WhatIf, stalls: Stalls, phases: Phases, places: Places) -> Result:
+        if frame.is_sampled:
+            return NotApplicable("Events were left out of the traces: a stretch without any is no stall.")
         # What one rank stalls beyond the others is a straggler's.
         spent = whatif.host_ns(Held.STALL)
         removed = shared(whatif, frame, Held.STALL)

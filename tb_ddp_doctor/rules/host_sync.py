@@ -9,10 +9,11 @@ from typing import ClassVar
 import numpy as np
 
 from tb_ddp_doctor.digest.model import Held, Starved
+from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.job.replay import Removed
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import holding, words
-from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
+from tb_ddp_doctor.rules.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.inputs.frame import Frame
 from tb_ddp_doctor.rules.inputs.host import HoldingCalls, Starvation
 from tb_ddp_doctor.rules.inputs.places import Places
@@ -52,10 +53,17 @@ class HostSync(Rule):
         0.005, "of the step", "Below it a step's one synchronisation, for a printed loss, is not worth a line."
     )
 
-    def check(self, *, frame: Frame, whatif: WhatIf, starvation: Starvation, places: Places) -> Result:
+    max_idle: float = threshold(
+        0.10,
+        "of the step",
+        "A device that idles so long while its host is blocked is no clear case, whatever it costs.",
+    )
+
+    def check(self, *, frame: Frame, budget: Budget, whatif: WhatIf, starvation: Starvation, places: Places) -> Result:
         calls = starvation.calls(Starved.SYNC)
+        idle = float(median_rank(budget.of("sync").mean(axis=1)))
         if not calls:
-            return Clear("No call of the steps waits for the device.")
+            return self._costless(calls, idle, frame) or Clear("No call of the steps waits for the device.")
         starved = starvation.of(Starved.SYNC)
         held = whatif.host_ns(Held.SYNC)
         # A rank that waits alone is a straggler.
@@ -65,7 +73,7 @@ class HostSync(Rule):
         blocked = sum(call.blocked_ns for call in calls)
         many = f"{holding.count(number)} call{'s' if number != 1 else ''} a step"
         if cost < self.min_cost * frame.step_ns:
-            return Clear(
+            return self._costless(calls, idle, frame) or Clear(
                 f"{many} hold the host for {words.ms(blocked)} in all, and the device has enough to do meanwhile."
             )
         ranks = holding.affected(starved)
@@ -85,6 +93,17 @@ class HostSync(Rule):
             evidence=holding.evidence(
                 calls, places, "The host waits in {call} in {op}; the device has run empty and waits for launches."
             ),
+        )
+
+    def _costless(self, calls: Sequence[HoldingCalls], idle_ns: float, frame: Frame) -> NotApplicable | None:
+        """Why calls that cost nothing are not clear all the same: the device idles through them."""
+        if idle_ns < self.max_idle * frame.step_ns:
+            return None
+        longest = max(calls, key=lambda call: call.blocked_ns, default=None)
+        named = f", longest in {longest.call}{f' in {longest.op}' if longest.op else ''}" if longest else ""
+        return NotApplicable(
+            f"The device idles {words.ms(idle_ns)} of every {words.ms(frame.step_ns)} while its host is blocked{named},"
+            " and no earlier launch would shorten that: look at what the call copies or waits for."
         )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from tb_ddp_doctor.digest.model import Held, RankOwner, Starved
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words
-from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
+from tb_ddp_doctor.rules.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.inputs.compute import Work
 from tb_ddp_doctor.rules.inputs.frame import Frame
 from tb_ddp_doctor.rules.inputs.host import Starvation
@@ -53,6 +53,8 @@ class LaunchBound(Rule):
     )
 
     def check(self, *, frame: Frame, whatif: WhatIf, work: Work, starvation: Starvation, places: Places) -> Result:
+        if frame.is_sampled:
+            return NotApplicable("Events were left out of the traces: where none is, the device may be busy.")
         removed = shared(whatif, frame, Held.WORK)
         cost = whatif.cost_ns(removed)
         if cost < self.min_cost * frame.step_ns:
@@ -80,7 +82,7 @@ class LaunchBound(Rule):
             title="The GPU idles, launch-bound: launching a kernel takes the CPU longer than the GPU runs it.",
             why=f"{kernels:.0f} kernels a step take {mean_ns / 1e3:.0f} us each on average, and one comes every "
             f"{issue_ns / 1e3:.0f} us. {basis}",
-            fix=_FIX,
+            fix=_FIX if frame.trains else _FIX_OF_INFERENCE,
             evidence=(
                 places.longest(rank, step, RankOwner.DISPATCH, "Device idle while the host prepares the next launch."),
             ),
@@ -93,3 +95,9 @@ or raise the batch size.
 
 model = torch.compile(model, mode="reduce-overhead")  # CUDA graphs
 optimizer = torch.optim.AdamW(model.parameters(), lr=lr, fused=True)"""
+
+_FIX_OF_INFERENCE = """\
+Launch fewer, larger kernels: compile the model, capture an iteration in a CUDA graph (vLLM: no enforce_eager; SGLang: \
+no --disable-cuda-graph), or batch more requests.
+
+model = torch.compile(model, mode="reduce-overhead")  # CUDA graphs"""

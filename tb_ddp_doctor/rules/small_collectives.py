@@ -12,10 +12,10 @@ from tb_ddp_doctor.job.communication import Traffic
 from tb_ddp_doctor.job.latency import Line
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.job.replay import Removed
-from tb_ddp_doctor.job.transfers import Transfers
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words
 from tb_ddp_doctor.rules.base import Clear, Fault, NotApplicable, Result, Rule, threshold
+from tb_ddp_doctor.rules.inputs.communication import Sized, TinyCalls
 from tb_ddp_doctor.rules.inputs.frame import Frame
 from tb_ddp_doctor.rules.inputs.places import Places
 
@@ -36,7 +36,8 @@ class SmallCollectives(Rule):
     Fix:
         Larger buckets; coalesced collectives; fewer wrapped modules in FSDP.
     Limits:
-        Sizes must be recorded, and differ by a factor of four, else latency cannot be told from bandwidth.
+        Sizes must be recorded, and differ by a factor of four, else latency cannot be told from bandwidth. Without
+        sizes or partners, only very many very short calls are told (`unsized`), with the latency that they would save.
     """
 
     id: ClassVar[str] = "small-collectives"
@@ -45,6 +46,8 @@ class SmallCollectives(Rule):
     min_latency: float = threshold(0.25, "of the transfer", "Messages of three times alpha / beta and more lose less.")
     min_spread: float = threshold(4.0, "x", "Bytes that differ by less do not tell latency from bandwidth.")
     min_r2: float = threshold(0.7, "R2", "Below it, size does not explain how long a collective takes.")
+    min_tiny_calls: float = threshold(100.0, "a step", "One for each parameter, where sizes are not told.")
+    tiny: float = threshold(50.0, "µs", "Half of the calls take no longer: what NCCL needs for a message of any size.")
     large_message: float = threshold(4.0, "x alpha / beta", "Latency is then a fifth of a message's time.")
     achievable: float = threshold(0.65, "of what could hide", "As for no-overlap.")
 
@@ -54,13 +57,50 @@ class SmallCollectives(Rule):
         frame: Frame,
         budget: Budget,
         whatif: WhatIf,
-        transfers: Transfers,
-        communication: tuple[Traffic, ...],
+        sized: Sized | None,
+        tiny_calls: TinyCalls | None,
         places: Places,
     ) -> Result:
-        sized = [traffic for traffic in communication if traffic.has_bytes]
-        if not sized:
-            return NotApplicable("The traces do not tell the sizes of collectives (torch does since 2.2).")
+        if tiny_calls is None:
+            return NotApplicable("No collective appears in the traces.")
+        if sized is None:
+            return self._check_unsized(frame, whatif, tiny_calls, places)
+        return self._check_sized(frame, budget, whatif, sized, places)
+
+    def _check_unsized(self, frame: Frame, whatif: WhatIf, tiny: TinyCalls, places: Places) -> Result:
+        """By their number and how long each takes: what is so short is latency, whatever its size."""
+        many = f"{tiny.calls:.0f} {tiny.kind or 'collectives'} a step"
+        short = f"half of them take {words.us(tiny.median_ns)} or less"
+        if tiny.calls < self.min_tiny_calls or tiny.median_ns > self.tiny * 1e3:
+            return NotApplicable(f"The traces do not tell the sizes of collectives; {many} run, {short}.")
+        # As many as DDP's buckets would stay.
+        stays = min(self.min_calls / max(tiny.calls, 1.0), 1.0)
+        removed = Removed(transfer_ns=(tiny.latency_ns * (1 - stays)).astype(np.int64))
+        cost = whatif.cost_ns(removed)
+        level, basis = words.confidence(frame, cost, len(frame.steps), of_transfer=True)
+        exposed = float(tiny.exposed_ns.mean())
+        rank, step = np.unravel_index(int(tiny.exposed_ns.argmax()), tiny.exposed_ns.shape)
+        return Fault(
+            removed=removed,
+            ranks=frame.all_ranks,
+            steps=frame.all_steps,
+            cause="unsized",
+            confidence="medium" if level == "high" else level,
+            title=f"{many}, and {short}: each is mostly latency.",
+            why=f"They are exposed for {words.ms(exposed)} of every {words.ms(frame.step_ns)}, waits included, and "
+            f"each is launched by the host on its own. Larger messages would take {words.ms(cost)} of latency less; "
+            "the traces do not tell sizes or partners, so what they would take less of the waits is not known. "
+            f"{basis}",
+            fix=_UNSIZED_FIX,
+            evidence=(
+                places.longest(
+                    int(rank), int(step), RankOwner.COMMUNICATION, "Communication, and no compute beside it."
+                ),
+            ),
+        )
+
+    def _check_sized(self, frame: Frame, budget: Budget, whatif: WhatIf, measured: Sized, places: Places) -> Result:
+        sized = [traffic for traffic in measured.traffic if traffic.has_bytes]
         many = [traffic for traffic in sized if traffic.calls >= self.min_calls]
         if not many:
             calls = max(traffic.calls for traffic in sized)
@@ -85,7 +125,7 @@ class SmallCollectives(Rule):
                 f"(R2 {line.r2:.2f})."
             )
         saved = sum(self._saved_ns(traffic, line) for traffic, line in small)
-        total = whatif.at_slowest(transfers.total_ns)
+        total = whatif.at_slowest(measured.transfers.total_ns)
         exposed = whatif.at_slowest(budget.of("transfer"))
         left = np.maximum(total - saved, 0)
         remains = left - self.achievable * np.minimum(left, whatif.at_slowest(budget.of("compute")))
@@ -137,4 +177,16 @@ model = DistributedDataParallel(model, device_ids=[local_rank], bucket_cap_mb={b
 with torch.distributed._coalescing_manager(device=device, async_ops=True) as handle:
     for tensor in tensors:
         torch.distributed.all_reduce(tensor)
+handle.wait()"""
+
+
+_UNSIZED_FIX = """\
+Send more with each call: one for each parameter is what a hand-written loop does. Let DDP gather gradients in \
+buckets, or coalesce the calls.
+
+model = DistributedDataParallel(model, device_ids=[local_rank])   # buckets of 25 MB
+
+with torch.distributed._coalescing_manager(device=device, async_ops=True) as handle:
+    for parameter in model.parameters():
+        torch.distributed.all_reduce(parameter.grad)
 handle.wait()"""

@@ -51,7 +51,7 @@ class TraceQuality(Rule):
             confidence="high",
             title=f"The traces leave something open: {words.listing(sentences)}.",
             why="What is not in the traces cannot be found.",
-            fix=_fix(causes, frame.has_device),
+            fix=_fix(causes, frame),
             evidence=(),
         )
 
@@ -71,6 +71,7 @@ class TraceQuality(Rule):
                 f"{quality.damaged} file{'s are' if quality.damaged > 1 else ' is'} cut off or damaged",
             ),
             (not frame.has_steps, "no_steps", "no ProfilerStep marks the steps"),
+            (frame.is_sampled, "sampled", "events were left out of the files"),
             (
                 frame.has_steps and steps < self.min_steps,
                 "few_steps",
@@ -105,16 +106,16 @@ class TraceQuality(Rule):
         return [(cause, sentence) for holds, cause, sentence in found if holds]
 
 
-def _fix(lacks: Sequence[str], has_device: bool) -> str:
+def _fix(lacks: Sequence[str], frame: Frame) -> str:
     """Code for the next capture: what was lacking, each with its reason, and what that needs around it."""
     parts = [_CLOCKS] if "clocks" in lacks else []
     if set(lacks) - {"clocks"}:
-        parts.insert(0, _capture(frozenset(lacks), has_device))
+        parts.insert(0, _capture(frozenset(lacks), frame))
     return "\n\n".join([_INTRODUCTION, *parts])
 
 
-def _capture(lacks: frozenset[str], has_device: bool) -> str:
-    activities = "[ProfilerActivity.CPU, ProfilerActivity.CUDA]" if has_device else "[ProfilerActivity.CPU]"
+def _capture(lacks: frozenset[str], frame: Frame) -> str:
+    activities = "[ProfilerActivity.CPU, ProfilerActivity.CUDA]" if frame.has_device else "[ProfilerActivity.CPU]"
     handler = "handler(logdir, use_gzip=True)"
     if "missing_ranks" in lacks:
         handler = 'handler(logdir, worker_name=f"{socket.gethostname()}_{rank}", use_gzip=True)'
@@ -139,8 +140,8 @@ def _capture(lacks: frozenset[str], has_device: bool) -> str:
         ("missing_ranks" in lacks, "    # on every rank, into one directory that all share, or copied together"),
         (True, f"    on_trace_ready={handler},"),
         (True, ") as prof:"),
-        (True, "    for batch in loader:"),
-        (True, "        train(batch)"),
+        (True, "    for batch in loader:" if frame.trains else "    for request in requests:"),
+        (True, "        train(batch)" if frame.trains else "        answer(request)"),
         (True, "        prof.step()" + "  # marks the steps" * ("no_steps" in lacks)),
         ("damaged_files" in lacks, "# copy files, and let processes end, only when all ranks have written theirs"),
         ("damaged_files" in lacks, "torch.distributed.barrier()"),

@@ -31,12 +31,14 @@ def verdict(
     outcomes: Sequence[RuleOutcome],
     *,
     unrecognised: str | None,
+    notes: Sequence[str] = (),
     lacking: Sequence[str],
 ) -> Verdict:
     """Judge a job, given its findings, costliest first.
 
-    `unrecognised` says why the traces cannot tell whether the job is healthy, if they cannot; `lacking` what of the
-    job's files is not in the traces, such as "2 files are unreadable".
+    `unrecognised` says why the traces cannot tell whether the job is healthy, if they cannot; `notes` are sentences
+    that must stand beside what was found; `lacking` says what of the job's files is not in the traces, such as "2 files
+    are unreadable".
     """
     worst = next((finding for finding in findings if finding.severity != Severity.INFO.label), None)
     unexplained = account.line("unexplained")
@@ -46,7 +48,7 @@ def verdict(
     if unexplained.share >= MOST_UNEXPLAINED and (worst is None or unexplained.ms > worst.cost_ms):
         return Verdict("unexplained", _unexplained(unexplained.ms, job, account.unexplained) + but)
     if worst:
-        return Verdict(worst.rule, headline(worst, job.step_ns / 1e6) + but)
+        return Verdict(worst.rule, " ".join([headline(worst, job.step_ns / 1e6) + but, *notes]))
     return Verdict("healthy", _healthy(job, outcomes, lacking))
 
 

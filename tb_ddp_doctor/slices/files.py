@@ -2,13 +2,39 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
+from typing import IO, Protocol, cast
 
-from tb_ddp_doctor.slices import chrome, native
-from tb_ddp_doctor.slices.model import Slice
+from tb_ddp_doctor.slices.model import Slice, SliceError
 from tb_ddp_doctor.store import written_whole
 
-_FORMATS = {".pftrace": native, ".perfetto-trace": native, ".json": chrome}
+
+class Format(Protocol):
+    """A module that writes slices."""
+
+    CONTENT_TYPE: str
+
+    def write(self, part: Slice, file: IO[bytes]) -> None:
+        """Write the slice to a binary file."""
+
+
+#: Modules of this package by the names' endings.
+_FORMATS = {".pftrace": "native", ".perfetto-trace": "native", ".json": "chrome"}
+
+
+def writer(name: str) -> Format:
+    """The module that writes a format, imported when it is first used: only native slices need perfetto and protobuf.
+
+    Raises SliceError, with a sentence, where protobuf is older than perfetto's generated code.
+    """
+    try:
+        return cast(Format, importlib.import_module(f"tb_ddp_doctor.slices.{name}"))
+    except Exception as error:  # protobuf raises whatever its release has for code that is too new for it
+        raise SliceError(
+            f"Native slices need another protobuf than is installed here ({type(error).__name__}: {error}). Chrome's "
+            "format (.json) needs none; pip install -U protobuf perfetto mends it."
+        ) from None
 
 
 def check_name(path: Path) -> None:
@@ -19,5 +45,6 @@ def check_name(path: Path) -> None:
 
 def save(part: Slice, path: Path) -> None:
     """Write a slice, whole or not at all. Raises OSError, and SliceError where a trace cannot be read again."""
+    form = writer(_FORMATS[path.suffix])
     with written_whole(path) as file:
-        _FORMATS[path.suffix].write(part, file)
+        form.write(part, file)

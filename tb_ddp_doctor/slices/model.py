@@ -27,6 +27,10 @@ CATEGORY_NAMES = (
     "gpu_memcpy",
     "gpu_memset",
     "overhead",
+    "mtia_ccp_events",
+    "mtia_insight",
+    "mtia_workloadd",
+    "hpu_op",
     "python_function",
 )
 

@@ -37,6 +37,11 @@ class Category(IntEnum):
     MEMSET = 5
     #: The profiler's own work.
     OVERHEAD = 6
+    #: Work of accelerators that the doctor does not know: it counts for no owner, and is said.
+    MTIA = 7
+    MTIA_INSIGHT = 8
+    MTIA_WORKLOADD = 9
+    HPU = 10
 
 
 class TraceError(Exception):

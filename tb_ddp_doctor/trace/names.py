@@ -35,7 +35,19 @@ CATEGORIES: dict[str, Category] = {
     "gpu_memset": Category.MEMSET,
     "Memset": Category.MEMSET,
     "overhead": Category.OVERHEAD,
+    # Accelerators whose streams and launches are not known here, from Kineto's list of activities.
+    "mtia_ccp_events": Category.MTIA,
+    "mtia_insight": Category.MTIA_INSIGHT,
+    "mtia_workloadd": Category.MTIA_WORKLOADD,
+    "hpu_op": Category.HPU,
 }
+#: Those of them that are device work that no rule can read.
+UNKNOWN_DEVICES = ("mtia_ccp_events", "mtia_insight", "mtia_workloadd", "hpu_op")
+#: Categories and phases that are dropped because no rule needs them: any other may be work that is not known here.
+NO_WORK = {
+    "Trace", "ac2g", "fwdbwd", "async", "async_cpu_to_gpu", "async_gpu", "gpu_user_annotation", "external_correlation",
+    "python_function", "Python", "cpu_instant_event", "cuda_sync", "cuda_profiler_range", "gpu_pm_counter", "unknown",
+}  # fmt: skip
 
 RECORD_PARAM_COMMS = "record_param_comms"
 #: Category, phase and name of what an allocator did.
@@ -48,9 +60,14 @@ PYTHON = ("python_function", "Python")
 _STEP = re.compile(r"ProfilerStep#(\d{1,18})$")
 _LOADER = re.compile(r"enumerate\(DataLoader\)#(\w+)\.__next__")
 _COMMUNICATION_KERNEL = re.compile(
-    r"^(nccl|rccl|mscclpp|msccl|deep_ep)|ncclDevKernel|ncclKernel|cross_device_reduce|multimem_all_|"
+    r"^(nccl|rccl|mscclpp|msccl)|ncclDevKernel|ncclKernel|cross_device_reduce|multimem_all_|"
     r"one_shot_all_reduce|two_shot_all_reduce|all_reduce_(one|two)_?shot|nvshmem|all_gather_kernel|reduce_scatter_kernel",
     re.IGNORECASE,
+)
+#: Expert parallelism (DeepEP and its kin): tokens go to their experts and back. Not everything in that namespace
+#: communicates: `get_dispatch_layout` and the scans that CUB does there only count.
+_EXPERT_PARALLEL = re.compile(
+    r"^(void )?(\w+::){0,3}(deep_ep|dpsk::ep)::(\w+::){0,3}(?!get_)\w*(dispatch|combine|notify)\w*(?=[<(]|$)"
 )
 _POINT_TO_POINT = re.compile(r"^(send|recv|irecv|isend|batch_isend_irecv|coalesced)$|SendRecv", re.IGNORECASE)
 _SYNC = re.compile(
@@ -167,6 +184,17 @@ def source(frame: str) -> tuple[str, int, str] | None:
     return (found["path"], int(found["line"]), found["function"]) if found else None
 
 
+class Program(Enum):
+    """What a program does; the value is what sentences call it."""
+
+    TRAINING = "training"
+    SERVING = "a server of requests"
+    DIFFUSION = "a diffusion pipeline"
+    #: Forward passes alone.
+    INFERENCE = "inference"
+    UNKNOWN = ""
+
+
 class Activity(Enum):
     """What the host does in no operation; the value is what findings call it. Where several hold, the first does."""
 
@@ -264,7 +292,7 @@ def loader(name: str) -> Loader | None:
 
 def is_communication_kernel(name: str) -> bool:
     """Whether a device kernel moves data between ranks."""
-    return bool(_COMMUNICATION_KERNEL.search(name))
+    return bool(_COMMUNICATION_KERNEL.search(name) or _EXPERT_PARALLEL.search(name[:_LETTERS]))
 
 
 def is_host_collective(name: str) -> bool:
@@ -285,6 +313,32 @@ def launches_collective(name: str) -> bool:
 def is_point_to_point(name: str) -> bool:
     """Whether a collective or kernel name is a send or receive, which only two ranks take part in."""
     return bool(_POINT_TO_POINT.search(name))
+
+
+def launches_work(call: str) -> bool:
+    """Whether a runtime call starts work on a device, whoever made that: a kernel, a graph, a function of a program."""
+    return bool(_LAUNCH.search(call))
+
+
+def launches_graph(call: str) -> bool:
+    """Whether a runtime call starts a captured graph."""
+    return bool(_GRAPH_LAUNCH.search(call))
+
+
+def copies(call: str) -> bool:
+    """Whether a runtime call copies between host and device, or within one."""
+    return "Memcpy" in call
+
+
+def runs_on_device(name: str) -> bool:
+    """Whether an operator or annotation can only work on a device, whether or not that was recorded."""
+    return name.startswith(("nccl:", "rccl:", "hccl:", "xccl:")) or bool(_DEVICE_OPERATOR.match(name))
+
+
+def program(name: str) -> Program | None:
+    """What a program is that has this operator, annotation, kernel or Python function; None where that says nothing."""
+    name = name[:_LETTERS]
+    return next((kind for kind, pattern in _PROGRAMS if pattern.search(name)), None)
 
 
 def is_sync(name: str) -> bool:
@@ -442,6 +496,23 @@ def is_to_device(memcpy: str) -> bool:
     """Whether a copy goes from the host to the device."""
     return "HtoD" in memcpy
 
+
+#: Programs by the names of their own operators, annotations, kernels and modules.
+_PROGRAMS = (
+    (
+        Program.SERVING,
+        re.compile(
+            r"(^|[/:. _])(vllm|sglang|sgl_kernel|tensorrt_llm|lmdeploy|text_generation_server|ray/serve)([/:._ ]|$)|"
+            r"reshape_and_cache|paged_attention|kv_cache_update|\[(DECODE|PREFILL|EXTEND)\b"
+        ),
+    ),
+    (Program.DIFFUSION, re.compile(r"(^|[/ ])(diffusers|xfuser|comfy)/|execute_diffusion")),
+)
+_LAUNCH = re.compile(
+    r"Launch(Cooperative)?(Kernel|Graph|Host)|GraphLaunch|^runFunction|EnqueueKernel|AppendLaunchKernel"
+)
+_GRAPH_LAUNCH = re.compile(r"^(cuda|cu|hip)GraphLaunch")
+_DEVICE_OPERATOR = re.compile(r"^aten::(_?cudnn|miopen)_")
 
 _ACTIVITIES = (
     (Activity.GARBAGE, re.compile(r"function collect\b|garbage")),

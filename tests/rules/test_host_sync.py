@@ -141,3 +141,15 @@ def test_a_rank_that_waits_alone_is_a_straggler() -> None:
     straggler = finding("straggler", text)
     assert (straggler.ranks, straggler.cause) == ((1,), "host")
     assert straggler.cost_ms == pytest.approx(5, rel=0.1)
+
+
+def test_a_device_that_idles_while_its_host_is_blocked_is_not_clear() -> None:
+    """What comes next was launched before the call, so that an earlier launch would not help."""
+    text = """
+        rank# step |1
+              host [fwd][late][sync..............]
+              gpu   [fwd]                   [late]
+    """
+    result = outcome("host-sync", ranks(text, steps=1))
+    assert result.status == "not-applicable"
+    assert "while its host is blocked" in result.reason

@@ -85,3 +85,23 @@ def test_without_sizes_it_is_not_applicable() -> None:
 
 def test_one_rank_alone_is_not_applicable() -> None:
     assert outcome(RULE, ranks(EXPOSED), world_size=2).status == "not-applicable"
+
+
+def tiny(calls: int) -> str:
+    """So many AllReduces a step, 4 ms each: nothing shorter can be drawn."""
+    return f"""
+        rank# step |1
+              gpu  [fwd......]{" " * 4 * calls}[bwd]
+              nccl            {"[ar]" * calls}
+    """
+
+
+def test_very_many_short_calls_are_found_without_sizes_or_partners() -> None:
+    text = ranks(tiny(120))
+    found = finding(RULE, text, metadata="nowhere", world_size=2, settings={"tiny": 5000.0})
+    assert found.cause == "unsized"
+    assert "120 all_reduce a step, and half of them take 4.0 ms or less" in found.title
+
+
+def test_longer_calls_without_sizes_are_not_judged() -> None:
+    assert outcome(RULE, ranks(tiny(120)), metadata="nowhere", world_size=2).status == "not-applicable"

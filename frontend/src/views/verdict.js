@@ -49,19 +49,28 @@ function facts({ diagnosis, views }) {
   const [worst] = faults(diagnosis);
   const processors = count(world_size, views?.device ? "GPU" : "rank");
   const hours = step > 0 ? (world_size * 24 * lost) / step : 0;
+  /** @type {[string, string, string]} */
+  const seen = ["Ranks seen", `${diagnosis.ranks.length} of ${world_size}`, "with a trace that could be read"];
   return [
     ["Step now", ms(step), `mean of ${count(diagnosis.steps.length, "step")}`],
     ["Step after the fixes", ms(step - lost), lost ? `predicted, ${percent(lost / step)} less` : "nothing to fix"],
-    [
-      `${views?.device ? "GPU" : "Rank"}-hours lost a day`,
-      hours.toLocaleString("en", { maximumFractionDigits: hours < 10 ? 1 : 0 }),
-      `of ${(world_size * 24).toLocaleString("en")}, with ${processors}`,
-    ],
-    worst
-      ? ["Confidence", worst.confidence, "in the costliest finding"]
-      : ["Ranks seen", `${diagnosis.ranks.length} of ${world_size}`, "with a trace that could be read"],
-  ];
+    standsForAll(diagnosis)
+      ? [
+          `${views?.device ? "GPU" : "Rank"}-hours lost a day`,
+          hours.toLocaleString("en", { maximumFractionDigits: hours < 10 ? 1 : 0 }),
+          `of ${(world_size * 24).toLocaleString("en")}, with ${processors}`,
+        ]
+      : seen,
+    worst ? ["Confidence", worst.confidence, "in the costliest finding"] : standsForAll(diagnosis) ? seen : null,
+  ].filter((fact) => fact !== null);
 }
+
+/**
+ * Whether what was seen may be counted up to the whole job: not from a few ranks, and not where nothing can be told.
+ * @param {Diagnosis} diagnosis
+ */
+const standsForAll = ({ ranks, world_size, verdict }) =>
+  verdict !== "unknown" && (ranks.length > 1 || world_size === 1) && 2 * ranks.length >= world_size;
 
 /** @param {Shown} shown */
 function tiles(shown) {

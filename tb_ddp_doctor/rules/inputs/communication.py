@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.findings import Network
-from tb_ddp_doctor.job.budget import arrived
+from tb_ddp_doctor.job.budget import arrived, exposed_communication
+from tb_ddp_doctor.job.collectives import between_two
 from tb_ddp_doctor.job.communication import Traffic, communication
 from tb_ddp_doctor.job.links import Link, links
 from tb_ddp_doctor.job.model import Job
@@ -50,6 +53,63 @@ class Absent:
     start_ns: int
     end_ns: int
     kind: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TinyCalls:
+    """The collectives of one kind that run most often, whatever the traces tell of sizes and partners."""
+
+    kind: str
+    #: In a step, mean over ranks.
+    calls: float
+    #: From arrival to end, median over ranks and steps, ns.
+    median_ns: float
+    #: How long they run with nothing beside them, shape (R, S), ns; and of that at most the median of each call.
+    exposed_ns: Ints
+    latency_ns: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sized:
+    """What is measured of matched collectives."""
+
+    transfers: Transfers
+    traffic: tuple[Traffic, ...]
+
+
+def _tiny_calls(job: Job) -> TinyCalls | None:
+    """None without collectives."""
+    number: Counter[str] = Counter()
+    length: defaultdict[str, list[Ints]] = defaultdict(list)
+    for digest in job.digests:
+        table = digest.collectives
+        chosen = (table.step >= 0) & ~between_two(digest)
+        for kind in np.unique(table.kind[chosen]).tolist():
+            mine = chosen & (table.kind == kind)
+            number[digest.strings[kind]] += int(mine.sum())
+            length[digest.strings[kind]].append((table.end_ns - table.arrival_ns)[mine])
+    if not number:
+        return None
+    kind = number.most_common(1)[0][0]
+    median = float(np.median(np.concatenate(length[kind])))
+    exposed, latency = (np.zeros(job.step_index.shape, np.int64) for _ in range(2))
+    for rank, (digest, index) in enumerate(zip(job.digests, job.step_index, strict=True)):
+        table = digest.collectives
+        mine = np.array([text == kind for text in digest.strings], np.bool_)[table.kind] & (table.step >= 0)
+        alone = Intervals.union(table.arrival_ns[mine], table.end_ns[mine]) & exposed_communication(digest)
+        exposed[rank] = alone.measure(digest.steps.start_ns[index], digest.steps.end_ns[index])
+        each = np.minimum(alone.measure(table.arrival_ns[mine], table.end_ns[mine]), median)
+        latency[rank] = np.bincount(table.step[mine], weights=each, minlength=len(digest.steps))[index].astype(np.int64)
+    steps = sum(len(digest.steps) for digest in job.digests)
+    return TinyCalls(kind, number[kind] / max(steps, 1), median, exposed, np.minimum(latency, exposed))
+
+
+def _sized(job: Job) -> Sized | None:
+    """None where collectives could not be matched, or the traces do not tell their sizes."""
+    if not len(job.matched):
+        return None
+    traffic = communication(job)
+    return Sized(transfers(job), traffic) if any(one.has_bytes for one in traffic) else None
 
 
 def _arrivals(job: Job) -> Arrivals:
@@ -142,6 +202,8 @@ PROVIDERS: dict[str, Callable[[Job], object]] = {
     "links": _links,
     "repeats": _repeats,
     "communication": _communication,
+    "sized": _sized,
+    "tiny_calls": _tiny_calls,
     "unused_search": _unused_search,
     "network": _network,
     "sharding": _sharding,

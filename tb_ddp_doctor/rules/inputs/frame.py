@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tb_ddp_doctor.job import unrecognised
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace.losses import tells_of_lost_events
 from tb_ddp_doctor.trace.model import Ints
@@ -38,6 +39,10 @@ class Frame:
     has_device: bool
     #: Ranks of the world without a trace: how long the others wait for them, transfers tell in part.
     missing_ranks: int
+    #: Whether there is a training loop, as far as the traces show.
+    trains: bool
+    #: Whether events were left out of the files, so that a stretch without any is no stall.
+    is_sampled: bool
 
     def rank_numbers(self, indices: Ints) -> tuple[int, ...]:
         return tuple(int(rank) for rank in self.ranks[indices])
@@ -78,6 +83,8 @@ def _frame(job: Job) -> Frame:
         has_steps=all(digest.has_steps for digest in job.digests),
         has_device=job.has_device,
         missing_ranks=len(job.missing_ranks),
+        trains=unrecognised.trains(job),
+        is_sampled=any(digest.recorded.calls_left_out > 0 for digest in job.digests),
     )
 
 

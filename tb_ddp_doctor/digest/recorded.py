@@ -1,0 +1,98 @@
+"""What a trace records beyond events that have an owner: it says how far they can be trusted to be all there is.
+
+- Work of accelerators that are not known here, by category.
+- Signs that a device worked although none of its events is there.
+- What the program does: a server of requests has no training loop that could be at fault.
+- Whether events were left out of the file: of the correlation numbers that the runtime counts up, so few are there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from tb_ddp_doctor.digest import owners
+from tb_ddp_doctor.digest.model import Recorded
+from tb_ddp_doctor.trace import names
+from tb_ddp_doctor.trace.model import Category, Ints, RankTrace
+from tb_ddp_doctor.trace.names import Program
+
+#: A trace of forward passes has more kinds of operators than this; fewer tell nothing.
+_LEAST_OPERATORS = 20
+#: Kineto keeps one call of the runtime in 1 to 16 numbers (25 jobs, 10 public traces); a sampled trace one in 215.
+_SAMPLED = 64
+#: Of these numbers, as many go with each call that Kineto keeps in an ordinary trace.
+_USUAL = 10
+#: Fewer calls tell nothing.
+_LEAST_CALLS = 100
+_DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
+
+
+def recording(trace: RankTrace, steps_from: str) -> Recorded:
+    """What one trace records; `steps_from` is what marks its steps."""
+    return Recorded(
+        unknown_work=_unknown_work(trace),
+        hidden_work=_hidden_work(trace),
+        program=_program(trace).name.lower(),
+        steps_from=steps_from,
+        calls_left_out=_calls_left_out(trace),
+    )
+
+
+def _unknown_work(trace: RankTrace) -> dict[str, tuple[int, int]]:
+    """Events and busy time, ns, of categories that are no work that is known here; -1 where times were not read."""
+    found = {}
+    for category in names.UNKNOWN_DEVICES:
+        chosen = trace.events.category == names.CATEGORIES[category]
+        if chosen.any():
+            found[category] = (int(chosen.sum()), int(owners.over(trace, chosen).total))
+    # Phases stand among the categories, one letter each.
+    others = {name: count for name, count in trace.dropped.items() if len(name) > 1 and name not in names.NO_WORK}
+    return found | {name: (count, -1) for name, count in others.items()}
+
+
+def _hidden_work(trace: RankTrace) -> str:
+    """What shows that a device worked, in a trace without any device event; "" where nothing does."""
+    events = trace.events
+    if np.isin(events.category, _DEVICE).any():
+        return ""
+    calls = events.category == Category.RUNTIME
+    launches = int((calls & owners.named(trace, names.launches_work)).sum())
+    if launches:
+        return f"{launches:,} launch calls"
+    on_device = int((~calls & owners.named(trace, names.runs_on_device)).sum())
+    return f"{on_device:,} operators that only a device runs" if on_device else ""
+
+
+def _program(trace: RankTrace) -> Program:
+    """What the program does: whatever has a backward pass or an optimizer trains."""
+    events = trace.events
+    operators = np.unique(events.name[events.category == Category.OP])
+    words = [trace.strings[name] for name in operators]
+    annotations = [trace.strings[name] for name in np.unique(events.name[events.category == Category.ANNOTATION])]
+    trains = (names.Phase.BACKWARD, names.Phase.OPTIMIZER)
+    if any(map(names.is_backward, words)) or any(names.phase(name) in trains for name in annotations):
+        return Program.TRAINING
+    used = [trace.strings[name] for name in np.union1d(events.name, trace.frames.name)]
+    told = Counter(kind for text in used if (kind := names.program(text)))
+    if told:
+        return told.most_common(1)[0][0]
+    talks = any(names.is_communication_kernel(text) or names.launches_collective(text) for text in used)
+    return Program.INFERENCE if len(words) >= _LEAST_OPERATORS and not talks else Program.UNKNOWN
+
+
+def _calls_left_out(trace: RankTrace) -> float:
+    """The share of the runtime's calls that is not in the file, where that is far more than Kineto leaves out; else 0.
+
+    The runtime numbers its calls in a row, and Kineto keeps those that launch, copy, synchronise or allocate.
+    """
+    events = trace.events
+    numbers: Ints = np.unique(events.correlation[(events.category == Category.RUNTIME) & (events.correlation >= 0)])
+    if len(numbers) < _LEAST_CALLS:
+        return 0.0
+    between = float(np.median(np.diff(numbers)))
+    counted = int(numbers[-1] - numbers[0]) + 1
+    # Both, so that one long break in the numbers, as where another thread works, is no sample.
+    is_sampled = counted > _SAMPLED * len(numbers) and between > _SAMPLED / 4
+    return 1 - len(numbers) * _USUAL / counted if is_sampled else 0.0

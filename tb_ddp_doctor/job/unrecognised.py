@@ -1,0 +1,168 @@
+"""Why the traces cannot tell whether a job is healthy: what is not known is neither healthy nor a fault.
+
+Pure: a job in, a sentence out.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tb_ddp_doctor.findings import OWNERS
+from tb_ddp_doctor.job.model import Job
+
+#: Programs that do not train, as sentences call them, and what their steps are called.
+_PROGRAMS = {
+    "serving": ("serves requests", "iteration"),
+    "diffusion": ("is a diffusion pipeline", "iteration"),
+    "inference": ("runs forward passes only", "iteration"),
+}
+#: Exposed communication from this share of the step on is said.
+_SAID = 0.03
+
+
+def program(job: Job) -> str:
+    """What the job does, as `names.Program` in small letters: what its ranks agree on, "unknown" where they do not."""
+    found = {digest.recorded.program for digest in job.digests}
+    return found.pop() if len(found) == 1 else "unknown"
+
+
+def trains(job: Job) -> bool:
+    """Whether the job has a training loop, as far as its traces show: advice on it cannot apply to others."""
+    return program(job) not in _PROGRAMS
+
+
+def unit(job: Job) -> str:
+    """What the job's steps are called in a sentence: a server has no training steps."""
+    return "step" if trains(job) else _PROGRAMS[program(job)][1]
+
+
+def reason(job: Job) -> str | None:
+    """Why nothing can be said of the job's health, as a sentence; None where the traces can tell."""
+    return _device(job) or _sampled(job) or _ranks(job) or _no_training(job)
+
+
+def notes(job: Job) -> tuple[str, ...]:
+    """What must be said beside every verdict: all that keeps the traces from showing the whole job, as sentences."""
+    said = [_device(job), _sampled(job), _no_training(job), one_rank(job)]
+    return tuple(sentence for sentence in said if sentence)
+
+
+def one_rank(job: Job) -> str | None:
+    """What a rank alone shows of its communication."""
+    if len(job.ranks) > 1 or job.world_size < 2:
+        return None
+    share = exposed_share(job)
+    many = f"one rank of {job.world_size} cannot tell straggler wait from transfer"
+    if share < _SAID:
+        return None
+    return f"{share * 100:.0f} % of the {unit(job)} is exposed communication; {many}."
+
+
+def exposed_share(job: Job) -> float:
+    """The share of the step in which a rank only communicates, wait and transfer together."""
+    owners = [OWNERS.index("wait"), OWNERS.index("transfer")]
+    window = float(job.budget.window_ns.sum())
+    return float(job.budget.owner_ns[:, :, owners].sum()) / window if window else 0.0
+
+
+def steps_begin_apart_ns(job: Job) -> float:
+    """How far apart the ranks begin a step on the common clock, median over steps; 0 without a common clock.
+
+    On the device where there is one: hosts run ahead of it as they like.
+    """
+    if job.clock.residual_ns is None:
+        return 0.0
+    begin = job.budget.start_ns.copy()
+    for rank, own in enumerate(job.budget.start_ns):
+        begin[rank] -= job.clock.correction(rank, own)
+    return float(np.median(np.ptp(begin, axis=0)))
+
+
+def hides_its_device(job: Job) -> bool:
+    """Whether a device works that the traces do not show, or not in a way that is known here."""
+    return _device(job) is not None
+
+
+def _device(job: Job) -> str | None:
+    if job.has_device:
+        return None
+    unknown: dict[str, tuple[int, int]] = {}
+    for digest in job.digests:
+        for category, (count, busy_ns) in digest.recorded.unknown_work.items():
+            before = unknown.get(category, (0, 0))
+            unknown[category] = (before[0] + count, max(before[1], busy_ns))
+    hidden = next((digest.recorded.hidden_work for digest in job.digests if digest.recorded.hidden_work), "")
+    if any(busy_ns >= 0 for _, busy_ns in unknown.values()) or (unknown and hidden):
+        listed = ", ".join(_category(name, count, busy_ns) for name, (count, busy_ns) in unknown.items())
+        return (
+            f"The work of this job's accelerator is of a kind that the doctor does not know: {listed}, in "
+            f"{_span(job)} of trace. Without the device nothing can be judged."
+        )
+    if hidden:
+        return (
+            f"The device's events are missing: the traces show {hidden} and no kernel. Without it nothing can be "
+            "judged; record the device as well (activities=[CPU, CUDA])."
+        )
+    return None
+
+
+def _category(name: str, count: int, busy_ns: int) -> str:
+    busy = f" ({busy_ns / 1e9:.1f} s busy)" if busy_ns >= 0 else ""
+    return f"{count:,} events of {name}{busy}"
+
+
+def _span(job: Job) -> str:
+    return f"{float(np.max(job.budget.window_ns.sum(axis=1))) / 1e9:.1f} s"
+
+
+def _sampled(job: Job) -> str | None:
+    left_out = max(digest.recorded.calls_left_out for digest in job.digests)
+    if not left_out:
+        return None
+    return (
+        f"The traces are sampled or filtered: about {left_out * 100:.0f} % of the runtime's calls were left out, so "
+        "what the host does between the others is not known."
+    )
+
+
+def _ranks(job: Job) -> str | None:
+    alone = one_rank(job)
+    if alone:
+        return alone
+    missing = len(job.missing_ranks)
+    if 2 * len(job.ranks) >= job.world_size:
+        return None
+    return f"{missing} of {job.world_size} ranks have no trace here: what the others wait for cannot be told."
+
+
+def _no_training(job: Job) -> str | None:
+    if trains(job):
+        return None
+    does, step = _PROGRAMS[program(job)]
+    marks = {digest.recorded.steps_from for digest in job.digests}
+    length = f"{job.step_ns / 1e6:.1f} ms"
+    if "" in marks:
+        step, where = "trace", f"{length} of trace, in which nothing marks an {step},"
+    elif len(job.steps) == 1:
+        where = f"one {step} of {length}"
+    else:
+        repeated = "" if marks == {"ProfilerStep"} else f", each a {min(marks)},"
+        where = f"{len(job.steps)} {step}s of {length} on average{repeated}"
+    pace = _pace(job, step)
+    return f"This program {does} and does not train. In {where} {pace}. Checks of a training loop do not apply."
+
+
+def _pace(job: Job, step: str) -> str:
+    """How busy the device is, and how its work comes: what can be said of any program."""
+    window = max(float(job.budget.window_ns.mean()), 1.0)
+    shares = {owner: float(job.budget.of(owner).mean()) / window for owner in OWNERS}
+    communication = shares["wait"] + shares["transfer"]
+    said = f"the {'device' if job.has_device else 'host'} computes {shares['compute'] * 100:.0f} % of the time"
+    if communication >= _SAID:
+        said += f" and only communicates {communication * 100:.0f} %"
+    kernels = float(job.work("kernels").mean())
+    if job.has_device and kernels:
+        idle = sum(shares[owner] for owner in ("input", "sync", "alloc", "dispatch", "host"))
+        pace = window / kernels / 1e3
+        said += f" and idles {idle * 100:.0f} %: {kernels:,.0f} kernels per {step}, one every {pace:.0f} µs"
+    return said
