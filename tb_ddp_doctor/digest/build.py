@@ -25,6 +25,7 @@ from tb_ddp_doctor.digest.phases import (
     launch_phases,
     stalled_phases,
 )
+from tb_ddp_doctor.digest.plausible import plausible
 from tb_ddp_doctor.digest.products import products, slow_inputs
 from tb_ddp_doctor.digest.starvation import host_time, no_blocking, recorded, starvation
 from tb_ddp_doctor.digest.steps import device_windows, host_steps, step_of
@@ -55,7 +56,7 @@ _DEVICE_CATEGORIES = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 
 def digest(trace: RankTrace) -> RankDigest:
     """Reduce a trace to what the job needs of it. A trace without events gives a digest without steps."""
-    trace = replace(trace, strings=tuple(text[:_MOST_LETTERS] for text in trace.strings))
+    trace = plausible(replace(trace, strings=tuple(text[:_MOST_LETTERS] for text in trace.strings)))
     device = _device(trace.events)
     return _digest_host(trace) if device < 0 else _digest_device(_clip_overruns(trace), device)
 
