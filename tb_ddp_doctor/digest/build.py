@@ -27,8 +27,9 @@ from tb_ddp_doctor.digest.phases import (
 )
 from tb_ddp_doctor.digest.plausible import plausible
 from tb_ddp_doctor.digest.products import products, slow_inputs
+from tb_ddp_doctor.digest.record import device_record, host_record
 from tb_ddp_doctor.digest.starvation import host_time, no_blocking, recorded, starvation
-from tb_ddp_doctor.digest.steps import device_windows, host_steps, step_of
+from tb_ddp_doctor.digest.steps import NO_STEP, device_windows, host_steps, step_of
 from tb_ddp_doctor.digest.sums import count, longest, total
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.trace import names
@@ -180,6 +181,7 @@ def _digest_device(trace: RankTrace, device: int) -> RankDigest:
         has_steps=has_steps,
         pid=_pid(trace),
         loader=_loader(trace),
+        record=device_record(trace, number, host_start, host_end, rows),
         steps=steps,
         work=work,
         pieces=pieces,
@@ -202,7 +204,7 @@ def _digest_host(trace: RankTrace) -> RankDigest:
     has_steps = len(number) > 0
     if not has_steps and len(events):
         number, start, end = _whole_trace(events)
-    keep = end > start
+    keep = (end > start) & (number != NO_STEP)
     steps = Steps(number[keep], start[keep], end[keep], start[keep], end[keep])
     operators = owners.host_operators(trace)
     layers = owners.host_layers(trace, operators)
@@ -231,6 +233,7 @@ def _digest_host(trace: RankTrace) -> RankDigest:
         has_steps=has_steps,
         pid=_pid(trace),
         loader=_loader(trace),
+        record=host_record(number[number != NO_STEP]),
         steps=steps,
         work=StepWork(
             owner_ns=owner_ns,

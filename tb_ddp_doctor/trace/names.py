@@ -53,6 +53,7 @@ _COMMUNICATION_KERNEL = re.compile(
     re.IGNORECASE,
 )
 _POINT_TO_POINT = re.compile(r"^(send|recv|irecv|isend|batch_isend_irecv|coalesced)$|SendRecv", re.IGNORECASE)
+_LAUNCH = re.compile(r"Launch\w*Kernel")
 _SYNC = re.compile(
     r"(Stream|Device|Event|Ctx|Context|Queue)Synchronize|^cudaThreadSynchronize$|^hipMemcpy(WithStream|DtoH|HtoD)?$|^cudaMemcpy$"
 )
@@ -290,6 +291,11 @@ def is_point_to_point(name: str) -> bool:
 def is_sync(name: str) -> bool:
     """Whether a runtime call blocks the host until the device has caught up."""
     return bool(_SYNC.search(name))
+
+
+def launches_kernel(name: str) -> bool:
+    """Whether a runtime or driver call launches one kernel: cudaLaunchKernelExC, cuLaunchKernel, hipLaunchKernel."""
+    return bool(_LAUNCH.search(name))
 
 
 def is_alloc(name: str) -> bool:
