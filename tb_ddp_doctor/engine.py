@@ -47,7 +47,7 @@ from tb_ddp_doctor.rules.inputs.frame import MissingInputError
 from tb_ddp_doctor.rules.prospects import Prospects
 from tb_ddp_doctor.rules.words import listing
 from tb_ddp_doctor.trace.document import NOT_JSON
-from tb_ddp_doctor.trace.losses import tells_of_lost_end
+from tb_ddp_doctor.trace.losses import tells_of_lost_end, tells_of_lost_events
 from tb_ddp_doctor.trace.model import Ints, TraceError
 
 _log = logging.getLogger(__name__)
@@ -187,7 +187,10 @@ def examine(job: Job, settings: Settings | None = None) -> Diagnosis:
 
 def _examine(job: Job, rules: Iterable[Rule], lacking: Lacking) -> tuple[Diagnosis, Prospects]:
     cut = {warning.file: None for warning in job.warnings if tells_of_lost_end(warning.message)}
-    lacking = {"incomplete": list(cut), **lacking}
+    lost = {warning.file: None for warning in job.warnings if tells_of_lost_events(warning.message)}
+    told = {*cut, *(file for files in lacking.values() for file in files)}
+    damaged = [file for file in (dict.fromkeys(job.damaged) | lost) if file not in told]
+    lacking = {"incomplete": list(cut), "damaged": damaged, **lacking}
     inputs = Inputs(job)
     outcomes, found = _apply(rules, inputs)
     prospects = Prospects(found, inputs.whatif, job.step_ns / 1e6)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.launches import launch_rows
+from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.losses import Loss, Losses
 from tb_ddp_doctor.trace.model import Category, CommArgs, Events, Ints, RankTrace
@@ -46,7 +47,7 @@ def plausible(trace: RankTrace) -> RankTrace:
         return trace
     device = _Device.of(events)
     impossible = np.zeros(len(events), np.bool_)
-    warnings = []
+    warnings: list[FileWarning] = []
     for found, why in _checks(trace, device):
         if new := np.flatnonzero(found & ~impossible).tolist():
             impossible[new] = True
@@ -142,7 +143,8 @@ def _endless(events: Events) -> Mask:
     end = events.start_ns + events.duration_ns
     on_device = np.isin(events.category, _DEVICE_CATEGORIES)
     other_side = np.where(on_device, end[~on_device].max(initial=0), end[on_device].max(initial=0))
-    return (events.duration_ns > limit) & (end > other_side + _LONGEST_NS)
+    found: Mask = (events.duration_ns > limit) & (end > other_side + _LONGEST_NS)
+    return found
 
 
 def _overlapping(events: Events, rows: Ints) -> Mask:

@@ -13,9 +13,7 @@ from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, Ints, RankTrace
 
 
-def device_record(
-    trace: RankTrace, number: Ints, host_start_ns: Ints, host_end_ns: Ints, rows: Ints
-) -> Record:
+def device_record(trace: RankTrace, number: Ints, host_start_ns: Ints, host_end_ns: Ints, rows: Ints) -> Record:
     """The record of the steps with these numbers and host windows; `rows` are the device's events.
 
     What is launched inside `record_param_comms` is communication. Launches of CUDA graphs are not counted.

@@ -137,7 +137,7 @@ def test_all_that_is_lacking_goes_into_one_capture() -> None:
 
 @pytest.mark.parametrize("kind", Loss)
 def test_sentences_of_lost_events_are_known(kind: Loss) -> None:
-    taking = kind not in (Loss.TEXT, Loss.ARGUMENTS, Loss.HEADER)
+    taking = kind not in (Loss.TEXT, Loss.ARGUMENTS, Loss.HEADER, Loss.AFTER_END)
     sentence = kind.value.format(count="2 events", position="1,234", detail="it (the line)\nbreaks")
     assert tells_of_lost_events(sentence) == taking
     assert not tells_of_lost_events("Kernels run on 2 devices; only device 0 is diagnosed.")
