@@ -77,7 +77,10 @@ class Reading:
 
 
 #: No job has more; larger numbers in a file are nonsense, and each rank that is missing is listed.
-_MOST_RANKS = 1 << 20
+_MOST_RANKS = 1 << 17
+#: A rank beyond as many times the size that the job's files claim is nonsense too; as many ranks are always possible.
+_BEYOND_CLAIM = 4
+_SURE_RANKS = 64
 _ARRIVING = "Still arriving: left out until it is whole."
 _ALL_ARRIVING = "Its files are still arriving."
 _OUR_FAULT = "the doctor's fault, please report it"
@@ -123,7 +126,8 @@ def diagnose(
     files = [file for file in run.files if str(file.path) not in reading.changing]
     digests, failed = digest_files(files, reading, progress)
     digests, failed, unfinished = _without_unfinished(digests, failed, reading.expected)
-    by_rank, clashes = _by_rank(digests)
+    world_size = _world_size(run, digests)
+    by_rank, clashes = _by_rank(digests, world_size)
     arriving = [FileWarning(path, _ARRIVING) for path in (*changing, *unfinished)]
     warnings = (*run.warnings, *failed, *clashes, *arriving)
     try:
@@ -131,7 +135,7 @@ def diagnose(
             run.name,
             {rank: digest for rank, (_, digest) in by_rank.items()},
             {rank: digest.header.host or file.node for rank, (file, digest) in by_rank.items()},
-            _world_size(run, digests),
+            world_size,
             warnings,
         )
     except JobError as error:
@@ -237,16 +241,22 @@ def digest_files(
 
 
 def _by_rank(
-    digests: Iterable[tuple[RankFile, RankDigest]],
+    digests: Collection[tuple[RankFile, RankDigest]], world_size: int | None
 ) -> tuple[dict[int, tuple[RankFile, RankDigest]], list[FileWarning]]:
     """Files by rank number: what the whole file says of its rank beats what its name or its head said."""
+    most = min(_MOST_RANKS, _BEYOND_CLAIM * max(world_size or _MOST_RANKS, len(digests), _SURE_RANKS))
     chosen: dict[int, tuple[RankFile, RankDigest]] = {}
     warnings = []
     for file, rank_digest in digests:
         said = rank_digest.header.rank
         rank = file.rank if said is None or file.rank_source == "distributedInfo" else said
-        if rank >= _MOST_RANKS:
-            warnings.append(FileWarning(str(file.path), f"Left out: it claims rank {rank}, which no job has."))
+        size = rank_digest.header.world_size or 0
+        if size > _MOST_RANKS:
+            message = f"Its world size of {size:,} is ignored, which no job has."
+            warnings.append(FileWarning(str(file.path), message))
+        if rank >= most:
+            job = f"a job of {world_size:,}" if world_size and most < _MOST_RANKS else "no job"
+            warnings.append(FileWarning(str(file.path), f"Left out: it claims rank {rank:,}, which {job} has."))
             continue
         if rank in chosen:
             warnings.append(
@@ -258,8 +268,10 @@ def _by_rank(
 
 
 def _world_size(run: Run, digests: Sequence[tuple[RankFile, RankDigest]]) -> int | None:
-    said = [run.world_size] if run.world_size else [d.header.world_size for _, d in digests if d.header.world_size]
-    possible = [size for size in said if size and size <= _MOST_RANKS]
+    if run.world_size and run.world_size <= _MOST_RANKS:
+        return run.world_size
+    claims = [digest.header.world_size for _, digest in digests]
+    possible = [size for size in claims if size and size <= _MOST_RANKS]
     return max(set(possible), key=possible.count) if possible else None
 
 

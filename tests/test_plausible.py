@@ -12,7 +12,7 @@ from traces import MS, ranks, read
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.plausible import plausible
 from tb_ddp_doctor.trace.losses import tells_of_lost_events
-from tb_ddp_doctor.trace.model import Category, RankTrace
+from tb_ddp_doctor.trace.model import Category, Events, RankTrace
 
 RANK = """
     rank# step |1
@@ -74,12 +74,22 @@ def test_a_kernel_that_moves_within_the_trace_is_out_of_order(by_ns: int) -> Non
     assert message.startswith("1 event left out that cannot be: bwd_kernel starts ")
 
 
-def test_a_step_that_lies_days_away_is_dropped() -> None:
+def test_a_step_that_lies_days_away_is_known_by_those_beside_it() -> None:
     trace = drawn()
     moved = changed(trace, rows_of(trace, "ProfilerStep#7")[0], "start_ns", 72 * HOUR)
     assert "ProfilerStep#7 lies seconds away from all others" in dropped(moved)[0]
     steps, whole = digest(moved).steps, digest(trace).steps
-    assert steps.number.tolist() == [number for number in whole.number.tolist() if number != 7]
+    assert steps.number.tolist() == whole.number.tolist()
+    assert steps.end_ns.tolist() == whole.end_ns.tolist()
+
+
+def test_what_lies_between_steps_of_which_several_lack_is_of_no_step() -> None:
+    trace = drawn()
+    kept = np.ones(len(trace.events), np.bool_)
+    kept[[rows_of(trace, f"ProfilerStep#{number}")[0] for number in (7, 8)]] = False
+    columns = {name: getattr(trace.events, name)[kept] for name in Events.__slots__}
+    steps, whole = digest(replace(trace, events=Events(**columns))).steps, digest(trace).steps
+    assert steps.number.tolist() == [number for number in whole.number.tolist() if number not in (7, 8)]
     assert set((steps.end_ns - steps.start_ns).tolist()) == set((whole.end_ns - whole.start_ns).tolist())
 
 

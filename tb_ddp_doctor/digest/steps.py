@@ -12,7 +12,7 @@ from tb_ddp_doctor.digest.model import Steps
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, Ints, RankTrace
 
-#: In place of a step's number: between two steps, where the record of one is lost.
+#: In place of a step's number: between two steps, where the record of several is lost.
 NO_STEP = -1
 
 
@@ -20,7 +20,8 @@ def host_steps(trace: RankTrace) -> tuple[Ints, Ints, Ints]:
     """Numbers, starts and ends (ns) of the ProfilerSteps, by time; each ends where the next one starts.
 
     Empty arrays for a trace without ProfilerSteps. A recorded end may reach into the next step: only the last counts,
-    and those before a number that is lacking, from where to the next start is NO_STEP.
+    and those before a number that is lacking. From there to the next start is the one that is lacking, or NO_STEP where
+    several are.
     """
     numbers = np.array([-1 if (n := names.step_number(text)) is None else n for text in trace.strings], np.int64)
     events = trace.events
@@ -30,7 +31,8 @@ def host_steps(trace: RankTrace) -> tuple[Ints, Ints, Ints]:
     end = start + events.duration_ns[rows]
     number = numbers[events.name[rows]]
     lacking = np.flatnonzero((np.diff(number) > 1) & (end[:-1] < start[1:])) + 1
-    number, start = np.insert(number, lacking, NO_STEP), np.insert(start, lacking, end[lacking - 1])
+    between = np.where(number[lacking] - number[lacking - 1] == 2, number[lacking] - 1, NO_STEP)
+    number, start = np.insert(number, lacking, between), np.insert(start, lacking, end[lacking - 1])
     return number, start, np.append(start[1:], end[-1:])
 
 

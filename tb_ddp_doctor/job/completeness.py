@@ -117,16 +117,22 @@ def clock_jumps(ranks: Sequence[int], digests: Sequence[RankDigest], matched: Ma
     judged = np.flatnonzero([kind not in ENDS_APART for kind in matched.kind])
     apart = (end - np.nanmedian(end, axis=1, keepdims=True))[judged]
     step = matched.step[judged]
-    limit = max(JUMP_NS, JUMP_RESIDUALS * clock.residual_ns)
+    # Most collectives may end apart where a clock jumps: what is usual shows in those that end closest together.
+    usual = float(np.quantile(np.ptp(np.nan_to_num(apart), axis=1), 0.1)) if len(judged) else 0.0
+    limit = max(JUMP_NS, JUMP_RESIDUALS * usual)
     for index in np.flatnonzero(np.nanmax(np.abs(apart), axis=0, initial=0) > limit).tolist():
         number = digests[index].steps.number
-        shift = np.array([_shift(apart[step == each, index], limit / 2) for each in number.tolist()])
-        odd = np.abs(shift) > limit
-        if odd.any() and not odd.all():
+        in_step = [apart[step == each] for each in number.tolist()]
+        shift = np.array([_shift(each[:, index], limit / 2) for each in in_step])
+        clean = np.sort(shift[~np.isnan(shift)])
+        if not len(clean):
+            continue
+        by = np.abs(shift - clean[(len(clean) - 1) // 2])
+        odd = (by > limit) | [_alone_differs(each, index, limit / 2) for each in in_step]
+        if odd.any():
             # It may jump after the last collective of the step before, or go on behind the first of the next.
             steps = number[odd | _before(odd) | _after(odd)]
-            reason = f"its clock jumps by {float(np.nanmax(np.abs(shift))) / 1e6:,.0f} ms"
-            found[ranks[index]] = [Damage(frozenset(steps.tolist()), reason)]
+            found[ranks[index]] = [Damage(frozenset(steps.tolist()), "its clock jumps against those of other ranks")]
     return found
 
 
@@ -134,6 +140,13 @@ def _shift(apart_ns: Floats, tolerance_ns: float) -> float:
     """By how much all collectives of a step end later; nan where they differ."""
     known = apart_ns[~np.isnan(apart_ns)]
     return float(np.median(known)) if len(known) and np.ptp(known) < tolerance_ns else np.nan
+
+
+def _alone_differs(apart_ns: Floats, index: int, tolerance_ns: float) -> bool:
+    """Whether the collectives of a step end later by different times on this rank, and on no other."""
+    spread = np.nanmax(apart_ns, axis=0, initial=-np.inf) - np.nanmin(apart_ns, axis=0, initial=np.inf)
+    differs: list[int] = np.flatnonzero(spread >= tolerance_ns).tolist()
+    return differs == [index]
 
 
 def _note(found: Damages, damages: Mapping[int, Damage]) -> None:

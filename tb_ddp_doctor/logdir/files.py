@@ -16,6 +16,7 @@ from tb_ddp_doctor.logdir import remote
 from tb_ddp_doctor.logdir.head import Head
 from tb_ddp_doctor.logdir.names import (
     JSON_NAME,
+    PACKED_NAME,
     RANK_FOLDER,
     TORCH_NAME,
     host_in_name,
@@ -60,7 +61,10 @@ class TraceFile:
 
 
 def scan(root: Path, unreadable: list[FileWarning], peek: Callable[[FilePath], Head]) -> dict[Parts, list[TraceFile]]:
-    """The trace files under `root` by the folder, as parts of its path below `root`; `peek` reads a file's head."""
+    """The trace files under `root` by the folder, as parts of its path below `root`; `peek` reads a file's head.
+
+    Folders and files that cannot be read go to `unreadable`.
+    """
     found = list(_walk(root, unreadable)) if not root.is_file() else [((), root, root.stat())]
     return _by_folder(root.absolute().name, found, peek)
 
@@ -122,6 +126,9 @@ def _walk(root: Path, unreadable: list[FileWarning]) -> Iterator[tuple[Parts, Pa
                 status_of_file = _status(entry)
                 if status_of_file is None or stat.S_ISREG(status_of_file.st_mode):
                     yield parts, folder / entry.name, status_of_file
+            elif PACKED_NAME.fullmatch(entry.name):
+                packed = "It is packed in a way that is not read: unpack it, or compress traces with gzip."
+                unreadable.append(FileWarning(str(folder / entry.name), packed))
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
