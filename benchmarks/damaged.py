@@ -2,11 +2,11 @@
 
     python benchmarks/damaged.py CORPUS [--jobs NAME ...] [--kinds NAME ...] [--ranks all|some|first]
 
-CORPUS is as for accuracy.py. Each rank's file of each job is cut, stripped or changed in every way below, with all others
-whole. An answer is right if the job's true rule, where the whole job shows it, is still there with a cost within 10 % of
-the step; if nothing new stands above info and no rank is newly named as slow; if
-a job that was faulty is not called healthy; and if the damage is said. Where the damaged rank is itself the straggler,
-it may be missed as a rank without a trace (missing-straggler).
+CORPUS is as for accuracy.py. The file of each rank ("some": of the first and of those named as slow) is cut, stripped
+or changed in every way below, with all others whole. An answer is right if the job's true rule, where the whole job
+shows it, is still there with a cost within 10 % of the step; if nothing new stands above info and no rank is newly
+named as slow; if a job that was faulty is not called healthy; and if the damage is said. Where the damaged rank is
+itself the straggler, it may be missed as a rank without a trace (missing-straggler).
 """
 
 from __future__ import annotations
