@@ -194,7 +194,8 @@ def wrong(whole: Diagnosis, found: Diagnosis, rank: int, file: str, entry: dict[
     rule = entry["truth"].get("rule")
     truth = {rule} & {finding.rule for finding in loud(whole)}
     allowed = {finding.rule for finding in loud(whole)} | {rule, "missing-straggler", *entry["accept"]}
-    is_guilty = rank in named(whole)
+    accused = [set(finding.ranks) for finding in loud(whole) if finding.rule == rule]
+    is_guilty = rank in named(whole) or any(rank in ranks < set(whole.ranks) for ranks in accused)
     if is_guilty and truth:
         truth |= {"missing-straggler"}
     bad = []

@@ -117,9 +117,12 @@ def clock_jumps(ranks: Sequence[int], digests: Sequence[RankDigest], matched: Ma
     judged = np.flatnonzero([kind not in ENDS_APART for kind in matched.kind])
     apart = (end - np.nanmedian(end, axis=1, keepdims=True))[judged]
     step = matched.step[judged]
-    # Most collectives may end apart where a clock jumps: what is usual shows in those that end closest together.
-    usual = float(np.quantile(np.ptp(np.nan_to_num(apart), axis=1), 0.1)) if len(judged) else 0.0
-    limit = max(JUMP_NS, JUMP_RESIDUALS * usual)
+    if not len(judged):
+        return found
+    # Most collectives end apart on a clock that jumps: what is usual shows in most ranks, or where ends are closest.
+    in_most_ranks = float(np.median(np.nanmedian(np.abs(apart), axis=1)))
+    where_closest = float(np.quantile(np.nanmax(np.abs(apart), axis=1), 0.1))
+    limit = max(JUMP_NS, JUMP_RESIDUALS * min(in_most_ranks, where_closest))
     for index in np.flatnonzero(np.nanmax(np.abs(apart), axis=0, initial=0) > limit).tolist():
         number = digests[index].steps.number
         in_step = [apart[step == each] for each in number.tolist()]
@@ -185,7 +188,7 @@ def _other_kind(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
     """Ranks without device events or steps, where others have them."""
     found = {}
     device = any(digest.has_device for digest in digests.values())
-    steps = sum(digest.has_steps for digest in digests.values()) * 2 > len(digests)
+    steps = sum(digest.has_steps for digest in digests.values()) * 2 >= len(digests)
     for rank, digest in digests.items():
         if device and not digest.has_device:
             found[rank] = Damage(None, "its trace has no device events, those of other ranks have")
