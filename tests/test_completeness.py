@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from traces import MS, digests, ranks, read
+from traces import MS, digests, in_row, ranks, read
 
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import RankDigest
@@ -292,6 +292,17 @@ def test_a_rank_that_stopped_early_is_whole() -> None:
 @pytest.mark.parametrize("clock_ms", [{1: 5000.0}, {0: -70.0, 2: 900.0}])
 def test_clocks_may_be_apart(clock_ms: dict[int, float]) -> None:
     whole(ranks(USUAL, SLOW, USUAL), clock_ms=clock_ms)
+
+
+def test_calls_of_groups_without_a_name_may_end_apart() -> None:
+    """Taken for one collective, they end by another time apart in each step: no clock does so."""
+    one = "rank# step |1\n gpu [a....]\n nccl       [ar]" + " " * 90
+    other = [
+        "rank# step |1\n gpu [a" + "." * n + "]\n nccl " + " " * (n + 3) + "[ar]" + " " * (95 - n)
+        for n in (80, 5, 45, 70)
+    ]
+    text = in_row(*(ranks(one, one, late, late, steps=1) for late in other))
+    whole(text, metadata="nowhere")
 
 
 def test_a_warning_of_the_file_is_kept_beside_what_the_comparison_says() -> None:

@@ -22,6 +22,7 @@ from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.job.clock import ClockFit, Floats
 from tb_ddp_doctor.job.collectives import ENDS_APART, Matched
 from tb_ddp_doctor.trace.losses import tells_of_lost_end
+from tb_ddp_doctor.trace.model import Ints
 
 #: Launches without a kernel, in addition to the share that is usual in the job (captures of CUDA graphs run none).
 MOST_LOST = 0.1
@@ -102,54 +103,60 @@ def _is_known(rank: int, found: Damages) -> bool:
 
 
 def clock_jumps(ranks: Sequence[int], digests: Sequence[RankDigest], matched: Matched, clock: ClockFit) -> Damages:
-    """Ranks whose clocks jump: in some steps, all collectives end as far from where those of other ranks do.
-
-    Where calls of several groups are taken for one, for want of their names, their ends differ each by another time.
-    """
+    """Ranks whose clocks jump: from some step on, all collectives end as far from where those of other ranks do."""
     found: Damages = {}
-    if len(ranks) < 2 or clock.residual_ns is None or not all(digest.has_device for digest in digests):
-        return found
-    end = np.full(matched.row.shape, np.nan)
-    for index in range(len(ranks)):
-        here = matched.of_rank(index)
-        own = matched.end_ns[here, index]
-        end[here, index] = own - clock.correction(index, own) - clock.origin_ns
-    judged = np.flatnonzero([kind not in ENDS_APART for kind in matched.kind])
-    apart = (end - np.nanmedian(end, axis=1, keepdims=True))[judged]
-    step = matched.step[judged]
-    if not len(judged):
+    apart, step = _ends_apart(matched, clock)
+    if not len(step) or not all(digest.has_device for digest in digests):
         return found
     # Most collectives end apart on a clock that jumps: what is usual shows in most ranks, or where ends are closest.
     in_most_ranks = float(np.median(np.nanmedian(np.abs(apart), axis=1)))
     where_closest = float(np.quantile(np.nanmax(np.abs(apart), axis=1), 0.1))
     limit = max(JUMP_NS, JUMP_RESIDUALS * min(in_most_ranks, where_closest))
-    for index in np.flatnonzero(np.nanmax(np.abs(apart), axis=0, initial=0) > limit).tolist():
+    far = np.flatnonzero(np.nanmax(np.abs(apart), axis=0, initial=0) > limit)
+    if not len(far):
+        return found
+    numbers = np.unique(step)
+    latest = np.stack([np.nanmax(apart[step == number], axis=0, initial=-np.inf) for number in numbers])
+    earliest = np.stack([np.nanmin(apart[step == number], axis=0, initial=np.inf) for number in numbers])
+    known = np.isfinite(latest)
+    differs = latest - earliest >= limit / 2
+    # Calls of different groups that are taken for one, for want of their names, differ on several ranks.
+    within = differs & (differs.sum(axis=1, keepdims=True) == 1)
+    for index in far.tolist():
+        clean = known[:, index] & ~differs[:, index]
+        shift = (latest[clean, index] + earliest[clean, index]) / 2
+        odd = within[:, index] & bool(len(shift))
+        odd[clean] |= _shifted(shift, limit)
         number = digests[index].steps.number
-        in_step = [apart[step == each] for each in number.tolist()]
-        shift = np.array([_shift(each[:, index], limit / 2) for each in in_step])
-        clean = np.sort(shift[~np.isnan(shift)])
-        if not len(clean):
-            continue
-        by = np.abs(shift - clean[(len(clean) - 1) // 2])
-        odd = (by > limit) | [_alone_differs(each, index, limit / 2) for each in in_step]
-        if odd.any():
+        steps = np.isin(number, numbers[odd])
+        if steps.any():
             # It may jump after the last collective of the step before, or go on behind the first of the next.
-            steps = number[odd | _before(odd) | _after(odd)]
-            found[ranks[index]] = [Damage(frozenset(steps.tolist()), "its clock jumps against those of other ranks")]
+            steps |= _before(steps) | _after(steps)
+            reason = "its clock jumps against those of other ranks"
+            found[ranks[index]] = [Damage(frozenset(number[steps].tolist()), reason)]
     return found
 
 
-def _shift(apart_ns: Floats, tolerance_ns: float) -> float:
-    """By how much all collectives of a step end later; nan where they differ."""
-    known = apart_ns[~np.isnan(apart_ns)]
-    return float(np.median(known)) if len(known) and np.ptp(known) < tolerance_ns else np.nan
+def _ends_apart(matched: Matched, clock: ClockFit) -> tuple[Floats, Ints]:
+    """How much later each collective ends than on most ranks, shape (M, R), nan where absent; and its step.
+
+    Without those that some rank may end before the others have arrived.
+    """
+    end = np.full(matched.row.shape, np.nan)
+    for rank in range(matched.row.shape[1]):
+        here = matched.of_rank(rank)
+        own = matched.end_ns[here, rank]
+        end[here, rank] = own - clock.correction(rank, own) - clock.origin_ns
+    judged = np.flatnonzero([kind not in ENDS_APART for kind in matched.kind])
+    apart: Floats = (end - np.nanmedian(end, axis=1, keepdims=True))[judged]
+    return apart, matched.step[judged]
 
 
-def _alone_differs(apart_ns: Floats, index: int, tolerance_ns: float) -> bool:
-    """Whether the collectives of a step end later by different times on this rank, and on no other."""
-    spread = np.nanmax(apart_ns, axis=0, initial=-np.inf) - np.nanmin(apart_ns, axis=0, initial=np.inf)
-    differs: list[int] = np.flatnonzero(spread >= tolerance_ns).tolist()
-    return differs == [index]
+def _shifted(shift_ns: Floats, limit_ns: float) -> Mask:
+    """Which steps are on the other side of a jump: all before one or all after it, by the same time."""
+    far = np.abs(shift_ns - np.sort(shift_ns)[(len(shift_ns) - 1) // 2]) > limit_ns if len(shift_ns) else shift_ns > 0
+    is_jump = far.any() and np.ptp(shift_ns[far]) < limit_ns and np.diff(far).sum() == 1
+    return far if is_jump else np.zeros_like(far)
 
 
 def _note(found: Damages, damages: Mapping[int, Damage]) -> None:
@@ -205,8 +212,8 @@ def _lost_kernels(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
         ("communications", "lost_communications", "launches of communication"),
     ):
         counts = {rank: (getattr(one.record, launched), getattr(one.record, lost)) for rank, one in digests.items()}
-        shares = sorted(int(missing.sum()) / max(int(calls.sum()), 1) for calls, missing in counts.values())
-        usual = shares[(len(shares) - 1) // 2] if shares else 0.0
+        shares = [int(missing.sum()) / max(int(calls.sum()), 1) for calls, missing in counts.values()]
+        usual = _lower_median(shares or [0.0])
         for rank, (calls, missing) in counts.items():
             lossy = missing > (usual + MOST_LOST) * calls
             if rank not in found and lossy.any():
@@ -228,7 +235,7 @@ def _ended_early(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
         if not len(some):
             continue
         last = int(some[-1])
-        later = [n for n in number[last + 1 :].tolist() if np.median(by_step[n]) > 0]
+        later = [n for n in number[last + 1 :].tolist() if _lower_median(by_step[n]) > 0]
         if not later and not any(tells_of_lost_end(warning.message) for warning in digest.warnings):
             continue
         like = [*launches[:last].tolist(), *(n for n in by_step[int(number[last])] if n != launches[last])]
@@ -248,7 +255,7 @@ def _too_long(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
             windows.setdefault(number, []).append((window, rank))
     long: dict[int, set[int]] = {}
     for number, each in windows.items():
-        usual = sorted(each)[(len(each) - 1) // 2][0]
+        usual = _lower_median([window for window, _ in each])
         for window, rank in each:
             if window > MOST_TIMES * usual:
                 long.setdefault(rank, set()).add(number)
@@ -262,12 +269,14 @@ def _lost_collectives(digests: Mapping[int, RankDigest], world_size: int | None)
     """Ranks that lack collectives which all ranks of the job take part in."""
     found = {}
     counts = {rank: _collectives_of_all(digest, world_size or 0) for rank, digest in digests.items()}
+    by_step: dict[int, list[int]] = {}
+    for count in counts.values():
+        for number, calls in count.items():
+            by_step.setdefault(number, []).append(calls)
+    least = {number: LEAST_COLLECTIVES * _lower_median(calls) for number, calls in by_step.items()}
     for rank, digest in digests.items():
-        lossy = np.zeros(len(digest.record.number), np.bool_)
-        for i, number in enumerate(digest.record.number.tolist()):
-            known = sorted(count[number] for count in counts.values() if number in count)
-            usual = known[(len(known) - 1) // 2] if known else 0
-            lossy[i] = counts[rank].get(number, usual) < LEAST_COLLECTIVES * usual
+        own = counts[rank]
+        lossy = np.array([number in own and own[number] < least[number] for number in digest.record.number.tolist()])
         if lossy.any():
             number = int(digest.record.number[lossy][0])
             found[rank] = _and_after(digest, lossy, f"it lacks collectives of all ranks in step {number}")
@@ -288,6 +297,11 @@ def _collectives_of_all(digest: RankDigest, world_size: int) -> dict[int, int]:
     chosen = table.step[(table.step >= 0) & (table.group_size >= world_size) & (world_size > 1)]
     count = np.bincount(chosen, minlength=len(digest.steps))
     return dict(zip(digest.steps.number.tolist(), count.tolist(), strict=True))
+
+
+def _lower_median(values: Sequence[float]) -> float:
+    """Of two ranks, that of the one that has less."""
+    return sorted(values)[(len(values) - 1) // 2]
 
 
 def _and_after(digest: RankDigest, lossy: Mask, reason: str) -> Damage:
