@@ -396,7 +396,7 @@ def _nothing_found(job: Job, outcomes: list[RuleOutcome], but: list[str]) -> str
     """No data is not healthy: the sentence names what was not looked at."""
     blind = []
     if job.missing_ranks:
-        blind.append(f"{len(job.missing_ranks)} of {job.world_size} ranks have no trace here")
+        blind.append(f"{len(job.missing_ranks)} of {job.world_size} ranks have no usable trace here")
     elif len(job.ranks) > 1 and not len(job.matched):
         blind.append("no collective could be matched between the ranks")
     status = Counter(outcome.status for outcome in outcomes)
@@ -416,7 +416,7 @@ def _unseen(job: Job) -> Iterator[FileWarning]:
         shown = ", ".join(map(str, job.missing_ranks[:8])) + (" ..." if len(job.missing_ranks) > 8 else "")
         yield FileWarning(
             job.name,
-            f"{len(job.missing_ranks)} of {job.world_size} ranks have no trace here ({shown}): how long the "
+            f"{len(job.missing_ranks)} of {job.world_size} ranks have no usable trace here ({shown}): how long the "
             "others wait for them is known only as far as transfers tell.",
         )
     if not all(rank.has_steps for rank in job.digests):

@@ -231,13 +231,13 @@ def test_two_files_of_one_rank_are_said(tmp_path: Path) -> None:
 def test_missing_ranks_are_said(tmp_path: Path) -> None:
     diagnosis = diagnose(write(tmp_path, JOB, world_size=5))
     assert diagnosis.missing_ranks == (3, 4)
-    assert "2 of 5 ranks have no trace here (3, 4)" in said(diagnosis, diagnosis.name)
+    assert "2 of 5 ranks have no usable trace here (3, 4)" in said(diagnosis, diagnosis.name)
 
 
 def test_a_healthy_part_of_a_job_is_not_called_healthy(tmp_path: Path) -> None:
     diagnosis = diagnose(write(tmp_path, ranks(HEALTHY, HEALTHY), world_size=4))
     assert diagnosis.verdict == "healthy"
-    assert diagnosis.headline.startswith("No fault found in what is here, but 2 of 4 ranks have no trace here")
+    assert diagnosis.headline.startswith("No fault found in what is here, but 2 of 4 ranks have no usable trace here")
 
 
 @pytest.mark.parametrize("job", [ranks(HEALTHY, HEALTHY, HEALTHY), JOB], ids=["healthy", "slow"])

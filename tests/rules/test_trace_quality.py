@@ -32,7 +32,7 @@ def test_whole_traces_of_all_ranks_are_clear() -> None:
 def test_missing_ranks_are_told() -> None:
     found = finding(RULE, ranks(GOOD, GOOD), world_size=4)
     assert (found.cause, found.severity, found.cost_ms) == ("missing_ranks", "info", 0)
-    assert "2 of 4 ranks have no trace" in found.title
+    assert "2 of 4 ranks have no usable trace" in found.title
     assert 'worker_name=f"{socket.gethostname()}_{rank}"' in found.fix
 
 
