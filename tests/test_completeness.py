@@ -217,6 +217,14 @@ def test_two_processes_do_not_measure_the_same_times_to_the_nanosecond() -> None
     assert len(copied(ranks(USUAL, USUAL, SLOW), {}, by_ns=17).damaged) == 1
 
 
+def test_a_job_of_copies_of_one_trace_is_diagnosed_and_said() -> None:
+    job = copied(ranks(*[USUAL] * 8), dict.fromkeys(range(8), "100"))
+    assert len(job.ranks) == 8 and not job.damaged
+    assert [warning.message for warning in job.warnings] == [
+        "8 ranks have the same event times: their files are copies of one trace."
+    ]
+
+
 # ---------------------------------------------------------------------------------------- what is no damage
 
 

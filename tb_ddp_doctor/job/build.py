@@ -13,7 +13,7 @@ from tb_ddp_doctor.job import clock as clocks
 from tb_ddp_doctor.job.budget import settle
 from tb_ddp_doctor.job.clock import ClockFit
 from tb_ddp_doctor.job.collectives import Matched, refuse_impossible, select
-from tb_ddp_doctor.job.completeness import Damages, clock_jumps, damages, serving, whole_steps
+from tb_ddp_doctor.job.completeness import Damages, clock_jumps, damages, same_times, serving, whole_steps
 from tb_ddp_doctor.job.matching import match
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace.model import Ints
@@ -60,6 +60,10 @@ def build(
             found.setdefault(rank, []).extend(damage)
         kept, steps, matched, fitted = _joined(usable, nodes, found)
     notes.extend(_left_out(usable, kept, found))
+    notes.extend(
+        FileWarning(name, f"{len(ranks)} ranks have the same event times: their files are copies of one trace.")
+        for ranks in same_times(kept)
+    )
     ordered = tuple(kept.values())
     step_index = np.stack([_positions(digest.steps.number, steps) for digest in ordered])
     where = tuple(nodes.get(rank, "") for rank in kept)

@@ -166,23 +166,30 @@ def _note(found: Damages, damages: Mapping[int, Damage]) -> None:
 
 def _copies(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
     """Ranks with the event times of another one: one file with another's content."""
+    found: dict[int, Damage] = {}
+    for ranks in same_times(digests):
+        own = max(ranks, key=lambda rank: _names_process(digests[rank]))
+        if len(ranks) == 2 or len(ranks) <= LEAST_SHARE * len(digests):
+            reason = f"it has the event times of {digests[own].file} (rank {own}): one is a copy"
+            found |= {rank: Damage(None, reason) for rank in ranks if rank != own}
+    return found
+
+
+def same_times(digests: Mapping[int, RankDigest]) -> list[list[int]]:
+    """Groups of ranks whose events have the same times; where most have, the job is made of copies of one trace."""
     same: dict[bytes, list[int]] = {}
     for rank, digest in digests.items():
         times = np.concatenate([digest.steps.start_ns, digest.steps.end_ns, digest.pieces.start_ns])
         if len(digest.steps):
             same.setdefault(times.tobytes(), []).append(rank)
-    found: dict[int, Damage] = {}
-    for ranks in same.values():
-        measured = bool((digests[ranks[0]].steps.end_ns % _MICROSECOND_NS).any())
-        if len(ranks) < 2 or not (measured or len({digests[rank].pid for rank in ranks}) == 1):
-            continue
-        own = max(ranks, key=lambda rank: _names_process(digests[rank]))
-        found |= {
-            rank: Damage(None, f"it has the event times of {digests[own].file} (rank {own}): one is a copy")
-            for rank in ranks
-            if rank != own
-        }
-    return found
+    return [ranks for ranks in same.values() if len(ranks) > 1 and _are_copies([digests[rank] for rank in ranks])]
+
+
+def _are_copies(digests: Sequence[RankDigest]) -> bool:
+    """Whether those with equal times are of one process, or have times as only measuring gives them."""
+    pid = digests[0].pid
+    one_process = bool(pid) and all(digest.pid == pid for digest in digests)
+    return one_process or bool((digests[0].steps.end_ns[:-1] % _MICROSECOND_NS).any())
 
 
 def _names_process(digest: RankDigest) -> bool:
