@@ -173,7 +173,7 @@ def _discover(logdir: str, name: str | None, peek: Callable[[FilePath], Head]) -
     base = name if name is not None else Path(os.path.abspath(root)).name
     runs = _runs_of_folders(folders, base, always=name is not None)
     for index, run in enumerate(runs):
-        # A folder that cannot be read beside or below a run may hold some of its ranks.
+        # A folder or archive that cannot be read, beside a run or above it, may hold some of its ranks.
         near = [warning for warning in unreadable if Path(str(run.directory)).is_relative_to(Path(warning.file).parent)]
         runs[index] = _add_warnings(run, near)
     return sorted(runs, key=lambda run: natural(run.name))

@@ -47,7 +47,7 @@ from tb_ddp_doctor.rules.inputs.frame import MissingInputError
 from tb_ddp_doctor.rules.savings import Savings
 from tb_ddp_doctor.rules.verdict import verdict
 from tb_ddp_doctor.trace.document import NOT_JSON
-from tb_ddp_doctor.trace.losses import tells_of_lost_end
+from tb_ddp_doctor.trace.losses import tells_of_lost_end, tells_of_lost_events
 from tb_ddp_doctor.trace.model import Ints, TraceError
 
 _log = logging.getLogger(__name__)
@@ -77,7 +77,10 @@ class Reading:
 
 
 #: No job has more; larger numbers in a file are nonsense, and each rank that is missing is listed.
-_MOST_RANKS = 1 << 20
+_MOST_RANKS = 1 << 17
+#: A rank beyond as many times the size that the job's files claim is nonsense too; as many ranks are always possible.
+_BEYOND_CLAIM = 4
+_SURE_RANKS = 64
 #: So often rules look for what other faults hide.
 _MOST_LOOKS = 2
 _ARRIVING = "Still arriving: left out until it is whole."
@@ -127,7 +130,8 @@ def diagnose(
     files = [file for file in run.files if str(file.path) not in reading.changing]
     digests, failed = digest_files(files, reading, progress)
     digests, failed, unfinished = _without_unfinished(digests, failed, reading.expected)
-    by_rank, clashes = _by_rank(digests)
+    world_size = _world_size(run, digests)
+    by_rank, clashes = _by_rank(digests, world_size)
     arriving = [FileWarning(path, _ARRIVING) for path in (*changing, *unfinished)]
     warnings = (*run.warnings, *failed, *clashes, *arriving)
     try:
@@ -135,7 +139,7 @@ def diagnose(
             run.name,
             {rank: digest for rank, (_, digest) in by_rank.items()},
             {rank: _node(file, digest, rank) for rank, (file, digest) in by_rank.items()},
-            _world_size(run, digests),
+            world_size,
             warnings,
         )
     except JobError as error:
@@ -198,7 +202,10 @@ def examine(job: Job, settings: Settings | None = None) -> Diagnosis:
 
 def _examine(job: Job, rules: Iterable[Rule], lacking: Lacking) -> tuple[Diagnosis, Savings]:
     cut = {warning.file: None for warning in job.warnings if tells_of_lost_end(warning.message)}
-    lacking = {"incomplete": list(cut), **lacking}
+    lost = {warning.file: None for warning in job.warnings if tells_of_lost_events(warning.message)}
+    told = {*cut, *(file for files in lacking.values() for file in files)}
+    damaged = [file for file in (dict.fromkeys(job.damaged) | lost) if file not in told]
+    lacking = {"incomplete": list(cut), "damaged": damaged, **lacking}
     inputs = Inputs(job)
     outcomes, found = _apply_until_clear(tuple(rules), inputs)
     savings = Savings(found, inputs.whatif, job)
@@ -256,16 +263,22 @@ def digest_files(
 
 
 def _by_rank(
-    digests: Iterable[tuple[RankFile, RankDigest]],
+    digests: Collection[tuple[RankFile, RankDigest]], world_size: int | None
 ) -> tuple[dict[int, tuple[RankFile, RankDigest]], list[FileWarning]]:
     """Files by rank number: what the whole file says of its rank beats what its name or its head said."""
+    most = min(_MOST_RANKS, _BEYOND_CLAIM * max(world_size or _MOST_RANKS, len(digests), _SURE_RANKS))
     chosen: dict[int, tuple[RankFile, RankDigest]] = {}
     warnings = []
     for file, rank_digest in digests:
         said = rank_digest.header.rank
         rank = file.rank if said is None or file.rank_source == "distributedInfo" else said
-        if rank >= _MOST_RANKS:
-            warnings.append(FileWarning(str(file.path), f"Left out: it claims rank {rank}, which no job has."))
+        size = rank_digest.header.world_size or 0
+        if size > _MOST_RANKS:
+            message = f"Its world size of {size:,} is ignored, which no job has."
+            warnings.append(FileWarning(str(file.path), message))
+        if rank >= most:
+            job = f"a job of {world_size:,}" if world_size and most < _MOST_RANKS else "no job"
+            warnings.append(FileWarning(str(file.path), f"Left out: it claims rank {rank:,}, which {job} has."))
             continue
         if rank in chosen:
             warnings.append(
@@ -277,8 +290,10 @@ def _by_rank(
 
 
 def _world_size(run: Run, digests: Sequence[tuple[RankFile, RankDigest]]) -> int | None:
-    said = [run.world_size] if run.world_size else [d.header.world_size for _, d in digests if d.header.world_size]
-    possible = [size for size in said if size and size <= _MOST_RANKS]
+    if run.world_size and run.world_size <= _MOST_RANKS:
+        return run.world_size
+    claims = [digest.header.world_size for _, digest in digests]
+    possible = [size for size in claims if size and size <= _MOST_RANKS]
     return max(set(possible), key=possible.count) if possible else None
 
 
@@ -450,7 +465,7 @@ def _unseen(job: Job) -> Iterator[FileWarning]:
         shown = ", ".join(map(str, job.missing_ranks[:8])) + (" ..." if len(job.missing_ranks) > 8 else "")
         yield FileWarning(
             job.name,
-            f"{len(job.missing_ranks)} of {job.world_size} ranks have no trace here ({shown}): how long the "
+            f"{len(job.missing_ranks)} of {job.world_size} ranks have no usable trace here ({shown}): how long the "
             "others wait for them is known only as far as transfers tell.",
         )
     if not all(rank.has_steps for rank in job.digests):

@@ -396,7 +396,7 @@ def test_the_text_says_what_could_not_be_seen(tmp_path: Path, capsys: pytest.Cap
     main(["diagnose", str(write(tmp_path / "job", ranks(HEALTHY, SLOW), world_size=4))])
     text = capsys.readouterr().out
     assert "What the doctor could not see" in text
-    assert "2 of 4 ranks have no trace here (2, 3)" in text
+    assert "2 of 4 ranks have no usable trace here (2, 3)" in text
     assert "dataloader-stall: No DataLoader appears" in text
 
 

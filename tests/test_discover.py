@@ -579,6 +579,24 @@ def test_folder_that_cannot_be_read_is_said_with_the_runs_beside_it(tmp_path: Pa
     assert warning.message == "This folder cannot be read (Permission denied)."
 
 
+@pytest.mark.parametrize(
+    "name", ["a_1.pt.trace.json.zst", "rank3.json.xz", "node1.tar", "logs.tar.gz", "all.tgz", "b.zip"]
+)
+def test_what_is_packed_beside_the_traces_is_said(tmp_path: Path, name: str) -> None:
+    trace(tmp_path / "job" / torch_name("a_1"), rank=0)
+    packed = write(tmp_path / "job" / name.replace(".gz", ""), b"").rename(tmp_path / "job" / name)
+    trace(tmp_path / "other" / torch_name("a_1"), rank=0)
+    job, other = discover(tmp_path)
+    assert [(warning.file, "unpack it" in warning.message) for warning in job.warnings] == [(str(packed), True)]
+    assert not other.warnings
+
+
+def test_nothing_but_what_is_packed_is_said_in_a_sentence(tmp_path: Path) -> None:
+    write(tmp_path / "a_1.pt.trace.json.zst", b"")
+    with pytest.raises(DiscoverError, match=r"json\.zst: It is packed in a way that is not read"):
+        discover(tmp_path)
+
+
 def test_nothing_but_a_folder_that_cannot_be_read_is_said_in_a_sentence(tmp_path: Path, locked_folder: Path) -> None:
     with pytest.raises(DiscoverError, match="Permission denied"):
         discover(tmp_path)

@@ -231,13 +231,13 @@ def test_two_files_of_one_rank_are_said(tmp_path: Path) -> None:
 def test_missing_ranks_are_said(tmp_path: Path) -> None:
     diagnosis = diagnose(write(tmp_path, JOB, world_size=5))
     assert diagnosis.missing_ranks == (3, 4)
-    assert "2 of 5 ranks have no trace here (3, 4)" in said(diagnosis, diagnosis.name)
+    assert "2 of 5 ranks have no usable trace here (3, 4)" in said(diagnosis, diagnosis.name)
 
 
 def test_a_healthy_part_of_a_job_is_not_called_healthy(tmp_path: Path) -> None:
     diagnosis = diagnose(write(tmp_path, ranks(HEALTHY, HEALTHY), world_size=4))
     assert diagnosis.verdict == "healthy"
-    assert diagnosis.headline.startswith("No fault found in what is here, but 2 of 4 ranks have no trace here")
+    assert diagnosis.headline.startswith("No fault found in what is here, but 2 of 4 ranks have no usable trace here")
 
 
 @pytest.mark.parametrize("job", [ranks(HEALTHY, HEALTHY, HEALTHY), JOB], ids=["healthy", "slow"])
@@ -314,6 +314,72 @@ def test_numbers_that_no_job_has_cost_neither_time_nor_memory(tmp_path: Path, ra
     ]
     assert diagnosis.ranks[0] == 0
     assert len(diagnosis.missing_ranks) <= 2
+
+
+@pytest.mark.parametrize("said", ["-4", '"4"', "2.5", "[4]", "1000000000", "true"])
+def test_a_world_size_that_is_none_is_said(tmp_path: Path, said: str) -> None:
+    folder = write(tmp_path, ranks(HEALTHY, SLOW, HEALTHY))
+    (odd,) = folder.glob("host0_*")
+    odd.write_bytes(odd.read_bytes().replace(b'"world_size":3', f'"world_size":{said}'.encode()))
+    diagnosis = diagnose(folder)
+    assert (diagnosis.ranks, diagnosis.world_size, diagnosis.missing_ranks) == ((0, 1, 2), 3, ())
+    assert any(
+        "world" in warning.message and "ignored" in warning.message
+        for warning in diagnosis.warnings
+        if warning.file == str(odd)
+    )
+
+
+@pytest.mark.parametrize(("rank", "size"), [(1_048_575, 1_048_576), (1_048_575, 2), (100_000, 100_001), (4_000, 2)])
+def test_a_rank_far_beyond_the_job_is_left_out_and_said(tmp_path: Path, rank: int, size: int) -> None:
+    folder = write(tmp_path, ranks(HEALTHY, SLOW, HEALTHY))
+    (odd,) = folder.glob("host2_*")
+    claim = f'"rank":{rank},"world_size":{size}'.encode()
+    odd.write_bytes(re.sub(rb'"rank":2,"world_size":3', claim, odd.read_bytes()))
+    diagnosis = diagnose(folder)
+    assert (diagnosis.ranks, diagnosis.world_size, diagnosis.missing_ranks) == ((0, 1), 3, (2,))
+    assert diagnosis.findings[0].ranks == (1,)
+    assert f"Left out: it claims rank {rank:,}" in said(diagnosis, "host2_")
+    assert len(msgspec.json.encode(diagnosis)) < 100_000
+
+
+def test_one_file_with_the_content_of_another_is_said(tmp_path: Path) -> None:
+    folder = write(tmp_path, ranks(HEALTHY, SLOW, HEALTHY))
+    (straggler,), (other,) = folder.glob("host1_*"), folder.glob("host2_*")
+    other.write_bytes(straggler.read_bytes())
+    diagnosis = diagnose(folder)
+    assert (diagnosis.ranks, diagnosis.missing_ranks) == ((0, 1), (2,))
+    assert "rank 1 is also claimed by" in said(diagnosis, "host")
+    other.write_bytes(straggler.read_bytes().replace(b'"rank":1', b'"rank":2'))
+    diagnosis = diagnose(folder)
+    assert (diagnosis.ranks, diagnosis.missing_ranks, diagnosis.findings[0].ranks) == ((0, 1), (2,), (1,))
+    assert "one is a copy" in said(diagnosis, "host2_")
+
+
+def test_what_follows_the_end_of_the_json_is_said(tmp_path: Path) -> None:
+    folder = write(tmp_path, ranks(HEALTHY, SLOW, HEALTHY))
+    (odd,) = folder.glob("host0_*")
+    size = len(odd.read_bytes())
+    odd.write_bytes(odd.read_bytes() + b'\n{"more": 1}\n')
+    diagnosis = diagnose(folder)
+    assert diagnosis.ranks == (0, 1, 2) and not diagnosis.incomplete
+    assert said(diagnosis, "host0_") == f"what follows the end of the JSON at byte {size:,} was ignored: 11 bytes"
+
+
+def no_kernels(data: bytes) -> bytes:
+    trace = msgspec.json.decode(data)
+    trace["traceEvents"] = [event for event in trace["traceEvents"] if event["cat"] != "kernel"]
+    return msgspec.json.encode(trace)
+
+
+def test_a_rank_without_device_events_is_missing_and_its_file_named(tmp_path: Path) -> None:
+    folder = write(tmp_path, ranks(HEALTHY, SLOW, HEALTHY, HEALTHY))
+    (odd,) = folder.glob("host3_*")
+    odd.write_bytes(no_kernels(odd.read_bytes()))
+    diagnosis = diagnose(folder)
+    assert (diagnosis.missing_ranks, diagnosis.incomplete) == ((3,), (str(odd),))
+    assert "its trace has no device events" in said(diagnosis, "host3_")
+    assert diagnosis.headline == f"{diagnosis.findings[0].title} (1 file is damaged.)"
 
 
 # ------------------------------------------------------------------------------------------------------- steps

@@ -150,6 +150,22 @@ def test_a_file_that_nobody_goes_on_writing_is_taken_as_it_is(tmp_path: Path) ->
     assert any("cut off" in warning["message"] for warning in diagnosis(get)["warnings"])
 
 
+def test_a_file_without_device_events_is_left_out_once_nothing_more_is_expected(tmp_path: Path) -> None:
+    """Kineto writes the host's events first: what has arrived looks like a rank whose device did nothing."""
+    folder = write(tmp_path / "job", TRACES)
+    half = files(folder)[2]
+    data = half.read_bytes()
+    half.write_bytes(data[: data.index(b'"kernel"')])
+    age(folder, arrivals.ABANDONED_S - 2)
+    get = server(tmp_path)
+    assert entry_when(get, lambda run: run["state"] == "ready")["arriving"] == 1
+    assert diagnosis(get)["missing_ranks"] == [2]
+    assert entry_when(get, is_ready)["ranks"] == 2
+    found = diagnosis(get)
+    assert found["missing_ranks"] == [2] and found["headline"].endswith("1 file is incomplete.)")
+    assert any("Rank 2 is left out" in warning["message"] for warning in found["warnings"])
+
+
 def test_a_job_of_which_nothing_is_whole_yet_has_not_failed(tmp_path: Path) -> None:
     folder = write(tmp_path / "job", TRACES)
     for path in files(folder):

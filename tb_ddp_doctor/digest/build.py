@@ -25,10 +25,12 @@ from tb_ddp_doctor.digest.phases import (
     launch_phases,
     stalled_phases,
 )
+from tb_ddp_doctor.digest.plausible import plausible
 from tb_ddp_doctor.digest.products import products, slow_inputs
+from tb_ddp_doctor.digest.record import device_record, host_record
 from tb_ddp_doctor.digest.recorded import recording
 from tb_ddp_doctor.digest.starvation import host_time, no_blocking, recorded, recording_ns, starvation
-from tb_ddp_doctor.digest.steps import device_windows, host_steps, repeated_steps, step_of
+from tb_ddp_doctor.digest.steps import NO_STEP, device_windows, host_steps, repeated_steps, step_of
 from tb_ddp_doctor.digest.sums import count, longest, total
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.trace import names
@@ -58,7 +60,7 @@ _DEVICE_CATEGORIES = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 
 def digest(trace: RankTrace) -> RankDigest:
     """Reduce a trace to what the job needs of it. A trace without events gives a digest without steps."""
-    trace = replace(trace, strings=tuple(text[:_MOST_LETTERS] for text in trace.strings))
+    trace = plausible(replace(trace, strings=tuple(text[:_MOST_LETTERS] for text in trace.strings)))
     device = _device(trace.events)
     return _digest_host(trace) if device < 0 else _digest_device(_clip_overruns(trace), device)
 
@@ -180,6 +182,7 @@ def _digest_device(trace: RankTrace, device: int) -> RankDigest:
         has_steps=has_steps,
         pid=_pid(trace),
         loader=_loader(trace),
+        record=device_record(trace, number, host_start, host_end, rows),
         steps=steps,
         work=work,
         pieces=pieces,
@@ -201,7 +204,7 @@ def _digest_host(trace: RankTrace) -> RankDigest:
     events = trace.events
     contents, (number, start, end) = _steps(trace)
     has_steps = contents.steps_from != ""
-    keep = end > start
+    keep = (end > start) & (number != NO_STEP)
     steps = Steps(number[keep], start[keep], end[keep], start[keep], end[keep])
     operators = owners.host_operators(trace)
     layers = owners.host_layers(trace, operators)
@@ -230,6 +233,7 @@ def _digest_host(trace: RankTrace) -> RankDigest:
         has_steps=has_steps,
         pid=_pid(trace),
         loader=_loader(trace),
+        record=host_record(number[number != NO_STEP]),
         steps=steps,
         work=StepWork(
             owner_ns=owner_ns,

@@ -65,6 +65,20 @@ class Steps:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Record:
+    """How much of each step the trace holds, of all steps that the host shows, in order of time; shape (N,)."""
+
+    #: As `Steps.number`.
+    number: Ints
+    #: Calls that launch a kernel, and those whose kernel the trace lacks.
+    launches: Ints
+    lost: Ints
+    #: The same of communication alone, where the host's events tell it.
+    communications: Ints
+    lost_communications: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Pieces:
     """Stretches of a step with one owner: all communication that is exposed, and every longer stretch of the rest."""
 
@@ -430,6 +444,7 @@ class RankDigest:
     pid: str
     #: How the DataLoader was seen to work: single_process, workers, or "" if it was not seen.
     loader: str
+    record: Record
     steps: Steps
     work: StepWork
     pieces: Pieces

@@ -16,11 +16,16 @@ from tb_ddp_doctor.digest.model import Steps
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, Ints, RankTrace
 
+#: In place of a step's number: between two steps, where the record of several is lost.
+NO_STEP = -1
+
 
 def host_steps(trace: RankTrace) -> tuple[Ints, Ints, Ints]:
     """Numbers, starts and ends (ns) of the ProfilerSteps, by time; each ends where the next one starts.
 
-    Empty arrays for a trace without ProfilerSteps. A recorded end may reach into the next step: only the last counts.
+    Empty arrays for a trace without ProfilerSteps. A recorded end may reach into the next step: only the last counts,
+    and those before a number that is lacking. From there to the next start is the one that is lacking, or NO_STEP where
+    several are.
     """
     numbers = np.array([-1 if (n := names.step_number(text)) is None else n for text in trace.strings], np.int64)
     events = trace.events
@@ -28,8 +33,11 @@ def host_steps(trace: RankTrace) -> tuple[Ints, Ints, Ints]:
     rows = rows[np.argsort(events.start_ns[rows], kind="stable")]
     start = events.start_ns[rows]
     end = start + events.duration_ns[rows]
-    end[:-1] = start[1:]
-    return numbers[events.name[rows]], start, end
+    number = numbers[events.name[rows]]
+    lacking = np.flatnonzero((np.diff(number) > 1) & (end[:-1] < start[1:])) + 1
+    between = np.where(number[lacking] - number[lacking - 1] == 2, number[lacking] - 1, NO_STEP)
+    number, start = np.insert(number, lacking, between), np.insert(start, lacking, end[lacking - 1])
+    return number, start, np.append(start[1:], end[-1:])
 
 
 def step_of(instant: Ints, host_start_ns: Ints) -> Ints:
@@ -50,7 +58,7 @@ def device_windows(
 ) -> tuple[Steps, Ints]:
     """Device windows of the steps, from the ends of device events and the step that launched each (-1: unknown).
 
-    Returns the steps whose window is not empty, and for each step given its index among them, or -1.
+    Returns the steps whose window is not empty, but for NO_STEP, and for each step given its index among them, or -1.
     """
     last = np.full(len(number), np.iinfo(np.int64).min, np.int64)
     known = step >= 0
@@ -59,7 +67,7 @@ def device_windows(
     before = end_ns[~known & (end_ns <= first_launched)]
     origin = max(before.max(initial=host_start_ns[0]), host_start_ns[0])
     edges = np.maximum.accumulate(np.concatenate(([origin], last)))
-    keep = edges[1:] > edges[:-1]
+    keep = (edges[1:] > edges[:-1]) & (number != NO_STEP)
     steps = Steps(number[keep], edges[:-1][keep], edges[1:][keep], host_start_ns[keep], host_end_ns[keep])
     index = np.where(keep, np.cumsum(keep) - 1, -1)
     return steps, index

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -12,7 +12,8 @@ from tb_ddp_doctor.findings import FileWarning, LeftOutStep
 from tb_ddp_doctor.job import clock as clocks
 from tb_ddp_doctor.job.budget import settle
 from tb_ddp_doctor.job.clock import ClockFit
-from tb_ddp_doctor.job.collectives import refuse_impossible
+from tb_ddp_doctor.job.collectives import Matched, refuse_impossible, select
+from tb_ddp_doctor.job.completeness import Damages, clock_jumps, damages, same_times, serving, whole_steps
 from tb_ddp_doctor.job.matching import match
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace.model import Ints
@@ -56,18 +57,21 @@ def build(
         raise JobError(
             " ".join(["No trace of this run holds a whole step.", *(f"{n.file}: {n.message}" for n in notes)])
         )
-    steps, left_out = _common_steps(usable)
+    found = damages(usable, world_size)
+    kept, steps, matched, fitted = _joined(usable, nodes, found)
+    if jumps := clock_jumps(tuple(kept), tuple(kept.values()), matched, fitted):
+        for rank, damage in jumps.items():
+            found.setdefault(rank, []).extend(damage)
+        kept, steps, matched, fitted = _joined(usable, nodes, found)
+    notes.extend(_left_out(usable, kept, found))
     notes.extend(
-        FileWarning(usable[rank].file, f"Rank {rank} is left out: it shares no step with most of the others.")
-        for rank in left_out
+        FileWarning(name, f"{len(ranks)} ranks have the same event times: their files are copies of one trace.")
+        for ranks in same_times(kept)
     )
-    kept = {rank: digest for rank, digest in usable.items() if rank not in left_out}
     ordered = tuple(kept.values())
     step_index = np.stack([_positions(digest.steps.number, steps) for digest in ordered])
     where = tuple(nodes.get(rank, "") for rank in kept)
 
-    matched = match(ordered)
-    fitted = clocks.fit(matched, where)
     offsets = np.zeros_like(matched.arrival_ns)
     for rank in range(len(ordered)):
         offsets[:, rank] = fitted.correction(rank, matched.end_ns[:, rank])
@@ -78,25 +82,14 @@ def build(
     left_out_steps: tuple[LeftOutStep, ...] = ()
     if reason := _unlike_the_others(ordered, step_index, fitted):
         notes.append(FileWarning(name, f"Step {steps[0]} is left out: {reason}"))
-        left_out_steps = (
-            LeftOutStep(
-                int(steps[0]),
-                float(
-                    _of_steps([digest.steps.end_ns - digest.steps.start_ns for digest in ordered], step_index)[
-                        :, 0
-                    ].mean()
-                )
-                / 1e6,
-                reason,
-            ),
-        )
+        left_out_steps = (LeftOutStep(int(steps[0]), _first_ms(ordered, step_index), reason),)
         steps, step_index = steps[1:], step_index[:, 1:]
     budget, waiting = settle(ordered, step_index, matched, fitted)
     return Job(
         name=name,
         ranks=np.array(list(kept), np.int64),
         nodes=where,
-        world_size=max(world_size or 0, max(kept) + 1),
+        world_size=max(world_size or 0, max(digests) + 1),
         digests=ordered,
         steps=steps,
         step_index=step_index,
@@ -106,15 +99,43 @@ def build(
         budget=budget,
         warnings=tuple(notes),
         left_out=left_out_steps,
+        damaged=tuple(digest.file for rank, digest in sorted(digests.items()) if rank in found or rank not in usable),
     )
 
 
-def _common_steps(digests: Mapping[int, RankDigest]) -> tuple[Ints, list[int]]:
-    """The steps that all ranks have, and the ranks that had to be left out to have any.
+def _joined(
+    usable: Mapping[int, RankDigest], nodes: Mapping[int, str], found: Damages
+) -> tuple[dict[int, RankDigest], Ints, Matched, ClockFit]:
+    """The ranks that take part, their steps, their collectives and clocks."""
+    whole = serving(usable, found)
+    steps, left_out = _common_steps(whole)
+    kept = {rank: usable[rank] for rank in whole if rank not in left_out}
+    matched = match(tuple(kept.values()))
+    if any(rank in found for rank in kept):
+        # What is left of the other steps tells nothing of clocks.
+        matched = select(matched, np.flatnonzero(np.isin(matched.step, steps)))
+    return kept, steps, matched, clocks.fit(matched, tuple(nodes.get(rank, "") for rank in kept))
+
+
+def _left_out(
+    usable: Mapping[int, RankDigest], kept: Mapping[int, RankDigest], found: Damages
+) -> Iterator[FileWarning]:
+    """What is said of ranks that are damaged, and of those without a step in common with the others."""
+    for rank, digest in usable.items():
+        if rank in found:
+            reasons = "; ".join(damage.reason for damage in found[rank])
+            whole = ", ".join(map(str, sorted(whole_steps(digest, found[rank]))))
+            how = f"is damaged, and serves for steps {whole} only" if rank in kept else "is left out as damaged"
+            yield FileWarning(digest.file, f"Rank {rank} {how}: {reasons}.")
+        elif rank not in kept:
+            yield FileWarning(digest.file, f"Rank {rank} is left out: it shares no step with most of the others.")
+
+
+def _common_steps(numbers: Mapping[int, frozenset[int]]) -> tuple[Ints, list[int]]:
+    """The steps that all ranks have, by those of each, and the ranks that had to be left out to have any.
 
     Kept are the ranks of the step that most ranks have; of several such steps, the one whose ranks share the most.
     """
-    numbers = {rank: frozenset(digest.steps.number.tolist()) for rank, digest in digests.items()}
     ranks_of: defaultdict[int, list[int]] = defaultdict(list)
     for rank, steps in numbers.items():
         for step in steps:
@@ -123,7 +144,7 @@ def _common_steps(digests: Mapping[int, RankDigest]) -> tuple[Ints, list[int]]:
     candidates = {tuple(ranks) for ranks in ranks_of.values() if len(ranks) == most}
     shared = {ranks: sorted(frozenset.intersection(*(numbers[rank] for rank in ranks))) for ranks in candidates}
     kept = max(sorted(shared), key=lambda ranks: len(shared[ranks]))
-    return np.array(shared[kept], np.int64), [rank for rank in digests if rank not in kept]
+    return np.array(shared[kept], np.int64), [rank for rank in numbers if rank not in kept]
 
 
 def _unlike_the_others(digests: tuple[RankDigest, ...], step_index: Ints, clock: ClockFit) -> str | None:
@@ -158,6 +179,14 @@ def _unlike_the_others(digests: tuple[RankDigest, ...], step_index: Ints, clock:
     if max(map(_before_the_record_ns, digests)) >= excess:
         return "communication that was launched before the record begins still runs in it."
     return None
+
+
+def _first_ms(digests: Sequence[RankDigest], step_index: Ints) -> float:
+    """Length of the first step, mean over ranks, ms."""
+    return (
+        float(_of_steps([digest.steps.end_ns - digest.steps.start_ns for digest in digests], step_index)[:, 0].mean())
+        / 1e6
+    )
 
 
 def _of_steps(columns: Sequence[Ints], step_index: Ints) -> Ints:

@@ -15,6 +15,8 @@ from tb_ddp_doctor.trace.model import Ints
 #: Where a rank has no part in a collective, or its part was not recorded.
 ABSENT = int(np.iinfo(np.int64).min)
 LATEST = int(np.iinfo(np.int64).max)
+#: Kinds of collectives that some rank may end before the others have arrived.
+ENDS_APART = ("broadcast", "reduce", "gather", "scatter")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,7 +130,7 @@ def refuse_impossible(matched: Matched, offset_ns: NDArray[np.int64], tolerance_
     """
     last_arrival = np.where(matched.present, matched.arrival_ns - offset_ns, ABSENT).max(axis=1, initial=ABSENT)
     first_end = np.where(matched.present, matched.end_ns - offset_ns, LATEST).min(axis=1, initial=LATEST)
-    waits = np.array([kind not in ("broadcast", "reduce", "gather", "scatter") for kind in matched.kind], np.bool_)
+    waits = np.array([kind not in ENDS_APART for kind in matched.kind], np.bool_)
     impossible = waits & (first_end < last_arrival - tolerance_ns)
     if not impossible.any():
         return matched

@@ -77,6 +77,8 @@ class Job:
     left_out: tuple[LeftOutStep, ...] = ()
     #: What NCCL's logs say; None where there are none.
     network: Network | None = None
+    #: Files whose ranks are left out, or some of their steps, since their record is not as complete as others'.
+    damaged: tuple[str, ...] = ()
 
     @property
     def missing_ranks(self) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ from tb_ddp_doctor.logdir import patience, remote
 from tb_ddp_doctor.logdir.head import Head
 from tb_ddp_doctor.logdir.names import (
     JSON_NAME,
+    PACKED_NAME,
     RANK_FOLDER,
     TORCH_NAME,
     host_in_name,
@@ -63,7 +64,10 @@ class TraceFile:
 
 
 def scan(root: Path, unreadable: list[FileWarning], peek: Callable[[FilePath], Head]) -> dict[Parts, list[TraceFile]]:
-    """The trace files under `root` by the folder, as parts of its path below `root`; `peek` reads a file's head."""
+    """The trace files under `root` by the folder, as parts of its path below `root`; `peek` reads a file's head.
+
+    Folders and files that cannot be read go to `unreadable`.
+    """
 
     def patient(path: FilePath) -> Head | None:
         try:
@@ -130,6 +134,9 @@ def _walk(root: Path, unreadable: list[FileWarning]) -> Iterator[tuple[Parts, Pa
         for name, is_link, status_of_file in entries:
             if status_of_file and stat.S_ISDIR(status_of_file.st_mode):
                 (links if is_link else real).append((*parts, name))
+            elif PACKED_NAME.fullmatch(name):
+                packed = "It is packed in a way that is not read: unpack it, or compress traces with gzip."
+                unreadable.append(FileWarning(str(folder / name), packed))
             elif JSON_NAME.fullmatch(trace_name(name)) and (
                 status_of_file is None or stat.S_ISREG(status_of_file.st_mode)
             ):
@@ -146,7 +153,9 @@ def _list(folder: Path) -> tuple[os.stat_result, list[tuple[str, bool, os.stat_r
 
 def _may_matter(entry: os.DirEntry[str]) -> bool:
     """Whether an entry may be a folder or a trace: of others, nobody asks a network file system for the status."""
-    return bool(JSON_NAME.fullmatch(trace_name(entry.name))) or _is_folder(entry)
+    if JSON_NAME.fullmatch(trace_name(entry.name)) or PACKED_NAME.fullmatch(entry.name):
+        return True
+    return _is_folder(entry)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

@@ -56,9 +56,9 @@ class MissingStraggler(Rule):
         if seen < self.min_steps * len(frame.steps):
             return Clear(f"Ranks without a trace are waited for in {words.steps_seen(seen, len(frame.steps))} only.")
         missing = (
-            f"rank {absent.ranks[0]}, which has no trace"
+            f"rank {absent.ranks[0]}, which has no usable trace"
             if len(absent.ranks) == 1
-            else f"some of the {frame.missing_ranks} ranks that have no trace"
+            else f"some of the {frame.missing_ranks} ranks that have no usable trace"
         )
         place = places.between(
             absent.waiter,

@@ -63,7 +63,7 @@ class TraceQuality(Rule):
             (
                 frame.missing_ranks > 0,
                 "missing_ranks",
-                f"{frame.missing_ranks} of {frame.missing_ranks + len(frame.ranks)} ranks have no trace",
+                f"{frame.missing_ranks} of {frame.missing_ranks + len(frame.ranks)} ranks have no usable trace",
             ),
             (
                 quality.damaged > 0,

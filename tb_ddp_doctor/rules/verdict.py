@@ -74,7 +74,7 @@ def _healthy(job: Job, outcomes: Sequence[RuleOutcome], lacking: Sequence[str]) 
     """No data is not healthy: the sentence names what was not looked at."""
     blind = []
     if job.missing_ranks:
-        blind.append(f"{len(job.missing_ranks)} of {job.world_size} ranks have no trace here")
+        blind.append(f"{len(job.missing_ranks)} of {job.world_size} ranks have no usable trace here")
     elif len(job.ranks) > 1 and not len(job.matched):
         blind.append("no collective could be matched between the ranks")
     status = Counter(outcome.status for outcome in outcomes)

@@ -219,8 +219,13 @@ class Document:
                 broken += 1
                 at = following.start()
         rest = text[at:].strip(_SPACE + ",")
-        if rest.startswith("}") or not rest.endswith("}"):
-            return rest.startswith("}")
+        if rest.startswith("}"):
+            if after := rest[1:].strip(_SPACE):
+                end = self._position + size(text) - size(text[at:].lstrip(_SPACE + ",")) + 1
+                self._losses.add(Loss.AFTER_END, end, f"{size(after):,} bytes")
+            return True
+        if not rest.endswith("}"):
+            return False
         # Torch ends with "traceName", the file's own path, in which it escapes no quote.
         self._losses.add(Loss.HEADER, self._position + size(text[:at]), "it is not JSON")
         return True

@@ -21,10 +21,12 @@ class Loss(Enum):
     CUT = "cut off at byte {position}: what follows is missing ({detail})"
     STREAM = "{detail}, at byte {position} of the JSON"
     HEADER = "metadata at byte {position} was ignored: {detail}"
+    AFTER_END = "what follows the end of the JSON at byte {position} was ignored: {detail}"
+    IMPOSSIBLE = "{count} left out that cannot be: {detail}"
 
 
 #: Kinds that take events away.
-_TAKING = (Loss.BROKEN, Loss.MISTYPED, Loss.TIMES, Loss.CUT, Loss.STREAM)
+_TAKING = (Loss.BROKEN, Loss.MISTYPED, Loss.TIMES, Loss.CUT, Loss.STREAM, Loss.IMPOSSIBLE)
 #: Kinds that a file shows which is not written to its end: space that is set aside for it reads as zeros.
 _ENDLESS = (Loss.BROKEN, Loss.CUT, Loss.STREAM)
 

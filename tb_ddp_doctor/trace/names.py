@@ -70,6 +70,7 @@ _EXPERT_PARALLEL = re.compile(
     r"^(void )?(\w+::){0,3}(deep_ep|dpsk::ep)::(\w+::){0,3}(?!get_)\w*(dispatch|combine|notify)\w*(?=[<(]|$)"
 )
 _POINT_TO_POINT = re.compile(r"^(send|recv|irecv|isend|batch_isend_irecv|coalesced)$|SendRecv", re.IGNORECASE)
+_LAUNCH = re.compile(r"Launch\w*Kernel")
 _SYNC = re.compile(
     r"(Stream|Device|Event|Ctx|Context|Queue)Synchronize|^cudaThreadSynchronize$|^hipMemcpy(WithStream|DtoH|HtoD)?$|^cudaMemcpy$"
 )
@@ -349,6 +350,11 @@ def is_sync(name: str) -> bool:
 def is_full_queue(name: str) -> bool:
     """Whether an event of category `overhead` says that a launch waited for a place in the launch queue."""
     return name == "Command Buffer Full"
+
+
+def launches_kernel(name: str) -> bool:
+    """Whether a runtime or driver call launches one kernel: cudaLaunchKernelExC, cuLaunchKernel, hipLaunchKernel."""
+    return bool(_LAUNCH.search(name))
 
 
 def is_alloc(name: str) -> bool:

@@ -6,6 +6,7 @@ Whatever a file is like, reading it either gives a `RankTrace`, whose warnings s
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -97,8 +98,8 @@ def _header(members: Mapping[str, Any], losses: Losses) -> Header:
         losses.add(Loss.HEADER, 0, f"baseTimeNanoseconds is {str(base)[:32]}")
         base_ns = 0
     return Header(
-        rank=_natural(distributed.get("rank")),
-        world_size=_natural(distributed.get("world_size")),
+        rank=_claimed(distributed, "rank", losses),
+        world_size=_claimed(distributed, "world_size", losses),
         backend=_text(distributed.get("backend")),
         groups={
             str(group.get("pg_name")): tuple(rank for rank in _list(group.get("ranks")) if _natural(rank) is not None)
@@ -129,6 +130,15 @@ def _header(members: Mapping[str, Any], losses: Losses) -> Header:
         has_shapes=_is_set(members.get("record_shapes")),
         has_stacks=_is_set(members.get("with_stack")),
     )
+
+
+def _claimed(distributed: Mapping[str, Any], key: str, losses: Losses) -> int | None:
+    """A number of "distributedInfo"; what is none is told."""
+    value = distributed.get(key)
+    number = _natural(value)
+    if number is None and value is not None:
+        losses.add(Loss.HEADER, 0, f"{key} is {json.dumps(value)[:32]}")
+    return number
 
 
 def _dict(value: Any) -> dict[str, Any]:

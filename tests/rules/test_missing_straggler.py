@@ -37,14 +37,14 @@ def test_a_rank_without_a_trace_that_is_waited_for_is_found(drawn: int) -> None:
     assert found.steps == (1, 2, 3)
     # The second and third take 6 ms, the first 22.
     assert found.cost_ms == pytest.approx(22 - 6, rel=0.02)
-    assert f"16.0 ms of every 38.0 ms for rank {drawn}, which has no trace" in found.title
+    assert f"16.0 ms of every 38.0 ms for rank {drawn}, which has no usable trace" in found.title
     (window,) = found.evidence
     assert window.end_ns - window.start_ns == 16 * MS
     assert lies_in_its_step(window, text)
 
 
 def test_several_missing_ranks_are_counted() -> None:
-    assert "some of the 3 ranks that have no trace" in finding(RULE, ranks(EXPOSED), world_size=4).title
+    assert "some of the 3 ranks that have no usable trace" in finding(RULE, ranks(EXPOSED), world_size=4).title
 
 
 def test_waiting_that_hides_behind_compute_costs_nothing() -> None:

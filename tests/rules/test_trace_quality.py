@@ -32,7 +32,7 @@ def test_whole_traces_of_all_ranks_are_clear() -> None:
 def test_missing_ranks_are_told() -> None:
     found = finding(RULE, ranks(GOOD, GOOD), world_size=4)
     assert (found.cause, found.severity, found.cost_ms) == ("missing_ranks", "info", 0)
-    assert "2 of 4 ranks have no trace" in found.title
+    assert "2 of 4 ranks have no usable trace" in found.title
     assert 'worker_name=f"{socket.gethostname()}_{rank}"' in found.fix
 
 
@@ -137,7 +137,7 @@ def test_all_that_is_lacking_goes_into_one_capture() -> None:
 
 @pytest.mark.parametrize("kind", Loss)
 def test_sentences_of_lost_events_are_known(kind: Loss) -> None:
-    taking = kind not in (Loss.TEXT, Loss.ARGUMENTS, Loss.HEADER)
+    taking = kind not in (Loss.TEXT, Loss.ARGUMENTS, Loss.HEADER, Loss.AFTER_END)
     sentence = kind.value.format(count="2 events", position="1,234", detail="it (the line)\nbreaks")
     assert tells_of_lost_events(sentence) == taking
     assert not tells_of_lost_events("Kernels run on 2 devices; only device 0 is diagnosed.")

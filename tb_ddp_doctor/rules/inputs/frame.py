@@ -92,7 +92,9 @@ def _quality(job: Job) -> Quality:
     unmatched = sum(job.matched.unmatched)
     calls = unmatched + int(job.matched.present.sum())
     return Quality(
-        damaged=len({warning.file for warning in job.warnings if tells_of_lost_events(warning.message)}),
+        damaged=len(
+            {*job.damaged, *(warning.file for warning in job.warnings if tells_of_lost_events(warning.message))}
+        ),
         has_shapes=all(digest.header.has_shapes for digest in job.digests),
         has_launches=all(digest.has_launches for digest in job.digests if digest.has_device),
         matched=len(job.matched),

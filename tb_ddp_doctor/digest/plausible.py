@@ -1,0 +1,187 @@
+"""Drops events whose times cannot be, before anything is computed from a trace: one wrong digit moves a whole step.
+
+What a device cannot do: run a kernel before its launch, or two at once on one stream; run one long after all else has
+ended; need no time for most kernels. Few events at a time are dropped: where many are odd, the trace is of another
+kind than we know, or damaged as a whole, which only a comparison with other ranks can tell (job/complete.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.digest.launches import launch_rows
+from tb_ddp_doctor.findings import FileWarning
+from tb_ddp_doctor.trace import names
+from tb_ddp_doctor.trace.losses import Loss, Losses
+from tb_ddp_doctor.trace.model import Category, CommArgs, Events, Ints, RankTrace
+
+Mask = NDArray[np.bool_]
+_DEVICE_CATEGORIES = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
+
+#: Nothing runs for so long between an event and all others: steps, operators and kernels cover a trace, ns.
+_FAR_NS = 1_000_000_000
+#: As many events may stand alone so far off; a damaged time moves one.
+_ALONE = 3
+#: Host and device clocks are aligned to microseconds; a kernel this long before its launch is no matter of clocks, ns.
+_EARLY_NS = 10_000_000
+#: ROCm's durations overrun the next event of their stream by far less, ns.
+_OVERLAP_NS = 1_000_000_000
+#: A collective may hang for longer than all the rest of a trace, but not beyond NCCL's watchdog for nobody, ns.
+_LONGEST_NS = 60_000_000_000
+_LONGEST_SPANS = 10
+#: Beyond this share of the device's events it is no damage of single events.
+_FEW = 0.01
+#: Integer microseconds of 2021 round 7 % of the kernels to zero.
+_MOST_ZERO = 0.5
+_MOST_LETTERS = 64
+
+
+def plausible(trace: RankTrace) -> RankTrace:
+    """The trace without the events that cannot be, and a warning for each kind of them."""
+    events = trace.events
+    if not len(events):
+        return trace
+    device = _Device.of(events)
+    impossible = np.zeros(len(events), np.bool_)
+    warnings: list[FileWarning] = []
+    for found, why in _checks(trace, device):
+        if new := np.flatnonzero(found & ~impossible).tolist():
+            impossible[new] = True
+            losses = Losses()
+            losses.add(Loss.IMPOSSIBLE, 0, f"{trace.strings[events.name[new[0]]][:_MOST_LETTERS]} {why}", len(new))
+            warnings += losses.warnings(trace.file)
+    if not warnings:
+        return trace
+    kept = ~impossible
+    return replace(
+        trace,
+        events=Events(*(getattr(events, column)[kept] for column in Events.__slots__)),
+        comms=_comms(trace.comms, kept),
+        warnings=(*trace.warnings, *warnings),
+    )
+
+
+def _comms(comms: CommArgs, kept: Mask) -> CommArgs:
+    """The rows of the events that are kept, which have new places."""
+    rows = kept[comms.event]
+    columns = {column: getattr(comms, column)[rows] for column in CommArgs.__slots__}
+    return CommArgs(**{**columns, "event": (np.cumsum(kept) - 1)[columns["event"]]})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Device:
+    """The device's events: their rows, and the rows of the calls that launched them (-1: not recorded)."""
+
+    row: Ints
+    launch: Ints
+
+    @staticmethod
+    def of(events: Events) -> _Device:
+        row = np.flatnonzero(np.isin(events.category, _DEVICE_CATEGORIES))
+        return _Device(row, launch_rows(events, row))
+
+
+def _checks(trace: RankTrace, device: _Device) -> Iterator[tuple[Mask, str]]:
+    """Which events cannot be, shape (E,), and what is said of the first."""
+    events = trace.events
+    yield _timeless(events), "and others take no time"
+    yield _alone(trace, device), "lies seconds away from all others"
+    if len(device.row):
+        yield _endless(events), "lasts longer than the whole trace"
+        yield _overlapping(events, device.row), "runs on beside the next one of its stream"
+        yield _few(_before_launch(events, device), len(device.row)), "starts before it was launched"
+        yield _few(_out_of_order(events, device), len(device.row)), "starts after what was launched behind it"
+
+
+def _few(found: Mask, of: int) -> Mask:
+    """None, where they are too many to be single damaged events."""
+    return found if found.sum() <= max(1, _FEW * of) else np.zeros_like(found)
+
+
+def _timeless(events: Events) -> Mask:
+    """Kernels without duration, where most are."""
+    kernels = events.category == Category.KERNEL
+    zero = kernels & (events.duration_ns == 0)
+    return zero if zero.sum() > _MOST_ZERO * kernels.sum() else np.zeros_like(zero)
+
+
+def _alone(trace: RankTrace, device: _Device) -> Mask:
+    """Steps, launches and device events that stand apart from all else, their launch or device event included."""
+    events = trace.events
+    order = np.argsort(events.start_ns, kind="stable")
+    start = events.start_ns[order]
+    reach = np.maximum.accumulate(start + events.duration_ns[order])
+    apart = np.flatnonzero(start[1:] - reach[:-1] > _FAR_NS)
+    found = np.zeros(len(events), np.bool_)
+    if not len(apart):
+        return found
+    group = np.empty(len(events), np.int64)
+    group[order] = np.searchsorted(apart, np.arange(len(events)))
+    size = np.bincount(group)
+    joined = device.launch >= 0
+    partner = np.full(len(events), -1, np.int64)
+    partner[device.row[joined]] = group[device.launch[joined]]
+    partner[device.launch[joined]] = group[device.row[joined]]
+    is_step = np.array([names.step_number(text) is not None for text in trace.strings], np.bool_)[events.name]
+    movable = is_step & (events.category == Category.ANNOTATION)
+    movable[device.row] = True
+    movable[device.launch[joined]] = True
+    found = movable & (size[group] <= _ALONE) & (partner != group)
+    return found if found.sum() <= _ALONE and size.max() > len(events) // 2 else np.zeros_like(found)
+
+
+def _endless(events: Events) -> Mask:
+    """Events that last far longer than all that starts in the trace, of which the other side shows nothing.
+
+    Where a collective hangs, the host waits for it.
+    """
+    limit = max(_LONGEST_NS, _LONGEST_SPANS * int(np.ptp(events.start_ns)))
+    end = events.start_ns + events.duration_ns
+    on_device = np.isin(events.category, _DEVICE_CATEGORIES)
+    other_side = np.where(on_device, end[~on_device].max(initial=0), end[on_device].max(initial=0))
+    found: Mask = (events.duration_ns > limit) & (end > other_side + _LONGEST_NS)
+    return found
+
+
+def _overlapping(events: Events, rows: Ints) -> Mask:
+    """Device events that run on for long beside the next one of their stream."""
+    found = np.zeros(len(events), np.bool_)
+    rows = rows[events.stream[rows] >= 0]
+    rows = rows[np.lexsort((events.start_ns[rows], events.stream[rows], events.device[rows]))]
+    this, following = rows[:-1], rows[1:]
+    same = (events.stream[this] == events.stream[following]) & (events.device[this] == events.device[following])
+    over = events.start_ns[this] + events.duration_ns[this] - events.start_ns[following]
+    found[this[same & (over > _OVERLAP_NS)]] = True
+    return found
+
+
+def _before_launch(events: Events, device: _Device) -> Mask:
+    """Device events that start before their launch, by more than the clocks of host and device are apart."""
+    found = np.zeros(len(events), np.bool_)
+    joined = device.launch >= 0
+    if joined.any():
+        after = events.start_ns[device.row[joined]] - events.start_ns[device.launch[joined]]
+        apart = min(0.0, float(np.quantile(after, _FEW)))
+        found[device.row[joined][after < apart - _EARLY_NS]] = True
+    return found
+
+
+def _out_of_order(events: Events, device: _Device) -> Mask:
+    """Device events that start after what was launched later on their stream, while all around them is in order."""
+    found = np.zeros(len(events), np.bool_)
+    joined = (device.launch >= 0) & (events.stream[device.row] >= 0)
+    row, launch = device.row[joined], device.launch[joined]
+    order = np.lexsort((events.start_ns[row], events.start_ns[launch], events.stream[row], events.device[row]))
+    row, launch = row[order], launch[order]
+    before, this, following = row[:-2], row[1:-1], row[2:]
+    same = (events.stream[before] == events.stream[following]) & (events.device[before] == events.device[following])
+    returned = events.start_ns[launch] + events.duration_ns[launch]
+    certain = returned[1:-1] <= events.start_ns[launch[2:]]
+    late = events.start_ns[this] > events.start_ns[following] + _EARLY_NS
+    in_order = events.start_ns[before] <= events.start_ns[following]
+    found[this[same & certain & late & in_order]] = True
+    return found

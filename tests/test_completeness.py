@@ -1,0 +1,324 @@
+"""A rank takes part in a comparison only with a record as complete as its peers'; whoever may differ is not damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from traces import MS, digests, in_row, ranks, read
+
+from tb_ddp_doctor.digest.build import digest
+from tb_ddp_doctor.digest.model import RankDigest
+from tb_ddp_doctor.engine import examine
+from tb_ddp_doctor.findings import FileWarning
+from tb_ddp_doctor.job.build import build
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.trace.losses import Loss, Losses
+from tb_ddp_doctor.trace.model import Category, CommArgs, Events, RankTrace
+
+USUAL = """
+    rank# step |1
+          host [fwd][bwd]
+          gpu  [fwd*20..][bwd*20]
+          nccl                   [ar@1][ar@2............]
+"""
+SLOW = """
+    rank# step |1
+          host [fwd][bwd]
+          gpu  [fwd*20..........][bwd*20]
+          nccl                           [ar@1][ar@2....]
+"""
+HEALTHY = USUAL.replace("[ar@2............]", "[ar@2....]")
+Mask = NDArray[np.bool_]
+#: A damaged rank from a whole one.
+Damage = Callable[[RankTrace], RankTrace]
+
+
+def without(trace: RankTrace, lost: Mask) -> RankTrace:
+    kept = ~lost
+    rows = kept[trace.comms.event]
+    comms = {name: getattr(trace.comms, name)[rows] for name in CommArgs.__slots__}
+    comms["event"] = (np.cumsum(kept) - 1)[comms["event"]]
+    events = Events(*(getattr(trace.events, name)[kept] for name in Events.__slots__))
+    return replace(trace, events=events, comms=CommArgs(**comms))
+
+
+def on_device(trace: RankTrace) -> Mask:
+    return np.isin(trace.events.category, (Category.KERNEL, Category.MEMCPY, Category.MEMSET))
+
+
+def called(trace: RankTrace, name: str) -> Mask:
+    return np.array([name in text for text in trace.strings])[trace.events.name]
+
+
+def no_device_events(trace: RankTrace) -> RankTrace:
+    return without(trace, on_device(trace))
+
+
+def no_collectives(trace: RankTrace) -> RankTrace:
+    return without(trace, on_device(trace) & called(trace, "nccl"))
+
+
+def half_the_kernels(trace: RankTrace) -> RankTrace:
+    return without(trace, on_device(trace) & (np.arange(len(trace.events)) % 2 == 0))
+
+
+def no_correlations(trace: RankTrace) -> RankTrace:
+    return replace(trace, events=replace(trace.events, correlation=np.full(len(trace.events), -1)))
+
+
+def no_host_events(trace: RankTrace) -> RankTrace:
+    return without(trace, ~on_device(trace))
+
+
+def no_durations(trace: RankTrace) -> RankTrace:
+    length = np.where(on_device(trace), 0, trace.events.duration_ns)
+    return replace(trace, events=replace(trace.events, duration_ns=length))
+
+
+def thousandfold_times(trace: RankTrace) -> RankTrace:
+    start = trace.events.start_ns
+    return replace(trace, events=replace(trace.events, start_ns=start.min() + (start - start.min()) * 1000))
+
+
+def clock_that_jumps(trace: RankTrace) -> RankTrace:
+    start = trace.events.start_ns
+    later = start > (start.min() + start.max()) // 2
+    return replace(trace, events=replace(trace.events, start_ns=np.where(later, start + 3000 * MS, start)))
+
+
+def cut_in(step: int, of: int) -> Damage:
+    """Kineto writes the host's operators first, then launches and kernels by time: cut within a step."""
+
+    def damage(trace: RankTrace) -> RankTrace:
+        start, runtime = trace.events.start_ns, trace.events.category == Category.RUNTIME
+        end = start.min() + (start.max() - start.min()) * (step - 0.6) / of
+        losses = Losses()
+        losses.add(Loss.CUT, 7, "the JSON ends within its events")
+        return replace(
+            without(trace, (on_device(trace) | runtime) & (start > end)), warnings=losses.warnings(trace.file)
+        )
+
+    return damage
+
+
+TOTAL = [
+    no_device_events,
+    no_collectives,
+    half_the_kernels,
+    no_correlations,
+    no_host_events,
+    no_durations,
+    thousandfold_times,
+    clock_that_jumps,
+]
+
+
+def joined(text: str, damage: Damage, *damaged: int, **options: Any) -> Job:
+    traces = read(text, **options)
+    each = {rank: digest(damage(trace) if rank in damaged else trace) for rank, trace in traces.items()}
+    return build("drawn", each, {rank: f"host{rank}" for rank in each}, len(each))
+
+
+def said_of(job: Job, rank: int) -> str:
+    return " ".join(warning.message for warning in job.warnings if warning.file == f"rank{rank}.json")
+
+
+@pytest.mark.parametrize("damage", TOTAL)
+@pytest.mark.parametrize("metadata", ["host", "kernel"])
+def test_a_damaged_rank_is_left_out_and_named(damage: Damage, metadata: str) -> None:
+    job = joined(ranks(USUAL, SLOW, USUAL, USUAL), damage, 3, metadata=metadata)
+    assert job.ranks.tolist() == [0, 1, 2] and job.missing_ranks == (3,)
+    assert "Rank 3 is left out" in said_of(job, 3)
+    assert job.damaged == ("rank3.json",)
+    diagnosis = examine(job)
+    assert diagnosis.incomplete == ("rank3.json",)
+    assert (diagnosis.verdict, diagnosis.findings[0].ranks) == ("straggler", (1,))
+
+
+@pytest.mark.parametrize("damage", TOTAL)
+def test_a_healthy_job_with_a_damaged_rank_has_no_fault_but_is_not_called_healthy(damage: Damage) -> None:
+    diagnosis = examine(joined(ranks(*[HEALTHY] * 4), damage, 0))
+    assert diagnosis.verdict == "healthy"
+    assert diagnosis.headline.startswith("No fault found in what is here, but 1 of 4 ranks have no usable trace here")
+
+
+def test_most_ranks_may_lack_device_events() -> None:
+    job = joined(ranks(USUAL, SLOW, USUAL, USUAL), no_device_events, 0, 3)
+    assert job.ranks.tolist() == [1, 2] and job.missing_ranks == (0, 3)
+    assert examine(job).findings[0].ranks == (1,)
+
+
+@pytest.mark.parametrize("step", [3, 4, 5])
+def test_a_rank_serves_for_the_steps_that_it_has_whole(step: int) -> None:
+    job = joined(ranks(USUAL, SLOW, USUAL, USUAL, steps=5), cut_in(step, of=5), 3)
+    diagnosis = examine(job)
+    assert diagnosis.findings[0].ranks == (1,)
+    if step > 3:
+        assert job.ranks.tolist() == [0, 1, 2, 3]
+        assert job.steps.tolist() == list(range(1, step))
+        assert f"serves for steps {', '.join(map(str, range(1, step)))} only" in said_of(job, 3)
+        assert f"its device events end within step {step}" in said_of(job, 3)
+    else:
+        assert job.ranks.tolist() == [0, 1, 2] and job.steps.tolist() == [1, 2, 3, 4, 5]
+
+
+def test_a_step_after_one_without_kernels_begins_nobody_knows_when() -> None:
+    def one_step_lost(trace: RankTrace) -> RankTrace:
+        start = trace.events.start_ns
+        window = (start.max() - start.min()) / 8
+        return without(trace, on_device(trace) & (np.abs(start - start.min() - 2.5 * window) < window / 2))
+
+    job = joined(ranks(USUAL, SLOW, USUAL, steps=8), one_step_lost, 2)
+    assert job.ranks.tolist() == [0, 1, 2]
+    assert not {3, 4} & set(job.steps.tolist()) and {1, 6, 7, 8} <= set(job.steps.tolist())
+    assert "have no kernel" in said_of(job, 2)
+
+
+def test_where_no_rank_is_whole_the_job_is_what_is_there() -> None:
+    job = joined(ranks(USUAL, SLOW, USUAL), half_the_kernels, 0, 1, 2)
+    assert job.ranks.tolist() == [0, 1, 2]
+
+
+def test_one_rank_alone_is_compared_with_nobody() -> None:
+    job = joined(ranks(USUAL), half_the_kernels, 0)
+    assert job.ranks.tolist() == [0] and not job.damaged
+
+
+# ------------------------------------------------------------------------------------------------------- copies
+
+
+def copied(text: str, pids: dict[int, str], by_ns: int = 0) -> Job:
+    def measured(trace: RankTrace) -> RankTrace:
+        # To the nanosecond, as real ones.
+        return replace(trace, events=replace(trace.events, start_ns=trace.events.start_ns + by_ns))
+
+    each = {rank: digest(measured(trace)) for rank, trace in read(text, pids=pids).items()}
+    named = {rank: replace(one, file=f"host_{100 + rank}.1700000000.pt.trace.json") for rank, one in each.items()}
+    return build("drawn", named, {}, len(named))
+
+
+@pytest.mark.parametrize(("pids", "left_out"), [({1: "100"}, 1), ({0: "101"}, 0)])
+def test_of_two_ranks_with_one_content_the_one_whose_file_names_the_process_stays(
+    pids: dict[int, str], left_out: int
+) -> None:
+    job = copied(ranks(USUAL, USUAL, SLOW), pids)
+    assert job.missing_ranks == (left_out,)
+    (warning,) = [warning for warning in job.warnings if "one is a copy" in warning.message]
+    assert f"_{100 + left_out}." in warning.file and f"(rank {1 - left_out})" in warning.message
+
+
+def test_two_processes_do_not_measure_the_same_times_to_the_nanosecond() -> None:
+    assert not copied(ranks(USUAL, USUAL, SLOW), {}).damaged
+    assert len(copied(ranks(USUAL, USUAL, SLOW), {}, by_ns=17).damaged) == 1
+
+
+def test_a_job_of_copies_of_one_trace_is_diagnosed_and_said() -> None:
+    job = copied(ranks(*[USUAL] * 8), dict.fromkeys(range(8), "100"))
+    assert len(job.ranks) == 8 and not job.damaged
+    assert [warning.message for warning in job.warnings] == [
+        "8 ranks have the same event times: their files are copies of one trace."
+    ]
+
+
+# ---------------------------------------------------------------------------------------- what is no damage
+
+
+def whole(text: str, **options: Any) -> Job:
+    each = digests(text, **options)
+    job = build("drawn", each, {rank: f"host{rank}" for rank in each}, max(each) + 1)
+    assert job.ranks.tolist() == sorted(each) and not job.damaged
+    return job
+
+
+def test_stages_of_a_pipeline_may_differ() -> None:
+    first = """
+        rank0 step |1
+              host [fwd]
+              gpu  [fwd*9...............]
+              nccl                       [s1]
+    """
+    second = """
+        rank1 step |1
+              host [fwd][bwd]
+              gpu                            [fwd*2][bwd*3]
+              nccl                       [r0]
+    """
+    whole(ranks(first, second), metadata="host")
+
+
+def test_groups_may_differ_and_some_ranks_be_in_none() -> None:
+    grouped = """
+        rank# step |1
+              host [fwd][bwd]
+              gpu  [fwd....][bwd.]
+              nccl                [ar/tp]
+    """
+    alone = """
+        rank2 step |1
+              host [fwd]
+              gpu  [fwd..........]
+    """
+    for metadata in ("host", "kernel"):
+        whole(ranks(grouped, grouped, alone), metadata=metadata)
+
+
+def test_a_rank_may_do_more() -> None:
+    more = USUAL.replace("[fwd][bwd]", "[fwd][bwd][own_save][save]").replace("[bwd*20]", "[bwd*90]")
+    whole(ranks(USUAL, USUAL, more))
+
+
+def test_jobs_without_a_device_are_compared() -> None:
+    rank = """
+        rank# step |1
+              host [fwd......]
+              gloo            [ar........]
+    """
+    whole(ranks(rank, rank))
+
+
+def test_ranks_that_capture_graphs_launch_without_kernels() -> None:
+    each = {
+        rank: digest(without(trace, on_device(trace) & called(trace, "fwd")))
+        for rank, trace in read(ranks(*[USUAL] * 3)).items()
+    }
+    assert not build("drawn", each, {}, 3).damaged
+
+
+def test_a_rank_that_stopped_early_is_whole() -> None:
+    long, short = ranks(USUAL, SLOW, steps=5), ranks(USUAL, SLOW, steps=3)
+    text = "\n".join(
+        line for text, rank in ((long, "rank0"), (short, "rank1")) for line in text.splitlines() if rank in line
+    )
+    assert whole(text).steps.tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("clock_ms", [{1: 5000.0}, {0: -70.0, 2: 900.0}])
+def test_clocks_may_be_apart(clock_ms: dict[int, float]) -> None:
+    whole(ranks(USUAL, SLOW, USUAL), clock_ms=clock_ms)
+
+
+def test_calls_of_groups_without_a_name_may_end_apart() -> None:
+    """Taken for one collective, they end by another time apart in each step: no clock does so."""
+    one = "rank# step |1\n gpu [a....]\n nccl       [ar]" + " " * 90
+    other = [
+        "rank# step |1\n gpu [a" + "." * n + "]\n nccl " + " " * (n + 3) + "[ar]" + " " * (95 - n)
+        for n in (80, 5, 45, 70)
+    ]
+    text = in_row(*(ranks(one, one, late, late, steps=1) for late in other))
+    whole(text, metadata="nowhere")
+
+
+def test_a_warning_of_the_file_is_kept_beside_what_the_comparison_says() -> None:
+    each = digests(ranks(USUAL, USUAL, USUAL))
+    each[1] = replace(each[1], warnings=(FileWarning("rank1.json", "cut"),))
+    assert [warning.message for warning in build("drawn", each, {}, 3).warnings] == ["cut"]
+
+
+def test_digests_are_not_changed() -> None:
+    each: dict[int, RankDigest] = digests(ranks(USUAL, SLOW))
+    assert build("drawn", each, {}, 2).digests == tuple(each.values())

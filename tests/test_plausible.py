@@ -1,0 +1,138 @@
+"""Events whose times cannot be are dropped and said; what is odd but possible stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from traces import MS, ranks, read
+
+from tb_ddp_doctor.digest.build import digest
+from tb_ddp_doctor.digest.plausible import plausible
+from tb_ddp_doctor.trace.losses import tells_of_lost_events
+from tb_ddp_doctor.trace.model import Category, Events, RankTrace
+
+RANK = """
+    rank# step |1
+          host [fwd][bwd][opt]
+          gpu  [fwd....][bwd.]    [opt]
+          nccl                [ar]
+"""
+S, HOUR = 1000 * MS, 3600 * 1000 * MS
+
+
+def drawn(steps: int = 40) -> RankTrace:
+    return read(ranks(RANK, steps=steps))[0]
+
+
+def rows_of(trace: RankTrace, name: str) -> list[int]:
+    return [row for row, index in enumerate(trace.events.name) if trace.strings[index].startswith(name)]
+
+
+def changed(trace: RankTrace, row: int, column: str, by_ns: int) -> RankTrace:
+    values = getattr(trace.events, column).copy()
+    values[row] += by_ns
+    return replace(trace, events=replace(trace.events, **{column: values}))
+
+
+def dropped(trace: RankTrace) -> list[str]:
+    left = plausible(trace)
+    gone = len(trace.events) - len(left.events)
+    assert bool(gone) == bool(len(left.warnings) - len(trace.warnings))
+    return [warning.message for warning in left.warnings[len(trace.warnings) :]]
+
+
+def test_a_sound_trace_is_left_as_it_is() -> None:
+    trace = drawn()
+    assert plausible(trace) is trace
+
+
+@pytest.mark.parametrize("name", ["fwd_kernel", "nccl"])
+@pytest.mark.parametrize("which", [0, 17, -1])
+@pytest.mark.parametrize("by_ns", [5 * S, -5 * S, 72 * HOUR, -72 * HOUR])
+def test_one_changed_digit_of_a_start_costs_that_event(name: str, which: int, by_ns: int) -> None:
+    trace = drawn()
+    (message,) = dropped(changed(trace, rows_of(trace, name)[which], "start_ns", by_ns))
+    assert message.startswith(f"1 event left out that cannot be: {name}")
+    assert tells_of_lost_events(message)
+
+
+@pytest.mark.parametrize("name", ["fwd_kernel", "bwd_kernel", "nccl"])
+@pytest.mark.parametrize("which", [0, 17, -1])
+def test_a_kernel_of_three_hours_is_dropped(name: str, which: int) -> None:
+    trace = drawn()
+    (message,) = dropped(changed(trace, rows_of(trace, name)[which], "duration_ns", 3 * HOUR))
+    assert message.startswith(f"1 event left out that cannot be: {name}")
+
+
+@pytest.mark.parametrize("by_ns", [300 * MS, -300 * MS])
+def test_a_kernel_that_moves_within_the_trace_is_out_of_order(by_ns: int) -> None:
+    trace = drawn()
+    (message,) = dropped(changed(trace, rows_of(trace, "bwd_kernel")[17], "start_ns", by_ns))
+    assert message.startswith("1 event left out that cannot be: bwd_kernel starts ")
+
+
+def test_a_step_that_lies_days_away_is_known_by_those_beside_it() -> None:
+    trace = drawn()
+    moved = changed(trace, rows_of(trace, "ProfilerStep#7")[0], "start_ns", 72 * HOUR)
+    assert "ProfilerStep#7 lies seconds away from all others" in dropped(moved)[0]
+    steps, whole = digest(moved).steps, digest(trace).steps
+    assert steps.number.tolist() == whole.number.tolist()
+    assert steps.end_ns.tolist() == whole.end_ns.tolist()
+
+
+def test_what_lies_between_steps_of_which_several_lack_is_of_no_step() -> None:
+    trace = drawn()
+    kept = np.ones(len(trace.events), np.bool_)
+    kept[[rows_of(trace, f"ProfilerStep#{number}")[0] for number in (7, 8)]] = False
+    columns = {name: getattr(trace.events, name)[kept] for name in Events.__slots__}
+    steps, whole = digest(replace(trace, events=Events(**columns))).steps, digest(trace).steps
+    assert steps.number.tolist() == [number for number in whole.number.tolist() if number not in (7, 8)]
+    assert set((steps.end_ns - steps.start_ns).tolist()) == set((whole.end_ns - whole.start_ns).tolist())
+
+
+def test_kernels_without_any_duration_are_dropped() -> None:
+    trace = drawn()
+    kernels = trace.events.category == Category.KERNEL
+    flat = replace(trace, events=replace(trace.events, duration_ns=np.where(kernels, 0, trace.events.duration_ns)))
+    assert "take no time" in dropped(flat)[0]
+    some = np.flatnonzero(kernels)[::10]
+    rounded = trace.events.duration_ns.copy()
+    rounded[some] = 0
+    assert not dropped(replace(trace, events=replace(trace.events, duration_ns=rounded)))
+
+
+def hang(trace: RankTrace) -> RankTrace:
+    """The last collective hangs for ten minutes, and the host waits for it."""
+    trace = changed(trace, rows_of(trace, "nccl")[-1], "duration_ns", 600 * S)
+    return changed(trace, rows_of(trace, "ProfilerStep#40")[0], "duration_ns", 600 * S)
+
+
+def pause(trace: RankTrace) -> RankTrace:
+    """The second half comes a minute later, within a step that lasts as long."""
+    start = trace.events.start_ns
+    middle = int(start[rows_of(trace, "ProfilerStep#21")[0]])
+    later = replace(trace.events, start_ns=np.where(start >= middle, start + 60 * S, start))
+    return changed(replace(trace, events=later), rows_of(trace, "ProfilerStep#20")[0], "duration_ns", 60 * S)
+
+
+def other_clock(trace: RankTrace) -> RankTrace:
+    """The device's clock is a second behind the host's."""
+    kernels = trace.events.category == Category.KERNEL
+    start = np.where(kernels, trace.events.start_ns - S, trace.events.start_ns)
+    return replace(trace, events=replace(trace.events, start_ns=start))
+
+
+@pytest.mark.parametrize("odd", [hang, pause, other_clock])
+def test_what_is_odd_but_possible_stays(odd: Callable[[RankTrace], RankTrace]) -> None:
+    assert not dropped(odd(drawn()))
+
+
+def test_metadata_stays_with_its_collective() -> None:
+    trace = drawn()
+    moved = plausible(changed(trace, rows_of(trace, "fwd_kernel")[0], "start_ns", 72 * HOUR))
+    assert len(moved.comms) == len(trace.comms)
+    names = [[one.strings[one.events.name[row]] for row in one.comms.event] for one in (trace, moved)]
+    assert names[0] == names[1]
