@@ -130,7 +130,7 @@ def test_the_synchronisation_that_ends_the_profile_is_no_call_of_the_steps() -> 
 def test_the_profilers_stalls_are_told_apart() -> None:
     text = """
         rank# step |1
-              host [a][full...][b]
+              host [a][flush..][b]
               gpu  [a]         [b]
     """
     assert starved_ms(text, Starved.OVERHEAD)[1] == 9
@@ -145,7 +145,7 @@ def test_recording_is_estimated_by_the_events_recorded() -> None:
         """
     )
     # An operator and a launch each: six events and the step's own.
-    assert found.work.starved_ns[1, Starved.RECORDING] == pytest.approx(7 * 1000, abs=3000)
+    assert found.work.starved_ns[1, Starved.RECORDING] == pytest.approx(7 * 400, abs=1000)
 
 
 @settings(max_examples=100, deadline=None)

@@ -9,11 +9,11 @@
 character. Lanes:
 
 - host: operators of the training thread. `load` is a DataLoader in the training process, `fetch` one with workers,
-  `sync` a stream synchronisation, `item` one that reads a value, `alloc` a cudaMalloc, `free` a cudaFree, `full` a
-  launch held by the profiler's full buffer, `update` an optimizer's step, `zero` its zero_grad, `ddp` DDP's forward,
-  `walk` DDP's search for unused parameters, `own_...` an annotation of the user's, "## ... ##". `optim` and
-  `multi_tensor_apply` are operators in an optimizer's step, `scores`, `scale`, `softmax`, `values` and `undo` (the
-  softmax backward) operations of attention, with shapes.
+  `sync` a stream synchronisation, `item` one that reads a value, `alloc` a cudaMalloc, `free` a cudaFree, `full` a call
+  that waits for a place in the launch queue, `flush` one held by the profiler, `update` an optimizer's step, `zero` its
+  zero_grad, `ddp` DDP's forward, `walk` DDP's search for unused parameters, `own_...` an annotation of the user's,
+  "## ... ##". `optim` and `multi_tensor_apply` are operators in an optimizer's step, `scores`, `scale`, `softmax`,
+  `values` and `undo` (the softmax backward) operations of attention, with shapes.
 - within: the same, within those of the lane host.
 - autograd: backward's thread; its operators are autograd nodes.
 - gpu: kernels of the compute stream. `pageable` and `pinned` are copies from the host of 16 MB. `name*20` are twenty
@@ -429,9 +429,10 @@ def _add_host(events: _Events, blocks: list[Block], options: Options) -> None:
                 events.add("cpu_op", "aten::item", start, end, _MAIN)
                 events.add("cpu_op", "aten::_local_scalar_dense", start + 1000, end - 1000, _MAIN)
                 events.launch("cudaStreamSynchronize", start + 2000, _MAIN, end - start - 4000)
-            case "full":
-                events.launch("cudaLaunchKernel", start, _MAIN, end - start)
-                events.add("overhead", "Command Buffer Full", start, end, _MAIN)
+            case "full" | "flush":
+                events.launch("cudaEventRecord", start, _MAIN, end - start)
+                stall = "Command Buffer Full" if block.name == "full" else "Activity Buffer Request"
+                events.add("overhead", stall, start, end, _MAIN)
             case name if name in _ATTENTION:
                 _add_attention(events, block, _MAIN, options)
             case name:

@@ -328,7 +328,8 @@ def _queued(
 
     A row that the queue blocked in the record waits for the event that was done last when the blocking ended. Any other
     waits for the launch a queue's length before its last one, which was done in time. A synchronisation that ends with
-    an event, and does not wait (`waits`) for all that was launched, waits for that event.
+    an event, and does not wait (`waits`) for all that was launched, waits for that event. So does a host that is
+    outside of any op until a collective ends: not all that waits is recorded.
     """
     launched = np.concatenate((device.launched_ns, communication.launched_ns))
     end = np.concatenate((device.end_ns, communication.end_ns))
@@ -341,11 +342,14 @@ def _queued(
     unblocked = np.searchsorted(full.end, rows.issued_ns, side="right") - 1
     blocks = (unblocked >= 0) & (full.end[unblocked] > rows.begin_ns) if len(full) else np.zeros(size, np.bool_)
     until = np.where(blocks, full.end[unblocked] if len(full) else 0, rows.end_ns)
-    holds = (rows.hold == Held.SYNC) & ~waits
+    holds = ((rows.hold == Held.SYNC) | (rows.hold == Held.STALL)) & ~waits
     blocks &= ~holds
     by_end = np.argsort(end, kind="stable")
     last = np.searchsorted(end[by_end], until + np.where(holds, 0, _SLACK_NS), side="right") - 1
     ended = np.where(last >= 0, by_end[np.maximum(last, 0)], -1)
+    # Outside of any op, only the end of a collective is too rare to be chance.
+    stalls = np.flatnonzero(rows.hold == Held.STALL)
+    ended[stalls] = _last_collective(rows.end_ns[stalls], communication, len(device.end_ns))
     holds &= (ended >= 0) & (end[ended] > np.maximum(rows.issued_ns, rows.end_ns - LATENCY_NS))
     event[blocks | holds] = ended[blocks | holds]
 
@@ -380,6 +384,16 @@ def _queued(
         blocks=blocks,
         holds=holds,
     )
+
+
+def _last_collective(until_ns: Ints, communication: Communication, offset: int) -> Ints:
+    """The last collective to end by some instants, as an index after `offset` events; -1 where none does."""
+    order = np.argsort(communication.end_ns, kind="stable")
+    last = np.searchsorted(communication.end_ns[order], until_ns, side="right") - 1
+    if not len(order):
+        return last
+    found: Ints = np.where(last >= 0, offset + order[np.maximum(last, 0)], -1)
+    return found
 
 
 def _unqueued(size: int) -> _Queued:

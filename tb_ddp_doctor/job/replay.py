@@ -679,7 +679,9 @@ def _rows(digests: Sequence[RankDigest], step_index: Ints) -> tuple[_Rows, Ints]
         queue_tail_ns=joined("queue_tail_ns"),
         queue_part=parts("queue_part", int(nothing)),
         queue_ns=joined("queue_ns"),
-        synced=(joined("hold") == Held.SYNC) & ~joined("waits") & ((queue_row != -1) | (joined("queue_part") >= 0)),
+        synced=((joined("hold") == Held.SYNC) | (joined("hold") == Held.STALL))
+        & ~joined("waits")
+        & ((queue_row != -1) | (joined("queue_part") >= 0)),
         device_ns=joined("device_ns"),
         lead_ns=joined("lead_ns"),
         awaits=parts("awaits", int(nothing)),

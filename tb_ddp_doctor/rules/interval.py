@@ -26,9 +26,12 @@ def interval(cost_ns: float, residual_ns: float, step_ns: float) -> tuple[float,
 
 
 def uncertain(by_step_ns: NDArray[np.float64]) -> bool:
-    """Whether steps, shape (S,), differ so much that other steps of the job may not have lost the cost at all."""
+    """Whether steps, shape (S,), differ so much that other steps of the job may not have lost the cost at all.
+
+    One step alone does not tell.
+    """
     steps = len(by_step_ns)
     if steps < 2:
-        return True
+        return False
     error = float(by_step_ns.std(ddof=1)) / math.sqrt(steps)
     return _T80[min(steps - 2, len(_T80) - 1)] * error >= abs(float(by_step_ns.mean()))

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import Held
 from tb_ddp_doctor.findings import (
+    OWNERS,
     PHASES,
     Account,
     AccountLine,
@@ -259,7 +260,7 @@ class Savings:
     def _unexplained(self, fixes: Removed) -> Unexplained | None:
         """Where what is not explained lies: by which part of a faultless job it goes, on which ranks and steps."""
         if not self.whatif.plays:
-            return None
+            return self._slowest()
         faultless, now = self.whatif.faultless, self.whatif.step_ns(fixes)
         kinds = {
             "host": Removed(no_host=True),
@@ -283,6 +284,19 @@ class Savings:
             ranks=tuple(self.job.ranks[ranks].tolist()),
             steps=tuple(self.job.steps[steps].tolist()),
         )
+
+    def _slowest(self) -> Unexplained | None:
+        """The same where busy times are compared: what the slowest rank has more of than the median one."""
+        busy = self.whatif.own_ns.mean(axis=1)
+        rank = int(busy.argmax())
+        if busy[rank] <= np.median(busy):
+            return None
+        spent = self.job.budget.owner_ns.mean(axis=1)
+        more = spent[rank] - np.median(spent, axis=0)
+        more[OWNERS.index("wait")] = 0
+        excess = self.whatif.own_ns[rank] - np.median(self.whatif.own_ns, axis=0)
+        steps = self.job.steps[excess >= _MUCH * excess.max()]
+        return Unexplained(OWNERS[int(more.argmax())], None, (int(self.job.ranks[rank]),), tuple(steps.tolist()))
 
     def _owner(self, kind: str, ranks: NDArray[np.intp], steps: NDArray[np.intp]) -> tuple[str, str | None]:
         """The owner of the budget that has most of one kind of time there, and the phase; None where none is told."""

@@ -50,6 +50,8 @@ class SlowStep(Rule):
     def check(self, *, frame: Frame, whatif: WhatIf, phases: Phases, places: Places) -> Result:
         if len(frame.steps) < _FEWEST_STEPS:
             return NotApplicable("Fewer than three steps cannot show which of them is odd.")
+        if not whatif.plays:
+            return NotApplicable("Steps cannot be played again, so nothing tells which of them can be compared.")
         excess = slowness(whatif, frame, self.min_excess, 1.0).step_excess_ns
         odd = np.flatnonzero(excess > max(self.min_excess * frame.step_ns, 2 * frame.residual_ns))
         if not len(odd) or len(odd) > self.max_steps * len(frame.steps):

@@ -91,7 +91,9 @@ class Straggler(Rule):
         found = slowness(whatif, frame, self.min_excess, self.min_steps)
         if not len(found.persistent):
             worst = float(found.excess_ns.mean(axis=1).max())
-            return Clear(f"No rank's own time exceeds the usual by more than {words.ms(max(worst, 0))} on average.")
+            return Clear(
+                f"No rank alone needs more than {words.ms(max(worst, 0))} longer than the median rank, on average."
+            )
         others = np.setdiff1d(np.arange(len(frame.ranks)), found.persistent)
         slow_links = [link for link in links if link.is_slow(self.slow_link, self.min_steps)]
         peers = Peers.of(others, found, frame, budget, whatif, kernels, phases)

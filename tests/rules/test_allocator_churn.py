@@ -38,7 +38,7 @@ def test_memory_that_grows_is_told_apart() -> None:
 
 
 def test_no_other_rule_claims_it_again() -> None:
-    for other in ("launch-bound", "host-sync", "host-stall"):
+    for other in ("host-sync", "host-stall"):
         assert outcome(other, ranks(CHURNS, CHURNS)).status == "clear"
 
 

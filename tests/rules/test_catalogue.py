@@ -15,9 +15,11 @@ import pytest
 from traces import job, ranks
 
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.base import SECTIONS, Rule, configured, run
 from tb_ddp_doctor.rules.inputs import PROVIDERS, Inputs
+from tb_ddp_doctor.rules.savings import Savings
 
 RULES = pytest.mark.parametrize("rule", CATALOGUE.values(), ids=list(CATALOGUE))
 STALLED = """
@@ -98,7 +100,9 @@ def test_a_rule_changes_nothing_that_it_is_given(rule: Rule) -> None:
         array.flags.writeable = False
     (one, found), (other, again) = run(rule, Inputs(given)), run(rule, Inputs(given))
     assert one == other
-    assert (found.findings if found else None) == (again.findings if again else None)
+    whatif = WhatIf.of(given)
+    first, second = (Savings([each] if each else [], whatif, given).findings for each in (found, again))
+    assert first == second
 
 
 @RULES

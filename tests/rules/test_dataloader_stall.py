@@ -126,7 +126,9 @@ def test_handing_over_batches_is_no_waiting_for_workers() -> None:
               gpu  [?old...] [fwd......]
               nccl                      [ar..]
     """
-    assert finding(RULE, ranks(handed, handed, steps=1), settings={"handing_over": 0.9}).cost_ms == pytest.approx(1)
+    assert finding(RULE, ranks(handed, handed, steps=1), settings={"handing_over": 0.9}).cost_ms == pytest.approx(
+        1, rel=0.01
+    )
     result = outcome(RULE, ranks(handed, handed, steps=1))
     assert (result.status, result.reason) == ("clear", "No batch is waited for: handing them over takes 1.0 ms a step.")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from traces import finding, in_row, lies_in_its_step, outcome, ranks
+from traces import finding, in_row, lies_in_its_step, outcome, ranks, step_ms
 
 RULE = "launch-bound"
 STARVED = """
@@ -54,9 +54,10 @@ def test_a_device_that_is_fed_is_clear() -> None:
 
 
 def test_starving_below_the_threshold_is_clear() -> None:
-    share = 12 / 32
-    assert outcome(RULE, ranks(STARVED, STARVED), settings={"min_starved": share * 1.02}).status == "clear"
-    assert finding(RULE, ranks(STARVED, STARVED), settings={"min_starved": share * 0.98})
+    text = ranks(STARVED, STARVED)
+    share = finding(RULE, text).cost_ms / step_ms(text)
+    assert outcome(RULE, text, settings={"min_cost": share * 1.02}).status == "clear"
+    assert finding(RULE, text, settings={"min_cost": share * 0.98})
 
 
 def test_long_gaps_in_no_operation_are_no_launches() -> None:

@@ -39,7 +39,7 @@ def test_ranks_that_take_turns_are_all_named_with_the_cost() -> None:
     assert found.cost_ms == pytest.approx(4, rel=0.02)
     assert found.severity == "major"
     assert found.confidence == "high"
-    assert "step 1: rank 0, step 2: rank 1, step 3: rank 2" in found.why
+    assert "step 1: rank 0, by 4.0 ms, step 2: rank 1, by 4.0 ms, step 3: rank 2" in found.why
 
 
 def test_evidence_is_the_slowest_rank_of_each_step() -> None:
@@ -48,8 +48,8 @@ def test_evidence_is_the_slowest_rank_of_each_step() -> None:
     assert all(lies_in_its_step(window, taking_turns()) for window in evidence)
 
 
-def test_the_spread_of_own_times_is_told() -> None:
-    assert "own times spread over 4.0 ms, at most 4.0 ms." in finding(RULE, taking_turns()).why
+def test_what_each_time_takes_is_told() -> None:
+    assert "Each time it takes 4.0 ms." in finding(RULE, taking_turns()).why
 
 
 PHASES = """
@@ -119,7 +119,7 @@ def test_one_rank_that_is_slow_now_and_then_is_named() -> None:
     found = finding(RULE, text, settings={"min_cost": 0.04})
     assert (found.ranks, found.steps, found.cause) == ((1,), (2, 5), "recurring")
     assert found.cost_ms == pytest.approx(4 * 2 / 6, rel=0.02)
-    assert found.title.startswith("Rank 1 is slow in 2 of 6 steps: 1.3 ms of every")
+    assert found.title.startswith("Rank 1 is slow in 2 of 6 steps, and the others wait for it.")
     assert "every few steps" in found.fix
     assert outcome("straggler", text).status == "clear"
 

@@ -139,7 +139,9 @@ def test_hiding_a_little_more_than_the_threshold_is_clear() -> None:
     text = ranks(BESIDE, BESIDE)
     hidden = 14 / 16
     assert outcome(RULE, text, settings={"max_hidden": hidden * 0.98, "achievable": 1}).status == "clear"
-    assert finding(RULE, text, settings={"max_hidden": hidden * 1.02, "achievable": 1}).cost_ms == pytest.approx(2)
+    assert finding(RULE, text, settings={"max_hidden": hidden * 1.02, "achievable": 1}).cost_ms == pytest.approx(
+        2, rel=0.01
+    )
 
 
 def test_a_saving_below_the_threshold_is_clear() -> None:

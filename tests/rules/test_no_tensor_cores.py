@@ -21,13 +21,13 @@ TENSOR = FLOAT32.replace("[sgemm.", "[nvjet.").replace("[sgemm]", "[nvjet]")
 TINY = FLOAT32.replace("[sgemm.......................]", "[sgemm*1000..................]")
 HALF = """
     rank# step     |1
-          host     [fwd]              [sync.......................]
+          host     [fwd]
           gpu      [fwd.......][volta_fp16_sgemm............]
           nccl                                               [ar..]
 """
 FASTER = """
     rank# step     |1
-          host     [fwd]      [sync...............................]
+          host     [fwd]
           autograd       [nvjet]
           gpu      [fwd.......][nvjet.]
           nccl                         [ar........................]
@@ -93,7 +93,7 @@ def test_dimensions_that_do_not_fit_are_told_apart() -> None:
 
 
 def test_shapes_tell_which_dimension_does_not_fit() -> None:
-    text = HALF.replace("host     [fwd]              [sync......", "host     [fwd][volta_fp16_sgemm] [sync...")
+    text = HALF.replace("host     [fwd]", "host     [fwd][volta_fp16_sgemm]")
     found = finding(RULE, ranks(text, text), dims={"volta_fp16_sgemm": [[512, 768], [768, 50257]]})
     assert "volta_fp16_sgemm_kernel (of 512x768, 768x50257)" in found.why
     assert " (of " not in finding(RULE, ranks(text, text)).why

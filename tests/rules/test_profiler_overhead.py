@@ -8,13 +8,13 @@ from traces import finding, lies_in_its_step, outcome, ranks, step_ms
 RULE = "profiler-overhead"
 STALLED = """
     rank# step |1
-          host [a][full...][b]
+          host [a][flush..][b]
           gpu  [a]         [b...........]
           nccl                           [ar]
 """
 AHEAD = """
     rank# step |1
-          host [a][b][full...]
+          host [a][b][flush..]
           gpu  [a][b.....................]
           nccl                            [ar]
 """

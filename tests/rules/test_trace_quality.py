@@ -14,6 +14,7 @@ from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.base import run
 from tb_ddp_doctor.rules.inputs import Inputs
+from tb_ddp_doctor.rules.savings import Savings
 from tb_ddp_doctor.trace.losses import Loss, tells_of_lost_events
 
 RULE = "trace-quality"
@@ -75,8 +76,9 @@ def test_ranks_that_only_send_to_each_other_have_nothing_to_match() -> None:
 
 
 def found_in(given: Job) -> tuple[Finding, ...]:
-    found = run(CATALOGUE[RULE], Inputs(given))[1]
-    return found.findings if found else ()
+    inputs = Inputs(given)
+    found = run(CATALOGUE[RULE], inputs)[1]
+    return Savings([found], inputs.whatif, given).findings if found else ()
 
 
 def test_a_cut_file_is_told() -> None:
