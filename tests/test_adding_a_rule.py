@@ -14,6 +14,7 @@ from traces import job, ranks
 from tb_ddp_doctor.rules.base import Rule, run
 from tb_ddp_doctor.rules.documentation import page
 from tb_ddp_doctor.rules.inputs import Inputs
+from tb_ddp_doctor.rules.savings import Savings
 
 TEXT = (Path(__file__).parents[1] / "docs" / "adding-a-rule.md").read_text()
 
@@ -30,8 +31,10 @@ def written(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def test_the_pages_rule_finds_its_fault_and_leaves_the_healthy_twin_alone(written: dict[str, Any]) -> None:
     rule: Rule = written["SlowCopies"]()
-    outcome, found = run(rule, Inputs(job(ranks(*[written["FAULTY"]] * 2))))
-    assert outcome.status == "finding" and found and found.findings[0].cost_ms > 0
+    inputs = Inputs(job(ranks(*[written["FAULTY"]] * 2)))
+    outcome, found = run(rule, inputs)
+    assert outcome.status == "finding" and found
+    assert Savings([found], inputs.whatif, inputs.job).findings[0].cost_ms > 0
     assert run(rule, Inputs(job(ranks(*[written["HEALTHY"]] * 2))))[0].status == "clear"
 
 

@@ -12,6 +12,7 @@ from tb_ddp_doctor.comparison.chance import TELLING, differs, step_time
 from tb_ddp_doctor.comparison.model import Change, Compared, Comparison, Fate, FindingChange
 from tb_ddp_doctor.engine import Result, encodable
 from tb_ddp_doctor.findings import OWNERS
+from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.trace.model import Ints
 
 
@@ -80,7 +81,7 @@ def _certain_owners(before: Result, after: Result) -> Iterator[str]:
 
 
 def _certain_rules(before: Result, after: Result) -> Iterator[str]:
-    """Rules whose findings cost more, or less, in each step of one run than in any of the other."""
+    """Rules whose findings cost more, or less, in one run than in the other: their intervals have nothing in common."""
     was, now = _ranges(before), _ranges(after)
     for rule in {*was, *now}:
         (least_before, most_before), (least_after, most_after) = was.get(rule, (0.0, 0.0)), now.get(rule, (0.0, 0.0))
@@ -89,7 +90,7 @@ def _certain_rules(before: Result, after: Result) -> Iterator[str]:
 
 
 def _ranges(result: Result) -> dict[str, tuple[float, float]]:
-    """What the findings of each rule cost in the step that they cost least, and in that they cost most, ms."""
+    """From where to where the costs of each rule's findings lie, ms."""
     ranges: dict[str, tuple[float, float]] = {}
     for finding in result.diagnosis.findings:
         least, most = ranges.get(finding.rule, (0.0, 0.0))
@@ -104,6 +105,9 @@ def _findings(before: Result, after: Result) -> Iterator[FindingChange]:
     for result in (before, after):
         by_rule: defaultdict[str, float] = defaultdict(float)
         for finding in reversed(result.diagnosis.findings):
+            # Tracing is no part of the job.
+            if CATALOGUE[finding.rule].is_of_tracing:
+                continue
             by_rule[finding.rule] += finding.cost_ms
             titles[finding.rule] = finding.title
         costs.append(by_rule)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tb_ddp_doctor.digest.model import RankOwner, Starved
+from tb_ddp_doctor.digest.model import Held, RankOwner, Starved
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import holding, words
 from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
@@ -54,6 +54,8 @@ class ProfilerOverhead(Rule):
         ranks = holding.affected(lost)
         seen = int((whatif.at_slowest(lost) > 0).sum())
         level, basis = words.confidence(frame, cost, seen)
+        recorded = float(whatif.at_slowest(whatif.host_ns(Held.RECORDING)).mean())
+        held = float(whatif.at_slowest(whatif.host_ns(Held.OVERHEAD)).mean())
         worst = int(lost.mean(axis=1).argmax())
         step = int(lost[worst].argmax())
         return Fault(
@@ -63,8 +65,8 @@ class ProfilerOverhead(Rule):
             cause="full_buffers" if stalled.sum() > recording.sum() else "recording",
             confidence="medium" if level == "high" and recording.sum() > stalled.sum() else level,
             title=f"Tracing slows the traced step by about {words.ms(cost)} of {words.ms(frame.step_ns)}.",
-            why=f"The device starves {words.ms(float(stalled.mean()))} a step and rank for the profiler's full "
-            f"buffers and about {words.ms(float(recording.mean()))} for the recording of events. {basis}",
+            why=f"Recording takes the CPU of the slowest rank about {words.ms(recorded)} a step, as far as the length of "
+            f"its launches tells; the profiler's buffers stall it for {words.ms(held)}. {basis}",
             fix=_FIX,
             evidence=(
                 places.longest(worst, step, RankOwner.DISPATCH, "Device idle while the host launches and records."),
