@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.digest.model import CodeOf, Held, RankDigest, RankOwner
+from tb_ddp_doctor.digest.model import CodeOf, Held, RankDigest, RankOwner, Starved
 from tb_ddp_doctor.digest.track import LATENCY_NS
 from tb_ddp_doctor.findings import PHASES
 from tb_ddp_doctor.job.model import Job
@@ -28,6 +28,8 @@ from tb_ddp_doctor.trace.names import Phase
 _SHORTEST = 0.001
 #: A name from this share of the time on stands for all of it.
 _MOST = 0.9
+#: Names of so many calls together stand for a kind.
+_CALLS = 2
 #: The owner of the step's time while the host spends its time on something.
 _OWNERS = {
     Held.ALLOC: "alloc",
@@ -225,13 +227,9 @@ class _Rank:
 
     @cached_property
     def _calls(self) -> dict[Held, str]:
-        """The call that holds the host by each kind, where it is one."""
-        blocking = self._digest.blocking
-        calls = {}
-        for kind in (Held.ALLOC, Held.COPY, Held.SYNC):
-            mine = blocking.kind == kind
-            calls[kind] = _named(self._digest, (blocking.call[mine], blocking.op[mine]), blocking.blocked_ns[mine])
-        return calls
+        """The calls that hold the host, by kind."""
+        kinds = {Held.ALLOC: Starved.ALLOC, Held.COPY: Starved.COPY, Held.SYNC: Starved.SYNC}
+        return {held: _named(self._digest, self._digest.blocking.kind == kind) for held, kind in kinds.items()}
 
     def _function(self, of: CodeOf, start: int, end: int) -> str:
         """The user's own function that has most of a stretch, "" if none has or no stacks tell."""
@@ -257,12 +255,24 @@ class _Rank:
         }
 
 
-def _named(digest: RankDigest, columns: Sequence[Indices], times: Ints) -> str:
-    """The names, as "inner in outer", of the row that has most of the time, "" if none has."""
-    if not len(times) or times.max() < max(_MOST * times.sum(), 1):
+def _named(digest: RankDigest, blocking: NDArray[np.bool_]) -> str:
+    """The call that has most of the time of some rows of `Blocking`, "cudaMalloc in aten::empty"; "" if none has.
+
+    Where several operators make it, the call alone; where there are two kinds of calls, both.
+    """
+    table, strings = digest.blocking, digest.strings
+    times, calls, ops = table.blocked_ns[blocking], table.call[blocking], table.op[blocking]
+    total = times.sum()
+    if not total:
         return ""
     row = int(times.argmax())
-    return " in ".join(text for column in columns if (text := digest.strings[int(column[row])]))
+    if times[row] >= _MOST * total and strings[int(ops[row])]:
+        return f"{strings[int(calls[row])]} in {strings[int(ops[row])]}"
+    distinct, which = np.unique(calls, return_inverse=True)
+    of_call = np.bincount(which, weights=times)
+    order = np.argsort(-of_call, kind="stable")
+    enough = int(np.searchsorted(np.cumsum(of_call[order]), _MOST * total)) + 1
+    return ", ".join(strings[int(distinct[i])] for i in order[:enough]) if enough <= _CALLS else ""
 
 
 def _joined(pieces: Sequence[Piece], shortest: int) -> list[Piece]:
