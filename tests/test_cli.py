@@ -242,6 +242,14 @@ TRAFFIC = {
     "bus_gb_s": UNKNOWN,
     "fit": (dict, type(None)),
 }
+PIECE = {
+    "rank": int,
+    "owner": str,
+    "phase": (str, type(None)),
+    "what": str,
+    "start_ms": NUMBER,
+    "ms": NUMBER,
+}
 RUN = {
     "name": str,
     "world_size": int,
@@ -261,6 +269,7 @@ RUN = {
     "findings": [FINDING],
     "outcomes": [{"rule": str, "status": str, "reason": str}],
     "warnings": [{"file": str, "message": str}],
+    "critical_path": [{"step": int, "start_ns": int, "end_ns": int, "pieces": [PIECE]}],
 }
 
 
