@@ -117,6 +117,11 @@ def _parser() -> _Parser:
         "--phases", action="store_true", help="also show each rank's step by phase, on the device and on the host"
     )
     diagnose.add_argument(
+        "--critical-path",
+        action="store_true",
+        help="also show the critical path of each step across ranks: what its length hangs on, in order of time",
+    )
+    diagnose.add_argument(
         "--fail-on",
         choices=[severity.label for severity in Severity],
         metavar="SEVERITY",
@@ -236,7 +241,13 @@ def _diagnose(options: argparse.Namespace, errors: Console) -> int:
     else:
         console = Console(highlight=False)
         for result in results:
-            terminal.diagnosed(console, result, communication=options.communication, phases=options.phases)
+            terminal.diagnosed(
+                console,
+                result,
+                communication=options.communication,
+                phases=options.phases,
+                critical_path=options.critical_path,
+            )
     if options.fail_on is None:
         return 0
     if _worst(diagnoses) >= Severity[options.fail_on.upper()]:

@@ -29,12 +29,15 @@ from tb_ddp_doctor.findings import (
     Diagnosis,
     FileWarning,
     Network,
+    PathPiece,
+    PathStep,
     RuleOutcome,
     Traffic,
 )
 from tb_ddp_doctor.job import communication as measured
 from tb_ddp_doctor.job import unrecognised
 from tb_ddp_doctor.job.build import JobError, build
+from tb_ddp_doctor.job.critical_path import Part, critical_path
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.logdir import nccl
 from tb_ddp_doctor.logdir.names import DIGEST_SUFFIX, host_in_name, names_process
@@ -209,7 +212,10 @@ def _examine(job: Job, rules: Iterable[Rule], lacking: Lacking) -> tuple[Diagnos
     inputs = Inputs(job)
     outcomes, found = _apply_until_clear(tuple(rules), inputs)
     savings = Savings(found, inputs.whatif, job)
-    return _diagnosis(job, _without_silent(outcomes, savings), savings, _communication(inputs), lacking), savings
+    diagnosis = _diagnosis(
+        job, _without_silent(outcomes, savings), savings, _communication(inputs), _critical_path(inputs), lacking
+    )
+    return diagnosis, savings
 
 
 def _without_silent(outcomes: Sequence[RuleOutcome], savings: Savings) -> list[RuleOutcome]:
@@ -365,6 +371,35 @@ def _communication(inputs: Inputs) -> tuple[Traffic, ...]:
     return tuple(_traffic(one, ranks) for one in cast("tuple[measured.Traffic, ...]", table))
 
 
+def _critical_path(inputs: Inputs) -> tuple[PathStep, ...]:
+    """The critical path; empty where steps are not played again, and where it fails."""
+    try:
+        bindings = inputs.whatif.bindings
+        return tuple(_path_step(part, inputs.job) for part in critical_path(inputs.job, bindings)) if bindings else ()
+    except Exception:
+        _log.debug("following the critical path failed", exc_info=True)
+        return ()
+
+
+def _path_step(part: Part, job: Job) -> PathStep:
+    return PathStep(
+        step=int(job.steps[part.step]),
+        start_ns=part.start_ns,
+        end_ns=part.end_ns,
+        pieces=tuple(
+            PathPiece(
+                rank=int(job.ranks[piece.rank]),
+                owner=piece.owner,
+                phase=piece.phase,
+                what=encodable(piece.what),
+                start_ms=(piece.start_ns - part.start_ns) / 1e6,
+                ms=(piece.end_ns - piece.start_ns) / 1e6,
+            )
+            for piece in part.pieces
+        ),
+    )
+
+
 def _traffic(traffic: measured.Traffic, ranks: Ints) -> Traffic:
     line = traffic.line
     return Traffic(
@@ -394,7 +429,12 @@ def _traffic(traffic: measured.Traffic, ranks: Ints) -> Traffic:
 
 
 def _diagnosis(
-    job: Job, outcomes: list[RuleOutcome], savings: Savings, communication: tuple[Traffic, ...], lacking: Lacking
+    job: Job,
+    outcomes: list[RuleOutcome],
+    savings: Savings,
+    communication: tuple[Traffic, ...],
+    path: tuple[PathStep, ...],
+    lacking: Lacking,
 ) -> Diagnosis:
     but = [
         f"{len(files)} {'file is' if len(files) == 1 else 'files are'} {how}" for how, files in lacking.items() if files
@@ -437,6 +477,7 @@ def _diagnosis(
             FileWarning(encodable(warning.file), encodable(warning.message))
             for warning in (*job.warnings, *_unseen(job))
         ),
+        critical_path=path,
     )
 
 

@@ -278,6 +278,32 @@ class Network(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...]
 
 
+class PathPiece(msgspec.Struct, frozen=True):
+    """A stretch of the critical path on one rank."""
+
+    rank: int
+    #: One of `OWNERS`; "wait" only for ranks without a trace.
+    owner: str
+    #: One of `PHASES`, on the device that of what launched it; None where the trace does not tell.
+    phase: str | None
+    #: The collective's kind, the call that blocks, or the user's own function; "" if unknown.
+    what: str
+    #: Since the step's start.
+    start_ms: float
+    ms: float
+
+
+class PathStep(msgspec.Struct, frozen=True):
+    """The critical path's part in a step: between the ends of the step before and of this one, on their last ranks."""
+
+    step: int
+    #: On the clock of the first rank, ns.
+    start_ns: int
+    end_ns: int
+    #: In order of time; they sum to the part.
+    pieces: tuple[PathPiece, ...]
+
+
 class Diagnosis(msgspec.Struct, frozen=True):
     """All that the doctor says of one run."""
 
@@ -309,6 +335,8 @@ class Diagnosis(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...]
     outcomes: tuple[RuleOutcome, ...]
     warnings: tuple[FileWarning, ...]
+    #: What each step's length hangs on, across ranks; empty where steps cannot be played again (`Account.method`).
+    critical_path: tuple[PathStep, ...] = ()
 
     def to_pandas(self, table: Table = "findings") -> pd.DataFrame:
         """One of its tables as a data frame: a row per finding, rule, collective, or rank.

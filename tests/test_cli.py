@@ -242,6 +242,14 @@ TRAFFIC = {
     "bus_gb_s": UNKNOWN,
     "fit": (dict, type(None)),
 }
+PIECE = {
+    "rank": int,
+    "owner": str,
+    "phase": (str, type(None)),
+    "what": str,
+    "start_ms": NUMBER,
+    "ms": NUMBER,
+}
 RUN = {
     "name": str,
     "world_size": int,
@@ -261,6 +269,7 @@ RUN = {
     "findings": [FINDING],
     "outcomes": [{"rule": str, "status": str, "reason": str}],
     "warnings": [{"file": str, "message": str}],
+    "critical_path": [{"step": int, "start_ns": int, "end_ns": int, "pieces": [PIECE]}],
 }
 
 
@@ -429,6 +438,27 @@ def test_the_step_by_phase_is_a_line_and_a_table_where_it_is_asked_for(
     table = capsys.readouterr().out
     assert re.search(r"rank +on +loading +forward +backward +optimizer +other +step", table)
     assert re.search(r"1 +host +10\.00 +9\.00 +10\.00 +8\.00 +3\.00 +40\.00", table)
+
+
+def test_the_critical_path_is_a_table_where_it_is_asked_for(
+    tmp_path: Path, slow: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = write(tmp_path / "loop", ranks(LOOP, LOOP))
+    main(["diagnose", str(job)])
+    assert "Critical path" not in capsys.readouterr().out
+    main(["diagnose", str(job), "--critical-path"])
+    table = capsys.readouterr().out
+    assert re.search(r"step +rank +on the path +phase +ms +share", table)
+    assert re.search(r"2 +0 +input: DataLoader.__next__ +loading +10\.00 +25 %", table)
+    main(["diagnose", str(job), "--json"])
+    path = json.loads(capsys.readouterr().out)["runs"][0]["critical_path"]
+    assert [step["step"] for step in path] == [1, 2, 3]
+    for step in path:
+        total = sum(piece["ms"] for piece in step["pieces"])
+        assert total == pytest.approx((step["end_ns"] - step["start_ns"]) / 1e6)
+    # Nobody launches its kernels, as far as the traces tell.
+    main(["diagnose", str(slow), "--critical-path"])
+    assert "No critical path: it needs" in capsys.readouterr().out
 
 
 def test_phases_that_take_too_much_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -71,6 +71,8 @@ def test_the_page_on_comparing_shows_what_the_command_prints(
     "name",
     [
         "Diagnosis",
+        "PathStep",
+        "PathPiece",
         "Clock",
         "Traffic",
         "AlphaBeta",

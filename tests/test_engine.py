@@ -636,3 +636,20 @@ def test_a_job_that_cannot_be_joined_is_a_run_error(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(engine, "build", fail)
     with pytest.raises(RunError, match=r"the doctor's fault.*IndexError: out of bounds"):
         diagnose(write(tmp_path, JOB))
+
+
+def test_a_path_that_fails_takes_nothing_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = """
+        rank# step |1
+              host [fwd][bwd]
+              gpu  [fwd....][bwd.]
+    """
+    folder = write(tmp_path / "job", ranks(text, text))
+    whole = diagnose(folder)
+    assert [step.step for step in whole.critical_path] == [1, 2, 3]
+
+    def fail(*_: object) -> None:
+        raise IndexError
+
+    monkeypatch.setattr(engine, "critical_path", fail)
+    assert diagnose(folder) == msgspec.structs.replace(whole, critical_path=())

@@ -11,6 +11,7 @@ from tb_ddp_doctor.digest import collectives, owners, track
 from tb_ddp_doctor.digest.attention import attention
 from tb_ddp_doctor.digest.flops import flops
 from tb_ddp_doctor.digest.frames import code, stalled
+from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.launches import enclosing, launch_rows
 from tb_ddp_doctor.digest.memory import memory as memory_of
 from tb_ddp_doctor.digest.memory import no_memory
@@ -170,7 +171,8 @@ def _digest_device(trace: RankTrace, device: int) -> RankDigest:
     spent = operations(trace, steps, rows[step >= 0], launch[step >= 0], words)
     idle = stalled(trace, pieces, words)
     own_code = code(trace, rows, launch, is_comm, words)
-    tracked = _track(trace, layers, steps, rows, launch, is_comm, launch[pageable & (launch >= 0)])
+    told = [host.of(phase) for phase in names.Phase if phase is not names.Phase.OTHER]
+    tracked = _track(trace, layers, steps, rows, launch, is_comm, launch[pageable & (launch >= 0)], told)
     return RankDigest(
         file=trace.file,
         header=trace.header,
@@ -270,6 +272,7 @@ def _track(
     launch: Ints,
     is_comm: NDArray[np.bool_],
     blocking: Ints,
+    phases: list[Intervals],
 ) -> Track:
     """The rank's track; none where the trace does not show what the host does when it launches."""
     events = trace.events
@@ -292,6 +295,7 @@ def _track(
         track.Device(start[work], end[work], launched[work]),
         track.Communication(start[comm], end[comm], launched[comm], events.stream[rows[comm]].astype(np.int64)),
         host_time(trace, layers, steps, rows, launch),
+        phases,
     )
 
 

@@ -235,6 +235,8 @@ class Track:
     step: Indices
     #: The host's time before it is held at the end, by what it goes to, shape (rows, len(Held)).
     host_ns: Ints
+    #: A `names.Phase`: where the host is for most of the row; OTHER where the trace does not tell.
+    phase: Indices
     #: A `Held`: what holds the host at the row's end; -1 if nothing does.
     hold: Indices
     #: How long it does, from then on or, if it waits for the device, from when all that was launched is done.
@@ -252,6 +254,8 @@ class Track:
     device_ns: Ints
     #: From when the host has issued the row to when the device is done, at least; `track.LONG_AGO` if it launched none.
     lead_ns: Ints
+    #: For how long, until it is done, the device last had all its launches in time; -1 if it always had.
+    fed_ns: Ints
     #: Row in `Collectives` of the one that the row's first device event awaits, or -1, and how long it starts after.
     awaits: Indices
     delay_ns: Ints

@@ -11,6 +11,7 @@ gives the recorded times to the nanosecond.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,7 @@ from tb_ddp_doctor.digest.intervals import Intervals, partition
 from tb_ddp_doctor.digest.launch_queue import CAPACITY
 from tb_ddp_doctor.digest.model import Held, Steps, Track
 from tb_ddp_doctor.trace.model import Indices, Ints
+from tb_ddp_doctor.trace.names import Phase
 
 #: Long before every trace: where nothing is awaited, and the lead of a row that launches nothing.
 LONG_AGO = -(2**62)
@@ -96,10 +98,17 @@ class _Needs:
     device_ns: Ints
     lead_ns: Ints
     delay_ns: Ints
+    fed_ns: Ints
 
 
-def track(steps: Steps, device: Device, communication: Communication, host: HostTime) -> Track:
-    """Cut a rank's steps, at least one, into rows."""
+def track(
+    steps: Steps,
+    device: Device,
+    communication: Communication,
+    host: HostTime,
+    phases: Sequence[Intervals] = (),
+) -> Track:
+    """Cut a rank's steps, at least one, into rows; `phases` are the host's, in the order of `Phase` up to OTHER."""
     rows = _cut(steps, device, communication, host)
     needs = _needs(rows, device, communication, int(steps.start_ns[0]))
     full = host.full_queue.measure(rows.begin_ns, rows.issued_ns)
@@ -115,6 +124,7 @@ def track(steps: Steps, device: Device, communication: Communication, host: Host
     return Track(
         step=(np.searchsorted(steps.host_start_ns, rows.begin_ns, side="right") - 1).astype(np.int32),
         host_ns=np.column_stack((held, recording, work - recording)),
+        phase=_phase(rows, phases),
         hold=rows.hold,
         hold_ns=np.where(queue.holds, 0, rows.end_ns - np.where(waits, needs.done_ns, rows.issued_ns)),
         waits=waits,
@@ -124,6 +134,7 @@ def track(steps: Steps, device: Device, communication: Communication, host: Host
         queue_ns=queue.ns,
         device_ns=needs.device_ns,
         lead_ns=needs.lead_ns,
+        fed_ns=needs.fed_ns,
         awaits=rows.awaits,
         delay_ns=needs.delay_ns,
         launches=rows.launches,
@@ -139,6 +150,7 @@ def no_track() -> Track:
     return Track(
         step=index,
         host_ns=np.empty((0, len(Held)), np.int64),
+        phase=index,
         hold=index,
         hold_ns=nothing,
         waits=np.empty(0, np.bool_),
@@ -148,6 +160,7 @@ def no_track() -> Track:
         queue_ns=nothing,
         device_ns=nothing,
         lead_ns=nothing,
+        fed_ns=nothing,
         awaits=index,
         delay_ns=nothing,
         launches=index,
@@ -155,6 +168,16 @@ def no_track() -> Track:
         needs=index,
         ready_ns=nothing,
     )
+
+
+def _phase(rows: _Rows, phases: Sequence[Intervals]) -> Indices:
+    """The phase that the host is in for most of each row."""
+    begin, end = rows.begin_ns, np.maximum(rows.begin_ns + 1, rows.end_ns)
+    each = [phase.measure(begin, end) for phase in phases] or [np.zeros(len(begin), np.int64)] * Phase.OTHER
+    # What lies outside of all phases is other.
+    other = end - begin - np.sum(each, axis=0)
+    most: Indices = np.stack([*each, other], axis=1).argmax(axis=1).astype(np.int32)
+    return most
 
 
 def _cut(steps: Steps, device: Device, communication: Communication, host: HostTime) -> _Rows:
@@ -288,6 +311,9 @@ def _needs(rows: _Rows, device: Device, communication: Communication, origin: in
     np.minimum.at(spare, row, np.maximum(start - arrived, 0))
     lost = np.zeros(size, np.int64)
     np.add.at(lost, row, starved)
+    late = np.flatnonzero(starved)
+    fed_from = np.full(size, LONG_AGO)
+    np.maximum.at(fed_from, row[late], start[late])
     done = np.where(filled, 0, gate)
     done[filled] = reach[last[filled] + 1]
     done = np.maximum.accumulate(np.maximum(done, origin))
@@ -299,6 +325,7 @@ def _needs(rows: _Rows, device: Device, communication: Communication, origin: in
         device_ns=np.maximum(done - np.maximum(before, gate) - lost, 0),
         lead_ns=lead,
         delay_ns=delay,
+        fed_ns=np.where(lost > 0, done - fed_from, -1),
     )
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import IntEnum
 from functools import cached_property
 from typing import Any
 
@@ -124,6 +125,7 @@ class _Rows:
     synced: Flags
     device_ns: Ints
     lead_ns: Ints
+    fed_ns: Ints
     #: Index of a part; the last, which was over long ago, where the row awaits none.
     awaits: Ints
     delay_ns: Ints
@@ -196,6 +198,52 @@ class _Round:
     completed: Ints
     starts: Ints
     sizes: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Times:
+    """When things happened in a play; the first three by row, the others by part."""
+
+    issued_ns: Ints
+    ended_ns: Ints
+    done_ns: Ints
+    #: Of the rank itself.
+    arrival_ns: Ints
+    end_ns: Ints
+
+
+class Event(IntEnum):
+    """What a node of `Bindings` is the end of."""
+
+    #: The host has issued all that the row launches; what holds it at the row's end no longer does; the device has done
+    #: what the row launched.
+    ISSUED = 0
+    ENDED = 1
+    DONE = 2
+    #: The rank arrives at a collective; the collective ends.
+    ARRIVED = 3
+    COMPLETED = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bindings:
+    """The recorded play as a graph: what bound each event, one node an event, shape (nodes,)."""
+
+    #: An `Event`, and the row (of the rank's track) or part (row of the rank's collectives) that it is of.
+    event: Ints
+    row: Ints
+    rank: Ints
+    #: The node without which it would have been earlier, -1 where the record does not hold it; and from when on only
+    #: this event's own time counts.
+    by: Ints
+    since_ns: Ints
+    #: For how long of that a collective waits for ranks that have no trace.
+    absent_ns: Ints
+    #: The last node of each of the job's steps, on the rank where it ends last, -1 where there is none; when the
+    #: step begins, where what was before it ends last; when it ends; shape (S,), ns.
+    last: Ints
+    start_ns: Ints
+    end_ns: Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -377,10 +425,10 @@ class Replay:
         tail = np.rint(rows.queue_tail_ns * share).astype(np.int64)
         return _Left(work, held, need, lead, tail, queue, self._transfer(removed), removed.no_host)
 
-    def _play(self, left: _Left, lead_ns: Ints | int = 0) -> Ints:
+    def _play(self, left: _Left, lead_ns: Ints | int = 0, times: _Times | None = None) -> Ints:
         """Ends of all steps of each rank, after the start of the first; last, the host's lead at the end.
 
-        `lead_ns` is by how much more than recorded each host begins ahead of its device.
+        `lead_ns` is by how much more than recorded each host begins ahead of its device; `times` are filled.
         """
         rows, parts = self._rows, self._parts
         work, held, need, lead, transfer = left.work_ns, left.held_ns, left.device_ns, left.lead_ns, left.transfer_ns
@@ -407,6 +455,8 @@ class Replay:
             ended = np.maximum(issued, np.where(rows.waits[now], finished, issued) + held[now])
             ended = np.where(synced, np.maximum(ended, taken), ended)
             host_at[rank], device_at[rank] = ended, finished
+            if times:
+                times.issued_ns[now], times.ended_ns[now] = issued, ended
             launched = step.launched
             ready[launched] = (
                 np.maximum(ended[step.launching], np.where(needs[launched] >= 0, done[needs[launched]], LONG_AGO))
@@ -415,9 +465,13 @@ class Replay:
             if len(step.starts):
                 mine = step.completed
                 arrival = np.maximum(ready[mine], end[parts.after[mine]] + parts.ready_ns[mine])
+                if times:
+                    times.arrival_ns[mine] = arrival
                 if not left.alone:
                     arrival = np.repeat(np.maximum.reduceat(arrival, step.starts), step.sizes)
                 end[mine] = arrival + transfer[mine]
+        if times:
+            times.done_ns[:], times.end_ns[:] = done, end
         ends = np.full((len(self._index), self._most_steps + 2), LONG_AGO)
         self._last_row.raise_to(ends, done)
         self._last_part.raise_to(ends, end)
@@ -425,6 +479,110 @@ class Replay:
         ends[:, :-1] = np.maximum.accumulate(ends[:, :-1], axis=1)
         ends[:, -1] = ends[:, -2] - host_at
         return ends
+
+    def bindings(self) -> Bindings:
+        """What bound each event of the recorded play."""
+        rows, parts, left = self._rows, self._parts, self._without(Removed())
+        count, size = len(rows.rank), len(parts.rank)
+        times = _Times(*(np.full(count, LONG_AGO) for _ in range(3)), *(np.full(size, LONG_AGO) for _ in range(2)))
+        ends = self._play(left, times=times)
+        # Rows of a rank are played in their order.
+        by_rank = np.argsort(rows.rank, kind="stable")
+        first = np.searchsorted(rows.rank[by_rank], np.arange(len(ends)))
+        before, place = np.full(count, -1), np.empty(count, np.int64)
+        place[by_rank] = np.arange(count) - first[rows.rank[by_rank]]
+        before[by_rank[1:]] = np.where(place[by_rank[1:]] > 0, by_rank[:-1], -1)
+
+        host_at = np.where(before >= 0, times.ended_ns[before], self._host_ns[rows.rank])
+        device_at = np.where(before >= 0, times.done_ns[before], self._device_ns[rows.rank])
+        queue_ns = np.where(
+            rows.queue_row >= 0, times.done_ns[rows.queue_row] - rows.queue_tail_ns, times.end_ns[rows.queue_part]
+        )
+        queue_ns = np.where(rows.queue_before, self._device_ns[rows.rank], queue_ns)
+        row_node, part_node = np.arange(count), np.arange(size)
+        issued, ended, done = (row_node + event * count for event in (Event.ISSUED, Event.ENDED, Event.DONE))
+        arrived, completed = 3 * count + part_node, 3 * count + size + part_node
+
+        def node(nodes: Ints, chosen: Ints) -> Ints:
+            found: Ints = np.where(chosen >= 0, nodes[chosen], -1) if len(nodes) else chosen
+            return found
+
+        of_queue = np.where(
+            rows.queue_row >= 0,
+            node(done, rows.queue_row),
+            np.where(rows.queue_before | (rows.queue_part == size - 1), -1, completed[rows.queue_part]),
+        )
+        # Where two bind alike, the host's own work does, and on the device its own.
+        full = ~rows.synced & (queue_ns + left.queue_ns > host_at + left.work_ns)
+        waits = rows.waits & (times.done_ns > times.issued_ns)
+        synced = rows.synced & (queue_ns + left.queue_ns > times.issued_ns + left.held_ns)
+        free_ns, gate_ns = device_at, times.end_ns[rows.awaits]
+        starved = times.issued_ns + left.lead_ns > np.maximum(gate_ns + rows.delay_ns, free_ns) + left.device_ns
+        launched_ns = np.where(rows.fed_ns >= 0, times.done_ns - rows.fed_ns, times.issued_ns)
+        gated = ~starved & (gate_ns + rows.delay_ns > free_ns)
+
+        launching = np.flatnonzero(rows.launches >= 0)
+        by_row = np.full(size, -1)
+        by_row[rows.launches[launching]] = launching
+        launched = by_row >= 0
+        launch_ns = np.where(launched, times.ended_ns[by_row], LONG_AGO)
+        needs_ns = np.where(launched & (parts.needs >= 0), times.done_ns[parts.needs], LONG_AGO)
+        chain_ns = np.where(launched, times.end_ns[parts.after], LONG_AGO)
+        chained = (parts.after < size - 1) & (chain_ns > np.maximum(launch_ns, needs_ns))
+        last = np.full(int(parts.collective.max()) + 1, -1)
+        order = np.flatnonzero(launched)
+        order = order[np.argsort(times.arrival_ns[order], kind="stable")]
+        last[parts.collective[order]] = order
+        last = np.where(launched, last[parts.collective], -1)
+        arrival_ns = np.where(launched, times.arrival_ns[last], parts.end_ns)
+
+        part_row = part_node - np.searchsorted(parts.rank[:-1], parts.rank)
+        rank, step = np.arange(len(ends))[:, None], self._index
+        finish, begin = ends[rank, step + 1], ends[rank, step]
+        slowest = finish.argmax(axis=0)
+        at_end = [self._last_node(times, int(r), int(step[r, s])) for s, r in enumerate(slowest)]
+        return Bindings(
+            event=np.repeat(list(Event), [count, count, count, size, size]),
+            row=np.concatenate((place, place, place, part_row, part_row)),
+            rank=np.concatenate((rows.rank, rows.rank, rows.rank, parts.rank, parts.rank)),
+            by=np.concatenate(
+                (
+                    np.where(full, of_queue, node(ended, before)),
+                    np.where(synced, of_queue, np.where(waits, done, issued)),
+                    np.where(starved, issued, np.where(gated, completed[rows.awaits], node(done, before))),
+                    np.where(
+                        chained,
+                        completed[parts.after],
+                        np.where(needs_ns > launch_ns, node(done, parts.needs), node(ended, by_row)),
+                    ),
+                    node(arrived, last),
+                )
+            ),
+            since_ns=np.concatenate(
+                (
+                    np.where(full, queue_ns, host_at),
+                    np.where(synced, queue_ns, np.where(waits, times.done_ns, times.issued_ns)),
+                    np.where(starved, launched_ns, np.where(gated, gate_ns, free_ns)),
+                    np.maximum(np.maximum(launch_ns, needs_ns), chain_ns),
+                    arrival_ns,
+                )
+            ),
+            absent_ns=np.concatenate((np.zeros(3 * count + size, np.int64), parts.absent_ns)),
+            last=np.array(at_end, np.int64),
+            start_ns=begin.max(axis=0),
+            end_ns=finish.max(axis=0),
+        )
+
+    def _last_node(self, times: _Times, rank: int, own_step: int) -> int:
+        """The node of `Bindings` that a step of a rank ends with, -1 if none."""
+        rows, parts = self._rows, self._parts
+        count, size = len(rows.rank), len(parts.rank)
+        mine = np.flatnonzero((rows.rank == rank) & (rows.own_step <= own_step))
+        own = np.flatnonzero((parts.rank == rank) & (parts.own_step >= 0) & (parts.own_step <= own_step))
+        ends = np.concatenate((times.done_ns[mine], times.end_ns[own]))
+        nodes = np.concatenate((mine + Event.DONE * count, own + 3 * count + size))
+        # Of those that end last the latest: the device's rows that do nothing end with the one before.
+        return int(nodes[len(ends) - 1 - ends[::-1].argmax()]) if len(ends) else -1
 
     def _host(self, removed: Removed) -> tuple[Ints, Ints, Ints]:
         """The host's time in each row, how long it is held at the end, and how long after what left the queue."""
@@ -684,6 +842,7 @@ def _rows(digests: Sequence[RankDigest], step_index: Ints) -> tuple[_Rows, Ints]
         & ((queue_row != -1) | (joined("queue_part") >= 0)),
         device_ns=joined("device_ns"),
         lead_ns=joined("lead_ns"),
+        fed_ns=joined("fed_ns"),
         awaits=parts("awaits", int(nothing)),
         delay_ns=joined("delay_ns"),
         launches=parts("launches", -1),

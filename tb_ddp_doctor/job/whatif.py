@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from tb_ddp_doctor.digest.model import Held
 from tb_ddp_doctor.job.budget import arrived, exposed_communication
 from tb_ddp_doctor.job.model import Budget, Job
-from tb_ddp_doctor.job.replay import Removed, Replay, StuckError, lower_median
+from tb_ddp_doctor.job.replay import Bindings, Removed, Replay, StuckError, lower_median
 from tb_ddp_doctor.trace.model import Ints
 
 _KEPT = 8
@@ -200,6 +200,11 @@ class WhatIf:
         own += self.at_slowest(self._absent_ns) * removed.absent
         left: Ints = np.maximum(self._budget.window_ns - own.astype(np.int64), 0)
         return left
+
+    @property
+    def bindings(self) -> Bindings | None:
+        """What bound each event of the record; None where steps are not played."""
+        return self._replay.bindings() if self._replay else None
 
     @property
     def recorded_ns(self) -> Ints:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from rich.console import Console
 from rich.padding import Padding
@@ -11,7 +12,7 @@ from rich.text import Text
 
 from tb_ddp_doctor.comparison.model import Comparison
 from tb_ddp_doctor.engine import Result
-from tb_ddp_doctor.findings import OWNERS, PHASES, Diagnosis, Finding, Prospect
+from tb_ddp_doctor.findings import OWNERS, PHASES, Diagnosis, Finding, PathPiece, Prospect
 from tb_ddp_doctor.report.compared import parts
 from tb_ddp_doctor.report.escape import printable, printable_lines
 from tb_ddp_doctor.report.shown import longest_own_time, where
@@ -22,13 +23,43 @@ _STYLES = {"critical": "bold red", "major": "red", "minor": "yellow", "info": "d
 _SHOWN_RANKS = 32
 #: Kinds and groups in the table of communication: beyond, only those that transfer longest are shown.
 _SHOWN_GROUPS = 16
+#: Steps in the table of the critical path; pieces shorter than the step by this are summed up there.
+_SHOWN_STEPS = 8
+_SHOWN_PIECES = 200
+_PATH_COLUMNS: tuple[tuple[str, Literal["left", "right"]], ...] = (
+    ("step", "right"),
+    ("rank", "right"),
+    ("on the path", "left"),
+    ("phase", "left"),
+    ("ms", "right"),
+    ("share", "right"),
+)
+#: Owners as a table names them.
+_OWNER_WORDS = {
+    "compute": "compute",
+    "copy": "copy",
+    "wait": "wait for ranks without a trace",
+    "transfer": "communication",
+    "input": "input",
+    "sync": "sync",
+    "alloc": "allocation",
+    "dispatch": "launch-bound (CPU overhead)",
+    "host": "CPU outside any op (Python, I/O, GC)",
+}
 #: A larger share of the step in these phases is what guides look for first.
 _LARGE_SHARE = 0.2
 _SIGNS = {"loading": "loading over 20 %: input-bound", "other": "other over 20 %: Python outside of all phases"}
 
 
-def diagnosed(console: Console, result: Result, *, communication: bool = False, phases: bool = False) -> None:
-    """Print a run's diagnosis; if asked also its communication, and each rank's phases."""
+def diagnosed(
+    console: Console,
+    result: Result,
+    *,
+    communication: bool = False,
+    phases: bool = False,
+    critical_path: bool = False,
+) -> None:
+    """Print a run's diagnosis; if asked also its communication, each rank's phases, and the critical path."""
     diagnosis = result.diagnosis
     steps = f"step {diagnosis.steps[0]}" if len(diagnosis.steps) == 1 else f"{len(diagnosis.steps)} steps"
     console.rule(Text(printable(diagnosis.name), "bold"), align="left", style="dim")
@@ -48,6 +79,9 @@ def diagnosed(console: Console, result: Result, *, communication: bool = False, 
         console.print(_communication_table(diagnosis))
         if told := words.network(diagnosis.network):
             console.print(Text(printable(told), "dim"))
+    if critical_path:
+        console.print()
+        console.print(_critical_path(diagnosis))
     _print_unseen(console, result)
     console.print()
 
@@ -221,6 +255,51 @@ def _communication_table(diagnosis: Diagnosis) -> Table:
     if len(diagnosis.communication) > _SHOWN_GROUPS:
         table.caption = f"The {_SHOWN_GROUPS} that transfer longest, of {len(diagnosis.communication)}."
     return table
+
+
+def _critical_path(diagnosis: Diagnosis) -> Table | Text:
+    """The path step by step, in order of time."""
+    if not diagnosis.critical_path:
+        return Text("No critical path: it needs launch records, and a device.", "dim")
+    table = Table(
+        title="Critical path across ranks, step by step in order of time",
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        padding=(0, 1, 0, 0),
+    )
+    for column, justify in _PATH_COLUMNS:
+        table.add_column(column, justify=justify)
+    for step in diagnosis.critical_path[:_SHOWN_STEPS]:
+        total = (step.end_ns - step.start_ns) / 1e6
+        least = total / _SHOWN_PIECES
+        few: list[PathPiece] = []
+        for piece in step.pieces:
+            if piece.ms < least:
+                few.append(piece)
+                continue
+            _add_short(table, step.step, few, total)
+            few = []
+            what = _OWNER_WORDS[piece.owner] + (f": {piece.what}" if piece.what else "")
+            _add_path_row(table, step.step, str(piece.rank), what, piece.phase or "", piece.ms, total)
+        _add_short(table, step.step, few, total)
+        table.add_section()
+    if len(diagnosis.critical_path) > _SHOWN_STEPS:
+        table.caption = f"The first {_SHOWN_STEPS} steps, of {len(diagnosis.critical_path)}; --json has all."
+    return table
+
+
+def _add_short(table: Table, step: int, few: Sequence[PathPiece], total: float) -> None:
+    """One row for short pieces one after the other."""
+    if few:
+        ranks = ", ".join(map(str, sorted({piece.rank for piece in few})[:4]))
+        what = f"{len(few)} short piece{'s' if len(few) > 1 else ''}"
+        _add_path_row(table, step, ranks, what, "", sum(piece.ms for piece in few), total)
+
+
+def _add_path_row(table: Table, step: int, rank: str, what: str, phase: str, ms: float, total: float) -> None:
+    share = f"{ms / total * 100:.0f} %" if total else ""
+    table.add_row(str(step), rank, Text(printable(what)), phase, f"{ms:.2f}", share)
 
 
 def _number(value: float | None, digits: int) -> str:
