@@ -31,6 +31,7 @@ from tb_ddp_doctor.digest.model import (
     RankDigest,
     RankOwner,
     Record,
+    Recorded,
     Stalled,
     Starved,
     Steps,
@@ -164,6 +165,7 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
             *(np.array([value]) for value in (600 * steps, 0, int(compute.sum()), 0, 0, 0)),
         ),
         track=_track(start + stall, start, finish, compute, arrival, end, shown),
+        recorded=Recorded({}, "", "training", "ProfilerStep", 0.0),
         warnings=(),
     )
 
@@ -185,7 +187,7 @@ def _track(begin, start, finish, compute, arrival, end, shown) -> track.Track:
         track.Communication(
             shown(arrival.ravel()), shown(end.ravel()), shown(launched[:, 1:].ravel() + MS // 50), stream
         ),
-        track.HostTime((nothing, nothing, waiting, nothing, stalls, nothing), np.empty(0, np.int64), 0),
+        track.HostTime((nothing, nothing, waiting, nothing, stalls, nothing), nothing, np.empty(0, np.int64), 0),
     )
 
 

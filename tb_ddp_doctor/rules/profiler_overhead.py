@@ -65,8 +65,8 @@ class ProfilerOverhead(Rule):
             cause="full_buffers" if stalled.sum() > recording.sum() else "recording",
             confidence="medium" if level == "high" and recording.sum() > stalled.sum() else level,
             title=f"Tracing slows the traced step by about {words.ms(cost)} of {words.ms(frame.step_ns)}.",
-            why=f"Recording takes the CPU of the slowest rank about {words.ms(recorded)} a step, as far as the length of "
-            f"its launches tells; the profiler's buffers stall it for {words.ms(held)}. {basis}",
+            why=f"Recording takes the CPU of the slowest rank about {words.ms(recorded)} a step, by the length of its "
+            f"launches; the profiler's buffers stall it for {words.ms(held)}. {basis}",
             fix=_FIX,
             evidence=(
                 places.longest(worst, step, RankOwner.DISPATCH, "Device idle while the host launches and records."),
