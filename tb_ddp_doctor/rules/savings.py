@@ -40,6 +40,9 @@ from tb_ddp_doctor.rules.interval import interval, uncertain
 
 #: Ranks and steps that have this share of the most that one has are where the unexplained time lies.
 _MUCH = 0.5
+#: Of the step: what a slow rank costs at least once everything else is fixed. A fix makes a rank like the median one in
+#: all that it does, so that one that is well gives back its noise too: 1.2 % where loading is slow on all ranks.
+_LEAST_NEEDED = 0.02
 _LOWER: dict[Confidence, Confidence] = {"high": "medium", "medium": "low", "low": "low"}
 
 
@@ -94,7 +97,7 @@ class Savings:
         """What was found, without slow ranks that would be well once everything else is fixed."""
         found = [each for each in self.everything if not each.rule.is_of_tracing]
         fixes = [(each, fault) for each in found if not each.rule.only_informs for fault in each.faults]
-        least = Severity.MINOR.least_share / 3 * self.step_total_ns
+        least = _LEAST_NEEDED * self.step_total_ns
         all_ns: int | None = None
         needed = []
         for each in found:
@@ -197,7 +200,7 @@ class Savings:
     def _arithmetic(self, fault: Fault, alone_ns: float, cost_ns: float) -> Iterator[Measurement]:
         """From what the fix takes away to what it saves, ms a step."""
         removed, ranks, steps = fault.removed, fault.ranks, fault.steps
-        for kind, share in removed.host.items():
+        for kind, share in removed.of_host.items():
             taken = float((share * self.whatif.host_ns(kind)).mean()) / 1e6
             if taken >= 0.005:
                 yield Measurement(f"CPU time that the fix removes: {_HOST_TIME[kind]}", taken, "ms", ranks, steps)
