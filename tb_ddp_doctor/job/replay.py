@@ -44,6 +44,8 @@ class Removed:
 
     #: Share of the host's time that goes, 0 to 1, by what it was spent on; shape (R, S).
     host: Mapping[Held, Floats] = field(default_factory=dict)
+    #: The same of what all ranks share, which goes beside what single ranks have beyond the others.
+    shared: Mapping[Held, Floats] = field(default_factory=dict)
     #: What the device need no longer do, shape (R, S), ns.
     device_ns: Ints | None = None
     #: Exposed transfer that goes, shape (R, S), ns.
@@ -59,11 +61,9 @@ class Removed:
 
     def __or__(self, other: Removed) -> Removed:
         """Both: what two fixes take from the same host time is taken once."""
-        host = dict(self.host)
-        for kind, share in other.host.items():
-            host[kind] = np.maximum(host[kind], share) if kind in host else share
         return Removed(
-            host,
+            _larger(self.host, other.host),
+            _larger(self.shared, other.shared),
             _sum(self.device_ns, other.device_ns),
             _sum(self.transfer_ns, other.transfer_ns),
             _either(self.device_at_median, other.device_at_median),
@@ -73,10 +73,21 @@ class Removed:
         )
 
     @property
+    def of_host(self) -> Mapping[Held, Floats]:
+        """Share of the host's time that goes in all, 0 to 1, by what it was spent on; shape (R, S)."""
+        if not self.shared:
+            return self.host
+        return {
+            kind: np.minimum(self.host.get(kind, 0.0) + self.shared.get(kind, np.zeros(1)), 1.0)
+            for kind in {**self.host, **self.shared}
+        }
+
+    @property
     def is_nothing(self) -> bool:
         """Whether all stays as it is."""
         amounts = [
             *self.host.values(),
+            *self.shared.values(),
             self.device_ns,
             self.transfer_ns,
             self.device_at_median,
@@ -85,6 +96,13 @@ class Removed:
         return (
             not self.absent and not self.no_host and not any(amount is not None and amount.any() for amount in amounts)
         )
+
+
+def _larger(one: Mapping[Held, Floats], other: Mapping[Held, Floats]) -> Mapping[Held, Floats]:
+    larger = dict(one)
+    for kind, share in other.items():
+        larger[kind] = np.maximum(larger[kind], share) if kind in larger else share
+    return larger
 
 
 def _sum(one: Ints | None, other: Ints | None) -> Ints | None:
@@ -591,7 +609,7 @@ class Replay:
             never = np.full(len(rows.work_ns), LONG_AGO // 4)
             return np.zeros_like(never), np.where(rows.waits, never, 0), never
         work, held, queue = rows.work_ns.copy(), rows.hold_ns.copy(), rows.queue_ns.copy()
-        for kind, share in removed.host.items():
+        for kind, share in removed.of_host.items():
             spent = self._spent[kind]
             gone = self._cells.of_each(share, spent.working)
             work[spent.working] -= np.rint(spent.work_ns * gone).astype(np.int64)
@@ -600,6 +618,9 @@ class Replay:
             # A call that is gone waits for nothing: far earlier than the device.
             held[mine] = np.where(gone >= 1, np.where(rows.waits[mine], LONG_AGO // 4, 0), held[mine] * (1 - gone))
             queue[mine] = np.where((gone >= 1) & rows.synced[mine], LONG_AGO // 4, queue[mine])
+        # What a row needs longer than the queue that blocked it is work after that, and goes as its work goes.
+        worked = np.flatnonzero((rows.queue_ns > 0) & ~rows.synced & (work < rows.work_ns))
+        queue[worked] = np.rint(queue[worked] * (work[worked] / rows.work_ns[worked])).astype(np.int64)
         return work, held, queue
 
     def _device(self, removed: Removed) -> Ints:

@@ -29,8 +29,10 @@ from tb_ddp_doctor.job.replay import Bindings, Removed, Replay, StuckError, lowe
 from tb_ddp_doctor.trace.model import Ints
 
 _KEPT = 8
-#: So many times the median rank's time is far beyond it.
+#: So many times the median rank's time is far beyond it in a step, and so many over all steps, if by this share of the
+#: step. Loaders of healthy jobs differ by a third in single steps, and by a tenth over all.
 _FAR_BEYOND = 2
+_ALWAYS_BEYOND, _ALWAYS_BEYOND_BY = 1.25, 0.05
 #: Steps played with nothing removed miss the recorded ones by no more than this share; else something else went on.
 _MOST_MISSED = 0.01
 #: The owner of a device's idle time while the host spends its time on something.
@@ -154,12 +156,16 @@ class WhatIf:
     def shared(self, kind: Held, among: NDArray[np.bool_] | None = None) -> Removed:
         """The host's time of one kind on all ranks, as far as they share it.
 
-        What one rank has far beyond the median rank of the step is its own; what ranks have a little more is chance. If
-        `among`, shape (R,), is given, the median is that of these ranks.
+        What one rank has far beyond the median rank, in the step or over all steps, is its own; what ranks have a
+        little more is chance. If `among`, shape (R,), is given, the median is that of these ranks.
         """
         spent = self.host_ns(kind)
         median = np.broadcast_to(lower_median(spent if among is None else spent[among]), spent.shape)
-        return Removed({kind: np.where(spent <= _FAR_BEYOND * median, 1.0, median / np.maximum(spent, 1))})
+        mean, usual = spent.mean(axis=1), float(median[0].mean())
+        least = _ALWAYS_BEYOND_BY * float(self._budget.window_ns.mean())
+        always = (mean > _ALWAYS_BEYOND * usual) & (mean - usual > least)
+        own = (spent > _FAR_BEYOND * median) | (always[:, None] & (spent > median))
+        return Removed(shared={kind: np.where(own, median / np.maximum(spent, 1), 1.0)})
 
     @property
     def device_ns(self) -> Ints:
@@ -242,7 +248,7 @@ class WhatIf:
     def _own_part(self, removed: Removed) -> Ints:
         """What goes of each rank's own time, shape (R, S), ns."""
         gone = np.zeros(self.own_ns.shape)
-        for kind, share in removed.host.items():
+        for kind, share in removed.of_host.items():
             gone += share * self.host_ns(kind)
         for amount in (removed.device_ns, removed.transfer_ns):
             if amount is not None:

@@ -77,15 +77,14 @@ class CommunicationBound(Rule):
         others = whatif.at_slowest(repeats.exposed_ns + transfers.messages_exposed_ns)
         exposed = np.maximum(whatif.at_slowest(budget.of("transfer")) - others, 0)
         needed = np.maximum(whatif.at_slowest(transfers.total_ns) - others, 0)
-        total = float(needed.mean())
-        compute = float(whatif.at_slowest(budget.of("compute")).mean())
-        hidden = total - float(exposed.mean())
-        overlap_would_hide = max(self.achievable * min(total, compute) - hidden, 0.0)
-        stays = float(exposed.mean()) - overlap_would_hide
-        if stays < self.min_exposed * frame.step_ns:
+        # One slow collective in some steps is no fault of all of them: the median step is judged.
+        total, usual = float(np.median(needed)), float(np.median(exposed))
+        compute = float(np.median(whatif.at_slowest(budget.of("compute"))))
+        overlap_would_hide = max(self.achievable * min(total, compute) - (total - usual), 0.0)
+        if usual - overlap_would_hide < self.min_exposed * frame.step_ns:
             return Clear(
-                f"{words.ms(float(exposed.mean()))} of {words.ms(total)} of transfer a step are exposed, "
-                f"{words.percent(float(exposed.mean()) / frame.step_ns)} of the step."
+                f"{words.ms(usual)} of {words.ms(total)} of transfer are exposed in the median step, "
+                f"{words.percent(usual / frame.step_ns)} of it."
             )
         saving = np.minimum(self.bytes_saved * needed, exposed).astype(np.int64)
         removed = Removed(transfer_ns=np.broadcast_to(saving, whatif.shape))
@@ -100,7 +99,7 @@ class CommunicationBound(Rule):
             steps=frame.all_steps,
             cause=None,
             confidence=level,
-            title=f"Communication takes longer than compute can hide: {words.ms(float(exposed.mean()))} of every "
+            title=f"Communication takes longer than compute can hide: {words.ms(usual)} of every "
             f"{words.ms(frame.step_ns)} is exposed transfer.",
             why=f"Transfers take {words.ms(total)} a step{size} beside {words.ms(compute)} of compute. "
             f"{_link(communication)}{self._prospects(communication, total, compute)}{words.network(network)}{basis}",

@@ -53,7 +53,7 @@ class LoadImbalance(Rule):
     )
     once: float = threshold(0.10, "of the step", "In one step alone, from here on it is no noise.")
     straggler_excess: float = threshold(0.03, "of the step", "As for straggler: those ranks are taken out first.")
-    straggler_steps: float = threshold(0.75, "of the steps", "As for straggler.")
+    straggler_steps: float = threshold(0.65, "of the steps", "As for straggler.")
 
     def check(self, *, frame: Frame, whatif: WhatIf, arrivals: Arrivals, phases: Phases, places: Places) -> Result:
         if len(frame.steps) < 2:
@@ -74,6 +74,11 @@ class LoadImbalance(Rule):
         more = (phases.own_ns[slowest[uneven], uneven] - np.median(phases.own_ns[:, uneven], axis=0)).mean(axis=0)
         where = behind("The slowest", more, phases)
         level, basis = words.confidence(frame, cost, len(uneven))
+        # Half of what is not slow lies within this of the median: about 0.67 standard deviations.
+        usual = np.abs(found.excess_ns[~chosen])
+        noise = 1.5 * float(np.median(usual)) if usual.size else 0.0
+        if float(lost[uneven].mean()) < _BEYOND_NOISE * noise:
+            level, basis = "low", f"{basis} Ranks and steps differ by {words.ms(noise)} anyway: it may be noise."
         turns = ", ".join(
             f"step {frame.steps[step]}: rank {frame.ranks[slowest[step]]}, by {words.ms(float(lost[step]))}"
             for step in uneven[:4]
@@ -106,6 +111,10 @@ class LoadImbalance(Rule):
                 for step in uneven
             ),
         )
+
+
+#: So many standard deviations from the others a rank's step is no noise: of 50, the largest is 2.3 away on average.
+_BEYOND_NOISE = 4
 
 
 def _title(movers: Ints, uneven: Ints, frame: Frame) -> str:

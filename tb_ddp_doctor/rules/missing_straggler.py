@@ -38,7 +38,7 @@ class MissingStraggler(Rule):
     id: ClassVar[str] = "missing-straggler"
 
     min_share: float = threshold(
-        0.10,
+        0.07,
         "of the step",
         "With one trace of ranks that are alike taken away, the others seem to wait for 5 %.",
     )

@@ -41,6 +41,9 @@ from tb_ddp_doctor.rules.interval import interval, uncertain
 
 #: Ranks and steps that have this share of the most that one has are where the unexplained time lies.
 _MUCH = 0.5
+#: Of the step: what a slow rank costs at least once everything else is fixed. A fix makes a rank like the median one in
+#: all that it does, so that one that is well gives back its noise too: 1.2 % where loading is slow on all ranks.
+_LEAST_NEEDED = 0.02
 _LOWER: dict[Confidence, Confidence] = {"high": "medium", "medium": "low", "low": "low"}
 
 
@@ -92,30 +95,41 @@ class Savings:
 
     @cached_property
     def _needed(self) -> list[Found]:
-        """What was found, without slow ranks that would be well once everything else is fixed."""
+        """What was found, without slow ranks that would be well once everything else is fixed.
+
+        Everything else is what costs at least half as much once all slow ranks are mended. What does not, such as
+        launch overhead where one host stalls, is costly on those ranks alone.
+        """
         found = [each for each in self.everything if not each.rule.is_of_tracing]
-        fixes = [(each, fault) for each in found if not each.rule.only_informs for fault in each.faults]
-        least = Severity.MINOR.least_share / 3 * self.step_total_ns
-        all_ns: int | None = None
+        accused = [(each, fault) for each in found if each.rule.accuses for fault in each.faults]
+        shared = [each for each in found if not each.rule.accuses and not each.rule.only_informs]
+        if not accused or len(accused) + len(shared) < 2:
+            return found
+        least = _LEAST_NEEDED * self.step_total_ns
+        mended = reduce(or_, [fault.removed for _, fault in accused], self.whatif.tracing)
+        mended_ns = self._total_ns(mended)
+        others = []
+        for each in shared:
+            alone = self._untraced_total_ns - self._total_ns(self.whatif.tracing | each.removed)
+            if mended_ns - self._total_ns(mended | each.removed) >= max(least, alone / 2):
+                others.append(each.removed)
+        all_ns = self._total_ns(reduce(or_, others, mended))
         needed = []
         for each in found:
             faults = each.faults
-            if each.rule.accuses and len(fixes) > 1:
-                if all_ns is None:
-                    all_ns = self._total_ns(reduce(or_, [fault.removed for _, fault in fixes], self.whatif.tracing))
+            if each.rule.accuses:
                 faults = tuple(
-                    fault
-                    for fault in faults
-                    if self._total_ns(
-                        reduce(or_, [one.removed for _, one in fixes if one is not fault], self.whatif.tracing)
-                    )
-                    - all_ns
-                    >= least
+                    fault for fault in faults if self._without_fix_ns(fault, accused, others) - all_ns >= least
                 )
             if faults:
                 removed = each.removed if faults == each.faults else reduce(or_, [fault.removed for fault in faults])
                 needed.append(replace(each, faults=faults, removed=removed))
         return needed
+
+    def _without_fix_ns(self, fault: Fault, accused: Sequence[tuple[Found, Fault]], others: Sequence[Removed]) -> int:
+        """The steps with everything fixed but one slow rank, ns."""
+        rest = [one.removed for _, one in accused if one is not fault]
+        return self._total_ns(reduce(or_, [*rest, *others], self.whatif.tracing))
 
     def _is_serious(self, link: _Link) -> bool:
         return not link.found.rule.only_informs and link.total_ns >= Severity.MINOR.least_share * self.step_total_ns
@@ -198,7 +212,7 @@ class Savings:
     def _arithmetic(self, fault: Fault, alone_ns: float, cost_ns: float) -> Iterator[Measurement]:
         """From what the fix takes away to what it saves, ms a step."""
         removed, ranks, steps = fault.removed, fault.ranks, fault.steps
-        for kind, share in removed.host.items():
+        for kind, share in removed.of_host.items():
             taken = float((share * self.whatif.host_ns(kind)).mean()) / 1e6
             if taken >= 0.005:
                 yield Measurement(f"CPU time that the fix removes: {_HOST_TIME[kind]}", taken, "ms", ranks, steps)
