@@ -329,15 +329,25 @@ class Savings:
 
     @cached_property
     def _of_prefixes(self) -> dict[frozenset[str], int]:
-        """What is left once the first few links of the chain are fixed, by the names of their findings."""
-        names: set[str] = set()
+        """What is left once the findings of the first few links of the chain are fixed, all or the serious ones, by
+        their ids.
+        """
+        findings = {finding.id: finding for finding in self.findings}
         left = self._untraced_total_ns
-        known = {frozenset(names): left}
+        known = {frozenset[str](): left}
+        every: tuple[set[str], int] = set(), left
+        serious: tuple[set[str], int] = set(), left
         for link in self._chain:
             rule, several = link.found.rule.id, len(link.found.faults) > 1
-            names |= {f"{rule}:{n}" for n in range(1, len(link.found.faults) + 1)} if several else {rule}
-            left -= link.total_ns
-            known[frozenset(names)] = left
+            for number, part in enumerate(_divided(link.total_ns, self._weights(link.found)), 1):
+                name = f"{rule}:{number}" if several else rule
+                if name not in findings:
+                    continue
+                every = every[0] | {name}, every[1] - part
+                if findings[name].severity != Severity.INFO.label:
+                    serious = serious[0] | {name}, serious[1] - part
+            for names, left in (serious, every):
+                known[frozenset(names)] = left
         return known
 
 
