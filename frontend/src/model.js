@@ -242,13 +242,16 @@ export function level(diagnosis) {
 }
 
 /**
- * The ranks that a fault names; a fault of all ranks accuses nobody.
+ * The ranks that a fault names, or where most of what nothing explains lies; a fault of all ranks names none.
  * @param {Diagnosis} diagnosis
  * @returns {Set<number>}
  */
 export function guilty(diagnosis) {
+  /** @type {{ranks: number[]}[]} */
   const named = faults(diagnosis).filter((finding) => finding.ranks.length < diagnosis.ranks.length);
-  return new Set(named.flatMap((finding) => finding.ranks));
+  const { unexplained } = diagnosis.account;
+  if (diagnosis.verdict === "unexplained" && unexplained && unexplained.ranks.length < diagnosis.ranks.length) named.push(unexplained);
+  return new Set(named.flatMap(({ ranks }) => ranks));
 }
 
 /**

@@ -216,13 +216,15 @@ function colourOf(diagnosis, { kind, finding }) {
 function whole({ diagnosis, link }) {
   const { account: of, findings, ranks, steps } = diagnosis;
   if (!(diagnosis.step_ms > 0)) return null;
+  // Those have their sentence above.
+  const listed = new Set(faults(diagnosis).slice(0, MOST_FINDINGS).map(({ id }) => id));
   const rows = of.lines.map((one) => {
     const finding = findings.find(({ id }) => id === one.finding);
     const to = finding && link("findings", { finding: finding.id });
     to?.append(nameOf(one));
     return h(
       "li",
-      { class: one.kind },
+      {},
       h("i", { class: colourOf(diagnosis, one) }),
       h("span", { class: "title" }, to ?? h("b", {}, nameOf(one)), h("small", {}, prose(told(one)))),
       h("span", { class: "cost" }, ms(one.ms), h("small", {}, percent(one.share))),
@@ -230,7 +232,7 @@ function whole({ diagnosis, link }) {
   });
   /** @param {import("../model.js").AccountLine} line */
   function told({ kind, finding, share }) {
-    if (kind === "finding") return findings.find(({ id }) => id === finding)?.title ?? "";
+    if (kind === "finding") return listed.has(finding ?? "") ? "" : (findings.find(({ id }) => id === finding)?.title ?? "");
     if (kind === "tracing") return "what recording the traces adds";
     if (kind === "floor") return "what stays without all of these; what is equally slow on all ranks and in all steps is in it (docs/method.md, “The account”)";
     const { unexplained } = of;
