@@ -80,7 +80,7 @@ def _certain_owners(before: Result, after: Result) -> Iterator[str]:
 
 
 def _certain_rules(before: Result, after: Result) -> Iterator[str]:
-    """Rules whose findings cost more, or less, in each step of one run than in any of the other."""
+    """Rules the 80 % intervals of whose costs do not meet."""
     was, now = _ranges(before), _ranges(after)
     for rule in {*was, *now}:
         (least_before, most_before), (least_after, most_after) = was.get(rule, (0.0, 0.0)), now.get(rule, (0.0, 0.0))
@@ -89,7 +89,7 @@ def _certain_rules(before: Result, after: Result) -> Iterator[str]:
 
 
 def _ranges(result: Result) -> dict[str, tuple[float, float]]:
-    """What the findings of each rule cost in the step that they cost least, and in that they cost most, ms."""
+    """The 80 % intervals of each rule's costs, ms."""
     ranges: dict[str, tuple[float, float]] = {}
     for finding in result.diagnosis.findings:
         least, most = ranges.get(finding.rule, (0.0, 0.0))

@@ -197,12 +197,17 @@ class Savings:
     def _arithmetic(self, fault: Fault, alone_ns: float, cost_ns: float) -> Iterator[Measurement]:
         """From what the fix takes away to what it saves, ms a step."""
         removed, ranks, steps = fault.removed, fault.ranks, fault.steps
+        there = np.ix_(np.isin(self.job.ranks, ranks), np.isin(self.job.steps, steps))
+
+        def mean_ms(amount: NDArray[np.generic]) -> float:
+            return float(amount[there].mean()) / 1e6 if amount[there].size else 0.0
+
         for kind, share in removed.host.items():
-            taken = float((share * self.whatif.host_ns(kind)).mean()) / 1e6
+            taken = mean_ms(share * self.whatif.host_ns(kind))
             if taken >= 0.005:
                 yield Measurement(f"CPU time that the fix removes: {_HOST_TIME[kind]}", taken, "ms", ranks, steps)
         for name, amount in (("GPU work", removed.device_ns), ("exposed communication", removed.transfer_ns)):
-            if amount is not None and (taken := float(amount.mean()) / 1e6) >= 0.005:
+            if amount is not None and (taken := mean_ms(amount)) >= 0.005:
                 yield Measurement(f"{name} that the fix removes", taken, "ms", ranks, steps)
         if not removed.is_nothing:
             step = self.step_total_ns / self._size

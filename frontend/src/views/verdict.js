@@ -40,7 +40,7 @@ function why({ diagnosis, link }) {
   if (!blind) return [`${told}.`];
   const reasons = link("quality");
   reasons.textContent = "see why";
-  return [`${told}, ${blind} could not be made: `, reasons, "."];
+  return [`${told}, ${blind} not checked (the traces lack data): `, reasons, "."];
 }
 
 /**
