@@ -126,8 +126,8 @@ def _print_finding(console: Console, finding: Finding, result: Result) -> None:
 
 def _print_account(console: Console, diagnosis: Diagnosis) -> None:
     account = diagnosis.account
-    title = f"Where the step goes: {diagnosis.step_ms:.1f} ms = floor + tracing + findings + unexplained"
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, show_header=False)
+    console.print(Text("Where the step goes: floor + tracing + findings + unexplained", "bold"))
+    table = Table(box=None, show_header=False)
     for justify in ("left", "right", "right", "left"):
         table.add_column(justify=justify)
     serious = {finding.id: finding.severity for finding in diagnosis.findings}
