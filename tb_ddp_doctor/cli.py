@@ -29,7 +29,7 @@ from tb_ddp_doctor.logdir.remote import FilePath, RemotePath
 from tb_ddp_doctor.report import html, markdown, terminal
 from tb_ddp_doctor.report.escape import printable, printable_json
 from tb_ddp_doctor.report.shown import where
-from tb_ddp_doctor.rules import CATALOGUE
+from tb_ddp_doctor.rules import CATALOGUE, is_name
 from tb_ddp_doctor.scheduler import SchedulerError, executor
 from tb_ddp_doctor.slices import cut, files
 from tb_ddp_doctor.slices.model import SliceError
@@ -125,8 +125,8 @@ def _parser() -> _Parser:
         "--fail-on",
         choices=[severity.label for severity in Severity],
         metavar="SEVERITY",
-        help="exit with 1 if a finding is at least this severe: info, minor, major or critical; with 3 if none is and "
-        "the traces cannot tell",
+        help="exit with 1 if a finding, or the share of the step that nothing explains, is at least this severe: info, "
+        "minor, major or critical; with 3 if none is and the traces cannot tell",
     )
     diagnose.add_argument(
         "--set",
@@ -141,8 +141,8 @@ def _parser() -> _Parser:
     whatif.set_defaults(command=_whatif)
     whatif.add_argument(
         "--without",
-        metavar="RULE[,RULE]",
-        help="fix what these rules find, for example straggler,no-overlap (default: each finding by itself, and all)",
+        metavar="FINDING[,FINDING]",
+        help="fix these findings, by rule or id, for example straggler:1,no-overlap (default: each alone, and all)",
     )
     whatif.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
     both = _reading_options(
@@ -259,7 +259,7 @@ def _diagnose(options: argparse.Namespace, errors: Console) -> int:
 
 
 def _whatif(options: argparse.Namespace, errors: Console) -> int:
-    chosen = None if options.without is None else _rule_names(options.without)
+    chosen = None if options.without is None else _finding_names(options.without)
     cache, runs = _discover(options)
     with executor(options.scheduler) as workers:
         results = _diagnose_all(runs, engine.Reading(cache, workers), {}, errors)
@@ -273,10 +273,11 @@ def _whatif(options: argparse.Namespace, errors: Console) -> int:
     return 0 if results else 2
 
 
-def _rule_names(text: str) -> list[str]:
+def _finding_names(text: str) -> list[str]:
+    """Ids of findings, or rules. Raises ValueError for what is neither."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
-        if name.partition(":")[0] not in CATALOGUE:
+        if not is_name(name):
             raise ValueError(f"There is no rule {name!r}; there are: {', '.join(CATALOGUE)}.")
     return names
 
@@ -285,9 +286,9 @@ def _predict(result: engine.Result, chosen: Sequence[str] | None) -> list[Prospe
     """The step without what was chosen; by default without each finding, then without all."""
     if chosen is not None:
         return [result.savings.without(chosen)]
-    found = [finding.id for finding in result.diagnosis.findings if finding.alone_ms > 0]
-    sets = [[rule] for rule in found] + ([found] if len(found) > 1 else [])
-    return [result.savings.without(rules) for rules in sets]
+    found = [each.id for each in result.diagnosis.findings if max(each.cost_ms, each.alone_ms) > 0]
+    sets = [[name] for name in found] + ([found] if len(found) > 1 else [])
+    return [result.savings.without(names) for names in sets]
 
 
 def _compare(options: argparse.Namespace, errors: Console) -> int:
@@ -486,7 +487,13 @@ def _diagnose_all(
 
 
 def _worst(diagnoses: Sequence[Diagnosis]) -> Severity | float:
+    """The worst severity of all findings, and of what nothing explains where that is the verdict."""
     severities = [Severity[finding.severity.upper()] for diagnosis in diagnoses for finding in diagnosis.findings]
+    severities += [
+        Severity.of_share(diagnosis.account.line("unexplained").share)
+        for diagnosis in diagnoses
+        if diagnosis.verdict == "unexplained"
+    ]
     return max(severities, default=float("-inf"))
 
 

@@ -338,6 +338,20 @@ class Diagnosis(msgspec.Struct, frozen=True):
     #: What each step's length hangs on, across ranks; empty where steps cannot be played again (`Account.method`).
     critical_path: tuple[PathStep, ...] = ()
 
+    @property
+    def level(self) -> str:
+        """How the verdict is shown: a severity, "healthy", or "info" where healthy rests on part of the job."""
+        match self.verdict:
+            case "unknown":
+                return Severity.INFO.label
+            case "unexplained":
+                return Severity.of_share(self.account.line("unexplained").share).label
+            case "healthy":
+                # No data is not healthy.
+                return Severity.INFO.label if self.missing_ranks or self.incomplete else "healthy"
+            case _:
+                return self.findings[0].severity
+
     def to_pandas(self, table: Table = "findings") -> pd.DataFrame:
         """One of its tables as a data frame: a row per finding, rule, collective, or rank.
 

@@ -79,6 +79,12 @@ def test_fail_on_exits_with_3_where_the_traces_cannot_tell(tmp_path: Path) -> No
     assert main(["diagnose", str(few)]) == 0
 
 
+@pytest.mark.parametrize(("severity", "status"), [("info", 1), ("minor", 1), ("major", 1), ("critical", 0)])
+def test_what_nothing_explains_fails_by_its_share(slow: Path, severity: str, status: int) -> None:
+    unseen = ["--set", "straggler.min_excess=0.5"]
+    assert main(["diagnose", str(slow), *unseen, "--fail-on", severity]) == status
+
+
 def test_a_finding_fails_before_what_cannot_be_told(tmp_path: Path) -> None:
     write(tmp_path / "few", ranks(HEALTHY, HEALTHY), world_size=8)
     write(tmp_path / "slow", ranks(HEALTHY, SLOW, HEALTHY))
@@ -203,14 +209,23 @@ def test_a_run_that_cannot_be_read_hides_no_other(tmp_path: Path, capsys: pytest
     assert [run["name"] for run in json.loads(output.out)["runs"]] == ["good"]
     assert "bad" in output.err
     assert main(["diagnose", str(tmp_path / "logs"), "--fail-on", "minor"]) == 1
-    assert main(["diagnose", str(tmp_path / "logs"), "--fail-on", "minor", "--set", "straggler.min_excess=1"]) == 2
+    assert main(["diagnose", str(tmp_path / "logs"), "--fail-on", "critical"]) == 2
 
 
 # -------------------------------------------------------------------------------------------------------- JSON
 
 NUMBER = (int, float)
 EVIDENCE = {"rank": int, "step": int, "start_ns": int, "end_ns": int, "what": str, "source": (dict, type(None))}
+MEASUREMENT = {
+    "name": str,
+    "value": NUMBER,
+    "unit": str,
+    "ranks": [int],
+    "steps": [int],
+    "count": (*NUMBER, type(None)),
+}
 FINDING = {
+    "id": str,
     "rule": str,
     "severity": str,
     "cost_ms": NUMBER,
@@ -224,6 +239,7 @@ FINDING = {
     "why": str,
     "fix": str,
     "evidence": [EVIDENCE],
+    "measurements": [MEASUREMENT],
     "thresholds": [{"name": str, "value": NUMBER, "unit": str, "reason": str}],
 }
 UNKNOWN = (*NUMBER, type(None))
@@ -260,6 +276,15 @@ RUN = {
     "step_ms": NUMBER,
     "verdict": str,
     "headline": str,
+    "account": {
+        "method": str,
+        "total_ns": int,
+        "lines": [
+            {"kind": str, "finding": (str, type(None)), "total_ns": int, "ms": NUMBER, "share": NUMBER},
+        ],
+        "unexplained": (dict, type(None)),
+        "left_out": [{"step": int, "ms": NUMBER, "reason": str}],
+    },
     "budget_ms": {"0": dict.fromkeys(OWNERS, NUMBER)},
     "phases_ms": {"0": dict.fromkeys(PHASES, NUMBER)},
     "host_phases_ms": {"0": dict.fromkeys(PHASES, NUMBER)},
@@ -384,11 +409,60 @@ def test_a_reader_that_stops_early_sees_no_traceback(slow: Path) -> None:
 def test_the_text_has_verdict_findings_and_budget(slow: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["diagnose", str(slow)])
     text = capsys.readouterr().out
-    assert "Rank 1 holds up the job: the others wait 4.0 ms of every 27.0 ms." in text
-    assert "straggler (slow device)  costs 4.0 ms a step (15 %), confidence high" in text
+    assert "Rank 1 is the straggler: the other ranks wait 4.0 ms of every 27.0 ms." in text
+    costs = "straggler (slow device)  costs 4.0 ms a step (15 %), 80 % interval 3.8 to 4.2, confidence high"
+    assert costs in text
     assert "nvidia-smi -q -d PERFORMANCE" in text
     assert re.search(r"rank +compute +wait +transfer +step", text)
     assert re.search(r"1 +19\.00 +0\.00 +8\.00 +27\.00", text)
+
+
+def test_the_text_has_the_account(slow: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["diagnose", str(slow)])
+    text = capsys.readouterr().out
+    assert "Where the step goes: floor + tracing + findings + unexplained" in text
+    for line in (
+        r"floor +23\.0 ms +85 %",
+        r"tracing +0\.0 ms +0\.0 %",
+        r"straggler +4\.0 ms +15 %",
+        r"unexplained +0\.0 ms",
+    ):
+        assert re.search(line, text), line
+    assert "Costs are compared busy times, since the traces allow no replay." in text
+    assert 'stays in the floor: docs/method.md, "The account".' in text
+
+
+@pytest.mark.parametrize("form", [[], ["--markdown"]], ids=["text", "markdown"])
+def test_what_nothing_explains_is_said(slow: Path, capsys: pytest.CaptureFixture[str], form: list[str]) -> None:
+    main(["diagnose", str(slow), "--set", "straggler.min_excess=0.5", *form])
+    text = capsys.readouterr().out
+    assert "No rule explains 4.0 ms of every 27.0 ms (15 %)." in text
+    assert re.search(r"unexplained[ |]+4\.0 ms[ |]+15 %", text)
+
+
+@pytest.mark.parametrize("form", [[], ["--markdown"]], ids=["text", "markdown"])
+def test_what_cannot_be_told_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str], form: list[str]) -> None:
+    few = write(tmp_path / "few", ranks(HEALTHY, HEALTHY), world_size=8)
+    main(["diagnose", str(few), *form])
+    text = capsys.readouterr().out
+    assert "Healthy" not in text and "2 of 8 ranks" in text
+    assert re.search(r"floor[ |]+\d", text)
+
+
+def test_whatif_takes_rules_and_ids(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    slow_host = SLOW.replace("[fwd........]", "[fwd....]    ")
+    job = write(tmp_path / "job", ranks(HEALTHY, SLOW, HEALTHY, slow_host, HEALTHY))
+    ids = [finding["id"] for finding in diagnosed(capsys, job)["findings"]]
+    assert ids[:2] == ["straggler:1", "straggler:2"]
+
+    def fixed(names: str) -> list[str]:
+        assert main(["whatif", str(job), "--json", "--without", names]) == 0
+        (prospect,) = json.loads(capsys.readouterr().out)["job"]
+        return list(prospect["fixed"])
+
+    assert fixed("straggler:2") == ["straggler:2"]
+    assert fixed("straggler") == ["straggler:1", "straggler:2"]
+    assert main(["whatif", str(job), "--without", "straggler:x"]) == 2
 
 
 def test_the_title_of_a_finding_that_is_not_the_verdict_is_printed(
@@ -398,7 +472,7 @@ def test_the_title_of_a_finding_that_is_not_the_verdict_is_printed(
     main(["diagnose", str(slow)])
     text = capsys.readouterr().out
     assert "Healthy" in text
-    assert "Rank 1 holds up the job" in text
+    assert "Rank 1 is the straggler" in text
 
 
 def test_the_text_says_what_could_not_be_seen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -492,7 +566,7 @@ def test_traces_that_show_no_phase_have_none(slow: Path, capsys: pytest.CaptureF
 
 
 def test_set_changes_a_threshold(slow: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert diagnosed(capsys, slow, "--set", "straggler.min_excess=0.5")["verdict"] == "healthy"
+    assert diagnosed(capsys, slow, "--set", "straggler.min_excess=0.5")["verdict"] == "unexplained"
     run = diagnosed(capsys, slow, "--set", "straggler.min_excess=0.1", "--set", "straggler.min_steps=0.5")
     shown = {limit["name"]: limit["value"] for limit in run["findings"][0]["thresholds"]}
     assert (shown["min_excess"], shown["min_steps"]) == (0.1, 0.5)

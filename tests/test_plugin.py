@@ -18,7 +18,7 @@ from tensorboard.plugins import base_plugin
 from werkzeug.test import Client, TestResponse
 
 from tb_ddp_doctor.engine import RunError
-from tb_ddp_doctor.findings import OWNERS, Clock, Diagnosis, Finding, Prospect
+from tb_ddp_doctor.findings import OWNERS, Account, AccountLine, Clock, Diagnosis, Finding, LineKind, Prospect
 from tb_ddp_doctor.plugin import analyses
 from tb_ddp_doctor.plugin.arrivals import Stamp
 from tb_ddp_doctor.plugin.plugin import DiagnosisPlugin
@@ -28,6 +28,7 @@ FRONTEND = Path(__file__).parent.parent / "frontend" / "src"
 
 def finding(severity: str = "critical", cost_ms: float = 60.0) -> Finding:
     return Finding(
+        id="straggler",
         rule="straggler",
         severity=severity,
         cost_ms=cost_ms,
@@ -44,7 +45,17 @@ def finding(severity: str = "critical", cost_ms: float = 60.0) -> Finding:
     )
 
 
-def diagnosis(name: str, *findings: Finding, step_ms: float = 100.0) -> Diagnosis:
+def diagnosis(
+    name: str, *findings: Finding, step_ms: float = 100.0, verdict: str | None = None, unexplained: float = 0.0
+) -> Diagnosis:
+    """With what nothing explains, ms; the rest is the floor."""
+
+    def line(kind: LineKind, ms: float, finding: str | None = None) -> AccountLine:
+        return AccountLine(kind, finding, 0, ms, ms / step_ms if step_ms else 0.0)
+
+    floor = line("floor", step_ms - unexplained - sum(one.cost_ms for one in findings))
+    found = (line("finding", one.cost_ms, one.id) for one in findings)
+    lines = (floor, line("tracing", 0.0), *found, line("unexplained", unexplained))
     return Diagnosis(
         name=name,
         world_size=2,
@@ -53,8 +64,9 @@ def diagnosis(name: str, *findings: Finding, step_ms: float = 100.0) -> Diagnosi
         incomplete=(),
         steps=(2, 3),
         step_ms=step_ms,
-        verdict=findings[0].rule if findings else "healthy",
+        verdict=verdict or (findings[0].rule if findings else "healthy"),
         headline=findings[0].title if findings else "Healthy.",
+        account=Account("replay", 0, lines, None),
         budget_ms={rank: dict.fromkeys(OWNERS, 1.0) for rank in ("0", "1")},
         phases_ms={},
         host_phases_ms={},
@@ -110,7 +122,7 @@ class Bench:
             result = result()
         if isinstance(result, Exception):
             raise result
-        return SimpleNamespace(diagnosis=result, job=None, prospects=Halving(result.step_ms), unfinished=())
+        return SimpleNamespace(diagnosis=result, job=None, savings=Halving(result.step_ms), unfinished=())
 
     def get(self, route: str, **query: str) -> TestResponse:
         return Client(self.apps[route]).get(route, query_string=query)
@@ -245,17 +257,26 @@ def test_listing() -> None:
         "verdict": "straggler",
         "severity": "critical",
         "lost_ms": 65.0,
+        "unexplained_ms": 0.0,
     }
     assert (fine["verdict"], fine["severity"], fine["lost_ms"]) == ("healthy", None, 0.0)
+
+
+@pytest.mark.parametrize(("unexplained", "severity"), [(5.0, "minor"), (12.0, "major"), (30.0, "critical")])
+def test_what_nothing_explains_is_as_severe_as_its_share(unexplained: float, severity: str) -> None:
+    found = diagnosis("job", finding("minor", 4.0), verdict="unexplained", unexplained=unexplained)
+    (run,) = Bench({"job": found}).settled()["runs"]
+    assert (run["verdict"], run["severity"], run["lost_ms"]) == ("unexplained", severity, 4.0)
+    assert run["unexplained_ms"] == unexplained
 
 
 def test_what_fixes_would_bring_is_predicted() -> None:
     bench = Bench({"job": diagnosis("job")})
     assert bench.get("/whatif", run="job").status_code == 404
     bench.settled()
-    answer = bench.get("/whatif", run="job", without="straggler,host-sync").get_json()
+    answer = bench.get("/whatif", run="job", without="straggler:2,host-sync").get_json()
     assert answer == {
-        "fixed": ["straggler", "host-sync"],
+        "fixed": ["straggler:2", "host-sync"],
         "step_ms": 100.0,
         "without_ms": 25.0,
         "range_ms": [25.0, 25.0],
@@ -263,11 +284,12 @@ def test_what_fixes_would_bring_is_predicted() -> None:
     assert bench.get("/whatif", run="job").get_json()["without_ms"] == 100.0
 
 
-def test_a_rule_that_there_is_not_cannot_be_fixed() -> None:
+@pytest.mark.parametrize("name", ["<b>", "straggler:<b>", "straggler:", ":1"])
+def test_a_rule_that_there_is_not_cannot_be_fixed(name: str) -> None:
     bench = Bench({"job": diagnosis("job")})
     bench.settled()
-    response = bench.get("/whatif", run="job", without="<b>")
-    assert (response.status_code, response.get_json()) == (400, {"error": "There is no rule '<b>'."})
+    response = bench.get("/whatif", run="job", without=name)
+    assert (response.status_code, response.get_json()) == (400, {"error": f"There is no rule {name!r}."})
 
 
 def test_costs_lose_no_more_than_the_step() -> None:

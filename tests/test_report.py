@@ -132,7 +132,7 @@ def test_the_page_lists_runs_as_the_tab_takes_them(results: list[engine.Result])
 def test_the_page_holds_every_choice_of_what_to_fix(results: list[engine.Result]) -> None:
     result = next(result for result in results if result.diagnosis.name == "zero_workers")
     held = answers(html.page([result], "logs"))
-    rules = ["dataloader-stall", "pageable-memcpy", "straggler"]
+    rules = ["dataloader-stall", "pageable-memcpy", "profiler-overhead"]
     for count in range(4):
         for chosen in combinations(rules, count):
             predicted = held[f"whatif?run=zero_workers&without={','.join(chosen)}"]
@@ -210,8 +210,9 @@ def test_markdown_is_all_that_is_printed(capsys: pytest.CaptureFixture[str]) -> 
     cli.main(["diagnose", str(DEMO_LOGS / "straggler_cpu"), "--markdown"])
     printed = capsys.readouterr().out
     rendered = RENDERER.render(printed)
-    assert printed.startswith("## ddp-doctor: straggler\\_cpu\n\n**Rank 1 holds up the job")
+    assert printed.startswith("## ddp-doctor: straggler\\_cpu\n\n**Rank 1 is the straggler")
     assert re.search(r"<td>Critical</td>\s*<td>straggler \(host\)</td>\s*<td[^>]*>1\d\d\.\d ms</td>", rendered)
+    assert re.search(r"<td>floor</td>\s*<td[^>]*>49\.2 ms</td>\s*<td[^>]*>27 %</td>", rendered)
     assert "py-spy dump" in rendered
 
 

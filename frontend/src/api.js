@@ -26,11 +26,11 @@ export const askArriving = (name) => get(`run?run=${encodeURIComponent(name)}&ar
 
 /**
  * @param {string} run
- * @param {string[]} rules whose findings are fixed
+ * @param {string[]} ids of the findings that are fixed
  * @returns {Promise<import("./model.js").Prospect>}
  */
-export const fetchProspect = (run, rules) =>
-  get(`whatif?run=${encodeURIComponent(run)}&without=${encodeURIComponent(rules.toSorted().join(","))}`);
+export const fetchProspect = (run, ids) =>
+  get(`whatif?run=${encodeURIComponent(run)}&without=${encodeURIComponent(ids.toSorted().join(","))}`);
 
 /**
  * @param {string} rule

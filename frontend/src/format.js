@@ -26,6 +26,13 @@ export function percent(share) {
 }
 
 /**
+ * Where a predicted time lies in 8 of 10 jobs: "80 % interval 52.1 to 54.9 ms".
+ * @param {number} least ms
+ * @param {number} most ms
+ */
+export const interval = (least, most) => `80${NBSP}% interval ${ms(least)} to ${ms(most)}`;
+
+/**
  * A change, with its sign; nothing is no change.
  * @param {number} value
  * @param {number} digits

@@ -2,10 +2,9 @@
 
 import { h, prose } from "./dom.js";
 import { count, ms, ranges } from "./format.js";
-import { faults } from "./model.js";
+import { level } from "./model.js";
 
 /** @typedef {import("./model.js").Report} Report */
-/** @typedef {import("./model.js").Diagnosis} Diagnosis */
 
 /** @param {Report} report */
 export function heading(report) {
@@ -26,7 +25,7 @@ function facts({ diagnosis, views }) {
     `${count(diagnosis.ranks.length, "rank")}${nodes > 1 ? ` on ${count(nodes, "node")}` : ""}`,
     `${diagnosis.steps.length === 1 ? "step" : "steps"} ${ranges(diagnosis.steps)}`,
     views?.device,
-    residual !== null && `clocks agree to ${ms(residual / 1000)}`,
+    residual !== null && `clock skew ±${ms(residual / 1000)}`,
     views?.from_digests && "the traces themselves are not here",
   ];
   return [
@@ -38,15 +37,6 @@ function facts({ diagnosis, views }) {
     ),
   ];
 }
-
-/**
- * A severity; where nothing was found "healthy", or "info" where ranks or parts of files are missing: no data is not
- * healthy.
- * @param {Diagnosis} diagnosis
- */
-export const level = (diagnosis) =>
-  faults(diagnosis)[0]?.severity ??
-  (diagnosis.missing_ranks.length || diagnosis.incomplete.length ? "info" : "healthy");
 
 /**
  * A title with the culprit in the colour of the fault.

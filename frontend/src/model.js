@@ -25,7 +25,8 @@
  * @property {number | null} step_ms
  * @property {string | null} verdict
  * @property {Severity | null} severity
- * @property {number | null} lost_ms
+ * @property {number | null} lost_ms what fixing all findings from minor on saves
+ * @property {number | null} unexplained_ms
  */
 
 /**
@@ -38,10 +39,10 @@
 
 /**
  * @typedef {object} Prospect
- * @property {string[]} fixed rules
+ * @property {string[]} fixed ids of findings
  * @property {number} step_ms now
  * @property {number} without_ms then
- * @property {[number, number]} range_ms of single steps
+ * @property {[number, number]} range_ms 80 % interval of `without_ms`
  */
 
 /** @typedef {{file: string, line: number, function: string}} Source a function of the user's own, and where it begins */
@@ -49,12 +50,23 @@
 /** @typedef {{rank: number, step: number, start_ns: number, end_ns: number, what: string, source: Source | null}} Evidence */
 
 /**
+ * @typedef {object} Measurement
+ * @property {string} name
+ * @property {number} value
+ * @property {string} unit "1" for counts
+ * @property {number[]} ranks empty where it is of the whole job, as `steps`
+ * @property {number[]} steps
+ * @property {number | null} count how many things it sums
+ */
+
+/**
  * @typedef {object} Finding
+ * @property {string} id the rule, and a number after a colon where the rule has several findings
  * @property {string} rule
  * @property {Severity} severity
- * @property {number} cost_ms what its fix gives back beyond those charged before it
- * @property {number} alone_ms what its fix gives back by itself
- * @property {[number, number]} range_ms the same of single steps, least and most
+ * @property {number} cost_ms what its fix saves on top of the fixes charged before it: its line of the account
+ * @property {number} alone_ms what it saves if fixed alone
+ * @property {[number, number]} range_ms 80 % interval of `cost_ms`
  * @property {number[]} ranks
  * @property {number[]} steps
  * @property {string | null} cause
@@ -63,7 +75,20 @@
  * @property {string} why
  * @property {string} fix
  * @property {Evidence[]} evidence
+ * @property {Measurement[]} measurements
  * @property {{name: string, value: number, unit: string, reason: string}[]} thresholds
+ */
+
+/** @typedef {{kind: "floor" | "tracing" | "finding" | "unexplained", finding: string | null, total_ns: number, ms: number, share: number}} AccountLine */
+
+/**
+ * The whole step: floor + tracing + findings + unexplained.
+ * @typedef {object} Account
+ * @property {"replay" | "busy_time"} method
+ * @property {number} total_ns
+ * @property {AccountLine[]} lines
+ * @property {{owner: string, phase: string | null, ranks: number[], steps: number[]} | null} unexplained where it lies
+ * @property {{step: number, ms: number, reason: string}[]} left_out
  */
 
 /**
@@ -77,6 +102,7 @@
  * @property {number} step_ms
  * @property {string} verdict
  * @property {string} headline
+ * @property {Account} account
  * @property {Record<string, Record<string, number>>} budget_ms
  * @property {Record<string, Record<string, number>>} phases_ms by rank, by phase; empty where the traces do not tell
  * @property {{residual_us: number | null, offset_us: Record<string, number>}} clock
@@ -120,17 +146,26 @@
 
 /** @typedef {{state: "ready", diagnosis: Diagnosis, views: Views | null}} Report */
 
+/** @type {[Severity, number][]} From which share of the step on a cost is so severe (`findings.Severity`). */
+const LEAST_SHARES = [
+  ["critical", 0.2],
+  ["major", 0.1],
+  ["minor", 0.03],
+];
+/** Its cost is the account's line of tracing. */
+const OF_TRACING = "profiler-overhead";
+
 /** The owners in order of precedence: plain name, and when a nanosecond belongs to them. */
 export const OWNERS = new Map([
   ["compute", { name: "compute", when: "a kernel that is not communication runs" }],
   ["copy", { name: "memory copies", when: "only copies or memsets run" }],
-  ["wait", { name: "waiting for another rank", when: "only communication runs, and some rank has not arrived" }],
-  ["transfer", { name: "transfer", when: "only communication runs, and all ranks have arrived" }],
-  ["input", { name: "data loading", when: "the device idles while the host waits for the DataLoader" }],
-  ["sync", { name: "synchronising", when: "the device idles while the host is in a synchronising call" }],
-  ["alloc", { name: "allocating", when: "the device idles while the host allocates or frees device memory" }],
-  ["dispatch", { name: "launching", when: "the device idles while the host is inside an operation or a launch" }],
-  ["host", { name: "host in no operation", when: "the device idles while the host is in Python, logging or I/O" }],
+  ["wait", { name: "straggler wait", when: "only communication runs, and some rank has not arrived" }],
+  ["transfer", { name: "exposed communication", when: "only communication runs, and all ranks have arrived" }],
+  ["input", { name: "data loading", when: "GPU idle, waiting for the DataLoader" }],
+  ["sync", { name: "sync", when: "GPU idle, CPU in a synchronising call (cuda*Synchronize, .item())" }],
+  ["alloc", { name: "allocator", when: "GPU idle, CPU in cudaMalloc or cudaFree" }],
+  ["dispatch", { name: "launch-bound", when: "GPU idle, launch-bound: CPU overhead of operators and launches" }],
+  ["host", { name: "CPU outside any op", when: "GPU idle, CPU outside any op (Python, I/O, GC)" }],
 ]);
 
 /** What the training loop is at, in its order: plain name, and when a nanosecond belongs to it. */
@@ -154,51 +189,69 @@ export function faults(diagnosis) {
 }
 
 /**
- * A name for each finding that stays the same from one reading of the run to the next: its rule and cause, counted
- * where several have the same.
- * @param {Finding[]} all
- * @returns {Map<Finding, string>}
- */
-export function idsOf(all) {
-  /** @type {Map<string, number>} */
-  const seen = new Map();
-  return new Map(
-    all.map((finding) => {
-      const name = [finding.rule, finding.cause].filter(Boolean).join("-");
-      const before = seen.get(name) ?? 0;
-      seen.set(name, before + 1);
-      return [finding, before ? `${name}-${before + 1}` : name];
-    }),
-  );
-}
-
-/**
- * The same for one piece of its evidence, counted from 1.
- * @param {Map<Finding, string>} ids
+ * The address of one piece of a finding's evidence, counted from 1.
  * @param {Finding} finding
  * @param {number} item index of the evidence
  */
-export const evidenceId = (ids, finding, item) => `${ids.get(finding)}.${item + 1}`;
+export const evidenceId = ({ id }, item) => `${id}.${item + 1}`;
 
 /**
- * What the fixes would give back, ms per step.
+ * A line of the account.
+ * @param {Diagnosis} diagnosis
+ * @param {"floor" | "tracing" | "unexplained"} kind
+ */
+export const line = ({ account }, kind) => /** @type {AccountLine} */ (account.lines.find((one) => one.kind === kind));
+
+/**
+ * The lines of the account that go with the fixes of all findings that are worth one, and those that stay.
  * @param {Diagnosis} diagnosis
  */
-export function lostMs(diagnosis) {
-  return Math.min(
-    diagnosis.step_ms,
-    faults(diagnosis).reduce((sum, finding) => sum + finding.cost_ms, 0),
-  );
+export function account(diagnosis) {
+  const fixed = new Set(faults(diagnosis).map(({ id }) => id));
+  const goes = (/** @type {AccountLine} */ { kind, finding }) =>
+    kind === "finding" ? fixed.has(finding ?? "") : kind === "tracing" && fixed.has(OF_TRACING);
+  const { lines } = diagnosis.account;
+  return { saved: lines.filter(goes), kept: lines.filter((one) => !goes(one)) };
 }
 
 /**
- * The ranks that a fault names; a fault of all ranks accuses nobody.
+ * What the fixes save, ms per step.
+ * @param {Diagnosis} diagnosis
+ */
+export const lostMs = (diagnosis) => account(diagnosis).saved.reduce((sum, { ms }) => sum + ms, 0);
+
+/**
+ * How severe a cost is that is this share of the step (0 to 1).
+ * @param {number} share
+ * @returns {Severity}
+ */
+export const severityOf = (share) => LEAST_SHARES.find(([, least]) => share >= least)?.[0] ?? "info";
+
+/**
+ * How the verdict is shown: a severity, "healthy", or "info" where the traces cannot tell, or not all of the job was
+ * seen: no data is not healthy.
+ * @param {Diagnosis} diagnosis
+ * @returns {Severity | "healthy"}
+ */
+export function level(diagnosis) {
+  if (diagnosis.verdict === "unknown") return "info";
+  if (diagnosis.verdict === "unexplained") return severityOf(line(diagnosis, "unexplained").share);
+  const [worst] = faults(diagnosis);
+  if (worst) return worst.severity;
+  return diagnosis.missing_ranks.length || diagnosis.incomplete.length ? "info" : "healthy";
+}
+
+/**
+ * The ranks that a fault names, or where most of what nothing explains lies; a fault of all ranks names none.
  * @param {Diagnosis} diagnosis
  * @returns {Set<number>}
  */
 export function guilty(diagnosis) {
+  /** @type {{ranks: number[]}[]} */
   const named = faults(diagnosis).filter((finding) => finding.ranks.length < diagnosis.ranks.length);
-  return new Set(named.flatMap((finding) => finding.ranks));
+  const { unexplained } = diagnosis.account;
+  if (diagnosis.verdict === "unexplained" && unexplained && unexplained.ranks.length < diagnosis.ranks.length) named.push(unexplained);
+  return new Set(named.flatMap(({ ranks }) => ranks));
 }
 
 /**

@@ -70,10 +70,13 @@ function size(run) {
 /** @param {RunEntry} run */
 function outcome(run) {
   if (run.state !== "ready") return h("small", {}, run.state === "reading" ? "…" : "");
+  if (run.verdict === "unknown") return h("small", { title: "The traces cannot tell whether it is healthy" }, "unknown");
+  if (run.verdict === "unexplained" && run.step_ms)
+    return h("b", { title: "unexplained: the part of the step that no rule explains" }, `${percent((run.unexplained_ms ?? 0) / run.step_ms)} ?`);
   if (!run.lost_ms || !run.step_ms) return h("small", {}, whole(run) ? "healthy" : "no fault seen");
   return h(
     "b",
-    { title: `${run.verdict}: the step time that the fixes would give back` },
+    { title: `${run.verdict}: predicted fall of the step time with the fixes` },
     `−${percent(run.lost_ms / run.step_ms)}`,
   );
 }

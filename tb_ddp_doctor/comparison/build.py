@@ -81,7 +81,7 @@ def _certain_owners(before: Result, after: Result) -> Iterator[str]:
 
 
 def _certain_rules(before: Result, after: Result) -> Iterator[str]:
-    """Rules whose findings cost more, or less, in one run than in the other: their intervals have nothing in common."""
+    """Rules the 80 % intervals of whose costs do not meet."""
     was, now = _ranges(before), _ranges(after)
     for rule in {*was, *now}:
         (least_before, most_before), (least_after, most_after) = was.get(rule, (0.0, 0.0)), now.get(rule, (0.0, 0.0))
@@ -90,7 +90,7 @@ def _certain_rules(before: Result, after: Result) -> Iterator[str]:
 
 
 def _ranges(result: Result) -> dict[str, tuple[float, float]]:
-    """From where to where the costs of each rule's findings lie, ms."""
+    """The 80 % intervals of each rule's costs, ms."""
     ranges: dict[str, tuple[float, float]] = {}
     for finding in result.diagnosis.findings:
         least, most = ranges.get(finding.rule, (0.0, 0.0))

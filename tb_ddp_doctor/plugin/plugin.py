@@ -7,8 +7,8 @@
                        the diagnosis of one run and the numbers behind its pictures; with `arriving`, files that are
                        still being written count in, as far as they are there
     rule?rule=RULE      what a rule looks for, why it matters and what it cannot see: its documentation
-    whatif?run=NAME&without=RULE,RULE
-                       the predicted step of a run if what these rules found in it were fixed
+    whatif?run=NAME&without=FINDING,FINDING
+                       the predicted step of a run if these findings, by id or rule, were fixed
     compare?before=NAME&after=NAME
                        what differs between two runs; while one of them is read, how far that is
     detail?run=NAME&of=operations|communication|memory|ranks|quality
@@ -233,14 +233,14 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
     def _serve_whatif(self, request: wrappers.Request) -> wrappers.Response:
         import msgspec
 
-        from tb_ddp_doctor.rules import CATALOGUE
+        from tb_ddp_doctor.rules import is_name
 
         name = request.args.get("run", "")
         result = self._analyses.result(name)
         if result is None:
             return _respond(request, {"error": f"No run named {name!r} has been diagnosed."}, code=404)
-        without = [rule for rule in request.args.get("without", "").split(",") if rule]
-        unknown = sorted(set(without) - set(CATALOGUE))
+        without = [one for one in request.args.get("without", "").split(",") if one]
+        unknown = sorted({one for one in without if not is_name(one)})
         if unknown:
             return _respond(request, {"error": f"There is no rule {unknown[0]!r}."}, code=400)
         return _respond(request, msgspec.json.encode(result.savings.without(without)))

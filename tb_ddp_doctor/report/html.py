@@ -182,14 +182,13 @@ def _details(result: Result) -> Iterator[tuple[str, msgspec.Raw]]:
 
 
 def _choices(diagnosis: Diagnosis) -> Iterator[tuple[str, ...]]:
-    """Sets of rules whose faults may be fixed: first what the page shows at once, then all, none, one, two ..."""
-    saving = [finding for finding in diagnosis.findings if finding.alone_ms > 0]
-    rules = tuple(dict.fromkeys(finding.rule for finding in saving))
-    serious = {finding.rule for finding in saving if finding.severity != Severity.INFO.label}
-    yield tuple(rule for rule in rules if rule in serious)
-    yield rules
-    for count in range(len(rules)):
-        yield from itertools.combinations(rules, count)
+    """Sets of findings that may be fixed, by id: first what the page shows at once, then all, none, one, two ..."""
+    saving = [finding for finding in diagnosis.findings if max(finding.cost_ms, finding.alone_ms) > 0]
+    ids = tuple(finding.id for finding in saving)
+    yield tuple(finding.id for finding in saving if finding.severity != Severity.INFO.label)
+    yield ids
+    for count in range(len(ids)):
+        yield from itertools.combinations(ids, count)
 
 
 def write(results: Sequence[Result], logdir: str, path: Path) -> int:

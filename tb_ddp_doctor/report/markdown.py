@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from tb_ddp_doctor.comparison.model import Comparison
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.findings import OWNERS, Diagnosis, Finding
+from tb_ddp_doctor.report import shown
 from tb_ddp_doctor.report.compared import parts
 from tb_ddp_doctor.report.escape import code_block, markup
 from tb_ddp_doctor.report.escape import markdown as text
-from tb_ddp_doctor.report.shown import longest_own_time, where
+from tb_ddp_doctor.report.shown import longest_busy_time, where
 from tb_ddp_doctor.rules import words
 
 #: Hosts of pull requests cut comments at 65,536 letters: a few runs must fit.
@@ -44,6 +45,7 @@ def _run(result: Result) -> Iterator[str]:
     if diagnosis.findings:
         yield _findings(diagnosis)
         yield from (_finding(finding, result) for finding in diagnosis.findings)
+    yield _folded("Where the step goes: floor + tracing + findings + unexplained", _account(diagnosis))
     yield _folded("Where each rank's step goes, ms", _budget(diagnosis))
     if unseen := _unseen(diagnosis):
         yield _folded("What the doctor could not see", "\n".join(f"- {text(line)}" for line in unseen))
@@ -55,13 +57,15 @@ def _findings(diagnosis: Diagnosis) -> str:
             f"{finding.severity.capitalize()}",
             finding.rule + (f" ({finding.cause.replace('_', ' ')})" if finding.cause else ""),
             f"{finding.cost_ms:.1f} ms",
+            f"{finding.range_ms[0]:.1f} to {finding.range_ms[1]:.1f}" if finding.cost_ms else "",
             words.percent(finding.cost_ms / diagnosis.step_ms if diagnosis.step_ms else 0.0),
             "all" if finding.ranks == diagnosis.ranks else words.listing(finding.ranks),
             finding.confidence,
         )
         for finding in diagnosis.findings
     ]
-    return _table(("", "finding", "costs a step", "share", "ranks", "confidence"), "llrrll", rows)
+    heads = ("", "finding", "costs a step", "80 % interval", "share", "ranks", "confidence")
+    return _table(heads, "llrrrll", rows)
 
 
 def _finding(finding: Finding, result: Result) -> str:
@@ -75,17 +79,29 @@ def _finding(finding: Finding, result: Result) -> str:
     return _folded(f"{finding.rule}: {finding.title}", "\n\n".join(filter(None, parts)))
 
 
+def _account(diagnosis: Diagnosis) -> str:
+    account = diagnosis.account
+    rows = [
+        (name, f"{line.ms:.1f} ms", words.percent(line.share), beside)
+        for name, line, beside in shown.account_parts(diagnosis)
+    ]
+    table = _table(("part of the step", "", "share", ""), "lrrl", rows)
+    notes = [shown.BUSY_TIME] if account.method == "busy_time" else []
+    notes += [shown.FLOOR, *shown.left_out(account)]
+    return "\n\n".join([table, "\n".join(f"- {text(note)}" for note in notes)])
+
+
 def _budget(diagnosis: Diagnosis) -> str:
-    shown = longest_own_time(diagnosis, _MOST_RANKS)
+    longest = longest_busy_time(diagnosis, _MOST_RANKS)
     owners = [owner for owner in OWNERS if any(budget[owner] >= 0.005 for budget in diagnosis.budget_ms.values())]
-    budgets = [(rank, diagnosis.budget_ms[rank]) for rank in shown]
+    budgets = [(rank, diagnosis.budget_ms[rank]) for rank in longest]
     rows = [
         (rank, *(f"{budget[owner]:.2f}" for owner in owners), f"{sum(budget.values()):.2f}") for rank, budget in budgets
     ]
     table = _table(("rank", *owners, "step"), "r" * (len(owners) + 2), rows)
-    if len(shown) == len(diagnosis.ranks):
+    if len(longest) == len(diagnosis.ranks):
         return table
-    return f"{table}\n\nThe {len(shown)} ranks with the longest own time, of {len(diagnosis.ranks)}."
+    return f"{table}\n\nThe {len(longest)} ranks with the longest busy time, of {len(diagnosis.ranks)}."
 
 
 def _unseen(diagnosis: Diagnosis) -> list[str]:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from tb_ddp_doctor.findings import Diagnosis, Evidence
+from collections.abc import Iterator
+
+from tb_ddp_doctor.findings import Account, AccountLine, Diagnosis, Evidence, Finding
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.rules import verdict, words
+
+#: What the floor is not.
+FLOOR = 'What is equally slow on all ranks and in all steps stays in the floor: docs/method.md, "The account".'
+#: Of a smaller share of the step it is not said where it lies.
+_LEAST_PLACED = 0.01
+BUSY_TIME = "Costs are compared busy times, since the traces allow no replay."
 
 
-def longest_own_time(diagnosis: Diagnosis, most: int) -> list[str]:
-    """The keys of the ranks with the longest own time, at most so many, in the order of ranks."""
+def longest_busy_time(diagnosis: Diagnosis, most: int) -> list[str]:
+    """The keys of the ranks with the longest busy time, at most so many, in the order of ranks."""
     budgets = diagnosis.budget_ms
-    by_own_time = sorted(budgets, key=lambda rank: sum(budgets[rank].values()) - budgets[rank]["wait"], reverse=True)
-    chosen = set(by_own_time[:most])
+    by_busy_time = sorted(budgets, key=lambda rank: sum(budgets[rank].values()) - budgets[rank]["wait"], reverse=True)
+    chosen = set(by_busy_time[:most])
     return [rank for rank in budgets if rank in chosen]
 
 
@@ -28,3 +37,44 @@ def _code(evidence: Evidence) -> str:
     """Where in the user's own code that is, after a space; "" where stacks do not tell."""
     source = evidence.source
     return f" In {source.function} ({source.file}:{source.line})." if source else ""
+
+
+def account_parts(diagnosis: Diagnosis) -> Iterator[tuple[str, AccountLine, str]]:
+    """The lines of the account: a name, the line, and what is said beside it."""
+    for line in diagnosis.account.lines:
+        match line.kind:
+            case "finding":
+                yield line.finding or "", line, ""
+            case "unexplained":
+                where = diagnosis.account.unexplained
+                told = (
+                    verdict.place(where, diagnosis.ranks, diagnosis.steps)
+                    if where and line.share >= _LEAST_PLACED
+                    else ""
+                )
+                yield "unexplained", line, told
+            case "tracing":
+                yield "tracing", line, "what recording the traces adds"
+            case "floor":
+                yield "floor", line, "what stays without all of these"
+
+
+def left_out(account: Account) -> Iterator[str]:
+    """A sentence for each step that is in the traces and not in the account."""
+    for step in account.left_out:
+        yield f"Not counted: step {step.step} ({step.ms:.1f} ms): {step.reason.rstrip('.')}."
+
+
+def cost(finding: Finding, step_ms: float) -> str:
+    """What a finding costs, with its share and interval, and what fixing it alone saves where that differs.
+
+    "" for what costs nothing.
+    """
+    if max(finding.cost_ms, finding.alone_ms) < 0.05:
+        return ""
+    shares = abs(finding.alone_ms - finding.cost_ms) > 0.1
+    share = words.percent(finding.cost_ms / step_ms if step_ms else 0.0)
+    least, most = finding.range_ms
+    text = f"{finding.cost_ms:.1f} ms a step ({share}){' on top of other fixes' if shares else ''}"
+    text += f", 80 % interval {least:.1f} to {most:.1f}"
+    return text + (f"; {finding.alone_ms:.1f} ms if fixed alone" if shares else "")

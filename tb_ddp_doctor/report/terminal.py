@@ -12,11 +12,13 @@ from rich.text import Text
 
 from tb_ddp_doctor.comparison.model import Comparison
 from tb_ddp_doctor.engine import Result
-from tb_ddp_doctor.findings import OWNERS, PHASES, Diagnosis, Finding, PathPiece, Prospect
+from tb_ddp_doctor.findings import OWNERS, PHASES, Diagnosis, Finding, PathPiece, Prospect, Severity
+from tb_ddp_doctor.report import shown
 from tb_ddp_doctor.report.compared import parts
 from tb_ddp_doctor.report.escape import printable, printable_lines
-from tb_ddp_doctor.report.shown import longest_own_time, where
+from tb_ddp_doctor.report.shown import longest_busy_time, where
 from tb_ddp_doctor.rules import stacks, words
+from tb_ddp_doctor.rules.verdict import MOST_UNEXPLAINED
 
 _STYLES = {"critical": "bold red", "major": "red", "minor": "yellow", "info": "dim", "healthy": "bold green"}
 #: Ranks in the budget table: beyond, only the slowest are shown.
@@ -70,6 +72,7 @@ def diagnosed(
     console.print()
     for finding in diagnosis.findings:
         _print_finding(console, finding, result)
+    _print_account(console, diagnosis)
     console.print(_budget_table(diagnosis))
     if diagnosis.phases_ms:
         console.print()
@@ -96,7 +99,7 @@ def predicted(console: Console, diagnosis: Diagnosis, prospects: Sequence[Prospe
         return
     table = Table(box=None)
     table.add_column("without")
-    for column in ("step, ms", "from", "to", "saved, ms", "share"):
+    for column in ("step, ms", "80 % interval", "saved, ms", "share"):
         table.add_column(column, justify="right")
     for prospect in prospects:
         saved = prospect.step_ms - prospect.without_ms
@@ -104,8 +107,10 @@ def predicted(console: Console, diagnosis: Diagnosis, prospects: Sequence[Prospe
         share = saved / prospect.step_ms if prospect.step_ms else 0.0
         table.add_row(
             ", ".join(prospect.fixed),
-            *(f"{ms:.2f}" for ms in (prospect.without_ms, least, most, saved)),
-            f"{share * 100:.0f} %",
+            f"{prospect.without_ms:.1f}",
+            f"{least:.1f} to {most:.1f}",
+            f"{saved:.1f}",
+            words.percent(share),
         )
     console.print(table)
     console.print()
@@ -127,22 +132,17 @@ def compared(console: Console, found: Comparison) -> None:
 
 
 def _headline(diagnosis: Diagnosis) -> Text:
-    if diagnosis.verdict == "unknown":
-        style = "bold"
-    elif diagnosis.verdict != "healthy":
-        style = _STYLES[diagnosis.findings[0].severity]
-    else:
-        # No data is not healthy.
-        style = "bold" if diagnosis.missing_ranks or diagnosis.incomplete else _STYLES["healthy"]
-    return Text(printable(diagnosis.headline), style)
+    level = diagnosis.level
+    return Text(printable(diagnosis.headline), "bold" if level == "info" else _STYLES[level])
 
 
 def _print_finding(console: Console, finding: Finding, result: Result) -> None:
     cause = f" ({finding.cause.replace('_', ' ')})" if finding.cause else ""
+    cost = shown.cost(finding, result.diagnosis.step_ms)
     line = Text.assemble(
         (f"{finding.severity.capitalize():<9}", _STYLES[finding.severity]),
         (f"{finding.rule}{cause}", "bold"),
-        f"{_cost(finding, result.diagnosis.step_ms)}, confidence {finding.confidence}",
+        f"{cost and '  costs '}{cost}, confidence {finding.confidence}",
     )
     console.print(line)
     advice, _, code = finding.fix.partition("\n\n")
@@ -158,20 +158,27 @@ def _print_finding(console: Console, finding: Finding, result: Result) -> None:
         console.print(Padding(Text(printable_lines(code), "cyan"), (0, 0, 1, 6), expand=False))
 
 
-def _cost(finding: Finding, step_ms: float) -> str:
-    """What it costs, after two spaces; nothing of what costs nothing by itself."""
-    if max(finding.cost_ms, finding.alone_ms) < 0.05:
-        return ""
-    share = finding.cost_ms / step_ms if step_ms else 0.0
-    return f"  costs {finding.cost_ms:.1f} ms a step ({share * 100:.0f} %){_range(finding)}"
+def _print_account(console: Console, diagnosis: Diagnosis) -> None:
+    account = diagnosis.account
+    console.print(Text("Where the step goes: floor + tracing + findings + unexplained", "bold"))
+    table = Table(box=None, show_header=False)
+    for justify in ("left", "right", "right", "left"):
+        table.add_column(justify=justify)
+    serious = {finding.id: finding.severity for finding in diagnosis.findings}
+    for name, line, beside in shown.account_parts(diagnosis):
+        level = serious.get(name, "info") if line.kind == "finding" else _level(line.kind, line.share)
+        style = _STYLES[level] if level != "info" else None
+        cells = (Text(printable(name), style or ""), f"{line.ms:.1f} ms", words.percent(line.share))
+        table.add_row(*cells, Text(printable(beside), "dim"))
+    console.print(table)
+    notes = [shown.BUSY_TIME] if account.method == "busy_time" else []
+    for note in (*notes, shown.FLOOR, *shown.left_out(account)):
+        console.print(Text(printable(note), "dim"))
+    console.print()
 
 
-def _range(finding: Finding) -> str:
-    """From the step that gains least to the one that gains most; or what it costs by itself, where others share it."""
-    if finding.alone_ms > finding.cost_ms + 0.1:
-        return f" beyond the others, {finding.alone_ms:.1f} ms by itself"
-    least, most = finding.range_ms
-    return f", {least:.1f} to {most:.1f} by step" if most > least + 0.1 else ""
+def _level(kind: str, share: float) -> str:
+    return Severity.of_share(share).label if kind == "unexplained" and share >= MOST_UNEXPLAINED else "info"
 
 
 def _phases_line(diagnosis: Diagnosis) -> Text:
@@ -196,7 +203,7 @@ def _budget_table(diagnosis: Diagnosis) -> Table:
     for column in ("rank", *owners, "step"):
         table.add_column(column, justify="right")
     guilty = {rank for finding in diagnosis.findings for rank in finding.ranks if finding.rule == "straggler"}
-    for rank in longest_own_time(diagnosis, _SHOWN_RANKS):
+    for rank in longest_busy_time(diagnosis, _SHOWN_RANKS):
         budget = diagnosis.budget_ms[rank]
         cells = (f"{budget[owner]:.2f}" for owner in owners)
         style = "bold red" if int(rank) in guilty else None
@@ -216,7 +223,7 @@ def _phases_table(diagnosis: Diagnosis) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", box=None)
     for column in ("rank", "on", *PHASES, "step"):
         table.add_column(column, justify="left" if column == "on" else "right")
-    for rank in longest_own_time(diagnosis, _SHOWN_RANKS):
+    for rank in longest_busy_time(diagnosis, _SHOWN_RANKS):
         for place, by_rank in _places(diagnosis):
             phases = by_rank[rank]
             cells = (f"{phases[phase]:.2f}" for phase in PHASES)

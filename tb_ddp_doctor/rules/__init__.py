@@ -81,3 +81,9 @@ CATALOGUE: dict[str, Rule] = {
         VariableTransfers(),
     )
 }
+
+
+def is_name(name: str) -> bool:
+    """Whether findings may be named so: by a rule, or by an id that one of its findings can have."""
+    rule, _, number = name.partition(":")
+    return rule in CATALOGUE and (name == rule or number.isdecimal())

@@ -212,12 +212,17 @@ class Savings:
     def _arithmetic(self, fault: Fault, alone_ns: float, cost_ns: float) -> Iterator[Measurement]:
         """From what the fix takes away to what it saves, ms a step."""
         removed, ranks, steps = fault.removed, fault.ranks, fault.steps
+        there = np.ix_(np.isin(self.job.ranks, ranks), np.isin(self.job.steps, steps))
+
+        def mean_ms(amount: NDArray[np.generic]) -> float:
+            return float(amount[there].mean()) / 1e6 if amount[there].size else 0.0
+
         for kind, share in removed.of_host.items():
-            taken = float((share * self.whatif.host_ns(kind)).mean()) / 1e6
+            taken = mean_ms(share * self.whatif.host_ns(kind))
             if taken >= 0.005:
                 yield Measurement(f"CPU time that the fix removes: {_HOST_TIME[kind]}", taken, "ms", ranks, steps)
         for name, amount in (("GPU work", removed.device_ns), ("exposed communication", removed.transfer_ns)):
-            if amount is not None and (taken := float(amount.mean()) / 1e6) >= 0.005:
+            if amount is not None and (taken := mean_ms(amount)) >= 0.005:
                 yield Measurement(f"{name} that the fix removes", taken, "ms", ranks, steps)
         if not removed.is_nothing:
             step = self.step_total_ns / self._size
@@ -357,15 +362,25 @@ class Savings:
 
     @cached_property
     def _of_prefixes(self) -> dict[frozenset[str], int]:
-        """What is left once the first few links of the chain are fixed, by the names of their findings."""
-        names: set[str] = set()
+        """What is left once the findings of the first few links of the chain are fixed, all or the serious ones, by
+        their ids.
+        """
+        findings = {finding.id: finding for finding in self.findings}
         left = self._untraced_total_ns
-        known = {frozenset(names): left}
+        known = {frozenset[str](): left}
+        every: tuple[set[str], int] = set(), left
+        serious: tuple[set[str], int] = set(), left
         for link in self._chain:
             rule, several = link.found.rule.id, len(link.found.faults) > 1
-            names |= {f"{rule}:{n}" for n in range(1, len(link.found.faults) + 1)} if several else {rule}
-            left -= link.total_ns
-            known[frozenset(names)] = left
+            for number, part in enumerate(_divided(link.total_ns, self._weights(link.found)), 1):
+                name = f"{rule}:{number}" if several else rule
+                if name not in findings:
+                    continue
+                every = every[0] | {name}, every[1] - part
+                if findings[name].severity != Severity.INFO.label:
+                    serious = serious[0] | {name}, serious[1] - part
+            for names, left in (serious, every):
+                known[frozenset(names)] = left
         return known
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 
 from tb_ddp_doctor.findings import Account, Finding, RuleOutcome, Severity, Unexplained
@@ -62,12 +62,17 @@ def _unexplained(lost_ms: float, job: Job, where: Unexplained | None) -> str:
     share = words.percent(lost_ms * 1e6 / job.step_ns if job.step_ns else 0.0)
     said = f"No rule explains {words.ms(lost_ms * 1e6)} of every {words.ms(job.step_ns)} ({share})"
     if where:
-        phase = f" in {_PHASES[where.phase]}" if where.phase in _PHASES else ""
-        ranks = "all ranks" if len(where.ranks) == len(job.ranks) else words.ranks(where.ranks)
-        steps = "every step" if len(where.steps) == len(job.steps) else words.steps(where.steps)
-        said += f": mostly {_OWNERS[where.owner]}{phase}, on {ranks}, in {steps}"
+        said += f": {place(where, job.ranks, job.steps)}"
     record = "with Python stacks (with_stack=True)" if where and where.owner in _OF_HOST else "more steps"
     return f"{said}. To learn more, capture {record}."
+
+
+def place(where: Unexplained, ranks: Sized, steps: Sized) -> str:
+    """Where what nothing explains lies in a job of these ranks and steps: "mostly ..., on rank 1, in every step"."""
+    phase = f" in {_PHASES[where.phase]}" if where.phase in _PHASES else ""
+    on = "all ranks" if len(where.ranks) == len(ranks) > 1 else words.ranks(where.ranks)
+    at = "every step" if len(where.steps) == len(steps) > 1 else words.steps(where.steps)
+    return f"mostly {_OWNERS[where.owner]}{phase}, on {on}, in {at}"
 
 
 def _healthy(job: Job, outcomes: Sequence[RuleOutcome], lacking: Sequence[str]) -> str:

@@ -3,9 +3,9 @@
 
 import { fetchRule } from "../api.js";
 import { card, copyButton, copyable, folded, h, prose, split, table, toClipboard } from "../dom.js";
-import { among, ms, percent } from "../format.js";
+import { among, interval, ms, percent, ranges } from "../format.js";
 import { framed, largeLanes, smallLanes, smallSteps, withinStep } from "../lanes.js";
-import { evidenceId, faults, idsOf } from "../model.js";
+import { evidenceId, faults } from "../model.js";
 import { openButton, otherTools } from "../trace.js";
 import { prediction } from "../whatif.js";
 
@@ -24,15 +24,15 @@ export const findings = {
   table({ diagnosis }) {
     if (!diagnosis.findings.length) return null;
     return {
-      heads: ["rule", "cause", "severity", "ranks", "cost, ms", "by itself, ms", "least, ms", "most, ms", "confidence"],
+      heads: ["finding", "cause", "severity", "ranks", "cost, ms", "80 % interval from, ms", "to, ms", "if fixed alone, ms", "confidence"],
       rows: diagnosis.findings.map((finding) => [
-        finding.rule,
+        finding.id,
         finding.cause,
         finding.severity,
         among(finding.ranks, diagnosis.ranks, "rank"),
         finding.cost_ms,
-        finding.alone_ms,
         ...finding.range_ms,
+        finding.alone_ms,
         finding.confidence,
       ]),
     };
@@ -49,13 +49,11 @@ function render(element, shown) {
   const worthFixing = faults(diagnosis);
   const minor = diagnosis.findings.filter((finding) => finding.severity === "info");
   if (!diagnosis.findings.length) {
-    element.append(card("Findings", h("p", {}, "Nothing was found. ", linked(shown, "quality", "What was looked at"))));
+    element.append(card("Findings", h("p", {}, diagnosis.verdict === "unexplained" ? "No rule explains what is slow. " : "Nothing was found. ", linked(shown, "quality", "What was checked"))));
     return;
   }
   const predicted = prediction(shown);
-  const ids = idsOf(diagnosis.findings);
-  const list = (/** @type {Finding[]} */ some) =>
-    some.map((finding) => item(finding, ids.get(finding) ?? "", shown, predicted));
+  const list = (/** @type {Finding[]} */ some) => some.map((finding) => item(finding, shown, predicted));
   element.append(
     ...[predicted?.element].filter((part) => part !== undefined),
     h(
@@ -83,11 +81,11 @@ function linked({ link }, view, text) {
 
 /**
  * @param {Finding} finding
- * @param {string} id
  * @param {Shown} shown
  * @param {ReturnType<typeof prediction>} predicted
  */
-function item(finding, id, shown, predicted) {
+function item(finding, shown, predicted) {
+  const { id } = finding;
   const { diagnosis, views, place, keep } = shown;
   const nodes = views ? [...new Set(finding.ranks.map((rank) => views.nodes[views.ranks.indexOf(rank)]))] : [];
   const some = finding.ranks.length < diagnosis.ranks.length;
@@ -120,13 +118,13 @@ function item(finding, id, shown, predicted) {
           "span",
           { class: "cost" },
           finding.cost_ms > 0
-            ? [ms(finding.cost_ms), h("small", {}, `${percent(finding.cost_ms / diagnosis.step_ms)} of the step`)]
-            : h("span", { title: "Its fix alone would not shorten the step." }, "–"),
+            ? [ms(finding.cost_ms), h("small", { title: interval(...finding.range_ms) }, `${percent(finding.cost_ms / diagnosis.step_ms)} of the step`)]
+            : h("span", { title: "Its fix would not shorten the step." }, "–"),
         ),
       ),
     )
   );
-  const fill = () => details.childElementCount === 1 && details.append(body(finding, id, shown));
+  const fill = () => details.childElementCount === 1 && details.append(body(finding, shown));
   if (place.finding === id) {
     fill();
     details.open = true;
@@ -155,10 +153,9 @@ function small({ evidence }, views) {
 
 /**
  * @param {Finding} finding
- * @param {string} id
  * @param {Shown} shown
  */
-function body(finding, id, shown) {
+function body(finding, shown) {
   const { diagnosis, views, link } = shown;
   const [advice, code] = split(finding.fix);
   const accused = new Set(finding.ranks.length < diagnosis.ranks.length ? finding.ranks : []);
@@ -184,14 +181,61 @@ function body(finding, id, shown) {
     h(
       "ul",
       { class: "sure" },
+      costs(finding),
       h("li", {}, h("b", {}, `Confidence ${finding.confidence}.`), finding.thresholds.length ? " Compared with:" : ""),
       finding.thresholds.map(({ name, value, unit, reason }) =>
         h("li", {}, h("b", {}, `${words(name)} ${value} ${unit}`), " – ", prose(reason)),
       ),
     ),
+    finding.measurements.length ? folded("How this was computed", () => measurements(finding, shown)) : null,
     folded(`About the rule ${finding.rule}`, () => help(finding.rule)),
-    h("p", { class: "actions" }, copyLink(link("findings", { finding: id }).href)),
+    h("p", { class: "actions" }, copyLink(link("findings", { finding: finding.id }).href)),
   );
+}
+
+/**
+ * What the fix saves, and how sure that is.
+ * @param {Finding} finding
+ */
+function costs({ cost_ms, alone_ms, range_ms }) {
+  if (!(cost_ms > 0) && !(alone_ms > 0)) return null;
+  const shared = Math.abs(alone_ms - cost_ms) > 0.1;
+  return h(
+    "li",
+    {},
+    h("b", {}, `Fixing it saves ${ms(cost_ms)} a step${shared ? " on top of other fixes" : ""}`),
+    `, ${interval(...range_ms)}${shared ? `; ${ms(alone_ms)} if fixed alone` : ""}.`,
+  );
+}
+
+/**
+ * The numbers that a finding rests on, and the steps from them to its cost.
+ * @param {Finding} finding
+ * @param {Shown} shown
+ */
+function measurements({ id, measurements: all }, { diagnosis }) {
+  const some = (/** @type {number[]} */ numbers, /** @type {number[]} */ of) =>
+    !numbers.length ? "" : numbers.length === of.length ? "all" : ranges(numbers);
+  const rows = all.map(({ name, value, unit, ranks, steps, count }) => [
+    name,
+    amount(value, unit),
+    count === null ? "" : amount(count, "1"),
+    some(ranks, diagnosis.ranks),
+    some(steps, diagnosis.steps),
+  ]);
+  return table(["measured", "value", "how many", "ranks", "steps"], rows, `how ${id} was computed`);
+}
+
+/**
+ * @param {number} value
+ * @param {string} unit
+ */
+function amount(value, unit) {
+  if (unit === "ms") return ms(value);
+  if (unit === "us") return ms(value / 1000);
+  if (unit === "of the step") return `${percent(value)} of the step`;
+  const digits = value.toLocaleString("en", { maximumSignificantDigits: 4 });
+  return unit === "1" ? digits : `${digits}\u00a0${unit}`;
 }
 
 /**
@@ -266,10 +310,10 @@ function evidence(finding, shown) {
  * @param {Finding} finding
  * @param {number} item index of the evidence
  */
-function toTimeline({ diagnosis, views, link }, finding, item) {
+function toTimeline({ views, link }, finding, item) {
   if (!views || views.from_digests) return null;
   const { rank, step } = finding.evidence[item];
-  const anchor = link("timeline", { evidence: evidenceId(idsOf(diagnosis.findings), finding, item) });
+  const anchor = link("timeline", { evidence: evidenceId(finding, item) });
   anchor.setAttribute("aria-label", `Timeline of rank ${rank}, step ${step}`);
   anchor.textContent = "Timeline";
   return anchor;

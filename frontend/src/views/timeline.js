@@ -6,7 +6,7 @@ import { paint, picture } from "../canvas.js";
 import { card, folded, h } from "../dom.js";
 import { ms, ranges } from "../format.js";
 import { keysDialog } from "../keys.js";
-import { evidenceId, guilty, idsOf, ownerName } from "../model.js";
+import { evidenceId, guilty, ownerName } from "../model.js";
 import { numbers } from "../table.js";
 import { eventAt, firstAbove } from "../timeline/cull.js";
 import { AXIS, GUTTER, draw } from "../timeline/draw.js";
@@ -385,18 +385,17 @@ function spanOf({ from, to }) {
 }
 
 /**
- * Every piece of evidence; without any, the step with the largest own time.
+ * Every piece of evidence; without any, the step with the longest busy time.
  * @param {Shown} shown
  * @returns {Spot[]}
  */
 function spotsOf({ diagnosis, views }) {
   const { windows, origin_ns, ranks, steps, own_ms, step_ms, clock_ms } = /** @type {import("../model.js").Views} */ (views);
-  const ids = idsOf(diagnosis.findings);
   const found = diagnosis.findings.flatMap((finding, i) =>
     finding.evidence.map(({ rank, step }, j) => {
       const window = windows[i][j];
       const [from, to] = window.seen.map((ns) => usAfter(ns, origin_ns));
-      return { id: evidenceId(ids, finding, j), ranks: window.ranks, seen: { from, to }, title: `${finding.rule}: rank ${rank}, step ${step}` };
+      return { id: evidenceId(finding, j), ranks: window.ranks, seen: { from, to }, title: `${finding.rule}: rank ${rank}, step ${step}` };
     }),
   );
   if (found.length) return found;
@@ -467,12 +466,12 @@ function legend() {
   const parts = [
     ["compute", "compute"],
     ["copy", "memory copies"],
-    ["transfer", "transfer"],
-    ["wait", "waiting for another rank"],
-    ["sync", "synchronising"],
+    ["transfer", "exposed communication"],
+    ["wait", "straggler wait"],
+    ["sync", "sync"],
     ["alloc", "allocating"],
     ["input", "data loading"],
-    ["operator", "operations and launches of the host"],
+    ["operator", "operators and launches on the CPU"],
     ["around", "annotations and Python"],
   ];
   return h(

@@ -2,9 +2,8 @@
 
 import { cut, kindsOf } from "../cuts.js";
 import { card, h, prose } from "../dom.js";
-import { among, count, ms, percent } from "../format.js";
-import { level } from "../heading.js";
-import { faults, guilty, idsOf, lostMs } from "../model.js";
+import { among, count, interval, ms, percent } from "../format.js";
+import { account, faults, guilty, level, line, lostMs, ownerName, PHASES } from "../model.js";
 
 /** @typedef {import("../model.js").Diagnosis} Diagnosis */
 /** @typedef {import("../views.js").View} View */
@@ -13,6 +12,8 @@ import { faults, guilty, idsOf, lostMs } from "../model.js";
 /** More of them stand in the view of their own. */
 const MOST_FINDINGS = 5;
 const MOST_BARS = 3;
+/** Of a smaller share of the step it is not said where it lies. */
+const LEAST_PLACED = 0.01;
 
 /** @type {View} */
 export const verdict = {
@@ -20,7 +21,7 @@ export const verdict = {
   fragment: "verdict",
   render(element, shown) {
     const { diagnosis } = shown;
-    const parts = [h("p", { class: "why" }, why(shown)), tiles(shown), worth(shown), costliest(shown), where(shown)];
+    const parts = [h("p", { class: "why" }, why(shown)), tiles(shown), worth(shown), costliest(shown), whole(shown), where(shown)];
     element.append(...parts.filter((part) => part !== null));
   },
   table: (shown) => ({ heads: ["number", "value", "what it rests on"], rows: facts(shown) }),
@@ -28,14 +29,18 @@ export const verdict = {
 
 /** @param {Shown} shown */
 function why({ diagnosis, link }) {
+  const { verdict, outcomes } = diagnosis;
   const [worst] = faults(diagnosis);
-  if (worst) return prose(worst.why);
-  const clear = diagnosis.outcomes.filter(({ status }) => status === "clear" || status === "finding").length;
-  const blind = diagnosis.outcomes.length - clear;
-  if (!blind) return [`${count(clear, "rule")} looked and found nothing worth a fix.`];
+  if (worst && verdict === worst.rule) return prose(worst.why);
+  const ended = (/** @type {string} */ how) => outcomes.filter(({ status }) => status === how).length;
+  const [passed, found] = [ended("clear"), ended("finding")];
+  const blind = outcomes.length - passed - found;
+  const parts = [`${passed} of ${count(outcomes.length, "check")} passed`, found && `${found} found something`];
+  const told = parts.filter(Boolean).join(", ");
+  if (!blind) return [`${told}.`];
   const reasons = link("quality");
   reasons.textContent = "see why";
-  return [`${count(clear, "rule")} looked, ${blind} could not: `, reasons, "."];
+  return [`${told}, ${blind} not checked (the traces lack data): `, reasons, "."];
 }
 
 /**
@@ -44,33 +49,35 @@ function why({ diagnosis, link }) {
  * @returns {[string, string, string][]}
  */
 function facts({ diagnosis, views }) {
-  const { step_ms: step, world_size } = diagnosis;
+  const { step_ms: step, world_size, verdict } = diagnosis;
   const lost = lostMs(diagnosis);
   const [worst] = faults(diagnosis);
+  const unexplained = line(diagnosis, "unexplained");
   const processors = count(world_size, views?.device ? "GPU" : "rank");
   const hours = step > 0 ? (world_size * 24 * lost) / step : 0;
   /** @type {[string, string, string]} */
   const seen = ["Ranks seen", `${diagnosis.ranks.length} of ${world_size}`, "with a trace that could be read"];
-  return [
-    ["Step now", ms(step), `mean of ${count(diagnosis.steps.length, "step")}`],
-    ["Step after the fixes", ms(step - lost), lost ? `predicted, ${percent(lost / step)} less` : "nothing to fix"],
-    standsForAll(diagnosis)
-      ? [
-          `${views?.device ? "GPU" : "Rank"}-hours lost a day`,
-          hours.toLocaleString("en", { maximumFractionDigits: hours < 10 ? 1 : 0 }),
-          `of ${(world_size * 24).toLocaleString("en")}, with ${processors}`,
-        ]
-      : seen,
-    worst ? ["Confidence", worst.confidence, "in the costliest finding"] : standsForAll(diagnosis) ? seen : null,
-  ].filter((fact) => fact !== null);
+  /** @type {[string, string, string]} */
+  const now = ["Step now", ms(step), `mean of ${count(diagnosis.steps.length, "step")}`];
+  /** @type {[string, string, string]} */
+  const fixed = ["Step with the fixes", ms(step - lost), lost ? `predicted, ${percent(lost / step)} less` : "nothing to fix"];
+  if (verdict === "unknown") return [now, seen];
+  if (verdict === "unexplained")
+    return [now, ["Unexplained", ms(unexplained.ms), `${percent(unexplained.share)} of the step`], fixed, seen];
+  /** @type {[string, string, string][]} */
+  const sure = worst ? [["Confidence", worst.confidence, "in the costliest finding"]] : [];
+  if (!standsForAll(diagnosis)) return [now, fixed, seen, ...sure];
+  const shown = hours.toLocaleString("en", { maximumFractionDigits: hours < 10 ? 1 : 0 });
+  const of = `of ${(world_size * 24).toLocaleString("en")}, with ${processors}`;
+  return [now, fixed, [`${views?.device ? "GPU" : "Rank"}-hours lost a day`, shown, of], ...(worst ? sure : [seen])];
 }
 
 /**
- * Whether what was seen may be counted up to the whole job: not from a few ranks, and not where nothing can be told.
+ * Whether what was seen may be counted up to the whole job: not from a few ranks.
  * @param {Diagnosis} diagnosis
  */
-const standsForAll = ({ ranks, world_size, verdict }) =>
-  verdict !== "unknown" && (ranks.length > 1 || world_size === 1) && 2 * ranks.length >= world_size;
+const standsForAll = ({ ranks, world_size }) =>
+  (ranks.length > 1 || world_size === 1) && 2 * ranks.length >= world_size;
 
 /** @param {Shown} shown */
 function tiles(shown) {
@@ -85,16 +92,15 @@ function tiles(shown) {
 function costliest({ diagnosis, link }) {
   const all = faults(diagnosis);
   if (!all.length) return null;
-  const ids = idsOf(diagnosis.findings);
   const rows = all.slice(0, MOST_FINDINGS).map((finding) => {
-    const to = link("findings", { finding: ids.get(finding) ?? "" });
+    const to = link("findings", { finding: finding.id });
     to.append(...prose(finding.title));
     return h(
       "li",
       { class: finding.severity },
       h("span", { class: "severity" }, finding.severity[0].toUpperCase() + finding.severity.slice(1)),
       h("span", { class: "title" }, to, h("small", {}, among(finding.ranks, diagnosis.ranks, "rank"))),
-      h("span", { class: "cost" }, ms(finding.cost_ms), h("small", {}, `${percent(finding.cost_ms / diagnosis.step_ms)} of the step`)),
+      h("span", { class: "cost" }, ms(finding.cost_ms), h("small", { title: interval(...finding.range_ms) }, `${percent(finding.cost_ms / diagnosis.step_ms)} of the step`)),
     );
   });
   const more = link("findings");
@@ -103,7 +109,7 @@ function costliest({ diagnosis, link }) {
 }
 
 /**
- * Whose step goes where, in a few bars: the accused, and a rank in the middle of the others.
+ * Whose step goes where, in a few bars: the affected ranks, and the median one of the others.
  * @param {Shown} shown
  */
 function where(shown) {
@@ -121,12 +127,12 @@ function where(shown) {
   const more = link("budget");
   more.textContent = rows.length > 1 ? `All ${count(rows.length, "rank")}` : "Its budget";
   return card(
-    named.length ? "Where their steps go" : "Where the step goes",
+    named.length ? "Budget of the affected ranks" : "Budget of a rank",
     chosen.map((row) =>
       h(
         "div",
         { class: `row${row === middle ? "" : " accused"}` },
-        h("span", { class: "rank" }, row.name, h("small", {}, row === middle && others.length > 1 ? "typical" : row.node)),
+        h("span", { class: "rank" }, row.name, h("small", {}, row === middle && others.length > 1 ? "median rank" : row.node)),
         h(
           "div",
           {
@@ -148,31 +154,28 @@ function where(shown) {
 }
 
 /**
- * The step as it is, cut into what stays after the fixes and what each fix gives back.
+ * The whole step as the account has it: what stays with the fixes, and what each fix saves.
  * @param {Shown} shown
  */
 function worth({ diagnosis }) {
+  const { step_ms: step, findings } = diagnosis;
   const lost = lostMs(diagnosis);
-  const step = diagnosis.step_ms;
   const left = step - lost;
   if (!(step > 0)) return null;
-  const part = (
-    /** @type {string} */ kind,
-    /** @type {number} */ value,
-    /** @type {string} */ rest,
-    title = `${ms(value)} ${rest}`,
-  ) => h("div", { class: kind, style: `flex: ${value} 1 0`, title }, h("span", {}, ms(value), h("i", {}, ` ${rest}`)));
+  const { kept, saved } = account(diagnosis);
+  const part = (/** @type {import("../model.js").AccountLine} */ one, /** @type {boolean} */ goes) => {
+    const finding = findings.find(({ id }) => id === one.finding);
+    const name = nameOf(one);
+    const title = `${ms(one.ms)} ${name}${finding ? `: ${finding.title}` : ""}`;
+    const colour = colourOf(diagnosis, one);
+    const width = `flex: ${one.ms} 1 0`;
+    return h("div", { class: colour, style: width, title }, h("span", {}, ms(one.ms), h("i", {}, ` ${goes ? "lost" : name}`)));
+  };
+  const shown = (/** @type {import("../model.js").AccountLine[]} */ lines) => lines.filter(({ share }) => share >= 0.001);
   return h(
     "div",
     { class: "worth" },
-    h(
-      "div",
-      { class: "track" },
-      part(level(diagnosis) === "info" ? "kept info" : "kept", left, lost ? "after the fixes" : "per step"),
-      faults(diagnosis).map(({ severity, cost_ms, title }) =>
-        part(severity, cost_ms, "lost", `${ms(cost_ms)} lost: ${title}`),
-      ),
-    ),
+    h("div", { class: "track" }, shown(kept).map((one) => part(one, false)), shown(saved).map((one) => part(one, true))),
     h(
       "div",
       { class: "scale" },
@@ -181,10 +184,70 @@ function worth({ diagnosis }) {
         h(
           "span",
           {},
-          `Predicted with the fixes: ${percent(lost / step)} less time a step`,
+          `Predicted with the fixes: ${ms(left)}, ${percent(lost / step)} less time a step`,
           left > 0 ? `, ${(step / left).toFixed(step / left < 1.95 ? 2 : 1)}× as fast` : "",
         ),
       h("span", {}, lost ? `${ms(step)} now` : ms(step)),
     ),
+  );
+}
+
+/** @param {import("../model.js").AccountLine} line */
+const nameOf = ({ kind, finding }) => (kind === "finding" ? (finding ?? "") : kind);
+
+/**
+ * The class that colours a part of the step; what nothing explains has a colour only where it is the verdict.
+ * @param {Diagnosis} diagnosis
+ * @param {import("../model.js").AccountLine} line
+ */
+function colourOf(diagnosis, { kind, finding }) {
+  const shownAs = level(diagnosis);
+  if (kind === "floor") return shownAs === "info" ? "kept info" : "kept";
+  if (kind === "unexplained") return diagnosis.verdict === "unexplained" ? `${shownAs} unexplained` : "unexplained";
+  const id = kind === "tracing" ? "profiler-overhead" : finding;
+  const severity = diagnosis.findings.find((one) => one.id === id)?.severity ?? "info";
+  return severity === "info" ? "small" : severity;
+}
+
+/**
+ * The account, line by line: step = floor + tracing + findings + unexplained.
+ * @param {Shown} shown
+ */
+function whole({ diagnosis, link }) {
+  const { account: of, findings, ranks, steps } = diagnosis;
+  if (!(diagnosis.step_ms > 0)) return null;
+  // Those have their sentence above.
+  const listed = new Set(faults(diagnosis).slice(0, MOST_FINDINGS).map(({ id }) => id));
+  const rows = of.lines.map((one) => {
+    const finding = findings.find(({ id }) => id === one.finding);
+    const to = finding && link("findings", { finding: finding.id });
+    to?.append(nameOf(one));
+    return h(
+      "li",
+      {},
+      h("i", { class: colourOf(diagnosis, one) }),
+      h("span", { class: "title" }, to ?? h("b", {}, nameOf(one)), h("small", {}, prose(told(one)))),
+      h("span", { class: "cost" }, ms(one.ms), h("small", {}, percent(one.share))),
+    );
+  });
+  /** @param {import("../model.js").AccountLine} line */
+  function told({ kind, finding, share }) {
+    if (kind === "finding") return listed.has(finding ?? "") ? "" : (findings.find(({ id }) => id === finding)?.title ?? "");
+    if (kind === "tracing") return "what recording the traces adds";
+    if (kind === "floor") return "what stays without all of these; what is equally slow on all ranks and in all steps is in it (docs/method.md, “The account”)";
+    const { unexplained } = of;
+    if (!unexplained || share < LEAST_PLACED) return "what no rule explains";
+    const { owner, phase } = unexplained;
+    const within = phase && phase !== "other" ? ` in ${PHASES.get(phase)?.name ?? phase}` : "";
+    return `what no rule explains: mostly ${ownerName(owner)}${within}, ${among(unexplained.ranks, ranks, "rank")}, ${among(unexplained.steps, steps, "step")}`;
+  }
+  const notes = [
+    of.method === "busy_time" && "Costs are compared busy times, since the traces allow no replay.",
+    ...of.left_out.map(({ step, ms: length, reason }) => `Not counted: step ${step} (${ms(length)}): ${reason.replace(/\.$/, "")}.`),
+  ];
+  return card(
+    "Where the step goes: floor + tracing + findings + unexplained",
+    h("ul", { class: "account" }, rows),
+    notes.map((note) => note && h("p", { class: "note" }, note)),
   );
 }
