@@ -39,6 +39,8 @@ from tb_ddp_doctor.job import unrecognised
 from tb_ddp_doctor.job.build import JobError, build
 from tb_ddp_doctor.job.critical_path import Part, critical_path
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.job.replay import Removed
+from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.logdir import nccl
 from tb_ddp_doctor.logdir.names import DIGEST_SUFFIX, host_in_name, names_process
 from tb_ddp_doctor.logdir.remote import FilePath, RemotePath
@@ -86,6 +88,8 @@ _BEYOND_CLAIM = 4
 _SURE_RANKS = 64
 #: So often rules look for what other faults hide.
 _MOST_LOOKS = 2
+#: Where less of the step than this is unexplained, no other fault hides.
+_NOTHING_HIDDEN = 0.03
 _ARRIVING = "Still arriving: left out until it is whole."
 _ALL_ARRIVING = "Its files are still arriving."
 _OUR_FAULT = "the doctor's fault, please report it"
@@ -318,7 +322,10 @@ def _apply_until_clear(rules: Sequence[Rule], inputs: Inputs) -> tuple[list[Rule
         silent = {outcome.rule for outcome in outcomes if outcome.status == "clear"}
         if not serious or not silent:
             break
-        later = inputs.after(reduce(or_, [each.removed for each in serious]))
+        fixes = reduce(or_, [each.removed for each in serious], inputs.whatif.tracing)
+        if _unexplained_share(inputs.whatif, fixes) < _NOTHING_HIDDEN:
+            break
+        later = inputs.after(fixes)
         again, new = _apply([rule for rule in rules if rule.looks_again and rule.id in silent], later)
         new = [each for each in new if not each.removed.is_nothing]
         if not new:
@@ -328,6 +335,12 @@ def _apply_until_clear(rules: Sequence[Rule], inputs: Inputs) -> tuple[list[Rule
         ends = {outcome.rule: outcome for outcome in again if outcome.rule in {each.rule.id for each in new}}
         outcomes = [ends.get(outcome.rule, outcome) for outcome in outcomes]
     return outcomes, found
+
+
+def _unexplained_share(whatif: WhatIf, fixes: Removed) -> float:
+    """The share of the step that a job without any fault would not need once something is fixed."""
+    left, floor = whatif.step_ns(fixes).mean(), whatif.step_ns(fixes | whatif.faultless).mean()
+    return float((left - floor) / max(whatif.recorded_ns.mean(), 1.0))
 
 
 def _apply(rules: Iterable[Rule], inputs: Inputs) -> tuple[list[RuleOutcome], list[Found]]:

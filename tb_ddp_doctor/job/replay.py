@@ -12,6 +12,7 @@ rank's share of a collective.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -81,6 +82,22 @@ class Removed:
             kind: np.minimum(self.host.get(kind, 0.0) + self.shared.get(kind, np.zeros(1)), 1.0)
             for kind in {**self.host, **self.shared}
         }
+
+    def key(self) -> bytes:
+        """Equal for what is equal, and in all likelihood for nothing else."""
+        said = hashlib.blake2b(f"{self.absent} {self.no_host}".encode(), digest_size=16)
+        named: list[tuple[str, NDArray[Any] | None]] = [
+            (f"host {kind}", share) for kind, share in sorted(self.host.items())
+        ]
+        named += [(f"shared {kind}", share) for kind, share in sorted(self.shared.items())]
+        named += [
+            (name, getattr(self, name))
+            for name in ("device_ns", "transfer_ns", "device_at_median", "transfers_at_median")
+        ]
+        for name, amount in named:
+            if amount is not None:
+                said.update(name.encode() + np.ascontiguousarray(amount).tobytes())
+        return said.digest()
 
     @property
     def is_nothing(self) -> bool:

@@ -28,11 +28,12 @@ from tb_ddp_doctor.job.model import Budget, Job
 from tb_ddp_doctor.job.replay import Bindings, Removed, Replay, StuckError, lower_median
 from tb_ddp_doctor.trace.model import Ints
 
-_KEPT = 8
+#: Plays of the steps that are kept: rules, the account and the what-if ask for the same ones.
+_KEPT = 64
 #: So many times the median rank's time is far beyond it in a step, and so many over all steps, if by this share of the
 #: step. Loaders of healthy jobs differ by a third in single steps, and by a tenth over all.
 _FAR_BEYOND = 2
-_ALWAYS_BEYOND, _ALWAYS_BEYOND_BY = 1.25, 0.05
+_ALWAYS_BEYOND, _ALWAYS_BEYOND_BY = 1.25, 0.10
 #: Steps played with nothing removed miss the recorded ones by no more than this share; else something else went on.
 _MOST_MISSED = 0.01
 #: The owner of a device's idle time while the host spends its time on something.
@@ -79,7 +80,7 @@ class WhatIf:
         self._budget, self._replay = budget, replay
         self._absent_ns = np.zeros_like(budget.own_ns) if absent_ns is None else absent_ns
         self._owners = _OF_DEVICES if has_device else _OF_CPUS
-        self._savings: dict[int, tuple[Removed, Saving]] = {}
+        self._played: dict[bytes, Ints] = {}
         #: What tracing adds to the steps; and what savings are on top of: that, and what is fixed already.
         self.tracing = self._base = self.without(Held.OVERHEAD, Held.RECORDING)
         #: What each rank needs for a step by itself, shape (R, S), ns: the step if it waited for nobody.
@@ -96,7 +97,6 @@ class WhatIf:
     def after(self, fixed: Removed) -> WhatIf:
         """The same job once something is fixed: savings are on top of that."""
         later = copy(self)
-        later._savings = {}
         later._base = self._base | fixed
         later.__dict__.pop("_base_ns", None)
         later.own_ns = self.alone_ns(fixed)
@@ -184,21 +184,24 @@ class WhatIf:
         return self._replay is not None
 
     def saving(self, removed: Removed) -> Saving:
-        """What the untraced steps save without what is removed. The last few are kept: rules ask before findings do."""
-        if id(removed) not in self._savings:
-            if len(self._savings) >= _KEPT:
-                self._savings.clear()
-            # Keeping what was removed keeps its id its own.
-            self._savings[id(removed)] = removed, self._saving(removed)
-        return self._savings[id(removed)][1]
-
-    def _saving(self, removed: Removed) -> Saving:
+        """What the untraced steps save without what is removed."""
         if removed.is_nothing:
             return Saving(np.zeros(self.shape[1]))
         return Saving(np.asarray((self._base_ns - self.step_ns(self._base | removed)).mean(axis=0)))
 
     def step_ns(self, removed: Removed) -> Ints:
-        """The steps without what is removed, tracing included if it is not; shape (R, S), ns."""
+        """The steps without what is removed, tracing included if it is not; shape (R, S), ns.
+
+        The last ones are kept.
+        """
+        key = removed.key()
+        if key not in self._played:
+            if len(self._played) >= _KEPT:
+                del self._played[next(iter(self._played))]
+            self._played[key] = self._without(removed)
+        return self._played[key]
+
+    def _without(self, removed: Removed) -> Ints:
         if self._replay:
             return self._replay.step_ns(removed)
         own = self.own_ns.max(axis=0) - (self.own_ns - self._own_part(removed)).max(axis=0)

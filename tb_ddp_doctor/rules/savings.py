@@ -41,6 +41,8 @@ from tb_ddp_doctor.rules.interval import interval, uncertain
 
 #: Ranks and steps that have this share of the most that one has are where the unexplained time lies.
 _MUCH = 0.5
+#: Less of the step than this need not be located.
+_LEAST_LOCATED = 0.01
 #: Of the step: what a slow rank costs at least once everything else is fixed. A fix makes a rank like the median one in
 #: all that it does, so that one that is well gives back its noise too: 1.2 % where loading is slow on all ranks.
 _LEAST_NEEDED = 0.02
@@ -238,6 +240,7 @@ class Savings:
         before_ns = self._untraced_total_ns - sum(link.total_ns for link in links)
         fixes = reduce(or_, [link.found.removed for link in links], self.whatif.tracing)
         floor_ns = min(before_ns, self._total_ns(fixes | self.whatif.faultless))
+        is_said = before_ns - floor_ns >= _LEAST_LOCATED * self.step_total_ns
         floor_ns -= min(self._unrecorded_arrivals_ns, floor_ns)
         lines: list[tuple[LineKind, str, int]] = [("floor", "", floor_ns)]
         lines.append(("tracing", "", self.step_total_ns - self._untraced_total_ns))
@@ -254,7 +257,7 @@ class Savings:
             method="replay" if self.whatif.plays else "busy_time",
             total_ns=self.step_total_ns,
             lines=tuple(self._line(kind, name, total) for kind, name, total in lines),
-            unexplained=self._unexplained(fixes),
+            unexplained=self._unexplained(fixes) if is_said else None,
             left_out=self.job.left_out,
         )
 
