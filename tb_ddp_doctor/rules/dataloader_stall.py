@@ -67,15 +67,16 @@ class DataloaderStall(Rule):
         usual = float(median_rank(waits.mean(axis=1)))
         loading = float(loaders.loading_ns.mean())
         removed = shared(whatif, frame, Held.INPUT)
-        if usual < self.min_share * frame.step_ns and self._hides(whatif, frame):
+        handed = loaders.kind == "workers" and float(median_rank(waits.max(axis=1))) < self.handing_over * 1e6
+        if (handed or usual < self.min_share * frame.step_ns) and self._hides(whatif, frame):
             # Its ranks wait for each other instead: what loading takes the host costs as much.
-            waits = loaders.loading_ns
+            waits, handed = loaders.loading_ns, False
             usual = float(median_rank(waits.mean(axis=1)))
         if usual < self.min_share * frame.step_ns:
             if float(waits.mean(axis=1).max()) >= self.min_share * frame.step_ns:
                 return Clear(f"Only some ranks wait for their loader; the usual one {words.ms(usual)} a step.")
             return Clear(f"Loading takes {words.ms(loading)} a step and hides behind the device.")
-        if loaders.kind == "workers" and float(median_rank(waits.max(axis=1))) < self.handing_over * 1e6:
+        if handed:
             return Clear(f"No batch is waited for: handing them over takes {words.ms(usual)} a step.")
         cost = whatif.cost_ns(removed)
         seen = int((median_rank(waits) > self.min_share * frame.step_ns).sum())

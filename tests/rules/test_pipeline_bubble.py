@@ -88,7 +88,7 @@ def test_what_stages_wait_is_left_out_of_communication_bound() -> None:
               nccl [r0.]     [s0]                          [ar]
     """
     ended = outcome("communication-bound", steps(waiting))
-    assert "4.0 ms of 4.0 ms of transfer a step are exposed" in ended.reason
+    assert "4.0 ms of 4.0 ms of transfer are exposed in the median step" in ended.reason
 
 
 def test_a_ring_that_passes_on_is_no_pipeline() -> None:

@@ -1,0 +1,72 @@
+"""What fixes save, and the account: numbers that stand in different places agree, whatever the job."""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import or_
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from random_traces import TRACES, joined
+
+from tb_ddp_doctor import engine
+from tb_ddp_doctor.digest.build import digest
+from tb_ddp_doctor.digest.model import Held, RankDigest
+from tb_ddp_doctor.findings import Account
+from tb_ddp_doctor.job.replay import Removed
+from tb_ddp_doctor.rules import CATALOGUE
+from tb_ddp_doctor.rules.savings import Savings
+
+DIGESTS = TRACES.map(digest)
+
+
+def savings_of(ranks: list[RankDigest]) -> Savings:
+    job = joined(ranks)
+    assume(job is not None)
+    assert job is not None
+    return engine._examine(job, CATALOGUE.values(), {})[1]
+
+
+def prefixed(account: Account) -> list[int]:
+    return [line.total_ns for line in account.lines]
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(DIGESTS, min_size=1, max_size=4))
+def test_costs_account_and_what_if_agree(ranks: list[RankDigest]) -> None:
+    savings = savings_of(ranks)
+    found, account = savings.findings, savings.account
+    assert sum(prefixed(account)) == account.total_ns
+    assert min(prefixed(account)) >= 0
+    for finding in found:
+        assert finding.range_ms[0] <= finding.cost_ms <= finding.range_ms[1]
+        if finding.rule != "profiler-overhead":
+            alone = savings.without([finding.id])
+            assert alone.range_ms[0] <= alone.without_ms <= alone.range_ms[1]
+    together = savings.without([finding.id for finding in found])
+    costs = sum(finding.cost_ms for finding in found)
+    everything = {name for each in savings.everything for name in [each.rule.id]}
+    if everything == {finding.rule for finding in found}:
+        assert together.step_ms - together.without_ms == pytest.approx(costs, abs=1e-5)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(DIGESTS, min_size=1, max_size=3))
+def test_one_finding_alone_is_what_it_says(ranks: list[RankDigest]) -> None:
+    savings = savings_of(ranks)
+    for finding in savings.findings:
+        if finding.rule != "profiler-overhead":
+            prospect = savings.without([finding.id])
+            assert prospect.step_ms - prospect.without_ms == pytest.approx(finding.alone_ms, abs=1e-5)
+
+
+def test_what_a_rank_has_beyond_the_others_goes_beside_what_all_share() -> None:
+    own = Removed({Held.INPUT: np.array([[0.6], [0.0]])})
+    shared = Removed(shared={Held.INPUT: np.array([[0.4], [1.0]])})
+    both = reduce(or_, [own, shared])
+    assert both.of_host[Held.INPUT].tolist() == [[1.0], [1.0]]
+    assert own.of_host[Held.INPUT].tolist() == [[0.6], [0.0]]
+    assert (own | own).of_host[Held.INPUT].tolist() == [[0.6], [0.0]]
+    assert not shared.is_nothing
