@@ -17,7 +17,7 @@ from typing import Any
 import jsonschema
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from playwright._impl._driver import compute_driver_executable
@@ -169,6 +169,46 @@ def test_no_report_goes_into_the_log_directory(tmp_path: Path, capsys: pytest.Ca
     assert "Nothing is written into the log directory" in capsys.readouterr().err
     assert cli.main(["diagnose", str(job), "--html", str(tmp_path / "report.html")]) == 0
     assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
+
+
+# -------------------------------------------------------------------------------------------------- the account
+
+
+def adds_up(result: engine.Result) -> None:
+    """The account sums to the step, and what the tab shows "with the fixes" is what what-if predicts of the same."""
+    diagnosis = result.diagnosis
+    account = diagnosis.account
+    assert sum(line.total_ns for line in account.lines) == account.total_ns
+    assert min(line.total_ns for line in account.lines) >= 0
+    assert sum(line.ms for line in account.lines) == pytest.approx(diagnosis.step_ms)
+    costs = {line.finding: line.ms for line in account.lines if line.kind == "finding"}
+    costs["profiler-overhead"] = account.line("tracing").ms
+    serious = [finding for finding in diagnosis.findings if finding.severity != "info"]
+    for finding in diagnosis.findings:
+        assert finding.cost_ms == pytest.approx(costs.get(finding.id, 0.0))
+        assert finding.range_ms[0] <= finding.cost_ms <= finding.range_ms[1]
+    left = diagnosis.step_ms - sum(finding.cost_ms for finding in serious)
+    assert result.savings.without([finding.id for finding in serious]).without_ms == pytest.approx(left)
+
+
+def test_the_account_of_real_jobs_adds_up(results: list[engine.Result]) -> None:
+    for result in results:
+        adds_up(result)
+
+
+@given(st.lists(st.integers(0, 12), min_size=2, max_size=5))
+@settings(max_examples=30)
+def test_the_account_of_drawn_jobs_adds_up(tmp_path_factory: pytest.TempPathFactory, longer: list[int]) -> None:
+    """Ranks whose forward takes so much longer than that of the shortest."""
+    drawn = []
+    for more in longer:
+        less = " " * (12 - more)
+        gpu = f"          gpu  [fwd....{'.' * more}][bwd.]{less}"
+        drawn.append(
+            f"\n    rank# step |1\n{gpu}\n          nccl                {' ' * more}[ar..{'.' * (12 - more)}]\n"
+        )
+    (run,) = discover(write(tmp_path_factory.mktemp("job") / "job", ranks(*drawn)))
+    adds_up(engine.diagnose(run))
 
 
 # --------------------------------------------------------------------------------------------- incomplete files
