@@ -11,7 +11,7 @@ from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.rules import words
 
 #: From this share of the step on what nothing explains is not healthy. Healthy jobs of 4 and 8 ranks leave up to 3 %,
-#: and noise of 2 % in every kernel as much; faults that cost 8 % leave 6 % or more if no rule sees them.
+#: and noise of 2 % in every kernel as much; faults that cost 8 % leave about 7 % if no rule sees them.
 MOST_UNEXPLAINED = 0.06
 
 
