@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 #: What predictions miss by in 8 of 10 simulated jobs (benchmarks/simulated.py): a share of the cost and of the step.
 _OF_COST = 0.02
-_OF_STEP = 0.005
+_OF_STEP = 0.01
 #: Student's t for a two-sided interval of 80 %, by degrees of freedom from 1 on; its limit is 1.28.
 _T80 = (3.08, 1.89, 1.64, 1.53, 1.48, 1.44, 1.42, 1.40, 1.38, 1.37)
 
