@@ -133,3 +133,8 @@ def test_the_cost_of_a_drawn_straggler_is_its_excess() -> None:
 def test_without_a_replay_the_slowest_rank_no_longer_waits_for_missing_ranks() -> None:
     whatif = WhatIf(budget(compute=[[10], [14]], wait=[[8], [4]]), absent_ns=np.array([[4], [4]]))
     assert whatif.cost_ns(Removed(absent=True)) == 4
+
+
+def test_what_a_rank_always_loads_longer_is_not_shared() -> None:
+    whatif = WhatIf(budget(compute=[[20], [20], [20]], input=[[10], [16], [11]]))
+    assert whatif.shared(Held.INPUT).of_host[Held.INPUT].ravel().tolist() == [1, 11 / 16, 1]

@@ -23,10 +23,11 @@ CAPACITY = 1024
 #: which leaves no event; else it is the profiler's. Launches in flight would not tell, for the same reason.
 _BUSY = 0.5
 #: Without such a record, a launch call is blocked if it takes longer than the median one by this much, ns, while nearly
-#: as many launches are in flight as ever in the trace, from its start to its end, and those are many.
+#: as many launches are in flight as ever in the trace, those are many, and at least half of them are left when it ends.
 _LONG_CALL_NS = 20_000
 _NEARLY = 0.9
 _MANY = 256
+_STILL = 0.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,9 +62,9 @@ def full_queue(trace: RankTrace, rows: Ints, launch: Ints) -> Intervals:
     length = launches.end_ns - launches.start_ns
     usual = int(np.median(length))
     in_flight = launches.in_flight(launches.start_ns)
-    # A call that the queue blocks ends with the queue still full; one that is slow itself lets the device run empty.
-    flying = np.minimum(in_flight, launches.in_flight(launches.end_ns - 1))
-    blocked = (length > usual + _LONG_CALL_NS) & (flying >= max(_MANY, int(_NEARLY * in_flight.max())))
+    # A call that the queue blocks ends as the first launch leaves it; one that is slow itself drains the queue.
+    drained = launches.in_flight(launches.end_ns - 1) < _STILL * in_flight
+    blocked = (length > usual + _LONG_CALL_NS) & (in_flight >= max(_MANY, int(_NEARLY * in_flight.max()))) & ~drained
     return Intervals(stalls.start[recorded], stalls.end[recorded]) | Intervals.union(
         launches.start_ns[blocked] + usual, launches.end_ns[blocked]
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from traces import MS, finding, lies_in_its_step, outcome, ranks, step_ms
+from traces import MS, finding, in_row, lies_in_its_step, outcome, ranks, step_ms
 
 RULE = "communication-bound"
 BOUND = """
@@ -112,3 +112,8 @@ def test_cpus_may_be_bound_too() -> None:
               gloo         [ar..............]
     """
     assert finding(RULE, ranks(text, text)).cost_ms == pytest.approx(9, rel=0.02)
+
+
+def test_one_slow_collective_is_not_every_steps() -> None:
+    usual, once = ranks(HIDDEN, HIDDEN, steps=2), ranks(BOUND, BOUND, steps=1)
+    assert outcome(RULE, in_row(usual, once, usual)).status == "clear"
