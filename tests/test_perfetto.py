@@ -99,7 +99,7 @@ def eventually(page: Page, ask: Callable[[], Any]) -> Any:
 def perfetto(page: Page) -> Frame:
     """Perfetto's frame, once it has loaded the trace."""
     found: Frame = eventually(
-        page, lambda: next((frame for frame in page.frames if "/perfetto/index.html" in frame.url), None)
+        page, lambda: next((frame for frame in page.frames if "/perfetto/" in frame.url), None)
     )
     found.wait_for_function("() => window.app?.trace?.timeline !== undefined")
     return found
