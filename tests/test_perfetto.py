@@ -99,9 +99,7 @@ def eventually(page: Page, ask: Callable[[], Any]) -> Any:
 
 def perfetto(page: Page) -> Frame:
     """Perfetto's frame, once it has loaded the trace."""
-    found: Frame = eventually(
-        page, lambda: next((frame for frame in page.frames if "/perfetto/" in frame.url), None)
-    )
+    found: Frame = eventually(page, lambda: next((frame for frame in page.frames if "/perfetto/" in frame.url), None))
     found.wait_for_function("() => window.app?.trace?.timeline !== undefined")
     return found
 
@@ -164,9 +162,11 @@ REAL = """window.real = {fetch, Worker, storage: Object.getOwnPropertyDescriptor
   caches: Object.getOwnPropertyDescriptor(window, "caches")?.get}"""
 #: Whether something can be done in a frame: it throws nothing, rejects nothing and gives something.
 REACHES = """async (attempt) => {
-  const event = (target, good, bad) => new Promise((resolve, reject) => { target[good] = resolve; target[bad] = reject; });
+  const event = (target, good, bad) =>
+    new Promise((resolve, reject) => { target[good] = resolve; target[bad] = reject; });
   const late = new Promise((_, reject) => setTimeout(reject, 3000));
-  try { return await Promise.race([(new Function("event", `return (async () => ${attempt})()`))(event), late]) != null; }
+  const ask = new Function("event", `return (async () => ${attempt})()`);
+  try { return await Promise.race([ask(event), late]) != null; }
   catch { return false; }
 }"""
 

@@ -45,9 +45,12 @@ export const foreign = (page, origin) => ({
  */
 export async function sandboxed(frame, folder) {
   const [port] = (await answer(() => frame.contentWindow, "PORT", PATIENCE_MS)).ports;
-  port.onmessage = async ({ data, ports: [reply] }) => reply.postMessage(await file(folder, data.file).catch(() => null));
+  port.onmessage = async ({ data, ports: [reply] }) => reply.postMessage(await file(folder, data.file));
   return { say: (message) => port.postMessage(message), page: frame.contentWindow, arranges: true };
 }
+
+/** @type {Map<string, Promise<Blob | null>>} Files that were handed over, by address, for the next slice */
+const files = new Map();
 
 /**
  * @param {string} folder
@@ -55,8 +58,15 @@ export async function sandboxed(frame, folder) {
  */
 async function file(folder, name) {
   if (typeof name !== "string" || !/^([\w-]+\/)*[\w-]+(\.[\w-]+)+$/.test(name)) return null;
-  const response = await fetch(folder + name);
-  return response.ok ? response.blob() : null;
+  const address = folder + name;
+  if (!files.has(address))
+    files.set(
+      address,
+      fetch(address).then((response) => (response.ok ? response.blob() : null)),
+    );
+  const found = await files.get(address)?.catch(() => null);
+  if (!found) files.delete(address);
+  return found ?? null;
 }
 
 /**

@@ -156,14 +156,17 @@ async function open(run, where, title) {
   document.body.append(dialog);
   dialog.showModal();
   try {
-    const [viewers, buffer] = await Promise.all([fetchViewers(), fetchTrace(run, where)]);
-    const shown = { buffer, title, seen: where.seen };
+    const cut = fetchTrace(run, where);
+    cut.catch(() => {}); // it is told below
+    const viewers = await fetchViewers();
     if (viewers.perfetto) {
+      // Perfetto starts while the slice is cut.
       const page = new URL(viewers.perfetto, import.meta.url).href;
       const frame = framed(body, page, { sandbox: "allow-scripts", allow: "clipboard-write *" });
-      await show(await sandboxed(frame, new URL(".", page).href), shown);
+      const [viewer, buffer] = await Promise.all([sandboxed(frame, new URL(".", page).href), cut]);
+      await show(viewer, { buffer, title, seen: where.seen });
     } else {
-      await elsewhere(body, viewers.frames_perfetto_dev, shown);
+      await elsewhere(body, viewers.frames_perfetto_dev, { buffer: await cut, title, seen: where.seen });
     }
   } catch (error) {
     status.textContent = error instanceof Error ? error.message : String(error);

@@ -26,8 +26,9 @@ FOLDER = "/perfetto"
 _PAGE = "index.html"
 _VERSION = re.compile(r'data-perfetto_version=\'\{"stable":"(?P<folder>v(?P<major>\d+)\.[^"/\\]+)"\}\'')
 _POLICY = (
-    "sandbox allow-scripts; default-src 'none'; script-src 'sha256-{hash}' blob: 'unsafe-eval'; worker-src blob:; "
-    "connect-src blob:; style-src blob: 'unsafe-inline'; font-src blob: data:; img-src blob: data:; base-uri 'none'; form-action 'none'"
+    "sandbox allow-scripts; default-src 'none'; base-uri 'none'; form-action 'none'; "
+    "script-src 'sha256-{hash}' blob: 'unsafe-eval'; worker-src blob:; connect-src blob:; "
+    "style-src blob: 'unsafe-inline'; font-src blob: data:; img-src blob: data:"
 )
 #: Means text/html (RFC 9110, 8.3.1), but not to TensorBoard, which gives that a policy of its own, without a sandbox,
 #: and warns of any that has `sandbox` or `blob:`.
@@ -53,8 +54,8 @@ class Page:
 def frame(script: str) -> tuple[str, str]:
     """The page around Perfetto, and its content security policy."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    html = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Perfetto</title><body><script>{script}</script>'
-    return html, _POLICY.format(hash=digest)
+    head = '<!doctype html><html lang="en"><meta charset="utf-8"><title>Perfetto</title>'
+    return f"{head}<body><script>{script}</script>", _POLICY.format(hash=digest)
 
 
 def pages(folder: Path | None = None) -> dict[str, Page]:

@@ -17,7 +17,7 @@
                        the events of some ranks in a window of the common clock, whole ns: a native Perfetto trace,
                        Chrome-trace JSON, or columns for a page to draw (`slices.columns` has their shape)
     viewers            what can show a slice here: Perfetto's own page, or its one on the internet
-    perfetto/...       the files of that page (`perfetto_ui`)
+    perfetto/...       the files of that page, and the sandbox around it (`perfetto_ui`)
     peer?run=NAME&rank=N
                        where torch-tb-profiler shows a rank's trace (`peer`); null where it is not installed or does
                        not take the file
