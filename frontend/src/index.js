@@ -8,6 +8,7 @@
 //   lanes.js canvas.js heat.js table.js      pictures, and their numbers
 //   compared.js                              what differs between two runs
 //   trace.js perfetto.js peer.js             from a finding into the trace: Perfetto, torch-tb-profiler, other tools
+//   frame.js                                 what runs within Perfetto's sandbox, beside it
 //   model.js format.js dom.js theme.js api.js reload.js    types, words, elements, light and dark, the server
 
 import { start } from "./app.js";

@@ -2,6 +2,12 @@
 // Its interface is postMessage: "PING" until "PONG", a buffer, a range in seconds of the trace's own clock.
 
 /** @typedef {{buffer: ArrayBuffer, title: string, seen: [string, string]}} Shown seen: start and end in whole ns */
+/**
+ * @typedef Viewer
+ * @property {(message: unknown) => void} say
+ * @property {Window | null} page which answers
+ * @property {boolean} arranges whether it sorts ranks and selects the evidence (frame.js)
+ */
 
 const PING_MS = 100;
 const PATIENCE_MS = 30_000;
@@ -20,40 +26,86 @@ const COMMANDS = [{ id: "dev.perfetto.ExpandTracksByRegex", args: ["^(rank |ddp-
 export const waiting = (page) => `${page}#!/viewer?hideSidebar=true&startupCommands=${encodeURIComponent(JSON.stringify(COMMANDS))}`;
 
 /**
- * Show a trace. Throws an error, with a sentence, if Perfetto does not answer.
+ * Perfetto's page from elsewhere.
  * @param {Window} page
- * @param {string} origin where the page comes from
+ * @param {string} origin
+ * @returns {Viewer}
+ */
+export const foreign = (page, origin) => ({
+  say: (message) => page.postMessage(message, origin),
+  page,
+  arranges: false,
+});
+
+/**
+ * Perfetto's page in a sandbox. It reaches nothing: the files of its own folder are handed to it, and no others.
+ * @param {HTMLIFrameElement} frame
+ * @param {string} folder address
+ * @returns {Promise<Viewer>}
+ */
+export async function sandboxed(frame, folder) {
+  const [port] = (await answer(() => frame.contentWindow, "PORT", PATIENCE_MS)).ports;
+  port.onmessage = async ({ data, ports: [reply] }) => reply.postMessage(await file(folder, data.file));
+  return { say: (message) => port.postMessage(message), page: frame.contentWindow, arranges: true };
+}
+
+/** @type {Map<string, Promise<Blob | null>>} Files that were handed over, by address, for the next slice */
+const files = new Map();
+
+/**
+ * @param {string} folder
+ * @param {unknown} name of a file, and of folders before it: no dots that lead elsewhere
+ */
+async function file(folder, name) {
+  if (typeof name !== "string" || !/^([\w-]+\/)*[\w-]+(\.[\w-]+)+$/.test(name)) return null;
+  const address = folder + name;
+  if (!files.has(address))
+    files.set(
+      address,
+      fetch(address).then((response) => (response.ok ? response.blob() : null)),
+    );
+  const found = await files.get(address)?.catch(() => null);
+  if (!found) files.delete(address);
+  return found ?? null;
+}
+
+/**
+ * Show a trace. Throws an error, with a sentence, if Perfetto does not answer.
+ * @param {Viewer} viewer
  * @param {Shown} shown
  */
-export async function show(page, origin, { buffer, title, seen }) {
-  await answered(page, origin);
-  page.postMessage({ perfetto: { buffer, title, keepApiOpen: true } }, origin);
-  if (origin === location.origin) await arrange(page, seen).catch(() => {});
-  const range = { timeStart: seconds(seen[0]), timeEnd: seconds(seen[1]), viewPercentage: SHARE };
-  page.postMessage({ perfetto: range }, origin);
-  if (origin !== location.origin) setTimeout(() => page.postMessage({ perfetto: range }, origin), AGAIN_MS);
+export async function show({ say, page, arranges }, { buffer, title, seen }) {
+  const ping = setInterval(say, PING_MS, "PING");
+  await answer(() => page, "PONG", PATIENCE_MS).finally(() => clearInterval(ping));
+  say({ perfetto: { buffer, title, keepApiOpen: true } });
+  if (arranges) {
+    say({ arrange: seen });
+    await answer(() => page, "ARRANGED", LOADING_MS).catch(() => {});
+  }
+  const range = { perfetto: { timeStart: seconds(seen[0]), timeEnd: seconds(seen[1]), viewPercentage: SHARE } };
+  say(range);
+  if (!arranges) setTimeout(say, AGAIN_MS, range);
 }
 
 /** @param {string} ns */
 const seconds = (ns) => Number(BigInt(ns)) / 1e9;
 
 /**
- * @param {Window} page
- * @param {string} origin
- * @returns {Promise<void>}
+ * @param {() => Window | null} page which answers
+ * @param {string} expected
+ * @param {number} within ms
+ * @returns {Promise<MessageEvent>}
  */
-function answered(page, origin) {
+function answer(page, expected, within) {
   return new Promise((resolve, reject) => {
-    const ping = setInterval(() => page.postMessage("PING", origin), PING_MS);
     const patience = setTimeout(
       () => done(() => reject(new Error("Perfetto does not answer. Download the slice instead."))),
-      PATIENCE_MS,
+      within,
     );
     const listen = (/** @type {MessageEvent} */ event) => {
-      if (event.source === page && event.data === "PONG") done(resolve);
+      if (event.source === page() && event.data === expected) done(() => resolve(event));
     };
     const done = (/** @type {() => void} */ then) => {
-      clearInterval(ping);
       clearTimeout(patience);
       window.removeEventListener("message", listen);
       then();
@@ -61,27 +113,3 @@ function answered(page, origin) {
     window.addEventListener("message", listen);
   });
 }
-
-/**
- * Once the trace is loaded, sort the ranks, which this Perfetto orders by their number of slices, and select the
- * evidence. This takes what Perfetto leaves open for its developers; where that is different, only this is missing.
- * @param {any} page
- * @param {[string, string]} seen
- */
-async function arrange(page, [start, end]) {
-  const until = Date.now() + LOADING_MS;
-  const loaded = () => page.app?.trace && !page.app.isLoadingTrace;
-  while (!loaded() && Date.now() < until) await new Promise((done) => setTimeout(done, PING_MS));
-  const { engine, selection, workspaces } = page.app.trace;
-  const workspace = workspaces.currentWorkspace;
-  const ranks = workspace.children.filter((/** @type {any} */ track) => /^rank \d/.test(track.name));
-  ranks.sort((/** @type {any} */ a, /** @type {any} */ b) => number(a.name) - number(b.name));
-  for (const track of ranks) workspace.addChildLast(track);
-  const duration = BigInt(end) - BigInt(start);
-  const found = await engine.query(`select id from slice where ts = ${BigInt(start)} and dur = ${duration} limit 1`);
-  const row = found.maybeFirstRow({ id: 0 });
-  if (row) selection.selectSqlEvent("slice", row.id);
-}
-
-/** @param {string} name "rank 12 (node1) 13" */
-const number = (name) => parseInt(name.slice("rank ".length), 10);

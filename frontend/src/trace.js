@@ -2,7 +2,7 @@
 
 import { fetchPeer, fetchTrace, fetchViewers, sliceAddress } from "./api.js";
 import { copyable, folded, h, split } from "./dom.js";
-import { show, waiting } from "./perfetto.js";
+import { foreign, sandboxed, show, waiting } from "./perfetto.js";
 import { openPeer } from "./peer.js";
 
 /** @typedef {Pick<import("./model.js").Report, "diagnosis" | "views">} Report */
@@ -156,13 +156,17 @@ async function open(run, where, title) {
   document.body.append(dialog);
   dialog.showModal();
   try {
-    const [viewers, buffer] = await Promise.all([fetchViewers(), fetchTrace(run, where)]);
-    const shown = { buffer, title, seen: where.seen };
+    const cut = fetchTrace(run, where);
+    cut.catch(() => {}); // it is told below
+    const viewers = await fetchViewers();
     if (viewers.perfetto) {
-      const page = new URL(viewers.perfetto, import.meta.url);
-      await framed(body, page.href, page.origin, shown);
+      // Perfetto starts while the slice is cut.
+      const page = new URL(viewers.perfetto, import.meta.url).href;
+      const frame = framed(body, page, { sandbox: "allow-scripts", allow: "clipboard-write *" });
+      const [viewer, buffer] = await Promise.all([sandboxed(frame, new URL(".", page).href), cut]);
+      await show(viewer, { buffer, title, seen: where.seen });
     } else {
-      await elsewhere(body, viewers.frames_perfetto_dev, shown);
+      await elsewhere(body, viewers.frames_perfetto_dev, { buffer: await cut, title, seen: where.seen });
     }
   } catch (error) {
     status.textContent = error instanceof Error ? error.message : String(error);
@@ -173,13 +177,12 @@ async function open(run, where, title) {
 /**
  * @param {HTMLElement} body
  * @param {string} page
- * @param {string} origin
- * @param {import("./perfetto.js").Shown} shown
+ * @param {Record<string, string>} [attributes]
  */
-async function framed(body, page, origin, shown) {
-  const frame = /** @type {HTMLIFrameElement} */ (h("iframe", { src: waiting(page), title: "Perfetto" }));
+function framed(body, page, attributes) {
+  const frame = /** @type {HTMLIFrameElement} */ (h("iframe", { src: waiting(page), title: "Perfetto", ...attributes }));
   body.replaceChildren(frame);
-  if (frame.contentWindow) await show(frame.contentWindow, origin, shown);
+  return frame;
 }
 
 /**
@@ -190,11 +193,10 @@ async function framed(body, page, origin, shown) {
  */
 async function elsewhere(body, frames, shown) {
   const go = async () => {
-    if (frames) return framed(body, PERFETTO_DEV, PERFETTO_DEV, shown);
-    const page = window.open(waiting(PERFETTO_DEV));
+    const page = frames ? framed(body, PERFETTO_DEV).contentWindow : window.open(waiting(PERFETTO_DEV));
     if (!page) throw new Error("The browser did not let a window open. Download the slice instead.");
-    body.replaceChildren(h("p", { role: "status" }, "The slice opens in a new window."));
-    return show(page, PERFETTO_DEV, shown);
+    if (!frames) body.replaceChildren(h("p", { role: "status" }, "The slice opens in a new window."));
+    return show(foreign(page, PERFETTO_DEV), shown);
   };
   // A window opens only from a click.
   if (frames && hasAgreed()) return go();

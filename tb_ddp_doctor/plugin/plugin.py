@@ -17,7 +17,7 @@
                        the events of some ranks in a window of the common clock, whole ns: a native Perfetto trace,
                        Chrome-trace JSON, or columns for a page to draw (`slices.columns` has their shape)
     viewers            what can show a slice here: Perfetto's own page, or its one on the internet
-    perfetto/...       the files of that page (`perfetto_ui`)
+    perfetto/...       the files of that page, and the sandbox around it (`perfetto_ui`)
     peer?run=NAME&rank=N
                        where torch-tb-profiler shows a rank's trace (`peer`); null where it is not installed or does
                        not take the file
@@ -328,12 +328,11 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 def _serve_page(page: perfetto_ui.Page, request: wrappers.Request) -> wrappers.Response:
-    # The name of a file within has the version in it, so a browser need not ask again for its megabytes.
-    expires = 0 if page.script_hashes else _KEPT_S
-    response: wrappers.Response = http_util.Respond(
-        request, page.path.read_bytes(), page.content_type, expires=expires, csp_scripts_sha256s=page.script_hashes
-    )
-    return response
+    if page.content_type == perfetto_ui.HTML:
+        html, policy = perfetto_ui.frame(page.path.read_text(encoding="utf-8"))
+        return _respond(request, html, page.content_type, headers=[("Content-Security-Policy", policy)])
+    # The folder's name has the version in it, so a browser need not ask again for its megabytes.
+    return _respond(request, page.path.read_bytes(), page.content_type, expires=_KEPT_S)
 
 
 def _asked(serve: Serve) -> Serve:
@@ -354,7 +353,7 @@ def _serve_file(path: Path, content_type: str, request: wrappers.Request) -> wra
 
 
 def _respond(
-    request: wrappers.Request, content: Any, content_type: str = "application/json", code: int = 200
+    request: wrappers.Request, content: Any, content_type: str = "application/json", code: int = 200, **more: Any
 ) -> wrappers.Response:
-    response: wrappers.Response = http_util.Respond(request, content, content_type, code=code)
+    response: wrappers.Response = http_util.Respond(request, content, content_type, code=code, **more)
     return response
