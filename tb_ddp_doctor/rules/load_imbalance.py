@@ -53,7 +53,7 @@ class LoadImbalance(Rule):
     )
     once: float = threshold(0.10, "of the step", "In one step alone, from here on it is no noise.")
     straggler_excess: float = threshold(0.03, "of the step", "As for straggler: those ranks are taken out first.")
-    straggler_steps: float = threshold(0.65, "of the steps", "As for straggler.")
+    straggler_steps: float = threshold(0.75, "of the steps", "As for straggler.")
 
     def check(self, *, frame: Frame, whatif: WhatIf, arrivals: Arrivals, phases: Phases, places: Places) -> Result:
         if len(frame.steps) < 2:

@@ -66,11 +66,7 @@ class Straggler(Rule):
     min_excess: float = threshold(
         0.03, "of the step", "Healthy jobs of 4 and 8 ranks stay under 2 %; less is not worth a warning."
     )
-    min_steps: float = threshold(
-        0.65,
-        "of the steps",
-        "Two of three: the record may begin after a stall. Who is slow less often is load-imbalance.",
-    )
+    min_steps: float = threshold(0.75, "of the steps", "A rank that is slow now and then is load-imbalance.")
     same_work: float = threshold(
         0.05, "relative", "Fewer kernels than this more are the same work: autotuning picks other kernels by rank."
     )
