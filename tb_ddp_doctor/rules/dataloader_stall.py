@@ -67,10 +67,10 @@ class DataloaderStall(Rule):
         usual = float(median_rank(waits.mean(axis=1)))
         loading = float(loaders.loading_ns.mean())
         removed = shared(whatif, frame, Held.INPUT)
-        handed = loaders.kind == "workers" and float(median_rank(waits.max(axis=1))) < self.handing_over * 1e6
+        handed = self._are_handed(waits, loaders)
         if (handed or usual < self.min_share * frame.step_ns) and self._hides(whatif, frame):
             # Its ranks wait for each other instead: what loading takes the host costs as much.
-            waits, handed = loaders.loading_ns, False
+            waits, handed = loaders.loading_ns, self._are_handed(loaders.loading_ns, loaders)
             usual = float(median_rank(waits.mean(axis=1)))
         if usual < self.min_share * frame.step_ns:
             if float(waits.mean(axis=1).max()) >= self.min_share * frame.step_ns:
@@ -106,6 +106,10 @@ class DataloaderStall(Rule):
                 for rank in worst
             ),
         )
+
+    def _are_handed(self, times_ns: Ints, loaders: Loaders) -> bool:
+        """Whether times of shape (R, S) are those of batches that workers have ready."""
+        return loaders.kind == "workers" and float(median_rank(times_ns.max(axis=1))) < self.handing_over * 1e6
 
     def _hides(self, whatif: WhatIf, frame: Frame) -> bool:
         """Whether loading that idles no device costs the job something all the same."""

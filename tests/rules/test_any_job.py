@@ -20,6 +20,7 @@ from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.base import Rule, configured, run
 from tb_ddp_doctor.rules.inputs import Inputs
+from tb_ddp_doctor.rules.savings import Savings
 from tb_ddp_doctor.trace.model import RankTrace
 from tb_ddp_doctor.trace.times import MAX_NS
 
@@ -37,7 +38,7 @@ def examined(traces: list[RankTrace]) -> None:
     inputs = Inputs(found)
     for rule in (*CATALOGUE.values(), *map(eager, CATALOGUE.values())):
         result = run(rule, inputs)[1]
-        for finding in result.findings if result else ():
+        for finding in Savings([result], inputs.whatif, found).findings if result else ():
             assert math.isfinite(finding.cost_ms) and finding.cost_ms >= 0
             assert set(finding.ranks) <= set(found.ranks.tolist())
             assert set(finding.steps) <= set(found.steps.tolist())
