@@ -68,7 +68,7 @@ class DataloaderStall(Rule):
         loading = float(loaders.loading_ns.mean())
         removed = shared(whatif, frame, Held.INPUT)
         handed = self._are_handed(waits, loaders)
-        if (handed or usual < self.min_share * frame.step_ns) and self._hides(whatif, frame):
+        if (handed or usual < self.min_share * frame.step_ns) and self._hides(whatif, frame, loaders):
             # Its ranks wait for each other instead: what loading takes the host costs as much.
             waits, handed = loaders.loading_ns, self._are_handed(loaders.loading_ns, loaders)
             usual = float(median_rank(waits.mean(axis=1)))
@@ -111,9 +111,12 @@ class DataloaderStall(Rule):
         """Whether times of shape (R, S) are those of batches that workers have ready."""
         return loaders.kind == "workers" and float(median_rank(times_ns.max(axis=1))) < self.handing_over * 1e6
 
-    def _hides(self, whatif: WhatIf, frame: Frame) -> bool:
-        """Whether loading that idles no device costs the job something all the same."""
-        return whatif.plays and whatif.cost_ns(shared(whatif, frame, Held.INPUT)) >= self.min_hidden * frame.step_ns
+    def _hides(self, whatif: WhatIf, frame: Frame, loaders: Loaders) -> bool:
+        """Whether loading that idles no device costs the job something all the same: more than handing batches over."""
+        least = self.min_hidden * frame.step_ns
+        if loaders.kind == "workers":
+            least = max(least, self.handing_over * 1e6)
+        return whatif.plays and whatif.cost_ns(shared(whatif, frame, Held.INPUT)) >= least
 
     def _cause(self, loaders: Loaders, affected: Ints) -> tuple[str, str]:
         """The cause, and how the sentence on the loader begins."""
