@@ -36,9 +36,9 @@ def examined(traces: list[RankTrace]) -> None:
     if not found:
         return
     inputs = Inputs(found)
-    for rule in (*CATALOGUE.values(), *map(eager, CATALOGUE.values())):
-        result = run(rule, inputs)[1]
-        for finding in Savings([result], inputs.whatif, found).findings if result else ():
+    for rules in (CATALOGUE.values(), map(eager, CATALOGUE.values())):
+        results = [result for rule in rules if (result := run(rule, inputs)[1])]
+        for finding in Savings(results, inputs.whatif, found).findings:
             assert math.isfinite(finding.cost_ms) and finding.cost_ms >= 0
             assert set(finding.ranks) <= set(found.ranks.tolist())
             assert set(finding.steps) <= set(found.steps.tolist())
