@@ -64,7 +64,7 @@ class VariableTransfers(Rule):
         if not any((each > 0).any() for each in usual):
             return NotApplicable(f"No collective comes {_LEAST_ALIKE} times in one size, so none has a usual time.")
         slow = [
-            (traffic, median, traffic.transfer_ns > self.min_times * np.where(median > 0, median, np.inf))
+            (traffic, median, traffic.transfer_ns > np.where(median > 0, self.min_times * median, np.inf))
             for traffic, median in zip(communication, usual, strict=True)
         ]
         excess = np.zeros(whatif.shape)
@@ -74,14 +74,14 @@ class VariableTransfers(Rule):
         removed = Removed(transfer_ns=np.rint(excess).astype(np.int64))
         cost = whatif.cost_ns(removed)
         traffic, median, late = max(slow, key=lambda one: float((one[0].exposed_ns * one[2]).sum()))
-        if not late.any() or cost < self.min_share * frame.step_ns:
+        steps = np.flatnonzero(excess.max(axis=0) > 0)
+        if not len(steps) or not late.any() or cost < self.min_share * frame.step_ns:
             longest = max(float((one.transfer_ns / np.maximum(m, 1))[m > 0].max(initial=0)) for one, m, _ in slow)
             return Clear(
                 f"No collective takes more than {longest:.1f} times the median of its like."
                 if longest < self.min_times
                 else f"Collectives that take {self.min_times:g} times their median cost {words.ms(cost)} a step."
             )
-        steps = np.flatnonzero(excess.max(axis=0) > 0)
         rank = int(traffic.ranks[0])
         step = int(excess[rank].argmax())
         level, basis = words.confidence(frame, cost, len(steps), traffic.ranks.tolist(), of_transfer=True)
@@ -94,7 +94,7 @@ class VariableTransfers(Rule):
             steps=tuple(frame.steps[steps].tolist()),
             cause=None,
             confidence=level,
-            title=f"The same {traffic.kind}{named} takes up to {float((traffic.transfer_ns / median)[late].max()):.0f} "
+            title=f"The same {traffic.kind}{named} takes up to {float((traffic.transfer_ns / np.maximum(median, 1))[late].max()):.0f} "
             f"times as long at some times: {words.ms(cost)} of every {words.ms(frame.step_ns)}.",
             why=f"{int(late.sum())} of {len(late)} are slow, in {_listed(frame.steps[steps])}; of those of their size "
             f"the transfer takes {words.ms(float(np.median(alike)))} (p50) and "
