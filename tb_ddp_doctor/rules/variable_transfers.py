@@ -83,6 +83,7 @@ class VariableTransfers(Rule):
                 else f"Collectives that take {self.min_times:g} times their median cost {words.ms(cost)} a step."
             )
         rank = int(traffic.ranks[0])
+        times = float((traffic.transfer_ns / np.maximum(median, 1))[late].max())
         step = int(excess[rank].argmax())
         level, basis = words.confidence(frame, cost, len(steps), traffic.ranks.tolist(), of_transfer=True)
         alike = traffic.transfer_ns[np.isin(median, median[late])]
@@ -94,7 +95,7 @@ class VariableTransfers(Rule):
             steps=tuple(frame.steps[steps].tolist()),
             cause=None,
             confidence=level,
-            title=f"The same {traffic.kind}{named} takes up to {float((traffic.transfer_ns / np.maximum(median, 1))[late].max()):.0f} "
+            title=f"The same {traffic.kind}{named} takes up to {times:.0f} "
             f"times as long at some times: {words.ms(cost)} of every {words.ms(frame.step_ns)}.",
             why=f"{int(late.sum())} of {len(late)} are slow, in {_listed(frame.steps[steps])}; of those of their size "
             f"the transfer takes {words.ms(float(np.median(alike)))} (p50) and "
