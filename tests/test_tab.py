@@ -336,7 +336,7 @@ def test_a_finding_shows_how_it_was_computed(page: Page, server: str) -> None:
     first = tab.locator("details.finding").first
     first.locator("summary").click()
     expect(first.locator(".sure")).to_contain_text(
-        re.compile(r"Fixing it saves 125\.2\sms a step, 80\s% interval 122\.5")
+        re.compile(r"Fixing it saves 125\.2\sms a step, 80\s% interval 122\.1")
     )
     first.get_by_text("How this was computed").click()
     row = first.locator(".folded[open] tbody tr").first
