@@ -1160,7 +1160,7 @@ def test_a_report_is_the_tab_in_a_file(page: Page, tmp_path: Path, scheme: Liter
     first.locator("summary").first.click()
     expect(first.locator("canvas.large-lanes")).to_be_visible()
     said = page.locator(".prospect")
-    expect(said).to_contain_text(re.compile(r"54\.\d\sms a step instead of 168\.\d\sms"))
+    expect(said).to_contain_text(re.compile(r"64\.\d\sms a step instead of 168\.\d\sms"))
     for box in page.locator(".fix input").all():
         box.set_checked(box.get_attribute("value") == "straggler")
     expect(said).to_contain_text(re.compile(r"162\.\d\sms a step"))
