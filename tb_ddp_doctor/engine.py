@@ -39,7 +39,7 @@ from tb_ddp_doctor.job import unrecognised
 from tb_ddp_doctor.job.build import JobError, build
 from tb_ddp_doctor.job.critical_path import Part, critical_path
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.job.replay import Removed
+from tb_ddp_doctor.job.removed import Removed
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.logdir import nccl
 from tb_ddp_doctor.logdir.names import DIGEST_SUFFIX, host_in_name, names_process

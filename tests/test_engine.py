@@ -20,7 +20,7 @@ from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.discover import Run, discover
 from tb_ddp_doctor.engine import Reading, RunError
 from tb_ddp_doctor.findings import PHASES, Diagnosis, Evidence
-from tb_ddp_doctor.job.replay import Removed
+from tb_ddp_doctor.job.removed import Removed
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.base import Fault, Result, Rule, threshold

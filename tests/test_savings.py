@@ -15,7 +15,7 @@ from tb_ddp_doctor import engine
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import Held, RankDigest
 from tb_ddp_doctor.findings import Account
-from tb_ddp_doctor.job.replay import Removed
+from tb_ddp_doctor.job.removed import Removed
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.savings import Savings
 

@@ -11,7 +11,7 @@ from traces import MS, job, repeat
 from tb_ddp_doctor.digest.model import Held
 from tb_ddp_doctor.findings import OWNERS
 from tb_ddp_doctor.job.model import Budget
-from tb_ddp_doctor.job.replay import Removed
+from tb_ddp_doctor.job.removed import Removed
 from tb_ddp_doctor.job.whatif import WhatIf
 
 

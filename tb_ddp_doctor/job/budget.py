@@ -48,47 +48,45 @@ def settle(
     window_ns = np.zeros((ranks, steps), np.int64)
     waits = np.zeros((len(matched), ranks), np.int64)
     absent_ns = np.zeros((ranks, steps), np.int64)
+    arrived: list[tuple[Ints, Ints, Intervals]] = []
     for rank, (digest, index) in enumerate(zip(digests, step_index, strict=True)):
         start_ns[rank] = digest.steps.start_ns[index]
         window_ns[rank] = digest.steps.end_ns[index] - start_ns[rank]
         for owner, name in _PLAIN.items():
             owner_ns[rank, :, OWNERS.index(name)] = digest.work.owner_ns[index, owner]
-        exposed, table = exposed_communication(digest), digest.collectives
-        seen_ns, complete_ns = arrived(digest, matched, rank, last_ns, clock)
-        waiting = exposed - Intervals.union(seen_ns, table.end_ns)
+        exposed, end_ns = _exposed_communication(digest), digest.collectives.end_ns
+        traced_ns, all_ns = _arrived(digest, matched, rank, last_ns, clock)
+        waiting = exposed - Intervals.union(traced_ns, end_ns)
         wait = waiting.measure(start_ns[rank], start_ns[rank] + window_ns[rank])
-        if (complete_ns > seen_ns).any():
-            all_waiting = exposed - Intervals.union(complete_ns, table.end_ns)
+        if (all_ns > traced_ns).any():
+            all_waiting = exposed - Intervals.union(all_ns, end_ns)
             absent_ns[rank] = all_waiting.measure(start_ns[rank], start_ns[rank] + window_ns[rank]) - wait
             wait += absent_ns[rank]
         owner_ns[rank, :, OWNERS.index("wait")] = wait
         owner_ns[rank, :, OWNERS.index("transfer")] = digest.work.owner_ns[index, RankOwner.COMMUNICATION] - wait
         here = matched.of_rank(rank)
         waits[here, rank] = waiting.measure(matched.arrival_ns[here, rank], matched.end_ns[here, rank])
-    return Budget(owner_ns, start_ns, window_ns), Waiting(waits, arrival.argmax(axis=1), arrival, last_ns, absent_ns)
+        arrived.append((traced_ns, all_ns, exposed))
+    all_traced_arrived_ns, all_arrived_ns, exposed_by_rank = zip(*arrived, strict=True)
+    return Budget(owner_ns, start_ns, window_ns), Waiting(
+        exposed_ns=waits,
+        last=arrival.argmax(axis=1),
+        arrival_ns=arrival,
+        last_ns=last_ns,
+        absent_ns=absent_ns,
+        all_traced_arrived_ns=all_traced_arrived_ns,
+        all_arrived_ns=all_arrived_ns,
+        exposed=exposed_by_rank,
+    )
 
 
-def exposed_communication(digest: RankDigest) -> Intervals:
+def _exposed_communication(digest: RankDigest) -> Intervals:
     """Communication with no compute and no copy beside it, on the rank's own clock."""
     chosen = digest.pieces.owner == RankOwner.COMMUNICATION
     return Intervals.union(digest.pieces.start_ns[chosen], digest.pieces.end_ns[chosen])
 
 
-def moving(digest: RankDigest, matched: Matched, rank: int, last_ns: Ints, clock: ClockFit) -> Intervals:
-    """When some collective of this rank has all its ranks, on the rank's own clock.
-
-    `last_ns`, shape (M,), is the last arrival at each matched collective on the common clock.
-    """
-    complete_ns = complete(digest, matched, rank, last_ns, clock)
-    return Intervals.union(complete_ns, digest.collectives.end_ns)
-
-
-def complete(digest: RankDigest, matched: Matched, rank: int, last_ns: Ints, clock: ClockFit) -> Ints:
-    """When each collective of a rank has all its ranks, on the rank's own clock; as the second of `arrived`."""
-    return arrived(digest, matched, rank, last_ns, clock)[1]
-
-
-def arrived(digest: RankDigest, matched: Matched, rank: int, last_ns: Ints, clock: ClockFit) -> tuple[Ints, Ints]:
+def _arrived(digest: RankDigest, matched: Matched, rank: int, last_ns: Ints, clock: ClockFit) -> tuple[Ints, Ints]:
     """When each collective of a rank has all its ranks that have a trace, and when all, on the rank's own clock.
 
     Without a match only its own arrival is known. Never after its end: clocks agree only up to the residual.

@@ -35,8 +35,8 @@ class ClockFit:
     #: Median over matched collectives of the spread of their corrected ends, ns; None without any.
     residual_ns: float | None
 
-    def correction(self, rank: int, instant_ns: Ints) -> Ints:
-        """What to subtract from the instants of rank index `rank`, ns."""
+    def correction(self, rank: int | Ints, instant_ns: Ints) -> Ints:
+        """What to subtract from the instants of rank index `rank`, or of one for each instant, ns."""
         correction: Floats = self.offset_ns[rank] + self.drift[rank] * (instant_ns - self.origin_ns)
         return np.rint(correction).astype(np.int64)
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tb_ddp_doctor.job.budget import exposed_communication
 from tb_ddp_doctor.job.collectives import LATEST
 from tb_ddp_doctor.job.latency import Line, line
 from tb_ddp_doctor.job.model import Job
@@ -195,5 +194,5 @@ def _exposed(job: Job, rows: Ints, last: Ints, transfer_ns: Ints) -> Ints:
     for rank in np.unique(last).tolist():
         here = np.flatnonzero(last == rank)
         start = job.matched.arrival_ns[rows[here], rank]
-        exposed[here] = exposed_communication(job.digests[rank]).measure(start, start + transfer_ns[here])
+        exposed[here] = job.waiting.exposed[rank].measure(start, start + transfer_ns[here])
     return exposed

@@ -1,7 +1,7 @@
 """The critical path across ranks: one path back through the record, in which each piece waited for the one before it.
 
 It begins where the last step ends last, on whichever rank that is, and follows what bound each event (see
-`replay.Bindings`): the device's work, the collective that it awaited and the last rank to arrive there, the launch, the
+`bindings`): the device's work, the collective that it awaited and the last rank to arrive there, the launch, the
 host. It never waits for another rank, since it then goes on there. Step k owns the part between the ends of steps k - 1
 and k, each on the rank where it ends last; its pieces sum to that, to the nanosecond. Times are ns on the common clock.
 Pure: a job and its bindings in, pieces out.
@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from tb_ddp_doctor.digest.model import CodeOf, Held, RankDigest, RankOwner, Starved
 from tb_ddp_doctor.digest.track import LATENCY_NS
 from tb_ddp_doctor.findings import PHASES
+from tb_ddp_doctor.job.bindings import Bindings, Event
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.job.replay import Bindings, Event
 from tb_ddp_doctor.trace.model import Indices, Ints
 from tb_ddp_doctor.trace.names import Phase
 
@@ -100,19 +100,19 @@ def critical_path(job: Job, bindings: Bindings) -> tuple[Part, ...]:
 
 def _walk(job: Job, bindings: Bindings) -> Iterator[Piece]:
     """The path's pieces from its end back, without a gap."""
-    node, time, begin = int(bindings.last[-1]), int(bindings.end_ns[-1]), int(bindings.start_ns[0])
+    node, time, begin = bindings.last, int(bindings.end_ns[-1]), int(bindings.start_ns[0])
     ranks: dict[int, _Rank] = {}
-    rank = int(bindings.rank[node])
-    while node >= 0 and time > begin:
-        rank = int(bindings.rank[node])
+    rank = 0
+    while node and time > begin:
+        bound = bindings.of(node)
+        rank = bound.rank
         if rank not in ranks:
             ranks[rank] = _Rank(job, rank)
-        since = min(int(bindings.since_ns[node]), time)
+        since = min(bound.since_ns, time)
         if since < time:
-            event, row, absent = Event(bindings.event[node]), int(bindings.row[node]), int(bindings.absent_ns[node])
-            yield from ranks[rank].pieces(event, row, since, time, absent)
+            yield from ranks[rank].pieces(node.event, bound.row, since, time, bound.absent_ns)
             time = since
-        node = int(bindings.by[node])
+        node = bound.by
     # What bound it is not in the record: nothing but the host is before its first launch.
     yield Piece(rank, "host", None, "", begin, time)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.findings import OWNERS, FileWarning, LeftOutStep, Network
 from tb_ddp_doctor.job.clock import ClockFit
@@ -41,7 +42,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Waiting:
-    """Exposed waiting in each matched collective."""
+    """When ranks arrive at collectives, and what of the waiting for them is exposed."""
 
     #: Exposed wait of each rank, shape (M, R), ns; 0 where absent.
     exposed_ns: Ints
@@ -53,6 +54,12 @@ class Waiting:
     last_ns: Ints
     #: Exposed wait for ranks that have no trace, shape (R, S), ns.
     absent_ns: Ints
+    #: By rank, shape (C,) of its `Collectives`, on its own clock: when each has all its ranks that have a trace, and
+    #: when all. Never after its end: clocks agree only up to the residual.
+    all_traced_arrived_ns: tuple[Ints, ...]
+    all_arrived_ns: tuple[Ints, ...]
+    #: By rank, on its own clock: communication with no compute and no copy beside it.
+    exposed: tuple[Intervals, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,6 +113,10 @@ class Job:
     def step_ns(self) -> float:
         """Mean step time over ranks and steps."""
         return float(self.budget.window_ns.mean())
+
+    def moving(self, rank: int) -> Intervals:
+        """When some collective of a rank (index) has all its ranks, on its own clock."""
+        return Intervals.union(self.waiting.all_arrived_ns[rank], self.digests[rank].collectives.end_ns)
 
     def work(self, column: str) -> Ints:
         """A column of every rank's `StepWork` for the job's steps, shape (R, S)."""

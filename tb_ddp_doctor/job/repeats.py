@@ -34,7 +34,6 @@ def repeats(job: Job) -> Repeats:
     calls, passes, exposed = (np.zeros(job.step_index.shape, np.int64) for _ in range(3))
     if lack := _lack(job):
         return Repeats(calls, passes, exposed, None, lack)
-    last_ns = job.waiting.last_ns
     longest: tuple[int, int, int] | None = None
     for rank, (digest, index) in enumerate(zip(job.digests, job.step_index, strict=True)):
         table = digest.collectives
@@ -45,7 +44,7 @@ def repeats(job: Job) -> Repeats:
         calls[rank] = np.bincount(table.step[repeated], minlength=size)[index]
         of_pass = np.unique(np.stack([table.step[repeated], table.backward[repeated]]), axis=1)
         passes[rank] = np.bincount(of_pass[0], minlength=size)[index]
-        alone = exposed_alone(job, rank, repeated, last_ns)
+        alone = exposed_alone(job, rank, repeated)
         exposed[rank] = alone.measure(digest.steps.start_ns[index], digest.steps.end_ns[index])
         if len(alone):
             at = int((alone.end - alone.start).argmax())

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.model import RankDigest
-from tb_ddp_doctor.job.budget import complete, exposed_communication
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace.model import Indices, Ints
 
@@ -41,15 +40,13 @@ class Sharding:
 def sharding(job: Job) -> Sharding | None:
     """Measure the sharding of a job; None where no group shards."""
     times = {name: np.zeros(job.step_index.shape, np.int64) for name in Sharding.__slots__ if name.endswith("_ns")}
-    last_arrival_ns = job.waiting.last_ns
     gathers, sizes, dtypes = 0, [], set[str]()
     for rank, (digest, index) in enumerate(zip(job.digests, job.step_index, strict=True)):
         gather, scatter = _of_shards(digest)
         if not gather.any():
             continue
         table = digest.collectives
-        moving_from = complete(digest, job.matched, rank, last_arrival_ns, job.clock)
-        exposed = exposed_communication(digest)
+        moving_from, exposed = job.waiting.all_arrived_ns[rank], job.waiting.exposed[rank]
         start, end = digest.steps.start_ns[index], digest.steps.end_ns[index]
         forward = gather & (table.backward < 0)
         for name, chosen in (("forward", forward), ("backward", (gather | scatter) & ~forward)):

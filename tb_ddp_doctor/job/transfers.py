@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.model import RankDigest
-from tb_ddp_doctor.job.budget import complete, exposed_communication
 from tb_ddp_doctor.job.collectives import between_two
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace.model import Ints
@@ -48,18 +47,17 @@ def transfers(job: Job) -> Transfers:
     count, size, largest = 0, 0, 0.0
     launched, by_backward = 0, 0
     dtypes: set[str] = set()
-    last_ns = job.waiting.last_ns
     for rank, (digest, index) in enumerate(zip(job.digests, job.step_index, strict=True)):
         table = digest.collectives
         if not len(table):
             continue
-        moving_from = complete(digest, job.matched, rank, last_ns, job.clock)
+        moving_from, exposed_now = job.waiting.all_arrived_ns[rank], job.waiting.exposed[rank]
         start, end = digest.steps.start_ns[index], digest.steps.end_ns[index]
         reduces = of_gradients(digest)
         reducing = Intervals.union(moving_from[reduces], table.end_ns[reduces])
         total[rank] = Intervals.union(moving_from, table.end_ns).measure(start, end)
         allreduce[rank] = reducing.measure(start, end)
-        exposed[rank] = (reducing & exposed_communication(digest)).measure(start, end)
+        exposed[rank] = (reducing & exposed_now).measure(start, end)
         here = reduces & (table.step >= 0)
         launched += int(here.sum())
         by_backward += int((here & (table.backward >= 0)).sum())
@@ -106,22 +104,17 @@ def of_gradients(digest: RankDigest) -> NDArray[np.bool_]:
 def messages_alone(job: Job) -> Ints:
     """How long each rank's sends and receives run with nothing beside them, waiting and transfer alike; (R, S), ns."""
     alone_ns = np.zeros(job.step_index.shape, np.int64)
-    last_ns = job.waiting.last_ns
     for rank, (digest, index) in enumerate(zip(job.digests, job.step_index, strict=True)):
         messages = between_two(digest)
         if not messages.any():
             continue
-        alone = exposed_alone(job, rank, messages, last_ns)
+        alone = exposed_alone(job, rank, messages)
         alone_ns[rank] = alone.measure(digest.steps.start_ns[index], digest.steps.end_ns[index])
     return alone_ns
 
 
-def exposed_alone(job: Job, rank: int, chosen: NDArray[np.bool_], last_ns: Ints) -> Intervals:
-    """When the chosen collectives of a rank (index), shape (C,), move data and nothing else runs, on its own clock.
-
-    `last_ns`, shape (M,), is the last arrival at each matched collective on the common clock.
-    """
-    digest, end = job.digests[rank], job.digests[rank].collectives.end_ns
-    moving_from = complete(digest, job.matched, rank, last_ns, job.clock)
-    moving = Intervals.union(moving_from[chosen], end[chosen]) & exposed_communication(digest)
+def exposed_alone(job: Job, rank: int, chosen: NDArray[np.bool_]) -> Intervals:
+    """When the chosen collectives of a rank (index), shape (C,), move data and nothing else runs, on its own clock."""
+    end, moving_from = job.digests[rank].collectives.end_ns, job.waiting.all_arrived_ns[rank]
+    moving = Intervals.union(moving_from[chosen], end[chosen]) & job.waiting.exposed[rank]
     return moving - Intervals.union(moving_from[~chosen], end[~chosen])

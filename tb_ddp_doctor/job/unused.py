@@ -38,14 +38,13 @@ def unused_search(job: Job) -> UnusedSearch:
     walks, walk_ns = job.work("graph_walks"), job.work("graph_walk_ns")
     calls, exposed = np.zeros_like(walks), np.zeros_like(walks)
     parameters = 0
-    last_ns = job.waiting.last_ns
     for rank, (digest, index) in enumerate(zip(job.digests, job.step_index, strict=True)):
         chosen = _of_usage(digest) if walks[rank].any() else np.zeros(len(digest.collectives), np.bool_)
         if not chosen.any():
             continue
         table = digest.collectives
         calls[rank] = np.bincount(table.step[chosen], minlength=len(digest.steps))[index]
-        alone = exposed_alone(job, rank, chosen, last_ns)
+        alone = exposed_alone(job, rank, chosen)
         exposed[rank] = alone.measure(digest.steps.start_ns[index], digest.steps.end_ns[index])
         parameters = max(parameters, int(table.elements[chosen].max()))
     return UnusedSearch(walks, walk_ns, calls, exposed, parameters)

@@ -23,9 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import Held
-from tb_ddp_doctor.job.budget import arrived, exposed_communication
+from tb_ddp_doctor.job.bindings import Bindings
+from tb_ddp_doctor.job.cells import lower_median
 from tb_ddp_doctor.job.model import Budget, Job
-from tb_ddp_doctor.job.replay import Bindings, Removed, Replay, StuckError, lower_median
+from tb_ddp_doctor.job.removed import Removed
+from tb_ddp_doctor.job.replay import Replay
+from tb_ddp_doctor.job.schedule import StuckError, schedule
 from tb_ddp_doctor.trace.model import Ints
 
 #: Plays of the steps that are kept: rules, the account and the what-if ask for the same ones.
@@ -80,7 +83,7 @@ class WhatIf:
         self._budget, self._replay = budget, replay
         self._absent_ns = np.zeros_like(budget.own_ns) if absent_ns is None else absent_ns
         self._owners = _OF_DEVICES if has_device else _OF_CPUS
-        self._played: dict[bytes, Ints] = {}
+        self._played: dict[object, Ints] = {}
         #: What tracing adds to the steps; and what savings are on top of: that, and what is fixed already.
         self.tracing = self._base = self.without(Held.OVERHEAD, Held.RECORDING)
         #: What each rank needs for a step by itself, shape (R, S), ns: the step if it waited for nobody.
@@ -213,7 +216,7 @@ class WhatIf:
     @property
     def bindings(self) -> Bindings | None:
         """What bound each event of the record; None where steps are not played."""
-        return self._replay.bindings() if self._replay else None
+        return Bindings(self._replay) if self._replay else None
 
     @property
     def recorded_ns(self) -> Ints:
@@ -277,19 +280,8 @@ def _compared_ns(budget: Budget) -> Ints:
 def _replay(job: Job) -> Replay | None:
     if not all(len(digest.track) for digest in job.digests):
         return None
-    seen_ns, complete_ns = zip(
-        *(
-            arrived(digest, job.matched, rank, job.waiting.last_ns, job.clock)
-            for rank, digest in enumerate(job.digests)
-        ),
-        strict=True,
-    )
-    exposed_ns = [
-        exposed_communication(digest).measure(moving_from, digest.collectives.end_ns)
-        for digest, moving_from in zip(job.digests, complete_ns, strict=True)
-    ]
     try:
-        replay = Replay(job.digests, job.step_index, job.matched, job.clock, seen_ns, complete_ns, exposed_ns)
+        replay = Replay(schedule(job))
     except StuckError:
         return None
     missed = np.abs(replay.recorded_ns - job.budget.window_ns).mean()

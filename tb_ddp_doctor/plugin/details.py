@@ -12,7 +12,6 @@ import numpy as np
 
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.engine import Result
-from tb_ddp_doctor.job.budget import moving
 from tb_ddp_doctor.job.communication import Traffic, bus_factor, communication
 from tb_ddp_doctor.job.links import Link, links
 from tb_ddp_doctor.job.model import Job
@@ -167,14 +166,13 @@ def _ranks(result: Result) -> dict[str, Any]:
     """
     job = result.job
     of = job.budget.of
-    last_ns = job.waiting.last_ns
     communicates, moves = np.zeros_like(job.budget.start_ns), np.zeros_like(job.budget.start_ns)
     for i, (digest, start, length) in enumerate(
         zip(job.digests, job.budget.start_ns, job.budget.window_ns, strict=True)
     ):
         table = digest.collectives
         communicates[i] = Intervals.union(table.arrival_ns, table.end_ns).measure(start, start + length)
-        moves[i] = moving(digest, job.matched, i, last_ns, job.clock).measure(start, start + length)
+        moves[i] = job.moving(i).measure(start, start + length)
     return {
         "ranks": job.ranks.tolist(),
         "nodes": [encodable(node) for node in job.nodes],

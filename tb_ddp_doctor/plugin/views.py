@@ -10,7 +10,6 @@ from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.findings import OWNERS, Diagnosis, Evidence, Finding
-from tb_ddp_doctor.job.budget import moving
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.plugin.commands import commands
 from tb_ddp_doctor.rules import stacks
@@ -114,8 +113,7 @@ def _pieces(job: Job, rank: int, step: int, origin_ns: int) -> list[tuple[int, f
         chosen = own & (digest.pieces.owner == owner)
         spans = Intervals.union(digest.pieces.start_ns[chosen], digest.pieces.end_ns[chosen])
         if owner is RankOwner.COMMUNICATION:
-            last_ns = job.waiting.last_ns
-            data_moves = moving(digest, job.matched, rank, last_ns, job.clock)
+            data_moves = job.moving(rank)
             found += [(OWNERS.index("transfer"), spans & data_moves), (OWNERS.index("wait"), spans - data_moves)]
         else:
             found.append((OWNERS.index(owner.name.lower()), spans))

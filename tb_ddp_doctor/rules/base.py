@@ -16,7 +16,7 @@ from operator import or_
 from typing import Any, ClassVar, TypeAlias
 
 from tb_ddp_doctor.findings import Confidence, Evidence, Measurement, RuleOutcome, Severity, Threshold
-from tb_ddp_doctor.job.replay import Removed
+from tb_ddp_doctor.job.removed import Removed
 from tb_ddp_doctor.rules.inputs import Inputs
 from tb_ddp_doctor.rules.inputs.frame import MissingInputError
 

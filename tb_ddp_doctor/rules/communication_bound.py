@@ -11,8 +11,8 @@ from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.findings import Network
 from tb_ddp_doctor.job.communication import Traffic
 from tb_ddp_doctor.job.model import Budget
+from tb_ddp_doctor.job.removed import Removed
 from tb_ddp_doctor.job.repeats import Repeats
-from tb_ddp_doctor.job.replay import Removed
 from tb_ddp_doctor.job.transfers import Transfers
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.findings import Confidence
-from tb_ddp_doctor.job.replay import Removed
+from tb_ddp_doctor.job.removed import Removed
 from tb_ddp_doctor.rules import words
 from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.rules.inputs.frame import Frame

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from tb_ddp_doctor.digest.model import Held, RankOwner
-from tb_ddp_doctor.job.replay import Removed
+from tb_ddp_doctor.job.removed import Removed
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words
 from tb_ddp_doctor.rules.base import Clear, Fault, NotApplicable, Result, Rule, threshold

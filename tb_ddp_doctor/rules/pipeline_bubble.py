@@ -10,7 +10,7 @@ import numpy as np
 from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.job.pipeline import Pipeline
-from tb_ddp_doctor.job.replay import Removed
+from tb_ddp_doctor.job.removed import Removed
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words
 from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold

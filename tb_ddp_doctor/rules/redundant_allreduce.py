@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tb_ddp_doctor.digest.model import RankOwner
+from tb_ddp_doctor.job.removed import Removed
 from tb_ddp_doctor.job.repeats import Repeats
-from tb_ddp_doctor.job.replay import Removed
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words
 from tb_ddp_doctor.rules.base import Clear, Fault, NotApplicable, Result, Rule, threshold

@@ -33,7 +33,7 @@ from tb_ddp_doctor.findings import (
     Unexplained,
 )
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.job.replay import Removed
+from tb_ddp_doctor.job.removed import Removed
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words
 from tb_ddp_doctor.rules.base import Fault, Found, severity

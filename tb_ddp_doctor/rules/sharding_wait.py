@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import RankOwner
-from tb_ddp_doctor.job.replay import Removed
+from tb_ddp_doctor.job.removed import Removed
 from tb_ddp_doctor.job.sharding import Sharding
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words

@@ -15,7 +15,7 @@ from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.job.links import Link, excess_ns
 from tb_ddp_doctor.job.model import Budget
-from tb_ddp_doctor.job.replay import Removed
+from tb_ddp_doctor.job.removed import Removed
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import activity, words
 from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.findings import Network
 from tb_ddp_doctor.job.communication import Traffic
-from tb_ddp_doctor.job.replay import Removed
+from tb_ddp_doctor.job.removed import Removed
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words
 from tb_ddp_doctor.rules.base import Clear, Fault, NotApplicable, Result, Rule, threshold

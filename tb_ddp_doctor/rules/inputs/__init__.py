@@ -7,7 +7,7 @@ from typing import cast
 
 from tb_ddp_doctor.job import whatif
 from tb_ddp_doctor.job.model import Budget, Job
-from tb_ddp_doctor.job.replay import Removed
+from tb_ddp_doctor.job.removed import Removed
 from tb_ddp_doctor.rules.inputs import communication, compute, frame, host, memory, places
 
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.findings import Network
-from tb_ddp_doctor.job.budget import arrived, exposed_communication
 from tb_ddp_doctor.job.collectives import between_two
 from tb_ddp_doctor.job.communication import Traffic, communication
 from tb_ddp_doctor.job.links import Link, links
@@ -96,7 +95,7 @@ def _tiny_calls(job: Job) -> TinyCalls | None:
     for rank, (digest, index) in enumerate(zip(job.digests, job.step_index, strict=True)):
         table = digest.collectives
         mine = np.array([text == kind for text in digest.strings], np.bool_)[table.kind] & (table.step >= 0)
-        alone = Intervals.union(table.arrival_ns[mine], table.end_ns[mine]) & exposed_communication(digest)
+        alone = Intervals.union(table.arrival_ns[mine], table.end_ns[mine]) & job.waiting.exposed[rank]
         exposed[rank] = alone.measure(digest.steps.start_ns[index], digest.steps.end_ns[index])
         each = np.minimum(alone.measure(table.arrival_ns[mine], table.end_ns[mine]), median)
         latency[rank] = np.bincount(table.step[mine], weights=each, minlength=len(digest.steps))[index].astype(np.int64)
@@ -140,7 +139,7 @@ def _absent(job: Job) -> Absent:
     if not wait_ns[waiter].any():
         return Absent(wait_ns, job.missing_ranks, waiter, 0, 0, "")
     digest = job.digests[waiter]
-    start, end = arrived(digest, job.matched, waiter, job.waiting.last_ns, job.clock)
+    start, end = job.waiting.all_traced_arrived_ns[waiter], job.waiting.all_arrived_ns[waiter]
     longest = int(np.where(np.isin(digest.collectives.step, job.step_index[waiter]), end - start, -1).argmax())
     kind = digest.strings[digest.collectives.kind[longest]]
     return Absent(wait_ns, job.missing_ranks, waiter, int(start[longest]), int(end[longest]), kind)

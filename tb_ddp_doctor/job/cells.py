@@ -1,0 +1,115 @@
+"""Amounts of many things by rank and step, and medians over ranks and steps that can be compared.
+
+R = ranks, S = steps of the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.trace.model import Ints
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cells:
+    """To which rank and step of the job things belong, as one index; each rank has one more cell, for the steps that
+    the job leaves out. They are taken to be like its other steps.
+    """
+
+    cell: Ints
+    shape: tuple[int, int]
+
+    @classmethod
+    def of(cls, rank: Ints, step: Ints, shape: tuple[int, int]) -> Cells:
+        """From the rank of each thing and its step, -1 for none of the job's."""
+        ranks, steps = shape
+        return cls(rank * (steps + 1) + np.where(step >= 0, step, steps), (ranks, steps))
+
+    def sum(self, values: Ints, things: Ints | None = None) -> Ints:
+        """Of one value of each thing, or of some things, shape (R, S)."""
+        total: Ints = self._total(values, things).astype(np.int64)
+        return total
+
+    def of_each(self, share: Floats, things: Ints | None = None) -> Floats:
+        """The share, shape (R, S), of the cell of each thing, or of some things."""
+        padded = np.concatenate((share, share.mean(axis=1, keepdims=True)), axis=1)
+        shares: Floats = padded.ravel()[self.cell if things is None else self.cell[things]]
+        return shares
+
+    def spread(self, weights: Ints, amount: Ints) -> Ints:
+        """Amounts of shape (R, S) over what each cell consists of, by weight; never more than the weight."""
+        share = np.minimum(amount / np.maximum(self._total(weights), 1), 1)
+        spread: Ints = np.rint(weights * self.of_each(share)).astype(np.int64)
+        return spread
+
+    def _total(self, values: Ints, things: Ints | None = None) -> Floats:
+        ranks, steps = self.shape
+        cell = self.cell if things is None else self.cell[things]
+        total = np.bincount(cell, weights=values, minlength=ranks * (steps + 1)).astype(np.float64, copy=False)
+        return total.reshape(ranks, steps + 1)[:, :steps]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Places:
+    """Things by their place in a table, for the largest value of each."""
+
+    #: Things, those of one place together; where each place's begin; the places.
+    things: Ints
+    starts: Ints
+    places: tuple[Ints, Ints]
+
+    @classmethod
+    def of(cls, row: Ints, column: Ints, shape: tuple[int, int], things: Ints | None = None) -> Places:
+        """From the row and column of each thing in a table of a shape; `things` are their indices if not 0, 1, ..."""
+        place = row * shape[1] + column
+        order = np.argsort(place, kind="stable")
+        starts = np.flatnonzero(np.diff(place[order], prepend=-1))
+        distinct = place[order][starts]
+        return cls(order if things is None else things[order], starts, (distinct // shape[1], distinct % shape[1]))
+
+    def raise_to(self, table: Ints, values: Ints) -> None:
+        """Raise the table to the largest value of each place."""
+        if len(self.starts):
+            largest = np.maximum.reduceat(values[self.things], self.starts)
+            table[self.places] = np.maximum(table[self.places], largest)
+
+
+def lower_median(values: NDArray[Any]) -> Any:
+    """The lower median over the first axis, so that of two the better one is typical."""
+    middle = (len(values) - 1) // 2
+    return np.partition(values, middle, axis=0)[middle]
+
+
+def share_at_median(total: NDArray[Any]) -> Floats:
+    """By what to multiply amounts of shape (cells, places) so that none is above its place's median.
+
+    Noise is above the median somewhere in every cell, and the medians of places sum to less than the median cell. So
+    no cell is left with less than that, or than it had.
+    """
+    capped = np.minimum(total, lower_median(total))
+    had, has = total.sum(axis=1), capped.sum(axis=1)
+    back = np.maximum(np.minimum(had, lower_median(had)) - has, 0) / np.maximum(had - has, 1)
+    share: Floats = (capped + (total - capped) * back[:, None]) / np.maximum(total, 1)
+    return share
+
+
+def of_equal(keys: Ints) -> Iterator[Ints]:
+    """Indices of equal keys, key by key."""
+    order = np.argsort(keys, kind="stable")
+    return iter(np.split(order, np.flatnonzero(np.diff(keys[order])) + 1)) if len(order) else iter(())
+
+
+def numbered(columns: tuple[Ints, ...]) -> Ints:
+    """Which of the distinct rows of some columns each row is, as an index in their order."""
+    which = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        distinct, place = np.unique(column, return_inverse=True)
+        which = np.unique(which * len(distinct) + place.reshape(-1), return_inverse=True)[1].reshape(-1)
+    return which
