@@ -33,6 +33,7 @@ from tb_ddp_doctor.findings import (
     PathStep,
     RuleOutcome,
     Traffic,
+    WarningKind,
 )
 from tb_ddp_doctor.job import communication as measured
 from tb_ddp_doctor.job import unrecognised
@@ -51,9 +52,7 @@ from tb_ddp_doctor.rules.inputs import Inputs
 from tb_ddp_doctor.rules.inputs.frame import MissingInputError
 from tb_ddp_doctor.rules.savings import Savings
 from tb_ddp_doctor.rules.verdict import verdict
-from tb_ddp_doctor.trace.document import NOT_JSON
-from tb_ddp_doctor.trace.losses import tells_of_lost_end, tells_of_lost_events
-from tb_ddp_doctor.trace.model import Ints, TraceError
+from tb_ddp_doctor.trace.model import Ints, NotJsonError, TraceError
 
 _log = logging.getLogger(__name__)
 
@@ -178,10 +177,10 @@ def _without_unfinished(
     cut = [
         str(file.path)
         for file, digest in digests
-        if str(file.path) in expected and any(tells_of_lost_end(warning.message) for warning in digest.warnings)
+        if str(file.path) in expected and any(warning.kind == "lost-end" for warning in digest.warnings)
     ]
     # Of what is no beginning of a trace, no more is waited for.
-    never = [warning for warning in failed if warning.file not in expected or warning.message.endswith(NOT_JSON)]
+    never = [warning for warning in failed if warning.file not in expected or warning.kind == "not-json"]
     unreadable = [warning.file for warning in failed if warning not in never]
     return (
         [(file, digest) for file, digest in digests if str(file.path) not in cut],
@@ -208,8 +207,8 @@ def examine(job: Job, settings: Settings | None = None) -> Diagnosis:
 
 
 def _examine(job: Job, rules: Iterable[Rule], lacking: Lacking) -> tuple[Diagnosis, Savings]:
-    cut = {warning.file: None for warning in job.warnings if tells_of_lost_end(warning.message)}
-    lost = {warning.file: None for warning in job.warnings if tells_of_lost_events(warning.message)}
+    cut = {warning.file: None for warning in job.warnings if warning.kind == "lost-end"}
+    lost = {warning.file: None for warning in job.warnings if warning.loses_events}
     told = {*cut, *(file for files in lacking.values() for file in files)}
     damaged = [file for file in (dict.fromkeys(job.damaged) | lost) if file not in told]
     lacking = {"incomplete": list(cut), "damaged": damaged, **lacking}
@@ -255,7 +254,8 @@ def digest_files(
         try:
             digests.append((file, attempt.result()))
         except (TraceError, pool.CrashError) as error:
-            warnings.append(FileWarning(str(path), f"Rank {file.rank} is left out: {error}"))
+            kind: WarningKind = "not-json" if isinstance(error, NotJsonError) else "note"
+            warnings.append(FileWarning(str(path), f"Rank {file.rank} is left out: {error}", kind))
         except Exception as error:
             _log.debug("reading %s failed", path, exc_info=True)
             warnings.append(
@@ -487,7 +487,7 @@ def _diagnosis(
         findings=savings.findings,
         outcomes=tuple(outcomes),
         warnings=tuple(
-            FileWarning(encodable(warning.file), encodable(warning.message))
+            FileWarning(encodable(warning.file), encodable(warning.message), warning.kind)
             for warning in (*job.warnings, *_unseen(job))
         ),
         critical_path=path,

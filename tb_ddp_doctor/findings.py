@@ -54,11 +54,22 @@ class Severity(IntEnum):
         return self.name.lower()
 
 
+#: What a warning means for its file: nothing but what it says; events are missing from it; its end is missing, and may
+#: yet come; it is no beginning of a trace, so that nothing may.
+WarningKind = Literal["note", "lost-events", "lost-end", "not-json"]
+
+
 class FileWarning(msgspec.Struct, frozen=True):
     """Something that a user must know about an input: which file, and what was wrong and what was kept."""
 
     file: str
     message: str
+    kind: WarningKind = "note"
+
+    @property
+    def loses_events(self) -> bool:
+        """Whether the file lacks events, at its end or elsewhere."""
+        return self.kind in ("lost-events", "lost-end")
 
 
 class Source(msgspec.Struct, frozen=True):

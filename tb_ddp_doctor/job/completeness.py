@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.job.clock import ClockFit, Floats
 from tb_ddp_doctor.job.collectives import ENDS_APART, Matched
-from tb_ddp_doctor.trace.losses import tells_of_lost_end
 from tb_ddp_doctor.trace.model import Ints
 
 #: Launches without a kernel, in addition to the share that is usual in the job (captures of CUDA graphs run none).
@@ -243,7 +242,7 @@ def _ended_early(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
             continue
         last = int(some[-1])
         later = [n for n in number[last + 1 :].tolist() if _lower_median(by_step[n]) > 0]
-        if not later and not any(tells_of_lost_end(warning.message) for warning in digest.warnings):
+        if not later and not any(warning.kind == "lost-end" for warning in digest.warnings):
             continue
         like = [*launches[:last].tolist(), *(n for n in by_step[int(number[last])] if n != launches[last])]
         lossy = launches == 0

@@ -29,11 +29,9 @@ from tb_ddp_doctor.trace.events import (
     to_text,
 )
 from tb_ddp_doctor.trace.losses import Loss, Losses
-from tb_ddp_doctor.trace.model import TraceError
+from tb_ddp_doctor.trace.model import NotJsonError, TraceError
 from tb_ddp_doctor.trace.stream import StreamCutError
 
-#: What is said of a file that does not begin as JSON does.
-NOT_JSON = "It is not JSON."
 #: More than an event's boundary takes: one may go on in the next block.
 _OVERLAP = 64
 #: Torch breaks one at most. Each costs all the text before it, for the line that an error names, and what follows.
@@ -128,7 +126,7 @@ class Document:
                 self._drop(size(text[: start + 1]))
                 return True
             elif start < len(text):
-                raise TraceError(NOT_JSON)
+                raise NotJsonError("It is not JSON.")
             if len(text) > MAX_ITEM_BYTES:
                 raise TraceError(f'It has no "traceEvents" in its first {MAX_ITEM_BYTES >> 20} MiB.')
         if self._buffer.strip():

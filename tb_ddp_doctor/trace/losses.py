@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from tb_ddp_doctor.findings import FileWarning
+from tb_ddp_doctor.findings import FileWarning, WarningKind
 
 
 class Loss(Enum):
@@ -31,22 +29,10 @@ _TAKING = (Loss.BROKEN, Loss.MISTYPED, Loss.TIMES, Loss.CUT, Loss.STREAM, Loss.I
 _ENDLESS = (Loss.BROKEN, Loss.CUT, Loss.STREAM)
 
 
-def _telling(kinds: Iterable[Loss]) -> re.Pattern[str]:
-    """What matches the sentences of these kinds."""
-    return re.compile("|".join(re.sub(r"\\\{\w+\\\}", ".*", re.escape(kind.value)) for kind in kinds), re.DOTALL)
-
-
-_EVENTS_LOST, _END_LOST = _telling(_TAKING), _telling(_ENDLESS)
-
-
-def tells_of_lost_events(message: str) -> bool:
-    """Whether a warning's sentence says that a file lacks events."""
-    return bool(_EVENTS_LOST.fullmatch(message))
-
-
-def tells_of_lost_end(message: str) -> bool:
-    """Whether a warning's sentence says what is true of every file that is not written to its end."""
-    return bool(_END_LOST.fullmatch(message))
+def _kind(loss: Loss) -> WarningKind:
+    if loss in _ENDLESS:
+        return "lost-end"
+    return "lost-events" if loss in _TAKING else "note"
 
 
 @dataclass(slots=True)
@@ -80,6 +66,7 @@ class Losses:
                     position=f"{entry.position:,}",
                     detail=entry.detail,
                 ),
+                _kind(kind),
             )
             for kind, entry in self._entries.items()
         )

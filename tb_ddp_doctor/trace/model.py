@@ -48,6 +48,10 @@ class TraceError(Exception):
     """A file that is no trace. Its text is a sentence for users, without the path."""
 
 
+class NotJsonError(TraceError):
+    """A file that does not begin as JSON does, so that more of it makes it no trace."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Events:
     """One row per complete event; every column has the same length."""

@@ -15,7 +15,7 @@ from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.base import run
 from tb_ddp_doctor.rules.inputs import Inputs
 from tb_ddp_doctor.rules.savings import Savings
-from tb_ddp_doctor.trace.losses import Loss, tells_of_lost_events
+from tb_ddp_doctor.trace.losses import Loss, Losses
 
 RULE = "trace-quality"
 GOOD = """
@@ -83,7 +83,7 @@ def found_in(given: Job) -> tuple[Finding, ...]:
 
 def test_a_cut_file_is_told() -> None:
     drawn = digests(ranks(GOOD, GOOD))
-    cut = FileWarning("rank1.json", "cut off at byte 1,234: what follows is missing (end of data)")
+    cut = FileWarning("rank1.json", "cut off at byte 1,234: what follows is missing (end of data)", "lost-end")
     drawn[1] = replace(drawn[1], warnings=(cut,))
     (found,) = found_in(build("drawn", drawn, {}, 2))
     assert found.cause == "damaged_files"
@@ -138,8 +138,8 @@ def test_all_that_is_lacking_goes_into_one_capture() -> None:
 
 
 @pytest.mark.parametrize("kind", Loss)
-def test_sentences_of_lost_events_are_known(kind: Loss) -> None:
-    taking = kind not in (Loss.TEXT, Loss.ARGUMENTS, Loss.HEADER, Loss.AFTER_END)
-    sentence = kind.value.format(count="2 events", position="1,234", detail="it (the line)\nbreaks")
-    assert tells_of_lost_events(sentence) == taking
-    assert not tells_of_lost_events("Kernels run on 2 devices; only device 0 is diagnosed.")
+def test_warnings_tell_whether_events_are_lost(kind: Loss) -> None:
+    losses = Losses()
+    losses.add(kind, 1234, "it (the line)\nbreaks", 2)
+    (warning,) = losses.warnings("rank0.json")
+    assert warning.loses_events == (kind not in (Loss.TEXT, Loss.ARGUMENTS, Loss.HEADER, Loss.AFTER_END))

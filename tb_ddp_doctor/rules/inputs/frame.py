@@ -9,7 +9,6 @@ import numpy as np
 
 from tb_ddp_doctor.job import unrecognised
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.trace.losses import tells_of_lost_events
 from tb_ddp_doctor.trace.model import Ints
 
 
@@ -92,9 +91,7 @@ def _quality(job: Job) -> Quality:
     unmatched = sum(job.matched.unmatched)
     calls = unmatched + int(job.matched.present.sum())
     return Quality(
-        damaged=len(
-            {*job.damaged, *(warning.file for warning in job.warnings if tells_of_lost_events(warning.message))}
-        ),
+        damaged=len({*job.damaged, *(warning.file for warning in job.warnings if warning.loses_events)}),
         has_shapes=all(digest.header.has_shapes for digest in job.digests),
         has_launches=all(digest.has_launches for digest in job.digests if digest.has_device),
         matched=len(job.matched),
