@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import reduce
 from operator import or_
 
@@ -9,7 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from random_jobs import FaultyJob, faulty_jobs
 from random_traces import TRACES, joined
+from traces import job as drawn
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.digest.build import digest
@@ -19,6 +22,8 @@ from tb_ddp_doctor.job.removed import Removed
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.savings import Savings
 
+#: Of the step: what some fixes may give back more than all together, in the replay.
+_MISSED = 0.02
 DIGESTS = TRACES.map(digest)
 
 
@@ -60,6 +65,44 @@ def test_one_finding_alone_is_what_it_says(ranks: list[RankDigest]) -> None:
         if finding.rule != "profiler-overhead":
             prospect = savings.without([finding.id])
             assert prospect.step_ms - prospect.without_ms == pytest.approx(finding.alone_ms, abs=1e-5)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(faulty_jobs(), st.data())
+def test_numbers_of_a_faulty_job_agree(faulty: FaultyJob, data: st.DataObject) -> None:
+    """Costs sum to what fixing all gives, each lies in its range, and what-if says what findings and account say."""
+    diagnosis, savings = engine._examine(drawn(faulty.drawing), CATALOGUE.values(), {})
+    found, account = diagnosis.findings, diagnosis.account
+    lines = prefixed(account)
+    assert sum(lines) == account.total_ns
+    assert min(lines) >= 0
+    traced = account.line("tracing").ms
+    costs = {finding.id: finding.cost_ms for finding in found if finding.rule != "profiler-overhead"}
+    explained = [line.ms for line in account.lines if line.kind == "finding"]
+    assert sum(costs.values()) == pytest.approx(sum(explained), abs=1e-5)
+    for finding in found:
+        assert finding.range_ms[0] <= finding.cost_ms <= finding.range_ms[1]
+        assert finding.cost_ms <= diagnosis.step_ms
+
+    def saved(chosen: Collection[str]) -> float:
+        prospect = savings.without(chosen)
+        assert prospect.range_ms[0] <= prospect.without_ms <= prospect.range_ms[1]
+        assert prospect.step_ms == pytest.approx(diagnosis.step_ms, abs=1e-5)
+        return prospect.step_ms - prospect.without_ms
+
+    assert saved(costs) == pytest.approx(sum(costs.values()), abs=1e-5)
+    assert saved([]) == 0
+    serious = [one.id for one in found if one.severity != "info"]
+    assert saved(serious) == pytest.approx(sum(costs[one] for one in serious), abs=1e-5)
+    chosen = data.draw(st.sets(st.sampled_from(sorted(costs) or ["none"])))
+    some = saved(chosen)
+    assert some == saved(sorted(chosen, reverse=True))
+    assert 0 <= some <= diagnosis.step_ms - traced + 1e-5
+    # The floor has nothing left that a fix gives back, whichever it is.
+    assert some <= diagnosis.step_ms - traced - account.line("floor").ms + _MISSED * diagnosis.step_ms
+    for finding in found:
+        if finding.rule != "profiler-overhead":
+            assert saved([finding.id]) == pytest.approx(finding.alone_ms, abs=1e-5)
 
 
 def test_what_a_rank_has_beyond_the_others_goes_beside_what_all_share() -> None:
