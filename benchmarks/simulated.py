@@ -182,7 +182,7 @@ class Player:
 
     def write(self, draw: Draw, name: str) -> Known:
         key = (draw.base, draw.mode, draw.period, draw.queue)
-        none: dict[str, Any] = {"pauses": None, "kf": None, "cf": None, "jit": 0.0}
+        none: dict[str, Any] = {"pauses": None, "kf": None, "cf": lambda *_: 1.0, "jit": 0.0}
         twin = f"twin-{draw.base}-{draw.mode}-{draw.period}" + (f"-{draw.queue}" if draw.queue != 1024 else "")
         if key not in self._twins:
             self._twins[key] = self.play(longest(draw), **none)
@@ -234,7 +234,7 @@ class Player:
 
     def draw(self, kind: str, rng: random.Random) -> Draw:
         """A random job of a kind."""
-        base = rng.choice([*[f"healthy@{rng.choice((0.6, 0.7, 0.8, 0.9))}"] * 2, "healthy8@0.6"])
+        base = rng.choice([*[f"healthy@{rng.choice((0.6, 0.8))}"] * 2, "healthy8@0.6"])
         if kind in ("node", "nodes", "skewed", "hidden_two"):
             base = "healthy8@0.6"
         if kind in ("pairs", "slow_pair"):

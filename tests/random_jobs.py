@@ -49,8 +49,8 @@ class FaultyJob:
             for lane, arrived in zip(lanes, done, strict=True):
                 at = len(lane["step"])
                 lane["nccl"] = f"{lane['nccl']:<{arrived}}{_block('ar', end - arrived)}"
-                lane["host"] += _block("sync", end + 1 - len(lane["host"]))
-                lane["step"] = f"{lane['step']}|{step + 1:<{end + 1 - at}}"
+                lane["host"] += _block("sync", end - len(lane["host"]))
+                lane["step"] = f"{lane['step']}|{step + 1:<{end - at - 1}}"
         return "\n".join(f"rank{rank} {name} {text}" for rank, lane in enumerate(lanes) for name, text in lane.items())
 
 

@@ -40,8 +40,9 @@ class LoadImbalance(Rule):
         one rank, what it does every few steps.
     Limits:
         At least two ranks with matched collectives and two steps. Ranks that are slow in most steps are stragglers.
-        What was seen in one step may be rare or not: a longer capture tells how often it comes. Small differences are
-        noise: the more ranks, the more their slowest one is above the median.
+        What was seen in one step may be rare or not: a longer capture tells how often it comes. Slow ranks within four
+        standard deviations of the spread over all ranks and steps are noise: they are reported only if they cost a lot,
+        and then with low confidence.
     """
 
     id: ClassVar[str] = "load-imbalance"
@@ -52,6 +53,11 @@ class LoadImbalance(Rule):
         0.05, "of the step", "Healthy jobs of 4 and 8 ranks lose up to 4 % to their slowest rank by chance."
     )
     once: float = threshold(0.10, "of the step", "In one step alone, from here on it is no noise.")
+    min_noise: float = threshold(
+        0.12,
+        "of the step",
+        "Where the slow ones are no further out than noise: 6 % of noise cost 4 ranks 11 % at most in 99 of 100 jobs.",
+    )
     straggler_excess: float = threshold(0.03, "of the step", "As for straggler: those ranks are taken out first.")
     straggler_steps: float = threshold(0.75, "of the steps", "As for straggler.")
 
@@ -71,14 +77,15 @@ class LoadImbalance(Rule):
         limit = self.once if len(uneven) == 1 else self.min_cost
         if cost < limit * frame.step_ns or not len(uneven):
             return Clear(f"Ranks that are slow in some steps cost {words.ms(cost)} a step.")
+        differs = f"Ranks and steps differ by {words.ms(found.noise_ns)} (one standard deviation) anyway"
+        is_noise = float(lost[uneven].mean()) < _BEYOND_NOISE * found.noise_ns
+        if is_noise and cost < self.min_noise * frame.step_ns:
+            return Clear(f"Ranks that are slow in some steps cost {words.ms(cost)} a step. {differs}: this is noise.")
         more = (phases.own_ns[slowest[uneven], uneven] - np.median(phases.own_ns[:, uneven], axis=0)).mean(axis=0)
         where = behind("The slowest", more, phases)
         level, basis = words.confidence(frame, cost, len(uneven))
-        # Half of what is not slow lies within this of the median: about 0.67 standard deviations.
-        usual = np.abs(found.excess_ns[~chosen])
-        noise = 1.5 * float(np.median(usual)) if usual.size else 0.0
-        if float(lost[uneven].mean()) < _BEYOND_NOISE * noise:
-            level, basis = "low", f"{basis} Ranks and steps differ by {words.ms(noise)} anyway: it may be noise."
+        if is_noise:
+            level, basis = "low", f"{basis} {differs}: it may be noise."
         turns = ", ".join(
             f"step {frame.steps[step]}: rank {frame.ranks[slowest[step]]}, by {words.ms(float(lost[step]))}"
             for step in uneven[:4]
@@ -113,7 +120,7 @@ class LoadImbalance(Rule):
         )
 
 
-#: So many standard deviations from the others a rank's step is no noise: of 50, the largest is 2.3 away on average.
+#: So many standard deviations from the others a rank's step is no noise: of noise, 1 in 100 means is further out.
 _BEYOND_NOISE = 4
 
 

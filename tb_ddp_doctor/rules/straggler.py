@@ -55,7 +55,8 @@ class Straggler(Rule):
         links.
     Limits:
         At least two ranks with matched collectives. If most ranks are slow, they are compared with those that are far
-        faster, if these have as much to do on their devices. Ranks that share a device slow each other. What slow links
+        faster, if these have as much to do on their devices. An excess below five standard errors of the ranks' step
+        times, and below 15 % of the step, is noise. Ranks that share a device slow each other. What slow links
         cost is slow-link's. What several causes cost together is divided by what each costs once the others are fixed.
     """
 

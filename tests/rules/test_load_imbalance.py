@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
+from random_jobs import FaultyJob, Work
 from traces import finding, in_row, lies_in_its_step, outcome, ranks
 
 RULE = "load-imbalance"
@@ -138,3 +141,23 @@ def test_one_rank_alone_cannot_be_compared() -> None:
     result = outcome(RULE, ranks(LIGHT), world_size=2)
     assert result.status == "not-applicable"
     assert "only one rank's trace" in result.reason
+
+
+def noisy(spread: float, seed: int, *, slow: float = 0.0) -> str:
+    """Four ranks and five steps of which each takes 200 ms, but for noise; rank 1 is slower by a share."""
+    rng = random.Random(seed)
+    work = [
+        [Work(backward=round(200 * (rng.gauss(1, spread) + slow * (rank == 1)))) for _ in range(5)] for rank in range(4)
+    ]
+    return FaultyJob(tuple(map(tuple, work)), (4,) * 5).drawing
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_noise_is_no_imbalance_and_no_straggler(seed: int) -> None:
+    for rule in (RULE, "straggler"):
+        assert outcome(rule, noisy(0.06, seed)).status == "clear"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_straggler_stands_out_of_noise(seed: int) -> None:
+    assert finding("straggler", noisy(0.03, seed, slow=0.16)).ranks == (1,)
