@@ -25,17 +25,17 @@ from tb_ddp_doctor.digest.model import (
     Code,
     Collectives,
     Kernels,
+    LostKernels,
     Messages,
     Operations,
     Pieces,
     RankDigest,
     RankOwner,
-    Record,
-    Recorded,
     Stalled,
     Starved,
     Steps,
     StepWork,
+    TraceContents,
 )
 from tb_ddp_doctor.digest.starvation import no_blocking
 from tb_ddp_doctor.engine import examine
@@ -143,7 +143,7 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
         has_steps=True,
         pid=str(rank),
         loader="",
-        record=Record(np.arange(steps), nothing + 600 + BUCKETS, nothing, nothing + BUCKETS, nothing),
+        lost_kernels=LostKernels(np.arange(steps), nothing + 600 + BUCKETS, nothing, nothing + BUCKETS, nothing),
         steps=Steps(np.arange(steps), first, last, first, last),
         work=StepWork(**work),
         pieces=pieces,
@@ -165,7 +165,7 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
             *(np.array([value]) for value in (600 * steps, 0, int(compute.sum()), 0, 0, 0)),
         ),
         track=_track(start + stall, start, finish, compute, arrival, end, shown),
-        recorded=Recorded({}, "", "training", "ProfilerStep", 0.0),
+        contents=TraceContents({}, "", "training", "ProfilerStep", 0.0),
         warnings=(),
     )
 

@@ -174,12 +174,12 @@ def graph_launches(*, copies: bool) -> Job:
 
 def test_launches_of_a_graph_serve_as_steps_where_each_is_fed() -> None:
     job = graph_launches(copies=True)
-    assert job.digests[0].recorded.steps_from == "graph launch"
+    assert job.digests[0].contents.steps_from == "graph launch"
     assert job.steps.tolist() == [0, 1, 2]
 
 
 def test_launches_of_parts_of_one_iteration_are_no_steps() -> None:
-    assert graph_launches(copies=False).digests[0].recorded.steps_from == ""
+    assert graph_launches(copies=False).digests[0].contents.steps_from == ""
 
 
 # ------------------------------------------------------------------------------------------------------ sampled files

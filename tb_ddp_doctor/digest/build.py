@@ -13,10 +13,11 @@ from tb_ddp_doctor.digest.flops import flops
 from tb_ddp_doctor.digest.frames import code, stalled
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.launches import enclosing, launch_rows
+from tb_ddp_doctor.digest.lost_kernels import lost_kernels, without_device
 from tb_ddp_doctor.digest.memory import memory as memory_of
 from tb_ddp_doctor.digest.memory import no_memory
 from tb_ddp_doctor.digest.messages import messages
-from tb_ddp_doctor.digest.model import Collectives, Kernels, RankDigest, Recorded, Starved, Steps, StepWork, Track
+from tb_ddp_doctor.digest.model import Collectives, Kernels, RankDigest, Starved, Steps, StepWork, TraceContents, Track
 from tb_ddp_doctor.digest.operations import operations
 from tb_ddp_doctor.digest.optimizer import optimizer
 from tb_ddp_doctor.digest.phases import (
@@ -28,11 +29,10 @@ from tb_ddp_doctor.digest.phases import (
 )
 from tb_ddp_doctor.digest.plausible import plausible
 from tb_ddp_doctor.digest.products import products, slow_inputs
-from tb_ddp_doctor.digest.record import device_record, host_record
-from tb_ddp_doctor.digest.recorded import recording
 from tb_ddp_doctor.digest.starvation import host_time, no_blocking, recorded, recording_ns, starvation
 from tb_ddp_doctor.digest.steps import NO_STEP, device_windows, host_steps, repeated_steps, step_of
 from tb_ddp_doctor.digest.sums import count, longest, total
+from tb_ddp_doctor.digest.trace_contents import trace_contents
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, Events, Ints, RankTrace
@@ -184,7 +184,7 @@ def _digest_device(trace: RankTrace, device: int) -> RankDigest:
         has_steps=has_steps,
         pid=_pid(trace),
         loader=_loader(trace),
-        record=device_record(trace, number, host_start, host_end, rows),
+        lost_kernels=lost_kernels(trace, number, host_start, host_end, rows),
         steps=steps,
         work=work,
         pieces=pieces,
@@ -197,7 +197,7 @@ def _digest_device(trace: RankTrace, device: int) -> RankDigest:
         code=own_code,
         memory=memory_of(trace, device, steps),
         track=tracked,
-        recorded=contents,
+        contents=contents,
         warnings=(*trace.warnings, *_joining_warnings(trace, device, launch)),
     )
 
@@ -235,7 +235,7 @@ def _digest_host(trace: RankTrace) -> RankDigest:
         has_steps=has_steps,
         pid=_pid(trace),
         loader=_loader(trace),
-        record=host_record(number[number != NO_STEP]),
+        lost_kernels=without_device(number[number != NO_STEP]),
         steps=steps,
         work=StepWork(
             owner_ns=owner_ns,
@@ -259,7 +259,7 @@ def _digest_host(trace: RankTrace) -> RankDigest:
         code=own_code,
         memory=no_memory(len(steps)),
         track=track.no_track(),
-        recorded=contents,
+        contents=contents,
         warnings=(*trace.warnings, *_group_warnings(trace, found)),
     )
 
@@ -313,12 +313,12 @@ def _launched_by_operators(trace: RankTrace, launch: Ints) -> bool:
     return 2 * int((within >= 0).sum()) > len(launch)
 
 
-def _steps(trace: RankTrace) -> tuple[Recorded, tuple[Ints, Ints, Ints]]:
+def _steps(trace: RankTrace) -> tuple[TraceContents, tuple[Ints, Ints, Ints]]:
     """What the trace records, and its steps on the host: number, start and end."""
     marked = host_steps(trace)
     if len(marked[0]):
-        return recording(trace, "ProfilerStep"), marked
-    found = recording(trace, "")
+        return trace_contents(trace, "ProfilerStep"), marked
+    found = trace_contents(trace, "")
     if found.program in _ITERATES and (repeated := repeated_steps(trace)):
         return replace(found, steps_from=repeated[0]), repeated[1]
     return found, _whole_trace(trace.events) if len(trace.events) else marked

@@ -65,8 +65,8 @@ class Steps:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Record:
-    """How much of each step the trace holds, of all steps that the host shows, in order of time; shape (N,)."""
+class LostKernels:
+    """Launches, and kernels that the trace lacks, of all steps that the host shows, in order of time; shape (N,)."""
 
     #: As `Steps.number`.
     number: Ints
@@ -413,8 +413,8 @@ class StepWork:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
-    """What a trace records, and what it shows to have been left out (see `digest.recorded`)."""
+class TraceContents:
+    """What a trace records, and what it shows to have been left out (see `digest.trace_contents`)."""
 
     #: Work of accelerators that are not known here, by category: events and busy time, ns (-1 if not read).
     unknown_work: dict[str, tuple[int, int]]
@@ -442,13 +442,13 @@ class RankDigest:
     device_bytes: int
     #: Whether device events can be joined to their launches.
     has_launches: bool
-    #: Whether something marks the steps (`Recorded.steps_from`); False means that the trace is taken as one step.
+    #: Whether something marks the steps (`TraceContents.steps_from`); False means that the trace is taken as one step.
     has_steps: bool
     #: Process that trains, "" where the trace does not say.
     pid: str
     #: How the DataLoader was seen to work: single_process, workers, or "" if it was not seen.
     loader: str
-    record: Record
+    lost_kernels: LostKernels
     steps: Steps
     work: StepWork
     pieces: Pieces
@@ -461,5 +461,5 @@ class RankDigest:
     code: Code
     memory: Memory
     track: Track
-    recorded: Recorded
+    contents: TraceContents
     warnings: tuple[FileWarning, ...]

@@ -217,7 +217,8 @@ def _lost_kernels(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
         ("launches", "lost", "kernel launches"),
         ("communications", "lost_communications", "launches of communication"),
     ):
-        counts = {rank: (getattr(one.record, launched), getattr(one.record, lost)) for rank, one in digests.items()}
+        tables = {rank: digest.lost_kernels for rank, digest in digests.items()}
+        counts = {rank: (getattr(table, launched), getattr(table, lost)) for rank, table in tables.items()}
         shares = [int(missing.sum()) / max(int(calls.sum()), 1) for calls, missing in counts.values()]
         usual = _lower_median(shares or [0.0])
         for rank, (calls, missing) in counts.items():
@@ -233,10 +234,11 @@ def _ended_early(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
     found = {}
     by_step: dict[int, list[int]] = {}
     for digest in digests.values():
-        for number, launches in zip(digest.record.number.tolist(), digest.record.launches.tolist(), strict=True):
+        table = digest.lost_kernels
+        for number, launches in zip(table.number.tolist(), table.launches.tolist(), strict=True):
             by_step.setdefault(number, []).append(launches)
     for rank, digest in digests.items():
-        number, launches = digest.record.number, digest.record.launches
+        number, launches = digest.lost_kernels.number, digest.lost_kernels.launches
         some = np.flatnonzero(launches)
         if not len(some):
             continue
@@ -282,9 +284,10 @@ def _lost_collectives(digests: Mapping[int, RankDigest], world_size: int | None)
     least = {number: LEAST_COLLECTIVES * _lower_median(calls) for number, calls in by_step.items()}
     for rank, digest in digests.items():
         own = counts[rank]
-        lossy = np.array([number in own and own[number] < least[number] for number in digest.record.number.tolist()])
+        numbers = digest.lost_kernels.number
+        lossy = np.array([number in own and own[number] < least[number] for number in numbers.tolist()])
         if lossy.any():
-            number = int(digest.record.number[lossy][0])
+            number = int(numbers[lossy][0])
             found[rank] = _and_after(digest, lossy, f"it lacks collectives of all ranks in step {number}")
     if found:
         return found
@@ -312,7 +315,7 @@ def _lower_median(values: Sequence[float]) -> float:
 
 def _and_after(digest: RankDigest, lossy: Mask, reason: str) -> Damage:
     """Damage of some steps of the record, and of each that follows one: where its window begins is not known."""
-    return Damage(frozenset(digest.record.number[lossy | _after(lossy)].tolist()), reason)
+    return Damage(frozenset(digest.lost_kernels.number[lossy | _after(lossy)].tolist()), reason)
 
 
 def _after(chosen: Mask) -> Mask:

@@ -22,7 +22,7 @@ _SAID = 0.03
 
 def program(job: Job) -> str:
     """What the job does, as `names.Program` in small letters: what its ranks agree on, "unknown" where they do not."""
-    found = {digest.recorded.program for digest in job.digests}
+    found = {digest.contents.program for digest in job.digests}
     return found.pop() if len(found) == 1 else "unknown"
 
 
@@ -88,10 +88,10 @@ def _device(job: Job) -> str | None:
         return None
     unknown: dict[str, tuple[int, int]] = {}
     for digest in job.digests:
-        for category, (count, busy_ns) in digest.recorded.unknown_work.items():
+        for category, (count, busy_ns) in digest.contents.unknown_work.items():
             before = unknown.get(category, (0, 0))
             unknown[category] = (before[0] + count, max(before[1], busy_ns))
-    hidden = next((digest.recorded.hidden_work for digest in job.digests if digest.recorded.hidden_work), "")
+    hidden = next((digest.contents.hidden_work for digest in job.digests if digest.contents.hidden_work), "")
     if any(busy_ns >= 0 for _, busy_ns in unknown.values()) or (unknown and hidden):
         listed = ", ".join(_category(name, count, busy_ns) for name, (count, busy_ns) in unknown.items())
         return (
@@ -116,7 +116,7 @@ def _span(job: Job) -> str:
 
 
 def _sampled(job: Job) -> str | None:
-    left_out = max(digest.recorded.calls_left_out for digest in job.digests)
+    left_out = max(digest.contents.calls_left_out for digest in job.digests)
     if not left_out:
         return None
     return (
@@ -139,7 +139,7 @@ def _no_training(job: Job) -> str | None:
     if trains(job):
         return None
     does, step = _PROGRAMS[program(job)]
-    marks = {digest.recorded.steps_from for digest in job.digests}
+    marks = {digest.contents.steps_from for digest in job.digests}
     length = f"{job.step_ns / 1e6:.1f} ms"
     if "" in marks:
         step, where = "trace", f"{length} of trace, in which nothing marks an {step},"

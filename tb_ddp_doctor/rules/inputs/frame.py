@@ -83,7 +83,7 @@ def _frame(job: Job) -> Frame:
         has_device=job.has_device,
         missing_ranks=len(job.missing_ranks),
         trains=unrecognised.trains(job),
-        is_sampled=any(digest.recorded.calls_left_out > 0 for digest in job.digests),
+        is_sampled=any(digest.contents.calls_left_out > 0 for digest in job.digests),
     )
 
 

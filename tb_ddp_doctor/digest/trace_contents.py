@@ -13,7 +13,7 @@ from collections import Counter
 import numpy as np
 
 from tb_ddp_doctor.digest import owners
-from tb_ddp_doctor.digest.model import Recorded
+from tb_ddp_doctor.digest.model import TraceContents
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, Ints, RankTrace
 from tb_ddp_doctor.trace.names import Program
@@ -29,9 +29,9 @@ _LEAST_CALLS = 100
 _DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 
 
-def recording(trace: RankTrace, steps_from: str) -> Recorded:
-    """What one trace records; `steps_from` is what marks its steps."""
-    return Recorded(
+def trace_contents(trace: RankTrace, steps_from: str) -> TraceContents:
+    """The contents of one trace; `steps_from` is what marks its steps."""
+    return TraceContents(
         unknown_work=_unknown_work(trace),
         hidden_work=_hidden_work(trace),
         program=_program(trace).name.lower(),

@@ -1,11 +1,11 @@
-"""How much of each ProfilerStep a trace holds: what the host launched, and what of it the device's events show."""
+"""Kernels that the host launched in each ProfilerStep, and those of them that the trace lacks."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from tb_ddp_doctor.digest.launches import enclosing
-from tb_ddp_doctor.digest.model import Record
+from tb_ddp_doctor.digest.model import LostKernels
 from tb_ddp_doctor.digest.owners import named
 from tb_ddp_doctor.digest.steps import NO_STEP, step_of
 from tb_ddp_doctor.digest.sums import count
@@ -13,8 +13,8 @@ from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, Ints, RankTrace
 
 
-def device_record(trace: RankTrace, number: Ints, host_start_ns: Ints, host_end_ns: Ints, rows: Ints) -> Record:
-    """The record of the steps with these numbers and host windows; `rows` are the device's events.
+def lost_kernels(trace: RankTrace, number: Ints, host_start_ns: Ints, host_end_ns: Ints, rows: Ints) -> LostKernels:
+    """Of the steps with these numbers and host windows; `rows` are the device's events.
 
     What is launched inside `record_param_comms` is communication. Launches of CUDA graphs are not counted.
     """
@@ -36,9 +36,9 @@ def device_record(trace: RankTrace, number: Ints, host_start_ns: Ints, host_end_
         "lost_communications": count(step, communicates & lost, size),
     }
     known = number != NO_STEP
-    return Record(number=number[known], **{name: column[known] for name, column in columns.items()})
+    return LostKernels(number=number[known], **{name: column[known] for name, column in columns.items()})
 
 
-def host_record(number: Ints) -> Record:
-    """The record of a trace without device events."""
-    return Record(number, *(np.zeros(len(number), np.int64) for _ in range(4)))
+def without_device(number: Ints) -> LostKernels:
+    """Of a trace without device events, in which no launch can be missed."""
+    return LostKernels(number, *(np.zeros(len(number), np.int64) for _ in range(4)))
