@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
+import threading
+import time
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -14,7 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
+from tb_ddp_doctor.logdir import patience
 from tb_ddp_doctor.trace import document, events, native, stream
+from tb_ddp_doctor.trace.losses import tells_of_lost_end
 from tb_ddp_doctor.trace.model import Category, RankTrace, TraceError
 from tb_ddp_doctor.trace.reader import decode, read
 from tb_ddp_doctor.trace.times import MAX_NS, UNUSABLE, nanoseconds
@@ -775,3 +780,47 @@ def test_one_corrupt_byte_costs_few_events(block: int, offset: int, which: int) 
     lines[which] = lines[which][:offset] + "\x00" + lines[which][offset + 1 :]
     got = of(trace(*lines), block)
     assert {f"n{i}" for i in range(12) if i not in (which, which + 1)} <= set(names(got)) | {f"n{which - 1}"}
+
+
+class Stalls(io.BytesIO):
+    """A file that gives so many bytes and then none, and does not say that there are no more."""
+
+    def __init__(self, data: bytes, given: int) -> None:
+        super().__init__(data[:given])
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        return super().read(size) or (threading.Event().wait(60) and b"") or b""
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_file_that_stalls_gives_what_came_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: bool
+) -> None:
+    """But for what was under way."""
+    text = trace(*(op(ts=f"{i}.000") for i in range(20_000)), head='"schemaVersion": 1, ').encode()
+    data = gzip.compress(text, 0) if packed else text
+    monkeypatch.setattr(patience, "READ_PATIENCE_S", 0.2)
+    monkeypatch.setattr(stream, "_READ_BYTES", 1 << 16)
+    monkeypatch.setattr(stream, "CHUNK_BYTES", 1 << 14)
+    monkeypatch.setattr(stream, "_opened", lambda _: Stalls(data, len(data) // 2))
+    begun = time.monotonic()
+    found = read(tmp_path / "rank0.pt.trace.json")
+    assert time.monotonic() - begun < 20
+    assert 4_000 < len(found.events) <= 10_000
+    said = [warning.message for warning in found.warnings]
+    assert any(tells_of_lost_end(message) for message in said)
+    assert any("it did not answer within 0.2 s" in message for message in said)
+
+
+def test_a_file_that_stalls_at_once_is_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "READ_PATIENCE_S", 0.2)
+    monkeypatch.setattr(stream, "_opened", lambda _: Stalls(b"", 0))
+    with pytest.raises(TraceError, match=r"it did not answer within 0\.2 s"):
+        read(tmp_path / "rank0.pt.trace.json")
+
+
+def test_a_file_that_does_not_open_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(stream, "_opened", lambda _: threading.Event().wait(60))
+    with pytest.raises(TraceError, match=r"cannot be opened: it did not answer within 0\.2 s\.$"):
+        read(tmp_path / "rank0.pt.trace.json")

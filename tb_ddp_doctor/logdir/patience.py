@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 #: A busy network file system takes seconds at worst.
 PATIENCE_S = 10.0
+#: Some megabytes of an open file: at 0.3 MB a second they still come, s.
+READ_PATIENCE_S = 30.0
 T = TypeVar("T")
 
 
@@ -33,3 +36,51 @@ def within(seconds: float, function: Callable[[], T]) -> T:
     if not given:
         raise TimeoutError(f"It did not answer within {seconds:g} s.")
     return given[0]
+
+
+class Source(Protocol):
+    """What is read, as `io.RawIOBase` has it."""
+
+    def read(self, size: int, /) -> bytes | None: ...
+    def seek(self, offset: int, whence: int, /) -> int: ...
+    def tell(self) -> int: ...
+    def close(self) -> None: ...
+
+
+class PatientFile(io.RawIOBase):
+    """A file of which each read takes `READ_PATIENCE_S` at most; later ones then fail at once, with TimeoutError."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._stalled: TimeoutError | None = None
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        return self._source.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._source.tell()
+
+    def readinto(self, buffer: Any, /) -> int:
+        if self._stalled:
+            raise self._stalled
+        size = len(buffer)
+        try:
+            # Not into the buffer itself, which is somebody else's once the read has been given up.
+            data = within(READ_PATIENCE_S, lambda: self._source.read(size)) or b""
+        except TimeoutError as error:
+            self._stalled = error
+            raise
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        # Who still reads may hold the file's lock.
+        if not self.closed and not self._stalled:
+            self._source.close()
+        super().close()

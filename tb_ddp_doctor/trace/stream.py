@@ -11,9 +11,12 @@ import os
 import stat
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from io import BufferedReader
 from typing import Any
 
+from tb_ddp_doctor.logdir import patience
+from tb_ddp_doctor.logdir.patience import PatientFile, Source, within
 from tb_ddp_doctor.logdir.remote import FilePath, RemotePath
 from tb_ddp_doctor.trace.model import TraceError
 
@@ -27,6 +30,8 @@ try:
 except ImportError:  # platforms without a wheel: the same bytes at a third of the speed
     _open_gzip = gzip.open
 
+#: What is asked for at once of a file: each time a thread is started, for some 0.1 ms.
+_READ_BYTES = 1 << 20
 #: Decoding is slower in larger chunks (they leave the cache) and in smaller ones (calls per chunk).
 CHUNK_BYTES = 1 << 18
 #: 30 times the largest trace seen; beyond it a file is a gzip bomb or a mistake.
@@ -50,17 +55,21 @@ class StreamCutError(Exception):
 def open_trace(path: str | FilePath) -> BufferedReader:
     """The file, open for reading; TraceError says why not."""
     try:
-        if isinstance(path, RemotePath):
-            return path.open()
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise TraceError("This is a directory or a device, not a trace file.")
-        return open(path, "rb")
+        return BufferedReader(PatientFile(within(patience.PATIENCE_S, partial(_opened, path))), _READ_BYTES)
     except FileNotFoundError:
         raise TraceError("The file does not exist.") from None
     except PermissionError:
         raise TraceError("The file may not be read: permission denied.") from None
     except (OSError, ValueError) as error:
         raise TraceError(f"The file cannot be opened: {_reason(error)}.") from None
+
+
+def _opened(path: str | FilePath) -> Source:
+    if isinstance(path, RemotePath):
+        return path.open()
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise TraceError("This is a directory or a device, not a trace file.")
+    return open(path, "rb", buffering=0)
 
 
 def chunks(file: BufferedReader, max_bytes: int = MAX_BYTES) -> Iterator[memoryview]:
@@ -84,7 +93,7 @@ def chunks(file: BufferedReader, max_bytes: int = MAX_BYTES) -> Iterator[memoryv
             given += count
         return
     except _gzip_errors as error:
-        if not compressed:
+        if not compressed or isinstance(error, TimeoutError):
             raise StreamCutError(f"The file could not be read on ({_reason(error)})") from None
     for piece in _rescued(file, given):
         if given + len(piece) > max_bytes:
@@ -124,4 +133,6 @@ def _compressed(file: BufferedReader) -> Iterator[bytes]:
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return f"it {str(error).rstrip('.').removeprefix('It ')}"
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
