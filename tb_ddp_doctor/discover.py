@@ -32,7 +32,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.logdir import patience
@@ -168,24 +168,38 @@ def _discover(logdir: str, name: str | None, peek: Callable[[FilePath], Head]) -
     if not folders and root.is_file() and not unreadable:
         raise DiscoverError(f"{logdir} is not a trace of the PyTorch profiler.")
     if not folders and unreadable:
-        raise DiscoverError(f"No trace was found. {unreadable[0].file}: {unreadable[0].message}")
+        raise DiscoverError(_nothing_but(unreadable))
 
     base = name if name is not None else Path(os.path.abspath(root)).name
     runs = _runs_of_folders(folders, base, always=name is not None)
-    for index, run in enumerate(runs):
-        # A folder or archive that cannot be read, beside a run or above it, may hold some of its ranks.
-        near = [warning for warning in unreadable if Path(str(run.directory)).is_relative_to(Path(warning.file).parent)]
-        runs[index] = _add_warnings(run, near)
-    return sorted(runs, key=lambda run: natural(run.name))
+    return sorted(_with_unreadable(runs, unreadable), key=lambda run: natural(run.name))
+
+
+def _nothing_but(unreadable: Sequence[FileWarning]) -> str:
+    return f"No trace was found. {unreadable[0].file}: {unreadable[0].message}"
+
+
+def _with_unreadable(runs: Sequence[Run], unreadable: Sequence[FileWarning]) -> list[Run]:
+    """The runs, each with what cannot be read beside it or above it: that may hold some of its ranks."""
+    return [
+        _add_warnings(
+            run,
+            [each for each in unreadable if PurePath(str(run.directory)).is_relative_to(PurePath(each.file).parent)],
+        )
+        for run in runs
+    ]
 
 
 def _discover_remote(logdir: str, name: str | None, peek: Callable[[FilePath], Head]) -> list[Run]:
+    unreadable: list[FileWarning] = []
     try:
-        base, folders = scan_remote(logdir, peek)
+        base, folders = scan_remote(logdir, unreadable, peek)
     except RemoteError as error:
         raise DiscoverError(str(error)) from None
+    if not folders and unreadable:
+        raise DiscoverError(_nothing_but(unreadable))
     runs = _runs_of_folders(folders, base if name is None else name, always=name is not None)
-    return sorted(runs, key=lambda run: natural(run.name))
+    return sorted(_with_unreadable(runs, unreadable), key=lambda run: natural(run.name))
 
 
 def _runs_of_folders(folders: Mapping[Parts, list[TraceFile]], base: str, *, always: bool) -> list[Run]:

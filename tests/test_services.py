@@ -107,6 +107,23 @@ def test_a_public_bucket_needs_no_credentials(
         assert diagnosed(f"{service.service}://bucket/logs", capfdbinary)["verdict"] == "straggler"
 
 
+@pytest.mark.parametrize("name", ["node1.pt.trace.json.zst", "logs.tar"])
+def test_what_is_packed_beside_the_traces_is_said(service: type[Folder], name: str) -> None:
+    (service.root / "bucket" / "logs" / name).write_bytes(b"")
+    write(service.root / "bucket" / "other", TRACES)
+    job, other = discover.discover(f"{service.service}://bucket")
+    assert [warning.file for warning in job.warnings] == [f"{service.service}://bucket/logs/{name}"]
+    assert "unpack it" in job.warnings[0].message
+    assert not other.warnings
+
+
+def test_nothing_but_what_is_packed_is_said_in_a_sentence(service: type[Folder]) -> None:
+    (service.root / "packed").mkdir()
+    (service.root / "packed" / "all.tgz").write_bytes(b"")
+    with pytest.raises(DiscoverError, match=r"packed/all\.tgz: It is packed in a way that is not read"):
+        discover.discover(f"{service.service}://packed")
+
+
 def test_a_file_that_changes_is_another_file(service: type[Folder]) -> None:
     (before,) = discover.discover(f"{service.service}://bucket/logs")
     first = min((service.root / "bucket" / "logs" / "job").iterdir())

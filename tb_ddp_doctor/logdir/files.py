@@ -34,6 +34,7 @@ Status: TypeAlias = os.stat_result | remote.Status
 #: Where a rank number came from.
 RankSource: TypeAlias = Literal["distributedInfo", "file name", "folder name", "order"]
 
+_PACKED = "It is packed in a way that is not read: unpack it, or compress traces with gzip."
 #: Reading heads waits for the disk, on network file systems for milliseconds each.
 _PEEKERS = 8
 
@@ -80,7 +81,9 @@ def scan(root: Path, unreadable: list[FileWarning], peek: Callable[[FilePath], H
     return _by_folder(root.absolute().name, found, patient)
 
 
-def scan_remote(address: str, peek: Callable[[FilePath], Head]) -> tuple[str, dict[Parts, list[TraceFile]]]:
+def scan_remote(
+    address: str, unreadable: list[FileWarning], peek: Callable[[FilePath], Head]
+) -> tuple[str, dict[Parts, list[TraceFile]]]:
     """The name of a remote directory, and the same of it. Raises RemoteError.
 
     Digests are passed over: they are mapped into memory, so they must lie here.
@@ -89,7 +92,11 @@ def scan_remote(address: str, peek: Callable[[FilePath], Head]) -> tuple[str, di
     found = []
     for file in files:
         *parts, name = remote.below(root, file)
-        if JSON_NAME.fullmatch(name) and not any(part.startswith(".") for part in (*parts, name)):
+        if any(part.startswith(".") for part in (*parts, name)):
+            continue
+        if PACKED_NAME.fullmatch(name):
+            unreadable.append(FileWarning(str(file), _PACKED))
+        elif JSON_NAME.fullmatch(name):
             found.append((tuple(parts), file, file.stat()))
     root_name = root.rpartition("/")[2]
     return root_name, _by_folder(root_name, found, peek)
@@ -135,8 +142,7 @@ def _walk(root: Path, unreadable: list[FileWarning]) -> Iterator[tuple[Parts, Pa
             if status_of_file and stat.S_ISDIR(status_of_file.st_mode):
                 (links if is_link else real).append((*parts, name))
             elif PACKED_NAME.fullmatch(name):
-                packed = "It is packed in a way that is not read: unpack it, or compress traces with gzip."
-                unreadable.append(FileWarning(str(folder / name), packed))
+                unreadable.append(FileWarning(str(folder / name), _PACKED))
             elif JSON_NAME.fullmatch(trace_name(name)) and (
                 status_of_file is None or stat.S_ISREG(status_of_file.st_mode)
             ):
