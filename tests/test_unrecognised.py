@@ -159,6 +159,32 @@ def test_forward_passes_alone_are_no_training() -> None:
     assert not unrecognised.trains(job)
 
 
+def test_a_loader_that_feeds_forward_passes_is_judged() -> None:
+    operators = "".join(f"[op{i:02}]" for i in range(25))
+    text = f"""
+        rank# step |1
+              host [load{"." * 94}]{operators}
+              gpu  {" " * 100}[kernel{"." * 142}]
+    """
+    job = changed(ranks(text), lambda event: event, world_size=1)
+    assert unrecognised.program(job) == "inference"
+    found = engine.examine(job)
+    assert found.verdict == "dataloader-stall"
+    assert "does not train" in found.headline
+    assert "training" not in found.findings[0].fix
+
+
+def test_how_to_trace_a_server_is_said_in_its_own_terms() -> None:
+    once = """
+        rank0 host   [own_execute_1..................]
+              within   [reshape_and_cache]
+              gpu        [attend.................]
+    """
+    (quality,) = [one for one in diagnosed(once, world_size=1).findings if one.rule == "trace-quality"]
+    assert "start_profile" in quality.fix
+    assert not any(word in quality.fix for word in ("loader", "prof.step", "train("))
+
+
 def graph_launches(*, copies: bool) -> Job:
     """Four launches of a graph, with a copy between each two or without."""
     host, gpu = "[pinned][go][reshape_and_cache]", "[pinned][go......]            "

@@ -32,10 +32,11 @@ from tb_ddp_doctor.rules.variable_transfers import VariableTransfers
 #: Rules that hold where the device's work cannot be seen: without it, a host that waits for its device looks idle.
 OF_EVERY_DEVICE = frozenset({"memory-fragmentation", "trace-quality"})
 
-#: Rules that hold for every program. The others advise a training loop: a server of requests has none, so they do not
-#: apply to it.
+#: Rules that hold for every program: a loader that is seen feeds forward passes as it does training. The others advise
+#: a training loop, which a server of requests does not have.
 OF_EVERY_PROGRAM = frozenset(
     {
+        "dataloader-stall",
         "launch-bound",
         "low-occupancy",
         "missing-straggler",

@@ -168,7 +168,7 @@ _WORKERS = {
 
 _LATE = (
     "Find what makes single batches late: storage that stalls (copy the data to local disks, read larger files), "
-    "samples that take much longer than others (decode and resize ahead of training), or workers that start anew in "
+    "samples that take much longer than others (decode and resize beforehand), or workers that start anew in "
     "each epoch (persistent_workers). Load further ahead, so that a late batch is not waited for."
 )
 
@@ -176,12 +176,12 @@ _ADVICE = {
     ("single_process", True): "Load in worker processes, so that the next batches are made while the device works; pin "
     "their memory, so that copies can overlap too.",
     ("too_few_workers", True): "Use more workers if there are cores for them; else make samples cheaper: decode and "
-    "resize ahead of training, cache, move augmentation to the device, read larger files from faster storage.",
+    "resize beforehand, cache, move augmentation to the device, read larger files from faster storage.",
     ("slow_workers", True): _LATE,
     ("single_process", False): "Load in worker processes, so that the next batches are made while the ranks compute. "
     "Workers need cores of their own: lower OMP_NUM_THREADS if the ranks use all of them.",
     ("too_few_workers", False): "Use more workers if there are cores for them beside those of the ranks; else make "
-    "samples cheaper: decode and resize ahead of training, cache, read larger files from faster storage.",
+    "samples cheaper: decode and resize beforehand, cache, read larger files from faster storage.",
     ("slow_workers", False): _LATE,
 }
 

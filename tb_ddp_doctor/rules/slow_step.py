@@ -76,18 +76,20 @@ class SlowStep(Rule):
         level, basis = words.confidence(frame, cost, len(odd))
         seen = words.steps_seen(len(odd), len(frame.steps))
         named = words.capital(words.steps(numbers))
+        everywhere = " on all ranks" if len(frame.ranks) > 1 else ""
+        cannot_tell = cause == "communication" and len(frame.ranks) == 1
         return Fault(
             removed=removed,
             ranks=frame.all_ranks,
             steps=numbers,
             cause=cause,
             confidence="low" if len(odd) == 1 else level,
-            title=f"{named} {'is' if len(odd) == 1 else 'are'} slow on all ranks ({seen}): {_WHAT[cause]}.",
+            title=f"{named} {'is' if len(odd) == 1 else 'are'} slow{everywhere} ({seen}): {_WHAT[cause]}.",
             why=f"The median rank needs {words.ms(float(excess[odd].mean()))} more than in comparable steps.{where}"
             f"{_period(odd)} {basis}",
-            fix=_FIXES[cause],
+            fix=_FIXES["one_rank" if cannot_tell else cause],
             evidence=tuple(
-                places.window(int(whatif.own_ns[:, step].argmax()), int(step), "A step that is slow on all ranks.")
+                places.window(int(whatif.own_ns[:, step].argmax()), int(step), f"A step that is slow{everywhere}.")
                 for step in odd[:4].tolist()
             ),
             measurements=tuple(
@@ -125,6 +127,8 @@ Look for what the devices do in that step alone: an evaluation, other shapes tha
 that falls under power or heat, another process on the device.
 
 nvidia-smi dmon -s pucvmet   # power, utilisation, clocks, memory, errors while it trains""",
+    "one_rank": """\
+Trace all ranks in these steps: one rank alone cannot tell whether another arrived late or the network was slow.""",
     "communication": """\
 Look at the network then: another job on the same links, congestion, retransmissions. Capture more steps to see how \
 often it comes, and measure the links without the job (nccl-tests).

@@ -280,13 +280,26 @@ lscpu -e=CPU,CORE,MHZ
 OMP_NUM_THREADS=<cores per rank> torchrun ...""",
 }
 
+#: For programs that do not train.
+_FIXES_OF_INFERENCE = {
+    "host": """\
+Look for what is done on {ranks} alone, between operators: a rank that alone schedules, tokenizes, logs or answers, a \
+lock, or another process on the same cores. Move it off the loop of iterations. While it runs, on that host:
+
+py-spy dump --pid {pid}   # {at}
+top -H -p {pid}""",
+    "more_work": """\
+Give every rank the same work: balance requests or samples by their length and not by their number, and experts by how \
+often they are chosen; let no rank alone compute extra.""",
+}
+
 
 def _fix(cause: str, accused: Sequence[int], frame: Frame) -> str:
     """The fix for ranks (indices, slowest first); what a trace says goes into a command only where it is harmless."""
     pid, node = frame.pids[accused[0]], frame.nodes[accused[0]]
     at = f"rank {frame.ranks[accused[0]]}" + (f", on {node}" if re.fullmatch(r"[\w.-]+", node) else "")
     pid = pid if re.fullmatch(r"\d+", pid, re.ASCII) else "<pid of the rank>"
-    fixes = _FIXES if frame.has_device else _FIXES | _FIXES_OF_CPUS
+    fixes = _FIXES | ({} if frame.has_device else _FIXES_OF_CPUS) | ({} if frame.trains else _FIXES_OF_INFERENCE)
     shared = _NODE if words.whole_nodes(accused, frame) else ""
     numbers = sorted(frame.rank_numbers(np.array(accused)))
     return shared + fixes[cause].format(ranks=words.ranks(numbers), pid=pid, at=at)

@@ -109,12 +109,15 @@ class TraceQuality(Rule):
 def _fix(lacks: Sequence[str], frame: Frame) -> str:
     """Code for the next capture: what was lacking, each with its reason, and what that needs around it."""
     parts = [_CLOCKS] if "clocks" in lacks else []
-    if set(lacks) - {"clocks"}:
+    if frame.program == "serving" and not frame.missing_ranks:
+        parts.insert(0, _OF_SERVERS)
+    elif set(lacks) - {"clocks"}:
         parts.insert(0, _capture(frozenset(lacks), frame))
     return "\n\n".join([_INTRODUCTION, *parts])
 
 
 def _capture(lacks: frozenset[str], frame: Frame) -> str:
+    loop = ("for batch in loader:", "train(batch)") if frame.trains else ("for batch in batches:", "model(batch)")
     activities = "[ProfilerActivity.CPU, ProfilerActivity.CUDA]" if frame.has_device else "[ProfilerActivity.CPU]"
     handler = "handler(logdir, use_gzip=True)"
     if "missing_ranks" in lacks:
@@ -140,8 +143,8 @@ def _capture(lacks: frozenset[str], frame: Frame) -> str:
         ("missing_ranks" in lacks, "    # on every rank, into one directory that all share, or copied together"),
         (True, f"    on_trace_ready={handler},"),
         (True, ") as prof:"),
-        (True, "    for batch in loader:" if frame.trains else "    for request in requests:"),
-        (True, "        train(batch)" if frame.trains else "        answer(request)"),
+        (True, f"    {loop[0]}"),
+        (True, f"        {loop[1]}"),
         (True, "        prof.step()" + "  # marks the steps" * ("no_steps" in lacks)),
         ("damaged_files" in lacks, "# copy files, and let processes end, only when all ranks have written theirs"),
         ("damaged_files" in lacks, "torch.distributed.barrier()"),
@@ -150,6 +153,14 @@ def _capture(lacks: frozenset[str], frame: Frame) -> str:
 
 
 _INTRODUCTION = "Capture again, like this:"
+_OF_SERVERS = """\
+# several iterations under load in one trace
+curl -X POST http://localhost:30000/start_profile -d '{"num_steps": 10}'            # SGLang
+curl -X POST http://localhost:8000/start_profile; sleep 1; curl -X POST http://localhost:8000/stop_profile  # vLLM
+
+# a server of your own: what repeats marks the steps
+with torch.profiler.record_function("iteration"):
+    ..."""
 _CLOCKS = """\
 # on every node: keep the clocks together
 chronyc tracking"""

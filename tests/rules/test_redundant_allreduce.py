@@ -125,7 +125,9 @@ def test_communication_bound_does_not_claim_it_again() -> None:
 
 def test_one_lost_event_of_one_rank_hides_nothing() -> None:
     """A damaged kernel is dropped, and with it an AllReduce that all other ranks show."""
-    lost = SYNCED.replace("[bwd][ar]      [bwd][ar]", "[bwd][ar]      [bwd]").replace("[ar.]                [ar.]", "[ar.]")
+    lost = SYNCED.replace("[bwd][ar]      [bwd][ar]", "[bwd][ar]      [bwd]").replace(
+        "[ar.]                [ar.]", "[ar.]"
+    )
     whole = in_row(ranks(SYNCED, SYNCED, SYNCED))
     damaged = in_row(ranks(SYNCED, SYNCED, SYNCED), ranks(SYNCED, SYNCED, lost))
     assert finding(RULE, damaged).cost_ms == pytest.approx(finding(RULE, whole).cost_ms, rel=0.3)

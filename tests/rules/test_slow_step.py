@@ -60,6 +60,11 @@ def test_one_slow_collective_is_told_and_not_called_slow_communication() -> None
     assert "Send fewer bytes" not in found.fix
 
 
+def test_of_one_rank_it_is_not_said_that_all_are_slow() -> None:
+    alone = [ranks(SLOW_KERNELS if step == 2 else USUAL, steps=1) for step in range(1, 6)]
+    assert finding(RULE, in_row(*alone), world_size=1).title.startswith("Step 2 is slow (1 of 5 steps): the same")
+
+
 def test_what_all_hosts_do_in_one_step_is_told() -> None:
     found = finding(RULE, once(WITH_HOST, SAVING, at=(3,)))
     assert (found.cause, found.ranks) == ("host", (0, 1))

@@ -38,8 +38,9 @@ class Frame:
     has_device: bool
     #: Ranks of the world without a trace: how long the others wait for them, transfers tell in part.
     missing_ranks: int
-    #: Whether there is a training loop, as far as the traces show.
+    #: Whether there is a training loop, as far as the traces show; and what the job does, as `unrecognised.program`.
     trains: bool
+    program: str
     #: Whether events were left out of the files, so that a stretch without any is no stall.
     is_sampled: bool
 
@@ -83,6 +84,7 @@ def _frame(job: Job) -> Frame:
         has_device=job.has_device,
         missing_ranks=len(job.missing_ranks),
         trains=unrecognised.trains(job),
+        program=unrecognised.program(job),
         is_sampled=any(digest.contents.calls_left_out > 0 for digest in job.digests),
     )
 
