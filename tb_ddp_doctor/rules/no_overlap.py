@@ -14,6 +14,7 @@ from tb_ddp_doctor.job.unused import UnusedSearch
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words
 from tb_ddp_doctor.rules.base import Clear, Fault, NotApplicable, Result, Rule, threshold
+from tb_ddp_doctor.rules.inputs.communication import Absent
 from tb_ddp_doctor.rules.inputs.compute import Work
 from tb_ddp_doctor.rules.inputs.frame import Frame
 from tb_ddp_doctor.rules.inputs.places import Places
@@ -55,6 +56,7 @@ class NoOverlap(Rule):
     )
     one_bucket: float = threshold(0.8, "of the bytes", "DDP's default first bucket of 1 MB leaves less to the largest.")
     min_cost: float = threshold(0.01, "of the step", "Less is the tail that every DDP job exposes.")
+    max_absent: float = threshold(0.07, "of the step", "As for missing-straggler: then all ranks with a trace wait.")
 
     def check(
         self,
@@ -62,6 +64,7 @@ class NoOverlap(Rule):
         frame: Frame,
         whatif: WhatIf,
         transfers: Transfers,
+        absent: Absent,
         unused_search: UnusedSearch,
         work: Work,
         places: Places,
@@ -72,6 +75,11 @@ class NoOverlap(Rule):
         hideable = min(total, backward)
         if total <= 0:
             return Clear("There is no AllReduce.")
+        waits = float(absent.wait_ns.min(axis=0).mean()) if absent.ranks else 0.0
+        if waits >= self.max_absent * frame.step_ns:
+            return NotApplicable(
+                f"All ranks with a trace wait for one without, {words.ms(waits)} a step, so none shows what would hide."
+            )
         hidden = total - exposed
         saving = np.minimum(self.achievable * hideable - hidden, exposed)
         if hideable <= 0:

@@ -188,3 +188,18 @@ def test_missing_ranks_lower_the_confidence() -> None:
     found = finding(RULE, ranks(AFTER, AFTER), world_size=4)
     assert found.confidence == "medium"
     assert "waiting for ranks without a trace is known only as far as transfers tell" in found.why
+
+
+def test_where_all_wait_for_a_rank_without_a_trace_nothing_shows_what_would_hide() -> None:
+    """The first AllReduce takes far longer than its like: on no rank with a trace could it have hidden."""
+    waiting = """
+        rank# step     |1
+              host     [fwd]
+              autograd      [bwd][ar][ar][ar]
+              gpu      [fwd......][bwd.........]
+              nccl                              [ar@8..................][ar@8][ar@8]
+    """
+    result = outcome(RULE, ranks(waiting, waiting), world_size=3)
+    assert result.status == "not-applicable"
+    assert "wait for one without" in result.reason
+    assert finding(RULE, ranks(waiting, waiting))
