@@ -10,7 +10,7 @@ import numpy as np
 from tb_ddp_doctor.digest.model import Held, RankOwner, Starved
 from tb_ddp_doctor.digest.starvation import LONG_STALL_NS
 from tb_ddp_doctor.findings import Evidence
-from tb_ddp_doctor.job.replay import Removed
+from tb_ddp_doctor.job.removed import Removed
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words
 from tb_ddp_doctor.rules.base import Clear, Fault, NotApplicable, Result, Rule, threshold
