@@ -10,8 +10,9 @@ from tb_ddp_doctor.findings import Account, Finding, RuleOutcome, Severity, Unex
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.rules import words
 
-#: From this share of the step on what nothing explains is not healthy. Healthy jobs of 4 and 8 ranks leave up to 3 %,
-#: and noise of 2 % in every kernel as much; faults that cost 8 % leave about 7 % if no rule sees them.
+#: From this share of the step on what nothing explains, with findings too small to be an alarm, is not healthy. Healthy
+#: jobs of 4 and 8 ranks leave up to 3 %, and noise of 2 % in every kernel as much; faults that cost 8 % leave about 7 %
+#: if no rule sees them.
 MOST_UNEXPLAINED = 0.06
 
 
@@ -45,8 +46,12 @@ def verdict(
     but = f" ({words.listing(lacking)}.)" if lacking else ""
     if worst is None and unrecognised:
         return Verdict("unknown", unrecognised + but)
-    if unexplained.share >= MOST_UNEXPLAINED and (worst is None or unexplained.ms > worst.cost_ms):
-        return Verdict("unexplained", _unexplained(unexplained.ms, job, account.unexplained) + but)
+    charged = sorted((line for line in account.lines if line.kind == "finding"), key=lambda line: -line.ms)
+    lost = unexplained.share + (0.0 if worst else sum(line.share for line in charged))
+    if lost >= MOST_UNEXPLAINED:
+        if not charged or unexplained.ms > charged[0].ms:
+            return Verdict("unexplained", _unexplained(unexplained.ms, job, account.unexplained) + but)
+        worst = worst or next(finding for finding in findings if finding.id == charged[0].finding)
     if worst:
         return Verdict(worst.rule, " ".join([headline(worst, job.step_ns / 1e6) + but, *notes]))
     return Verdict("healthy", _healthy(job, outcomes, lacking))
