@@ -18,6 +18,7 @@ from tb_ddp_doctor.digest.memory import memory as memory_of
 from tb_ddp_doctor.digest.memory import no_memory
 from tb_ddp_doctor.digest.messages import messages
 from tb_ddp_doctor.digest.model import Collectives, Kernels, RankDigest, Starved, Steps, StepWork, TraceContents, Track
+from tb_ddp_doctor.digest.op_stalls import no_op_stalls, op_stalls, stalls
 from tb_ddp_doctor.digest.operations import operations
 from tb_ddp_doctor.digest.optimizer import optimizer
 from tb_ddp_doctor.digest.phases import (
@@ -133,7 +134,8 @@ def _digest_device(trace: RankTrace, device: int) -> RankDigest:
     by_backward = launch_phases(events, launch, host) == names.Phase.BACKWARD
     phase_ns, exposed_phase_ns = device_phases(events, steps, rows, launch, is_comm, host)
 
-    starved, blocking = starvation(trace, layers, steps, rows, launch, words)
+    stuck = stalls(trace, layers, rows, launch)
+    starved, blocking = starvation(trace, layers, stuck.intervals, steps, rows, launch, words)
 
     size = len(steps)
     copy_alone = layers.copy - layers.compute
@@ -172,7 +174,9 @@ def _digest_device(trace: RankTrace, device: int) -> RankDigest:
     idle = stalled(trace, pieces, words)
     own_code = code(trace, rows, launch, is_comm, words)
     told = [host.of(phase) for phase in names.Phase if phase is not names.Phase.OTHER]
-    tracked = _track(trace, layers, steps, rows, launch, is_comm, launch[pageable & (launch >= 0)], told)
+    tracked = _track(
+        trace, layers, stuck.intervals, steps, rows, launch, is_comm, launch[pageable & (launch >= 0)], told
+    )
     return RankDigest(
         file=trace.file,
         header=trace.header,
@@ -194,6 +198,7 @@ def _digest_device(trace: RankTrace, device: int) -> RankDigest:
         operations=spent,
         blocking=blocking,
         stalled=idle,
+        op_stalls=op_stalls(trace, layers, steps, stuck, rows, launch, words),
         code=own_code,
         memory=memory_of(trace, device, steps),
         track=tracked,
@@ -256,6 +261,7 @@ def _digest_host(trace: RankTrace) -> RankDigest:
         operations=spent,
         blocking=no_blocking(),
         stalled=idle,
+        op_stalls=no_op_stalls(),
         code=own_code,
         memory=no_memory(len(steps)),
         track=track.no_track(),
@@ -267,6 +273,7 @@ def _digest_host(trace: RankTrace) -> RankDigest:
 def _track(
     trace: RankTrace,
     layers: owners.Layers,
+    op_stalled: Intervals,
     steps: Steps,
     rows: Ints,
     launch: Ints,
@@ -294,7 +301,7 @@ def _track(
         steps,
         track.Device(start[work], end[work], launched[work]),
         track.Communication(start[comm], end[comm], launched[comm], events.stream[rows[comm]].astype(np.int64)),
-        host_time(trace, layers, steps, rows, launch),
+        host_time(trace, layers, op_stalled, steps, rows, launch),
         phases,
     )
 

@@ -217,14 +217,16 @@ class Held(IntEnum):
     SYNC = 2
     #: The DataLoader's __next__.
     INPUT = 3
-    #: In no operation, for long.
+    #: Outside any op, for long.
     STALL = 4
+    #: Stalled inside one op or launch call (see `op_stalls`).
+    OP_STALL = 5
     #: The profiler's own stalls.
-    OVERHEAD = 5
+    OVERHEAD = 6
     #: Recording host events, by an estimate.
-    RECORDING = 6
-    #: Operators, launches, and Python between them.
-    WORK = 7
+    RECORDING = 7
+    #: Ops, launches, and Python between them.
+    WORK = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -287,6 +289,27 @@ class Stalled:
 
     def __len__(self) -> int:
         return len(self.doing)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpStalls:
+    """Stalls of the host inside one op or launch call, by time: the longest of the recorded steps."""
+
+    #: Index of the step.
+    step: Indices
+    #: The innermost op, "" if none; and the runtime call within it, "" if the host is in none.
+    op: Indices
+    call: Indices
+    #: Whether the trace shows the first use of something: the first launch of a kernel, or the first call of an op, of
+    #: which later ones are quick; the loading of a module; compilation.
+    is_first_use: NDArray[np.bool_]
+    start_ns: Ints
+    end_ns: Ints
+    #: GPU idle during the stall.
+    idle_ns: Ints
+
+    def __len__(self) -> int:
+        return len(self.step)
 
 
 class CodeOf(IntEnum):
@@ -458,6 +481,7 @@ class RankDigest:
     operations: Operations
     blocking: Blocking
     stalled: Stalled
+    op_stalls: OpStalls
     code: Code
     memory: Memory
     track: Track

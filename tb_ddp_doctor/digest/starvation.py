@@ -12,8 +12,8 @@ G[n] + min(0, min(L[k] - G[k], k <= n)) with G the sum of the gaps. Kinds are ta
 order of `Starved`; each is charged with what it closes beyond those before it, so that no nanosecond is charged twice.
 What no kind closes is the launches' own.
 
-Idle time in the DataLoader, or with the host in no operation for long, uses up lead but is charged to no kind here:
-other rules own it.
+Idle time in the DataLoader, or with the host outside any op or stalled inside one for long, uses up lead but is charged
+to no kind here: other rules own it.
 """
 
 from __future__ import annotations
@@ -72,17 +72,24 @@ class _Calls:
 
 
 def starvation(
-    trace: RankTrace, layers: owners.Layers, steps: Steps, rows: Ints, launch: Ints, words: Vocabulary
+    trace: RankTrace,
+    layers: owners.Layers,
+    op_stalls: Intervals,
+    steps: Steps,
+    rows: Ints,
+    launch: Ints,
+    words: Vocabulary,
 ) -> tuple[NDArray[np.int64], Blocking]:
     """Starvation of each step by its cause, shape (S, len(Starved)), and the calls that hold the host.
 
-    `rows` are the device's events, `launch` the row of each one's launch, or -1.
+    `op_stalls` is when the host is stalled inside an op; `rows` are the device's events, `launch` the row of each one's
+    launch, or -1.
     """
     charged = np.zeros((len(steps), len(Starved)), np.int64)
     if not len(steps) or not len(rows):
         return charged, no_blocking()
     events = trace.events
-    gaps = _gaps(events, layers, steps, rows, launch)
+    gaps = _gaps(events, layers, op_stalls, steps, rows, launch)
     launched = launch[launch >= 0]
     last = min(int(events.start_ns[launched].max(initial=0)), int(steps.host_end_ns[-1]))
     calls = _calls(trace, steps, last, rows, launch)
@@ -94,7 +101,7 @@ def starvation(
     return charged, _blocking(trace, calls, lost, until, words)
 
 
-def _gaps(events: Events, layers: owners.Layers, steps: Steps, rows: Ints, launch: Ints) -> _Gaps:
+def _gaps(events: Events, layers: owners.Layers, op_stalls: Intervals, steps: Steps, rows: Ints, launch: Ints) -> _Gaps:
     busy = layers.compute | layers.copy | layers.communication
     order = np.argsort(events.start_ns[rows], kind="stable")
     starts, launches = events.start_ns[rows][order], launch[order]
@@ -106,7 +113,7 @@ def _gaps(events: Events, layers: owners.Layers, steps: Steps, rows: Ints, launc
     starved = Intervals.union(idle.start, np.minimum(idle.end, arrives))
     stalled = starved - (layers.input | layers.sync | layers.alloc | layers.dispatch)
     long = stalled.end - stalled.start >= LONG_STALL_NS
-    others = layers.input | Intervals(stalled.start[long], stalled.end[long])
+    others = layers.input | Intervals(stalled.start[long], stalled.end[long]) | op_stalls
     edges = np.concatenate((steps.start_ns, steps.end_ns))
     points = np.unique(np.concatenate((starved.start, starved.end, edges)))
     start, end = points[:-1], points[1:]
@@ -154,7 +161,9 @@ def _calls(trace: RankTrace, steps: Steps, until_ns: int, rows: Ints, launch: In
     return _Calls(held, kinds.astype(np.int64), start, start + events.duration_ns[around], op)
 
 
-def host_time(trace: RankTrace, layers: owners.Layers, steps: Steps, rows: Ints, launch: Ints) -> HostTime:
+def host_time(
+    trace: RankTrace, layers: owners.Layers, op_stalls: Intervals, steps: Steps, rows: Ints, launch: Ints
+) -> HostTime:
     """What holds the host of a rank, for its track."""
     calls = _calls(trace, steps, int(steps.host_end_ns[-1]), rows, launch)
     by_kind = [Intervals.union(calls.start_ns[calls.kind == k], calls.end_ns[calls.kind == k]) for k in _HELD]
@@ -163,7 +172,8 @@ def host_time(trace: RankTrace, layers: owners.Layers, steps: Steps, rows: Ints,
     long = idle.end - idle.start >= LONG_STALL_NS
     full = full_queue(trace, rows, launch)
     stalls = _stalls(trace, full)
-    sets = [*by_kind, layers.input & window, Intervals(idle.start[long], idle.end[long]), stalls, full]
+    long_idle = Intervals(idle.start[long], idle.end[long])
+    sets = [*by_kind, layers.input & window, long_idle, op_stalls & window, stalls, full]
     taken = EMPTY
     disjoint = []
     for part in sets:

@@ -37,6 +37,7 @@ _OWNERS = {
     Held.SYNC: "sync",
     Held.INPUT: "input",
     Held.STALL: "host",
+    Held.OP_STALL: "dispatch",
     Held.OVERHEAD: "dispatch",
     Held.RECORDING: "dispatch",
     Held.WORK: "dispatch",
@@ -214,6 +215,8 @@ class _Rank:
             return self._stall(start, end) or self._function(CodeOf.HOST, start, end)
         if spent is Held.WORK:
             return self._function(CodeOf.HOST, start, end)
+        if spent is Held.OP_STALL:
+            return self._op_stall(start, end)
         return self._calls[spent]
 
     def _stall(self, start: int, end: int) -> str:
@@ -224,6 +227,16 @@ class _Rank:
         if not len(within) or 2 * within.max() <= end - start:
             return ""
         return self._digest.strings[int(stalled.doing[within.argmax()])]
+
+    def _op_stall(self, start: int, end: int) -> str:
+        """The op or launch call of the longest stall there; "" if none is known."""
+        stalls = self._digest.op_stalls
+        within = np.minimum(self._common(stalls.end_ns), end) - np.maximum(self._common(stalls.start_ns), start)
+        if not len(within) or within.max() <= 0:
+            return ""
+        longest = int(within.argmax())
+        op, call = (str(self._digest.strings[column[longest]]) for column in (stalls.op, stalls.call))
+        return op or call
 
     @cached_property
     def _calls(self) -> dict[Held, str]:

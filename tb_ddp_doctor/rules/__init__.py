@@ -15,6 +15,7 @@ from tb_ddp_doctor.rules.memory_fragmentation import MemoryFragmentation
 from tb_ddp_doctor.rules.missing_straggler import MissingStraggler
 from tb_ddp_doctor.rules.no_overlap import NoOverlap
 from tb_ddp_doctor.rules.no_tensor_cores import NoTensorCores
+from tb_ddp_doctor.rules.op_stall import OpStall
 from tb_ddp_doctor.rules.pageable_memcpy import PageableMemcpy
 from tb_ddp_doctor.rules.pipeline_bubble import PipelineBubble
 from tb_ddp_doctor.rules.profiler_overhead import ProfilerOverhead
@@ -40,6 +41,7 @@ OF_EVERY_PROGRAM = frozenset(
         "launch-bound",
         "low-occupancy",
         "missing-straggler",
+        "op-stall",
         "profiler-overhead",
         "slow-link",
         "straggler",
@@ -67,6 +69,7 @@ CATALOGUE: dict[str, Rule] = {
         MissingStraggler(),
         NoOverlap(),
         NoTensorCores(),
+        OpStall(),
         PageableMemcpy(),
         PipelineBubble(),
         ProfilerOverhead(),

@@ -41,6 +41,7 @@ class HostStall(Rule):
 
     id: ClassVar[str] = "host-stall"
     looks_again: ClassVar[bool] = True
+    yields_to: ClassVar[tuple[str, ...]] = ("op-stall",)
 
     min_known: float = threshold(0.5, "of the stall", "What takes less of it is not what it is.")
     min_share: float = threshold(0.03, "of the step", "On the usual rank; healthy jobs stay under 1 %.")

@@ -11,18 +11,18 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.digest.model import RankOwner
+from tb_ddp_doctor.digest.model import Held, RankOwner
 from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.job.links import Link, excess_ns
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.job.removed import Removed
 from tb_ddp_doctor.job.whatif import WhatIf
-from tb_ddp_doctor.rules import activity, words
+from tb_ddp_doctor.rules import activity, op_stall, words
 from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.rules.inputs.communication import Arrivals
 from tb_ddp_doctor.rules.inputs.compute import KernelTable, Phases
 from tb_ddp_doctor.rules.inputs.frame import Frame
-from tb_ddp_doctor.rules.inputs.host import Stalls
+from tb_ddp_doctor.rules.inputs.host import OpStalls, Stalls
 from tb_ddp_doctor.rules.inputs.places import Places
 from tb_ddp_doctor.rules.slow_rank import DOING, HOST_OWNERS, Limits, Peers
 from tb_ddp_doctor.rules.slowness import Slowness, longest_wait, slowness
@@ -30,8 +30,8 @@ from tb_ddp_doctor.trace.model import Ints
 
 #: Ranks that are late by no less than this share of each other's lateness are one finding.
 _ALIKE = 0.5
-#: The same of ranks of a node that is slow as a whole.
-_ALIKE_ON_NODE = 0.2
+#: The same of nodes most of whose ranks are slow.
+_ALIKE_NODES = 0.2
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,7 @@ class Straggler(Rule):
         phases: Phases,
         links: tuple[Link, ...],
         stalls: Stalls,
+        op_stalls: OpStalls,
         places: Places,
     ) -> Result:
         found = slowness(whatif, frame, self.min_excess, self.min_steps)
@@ -116,6 +117,7 @@ class Straggler(Rule):
                 removed.append(whatif.like_the_median(chosen, found.among))
             if cause == "host":
                 seen[accused[0]] += _told(accused[0], others, stalls)
+                seen[accused[0]] += _stalled(accused[0], others, whatif, op_stalls)
         return tuple(
             _fault(cause, accused, seen[accused[0]], gone, cost, found, frame, budget, arrivals, places)
             for (cause, accused), gone, cost in zip(groups, removed, whatif.costs_ns(removed), strict=True)
@@ -125,34 +127,44 @@ class Straggler(Rule):
 def _alike(
     causes: Sequence[tuple[int, str]], excess_ns: NDArray[np.float64], frame: Frame
 ) -> list[tuple[str, list[int]]]:
-    """Ranks (indices) with one cause that are late by about as much, those that are latest first.
+    """Ranks (indices) with one cause that are one finding, those that are latest first.
 
-    Beside a rank that is late by far more, another one makes nobody wait: it is told apart, unless the whole node that
-    they are on is slow for that cause.
+    The ranks of a node with one cause are one, whatever the ratio of their lateness, if they are most of the node. Such
+    nodes, and single ranks, are one if they are late by about as much: beside a rank that is late by far more, another
+    one makes nobody wait.
     """
+    units: dict[tuple[str, object], list[int]] = {}
+    for cause in dict(causes[::-1]).values():
+        nodes = words.most_of_nodes([rank for rank, its in causes if its == cause], frame)
+        for rank, its in causes:
+            if its == cause:
+                unit = units.setdefault((cause, frame.nodes[rank] if frame.nodes[rank] in nodes else rank), [])
+                unit += [rank] if rank not in unit else []
     groups: list[tuple[str, list[int]]] = []
-    whole = words.whole_nodes([rank for rank, _ in causes], frame)
-    for rank, cause in causes:
-        for known, ranks in groups:
-            same_node = frame.nodes[rank] in whole and frame.nodes[rank] == frame.nodes[ranks[0]]
-            least = _ALIKE_ON_NODE if same_node else _ALIKE
-            if known == cause and least <= excess_ns[rank] / excess_ns[ranks[0]] <= 1 / least:
-                ranks.append(rank)
+    first: list[tuple[float, bool]] = []
+    late = {key: float(excess_ns[unit].mean()) for key, unit in units.items()}
+    for (cause, place), unit in sorted(units.items(), key=lambda item: -late[item[0]]):
+        of_node = isinstance(place, str)
+        for (known, ranks), (most, by_node) in zip(groups, first, strict=True):
+            least = _ALIKE_NODES if of_node and by_node else _ALIKE
+            if known == cause and late[cause, place] >= least * most:
+                ranks += unit
                 break
         else:
-            groups.append((cause, [rank]))
+            groups.append((cause, [*unit]))
+            first.append((late[cause, place], of_node))
     return sorted(groups, key=lambda group: -max(excess_ns[rank] for rank in group[1]))
 
 
 def _as_their_nodes(causes: Mapping[int, str], frame: Frame) -> dict[int, str]:
-    """The causes of ranks (indices); where a whole node is slow, ranks that show none have the one of most of it."""
+    """The causes of ranks (indices); where most of a node is slow, ranks that show none have the one of most of it."""
     known: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for rank, cause in causes.items():
         if cause != "unknown":
             known[frame.nodes[rank]][cause] += 1
-    whole = words.whole_nodes(list(causes), frame)
+    slow = words.most_of_nodes(list(causes), frame)
     return {
-        rank: known[node].most_common(1)[0][0] if cause == "unknown" and node in whole and known[node] else cause
+        rank: known[node].most_common(1)[0][0] if cause == "unknown" and node in slow and known[node] else cause
         for rank, cause, node in ((rank, cause, frame.nodes[rank]) for rank, cause in causes.items())
     }
 
@@ -163,6 +175,21 @@ def _told(rank: int, others: Ints, stalls: Stalls) -> str:
     extra = float(mean[rank] - np.median(mean[others])) if len(others) else 0.0
     known = activity.most(stalls.doing([rank]), max(extra / 2, 1.0)) if extra > 0 else None
     return f" It spends {known[1]}." if known else ""
+
+
+def _stalled(rank: int, others: Ints, whatif: WhatIf, stalls: OpStalls) -> str:
+    """What the stalls inside ops of a rank (index) are, if they are much of what its host has on top of the others'."""
+    mine = stalls.of(rank)
+    spent = whatif.host_ns(Held.OP_STALL).mean(axis=1)
+    extra = float(spent[rank] - np.median(spent[others])) if len(others) else 0.0
+    more = whatif.host_ns(Held.WORK).mean(axis=1)
+    if not mine or extra <= max(float(more[rank] - np.median(more[others])), 0.0):
+        return ""
+    cause = op_stall.cause_of(mine)
+    return (
+        f" Its CPU has {op_stall.described(mine, whatif.shape[1])}, {words.ms(extra)} a step more than the median "
+        f"rank, in {op_stall.named(mine)}: {op_stall.MEANING[cause]}."
+    )
 
 
 def _fault(
@@ -208,7 +235,7 @@ def _fault(
 
 #: Goes before the fix where whole nodes are slow.
 _NODE = """\
-All ranks of a node are slow alike: look first at what they share, its power and cooling, its cores and their \
+The ranks of a node are slow alike: look first at what they share, its power and cooling, its cores and their \
 governor, its storage and its network card. """
 
 _FIXES = {
@@ -300,7 +327,7 @@ def _fix(cause: str, accused: Sequence[int], frame: Frame) -> str:
     at = f"rank {frame.ranks[accused[0]]}" + (f", on {node}" if re.fullmatch(r"[\w.-]+", node) else "")
     pid = pid if re.fullmatch(r"\d+", pid, re.ASCII) else "<pid of the rank>"
     fixes = _FIXES | ({} if frame.has_device else _FIXES_OF_CPUS) | ({} if frame.trains else _FIXES_OF_INFERENCE)
-    shared = _NODE if words.whole_nodes(accused, frame) else ""
+    shared = _NODE if words.most_of_nodes(accused, frame) else ""
     numbers = sorted(frame.rank_numbers(np.array(accused)))
     return shared + fixes[cause].format(ranks=words.ranks(numbers), pid=pid, at=at)
 

@@ -6,6 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
+
 from tb_ddp_doctor.findings import Confidence, Network
 from tb_ddp_doctor.rules.inputs.frame import Frame
 from tb_ddp_doctor.trace import names
@@ -15,6 +17,12 @@ _TEMPLATE = re.compile(r"[<(]")
 _KERNEL_LETTERS = 60
 #: Lists longer than this are cut.
 _LISTED = 6
+#: Runs of more numbers than this are a range.
+_SHORT_RUN = 2
+#: Of so many nodes the same place on each is no chance.
+_FEWEST_NODES = 3
+#: A node's name whose last number is the node's own and whose earlier ones are its rack's.
+_RACK = re.compile(r"(.*[0-9])[^0-9.]+[0-9]+(?:\..*)?")
 
 
 def ms(ns: float) -> str:
@@ -25,9 +33,9 @@ def ms(ns: float) -> str:
 
 
 def us(ns: float) -> str:
-    """A short time: "12 us" from 10 us on, "1.2 us" below; from 1 ms on as `ms` has it."""
+    """A short time: "12 µs" from 10 µs on, "1.2 µs" below; from 1 ms on as `ms` has it."""
     value = ns / 1e3
-    return ms(ns) if abs(value) >= 1000 else f"{value:.{0 if abs(value) >= 10 else 1}f} us"
+    return ms(ns) if abs(value) >= 1000 else f"{value:.{0 if abs(value) >= 10 else 1}f} µs"
 
 
 def percent(share: float) -> str:
@@ -43,25 +51,94 @@ def listing(items: Sequence[object]) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
+def ranges(numbers: Sequence[int]) -> str:
+    """Whole numbers, ascending, with runs of three and more as ranges: "1 and 2", "0, 2-4 and 7"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    items: list[object] = []
+    for run in runs:
+        items += [f"{run[0]}-{run[-1]}"] if len(run) > _SHORT_RUN else run
+    return listing(items)
+
+
 def ranks(numbers: Sequence[int]) -> str:
-    """Ranks as in "rank 1" or "ranks 1 and 2"."""
-    return f"rank{'s' if len(numbers) > 1 else ''} {listing(numbers)}"
+    """Ranks as in "rank 1", "ranks 1 and 2" or "ranks 616-623"."""
+    return f"rank{'s' if len(numbers) > 1 else ''} {ranges(sorted(numbers))}"
 
 
 def who(accused: Sequence[int], frame: Frame) -> str:
-    """Ranks (indices), whole nodes by their names: "rank 1", "all 8 ranks of node3 and rank 97"."""
-    whole = whole_nodes(accused, frame)
-    left = sorted(int(frame.ranks[rank]) for rank in accused if frame.nodes[rank] not in whole)
-    return listing(
-        [*(f"all {count} ranks of {node}" for node, count in whole.items()), *([ranks(left)] if left else [])]
-    )
+    """Ranks (indices), and the nodes, the rack or the rail that they are: "rank 1", "ranks 616-623 (all of node77)",
+    "ranks 0-31 (all 4 nodes of rack2)", "ranks 3, 11 and 19 (local rank 3 of all 3 nodes)".
+    """
+    numbers = frame.rank_numbers(np.sort(np.asarray(accused, np.int64)))
+    if (rail := _rail(accused, frame)) is not None:
+        return f"{ranks(numbers)} (local rank {rail} of all {len(set(frame.nodes))} nodes)"
+    whole = list(whole_nodes(accused, frame))
+    inside = [int(frame.ranks[rank]) for rank in accused if frame.nodes[rank] in whole]
+    left = [int(frame.ranks[rank]) for rank in accused if frame.nodes[rank] not in whole]
+    parts = [f"{ranks(inside)} ({_of_nodes(whole, frame)})"] if inside else []
+    if left:
+        parts.append(f"{ranks(left)}{_of_most_of_a_node([r for r in accused if frame.nodes[r] not in whole], frame)}")
+    return listing(parts)
+
+
+def _of_most_of_a_node(left: Sequence[int], frame: Frame) -> str:
+    """That ranks (indices) are most of one node, as in "(7 of 8 ranks of node3)" after a space, else ""."""
+    nodes = {frame.nodes[rank] for rank in left}
+    if len(nodes) > 1 or not most_of_nodes(left, frame):
+        return ""
+    (node,) = nodes
+    return f" ({len(left)} of {Counter(frame.nodes)[node]} ranks of {node})"
+
+
+def _of_nodes(whole: Sequence[str], frame: Frame) -> str:
+    """Whole nodes by their names, or by the rack that they are."""
+    racks = {node: rack(node) for node in frame.nodes}
+    named = {racks[node] for node in whole}
+    name = named.pop() if len(whole) > 1 and len(named) == 1 and len(set(racks.values())) > 1 else ""
+    if name and len(whole) == sum(each == name for each in racks.values()):
+        return f"all {len(whole)} nodes of {name}"
+    return f"all of {listing(whole)}"
+
+
+def rack(node: str) -> str:
+    """The rack that a node's name tells, "rack2" of "rack2-node07" and "r12" of "r12n03"; "" if it tells none."""
+    found = _RACK.fullmatch(node)
+    return found[1] if found else ""
+
+
+def _rail(accused: Sequence[int], frame: Frame) -> int | None:
+    """The place on its node that each of these ranks (indices) has, if they are those of all nodes, at least three."""
+    nodes = set(frame.nodes)
+    if len(nodes) < _FEWEST_NODES or "" in nodes or len(accused) != len(nodes) or len(nodes) == len(frame.nodes):
+        return None
+    on_node: dict[str, list[int]] = {}
+    for rank in np.argsort(frame.ranks, kind="stable").tolist():
+        on_node.setdefault(frame.nodes[rank], []).append(rank)
+    places = {on_node[frame.nodes[rank]].index(rank) for rank in accused}
+    hit = {frame.nodes[rank] for rank in accused}
+    return places.pop() if len(places) == 1 and hit == nodes else None
 
 
 def whole_nodes(accused: Sequence[int], frame: Frame) -> dict[str, int]:
     """Nodes of several ranks all of which are accused (indices), and their ranks' number; none if there is no other."""
     size = Counter(frame.nodes)
+    return {node: count for node, count in most_of_nodes(accused, frame).items() if count == size[node]}
+
+
+def most_of_nodes(accused: Sequence[int], frame: Frame) -> dict[str, int]:
+    """Nodes of several ranks most of which are accused (indices), and how many are; none if there is no other node."""
+    size = Counter(frame.nodes)
     hit = Counter(frame.nodes[rank] for rank in accused)
-    return {node: count for node, count in hit.items() if node and 1 < count == size[node] < len(frame.ranks)}
+    return {
+        node: count
+        for node, count in hit.items()
+        if node and count > 1 and size[node] < min(2 * count, len(frame.ranks))
+    }
 
 
 def kernel(name: str) -> str:
@@ -72,8 +149,8 @@ def kernel(name: str) -> str:
 
 
 def steps(numbers: Sequence[int]) -> str:
-    """Steps as in "step 4" or "steps 4 and 5"."""
-    return f"step{'s' if len(numbers) > 1 else ''} {listing(numbers)}"
+    """Steps as in "step 4", "steps 4 and 5" or "steps 4-9"."""
+    return f"step{'s' if len(numbers) > 1 else ''} {ranges(numbers)}"
 
 
 def steps_seen(seen: int, of: int) -> str:

@@ -135,6 +135,13 @@ _STANDARD_LIBRARY = re.compile(r"/lib/python\d[\d.]*/(?!(site|dist)-packages/)")
 _NOT_OWN = sys.stdlib_module_names | {"torch", "torchvision", "numpy", "triton"}
 
 
+#: cuModuleLoadData, cuLibraryLoadData, hipModuleLoad; Dynamo's and Inductor's own annotations; creation of handles.
+_PREPARES = re.compile(
+    r"ModuleLoad|LibraryLoad|LinkCreate|dynamo_timed|CachingAutotuner|async_compile|benchmark_all_configs|"
+    r"(?:cublas|cudnn|hipblas|rocblas|miopen)\w*Create(?!\w*Descriptor)"
+)
+
+
 class Phase(IntEnum):
     """What a training loop is at."""
 
@@ -398,6 +405,11 @@ def phase(annotation: str) -> Phase:
 def clears_gradients(annotation: str) -> bool:
     """Whether an annotation is of an optimizer that sets gradients to zero, which may happen anywhere in a step."""
     return "zero_grad" in annotation
+
+
+def prepares(name: str) -> bool:
+    """Whether an operator or call does once what later calls need not: it loads a module, tunes or compiles."""
+    return bool(_PREPARES.search(name))
 
 
 def is_graph_walk(name: str) -> bool:

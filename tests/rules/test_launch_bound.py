@@ -102,19 +102,3 @@ def test_one_rank_alone_is_enough() -> None:
 def test_a_rank_that_is_slow_for_another_reason_is_not_named() -> None:
     text = in_row(ranks(STARVED, FASTER, steps=2), ranks(FASTER, FED, steps=1))
     assert finding(RULE, text).ranks == (0,)
-
-
-def test_one_blocked_call_is_no_pace_of_launches() -> None:
-    """As where the first launch of a kernel loads its code."""
-    blocked = """
-        rank# step |1
-              host [a][b............................][c][d]
-              gpu  [a][b]                            [c][d]
-              nccl                                         [ar]
-    """
-    found = finding(RULE, ranks(blocked, blocked, steps=1))
-    assert found.cause == "one_call"
-    assert (found.ranks, found.steps, found.confidence) == ((0, 1), (1,), "low")
-    assert found.title.startswith("The GPU idles 28.0 ms at once, in step 1")
-    assert found.cost_ms == pytest.approx(28, rel=0.05)
-    assert "warm-up" in found.fix and "AdamW" not in found.fix

@@ -173,16 +173,27 @@ def test_ranks_with_different_causes_are_findings_of_their_own() -> None:
     assert result[1].title == "Rank 2 is the next straggler, 4.0 ms a step slower than the median rank."
 
 
-def test_a_rank_that_is_late_by_far_less_is_a_finding_of_its_own() -> None:
+def late_by_far_and_by_little() -> str:
+    """Five ranks: the host of rank 2 is 24 ms late in each step, that of rank 3 by 4 ms."""
     slightly = LATE.replace("~~~~~~~~", "    ").replace("[ar]", f"[ar{'.' * 20}]")
     late = LATE.replace("~~~~~~~~", " " * 24)
     usual = ON_TIME.replace("[ar........]", "[ar" + "." * 24 + "]")
-    result = findings("straggler", ranks(usual, usual, late, slightly, usual), nodes={2: "b", 3: "b"})
+    return ranks(usual, usual, late, slightly, usual)
+
+
+def test_a_rank_that_is_late_by_far_less_is_a_finding_of_its_own() -> None:
+    result = findings("straggler", late_by_far_and_by_little())
     assert isinstance(result, tuple)
     assert [(found.ranks, found.cause) for found in result] == [((2,), "host"), ((3,), "host")]
     assert result[0].title.startswith("Rank 2 is the straggler")
     assert result[1].title.startswith("Rank 3 is the next straggler, 4.0 ms a step slower")
     assert result[0].cost_ms > 4 * result[1].cost_ms
+
+
+def test_a_node_with_one_cause_is_one_finding_whatever_the_ratio_of_its_ranks() -> None:
+    result = found(late_by_far_and_by_little(), nodes={2: "b", 3: "b"})
+    assert (result.ranks, result.cause) == ((2, 3), "host")
+    assert result.title.startswith("Ranks 2 and 3 (all of b) are stragglers")
 
 
 def test_causes_share_what_fixing_all_of_them_gives() -> None:
@@ -202,14 +213,35 @@ def test_a_whole_slow_node_is_named() -> None:
     text = ranks(HEALTHY, HEALTHY, SLOW_DEVICE, SLOW_DEVICE, HEALTHY, HEALTHY)
     result = found(text, nodes=NODES)
     assert result.ranks == (2, 3)
-    assert result.title.startswith("All 2 ranks of b are stragglers")
+    assert result.title.startswith("Ranks 2 and 3 (all of b) are stragglers")
     assert "look first at what they share" in result.fix
 
 
 def test_a_slow_node_and_a_slow_rank_beside_it_are_named_together() -> None:
     text = ranks(HEALTHY, HEALTHY, SLOW_DEVICE, SLOW_DEVICE, HEALTHY, HEALTHY, HEALTHY, HEALTHY, SLOW_DEVICE)
     result = found(text, nodes=NODES | {6: "d", 7: "d", 8: "d"})
-    assert result.title.startswith("All 2 ranks of b and rank 8 are stragglers")
+    assert result.title.startswith("Ranks 2 and 3 (all of b) and rank 8 are stragglers")
+
+
+def test_several_slow_nodes_of_a_rack_are_one_finding_named_for_the_rack() -> None:
+    nodes = {0: "rack1-n0", 1: "rack1-n0", 2: "rack2-n0", 3: "rack2-n0", 4: "rack2-n1", 5: "rack2-n1"}
+    nodes |= {6: "rack1-n1", 7: "rack1-n1", 8: "rack1-n2", 9: "rack1-n2"}
+    slow, well = [SLOW_DEVICE] * 4, [HEALTHY] * 2
+    result = found(ranks(*well, *slow, *well, *well), nodes=nodes)
+    assert result.ranks == (2, 3, 4, 5)
+    assert result.title.startswith("Ranks 2-5 (all 2 nodes of rack2) are stragglers")
+
+
+def test_most_ranks_of_a_node_are_named_with_it() -> None:
+    nodes = {rank: "a" if rank < 3 else "b" if rank < 6 else "c" for rank in range(9)}
+    text = ranks(*[HEALTHY] * 3, SLOW_DEVICE, SLOW_DEVICE, HEALTHY, *[HEALTHY] * 3)
+    assert found(text, nodes=nodes).title.startswith("Ranks 3 and 4 (2 of 3 ranks of b) are stragglers")
+
+
+def test_the_same_place_on_every_node_is_named() -> None:
+    nodes = {rank: "abc"[rank // 3] for rank in range(9)}
+    text = ranks(*[HEALTHY, SLOW_DEVICE, HEALTHY] * 3)
+    assert found(text, nodes=nodes).title.startswith("Ranks 1, 4 and 7 (local rank 1 of all 3 nodes) are stragglers")
 
 
 def test_a_rank_that_shows_no_cause_has_its_slow_nodes() -> None:

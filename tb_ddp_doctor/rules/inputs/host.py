@@ -54,6 +54,42 @@ class Stalls:
 
 
 @dataclass(frozen=True, slots=True)
+class StallInOp:
+    """A stall of the host inside one op or launch call."""
+
+    #: Indices of its rank and its step.
+    rank: int
+    step: int
+    #: The innermost op, and the runtime call in it; "" for none.
+    op: str
+    call: str
+    is_first_use: bool
+    #: On that rank's own clock, ns; and the GPU idle in it.
+    start_ns: int
+    end_ns: int
+    idle_ns: int
+
+    @property
+    def length_ns(self) -> int:
+        return self.end_ns - self.start_ns
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpStalls:
+    """All of them; empty on CPUs, whose ops are what they compute."""
+
+    every: tuple[StallInOp, ...]
+
+    def of(self, rank: int) -> tuple[StallInOp, ...]:
+        """Those of one rank (index)."""
+        return tuple(one for one in self.every if one.rank == rank)
+
+    def spans(self, rank: int) -> list[tuple[int, int]]:
+        """When those of one rank (index) are, on its own clock, ns."""
+        return [(one.start_ns, one.end_ns) for one in self.of(rank)]
+
+
+@dataclass(frozen=True, slots=True)
 class HoldingCalls:
     """Calls of one name in one operator that hold the host, over all ranks."""
 
@@ -132,6 +168,28 @@ def _loaders(job: Job) -> Loaders:
     return Loaders(kinds[0], job.work("loader_ns"))
 
 
+def _op_stalls(job: Job) -> OpStalls:
+    found = []
+    for rank, (digest, index) in enumerate(zip(job.digests, job.step_index, strict=True)):
+        table, text = digest.op_stalls, digest.strings
+        column = {step: i for i, step in enumerate(index.tolist())}
+        found += [
+            StallInOp(
+                rank,
+                column[int(table.step[row])],
+                text[table.op[row]],
+                text[table.call[row]],
+                bool(table.is_first_use[row]),
+                int(table.start_ns[row]),
+                int(table.end_ns[row]),
+                int(table.idle_ns[row]),
+            )
+            for row in range(len(table))
+            if int(table.step[row]) in column
+        ]
+    return OpStalls(tuple(found))
+
+
 def _stalls(job: Job) -> Stalls:
     phase_ns = job.work("stalled_phase_ns")
     return Stalls(job, phase_ns.sum(axis=2), phase_ns)
@@ -161,5 +219,6 @@ def _starvation(job: Job) -> Starvation:
 PROVIDERS: dict[str, Callable[[Job], object]] = {
     "loaders": _loaders,
     "stalls": _stalls,
+    "op_stalls": _op_stalls,
     "starvation": _starvation,
 }

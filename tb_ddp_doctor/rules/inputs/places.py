@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.model import CodeOf, RankOwner
 from tb_ddp_doctor.findings import Evidence, Source
 from tb_ddp_doctor.job.model import Job
@@ -26,11 +27,19 @@ class Places:
 
     _job: Job
 
-    def longest(self, rank: int, step: int, owner: RankOwner, what: str) -> Evidence:
-        """The longest piece of an owner in one step of one rank (indices), else that step's whole window."""
+    def longest(
+        self, rank: int, step: int, owner: RankOwner, what: str, apart_from: Sequence[tuple[int, int]] = ()
+    ) -> Evidence:
+        """The longest piece of an owner in one step of one rank (indices), else that step's whole window.
+
+        Pieces that overlap a span (start, end) in `apart_from` are passed over, if there are others.
+        """
         pieces = self._job.digests[rank].pieces
         own_step = self._job.step_index[rank, step]
         rows = np.flatnonzero((pieces.step == own_step) & (pieces.owner == owner))
+        spans = np.array(apart_from, np.int64).reshape(-1, 2)
+        apart = Intervals.union(spans[:, 0], spans[:, 1]).measure(pieces.start_ns[rows], pieces.end_ns[rows]) == 0
+        rows = rows[apart] if apart.any() else rows
         if not len(rows):
             return self.window(rank, step, what)
         row = rows[(pieces.end_ns[rows] - pieces.start_ns[rows]).argmax()]

@@ -1,0 +1,187 @@
+"""See `OpStall`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tb_ddp_doctor.digest.model import Held, RankOwner
+from tb_ddp_doctor.findings import Measurement
+from tb_ddp_doctor.job.whatif import WhatIf
+from tb_ddp_doctor.rules import words
+from tb_ddp_doctor.rules.base import Clear, Fault, NotApplicable, Result, Rule, threshold
+from tb_ddp_doctor.rules.inputs.frame import Frame
+from tb_ddp_doctor.rules.inputs.host import OpStalls, StallInOp
+from tb_ddp_doctor.rules.inputs.places import Places
+from tb_ddp_doctor.rules.slowness import shared
+
+
+@dataclass(frozen=True)
+class OpStall(Rule):
+    """The CPU is stalled for milliseconds inside single ops or launch calls, and the GPU idles.
+
+    What:
+        Stretches of a millisecond or more, and of ten times the median op, in which the training threads are in one op
+        or launch call and neither begin nor end another. By their distribution they are told from launch overhead,
+        which is many short delays. Causes: `preempted` (few stalls in many different ops that otherwise take
+        microseconds: the CPU thread does not run), `first_use` (in the first launch of a kernel or the first call of an
+        op, of which later ones are quick: lazy loading, autotuning, creation of cuBLAS handles, compilation), `op`
+        (mostly in one op).
+    Why:
+        While the thread is stalled it launches nothing. Fewer or larger kernels, such as CUDA graphs give, do not help.
+    Evidence:
+        The stalls with the longest GPU idle. The cost is what the step saves if none of the stalls that the ranks share
+        were there.
+    Fix:
+        By cause: give each rank enough cores of its own; record steps after warmup; look at the op.
+    Limits:
+        Stalls that one rank has on top of the median rank are a straggler's, with cause host. What the thread waits for
+        is not in the trace. First use is seen only where the record holds later uses too. Waiting for the GPU,
+        allocations, the full launch queue and the profiler's own stalls have rules of their own.
+    """
+
+    id: ClassVar[str] = "op-stall"
+    looks_again: ClassVar[bool] = True
+
+    min_cost: float = threshold(0.03, "of the step", "As for launch-bound, whose time this is taken from.")
+    many_ops: float = threshold(4.0, "ops", "Stalls in so many different ops are not those ops' own.")
+    one_op: float = threshold(0.5, "of the stalls", "An op that has more of their time is the cause.")
+
+    def check(self, *, frame: Frame, whatif: WhatIf, op_stalls: OpStalls, places: Places) -> Result:
+        if not frame.has_device:
+            return NotApplicable("It is about the device, and these traces hold none (CPU only).")
+        if frame.is_sampled:
+            return NotApplicable("Events were left out of the traces: a stretch without any is no stall.")
+        stalls = op_stalls.every
+        if not stalls:
+            return Clear("The CPU is never in one op or launch call for long.")
+        cause = cause_of(stalls, self.many_ops, self.one_op)
+        removed = shared(whatif, frame, Held.OP_STALL)
+        if cause == "preempted":
+            # A thread that does not run stalls outside ops too.
+            removed |= shared(whatif, frame, Held.STALL)
+        cost = whatif.cost_ns(removed)
+        if cost < self.min_cost * frame.step_ns:
+            longest = max(one.length_ns for one in stalls)
+            return Clear(f"Stalls inside ops, of up to {words.ms(longest)}, cost {words.ms(cost)} a step.")
+        idle = np.zeros(whatif.shape)
+        for one in stalls:
+            idle[one.rank, one.step] += one.idle_ns
+        affected = np.unique([one.rank for one in stalls])
+        seen = np.flatnonzero(idle.max(axis=0) > 0)
+        level, basis = words.confidence(frame, cost, len(seen), affected.tolist(), on_host=True)
+        rare = 2 * len(seen) <= len(frame.steps)
+        worst = sorted(stalls, key=lambda one: -one.idle_ns)[:3]
+        return Fault(
+            removed=removed,
+            ranks=frame.rank_numbers(affected),
+            steps=tuple(int(step) for step in frame.steps[seen]),
+            cause=cause,
+            confidence="low" if rare or cause == "first_use" else level,
+            title=_TITLES[cause].format(stalls=described(stalls, len(affected) * len(frame.steps)), **_named(worst)),
+            why=f"{_WHY[cause]} The longest are in {named(stalls)}. {basis}",
+            fix=_FIXES[cause],
+            evidence=tuple(
+                window
+                for one in worst
+                if (
+                    window := places.between(
+                        one.rank,
+                        one.start_ns,
+                        one.end_ns,
+                        RankOwner.DISPATCH,
+                        f"CPU stalled for {words.ms(one.length_ns)} in {_place(one)}; GPU idle for "
+                        f"{words.ms(one.idle_ns)} of it.",
+                    )
+                )
+            ),
+            measurements=(
+                Measurement("stalls", len(stalls), "1", frame.rank_numbers(affected), frame.all_steps),
+                Measurement("longest stall", max(one.length_ns for one in stalls) / 1e6, "ms"),
+                Measurement("median stall", float(np.median([one.length_ns for one in stalls])) / 1e6, "ms"),
+            ),
+        )
+
+
+def cause_of(stalls: Sequence[StallInOp], many_ops: float = 4.0, one_op: float = 0.5) -> str:
+    """Why they are there, by their distribution over ops."""
+    total = sum(one.length_ns for one in stalls)
+    if sum(one.length_ns for one in stalls if one.is_first_use) > one_op * total:
+        return "first_use"
+    by_op: Counter[str] = Counter()
+    for one in stalls:
+        by_op[one.op or one.call] += one.length_ns
+    return "preempted" if len(by_op) >= many_ops and by_op.most_common(1)[0][1] <= one_op * total else "op"
+
+
+def described(stalls: Sequence[StallInOp], rank_steps: int) -> str:
+    """How many stalls there are in a step and how long they are: "17 stalls a step of 2.0 to 30.1 ms"."""
+    lengths = sorted(one.length_ns for one in stalls)
+    each = len(stalls) / max(rank_steps, 1)
+    often = (
+        f"{each:.0f} stalls a step" if each >= 1.5 else "1 stall a step" if each >= 0.75 else f"{len(lengths)} stall"
+    )
+    often += "s" if each < 0.75 and len(lengths) > 1 else ""
+    least, most = words.ms(lengths[0]), words.ms(lengths[-1])
+    return f"{often} of {most}" if least == most else f"{often} of {least.removesuffix(' ms')} to {most}"
+
+
+def named(stalls: Sequence[StallInOp]) -> str:
+    """The ops with most of the stalls' time: "aten::mm (cudaLaunchKernel), aten::empty and 12 more"."""
+    total: Counter[str] = Counter()
+    for one in stalls:
+        total[_place(one)] += one.length_ns
+    most = [place for place, _ in total.most_common()]
+    return words.listing([*most[:3], f"{len(most) - 3} more"] if len(most) > 4 else most)
+
+
+def _place(one: StallInOp) -> str:
+    return f"{one.op} ({one.call})" if one.op and one.call else one.op or one.call or "an op"
+
+
+def _named(worst: Sequence[StallInOp]) -> dict[str, str]:
+    return {"place": _place(worst[0]), "length": words.ms(worst[0].length_ns)}
+
+
+#: What each cause means, in a clause.
+MEANING = {
+    "preempted": "the thread is preempted (more threads than cores, a CPU quota) or waits for a lock",
+    "first_use": "a first use, of which later ones take far less (a kernel or library is loaded, a handle made, an "
+    "algorithm tuned, or code compiled)",
+    "op": "that op does something slow on the CPU, or waits",
+}
+_TITLES = {
+    "preempted": "The GPU idles while CPU threads are stalled: {stalls}, in ops that otherwise take microseconds.",
+    "first_use": "The GPU idles during a first use: {place} takes the CPU {length} once.",
+    "op": "The GPU idles while the CPU is stalled in {place}: {stalls}.",
+}
+_WHY = {
+    "preempted": f"The stalls are in many different ops: {MEANING['preempted']}. This is no launch overhead: CUDA "
+    "graphs would not help.",
+    "first_use": f"It is {MEANING['first_use']}. Steps after it do not lose this.",
+    "op": f"Other ops take microseconds: {MEANING['op']}. This is no launch overhead: CUDA graphs would not help.",
+}
+_FIXES = {
+    "preempted": """\
+Give each rank enough cores of its own: fewer threads (OMP_NUM_THREADS, DataLoader workers), pinned cores, a larger \
+CPU quota of the container, nothing else on the node.
+
+cat /sys/fs/cgroup/cpu.stat                # nr_throttled, throttled_usec: the CPU quota is used up
+pidstat -wt -p <pid of the rank> 1         # nvcswch/s: preempted that often
+taskset -cp <pid of the rank>              # its cores; other ranks should have others
+OMP_NUM_THREADS=<cores per rank> torchrun ...""",
+    "first_use": """\
+Record steps after warmup; where the job itself does this now and then (new shapes, new kernels), do it before training.
+
+schedule=torch.profiler.schedule(wait=5, warmup=3, active=3, repeat=1)
+CUDA_MODULE_LOADING=EAGER torchrun ...     # loads all kernels at the start""",
+    "op": """\
+Look at what that op does on the CPU: a lock, page faults, work on CPU tensors, a custom op that waits. While it trains:
+
+py-spy dump --native --pid <pid of the rank>
+perf trace -s -p <pid of the rank>         # system calls and how long they take""",
+}

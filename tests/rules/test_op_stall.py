@@ -1,0 +1,107 @@
+"""The CPU is stalled inside single ops."""
+
+from __future__ import annotations
+
+import pytest
+from traces import Finding, check, finding, in_row, lies_in_its_step, outcome, ranks
+
+RULE = "op-stall"
+#: Ops take 3 ms, and four of them 42.
+PREEMPTED = """
+    rank# step |1
+          host [a][b][c][d........................................][a][b][c][e........................................]
+          gpu  [a][b][c][d]                                        [a][b][c][e]
+"""
+PREEMPTED_LATER = """
+    rank# step |1
+          host [a][b][c][f........................................][a][b][c][g........................................]
+          gpu  [a][b][c][f]                                        [a][b][c][g]
+"""
+FIRST_USE = """
+    rank# step |1                                                    |2
+          host [a][b][c][a][b][x...............................][a][b][a][b][c][a][b][x][a][b]
+          gpu  [a][b][c][a][b][x]                               [a][b][a][b][c][a][b][x][a][b]
+"""
+ONE_OP = """
+    rank# step |1
+          host [a][b][c][a][b][slow............................][a][b][c]
+          gpu  [a][b][c][a][b][slow]                            [a][b][c]
+"""
+MANY = """
+    rank# step |1
+          host [a........][b........][c........][d........]
+          gpu  [a]        [b]        [c]        [d]
+"""
+
+
+def test_stalls_in_many_different_ops_are_preemption_and_no_launch_overhead() -> None:
+    text = in_row(ranks(PREEMPTED, PREEMPTED, steps=1), ranks(PREEMPTED_LATER, PREEMPTED_LATER, steps=1))
+    found = finding(RULE, text)
+    assert found.cause == "preempted"
+    assert "many different ops" in found.why
+    assert "CUDA graphs would not help" in found.why
+    assert "reduce-overhead" not in found.fix
+    assert "cpu.stat" in found.fix
+    assert not isinstance(check("launch-bound", text), Finding)
+
+
+def test_a_first_use_is_named_as_such() -> None:
+    found = finding(RULE, ranks(FIRST_USE, FIRST_USE, steps=1))
+    assert found.cause == "first_use"
+    assert found.confidence == "low"
+    assert found.title.startswith("The GPU idles during a first use: aten::x takes the CPU")
+    assert "warmup" in found.fix
+
+
+def test_an_op_that_stalls_in_every_step_is_named() -> None:
+    found = finding(RULE, ranks(ONE_OP, ONE_OP))
+    assert found.cause == "op"
+    assert "stalled in aten::slow" in found.title
+    assert "1 stall a step" in found.title
+
+
+def test_evidence_is_the_longest_stall() -> None:
+    text = ranks(ONE_OP, ONE_OP)
+    window = finding(RULE, text).evidence[0]
+    assert window.end_ns - window.start_ns == pytest.approx(33_000_000, rel=0.05)
+    assert lies_in_its_step(window, text)
+
+
+def test_many_delays_of_one_length_are_launch_overhead() -> None:
+    text = ranks(MANY, MANY)
+    assert outcome(RULE, text).status == "clear"
+    assert finding("launch-bound", text)
+
+
+def test_stalls_of_one_rank_are_the_stragglers_cause() -> None:
+    usual = """
+        rank# step |1
+              host [a][b][c][a][b][slow][a][b][c]
+              gpu  [a][b][c][a][b][slow][a][b][c]
+              nccl                               [ar............................]
+    """
+    stalled = """
+        rank# step |1
+              host [a][b][c][a][b][slow............................][a][b][c]
+              gpu  [a][b][c][a][b][slow]                            [a][b][c]
+              nccl                                                           [ar]
+    """
+    text = ranks(usual, usual, stalled, usual)
+    assert outcome(RULE, text).status == "clear"
+    found = finding("straggler", text)
+    assert (found.ranks, found.cause) == ((2,), "host")
+    assert "1 stall a step" in found.why
+    assert "in aten::slow: that op does something slow on the CPU" in found.why
+
+
+def test_below_the_threshold_stalls_are_clear() -> None:
+    text = ranks(ONE_OP, ONE_OP)
+    assert outcome(RULE, text, settings={"min_cost": 0.9}).status == "clear"
+
+
+def test_cpus_have_no_stalls_inside_ops() -> None:
+    text = """
+        rank# step |1
+              host [a....][b....]
+    """
+    assert outcome(RULE, ranks(text, text)).status == "not-applicable"
