@@ -30,8 +30,9 @@ from tb_ddp_doctor.trace.model import Ints
 
 #: Ranks that are late by no less than this share of each other's lateness are one finding.
 _ALIKE = 0.5
-#: The same of nodes most of whose ranks are slow.
+#: The same of nodes most of whose ranks are slow, and of two ranks that are most of a node; of more it is no chance.
 _ALIKE_NODES = 0.2
+_MANY_ON_NODE = 3
 
 
 @dataclass(frozen=True)
@@ -129,13 +130,18 @@ def _alike(
 ) -> list[tuple[str, list[int]]]:
     """Ranks (indices) with one cause that are one finding, those that are latest first.
 
-    The ranks of a node with one cause are one, whatever the ratio of their lateness, if they are most of the node. Such
-    nodes, and single ranks, are one if they are late by about as much: beside a rank that is late by far more, another
-    one makes nobody wait.
+    The ranks of a node with one cause are one if they are most of the node, three of them whatever the ratio of their
+    lateness. Such nodes, and single ranks, are one if they are late by about as much: beside a rank that is late by far
+    more, another one makes nobody wait.
     """
     units: dict[tuple[str, object], list[int]] = {}
     for cause in dict(causes[::-1]).values():
-        nodes = words.most_of_nodes([rank for rank, its in causes if its == cause], frame)
+        of_cause = [rank for rank, its in causes if its == cause]
+        nodes = [
+            node
+            for node, count in words.most_of_nodes(of_cause, frame).items()
+            if count >= _MANY_ON_NODE or _within(excess_ns[[r for r in of_cause if frame.nodes[r] == node]])
+        ]
         for rank, its in causes:
             if its == cause:
                 unit = units.setdefault((cause, frame.nodes[rank] if frame.nodes[rank] in nodes else rank), [])
@@ -154,6 +160,10 @@ def _alike(
             groups.append((cause, [*unit]))
             first.append((late[cause, place], of_node))
     return sorted(groups, key=lambda group: -max(excess_ns[rank] for rank in group[1]))
+
+
+def _within(excess_ns: NDArray[np.float64]) -> bool:
+    return float(excess_ns.min()) >= _ALIKE_NODES * float(excess_ns.max())
 
 
 def _as_their_nodes(causes: Mapping[int, str], frame: Frame) -> dict[int, str]:

@@ -174,26 +174,26 @@ def test_ranks_with_different_causes_are_findings_of_their_own() -> None:
 
 
 def late_by_far_and_by_little() -> str:
-    """Five ranks: the host of rank 2 is 24 ms late in each step, that of rank 3 by 4 ms."""
+    """Eight ranks: the host of rank 2 is 24 ms late in each step, those of ranks 3 and 4 by 4 ms."""
     slightly = LATE.replace("~~~~~~~~", "    ").replace("[ar]", f"[ar{'.' * 20}]")
     late = LATE.replace("~~~~~~~~", " " * 24)
     usual = ON_TIME.replace("[ar........]", "[ar" + "." * 24 + "]")
-    return ranks(usual, usual, late, slightly, usual)
+    return ranks(usual, usual, late, slightly, slightly, usual, usual, usual)
 
 
 def test_a_rank_that_is_late_by_far_less_is_a_finding_of_its_own() -> None:
     result = findings("straggler", late_by_far_and_by_little())
     assert isinstance(result, tuple)
-    assert [(found.ranks, found.cause) for found in result] == [((2,), "host"), ((3,), "host")]
+    assert [(found.ranks, found.cause) for found in result] == [((2,), "host"), ((3, 4), "host")]
     assert result[0].title.startswith("Rank 2 is the straggler")
-    assert result[1].title.startswith("Rank 3 is the next straggler, 4.0 ms a step slower")
+    assert result[1].title.startswith("Ranks 3 and 4 are the next stragglers, 4.0 ms a step slower")
     assert result[0].cost_ms > 4 * result[1].cost_ms
 
 
 def test_a_node_with_one_cause_is_one_finding_whatever_the_ratio_of_its_ranks() -> None:
-    result = found(late_by_far_and_by_little(), nodes={2: "b", 3: "b"})
-    assert (result.ranks, result.cause) == ((2, 3), "host")
-    assert result.title.startswith("Ranks 2 and 3 (all of b) are stragglers")
+    result = found(late_by_far_and_by_little(), nodes={2: "b", 3: "b", 4: "b"})
+    assert (result.ranks, result.cause) == ((2, 3, 4), "host")
+    assert result.title.startswith("Ranks 2-4 (all of b) are stragglers")
 
 
 def test_causes_share_what_fixing_all_of_them_gives() -> None:
