@@ -37,6 +37,7 @@ from tb_ddp_doctor.digest.model import (
     StepWork,
     TraceContents,
 )
+from tb_ddp_doctor.digest.op_stalls import no_op_stalls
 from tb_ddp_doctor.digest.starvation import no_blocking
 from tb_ddp_doctor.engine import examine
 from tb_ddp_doctor.findings import PHASES
@@ -122,6 +123,7 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
         end_ns=shown(end.ravel()),
         backward=np.repeat(index, BUCKETS),
         update=np.repeat(index, BUCKETS),
+        purpose=constant(0, np.int32),
     )
     work = dict.fromkeys(StepWork.__slots__, nothing) | {
         "owner_ns": owners,
@@ -155,6 +157,7 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
             *(np.array([value]) for value in (600 * steps, int(compute.sum()), 0, 0, 0, 0)),
         ),
         blocking=no_blocking(),
+        op_stalls=no_op_stalls(),
         stalled=Stalled(*(np.empty(0, kind) for kind in (np.int32, np.int32, np.int64, np.int64, np.int64))),
         code=Code(*(np.empty(0, kind) for kind in (np.int32, np.int32, np.int64, np.int64))),
         messages=Messages(*(np.empty(0, kind) for kind in (np.int32, np.int32, np.int64, np.int64))),

@@ -21,7 +21,8 @@ character. Lanes:
 - copy: the same, on a stream of its own.
 - nccl: AllReduces (`ar`..., of int32 `used`...), all-gathers (`ag`...), reduce-scatters (`rs`...), broadcasts
   (`bc`...), sends and receives (`p2p`...; `s2` to rank 2, `r0` from rank 0) of the communication stream. `ar/tp` is of
-  the process group "tp": the ranks that draw one; other groups are all ranks. `ar@8` moves 8 million elements.
+  the process group "tp": the ranks that draw one; other groups are all ranks. `ar@8` moves 8 million elements,
+  `ar@0` one element.
 - comm: the same, on a second communication stream.
 - gloo: AllReduces of the CPU, on a thread of their own.
 - python: functions of the training thread, as `_FUNCTIONS` names them; inner: those that they call.
@@ -485,7 +486,7 @@ def _add_memory(events: _Events, blocks: list[Block]) -> None:
 
 def _about(block: Block, ranks: list[int], number: int | None) -> dict[str, Any]:
     """A collective's metadata."""
-    elements = (block.size or 1) * 1_000_000
+    elements = 1 if block.size == 0 else (block.size or 1) * 1_000_000
     about: dict[str, Any] = {
         "Collective name": _collective(block)[0],
         "Process Group Name": block.group,

@@ -29,7 +29,7 @@ _SPENT = {
     "sync": "Idling behind synchronisation",
     "alloc": "Idling behind allocations",
     "dispatch": "Idling for launches",
-    "host": "Idling while the host is in no operation",
+    "host": "Idling with the CPU outside any op",
 }
 #: Where a DataLoader makes its batches, by `RankDigest.loader`.
 _LOADERS = {"single_process": "in the training process (num_workers=0)", "workers": "in worker processes"}

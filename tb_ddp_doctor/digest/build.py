@@ -30,6 +30,7 @@ from tb_ddp_doctor.digest.phases import (
 )
 from tb_ddp_doctor.digest.plausible import plausible
 from tb_ddp_doctor.digest.products import products, slow_inputs
+from tb_ddp_doctor.digest.purposes import with_purposes
 from tb_ddp_doctor.digest.starvation import host_time, no_blocking, recorded, recording_ns, starvation
 from tb_ddp_doctor.digest.steps import NO_STEP, device_windows, host_steps, repeated_steps, step_of
 from tb_ddp_doctor.digest.sums import count, longest, total
@@ -168,6 +169,7 @@ def _digest_device(trace: RankTrace, device: int) -> RankDigest:
     )
     by = _launched_by(trace, launch, step, by_backward, is_comm, compute)
     found = collectives.device_collectives(trace, rows[is_comm], launch[is_comm], by, words)
+    found = with_purposes(trace, found, rows[is_comm], launch[is_comm], host, words)
     counted = compute & (step >= 0)
     kernels = _kernels(trace, rows[counted], launch[counted], words)
     spent = operations(trace, steps, rows[step >= 0], launch[step >= 0], words)

@@ -134,6 +134,7 @@ def _build(trace: RankTrace, rows: Ints, meta: Ints, by: Launched, words: Vocabu
         end_ns=events.start_ns[rows] + events.duration_ns[rows],
         backward=by.backward.astype(np.int32),
         update=by.update.astype(np.int32),
+        purpose=np.full(len(rows), words.index(""), np.int32),
     )
     return Collectives(*(getattr(columns, name)[order] for name in Collectives.__slots__))
 

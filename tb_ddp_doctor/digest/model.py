@@ -117,6 +117,8 @@ class Collectives:
     #: if the trace shows none.
     backward: Indices
     update: Indices
+    #: What it is for, where the trace shows it (`digest.purposes`), else "".
+    purpose: Indices
 
     def __len__(self) -> int:
         return len(self.step)

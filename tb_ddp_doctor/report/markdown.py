@@ -59,7 +59,7 @@ def _findings(diagnosis: Diagnosis) -> str:
             f"{finding.cost_ms:.1f} ms",
             f"{finding.range_ms[0]:.1f} to {finding.range_ms[1]:.1f}" if finding.cost_ms else "",
             words.percent(finding.cost_ms / diagnosis.step_ms if diagnosis.step_ms else 0.0),
-            "all" if finding.ranks == diagnosis.ranks else words.listing(finding.ranks),
+            "all" if finding.ranks == diagnosis.ranks else words.ranges(finding.ranks),
             finding.confidence,
         )
         for finding in diagnosis.findings

@@ -239,7 +239,7 @@ def _places(diagnosis: Diagnosis) -> list[tuple[str, dict[str, dict[str, float]]
 
 
 def _communication_table(diagnosis: Diagnosis) -> Table:
-    title = "Communication in a step: MB, ms, GB/s on the bus as in nccl-tests, us before the first byte"
+    title = "Communication in a step: MB, ms, GB/s on the bus as in nccl-tests, µs before the first byte"
     table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 1, 0, 0))
     for column in ("collective", "group"):
         table.add_column(column)

@@ -1,4 +1,4 @@
-"""What the host does in no operation, as stacks and annotations tell it: said alike of all ranks and of one."""
+"""What the host does outside any op, as stacks and annotations tell it: said alike of all ranks and of one."""
 
 from __future__ import annotations
 

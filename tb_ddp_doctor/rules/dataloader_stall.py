@@ -46,7 +46,7 @@ class DataloaderStall(Rule):
     looks_again: ClassVar[bool] = True
 
     min_share: float = threshold(
-        0.01, "of the step", "Less than this, on the usual rank, is a batch being handed over."
+        0.01, "of the step", "Less than this, on the median rank, is a batch being handed over."
     )
 
     handing_over: float = threshold(

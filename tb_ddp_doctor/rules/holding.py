@@ -18,9 +18,11 @@ _NAMED = 3
 
 
 def named(calls: Sequence[HoldingCalls]) -> str:
-    """The calls that cost most, each with its operator: "9 cudaFree in no operator and 2 cudaMalloc in aten::mm"."""
+    """The calls that cost most, each with its operator: "9 cudaFree outside any op and 2 cudaMalloc in aten::mm"."""
     shown = calls[:_NAMED]
-    return words.listing([f"{count(call.count)} {call.call} in {call.op or 'no operator'}" for call in shown])
+    return words.listing(
+        [f"{count(call.count)} {call.call} {f'in {call.op}' if call.op else 'outside any op'}" for call in shown]
+    )
 
 
 def count(number: float) -> str:
@@ -36,7 +38,7 @@ def evidence(calls: Sequence[HoldingCalls], places: Places, what: str) -> tuple[
             call.start_ns,
             call.end_ns,
             RankOwner.SYNC,
-            what.format(call=call.call, op=call.op or "no operator"),
+            what.format(call=call.call, op=call.op or "the training loop"),
             call.own,
         )
         for call in calls[:_NAMED]

@@ -17,15 +17,16 @@ from tb_ddp_doctor.rules.inputs.host import Stalls
 from tb_ddp_doctor.rules.inputs.places import Places
 from tb_ddp_doctor.rules.slowness import IN_PHASE, median_rank, phase_of_most, shared
 from tb_ddp_doctor.trace import names
+from tb_ddp_doctor.trace.model import Ints
 
 
 @dataclass(frozen=True)
 class HostStall(Rule):
-    """The device idles while the host is in no operation at all, on all ranks alike.
+    """The GPU idles while the CPU is outside any op, on all ranks alike.
 
     What:
-        Stretches of a millisecond or more in which the device does nothing and the host is in no operation, no
-        launch, no synchronisation and no DataLoader.
+        Stretches of a millisecond or more in which the GPU idles and the CPU is outside any op: in no launch,
+        synchronisation or DataLoader either.
     Why:
         The training loop itself does something slow on the host: Python, garbage collection, logging, file I/O.
     Evidence:
@@ -44,7 +45,7 @@ class HostStall(Rule):
     yields_to: ClassVar[tuple[str, ...]] = ("op-stall",)
 
     min_known: float = threshold(0.5, "of the stall", "What takes less of it is not what it is.")
-    min_share: float = threshold(0.03, "of the step", "On the usual rank; healthy jobs stay under 1 %.")
+    min_share: float = threshold(0.03, "of the step", "On the median rank; healthy jobs stay under 1 %.")
 
     def check(self, *, frame: Frame, whatif: WhatIf, stalls: Stalls, phases: Phases, places: Places) -> Result:
         if frame.is_sampled:
@@ -62,32 +63,43 @@ class HostStall(Rule):
         if min(usual, cost) < self.min_share * frame.step_ns:
             return Clear(f"The median rank's host is outside any op, with its device idle, {words.ms(usual)} a step.")
         affected = np.flatnonzero(mean >= self.min_share * frame.step_ns)
-        seen = int((median_rank(stalled) > self.min_share * frame.step_ns).sum())
-        level, basis = words.confidence(frame, cost, seen, affected.tolist(), on_host=True)
+        typical = median_rank(stalled)
+        seen = np.flatnonzero(typical > self.min_share * frame.step_ns)
+        rare = 0 < 2 * len(seen) <= len(frame.steps)
+        level, basis = words.confidence(frame, cost, len(seen), affected.tolist(), on_host=True)
         known = activity.most(stalls.doing(affected.tolist()), self.min_known * usual)
         phase = phase_of_most(stalls.phase_ns[affected].mean(axis=(0, 1)), phases)
         where = "" if phase is None else f"Most of it is {IN_PHASE[phase]}. "
+        often = f"{words.period(seen.tolist()).lstrip()} ".lstrip() if rare else ""
         worst = affected[np.argsort(-mean[affected], kind="stable")][:3]
         return Fault(
             removed=removed,
             ranks=frame.rank_numbers(affected),
-            steps=frame.all_steps,
+            steps=tuple(int(step) for step in frame.steps[seen]) if rare else frame.all_steps,
             cause=known[0].value if known else None,
-            confidence=level,
-            title=f"{'Host and device both idle' if frame.has_device else 'The ranks compute nothing for'} "
-            f"{words.ms(usual)} of every {words.ms(frame.step_ns)}: the training loop is busy elsewhere.",
-            why=f"The host is in no operation there{_told(known)}. {where}{basis}",
+            confidence="low" if rare and len(seen) == 1 else level,
+            title=_title(frame, usual, float(typical[seen].mean()) if rare else 0.0, seen),
+            why=f"The CPU is outside any op there{_told(known)}. {where}{often}{basis}",
             fix=_FIXES.get(known[0] if known else None, _FIX),
             evidence=tuple(
                 places.longest(
                     int(rank),
                     int(stalled[rank].argmax()),
                     RankOwner.HOST,
-                    "Device idle, host in no operation." if frame.has_device else "Host in no operation.",
+                    "GPU idle, CPU outside any op." if frame.has_device else "CPU outside any op.",
                 )
                 for rank in worst
             ),
         )
+
+
+def _title(frame: Frame, usual_ns: float, each_ns: float, seen: Ints) -> str:
+    """`each_ns` is how long it takes in each of the steps `seen` (indices), if it is rare; else 0."""
+    what = "GPU and CPU both idle" if frame.has_device else "The ranks compute nothing for"
+    if each_ns:
+        named = words.steps([int(step) for step in frame.steps[seen]])
+        return f"{what} {words.ms(each_ns)} in {named} ({words.steps_seen(len(seen), len(frame.steps))}), on all ranks."
+    return f"{what} {words.ms(usual_ns)} of every {words.ms(frame.step_ns)}: the training loop is busy elsewhere."
 
 
 def _told(known: tuple[names.Activity, str] | None) -> str:

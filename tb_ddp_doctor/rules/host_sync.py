@@ -19,7 +19,7 @@ from tb_ddp_doctor.rules.inputs.host import HoldingCalls, Starvation
 from tb_ddp_doctor.rules.inputs.places import Places
 from tb_ddp_doctor.rules.slowness import median_rank
 
-#: Where the usual rank is held for less than this share of what a rank is, that rank waits alone.
+#: Where the median rank is held for less than this share of what a rank is, that rank waits alone.
 _ALONE = 0.1
 
 
@@ -87,11 +87,11 @@ class HostSync(Rule):
             confidence=level,
             title=f"The host waits for the device in {many}, most costly in {calls[0].op or calls[0].call}"
             f"{_place(calls[0])}, and the device then idles.",
-            why=f"A step and rank: {holding.named(calls)}. They hold the host for {words.ms(blocked)}, and the device "
-            f"starves {words.ms(float(starved.mean()))} for them. {basis}",
+            why=f"A step and rank: {holding.named(calls)}. They block the CPU for {words.ms(blocked)}, and the GPU "
+            f"then idles {words.ms(float(starved.mean()))}, waiting for launches. {basis}",
             fix=_fix(calls),
             evidence=holding.evidence(
-                calls, places, "The host waits in {call} in {op}; the device has run empty and waits for launches."
+                calls, places, "The CPU waits in {call} in {op}; the GPU is idle, waiting for launches."
             ),
         )
 

@@ -19,7 +19,7 @@ _T80 = (3.08, 1.89, 1.64, 1.53, 1.48, 1.44, 1.42, 1.40, 1.38, 1.37)
 def interval(cost_ns: float, residual_ns: float, step_ns: float) -> tuple[float, float]:
     """From where to where the cost over the recorded steps lies in 8 of 10 jobs, ns; it holds the cost.
 
-    `residual_ns` is what the clocks leave open.
+    `residual_ns` is the clock skew.
     """
     if cost_ns <= 0:
         return 0.0, 0.0

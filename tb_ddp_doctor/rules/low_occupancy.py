@@ -53,7 +53,7 @@ class LowOccupancy(Rule):
         taken_ns = sum(kind.step_ns for kind in low)
         if not low or taken_ns < self.min_share * frame.step_ns:
             return Clear(
-                f"Kernels over {self.min_length:.0f} us with less than {words.percent(self.max_occupancy)} occupancy "
+                f"Kernels over {self.min_length:.0f} µs with less than {words.percent(self.max_occupancy)} occupancy "
                 f"take {words.ms(taken_ns)} a step, products of matrices aside."
             )
         # Instances of a template differ in what is not shown; the costliest stands for the others.

@@ -22,10 +22,10 @@ from tb_ddp_doctor.trace.model import Ints
 HOST_OWNERS = ("sync", "alloc", "dispatch", "host")
 #: What the host does while each of these owns its device's idle time.
 DOING = {
-    "sync": "waits in a synchronising call",
+    "sync": "is in a sync call",
     "alloc": "allocates device memory",
-    "dispatch": "is busy inside operations and launches",
-    "host": "is in no operation: Python, logging, garbage collection or I/O",
+    "dispatch": "is inside ops and launch calls",
+    "host": "is outside any op (Python, logging, garbage collection, I/O)",
 }
 
 
@@ -120,12 +120,12 @@ class Peers:
         if groups[largest] <= 0:
             return "unknown", "no owner of its step explains it."
         if largest == "input":
-            return "input", f"it waits {extra} a step longer for its DataLoader than the others."
+            return "input", f"it waits {extra} a step longer for its DataLoader than the median rank."
         if largest == "host":
             owner = max(HOST_OWNERS, key=lambda owner: more[owner])
             if not self.has_device:
-                return "host", f"its host {DOING[owner]}, {extra} a step longer than the others'.{phase}"
-            idle = f"its device idles {extra} a step longer than the others' while its host {DOING[owner]}."
+                return "host", f"its CPU {DOING[owner]}, {extra} a step longer than the median rank's.{phase}"
+            idle = f"its GPU idles {extra} a step longer than the median rank's while its CPU {DOING[owner]}."
             return "host", f"{idle}{phase}"
         if largest == "compute":
             cause, what = self._compute_cause(rank, limits)
@@ -134,10 +134,10 @@ class Peers:
         if largest == "transfer" and slow:
             worst = max(slow, key=lambda link: link.slowdown)
             return "slow_link", (
-                f"it spends {extra} a step more in transfers than the others: {worst.traffic.kind} takes "
+                f"it spends {extra} a step more in transfers than the median rank: {worst.traffic.kind} takes "
                 f"{worst.slowdown:.1f} times as long in its group as in others. What that costs stands at slow-link."
             )
-        return "unknown", f"it spends {extra} a step more in {largest} than the others."
+        return "unknown", f"it spends {extra} a step more in {largest} than the median rank."
 
     def _compute_cause(self, rank: int, limits: Limits) -> tuple[str, str]:
         """The cause of longer compute, and how the sentence on it goes on."""
@@ -162,7 +162,7 @@ class Peers:
         if ratio < 1 + limits.same_work:
             if not mine:
                 return "unknown", "; without shapes the trace does not say why."
-            return "unknown", f", in other {units} than the others."
+            return "unknown", f", in other {units} than the median rank."
         most = work_compared.most_slowed(mine, peer)
         named = (
             f" (the median), and {words.kernel(most.name)} {words.us(most.mine)} instead of {words.us(most.peers)}"

@@ -11,12 +11,14 @@ from tb_ddp_doctor.digest.model import Held
 from tb_ddp_doctor.findings import Measurement
 from tb_ddp_doctor.job.removed import Removed
 from tb_ddp_doctor.job.whatif import WhatIf
-from tb_ddp_doctor.rules import words
+from tb_ddp_doctor.rules import activity, op_stall, words
 from tb_ddp_doctor.rules.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.inputs.compute import Phases
 from tb_ddp_doctor.rules.inputs.frame import Frame
+from tb_ddp_doctor.rules.inputs.host import OpStalls, Stalls
 from tb_ddp_doctor.rules.inputs.places import Places
 from tb_ddp_doctor.rules.slowness import IN_PHASE, phase_of_most, slowness
+from tb_ddp_doctor.trace.model import Ints
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,9 @@ class SlowStep(Rule):
     min_cost: float = threshold(0.03, "of the step", "Mean over all steps.")
     max_steps: float = threshold(0.5, "of the steps", "What is slow in more of them is usual.")
 
-    def check(self, *, frame: Frame, whatif: WhatIf, phases: Phases, places: Places) -> Result:
+    def check(
+        self, *, frame: Frame, whatif: WhatIf, phases: Phases, stalls: Stalls, op_stalls: OpStalls, places: Places
+    ) -> Result:
         if len(frame.steps) < _FEWEST_STEPS:
             return NotApplicable("Fewer than three steps cannot show which of them is odd.")
         if not whatif.plays:
@@ -73,6 +77,8 @@ class SlowStep(Rule):
         more = (phases.own_ns[:, odd].mean(axis=(0, 1)) - phases.own_ns[:, usual].mean(axis=(0, 1))).astype(float)
         phase = phase_of_most(more, phases)
         where = f" Most of it is {IN_PHASE[phase]}." if phase is not None else ""
+        if cause == "host":
+            where += _doing(odd, cost, whatif, stalls, op_stalls)
         level, basis = words.confidence(frame, cost, len(odd))
         seen = words.steps_seen(len(odd), len(frame.steps))
         named = words.capital(words.steps(numbers))
@@ -86,7 +92,7 @@ class SlowStep(Rule):
             confidence="low" if len(odd) == 1 else level,
             title=f"{named} {'is' if len(odd) == 1 else 'are'} slow{everywhere} ({seen}): {_WHAT[cause]}.",
             why=f"The median rank needs {words.ms(float(excess[odd].mean()))} more than in comparable steps.{where}"
-            f"{_period(odd)} {basis}",
+            f"{words.period(odd.tolist())} {basis}",
             fix=_FIXES["one_rank" if cannot_tell else cause],
             evidence=tuple(
                 places.window(int(whatif.own_ns[:, step].argmax()), int(step), f"A step that is slow{everywhere}.")
@@ -108,11 +114,16 @@ _WHAT = {
 }
 
 
-def _period(odd: np.ndarray[tuple[int], np.dtype[np.int64]]) -> str:
-    apart = set(np.diff(odd).tolist())
-    if len(odd) > 2 and len(apart) == 1:
-        return f" It comes every {apart.pop()} steps."
-    return " A longer capture would tell how often it comes." if len(odd) == 1 else ""
+def _doing(odd: Ints, cost_ns: float, whatif: WhatIf, stalls: Stalls, op_stalls: OpStalls) -> str:
+    """What the hosts do in those steps (indices), a sentence after a space; "" if nothing tells most of it."""
+    known = activity.most(stalls.doing(range(whatif.shape[0])), cost_ns / 2)
+    if known:
+        return f" Mean over all steps, the CPU spends {known[1]}."
+    inside = [one for one in op_stalls.every if one.step in odd]
+    if sum(one.length_ns for one in inside) < cost_ns / 2 * whatif.shape[0] * whatif.shape[1]:
+        return ""
+    cause = op_stall.cause_of(inside)
+    return f" The CPU is stalled in {op_stall.named(inside)}: {op_stall.MEANING[cause]}."
 
 
 _FIXES = {

@@ -38,7 +38,7 @@ IN_PHASE = {
     Phase.FORWARD: "in the forward pass",
     Phase.BACKWARD: "in the backward pass",
     Phase.OPTIMIZER: "in the optimizer's step",
-    Phase.OTHER: "outside of loading, forward, backward and optimizer",
+    Phase.OTHER: "outside forward/backward/optimizer, in the training loop",
 }
 
 
@@ -83,7 +83,7 @@ def median_rank(values: NDArray[Any]) -> NDArray[Any]:
 def slowness(whatif: WhatIf, frame: Frame, min_excess: float, min_steps: float) -> Slowness:
     """Compare what each rank needs by itself with the median rank in each step.
 
-    A rank is slow in a step if its excess is over `min_excess` of the step and over twice what the clocks leave open;
+    A rank is slow in a step if its excess is over `min_excess` of the step and over twice the clock skew;
     it is persistently slow if that holds on average and in at least `min_steps` (a share) of the steps. Where most
     ranks are slow, they are compared with those that are not, if these have as much to do on their devices.
     """

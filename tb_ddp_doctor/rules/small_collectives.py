@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from tb_ddp_doctor.digest.model import RankOwner
+from tb_ddp_doctor.digest.purposes import BUFFERS, METRIC, NORM
 from tb_ddp_doctor.job.communication import Traffic
 from tb_ddp_doctor.job.latency import Line
 from tb_ddp_doctor.job.model import Budget
@@ -15,17 +16,19 @@ from tb_ddp_doctor.job.removed import Removed
 from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import words
 from tb_ddp_doctor.rules.base import Clear, Fault, NotApplicable, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs.communication import Sized, TinyCalls
+from tb_ddp_doctor.rules.inputs.communication import Purpose, Sized, TinyCalls
 from tb_ddp_doctor.rules.inputs.frame import Frame
 from tb_ddp_doctor.rules.inputs.places import Places
 
 
 @dataclass(frozen=True)
 class SmallCollectives(Rule):
-    """Many small collectives: their latency takes as long as their bytes.
+    """Small collectives, many or in every step: their latency takes as long as their bytes.
 
     What:
-        Kinds of collectives with many calls a step, whose time is in good part the latency of each call.
+        Kinds of collectives with many calls a step, whose time is in good part the latency of each call. And small
+        ones that come in every step outside the backward pass, named for what they are: `buffers` (DDP broadcasts its
+        buffers in forward), `gradient_norm` (clip_grad_norm_), `metric` (an all_reduce of a few bytes).
     Why:
         A collective takes alpha, whatever its size, and beta for each byte. Below alpha / beta bytes it is mostly
         latency, and fewer, larger ones would take less.
@@ -48,6 +51,9 @@ class SmallCollectives(Rule):
     min_r2: float = threshold(0.7, "R2", "Below it, size does not explain how long a collective takes.")
     min_tiny_calls: float = threshold(100.0, "a step", "One for each parameter, where sizes are not told.")
     tiny: float = threshold(50.0, "µs", "Half of the calls take no longer: what NCCL needs for a message of any size.")
+    min_purpose: float = threshold(
+        0.01, "of the step", "Buffers, norms and metrics that are exposed for less are not worth a line."
+    )
     large_message: float = threshold(4.0, "x alpha / beta", "Latency is then a fifth of a message's time.")
     achievable: float = threshold(0.65, "of what could hide", "As for no-overlap.")
 
@@ -59,15 +65,62 @@ class SmallCollectives(Rule):
         whatif: WhatIf,
         sized: Sized | None,
         tiny_calls: TinyCalls | None,
+        purposes: tuple[Purpose, ...],
         places: Places,
     ) -> Result:
+        named = tuple(
+            self._named(purpose, frame, whatif, places)
+            for purpose in purposes
+            if float(purpose.exposed_ns.mean()) >= self.min_purpose * frame.step_ns
+        )
+        many = self._check_many(frame, budget, whatif, sized, tiny_calls, places)
+        return (*([many] if isinstance(many, Fault) else []), *named) if named else many
+
+    def _named(self, purpose: Purpose, frame: Frame, whatif: WhatIf, places: Places) -> Fault:
+        """Small collectives of a known purpose, that a fix drops."""
+        removed = Removed(transfer_ns=purpose.exposed_ns)
+        cost = whatif.cost_ns(removed)
+        seen = int((purpose.exposed_ns > 0).any(axis=0).sum())
+        level, basis = words.confidence(frame, cost, seen, of_transfer=True)
+        cause = _CAUSES[purpose.what]
+        rank, step = np.unravel_index(int(purpose.exposed_ns.argmax()), purpose.exposed_ns.shape)
+        waits = (
+            f" Ranks wait another {words.ms(purpose.wait_ns)} a step for each other there." if purpose.wait_ns else ""
+        )
+        exposed = words.ms(float(purpose.exposed_ns.mean()))
+        number = f"{purpose.calls:.0f} times a step" if purpose.calls >= 1.5 else "once a step"
+        return Fault(
+            removed=removed,
+            ranks=frame.all_ranks,
+            steps=frame.all_steps,
+            cause=cause,
+            confidence=level,
+            title=f"The {purpose.what} runs {number}, exposed for {exposed} of every {words.ms(frame.step_ns)}.",
+            why=f"It is so small that it takes latency alone, and all ranks have to arrive.{waits} {basis}",
+            fix=_FIX_OF[cause],
+            evidence=(
+                places.longest(
+                    int(rank), int(step), RankOwner.COMMUNICATION, "Communication, and no compute beside it."
+                ),
+            ),
+        )
+
+    def _check_many(
+        self,
+        frame: Frame,
+        budget: Budget,
+        whatif: WhatIf,
+        sized: Sized | None,
+        tiny_calls: TinyCalls | None,
+        places: Places,
+    ) -> Fault | Clear | NotApplicable:
         if tiny_calls is None:
             return NotApplicable("No collective appears in the traces.")
         if sized is None:
             return self._check_unsized(frame, whatif, tiny_calls, places)
         return self._check_sized(frame, budget, whatif, sized, places)
 
-    def _check_unsized(self, frame: Frame, whatif: WhatIf, tiny: TinyCalls, places: Places) -> Result:
+    def _check_unsized(self, frame: Frame, whatif: WhatIf, tiny: TinyCalls, places: Places) -> Fault | NotApplicable:
         """By their number and how long each takes: what is so short is latency, whatever its size."""
         many = f"{tiny.calls:.0f} {tiny.kind or 'collectives'} a step"
         short = f"half of them take {words.us(tiny.median_ns)} or less"
@@ -99,7 +152,9 @@ class SmallCollectives(Rule):
             ),
         )
 
-    def _check_sized(self, frame: Frame, budget: Budget, whatif: WhatIf, measured: Sized, places: Places) -> Result:
+    def _check_sized(
+        self, frame: Frame, budget: Budget, whatif: WhatIf, measured: Sized, places: Places
+    ) -> Fault | Clear | NotApplicable:
         sized = [traffic for traffic in measured.traffic if traffic.has_bytes]
         many = [traffic for traffic in sized if traffic.calls >= self.min_calls]
         if not many:
@@ -144,7 +199,7 @@ class SmallCollectives(Rule):
             title=f"{traffic.calls:.0f} {traffic.kind} a step of "
             f"{traffic.bytes_per_step / traffic.calls / 1e6:.2f} MB on average: latency takes "
             f"{words.percent(traffic.latency_share)} of their {words.ms(traffic.transfer_per_step_ns)}.",
-            why=f"Each takes {line.alpha_ns / 1e3:.0f} us and 1 ms for {_per_ms(line)} (R2 {line.r2:.2f}); larger "
+            why=f"Each takes {line.alpha_ns / 1e3:.0f} µs and 1 ms for {_per_ms(line)} (R2 {line.r2:.2f}); larger "
             f"messages would take {words.ms(saved)} less, of which {words.ms(cost)} are not hidden. {basis}",
             fix=_fix(line, self.large_message),
             evidence=(
@@ -179,6 +234,26 @@ with torch.distributed._coalescing_manager(device=device, async_ops=True) as han
         torch.distributed.all_reduce(tensor)
 handle.wait()"""
 
+
+_CAUSES = {BUFFERS: "buffers", NORM: "gradient_norm", METRIC: "metric"}
+_FIX_OF = {
+    "buffers": """\
+Ranks whose buffers (BatchNorm's running statistics) may differ a little need no broadcast in every forward pass; for \
+equal ones use SyncBatchNorm, or broadcast before a checkpoint.
+
+model = DistributedDataParallel(model, device_ids=[local_rank], broadcast_buffers=False)""",
+    "gradient_norm": """\
+Clip by a norm that needs no second round trip: with DDP gradients are equal on all ranks, so their norm is too, and \
+needs no collective; with FSDP clip every n-th step, or with foreach=True and error_if_nonfinite=False.
+
+torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)""",
+    "metric": """\
+Sum the metric on the device and reduce it when it is logged, several of them in one tensor, without waiting for it.
+
+total += loss.detach()                     # every step, no communication
+if step % 100 == 0:
+    torch.distributed.all_reduce(total)""",
+}
 
 _UNSIZED_FIX = """\
 Send more with each call: one for each parameter is what a hand-written loop does. Let DDP gather gradients in \

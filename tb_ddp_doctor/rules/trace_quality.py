@@ -95,7 +95,7 @@ class TraceQuality(Rule):
             (
                 frame.residual_ns > self.max_residual * frame.step_ns,
                 "clocks",
-                f"clocks agree only to {words.ms(frame.residual_ns)}",
+                f"the clock skew is ±{words.ms(frame.residual_ns)}",
             ),
             (
                 not quality.has_shapes,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -158,6 +159,14 @@ def steps_seen(seen: int, of: int) -> str:
     return f"{seen} of {of} step{'s' if of != 1 else ''}"
 
 
+def period(places: Sequence[int]) -> str:
+    """How often something comes, given the places of its steps, a sentence after a space; "" if none shows."""
+    apart = {later - earlier for earlier, later in pairwise(places)}
+    if len(places) > 2 and len(apart) == 1 and apart != {1}:
+        return f" It comes every {apart.pop()} steps."
+    return " A longer capture would tell how often it comes." if len(places) == 1 else ""
+
+
 def capital(text: str) -> str:
     """The text with its first letter large, the others as they are."""
     return text[:1].upper() + text[1:]
@@ -171,7 +180,7 @@ def function(name: str) -> str:
 
 def idle(frame: Frame, doing: str) -> str:
     """What to see where nothing is computed, while the host does something: "is in ..."."""
-    return f"Device idle while the host {doing}." if frame.has_device else f"The host {doing}."
+    return f"GPU idle while the CPU {doing}." if frame.has_device else f"The CPU {doing}."
 
 
 def gigabytes(size: float) -> str:
@@ -215,7 +224,7 @@ def confidence(
     """How sure a finding is, and the sentence that says why.
 
     `seen` is in how many steps the fault shows; `accused` are rank indices (all if empty). Each of these takes one
-    level away: fewer than three steps; clocks that agree no better than a third of the cost; for faults of the host,
+    level away: fewer than three steps; a clock skew of over a third of the cost; for faults of the host,
     recording that may itself be a quarter of the cost; and for faults of transfer, ranks without a trace.
     """
     doubts = []
@@ -224,7 +233,7 @@ def confidence(
     elif len(frame.steps) < 3:
         doubts.append("few steps were traced")
     if frame.residual_ns > cost_ns / 3:
-        doubts.append("the cost is not far above what the clocks leave open")
+        doubts.append(f"the cost is not far above the clock skew (±{ms(frame.residual_ns)})")
     recording = float((frame.recording_ns[list(accused)] if len(accused) else frame.recording_ns).max())
     if on_host and recording > cost_ns / 4:
         doubts.append(f"recording alone slows the host by about {ms(recording)} a step")
@@ -232,7 +241,5 @@ def confidence(
         doubts.append("waiting for ranks without a trace is known only as far as transfers tell")
     level: Confidence = ("high", "medium", "low")[min(len(doubts), 2)]
     basis = f"Seen in {steps_seen(seen, len(frame.steps))}"
-    if frame.residual_ns:
-        basis += f", clocks agree to {ms(frame.residual_ns)}"
     doubt = f"; but {listing(doubts)}" if doubts else ""
     return level, f"{basis}{doubt}."

@@ -412,6 +412,11 @@ def prepares(name: str) -> bool:
     return bool(_PREPARES.search(name))
 
 
+def takes_norm(operator: str) -> bool:
+    """Whether an operator takes norms of tensors, as clip_grad_norm_ does of all gradients."""
+    return operator in ("aten::_foreach_norm", "aten::linalg_vector_norm", "aten::norm")
+
+
 def is_graph_walk(name: str) -> bool:
     """Whether an operator is DDP's walk of the autograd graph for parameters that this step does not use."""
     return name.endswith("reducer::search_unused_parameters")

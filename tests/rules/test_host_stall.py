@@ -1,9 +1,9 @@
-"""The device idles while the host is in no operation, on all ranks alike."""
+"""The GPU idles while the CPU is outside any op, on all ranks alike."""
 
 from __future__ import annotations
 
 import pytest
-from traces import MS, finding, lies_in_its_step, outcome, ranks, step_ms
+from traces import MS, finding, in_row, lies_in_its_step, outcome, ranks, step_ms
 
 RULE = "host-stall"
 STALLED = """
@@ -32,7 +32,7 @@ def test_a_host_in_no_operation_is_found_with_its_cost() -> None:
 @pytest.mark.parametrize(
     ("host", "place"),
     [
-        ("[ddp]", "outside of loading, forward, backward and optimizer"),
+        ("[ddp]", "outside forward/backward/optimizer, in the training loop"),
         ("[ddp......]", "in the forward pass"),
         ("[ddp][update......]", "in the optimizer's step"),
     ],
@@ -161,3 +161,24 @@ def test_what_takes_little_of_the_stall_is_not_its_cause() -> None:
     found = finding(RULE, ranks(long, long))
     assert found.cause is None
     assert "Python, garbage collection, logging or I/O" in found.why
+
+
+def test_a_stall_of_all_ranks_in_one_step_names_the_step() -> None:
+    usual = """
+        rank# step |1
+              host [a]
+              gpu  [a......]
+              nccl          [ar]
+    """
+    odd = """
+        rank# step |1
+              host [a]                          [b]
+              gpu  [a......]                    [b]
+              nccl                                 [ar]
+    """
+    text = in_row(ranks(usual, usual, steps=2), ranks(odd, odd, steps=1), ranks(usual, usual, steps=2))
+    found = finding("host-stall", text)
+    assert found.steps == (3,)
+    assert "in step 3 (1 of 5 steps), on all ranks" in found.title
+    assert found.confidence == "low"
+    assert "A longer capture would tell how often it comes." in found.why

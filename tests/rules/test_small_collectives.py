@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from traces import finding, job, lies_in_its_step, outcome, ranks
+from traces import finding, findings, job, lies_in_its_step, outcome, ranks
 
 from tb_ddp_doctor.job.communication import communication
 
@@ -105,3 +105,47 @@ def test_very_many_short_calls_are_found_without_sizes_or_partners() -> None:
 
 def test_longer_calls_without_sizes_are_not_judged() -> None:
     assert outcome(RULE, ranks(tiny(120)), metadata="nowhere", world_size=2).status == "not-applicable"
+
+
+def test_a_broadcast_in_forward_is_ddps_buffers() -> None:
+    text = """
+        rank# step     |1
+              host     [ddp....]          [update]
+              within   [bc][fwd]
+              autograd          [bwd][ar]
+              gpu                [fwd][bwd]
+              nccl     [bc......]          [ar....]
+    """
+    found = finding(RULE, ranks(text, text))
+    assert found.cause == "buffers"
+    assert found.title.startswith("The broadcast of DDP's buffers in forward (broadcast_buffers) runs once a step")
+    assert found.cost_ms == pytest.approx(9, abs=1)
+    assert "broadcast_buffers=False" in found.fix
+
+
+AFTER_BACKWARD = """
+    rank# step     |1
+          host     [ddp]                [norm][ar_small][update]
+          within   [fwd]
+          autograd      [bwd][ar_large]
+          gpu      [fwd][bwd]                               [up]
+          nccl               [ar_large]       [ar_small@0..]
+"""
+
+
+def test_a_tiny_all_reduce_after_backward_is_a_metric() -> None:
+    text = AFTER_BACKWARD.replace("[norm]", "      ")
+    (found,) = findings(RULE, ranks(text, text))
+    assert found.cause == "metric"
+    assert "a metric or a loss" in found.title
+
+
+def test_a_tiny_all_reduce_after_the_norms_of_gradients_is_clip_grad_norm() -> None:
+    (found,) = findings(RULE, ranks(AFTER_BACKWARD, AFTER_BACKWARD), dims={"norm": [[8]]})
+    assert found.cause == "gradient_norm"
+    assert "clip_grad_norm_" in found.title
+
+
+def test_a_large_all_reduce_after_backward_is_no_metric() -> None:
+    text = AFTER_BACKWARD.replace("@0", "..")
+    assert not isinstance(findings(RULE, ranks(text, text)), tuple)

@@ -121,10 +121,10 @@ def test_the_cause_is_what_its_budget_has_more_of(drawing: str, cause: str, seen
     ("late", "cause", "seen"),
     [
         ("[load..]", "input", "waits 8.0 ms a step longer for its DataLoader"),
-        ("[sync..]", "host", "while its host waits in a synchronising call"),
-        ("[slow..]", "host", "while its host is busy inside operations and launches"),
-        ("[alloc.]", "host", "while its host allocates device memory"),
-        ("        ", "host", "while its host is in no operation"),
+        ("[sync..]", "host", "while its CPU is in a sync call"),
+        ("[slow..]", "host", "while its CPU is inside ops and launch calls"),
+        ("[alloc.]", "host", "while its CPU allocates device memory"),
+        ("        ", "host", "while its CPU is outside any op"),
     ],
 )
 def test_the_cause_of_an_idle_device_is_what_its_host_does(late: str, cause: str, seen: str) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tb_ddp_doctor.digest.intervals import Intervals
+from tb_ddp_doctor.digest.purposes import BUFFERS, METRIC, NORM
 from tb_ddp_doctor.findings import Network
 from tb_ddp_doctor.job.collectives import between_two
 from tb_ddp_doctor.job.communication import Traffic, communication
@@ -17,7 +18,7 @@ from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.job.pipeline import Pipeline, pipeline
 from tb_ddp_doctor.job.repeats import Repeats, repeats
 from tb_ddp_doctor.job.sharding import Sharding, sharding
-from tb_ddp_doctor.job.transfers import Transfers, transfers
+from tb_ddp_doctor.job.transfers import Transfers, exposed_alone, transfers
 from tb_ddp_doctor.job.unused import UnusedSearch, unused_search
 from tb_ddp_doctor.rules.inputs.frame import MissingInputError, needs_matches
 from tb_ddp_doctor.trace.model import Ints
@@ -27,7 +28,7 @@ from tb_ddp_doctor.trace.model import Ints
 class Arrivals:
     """Who was late at which collective."""
 
-    #: Shape (M,): step number, index of the rank that arrived last, kind.
+    #: Shape (M,): step number, index of the rank that arrived last, kind or what it is for.
     step: Ints
     last: Ints
     kind: tuple[str, ...]
@@ -69,6 +70,19 @@ class TinyCalls:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Purpose:
+    """Small collectives outside of the backward pass that are for one thing, in every step."""
+
+    #: What they are for, one of `digest.purposes`.
+    what: str
+    #: In a step, mean over ranks; and for how long data moves with nothing beside it, shape (R, S), ns.
+    calls: float
+    exposed_ns: Ints
+    #: Straggler wait in them with nothing beside it, mean over ranks and steps, ns.
+    wait_ns: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Sized:
     """What is measured of matched collectives."""
 
@@ -103,6 +117,38 @@ def _tiny_calls(job: Job) -> TinyCalls | None:
     return TinyCalls(kind, number[kind] / max(steps, 1), median, exposed, np.minimum(latency, exposed))
 
 
+def _purposes(job: Job) -> tuple[Purpose, ...]:
+    """Those that are exposed longest first; none where collectives could not be matched."""
+    if not len(job.matched):
+        return ()
+    shape = job.step_index.shape
+    found = []
+    for what in (BUFFERS, NORM, METRIC):
+        exposed, calls = np.zeros(shape, np.int64), 0
+        for rank, (digest, index) in enumerate(zip(job.digests, job.step_index, strict=True)):
+            chosen = np.array([text == what for text in digest.strings], np.bool_)[digest.collectives.purpose]
+            chosen &= np.isin(digest.collectives.step, index)
+            if chosen.any():
+                calls += int(chosen.sum())
+                alone = exposed_alone(job, rank, chosen, job.waiting.last_ns)
+                exposed[rank] = alone.measure(digest.steps.start_ns[index], digest.steps.end_ns[index])
+        if calls >= exposed.size:
+            mine = np.array([purpose == what for purpose in _purposes_of_matched(job)], np.bool_)
+            mine &= np.isin(job.matched.step, job.steps)
+            wait = float(job.waiting.exposed_ns[mine].sum()) / exposed.size
+            found.append(Purpose(what, calls / exposed.size, exposed, wait))
+    return tuple(sorted(found, key=lambda one: -float(one.exposed_ns.mean())))
+
+
+def _purposes_of_matched(job: Job) -> list[str]:
+    """What each matched collective is for, as the rank tells that arrives last."""
+    rows = job.matched.row[np.arange(len(job.matched)), job.waiting.last]
+    return [
+        job.digests[rank].strings[job.digests[rank].collectives.purpose[row]]
+        for rank, row in zip(job.waiting.last.tolist(), rows.tolist(), strict=True)
+    ]
+
+
 def _sized(job: Job) -> Sized | None:
     """None where collectives could not be matched, or the traces do not tell their sizes."""
     if not len(job.matched):
@@ -125,7 +171,10 @@ def _arrivals(job: Job) -> Arrivals:
     return Arrivals(
         step=matched.step,
         last=waiting.last,
-        kind=matched.kind,
+        kind=tuple(
+            f"the {purpose}" if purpose else kind
+            for kind, purpose in zip(matched.kind, _purposes_of_matched(job), strict=True)
+        ),
         longest_wait_ns=waiting.exposed_ns[each, waiter],
         longest_waiter=waiter,
         wait_start_ns=start,
@@ -203,6 +252,7 @@ PROVIDERS: dict[str, Callable[[Job], object]] = {
     "communication": _communication,
     "sized": _sized,
     "tiny_calls": _tiny_calls,
+    "purposes": _purposes,
     "unused_search": _unused_search,
     "network": _network,
     "sharding": _sharding,
