@@ -132,7 +132,7 @@ def test_the_cause_of_an_idle_device_is_what_its_host_does(late: str, cause: str
     assert (result.ranks, result.cause) == ((2,), cause)
     assert seen in result.why
     own = result.evidence[0]
-    assert own.rank == 2 and "Device idle" in own.what
+    assert own.rank == 2 and "GPU idle" in own.what
     assert own.end_ns - own.start_ns == pytest.approx(8 * MS, abs=0.1 * MS)
 
 
