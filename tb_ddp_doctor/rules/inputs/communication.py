@@ -130,7 +130,7 @@ def _purposes(job: Job) -> tuple[Purpose, ...]:
             chosen &= np.isin(digest.collectives.step, index)
             if chosen.any():
                 calls += int(chosen.sum())
-                alone = exposed_alone(job, rank, chosen, job.waiting.last_ns)
+                alone = exposed_alone(job, rank, chosen)
                 exposed[rank] = alone.measure(digest.steps.start_ns[index], digest.steps.end_ns[index])
         if calls >= exposed.size:
             mine = np.array([purpose == what for purpose in _purposes_of_matched(job)], np.bool_)
