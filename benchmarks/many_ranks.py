@@ -190,7 +190,9 @@ def _track(begin, start, finish, compute, arrival, end, shown) -> track.Track:
         track.Communication(
             shown(arrival.ravel()), shown(end.ravel()), shown(launched[:, 1:].ravel() + MS // 50), stream
         ),
-        track.HostTime((nothing, nothing, waiting, nothing, stalls, nothing), nothing, np.empty(0, np.int64), 0),
+        track.HostTime(
+            (nothing, nothing, waiting, nothing, stalls, nothing, nothing), nothing, np.empty(0, np.int64), 0
+        ),
     )
 
 
