@@ -120,7 +120,7 @@ def _doing(odd: Ints, cost_ns: float, whatif: WhatIf, stalls: Stalls, op_stalls:
     if known:
         return f" Mean over all steps, the CPU spends {known[1]}."
     inside = [one for one in op_stalls.every if one.step in odd]
-    if sum(one.length_ns for one in inside) < cost_ns / 2 * whatif.shape[0] * whatif.shape[1]:
+    if not inside or sum(one.length_ns for one in inside) < cost_ns / 2 * whatif.shape[0] * whatif.shape[1]:
         return ""
     cause = op_stall.cause_of(inside)
     return f" The CPU is stalled in {op_stall.named(inside)}: {op_stall.MEANING[cause]}."
