@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tb_ddp_doctor import engine
-from tb_ddp_doctor.discover import discover
+from tb_ddp_doctor.discover.runs import discover
 from tb_ddp_doctor.findings import Diagnosis, Finding, Severity
 from tb_ddp_doctor.rules import CATALOGUE
 

@@ -27,7 +27,7 @@ import numpy as np
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
-from tb_ddp_doctor.discover import discover
+from tb_ddp_doctor.discover.runs import discover
 from tb_ddp_doctor.findings import Diagnosis, Finding, Severity
 
 Event = dict[str, Any]

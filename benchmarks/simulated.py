@@ -43,11 +43,11 @@ from rich.table import Table
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
-from tb_ddp_doctor.discover import discover
+from tb_ddp_doctor.discover.runs import discover
+from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Finding, Severity
-from tb_ddp_doctor.job.whatif import WhatIf
-from tb_ddp_doctor.rules.savings import Savings
-from tb_ddp_doctor.rules.verdict import MOST_UNEXPLAINED
+from tb_ddp_doctor.rules.support.savings import Savings
+from tb_ddp_doctor.rules.support.verdict import MOST_UNEXPLAINED
 
 #: (rank, step) -> where in the step a host pauses, and for how long, us.
 Pauses = Callable[[int, int], list[tuple[float, float]]]

@@ -24,7 +24,7 @@ import numpy as np
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
-from tb_ddp_doctor.discover import discover
+from tb_ddp_doctor.discover.runs import discover
 from tb_ddp_doctor.slices import chrome, columns, native
 from tb_ddp_doctor.slices.cut import Window, cut, on_common_clock
 from tb_ddp_doctor.trace.model import RankTrace

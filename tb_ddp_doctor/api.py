@@ -11,9 +11,9 @@ from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache, default_directory
 from tb_ddp_doctor.comparison import build
 from tb_ddp_doctor.comparison.model import Comparison
-from tb_ddp_doctor.discover import DiscoverError, Run, discover, no_traces, only_run
+from tb_ddp_doctor.discover.runs import DiscoverError, Run, discover, no_traces, only_run
 from tb_ddp_doctor.findings import Diagnosis
-from tb_ddp_doctor.scheduler import executor
+from tb_ddp_doctor.workers.cluster import executor
 
 Logdir = str | os.PathLike[str]
 

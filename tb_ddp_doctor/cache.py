@@ -22,10 +22,10 @@ from platformdirs import user_cache_path
 from tb_ddp_doctor import __version__
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import RankDigest
-from tb_ddp_doctor.logdir.head import Head, peek
-from tb_ddp_doctor.logdir.names import DIGEST_SUFFIX
-from tb_ddp_doctor.logdir.remote import FilePath, identity
-from tb_ddp_doctor.store import FORMAT, StoreError, dump, load, written_whole
+from tb_ddp_doctor.discover.head import Head, peek
+from tb_ddp_doctor.discover.names import DIGEST_SUFFIX
+from tb_ddp_doctor.storage.column_file import FORMAT, StoreError, dump, load, written_whole
+from tb_ddp_doctor.storage.paths import FilePath, identity
 from tb_ddp_doctor.trace.model import RankTrace, TraceError
 from tb_ddp_doctor.trace.reader import read
 

@@ -22,18 +22,18 @@ from tb_ddp_doctor import __version__, engine
 from tb_ddp_doctor.cache import MAX_BYTES, Cache, default_directory, write_digest
 from tb_ddp_doctor.comparison.build import compare
 from tb_ddp_doctor.comparison.model import Comparison
-from tb_ddp_doctor.discover import DiscoverError, Run, discover, no_traces, only_run
+from tb_ddp_doctor.discover.names import DIGEST_SUFFIX, trace_name
+from tb_ddp_doctor.discover.runs import DiscoverError, Run, discover, no_traces, only_run
 from tb_ddp_doctor.findings import SCHEMA_VERSION, Diagnosis, Prospect, Report, Severity
-from tb_ddp_doctor.logdir.names import DIGEST_SUFFIX, trace_name
-from tb_ddp_doctor.logdir.remote import FilePath, RemotePath
 from tb_ddp_doctor.report import html, markdown, terminal
 from tb_ddp_doctor.report.escape import printable, printable_json
 from tb_ddp_doctor.report.shown import where
 from tb_ddp_doctor.rules import CATALOGUE, is_name
-from tb_ddp_doctor.scheduler import SchedulerError, executor
 from tb_ddp_doctor.slices import cut, files
 from tb_ddp_doctor.slices.model import SliceError
+from tb_ddp_doctor.storage.paths import FilePath, RemotePath
 from tb_ddp_doctor.trace import reader
+from tb_ddp_doctor.workers.cluster import SchedulerError, executor
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -17,10 +17,17 @@ from operator import or_
 from pathlib import Path
 from typing import cast
 
-from tb_ddp_doctor import pool
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.digest.model import RankDigest
-from tb_ddp_doctor.discover import RankFile, Run
+from tb_ddp_doctor.discover import nccl_logs
+from tb_ddp_doctor.discover.names import DIGEST_SUFFIX, host_in_name, names_process
+from tb_ddp_doctor.discover.runs import RankFile, Run
+from tb_ddp_doctor.facts import Inputs, unrecognised
+from tb_ddp_doctor.facts import traffic as measured
+from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.critical_path import Part, critical_path
+from tb_ddp_doctor.facts.frame import MissingInputError
+from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import (
     OWNERS,
     PHASES,
@@ -35,24 +42,16 @@ from tb_ddp_doctor.findings import (
     Traffic,
     WarningKind,
 )
-from tb_ddp_doctor.job import communication as measured
-from tb_ddp_doctor.job import unrecognised
 from tb_ddp_doctor.job.build import JobError, build
-from tb_ddp_doctor.job.critical_path import Part, critical_path
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.job.removed import Removed
-from tb_ddp_doctor.job.whatif import WhatIf
-from tb_ddp_doctor.logdir import nccl
-from tb_ddp_doctor.logdir.names import DIGEST_SUFFIX, host_in_name, names_process
-from tb_ddp_doctor.logdir.remote import FilePath, RemotePath
 from tb_ddp_doctor.rules import CATALOGUE, OF_EVERY_DEVICE, OF_EVERY_PROGRAM
-from tb_ddp_doctor.rules.base import Found, Rule, configured
-from tb_ddp_doctor.rules.base import run as run_rule
-from tb_ddp_doctor.rules.inputs import Inputs
-from tb_ddp_doctor.rules.inputs.frame import MissingInputError
-from tb_ddp_doctor.rules.savings import Savings
-from tb_ddp_doctor.rules.verdict import verdict
+from tb_ddp_doctor.rules.support.base import Found, Rule, configured
+from tb_ddp_doctor.rules.support.base import run as run_rule
+from tb_ddp_doctor.rules.support.savings import Savings
+from tb_ddp_doctor.rules.support.verdict import verdict
+from tb_ddp_doctor.storage.paths import FilePath, RemotePath
 from tb_ddp_doctor.trace.model import Ints, NotJsonError, TraceError
+from tb_ddp_doctor.workers import pool
 
 _log = logging.getLogger(__name__)
 
@@ -194,8 +193,8 @@ def _network(run: Run, job: Job) -> Network | None:
     if isinstance(run.directory, RemotePath):
         return None
     try:
-        files = nccl.find([file.path.parent for file in run.files if isinstance(file.path, Path)], run.directory)
-        return nccl.read(files, {digest.pid for digest in job.digests}, job.world_size)
+        files = nccl_logs.find([file.path.parent for file in run.files if isinstance(file.path, Path)], run.directory)
+        return nccl_logs.read(files, {digest.pid for digest in job.digests}, job.world_size)
     except Exception:
         _log.debug("reading NCCL's logs of %s failed", run.name, exc_info=True)
         return None

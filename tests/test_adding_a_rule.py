@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from traces import job, ranks
 
-from tb_ddp_doctor.rules.base import Rule, run
-from tb_ddp_doctor.rules.documentation import page
-from tb_ddp_doctor.rules.inputs import Inputs
-from tb_ddp_doctor.rules.savings import Savings
+from tb_ddp_doctor.facts import Inputs
+from tb_ddp_doctor.rules.support.base import Rule, run
+from tb_ddp_doctor.rules.support.documentation import page
+from tb_ddp_doctor.rules.support.savings import Savings
 
 TEXT = (Path(__file__).parents[1] / "docs" / "adding-a-rule.md").read_text()
 

@@ -11,10 +11,10 @@ import pytest
 from traces import draw, ranks, write
 
 import tb_ddp_doctor
-from tb_ddp_doctor import pool
 from tb_ddp_doctor.api import DoctorWarning
-from tb_ddp_doctor.discover import DiscoverError
+from tb_ddp_doctor.discover.runs import DiscoverError
 from tb_ddp_doctor.engine import RunError
+from tb_ddp_doctor.workers import pool
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text(), re.DOTALL)

@@ -12,8 +12,8 @@ from traces import job
 
 from tb_ddp_doctor.findings import Evidence, Finding
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.plugin import commands
 from tb_ddp_doctor.rules import CATALOGUE
+from tb_ddp_doctor.view import commands
 
 JOB = job("rank0 gpu [a]\nrank1 gpu [a]")
 HOSTILE = ["; rm -rf ~", "$(reboot)", "`reboot`", "1\nreboot", "1 && reboot", "\u0661\u0662", "-1", "", "9" * 11, "1e3"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from traces import MS, job, ranks
 
-from tb_ddp_doctor.job.communication import Traffic, bus_factor, communication
+from tb_ddp_doctor.facts.traffic import Traffic, bus_factor, communication
 
 
 def of(text: str, **options: object) -> Traffic:

@@ -20,9 +20,9 @@ from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.cli import main
 from tb_ddp_doctor.comparison import named
 from tb_ddp_doctor.comparison.build import compare
-from tb_ddp_doctor.comparison.chance import differs, step_time
 from tb_ddp_doctor.comparison.model import Comparison
-from tb_ddp_doctor.discover import discover
+from tb_ddp_doctor.comparison.significance import differs, step_time
+from tb_ddp_doctor.discover.runs import discover
 
 DEMO_LOGS = Path(__file__).parent.parent / "demo_logs"
 USUAL = """

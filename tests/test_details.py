@@ -12,9 +12,9 @@ from tensorboard.plugins import base_plugin
 from traces import in_row, job, ranks, write
 from werkzeug.test import Client, TestResponse
 
-from tb_ddp_doctor.job.communication import communication
-from tb_ddp_doctor.plugin.details import DETAILS, _family
+from tb_ddp_doctor.facts.traffic import communication
 from tb_ddp_doctor.plugin.plugin import DiagnosisPlugin
+from tb_ddp_doctor.view.details import DETAILS, _family
 
 USUAL = """
     rank# step   |1                                  |2

@@ -9,7 +9,7 @@ import traces
 
 from tb_ddp_doctor import cli, engine
 from tb_ddp_doctor.cache import Cache
-from tb_ddp_doctor.discover import discover
+from tb_ddp_doctor.discover.runs import discover
 
 STRAGGLER = traces.ranks(
     """

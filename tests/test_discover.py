@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tb_ddp_doctor.discover import DiscoverError, Run, discover, parse_logdir_spec
-from tb_ddp_doctor.logdir import patience
-from tb_ddp_doctor.logdir.head import Head, peek
-from tb_ddp_doctor.logdir.remote import FilePath
+from tb_ddp_doctor.discover.head import Head, peek
+from tb_ddp_doctor.discover.runs import DiscoverError, Run, discover, parse_logdir_spec
+from tb_ddp_doctor.storage import time_limit
+from tb_ddp_doctor.storage.paths import FilePath
 
 #: When the first profiler cycle was written, in ns since the epoch.
 NOON_NS = 1_795_198_700_000_000_000
@@ -680,7 +680,7 @@ def test_another_tools_trace_is_not_found(tmp_path: Path) -> None:
 
 def test_a_file_that_never_answers_costs_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a link to /proc/kmsg or into a dead mount does."""
-    monkeypatch.setattr(patience, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(time_limit, "PATIENCE_S", 0.2)
     for rank in range(3):
         trace(tmp_path / f"rank{rank}.pt.trace.json", rank=rank, world_size=3)
 
@@ -699,7 +699,7 @@ def test_a_file_that_never_answers_costs_itself(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_file_that_never_answers_is_told_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(time_limit, "PATIENCE_S", 0.2)
     path = trace(tmp_path / "rank0.pt.trace.json", rank=0)
     with pytest.raises(DiscoverError, match=r"It did not answer within 0\.2 s\.$"):
         discover(path, peek=lambda _: threading.Event().wait(60) and Head())  # type: ignore[arg-type,return-value]

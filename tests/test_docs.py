@@ -10,7 +10,8 @@ import pytest
 
 from tb_ddp_doctor import cli, findings
 from tb_ddp_doctor.comparison import model as comparison
-from tb_ddp_doctor.rules import CATALOGUE, documentation
+from tb_ddp_doctor.rules import CATALOGUE
+from tb_ddp_doctor.rules.support import documentation
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -18,7 +19,7 @@ DOCS = ROOT / "docs"
 
 def test_the_pages_of_rules_are_fresh() -> None:
     written = {path.name: path.read_text() for path in (DOCS / "rules").iterdir()}
-    assert written == documentation.pages(), "run: python -m tb_ddp_doctor.rules.documentation docs/rules"
+    assert written == documentation.pages(), "run: python -m tb_ddp_doctor.rules.support.documentation docs/rules"
 
 
 def test_each_rule_has_a_page_of_its_own(tmp_path: Path) -> None:

@@ -17,14 +17,14 @@ from traces import draw, in_row, ranks, write
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
-from tb_ddp_doctor.discover import Run, discover
+from tb_ddp_doctor.discover.runs import Run, discover
 from tb_ddp_doctor.engine import Reading, RunError
+from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import PHASES, Diagnosis, Evidence
-from tb_ddp_doctor.job.removed import Removed
-from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import CATALOGUE
-from tb_ddp_doctor.rules.base import Fault, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs.frame import Frame
+from tb_ddp_doctor.rules.support.base import Fault, Result, Rule, threshold
 
 HEALTHY = """
     rank# step |1
@@ -197,7 +197,7 @@ class Deadly(Cache):
 
 
 def test_a_process_that_dies_costs_that_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tb_ddp_doctor.pool._WORTH_PROCESSES", 0)
+    monkeypatch.setattr("tb_ddp_doctor.workers.pool._WORTH_PROCESSES", 0)
     folder = write(tmp_path, ranks(HEALTHY, HEALTHY, SLOW, HEALTHY))
     diagnosis = engine.diagnose(only_run(folder), reading=Reading(cache=Deadly(None))).diagnosis
     assert (diagnosis.verdict, diagnosis.ranks) == ("straggler", (0, 2, 3))

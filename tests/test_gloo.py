@@ -18,7 +18,7 @@ from tb_ddp_doctor import engine
 from tb_ddp_doctor.cli import main
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import RankDigest, RankOwner
-from tb_ddp_doctor.discover import discover
+from tb_ddp_doctor.discover.runs import discover
 from tb_ddp_doctor.findings import OWNERS, Finding
 from tb_ddp_doctor.trace.reader import decode, read
 

@@ -10,7 +10,7 @@ import pytest
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
-from tb_ddp_doctor.discover import discover
+from tb_ddp_doctor.discover.runs import discover
 from tb_ddp_doctor.findings import Diagnosis
 
 REPOSITORY = Path(__file__).parents[1]

@@ -6,9 +6,9 @@ import pytest
 from traces import MS, job, ranks
 
 from tb_ddp_doctor.digest.model import RankOwner
-from tb_ddp_doctor.rules.inputs import Inputs
-from tb_ddp_doctor.rules.inputs.frame import MissingInputError
-from tb_ddp_doctor.rules.inputs.places import Places
+from tb_ddp_doctor.facts import Inputs
+from tb_ddp_doctor.facts.evidence_locator import Places
+from tb_ddp_doctor.facts.frame import MissingInputError
 
 TWO_STEPS = ranks(
     """

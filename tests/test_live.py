@@ -15,8 +15,8 @@ from tensorboard.plugins import base_plugin
 from traces import draw, in_row, ranks, write
 from werkzeug.test import TestResponse
 
-from tb_ddp_doctor import discover
-from tb_ddp_doctor.logdir.head import RememberedHeads, peek
+from tb_ddp_doctor.discover import runs
+from tb_ddp_doctor.discover.head import RememberedHeads, peek
 from tb_ddp_doctor.plugin import analyses, arrivals
 from tb_ddp_doctor.plugin.arrivals import Arrivals, Stamp
 from tb_ddp_doctor.plugin.plugin import DiagnosisPlugin
@@ -80,12 +80,12 @@ def test_a_search_that_finds_nothing_new_reads_nothing(tmp_path: Path) -> None:
         return peek(path)
 
     heads = RememberedHeads(count)
-    first = discover.discover(tmp_path / "logs", peek=heads.peek)
+    first = runs.discover(tmp_path / "logs", peek=heads.peek)
     assert sorted(read) == files(folder)
-    assert discover.discover(tmp_path / "logs", peek=heads.peek) == first
+    assert runs.discover(tmp_path / "logs", peek=heads.peek) == first
     assert len(read) == 3
     os.utime(files(folder)[1])
-    discover.discover(tmp_path / "logs", peek=heads.peek)
+    runs.discover(tmp_path / "logs", peek=heads.peek)
     assert read[3:] == [files(folder)[1]]
 
 
@@ -228,7 +228,7 @@ def test_a_run_that_is_renamed_by_what_is_added_is_not_called_deleted(tmp_path: 
 def test_names_of_what_is_not_finished_are_passed_over(tmp_path: Path, name: str) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_bytes(draw(TRACES)[0])
-    assert discover.discover(tmp_path) == []
+    assert runs.discover(tmp_path) == []
 
 
 def test_the_reload_button_has_the_directory_searched_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +253,7 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(tmp_path: Path) -> N
 
     reads = []
 
-    def diagnose(run: discover.Run, progress: Any, changing: Any, expected: Any) -> engine.Result:
+    def diagnose(run: runs.Run, progress: Any, changing: Any, expected: Any) -> engine.Result:
         result = engine.diagnose(run)
         reads.append(len(result.diagnosis.ranks))
         if len(reads) == 1:

@@ -9,7 +9,7 @@ from traces import draw, ranks
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
-from tb_ddp_doctor.discover import discover
+from tb_ddp_doctor.discover.runs import discover
 
 HEALTHY = """
     rank# step |1

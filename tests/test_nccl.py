@@ -10,10 +10,10 @@ from traces import ranks, write
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
-from tb_ddp_doctor.discover import discover
+from tb_ddp_doctor.discover import nccl_logs
+from tb_ddp_doctor.discover.runs import discover
 from tb_ddp_doctor.findings import Diagnosis, Network
-from tb_ddp_doctor.logdir import nccl
-from tb_ddp_doctor.rules import words
+from tb_ddp_doctor.rules.support import text
 
 REPOSITORY = Path(__file__).parents[1]
 BOUND = """
@@ -52,7 +52,7 @@ def log(text: str, rank: int, pid: int) -> str:
 
 def read(tmp_path: Path, text: str, *, world_size: int = 2, pids: tuple[str, ...] = ("7",)) -> Network | None:
     (tmp_path / "nccl.log").write_text(text)
-    return nccl.read(nccl.find([tmp_path], tmp_path), pids, world_size)
+    return nccl_logs.read(nccl_logs.find([tmp_path], tmp_path), pids, world_size)
 
 
 def seen(tmp_path: Path, *lines: str, **options: int) -> Network:
@@ -166,8 +166,8 @@ def test_logs_are_found_beside_the_traces_and_one_above(tmp_path: Path, place: s
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("epoch 1\n" + log(SOCKETS, 0, 7))
     (tmp_path / "job").mkdir(exist_ok=True)
-    assert nccl.find([tmp_path / "job"], tmp_path / "job") == [path]
-    assert nccl.read([path], {"7"}, 2)
+    assert nccl_logs.find([tmp_path / "job"], tmp_path / "job") == [path]
+    assert nccl_logs.read([path], {"7"}, 2)
 
 
 def test_logs_in_the_folders_of_ranks_are_found(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_logs_in_the_folders_of_ranks_are_found(tmp_path: Path) -> None:
     for folder in folders:
         folder.mkdir(parents=True)
         (folder / "nccl.log").touch()
-    assert len(nccl.find(folders, tmp_path / "job")) == 2
+    assert len(nccl_logs.find(folders, tmp_path / "job")) == 2
 
 
 @pytest.mark.parametrize(
@@ -183,12 +183,12 @@ def test_logs_in_the_folders_of_ranks_are_found(tmp_path: Path) -> None:
 )
 def test_other_files_are_not_opened(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(log(SOCKETS, 0, 7))
-    assert nccl.find([tmp_path], tmp_path) == []
+    assert nccl_logs.find([tmp_path], tmp_path) == []
 
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "nccl.log")
-    assert nccl.find([tmp_path], tmp_path) == []
+    assert nccl_logs.find([tmp_path], tmp_path) == []
 
 
 def test_of_a_large_file_only_the_beginning_is_read(tmp_path: Path) -> None:
@@ -217,12 +217,12 @@ def test_a_large_file_without_a_line_of_nccl_is_left_after_a_look(tmp_path: Path
 )
 def test_nonsense_does_no_harm(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "nccl.log").write_bytes(data)
-    found = nccl.read([tmp_path / "nccl.log"], {"7"}, 2)
+    found = nccl_logs.read([tmp_path / "nccl.log"], {"7"}, 2)
     assert found is None or found.ring == ()
 
 
 def test_a_file_that_is_gone_is_passed_over(tmp_path: Path) -> None:
-    assert nccl.read([tmp_path / "gone.log"], {"7"}, 2) is None
+    assert nccl_logs.read([tmp_path / "gone.log"], {"7"}, 2) is None
 
 
 def test_a_finding_of_communication_says_what_nccl_uses(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_without_logs_nothing_is_said(tmp_path: Path) -> None:
 )
 def test_it_is_said_why_sockets_are_used(tmp_path: Path, lines: list[str], sentence: str) -> None:
     found = seen(tmp_path, *lines, "Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Socket/0")
-    assert words.network(found) == f"By its log, {sentence}. "
+    assert text.network(found) == f"By its log, {sentence}. "
 
 
 def test_what_is_no_fault_is_said_too(tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def test_what_is_no_fault_is_said_too(tmp_path: Path) -> None:
         "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM",
         "Channel 00/0 : 1[1] -> 8[0] [send] via NET/IB/0/GDRDMA",
     )
-    assert words.network(found) == "By its log, NCCL uses NET/IB/GDRDMA and P2P over mlx5_0. "
+    assert text.network(found) == "By its log, NCCL uses NET/IB/GDRDMA and P2P over mlx5_0. "
 
 
 def test_real_logs_belong_to_the_processes_of_their_job() -> None:

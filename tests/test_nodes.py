@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from traces import MS, job, ranks
 
-from tb_ddp_doctor.job.communication import communication
-from tb_ddp_doctor.job.links import links
-from tb_ddp_doctor.job.nodes import NodeTraffic, nodes
+from tb_ddp_doctor.facts.links import links
+from tb_ddp_doctor.facts.nodes import NodeTraffic, nodes
+from tb_ddp_doctor.facts.traffic import communication
 
 EARLY = """
     rank# step |1

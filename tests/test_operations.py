@@ -13,7 +13,7 @@ from traces import MS, digests, job
 from tb_ddp_doctor.digest import operations as module
 from tb_ddp_doctor.digest.launches import around
 from tb_ddp_doctor.digest.model import RankDigest
-from tb_ddp_doctor.job.operations import operations
+from tb_ddp_doctor.facts.operators import operations
 
 NESTED = """
     rank0 step   |1                            |2

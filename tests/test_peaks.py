@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_ddp_doctor.job.peaks import peak, speedup
+from tb_ddp_doctor.facts.peaks import peak, speedup
 from tb_ddp_doctor.trace.names import Precision
 
 

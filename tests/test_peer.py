@@ -32,9 +32,9 @@ from test_tab import (
 )
 from werkzeug.test import Client
 
-from tb_ddp_doctor.logdir.remote import RemotePath
-from tb_ddp_doctor.plugin.peer import Place, place
 from tb_ddp_doctor.plugin.plugin import DiagnosisPlugin
+from tb_ddp_doctor.plugin.tb_profiler import Place, place
+from tb_ddp_doctor.storage.paths import RemotePath
 
 RELEASE = "torch-tb-profiler==0.4.3"
 #: A later cycle of the straggler's job, whose names have another time.

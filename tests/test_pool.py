@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tb_ddp_doctor import pool
+from tb_ddp_doctor.workers import pool
 
 #: Large enough that processes are worth it.
 LARGE = 200 << 20

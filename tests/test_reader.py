@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from tb_ddp_doctor.logdir import patience
+from tb_ddp_doctor.storage import time_limit
 from tb_ddp_doctor.trace import document, events, native, stream
 from tb_ddp_doctor.trace.model import Category, RankTrace, TraceError
 from tb_ddp_doctor.trace.reader import decode, read
@@ -798,7 +798,7 @@ def test_a_file_that_stalls_gives_what_came_before(
     """But for what was under way."""
     text = trace(*(op(ts=f"{i}.000") for i in range(20_000)), head='"schemaVersion": 1, ').encode()
     data = gzip.compress(text, 0) if packed else text
-    monkeypatch.setattr(patience, "READ_PATIENCE_S", 0.2)
+    monkeypatch.setattr(time_limit, "READ_PATIENCE_S", 0.2)
     monkeypatch.setattr(stream, "_READ_BYTES", 1 << 16)
     monkeypatch.setattr(stream, "CHUNK_BYTES", 1 << 14)
     monkeypatch.setattr(stream, "_opened", lambda _: Stalls(data, len(data) // 2))
@@ -811,14 +811,14 @@ def test_a_file_that_stalls_gives_what_came_before(
 
 
 def test_a_file_that_stalls_at_once_is_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "READ_PATIENCE_S", 0.2)
+    monkeypatch.setattr(time_limit, "READ_PATIENCE_S", 0.2)
     monkeypatch.setattr(stream, "_opened", lambda _: Stalls(b"", 0))
     with pytest.raises(TraceError, match=r"it did not answer within 0\.2 s"):
         read(tmp_path / "rank0.pt.trace.json")
 
 
 def test_a_file_that_does_not_open_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(time_limit, "PATIENCE_S", 0.2)
     monkeypatch.setattr(stream, "_opened", lambda _: threading.Event().wait(60))
     with pytest.raises(TraceError, match=r"cannot be opened: it did not answer within 0\.2 s\.$"):
         read(tmp_path / "rank0.pt.trace.json")

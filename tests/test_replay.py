@@ -11,9 +11,9 @@ from traces import MS, job, ranks
 
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import Held
+from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.job.removed import Removed
-from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.trace.model import RankTrace
 
 #: The device waits for what the host does, and the host for the device at the end.

@@ -26,7 +26,7 @@ from traces import ranks, write
 from tb_ddp_doctor import cli, engine
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.comparison.build import compare
-from tb_ddp_doctor.discover import discover
+from tb_ddp_doctor.discover.runs import discover
 from tb_ddp_doctor.findings import Finding
 from tb_ddp_doctor.report import escape, html, markdown, schema
 

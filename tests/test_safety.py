@@ -19,9 +19,9 @@ from werkzeug.test import Client
 
 import tb_ddp_doctor.plugin
 from tb_ddp_doctor.plugin import perfetto_ui, turns
-from tb_ddp_doctor.plugin.assets import assets
 from tb_ddp_doctor.plugin.plugin import DiagnosisPlugin
 from tb_ddp_doctor.plugin.turns import BusyError, Turns
+from tb_ddp_doctor.view.assets import assets
 
 PARAMETER = re.compile(r'(?:args|asked)\.get(?:list)?\(\s*"(\w+)"|(?:args|asked)\["(\w+)"\]|"(\w+)" in request\.args')
 SOURCES = Path(tb_ddp_doctor.plugin.__file__).parent.glob("*.py")

@@ -17,10 +17,10 @@ from traces import job as drawn
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import Held, RankDigest
+from tb_ddp_doctor.facts.change import Removed
 from tb_ddp_doctor.findings import Account
-from tb_ddp_doctor.job.removed import Removed
 from tb_ddp_doctor.rules import CATALOGUE
-from tb_ddp_doctor.rules.savings import Savings
+from tb_ddp_doctor.rules.support.savings import Savings
 
 #: Of the step: what some fixes may give back more than all together, in the replay.
 _MISSED = 0.02

@@ -14,8 +14,8 @@ from test_store import JOB
 from tb_ddp_doctor import cli, engine
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.digest.model import RankDigest
-from tb_ddp_doctor.discover import discover
-from tb_ddp_doctor.scheduler import SchedulerError, executor
+from tb_ddp_doctor.discover.runs import discover
+from tb_ddp_doctor.workers.cluster import SchedulerError, executor
 
 distributed = pytest.importorskip("distributed")
 

@@ -24,8 +24,9 @@ from fsspec.registry import _registry
 from soak import HEALTHY, SLOW, server
 from traces import draw, in_row, ranks, write
 
-from tb_ddp_doctor import cli, discover
-from tb_ddp_doctor.discover import DiscoverError
+from tb_ddp_doctor import cli
+from tb_ddp_doctor.discover import runs
+from tb_ddp_doctor.discover.runs import DiscoverError
 
 TRACES = in_row(ranks(HEALTHY, SLOW, HEALTHY))
 
@@ -102,7 +103,7 @@ def test_a_public_bucket_needs_no_credentials(
     monkeypatch.setattr(service, "is_public", True)
     if service.service == "hdfs":  # which has no such thing
         with pytest.raises(DiscoverError, match="no credentials were found"):
-            discover.discover("hdfs://bucket/logs")
+            runs.discover("hdfs://bucket/logs")
     else:
         assert diagnosed(f"{service.service}://bucket/logs", capfdbinary)["verdict"] == "straggler"
 
@@ -111,7 +112,7 @@ def test_a_public_bucket_needs_no_credentials(
 def test_what_is_packed_beside_the_traces_is_said(service: type[Folder], name: str) -> None:
     (service.root / "bucket" / "logs" / name).write_bytes(b"")
     write(service.root / "bucket" / "other", TRACES)
-    job, other = discover.discover(f"{service.service}://bucket")
+    job, other = runs.discover(f"{service.service}://bucket")
     assert [warning.file for warning in job.warnings] == [f"{service.service}://bucket/logs/{name}"]
     assert "unpack it" in job.warnings[0].message
     assert not other.warnings
@@ -121,15 +122,15 @@ def test_nothing_but_what_is_packed_is_said_in_a_sentence(service: type[Folder])
     (service.root / "packed").mkdir()
     (service.root / "packed" / "all.tgz").write_bytes(b"")
     with pytest.raises(DiscoverError, match=r"packed/all\.tgz: It is packed in a way that is not read"):
-        discover.discover(f"{service.service}://packed")
+        runs.discover(f"{service.service}://packed")
 
 
 def test_a_file_that_changes_is_another_file(service: type[Folder]) -> None:
-    (before,) = discover.discover(f"{service.service}://bucket/logs")
+    (before,) = runs.discover(f"{service.service}://bucket/logs")
     first = min((service.root / "bucket" / "logs" / "job").iterdir())
     time.sleep(0.01)
     first.write_bytes(first.read_bytes() + b" ")
-    (after,) = discover.discover(f"{service.service}://bucket/logs")
+    (after,) = runs.discover(f"{service.service}://bucket/logs")
     assert before.files[0] != after.files[0]
     assert before.files[1:] == after.files[1:]
 

@@ -22,8 +22,8 @@ from traces import MS, ranks, write
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
-from tb_ddp_doctor.discover import discover
-from tb_ddp_doctor.logdir.names import DIGEST_SUFFIX
+from tb_ddp_doctor.discover.names import DIGEST_SUFFIX
+from tb_ddp_doctor.discover.runs import discover
 from tb_ddp_doctor.slices import chrome, columns, cut, files, native, pick
 from tb_ddp_doctor.slices.cut import Window
 from tb_ddp_doctor.slices.model import RankSlice, Role, Slice, SliceError

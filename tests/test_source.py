@@ -16,10 +16,10 @@ from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.cli import main
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import CodeOf, RankOwner
-from tb_ddp_doctor.discover import discover
+from tb_ddp_doctor.discover.runs import discover
+from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.findings import Source
-from tb_ddp_doctor.rules import stacks
-from tb_ddp_doctor.rules.inputs.places import Places
+from tb_ddp_doctor.rules.support import stacks
 from tb_ddp_doctor.slices import cut
 from tb_ddp_doctor.slices.labels import placed
 from tb_ddp_doctor.trace import names

@@ -11,8 +11,8 @@ import traces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tb_ddp_doctor import store
 from tb_ddp_doctor.digest.model import RankDigest, Steps
+from tb_ddp_doctor.storage import column_file
 from tb_ddp_doctor.trace.model import RankTrace
 
 JOB = """
@@ -35,22 +35,22 @@ def same(one: object, other: object) -> bool:
 
 def dumped(path: Path, value: object, version: str = "1") -> Path:
     with path.open("wb") as file:
-        store.dump(value, version, file)
+        column_file.dump(value, version, file)
     return path
 
 
 def test_a_trace_comes_back_as_it_was(tmp_path: Path) -> None:
     trace = traces.read(JOB)[0]
-    assert same(store.load(RankTrace, "1", dumped(tmp_path / "x", trace)), trace)
+    assert same(column_file.load(RankTrace, "1", dumped(tmp_path / "x", trace)), trace)
 
 
 def test_a_digest_comes_back_as_it_was(tmp_path: Path) -> None:
     digest = traces.digests(JOB)[0]
-    assert same(store.load(RankDigest, "1", dumped(tmp_path / "x", digest)), digest)
+    assert same(column_file.load(RankDigest, "1", dumped(tmp_path / "x", digest)), digest)
 
 
 def test_what_is_loaded_is_mapped_and_cannot_be_changed(tmp_path: Path) -> None:
-    steps = store.load(Steps, "1", dumped(tmp_path / "x", traces.digests(JOB)[0].steps))
+    steps = column_file.load(Steps, "1", dumped(tmp_path / "x", traces.digests(JOB)[0].steps))
     assert isinstance(steps.start_ns.base, np.memmap)
     with pytest.raises(ValueError, match="read-only"):
         steps.start_ns[0] = 1
@@ -58,31 +58,31 @@ def test_what_is_loaded_is_mapped_and_cannot_be_changed(tmp_path: Path) -> None:
 
 def test_empty_columns_come_back_with_their_types(tmp_path: Path) -> None:
     empty = Steps(*(np.empty(0, np.int64) for _ in range(5)))
-    assert same(store.load(Steps, "1", dumped(tmp_path / "x", empty)), empty)
+    assert same(column_file.load(Steps, "1", dumped(tmp_path / "x", empty)), empty)
 
 
 def test_another_version_is_refused(tmp_path: Path) -> None:
     path = dumped(tmp_path / "x", traces.digests(JOB)[0], version="1")
-    with pytest.raises(store.StoreError, match="version 1"):
-        store.load(RankDigest, "2", path)
+    with pytest.raises(column_file.StoreError, match="version 1"):
+        column_file.load(RankDigest, "2", path)
 
 
 def test_another_kind_is_refused(tmp_path: Path) -> None:
     path = dumped(tmp_path / "x", traces.digests(JOB)[0])
-    with pytest.raises(store.StoreError, match="not a RankTrace"):
-        store.load(RankTrace, "1", path)
+    with pytest.raises(column_file.StoreError, match="not a RankTrace"):
+        column_file.load(RankTrace, "1", path)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"ddpdoc\x00\x01", bytes(1000)])
 def test_something_else_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x").write_bytes(content)
-    with pytest.raises(store.StoreError):
-        store.load(RankDigest, "1", tmp_path / "x")
+    with pytest.raises(column_file.StoreError):
+        column_file.load(RankDigest, "1", tmp_path / "x")
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(store.StoreError):
-        store.load(RankDigest, "1", tmp_path / "x")
+    with pytest.raises(column_file.StoreError):
+        column_file.load(RankDigest, "1", tmp_path / "x")
 
 
 @given(data=st.data())
@@ -94,5 +94,5 @@ def test_any_damage_is_noticed(data: st.DataObject, tmp_path_factory: pytest.Tem
     else:
         content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
     path.write_bytes(content)
-    with pytest.raises(store.StoreError):
-        store.load(RankDigest, "1", path)
+    with pytest.raises(column_file.StoreError):
+        column_file.load(RankDigest, "1", path)

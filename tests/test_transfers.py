@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from traces import MS, job
 
-from tb_ddp_doctor.job.transfers import Transfers, transfers
+from tb_ddp_doctor.facts.transfers import Transfers, transfers
 
 
 def of(text: str, **options: object) -> Transfers:

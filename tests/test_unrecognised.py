@@ -11,8 +11,8 @@ from traces import draw, ranks
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.digest.build import digest
+from tb_ddp_doctor.facts import unrecognised
 from tb_ddp_doctor.findings import Diagnosis
-from tb_ddp_doctor.job import unrecognised
 from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.rules import OF_EVERY_PROGRAM

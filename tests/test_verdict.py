@@ -7,7 +7,7 @@ import pytest
 from traces import finding, job, ranks
 
 from tb_ddp_doctor.findings import Account, AccountLine, Finding, LineKind
-from tb_ddp_doctor.rules.verdict import verdict
+from tb_ddp_doctor.rules.support.verdict import verdict
 
 FAST = """
     rank# step |1

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from traces import MS, job, repeat
 
 from tb_ddp_doctor.digest.model import Held
+from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import OWNERS
 from tb_ddp_doctor.job.model import Budget
-from tb_ddp_doctor.job.removed import Removed
-from tb_ddp_doctor.job.whatif import WhatIf
 
 
 def budget(**ranks_by_owner: list[list[int]]) -> Budget:

@@ -48,13 +48,13 @@ import numpy as np
 
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import RankDigest
+from tb_ddp_doctor.facts import Inputs
 from tb_ddp_doctor.findings import Evidence, Finding, RuleOutcome
 from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.rules import CATALOGUE
-from tb_ddp_doctor.rules.base import run
-from tb_ddp_doctor.rules.inputs import Inputs
-from tb_ddp_doctor.rules.savings import Savings
+from tb_ddp_doctor.rules.support.base import run
+from tb_ddp_doctor.rules.support.savings import Savings
 from tb_ddp_doctor.trace.model import Events, RankTrace
 from tb_ddp_doctor.trace.reader import decode
 

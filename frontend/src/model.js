@@ -1,4 +1,4 @@
-// What the server sends (`tb_ddp_doctor/findings.py`, `plugin/views.py`), and what the page derives from it.
+// What the server sends (`tb_ddp_doctor/findings.py`, `view/views.py`), and what the page derives from it.
 
 /** @typedef {"critical" | "major" | "minor" | "info"} Severity */
 

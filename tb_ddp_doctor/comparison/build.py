@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from tb_ddp_doctor.comparison import named, story
-from tb_ddp_doctor.comparison.chance import TELLING, differs, step_time
+from tb_ddp_doctor.comparison import explain, named
 from tb_ddp_doctor.comparison.model import Change, Compared, Comparison, Fate, FindingChange
+from tb_ddp_doctor.comparison.significance import TELLING, differs, step_time
 from tb_ddp_doctor.engine import Result, encodable
 from tb_ddp_doctor.findings import OWNERS
 from tb_ddp_doctor.rules import CATALOGUE
@@ -35,9 +35,9 @@ def compare(before: Result, after: Result) -> Comparison:
         before=runs[0].name,
         after=runs[1].name,
         runs=runs,
-        unlike=tuple(story.unlike(before, after)),
-        headline=story.headline(runs[0].name, runs[1].name, step),
-        story=(),
+        unlike=tuple(explain.unlike(before, after)),
+        headline=explain.headline(runs[0].name, runs[1].name, step),
+        explain=(),
         step=step,
         owners=owners,
         copies=copies,
@@ -49,7 +49,7 @@ def compare(before: Result, after: Result) -> Comparison:
         operations=named.operators(before.job, after.job),
     )
     certain = {*_certain_owners(before, after), *_certain_rules(before, after)}
-    return msgspec.structs.replace(found, story=tuple(story.story(found, certain, _loaders(before, after))))
+    return msgspec.structs.replace(found, explain=tuple(explain.story(found, certain, _loaders(before, after))))
 
 
 def _compared(result: Result) -> Compared:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from tb_ddp_doctor.comparison.model import KernelChange, OperationChange
 from tb_ddp_doctor.digest.operations import MOST
 from tb_ddp_doctor.engine import encodable
+from tb_ddp_doctor.facts.operators import operations
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.job.operations import operations
 from tb_ddp_doctor.trace import names
 
 #: By name, its amounts, of which the last is a count.

@@ -5,7 +5,7 @@ a kernel is launched that had to await a collective, a call has blocked the host
 In a row the host works, and may be blocked at its end; the device executes what the row launched. While the launch
 queue is full a row is issued only when the device is done with what was launched a queue's length before. A row's
 device work may begin when that of the row before has ended, and the collective that it awaits too; it ends `device_ns`
-later, or `lead_ns` after the host has issued the row, whichever is later. Played as recorded (see `job.replay`), this
+later, or `lead_ns` after the host has issued the row, whichever is later. Played as recorded (see `facts.replay`), this
 gives the recorded times to the nanosecond.
 """
 

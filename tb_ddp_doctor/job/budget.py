@@ -9,7 +9,7 @@ import numpy as np
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.model import RankDigest, RankOwner
 from tb_ddp_doctor.findings import OWNERS
-from tb_ddp_doctor.job import absent
+from tb_ddp_doctor.job import missing_ranks
 from tb_ddp_doctor.job.clock import ClockFit
 from tb_ddp_doctor.job.collectives import ABSENT, Matched, between_two
 from tb_ddp_doctor.job.model import Budget, Waiting
@@ -101,4 +101,4 @@ def _arrived(digest: RankDigest, matched: Matched, rank: int, last_ns: Ints, clo
     if not len(lacking):
         return seen_ns, seen_ns
     lacking = lacking[~between_two(digest)[lacking]]
-    return seen_ns, seen_ns + absent.wait_ns(table, seen_ns, lacking)
+    return seen_ns, seen_ns + missing_ranks.wait_ns(table, seen_ns, lacking)

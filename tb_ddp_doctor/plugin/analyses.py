@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tb_ddp_doctor.plugin.arrivals import Arrivals, Stamps
 
 if TYPE_CHECKING:
-    from tb_ddp_doctor.discover import Run
+    from tb_ddp_doctor.discover.runs import Run
     from tb_ddp_doctor.engine import Result
     from tb_ddp_doctor.findings import Diagnosis
 
@@ -222,7 +222,7 @@ class Analyses:
                 self._analyse(entry)
 
     def _rescan(self) -> None:
-        from tb_ddp_doctor.discover import DiscoverError
+        from tb_ddp_doctor.discover.runs import DiscoverError
 
         began = time.monotonic()
         found: list[tuple[Run, Stamps]] | None = None

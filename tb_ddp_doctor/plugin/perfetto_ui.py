@@ -18,7 +18,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from tb_ddp_doctor.plugin.assets import assets
+from tb_ddp_doctor.view.assets import assets
 
 #: The newest version of the page that was driven in a test (tests/test_perfetto.py).
 NEWEST_KNOWN = 52

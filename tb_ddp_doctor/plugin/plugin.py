@@ -45,17 +45,18 @@ from tensorboard.backend import http_util
 from tensorboard.plugins import base_plugin
 from werkzeug import wrappers
 
+import tb_ddp_doctor.discover.runs
 from tb_ddp_doctor.plugin import perfetto_ui
 from tb_ddp_doctor.plugin.analyses import Analyses, Diagnose, Progress
 from tb_ddp_doctor.plugin.arrivals import Stamp, Stamps
-from tb_ddp_doctor.plugin.assets import assets
 from tb_ddp_doctor.plugin.turns import RETRY_AFTER_S, BusyError, Turns
+from tb_ddp_doctor.view.assets import assets
 
 if TYPE_CHECKING:
-    from tb_ddp_doctor.discover import Run
+    from tb_ddp_doctor.discover.head import RememberedHeads
+    from tb_ddp_doctor.discover.runs import Run
     from tb_ddp_doctor.engine import Result
-    from tb_ddp_doctor.logdir.head import RememberedHeads
-    from tb_ddp_doctor.logdir.remote import FilePath
+    from tb_ddp_doctor.storage.paths import FilePath
 
 Location = str | Mapping[str, str]
 Serve = Callable[[wrappers.Request], wrappers.Response]
@@ -72,12 +73,12 @@ class _Discover:
         self._heads: RememberedHeads | None = None
 
     def __call__(self, location: Location) -> Sequence[Run]:
-        from tb_ddp_doctor import cache, discover
-        from tb_ddp_doctor.logdir.head import RememberedHeads
+        from tb_ddp_doctor import cache
+        from tb_ddp_doctor.discover.head import RememberedHeads
 
         if self._heads is None:
             self._heads = RememberedHeads(cache.Cache(cache.default_directory()).peek)
-        return discover.discover(location, peek=self._heads.peek)
+        return tb_ddp_doctor.discover.runs.discover(location, peek=self._heads.peek)
 
 
 def _diagnose(
@@ -85,7 +86,7 @@ def _diagnose(
 ) -> Result:
     from tb_ddp_doctor import engine
     from tb_ddp_doctor.cache import Cache, default_directory
-    from tb_ddp_doctor.scheduler import executor
+    from tb_ddp_doctor.workers.cluster import executor
 
     with executor(scheduler) as workers:
         reading = engine.Reading(Cache(default_directory()), workers, changing=changing, expected=expected)
@@ -93,7 +94,7 @@ def _diagnose(
 
 
 def _views(result: Result) -> dict[str, Any]:
-    from tb_ddp_doctor.plugin.views import views
+    from tb_ddp_doctor.view.views import views
 
     return views(result)
 
@@ -198,9 +199,7 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
     def _scan(self) -> Sequence[Run]:
         # TensorBoard leaves `logdir` empty under --logdir_spec; an empty path would mean the working directory.
         if self._logdir_spec and not self._logdir:
-            from tb_ddp_doctor import discover
-
-            return self._discover(discover.parse_logdir_spec(self._logdir_spec))
+            return self._discover(tb_ddp_doctor.discover.runs.parse_logdir_spec(self._logdir_spec))
         return self._discover(self._logdir) if self._logdir else []
 
     def _serve_runs(self, request: wrappers.Request) -> wrappers.Response:
@@ -222,7 +221,7 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
 
     def _serve_rule(self, request: wrappers.Request) -> wrappers.Response:
         from tb_ddp_doctor.rules import CATALOGUE
-        from tb_ddp_doctor.rules.documentation import page
+        from tb_ddp_doctor.rules.support.documentation import page
 
         name = request.args.get("rule", "")
         if name not in CATALOGUE:
@@ -272,7 +271,7 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
     def _serve_detail(self, request: wrappers.Request) -> wrappers.Response:
         import msgspec
 
-        from tb_ddp_doctor.plugin.details import DETAILS
+        from tb_ddp_doctor.view.details import DETAILS
 
         name, of = request.args.get("run", ""), request.args.get("of", "")
         result = self._analyses.result(name)
@@ -306,7 +305,7 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
     def _serve_peer(self, request: wrappers.Request) -> wrappers.Response:
         import msgspec
 
-        from tb_ddp_doctor.plugin import peer
+        from tb_ddp_doctor.plugin import tb_profiler
 
         name, rank = request.args.get("run", ""), request.args.get("rank", "")
         result = self._analyses.result(name)
@@ -316,10 +315,10 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
         if rank not in ranks:
             return _respond(request, {"error": f"The run has no rank {rank[:32]!r}."}, code=404)
         # TensorBoard lists its plugins after it has made them all.
-        is_there = peer.PLUGIN in (self._context.plugin_name_to_instance or {})
+        is_there = tb_profiler.PLUGIN in (self._context.plugin_name_to_instance or {})
         i = ranks.index(rank)
         base_ns = result.job.digests[i].header.base_ns
-        found = peer.place(self._logdir, result.files[i], base_ns) if is_there else None
+        found = tb_profiler.place(self._logdir, result.files[i], base_ns) if is_there else None
         return _respond(request, msgspec.json.encode(found))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tb_ddp_doctor.comparison.model import Change, Comparison
-from tb_ddp_doctor.rules import words
+from tb_ddp_doctor.rules.support import text
 
 #: Kinds of collectives, kernels and operators shown.
 _MOST = 10
@@ -58,7 +58,7 @@ def _changes(changes: Sequence[Change]) -> Iterator[tuple[str, ...]]:
 
 def _kernels(found: Comparison) -> Iterator[tuple[str, ...]]:
     return _most(
-        [words.kernel(each.name) for each in found.kernels],
+        [text.kernel(each.name) for each in found.kernels],
         [(each.before_ms, each.before_count, each.after_ms, each.after_count) for each in found.kernels],
     )
 

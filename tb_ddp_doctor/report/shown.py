@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tb_ddp_doctor.findings import Account, AccountLine, Diagnosis, Evidence, Finding
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.rules import verdict, words
+from tb_ddp_doctor.rules.support import text, verdict
 
 #: What the floor is not.
 FLOOR = 'What is equally slow on all ranks and in all steps stays in the floor: docs/method.md, "The account".'
@@ -73,7 +73,7 @@ def cost(finding: Finding, step_ms: float) -> str:
     if max(finding.cost_ms, finding.alone_ms) < 0.05:
         return ""
     shares = abs(finding.alone_ms - finding.cost_ms) > 0.1
-    share = words.percent(finding.cost_ms / step_ms if step_ms else 0.0)
+    share = text.percent(finding.cost_ms / step_ms if step_ms else 0.0)
     least, most = finding.range_ms
     text = f"{finding.cost_ms:.1f} ms a step ({share}){' on top of other fixes' if shares else ''}"
     text += f", 80 % interval {least:.1f} to {most:.1f}"

@@ -17,8 +17,8 @@ from tb_ddp_doctor.report import shown
 from tb_ddp_doctor.report.compared import parts
 from tb_ddp_doctor.report.escape import printable, printable_lines
 from tb_ddp_doctor.report.shown import longest_busy_time, where
-from tb_ddp_doctor.rules import stacks, words
-from tb_ddp_doctor.rules.verdict import MOST_UNEXPLAINED
+from tb_ddp_doctor.rules.support import stacks, text
+from tb_ddp_doctor.rules.support.verdict import MOST_UNEXPLAINED
 
 _STYLES = {"critical": "bold red", "major": "red", "minor": "yellow", "info": "dim", "healthy": "bold green"}
 #: Ranks in the budget table: beyond, only the slowest are shown.
@@ -80,7 +80,7 @@ def diagnosed(
     if communication and diagnosis.communication:
         console.print()
         console.print(_communication_table(diagnosis))
-        if told := words.network(diagnosis.network):
+        if told := text.network(diagnosis.network):
             console.print(Text(printable(told), "dim"))
     if critical_path:
         console.print()
@@ -110,7 +110,7 @@ def predicted(console: Console, diagnosis: Diagnosis, prospects: Sequence[Prospe
             f"{prospect.without_ms:.1f}",
             f"{least:.1f} to {most:.1f}",
             f"{saved:.1f}",
-            words.percent(share),
+            text.percent(share),
         )
     console.print(table)
     console.print()
@@ -168,7 +168,7 @@ def _print_account(console: Console, diagnosis: Diagnosis) -> None:
     for name, line, beside in shown.account_parts(diagnosis):
         level = serious.get(name, "info") if line.kind == "finding" else _level(line.kind, line.share)
         style = _STYLES[level] if level != "info" else None
-        cells = (Text(printable(name), style or ""), f"{line.ms:.1f} ms", words.percent(line.share))
+        cells = (Text(printable(name), style or ""), f"{line.ms:.1f} ms", text.percent(line.share))
         table.add_row(*cells, Text(printable(beside), "dim"))
     console.print(table)
     notes = [shown.BUSY_TIME] if account.method == "busy_time" else []

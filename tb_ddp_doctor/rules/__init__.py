@@ -1,7 +1,6 @@
 """The rules, one file each, named for the fault."""
 
 from tb_ddp_doctor.rules.allocator_churn import AllocatorChurn
-from tb_ddp_doctor.rules.base import Rule
 from tb_ddp_doctor.rules.communication_bound import CommunicationBound
 from tb_ddp_doctor.rules.dataloader_stall import DataloaderStall
 from tb_ddp_doctor.rules.find_unused_parameters import FindUnusedParameters
@@ -25,6 +24,7 @@ from tb_ddp_doctor.rules.slow_link import SlowLink
 from tb_ddp_doctor.rules.slow_step import SlowStep
 from tb_ddp_doctor.rules.small_collectives import SmallCollectives
 from tb_ddp_doctor.rules.straggler import Straggler
+from tb_ddp_doctor.rules.support.base import Rule
 from tb_ddp_doctor.rules.trace_quality import TraceQuality
 from tb_ddp_doctor.rules.unfused_attention import UnfusedAttention
 from tb_ddp_doctor.rules.unfused_optimizer import UnfusedOptimizer

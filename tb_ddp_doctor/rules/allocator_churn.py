@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tb_ddp_doctor.digest.model import Held, Starved
-from tb_ddp_doctor.job.whatif import WhatIf
-from tb_ddp_doctor.rules import holding, words
-from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs.frame import Frame
-from tb_ddp_doctor.rules.inputs.host import Starvation
-from tb_ddp_doctor.rules.inputs.places import Places
+from tb_ddp_doctor.facts.evidence_locator import Places
+from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.host import Starvation
+from tb_ddp_doctor.facts.whatif import WhatIf
+from tb_ddp_doctor.rules.support import blocking_calls, text
+from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,12 @@ class AllocatorChurn(Rule):
         blocked = sum(call.blocked_ns for call in calls)
         if cost < self.min_cost * frame.step_ns:
             return Clear(
-                f"{holding.count(number)} allocations and releases a step hold the host for {words.ms(blocked)}, and "
+                f"{blocking_calls.count(number)} allocations and releases a step hold the host for {text.ms(blocked)}, and "
                 "the device has enough to do meanwhile."
             )
-        ranks = holding.affected(starved)
+        ranks = blocking_calls.affected(starved)
         seen = int((whatif.at_slowest(starved) > 0).sum())
-        level, basis = words.confidence(frame, cost, seen, ranks.tolist(), on_host=True)
+        level, basis = text.confidence(frame, cost, seen, ranks.tolist(), on_host=True)
         frees = sum(call.count for call in calls if "free" in call.call.lower())
         return Fault(
             removed=removed,
@@ -67,10 +67,10 @@ class AllocatorChurn(Rule):
             confidence=level,
             title=f"Device memory is {'freed and allocated anew' if frees > 0 else 'allocated'} in every step, and the "
             "device waits for it.",
-            why=f"{holding.count(number - frees)} allocations and {holding.count(frees)} releases a step hold the host "
-            f"for {words.ms(blocked)}: {holding.named(calls)}. {basis}",
+            why=f"{blocking_calls.count(number - frees)} allocations and {blocking_calls.count(frees)} releases a step hold the host "
+            f"for {text.ms(blocked)}: {blocking_calls.named(calls)}. {basis}",
             fix=_FREES if frees > 0 else _ALLOCATES,
-            evidence=holding.evidence(
+            evidence=blocking_calls.evidence(
                 calls, places, "The host is in {call} in {op}; the device waits for it, and then for launches."
             ),
         )

@@ -8,17 +8,17 @@ from typing import ClassVar
 import numpy as np
 
 from tb_ddp_doctor.digest.model import RankOwner
+from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.evidence_locator import Places
+from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.repeats import Repeats
+from tb_ddp_doctor.facts.traffic import Traffic
+from tb_ddp_doctor.facts.transfers import Transfers
+from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Network
-from tb_ddp_doctor.job.communication import Traffic
 from tb_ddp_doctor.job.model import Budget
-from tb_ddp_doctor.job.removed import Removed
-from tb_ddp_doctor.job.repeats import Repeats
-from tb_ddp_doctor.job.transfers import Transfers
-from tb_ddp_doctor.job.whatif import WhatIf
-from tb_ddp_doctor.rules import words
-from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs.frame import Frame
-from tb_ddp_doctor.rules.inputs.places import Places
+from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 
 
 @dataclass(frozen=True)
@@ -83,14 +83,14 @@ class CommunicationBound(Rule):
         overlap_would_hide = max(self.achievable * min(total, compute) - (total - usual), 0.0)
         if usual - overlap_would_hide < self.min_exposed * frame.step_ns:
             return Clear(
-                f"{words.ms(usual)} of {words.ms(total)} of transfer are exposed in the median step, "
-                f"{words.percent(usual / frame.step_ns)} of it."
+                f"{text.ms(usual)} of {text.ms(total)} of transfer are exposed in the median step, "
+                f"{text.percent(usual / frame.step_ns)} of it."
             )
         saving = np.minimum(self.bytes_saved * needed, exposed).astype(np.int64)
         removed = Removed(transfer_ns=np.broadcast_to(saving, whatif.shape))
         cost = whatif.cost_ns(removed)
         seen = int((exposed > self.min_exposed * frame.step_ns).sum())
-        level, basis = words.confidence(frame, cost, seen, of_transfer=True)
+        level, basis = text.confidence(frame, cost, seen, of_transfer=True)
         size = f" for {transfers.allreduce_bytes / 1e6:.0f} MB of gradients" if transfers.allreduce_bytes else ""
         step = int(exposed.argmax())
         return Fault(
@@ -99,10 +99,10 @@ class CommunicationBound(Rule):
             steps=frame.all_steps,
             cause=None,
             confidence=level,
-            title=f"Communication takes longer than compute can hide: {words.ms(usual)} of every "
-            f"{words.ms(frame.step_ns)} is exposed transfer.",
-            why=f"Transfers take {words.ms(total)} a step{size} beside {words.ms(compute)} of compute. "
-            f"{_link(communication)}{self._prospects(communication, total, compute)}{words.network(network)}{basis}",
+            title=f"Communication takes longer than compute can hide: {text.ms(usual)} of every "
+            f"{text.ms(frame.step_ns)} is exposed transfer.",
+            why=f"Transfers take {text.ms(total)} a step{size} beside {text.ms(compute)} of compute. "
+            f"{_link(communication)}{self._prospects(communication, total, compute)}{text.network(network)}{basis}",
             fix=_fix(transfers, frame.has_device, network),
             evidence=(
                 places.longest(
@@ -116,7 +116,7 @@ class CommunicationBound(Rule):
         said = ""
         saved = sum(_saved_as_bfloat16(traffic) for traffic in communication)
         if saved > 0:
-            said = f"As bfloat16 they would take {words.ms(max(total_ns - saved, 0))}. "
+            said = f"As bfloat16 they would take {text.ms(max(total_ns - saved, 0))}. "
         if compute_ns > 0:
             times = total_ns / (self.achievable * compute_ns)
             said += f"To hide them, compute would have to take {times:.1f} times as long. "
@@ -128,7 +128,7 @@ def _link(communication: tuple[Traffic, ...]) -> str:
     if not communication or not communication[0].has_bytes:
         return ""
     longest = communication[0]
-    return f"The links move {words.gigabytes_per_second(longest.bus_rate)} on the bus in {longest.kind}. "
+    return f"The links move {text.gigabytes_per_second(longest.bus_rate)} on the bus in {longest.kind}. "
 
 
 def _saved_as_bfloat16(traffic: Traffic) -> float:
@@ -145,7 +145,7 @@ def _fix(transfers: Transfers, has_device: bool, network: Network | None) -> str
     if not has_device:
         return _OF_CPUS
     fix = _FLOAT32 if "Float" in transfers.dtypes else _OTHER
-    return _SOCKETS + fix if words.uses_sockets(network) else fix
+    return _SOCKETS + fix if text.uses_sockets(network) else fix
 
 
 _SOCKETS = """\

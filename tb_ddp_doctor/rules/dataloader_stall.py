@@ -8,14 +8,14 @@ from typing import ClassVar
 import numpy as np
 
 from tb_ddp_doctor.digest.model import Held, RankOwner
+from tb_ddp_doctor.facts.evidence_locator import Places
+from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.host import Loaders
+from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.job.model import Budget
-from tb_ddp_doctor.job.whatif import WhatIf
-from tb_ddp_doctor.rules import words
-from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs.frame import Frame
-from tb_ddp_doctor.rules.inputs.host import Loaders
-from tb_ddp_doctor.rules.inputs.places import Places
-from tb_ddp_doctor.rules.slowness import median_rank, shared
+from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
+from tb_ddp_doctor.rules.support.slowness import median_rank, shared
 from tb_ddp_doctor.trace.model import Ints
 
 
@@ -74,13 +74,13 @@ class DataloaderStall(Rule):
             usual = float(median_rank(waits.mean(axis=1)))
         if usual < self.min_share * frame.step_ns:
             if float(waits.mean(axis=1).max()) >= self.min_share * frame.step_ns:
-                return Clear(f"Only some ranks wait for their loader; the usual one {words.ms(usual)} a step.")
-            return Clear(f"Loading takes {words.ms(loading)} a step and hides behind the device.")
+                return Clear(f"Only some ranks wait for their loader; the usual one {text.ms(usual)} a step.")
+            return Clear(f"Loading takes {text.ms(loading)} a step and hides behind the device.")
         if handed:
-            return Clear(f"No batch is waited for: handing them over takes {words.ms(usual)} a step.")
+            return Clear(f"No batch is waited for: handing them over takes {text.ms(usual)} a step.")
         cost = whatif.cost_ns(removed)
         seen = int((median_rank(waits) > self.min_share * frame.step_ns).sum())
-        level, basis = words.confidence(frame, cost, seen)
+        level, basis = text.confidence(frame, cost, seen)
         affected = np.flatnonzero(waits.mean(axis=1) >= self.min_share * frame.step_ns)
         hidden = max(loading - float(waits.mean()), 0.0)
         who, beside = ("devices", "the device") if frame.has_device else ("ranks", "other work")
@@ -92,8 +92,8 @@ class DataloaderStall(Rule):
             steps=frame.all_steps,
             cause=cause,
             confidence=level,
-            title=f"The {who} wait for the DataLoader {words.ms(usual)} of every {words.ms(frame.step_ns)}.",
-            why=f"{kind}: loading takes {words.ms(loading)} a step, of which {words.ms(hidden)} hide behind "
+            title=f"The {who} wait for the DataLoader {text.ms(usual)} of every {text.ms(frame.step_ns)}.",
+            why=f"{kind}: loading takes {text.ms(loading)} a step, of which {text.ms(hidden)} hide behind "
             f"{beside}. {basis}",
             fix=_fix(cause, frame.has_device),
             evidence=tuple(
@@ -101,7 +101,7 @@ class DataloaderStall(Rule):
                     int(rank),
                     int(waits[rank].argmax()),
                     RankOwner.INPUT,
-                    words.idle(frame, "is in the DataLoader's __next__"),
+                    text.idle(frame, "is in the DataLoader's __next__"),
                 )
                 for rank in worst
             ),
@@ -128,17 +128,17 @@ class DataloaderStall(Rule):
         if np.sort(worst)[(len(worst) - 1) // 4] * len(worst) >= self.min_regular * worst.sum():
             return "too_few_workers", f"{too_few}every step waits for its batch"
         late = np.flatnonzero(worst > worst.mean())
-        longest, others = words.ms(int(worst.max())), words.ms(float(np.delete(worst, late).mean()))
+        longest, others = text.ms(int(worst.max())), text.ms(float(np.delete(worst, late).mean()))
         apart = np.diff(late)
         widest = max(int(apart.max(initial=0)), int(late[0]), len(worst) - 1 - int(late[-1]))
         if widest <= min(self.max_apart, _UNEVEN * float(np.median(apart)) if len(apart) else np.inf):
             doubt = "" if len(apart) else " (in so few steps a single late batch looks the same)"
             return "too_few_workers", (
-                f"{too_few}{words.steps_seen(len(late), len(worst))} {_verb(late)} up to {longest} for the batch, the "
+                f"{too_few}{text.steps_seen(len(late), len(worst))} {_verb(late)} up to {longest} for the batch, the "
                 f"others {others}, as where workers at one pace finish together{doubt}"
             )
         return "slow_workers", (
-            f"It has worker processes, but single batches are late: {words.steps_seen(len(late), len(worst))} "
+            f"It has worker processes, but single batches are late: {text.steps_seen(len(late), len(worst))} "
             f"{_verb(late)} up to {longest}, the others {others}"
         )
 

@@ -8,13 +8,13 @@ from typing import ClassVar
 import numpy as np
 
 from tb_ddp_doctor.digest.model import Held
-from tb_ddp_doctor.job.removed import Removed
-from tb_ddp_doctor.job.unused import UnusedSearch
-from tb_ddp_doctor.job.whatif import WhatIf
-from tb_ddp_doctor.rules import words
-from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs.frame import Frame
-from tb_ddp_doctor.rules.inputs.places import Places
+from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.evidence_locator import Places
+from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.unused import UnusedSearch
+from tb_ddp_doctor.facts.whatif import WhatIf
+from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class FindUnusedParameters(Rule):
             transfer_ns=unused_search.exposed_ns,
         )
         cost = whatif.cost_ns(removed)
-        level, basis = words.confidence(frame, cost, seen, on_host=True)
+        level, basis = text.confidence(frame, cost, seen, on_host=True)
         rank, step = np.unravel_index(int(unused_search.walk_ns.argmax()), searched.shape)
         return Fault(
             removed=removed,
@@ -61,7 +61,7 @@ class FindUnusedParameters(Rule):
             cause=None,
             confidence=level,
             title="DDP searches for unused parameters in each step.",
-            why=f"The walk of the graph takes the host {words.ms(float(unused_search.walk_ns.mean()))} a step. "
+            why=f"The walk of the graph takes the host {text.ms(float(unused_search.walk_ns.mean()))} a step. "
             f"{_reduction(unused_search)}{basis}",
             fix=_FIX,
             evidence=(places.window(int(rank), int(step), "The step with the longest walk of the graph."),),
@@ -72,7 +72,7 @@ def _reduction(search: UnusedSearch) -> str:
     """What is known of the AllReduce, a sentence and a space; "" where none was seen."""
     if not search.calls.any():
         return ""
-    exposed = words.ms(float(search.exposed_ns.mean()))
+    exposed = text.ms(float(search.exposed_ns.mean()))
     return f"The AllReduce of which of {search.parameters} parameters were used is exposed for {exposed}. "
 
 

@@ -8,14 +8,14 @@ from typing import ClassVar
 import numpy as np
 
 from tb_ddp_doctor.digest.model import Held, RankOwner
-from tb_ddp_doctor.job.whatif import WhatIf
-from tb_ddp_doctor.rules import activity, words
-from tb_ddp_doctor.rules.base import Clear, Fault, NotApplicable, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs.compute import Phases
-from tb_ddp_doctor.rules.inputs.frame import Frame
-from tb_ddp_doctor.rules.inputs.host import Stalls
-from tb_ddp_doctor.rules.inputs.places import Places
-from tb_ddp_doctor.rules.slowness import IN_PHASE, median_rank, phase_of_most, shared
+from tb_ddp_doctor.facts.compute import Phases
+from tb_ddp_doctor.facts.evidence_locator import Places
+from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.host import Stalls
+from tb_ddp_doctor.facts.whatif import WhatIf
+from tb_ddp_doctor.rules.support import activity, text
+from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
+from tb_ddp_doctor.rules.support.slowness import IN_PHASE, median_rank, phase_of_most, shared
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Ints
 
@@ -61,16 +61,16 @@ class HostStall(Rule):
         mean = stalled.mean(axis=1)
         usual = float(median_rank(mean))
         if min(usual, cost) < self.min_share * frame.step_ns:
-            return Clear(f"The median rank's host is outside any op, with its device idle, {words.ms(usual)} a step.")
+            return Clear(f"The median rank's host is outside any op, with its device idle, {text.ms(usual)} a step.")
         affected = np.flatnonzero(mean >= self.min_share * frame.step_ns)
         typical = median_rank(stalled)
         seen = np.flatnonzero(typical > self.min_share * frame.step_ns)
         rare = 0 < 2 * len(seen) <= len(frame.steps)
-        level, basis = words.confidence(frame, cost, len(seen), affected.tolist(), on_host=True)
+        level, basis = text.confidence(frame, cost, len(seen), affected.tolist(), on_host=True)
         known = activity.most(stalls.doing(affected.tolist()), self.min_known * usual)
         phase = phase_of_most(stalls.phase_ns[affected].mean(axis=(0, 1)), phases)
         where = "" if phase is None else f"Most of it is {IN_PHASE[phase]}. "
-        often = f"{words.period(seen.tolist()).lstrip()} ".lstrip() if rare else ""
+        often = f"{text.period(seen.tolist()).lstrip()} ".lstrip() if rare else ""
         worst = affected[np.argsort(-mean[affected], kind="stable")][:3]
         return Fault(
             removed=removed,
@@ -97,9 +97,9 @@ def _title(frame: Frame, usual_ns: float, each_ns: float, seen: Ints) -> str:
     """`each_ns` is how long it takes in each of the steps `seen` (indices), if it is rare; else 0."""
     what = "GPU and CPU both idle" if frame.has_device else "The ranks compute nothing for"
     if each_ns:
-        named = words.steps([int(step) for step in frame.steps[seen]])
-        return f"{what} {words.ms(each_ns)} in {named} ({words.steps_seen(len(seen), len(frame.steps))}), on all ranks."
-    return f"{what} {words.ms(usual_ns)} of every {words.ms(frame.step_ns)}: the training loop is busy elsewhere."
+        named = text.steps([int(step) for step in frame.steps[seen]])
+        return f"{what} {text.ms(each_ns)} in {named} ({text.steps_seen(len(seen), len(frame.steps))}), on all ranks."
+    return f"{what} {text.ms(usual_ns)} of every {text.ms(frame.step_ns)}: the training loop is busy elsewhere."
 
 
 def _told(known: tuple[names.Activity, str] | None) -> str:

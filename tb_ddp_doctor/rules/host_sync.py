@@ -9,15 +9,15 @@ from typing import ClassVar
 import numpy as np
 
 from tb_ddp_doctor.digest.model import Held, Starved
+from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.evidence_locator import Places
+from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.host import HoldingCalls, Starvation
+from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.job.model import Budget
-from tb_ddp_doctor.job.removed import Removed
-from tb_ddp_doctor.job.whatif import WhatIf
-from tb_ddp_doctor.rules import holding, words
-from tb_ddp_doctor.rules.base import Clear, Fault, NotApplicable, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs.frame import Frame
-from tb_ddp_doctor.rules.inputs.host import HoldingCalls, Starvation
-from tb_ddp_doctor.rules.inputs.places import Places
-from tb_ddp_doctor.rules.slowness import median_rank
+from tb_ddp_doctor.rules.support import blocking_calls, text
+from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
+from tb_ddp_doctor.rules.support.slowness import median_rank
 
 #: Where the median rank is held for less than this share of what a rank is, that rank waits alone.
 _ALONE = 0.1
@@ -71,14 +71,14 @@ class HostSync(Rule):
         cost = whatif.cost_ns(removed)
         number = sum(call.count for call in calls)
         blocked = sum(call.blocked_ns for call in calls)
-        many = f"{holding.count(number)} call{'s' if number != 1 else ''} a step"
+        many = f"{blocking_calls.count(number)} call{'s' if number != 1 else ''} a step"
         if cost < self.min_cost * frame.step_ns:
             return self._costless(calls, idle, frame) or Clear(
-                f"{many} hold the host for {words.ms(blocked)} in all, and the device has enough to do meanwhile."
+                f"{many} hold the host for {text.ms(blocked)} in all, and the device has enough to do meanwhile."
             )
-        ranks = holding.affected(starved)
+        ranks = blocking_calls.affected(starved)
         seen = int((whatif.at_slowest(starved) > 0).sum())
-        level, basis = words.confidence(frame, cost, seen, ranks.tolist(), on_host=True)
+        level, basis = text.confidence(frame, cost, seen, ranks.tolist(), on_host=True)
         return Fault(
             removed=removed,
             ranks=frame.rank_numbers(ranks),
@@ -87,10 +87,10 @@ class HostSync(Rule):
             confidence=level,
             title=f"The host waits for the device in {many}, most costly in {calls[0].op or calls[0].call}"
             f"{_place(calls[0])}, and the device then idles.",
-            why=f"A step and rank: {holding.named(calls)}. They block the CPU for {words.ms(blocked)}, and the GPU "
-            f"then idles {words.ms(float(starved.mean()))}, waiting for launches. {basis}",
+            why=f"A step and rank: {blocking_calls.named(calls)}. They block the CPU for {text.ms(blocked)}, and the GPU "
+            f"then idles {text.ms(float(starved.mean()))}, waiting for launches. {basis}",
             fix=_fix(calls),
-            evidence=holding.evidence(
+            evidence=blocking_calls.evidence(
                 calls, places, "The CPU waits in {call} in {op}; the GPU is idle, waiting for launches."
             ),
         )
@@ -102,13 +102,13 @@ class HostSync(Rule):
         longest = max(calls, key=lambda call: call.blocked_ns, default=None)
         named = f", longest in {longest.call}{f' in {longest.op}' if longest.op else ''}" if longest else ""
         return NotApplicable(
-            f"The device idles {words.ms(idle_ns)} of every {words.ms(frame.step_ns)} while its host is blocked{named},"
+            f"The device idles {text.ms(idle_ns)} of every {text.ms(frame.step_ns)} while its host is blocked{named},"
             " and no earlier launch would shorten that: look at what the call copies or waits for."
         )
 
 
 def _place(call: HoldingCalls) -> str:
-    return f", called by {words.function(call.own)}" if call.own else ""
+    return f", called by {text.function(call.own)}" if call.own else ""
 
 
 def _cause(call: HoldingCalls) -> str:

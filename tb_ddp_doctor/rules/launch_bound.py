@@ -8,14 +8,14 @@ from typing import ClassVar
 import numpy as np
 
 from tb_ddp_doctor.digest.model import Held, RankOwner, Starved
-from tb_ddp_doctor.job.whatif import WhatIf
-from tb_ddp_doctor.rules import words
-from tb_ddp_doctor.rules.base import Clear, Fault, NotApplicable, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs.compute import Work
-from tb_ddp_doctor.rules.inputs.frame import Frame
-from tb_ddp_doctor.rules.inputs.host import OpStalls, Starvation
-from tb_ddp_doctor.rules.inputs.places import Places
-from tb_ddp_doctor.rules.slowness import shared
+from tb_ddp_doctor.facts.compute import Work
+from tb_ddp_doctor.facts.evidence_locator import Places
+from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.host import OpStalls, Starvation
+from tb_ddp_doctor.facts.whatif import WhatIf
+from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
+from tb_ddp_doctor.rules.support.slowness import shared
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class LaunchBound(Rule):
         removed = shared(whatif, frame, Held.WORK)
         cost = whatif.cost_ns(removed)
         if cost < self.min_cost * frame.step_ns:
-            return Clear(f"Without launch overhead the untraced step would be {words.ms(cost)} shorter.")
+            return Clear(f"Without launch overhead the untraced step would be {text.ms(cost)} shorter.")
         starved = starvation.of(Starved.LAUNCHES) + starvation.of(Starved.RECORDING)
         worst = whatif.at_slowest(starved)
         shows = worst > self.min_cost * frame.step_ns
@@ -77,7 +77,7 @@ class LaunchBound(Rule):
         )
         if not len(accused):
             return Clear("Launch overhead of the host keeps no device idle.")
-        level, basis = words.confidence(frame, cost, int(shows.sum()), accused.tolist(), on_host=True)
+        level, basis = text.confidence(frame, cost, int(shows.sum()), accused.tolist(), on_host=True)
         kernels = max(float(whatif.at_slowest(work.kernels).mean()), 1.0)
         mean_ns = float(whatif.at_slowest(work.kernel_ns).mean()) / kernels
         issue_ns = float(worst.mean()) / kernels + mean_ns

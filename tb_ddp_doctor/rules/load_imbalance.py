@@ -7,15 +7,15 @@ from typing import ClassVar
 
 import numpy as np
 
+from tb_ddp_doctor.facts.arrivals import Arrivals
+from tb_ddp_doctor.facts.compute import Phases
+from tb_ddp_doctor.facts.evidence_locator import Places
+from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Measurement
-from tb_ddp_doctor.job.whatif import WhatIf
-from tb_ddp_doctor.rules import words
-from tb_ddp_doctor.rules.base import Clear, Fault, NotApplicable, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs.communication import Arrivals
-from tb_ddp_doctor.rules.inputs.compute import Phases
-from tb_ddp_doctor.rules.inputs.frame import Frame
-from tb_ddp_doctor.rules.inputs.places import Places
-from tb_ddp_doctor.rules.slowness import behind, longest_wait, phase_of_most, slowness
+from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
+from tb_ddp_doctor.rules.support.slowness import behind, longest_wait, phase_of_most, slowness
 from tb_ddp_doctor.trace.model import Ints
 from tb_ddp_doctor.trace.names import Phase
 
@@ -76,18 +76,18 @@ class LoadImbalance(Rule):
         cost = whatif.cost_ns(removed)
         limit = self.once if len(uneven) == 1 else self.min_cost
         if cost < limit * frame.step_ns or not len(uneven):
-            return Clear(f"Ranks that are slow in some steps cost {words.ms(cost)} a step.")
-        differs = f"Ranks and steps differ by {words.ms(found.noise_ns)} (one standard deviation) anyway"
+            return Clear(f"Ranks that are slow in some steps cost {text.ms(cost)} a step.")
+        differs = f"Ranks and steps differ by {text.ms(found.noise_ns)} (one standard deviation) anyway"
         is_noise = float(lost[uneven].mean()) < _BEYOND_NOISE * found.noise_ns
         if is_noise and cost < self.min_noise * frame.step_ns:
-            return Clear(f"Ranks that are slow in some steps cost {words.ms(cost)} a step. {differs}: this is noise.")
+            return Clear(f"Ranks that are slow in some steps cost {text.ms(cost)} a step. {differs}: this is noise.")
         more = (phases.own_ns[slowest[uneven], uneven] - np.median(phases.own_ns[:, uneven], axis=0)).mean(axis=0)
         where = behind("The slowest", more, phases)
-        level, basis = words.confidence(frame, cost, len(uneven))
+        level, basis = text.confidence(frame, cost, len(uneven))
         if is_noise:
             level, basis = "low", f"{basis} {differs}: it may be noise."
         turns = ", ".join(
-            f"step {frame.steps[step]}: rank {frame.ranks[slowest[step]]}, by {words.ms(float(lost[step]))}"
+            f"step {frame.steps[step]}: rank {frame.ranks[slowest[step]]}, by {text.ms(float(lost[step]))}"
             for step in uneven[:4]
         )
         return Fault(
@@ -126,14 +126,14 @@ _BEYOND_NOISE = 4
 
 def _title(movers: Ints, uneven: Ints, frame: Frame) -> str:
     if len(movers) > 1:
-        return f"The slow rank moves from step to step: {words.ranks(frame.rank_numbers(movers))} in turn."
-    seen = words.steps_seen(len(uneven), len(frame.steps))
+        return f"The slow rank moves from step to step: {text.ranks(frame.rank_numbers(movers))} in turn."
+    seen = text.steps_seen(len(uneven), len(frame.steps))
     return f"Rank {frame.ranks[movers[0]]} is slow in {seen}, and the others wait for it."
 
 
 def _occurrence(lost_ns: Ints, uneven: Ints) -> str:
     """How much each occurrence costs, how often it comes if the record shows it; a sentence and a space."""
-    each = f"Each time it takes {words.ms(float(lost_ns.mean()))}"
+    each = f"Each time it takes {text.ms(float(lost_ns.mean()))}"
     apart = np.diff(uneven)
     if len(apart) > 1 and len(set(apart.tolist())) == 1 and apart[0] > 1:
         return f"{each}, every {apart[0]} steps. "

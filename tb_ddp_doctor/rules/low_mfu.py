@@ -7,12 +7,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from tb_ddp_doctor.job.removed import Removed
-from tb_ddp_doctor.rules import words
-from tb_ddp_doctor.rules.base import Clear, Fault, NotApplicable, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs.compute import Utilization
-from tb_ddp_doctor.rules.inputs.frame import Frame
-from tb_ddp_doctor.rules.inputs.places import Places
+from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.compute import Utilization
+from tb_ddp_doctor.facts.evidence_locator import Places
+from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,10 @@ class LowMfu(Rule):
         seconds = frame.step_ns / 1e9
         model, executed = (float(amount.mean()) / seconds for amount in (utilization.model_flops, utilization.flops))
         mfu, hfu = model / peak, executed / peak
-        computed_again = f", {words.percent(hfu)} with what is computed again (HFU)" if hfu > 1.01 * mfu else ""
+        computed_again = f", {text.percent(hfu)} with what is computed again (HFU)" if hfu > 1.01 * mfu else ""
         told = (
             f"{model / 1e12:.3g} of {peak / 1e12:.3g} TFLOPS in {utilization.precision}: "
-            f"an MFU of {words.percent(mfu)}{computed_again}."
+            f"an MFU of {text.percent(mfu)}{computed_again}."
         )
         if mfu >= self.min_mfu:
             return Clear(f"The model computes {told}")
@@ -69,7 +69,7 @@ class LowMfu(Rule):
             steps=frame.all_steps,
             cause=None,
             confidence="medium",
-            title=f"The model uses {words.percent(mfu)} of what the device can compute (MFU).",
+            title=f"The model uses {text.percent(mfu)} of what the device can compute (MFU).",
             why=f"The model computes {told} That is {float(per_rank.mean()) / 1e12:.3g} TFLOP a step and rank.",
             fix=_FIX,
             evidence=(places.window(int(per_rank.argmin()), 0, "A whole step."),),

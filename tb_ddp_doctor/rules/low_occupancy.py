@@ -8,13 +8,13 @@ from typing import ClassVar
 import numpy as np
 
 from tb_ddp_doctor.digest.model import RankOwner
+from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.compute import LongKernels
+from tb_ddp_doctor.facts.evidence_locator import Places
+from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.findings import Evidence
-from tb_ddp_doctor.job.removed import Removed
-from tb_ddp_doctor.rules import words
-from tb_ddp_doctor.rules.base import Clear, Fault, NotApplicable, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs.compute import LongKernels
-from tb_ddp_doctor.rules.inputs.frame import Frame
-from tb_ddp_doctor.rules.inputs.places import Places
+from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 
 
 @dataclass(frozen=True)
@@ -53,21 +53,21 @@ class LowOccupancy(Rule):
         taken_ns = sum(kind.step_ns for kind in low)
         if not low or taken_ns < self.min_share * frame.step_ns:
             return Clear(
-                f"Kernels over {self.min_length:.0f} µs with less than {words.percent(self.max_occupancy)} occupancy "
-                f"take {words.ms(taken_ns)} a step, products of matrices aside."
+                f"Kernels over {self.min_length:.0f} µs with less than {text.percent(self.max_occupancy)} occupancy "
+                f"take {text.ms(taken_ns)} a step, products of matrices aside."
             )
         # Instances of a template differ in what is not shown; the costliest stands for the others.
-        shown = {words.kernel(kind.name): kind for kind in reversed(low)}
+        shown = {text.kernel(kind.name): kind for kind in reversed(low)}
         most = sorted(shown.values(), key=lambda kind: -kind.step_ns)[:3]
-        named = words.listing([f"{words.kernel(kind.name)} ({words.percent(kind.occupancy)})" for kind in most])
+        named = text.listing([f"{text.kernel(kind.name)} ({text.percent(kind.occupancy)})" for kind in most])
         return Fault(
             removed=Removed(),
             ranks=frame.rank_numbers(np.arange(len(frame.ranks))),
             steps=frame.all_steps,
             cause=None,
             confidence="medium",
-            title=f"Kernels with low occupancy take {words.ms(taken_ns)} of every {words.ms(frame.step_ns)}.",
-            why=f"{len(low)} kernels keep less than {words.percent(self.max_occupancy)} of the warps that the device "
+            title=f"Kernels with low occupancy take {text.ms(taken_ns)} of every {text.ms(frame.step_ns)}.",
+            why=f"{len(low)} kernels keep less than {text.percent(self.max_occupancy)} of the warps that the device "
             f"has room for, by Kineto's estimate; most of all {named}.",
             fix=_FIX,
             evidence=tuple(_longest(kind.rank, kind.start_ns, kind.end_ns, places) for kind in most),

@@ -8,13 +8,13 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.evidence_locator import Places
+from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.memory import MemoryUse
 from tb_ddp_doctor.findings import Confidence
-from tb_ddp_doctor.job.removed import Removed
-from tb_ddp_doctor.rules import words
-from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs.frame import Frame
-from tb_ddp_doctor.rules.inputs.memory import MemoryUse
-from tb_ddp_doctor.rules.inputs.places import Places
+from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 
 Floats = NDArray[np.float64]
 
@@ -58,10 +58,10 @@ class MemoryFragmentation(Rule):
         is_unused = (unused > self.min_unused * held) & (unused > self.min_unused_gb * 1e9)
         is_full = (memory.capacity > 0) & (held > self.near_limit * memory.capacity)
         worst = int((is_growing * 4 + is_unused * 2 + is_full + held / (held.max() + 1)).argmax())
-        holds = f"{words.gigabytes(held[worst])} of device memory"
+        holds = f"{text.gigabytes(held[worst])} of device memory"
         if not (is_growing | is_unused | is_full).any():
             return Clear(
-                f"Rank {frame.ranks[worst]} holds {holds}, {words.gigabytes(unused[worst])} more than it has in use "
+                f"Rank {frame.ranks[worst]} holds {holds}, {text.gigabytes(unused[worst])} more than it has in use "
                 "at most, and takes no more while enough is free."
             )
         cause, level, what = self._cause(
@@ -69,7 +69,7 @@ class MemoryFragmentation(Rule):
         )
         ranks = np.flatnonzero({"growing": is_growing, "unused": is_unused, "near_limit": is_full}[cause])
         step = int((memory.scattered if cause == "growing" else memory.peak_allocated)[worst].argmax())
-        limit = f" of the device's {words.gigabytes(memory.capacity[worst])}" if memory.capacity[worst] else ""
+        limit = f" of the device's {text.gigabytes(memory.capacity[worst])}" if memory.capacity[worst] else ""
         return Fault(
             removed=Removed(),
             ranks=frame.rank_numbers(ranks),
@@ -77,9 +77,9 @@ class MemoryFragmentation(Rule):
             cause=cause,
             confidence=level,
             title=f"Rank {frame.ranks[worst]} holds {holds}{what}.",
-            why=f"At most {words.gigabytes(memory.peak_allocated[worst].max())} are in use; "
-            f"{words.gigabytes(held[worst])}{limit} are held, {words.gigabytes(memory.scattered[worst].sum())} of them "
-            f"taken in {words.steps_seen(int((memory.scattered[worst] > 0).sum()), len(frame.steps))} while as much "
+            why=f"At most {text.gigabytes(memory.peak_allocated[worst].max())} are in use; "
+            f"{text.gigabytes(held[worst])}{limit} are held, {text.gigabytes(memory.scattered[worst].sum())} of them "
+            f"taken in {text.steps_seen(int((memory.scattered[worst] > 0).sum()), len(frame.steps))} while as much "
             f"was free, in pieces. {_OUTLOOK[bool(is_full[worst])]}",
             fix=_FULL if cause == "near_limit" else _FIX,
             evidence=(places.window(worst, step, _SHOWS[cause]),),
@@ -98,11 +98,11 @@ class MemoryFragmentation(Rule):
     def _cause(self, is_growing: bool, is_unused: bool, growth: float, unused: float) -> tuple[str, Confidence, str]:
         """The cause, how sure it is, and what is said of the memory held."""
         if is_growing:
-            return "growing", "high", f" and takes {words.gigabytes(growth)} more in a step, although enough is free"
+            return "growing", "high", f" and takes {text.gigabytes(growth)} more in a step, although enough is free"
         if is_unused:
             # A larger step before the trace, say of an evaluation, may have needed it.
-            return "unused", "medium", f", of which {words.gigabytes(unused)} are not in use even when most is"
-        return "near_limit", "high", f", which is more than {words.percent(self.near_limit)} of what there is"
+            return "unused", "medium", f", of which {text.gigabytes(unused)} are not in use even when most is"
+        return "near_limit", "high", f", which is more than {text.percent(self.near_limit)} of what there is"
 
 
 _SHOWS = {

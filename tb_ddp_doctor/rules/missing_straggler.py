@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tb_ddp_doctor.digest.model import RankOwner
-from tb_ddp_doctor.job.removed import Removed
-from tb_ddp_doctor.rules import words
-from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs.communication import Absent
-from tb_ddp_doctor.rules.inputs.frame import Frame
-from tb_ddp_doctor.rules.inputs.places import Places
+from tb_ddp_doctor.facts.arrivals import Absent
+from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.evidence_locator import Places
+from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ class MissingStraggler(Rule):
         waits = absent.wait_ns.min(axis=0)
         mean = float(waits.mean())
         if mean < self.min_share * frame.step_ns:
-            return Clear(f"Ranks without a trace are waited for {words.ms(mean)} a step, as far as transfers tell.")
+            return Clear(f"Ranks without a trace are waited for {text.ms(mean)} a step, as far as transfers tell.")
         late = waits > self.min_share * frame.step_ns
         seen = int(late.sum())
         if seen < self.min_steps * len(frame.steps):
-            return Clear(f"Ranks without a trace are waited for in {words.steps_seen(seen, len(frame.steps))} only.")
+            return Clear(f"Ranks without a trace are waited for in {text.steps_seen(seen, len(frame.steps))} only.")
         missing = (
             f"rank {absent.ranks[0]}, which has no usable trace"
             if len(absent.ranks) == 1
@@ -73,7 +73,7 @@ class MissingStraggler(Rule):
             steps=tuple(int(step) for step in frame.steps[late]),
             cause=None,
             confidence="medium" if seen == len(frame.steps) else "low",
-            title=f"{_who(frame)} {words.ms(mean)} of every {words.ms(frame.step_ns)} for {missing}.",
+            title=f"{_who(frame)} {text.ms(mean)} of every {text.ms(frame.step_ns)} for {missing}.",
             why=f"In {seen} of {len(frame.steps)} steps collectives take far longer than their like although all ranks "
             "that have a trace have arrived: another one is late.",
             fix=_FIX,

@@ -8,16 +8,16 @@ from typing import ClassVar
 import numpy as np
 
 from tb_ddp_doctor.digest.model import RankOwner
-from tb_ddp_doctor.job.removed import Removed
-from tb_ddp_doctor.job.transfers import Transfers
-from tb_ddp_doctor.job.unused import UnusedSearch
-from tb_ddp_doctor.job.whatif import WhatIf
-from tb_ddp_doctor.rules import words
-from tb_ddp_doctor.rules.base import Clear, Fault, NotApplicable, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs.communication import Absent
-from tb_ddp_doctor.rules.inputs.compute import Work
-from tb_ddp_doctor.rules.inputs.frame import Frame
-from tb_ddp_doctor.rules.inputs.places import Places
+from tb_ddp_doctor.facts.arrivals import Absent
+from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.compute import Work
+from tb_ddp_doctor.facts.evidence_locator import Places
+from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.transfers import Transfers
+from tb_ddp_doctor.facts.unused import UnusedSearch
+from tb_ddp_doctor.facts.whatif import WhatIf
+from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class NoOverlap(Rule):
         waits = float(absent.wait_ns.min(axis=0).mean()) if absent.ranks else 0.0
         if waits >= self.max_absent * frame.step_ns:
             return NotApplicable(
-                f"All ranks with a trace wait for one without, {words.ms(waits)} a step, so none shows what would hide."
+                f"All ranks with a trace wait for one without, {text.ms(waits)} a step, so none shows what would hide."
             )
         hidden = total - exposed
         saving = np.minimum(self.achievable * hideable - hidden, exposed)
@@ -88,18 +88,17 @@ class NoOverlap(Rule):
             )
         if hideable < self.min_backward * total:
             return Clear(
-                f"The backward pass computes for {words.ms(backward)}, too short to hide {words.ms(total)} of "
-                "AllReduce."
+                f"The backward pass computes for {text.ms(backward)}, too short to hide {text.ms(total)} of AllReduce."
             )
         if hidden > self.max_hidden * hideable or saving < self.min_cost * frame.step_ns:
             return Clear(
-                f"{words.ms(hidden)} of {words.ms(total)} of AllReduce hide behind compute "
-                f"({words.percent(hidden / hideable)} of what the backward pass could hide)."
+                f"{text.ms(hidden)} of {text.ms(total)} of AllReduce hide behind compute "
+                f"({text.percent(hidden / hideable)} of what the backward pass could hide)."
             )
         removed = Removed(transfer_ns=np.full(whatif.shape, round(saving)))
         cost = whatif.cost_ns(removed)
         seen = int((whatif.at_slowest(transfers.allreduce_exposed_ns) > 0.5 * total).sum())
-        level, basis = words.confidence(frame, cost, seen, of_transfer=True)
+        level, basis = text.confidence(frame, cost, seen, of_transfer=True)
         cause = self._cause(transfers, unused_search)
         step = int(whatif.at_slowest(transfers.allreduce_exposed_ns).argmax())
         return Fault(
@@ -108,10 +107,10 @@ class NoOverlap(Rule):
             steps=frame.all_steps,
             cause=cause,
             confidence=level,
-            title=f"AllReduce runs after backward instead of beside it: {words.ms(exposed)} of every "
-            f"{words.ms(frame.step_ns)} is exposed.",
-            why=f"{_seen(cause, transfers)} Backward computes for {words.ms(backward)} and hides "
-            f"{words.ms(max(hidden, 0))} of it. {basis}",
+            title=f"AllReduce runs after backward instead of beside it: {text.ms(exposed)} of every "
+            f"{text.ms(frame.step_ns)} is exposed.",
+            why=f"{_seen(cause, transfers)} Backward computes for {text.ms(backward)} and hides "
+            f"{text.ms(max(hidden, 0))} of it. {basis}",
             fix=_fix(cause, transfers.allreduce_bytes),
             evidence=(
                 places.longest(
@@ -140,7 +139,7 @@ def _seen(cause: str, transfers: Transfers) -> str:
     if cause == "one_bucket":
         if transfers.allreduces == 1:
             return f"The gradients{size} go in one bucket, which is full only when backward is over."
-        largest = words.percent(transfers.largest_share)
+        largest = text.percent(transfers.largest_share)
         return f"Of the gradients{size}, {largest} go in one bucket, which is full only when backward is over."
     if cause == "unused_search":
         return (

@@ -8,14 +8,14 @@ from typing import ClassVar
 import numpy as np
 
 from tb_ddp_doctor.digest.model import RankOwner
+from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.compute import Products
+from tb_ddp_doctor.facts.evidence_locator import Places
+from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Evidence
-from tb_ddp_doctor.job.removed import Removed
-from tb_ddp_doctor.job.whatif import WhatIf
-from tb_ddp_doctor.rules import words
-from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs.compute import Products
-from tb_ddp_doctor.rules.inputs.frame import Frame
-from tb_ddp_doctor.rules.inputs.places import Places
+from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.trace.model import Ints
 
 
@@ -65,15 +65,15 @@ class NoTensorCores(Rule):
         cost = whatif.cost_ns(removed)
         mean = float(slow_ns.mean(axis=1).max())
         if cost < self.min_cost * frame.step_ns:
-            return Clear(f"Products off the tensor cores take {words.ms(mean)} a step; on them the step gains nothing.")
+            return Clear(f"Products off the tensor cores take {text.ms(mean)} a step; on them the step gains nothing.")
         at_least = whatif.cost_ns(Removed(device_ns=self._saved(products, 0.5)))
         is_float32 = products.float32_ns.sum() >= products.misaligned_ns.sum()
         affected = np.flatnonzero(saved.mean(axis=1) >= 0.5 * saved.mean(axis=1).max())
         seen = int((whatif.at_slowest(saved) > self.min_cost * frame.step_ns).sum())
-        level, basis = words.confidence(frame, cost, seen)
+        level, basis = text.confidence(frame, cost, seen)
         count = float(whatif.at_slowest(products.float32_products + products.misaligned_products).mean())
-        most = words.listing(
-            [f"{words.kernel(name)}{f' (of {inputs})' if inputs else ''}" for name, inputs in products.slowest]
+        most = text.listing(
+            [f"{text.kernel(name)}{f' (of {inputs})' if inputs else ''}" for name, inputs in products.slowest]
         )
         what = (
             "in float32, off the tensor cores" if is_float32 else "in half precision, with dimensions that do not fit"
@@ -84,9 +84,9 @@ class NoTensorCores(Rule):
             steps=frame.all_steps,
             cause="float32" if is_float32 else "misaligned",
             confidence=level,
-            title=f"Matrix products take {words.ms(mean)} of every {words.ms(frame.step_ns)} {what}.",
+            title=f"Matrix products take {text.ms(mean)} of every {text.ms(frame.step_ns)} {what}.",
             why=f"{count:.0f} of these a step, most of all {most}. At half "
-            f"the assumed speed-up the step would gain {words.ms(at_least)}. {basis}",
+            f"the assumed speed-up the step would gain {text.ms(at_least)}. {basis}",
             fix=_fix(products, is_float32=is_float32),
             evidence=tuple(_longest(products, places, int(rank)) for rank in affected[:2]),
         )

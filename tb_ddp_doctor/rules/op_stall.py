@@ -10,14 +10,14 @@ from typing import ClassVar
 import numpy as np
 
 from tb_ddp_doctor.digest.model import Held, RankOwner
+from tb_ddp_doctor.facts.evidence_locator import Places
+from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.host import OpStalls, StallInOp
+from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Measurement
-from tb_ddp_doctor.job.whatif import WhatIf
-from tb_ddp_doctor.rules import words
-from tb_ddp_doctor.rules.base import Clear, Fault, NotApplicable, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs.frame import Frame
-from tb_ddp_doctor.rules.inputs.host import OpStalls, StallInOp
-from tb_ddp_doctor.rules.inputs.places import Places
-from tb_ddp_doctor.rules.slowness import shared
+from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
+from tb_ddp_doctor.rules.support.slowness import shared
 
 
 @dataclass(frozen=True)
@@ -67,13 +67,13 @@ class OpStall(Rule):
         cost = whatif.cost_ns(removed)
         if cost < self.min_cost * frame.step_ns:
             longest = max(one.length_ns for one in stalls)
-            return Clear(f"Stalls inside ops, of up to {words.ms(longest)}, cost {words.ms(cost)} a step.")
+            return Clear(f"Stalls inside ops, of up to {text.ms(longest)}, cost {text.ms(cost)} a step.")
         idle = np.zeros(whatif.shape)
         for one in stalls:
             idle[one.rank, one.step] += one.idle_ns
         affected = np.unique([one.rank for one in stalls])
         seen = np.flatnonzero(idle.max(axis=0) > 0)
-        level, basis = words.confidence(frame, cost, len(seen), affected.tolist(), on_host=True)
+        level, basis = text.confidence(frame, cost, len(seen), affected.tolist(), on_host=True)
         rare = 2 * len(seen) <= len(frame.steps)
         worst = sorted(stalls, key=lambda one: -one.idle_ns)[:3]
         return Fault(
@@ -94,8 +94,8 @@ class OpStall(Rule):
                         one.start_ns,
                         one.end_ns,
                         RankOwner.DISPATCH,
-                        f"CPU stalled for {words.ms(one.length_ns)} in {_place(one)}; GPU idle for "
-                        f"{words.ms(one.idle_ns)} of it.",
+                        f"CPU stalled for {text.ms(one.length_ns)} in {_place(one)}; GPU idle for "
+                        f"{text.ms(one.idle_ns)} of it.",
                     )
                 )
             ),
@@ -126,7 +126,7 @@ def described(stalls: Sequence[StallInOp], rank_steps: int) -> str:
         f"{each:.0f} stalls a step" if each >= 1.5 else "1 stall a step" if each >= 0.75 else f"{len(lengths)} stall"
     )
     often += "s" if each < 0.75 and len(lengths) > 1 else ""
-    least, most = words.ms(lengths[0]), words.ms(lengths[-1])
+    least, most = text.ms(lengths[0]), text.ms(lengths[-1])
     return f"{often} of {most}" if least == most else f"{often} of {least.removesuffix(' ms')} to {most}"
 
 
@@ -136,7 +136,7 @@ def named(stalls: Sequence[StallInOp]) -> str:
     for one in stalls:
         total[_place(one)] += one.length_ns
     most = [place for place, _ in total.most_common()]
-    return words.listing([*most[:3], f"{len(most) - 3} more"] if len(most) > 4 else most)
+    return text.listing([*most[:3], f"{len(most) - 3} more"] if len(most) > 4 else most)
 
 
 def _place(one: StallInOp) -> str:
@@ -144,7 +144,7 @@ def _place(one: StallInOp) -> str:
 
 
 def _named(worst: Sequence[StallInOp]) -> dict[str, str]:
-    return {"place": _place(worst[0]), "length": words.ms(worst[0].length_ns)}
+    return {"place": _place(worst[0]), "length": text.ms(worst[0].length_ns)}
 
 
 #: What each cause means, in a clause.

@@ -8,13 +8,13 @@ from typing import ClassVar
 import numpy as np
 
 from tb_ddp_doctor.digest.model import Held, RankOwner
-from tb_ddp_doctor.job.removed import Removed
-from tb_ddp_doctor.job.whatif import WhatIf
-from tb_ddp_doctor.rules import words
-from tb_ddp_doctor.rules.base import Clear, Fault, NotApplicable, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs.compute import Work
-from tb_ddp_doctor.rules.inputs.frame import Frame
-from tb_ddp_doctor.rules.inputs.places import Places
+from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.compute import Work
+from tb_ddp_doctor.facts.evidence_locator import Places
+from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.whatif import WhatIf
+from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class PageableMemcpy(Rule):
             return Clear(f"{copies:.0f} pageable copies of {size / 1e6:.2f} MB in all a step cost next to nothing.")
         exposed = float(work.pageable_exposed_ns.mean())
         seen = int((whatif.at_slowest(saved) > 0).sum())
-        level, basis = words.confidence(frame, cost, seen)
+        level, basis = text.confidence(frame, cost, seen)
         affected = np.flatnonzero(work.pageable_exposed_ns.mean(axis=1) > 0.5 * exposed)
         rate = size / max(float(work.pageable_exposed_ns.mean()), 1.0) * 1e9
         worst = affected[np.argsort(-work.pageable_exposed_ns[affected].mean(axis=1), kind="stable")][:2]
@@ -67,10 +67,10 @@ class PageableMemcpy(Rule):
             steps=frame.all_steps,
             cause="pageable_memory",
             confidence=level,
-            title=f"Copies from pageable memory hold up the device {words.ms(exposed)} of every "
-            f"{words.ms(frame.step_ns)}.",
-            why=f"{copies:.0f} copies a step move {size / 1e6:.1f} MB at {words.gigabytes_per_second(rate)} and block "
-            f"the host for {words.ms(float(work.pageable_blocked_ns.mean()))}. {basis}",
+            title=f"Copies from pageable memory hold up the device {text.ms(exposed)} of every "
+            f"{text.ms(frame.step_ns)}.",
+            why=f"{copies:.0f} copies a step move {size / 1e6:.1f} MB at {text.gigabytes_per_second(rate)} and block "
+            f"the host for {text.ms(float(work.pageable_blocked_ns.mean()))}. {basis}",
             fix=_FIX,
             evidence=tuple(
                 places.longest(

@@ -8,14 +8,14 @@ from typing import ClassVar
 import numpy as np
 
 from tb_ddp_doctor.digest.model import RankOwner
+from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.evidence_locator import Places
+from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.pipeline import Pipeline
+from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.job.model import Budget
-from tb_ddp_doctor.job.pipeline import Pipeline
-from tb_ddp_doctor.job.removed import Removed
-from tb_ddp_doctor.job.whatif import WhatIf
-from tb_ddp_doctor.rules import words
-from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs.frame import Frame
-from tb_ddp_doctor.rules.inputs.places import Places
+from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,13 @@ class PipelineBubble(Rule):
         cost = whatif.cost_ns(removed)
         if cost < self.min_cost * frame.step_ns:
             return Clear(
-                f"Stages wait {words.ms(waits)} in sends and receives; {shape} make it {words.ms(must)} at least "
-                f"({words.percent(share)} of such a step)."
+                f"Stages wait {text.ms(waits)} in sends and receives; {shape} make it {text.ms(must)} at least "
+                f"({text.percent(share)} of such a step)."
             )
         parts = {"uneven_stages": uneven, "schedule": excess - uneven, "few_micro_batches": more}
         cause = max(parts, key=lambda name: parts[name])
         seen = int((pipeline.exposed_ns.mean(axis=0) > must).sum())
-        level, basis = words.confidence(frame, cost, seen, of_transfer=True)
+        level, basis = text.confidence(frame, cost, seen, of_transfer=True)
         rank = int(pipeline.exposed_ns.mean(axis=1).argmax())
         longest = int(compute.argmax())
         return Fault(
@@ -84,13 +84,13 @@ class PipelineBubble(Rule):
             steps=frame.all_steps,
             cause=cause,
             confidence=level,
-            title=f"Stages of the pipeline wait {words.ms(waits)} of every {words.ms(frame.step_ns)} for each other; "
-            f"{shape} need {words.ms(must)}.",
-            why=f"Of the wait, {words.ms(must)} is (p - 1) / m = {before} / {turns} of the "
-            f"{words.ms(float(compute.mean()))} that a stage computes. The longest stage, rank {frame.ranks[longest]}, "
-            f"computes {words.ms(float(compute.max()))}, which costs {words.ms(uneven)}. The schedule and its "
-            f"transfers cost {words.ms(excess - uneven)}. Twice the micro-batches would save "
-            f"{words.ms(must / 2)}. {basis}",
+            title=f"Stages of the pipeline wait {text.ms(waits)} of every {text.ms(frame.step_ns)} for each other; "
+            f"{shape} need {text.ms(must)}.",
+            why=f"Of the wait, {text.ms(must)} is (p - 1) / m = {before} / {turns} of the "
+            f"{text.ms(float(compute.mean()))} that a stage computes. The longest stage, rank {frame.ranks[longest]}, "
+            f"computes {text.ms(float(compute.max()))}, which costs {text.ms(uneven)}. The schedule and its "
+            f"transfers cost {text.ms(excess - uneven)}. Twice the micro-batches would save "
+            f"{text.ms(must / 2)}. {basis}",
             fix=_FIXES[cause],
             evidence=(
                 places.longest(

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tb_ddp_doctor.digest.model import Held, RankOwner, Starved
-from tb_ddp_doctor.job.whatif import WhatIf
-from tb_ddp_doctor.rules import holding, words
-from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs.frame import Frame
-from tb_ddp_doctor.rules.inputs.host import Starvation
-from tb_ddp_doctor.rules.inputs.places import Places
+from tb_ddp_doctor.facts.evidence_locator import Places
+from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.host import Starvation
+from tb_ddp_doctor.facts.whatif import WhatIf
+from tb_ddp_doctor.rules.support import blocking_calls, text
+from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,10 @@ class ProfilerOverhead(Rule):
         cost = whatif.tracing_ns
         if cost < self.min_cost * frame.step_ns:
             most = float(frame.recording_ns.max(initial=0.0))
-            return Clear(
-                f"Recording takes a host up to about {words.ms(most)} a step, and the device has enough to do."
-            )
-        ranks = holding.affected(lost)
+            return Clear(f"Recording takes a host up to about {text.ms(most)} a step, and the device has enough to do.")
+        ranks = blocking_calls.affected(lost)
         seen = int((whatif.at_slowest(lost) > 0).sum())
-        level, basis = words.confidence(frame, cost, seen)
+        level, basis = text.confidence(frame, cost, seen)
         recorded = float(whatif.at_slowest(whatif.host_ns(Held.RECORDING)).mean())
         held = float(whatif.at_slowest(whatif.host_ns(Held.OVERHEAD)).mean())
         worst = int(lost.mean(axis=1).argmax())
@@ -64,9 +62,9 @@ class ProfilerOverhead(Rule):
             steps=frame.all_steps,
             cause="full_buffers" if stalled.sum() > recording.sum() else "recording",
             confidence="medium" if level == "high" and recording.sum() > stalled.sum() else level,
-            title=f"Tracing slows the traced step by about {words.ms(cost)} of {words.ms(frame.step_ns)}.",
-            why=f"Recording takes the CPU of the slowest rank about {words.ms(recorded)} a step, by the length of its "
-            f"launches; the profiler's buffers stall it for {words.ms(held)}. {basis}",
+            title=f"Tracing slows the traced step by about {text.ms(cost)} of {text.ms(frame.step_ns)}.",
+            why=f"Recording takes the CPU of the slowest rank about {text.ms(recorded)} a step, by the length of its "
+            f"launches; the profiler's buffers stall it for {text.ms(held)}. {basis}",
             fix=_FIX,
             evidence=(
                 places.longest(worst, step, RankOwner.DISPATCH, "Device idle while the host launches and records."),

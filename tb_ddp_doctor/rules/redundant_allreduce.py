@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tb_ddp_doctor.digest.model import RankOwner
-from tb_ddp_doctor.job.removed import Removed
-from tb_ddp_doctor.job.repeats import Repeats
-from tb_ddp_doctor.job.whatif import WhatIf
-from tb_ddp_doctor.rules import words
-from tb_ddp_doctor.rules.base import Clear, Fault, NotApplicable, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs.frame import Frame
-from tb_ddp_doctor.rules.inputs.places import Places
+from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.evidence_locator import Places
+from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.repeats import Repeats
+from tb_ddp_doctor.facts.whatif import WhatIf
+from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class RedundantAllreduce(Rule):
         cost = whatif.cost_ns(removed)
         calls, passes = float(repeats.calls.mean()), float(repeats.passes.mean())
         exposed = float(repeats.exposed_ns.mean())
-        level, basis = words.confidence(frame, cost, seen, of_transfer=True)
+        level, basis = text.confidence(frame, cost, seen, of_transfer=True)
         window = (
             places.between(
                 *repeats.longest,
@@ -70,7 +70,7 @@ class RedundantAllreduce(Rule):
             confidence=level,
             title=f"Gradients are reduced in each of {passes + 1:.0f} backward passes of a step, but used once.",
             why=f"{calls:.0f} AllReduces a step, of {passes:.0f} passes, are repeated with the same sizes before the "
-            f"optimizer's step; {words.ms(exposed)} of their transfer have nothing beside them. {basis}",
+            f"optimizer's step; {text.ms(exposed)} of their transfer have nothing beside them. {basis}",
             fix=_FIX,
             evidence=(window,) if window else (),
         )

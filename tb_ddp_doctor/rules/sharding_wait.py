@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import RankOwner
-from tb_ddp_doctor.job.removed import Removed
-from tb_ddp_doctor.job.sharding import Sharding
-from tb_ddp_doctor.job.whatif import WhatIf
-from tb_ddp_doctor.rules import words
-from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs.compute import Work
-from tb_ddp_doctor.rules.inputs.frame import Frame
-from tb_ddp_doctor.rules.inputs.places import Places
+from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.compute import Work
+from tb_ddp_doctor.facts.evidence_locator import Places
+from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.sharding import Sharding
+from tb_ddp_doctor.facts.whatif import WhatIf
+from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.trace.model import Ints
 
 Floats = NDArray[np.float64]
@@ -70,11 +70,11 @@ class ShardingWait(Rule):
         cost = whatif.cost_ns(removed)
         if cost < self.min_cost * frame.step_ns:
             return Clear(
-                f"{words.ms(float(alone.mean()))} of {words.ms(moved)} of all-gathers and reduce-scatters a step are "
-                f"exposed, and overlap would hide {words.ms(cost)} of it."
+                f"{text.ms(float(alone.mean()))} of {text.ms(moved)} of all-gathers and reduce-scatters a step are "
+                f"exposed, and overlap would hide {text.ms(cost)} of it."
             )
         seen = int((forward + backward > 0.5 * self.min_cost * frame.step_ns).sum())
-        level, basis = words.confidence(frame, cost, seen, on_host=True, of_transfer=True)
+        level, basis = text.confidence(frame, cost, seen, on_host=True, of_transfer=True)
         cause = "forward" if forward.mean() >= backward.mean() else "backward"
         of_cause = float(
             whatif.at_slowest(
@@ -89,11 +89,11 @@ class ShardingWait(Rule):
             steps=frame.all_steps,
             cause=cause,
             confidence=level,
-            title=f"Compute waits for shards: {words.ms(float(alone.mean()))} of all-gathers and reduce-scatters in "
-            f"every {words.ms(frame.step_ns)} are exposed, most of it in the {cause} pass.",
-            why=f"{sharding.gathers:.0f} all-gathers{size} a step, and the reduce-scatters, take {words.ms(moved)}; in "
-            f"the {cause} pass {words.ms(of_cause)} are exposed. Overlap would hide {words.ms(float(forward.mean()))} "
-            f"more in the forward and {words.ms(float(backward.mean()))} more in the backward pass. {basis}",
+            title=f"Compute waits for shards: {text.ms(float(alone.mean()))} of all-gathers and reduce-scatters in "
+            f"every {text.ms(frame.step_ns)} are exposed, most of it in the {cause} pass.",
+            why=f"{sharding.gathers:.0f} all-gathers{size} a step, and the reduce-scatters, take {text.ms(moved)}; in "
+            f"the {cause} pass {text.ms(of_cause)} are exposed. Overlap would hide {text.ms(float(forward.mean()))} "
+            f"more in the forward and {text.ms(float(backward.mean()))} more in the backward pass. {basis}",
             fix=_fix(cause, sharding, len(set(frame.nodes)) > 1),
             evidence=(
                 places.longest(

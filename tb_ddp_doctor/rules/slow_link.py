@@ -9,14 +9,14 @@ from typing import ClassVar
 import numpy as np
 
 from tb_ddp_doctor.digest.model import RankOwner
+from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.evidence_locator import Places
+from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.links import Link, excess_ns
+from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Network
-from tb_ddp_doctor.job.links import Link, excess_ns
-from tb_ddp_doctor.job.removed import Removed
-from tb_ddp_doctor.job.whatif import WhatIf
-from tb_ddp_doctor.rules import words
-from tb_ddp_doctor.rules.base import Clear, Fault, NotApplicable, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs.frame import Frame
-from tb_ddp_doctor.rules.inputs.places import Places
+from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.trace.model import Ints
 
 
@@ -68,7 +68,7 @@ class SlowLink(Rule):
         worst = max(slow, key=lambda link: link.slowdown)
         accused = np.unique(np.concatenate([link.traffic.ranks for link in slow]))
         numbers = frame.rank_numbers(accused)
-        level, basis = words.confidence(frame, cost, len(frame.steps), of_transfer=True)
+        level, basis = text.confidence(frame, cost, len(frame.steps), of_transfer=True)
         rank, step = np.unravel_index(int(excess.argmax()), excess.shape)
         return Fault(
             removed=removed,
@@ -79,8 +79,8 @@ class SlowLink(Rule):
             title=f"The link between {_place(accused, frame)} is slow: the same {worst.traffic.kind} takes "
             f"{worst.slowdown:.1f} times as long as in other groups.",
             why=f"{len(slow)} of {len(links)} groups that have peers are slow. The slowest moves "
-            f"{words.gigabytes_per_second(worst.traffic.bus_rate)} on the bus, its peers "
-            f"{words.gigabytes_per_second(worst.usual_bus_rate)}. {_transport(network, numbers)}{basis}",
+            f"{text.gigabytes_per_second(worst.traffic.bus_rate)} on the bus, its peers "
+            f"{text.gigabytes_per_second(worst.usual_bus_rate)}. {_transport(network, numbers)}{basis}",
             fix=_fix(frame, slow),
             evidence=(places.longest(int(rank), int(step), RankOwner.COMMUNICATION, "A transfer over the slow link."),),
         )
@@ -88,7 +88,7 @@ class SlowLink(Rule):
 
 def _place(accused: Ints, frame: Frame) -> str:
     """The accused ranks (indices) in words, with their node where they are all that it has."""
-    named = words.ranks(frame.rank_numbers(accused))
+    named = text.ranks(frame.rank_numbers(accused))
     inside = {frame.nodes[rank] for rank in accused.tolist()}
     if len(inside) > 1 or [frame.nodes[rank] in inside for rank in range(len(frame.ranks))].count(True) > len(accused):
         return named
@@ -101,8 +101,8 @@ def _transport(network: Network | None, accused: Sequence[int]) -> str:
         return ""
     own = [name for name, ranks in network.transports.items() if ranks and set(ranks) <= set(accused)]
     if own and len(own) < len(network.transports):
-        return f"By NCCL's log they alone use {words.listing(own)}. "
-    return words.network(network)
+        return f"By NCCL's log they alone use {text.listing(own)}. "
+    return text.network(network)
 
 
 def _fix(frame: Frame, slow: Sequence[Link]) -> str:

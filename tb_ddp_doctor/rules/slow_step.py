@@ -8,16 +8,17 @@ from typing import ClassVar
 import numpy as np
 
 from tb_ddp_doctor.digest.model import Held
+from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.compute import Phases
+from tb_ddp_doctor.facts.evidence_locator import Places
+from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.host import OpStalls, Stalls
+from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Measurement
-from tb_ddp_doctor.job.removed import Removed
-from tb_ddp_doctor.job.whatif import WhatIf
-from tb_ddp_doctor.rules import activity, op_stall, words
-from tb_ddp_doctor.rules.base import Clear, Fault, NotApplicable, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs.compute import Phases
-from tb_ddp_doctor.rules.inputs.frame import Frame
-from tb_ddp_doctor.rules.inputs.host import OpStalls, Stalls
-from tb_ddp_doctor.rules.inputs.places import Places
-from tb_ddp_doctor.rules.slowness import IN_PHASE, phase_of_most, slowness
+from tb_ddp_doctor.rules import op_stall
+from tb_ddp_doctor.rules.support import activity, text
+from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
+from tb_ddp_doctor.rules.support.slowness import IN_PHASE, phase_of_most, slowness
 from tb_ddp_doctor.trace.model import Ints
 
 
@@ -59,7 +60,7 @@ class SlowStep(Rule):
         excess = slowness(whatif, frame, self.min_excess, 1.0).step_excess_ns
         odd = np.flatnonzero(excess > max(self.min_excess * frame.step_ns, 2 * frame.residual_ns))
         if not len(odd) or len(odd) > self.max_steps * len(frame.steps):
-            return Clear(f"Comparable steps take all ranks alike long, within {words.ms(float(np.ptp(excess)))}.")
+            return Clear(f"Comparable steps take all ranks alike long, within {text.ms(float(np.ptp(excess)))}.")
         chosen = np.zeros(whatif.shape, np.bool_)
         chosen[:, odd] = True
         parts = {
@@ -70,7 +71,7 @@ class SlowStep(Rule):
         removed = parts["host"] | parts["device"] | parts["communication"]
         cost = whatif.cost_ns(removed)
         if cost < self.min_cost * frame.step_ns:
-            return Clear(f"Steps that all ranks are slow in cost {words.ms(cost)} a step.")
+            return Clear(f"Steps that all ranks are slow in cost {text.ms(cost)} a step.")
         cause = max(parts, key=lambda part: whatif.cost_ns(parts[part]))
         numbers = tuple(int(step) for step in frame.steps[odd])
         usual = np.setdiff1d(np.arange(len(frame.steps)), odd)
@@ -79,9 +80,9 @@ class SlowStep(Rule):
         where = f" Most of it is {IN_PHASE[phase]}." if phase is not None else ""
         if cause == "host":
             where += _doing(odd, cost, whatif, stalls, op_stalls)
-        level, basis = words.confidence(frame, cost, len(odd))
-        seen = words.steps_seen(len(odd), len(frame.steps))
-        named = words.capital(words.steps(numbers))
+        level, basis = text.confidence(frame, cost, len(odd))
+        seen = text.steps_seen(len(odd), len(frame.steps))
+        named = text.capital(text.steps(numbers))
         everywhere = " on all ranks" if len(frame.ranks) > 1 else ""
         cannot_tell = cause == "communication" and len(frame.ranks) == 1
         return Fault(
@@ -91,8 +92,8 @@ class SlowStep(Rule):
             cause=cause,
             confidence="low" if len(odd) == 1 else level,
             title=f"{named} {'is' if len(odd) == 1 else 'are'} slow{everywhere} ({seen}): {_WHAT[cause]}.",
-            why=f"The median rank needs {words.ms(float(excess[odd].mean()))} more than in comparable steps.{where}"
-            f"{words.period(odd.tolist())} {basis}",
+            why=f"The median rank needs {text.ms(float(excess[odd].mean()))} more than in comparable steps.{where}"
+            f"{text.period(odd.tolist())} {basis}",
             fix=_FIXES["one_rank" if cannot_tell else cause],
             evidence=tuple(
                 places.window(int(whatif.own_ns[:, step].argmax()), int(step), f"A step that is slow{everywhere}.")

@@ -9,16 +9,16 @@ import numpy as np
 
 from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.digest.purposes import BUFFERS, METRIC, NORM
-from tb_ddp_doctor.job.communication import Traffic
-from tb_ddp_doctor.job.latency import Line
+from tb_ddp_doctor.facts.arrivals import Purpose, Sized, TinyCalls
+from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.evidence_locator import Places
+from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.latency import Line
+from tb_ddp_doctor.facts.traffic import Traffic
+from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.job.model import Budget
-from tb_ddp_doctor.job.removed import Removed
-from tb_ddp_doctor.job.whatif import WhatIf
-from tb_ddp_doctor.rules import words
-from tb_ddp_doctor.rules.base import Clear, Fault, NotApplicable, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs.communication import Purpose, Sized, TinyCalls
-from tb_ddp_doctor.rules.inputs.frame import Frame
-from tb_ddp_doctor.rules.inputs.places import Places
+from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 
 
 @dataclass(frozen=True)
@@ -81,13 +81,13 @@ class SmallCollectives(Rule):
         removed = Removed(transfer_ns=purpose.exposed_ns)
         cost = whatif.cost_ns(removed)
         seen = int((purpose.exposed_ns > 0).any(axis=0).sum())
-        level, basis = words.confidence(frame, cost, seen, of_transfer=True)
+        level, basis = text.confidence(frame, cost, seen, of_transfer=True)
         cause = _CAUSES[purpose.what]
         rank, step = np.unravel_index(int(purpose.exposed_ns.argmax()), purpose.exposed_ns.shape)
         waits = (
-            f" Ranks wait another {words.ms(purpose.wait_ns)} a step for each other there." if purpose.wait_ns else ""
+            f" Ranks wait another {text.ms(purpose.wait_ns)} a step for each other there." if purpose.wait_ns else ""
         )
-        exposed = words.ms(float(purpose.exposed_ns.mean()))
+        exposed = text.ms(float(purpose.exposed_ns.mean()))
         number = f"{purpose.calls:.0f} times a step" if purpose.calls >= 1.5 else "once a step"
         return Fault(
             removed=removed,
@@ -95,7 +95,7 @@ class SmallCollectives(Rule):
             steps=frame.all_steps,
             cause=cause,
             confidence=level,
-            title=f"The {purpose.what} runs {number}, exposed for {exposed} of every {words.ms(frame.step_ns)}.",
+            title=f"The {purpose.what} runs {number}, exposed for {exposed} of every {text.ms(frame.step_ns)}.",
             why=f"It is so small that it takes latency alone, and all ranks have to arrive.{waits} {basis}",
             fix=_FIX_OF[cause],
             evidence=(
@@ -123,14 +123,14 @@ class SmallCollectives(Rule):
     def _check_unsized(self, frame: Frame, whatif: WhatIf, tiny: TinyCalls, places: Places) -> Fault | NotApplicable:
         """By their number and how long each takes: what is so short is latency, whatever its size."""
         many = f"{tiny.calls:.0f} {tiny.kind or 'collectives'} a step"
-        short = f"half of them take {words.us(tiny.median_ns)} or less"
+        short = f"half of them take {text.us(tiny.median_ns)} or less"
         if tiny.calls < self.min_tiny_calls or tiny.median_ns > self.tiny * 1e3:
             return NotApplicable(f"The traces do not tell the sizes of collectives; {many} run, {short}.")
         # As many as DDP's buckets would stay.
         stays = min(self.min_calls / max(tiny.calls, 1.0), 1.0)
         removed = Removed(transfer_ns=(tiny.latency_ns * (1 - stays)).astype(np.int64))
         cost = whatif.cost_ns(removed)
-        level, basis = words.confidence(frame, cost, len(frame.steps), of_transfer=True)
+        level, basis = text.confidence(frame, cost, len(frame.steps), of_transfer=True)
         exposed = float(tiny.exposed_ns.mean())
         rank, step = np.unravel_index(int(tiny.exposed_ns.argmax()), tiny.exposed_ns.shape)
         return Fault(
@@ -140,8 +140,8 @@ class SmallCollectives(Rule):
             cause="unsized",
             confidence="medium" if level == "high" else level,
             title=f"{many}, and {short}: each is mostly latency.",
-            why=f"They are exposed for {words.ms(exposed)} of every {words.ms(frame.step_ns)}, waits included, and "
-            f"each is launched by the host on its own. Larger messages would take {words.ms(cost)} of latency less; "
+            why=f"They are exposed for {text.ms(exposed)} of every {text.ms(frame.step_ns)}, waits included, and "
+            f"each is launched by the host on its own. Larger messages would take {text.ms(cost)} of latency less; "
             "the traces do not tell sizes or partners, so what they would take less of the waits is not known. "
             f"{basis}",
             fix=_UNSIZED_FIX,
@@ -176,7 +176,7 @@ class SmallCollectives(Rule):
         if not small:
             traffic, line = judged[0]
             return Clear(
-                f"Latency takes {words.percent(traffic.latency_share)} of {traffic.calls:.0f} {traffic.kind} a step "
+                f"Latency takes {text.percent(traffic.latency_share)} of {traffic.calls:.0f} {traffic.kind} a step "
                 f"(R2 {line.r2:.2f})."
             )
         saved = sum(self._saved_ns(traffic, line) for traffic, line in small)
@@ -187,7 +187,7 @@ class SmallCollectives(Rule):
         saving = np.clip(exposed - remains, 0, np.minimum(exposed, saved)).astype(np.int64)
         removed = Removed(transfer_ns=np.broadcast_to(saving, whatif.shape))
         cost = whatif.cost_ns(removed)
-        level, basis = words.confidence(frame, max(cost, saved), len(frame.steps), of_transfer=True)
+        level, basis = text.confidence(frame, max(cost, saved), len(frame.steps), of_transfer=True)
         traffic, line = max(small, key=lambda one: one[1].alpha_ns * one[0].calls)
         step = int(exposed.argmax())
         return Fault(
@@ -198,9 +198,9 @@ class SmallCollectives(Rule):
             confidence=level,
             title=f"{traffic.calls:.0f} {traffic.kind} a step of "
             f"{traffic.bytes_per_step / traffic.calls / 1e6:.2f} MB on average: latency takes "
-            f"{words.percent(traffic.latency_share)} of their {words.ms(traffic.transfer_per_step_ns)}.",
+            f"{text.percent(traffic.latency_share)} of their {text.ms(traffic.transfer_per_step_ns)}.",
             why=f"Each takes {line.alpha_ns / 1e3:.0f} µs and 1 ms for {_per_ms(line)} (R2 {line.r2:.2f}); larger "
-            f"messages would take {words.ms(saved)} less, of which {words.ms(cost)} are not hidden. {basis}",
+            f"messages would take {text.ms(saved)} less, of which {text.ms(cost)} are not hidden. {basis}",
             fix=_fix(line, self.large_message),
             evidence=(
                 places.longest(

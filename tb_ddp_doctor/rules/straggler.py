@@ -12,20 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import Held, RankOwner
+from tb_ddp_doctor.facts.arrivals import Arrivals
+from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.compute import KernelTable, Phases
+from tb_ddp_doctor.facts.evidence_locator import Places
+from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.host import OpStalls, Stalls
+from tb_ddp_doctor.facts.links import Link, excess_ns
+from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Evidence
-from tb_ddp_doctor.job.links import Link, excess_ns
 from tb_ddp_doctor.job.model import Budget
-from tb_ddp_doctor.job.removed import Removed
-from tb_ddp_doctor.job.whatif import WhatIf
-from tb_ddp_doctor.rules import activity, op_stall, words
-from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs.communication import Arrivals
-from tb_ddp_doctor.rules.inputs.compute import KernelTable, Phases
-from tb_ddp_doctor.rules.inputs.frame import Frame
-from tb_ddp_doctor.rules.inputs.host import OpStalls, Stalls
-from tb_ddp_doctor.rules.inputs.places import Places
-from tb_ddp_doctor.rules.slow_rank import DOING, HOST_OWNERS, Limits, Peers
-from tb_ddp_doctor.rules.slowness import Slowness, longest_wait, slowness
+from tb_ddp_doctor.rules import op_stall
+from tb_ddp_doctor.rules.support import activity, text
+from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
+from tb_ddp_doctor.rules.support.slow_ranks import DOING, HOST_OWNERS, Limits, Peers
+from tb_ddp_doctor.rules.support.slowness import Slowness, longest_wait, slowness
 from tb_ddp_doctor.trace.model import Ints
 
 #: Ranks that are late by no less than this share of each other's lateness are one finding.
@@ -95,7 +96,7 @@ class Straggler(Rule):
         if not len(found.persistent):
             worst = float(found.excess_ns.mean(axis=1).max())
             return Clear(
-                f"No rank alone needs more than {words.ms(max(worst, 0))} longer than the median rank, on average."
+                f"No rank alone needs more than {text.ms(max(worst, 0))} longer than the median rank, on average."
             )
         others = np.setdiff1d(np.arange(len(frame.ranks)), found.persistent)
         slow_links = [link for link in links if link.is_slow(self.slow_link, self.min_steps)]
@@ -139,7 +140,7 @@ def _alike(
         of_cause = [rank for rank, its in causes if its == cause]
         nodes = [
             node
-            for node, count in words.most_of_nodes(of_cause, frame).items()
+            for node, count in text.most_of_nodes(of_cause, frame).items()
             if count >= _MANY_ON_NODE or _within(excess_ns[[r for r in of_cause if frame.nodes[r] == node]])
         ]
         for rank, its in causes:
@@ -172,7 +173,7 @@ def _as_their_nodes(causes: Mapping[int, str], frame: Frame) -> dict[int, str]:
     for rank, cause in causes.items():
         if cause != "unknown":
             known[frame.nodes[rank]][cause] += 1
-    slow = words.most_of_nodes(list(causes), frame)
+    slow = text.most_of_nodes(list(causes), frame)
     return {
         rank: known[node].most_common(1)[0][0] if cause == "unknown" and node in slow and known[node] else cause
         for rank, cause, node in ((rank, cause, frame.nodes[rank]) for rank, cause in causes.items())
@@ -197,7 +198,7 @@ def _stalled(rank: int, others: Ints, whatif: WhatIf, stalls: OpStalls) -> str:
         return ""
     cause = op_stall.cause_of(mine)
     return (
-        f" Its CPU has {op_stall.described(mine, whatif.shape[1])}, {words.ms(extra)} a step more than the median "
+        f" Its CPU has {op_stall.described(mine, whatif.shape[1])}, {text.ms(extra)} a step more than the median "
         f"rank, in {op_stall.named(mine)}: {op_stall.MEANING[cause]}."
     )
 
@@ -217,26 +218,26 @@ def _fault(
     """The finding on ranks (indices, slowest first) that are slow for one cause."""
     others = np.setdiff1d(np.arange(len(frame.ranks)), found.persistent)
     rows = np.array(accused)
-    level, basis = words.confidence(
+    level, basis = text.confidence(
         frame, cost, int(found.slow[rows].all(axis=0).sum()), accused, on_host=cause in ("host", "input")
     )
-    named = words.who(sorted(accused), frame)
+    named = text.who(sorted(accused), frame)
     waited = float(budget.of("wait")[others].mean())
     if found.persistent[0] in accused:
         verb = "is the straggler" if len(accused) == 1 else "are stragglers"
-        holds = f"{verb}: the other ranks wait {words.ms(waited)} of every {words.ms(frame.step_ns)}."
+        holds = f"{verb}: the other ranks wait {text.ms(waited)} of every {text.ms(frame.step_ns)}."
     else:
         late = float(found.excess_ns[rows].mean())
         verb = "is the next straggler" if len(accused) == 1 else "are the next stragglers"
-        holds = f"{verb}, {words.ms(late)} a step slower than the median rank."
-    subject = words.capital(seen) if len(accused) == 1 else f"Rank {frame.ranks[accused[0]]}: {seen}"
+        holds = f"{verb}, {text.ms(late)} a step slower than the median rank."
+    subject = text.capital(seen) if len(accused) == 1 else f"Rank {frame.ranks[accused[0]]}: {seen}"
     return Fault(
         removed=removed,
         ranks=tuple(sorted(frame.rank_numbers(rows))),
         steps=tuple(int(step) for step in frame.steps[found.slow[rows].any(axis=0)]),
         cause=cause,
         confidence=level,
-        title=f"{words.capital(named)} {holds}",
+        title=f"{text.capital(named)} {holds}",
         why=f"{subject} {_lateness(rows, arrivals)} {basis}",
         fix=_fix(cause, accused, frame),
         evidence=_evidence(rows, cause, frame, budget, arrivals, places),
@@ -337,9 +338,9 @@ def _fix(cause: str, accused: Sequence[int], frame: Frame) -> str:
     at = f"rank {frame.ranks[accused[0]]}" + (f", on {node}" if re.fullmatch(r"[\w.-]+", node) else "")
     pid = pid if re.fullmatch(r"\d+", pid, re.ASCII) else "<pid of the rank>"
     fixes = _FIXES | ({} if frame.has_device else _FIXES_OF_CPUS) | ({} if frame.trains else _FIXES_OF_INFERENCE)
-    shared = _NODE if words.most_of_nodes(accused, frame) else ""
+    shared = _NODE if text.most_of_nodes(accused, frame) else ""
     numbers = sorted(frame.rank_numbers(np.array(accused)))
-    return shared + fixes[cause].format(ranks=words.ranks(numbers), pid=pid, at=at)
+    return shared + fixes[cause].format(ranks=text.ranks(numbers), pid=pid, at=at)
 
 
 def _lateness(accused: Ints, arrivals: Arrivals) -> str:
@@ -358,9 +359,9 @@ def _evidence(
         step = int(budget.own_ns[rank].argmax())
         if cause == "host":
             owner = max(HOST_OWNERS, key=lambda owner: int(budget.of(owner)[rank, step]))
-            windows.append(places.longest(rank, step, RankOwner[owner.upper()], words.idle(frame, DOING[owner])))
+            windows.append(places.longest(rank, step, RankOwner[owner.upper()], text.idle(frame, DOING[owner])))
         elif cause == "input":
-            what = words.idle(frame, "is in the DataLoader's __next__")
+            what = text.idle(frame, "is in the DataLoader's __next__")
             windows.append(places.longest(rank, step, RankOwner.INPUT, what))
         else:
             windows.append(places.window(rank, step, "The whole step: it computes while the others wait."))

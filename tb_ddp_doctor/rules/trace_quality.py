@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tb_ddp_doctor.job.removed import Removed
-from tb_ddp_doctor.rules import words
-from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs.frame import Frame, Quality
+from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.frame import Frame, Quality
+from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class TraceQuality(Rule):
             steps=frame.all_steps,
             cause=causes[0],
             confidence="high",
-            title=f"The traces leave something open: {words.listing(sentences)}.",
+            title=f"The traces leave something open: {text.listing(sentences)}.",
             why="What is not in the traces cannot be found.",
             fix=_fix(causes, frame),
             evidence=(),
@@ -90,12 +90,12 @@ class TraceQuality(Rule):
             (
                 several and quality.matched > 0 and unmatched > self.max_unmatched,
                 "unmatched",
-                f"{words.percent(unmatched)} of the collectives found no partner",
+                f"{text.percent(unmatched)} of the collectives found no partner",
             ),
             (
                 frame.residual_ns > self.max_residual * frame.step_ns,
                 "clocks",
-                f"the clock skew is ±{words.ms(frame.residual_ns)}",
+                f"the clock skew is ±{text.ms(frame.residual_ns)}",
             ),
             (
                 not quality.has_shapes,

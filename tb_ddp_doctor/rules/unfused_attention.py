@@ -8,14 +8,14 @@ from typing import ClassVar
 import numpy as np
 
 from tb_ddp_doctor.digest.model import Held, RankOwner
+from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.compute import Attentions, Work
+from tb_ddp_doctor.facts.evidence_locator import Places
+from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Evidence
-from tb_ddp_doctor.job.removed import Removed
-from tb_ddp_doctor.job.whatif import WhatIf
-from tb_ddp_doctor.rules import words
-from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs.compute import Attentions, Work
-from tb_ddp_doctor.rules.inputs.frame import Frame
-from tb_ddp_doctor.rules.inputs.places import Places
+from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,10 @@ class UnfusedAttention(Rule):
         cost = whatif.cost_ns(removed)
         mean = passes_ns.mean(axis=1)
         if cost < self.min_cost * frame.step_ns:
-            return Clear(f"Passes over attention scores take {words.ms(float(mean.max()))} a step, and cost nothing.")
+            return Clear(f"Passes over attention scores take {text.ms(float(mean.max()))} a step, and cost nothing.")
         affected = np.flatnonzero(mean >= 0.5 * mean.max())
         seen = int((whatif.at_slowest(passes) > 0).sum())
-        level, basis = words.confidence(frame, cost, seen)
+        level, basis = text.confidence(frame, cost, seen)
         fell_back = bool(attentions.attention_fallbacks.any())
         return Fault(
             removed=removed,
@@ -77,10 +77,10 @@ class UnfusedAttention(Rule):
             steps=frame.all_steps,
             cause="fallback" if fell_back else "separate_operations",
             confidence=level,
-            title=f"Attention moves its scores through memory: {words.ms(float(mean[affected].mean()))} of every "
-            f"{words.ms(frame.step_ns)}.",
+            title=f"Attention moves its scores through memory: {text.ms(float(mean[affected].mean()))} of every "
+            f"{text.ms(frame.step_ns)}.",
             why=f"{float(passes[affected].mean()):.0f} kernels a step read or write whole score matrices, beside "
-            f"{words.ms(float(attentions.score_products_ns[affected].mean()))} of products. "
+            f"{text.ms(float(attentions.score_products_ns[affected].mean()))} of products. "
             f"{_FELL_BACK if fell_back else ''}{basis}",
             fix=_FALLBACK if fell_back else _FIX,
             evidence=tuple(_longest(attentions, places, int(rank)) for rank in affected[:2]),

@@ -8,14 +8,14 @@ from typing import ClassVar
 import numpy as np
 
 from tb_ddp_doctor.digest.model import Held, RankOwner
+from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.compute import Optimizers
+from tb_ddp_doctor.facts.evidence_locator import Places
+from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Evidence
-from tb_ddp_doctor.job.removed import Removed
-from tb_ddp_doctor.job.whatif import WhatIf
-from tb_ddp_doctor.rules import words
-from tb_ddp_doctor.rules.base import Clear, Fault, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs.compute import Optimizers
-from tb_ddp_doctor.rules.inputs.frame import Frame
-from tb_ddp_doctor.rules.inputs.places import Places
+from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class UnfusedOptimizer(Rule):
             return Clear(f"The optimizer launches {most:.0f} kernels a step for single tensors, which costs nothing.")
         affected = np.flatnonzero(many.any(axis=1))
         span = optimizers.optimizer_end_ns - optimizers.optimizer_start_ns
-        level, basis = words.confidence(frame, cost, int(many.all(axis=0).sum()), affected.tolist(), on_host=True)
+        level, basis = text.confidence(frame, cost, int(many.all(axis=0).sum()), affected.tolist(), on_host=True)
         busy = float(optimizers.optimizer_ns[affected].mean())
         launching = float(optimizers.optimizer_host_ns[affected].mean())
         worst = affected[np.argsort(-span[affected].mean(axis=1), kind="stable")][:2]
@@ -87,10 +87,10 @@ class UnfusedOptimizer(Rule):
             steps=frame.all_steps,
             cause=None,
             confidence=level,
-            title=f"The optimizer updates tensor by tensor, which takes the host {words.ms(launching)} of every "
-            f"{words.ms(frame.step_ns)}.",
-            why=f"Its step launches {most:.0f} kernels for one tensor each; they run {words.ms(busy)} on the device, "
-            f"{words.ms(float(span[affected].mean()))} from the first to the last. {basis}",
+            title=f"The optimizer updates tensor by tensor, which takes the host {text.ms(launching)} of every "
+            f"{text.ms(frame.step_ns)}.",
+            why=f"Its step launches {most:.0f} kernels for one tensor each; they run {text.ms(busy)} on the device, "
+            f"{text.ms(float(span[affected].mean()))} from the first to the last. {basis}",
             fix=_FIX,
             evidence=tuple(_window(optimizers, places, int(rank), int(span[rank].argmax())) for rank in worst),
         )

@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import RankOwner
+from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.evidence_locator import Places
+from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.traffic import Traffic
+from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Network
-from tb_ddp_doctor.job.communication import Traffic
-from tb_ddp_doctor.job.removed import Removed
-from tb_ddp_doctor.job.whatif import WhatIf
-from tb_ddp_doctor.rules import words
-from tb_ddp_doctor.rules.base import Clear, Fault, NotApplicable, Result, Rule, threshold
-from tb_ddp_doctor.rules.inputs.frame import Frame
-from tb_ddp_doctor.rules.inputs.places import Places
+from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.trace.model import Ints
 
 #: Fewer collectives have no usual time.
@@ -80,15 +80,15 @@ class VariableTransfers(Rule):
             return Clear(
                 f"No collective takes more than {longest:.1f} times the median of its like."
                 if longest < self.min_times
-                else f"Collectives that take {self.min_times:g} times their median cost {words.ms(cost)} a step."
+                else f"Collectives that take {self.min_times:g} times their median cost {text.ms(cost)} a step."
             )
         rank = int(traffic.ranks[0])
         times = float((traffic.transfer_ns / np.maximum(median, 1))[late].max())
         step = int(excess[rank].argmax())
-        level, basis = words.confidence(frame, cost, len(steps), traffic.ranks.tolist(), of_transfer=True)
+        level, basis = text.confidence(frame, cost, len(steps), traffic.ranks.tolist(), of_transfer=True)
         alike = traffic.transfer_ns[np.isin(median, median[late])]
         groups = sorted({one.group for one, _, slow_here in slow if slow_here.any() and one.group})
-        named = f" of group{'s' if len(groups) > 1 else ''} {words.listing(groups)}" if groups else ""
+        named = f" of group{'s' if len(groups) > 1 else ''} {text.listing(groups)}" if groups else ""
         return Fault(
             removed=removed,
             ranks=frame.rank_numbers(np.flatnonzero(excess.any(axis=1))),
@@ -96,11 +96,11 @@ class VariableTransfers(Rule):
             cause=None,
             confidence=level,
             title=f"The same {traffic.kind}{named} takes up to {times:.0f} "
-            f"times as long at some times: {words.ms(cost)} of every {words.ms(frame.step_ns)}.",
+            f"times as long at some times: {text.ms(cost)} of every {text.ms(frame.step_ns)}.",
             why=f"{int(late.sum())} of {len(late)} are slow, in {_listed(frame.steps[steps])}; of those of their size "
-            f"the transfer takes {words.ms(float(np.median(alike)))} (p50) and "
-            f"{words.ms(float(np.percentile(alike, 99)))} (p99). It is no one rank's and no larger message: "
-            f"the network is shared. {words.network(network)}{basis}",
+            f"the transfer takes {text.ms(float(np.median(alike)))} (p50) and "
+            f"{text.ms(float(np.percentile(alike, 99)))} (p99). It is no one rank's and no larger message: "
+            f"the network is shared. {text.network(network)}{basis}",
             fix=_FIX,
             evidence=(places.longest(rank, step, RankOwner.COMMUNICATION, "A transfer that is usually far shorter."),),
         )
@@ -125,7 +125,7 @@ def _place_in_step(step: Ints) -> Ints:
 
 
 def _listed(steps: Ints) -> str:
-    return f"step{'s' if len(steps) > 1 else ''} {words.listing(steps.tolist())}"
+    return f"step{'s' if len(steps) > 1 else ''} {text.listing(steps.tolist())}"
 
 
 _FIX = """\

@@ -9,10 +9,10 @@ import numpy as np
 
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.digest.model import RankOwner
+from tb_ddp_doctor.discover.names import DIGEST_SUFFIX
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.findings import Evidence, Finding
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.logdir.names import DIGEST_SUFFIX
 from tb_ddp_doctor.slices import pick
 from tb_ddp_doctor.slices.model import Collective, Label, Memory, RankSlice, Slice, SliceError
 from tb_ddp_doctor.trace.model import Indices, Ints, TraceError

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from tb_ddp_doctor.logdir.remote import FilePath
+from tb_ddp_doctor.storage.paths import FilePath
 from tb_ddp_doctor.trace import native
 from tb_ddp_doctor.trace.columns import Columns
 from tb_ddp_doctor.trace.document import Document

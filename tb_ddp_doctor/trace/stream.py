@@ -15,9 +15,9 @@ from functools import partial
 from io import BufferedReader
 from typing import Any
 
-from tb_ddp_doctor.logdir import patience
-from tb_ddp_doctor.logdir.patience import PatientFile, Source, within
-from tb_ddp_doctor.logdir.remote import FilePath, RemotePath
+from tb_ddp_doctor.storage import time_limit
+from tb_ddp_doctor.storage.paths import FilePath, RemotePath
+from tb_ddp_doctor.storage.time_limit import PatientFile, Source, within
 from tb_ddp_doctor.trace.model import TraceError
 
 _open_gzip: Callable[..., Any]
@@ -55,7 +55,7 @@ class StreamCutError(Exception):
 def open_trace(path: str | FilePath) -> BufferedReader:
     """The file, open for reading; TraceError says why not."""
     try:
-        return BufferedReader(PatientFile(within(patience.PATIENCE_S, partial(_opened, path))), _READ_BYTES)
+        return BufferedReader(PatientFile(within(time_limit.PATIENCE_S, partial(_opened, path))), _READ_BYTES)
     except FileNotFoundError:
         raise TraceError("The file does not exist.") from None
     except PermissionError:

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from traces import job, ranks
 
+from tb_ddp_doctor.facts import PROVIDERS, Inputs
+from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.job.whatif import WhatIf
 from tb_ddp_doctor.rules import CATALOGUE
-from tb_ddp_doctor.rules.base import SECTIONS, Rule, configured, run
-from tb_ddp_doctor.rules.inputs import PROVIDERS, Inputs
-from tb_ddp_doctor.rules.savings import Savings
+from tb_ddp_doctor.rules.support.base import SECTIONS, Rule, configured, run
+from tb_ddp_doctor.rules.support.savings import Savings
 
 RULES = pytest.mark.parametrize("rule", CATALOGUE.values(), ids=list(CATALOGUE))
 STALLED = """

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from traces import finding, job, lies_in_its_step, outcome, repeat
 
-from tb_ddp_doctor.job.pipeline import pipeline
+from tb_ddp_doctor.facts.pipeline import pipeline
 
 RULE = "pipeline-bubble"
 #: Two stages, two micro-batches, all forward passes first: a turn is 5 + 9 ms, and a step (2 + 2 - 1) of them.

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from traces import MS, finding, in_row, job, lies_in_its_step, outcome, ranks
 
-from tb_ddp_doctor.job.communication import communication
-from tb_ddp_doctor.job.links import Link, excess_ns, links
+from tb_ddp_doctor.facts.links import Link, excess_ns, links
+from tb_ddp_doctor.facts.traffic import communication
 
 RULE = "slow-link"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from traces import finding, findings, job, lies_in_its_step, outcome, ranks
 
-from tb_ddp_doctor.job.communication import communication
+from tb_ddp_doctor.facts.traffic import communication
 
 RULE = "small-collectives"
 

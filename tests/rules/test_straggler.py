@@ -8,10 +8,10 @@ import pytest
 from test_slow_link import drawn as linked
 from traces import MS, check, finding, findings, in_row, job, lies_in_its_step, outcome, ranks
 
+from tb_ddp_doctor.facts import Inputs
 from tb_ddp_doctor.findings import Finding, RuleOutcome
 from tb_ddp_doctor.rules import CATALOGUE
-from tb_ddp_doctor.rules.base import configured, run
-from tb_ddp_doctor.rules.inputs import Inputs
+from tb_ddp_doctor.rules.support.base import configured, run
 
 HEALTHY = """
     rank# step |1

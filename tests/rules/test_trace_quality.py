@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from traces import digests, finding, job, outcome, ranks
 
+from tb_ddp_doctor.facts import Inputs
 from tb_ddp_doctor.findings import FileWarning, Finding
 from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.rules import CATALOGUE
-from tb_ddp_doctor.rules.base import run
-from tb_ddp_doctor.rules.inputs import Inputs
-from tb_ddp_doctor.rules.savings import Savings
+from tb_ddp_doctor.rules.support.base import run
+from tb_ddp_doctor.rules.support.savings import Savings
 from tb_ddp_doctor.trace.losses import Loss, Losses
 
 RULE = "trace-quality"

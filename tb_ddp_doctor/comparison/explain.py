@@ -1,0 +1,193 @@
+"""A comparison in sentences: the step time, what made the difference, and what else sets the two runs apart."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from tb_ddp_doctor.comparison.model import Change, Comparison, FindingChange, StepTime
+from tb_ddp_doctor.comparison.significance import TELLING
+from tb_ddp_doctor.digest.operations import STEP
+from tb_ddp_doctor.engine import Result, encodable
+from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.trace import names
+
+#: Where the step time tells nothing, owners and findings must change by this share of it to be told.
+_SHIFTED = 0.1
+#: Copies of less time in a step, and a smaller change of the share of it that is hidden, are no part of the story.
+_COPIES_MS = 0.05
+_OVERLAP = 0.25
+#: An operator with less of a change of compute is not named; nor are any that together make less than half of it.
+_LARGE_PART, _MOST_OF_IT = 0.15, 0.5
+
+#: Owners in words, as what a step spends.
+_SPENT = {
+    "compute": "Compute",
+    "copy": "Copies that nothing hides",
+    "wait": "Waiting for other ranks",
+    "transfer": "Transfers that nothing hides",
+    "input": "Waiting for the DataLoader",
+    "sync": "Idling behind synchronisation",
+    "alloc": "Idling behind allocations",
+    "dispatch": "Idling for launches",
+    "host": "Idling with the CPU outside any op",
+}
+#: Where a DataLoader makes its batches, by `RankDigest.loader`.
+_LOADERS = {"single_process": "in the training process (num_workers=0)", "workers": "in worker processes"}
+
+
+def headline(before: str, after: str, step: StepTime) -> str:
+    """What became of the step time."""
+    if before == after:
+        before, after = "the earlier run", "The later run"
+    times = f"{after} takes {step.after_ms:.1f} ms a step, {before} {step.before_ms:.1f} ms"
+    if abs(step.change) < TELLING:
+        return f"No significant difference: {times}."
+    change = _longer(step.change)
+    if step.interval is None:
+        return f"{times}: {change}, but one step cannot tell whether by chance."
+    low, high = step.interval
+    if not step.tells:
+        return f"{times}: {change}, which may be chance ({low * 100:+.0f} to {high * 100:+.0f} % with 95 % confidence)."
+    if step.change >= 1:
+        return f"{times}: {change} ({1 + low:.1f} to {1 + high:.1f} with 95 % confidence)."
+    least, most = sorted((abs(low), abs(high)))
+    return f"{times}: {change} ({least * 100:.0f} to {most * 100:.0f} % with 95 % confidence)."
+
+
+def _longer(change: float) -> str:
+    """As in "14 % less", "14 % more", "2.4 times as long"."""
+    if change >= 1:
+        return f"{1 + change:.1f} times as long"
+    return f"{abs(change) * 100:.0f} % {'less' if change < 0 else 'more'}"
+
+
+def story(found: Comparison, certain: Collection[str], loaders: tuple[str, str]) -> Iterator[str]:
+    """What made the difference.
+
+    Where the step time tells nothing, only large changes are told, of the owners and rules that are `certain`: that
+    differ by more than chance by themselves. `loaders` are how both runs' DataLoaders work, as `RankDigest.loader` has
+    it.
+    """
+    step = found.step
+    least = (TELLING if step.tells else _SHIFTED) * step.before_ms
+
+    def matters(name: str, change_ms: float) -> bool:
+        return abs(change_ms) >= least and (step.tells or name in certain)
+
+    for owner in sorted(found.owners, key=lambda owner: -abs(owner.change_ms)):
+        if not matters(owner.name, owner.change_ms):
+            continue
+        yield _owner(owner, step)
+        if owner.name == "input":
+            yield from _loader(*loaders)
+        if owner.name == "compute":
+            yield from _operators(found, owner.change_ms)
+    if step.tells:
+        yield from _copies(found.copies, found.exposed_copies, found.blocking_copies)
+    for finding in found.findings:
+        if finding.fate != "same" and matters(finding.rule, finding.after_ms - finding.before_ms):
+            yield _finding(finding)
+    if step.doubt:
+        yield step.doubt
+
+
+def _owner(owner: Change, step: StepTime) -> str:
+    went = "fell" if owner.change_ms < 0 else "rose"
+    change = step.after_ms - step.before_ms
+    # Owners sum to the step, so that their changes sum to its change.
+    share = owner.change_ms / change if step.tells else 0.0
+    part = f", {share * 100:.0f} % of the difference" if 0.05 <= share <= 1 else ""
+    return f"{_SPENT[owner.name]} {went} from {owner.before_ms:.1f} to {owner.after_ms:.1f} ms a step{part}."
+
+
+def _loader(was: str, now: str) -> Iterator[str]:
+    if was != now and was in _LOADERS and now in _LOADERS:
+        yield f"Batches are now made {_LOADERS[now]}; before, {_LOADERS[was]}."
+
+
+def _operators(found: Comparison, change_ms: float) -> Iterator[str]:
+    """The operators that launch what made most of a change of compute."""
+    listed = [each for each in found.operations if each.name not in ("", STEP)]
+    on_device = any(each.before_device_ms or each.after_device_ms for each in found.operations)
+    changes = {
+        each.name: each.after_device_ms - each.before_device_ms
+        if on_device
+        else each.after_host_ms - each.before_host_ms
+        for each in listed
+        if not names.launches_collective(each.name)
+    }
+    # Measured against the change itself, so that those that went the other way are none of them.
+    large = [name for name, change in changes.items() if change / change_ms >= _LARGE_PART]
+    large.sort(key=lambda name: (-abs(changes[name]), name))
+    if sum(changes[name] for name in large) / change_ms >= _MOST_OF_IT:
+        told = text.listing([f"{text.kernel(name)} ({changes[name]:+.1f} ms)" for name in large])
+        place = "device" if on_device else "host"
+        yield f"On the {place} {'more' if change_ms > 0 else 'less'} goes to {told}."
+
+
+def _copies(taken: Change, exposed: Change, blocking: Change) -> Iterator[str]:
+    if min(taken.before_ms, taken.after_ms) < _COPIES_MS:
+        return
+    if max(blocking.before_ms, blocking.after_ms) >= _COPIES_MS and min(blocking.before_ms, blocking.after_ms) == 0:
+        yield (
+            f"Copies {'now overlap with the host' if blocking.before_ms else 'now block the host'}: they held it for "
+            f"{blocking.before_ms:.2f} ms a step, and now for {blocking.after_ms:.2f} ms, and take the device "
+            f"{taken.after_ms:.2f} instead of {taken.before_ms:.2f} ms."
+        )
+    was, now = exposed.before_ms / taken.before_ms, exposed.after_ms / taken.after_ms
+    if abs(was - now) >= _OVERLAP:
+        yield (
+            f"Copies {'now overlap' if now < was else 'no longer overlap'} with kernels: {exposed.after_ms:.2f} of "
+            f"{taken.after_ms:.2f} ms are exposed, before {exposed.before_ms:.2f} of {taken.before_ms:.2f} ms."
+        )
+
+
+def _finding(finding: FindingChange) -> str:
+    if finding.fate == "new":
+        return f"{finding.rule} is new: it costs {finding.after_ms:.1f} ms a step."
+    if finding.fate == "fixed":
+        return f"{finding.rule} is fixed: it cost {finding.before_ms:.1f} ms a step."
+    costs = f"it cost {finding.before_ms:.1f} ms a step, and now {finding.after_ms:.1f} ms"
+    return f"{finding.rule} is {finding.fate}: {costs}."
+
+
+def unlike(before: Result, after: Result) -> Iterator[str]:
+    """What makes the two hard to compare, beside how fast they are."""
+    for diagnosis in (before.diagnosis, after.diagnosis):
+        if cut := len(diagnosis.incomplete):
+            yield f"{diagnosis.name}: {cut} {'file is' if cut == 1 else 'files are'} not, or not all, in its diagnosis."
+        if missing := len(diagnosis.missing_ranks):
+            are = "is" if missing == 1 else "are"
+            yield (
+                f"{diagnosis.name}: {missing} of {diagnosis.world_size} ranks {are} missing here; "
+                "whom the others waited for among them is not seen."
+            )
+    worlds = before.diagnosis.world_size, after.diagnosis.world_size
+    if worlds[0] != worlds[1]:
+        yield (
+            f"{after.diagnosis.name} ran on {_ranks(worlds[1])}, {before.diagnosis.name} on {_ranks(worlds[0])}: "
+            "amounts are of one rank's step, whatever its share of the batch."
+        )
+    trains = _trains(before), _trains(after)
+    if trains[0] != trains[1]:
+        with_, without = (before, after) if trains[0] else (after, before)
+        yield (
+            f"{without.diagnosis.name} shows no backward pass, which {with_.diagnosis.name} does: "
+            "their steps may do different work."
+        )
+    on_device = before.job.has_device, after.job.has_device
+    if on_device[0] != on_device[1]:
+        name = (after if on_device[0] else before).diagnosis.name
+        yield f"{name} shows no device: its steps are the host's."
+    devices = before.job.device, after.job.device
+    if devices[0] != devices[1] and all(devices):
+        yield f"The devices differ: {encodable(devices[1])} after, {encodable(devices[0])} before."
+
+
+def _ranks(count: int) -> str:
+    return f"{count} rank{'' if count == 1 else 's'}"
+
+
+def _trains(result: Result) -> bool:
+    """Whether a backward pass is seen."""
+    return any(phases["backward"] > 0 for phases in result.diagnosis.host_phases_ms.values())

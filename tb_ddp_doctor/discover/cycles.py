@@ -1,0 +1,115 @@
+"""Files of one folder apart by profiler cycle, and by job where several share the folder."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import TypeAlias
+
+from tb_ddp_doctor.discover.files import TraceFile
+from tb_ddp_doctor.discover.folders import SAME_TIME_NS
+from tb_ddp_doctor.discover.names import natural
+
+#: Two files of one rank and of different workers that are closer than this were not written by a job and its
+#: repetition: starting Python, torch and NCCL again takes longer.
+_RESTART_NS = 5 * 10**9
+
+#: Folder and name.
+Worker: TypeAlias = tuple[str, str]
+
+
+def worker_of(file: TraceFile) -> Worker:
+    """What stays the same for a rank from cycle to cycle."""
+    return str(file.path.parent), file.worker
+
+
+def by_cycle(files: list[TraceFile]) -> list[list[TraceFile]]:
+    """The files by profiler cycle."""
+    by_time = _by_time([file for file in files if file.time_ns is not None])
+    by_number = _by_number([file for file in files if file.time_ns is None])
+    # Names without a span beside one cycle of names with one: somebody renamed files of that cycle.
+    return [files] if len(by_time) <= 1 and len(by_number) <= 1 else by_time + by_number
+
+
+def _by_time(files: list[TraceFile]) -> list[list[TraceFile]]:
+    """Files whose times are closer to each other than the cycles of any rank."""
+    cycles: list[list[TraceFile]] = []
+    files = sorted(files, key=_time)
+    longest = _longest_spread_ns(files)
+    for file in files:
+        if cycles and _time(file) - _time(cycles[-1][0]) <= longest:
+            cycles[-1].append(file)
+        else:
+            cycles.append([file])
+    return cycles
+
+
+def _longest_spread_ns(files: list[TraceFile]) -> float:
+    """How far the times of one cycle's files may lie apart."""
+    cycle = _shortest_cycle_ns(files)
+    if cycle is not None:
+        return cycle / 2
+    # One file per rank, or per worker. Ranks that the files name are of one cycle, however late one was written.
+    return math.inf if any(file.rank is not None for file in files) else SAME_TIME_NS
+
+
+def _time(file: TraceFile) -> int:
+    return file.time_ns or 0
+
+
+def _shortest_cycle_ns(files: list[TraceFile]) -> int | None:
+    """The shortest time between two files of one rank; None if no rank has two. Takes files in order of time."""
+    by_rank: dict[object, list[TraceFile]] = defaultdict(list)
+    for file in files:
+        by_rank[file.rank if file.rank is not None else worker_of(file)].append(file)
+    cycles = []
+    for own in by_rank.values():
+        for one, next_one in pairwise(own):
+            gap = _time(next_one) - _time(one)
+            if gap >= (1 if worker_of(one) == worker_of(next_one) else _RESTART_NS):
+                cycles.append(gap)
+    return min(cycles, default=None)
+
+
+def _by_number(files: list[TraceFile]) -> list[list[TraceFile]]:
+    """By the number before ".pt.trace.json", if a worker has several: Composer's batches. Else one cycle."""
+    numbers: dict[Worker, set[str]] = defaultdict(set)
+    for file in files:
+        numbers[worker_of(file)].add(file.span)
+    if all(len(spans) == 1 for spans in numbers.values()):
+        return [files] if files else []
+    cycles: dict[int, list[TraceFile]] = defaultdict(list)
+    for file in files:
+        cycles[int(file.span or -1)].append(file)
+    return [cycles[number] for number in sorted(cycles)]
+
+
+def order_of_recurring(cycles: list[list[TraceFile]]) -> list[Worker] | None:
+    """The workers without a rank in order, if one of them is in several cycles: it must be the same rank in each."""
+    seen = Counter(worker for cycle in cycles for worker in {worker_of(file) for file in cycle if file.rank is None})
+    return in_order(seen) if any(times > 1 for times in seen.values()) else None
+
+
+def in_order(workers: Iterable[Worker]) -> list[Worker]:
+    """Sorted, with numbers in names as numbers."""
+    return sorted(workers, key=lambda worker: (natural(worker[0]), natural(worker[1])))
+
+
+def by_job(files: list[TraceFile]) -> list[tuple[str, list[TraceFile]]]:
+    """Files of one cycle by job, with what to add to the run's name."""
+    claims: dict[int, set[int]] = defaultdict(set)
+    for file in files:
+        if file.rank is not None and file.world_size is not None:
+            claims[file.rank].add(file.world_size)
+    clash = any(len(sizes) > 1 for sizes in claims.values())
+    jobs: dict[str, list[TraceFile]] = defaultdict(list)
+    for file in sorted(files, key=lambda file: file.world_size or 0):
+        if file.is_stray and claims:
+            jobs["/no_rank"].append(file)
+        elif clash:
+            jobs[f"/world_size_{file.world_size or 'unknown'}"].append(file)
+        else:
+            jobs[""].append(file)
+    return list(jobs.items())

@@ -1,0 +1,231 @@
+"""The trace files under a directory, by folder, each with what its name and head tell."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from tb_ddp_doctor.discover.head import Head
+from tb_ddp_doctor.discover.names import (
+    JSON_NAME,
+    PACKED_NAME,
+    RANK_FOLDER,
+    TORCH_NAME,
+    host_in_name,
+    is_dynolog,
+    rank_in_name,
+    span_time_ns,
+    trace_name,
+)
+from tb_ddp_doctor.findings import FileWarning
+from tb_ddp_doctor.storage import paths, time_limit
+from tb_ddp_doctor.storage.paths import FilePath
+from tb_ddp_doctor.storage.time_limit import within
+
+Status: TypeAlias = os.stat_result | paths.Status
+
+#: Where a rank number came from.
+RankSource: TypeAlias = Literal["distributedInfo", "file name", "folder name", "order"]
+
+_PACKED = "It is packed in a way that is not read: unpack it, or compress traces with gzip."
+#: Reading heads waits for the disk, on network file systems for milliseconds each.
+_PEEKERS = 8
+
+Parts: TypeAlias = tuple[str, ...]
+
+
+@dataclass(slots=True)
+class TraceFile:
+    """A file on its way into a run; its rank may not be known yet."""
+
+    path: FilePath
+    worker: str
+    span: str
+    time_ns: int | None
+    size: int
+    modified_ns: int
+    #: Whether its head is that of a trace.
+    is_readable: bool
+    node: str
+    world_size: int | None
+    rank: int | None = None
+    source: RankSource = "order"
+
+    @property
+    def is_stray(self) -> bool:
+        """Whether it was read and names no rank: beside files of a job, it is none of the job's."""
+        return self.is_readable and self.rank is None
+
+
+def scan(root: Path, unreadable: list[FileWarning], peek: Callable[[FilePath], Head]) -> dict[Parts, list[TraceFile]]:
+    """The trace files under `root` by the folder, as parts of its path below `root`; `peek` reads a file's head.
+
+    Folders and files that cannot be read go to `unreadable`.
+    """
+
+    def patient(path: FilePath) -> Head | None:
+        try:
+            return within(time_limit.PATIENCE_S, lambda: peek(path))
+        except TimeoutError as error:
+            unreadable.append(FileWarning(str(path), f"Left out: {error}"))
+            return None
+
+    found = list(_walk(root, unreadable)) if not root.is_file() else [((), root, root.stat())]
+    return _by_folder(root.absolute().name, found, patient)
+
+
+def scan_remote(
+    address: str, unreadable: list[FileWarning], peek: Callable[[FilePath], Head]
+) -> tuple[str, dict[Parts, list[TraceFile]]]:
+    """The name of a remote directory, and the same of it. Raises RemoteError.
+
+    Digests are passed over: they are mapped into memory, so they must lie here.
+    """
+    root, files = paths.find(address)
+    found = []
+    for file in files:
+        *parts, name = paths.below(root, file)
+        if any(part.startswith(".") for part in (*parts, name)):
+            continue
+        if PACKED_NAME.fullmatch(name):
+            unreadable.append(FileWarning(str(file), _PACKED))
+        elif JSON_NAME.fullmatch(name):
+            found.append((tuple(parts), file, file.stat()))
+    root_name = root.rpartition("/")[2]
+    return root_name, _by_folder(root_name, found, peek)
+
+
+def _by_folder(
+    root: str, found: Sequence[tuple[Parts, FilePath, Status | None]], peek: Callable[[FilePath], Head | None]
+) -> dict[Parts, list[TraceFile]]:
+    with ThreadPoolExecutor(_PEEKERS) as pool:
+        heads = pool.map(peek, (path for _, path, _ in found))
+        folders: dict[Parts, list[TraceFile]] = defaultdict(list)
+        for (parts, path, status), head in zip(found, heads, strict=True):
+            if head and (file := _file(path, status, head)):
+                folders[parts].append(file)
+    for parts, files in folders.items():
+        _take_rank_of_folder((root, *parts)[-1], files)
+        _take_rank_of_other_spans(files)
+    return folders
+
+
+def _walk(root: Path, unreadable: list[FileWarning]) -> Iterator[tuple[Parts, Path, os.stat_result | None]]:
+    """Every file with a name that a trace may have, with its folder and status (None: a link to nowhere)."""
+    seen: set[tuple[int, int]] = set()
+    real: list[Parts] = [()]
+    # After all real folders, so that a folder that is linked to is named by its own path.
+    links: list[Parts] = []
+    while real or links:
+        parts = real.pop() if real else links.pop(0)
+        folder = root.joinpath(*parts)
+        try:
+            status, entries = within(time_limit.PATIENCE_S, partial(_list, folder))
+            if (status.st_dev, status.st_ino) in seen:
+                continue
+            seen.add((status.st_dev, status.st_ino))
+        except TimeoutError as error:
+            unreadable.append(FileWarning(str(folder), f"This folder is left out: {error}"))
+            continue
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            unreadable.append(FileWarning(str(folder), f"This folder cannot be read ({reason})."))
+            continue
+        for name, is_link, status_of_file in entries:
+            if status_of_file and stat.S_ISDIR(status_of_file.st_mode):
+                (links if is_link else real).append((*parts, name))
+            elif PACKED_NAME.fullmatch(name):
+                unreadable.append(FileWarning(str(folder / name), _PACKED))
+            elif JSON_NAME.fullmatch(trace_name(name)) and (
+                status_of_file is None or stat.S_ISREG(status_of_file.st_mode)
+            ):
+                yield parts, folder / name, status_of_file
+
+
+def _list(folder: Path) -> tuple[os.stat_result, list[tuple[str, bool, os.stat_result | None]]]:
+    """A folder's status and what is visible in it, by name: whether it is a link, and its status (None: to nowhere)."""
+    status = folder.stat()
+    with os.scandir(folder) as entries:
+        visible = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda e: e.name)
+        return status, [(entry.name, entry.is_symlink(), _status(entry)) for entry in visible if _may_matter(entry)]
+
+
+def _may_matter(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry may be a folder or a trace: of others, nobody asks a network file system for the status."""
+    if JSON_NAME.fullmatch(trace_name(entry.name)) or PACKED_NAME.fullmatch(entry.name):
+        return True
+    return _is_folder(entry)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def _status(entry: os.DirEntry[str]) -> os.stat_result | None:
+    try:
+        return entry.stat()
+    except OSError:
+        return None
+
+
+def _file(path: FilePath, status: Status | None, head: Head) -> TraceFile | None:
+    """The file, or None if it is no trace."""
+    name = trace_name(path.name)
+    found = TORCH_NAME.fullmatch(name)
+    is_torch = found is not None
+    found = found or JSON_NAME.fullmatch(name)
+    worker = found["worker"] if found else name
+    span = (found["span"] or "") if found and is_torch else ""
+    named_rank = rank_in_name(worker)
+    if not is_torch:
+        names_trace = named_rank is not None and (head.is_trace or not head.has_text)
+        if not (names_trace or head.is_kineto):
+            return None
+    file = TraceFile(
+        path=path,
+        worker=worker,
+        span=span,
+        time_ns=span_time_ns(span),
+        size=status.st_size if status else 0,
+        modified_ns=status.st_mtime_ns if status else 0,
+        is_readable=head.is_trace,
+        # Of other names only Dynolog's says a host: `profile_0.json` is no node.
+        node=(host_in_name(worker) if is_torch or is_dynolog(worker) else "") or head.host,
+        world_size=head.world_size,
+    )
+    if head.rank is not None:
+        file.rank, file.source = head.rank, "distributedInfo"
+    elif named_rank is not None:
+        file.rank, file.source = named_rank, "file name"
+    return file
+
+
+def _take_rank_of_folder(folder: str, files: list[TraceFile]) -> None:
+    """`rank_3/` holds rank 3, if it holds one worker: `rank8/` may also be an experiment with a matrix of rank 8."""
+    found = RANK_FOLDER.fullmatch(folder)
+    if found and len({file.worker for file in files}) == 1:
+        for file in files:
+            if file.rank is None:
+                file.rank, file.source = int(found["rank"]), "folder name"
+
+
+def _take_rank_of_other_spans(files: list[TraceFile]) -> None:
+    """What a file that cannot be read would have said, another span of the same worker has said."""
+    told: dict[str, set[tuple[int, int | None]]] = defaultdict(set)
+    for file in files:
+        if file.rank is not None and file.source == "distributedInfo":
+            told[file.worker].add((file.rank, file.world_size))
+    for file in files:
+        if not file.is_readable and len(told[file.worker]) == 1:
+            ((file.rank, file.world_size),) = told[file.worker]
+            file.source = "distributedInfo"

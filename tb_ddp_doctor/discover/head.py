@@ -1,0 +1,148 @@
+"""What the head of a trace file tells, without reading the rest."""
+
+from __future__ import annotations
+
+import os
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+
+from tb_ddp_doctor.discover.names import DIGEST_SUFFIX
+from tb_ddp_doctor.storage.column_file import StoreError, values
+from tb_ddp_doctor.storage.paths import FilePath, identity
+
+_HEAD_BYTES = 1 << 16
+_CHUNK_BYTES = 1 << 13
+#: Beyond, all are read anew: a bound for directories whose files come and go.
+_MOST_REMEMBERED = 1 << 20
+_GZIP = b"\x1f\x8b"
+_RANK = re.compile(rb'"rank"\s*:\s*"?(\d{1,9})\b')
+_WORLD_SIZE = re.compile(rb'"world_size"\s*:\s*"?(\d{1,9})\b')
+_HOST_NAME = re.compile(rb'"host_name"\s*:\s*"([^"\\]{1,255})"')
+#: Categories that no other tool's events have.
+_KINETO_EVENT = re.compile(rb'"cat"\s*:\s*"(cpu_op|cuda_runtime|cuda_driver|gpu_memcpy|python_function|ac2g)"')
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What the start of a file tells; all of it missing where it cannot be read."""
+
+    is_trace: bool = False
+    #: Surely Kineto's, not another tool's Chrome trace.
+    is_kineto: bool = False
+    #: Whether there was any text.
+    has_text: bool = False
+    rank: int | None = None
+    world_size: int | None = None
+    host: str = ""
+
+
+def peek(path: FilePath) -> Head:
+    """Read the head of a file, plain or gzip or a digest, whatever it holds."""
+    if isinstance(path, Path) and path.suffix == DIGEST_SUFFIX:
+        return _peek_digest(path)
+    try:
+        with path.open("rb") as file:
+            first = file.read(_CHUNK_BYTES)
+            chunks = chain([first], iter(lambda: file.read(_CHUNK_BYTES), b""))
+            if first.startswith(_GZIP):
+                return _read_head(_gather(_inflate(chunks)))
+            head = _read_head(_gather(chunks))
+            if head.is_trace and head.rank is None:
+                # "traceEvents" may come first; the end of a plain file costs one more read.
+                file.seek(max(0, file.seek(0, os.SEEK_END) - _HEAD_BYTES))
+                rank, world_size = _read_distributed_info(file.read())
+                head = replace(head, rank=rank, world_size=world_size)
+            return head
+    except OSError:
+        return Head()
+
+
+class RememberedHeads:
+    """Heads of files that have not changed since they were read; safe from several threads."""
+
+    def __init__(self, peek: Callable[[FilePath], Head]) -> None:
+        self._peek = peek
+        #: By path: its state, and the head.
+        self._kept: dict[str, tuple[str, Head]] = {}
+
+    def peek(self, path: FilePath) -> Head:
+        try:
+            state = identity(path)
+        except OSError:
+            return Head()
+        kept = self._kept.get(str(path))
+        if kept is None or kept[0] != state:
+            if len(self._kept) >= _MOST_REMEMBERED:
+                self._kept.clear()
+            kept = self._kept[str(path)] = (state, self._peek(path))
+        return kept[1]
+
+
+def _peek_digest(path: Path) -> Head:
+    """What the digested file said of itself."""
+    try:
+        header = values(path)["header"]
+        rank, world_size, host = (header[name] for name in ("rank", "world_size", "host"))
+    except (StoreError, KeyError, TypeError):
+        return Head()
+    return Head(True, True, True, rank, world_size, host)
+
+
+def _gather(chunks: Iterable[bytes]) -> bytes:
+    """Text until "traceEvents" begins behind Kineto's own keys, or `_HEAD_BYTES` of it."""
+    text = bytearray()
+    for chunk in chunks:
+        text += chunk
+        begun = text.find(b'"traceEvents"')
+        if len(text) >= _HEAD_BYTES or (begun >= 0 and _has_schema(bytes(text[:begun]))):
+            break
+    return bytes(text)
+
+
+def _inflate(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The text of a gzip file in small pieces, as far as it can be decompressed."""
+    inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    try:
+        for chunk in chunks:
+            while text := inflater.decompress(chunk, _CHUNK_BYTES):
+                yield text
+                chunk = inflater.unconsumed_tail
+            if inflater.eof:
+                return
+    except zlib.error:
+        return
+
+
+def _read_head(text: bytes) -> Head:
+    events = text.find(b'"traceEvents"')
+    header = text[:events] if events >= 0 else text
+    has_schema = _has_schema(header)
+    has_content = events >= 0 or b'"deviceProperties"' in header
+    rank, world_size = _read_distributed_info(header)
+    host = _HOST_NAME.search(header)
+    return Head(
+        is_trace=has_schema or has_content or b'"ph"' in text,
+        # Who rewrites a trace may put these keys behind the events, which then show whose they are.
+        is_kineto=(has_schema and has_content) or (events >= 0 and bool(_KINETO_EVENT.search(text, events))),
+        has_text=bool(text),
+        rank=rank,
+        world_size=world_size,
+        host=host[1].decode(errors="replace") if host else "",
+    )
+
+
+def _has_schema(header: bytes) -> bool:
+    return b'"schemaVersion"' in header or b'"distributedInfo"' in header
+
+
+def _read_distributed_info(text: bytes) -> tuple[int | None, int | None]:
+    """Rank and world size."""
+    start = text.rfind(b'"distributedInfo"')
+    if start < 0:
+        return None, None
+    rank, world_size = _RANK.search(text, start), _WORLD_SIZE.search(text, start)
+    return int(rank[1]) if rank else None, int(world_size[1]) if world_size else None

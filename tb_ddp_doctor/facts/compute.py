@@ -1,0 +1,320 @@
+"""What rules ask of what devices compute. R = ranks, S = steps."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeVar
+
+import numpy as np
+
+from tb_ddp_doctor.digest.model import RankDigest, StepWork
+from tb_ddp_doctor.facts.frame import MissingInputError, needs_device
+from tb_ddp_doctor.facts.peaks import peak, speedup
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.trace import names
+from tb_ddp_doctor.trace.model import Ints
+
+Number = TypeVar("Number", int, float)
+
+
+#: Up to three sizes; CUDA's largest has ten digits.
+_GRID = re.compile(r"\s*\[\s*\d{1,10}\s*(,\s*\d{1,10}\s*){0,2}\]\s*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Work:
+    """Columns of `digest.StepWork`, shape (R, S)."""
+
+    kernels: Ints
+    kernel_ns: Ints
+    backward_compute_ns: Ints
+    pageable_copies: Ints
+    pageable_bytes: Ints
+    pageable_exposed_ns: Ints
+    pageable_blocked_ns: Ints
+    unnamed_copies: Ints
+    pinned_bytes: Ints
+    pinned_ns: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Phases:
+    """What the training loop is at."""
+
+    #: Whether the traces tell: without annotations and autograd's nodes all is other.
+    told: bool
+    #: Time of each phase without what only communicates, shape (R, S, len(PHASES)), ns.
+    own_ns: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Products:
+    """Products of matrices, convolutions and attention, on devices that have tensor cores."""
+
+    #: Columns of `digest.StepWork`, shape (R, S).
+    tensor_ns: Ints
+    float32_products: Ints
+    float32_ns: Ints
+    misaligned_products: Ints
+    misaligned_ns: Ints
+    slow_product_start_ns: Ints
+    slow_product_end_ns: Ints
+    #: The kernels off the tensor cores that take most time, on all ranks, and the sizes of what the operators of the
+    #: longest ones were given, "" where that is not told.
+    slowest: tuple[tuple[str, str], ...]
+    #: How much faster half precision is than float32 on every rank's device, at most; None if it is not known.
+    fastest: float | None
+    #: What every rank's device can do.
+    has_tf32: bool
+    has_bfloat16: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Optimizers:
+    """What torch optimizers' steps do; columns of `digest.StepWork`, shape (R, S)."""
+
+    optimizer_steps: Ints
+    optimizer_kernels: Ints
+    optimizer_ns: Ints
+    optimizer_host_ns: Ints
+    optimizer_start_ns: Ints
+    optimizer_end_ns: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attentions:
+    """Attention by separate operations; columns of `digest.StepWork`, shape (R, S)."""
+
+    attention_fallbacks: Ints
+    score_products_ns: Ints
+    score_passes: Ints
+    score_passes_ns: Ints
+    score_pass_start_ns: Ints
+    score_pass_end_ns: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class KernelKind:
+    """All launches of one kernel with one grid, on one rank; `blocks` are the grid's."""
+
+    count: int
+    total_ns: int
+    blocks: int
+
+    @property
+    def mean_ns(self) -> float:
+        return self.total_ns / self.count
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelTable:
+    """Compute kernels of each rank."""
+
+    _job: Job
+
+    def launches(self) -> Ints:
+        """Kernels that each rank launched, shape (R,)."""
+        return np.array([digest.kernels.count.sum() for digest in self._job.digests], np.int64)
+
+    def of(self, rank: int) -> dict[tuple[str, str], KernelKind]:
+        """The kernels of a rank (index) by name and grid."""
+        digest = self._job.digests[rank]
+        kinds, text = digest.kernels, digest.strings
+        return {
+            (text[name], text[shape]): KernelKind(int(count), int(total), _blocks(text[shape]))
+            for name, shape, count, total in zip(kinds.name, kinds.shape, kinds.count, kinds.total_ns, strict=True)
+        }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Utilization:
+    """What of the device's peak the model uses."""
+
+    #: Operations of the model, and with those that are done again, shape (R, S).
+    model_flops: Ints
+    flops: Ints
+    device: str
+    #: Of most of the time in products.
+    precision: str
+    #: Operations per second of a rank's device, on average; None if it is not known.
+    peak: float | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LongKernel:
+    """Kernels of one name on the rank that spends most time on them."""
+
+    name: str
+    #: 0 to 1, weighed by time.
+    occupancy: float
+    #: Mean of one, and all of a step, ns.
+    mean_ns: float
+    step_ns: float
+    #: The rank (index), and its longest one on its own clock.
+    rank: int
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LongKernels:
+    """Kernels that are no products of matrices, those that take most time first."""
+
+    #: Whether the traces estimate occupancy.
+    estimated: bool
+    kinds: tuple[LongKernel, ...]
+
+
+def _work(job: Job) -> Work:
+    needs_device(job)
+    return Work(**{name: job.work(name) for name in Work.__slots__})
+
+
+def _phases(job: Job) -> Phases:
+    return Phases(job.tells_phases, job.work("phase_ns") - job.work("exposed_phase_ns"))
+
+
+def _products(job: Job) -> Products:
+    needs_device(job)
+    devices = [
+        (digest.device, _of_device(digest, digest.header.capabilities)) for digest in job.digests if digest.has_device
+    ]
+    tensor_ns = job.work("tensor_ns")
+    can = [names.has_tensor_cores(*device) for device in devices]
+    if not tensor_ns.any() and not any(can):
+        if any(known is None for known in can):
+            raise MissingInputError("The traces do not say whether their devices have tensor cores.")
+        raise MissingInputError(f"The devices have no tensor cores ({devices[0][0]}).")
+    columns = (name for name in Products.__slots__ if name in StepWork.__slots__)
+    return Products(
+        **{name: job.work(name) for name in columns},
+        slowest=_slowest_products(job),
+        fastest=min((ratio for device, _ in devices if (ratio := speedup(device)) is not None), default=None),
+        has_tf32=all(names.has_tf32(*device) for device in devices),
+        has_bfloat16=all(names.has_bfloat16_cores(*device) for device in devices),
+    )
+
+
+def _optimizers(job: Job) -> Optimizers:
+    needs_device(job)
+    if not job.work("optimizer_steps").any():
+        raise MissingInputError("No optimizer's step appears in the traces (torch's optimizers annotate theirs).")
+    return Optimizers(**{name: job.work(name) for name in Optimizers.__slots__})
+
+
+def _attentions(job: Job) -> Attentions:
+    needs_device(job)
+    if not any(digest.header.has_shapes for digest in job.digests):
+        raise MissingInputError("The traces hold no shapes of operators: record with profile(record_shapes=True).")
+    return Attentions(**{name: job.work(name) for name in Attentions.__slots__})
+
+
+def _of_device(digest: RankDigest, told: Mapping[int, Number]) -> Number | None:
+    """What the trace tells of the rank's device."""
+    numbers = [number for number, name in digest.header.devices.items() if name == digest.device]
+    return next((told.get(number) for number in numbers), None)
+
+
+def _slowest_products(job: Job) -> tuple[tuple[str, str], ...]:
+    taken: Counter[str] = Counter()
+    longest: dict[str, tuple[int, str]] = {}
+    for digest in job.digests:
+        table, text = digest.kernels, digest.strings
+        lengths = table.longest_end_ns - table.longest_start_ns
+        columns = (table.name, table.inputs, table.total_ns, lengths)
+        for name, inputs, total, length in zip(*(column.tolist() for column in columns), strict=True):
+            kernel = text[name]
+            if names.product(kernel) in (names.Product.FLOAT32, names.Product.MISALIGNED):
+                taken[kernel] += total
+                longest[kernel] = max(longest.get(kernel, (0, "")), (length, text[inputs]))
+    return tuple((kernel, longest[kernel][1]) for kernel, _ in taken.most_common(2))
+
+
+def _kernels(job: Job) -> KernelTable:
+    return KernelTable(job)
+
+
+def _utilization(job: Job) -> Utilization:
+    needs_device(job)
+    if not any(digest.header.has_shapes for digest in job.digests):
+        raise MissingInputError("The traces hold no shapes of operators: record with profile(record_shapes=True).")
+    model = job.work("model_flops")
+    if not model.any():
+        raise MissingInputError("No matrix product, convolution or attention appears among the operators.")
+    taken: Counter[names.Precision] = Counter()
+    for digest in job.digests:
+        for name, total in zip(digest.kernels.name.tolist(), digest.kernels.total_ns.tolist(), strict=True):
+            if (precision := names.precision(digest.strings[name])) is not None:
+                taken[precision] += total
+    precision = taken.most_common(1)[0][0] if taken else names.Precision.FLOAT32
+    devices = [(digest.device, _of_device(digest, digest.header.multiprocessors) or 0) for digest in job.digests]
+    peaks = [peak(device, multiprocessors, precision) for device, multiprocessors in devices]
+    known = [each for each in peaks if each is not None]
+    return Utilization(
+        model_flops=model,
+        flops=model + job.work("repeated_flops"),
+        device=devices[0][0],
+        precision=precision.value,
+        peak=sum(known) / len(known) if len(known) == len(peaks) else None,
+    )
+
+
+def _long_kernels(job: Job) -> LongKernels:
+    needs_device(job)
+    most: dict[str, LongKernel] = {}
+    for rank, digest in enumerate(job.digests):
+        for kind in _by_name(rank, digest):
+            if kind.name not in most or kind.step_ns > most[kind.name].step_ns:
+                most[kind.name] = kind
+    kinds = sorted(most.values(), key=lambda kind: (-kind.step_ns, kind.name))
+    return LongKernels(any(digest.kernels.estimated_ns.any() for digest in job.digests), tuple(kinds))
+
+
+def _by_name(rank: int, digest: RankDigest) -> Iterator[LongKernel]:
+    """The rank's kernels whose occupancy is known and that multiply no matrices."""
+    table = digest.kernels
+    known = np.flatnonzero(table.estimated_ns)
+    distinct, which = np.unique(table.name[known], return_inverse=True)
+    estimated, occupied, total, count = (
+        np.bincount(which, weights=column[known], minlength=len(distinct))
+        for column in (table.estimated_ns, table.occupied_ns, table.total_ns, table.count)
+    )
+    length = table.longest_end_ns - table.longest_start_ns
+    for i, name in enumerate(distinct.tolist()):
+        if names.product(digest.strings[name]) is not names.Product.NONE:
+            continue
+        rows = known[which == i]
+        longest = rows[length[rows].argmax()]
+        yield LongKernel(
+            name=digest.strings[name],
+            occupancy=float(occupied[i] / max(estimated[i], 1)),
+            mean_ns=float(total[i] / max(count[i], 1)),
+            step_ns=float(total[i] / max(len(digest.steps), 1)),
+            rank=rank,
+            start_ns=int(table.longest_start_ns[longest]),
+            end_ns=int(table.longest_end_ns[longest]),
+        )
+
+
+@lru_cache(1 << 16)
+def _blocks(grid: str) -> int:
+    """Thread blocks of a launch from its raw grid, "[183, 1, 1]"; 0 where there is none."""
+    return math.prod(int(size) for size in re.findall(r"\d+", grid)) if _GRID.fullmatch(grid) else 0
+
+
+#: The inputs made here, by the name of a rule's parameter.
+PROVIDERS: dict[str, Callable[[Job], object]] = {
+    "work": _work,
+    "phases": _phases,
+    "products": _products,
+    "optimizers": _optimizers,
+    "attentions": _attentions,
+    "kernels": _kernels,
+    "utilization": _utilization,
+    "long_kernels": _long_kernels,
+}

@@ -1,0 +1,123 @@
+"""Who took part, when, and how far the numbers can be trusted. R = ranks, S = steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tb_ddp_doctor.facts import unrecognised
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.trace.model import Ints
+
+
+class MissingInputError(Exception):
+    """An input that this job cannot give. Its text says what would be needed, for users."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frame:
+    """Who took part, when, and how far the numbers can be trusted."""
+
+    #: Shape (R,) and (S,).
+    ranks: Ints
+    #: Shape (R,): node and process of each rank, "" where unknown.
+    nodes: tuple[str, ...]
+    pids: tuple[str, ...]
+    steps: Ints
+    #: Mean step time, ns.
+    step_ns: float
+    #: Spread of the ends of matched collectives after alignment, ns; 0 for one rank alone.
+    residual_ns: float
+    #: What recording is estimated to cost each rank's host in a step, shape (R,), ns.
+    recording_ns: np.ndarray[tuple[int], np.dtype[np.float64]]
+    #: Whether the trace has ProfilerSteps.
+    has_steps: bool
+    #: Whether a device computes; else the CPU does.
+    has_device: bool
+    #: Ranks of the world without a trace: how long the others wait for them, transfers tell in part.
+    missing_ranks: int
+    #: Whether there is a training loop, as far as the traces show; and what the job does, as `unrecognised.program`.
+    trains: bool
+    program: str
+    #: Whether events were left out of the files, so that a stretch without any is no stall.
+    is_sampled: bool
+
+    def rank_numbers(self, indices: Ints) -> tuple[int, ...]:
+        return tuple(int(rank) for rank in self.ranks[indices])
+
+    @property
+    def all_ranks(self) -> tuple[int, ...]:
+        return tuple(self.ranks.tolist())
+
+    @property
+    def all_steps(self) -> tuple[int, ...]:
+        return tuple(self.steps.tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """What the traces have, and what they lack."""
+
+    #: Files that lack events which they should have.
+    damaged: int
+    has_shapes: bool
+    has_launches: bool
+    #: Collectives that were matched between ranks, and the share of calls that found no partner.
+    matched: int
+    unmatched_share: float
+    #: Whether ranks only send to each other, so that there is nothing to match.
+    only_messages: bool
+
+
+def _frame(job: Job) -> Frame:
+    return Frame(
+        ranks=job.ranks,
+        nodes=job.nodes,
+        pids=tuple(digest.pid for digest in job.digests),
+        steps=job.steps,
+        step_ns=job.step_ns,
+        residual_ns=job.clock.residual_ns or 0.0,
+        recording_ns=job.work("recording_ns").mean(axis=1),
+        has_steps=all(digest.has_steps for digest in job.digests),
+        has_device=job.has_device,
+        missing_ranks=len(job.missing_ranks),
+        trains=unrecognised.trains(job),
+        program=unrecognised.program(job),
+        is_sampled=any(digest.contents.calls_left_out > 0 for digest in job.digests),
+    )
+
+
+def _quality(job: Job) -> Quality:
+    unmatched = sum(job.matched.unmatched)
+    calls = unmatched + int(job.matched.present.sum())
+    return Quality(
+        damaged=len({*job.damaged, *(warning.file for warning in job.warnings if warning.loses_events)}),
+        has_shapes=all(digest.header.has_shapes for digest in job.digests),
+        has_launches=all(digest.has_launches for digest in job.digests if digest.has_device),
+        matched=len(job.matched),
+        unmatched_share=unmatched / calls if calls else 0.0,
+        only_messages=not calls and any(len(digest.messages) for digest in job.digests),
+    )
+
+
+def needs_matches(job: Job) -> None:
+    """Raise MissingInputError unless collectives could be matched."""
+    if not any(len(digest.collectives) for digest in job.digests):
+        raise MissingInputError("No communication between ranks appears in the traces.")
+    if not len(job.matched):
+        raise MissingInputError("No collective could be matched between ranks, so transfer and waiting look alike.")
+
+
+def needs_device(job: Job) -> None:
+    """Raise MissingInputError unless a device computes."""
+    if not job.has_device:
+        raise MissingInputError("It is about the device, and these traces hold none (CPU only).")
+
+
+#: The inputs made here, by the name of a rule's parameter.
+PROVIDERS: dict[str, Callable[[Job], object]] = {
+    "frame": _frame,
+    "quality": _quality,
+}

@@ -1,0 +1,224 @@
+"""What rules ask of what hosts do. R = ranks, S = steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tb_ddp_doctor.digest.model import Starved
+from tb_ddp_doctor.facts.frame import MissingInputError, needs_device
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.trace.model import Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loaders:
+    """DataLoaders as the traces show them."""
+
+    #: "single_process" or "workers".
+    kind: str
+    #: Host time in `__next__`, shape (R, S), ns.
+    loading_ns: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Doing:
+    """One thing that the host does while host and device seem to do nothing, over some ranks."""
+
+    #: The innermost Python function or annotation: "<built-in function collect>", "train.py(12): log".
+    what: str
+    #: The innermost of the user's own functions; "" if none.
+    own: str
+    #: Mean over these ranks and all steps, ns.
+    mean_ns: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stalls:
+    """Stretches in which device and host both do nothing."""
+
+    _job: Job
+    #: Shape (R, S), ns, in stretches of at least `starvation.LONG_STALL_NS`.
+    long_ns: Ints
+    #: The same by the host's phase, shape (R, S, len(PHASES)).
+    phase_ns: Ints
+
+    def doing(self, ranks: Sequence[int]) -> tuple[Doing, ...]:
+        """What the host of these ranks (indices) does in them, the most of it first.
+
+        Empty where the traces have neither stacks nor annotations.
+        """
+        return _doing(self._job, ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class StallInOp:
+    """A stall of the host inside one op or launch call."""
+
+    #: Indices of its rank and its step.
+    rank: int
+    step: int
+    #: The innermost op, and the runtime call in it; "" for none.
+    op: str
+    call: str
+    is_first_use: bool
+    #: On that rank's own clock, ns; and the GPU idle in it.
+    start_ns: int
+    end_ns: int
+    idle_ns: int
+
+    @property
+    def length_ns(self) -> int:
+        return self.end_ns - self.start_ns
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpStalls:
+    """All of them; empty on CPUs, whose ops are what they compute."""
+
+    every: tuple[StallInOp, ...]
+
+    def of(self, rank: int) -> tuple[StallInOp, ...]:
+        """Those of one rank (index)."""
+        return tuple(one for one in self.every if one.rank == rank)
+
+    def spans(self, rank: int) -> list[tuple[int, int]]:
+        """When those of one rank (index) are, on its own clock, ns."""
+        return [(one.start_ns, one.end_ns) for one in self.of(rank)]
+
+
+@dataclass(frozen=True, slots=True)
+class HoldingCalls:
+    """Calls of one name in one operator that hold the host, over all ranks."""
+
+    call: str
+    #: "" outside of all operators.
+    op: str
+    #: The user's own function around the one that starves longest: "train.py(41): step"; "" without stacks.
+    own: str
+    #: Calls, host time in them, ns, and starvation of the device charged to them, ns: mean over ranks and steps.
+    count: float
+    blocked_ns: float
+    lost_ns: float
+    #: The one that starves its device longest: index of its rank; ns on that rank's own clock.
+    rank: int
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Starvation:
+    """Device idle that an earlier launch would have shortened, by what delayed the launch."""
+
+    _job: Job
+    #: Shape (R, S, len(Starved)), ns.
+    _starved_ns: Ints
+
+    def of(self, cause: Starved) -> Ints:
+        """Shape (R, S), ns."""
+        picked: Ints = self._starved_ns[:, :, cause]
+        return picked
+
+    def calls(self, kind: Starved) -> list[HoldingCalls]:
+        """The calls of a kind by name and operator, those that cost most first."""
+        merged: dict[tuple[str, str], list[tuple[int, int]]] = {}
+        for rank, digest in enumerate(self._job.digests):
+            table, text = digest.blocking, digest.strings
+            for row in np.flatnonzero(table.kind == kind).tolist():
+                merged.setdefault((text[table.call[row]], text[table.op[row]]), []).append((rank, row))
+        found = [self._merge(call, op, rows) for (call, op), rows in merged.items()]
+        return sorted(found, key=lambda calls: (-calls.lost_ns, -calls.blocked_ns, calls.call, calls.op))
+
+    def _merge(self, call: str, op: str, rows: list[tuple[int, int]]) -> HoldingCalls:
+        tables = [self._job.digests[rank].blocking for rank, _ in rows]
+        per_step = [1 / (len(self._job.digests[rank].steps) * len(self._job.ranks)) for rank, _ in rows]
+
+        def mean(column: str) -> float:
+            return float(
+                sum(
+                    getattr(table, column)[row] * share
+                    for (_, row), table, share in zip(rows, tables, per_step, strict=True)
+                )
+            )
+
+        longest = max(
+            range(len(rows)), key=lambda i: tables[i].worst_end_ns[rows[i][1]] - tables[i].worst_start_ns[rows[i][1]]
+        )
+        rank, row = rows[longest]
+        table = tables[longest]
+        return HoldingCalls(
+            call,
+            op,
+            self._job.digests[rank].strings[table.own[row]],
+            mean("count"),
+            mean("blocked_ns"),
+            mean("lost_ns"),
+            rank,
+            int(table.worst_start_ns[row]),
+            int(table.worst_end_ns[row]),
+        )
+
+
+def _loaders(job: Job) -> Loaders:
+    kinds = sorted({digest.loader for digest in job.digests if digest.loader})
+    if not kinds:
+        raise MissingInputError("No DataLoader appears in the traces (torch's DataLoader annotates itself since 1.9).")
+    return Loaders(kinds[0], job.work("loader_ns"))
+
+
+def _op_stalls(job: Job) -> OpStalls:
+    found = []
+    for rank, (digest, index) in enumerate(zip(job.digests, job.step_index, strict=True)):
+        table, text = digest.op_stalls, digest.strings
+        column = {step: i for i, step in enumerate(index.tolist())}
+        found += [
+            StallInOp(
+                rank,
+                column[int(table.step[row])],
+                text[table.op[row]],
+                text[table.call[row]],
+                bool(table.is_first_use[row]),
+                int(table.start_ns[row]),
+                int(table.end_ns[row]),
+                int(table.idle_ns[row]),
+            )
+            for row in range(len(table))
+            if int(table.step[row]) in column
+        ]
+    return OpStalls(tuple(found))
+
+
+def _stalls(job: Job) -> Stalls:
+    phase_ns = job.work("stalled_phase_ns")
+    return Stalls(job, phase_ns.sum(axis=2), phase_ns)
+
+
+def _doing(job: Job, ranks: Sequence[int]) -> tuple[Doing, ...]:
+    total: dict[tuple[str, str], float] = {}
+    for digest in (job.digests[rank] for rank in ranks):
+        table, text = digest.stalled, digest.strings
+        for doing, own, ns in zip(table.doing.tolist(), table.own.tolist(), table.total_ns.tolist(), strict=True):
+            key = text[doing], text[own]
+            total[key] = total.get(key, 0.0) + ns / (len(digest.steps) * len(ranks))
+    found = [Doing(what, own, mean) for (what, own), mean in total.items()]
+    return tuple(sorted(found, key=lambda doing: (-doing.mean_ns, doing.what, doing.own)))
+
+
+def _starvation(job: Job) -> Starvation:
+    needs_device(job)
+    if not any(digest.has_launches for digest in job.digests):
+        raise MissingInputError(
+            "No kernel can be joined to its launch: record the host as well (activities=[CPU, CUDA])."
+        )
+    return Starvation(job, job.work("starved_ns"))
+
+
+#: The inputs made here, by the name of a rule's parameter.
+PROVIDERS: dict[str, Callable[[Job], object]] = {
+    "loaders": _loaders,
+    "stalls": _stalls,
+    "op_stalls": _op_stalls,
+    "starvation": _starvation,
+}

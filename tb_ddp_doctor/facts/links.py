@@ -1,0 +1,106 @@
+"""Process groups against their peers: how much longer the same collective takes in one than it usually does.
+
+Peers have as many ranks, as far apart, on as many nodes: the tensor-parallel groups of a job, or its data-parallel
+ones. Their collectives of one kind and one size are compared, transfer with transfer, so that neither waiting nor
+latency nor the size of messages looks like a slow link.
+
+`slow-link` finds faults with it. A rule that seeks the cause of another fault, such as a straggler, takes the input
+`links` and asks which ranks have a slow one (`Link.is_slow`, `Link.traffic.ranks`), and how much of their own time it
+explains (`excess_ns`).
+
+R = ranks, S = steps.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.facts.traffic import Traffic
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.trace.model import Ints
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Link:
+    """One kind of collective in one group that has peers; only sizes that a peer has too."""
+
+    traffic: Traffic
+    #: Groups that it is compared with.
+    peers: int
+    #: Transfer in this group and usually, shape (S,), ns; usually 0 in steps without one.
+    transfer_ns: Floats
+    usual_ns: Floats
+
+    @property
+    def slowdown(self) -> float:
+        """How many times as long as usual it takes, all steps together."""
+        usual = float(self.usual_ns.sum())
+        return float(self.transfer_ns.sum()) / usual if usual > 0 else 1.0
+
+    @property
+    def usual_bus_rate(self) -> float:
+        """Its bus bandwidth if it were as fast as usual, bytes per second."""
+        return self.traffic.bus_rate * self.slowdown
+
+    def is_slow(self, min_slowdown: float, min_steps: float) -> bool:
+        """Whether it takes so many times as long as usual, on the whole and in such a share of its steps."""
+        steps = self.usual_ns > 0
+        slow = self.transfer_ns[steps] >= min_slowdown * self.usual_ns[steps]
+        return self.slowdown >= min_slowdown and bool(slow.mean() >= min_steps)
+
+
+def links(job: Job, traffic: Sequence[Traffic]) -> tuple[Link, ...]:
+    """Every kind and group of a job's traffic that has peers."""
+    alike: dict[object, list[Traffic]] = defaultdict(list)
+    for one in traffic:
+        if one.has_bytes and len(one.ranks) > 1:
+            numbers = job.ranks[one.ranks]
+            apart = tuple((numbers - numbers[0]).tolist())
+            alike[one.kind, one.size, apart, len({job.nodes[rank] for rank in one.ranks})].append(one)
+    return tuple(link for peers in alike.values() if len(peers) > 1 for link in _compare(peers))
+
+
+def _compare(peers: Sequence[Traffic]) -> Iterator[Link]:
+    """Links of groups that are alike. Usual is the lower median, so that of two groups the faster one is."""
+    sizes = np.unique(np.concatenate([one.bytes for one in peers]))
+    means = np.full((len(peers), len(sizes)), np.inf)
+    for i, one in enumerate(peers):
+        which = np.searchsorted(sizes, one.bytes)
+        calls = np.bincount(which, minlength=len(sizes))
+        total = _sum(which, one.transfer_ns, len(sizes))
+        means[i] = np.where(calls > 0, total / np.maximum(calls, 1), np.inf)
+    having = np.isfinite(means).sum(axis=0)
+    usual = np.sort(means, axis=0)[np.maximum(having - 1, 0) // 2, np.arange(len(sizes))]
+    for one in peers:
+        which = np.searchsorted(sizes, one.bytes)
+        shared = having[which] > 1
+        if shared.any():
+            steps = one.step[shared]
+            yield Link(
+                traffic=one,
+                peers=len(peers) - 1,
+                transfer_ns=_sum(steps, one.transfer_ns[shared], one.steps),
+                usual_ns=_sum(steps, usual[which[shared]], one.steps),
+            )
+
+
+def excess_ns(slow: Iterable[Link], ranks: int, steps: int) -> Ints:
+    """Exposed transfer of each rank that its slow links cost beyond the usual, shape (R, S)."""
+    excess = np.zeros((ranks, steps))
+    for link in slow:
+        exposed = _sum(link.traffic.step, link.traffic.exposed_ns, steps)
+        beyond = 1 - link.usual_ns / np.maximum(link.transfer_ns, 1)
+        excess[link.traffic.ranks] += exposed * np.clip(beyond, 0, 1)
+    return np.rint(excess).astype(np.int64)
+
+
+def _sum(index: Ints, values: Ints | Floats, size: int) -> Floats:
+    """Sum of the values by index, shape (size,)."""
+    return np.bincount(index, weights=values, minlength=size).astype(np.float64)

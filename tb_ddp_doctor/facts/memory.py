@@ -1,0 +1,51 @@
+"""What rules ask of device memory. R = ranks, S = steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tb_ddp_doctor.facts.frame import MissingInputError, needs_device
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.trace.model import Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MemoryUse:
+    """Columns of `digest.Memory`, shape (R, S), bytes; 0 where a step does not show it."""
+
+    peak_allocated: Ints
+    reserved_at_peak: Ints
+    peak_reserved: Ints
+    scattered: Ints
+    released: Ints
+    #: What each rank's device has, shape (R,); 0 where it is not known.
+    capacity: Ints
+
+
+def _memory(job: Job) -> MemoryUse:
+    needs_device(job)
+    if not any(len(digest.memory.time_ns) for digest in job.digests):
+        raise MissingInputError(
+            "The traces do not tell what the allocator did: capture with profile(..., profile_memory=True)."
+        )
+
+    def column(name: str) -> Ints:
+        values = [
+            getattr(digest.memory, name)[index] for digest, index in zip(job.digests, job.step_index, strict=True)
+        ]
+        known: Ints = np.maximum(np.stack(values), 0)
+        return known
+
+    return MemoryUse(
+        **{name: column(name) for name in MemoryUse.__slots__ if name != "capacity"},
+        capacity=np.array([digest.device_bytes for digest in job.digests], np.int64),
+    )
+
+
+#: The inputs made here, by the name of a rule's parameter.
+PROVIDERS: dict[str, Callable[[Job], object]] = {
+    "memory": _memory,
+}

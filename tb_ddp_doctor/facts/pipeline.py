@@ -1,0 +1,93 @@
+"""The pipelines of a job: which ranks are stages of one, how many micro-batches run through it, and what it waits.
+
+Stages send activations to the next one and receive gradients from it, so that messages go both ways between
+neighbours: a ring that only passes on (context parallelism) is no pipeline.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from tb_ddp_doctor.facts.transfers import messages_alone
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.trace.model import Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pipeline:
+    """A job whose ranks are stages."""
+
+    stages: int
+    #: Messages from one stage to the next in a step: its micro-batches, once for each chunk of layers that a rank has.
+    micro_batches: int
+    #: Sends and receives with nothing beside them, waiting and transfer alike, shape (R, S), ns.
+    exposed_ns: Ints
+
+
+def pipeline(job: Job) -> Pipeline | None:
+    """The pipeline that the messages of a job show; None where they show none."""
+    found = _from_peers(job) or _from_counts(job)
+    if not found:
+        return None
+    return Pipeline(*found, messages_alone(job))
+
+
+def _from_peers(job: Job) -> tuple[int, int] | None:
+    """Stages and micro-batches where messages name both ends: the longest chain (or ring) of neighbours."""
+    sent: dict[tuple[int, int], float] = {}
+    for rank, digest in zip(job.ranks.tolist(), job.digests, strict=True):
+        table = digest.messages
+        for peer in np.unique(table.peer[table.peer >= 0]).tolist():
+            mine = table.peer == peer
+            there, back = (int(table.count[mine & (table.sent == way)].sum()) for way in (1, 0))
+            sent[rank, peer] = there / max(len(digest.steps), 1)
+            sent.setdefault((peer, rank), back / max(len(digest.steps), 1))
+    neighbours: defaultdict[int, set[int]] = defaultdict(set)
+    for (rank, peer), number in sent.items():
+        if number > 0 and sent.get((peer, rank), 0) > 0:
+            neighbours[rank].add(peer)
+    stages = max(map(len, _chains(neighbours)), default=0)
+    if stages < 2 or any(len(others) > 2 for others in neighbours.values()):
+        return None
+    numbers = [sent[rank, peer] for rank, others in neighbours.items() for peer in others]
+    return stages, max(round(float(np.median(numbers))), 1)
+
+
+def _chains(neighbours: Mapping[int, set[int]]) -> Iterator[set[int]]:
+    """The ranks of each chain (or ring) of neighbours."""
+    seen: set[int] = set()
+    for rank in neighbours:
+        if rank in seen:
+            continue
+        chain, left = {rank}, [rank]
+        while left:
+            new = neighbours[left.pop()] - chain
+            chain |= new
+            left += new
+        seen |= chain
+        yield chain
+
+
+def _from_counts(job: Job) -> tuple[int, int] | None:
+    """Stages and micro-batches where nothing names the other end: the ends send half as much as those between."""
+    sends = np.array(
+        [_per_step(digest.messages.count[digest.messages.sent == 1], len(digest.steps)) for digest in job.digests]
+    )
+    receives = np.array(
+        [_per_step(digest.messages.count[digest.messages.sent == 0], len(digest.steps)) for digest in job.digests]
+    )
+    least = round(float(sends.min()))
+    ends, between = np.round(sends) == least, np.round(sends) == 2 * least
+    both_ways = np.array_equal(np.round(sends), np.round(receives))
+    known = any((digest.messages.peer >= 0).any() for digest in job.digests)
+    if known or least < 1 or not both_ways or ends.sum() != 2 or not (ends | between).all() or len(job.missing_ranks):
+        return None
+    return len(job.ranks), least
+
+
+def _per_step(counts: Ints, steps: int) -> float:
+    return float(counts.sum()) / max(steps, 1)

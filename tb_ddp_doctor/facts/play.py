@@ -1,0 +1,122 @@
+"""Plays a schedule: when everything happens, given how long each thing takes. Times are ns on the common clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tb_ddp_doctor.digest.track import LONG_AGO
+from tb_ddp_doctor.facts.schedule import Round, Schedule
+from tb_ddp_doctor.trace.model import Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lengths:
+    """How long each row and part takes; as columns of `Rows` and `Parts`, without what a fix removes."""
+
+    work_ns: Ints
+    held_ns: Ints
+    device_ns: Ints
+    lead_ns: Ints
+    queue_tail_ns: Ints
+    queue_ns: Ints
+    transfer_ns: Ints
+    no_host: bool
+    #: Whether nobody waits for other ranks.
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Played:
+    """When things happened: the first three by row, the next two by part."""
+
+    issued_ns: Ints
+    ended_ns: Ints
+    done_ns: Ints
+    #: Of the rank itself at the collective.
+    arrival_ns: Ints
+    end_ns: Ints
+    #: When each rank's host is through with its last row, shape (R,).
+    host_end_ns: Ints
+
+
+def play(schedule: Schedule, lengths: Lengths, lead_ns: Ints | int = 0) -> Played:
+    """Play all rounds; `lead_ns` is by how much more than recorded each host begins ahead of its device, shape (R,)."""
+    playing = _Playing(schedule, lengths, lead_ns)
+    for each in schedule.rounds:
+        if each.rows.start < each.rows.stop:
+            playing.rows(each)
+        if len(each.starts):
+            playing.parts(each)
+    return playing.played
+
+
+class _Playing:
+    """A schedule half played."""
+
+    def __init__(self, schedule: Schedule, lengths: Lengths, lead_ns: Ints | int) -> None:
+        self._schedule, self._lengths = schedule, lengths
+        rows, parts = len(schedule.rows.rank), len(schedule.parts.rank)
+        self._device_at = schedule.device_start_ns.copy()
+        self._host_at = schedule.host_start_ns - lead_ns
+        if lengths.no_host:
+            self._host_at = np.full_like(self._device_at, LONG_AGO // 2)
+        #: When a part's own launch and what that needs let it start.
+        self._ready = np.full(parts, LONG_AGO)
+        self.played = Played(
+            issued_ns=np.empty(rows, np.int64),
+            ended_ns=np.empty(rows, np.int64),
+            done_ns=np.empty(rows, np.int64),
+            arrival_ns=np.full(parts, LONG_AGO),
+            end_ns=schedule.parts.end_ns.copy(),
+            host_end_ns=self._host_at,
+        )
+
+    def rows(self, now: Round) -> None:
+        """Play the rows of a round."""
+        rows, lengths, played, here = self._schedule.rows, self._lengths, self.played, now.rows
+        rank = slice(None) if now.of_all else rows.rank[here]
+        issued, free = self._host_at[rank] + lengths.work_ns[here], self._device_at[rank]
+        if now.queued:
+            synced, left = rows.synced[here], self._left_queue(now)
+            issued = np.maximum(issued, np.where(synced, LONG_AGO, left))
+        if now.gated:
+            free = np.maximum(free, played.end_ns[rows.awaits[here]] + rows.delay_ns[here])
+        done = np.maximum(free + lengths.device_ns[here], issued + lengths.lead_ns[here])
+        ended = issued
+        if now.held:
+            ended = np.maximum(issued, np.where(rows.waits[here], done, issued) + lengths.held_ns[here])
+        if now.queued:
+            ended = np.where(synced, np.maximum(ended, left), ended)
+        self._host_at[rank], self._device_at[rank] = ended, done
+        played.issued_ns[here], played.ended_ns[here], played.done_ns[here] = issued, ended, done
+        if len(now.launched):
+            self._launch(now, ended)
+
+    def _left_queue(self, now: Round) -> Ints:
+        """When what each row waits for has left the launch queue, or the event that it waits for is over."""
+        rows, lengths, played, here = self._schedule.rows, self._lengths, self.played, now.rows
+        behind = rows.queue_row[here]
+        left = np.where(
+            behind >= 0, played.done_ns[behind] - lengths.queue_tail_ns[here], played.end_ns[rows.queue_part[here]]
+        )
+        left = np.where(rows.queue_before[here], self._schedule.device_start_ns[rows.rank[here]], left)
+        after: Ints = left + lengths.queue_ns[here]
+        return after
+
+    def _launch(self, now: Round, ended: Ints) -> None:
+        parts, launched, launch = self._schedule.parts, now.launched, ended[now.launching]
+        if now.needing:
+            needs = parts.needs[launched]
+            launch = np.maximum(launch, np.where(needs >= 0, self.played.done_ns[needs], LONG_AGO))
+        self._ready[launched] = launch + parts.ready_ns[launched]
+
+    def parts(self, now: Round) -> None:
+        """Play the collectives that complete in a round."""
+        parts, played, here = self._schedule.parts, self.played, now.completed
+        arrival = np.maximum(self._ready[here], played.end_ns[parts.after[here]] + parts.ready_ns[here])
+        played.arrival_ns[here] = arrival
+        if not self._lengths.alone:
+            arrival = np.repeat(np.maximum.reduceat(arrival, now.starts), now.sizes)
+        played.end_ns[here] = arrival + self._lengths.transfer_ns[here]

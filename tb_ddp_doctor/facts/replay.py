@@ -1,0 +1,228 @@
+"""Plays the steps of all ranks again without what a fix removes, so that what goes may expose what it hid.
+
+The host runs ahead, launches gate kernels, and streams and collectives order them (see `schedule`). Played with nothing
+removed, this gives the recorded times to the nanosecond. Times are ns on the common clock. R = ranks, S = steps of the
+job; rows and parts are those of the schedule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.digest.model import Held
+from tb_ddp_doctor.digest.track import LONG_AGO
+from tb_ddp_doctor.facts.cells import Cells, Places, lower_median, of_equal, share_at_median
+from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.play import Lengths, Played, play
+from tb_ddp_doctor.facts.schedule import Schedule
+from tb_ddp_doctor.trace.model import Ints
+
+Flags = NDArray[np.bool_]
+#: So few like transfers have no median that tells which of them is slow.
+_FEWEST_LIKE = 3
+#: The steps are played at most so often in search of the lead that hosts begin and end with; leads that move by less
+#: than this share of a step are steady; one that drifts is taken to be so many passes further.
+_MOST_PASSES = 6
+_STEADY = 0.002
+_LEAP = 4
+
+
+class Replay:
+    """The steps of R ranks, to be played without this or that."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        rows, parts, shape = schedule.rows, schedule.parts, schedule.step_index.shape
+        self._cells = Cells.of(rows.rank, rows.step, shape)
+        self._part_cells = Cells.of(parts.rank, parts.step, shape)
+        places = (shape[0], schedule.most_steps + 2)
+        self._last_row = Places.of(rows.rank, rows.own_step + 1, places)
+        known = np.flatnonzero(parts.own_step >= 0)
+        self._last_part = Places.of(parts.rank[known], parts.own_step[known] + 1, places, known)
+        self._recorded = self._ends(self.without(Removed()))
+
+    def alone_ns(self, removed: Removed) -> Ints:
+        """The same as `step_ns` if no rank waited for another: collectives begin when the rank itself arrives."""
+        return self.step_ns(removed, alone=True)
+
+    def step_ns(self, removed: Removed, *, alone: bool = False) -> Ints:
+        """Windows of the job's steps without what is removed, shape (R, S), ns.
+
+        Earlier steps were like these: each host begins with the lead that it has gained or lost at the end, and the
+        steps are played again until that is so.
+        """
+        lengths = replace(self.without(removed), alone=alone)
+        if lengths.no_host:
+            return self._windows(self._ends(lengths))
+        lead, moved = np.zeros((2, len(self._recorded)), np.int64)
+        ends = self._ends(lengths)
+        for _ in range(_MOST_PASSES):
+            move = self._lead_after(ends) - lead
+            if np.abs(move).max() <= _STEADY * float(self.recorded_ns.mean()):
+                break
+            # A lead that shrinks or grows as before does so for many steps more.
+            drifts = (np.sign(move) == np.sign(moved)) & (2 * np.abs(move) > np.abs(moved))
+            lead = lead + np.where(drifts, _LEAP * move, move)
+            moved = move
+            ends = self._ends(lengths, lead)
+        return self._windows(ends)
+
+    def _lead_after(self, ends: Ints) -> Ints:
+        """By how much more than recorded each host would begin ahead, given how far it is ahead at the end, shape (R,).
+
+        Never ahead by more, nor less, than the record begins with and the steps end with.
+        """
+        begins, at_end = self.schedule.device_start_ns - self.schedule.host_start_ns, ends[:, -1]
+        lead = begins + at_end - self._recorded[:, -1]
+        steady: Ints = np.clip(lead, np.minimum(begins, at_end), np.maximum(begins, at_end)) - begins
+        return steady
+
+    @cached_property
+    def recorded_ns(self) -> Ints:
+        """Windows of the job's steps with nothing removed, shape (R, S), ns."""
+        return self._windows(self._recorded)
+
+    def host_ns(self, kind: Held) -> Ints:
+        """The host's time that goes to something, shape (R, S), ns."""
+        spent = self.schedule.spent[kind]
+        return self._cells.sum(spent.work_ns, spent.working) + self._cells.sum(
+            self.schedule.rows.hold_ns[spent.holding], spent.holding
+        )
+
+    @property
+    def device_ns(self) -> Ints:
+        """What the device needs, shape (R, S), ns."""
+        return self._cells.sum(self.schedule.rows.device_ns)
+
+    def typical(self, values: Ints, among: Flags | None = None) -> Ints:
+        """Of values of shape (R, S), the lower median over ranks and steps that can be compared, shape (R, S).
+
+        If `among`, shape (R,), is given, only these ranks are compared with, where there are any.
+        """
+        flat, typical = values.ravel(), np.empty(values.size, values.dtype)
+        asked = np.repeat(np.ones(len(values), np.bool_) if among is None else among, values.shape[1])
+        for same in of_equal(self.schedule.sequence.ravel()):
+            typical[same] = lower_median(flat[same][asked[same]] if asked[same].any() else flat[same])
+        of_cells: Ints = typical.reshape(values.shape)
+        return of_cells
+
+    def _ends(self, lengths: Lengths, lead_ns: Ints | int = 0) -> Ints:
+        """Ends of all steps of each rank, after the start of the first; last, the host's lead at the end; shape
+        (R, steps + 2).
+        """
+        played = play(self.schedule, lengths, lead_ns)
+        ends = self.step_ends(played)
+        ends[:, -1] = ends[:, -2] - played.host_end_ns
+        return ends
+
+    def step_ends(self, played: Played) -> Ints:
+        """When each rank starts the first step of its record and ends each one, and one more; shape (R, steps + 2)."""
+        ends = np.full((len(self.schedule.step_index), self.schedule.most_steps + 2), LONG_AGO)
+        self._last_row.raise_to(ends, played.done_ns)
+        self._last_part.raise_to(ends, played.end_ns)
+        ends[:, 0] = self.schedule.device_start_ns
+        return np.maximum.accumulate(ends, axis=1)
+
+    def _windows(self, ends: Ints) -> Ints:
+        """From ends of all steps, shape (R, steps + 2), the first one where the first step starts."""
+        each, index = np.arange(len(ends))[:, None], self.schedule.step_index
+        windows: Ints = ends[each, index + 1] - ends[each, index]
+        return windows
+
+    def without(self, removed: Removed) -> Lengths:
+        """What remains of the steps without what is removed."""
+        rows = self.schedule.rows
+        work, held, queue = self._host(removed)
+        need = self._device(removed)
+        lead, tail = rows.lead_ns, rows.queue_tail_ns
+        if need is not rows.device_ns:
+            lead = lead - (rows.device_ns - need)
+            share = (need / np.maximum(rows.device_ns, 1))[rows.queue_row]
+            tail = np.rint(tail * share).astype(np.int64)
+        return Lengths(work, held, need, lead, tail, queue, self._transfer(removed), removed.no_host)
+
+    def _host(self, removed: Removed) -> tuple[Ints, Ints, Ints]:
+        """The host's time in each row, how long it is held at the end, and how long after what left the queue."""
+        rows = self.schedule.rows
+        if removed.no_host:
+            never = np.full(len(rows.work_ns), LONG_AGO // 4)
+            return np.zeros_like(never), np.where(rows.waits, never, 0), never
+        if not removed.of_host:
+            return rows.work_ns, rows.hold_ns, rows.queue_ns
+        work, held, queue = rows.work_ns.copy(), rows.hold_ns.copy(), rows.queue_ns.copy()
+        for kind, share in removed.of_host.items():
+            spent = self.schedule.spent[kind]
+            gone = self._cells.of_each(share, spent.working)
+            work[spent.working] -= np.rint(spent.work_ns * gone).astype(np.int64)
+            mine = spent.holding
+            gone = self._cells.of_each(share, mine)
+            # A call that is gone waits for nothing: far earlier than the device.
+            held[mine] = np.where(gone >= 1, np.where(rows.waits[mine], LONG_AGO // 4, 0), held[mine] * (1 - gone))
+            queue[mine] = np.where((gone >= 1) & rows.synced[mine], LONG_AGO // 4, queue[mine])
+        # What a row needs longer than the queue that blocked it is work after that, and goes as its work goes.
+        worked = np.flatnonzero((rows.queue_ns > 0) & ~rows.synced & (work < rows.work_ns))
+        queue[worked] = np.rint(queue[worked] * (work[worked] / rows.work_ns[worked])).astype(np.int64)
+        return work, held, queue
+
+    def _device(self, removed: Removed) -> Ints:
+        """What the device needs for each row."""
+        need = self.schedule.rows.device_ns
+        if removed.device_at_median is not None:
+            chosen = self._cells.of_each(removed.device_at_median.astype(np.float64)) >= 0.5
+            need = np.where(chosen, self._device_at_median, need)
+        if removed.device_ns is not None:
+            need = need - self._cells.spread(need, removed.device_ns)
+        return need
+
+    @cached_property
+    def _device_at_median(self) -> Ints:
+        """What the device needs for each row if no place takes longer than the median of comparable ranks and steps.
+
+        A place is what lies between the same two collectives. Steps that the job leaves out are compared with none.
+        """
+        rows, (ranks, steps) = self.schedule.rows, self.schedule.step_index.shape
+        mine = np.flatnonzero(rows.step >= 0)
+        most = int(rows.between.max(initial=0)) + 1
+        cell = rows.rank[mine] * steps + rows.step[mine]
+        total = np.bincount(cell * most + rows.between[mine], rows.device_ns[mine], ranks * steps * most)
+        total = total.reshape(ranks * steps, most)
+        share = np.ones(total.shape)
+        for same in of_equal(self.schedule.sequence.ravel()):
+            share[same] = share_at_median(total[same])
+        need = rows.device_ns.copy()
+        need[mine] = np.rint(need[mine] * share[cell, rows.between[mine]])
+        shorter: Ints = need
+        return shorter
+
+    def _transfer(self, removed: Removed) -> Ints:
+        """How long each part takes from the arrival of the last rank that has a trace."""
+        parts = self.schedule.parts
+        transfer = parts.transfer_ns
+        if removed.transfers_at_median is not None:
+            chosen = self._part_cells.of_each(removed.transfers_at_median.astype(np.float64)) >= 0.5
+            transfer = np.where(chosen, np.minimum(transfer, self._transfers_at_median), transfer)
+        takes = transfer if removed.absent else parts.absent_ns + transfer
+        if removed.transfer_ns is None:
+            return takes
+        return takes - np.minimum(self._part_cells.spread(parts.exposed_ns, removed.transfer_ns), takes)
+
+    @cached_property
+    def _transfers_at_median(self) -> Ints:
+        """How long each part transfers, at most the median of those that are like it and at its place in a step."""
+        parts = self.schedule.parts
+        known = np.flatnonzero(parts.step >= 0)
+        # All parts of a collective transfer alike; one with a straggler that came last has the least of it.
+        takes = np.zeros(int(parts.collective.max(initial=0)) + 1, np.int64)
+        np.maximum.at(takes, parts.collective[known], parts.transfer_ns[known])
+        collective, first = np.unique(parts.collective[known], return_index=True)
+        like = parts.like[known][first] * (int(parts.ordinal.max(initial=0)) + 1) + parts.ordinal[known][first]
+        limit = np.full(len(takes), np.iinfo(np.int64).max)
+        for same in of_equal(like):
+            if len(same) >= _FEWEST_LIKE:
+                limit[collective[same]] = lower_median(takes[collective[same]])
+        least: Ints = np.minimum(parts.transfer_ns, limit[parts.collective])
+        return least

@@ -1,0 +1,198 @@
+"""What communication does: volume, waiting, bandwidth, latency and overlap of each kind of collective in each group.
+
+Matched collectives are measured, each on the rank that arrives last. That rank waits for nobody, so its whole part is
+transfer, however well the clocks agree; and what it hides behind compute is what the job hides, while a rank that
+waits has nothing left to compute beside the transfer.
+
+Bandwidths are those of nccl-tests: algorithm bandwidth is bytes over time; bus bandwidth is that times the bytes that
+each link carries for one of the message, so that it compares with the hardware whatever the number of ranks.
+
+M = matched collectives of the job's steps, R = ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tb_ddp_doctor.facts.latency import Line, line
+from tb_ddp_doctor.job.collectives import LATEST
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.trace.model import Ints
+
+#: All data comes from one rank or goes to one, which may be done before the others are.
+_ROOTED = ("broadcast", "reduce", "gather", "scatter")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Traffic:
+    """The collectives of one kind in one process group."""
+
+    kind: str
+    #: Name of the group, "" where the trace has none.
+    group: str
+    #: Indices of its ranks, as far as they have a trace, and how many it has.
+    ranks: Ints
+    size: int
+    #: Element types, as torch names them.
+    dtypes: tuple[str, ...]
+    #: Steps of the job.
+    steps: int
+    #: One value a collective, by first arrival: index of its step; bytes (-1 if unknown); from the last arrival to the
+    #: end, and the part of that with no compute beside it, ns; waiting of all its ranks together, ns.
+    step: Ints
+    bytes: Ints
+    transfer_ns: Ints
+    exposed_ns: Ints
+    wait_ns: Ints
+    #: Transfer against bytes; None where the bytes are unknown, or all the same.
+    line: Line | None
+
+    @property
+    def calls(self) -> float:
+        """Collectives of a step."""
+        return len(self.step) / self.steps
+
+    @property
+    def bytes_per_step(self) -> float:
+        """0 where they are unknown."""
+        return float(self.bytes.sum()) / self.steps if self.has_bytes else 0.0
+
+    @property
+    def transfer_per_step_ns(self) -> float:
+        return float(self.transfer_ns.sum()) / self.steps
+
+    @property
+    def exposed_per_step_ns(self) -> float:
+        return float(self.exposed_ns.sum()) / self.steps
+
+    @property
+    def wait_per_step_ns(self) -> float:
+        """Mean over its ranks."""
+        return float(self.wait_ns.sum()) / self.steps / len(self.ranks)
+
+    @property
+    def has_bytes(self) -> bool:
+        return bool((self.bytes > 0).all())
+
+    @property
+    def algorithm_rate(self) -> float:
+        """Bytes per second; 0 where the bytes are unknown."""
+        return self.bytes_per_step / self.transfer_per_step_ns * 1e9 if self.transfer_per_step_ns > 0 else 0.0
+
+    @property
+    def bus_rate(self) -> float:
+        """Bytes per second on each link; 0 where the bytes are unknown."""
+        return self.algorithm_rate * bus_factor(self.kind, self.size)
+
+    @property
+    def hidden_share(self) -> float:
+        """Share of the transfer that has compute beside it."""
+        return 1 - self.exposed_per_step_ns / self.transfer_per_step_ns if self.transfer_per_step_ns > 0 else 0.0
+
+    @property
+    def latency_share(self) -> float:
+        """Share of the transfer that alpha takes; 0 without a line."""
+        if self.line is None or self.transfer_per_step_ns <= 0:
+            return 0.0
+        return min(self.line.alpha_ns * self.calls / self.transfer_per_step_ns, 1.0)
+
+
+def bus_factor(kind: str, size: int) -> float:
+    """Bytes that each link carries for a byte of the message, as in nccl-tests' PERFORMANCE.md."""
+    share = (size - 1) / size if size > 0 else 1.0
+    if kind == "all_reduce":
+        return 2 * share
+    return share if kind in ("all_gather", "reduce_scatter", "all_to_all") else 1.0
+
+
+def communication(job: Job) -> tuple[Traffic, ...]:
+    """Measure the matched collectives of the job's steps; those that transfer longest come first."""
+    rows = np.flatnonzero(np.isin(job.matched.step, job.steps))
+    found = sorted(_traffic(job, rows), key=lambda one: (-one.transfer_per_step_ns, one.kind, one.group))
+    return tuple(found)
+
+
+def _traffic(job: Job, rows: Ints) -> Iterator[Traffic]:
+    matched = job.matched
+    last, transfer, wait = _measure(job, rows)
+    exposed = np.minimum(_exposed(job, rows, last, transfer), transfer)
+    step = np.searchsorted(job.steps, matched.step[rows])
+    family, names, dtypes = _families(job, rows)
+    order = np.argsort(family, kind="stable")
+    for members in np.split(order, np.flatnonzero(np.diff(family[order])) + 1):
+        if not len(members):
+            continue
+        kind, group, _ = names[family[members[0]]]
+        mine = rows[members]
+        ranks = np.flatnonzero(matched.present[mine].any(axis=0))
+        size, moved = matched.bytes[mine], transfer[members]
+        yield Traffic(
+            kind=kind,
+            group=group,
+            ranks=ranks,
+            size=max(int(matched.group_size[mine].max()), len(ranks)),
+            dtypes=tuple(sorted(dtypes[family[members[0]]])),
+            steps=len(job.steps),
+            step=step[members],
+            bytes=size,
+            transfer_ns=moved,
+            exposed_ns=exposed[members],
+            wait_ns=wait[members],
+            line=line(size, moved) if (size > 0).all() else None,
+        )
+
+
+def _families(job: Job, rows: Ints) -> tuple[Ints, list[tuple[str, str, str]], list[set[str]]]:
+    """The family of each collective, shape (M,); and of each family its kind, group and ranks, and its dtypes."""
+    family = np.empty(len(rows), np.int64)
+    numbers: dict[tuple[str, str, str], int] = {}
+    dtypes: list[set[str]] = []
+    first = job.matched.present[rows].argmax(axis=1)
+    for rank in np.unique(first).tolist():
+        here = np.flatnonzero(first == rank)
+        table, text = job.digests[rank].collectives, job.digests[rank].strings
+        columns = np.stack([table.kind, table.group, table.group_ranks, table.dtype], axis=1)
+        different, which = np.unique(columns[job.matched.row[rows[here], rank]], axis=0, return_inverse=True)
+        known = np.empty(len(different), np.int64)
+        for i, (kind, group, ranks, dtype) in enumerate(different.tolist()):
+            known[i] = numbers.setdefault((text[kind], text[group], text[ranks]), len(numbers))
+            if known[i] == len(dtypes):
+                dtypes.append(set())
+            dtypes[known[i]].update(filter(None, [text[dtype]]))
+        family[here] = known[which.reshape(-1)]
+    return family, list(numbers), dtypes
+
+
+def _measure(job: Job, rows: Ints) -> tuple[Ints, Ints, Ints]:
+    """Index of the last rank to arrive, transfer, and the waiting of all ranks together: each of shape (M,), ns."""
+    matched = job.matched
+    present = matched.present[rows]
+    part = np.where(present, matched.end_ns[rows] - matched.arrival_ns[rows], LATEST)
+    last, transfer = part.argmin(axis=1), part.min(axis=1, initial=LATEST)
+    wait = np.where(present, part - transfer[:, None], 0).sum(axis=1)
+    rooted = np.flatnonzero([matched.kind[row] in _ROOTED for row in rows])
+    if len(rooted):
+        # The shortest part may be the root's, so the clocks must tell who arrived last.
+        own = rows[rooted]
+        last[rooted] = job.waiting.last[own]
+        arrival = np.where(present[rooted], job.waiting.arrival_ns[own], LATEST)
+        part = np.where(present[rooted], part[rooted], 0)
+        arrived = arrival[np.arange(len(own)), last[rooted]]
+        ends = np.where(present[rooted], arrival + part, arrived[:, None])
+        transfer[rooted] = np.maximum(ends.max(axis=1) - arrived, 0)
+        waits = np.where(present[rooted], arrived[:, None] - arrival, 0)
+        wait[rooted] = np.clip(waits, 0, part).sum(axis=1)
+    return last, transfer, wait
+
+
+def _exposed(job: Job, rows: Ints, last: Ints, transfer_ns: Ints) -> Ints:
+    """How long each transfer has no compute beside it on the rank that arrives last, shape (M,), ns."""
+    exposed = np.zeros(len(rows), np.int64)
+    for rank in np.unique(last).tolist():
+        here = np.flatnonzero(last == rank)
+        start = job.matched.arrival_ns[rows[here], rank]
+        exposed[here] = job.waiting.exposed[rank].measure(start, start + transfer_ns[here])
+    return exposed

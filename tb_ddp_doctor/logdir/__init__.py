@@ -1,1 +1,0 @@
-"""What `discover` is made of: names, heads of files, folders of one job, profiler cycles."""

@@ -1,0 +1,147 @@
+"""What a rule is, what it may ask for, and how it ends.
+
+A rule is a frozen dataclass: its fields are its thresholds, its docstring its page in `docs/rules/`, and the
+parameters of its `check` name the inputs that it takes. It computes from them and nothing else: no I/O, no raw events,
+no mutation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from functools import reduce
+from operator import or_
+from typing import Any, ClassVar, TypeAlias
+
+from tb_ddp_doctor.facts import Inputs
+from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.frame import MissingInputError
+from tb_ddp_doctor.findings import Confidence, Evidence, Measurement, RuleOutcome, Severity, Threshold
+
+#: Headings that every rule's docstring has, in this order.
+SECTIONS = ("What", "Why", "Evidence", "Fix", "Limits")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fault:
+    """A rule's finding before it is weighed against the step."""
+
+    #: What the fix takes out of the steps: its cost is what they save by it.
+    removed: Removed
+    #: Rank numbers and step numbers.
+    ranks: tuple[int, ...]
+    steps: tuple[int, ...]
+    cause: str | None
+    confidence: Confidence
+    title: str
+    why: str
+    fix: str
+    evidence: tuple[Evidence, ...]
+    #: The numbers that it rests on.
+    measurements: tuple[Measurement, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Clear:
+    """Looked at, and not there."""
+
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NotApplicable:
+    """The inputs are there, but do not show what the rule is about. "No data" is never "healthy"."""
+
+    reason: str
+
+
+#: Several faults where ranks have causes of their own; their costs add up to what fixing all of them gives.
+Result: TypeAlias = Fault | tuple[Fault, ...] | Clear | NotApplicable
+
+
+def threshold(value: float, unit: str, reason: str, *, least: float = 0.0) -> Any:
+    """A field of a rule: a limit with its unit and the reason or source for its value.
+
+    A user may set it to anything from `least` on; where the unit is "of" something, it is a share, up to 1.
+    """
+    most = 1.0 if unit.startswith("of ") else math.inf
+    return dataclasses.field(default=value, metadata={"unit": unit, "reason": reason, "least": least, "most": most})
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """One kind of fault."""
+
+    #: Name of the rule and, with underscores, of its file and its tests.
+    id: ClassVar[str]
+    #: Rules that tell the same more specially: its fault costs what is left after theirs.
+    yields_to: ClassVar[tuple[str, ...]] = ()
+    #: Whether it tells of the trace and not of the job: what it takes is taken out first, and is no alarm.
+    only_informs: ClassVar[bool] = False
+    #: Whether what it takes is what tracing takes, the account's line before all findings.
+    is_of_tracing: ClassVar[bool] = False
+    #: Whether it judges by the replay alone, so that it may look again once other faults are fixed there. Budgets stay
+    #: as recorded, and there a straggler's victims look unoverlapped.
+    looks_again: ClassVar[bool] = False
+    #: Whether it names ranks as slow: only where they cost something, at least this share of the step.
+    accuses: ClassVar[bool] = False
+    least_share: ClassVar[float] = 0.01
+    #: The method that looks. Each of its parameters is named for an input of `facts.PROVIDERS`.
+    check: ClassVar[Callable[..., Result]]
+
+    def thresholds(self) -> tuple[Threshold, ...]:
+        """The limits in force, for display."""
+        return tuple(
+            Threshold(field.name, getattr(self, field.name), field.metadata["unit"], field.metadata["reason"])
+            for field in dataclasses.fields(self)
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """What a rule found."""
+
+    rule: Rule
+    faults: tuple[Fault, ...]
+    #: What the fixes of all of them take out of the steps.
+    removed: Removed
+    #: The rules whose findings had to be fixed before it showed.
+    hidden_by: tuple[str, ...] = ()
+
+
+def run(rule: Rule, available: Inputs) -> tuple[RuleOutcome, Found | None]:
+    """Hand the rule the inputs that it declares. An input that the job lacks makes it not applicable."""
+    given = {}
+    for name in inspect.signature(rule.check).parameters:
+        try:
+            given[name] = available[name]
+        except MissingInputError as missing:
+            return RuleOutcome(rule.id, "not-applicable", str(missing)), None
+    result = rule.check(**given)
+    if isinstance(result, Clear):
+        return RuleOutcome(rule.id, "clear", result.reason), None
+    if isinstance(result, NotApplicable):
+        return RuleOutcome(rule.id, "not-applicable", result.reason), None
+    faults = result if isinstance(result, tuple) else (result,)
+    found = Found(rule, faults, reduce(or_, [fault.removed for fault in faults]))
+    return RuleOutcome(rule.id, "finding", " ".join(fault.title for fault in faults)), found
+
+
+def severity(rule: Rule, share: float) -> Severity:
+    """How bad it is that a rule's finding takes a share of the step."""
+    return Severity.INFO if rule.only_informs else Severity.of_share(share)
+
+
+def configured(rule: Rule, settings: Mapping[str, float]) -> Rule:
+    """The rule with some thresholds set by the user. Raises ValueError for a name or a value that it does not have."""
+    known = {field.name: field.metadata for field in dataclasses.fields(rule)}
+    for name, value in settings.items():
+        if name not in known:
+            raise ValueError(f"Rule {rule.id} has no threshold {name!r}; it has: {', '.join(sorted(known)) or 'none'}.")
+        least, most = known[name]["least"], known[name]["most"]
+        if not least <= value <= most or math.isinf(value):
+            allowed = f"{least:g} or more" if math.isinf(most) else f"from {least:g} to {most:g}"
+            raise ValueError(f"{rule.id}.{name} is {allowed} ({known[name]['unit']}), not {value:g}.")
+    return dataclasses.replace(rule, **settings)

@@ -1,0 +1,94 @@
+"""The rules' documentation, made from their docstrings and thresholds.
+
+python -m tb_ddp_doctor.rules.support.documentation docs/rules
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tb_ddp_doctor.rules import CATALOGUE
+from tb_ddp_doctor.rules.support.base import SECTIONS, Rule
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What a rule's docstring says."""
+
+    summary: str
+    #: Text of each of `base.SECTIONS`, paragraphs on one line each.
+    sections: dict[str, str]
+
+
+def page(rule: Rule) -> Page:
+    """Parse a rule's docstring. Raises ValueError if a section is missing or out of order."""
+    text = inspect.cleandoc(type(rule).__doc__ or "")
+    summary, *parts = re.split(r"^(\w+):\n", text, flags=re.MULTILINE)
+    sections = dict(zip(parts[::2], parts[1::2], strict=True))
+    if tuple(sections) != SECTIONS:
+        raise ValueError(f"The docstring of rule {rule.id} needs the sections {', '.join(SECTIONS)}, in this order.")
+    return Page(_unwrap(summary), {name: _unwrap(body) for name, body in sections.items()})
+
+
+_MADE_BY = (
+    "<!-- Made by `python -m tb_ddp_doctor.rules.support.documentation docs/rules`; a test fails when it is stale. -->"
+)
+_INTRODUCTION = f"""\
+# Rules
+
+{_MADE_BY}
+
+A rule ends as a *finding*, *clear*, *not applicable* (with what it would need) or *error*. A finding's severity follows
+its cost: critical from 20 % of the step, major from 10 %, minor from 3 %, info below. Thresholds are set with
+`ddp-doctor diagnose --set RULE.THRESHOLD=VALUE`.
+
+| rule | what it finds |
+|---|---|"""
+#: A rule's name in a text; one without a hyphen, such as "straggler", may be only a word.
+_NAME = re.compile(rf"(?<![\w`-])({'|'.join(name for name in CATALOGUE if '-' in name)})(?![\w`-])")
+
+
+def pages() -> dict[str, str]:
+    """The Markdown pages by file name: one with all rules, and one of each."""
+    listed = [f"| [{rule.id}]({rule.id}.md) | {page(rule).summary} |" for rule in CATALOGUE.values()]
+    index = "\n".join([_INTRODUCTION, *listed]) + "\n"
+    return {"index.md": index, **{f"{rule.id}.md": _markdown(rule) for rule in CATALOGUE.values()}}
+
+
+def _markdown(rule: Rule) -> str:
+    content = page(rule)
+    lines = [f"# {rule.id}", "", _MADE_BY, "", _linked(content.summary, rule)]
+    for name, body in content.sections.items():
+        lines += ["", f"**{name}.** {_linked(body, rule)}"]
+    if rule.thresholds():
+        lines += ["", "| threshold | value | why |", "|---|---|---|"]
+    lines += [f"| `{t.name}` | {t.value:g} {t.unit} | {_linked(t.reason, rule)} |" for t in rule.thresholds()]
+    return "\n".join(lines) + "\n"
+
+
+def _linked(text: str, rule: Rule) -> str:
+    """The text, with links from the names of other rules to their pages."""
+    return _NAME.sub(lambda found: found[1] if found[1] == rule.id else f"[{found[1]}]({found[1]}.md)", text)
+
+
+def write(folder: Path) -> None:
+    """Make the folder hold these pages, and no others."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = pages()
+    for path in folder.glob("*.md"):
+        if path.name not in made:
+            path.unlink()
+    for name, text in made.items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def _unwrap(text: str) -> str:
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.strip().split("\n\n"))
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))

@@ -1,0 +1,425 @@
+"""What each fix saves, and the account of the step that follows from it.
+
+    step = floor + tracing + findings + unexplained
+
+in integer ns summed over ranks and steps. With S the recorded sum and P(X) the same of the steps played again without
+X, the account is a chain: what tracing takes first, then the fix of each rule, then `WhatIf.faultless` on top of all of
+them. Each line is what its link takes away beyond those before it, and the floor is what the last one leaves. So no
+line is negative, and all of them sum to the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
+from operator import or_
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.digest.model import Held
+from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.whatif import WhatIf
+from tb_ddp_doctor.findings import (
+    OWNERS,
+    PHASES,
+    Account,
+    AccountLine,
+    Confidence,
+    Finding,
+    LineKind,
+    Measurement,
+    Prospect,
+    Severity,
+    Unexplained,
+)
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support.base import Fault, Found, severity
+from tb_ddp_doctor.rules.support.interval import interval, uncertain
+
+#: Ranks and steps that have this share of the most that one has are where the unexplained time lies.
+_MUCH = 0.5
+#: Less of the step than this need not be located.
+_LEAST_LOCATED = 0.01
+#: Of the step: what a slow rank costs at least once everything else is fixed. A fix makes a rank like the median one in
+#: all that it does, so that one that is well gives back its noise too: 1.2 % where loading is slow on all ranks.
+_LEAST_NEEDED = 0.02
+_LOWER: dict[Confidence, Confidence] = {"high": "medium", "medium": "low", "low": "low"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Link:
+    """A rule in the chain of the account."""
+
+    found: Found
+    #: ns summed over ranks and steps; and by step, mean over ranks.
+    total_ns: int
+    by_step_ns: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Savings:
+    """What rules found in a job, and the job's steps to try the fixes on."""
+
+    everything: Sequence[Found]
+    whatif: WhatIf
+    job: Job
+
+    @property
+    def _size(self) -> int:
+        """Ranks times steps: what sums are divided by."""
+        return int(np.prod(self.whatif.shape))
+
+    @cached_property
+    def step_total_ns(self) -> int:
+        """Length of all steps of all ranks, ns."""
+        return int(self.job.budget.window_ns.sum())
+
+    def _total_ns(self, removed: Removed) -> int:
+        """The same without what is removed; never negative."""
+        saved = int((self.whatif.recorded_ns - self.whatif.step_ns(removed)).sum())
+        return max(self.step_total_ns - saved, 0)
+
+    @cached_property
+    def _untraced_total_ns(self) -> int:
+        return min(self._total_ns(self.whatif.tracing), self.step_total_ns)
+
+    @cached_property
+    def _chain(self) -> tuple[_Link, ...]:
+        """Rules in the order in which they are charged: by precedence, those that cost little after the others."""
+        order = list(_by_precedence(self._needed, self._alone))
+        links = self._links(order)
+        small = [link.found for link in links if not self._is_serious(link)]
+        serious = [found for found in order if found not in small]
+        return self._links([*serious, *small]) if [*serious, *small] != order else links
+
+    @cached_property
+    def _needed(self) -> list[Found]:
+        """What was found, without slow ranks that would be well once everything else is fixed.
+
+        Everything else is what costs at least half as much once all slow ranks are mended. What does not, such as
+        launch overhead where one host stalls, is costly on those ranks alone.
+        """
+        found = [each for each in self.everything if not each.rule.is_of_tracing]
+        accused = [(each, fault) for each in found if each.rule.accuses for fault in each.faults]
+        shared = [each for each in found if not each.rule.accuses and not each.rule.only_informs]
+        if not accused or len(accused) + len(shared) < 2:
+            return found
+        least = _LEAST_NEEDED * self.step_total_ns
+        mended = reduce(or_, [fault.removed for _, fault in accused], self.whatif.tracing)
+        mended_ns = self._total_ns(mended)
+        others = []
+        for each in shared:
+            alone = self._untraced_total_ns - self._total_ns(self.whatif.tracing | each.removed)
+            if mended_ns - self._total_ns(mended | each.removed) >= max(least, alone / 2):
+                others.append(each.removed)
+        all_ns = self._total_ns(reduce(or_, others, mended))
+        needed = []
+        for each in found:
+            faults = each.faults
+            if each.rule.accuses:
+                faults = tuple(
+                    fault for fault in faults if self._without_fix_ns(fault, accused, others) - all_ns >= least
+                )
+            if faults:
+                removed = each.removed if faults == each.faults else reduce(or_, [fault.removed for fault in faults])
+                needed.append(replace(each, faults=faults, removed=removed))
+        return needed
+
+    def _without_fix_ns(self, fault: Fault, accused: Sequence[tuple[Found, Fault]], others: Sequence[Removed]) -> int:
+        """The steps with everything fixed but one slow rank, ns."""
+        rest = [one.removed for _, one in accused if one is not fault]
+        return self._total_ns(reduce(or_, [*rest, *others], self.whatif.tracing))
+
+    def _is_serious(self, link: _Link) -> bool:
+        return not link.found.rule.only_informs and link.total_ns >= Severity.MINOR.least_share * self.step_total_ns
+
+    def _links(self, order: Sequence[Found]) -> tuple[_Link, ...]:
+        together, before_ns = self.whatif.tracing, self._untraced_total_ns
+        steps = self.whatif.step_ns(together)
+        links = []
+        for found in order:
+            if found.removed.is_nothing:
+                links.append(_Link(found, 0, np.zeros(self.whatif.shape[1])))
+                continue
+            together |= found.removed
+            after = self.whatif.step_ns(together)
+            after_ns = min(max(self.step_total_ns - int((self.whatif.recorded_ns - after).sum()), 0), before_ns)
+            links.append(_Link(found, before_ns - after_ns, (steps - after).mean(axis=0)))
+            before_ns, steps = after_ns, after
+        return tuple(links)
+
+    def _alone(self, found: Found) -> float:
+        return self.whatif.cost_ns(found.removed)
+
+    @cached_property
+    def findings(self) -> tuple[Finding, ...]:
+        """Costliest first, none charged with what another one would give back already.
+
+        What two of them would both give back is charged to the more special one, then to the costlier.
+        """
+        made = [finding for link in self._chain for finding in self._findings(link)]
+        for found in self.everything:
+            if found.rule.is_of_tracing:
+                traced = self.step_total_ns - self._untraced_total_ns
+                by_step = (self.whatif.recorded_ns - self.whatif.step_ns(self.whatif.tracing)).mean(axis=0)
+                made += self._findings(_Link(found, traced, by_step))
+        made.sort(key=lambda one: (one.severity == Severity.INFO.label, -one.cost_ms, -one.alone_ms))
+        return tuple(made)
+
+    def _findings(self, link: _Link) -> Iterator[Finding]:
+        """A rule's findings, each with its part of what the rule costs."""
+        found, step_ns = link.found, self.step_total_ns / self._size
+        parts = _divided(link.total_ns, self._weights(found))
+        for number, (fault, total_ns) in enumerate(zip(found.faults, parts, strict=True), 1):
+            cost_ns = total_ns / self._size
+            share = cost_ns / step_ns if step_ns else 0.0
+            alone_ns = cost_ns if found.rule.is_of_tracing else self.whatif.cost_ns(fault.removed)
+            seemed = found.rule.accuses or alone_ns >= Severity.MINOR.least_share * step_ns
+            if seemed and not found.rule.only_informs and share < found.rule.least_share:
+                continue
+            hidden = found.hidden_by and alone_ns < cost_ns / 2
+            least, most = interval(cost_ns, self.job.clock.residual_ns or 0.0, step_ns)
+            level = _LOWER[fault.confidence] if cost_ns and uncertain(link.by_step_ns) else fault.confidence
+            yield Finding(
+                id=found.rule.id if len(found.faults) == 1 else f"{found.rule.id}:{number}",
+                rule=found.rule.id,
+                severity=severity(found.rule, share).label,
+                cost_ms=cost_ns / 1e6,
+                alone_ms=alone_ns / 1e6,
+                range_ms=(least / 1e6, most / 1e6),
+                ranks=fault.ranks,
+                steps=fault.steps,
+                cause=fault.cause,
+                confidence=level,
+                title=fault.title,
+                why=f"{fault.why} Visible once {text.listing(found.hidden_by)} is fixed." if hidden else fault.why,
+                fix=fault.fix,
+                evidence=fault.evidence,
+                measurements=(*fault.measurements, *self._arithmetic(fault, alone_ns, cost_ns)),
+                thresholds=found.rule.thresholds(),
+            )
+
+    def _weights(self, found: Found) -> list[float]:
+        """By what the cost of a rule is divided among its findings: what each gives once the others are made.
+
+        So of two slow ranks each has its part, though the step stays as long as the other's if only one is mended.
+        """
+        if len(found.faults) == 1:
+            return [1.0]
+        return self.whatif.costs_ns([fault.removed for fault in found.faults])
+
+    def _arithmetic(self, fault: Fault, alone_ns: float, cost_ns: float) -> Iterator[Measurement]:
+        """From what the fix takes away to what it saves, ms a step."""
+        removed, ranks, steps = fault.removed, fault.ranks, fault.steps
+        there = np.ix_(np.isin(self.job.ranks, ranks), np.isin(self.job.steps, steps))
+
+        def mean_ms(amount: NDArray[np.generic]) -> float:
+            return float(amount[there].mean()) / 1e6 if amount[there].size else 0.0
+
+        for kind, share in removed.of_host.items():
+            taken = mean_ms(share * self.whatif.host_ns(kind))
+            if taken >= 0.005:
+                yield Measurement(f"CPU time that the fix removes: {_HOST_TIME[kind]}", taken, "ms", ranks, steps)
+        for name, amount in (("GPU work", removed.device_ns), ("exposed communication", removed.transfer_ns)):
+            if amount is not None and (taken := mean_ms(amount)) >= 0.005:
+                yield Measurement(f"{name} that the fix removes", taken, "ms", ranks, steps)
+        if not removed.is_nothing:
+            step = self.step_total_ns / self._size
+            yield Measurement("step now", step / 1e6, "ms", tuple(self.job.ranks.tolist()))
+            yield Measurement("what tracing adds", (step - self._untraced_total_ns / self._size) / 1e6, "ms")
+            yield Measurement("saved if this alone is fixed", alone_ns / 1e6, "ms")
+            yield Measurement("saved on top of the findings charged before it", cost_ns / 1e6, "ms")
+
+    @cached_property
+    def account(self) -> Account:
+        """The account of the step."""
+        links = self._chain
+        before_ns = self._untraced_total_ns - sum(link.total_ns for link in links)
+        fixes = reduce(or_, [link.found.removed for link in links], self.whatif.tracing)
+        floor_ns = min(before_ns, self._total_ns(fixes | self.whatif.faultless))
+        is_said = before_ns - floor_ns >= _LEAST_LOCATED * self.step_total_ns
+        floor_ns -= min(self._unrecorded_arrivals_ns, floor_ns)
+        lines: list[tuple[LineKind, str, int]] = [("floor", "", floor_ns)]
+        lines.append(("tracing", "", self.step_total_ns - self._untraced_total_ns))
+        charged = {finding.id: finding for finding in self.findings}
+        for link in links:
+            for number, part in enumerate(_divided(link.total_ns, self._weights(link.found)), 1):
+                rule = link.found.rule.id
+                name = rule if len(link.found.faults) == 1 else f"{rule}:{number}"
+                # What accuses nobody is no finding, and is not explained.
+                if name in charged and part:
+                    lines.append(("finding", name, part))
+        lines.append(("unexplained", "", self.step_total_ns - sum(total for _, _, total in lines)))
+        return Account(
+            method="replay" if self.whatif.plays else "busy_time",
+            total_ns=self.step_total_ns,
+            lines=tuple(self._line(kind, name, total) for kind, name, total in lines),
+            unexplained=self._unexplained(fixes) if is_said else None,
+            left_out=self.job.left_out,
+        )
+
+    def _line(self, kind: LineKind, finding: str, total_ns: int) -> AccountLine:
+        share = total_ns / self.step_total_ns if self.step_total_ns else 0.0
+        return AccountLine(kind, finding or None, total_ns, total_ns / self._size / 1e6, share)
+
+    @cached_property
+    def _unrecorded_arrivals_ns(self) -> int:
+        """Communication exposed in groups most of whose ranks have no trace, ns: their last arrival is not known."""
+        exposed = 0
+        present = self.job.matched.present
+        for rank, (digest, index) in enumerate(zip(self.job.digests, self.job.step_index, strict=True)):
+            table = digest.collectives
+            parts = np.ones(len(table), np.int64)
+            here = self.job.matched.of_rank(rank)
+            parts[self.job.matched.row[here, rank]] = present[here].sum(axis=1)
+            if len(table) and (2 * parts < table.group_size).mean() > _MUCH:
+                exposed += int(self.job.budget.of("transfer")[rank, np.arange(len(index))].sum())
+        return exposed
+
+    def _unexplained(self, fixes: Removed) -> Unexplained | None:
+        """Where what is not explained lies: by which part of a faultless job it goes, on which ranks and steps."""
+        if not self.whatif.plays:
+            return self._slowest()
+        faultless, now = self.whatif.faultless, self.whatif.step_ns(fixes)
+        kinds = {
+            "host": Removed(no_host=True),
+            "device": Removed(device_at_median=faultless.device_at_median),
+            "communication": Removed(transfers_at_median=faultless.transfers_at_median, absent=True),
+        }
+        gains = {kind: (now - self.whatif.step_ns(fixes | one)) for kind, one in kinds.items()}
+        kind = max(gains, key=lambda kind: float(gains[kind].sum()))
+        by_step = (now - self.whatif.step_ns(fixes | faultless)).mean(axis=0)
+        steps = np.flatnonzero(by_step >= _MUCH * max(float(by_step.max(initial=0.0)), 1.0))
+        if not len(steps):
+            return None
+        busy = self.whatif.own_ns[:, steps].mean(axis=1)
+        excess = busy - np.median(busy)
+        above = excess >= _MUCH * float(excess.max())
+        ranks = np.flatnonzero(above) if excess.max() > _MUCH * float(by_step[steps].mean()) else np.arange(len(busy))
+        owner, phase = self._owner(kind, ranks, steps)
+        return Unexplained(
+            owner=owner,
+            phase=phase,
+            ranks=tuple(self.job.ranks[ranks].tolist()),
+            steps=tuple(self.job.steps[steps].tolist()),
+        )
+
+    def _slowest(self) -> Unexplained | None:
+        """The same where busy times are compared: what the slowest rank has more of than the median one."""
+        busy = self.whatif.own_ns.mean(axis=1)
+        rank = int(busy.argmax())
+        if busy[rank] <= np.median(busy):
+            return None
+        spent = self.job.budget.owner_ns.mean(axis=1)
+        more = spent[rank] - np.median(spent, axis=0)
+        more[OWNERS.index("wait")] = 0
+        excess = self.whatif.own_ns[rank] - np.median(self.whatif.own_ns, axis=0)
+        steps = self.job.steps[excess >= _MUCH * excess.max()]
+        return Unexplained(OWNERS[int(more.argmax())], None, (int(self.job.ranks[rank]),), tuple(steps.tolist()))
+
+    def _owner(self, kind: str, ranks: NDArray[np.intp], steps: NDArray[np.intp]) -> tuple[str, str | None]:
+        """The owner of the budget that has most of one kind of time there, and the phase; None where none is told."""
+        owners = _OWNERS_OF[kind]
+        chosen = np.ix_(ranks, steps)
+        owner = max(owners, key=lambda name: int(self.job.budget.of(name)[chosen].sum()))
+        if not self.job.tells_phases:
+            return owner, None
+        column = "host_phase_ns" if kind == "host" else "phase_ns"
+        time = self.job.work(column)
+        others = np.setdiff1d(np.arange(time.shape[1]), steps)
+        usual = time[np.ix_(ranks, others)].mean(axis=(0, 1)) if len(others) else np.zeros(time.shape[2])
+        return owner, PHASES[int((time[chosen].mean(axis=(0, 1)) - usual).argmax())]
+
+    def without(self, chosen: Collection[str]) -> Prospect:
+        """The step if some findings were fixed, named by id or, all of a rule, by the rule.
+
+        One that found nothing changes nothing. The traced step stays traced unless profiler-overhead is among them.
+        """
+        fixed, removed = [], []
+        of_tracing = [found for found in self.everything if found.rule.is_of_tracing]
+        for found in [*self._needed, *of_tracing]:
+            for number, fault in enumerate(found.faults, 1):
+                rule = found.rule.id
+                name = rule if len(found.faults) == 1 else f"{rule}:{number}"
+                if rule in chosen or name in chosen:
+                    fixed.append(name)
+                    if not found.rule.is_of_tracing:
+                        removed.append(fault.removed)
+        untraced = any(found.rule.is_of_tracing and found.rule.id in fixed for found in self.everything)
+        together = reduce(or_, removed, self.whatif.tracing)
+        known = self._of_prefixes.get(frozenset(fixed) - {"profiler-overhead"})
+        after_ns = min(self._total_ns(together), self._untraced_total_ns) if known is None else known
+        saved_ns = (self.step_total_ns if untraced else self._untraced_total_ns) - after_ns
+        step_ns = self.step_total_ns / self._size
+        saved = saved_ns / self._size
+        least, most = interval(saved, self.job.clock.residual_ns or 0.0, step_ns)
+        return Prospect(
+            fixed=tuple(fixed),
+            step_ms=step_ns / 1e6,
+            without_ms=max(step_ns - saved, 0.0) / 1e6,
+            range_ms=(max(step_ns - most, 0.0) / 1e6, max(step_ns - least, 0.0) / 1e6),
+        )
+
+    @cached_property
+    def _of_prefixes(self) -> dict[frozenset[str], int]:
+        """What is left once the findings of the first few links of the chain are fixed, all or the serious ones, by
+        their ids.
+        """
+        findings = {finding.id: finding for finding in self.findings}
+        left = self._untraced_total_ns
+        known = {frozenset[str](): left}
+        every: tuple[set[str], int] = set(), left
+        serious: tuple[set[str], int] = set(), left
+        for link in self._chain:
+            rule, several = link.found.rule.id, len(link.found.faults) > 1
+            for number, part in enumerate(_divided(link.total_ns, self._weights(link.found)), 1):
+                name = f"{rule}:{number}" if several else rule
+                if name not in findings:
+                    continue
+                every = every[0] | {name}, every[1] - part
+                if findings[name].severity != Severity.INFO.label:
+                    serious = serious[0] | {name}, serious[1] - part
+            for names, left in (serious, every):
+                known[frozenset(names)] = left
+        return known
+
+
+_HOST_TIME = {
+    Held.ALLOC: "cudaMalloc and cudaFree",
+    Held.COPY: "blocking copies",
+    Held.SYNC: "synchronisation",
+    Held.INPUT: "DataLoader",
+    Held.STALL: "outside any op",
+    Held.OP_STALL: "stalls inside ops",
+    Held.OVERHEAD: "the profiler's stalls",
+    Held.RECORDING: "recording of events",
+    Held.WORK: "ops, launches and Python between them",
+}
+_OWNERS_OF = {
+    "host": ("input", "sync", "alloc", "dispatch", "host"),
+    "device": ("compute", "copy"),
+    "communication": ("transfer", "wait"),
+}
+
+
+def _divided(total: int, weights: Sequence[float]) -> list[int]:
+    """A total in integer parts by weight, which sum to it."""
+    whole = sum(weights)
+    shares = [weight / whole if whole else 1 / len(weights) for weight in weights]
+    edges = [round(total * sum(shares[: i + 1])) for i in range(len(shares) - 1)] + [total]
+    return [end - start for start, end in zip([0, *edges], edges, strict=False)]
+
+
+def _by_precedence(everything: Sequence[Found], alone: Callable[[Found], float]) -> Iterator[Found]:
+    """What only informs first, then what single ranks have beyond the median one; then what all share, the costliest
+    first, but after those that tell the same more specially.
+    """
+    left = sorted(everything, key=lambda found: (not found.rule.only_informs, not found.rule.accuses, -alone(found)))
+    while left:
+        rules = {found.rule.id for found in left}
+        following = next((found for found in left if not rules.intersection(found.rule.yields_to)), left[0])
+        left.remove(following)
+        yield following

@@ -1,0 +1,172 @@
+"""Why a rank is slower than the others: what its budget and its compute have more of than theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.digest.model import Held
+from tb_ddp_doctor.facts.compute import KernelKind, KernelTable, Phases
+from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.links import Link
+from tb_ddp_doctor.facts.whatif import WhatIf
+from tb_ddp_doctor.findings import OWNERS
+from tb_ddp_doctor.job.model import Budget
+from tb_ddp_doctor.rules.support import text, work_compared
+from tb_ddp_doctor.rules.support.slowness import Slowness, behind
+from tb_ddp_doctor.trace.model import Ints
+
+HOST_OWNERS = ("sync", "alloc", "dispatch", "host")
+#: What the host does while each of these owns its device's idle time.
+DOING = {
+    "sync": "is in a sync call",
+    "alloc": "allocates device memory",
+    "dispatch": "is inside ops and launch calls",
+    "host": "is outside any op (Python, logging, garbage collection, I/O)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Thresholds of `Straggler` on work."""
+
+    same_work: float
+    larger_share: float
+
+
+def _gains(found: Slowness, whatif: WhatIf) -> dict[str, NDArray[np.float64]]:
+    """See `Peers.gains_ns`."""
+    if not whatif.plays:
+        return {}
+    chosen = found.slow & found.persistently()
+    others = [kind for kind in Held if kind not in (Held.INPUT, Held.OVERHEAD, Held.RECORDING)]
+    return {
+        group: (whatif.own_ns - whatif.alone_ns(whatif.like_the_median(chosen, found.among, kinds))).mean(axis=1)
+        for group, kinds in (("input", [Held.INPUT]), ("host", others))
+    }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Peers:
+    """The ranks of a job, slow ones and those that they are compared with. R = ranks."""
+
+    #: Mean over steps, shape (R, owners) and (R, phases), ns; and the median of the ranks that are well.
+    owner_ns: NDArray[np.float64]
+    usual_owner_ns: NDArray[np.float64]
+    #: How much longer than the others' each host is in its DataLoader, shape (R,), ns; mean over steps.
+    loads_longer_ns: NDArray[np.float64]
+    #: How much less each rank needs by itself if its loading, or the rest of its host's time, were as the median
+    #: rank's, shape (R,), ns; empty where steps are not played.
+    gains_ns: Mapping[str, NDArray[np.float64]]
+    phase_ns: NDArray[np.float64]
+    usual_phase_ns: NDArray[np.float64]
+    phases: Phases
+    has_device: bool
+    kernels: KernelTable
+    #: Kernels that each rank launched, shape (R,); those of the rank that is well with the median number of them.
+    launches: Ints
+    usual_launches: int
+    usual_kernels: Mapping[tuple[str, str], KernelKind]
+
+    @classmethod
+    def of(
+        cls,
+        well: Ints,
+        found: Slowness,
+        frame: Frame,
+        budget: Budget,
+        whatif: WhatIf,
+        kernels: KernelTable,
+        phases: Phases,
+    ) -> Peers:
+        """The ranks, given the indices of those that are well."""
+        loading = whatif.host_ns(Held.INPUT).mean(axis=1)
+        owner_ns, phase_ns = budget.owner_ns.mean(axis=1), phases.own_ns.mean(axis=1)
+        launches = kernels.launches()
+        usual = int(well[np.argsort(launches[well], kind="stable")[len(well) // 2]])
+        return cls(
+            owner_ns,
+            np.median(owner_ns[well], axis=0),
+            loading - np.median(loading[well]),
+            _gains(found, whatif),
+            phase_ns,
+            np.median(phase_ns[well], axis=0),
+            phases,
+            frame.has_device,
+            kernels,
+            launches,
+            int(launches[usual]),
+            kernels.of(usual),
+        )
+
+    def cause(self, rank: int, limits: Limits, slow_links: Sequence[Link]) -> tuple[str, str]:
+        """The cause, and the sentence that says what was seen of the rank: "it ..."."""
+        more = dict(zip(OWNERS, (self.owner_ns[rank] - self.usual_owner_ns).tolist(), strict=True))
+        groups = {
+            # While the others wait for this rank, their loading idles no device of theirs.
+            "input": min(more["input"], float(self.loads_longer_ns[rank])),
+            "host": sum(max(more[owner], 0) for owner in HOST_OWNERS),
+            "compute": more["compute"],
+            "copy": more["copy"],
+            "transfer": more["transfer"],
+        }
+        groups |= {group: float(gain[rank]) for group, gain in self.gains_ns.items()}
+        largest = max(groups, key=lambda group: groups[group])
+        extra = text.ms(groups[largest])
+        phase = behind("It", self.phase_ns[rank] - self.usual_phase_ns, self.phases)
+        if groups[largest] <= 0:
+            return "unknown", "no owner of its step explains it."
+        if largest == "input":
+            return "input", f"it waits {extra} a step longer for its DataLoader than the median rank."
+        if largest == "host":
+            owner = max(HOST_OWNERS, key=lambda owner: more[owner])
+            if not self.has_device:
+                return "host", f"its CPU {DOING[owner]}, {extra} a step longer than the median rank's.{phase}"
+            idle = f"its GPU idles {extra} a step longer than the median rank's while its CPU {DOING[owner]}."
+            return "host", f"{idle}{phase}"
+        if largest == "compute":
+            cause, what = self._compute_cause(rank, limits)
+            return cause, f"it computes {extra} a step longer{what}{phase}"
+        slow = [link for link in slow_links if rank in link.traffic.ranks]
+        if largest == "transfer" and slow:
+            worst = max(slow, key=lambda link: link.slowdown)
+            return "slow_link", (
+                f"it spends {extra} a step more in transfers than the median rank: {worst.traffic.kind} takes "
+                f"{worst.slowdown:.1f} times as long in its group as in others. What that costs stands at slow-link."
+            )
+        return "unknown", f"it spends {extra} a step more in {largest} than the median rank."
+
+    def _compute_cause(self, rank: int, limits: Limits) -> tuple[str, str]:
+        """The cause of longer compute, and how the sentence on it goes on."""
+        units, blocks = ("kernels", "blocks") if self.has_device else ("operators", "elements")
+        larger_units = "kernels with larger grids" if self.has_device else "operators on larger tensors"
+        mine, peer = self.kernels.of(rank), self.usual_kernels
+        count, usual = int(self.launches[rank]), self.usual_launches
+        if usual and count > usual * (1 + limits.same_work):
+            most = work_compared.most_launched(mine, peer)
+            named = (
+                f", above all {text.kernel(most.name)}: {most.mine:.0f} launches to {most.peers:.0f}" if most else ""
+            )
+            return "more_work", f", in {count / usual:.2f} times as many {units}{named}."
+        share = work_compared.larger_share(mine, peer)
+        if share > limits.larger_share:
+            most = work_compared.most_enlarged(mine, peer)
+            named = (
+                f", above all {text.kernel(most.name)}: {most.mine:.0f} {blocks} to {most.peers:.0f}" if most else ""
+            )
+            return "more_work", f": {text.percent(share)} of its time is in {larger_units}{named}."
+        ratio = work_compared.slowdown(mine, peer)
+        if ratio < 1 + limits.same_work:
+            if not mine:
+                return "unknown", "; without shapes the trace does not say why."
+            return "unknown", f", in other {units} than the median rank."
+        most = work_compared.most_slowed(mine, peer)
+        named = (
+            f" (the median), and {text.kernel(most.name)} {text.us(most.mine)} instead of {text.us(most.peers)}"
+            if most
+            else ""
+        )
+        return "slow_device", f", in the same {units}: each takes {ratio:.2f} times as long{named}."

@@ -1,0 +1,173 @@
+"""Which ranks are slower than the others: shared by the rules on ranks that are always slow, and that take turns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.digest.model import Held, RankOwner
+from tb_ddp_doctor.facts.arrivals import Arrivals
+from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.compute import Phases
+from tb_ddp_doctor.facts.evidence_locator import Places
+from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.whatif import WhatIf
+from tb_ddp_doctor.findings import Evidence
+from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.names import Phase
+
+#: Most ranks are slow if the others are faster by so many times the limit, and their devices work within this share.
+_CLEARLY = 3
+_LEAST_EXCESS = 0.03
+_AS_MUCH = 0.1
+#: Noise of each rank and step, not of a rank: the mean excess is below so many of its standard errors, and below this
+#: share of the step. Of drawn jobs with 6 % of noise, 2 to 16 ranks and 3 to 6 steps, 1 in 300 has a rank beyond both.
+_STANDARD_ERRORS = 5
+_CLEAR_OF_NOISE = 0.15
+#: Standard deviations in a median deviation, of a normal distribution.
+_SD_OF_MEDIAN = 1.5
+#: A phase is named from this share of an excess on.
+_MOST = 0.5
+IN_PHASE = {
+    Phase.LOADING: "in data loading",
+    Phase.FORWARD: "in the forward pass",
+    Phase.BACKWARD: "in the backward pass",
+    Phase.OPTIMIZER: "in the optimizer's step",
+    Phase.OTHER: "outside forward/backward/optimizer, in the training loop",
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Slowness:
+    """What R ranks need by themselves in S steps, against comparable ranks and steps."""
+
+    #: Beyond the median rank's, shape (R, S), ns; negative for faster ranks.
+    excess_ns: Ints
+    #: Whether the excess passes the limit, shape (R, S).
+    slow: NDArray[np.bool_]
+    #: Indices of the ranks that are slow in enough steps, slowest first.
+    persistent: Ints
+    #: The ranks that they are compared with, shape (R,); None for all.
+    among: NDArray[np.bool_] | None
+    #: By how much the median rank takes longer in each step than in comparable ones, shape (S,), ns.
+    step_excess_ns: Ints
+    #: How far most ranks and steps are from comparable ones anyway, one standard deviation, ns.
+    noise_ns: float
+
+    def persistently(self, ranks: Sequence[int] | Ints | None = None) -> NDArray[np.bool_]:
+        """Whether a rank is persistently slow (and one of these, by index) with an excess in the step, shape (R, S)."""
+        rows = self.persistent if ranks is None else ranks
+        chosen = np.zeros_like(self.slow)
+        chosen[rows] = self.excess_ns[rows] > 0
+        return chosen
+
+    @property
+    def now_and_then(self) -> NDArray[np.bool_]:
+        """Whether a rank that is not persistently slow is slow in the step, shape (R, S)."""
+        others: NDArray[np.bool_] = self.slow.copy()
+        others[self.persistent] = False
+        return others
+
+
+def median_rank(values: NDArray[Any]) -> NDArray[Any]:
+    """The median rank's value: the lower median over the first axis, so that of two ranks the better one is it."""
+    usual: NDArray[Any] = np.sort(values, axis=0)[(len(values) - 1) // 2]
+    return usual
+
+
+def slowness(whatif: WhatIf, frame: Frame, min_excess: float, min_steps: float) -> Slowness:
+    """Compare what each rank needs by itself with the median rank in each step.
+
+    A rank is slow in a step if its excess is over `min_excess` of the step and over twice the clock skew;
+    it is persistently slow if that holds on average and in at least `min_steps` (a share) of the steps. Where most
+    ranks are slow, they are compared with those that are not, if these have as much to do on their devices.
+    """
+    own = whatif.own_ns
+    limit = _limit(frame, min_excess)
+    among = _fast_minority(own, whatif.device_ns, limit)
+    if among is None:
+        of_step = median_rank(own)
+        excess = own - np.maximum(whatif.typical(own), of_step)
+        step_excess = np.minimum(of_step - median_rank(whatif.typical(own)), of_step)
+    else:
+        excess, step_excess = own - whatif.typical(own, among), np.zeros(own.shape[1], np.int64)
+    slow = excess > limit
+    mean = excess.mean(axis=1)
+    persistent = (slow.mean(axis=1) >= min_steps) & (mean > limit)
+    if among is None:
+        persistent &= ~_is_noise(excess, frame)
+    if persistent.all():  # they take turns: none is slower than the others
+        persistent[:] = False
+    indices = np.flatnonzero(persistent)
+    slowest_first = indices[np.argsort(-mean[indices], kind="stable")]
+    deviations = np.sort(np.abs(own - whatif.typical(own)), axis=None)
+    noise = _SD_OF_MEDIAN * float(deviations[(deviations.size - 1) // 2])
+    return Slowness(excess, slow, slowest_first, among, step_excess, noise)
+
+
+def _is_noise(excess_ns: Ints, frame: Frame) -> NDArray[np.bool_]:
+    """Whether what each rank has beyond the median rank, shape (R, S), may be noise of its steps, shape (R,)."""
+    ranks, steps = excess_ns.shape
+    mean = excess_ns.mean(axis=1)
+    if steps < 2:
+        return np.zeros(ranks, np.bool_)
+    error = float(median_rank(excess_ns.std(axis=1, ddof=1))) / np.sqrt(steps)
+    small: NDArray[np.bool_] = (mean < _STANDARD_ERRORS * error) & (mean < _CLEAR_OF_NOISE * frame.step_ns)
+    return small
+
+
+def shared(whatif: WhatIf, frame: Frame, kind: Held) -> Removed:
+    """What all ranks share of the host's time of one kind: where most are slow, as much as the others have."""
+    return whatif.shared(kind, _fast_minority(whatif.own_ns, whatif.device_ns, _limit(frame, _LEAST_EXCESS)))
+
+
+def _limit(frame: Frame, min_excess: float) -> float:
+    return max(min_excess * frame.step_ns, 2 * frame.residual_ns)
+
+
+def _fast_minority(own_ns: Ints, device_ns: Ints, limit: float) -> NDArray[np.bool_] | None:
+    """The ranks, shape (R,), that need far less than most others although their devices do as much; None for none."""
+    mean, work = own_ns.mean(axis=1), device_ns.mean(axis=1)
+    order = np.argsort(mean)
+    gaps = np.diff(mean[order])[: len(mean) // 2]
+    if not len(gaps) or not work.any() or gaps.max() < _CLEARLY * limit:
+        return None
+    fast = order[: int(gaps.argmax()) + 1]
+    if 2 * len(fast) >= len(mean) or np.median(work[fast]) < (1 - _AS_MUCH) * np.median(work):
+        return None
+    chosen = np.zeros(len(mean), np.bool_)
+    chosen[fast] = True
+    return chosen
+
+
+def phase_of_most(more_ns: NDArray[np.float64], phases: Phases) -> Phase | None:
+    """The phase that has most of an excess, given the excess by phase; None if none has, or the traces do not tell."""
+    worst = Phase(int(more_ns.argmax()))
+    return worst if phases.told and more_ns[worst] > _MOST * max(float(more_ns.sum()), 0.0) else None
+
+
+def behind(who: str, more_ns: NDArray[np.float64], phases: Phases) -> str:
+    """The sentence that says in which phase someone falls behind, after a space; "" where none has most of it."""
+    worst = phase_of_most(more_ns, phases)
+    return "" if worst is None else f" {who} falls {text.ms(more_ns[worst])} behind {IN_PHASE[worst]}."
+
+
+def longest_wait(accused: Ints, frame: Frame, arrivals: Arrivals, places: Places) -> list[Evidence]:
+    """The longest wait that any of the accused ranks (indices) caused on another rank, if there is one."""
+    caused = np.flatnonzero(
+        np.isin(arrivals.last, accused) & np.isin(arrivals.step, frame.steps) & (arrivals.longest_wait_ns > 0)
+    )
+    if not len(caused):
+        return []
+    worst = caused[arrivals.longest_wait_ns[caused].argmax()]
+    what = f"Waits in {arrivals.kind[worst] or 'a collective'} for rank {frame.ranks[arrivals.last[worst]]}."
+    waiter, start, end = (
+        int(column[worst]) for column in (arrivals.longest_waiter, arrivals.wait_start_ns, arrivals.wait_end_ns)
+    )
+    seen = places.between(waiter, start, end, RankOwner.COMMUNICATION, what)
+    return [seen] if seen else []

@@ -1,0 +1,116 @@
+"""The verdict: what costs most, what nothing explains, or a "healthy" that the account of the step has earned."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence, Sized
+from dataclasses import dataclass
+
+from tb_ddp_doctor.findings import Account, Finding, RuleOutcome, Severity, Unexplained
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.rules.support import text
+
+#: From this share of the step on what nothing explains, with findings too small to be an alarm, is not healthy. Healthy
+#: jobs of 4 and 8 ranks leave up to 3 %, and noise of 2 % in every kernel as much; faults that cost 8 % leave about 7 %
+#: if no rule sees them.
+MOST_UNEXPLAINED = 0.06
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The verdict, in a word and in a sentence."""
+
+    #: A rule's id, "healthy", "unexplained" or "unknown".
+    name: str
+    headline: str
+
+
+def verdict(
+    job: Job,
+    findings: Sequence[Finding],
+    account: Account,
+    outcomes: Sequence[RuleOutcome],
+    *,
+    unrecognised: str | None,
+    notes: Sequence[str] = (),
+    lacking: Sequence[str],
+) -> Verdict:
+    """Judge a job, given its findings, costliest first.
+
+    `unrecognised` says why the traces cannot tell whether the job is healthy, if they cannot; `notes` are sentences
+    that must stand beside what was found; `lacking` says what of the job's files is not in the traces, such as "2 files
+    are unreadable".
+    """
+    worst = next((finding for finding in findings if finding.severity != Severity.INFO.label), None)
+    unexplained = account.line("unexplained")
+    but = f" ({text.listing(lacking)}.)" if lacking else ""
+    if worst is None and unrecognised:
+        return Verdict("unknown", unrecognised + but)
+    charged = sorted((line for line in account.lines if line.kind == "finding"), key=lambda line: -line.ms)
+    lost = unexplained.share + (0.0 if worst else sum(line.share for line in charged))
+    if lost >= MOST_UNEXPLAINED:
+        if not charged or unexplained.ms > charged[0].ms:
+            return Verdict("unexplained", _unexplained(unexplained.ms, job, account.unexplained) + but)
+        worst = worst or next(finding for finding in findings if finding.id == charged[0].finding)
+    if worst:
+        return Verdict(worst.rule, " ".join([headline(worst, job.step_ns / 1e6) + but, *notes]))
+    return Verdict("healthy", _healthy(job, outcomes, lacking))
+
+
+def headline(finding: Finding, step_ms: float) -> str:
+    """A finding in a line: what is wrong, and what fixing it saves."""
+    share = text.percent(finding.cost_ms / step_ms if step_ms else 0.0)
+    return f"{finding.title} Fixing it saves {text.ms(finding.cost_ms * 1e6)} a step ({share})."
+
+
+def _unexplained(lost_ms: float, job: Job, where: Unexplained | None) -> str:
+    share = text.percent(lost_ms * 1e6 / job.step_ns if job.step_ns else 0.0)
+    said = f"No rule explains {text.ms(lost_ms * 1e6)} of every {text.ms(job.step_ns)} ({share})"
+    if where:
+        said += f": {place(where, job.ranks, job.steps)}"
+    record = "with Python stacks (with_stack=True)" if where and where.owner in _OF_HOST else "more steps"
+    return f"{said}. To learn more, capture {record}."
+
+
+def place(where: Unexplained, ranks: Sized, steps: Sized) -> str:
+    """Where what nothing explains lies in a job of these ranks and steps: "mostly ..., on rank 1, in every step"."""
+    phase = f" in {_PHASES[where.phase]}" if where.phase in _PHASES else ""
+    on = "all ranks" if len(where.ranks) == len(ranks) > 1 else text.ranks(where.ranks)
+    at = "every step" if len(where.steps) == len(steps) > 1 else text.steps(where.steps)
+    return f"mostly {_OWNERS[where.owner]}{phase}, on {on}, in {at}"
+
+
+def _healthy(job: Job, outcomes: Sequence[RuleOutcome], lacking: Sequence[str]) -> str:
+    """No data is not healthy: the sentence names what was not looked at."""
+    blind = []
+    if job.missing_ranks:
+        blind.append(f"{len(job.missing_ranks)} of {job.world_size} ranks have no usable trace here")
+    elif len(job.ranks) > 1 and not len(job.matched):
+        blind.append("no collective could be matched between the ranks")
+    status = Counter(outcome.status for outcome in outcomes)
+    if blind and status["not-applicable"]:
+        blind.append(f"{status['not-applicable']} of {len(outcomes)} rules could not be applied")
+    if status["error"]:
+        blind.append(f"{status['error']} of {len(outcomes)} rules failed")
+    blind += lacking
+    if blind:
+        return f"No fault found in what is here, but {text.listing(blind)}."
+    return (
+        f"Healthy: no fault found costs {text.percent(Severity.MINOR.least_share)} of the step, and "
+        f"less than {text.percent(MOST_UNEXPLAINED)} of it has no explanation."
+    )
+
+
+_OF_HOST = ("input", "sync", "alloc", "dispatch", "host")
+_OWNERS = {
+    "compute": "kernels that take longer than in comparable steps and ranks",
+    "copy": "copies that take longer than in comparable steps and ranks",
+    "wait": "straggler wait",
+    "transfer": "communication that takes longer than its like",
+    "input": "GPU idle, waiting for the DataLoader",
+    "sync": "GPU idle, CPU in a synchronising call",
+    "alloc": "GPU idle, CPU in cudaMalloc or cudaFree",
+    "dispatch": "GPU idle, launch-bound (CPU overhead)",
+    "host": "GPU idle, CPU outside any op (Python, I/O, GC)",
+}
+_PHASES = {"loading": "data loading", "forward": "forward", "backward": "backward", "optimizer": "the optimizer's step"}

@@ -1,0 +1,89 @@
+"""Compares the compute of two ranks: more kernels, larger kernels, or the same kernels slower."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from tb_ddp_doctor.facts.compute import KernelKind
+
+Kinds = Mapping[tuple[str, str], KernelKind]
+
+#: A grid is larger from this ratio on.
+_LARGER = 1.1
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The kernel that differs most between two ranks: its name, and what each has of it."""
+
+    name: str
+    mine: float
+    peers: float
+
+
+def most_launched(mine: Kinds, peer: Kinds) -> Difference | None:
+    """The kernel that the peer launches least often in comparison: launches of each; None if none is launched less."""
+    own, other = _by_name(mine), _by_name(peer)
+    more = {name: kind.count - (other[name].count if name in other else 0) for name, kind in own.items()}
+    name = max(more, key=lambda name: more[name], default="")
+    if more.get(name, 0) <= 0:
+        return None
+    return Difference(name, own[name].count, other[name].count if name in other else 0)
+
+
+def most_enlarged(mine: Kinds, peer: Kinds) -> Difference | None:
+    """The kernel that takes longest of those with larger grids than the peer's: mean blocks of each."""
+    own, other = _by_name(mine), _by_name(peer)
+    larger = [name for name in own if name in other and _is_larger(own[name], other[name])]
+    if not larger:
+        return None
+    name = max(larger, key=lambda name: own[name].total_ns)
+    return Difference(name, own[name].blocks / own[name].count, other[name].blocks / other[name].count)
+
+
+def most_slowed(mine: Kinds, peer: Kinds) -> Difference | None:
+    """Of the kernels that both launch with one grid the one that loses most time in all: mean ns of each."""
+    lost = {key: (kind.mean_ns - peer[key].mean_ns) * kind.count for key, kind in mine.items() if key in peer}
+    worst = max(lost, key=lambda key: lost[key], default=None)
+    return Difference(worst[0], mine[worst].mean_ns, peer[worst].mean_ns) if worst and lost[worst] > 0 else None
+
+
+def larger_share(mine: Kinds, peer: Kinds) -> float:
+    """Share of the time of kernels that both ranks run, by name, in those launched with more blocks than the peer's."""
+    own, other = _by_name(mine), _by_name(peer)
+    both = [name for name in own if name in other]
+    total = sum(own[name].total_ns for name in both)
+    larger = sum(own[name].total_ns for name in both if _is_larger(own[name], other[name]))
+    return larger / total if total else 0.0
+
+
+def slowdown(mine: Kinds, peer: Kinds) -> float:
+    """How many times as long the same kernels take as on the peer, median weighted by time; 1 if none are the same."""
+    both = [key for key in mine if key in peer and peer[key].total_ns > 0]
+    if not both:
+        return 1.0
+    ratio = np.array([mine[key].mean_ns / peer[key].mean_ns for key in both])
+    weight = np.array([mine[key].total_ns for key in both], np.float64)
+    order = np.argsort(ratio)
+    cumulated = np.cumsum(weight[order])
+    return float(ratio[order][np.searchsorted(cumulated, cumulated[-1] / 2)])
+
+
+def _is_larger(mine: KernelKind, peers: KernelKind) -> bool:
+    """Whether launches have more blocks, given kernels of `_by_name`."""
+    return mine.blocks / mine.count > _LARGER * peers.blocks / peers.count
+
+
+def _by_name(kinds: Kinds) -> dict[str, KernelKind]:
+    """Launches of each kernel over all its grids; `blocks` is then the sum over launches."""
+    merged: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+    for (name, _), kind in kinds.items():
+        entry = merged[name]
+        entry[0] += kind.count
+        entry[1] += kind.total_ns
+        entry[2] += kind.blocks * kind.count
+    return {name: KernelKind(*entry) for name, entry in merged.items()}

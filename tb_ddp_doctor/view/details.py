@@ -1,0 +1,238 @@
+"""The numbers behind the tab's further views, made when one is opened; times in ms, one row per rank where not said.
+
+What the page draws first is in `views`; these are larger, or seldom asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tb_ddp_doctor.digest.intervals import Intervals
+from tb_ddp_doctor.engine import Result
+from tb_ddp_doctor.facts.links import Link, links
+from tb_ddp_doctor.facts.nodes import nodes
+from tb_ddp_doctor.facts.operators import operations
+from tb_ddp_doctor.facts.traffic import Traffic, bus_factor, communication
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.slices.cut import on_common_clock
+from tb_ddp_doctor.slices.words import encodable
+from tb_ddp_doctor.trace.model import Ints
+
+#: More points than this cover each other, in all and of one kind and group.
+_POINTS, _LEAST_POINTS = 20_000, 100
+#: A transfer is an outlier if the line, or for one size the median, misses it by so many typical misses, and by half.
+_OUTLIER_MISSES, _OUTLIER_SHARE = 4.0, 0.5
+#: Memory curves sent: the ranks with the highest peaks.
+_CURVES = 64
+
+
+def _operations(result: Result) -> dict[str, Any]:
+    """Sums by name: the mean of a rank's step over the steps of all ranks; occupancy and tensor cores as shares."""
+    job = result.job
+    spent = operations(job)
+    steps = max(sum(len(digest.steps) for digest in job.digests), 1)
+    device_ns = np.maximum(spent.device_ns, 1)
+    return {
+        "ranks": len(job.ranks),
+        "names": [encodable(name) for name in spent.names],
+        "on_device": spent.on_device.tolist(),
+        "named_by": spent.ranks.tolist(),
+        "calls": _rounded(spent.count / steps),
+        "host_ms": _rounded(spent.host_ns / steps / 1e6),
+        "device_ms": _rounded(spent.device_ns / steps / 1e6),
+        "mean_us": _rounded(
+            np.where(spent.on_device, spent.device_ns, spent.host_ns) / np.maximum(spent.count, 1) / 1e3
+        ),
+        "occupancy": [
+            round(occupied / estimated, 4) if estimated else None
+            for occupied, estimated in zip(spent.occupied_ns.tolist(), spent.estimated_ns.tolist(), strict=True)
+        ],
+        "tensor": _rounded(spent.tensor_ns / device_ns),
+        "most_ms": _rounded(spent.most_ns / 1e6),
+        "most_rank": spent.most_rank.tolist(),
+    }
+
+
+def _communication(result: Result) -> dict[str, Any]:
+    """Matched collectives as points, by kind and group: bytes, transfer in us, step; and nodes beside each other."""
+    job = result.job
+    measured = communication(job)
+    compared = links(job, measured)
+    link_of = {id(link.traffic): link for link in compared}
+    most = max(_POINTS // max(len(measured), 1), _LEAST_POINTS)
+    steps = max(len(job.steps), 1)
+    return {
+        "families": [_family(job, traffic, link_of.get(id(traffic)), most) for traffic in measured],
+        "nodes": [
+            {
+                "name": encodable(node.name),
+                "ranks": job.ranks[node.ranks].tolist(),
+                "calls": round(node.calls / steps, 2),
+                "last": round(node.last / node.calls, 4) if node.calls else 0.0,
+                "waited_for_ms": round(node.waited_for_ns / 1e6, 4),
+                "waits_ms": round(node.waits_ns / 1e6, 4),
+                "slowdown": None if node.slowdown is None else round(node.slowdown, 3),
+                "stands_out": node.stands_out,
+            }
+            for node in nodes(job, compared)
+        ],
+    }
+
+
+def _family(job: Job, traffic: Traffic, link: Link | None, most: int) -> dict[str, Any]:
+    """One kind and group; of more than `most` collectives every so-many-th is a point, and as many outliers."""
+    calls = len(traffic.step)
+    outlier = _outliers(traffic)
+    even = np.linspace(0, calls - 1, min(calls, most)).astype(np.int64)
+    shown = np.union1d(even, np.flatnonzero(outlier)[:most])
+    names = [job.nodes[rank] for rank in traffic.ranks.tolist()]
+    line = traffic.line
+    wait_us = traffic.wait_ns / 1e3 / max(len(traffic.ranks), 1)
+    return {
+        "kind": encodable(traffic.kind),
+        "group": encodable(traffic.group),
+        "ranks": job.ranks[traffic.ranks].tolist(),
+        "nodes": [encodable(name) for name in dict.fromkeys(names) if name],
+        "size": traffic.size,
+        "bus_factor": bus_factor(traffic.kind, traffic.size),
+        "calls": calls,
+        "mean_bytes": round(float(traffic.bytes.mean()), 1) if traffic.has_bytes else None,
+        "mean_transfer_us": round(float(traffic.transfer_ns.mean()) / 1e3, 4),
+        "mean_wait_us": round(float(wait_us.mean()), 4),
+        "far": int(outlier.sum()),
+        "peers": link.peers if link else 0,
+        "slowdown": round(link.slowdown, 3) if link else None,
+        "alpha_us": line.alpha_ns / 1e3 if line else None,
+        "us_per_byte": line.beta_ns / 1e3 if line else None,
+        "telling": line is not None and line.is_telling,
+        "step": job.steps[traffic.step[shown]].tolist(),
+        "bytes": traffic.bytes[shown].tolist(),
+        "transfer_us": _rounded(traffic.transfer_ns[shown] / 1e3),
+        "wait_us": _rounded(wait_us[shown]),
+        "outlier": outlier[shown].tolist(),
+    }
+
+
+def _outliers(traffic: Traffic) -> Ints:
+    """Which transfers take far longer than others of their size, shape (M,), 0 or 1."""
+    size, transfer = traffic.bytes, traffic.transfer_ns.astype(np.float64)
+    distinct, which = np.unique(size, return_inverse=True)
+    expected = np.zeros(len(size))
+    for i in range(len(distinct) if len(distinct) <= len(size) // 3 else 0):
+        expected[which == i] = np.median(transfer[which == i])
+    if not expected.any():
+        line = traffic.line
+        expected[:] = line.alpha_ns + size * line.beta_ns if line else np.median(transfer)
+    missed = transfer - expected
+    typical = float(np.median(np.abs(missed)))
+    far = (missed > _OUTLIER_MISSES * typical) & (missed > _OUTLIER_SHARE * expected)
+    return far.astype(np.int64)
+
+
+def _memory(result: Result) -> dict[str, Any]:
+    """Bytes in use and held over time, ms of the common clock from the first step's start, of the ranks with most."""
+    job = result.job
+    told = [i for i, digest in enumerate(job.digests) if len(digest.memory.time_ns)]
+    peaks = {i: int(job.digests[i].memory.reserved.max()) for i in told}
+    shown = sorted(sorted(told, key=lambda i: -peaks[i])[:_CURVES])
+    origin = min(
+        int(on_common_clock(job, int(job.ranks[i]), job.budget.start_ns[i]).min()) for i in range(len(job.ranks))
+    )
+    return {
+        "ranks_told": len(told),
+        "curves": [
+            {
+                "rank": int(job.ranks[i]),
+                "node": encodable(job.nodes[i]),
+                "device_bytes": job.digests[i].device_bytes,
+                "time_ms": _rounded(
+                    (on_common_clock(job, int(job.ranks[i]), job.digests[i].memory.time_ns) - origin) / 1e6
+                ),
+                "allocated": job.digests[i].memory.allocated.tolist(),
+                "reserved": job.digests[i].memory.reserved.tolist(),
+            }
+            for i in shown
+        ],
+    }
+
+
+def _ranks(result: Result) -> dict[str, Any]:
+    """Compute, communication and their overlap of each rank, mean over the steps.
+
+    Communication counts from a rank's own arrival, as other tools do; `moving_ms` and `hidden_ms` are without waiting.
+    """
+    job = result.job
+    of = job.budget.of
+    communicates, moves = np.zeros_like(job.budget.start_ns), np.zeros_like(job.budget.start_ns)
+    for i, (digest, start, length) in enumerate(
+        zip(job.digests, job.budget.start_ns, job.budget.window_ns, strict=True)
+    ):
+        table = digest.collectives
+        communicates[i] = Intervals.union(table.arrival_ns, table.end_ns).measure(start, start + length)
+        moves[i] = job.moving(i).measure(start, start + length)
+    return {
+        "ranks": job.ranks.tolist(),
+        "nodes": [encodable(node) for node in job.nodes],
+        "step_ms": _mean_ms(job.budget.window_ns),
+        "own_ms": _mean_ms(job.budget.own_ns),
+        "compute_ms": _mean_ms(of("compute")),
+        "copy_ms": _mean_ms(of("copy")),
+        "communication_ms": _mean_ms(communicates),
+        "moving_ms": _mean_ms(moves),
+        "hidden_ms": _mean_ms(np.maximum(moves - of("transfer"), 0)),
+        "wait_ms": _mean_ms(of("wait")),
+        "transfer_ms": _mean_ms(of("transfer")),
+        "idle_ms": _mean_ms(of("input") + of("sync") + of("alloc") + of("dispatch") + of("host")),
+    }
+
+
+def _quality(result: Result) -> dict[str, Any]:
+    """What was read of each rank, and how well."""
+    job = result.job
+    drift = np.abs(
+        [
+            int(np.ptp(job.clock.correction(i, np.array([start.min(), start.max()]))))
+            for i, start in enumerate(job.budget.start_ns)
+        ]
+    )
+    return {
+        "files": [
+            {
+                "rank": rank,
+                "node": encodable(node),
+                "file": encodable(digest.file),
+                "steps": digest.steps.number.tolist(),
+                "device": encodable(digest.device),
+                "launches": digest.has_launches,
+                "shapes": digest.header.has_shapes,
+                "stacks": digest.header.has_stacks,
+                "memory": len(digest.memory.time_ns) > 0,
+                "collectives": len(digest.collectives),
+                "matched": int(job.matched.present[:, i].sum()),
+                "drift_us": round(float(drift[i]) / 1e3, 3),
+            }
+            for i, (rank, node, digest) in enumerate(zip(job.ranks.tolist(), job.nodes, job.digests, strict=True))
+        ],
+    }
+
+
+def _mean_ms(values: Ints) -> list[float]:
+    return _rounded(values.mean(axis=1) / 1e6)
+
+
+def _rounded(values: Any) -> list[float]:
+    rounded: list[float] = np.round(values, 4).tolist()
+    return rounded
+
+
+#: What the route `detail` has, by name.
+DETAILS: dict[str, Callable[[Result], dict[str, Any]]] = {
+    "operations": _operations,
+    "communication": _communication,
+    "memory": _memory,
+    "ranks": _ranks,
+    "quality": _quality,
+}
