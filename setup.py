@@ -1,6 +1,6 @@
 """Ships `frontend/src` as the package `tb_ddp_doctor.frontend`, and the native scanner where there is a C compiler.
 
-An editable install does not see the mapped folder: `tb_ddp_doctor/plugin/assets.py` then finds it in the checkout.
+An editable install does not see the mapped folder: `tb_ddp_doctor/view/assets.py` then finds it in the checkout.
 Everything else is in pyproject.toml.
 """
 

@@ -25,7 +25,7 @@ from playwright.sync_api import Page, sync_playwright
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache, default_directory
-from tb_ddp_doctor.discover import runs
+from tb_ddp_doctor.discover.runs import discover
 from tb_ddp_doctor.slices import columns
 from tb_ddp_doctor.slices.cut import Window, cut, on_common_clock
 from tb_ddp_doctor.view.assets import assets
@@ -225,7 +225,7 @@ def main() -> int:
     parser.add_argument("--events", type=int, default=300_000)
     parser.add_argument("--times", type=int, default=15)
     options = parser.parse_args()
-    (demo,) = (run for run in runs.discover(str(DEMO)) if run.name == "straggler_cpu")
+    (demo,) = (run for run in discover(str(DEMO)) if run.name == "straggler_cpu")
     result = engine.diagnose(demo)
     answer, part = report(result, options.ranks, options.steps), events(result, options.events)
     # The steps lie where the events do.

@@ -17,8 +17,7 @@ from soak import HEALTHY, SLOW, server
 from traces import draw, in_row, ranks, write
 
 from tb_ddp_doctor import cli
-from tb_ddp_doctor.discover import runs
-from tb_ddp_doctor.discover.runs import DiscoverError
+from tb_ddp_doctor.discover.runs import DiscoverError, discover
 from tb_ddp_doctor.storage.paths import RemotePath
 
 TRACES = in_row(ranks(HEALTHY, SLOW, HEALTHY))
@@ -125,7 +124,7 @@ def test_a_bucket_of_200_files(s3: Any, bucket: str) -> None:
     for job in range(50):
         put(s3, bucket, f"jobs/job{job}")
         s3.put_object(Bucket=bucket, Key=f"jobs/job{job}/events.out.tfevents.1", Body=b"no trace")
-    runs = runs.discover(f"s3://{bucket}/jobs")
+    runs = discover(f"s3://{bucket}/jobs")
     assert len(runs) == 50
     assert all(len(run.files) == len(traces) for run in runs)
 
@@ -133,7 +132,7 @@ def test_a_bucket_of_200_files(s3: Any, bucket: str) -> None:
 @pytest.mark.parametrize("name", ["a b", "a#b", "50%", "a%20b", "ünï", "a?b", "a&b=c", "quo'te"])
 def test_odd_names(s3: Any, bucket: str, name: str) -> None:
     put(s3, bucket, f"logs/{name}")
-    (run,) = runs.discover(f"s3://{bucket}/logs")
+    (run,) = discover(f"s3://{bucket}/logs")
     assert run.name == name
     assert [file.path.open().read(2) for file in run.files if isinstance(file.path, RemotePath)] == [b"\x1f\x8b"] * 3
 
@@ -141,7 +140,7 @@ def test_odd_names(s3: Any, bucket: str, name: str) -> None:
 def test_a_large_file_is_not_read_to_know_what_it_is(s3: Any, bucket: str) -> None:
     data = draw(TRACES)[0]
     s3.put_object(Bucket=bucket, Key="logs/rank0.json", Body=data + b" " * (40 << 20))
-    ((run,),) = ([*runs.discover(f"s3://{bucket}/logs")],)
+    ((run,),) = ([*discover(f"s3://{bucket}/logs")],)
     assert run.files[0].size > 40 << 20
 
 
@@ -155,13 +154,13 @@ def test_a_large_file_is_not_read_to_know_what_it_is(s3: Any, bucket: str) -> No
 )
 def test_what_cannot_be_read_is_said(s3: Any, address: str, sentence: str) -> None:
     with pytest.raises(DiscoverError, match=sentence):
-        runs.discover(address)
+        discover(address)
 
 
 def test_a_changed_object_is_another_file(s3: Any, bucket: str) -> None:
     put(s3, bucket)
-    (before,) = runs.discover(f"s3://{bucket}/logs")
+    (before,) = discover(f"s3://{bucket}/logs")
     s3.put_object(Bucket=bucket, Key=before.files[0].path.path.split("/", 1)[1], Body=gzip.compress(draw(TRACES)[0], 1))  # type: ignore[union-attr]
-    (after,) = runs.discover(f"s3://{bucket}/logs")
+    (after,) = discover(f"s3://{bucket}/logs")
     assert before.files[0] != after.files[0]
     assert before.files[1:] == after.files[1:]

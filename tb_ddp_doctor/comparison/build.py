@@ -37,7 +37,7 @@ def compare(before: Result, after: Result) -> Comparison:
         runs=runs,
         unlike=tuple(explain.unlike(before, after)),
         headline=explain.headline(runs[0].name, runs[1].name, step),
-        explain=(),
+        story=(),
         step=step,
         owners=owners,
         copies=copies,
@@ -49,7 +49,7 @@ def compare(before: Result, after: Result) -> Comparison:
         operations=named.operators(before.job, after.job),
     )
     certain = {*_certain_owners(before, after), *_certain_rules(before, after)}
-    return msgspec.structs.replace(found, explain=tuple(explain.story(found, certain, _loaders(before, after))))
+    return msgspec.structs.replace(found, story=tuple(explain.story(found, certain, _loaders(before, after))))
 
 
 def _compared(result: Result) -> Compared:

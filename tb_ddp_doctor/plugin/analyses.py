@@ -20,11 +20,11 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal
 
 from tb_ddp_doctor.plugin.arrivals import Arrivals, Stamps
+from tb_ddp_doctor.view.summary import summary
 
 if TYPE_CHECKING:
     from tb_ddp_doctor.discover.runs import Run
     from tb_ddp_doctor.engine import Result
-    from tb_ddp_doctor.findings import Diagnosis
 
 State = Literal["queued", "reading", "ready", "failed"]
 Progress = Callable[[int, int, str], None]
@@ -343,28 +343,6 @@ class Analyses:
             _log.exception("The pictures of run %r could not be made", result.diagnosis.name)
             views = None
         return msgspec.json.encode({"state": "ready", "diagnosis": result.diagnosis, "views": views})
-
-
-def summary(diagnosis: Diagnosis) -> dict[str, Any]:
-    """What the list of runs shows of a diagnosis. Info findings cost nothing worth a fix, so they lose nothing."""
-    from tb_ddp_doctor.findings import Severity
-
-    unexplained = diagnosis.account.line("unexplained")
-    severities = [Severity[finding.severity.upper()] for finding in diagnosis.findings]
-    lost = sum(f.cost_ms for f, s in zip(diagnosis.findings, severities, strict=True) if s > Severity.INFO)
-    if diagnosis.verdict == "unexplained":
-        severities = [Severity.of_share(unexplained.share)]
-    return {
-        "world_size": diagnosis.world_size,
-        "ranks": len(diagnosis.ranks),
-        "incomplete": len(diagnosis.incomplete),
-        "steps": len(diagnosis.steps),
-        "step_ms": diagnosis.step_ms,
-        "verdict": diagnosis.verdict,
-        "severity": max(severities).label if severities else None,
-        "lost_ms": min(lost, diagnosis.step_ms),
-        "unexplained_ms": unexplained.ms,
-    }
 
 
 def _first_line(problem: Exception) -> str:

@@ -27,11 +27,11 @@ import msgspec
 from tb_ddp_doctor.comparison.build import compare
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.findings import Diagnosis, Severity
-from tb_ddp_doctor.plugin.analyses import summary
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support.documentation import page as page_of
 from tb_ddp_doctor.view.assets import assets
 from tb_ddp_doctor.view.details import DETAILS
+from tb_ddp_doctor.view.summary import summary
 from tb_ddp_doctor.view.views import views
 
 _log = logging.getLogger(__name__)

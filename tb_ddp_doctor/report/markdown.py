@@ -10,7 +10,7 @@ from tb_ddp_doctor.findings import OWNERS, Diagnosis, Finding
 from tb_ddp_doctor.report import shown
 from tb_ddp_doctor.report.compared import parts
 from tb_ddp_doctor.report.escape import code_block, markup
-from tb_ddp_doctor.report.escape import markdown as text
+from tb_ddp_doctor.report.escape import markdown as escaped
 from tb_ddp_doctor.report.shown import longest_busy_time, where
 from tb_ddp_doctor.rules.support import text
 
@@ -28,9 +28,9 @@ def comparison(found: Comparison) -> str:
     """Two runs: the step time, what made the difference, and the tables, folded."""
     sentences = [*found.story, *found.unlike]
     pieces = [
-        f"## ddp-doctor: {text(found.before)} against {text(found.after)}",
-        f"**{text(found.headline)}**",
-        "\n".join(f"- {text(sentence)}" for sentence in sentences),
+        f"## ddp-doctor: {escaped(found.before)} against {escaped(found.after)}",
+        f"**{escaped(found.headline)}**",
+        "\n".join(f"- {escaped(sentence)}" for sentence in sentences),
         *(_folded(part.title, _table(part.heads, part.align, part.rows)) for part in parts(found)),
     ]
     return "\n\n".join(filter(None, pieces)) + "\n"
@@ -38,8 +38,8 @@ def comparison(found: Comparison) -> str:
 
 def _run(result: Result) -> Iterator[str]:
     diagnosis = result.diagnosis
-    yield f"## ddp-doctor: {text(diagnosis.name)}"
-    yield f"**{text(diagnosis.headline)}**"
+    yield f"## ddp-doctor: {escaped(diagnosis.name)}"
+    yield f"**{escaped(diagnosis.headline)}**"
     steps = f"{len(diagnosis.steps)} step{'' if len(diagnosis.steps) == 1 else 's'}"
     yield f"{len(diagnosis.ranks)} of {diagnosis.world_size} ranks, {steps}, {diagnosis.step_ms:.1f} ms a step"
     if diagnosis.findings:
@@ -48,7 +48,7 @@ def _run(result: Result) -> Iterator[str]:
     yield _folded("Where the step goes: floor + tracing + findings + unexplained", _account(diagnosis))
     yield _folded("Where each rank's step goes, ms", _budget(diagnosis))
     if unseen := _unseen(diagnosis):
-        yield _folded("What the doctor could not see", "\n".join(f"- {text(line)}" for line in unseen))
+        yield _folded("What the doctor could not see", "\n".join(f"- {escaped(line)}" for line in unseen))
 
 
 def _findings(diagnosis: Diagnosis) -> str:
@@ -71,9 +71,9 @@ def _findings(diagnosis: Diagnosis) -> str:
 def _finding(finding: Finding, result: Result) -> str:
     advice, _, code = finding.fix.partition("\n\n")
     parts = [
-        text(finding.why),
-        "\n".join(f"- See {text(where(evidence, result.job))}" for evidence in finding.evidence[:_MOST_EVIDENCE]),
-        f"**Fix:** {text(advice)}",
+        escaped(finding.why),
+        "\n".join(f"- See {escaped(where(evidence, result.job))}" for evidence in finding.evidence[:_MOST_EVIDENCE]),
+        f"**Fix:** {escaped(advice)}",
         code_block(code) if code else "",
     ]
     return _folded(f"{finding.rule}: {finding.title}", "\n\n".join(filter(None, parts)))
@@ -88,7 +88,7 @@ def _account(diagnosis: Diagnosis) -> str:
     table = _table(("part of the step", "", "share", ""), "lrrl", rows)
     notes = [shown.BUSY_TIME] if account.method == "busy_time" else []
     notes += [shown.FLOOR, *shown.left_out(account)]
-    return "\n\n".join([table, "\n".join(f"- {text(note)}" for note in notes)])
+    return "\n\n".join([table, "\n".join(f"- {escaped(note)}" for note in notes)])
 
 
 def _budget(diagnosis: Diagnosis) -> str:
@@ -112,7 +112,7 @@ def _unseen(diagnosis: Diagnosis) -> list[str]:
 
 def _table(heads: Sequence[str], align: str, rows: Sequence[Sequence[str]]) -> str:
     rule = ["--:" if letter == "r" else "---" for letter in align]
-    lines = [heads, rule, *([text(cell) for cell in row] for row in rows)]
+    lines = [heads, rule, *([escaped(cell) for cell in row] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

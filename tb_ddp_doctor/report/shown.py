@@ -75,6 +75,6 @@ def cost(finding: Finding, step_ms: float) -> str:
     shares = abs(finding.alone_ms - finding.cost_ms) > 0.1
     share = text.percent(finding.cost_ms / step_ms if step_ms else 0.0)
     least, most = finding.range_ms
-    text = f"{finding.cost_ms:.1f} ms a step ({share}){' on top of other fixes' if shares else ''}"
-    text += f", 80 % interval {least:.1f} to {most:.1f}"
-    return text + (f"; {finding.alone_ms:.1f} ms if fixed alone" if shares else "")
+    said = f"{finding.cost_ms:.1f} ms a step ({share}){' on top of other fixes' if shares else ''}"
+    said += f", 80 % interval {least:.1f} to {most:.1f}"
+    return said + (f"; {finding.alone_ms:.1f} ms if fixed alone" if shares else "")

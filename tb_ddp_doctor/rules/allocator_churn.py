@@ -52,8 +52,8 @@ class AllocatorChurn(Rule):
         blocked = sum(call.blocked_ns for call in calls)
         if cost < self.min_cost * frame.step_ns:
             return Clear(
-                f"{blocking_calls.count(number)} allocations and releases a step hold the host for {text.ms(blocked)}, and "
-                "the device has enough to do meanwhile."
+                f"{blocking_calls.count(number)} allocations and releases a step hold the host for {text.ms(blocked)}, "
+                "and the device has enough to do meanwhile."
             )
         ranks = blocking_calls.affected(starved)
         seen = int((whatif.at_slowest(starved) > 0).sum())
@@ -67,8 +67,8 @@ class AllocatorChurn(Rule):
             confidence=level,
             title=f"Device memory is {'freed and allocated anew' if frees > 0 else 'allocated'} in every step, and the "
             "device waits for it.",
-            why=f"{blocking_calls.count(number - frees)} allocations and {blocking_calls.count(frees)} releases a step hold the host "
-            f"for {text.ms(blocked)}: {blocking_calls.named(calls)}. {basis}",
+            why=f"{blocking_calls.count(number - frees)} allocations and {blocking_calls.count(frees)} releases a step "
+            f"hold the host for {text.ms(blocked)}: {blocking_calls.named(calls)}. {basis}",
             fix=_FREES if frees > 0 else _ALLOCATES,
             evidence=blocking_calls.evidence(
                 calls, places, "The host is in {call} in {op}; the device waits for it, and then for launches."

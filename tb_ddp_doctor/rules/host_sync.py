@@ -87,8 +87,8 @@ class HostSync(Rule):
             confidence=level,
             title=f"The host waits for the device in {many}, most costly in {calls[0].op or calls[0].call}"
             f"{_place(calls[0])}, and the device then idles.",
-            why=f"A step and rank: {blocking_calls.named(calls)}. They block the CPU for {text.ms(blocked)}, and the GPU "
-            f"then idles {text.ms(float(starved.mean()))}, waiting for launches. {basis}",
+            why=f"A step and rank: {blocking_calls.named(calls)}. They block the CPU for {text.ms(blocked)}, and the "
+            f"GPU then idles {text.ms(float(starved.mean()))}, waiting for launches. {basis}",
             fix=_fix(calls),
             evidence=blocking_calls.evidence(
                 calls, places, "The CPU waits in {call} in {op}; the GPU is idle, waiting for launches."
