@@ -7,39 +7,29 @@ failing rule ends as an error outcome and hides no other rule's result.
 from __future__ import annotations
 
 import logging
-import re
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import or_
 from pathlib import Path
-from typing import cast
 
 from tb_ddp_doctor.cache import Cache
+from tb_ddp_doctor.diagnosis import Lacking, assemble
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.discover import nccl_logs
 from tb_ddp_doctor.discover.names import DIGEST_SUFFIX, host_in_name, names_process
 from tb_ddp_doctor.discover.runs import RankFile, Run
-from tb_ddp_doctor.facts import Inputs, unrecognised
-from tb_ddp_doctor.facts import traffic as measured
+from tb_ddp_doctor.facts import unrecognised
 from tb_ddp_doctor.facts.change import Removed
-from tb_ddp_doctor.facts.critical_path import Part, critical_path
-from tb_ddp_doctor.facts.frame import MissingInputError
-from tb_ddp_doctor.facts.whatif import WhatIf
+from tb_ddp_doctor.facts.facts import Facts
+from tb_ddp_doctor.facts.whatif import WhatIf, whatif
 from tb_ddp_doctor.findings import (
-    OWNERS,
-    PHASES,
-    AlphaBeta,
-    Clock,
     Diagnosis,
     FileWarning,
     Network,
-    PathPiece,
-    PathStep,
     RuleOutcome,
-    Traffic,
     WarningKind,
 )
 from tb_ddp_doctor.job.build import JobError, build
@@ -48,9 +38,8 @@ from tb_ddp_doctor.rules import CATALOGUE, OF_EVERY_DEVICE, OF_EVERY_PROGRAM
 from tb_ddp_doctor.rules.support.base import Found, Rule, configured
 from tb_ddp_doctor.rules.support.base import run as run_rule
 from tb_ddp_doctor.rules.support.savings import Savings
-from tb_ddp_doctor.rules.support.verdict import verdict
 from tb_ddp_doctor.storage.paths import FilePath, RemotePath
-from tb_ddp_doctor.trace.model import Ints, NotJsonError, TraceError
+from tb_ddp_doctor.trace.model import NotJsonError, TraceError
 from tb_ddp_doctor.workers import pool
 
 _log = logging.getLogger(__name__)
@@ -59,8 +48,6 @@ _log = logging.getLogger(__name__)
 Progress = Callable[[int, int, str], None]
 #: By rule id, then by the threshold's name.
 Settings = Mapping[str, Mapping[str, float]]
-#: Files of which a part or all is not in the job, by what they are.
-Lacking = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +78,6 @@ _NOTHING_HIDDEN = 0.03
 _ARRIVING = "Still arriving: left out until it is whole."
 _ALL_ARRIVING = "Its files are still arriving."
 _OUR_FAULT = "the doctor's fault, please report it"
-#: Ranks that begin a step this share of it apart are said to.
-_SAID_APART = 0.1
-#: Half characters, as names of files may have that are no UTF-8.
-_NO_TEXT = re.compile("[\ud800-\udfff]")
 
 
 class RunError(Exception):
@@ -211,24 +194,10 @@ def _examine(job: Job, rules: Iterable[Rule], lacking: Lacking) -> tuple[Diagnos
     told = {*cut, *(file for files in lacking.values() for file in files)}
     damaged = [file for file in (dict.fromkeys(job.damaged) | lost) if file not in told]
     lacking = {"incomplete": list(cut), "damaged": damaged, **lacking}
-    inputs = Inputs(job)
-    outcomes, found = _apply_until_clear(tuple(rules), inputs)
-    savings = Savings(found, inputs.whatif, job)
-    diagnosis = _diagnosis(
-        job, _without_silent(outcomes, savings), savings, _communication(inputs), _critical_path(inputs), lacking
-    )
-    return diagnosis, savings
-
-
-def _without_silent(outcomes: Sequence[RuleOutcome], savings: Savings) -> list[RuleOutcome]:
-    """The outcomes; those of rules that name slow ranks, and whose ranks turn out to cost nothing, are clear."""
-    said = {finding.rule for finding in savings.findings}
-    return [
-        RuleOutcome(outcome.rule, "clear", "Once the other findings are fixed, what it found costs nothing.")
-        if outcome.status == "finding" and outcome.rule not in said
-        else outcome
-        for outcome in outcomes
-    ]
+    facts = Facts(job)
+    outcomes, found = _apply_until_clear(tuple(rules), facts)
+    savings = Savings(found, facts.get(whatif), job)
+    return assemble(facts, outcomes, savings, lacking), savings
 
 
 def _rules(settings: Settings) -> list[Rule]:
@@ -306,14 +275,14 @@ def _world_size(run: Run, digests: Sequence[tuple[RankFile, RankDigest]]) -> int
     return max(set(possible), key=possible.count) if possible else None
 
 
-def _apply_until_clear(rules: Sequence[Rule], inputs: Inputs) -> tuple[list[RuleOutcome], list[Found]]:
+def _apply_until_clear(rules: Sequence[Rule], facts: Facts) -> tuple[list[RuleOutcome], list[Found]]:
     """Apply the rules; then those that found nothing again, to the job as it were without what was found.
 
     One fault hides another: while a straggler keeps all ranks waiting, none waits for its loader.
     """
-    outcomes, found = _apply(rules, inputs)
+    outcomes, found = _apply(rules, facts)
     try:
-        plays = inputs.whatif.plays
+        plays = facts.get(whatif).plays
     except Exception:
         return outcomes, found
     for _ in range(_MOST_LOOKS if plays else 0):
@@ -321,10 +290,10 @@ def _apply_until_clear(rules: Sequence[Rule], inputs: Inputs) -> tuple[list[Rule
         silent = {outcome.rule for outcome in outcomes if outcome.status == "clear"}
         if not serious or not silent:
             break
-        fixes = reduce(or_, [each.removed for each in serious], inputs.whatif.tracing)
-        if _unexplained_share(inputs.whatif, fixes) < _NOTHING_HIDDEN:
+        fixes = reduce(or_, [each.removed for each in serious], facts.get(whatif).tracing)
+        if _unexplained_share(facts.get(whatif), fixes) < _NOTHING_HIDDEN:
             break
-        later = inputs.after(fixes)
+        later = facts.replaced(whatif, facts.get(whatif).after(fixes))
         again, new = _apply([rule for rule in rules if rule.looks_again and rule.id in silent], later)
         new = [each for each in new if not each.removed.is_nothing]
         if not new:
@@ -342,16 +311,16 @@ def _unexplained_share(whatif: WhatIf, fixes: Removed) -> float:
     return float((left - floor) / max(whatif.recorded_ns.mean(), 1.0))
 
 
-def _apply(rules: Iterable[Rule], inputs: Inputs) -> tuple[list[RuleOutcome], list[Found]]:
+def _apply(rules: Iterable[Rule], facts: Facts) -> tuple[list[RuleOutcome], list[Found]]:
     outcomes: list[RuleOutcome] = []
     everything: list[Found] = []
     for rule in rules:
         found = None
-        if why := _cannot_hold(rule, inputs.job):
+        if why := _cannot_hold(rule, facts.job):
             outcomes.append(RuleOutcome(rule.id, "not-applicable", why))
             continue
         try:
-            outcome, found = run_rule(rule, inputs)
+            outcome, found = run_rule(rule, facts)
         except Exception as error:
             _log.debug("rule %s failed", rule.id, exc_info=True)
             outcome = RuleOutcome(rule.id, "error", f"The rule failed ({_named(error)}).")
@@ -370,172 +339,5 @@ def _cannot_hold(rule: Rule, job: Job) -> str | None:
     return None
 
 
-def _communication(inputs: Inputs) -> tuple[Traffic, ...]:
-    """The table of communication; empty where the traces have none, and where it fails, as the rules on it then do."""
-    try:
-        table = inputs["communication"]
-    except MissingInputError:
-        return ()
-    except Exception:
-        _log.debug("measuring communication failed", exc_info=True)
-        return ()
-    ranks = inputs.job.ranks
-    return tuple(_traffic(one, ranks) for one in cast("tuple[measured.Traffic, ...]", table))
-
-
-def _critical_path(inputs: Inputs) -> tuple[PathStep, ...]:
-    """The critical path; empty where steps are not played again, and where it fails."""
-    try:
-        bindings = inputs.whatif.bindings
-        return tuple(_path_step(part, inputs.job) for part in critical_path(inputs.job, bindings)) if bindings else ()
-    except Exception:
-        _log.debug("following the critical path failed", exc_info=True)
-        return ()
-
-
-def _path_step(part: Part, job: Job) -> PathStep:
-    return PathStep(
-        step=int(job.steps[part.step]),
-        start_ns=part.start_ns,
-        end_ns=part.end_ns,
-        pieces=tuple(
-            PathPiece(
-                rank=int(job.ranks[piece.rank]),
-                owner=piece.owner,
-                phase=piece.phase,
-                what=encodable(piece.what),
-                start_ms=(piece.start_ns - part.start_ns) / 1e6,
-                ms=(piece.end_ns - piece.start_ns) / 1e6,
-            )
-            for piece in part.pieces
-        ),
-    )
-
-
-def _traffic(traffic: measured.Traffic, ranks: Ints) -> Traffic:
-    line = traffic.line
-    return Traffic(
-        kind=traffic.kind,
-        group=encodable(traffic.group),
-        ranks=tuple(ranks[traffic.ranks].tolist()),
-        size=traffic.size,
-        dtypes=tuple(map(encodable, traffic.dtypes)),
-        calls=traffic.calls,
-        megabytes=traffic.bytes_per_step / 1e6 if traffic.has_bytes else None,
-        wait_ms=traffic.wait_per_step_ns / 1e6,
-        transfer_ms=traffic.transfer_per_step_ns / 1e6,
-        hidden_share=traffic.hidden_share,
-        algorithm_gb_s=traffic.algorithm_rate / 1e9 if traffic.has_bytes else None,
-        bus_gb_s=traffic.bus_rate / 1e9 if traffic.has_bytes else None,
-        fit=AlphaBeta(
-            alpha_us=line.alpha_ns / 1e3,
-            bandwidth_gb_s=1 / line.beta_ns if line.beta_ns > 0 else None,
-            r2=line.r2,
-            residual_us=line.residual_ns / 1e3,
-            spread=line.spread,
-            telling=line.is_telling,
-        )
-        if line
-        else None,
-    )
-
-
-def _diagnosis(
-    job: Job,
-    outcomes: list[RuleOutcome],
-    savings: Savings,
-    communication: tuple[Traffic, ...],
-    path: tuple[PathStep, ...],
-    lacking: Lacking,
-) -> Diagnosis:
-    but = [
-        f"{len(files)} {'file is' if len(files) == 1 else 'files are'} {how}" for how, files in lacking.items() if files
-    ]
-    said = verdict(
-        job,
-        savings.findings,
-        savings.account,
-        outcomes,
-        unrecognised=unrecognised.reason(job),
-        notes=unrecognised.notes(job),
-        lacking=but,
-    )
-    return Diagnosis(
-        name=encodable(job.name),
-        world_size=job.world_size,
-        ranks=tuple(job.ranks.tolist()),
-        missing_ranks=job.missing_ranks,
-        incomplete=tuple(encodable(file) for files in lacking.values() for file in files),
-        steps=tuple(job.steps.tolist()),
-        step_ms=job.step_ns / 1e6,
-        verdict=said.name,
-        headline=said.headline,
-        account=savings.account,
-        budget_ms=_by_rank_and_name(job, job.budget.owner_ns, OWNERS),
-        phases_ms=_by_rank_and_name(job, job.work("phase_ns"), PHASES) if job.tells_phases else {},
-        host_phases_ms=_by_rank_and_name(job, job.work("host_phase_ns"), PHASES) if job.tells_phases else {},
-        clock=Clock(
-            residual_us=None if job.clock.residual_ns is None else job.clock.residual_ns / 1e3,
-            offset_us={
-                str(rank): offset / 1e3
-                for rank, offset in zip(job.ranks.tolist(), job.clock.offset_ns.tolist(), strict=True)
-            },
-        ),
-        communication=communication,
-        network=job.network,
-        findings=savings.findings,
-        outcomes=tuple(outcomes),
-        warnings=tuple(
-            FileWarning(encodable(warning.file), encodable(warning.message), warning.kind)
-            for warning in (*job.warnings, *_unseen(job))
-        ),
-        critical_path=path,
-    )
-
-
-def _by_rank_and_name(job: Job, times_ns: Ints, names: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Times of shape (R, S, names), ns, as the mean over steps, ms."""
-    mean_ms = times_ns.mean(axis=1) / 1e6
-    return {
-        str(rank): dict(zip(names, row, strict=True))
-        for rank, row in zip(job.ranks.tolist(), mean_ms.tolist(), strict=True)
-    }
-
-
-def encodable(text: str) -> str:
-    """Text from a trace without half characters, which JSON does not hold."""
-    return _NO_TEXT.sub("\N{REPLACEMENT CHARACTER}", text)
-
-
 def _named(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
-
-
-def _unseen(job: Job) -> Iterator[FileWarning]:
-    """What could not be seen of the job as a whole."""
-    yield from (FileWarning(job.name, sentence) for sentence in unrecognised.notes(job))
-    if job.missing_ranks:
-        shown = ", ".join(map(str, job.missing_ranks[:8])) + (" ..." if len(job.missing_ranks) > 8 else "")
-        yield FileWarning(
-            job.name,
-            f"{len(job.missing_ranks)} of {job.world_size} ranks have no usable trace here ({shown}): how long the "
-            "others wait for them is known only as far as transfers tell.",
-        )
-    if not all(rank.has_steps for rank in job.digests):
-        advice = " Call prof.step() after each step." if unrecognised.trains(job) else ""
-        yield FileWarning(job.name, f"No ProfilerStep in the traces: the whole trace is taken as one step.{advice}")
-    if len(job.ranks) == 1:
-        return
-    if (apart_ns := unrecognised.steps_begin_apart_ns(job)) >= _SAID_APART * job.step_ns:
-        yield FileWarning(job.name, f"Ranks begin the same step {apart_ns / 1e6:.1f} ms apart (median over steps).")
-    if not len(job.matched):
-        yield FileWarning(job.name, "No collective could be matched between ranks: waiting counts as transfer.")
-        return
-    unmatched = sum(job.matched.unmatched)
-    if unmatched:
-        yield FileWarning(job.name, f"{unmatched} calls of collectives found no partner on another rank.")
-    if job.matched.refused:
-        yield FileWarning(
-            job.name,
-            f"{job.matched.refused} matches of collectives were refused: a rank ended before another had arrived.",
-        )

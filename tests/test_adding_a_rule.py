@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from traces import job, ranks
 
-from tb_ddp_doctor.facts import Inputs
+from tb_ddp_doctor.facts.facts import Facts
+from tb_ddp_doctor.facts.whatif import whatif
 from tb_ddp_doctor.rules.support.base import Rule, run
 from tb_ddp_doctor.rules.support.documentation import page
 from tb_ddp_doctor.rules.support.savings import Savings
@@ -31,11 +32,11 @@ def written(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def test_the_pages_rule_finds_its_fault_and_leaves_the_healthy_twin_alone(written: dict[str, Any]) -> None:
     rule: Rule = written["SlowCopies"]()
-    inputs = Inputs(job(ranks(*[written["FAULTY"]] * 2)))
-    outcome, found = run(rule, inputs)
+    facts = Facts(job(ranks(*[written["FAULTY"]] * 2)))
+    outcome, found = run(rule, facts)
     assert outcome.status == "finding" and found
-    assert Savings([found], inputs.whatif, inputs.job).findings[0].cost_ms > 0
-    assert run(rule, Inputs(job(ranks(*[written["HEALTHY"]] * 2))))[0].status == "clear"
+    assert Savings([found], facts.get(whatif), facts.job).findings[0].cost_ms > 0
+    assert run(rule, Facts(job(ranks(*[written["HEALTHY"]] * 2))))[0].status == "clear"
 
 
 def test_the_pages_rule_is_documented_as_all_are(written: dict[str, Any]) -> None:

@@ -48,7 +48,8 @@ import numpy as np
 
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import RankDigest
-from tb_ddp_doctor.facts import Inputs
+from tb_ddp_doctor.facts.facts import Facts
+from tb_ddp_doctor.facts.whatif import whatif
 from tb_ddp_doctor.findings import Evidence, Finding, RuleOutcome
 from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.job.model import Job
@@ -240,9 +241,9 @@ def findings(
     rule: str, text: str, *, settings: Mapping[str, float] | None = None, **options: Any
 ) -> tuple[Finding, ...] | RuleOutcome:
     """One rule on the drawn job: all its findings, or else how it ended."""
-    inputs = Inputs(job(text, **options))
-    ended, found = run(replace(CATALOGUE[rule], **(settings or {})), inputs)
-    return Savings([found], inputs.whatif, inputs.job).findings if found else ended
+    facts = Facts(job(text, **options))
+    ended, found = run(replace(CATALOGUE[rule], **(settings or {})), facts)
+    return Savings([found], facts.get(whatif), facts.job).findings if found else ended
 
 
 def finding(rule: str, text: str, **options: Any) -> Finding:

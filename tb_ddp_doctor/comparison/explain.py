@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterator
 
 from tb_ddp_doctor.comparison.model import Change, Comparison, FindingChange, StepTime
 from tb_ddp_doctor.comparison.significance import TELLING
+from tb_ddp_doctor.diagnosis import encodable
 from tb_ddp_doctor.digest.operations import STEP
-from tb_ddp_doctor.engine import Result, encodable
+from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.rules.support import text
 from tb_ddp_doctor.trace import names
 

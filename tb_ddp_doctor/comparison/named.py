@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.comparison.model import KernelChange, OperationChange
+from tb_ddp_doctor.diagnosis import encodable
 from tb_ddp_doctor.digest.operations import MOST
-from tb_ddp_doctor.engine import encodable
 from tb_ddp_doctor.facts.operators import operations
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace import names

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.purposes import BUFFERS, METRIC, NORM
-from tb_ddp_doctor.facts.frame import MissingInputError, needs_matches
+from tb_ddp_doctor.facts.facts import Fact, Facts, MissingFactError, needs_matches
 from tb_ddp_doctor.facts.links import Link, links
 from tb_ddp_doctor.facts.pipeline import Pipeline, pipeline
 from tb_ddp_doctor.facts.repeats import Repeats, repeats
@@ -90,8 +89,9 @@ class Sized:
     traffic: tuple[Traffic, ...]
 
 
-def _tiny_calls(job: Job) -> TinyCalls | None:
+def _tiny_calls(facts: Facts) -> TinyCalls | None:
     """None without collectives."""
+    job = facts.job
     number: Counter[str] = Counter()
     length: defaultdict[str, list[Ints]] = defaultdict(list)
     for digest in job.digests:
@@ -117,8 +117,9 @@ def _tiny_calls(job: Job) -> TinyCalls | None:
     return TinyCalls(kind, number[kind] / max(steps, 1), median, exposed, np.minimum(latency, exposed))
 
 
-def _purposes(job: Job) -> tuple[Purpose, ...]:
+def _purposes(facts: Facts) -> tuple[Purpose, ...]:
     """Those that are exposed longest first; none where collectives could not be matched."""
+    job = facts.job
     if not len(job.matched):
         return ()
     shape = job.step_index.shape
@@ -149,19 +150,20 @@ def _purposes_of_matched(job: Job) -> list[str]:
     ]
 
 
-def _sized(job: Job) -> Sized | None:
+def _sized(facts: Facts) -> Sized | None:
     """None where collectives could not be matched, or the traces do not tell their sizes."""
-    if not len(job.matched):
+    if not len(facts.job.matched):
         return None
-    traffic = communication(job)
-    return Sized(transfers(job), traffic) if any(one.has_bytes for one in traffic) else None
+    traffic = facts.get(_traffic)
+    return Sized(facts.get(_all_transfers), traffic) if any(one.has_bytes for one in traffic) else None
 
 
-def _arrivals(job: Job) -> Arrivals:
+def _arrivals(facts: Facts) -> Arrivals:
+    job = facts.job
     if len(job.ranks) < 2:
-        raise MissingInputError("It compares ranks, and only one rank's trace is here.")
+        raise MissingFactError("It compares ranks, and only one rank's trace is here.")
     if not len(job.matched):
-        raise MissingInputError("No collective could be matched between ranks, so nobody's waiting is known.")
+        raise MissingFactError("No collective could be matched between ranks, so nobody's waiting is known.")
     waiting, matched = job.waiting, job.matched
     waiter = waiting.exposed_ns.argmax(axis=1)
     each = np.arange(len(matched))
@@ -182,7 +184,8 @@ def _arrivals(job: Job) -> Arrivals:
     )
 
 
-def _absent(job: Job) -> Absent:
+def _absent(facts: Facts) -> Absent:
+    job = facts.job
     wait_ns = job.waiting.absent_ns
     waiter = int(wait_ns.sum(axis=1).argmax())
     if not wait_ns[waiter].any():
@@ -194,62 +197,75 @@ def _absent(job: Job) -> Absent:
     return Absent(wait_ns, job.missing_ranks, waiter, int(start[longest]), int(end[longest]), kind)
 
 
-def _transfers(job: Job) -> Transfers:
-    needs_matches(job)
-    return transfers(job)
+def _all_transfers(facts: Facts) -> Transfers:
+    return transfers(facts.job)
 
 
-def _links(job: Job) -> tuple[Link, ...]:
+def _transfers(facts: Facts) -> Transfers:
+    needs_matches(facts.job)
+    return facts.get(_all_transfers)
+
+
+def _traffic(facts: Facts) -> tuple[Traffic, ...]:
+    return communication(facts.job)
+
+
+def traffic(facts: Facts) -> tuple[Traffic, ...]:
+    """The collectives by kind and group. Raises MissingFactError where none was matched."""
+    needs_matches(facts.job)
+    return facts.get(_traffic)
+
+
+def _links(facts: Facts) -> tuple[Link, ...]:
     """Empty where nothing can be compared: a rule that only asks for a cause is applicable all the same."""
-    return links(job, communication(job))
+    return links(facts.job, facts.get(_traffic))
 
 
-def _repeats(job: Job) -> Repeats:
-    return repeats(job)
+def _repeats(facts: Facts) -> Repeats:
+    return repeats(facts.job)
 
 
-def _communication(job: Job) -> tuple[Traffic, ...]:
-    needs_matches(job)
-    return communication(job)
-
-
-def _unused_search(job: Job) -> UnusedSearch:
+def _unused_search(facts: Facts) -> UnusedSearch:
+    job = facts.job
     return unused_search(job)
 
 
-def _network(job: Job) -> Network | None:
+def _network(facts: Facts) -> Network | None:
+    job = facts.job
     return job.network
 
 
-def _sharding(job: Job) -> Sharding | None:
+def _sharding(facts: Facts) -> Sharding | None:
+    job = facts.job
     needs_matches(job)
     scattering = [digest for digest in job.digests if "reduce_scatter" in digest.strings]
     if scattering and not any((digest.collectives.backward >= 0).any() for digest in scattering):
-        raise MissingInputError(
+        raise MissingFactError(
             "There are reduce-scatters, but no backward pass that launches them: record the host as well "
             "(activities=[CPU, CUDA])."
         )
     return sharding(job)
 
 
-def _pipeline(job: Job) -> Pipeline | None:
+def _pipeline(facts: Facts) -> Pipeline | None:
+    job = facts.job
     found = pipeline(job)
     if not found and any({"send", "recv"} & {*digest.strings} or len(digest.messages) for digest in job.digests):
-        raise MissingInputError(
+        raise MissingFactError(
             "Ranks send to each other, but the traces do not show a pipeline: torch tells who since 2.4, with "
             "activities=[CPU, CUDA] on every rank."
         )
     return found
 
 
-#: The inputs made here, by the name of a rule's parameter.
-PROVIDERS: dict[str, Callable[[Job], object]] = {
+#: The facts made here, by the name of a rule's parameter.
+BY_NAME: dict[str, Fact] = {
     "arrivals": _arrivals,
     "absent": _absent,
     "transfers": _transfers,
     "links": _links,
     "repeats": _repeats,
-    "communication": _communication,
+    "communication": traffic,
     "sized": _sized,
     "tiny_calls": _tiny_calls,
     "purposes": _purposes,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from tb_ddp_doctor.digest.model import RankDigest, StepWork
-from tb_ddp_doctor.facts.frame import MissingInputError, needs_device
+from tb_ddp_doctor.facts.facts import Fact, Facts, MissingFactError, needs_device
 from tb_ddp_doctor.facts.peaks import peak, speedup
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace import names
@@ -170,16 +170,19 @@ class LongKernels:
     kinds: tuple[LongKernel, ...]
 
 
-def _work(job: Job) -> Work:
+def _work(facts: Facts) -> Work:
+    job = facts.job
     needs_device(job)
     return Work(**{name: job.work(name) for name in Work.__slots__})
 
 
-def _phases(job: Job) -> Phases:
+def _phases(facts: Facts) -> Phases:
+    job = facts.job
     return Phases(job.tells_phases, job.work("phase_ns") - job.work("exposed_phase_ns"))
 
 
-def _products(job: Job) -> Products:
+def _products(facts: Facts) -> Products:
+    job = facts.job
     needs_device(job)
     devices = [
         (digest.device, _of_device(digest, digest.header.capabilities)) for digest in job.digests if digest.has_device
@@ -188,8 +191,8 @@ def _products(job: Job) -> Products:
     can = [names.has_tensor_cores(*device) for device in devices]
     if not tensor_ns.any() and not any(can):
         if any(known is None for known in can):
-            raise MissingInputError("The traces do not say whether their devices have tensor cores.")
-        raise MissingInputError(f"The devices have no tensor cores ({devices[0][0]}).")
+            raise MissingFactError("The traces do not say whether their devices have tensor cores.")
+        raise MissingFactError(f"The devices have no tensor cores ({devices[0][0]}).")
     columns = (name for name in Products.__slots__ if name in StepWork.__slots__)
     return Products(
         **{name: job.work(name) for name in columns},
@@ -200,17 +203,19 @@ def _products(job: Job) -> Products:
     )
 
 
-def _optimizers(job: Job) -> Optimizers:
+def _optimizers(facts: Facts) -> Optimizers:
+    job = facts.job
     needs_device(job)
     if not job.work("optimizer_steps").any():
-        raise MissingInputError("No optimizer's step appears in the traces (torch's optimizers annotate theirs).")
+        raise MissingFactError("No optimizer's step appears in the traces (torch's optimizers annotate theirs).")
     return Optimizers(**{name: job.work(name) for name in Optimizers.__slots__})
 
 
-def _attentions(job: Job) -> Attentions:
+def _attentions(facts: Facts) -> Attentions:
+    job = facts.job
     needs_device(job)
     if not any(digest.header.has_shapes for digest in job.digests):
-        raise MissingInputError("The traces hold no shapes of operators: record with profile(record_shapes=True).")
+        raise MissingFactError("The traces hold no shapes of operators: record with profile(record_shapes=True).")
     return Attentions(**{name: job.work(name) for name in Attentions.__slots__})
 
 
@@ -235,17 +240,19 @@ def _slowest_products(job: Job) -> tuple[tuple[str, str], ...]:
     return tuple((kernel, longest[kernel][1]) for kernel, _ in taken.most_common(2))
 
 
-def _kernels(job: Job) -> KernelTable:
+def _kernels(facts: Facts) -> KernelTable:
+    job = facts.job
     return KernelTable(job)
 
 
-def _utilization(job: Job) -> Utilization:
+def _utilization(facts: Facts) -> Utilization:
+    job = facts.job
     needs_device(job)
     if not any(digest.header.has_shapes for digest in job.digests):
-        raise MissingInputError("The traces hold no shapes of operators: record with profile(record_shapes=True).")
+        raise MissingFactError("The traces hold no shapes of operators: record with profile(record_shapes=True).")
     model = job.work("model_flops")
     if not model.any():
-        raise MissingInputError("No matrix product, convolution or attention appears among the operators.")
+        raise MissingFactError("No matrix product, convolution or attention appears among the operators.")
     taken: Counter[names.Precision] = Counter()
     for digest in job.digests:
         for name, total in zip(digest.kernels.name.tolist(), digest.kernels.total_ns.tolist(), strict=True):
@@ -264,7 +271,8 @@ def _utilization(job: Job) -> Utilization:
     )
 
 
-def _long_kernels(job: Job) -> LongKernels:
+def _long_kernels(facts: Facts) -> LongKernels:
+    job = facts.job
     needs_device(job)
     most: dict[str, LongKernel] = {}
     for rank, digest in enumerate(job.digests):
@@ -307,8 +315,8 @@ def _blocks(grid: str) -> int:
     return math.prod(int(size) for size in re.findall(r"\d+", grid)) if _GRID.fullmatch(grid) else 0
 
 
-#: The inputs made here, by the name of a rule's parameter.
-PROVIDERS: dict[str, Callable[[Job], object]] = {
+#: The facts made here, by the name of a rule's parameter.
+BY_NAME: dict[str, Fact] = {
     "work": _work,
     "phases": _phases,
     "products": _products,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.model import CodeOf, RankOwner
+from tb_ddp_doctor.facts.facts import Fact, Facts
 from tb_ddp_doctor.findings import Evidence, Source
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace import names
@@ -96,11 +97,12 @@ class Places:
         return digest.strings[most] if 2 * total[most] >= end_ns - start_ns else ""
 
 
-def _places(job: Job) -> Places:
+def _places(facts: Facts) -> Places:
+    job = facts.job
     return Places(job)
 
 
-#: The inputs made here, by the name of a rule's parameter.
-PROVIDERS: dict[str, Callable[[Job], object]] = {
+#: The facts made here, by the name of a rule's parameter.
+BY_NAME: dict[str, Fact] = {
     "places": _places,
 }

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from tb_ddp_doctor.facts import unrecognised
-from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.facts.facts import Fact, Facts
+from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.trace.model import Ints
-
-
-class MissingInputError(Exception):
-    """An input that this job cannot give. Its text says what would be needed, for users."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,7 +67,8 @@ class Quality:
     only_messages: bool
 
 
-def _frame(job: Job) -> Frame:
+def _frame(facts: Facts) -> Frame:
+    job = facts.job
     return Frame(
         ranks=job.ranks,
         nodes=job.nodes,
@@ -89,7 +86,8 @@ def _frame(job: Job) -> Frame:
     )
 
 
-def _quality(job: Job) -> Quality:
+def _quality(facts: Facts) -> Quality:
+    job = facts.job
     unmatched = sum(job.matched.unmatched)
     calls = unmatched + int(job.matched.present.sum())
     return Quality(
@@ -102,22 +100,13 @@ def _quality(job: Job) -> Quality:
     )
 
 
-def needs_matches(job: Job) -> None:
-    """Raise MissingInputError unless collectives could be matched."""
-    if not any(len(digest.collectives) for digest in job.digests):
-        raise MissingInputError("No communication between ranks appears in the traces.")
-    if not len(job.matched):
-        raise MissingInputError("No collective could be matched between ranks, so transfer and waiting look alike.")
+def _budget(facts: Facts) -> Budget:
+    return facts.job.budget
 
 
-def needs_device(job: Job) -> None:
-    """Raise MissingInputError unless a device computes."""
-    if not job.has_device:
-        raise MissingInputError("It is about the device, and these traces hold none (CPU only).")
-
-
-#: The inputs made here, by the name of a rule's parameter.
-PROVIDERS: dict[str, Callable[[Job], object]] = {
+#: The facts made here, by the name of a rule's parameter.
+BY_NAME: dict[str, Fact] = {
     "frame": _frame,
     "quality": _quality,
+    "budget": _budget,
 }

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tb_ddp_doctor.digest.model import Starved
-from tb_ddp_doctor.facts.frame import MissingInputError, needs_device
+from tb_ddp_doctor.facts.facts import Fact, Facts, MissingFactError, needs_device
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace.model import Ints
 
@@ -161,14 +161,16 @@ class Starvation:
         )
 
 
-def _loaders(job: Job) -> Loaders:
+def _loaders(facts: Facts) -> Loaders:
+    job = facts.job
     kinds = sorted({digest.loader for digest in job.digests if digest.loader})
     if not kinds:
-        raise MissingInputError("No DataLoader appears in the traces (torch's DataLoader annotates itself since 1.9).")
+        raise MissingFactError("No DataLoader appears in the traces (torch's DataLoader annotates itself since 1.9).")
     return Loaders(kinds[0], job.work("loader_ns"))
 
 
-def _op_stalls(job: Job) -> OpStalls:
+def _op_stalls(facts: Facts) -> OpStalls:
+    job = facts.job
     found = []
     for rank, (digest, index) in enumerate(zip(job.digests, job.step_index, strict=True)):
         table, text = digest.op_stalls, digest.strings
@@ -190,7 +192,8 @@ def _op_stalls(job: Job) -> OpStalls:
     return OpStalls(tuple(found))
 
 
-def _stalls(job: Job) -> Stalls:
+def _stalls(facts: Facts) -> Stalls:
+    job = facts.job
     phase_ns = job.work("stalled_phase_ns")
     return Stalls(job, phase_ns.sum(axis=2), phase_ns)
 
@@ -206,17 +209,18 @@ def _doing(job: Job, ranks: Sequence[int]) -> tuple[Doing, ...]:
     return tuple(sorted(found, key=lambda doing: (-doing.mean_ns, doing.what, doing.own)))
 
 
-def _starvation(job: Job) -> Starvation:
+def _starvation(facts: Facts) -> Starvation:
+    job = facts.job
     needs_device(job)
     if not any(digest.has_launches for digest in job.digests):
-        raise MissingInputError(
+        raise MissingFactError(
             "No kernel can be joined to its launch: record the host as well (activities=[CPU, CUDA])."
         )
     return Starvation(job, job.work("starved_ns"))
 
 
-#: The inputs made here, by the name of a rule's parameter.
-PROVIDERS: dict[str, Callable[[Job], object]] = {
+#: The facts made here, by the name of a rule's parameter.
+BY_NAME: dict[str, Fact] = {
     "loaders": _loaders,
     "stalls": _stalls,
     "op_stalls": _op_stalls,

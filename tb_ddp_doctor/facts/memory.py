@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from tb_ddp_doctor.facts.frame import MissingInputError, needs_device
-from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.facts.facts import Fact, Facts, MissingFactError, needs_device
 from tb_ddp_doctor.trace.model import Ints
 
 
@@ -25,10 +23,11 @@ class MemoryUse:
     capacity: Ints
 
 
-def _memory(job: Job) -> MemoryUse:
+def _memory(facts: Facts) -> MemoryUse:
+    job = facts.job
     needs_device(job)
     if not any(len(digest.memory.time_ns) for digest in job.digests):
-        raise MissingInputError(
+        raise MissingFactError(
             "The traces do not tell what the allocator did: capture with profile(..., profile_memory=True)."
         )
 
@@ -45,7 +44,7 @@ def _memory(job: Job) -> MemoryUse:
     )
 
 
-#: The inputs made here, by the name of a rule's parameter.
-PROVIDERS: dict[str, Callable[[Job], object]] = {
+#: The facts made here, by the name of a rule's parameter.
+BY_NAME: dict[str, Fact] = {
     "memory": _memory,
 }

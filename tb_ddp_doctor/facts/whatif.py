@@ -26,6 +26,7 @@ from tb_ddp_doctor.digest.model import Held
 from tb_ddp_doctor.facts.bindings import Bindings
 from tb_ddp_doctor.facts.cells import lower_median
 from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.facts import Fact, Facts
 from tb_ddp_doctor.facts.replay import Replay
 from tb_ddp_doctor.facts.schedule import StuckError, schedule
 from tb_ddp_doctor.job.model import Budget, Job
@@ -286,3 +287,14 @@ def _replay(job: Job) -> Replay | None:
         return None
     missed = np.abs(replay.recorded_ns - job.budget.window_ns).mean()
     return replay if missed <= _MOST_MISSED * job.budget.window_ns.mean() else None
+
+
+def whatif(facts: Facts) -> WhatIf:
+    """The job's steps, to be played without this or that."""
+    return WhatIf.of(facts.job)
+
+
+#: The facts made here, by the name of a rule's parameter.
+BY_NAME: dict[str, Fact] = {
+    "whatif": whatif,
+}

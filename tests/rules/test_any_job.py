@@ -15,7 +15,8 @@ from test_straggler import TAKING_TURNS
 from traces import job, ranks
 
 from tb_ddp_doctor.digest.build import digest
-from tb_ddp_doctor.facts import Inputs
+from tb_ddp_doctor.facts.facts import Facts
+from tb_ddp_doctor.facts.whatif import whatif
 from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.rules import CATALOGUE
@@ -35,10 +36,10 @@ def examined(traces: list[RankTrace]) -> None:
     found = joined([digest(trace) for trace in traces])
     if not found:
         return
-    inputs = Inputs(found)
+    facts = Facts(found)
     for rules in (CATALOGUE.values(), map(eager, CATALOGUE.values())):
-        results = [result for rule in rules if (result := run(rule, inputs)[1])]
-        for finding in Savings(results, inputs.whatif, found).findings:
+        results = [result for rule in rules if (result := run(rule, facts)[1])]
+        for finding in Savings(results, facts.get(whatif), found).findings:
             assert math.isfinite(finding.cost_ms) and finding.cost_ms >= 0
             assert set(finding.ranks) <= set(found.ranks.tolist())
             assert set(finding.steps) <= set(found.steps.tolist())
@@ -64,7 +65,7 @@ def set_by_users(draw: st.DrawFn, rule: Rule) -> Rule:
 
 
 #: Something for every rule to look at, and little for any.
-JOBS = [Inputs(given) for given in (drawn(), job(ranks(STALLED)), job("host [a]"), job(TAKING_TURNS))]
+JOBS = [Facts(given) for given in (drawn(), job(ranks(STALLED)), job("host [a]"), job(TAKING_TURNS))]
 
 
 @pytest.mark.parametrize("rule", CATALOGUE.values(), ids=list(CATALOGUE))
@@ -72,8 +73,8 @@ JOBS = [Inputs(given) for given in (drawn(), job(ranks(STALLED)), job("host [a]"
 @given(data=st.data())
 def test_no_rule_fails_whatever_its_thresholds(rule: Rule, data: st.DataObject) -> None:
     chosen = data.draw(set_by_users(rule))
-    for inputs in JOBS:
-        run(chosen, inputs)
+    for facts in JOBS:
+        run(chosen, facts)
 
 
 @settings(max_examples=100, deadline=None)
@@ -81,9 +82,9 @@ def test_no_rule_fails_whatever_its_thresholds(rule: Rule, data: st.DataObject) 
 def test_no_rule_fails_on_any_job_whatever_its_thresholds(data: st.DataObject, traces: list[RankTrace]) -> None:
     found = joined([digest(trace) for trace in traces])
     if found:
-        inputs = Inputs(found)
+        facts = Facts(found)
         for rule in CATALOGUE.values():
-            run(data.draw(set_by_users(rule)), inputs)
+            run(data.draw(set_by_users(rule)), facts)
 
 
 @settings(max_examples=60, deadline=None)

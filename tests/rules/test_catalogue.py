@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from traces import job, ranks
 
-from tb_ddp_doctor.facts import PROVIDERS, Inputs
+from tb_ddp_doctor.facts import BY_NAME
+from tb_ddp_doctor.facts.facts import Facts
 from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.rules import CATALOGUE
@@ -63,7 +64,7 @@ def test_a_rules_docstring_has_its_sections_in_order(rule: Rule) -> None:
 @RULES
 def test_a_rule_takes_only_inputs_that_there_are(rule: Rule) -> None:
     parameters = inspect.signature(rule.check).parameters
-    assert set(parameters) <= set(PROVIDERS)
+    assert set(parameters) <= set(BY_NAME)
     assert all(parameter.kind is inspect.Parameter.KEYWORD_ONLY for parameter in parameters.values())
 
 
@@ -98,7 +99,7 @@ def test_a_rule_changes_nothing_that_it_is_given(rule: Rule) -> None:
     given = drawn()
     for array in arrays(given):
         array.flags.writeable = False
-    (one, found), (other, again) = run(rule, Inputs(given)), run(rule, Inputs(given))
+    (one, found), (other, again) = run(rule, Facts(given)), run(rule, Facts(given))
     assert one == other
     whatif = WhatIf.of(given)
     first, second = (Savings([each] if each else [], whatif, given).findings for each in (found, again))
@@ -108,14 +109,14 @@ def test_a_rule_changes_nothing_that_it_is_given(rule: Rule) -> None:
 @RULES
 def test_a_rule_ends_in_one_of_four_ways(rule: Rule) -> None:
     for given in (drawn(), job(ranks(STALLED)), job("host [a]")):
-        outcome, found = run(rule, Inputs(given))
+        outcome, found = run(rule, Facts(given))
         assert outcome.rule == rule.id
         assert (outcome.status == "finding") == bool(found)
         assert outcome.status in ("finding", "clear", "not-applicable")
         assert outcome.reason.endswith(".")
 
 
-@pytest.mark.parametrize("name", PROVIDERS)
+@pytest.mark.parametrize("name", BY_NAME)
 def test_every_input_is_taken_by_a_rule(name: str) -> None:
     assert any(name in inspect.signature(rule.check).parameters for rule in CATALOGUE.values())
 

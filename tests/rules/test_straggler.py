@@ -8,7 +8,7 @@ import pytest
 from test_slow_link import drawn as linked
 from traces import MS, check, finding, findings, in_row, job, lies_in_its_step, outcome, ranks
 
-from tb_ddp_doctor.facts import Inputs
+from tb_ddp_doctor.facts.facts import Facts
 from tb_ddp_doctor.findings import Finding, RuleOutcome
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support.base import configured, run
@@ -441,7 +441,7 @@ TAKING_TURNS = """
 def test_ranks_that_take_turns_are_no_stragglers(min_steps: float) -> None:
     """Whatever the user calls persistent."""
     rule = configured(CATALOGUE["straggler"], {"min_excess": 0.0, "min_steps": min_steps})
-    assert run(rule, Inputs(job(TAKING_TURNS)))[0].status == "clear"
+    assert run(rule, Facts(job(TAKING_TURNS)))[0].status == "clear"
 
 
 @pytest.mark.parametrize("pid", ["1; rm -rf ~", "$(reboot)", "12\nreboot", "\u0661\u0662", "-1", ""])

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from traces import digests, finding, job, outcome, ranks
 
-from tb_ddp_doctor.facts import Inputs
+from tb_ddp_doctor.facts.facts import Facts
+from tb_ddp_doctor.facts.whatif import whatif
 from tb_ddp_doctor.findings import FileWarning, Finding
 from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.job.model import Job
@@ -76,9 +77,9 @@ def test_ranks_that_only_send_to_each_other_have_nothing_to_match() -> None:
 
 
 def found_in(given: Job) -> tuple[Finding, ...]:
-    inputs = Inputs(given)
-    found = run(CATALOGUE[RULE], inputs)[1]
-    return Savings([found], inputs.whatif, given).findings if found else ()
+    facts = Facts(given)
+    found = run(CATALOGUE[RULE], facts)[1]
+    return Savings([found], facts.get(whatif), given).findings if found else ()
 
 
 def test_a_cut_file_is_told() -> None:
@@ -95,7 +96,7 @@ def test_clocks_that_disagree_are_told() -> None:
     limit = 0.03 * given.step_ns
     for residual, status in ((limit * 1.01, "finding"), (limit * 0.99, "clear")):
         shifted = replace(given, clock=replace(given.clock, residual_ns=residual))
-        assert run(CATALOGUE[RULE], Inputs(shifted))[0].status == status
+        assert run(CATALOGUE[RULE], Facts(shifted))[0].status == status
         assert [each.cause for each in found_in(shifted)] == ["clocks"] * (status == "finding")
 
 

@@ -1,8 +1,8 @@
 """What a rule is, what it may ask for, and how it ends.
 
 A rule is a frozen dataclass: its fields are its thresholds, its docstring its page in `docs/rules/`, and the
-parameters of its `check` name the inputs that it takes. It computes from them and nothing else: no I/O, no raw events,
-no mutation.
+parameters of its `check` name the facts that it asks for. It computes from them and nothing else: no I/O, no raw
+events, no mutation.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from functools import reduce
 from operator import or_
 from typing import Any, ClassVar, TypeAlias
 
-from tb_ddp_doctor.facts import Inputs
+from tb_ddp_doctor.facts import BY_NAME
 from tb_ddp_doctor.facts.change import Removed
-from tb_ddp_doctor.facts.frame import MissingInputError
+from tb_ddp_doctor.facts.facts import Facts, MissingFactError
 from tb_ddp_doctor.findings import Confidence, Evidence, Measurement, RuleOutcome, Severity, Threshold
 
 #: Headings that every rule's docstring has, in this order.
@@ -88,7 +88,7 @@ class Rule:
     #: Whether it names ranks as slow: only where they cost something, at least this share of the step.
     accuses: ClassVar[bool] = False
     least_share: ClassVar[float] = 0.01
-    #: The method that looks. Each of its parameters is named for an input of `facts.PROVIDERS`.
+    #: The method that looks. Each of its parameters is named for one of `facts.BY_NAME`.
     check: ClassVar[Callable[..., Result]]
 
     def thresholds(self) -> tuple[Threshold, ...]:
@@ -111,13 +111,13 @@ class Found:
     hidden_by: tuple[str, ...] = ()
 
 
-def run(rule: Rule, available: Inputs) -> tuple[RuleOutcome, Found | None]:
-    """Hand the rule the inputs that it declares. An input that the job lacks makes it not applicable."""
+def run(rule: Rule, facts: Facts) -> tuple[RuleOutcome, Found | None]:
+    """Hand the rule the facts that it asks for. A fact that the job lacks makes it not applicable."""
     given = {}
     for name in inspect.signature(rule.check).parameters:
         try:
-            given[name] = available[name]
-        except MissingInputError as missing:
+            given[name] = facts.get(BY_NAME[name])
+        except MissingFactError as missing:
             return RuleOutcome(rule.id, "not-applicable", str(missing)), None
     result = rule.check(**given)
     if isinstance(result, Clear):

@@ -1,4 +1,4 @@
-"""What rules are handed."""
+"""What rules ask for."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import pytest
 from traces import MS, job, ranks
 
 from tb_ddp_doctor.digest.model import RankOwner
-from tb_ddp_doctor.facts import Inputs
+from tb_ddp_doctor.facts import BY_NAME
 from tb_ddp_doctor.facts.evidence_locator import Places
-from tb_ddp_doctor.facts.frame import MissingInputError
+from tb_ddp_doctor.facts.facts import Facts, MissingFactError
 
 TWO_STEPS = ranks(
     """
@@ -23,7 +23,7 @@ TWO_STEPS = ranks(
 
 @pytest.fixture
 def places() -> Places:
-    given = Inputs(job(TWO_STEPS))["places"]
+    given = Facts(job(TWO_STEPS)).get(BY_NAME["places"])
     assert isinstance(given, Places)
     return given
 
@@ -74,8 +74,8 @@ def test_a_stretch_outside_of_all_steps_is_nowhere(places: Places, start: int, s
 
 
 @pytest.mark.parametrize("name", ["arrivals", "transfers", "loaders"])
-def test_an_input_that_is_missing_says_what_would_be_needed(name: str) -> None:
-    inputs = Inputs(job("gpu [a]"))
+def test_a_fact_that_is_missing_says_what_would_be_needed(name: str) -> None:
+    facts = Facts(job("gpu [a]"))
     for _ in range(2):
-        with pytest.raises(MissingInputError, match=r"\.$|\)\.$"):
-            inputs[name]
+        with pytest.raises(MissingFactError, match=r"\.$|\)\.$"):
+            facts.get(BY_NAME[name])

@@ -1,0 +1,30 @@
+"""What the list of runs shows of a diagnosis."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tb_ddp_doctor.findings import Diagnosis
+
+
+def summary(diagnosis: Diagnosis) -> dict[str, Any]:
+    """What the list of runs shows of a diagnosis. Info findings cost nothing worth a fix, so they lose nothing."""
+    from tb_ddp_doctor.findings import Severity
+
+    unexplained = diagnosis.account.line("unexplained")
+    severities = [Severity[finding.severity.upper()] for finding in diagnosis.findings]
+    lost = sum(f.cost_ms for f, s in zip(diagnosis.findings, severities, strict=True) if s > Severity.INFO)
+    if diagnosis.verdict == "unexplained":
+        severities = [Severity.of_share(unexplained.share)]
+    return {
+        "world_size": diagnosis.world_size,
+        "ranks": len(diagnosis.ranks),
+        "incomplete": len(diagnosis.incomplete),
+        "steps": len(diagnosis.steps),
+        "step_ms": diagnosis.step_ms,
+        "verdict": diagnosis.verdict,
+        "severity": max(severities).label if severities else None,
+        "lost_ms": min(lost, diagnosis.step_ms),
+        "unexplained_ms": unexplained.ms,
+    }
