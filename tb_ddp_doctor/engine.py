@@ -34,7 +34,7 @@ from tb_ddp_doctor.findings import (
 )
 from tb_ddp_doctor.job.build import JobError, build
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.rules import CATALOGUE, OF_EVERY_DEVICE, OF_EVERY_PROGRAM
+from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support.base import Found, Rule, configured
 from tb_ddp_doctor.rules.support.base import run as run_rule
 from tb_ddp_doctor.rules.support.savings import Savings
@@ -332,9 +332,9 @@ def _apply(rules: Iterable[Rule], facts: Facts) -> tuple[list[RuleOutcome], list
 
 def _cannot_hold(rule: Rule, job: Job) -> str | None:
     """Why a rule cannot hold for a job whatever its times are, as a sentence; None where it can."""
-    if unrecognised.hides_its_device(job) and rule.id not in OF_EVERY_DEVICE:
+    if unrecognised.hides_its_device(job) and not rule.of_every_device:
         return "It would judge the host alone, and what the device does is not known here."
-    if not unrecognised.trains(job) and rule.id not in OF_EVERY_PROGRAM:
+    if not unrecognised.trains(job) and not rule.of_every_program:
         return "It is about training, and this program does not train."
     return None
 

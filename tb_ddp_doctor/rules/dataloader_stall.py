@@ -43,6 +43,7 @@ class DataloaderStall(Rule):
     """
 
     id: ClassVar[str] = "dataloader-stall"
+    of_every_program: ClassVar[bool] = True
     looks_again: ClassVar[bool] = True
 
     min_share: float = threshold(

@@ -39,6 +39,7 @@ class LaunchBound(Rule):
     """
 
     id: ClassVar[str] = "launch-bound"
+    of_every_program: ClassVar[bool] = True
     looks_again: ClassVar[bool] = True
     yields_to: ClassVar[tuple[str, ...]] = (
         "host-sync",

@@ -42,6 +42,7 @@ class MemoryFragmentation(Rule):
     """
 
     id: ClassVar[str] = "memory-fragmentation"
+    of_every_device: ClassVar[bool] = True
 
     min_growth: float = threshold(
         0.005, "of what is held, a step", "At this rate, 200 steps double what is held; steady jobs take nothing."

@@ -36,6 +36,7 @@ class MissingStraggler(Rule):
     """
 
     id: ClassVar[str] = "missing-straggler"
+    of_every_program: ClassVar[bool] = True
 
     min_share: float = threshold(
         0.07,

@@ -45,6 +45,7 @@ class OpStall(Rule):
     """
 
     id: ClassVar[str] = "op-stall"
+    of_every_program: ClassVar[bool] = True
     looks_again: ClassVar[bool] = True
 
     min_cost: float = threshold(0.03, "of the step", "As for launch-bound, whose time this is taken from.")

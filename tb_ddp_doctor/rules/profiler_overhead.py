@@ -35,6 +35,7 @@ class ProfilerOverhead(Rule):
     """
 
     id: ClassVar[str] = "profiler-overhead"
+    of_every_program: ClassVar[bool] = True
     only_informs: ClassVar[bool] = True
     is_of_tracing: ClassVar[bool] = True
 

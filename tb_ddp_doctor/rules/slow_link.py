@@ -41,6 +41,7 @@ class SlowLink(Rule):
     """
 
     id: ClassVar[str] = "slow-link"
+    of_every_program: ClassVar[bool] = True
 
     min_slowdown: float = threshold(
         1.5, "times as long", "Groups that compete for a network card or the device differ by less."

@@ -63,6 +63,7 @@ class Straggler(Rule):
     """
 
     id: ClassVar[str] = "straggler"
+    of_every_program: ClassVar[bool] = True
     looks_again: ClassVar[bool] = True
     accuses: ClassVar[bool] = True
 

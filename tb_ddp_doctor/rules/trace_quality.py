@@ -31,6 +31,8 @@ class TraceQuality(Rule):
     """
 
     id: ClassVar[str] = "trace-quality"
+    of_every_device: ClassVar[bool] = True
+    of_every_program: ClassVar[bool] = True
 
     min_steps: float = threshold(3.0, "steps", "Fewer do not tell what happens in every step from chance.")
     max_residual: float = threshold(

@@ -40,6 +40,7 @@ class UnfusedAttention(Rule):
     """
 
     id: ClassVar[str] = "unfused-attention"
+    of_every_program: ClassVar[bool] = True
 
     recomputed: float = threshold(
         0.17, "of the products' time", "Fused attention multiplies queries and keys once more: one product beside six."

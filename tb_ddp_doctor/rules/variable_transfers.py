@@ -45,6 +45,7 @@ class VariableTransfers(Rule):
     """
 
     id: ClassVar[str] = "variable-transfers"
+    of_every_program: ClassVar[bool] = True
 
     min_share: float = threshold(0.01, "of the step", "Below it the variation is not worth a line.")
     min_times: float = threshold(
