@@ -7,8 +7,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from generate import COMMAND, SHOWING, made, with_output
 
-from tb_ddp_doctor import cli, findings
+from tb_ddp_doctor import findings
 from tb_ddp_doctor.comparison import model as comparison
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support import documentation
@@ -17,9 +18,19 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 
 
-def test_the_pages_of_rules_are_fresh() -> None:
-    written = {path.name: path.read_text() for path in (DOCS / "rules").iterdir()}
-    assert written == documentation.pages(), "run: python -m tb_ddp_doctor.rules.support.documentation docs/rules"
+@pytest.mark.parametrize("path", made(), ids=lambda path: path.name)
+def test_what_is_made_from_the_code_is_fresh(path: Path) -> None:
+    assert path.read_text() == made()[path], f"run: {COMMAND}"
+
+
+@pytest.mark.parametrize("path", SHOWING, ids=lambda path: path.name)
+def test_a_page_shows_what_commands_print_and_all_rules(path: Path) -> None:
+    page = path.read_text()
+    assert with_output(page) == page, f"run: {COMMAND}"
+
+
+def test_the_readme_and_other_pages_show_what_commands_print() -> None:
+    assert [path.name for path in SHOWING] == ["README.md", "command-line.md", "compare.md"]
 
 
 def test_each_rule_has_a_page_of_its_own(tmp_path: Path) -> None:
@@ -34,38 +45,6 @@ def test_each_rule_has_a_page_of_its_own(tmp_path: Path) -> None:
 def test_the_readme_leads_to_the_page_of_each_rule() -> None:
     linked = re.findall(r"\[`?([\w-]+)`?\]\(docs/rules/([\w-]+)\.md\)", (ROOT / "README.md").read_text())
     assert {page for name, page in linked if name == page} == set(CATALOGUE)
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "diagnose demo_logs/straggler_cpu",
-        "whatif demo_logs/zero_workers",
-        "compare demo_logs/zero_workers demo_logs/four_workers",
-    ],
-)
-def test_the_readme_shows_what_the_command_prints(
-    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setenv("COLUMNS", "100")
-    cli.main(command.split())
-    readme = (ROOT / "README.md").read_text()
-    shown = re.search(rf"ddp-doctor {command}(?: \| head -(\d+))?\n(.*?)\n```", readme, re.DOTALL)
-    assert shown, "the README does not show it"
-    lines = [line.rstrip() for line in capsys.readouterr().out.rstrip().splitlines()]
-    printed = "\n".join(lines[: int(shown[1]) if shown[1] else None])
-    assert shown[2] == printed, f"put this into the README:\n{printed}"
-
-
-def test_the_page_on_comparing_shows_what_the_command_prints(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setenv("COLUMNS", "115")
-    cli.main(["compare", "demo_logs/zero_workers", "demo_logs/four_workers"])
-    printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()[:9]]
-    assert "\n".join(printed) in (DOCS / "compare.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What the doctor says of five real jobs. Renew with `python tests/test_golden.py`, and read the difference."""
+"""What the doctor says of five real jobs. Renew with `python tests/generate.py`, and read the difference."""
 
 from __future__ import annotations
 
@@ -56,14 +56,9 @@ def names() -> list[str]:
 def test_a_demo_job_is_diagnosed_as_before(name: str) -> None:
     golden = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
     assert essence(diagnose(name)) == golden.get(name), (
-        "if it is better now, run: python tests/test_golden.py, and look at the difference"
+        "if it is better now, run: python tests/generate.py, and look at the difference"
     )
 
 
 def test_the_golden_findings_are_of_the_demo_jobs() -> None:
     assert sorted(json.loads(GOLDEN.read_text())) == names()
-
-
-if __name__ == "__main__":
-    GOLDEN.parent.mkdir(exist_ok=True)
-    GOLDEN.write_text(json.dumps({name: essence(diagnose(name)) for name in names()}, indent=2) + "\n")

@@ -14,11 +14,11 @@ character. Lanes:
   zero_grad, `ddp` DDP's forward, `walk` DDP's search for unused parameters, `own_...` an annotation of the user's,
   "## ... ##". `optim` and `multi_tensor_apply` are operators in an optimizer's step, `scores`, `scale`, `softmax`,
   `values` and `undo` (the softmax backward) operations of attention, with shapes.
-- within: the same, within those of the lane host.
+- within: the same, within those of the lane host. thread2, thread3, ...: operators of other threads.
 - autograd: backward's thread; its operators are autograd nodes.
 - gpu: kernels of the compute stream. `pageable` and `pinned` are copies from the host of 16 MB. `name*20` are twenty
   kernels in a row, `name@64` has a grid of 64 blocks.
-- copy: the same, on a stream of its own.
+- gpu2, gpu3, ...: the same, each on a stream of its own; copy: one for copies.
 - nccl: AllReduces (`ar`..., of int32 `used`...), all-gathers (`ag`...), reduce-scatters (`rs`...), broadcasts
   (`bc`...), sends and receives (`p2p`...; `s2` to rank 2, `r0` from rank 0) of the communication stream. `ar/tp` is of
   the process group "tp": the ranks that draw one; other groups are all ranks. `ar@8` moves 8 million elements,
@@ -60,7 +60,7 @@ from tb_ddp_doctor.trace.model import Events, RankTrace
 from tb_ddp_doctor.trace.reader import decode
 
 _LINE = re.compile(
-    r"^\s*(?:rank(?P<rank>\d+)\s+)?(?P<lane>step|host|within|autograd|gpu|copy|nccl|comm|gloo|python|inner|memory)\s(?P<drawing>.*)$"
+    r"^\s*(?:rank(?P<rank>\d+)\s+)?(?P<lane>step|host|within|thread\d+|autograd|gpu\d*|copy|nccl|comm|gloo|python|inner|memory)\s(?P<drawing>.*)$"
 )
 _BLOCK = re.compile(
     r"\[(?P<unrecorded>\??)(?P<name>[a-z0-9_]+)(/(?P<group>\w+))?(\*(?P<times>\d+))?(@(?P<size>\d+))?[ .]*\]"
@@ -109,6 +109,8 @@ _ATTENTION: dict[str, tuple[str, list[list[int]]]] = {
     "_scaled_dot_product_attention_math": ("aten::_scaled_dot_product_attention_math", [[2, 4, 64, 16]] * 3),
 }
 _MAIN, _AUTOGRAD, _GLOO = 1, 2, 3
+#: Threads and streams by number come after these.
+_MORE = 100
 #: From one call without a drawn caller to the next.
 _CALL_NS = 20_000
 _COMPUTE_STREAM, _COPY_STREAM, _COMM_STREAM = 7, 8, 16
@@ -373,14 +375,19 @@ def _trace(
     blocks = defaultdict(list, {lane: _blocks(drawing) for lane, drawing in lanes.items() if lane != "step"})
     blocks["host"] += blocks["within"]
     steps = list(_steps(lanes.get("step", ""), width, options))
-    callers = _Callers(steps, {_MAIN: blocks["host"], _AUTOGRAD: blocks["autograd"]})
+    threads = {_MORE + number: drawn for number, drawn in _numbered(blocks, "thread")}
+    callers = _Callers(steps, {_MAIN: blocks["host"], _AUTOGRAD: blocks["autograd"], **threads})
     events = _Events(options.pids.get(rank, 100 + rank), round(options.clock_ms.get(rank, 0.0) * MS))
     for number, start, end in steps:
         events.add("user_annotation", f"ProfilerStep#{number}", start, end, _MAIN)
     _add_host(events, blocks["host"], options)
     _add_autograd(events, blocks["autograd"], options)
-    for stream, lane in ((_COMPUTE_STREAM, "gpu"), (_COPY_STREAM, "copy")):
-        for block in blocks[lane]:
+    for tid, drawn in threads.items():
+        for block in drawn:
+            events.add("cpu_op", f"aten::{block.name}", block.start_ns, block.end_ns, tid)
+    more = {_MORE + number: drawn for number, drawn in _numbered(blocks, "gpu")}
+    for stream, drawn in {_COMPUTE_STREAM: blocks["gpu"], _COPY_STREAM: blocks["copy"], **more}.items():
+        for block in drawn:
             _add_compute(events, block, stream, *callers.of(block), options)
     calls = Counter[str]()
     for stream, lane in ((_COMM_STREAM, "nccl"), (_COMM_STREAM + 1, "comm")):
@@ -404,6 +411,13 @@ def _trace(
             "traceEvents": events.list,
         }
     )
+
+
+def _numbered(blocks: Mapping[str, list[Block]], lane: str) -> Iterator[tuple[int, list[Block]]]:
+    """The lanes of a name with a number, and the number."""
+    for name, drawn in blocks.items():
+        if found := re.fullmatch(rf"{lane}(\d+)", name):
+            yield int(found[1]), drawn
 
 
 def _steps(drawing: str, width: int, options: Options) -> Iterator[tuple[int, int, int]]:

@@ -1,12 +1,7 @@
-"""The JSON Schemas of `ddp-doctor diagnose --json` and `ddp-doctor compare --json`.
-
-python -m tb_ddp_doctor.report.schema diagnosis > docs/diagnosis.schema.json
-python -m tb_ddp_doctor.report.schema comparison > docs/comparison.schema.json
-"""
+"""The JSON Schemas of `ddp-doctor diagnose --json` and `ddp-doctor compare --json`."""
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import msgspec
@@ -36,7 +31,3 @@ SCHEMAS = {"diagnosis": diagnosis, "comparison": comparison}
 def text(name: str) -> str:
     """A schema as its file has it."""
     return msgspec.json.format(msgspec.json.encode(SCHEMAS[name]())).decode() + "\n"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(text(sys.argv[1]))

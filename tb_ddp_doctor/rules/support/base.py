@@ -90,8 +90,8 @@ class Rule:
     least_share: ClassVar[float] = 0.01
     #: Whether it holds where the device's work cannot be seen: without it, a host that waits for its device looks idle.
     of_every_device: ClassVar[bool] = False
-    #: Whether it holds for every program: a loader that is seen feeds forward passes as it does training. Others advise a
-    #: training loop, which a server of requests does not have.
+    #: Whether it holds for every program: a loader that is seen feeds forward passes as it does training. Others
+    #: advise a training loop, which a server of requests does not have.
     of_every_program: ClassVar[bool] = False
     #: The method that looks. Each of its parameters is named for one of `facts.BY_NAME`.
     check: ClassVar[Callable[..., Result]]

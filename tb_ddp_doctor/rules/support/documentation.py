@@ -1,13 +1,9 @@
-"""The rules' documentation, made from their docstrings and thresholds.
-
-python -m tb_ddp_doctor.rules.support.documentation docs/rules
-"""
+"""The rules' documentation, made from their docstrings and thresholds; `python tests/generate.py` writes it."""
 
 from __future__ import annotations
 
 import inspect
 import re
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,9 +30,7 @@ def page(rule: Rule) -> Page:
     return Page(_unwrap(summary), {name: _unwrap(body) for name, body in sections.items()})
 
 
-_MADE_BY = (
-    "<!-- Made by `python -m tb_ddp_doctor.rules.support.documentation docs/rules`; a test fails when it is stale. -->"
-)
+_MADE_BY = "<!-- Made by `python tests/generate.py`. -->"
 _INTRODUCTION = f"""\
 # Rules
 
@@ -45,18 +39,21 @@ _INTRODUCTION = f"""\
 A rule ends as a *finding*, *clear*, *not applicable* (with what it would need) or *error*. A finding's severity follows
 its cost: critical from 20 % of the step, major from 10 %, minor from 3 %, info below. Thresholds are set with
 `ddp-doctor diagnose --set RULE.THRESHOLD=VALUE`.
-
-| rule | what it finds |
-|---|---|"""
+"""
 #: A rule's name in a text; one without a hyphen, such as "straggler", may be only a word.
 _NAME = re.compile(rf"(?<![\w`-])({'|'.join(name for name in CATALOGUE if '-' in name)})(?![\w`-])")
 
 
+def table(folder: str = "") -> str:
+    """What each rule finds, as a Markdown table with links to the pages in a folder."""
+    listed = [f"| [{rule.id}]({folder}{rule.id}.md) | {page(rule).summary} |" for rule in CATALOGUE.values()]
+    return "\n".join(["| rule | what it finds |", "|---|---|", *listed])
+
+
 def pages() -> dict[str, str]:
     """The Markdown pages by file name: one with all rules, and one of each."""
-    listed = [f"| [{rule.id}]({rule.id}.md) | {page(rule).summary} |" for rule in CATALOGUE.values()]
-    index = "\n".join([_INTRODUCTION, *listed]) + "\n"
-    return {"index.md": index, **{f"{rule.id}.md": _markdown(rule) for rule in CATALOGUE.values()}}
+    index = {"index.md": f"{_INTRODUCTION}\n{table()}\n"}
+    return index | {f"{rule.id}.md": _markdown(rule) for rule in CATALOGUE.values()}
 
 
 def _markdown(rule: Rule) -> str:
@@ -88,7 +85,3 @@ def write(folder: Path) -> None:
 
 def _unwrap(text: str) -> str:
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.strip().split("\n\n"))
-
-
-if __name__ == "__main__":
-    write(Path(sys.argv[1]))

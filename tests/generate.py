@@ -1,0 +1,74 @@
+"""Writes what is made from the code: pages and table of rules, terminal output, schemas, golden results.
+
+    python tests/generate.py
+
+Tests fail when one of these files is stale, and name this command. Read the difference before you commit it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from test_golden import GOLDEN, diagnose, essence, names
+
+from tb_ddp_doctor.report import schema
+from tb_ddp_doctor.rules.support import documentation
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+COMMAND = "python tests/generate.py"
+#: Pages that show what commands print.
+SHOWING = [path for path in (ROOT / "README.md", *sorted(DOCS.glob("*.md"))) if "$ ddp-doctor" in path.read_text()]
+#: Width of the terminal.
+_COLUMNS = "100"
+_SHOWN = re.compile(
+    r"(?<=^```\n)\$ ddp-doctor (?P<command>[^|\n]+?)(?: \| head -(?P<lines>\d+))?\n(?P<output>.*?)(?=\n```)",
+    re.MULTILINE | re.DOTALL,
+)
+_TABLE = re.compile(r"(?<=<!-- Made by `python tests/generate\.py`\. -->\n\n).*?(?=\n\n)", re.DOTALL)
+
+
+def made() -> dict[Path, str]:
+    """The text of each file that needs no diagnosis, by path."""
+    pages = {DOCS / "rules" / name: text for name, text in documentation.pages().items()}
+    schemas = {DOCS / f"{name}.schema.json": schema.text(name) for name in schema.SCHEMAS}
+    return {**pages, **schemas}
+
+
+def with_output(page: str) -> str:
+    """A page with what its commands print now, and the table of rules where it has one."""
+
+    def printed(shown: re.Match[str]) -> str:
+        output = "\n".join(terminal(shown["command"]).splitlines()[: int(shown["lines"]) if shown["lines"] else None])
+        return shown[0].removesuffix(shown["output"]) + output
+
+    return _SHOWN.sub(printed, _TABLE.sub(lambda _: documentation.table("docs/rules/"), page))
+
+
+def terminal(command: str) -> str:
+    """What `ddp-doctor COMMAND` prints in the repository, without spaces at the ends of lines."""
+    whole = [sys.executable, "-m", "tb_ddp_doctor.cli", *command.split()]
+    environment = {**os.environ, "COLUMNS": _COLUMNS}
+    said = subprocess.run(whole, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+    return "\n".join(line.rstrip() for line in said.rstrip().splitlines())
+
+
+def main() -> None:
+    """Write all of it."""
+    documentation.write(DOCS / "rules")
+    for path, text in made().items():
+        path.write_text(text, encoding="utf-8")
+    for path in SHOWING:
+        page = path.read_text(encoding="utf-8")
+        if (fresh := with_output(page)) != page:
+            path.write_text(fresh, encoding="utf-8")
+    GOLDEN.write_text(json.dumps({name: essence(diagnose(name)) for name in names()}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
