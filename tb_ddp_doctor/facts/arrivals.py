@@ -90,8 +90,10 @@ class Sized:
 
 
 def _tiny_calls(facts: Facts) -> TinyCalls | None:
-    """None without collectives."""
+    """None without collectives, and where their sizes are told."""
     job = facts.job
+    if facts.get(_sized):
+        return None
     number: Counter[str] = Counter()
     length: defaultdict[str, list[Ints]] = defaultdict(list)
     for digest in job.digests:

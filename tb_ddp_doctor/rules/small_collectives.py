@@ -114,11 +114,11 @@ class SmallCollectives(Rule):
         tiny_calls: TinyCalls | None,
         places: Places,
     ) -> Fault | Clear | NotApplicable:
-        if tiny_calls is None:
-            return NotApplicable("No collective appears in the traces.")
-        if sized is None:
+        if sized:
+            return self._check_sized(frame, budget, whatif, sized, places)
+        if tiny_calls:
             return self._check_unsized(frame, whatif, tiny_calls, places)
-        return self._check_sized(frame, budget, whatif, sized, places)
+        return NotApplicable("No collective appears in the traces.")
 
     def _check_unsized(self, frame: Frame, whatif: WhatIf, tiny: TinyCalls, places: Places) -> Fault | NotApplicable:
         """By their number and how long each takes: what is so short is latency, whatever its size."""

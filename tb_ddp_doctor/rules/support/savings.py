@@ -269,12 +269,12 @@ class Savings:
     def _unrecorded_arrivals_ns(self) -> int:
         """Communication exposed in groups most of whose ranks have no trace, ns: their last arrival is not known."""
         exposed = 0
-        present = self.job.matched.present
+        matched = self.job.matched
         for rank, (digest, index) in enumerate(zip(self.job.digests, self.job.step_index, strict=True)):
             table = digest.collectives
             parts = np.ones(len(table), np.int64)
-            here = self.job.matched.of_rank(rank)
-            parts[self.job.matched.row[here, rank]] = present[here].sum(axis=1)
+            here = matched.of_rank(rank)
+            parts[matched.row[here, rank]] = matched.parts[here]
             if len(table) and (2 * parts < table.group_size).mean() > _MUCH:
                 exposed += int(self.job.budget.of("transfer")[rank, np.arange(len(index))].sum())
         return exposed
