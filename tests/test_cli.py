@@ -293,7 +293,7 @@ RUN = {
     "network": (dict, type(None)),
     "findings": [FINDING],
     "outcomes": [{"rule": str, "status": str, "reason": str}],
-    "warnings": [{"file": str, "message": str}],
+    "warnings": [{"file": str, "message": str, "kind": str}],
     "critical_path": [{"step": int, "start_ns": int, "end_ns": int, "pieces": [PIECE]}],
 }
 
@@ -464,6 +464,7 @@ def test_the_title_of_a_finding_that_is_not_the_verdict_is_printed(
     slow: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tb_ddp_doctor.findings.Severity.least_share", property(lambda self: 0.5 * self))
+    monkeypatch.setattr("tb_ddp_doctor.rules.support.verdict.MOST_UNEXPLAINED", 1.0)
     main(["diagnose", str(slow)])
     text = capsys.readouterr().out
     assert "Healthy" in text
