@@ -128,7 +128,7 @@ def report(result: engine.Result, ranks: int, steps: int) -> dict[str, Any]:
         diagnosis[table] = {str(rank): few[str(rank % few_ranks)] for rank in range(ranks)} if few else {}
     nodes = [f"node{rank // 8}" for rank in range(ranks)]
     pictures.update(ranks=diagnosis["ranks"], steps=diagnosis["steps"], nodes=nodes)
-    pictures.update({name: grid(pictures[name]) for name in ("step_ms", "own_ms", "start_ns")})
+    pictures.update({name: grid(pictures[name]) for name in ("step_ms", "busy_ms", "start_ns")})
     pictures["budget_ms"] = {owner: grid(rows) for owner, rows in pictures["budget_ms"].items()}
     return {"state": "ready", "diagnosis": diagnosis, "views": pictures}
 

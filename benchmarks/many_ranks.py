@@ -26,9 +26,9 @@ from tb_ddp_doctor.digest.model import (
     Collectives,
     Kernels,
     LostKernels,
-    Messages,
-    Operations,
+    Operators,
     Pieces,
+    PointToPoint,
     RankDigest,
     RankOwner,
     Stalled,
@@ -160,9 +160,9 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
         op_stalls=no_op_stalls(),
         stalled=Stalled(*(np.empty(0, kind) for kind in (np.int32, np.int32, np.int64, np.int64, np.int64))),
         code=Code(*(np.empty(0, kind) for kind in (np.int32, np.int32, np.int64, np.int64))),
-        messages=Messages(*(np.empty(0, kind) for kind in (np.int32, np.int32, np.int64, np.int64))),
+        messages=PointToPoint(*(np.empty(0, kind) for kind in (np.int32, np.int32, np.int64, np.int64))),
         memory=no_memory(steps),
-        operations=Operations(
+        operators=Operators(
             np.array([5], np.int32),
             np.array([1], np.int32),
             *(np.array([value]) for value in (600 * steps, 0, int(compute.sum()), 0, 0, 0)),

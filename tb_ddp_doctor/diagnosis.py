@@ -164,7 +164,7 @@ def _traffic(traffic: measured.Traffic, ranks: Ints) -> Traffic:
             r2=line.r2,
             residual_us=line.residual_ns / 1e3,
             spread=line.spread,
-            telling=line.is_telling,
+            significant=line.is_significant,
         )
         if line
         else None,

@@ -22,7 +22,7 @@ from tb_ddp_doctor.discover import nccl_logs
 from tb_ddp_doctor.discover.names import DIGEST_SUFFIX, host_in_name, names_process
 from tb_ddp_doctor.discover.runs import RankFile, Run
 from tb_ddp_doctor.facts import unrecognised
-from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.facts import Facts
 from tb_ddp_doctor.facts.whatif import WhatIf, whatif
 from tb_ddp_doctor.findings import (
@@ -286,16 +286,16 @@ def _apply_until_clear(rules: Sequence[Rule], facts: Facts) -> tuple[list[RuleOu
     except Exception:
         return outcomes, found
     for _ in range(_MOST_LOOKS if plays else 0):
-        serious = [each for each in found if not each.rule.only_informs and not each.removed.is_nothing]
+        serious = [each for each in found if not each.rule.only_informs and not each.change.is_nothing]
         silent = {outcome.rule for outcome in outcomes if outcome.status == "clear"}
         if not serious or not silent:
             break
-        fixes = reduce(or_, [each.removed for each in serious], facts.get(whatif).tracing)
+        fixes = reduce(or_, [each.change for each in serious], facts.get(whatif).tracing)
         if _unexplained_share(facts.get(whatif), fixes) < _NOTHING_HIDDEN:
             break
         later = facts.replaced(whatif, facts.get(whatif).after(fixes))
         again, new = _apply([rule for rule in rules if rule.looks_again and rule.id in silent], later)
-        new = [each for each in new if not each.removed.is_nothing]
+        new = [each for each in new if not each.change.is_nothing]
         if not new:
             break
         names = tuple(dict.fromkeys(each.rule.id for each in serious))
@@ -305,7 +305,7 @@ def _apply_until_clear(rules: Sequence[Rule], facts: Facts) -> tuple[list[RuleOu
     return outcomes, found
 
 
-def _unexplained_share(whatif: WhatIf, fixes: Removed) -> float:
+def _unexplained_share(whatif: WhatIf, fixes: Change) -> float:
     """The share of the step that a job without any fault would not need once something is fixed."""
     left, floor = whatif.step_ns(fixes).mean(), whatif.step_ns(fixes | whatif.faultless).mean()
     return float((left - floor) / max(whatif.recorded_ns.mean(), 1.0))

@@ -16,7 +16,7 @@ import msgspec
 if TYPE_CHECKING:
     import pandas as pd
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 #: Every class that a nanosecond of a step can belong to, in the order of precedence.
 OWNERS = ("compute", "copy", "wait", "transfer", "input", "sync", "alloc", "dispatch", "host")
@@ -240,7 +240,7 @@ class AlphaBeta(msgspec.Struct, frozen=True):
     #: Largest bytes over smallest.
     spread: float
     #: Whether sizes differ enough, and explain the times well enough, to believe it.
-    telling: bool
+    significant: bool
 
 
 class Traffic(msgspec.Struct, frozen=True):

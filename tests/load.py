@@ -31,7 +31,7 @@ DEMO_LOGS = Path(__file__).parent.parent / "demo_logs"
 ASKED = (
     ("runs", 200), ("runs?reload", 200), ("run?run={run}", 200), ("whatif?run={run}&without=straggler", 200),
     ("whatif?run={run}&without=dataloader-stall,pageable-memcpy,straggler", 200),
-    ("detail?run={run}&of=operations", 200), ("detail?run={run}&of=communication", 200),
+    ("detail?run={run}&of=operators", 200), ("detail?run={run}&of=communication", 200),
     ("detail?run={run}&of=ranks", 200), ("compare?before={run}&after={other}", 200),
     ("slice?run={run}&ranks=0&start=0&end=8000000000000000000&format=columns", 200),
     ("run?run=..%2f..%2fetc%2fpasswd", 404), ("run", 400), ("slice?run={run}&ranks=x", 400),

@@ -125,7 +125,7 @@ def test_a_comparison_as_data_frames_and_in_a_notebook(tmp_path: Path) -> None:
     places = [write(tmp_path / name, ranks(text, text)) for name, text in (("usual", USUAL), (HOSTILE, SLOW))]
     change = tb_ddp_doctor.compare(*places, cache=False)
     assert change.to_pandas().set_index("name").loc["compute"].tolist() == [15, 19]
-    for table in ("findings", "communication", "kernels", "operations"):
+    for table in ("findings", "communication", "kernels", "operators"):
         assert len(change.to_pandas(table)) == len(getattr(change, table))
     shown = change._repr_html_()
     assert "Compute rose from 15.0 to 19.0 ms" in shown and "<td>+4.00</td>" in shown

@@ -334,7 +334,7 @@ def test_json_has_the_keys_and_types_of_the_schema(
     output = capsys.readouterr()
     report = json.loads(output.out)
     conforms(report, {"schema_version": int, "runs": [RUN]})
-    assert report["schema_version"] == 1
+    assert report["schema_version"] == 2
     assert output.err == ""
 
 
@@ -371,7 +371,7 @@ def test_json_has_what_each_collective_does(tmp_path: Path, capsys: pytest.Captu
         "r2": pytest.approx(1),
         "residual_us": pytest.approx(0, abs=1e-3),
         "spread": 8,
-        "telling": True,
+        "significant": True,
     }
 
 
@@ -382,7 +382,7 @@ def test_json_has_no_communication_where_none_was_matched(tmp_path: Path, capsys
 def test_json_is_the_only_thing_on_standard_output(slow: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tb_ddp_doctor.cli", "diagnose", str(slow), "--json"]
     done = subprocess.run(command, capture_output=True, check=True)
-    assert json.loads(done.stdout)["schema_version"] == 1
+    assert json.loads(done.stdout)["schema_version"] == 2
     assert done.stderr == b""
 
 

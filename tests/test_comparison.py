@@ -133,14 +133,14 @@ def test_kernels_of_one_run_alone_are_told(tmp_path: Path) -> None:
 
 def test_operators_are_compared_by_name_on_host_and_device(tmp_path: Path) -> None:
     found = compared(tmp_path, ranks(LOADS, LOADS), ranks(FETCHES, FETCHES, FETCHES, steps=5))
-    told = {operation.name: operation for operation in found.operations}
+    told = {operation.name: operation for operation in found.operators}
     mul = told["aten::mul"]
     assert (mul.before_device_ms, mul.after_device_ms) == (10, 6)
     assert (mul.before_count, mul.after_count) == (1, 1)
     # Both kinds of loader are one operator.
     loader = told["DataLoader.__next__"]
     assert (loader.before_host_ms, loader.after_host_ms) == (8, 7)
-    assert found.operations[0].name == "aten::mul"
+    assert found.operators[0].name == "aten::mul"
     assert "On the device less goes to aten::mul (-4.0 ms)." in found.story
     # Collectives launch no compute.
     assert "nccl" not in " ".join(found.story)
@@ -151,8 +151,8 @@ def test_what_is_not_listed_is_summed(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(named, "MOST", 1)
     cut = compared(tmp_path / "cut", ranks(LOADS), ranks(FETCHES))
     assert [kernel.name for kernel in cut.kernels] == ["mul_kernel", ""]
-    assert len(cut.operations) == 2 and cut.operations[1].name == ""
-    for rows, others in ((cut.kernels, whole.kernels), (cut.operations, whole.operations)):
+    assert len(cut.operators) == 2 and cut.operators[1].name == ""
+    for rows, others in ((cut.kernels, whole.kernels), (cut.operators, whole.operators)):
         for column in rows[0].__struct_fields__[1:]:
             summed = [sum(getattr(row, column) for row in each) for each in (rows, others)]
             assert summed[0] == pytest.approx(summed[1])

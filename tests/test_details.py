@@ -57,7 +57,7 @@ def detail(get: Get, of: str) -> Any:
 
 
 def test_operations_are_the_mean_of_a_step(get: Get) -> None:
-    found = detail(get, "operations")
+    found = detail(get, "operators")
     lengths = {len(column) for column in found.values() if isinstance(column, list)}
     assert len(lengths) == 1
     row = next(i for i, name in enumerate(found["names"]) if "fwd" in name and found["on_device"][i])
@@ -108,7 +108,7 @@ def test_ranks_take_the_waiting_out(get: Get) -> None:
     found = detail(get, "ranks")
     assert found["wait_ms"] == pytest.approx([4, 0, 4], abs=0.01)
     own = [step - wait for step, wait in zip(found["step_ms"], found["wait_ms"], strict=True)]
-    assert found["own_ms"] == pytest.approx(own, abs=0.001)
+    assert found["busy_ms"] == pytest.approx(own, abs=0.001)
     for i in range(3):
         assert found["communication_ms"][i] == pytest.approx(found["moving_ms"][i] + found["wait_ms"][i], abs=0.01)
         assert found["moving_ms"][i] == pytest.approx(found["hidden_ms"][i] + found["transfer_ms"][i], abs=0.01)
@@ -134,7 +134,7 @@ def test_quality_says_what_each_file_holds(get: Get) -> None:
     [
         ({"of": "ranks"}, 404, "has been diagnosed"),
         ({"run": "other", "of": "ranks"}, 404, "has been diagnosed"),
-        ({"run": "job"}, 400, "Ask for one of: operations"),
+        ({"run": "job"}, 400, "Ask for one of: operators"),
         ({"run": "job", "of": "../ranks"}, 400, "Ask for one of"),
     ],
 )

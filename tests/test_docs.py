@@ -74,7 +74,7 @@ def test_the_readme_leads_to_the_page_of_each_rule() -> None:
         "Change",
         "FindingChange",
         "KernelChange",
-        "OperationChange",
+        "OperatorChange",
         "Compared",
     ],
 )

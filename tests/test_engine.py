@@ -19,7 +19,7 @@ from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.discover.runs import Run, discover
 from tb_ddp_doctor.engine import Reading, RunError
-from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import PHASES, Diagnosis, Evidence
@@ -517,8 +517,8 @@ class Costly(Rule):
     share: float = threshold(0.9, "of the step", "It says so.")
 
     def check(self, *, frame: Frame, whatif: WhatIf) -> Result:
-        removed = Removed(device_ns=np.full(whatif.shape, round(self.share * frame.step_ns)))
-        return Fault(removed, (0,), (1,), None, "high", "It costs.", "So.", "Fix.", (Evidence(0, 1, 0, 1, "It."),))
+        change = Change(device_ns=np.full(whatif.shape, round(self.share * frame.step_ns)))
+        return Fault(change, (0,), (1,), None, "high", "It costs.", "So.", "Fix.", (Evidence(0, 1, 0, 1, "It."),))
 
 
 @dataclass(frozen=True)
@@ -536,7 +536,7 @@ class General(Costly):
 
 @dataclass(frozen=True)
 class Telling(Costly):
-    id: ClassVar[str] = "telling"
+    id: ClassVar[str] = "significant"
     only_informs: ClassVar[bool] = True
 
 
@@ -599,7 +599,7 @@ def test_what_two_would_give_back_is_charged_to_the_more_special_one(
 
 def test_what_only_informs_is_no_alarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     charged = shares(tmp_path, monkeypatch, Costly(0.3), Telling(0.2))
-    assert charged["telling 1"][2] == "info" and charged["telling 1"][0] > 0.1
+    assert charged["significant 1"][2] == "info" and charged["significant 1"][0] > 0.1
     assert diagnose(tmp_path).verdict == "costly"
 
 

@@ -7,11 +7,11 @@ import json
 from traces import digests
 
 from tb_ddp_doctor.digest.build import digest
-from tb_ddp_doctor.digest.model import Messages
+from tb_ddp_doctor.digest.model import PointToPoint
 from tb_ddp_doctor.trace.reader import decode
 
 
-def rows(messages: Messages) -> list[tuple[int, ...]]:
+def rows(messages: PointToPoint) -> list[tuple[int, ...]]:
     """(step, 1 for sends, other rank, count) of each row."""
     columns = (messages.step, messages.sent, messages.peer, messages.count)
     return list(zip(*(column.tolist() for column in columns), strict=True))

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from traces import MS, digests, job
 
-from tb_ddp_doctor.digest import operations as module
+from tb_ddp_doctor.digest import operators as module
 from tb_ddp_doctor.digest.launches import around
 from tb_ddp_doctor.digest.model import RankDigest
-from tb_ddp_doctor.facts.operators import operations
+from tb_ddp_doctor.facts.operators import operators
 
 NESTED = """
     rank0 step   |1                            |2
@@ -25,7 +25,7 @@ NESTED = """
 
 def told(digest: RankDigest) -> Mapping[tuple[str, int], tuple[float, float]]:
     """Host and device time in ms, by name and place."""
-    table = digest.operations
+    table = digest.operators
     return {
         (digest.strings[name], place): (host / MS, device / MS)
         for name, place, host, device in zip(
@@ -52,13 +52,13 @@ def test_the_device_is_charged_to_the_innermost_operator() -> None:
 
 
 def test_what_is_not_kept_by_name_is_summed(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = digests(NESTED)[0].operations
+    whole = digests(NESTED)[0].operators
     monkeypatch.setattr(module, "MOST", 1)
     digest = digests(NESTED)[0]
-    names = [digest.strings[name] for name in digest.operations.name]
+    names = [digest.strings[name] for name in digest.operators.name]
     assert names.count("") == 2 and len(names) == 4
     for column in ("count", "host_ns", "device_ns"):
-        assert getattr(digest.operations, column).sum() == getattr(whole, column).sum()
+        assert getattr(digest.operators, column).sum() == getattr(whole, column).sum()
 
 
 def test_ranks_are_joined_by_name_and_the_slowest_is_named() -> None:
@@ -68,7 +68,7 @@ def test_ranks_are_joined_by_name_and_the_slowest_is_named() -> None:
         rank1 step |1         |2
               gpu  [fwd][bwd]
     """)
-    spent = operations(read)
+    spent = operators(read)
     row = next(i for i, name in enumerate(spent.names) if "fwd" in name and spent.on_device[i])
     assert spent.ranks[row] == 2
     assert spent.device_ns[row] == (8 + 5) * MS

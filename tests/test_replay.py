@@ -10,8 +10,8 @@ from random_traces import TRACES, joined
 from traces import MS, job, ranks
 
 from tb_ddp_doctor.digest.build import digest
-from tb_ddp_doctor.digest.model import Held
-from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.digest.model import CpuTime
+from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace.model import RankTrace
@@ -37,7 +37,7 @@ def played(text: str) -> tuple[Job, WhatIf]:
     return found, whatif
 
 
-def saved_ms(text: str, *kinds: Held) -> list[float]:
+def saved_ms(text: str, *kinds: CpuTime) -> list[float]:
     _, whatif = played(text)
     return [round(ns / MS, 1) for ns in whatif.saving(whatif.without(*kinds)).by_step_ns.tolist()]
 
@@ -45,7 +45,7 @@ def saved_ms(text: str, *kinds: Held) -> list[float]:
 def test_nothing_removed_gives_the_recorded_steps() -> None:
     for text in (ranks(LOADED, LOADED), ranks(HIDDEN)):
         found, whatif = played(text)
-        nothing = Removed(device_ns=np.zeros(whatif.shape, np.int64), transfer_ns=np.zeros(whatif.shape, np.int64))
+        nothing = Change(device_ns=np.zeros(whatif.shape, np.int64), transfer_ns=np.zeros(whatif.shape, np.int64))
         assert whatif._replay is not None
         assert (whatif._replay.step_ns(nothing) == found.budget.window_ns).all()
 
@@ -54,7 +54,7 @@ def test_nothing_removed_gives_the_recorded_steps() -> None:
 def test_nothing_removed_gives_the_recorded_steps_of_any_job(traces: list[RankTrace]) -> None:
     found = joined([digest(trace) for trace in traces])
     if found and (replay := WhatIf.of(found)._replay):
-        assert replay.step_ns(Removed()).mean() == pytest.approx(found.budget.window_ns.mean(), rel=0.01)
+        assert replay.step_ns(Change()).mean() == pytest.approx(found.budget.window_ns.mean(), rel=0.01)
 
 
 @given(st.lists(TRACES, min_size=1, max_size=3), st.data())
@@ -64,30 +64,30 @@ def test_whatever_is_removed_steps_stay_within_reason(traces: list[RankTrace], d
         return
     whatif = WhatIf.of(found)
     share = data.draw(st.floats(0, 1))
-    removed = Removed(
-        {kind: np.full(whatif.shape, share) for kind in data.draw(st.sets(st.sampled_from(Held)))},
+    change = Change(
+        {kind: np.full(whatif.shape, share) for kind in data.draw(st.sets(st.sampled_from(CpuTime)))},
         device_ns=np.full(whatif.shape, data.draw(st.integers(0, 50))),
         transfer_ns=np.full(whatif.shape, data.draw(st.integers(0, 50))),
     )
-    saving = whatif.saving(removed)
+    saving = whatif.saving(change)
     assert np.isfinite(saving.by_step_ns).all()
     assert 0 <= saving.mean_ns <= found.budget.window_ns.sum()
 
 
 def test_the_device_starts_when_loading_no_longer_holds_its_launches() -> None:
-    assert saved_ms(ranks(LOADED, LOADED), Held.INPUT) == [12, 12, 12]
+    assert saved_ms(ranks(LOADED, LOADED), CpuTime.INPUT) == [12, 12, 12]
 
 
 def test_what_hides_behind_the_device_saves_nothing() -> None:
-    assert saved_ms(ranks(HIDDEN), Held.INPUT) == pytest.approx([0, 0, 0], abs=0.1)
+    assert saved_ms(ranks(HIDDEN), CpuTime.INPUT) == pytest.approx([0, 0, 0], abs=0.1)
 
 
 def test_removing_one_owner_exposes_the_next() -> None:
     _, whatif = played(ranks(HIDDEN))
-    faster = Removed(device_ns=np.full(whatif.shape, 20 * MS))
+    faster = Change(device_ns=np.full(whatif.shape, 20 * MS))
     # The device needs 4 ms then, but the host 15, of which loading takes 10.
     assert whatif.saving(faster).by_step_ns[1:] == pytest.approx([9 * MS] * 2, rel=0.01)
-    both = faster | whatif.without(Held.INPUT)
+    both = faster | whatif.without(CpuTime.INPUT)
     assert whatif.saving(both).by_step_ns[1:] == pytest.approx([19 * MS] * 2, rel=0.01)
 
 
@@ -105,16 +105,16 @@ def test_a_rank_waits_less_for_one_that_is_faster() -> None:
               nccl             [ar..................]
     """
     _, whatif = played(ranks(slow, fast))
-    slow_only = Removed({Held.INPUT: np.array([[1.0] * 3, [0.0] * 3])})
-    fast_only = Removed({Held.INPUT: np.array([[0.0] * 3, [1.0] * 3])})
+    slow_only = Change({CpuTime.INPUT: np.array([[1.0] * 3, [0.0] * 3])})
+    fast_only = Change({CpuTime.INPUT: np.array([[0.0] * 3, [1.0] * 3])})
     assert whatif.cost_ns(slow_only) == pytest.approx(12 * MS, rel=0.01)
     assert whatif.cost_ns(fast_only) == 0
 
 
 def test_shorter_kernels_shorten_the_step_where_the_host_waits_for_them() -> None:
     _, whatif = played(ranks(LOADED))
-    removed = Removed(device_ns=np.full(whatif.shape, 10 * MS))
-    assert whatif.cost_ns(removed) == pytest.approx(10 * MS, rel=0.01)
+    change = Change(device_ns=np.full(whatif.shape, 10 * MS))
+    assert whatif.cost_ns(change) == pytest.approx(10 * MS, rel=0.01)
 
 
 def test_shorter_kernels_save_nothing_where_the_host_is_late() -> None:
@@ -124,9 +124,9 @@ def test_shorter_kernels_save_nothing_where_the_host_is_late() -> None:
               gpu  [a]        [b]
     """
     _, whatif = played(ranks(late))
-    removed = Removed(device_ns=np.full(whatif.shape, 4 * MS))
+    change = Change(device_ns=np.full(whatif.shape, 4 * MS))
     # The last kernel of the last step is the only one that nothing follows.
-    assert whatif.cost_ns(removed) <= 4 * MS / 3
+    assert whatif.cost_ns(change) <= 4 * MS / 3
 
 
 def test_without_launches_own_times_are_compared() -> None:
@@ -155,5 +155,5 @@ def test_work_beyond_the_usual_goes_from_where_it_is_done() -> None:
     straggler = np.array([[False], [False], [True]]) & np.ones(whatif.shape, np.bool_)
     # Of the 12 ms 11: the last collective is launched 25 ms into the step.
     assert whatif.cost_ns(whatif.like_the_median(straggler)) == pytest.approx(11 * MS, rel=0.01)
-    evenly = Removed(device_ns=np.where(straggler, 12 * MS, 0))
+    evenly = Change(device_ns=np.where(straggler, 12 * MS, 0))
     assert whatif.cost_ns(evenly) < 10 * MS

@@ -371,7 +371,7 @@ def test_what_is_not_so_is_invalid(
     results: list[engine.Result], validator: jsonschema.Draft202012Validator, field: str, value: object
 ) -> None:
     run = json.loads(msgspec.json.encode(results[0].diagnosis))
-    assert validator.is_valid({"schema_version": 1, "runs": [run]})
-    assert not validator.is_valid({"schema_version": 1, "runs": [run | {field: value}]})
+    assert validator.is_valid({"schema_version": 2, "runs": [run]})
+    assert not validator.is_valid({"schema_version": 2, "runs": [run | {field: value}]})
     del run[field]
-    assert not validator.is_valid({"schema_version": 1, "runs": [run]})
+    assert not validator.is_valid({"schema_version": 2, "runs": [run]})

@@ -33,7 +33,7 @@ ROUTES = sorted(
     set(DiagnosisPlugin(base_plugin.TBContext(logdir="")).get_plugin_apps()) - set(assets()) - set(perfetto_ui.pages())
 )
 LIKELY = (
-    "job", "", "straggler", "straggler,host-sync", "operations", "memory", "0", "0,1", "-1", "1e9", "0x10", "nan",
+    "job", "", "straggler", "straggler,host-sync", "operators", "memory", "0", "0,1", "-1", "1e9", "0x10", "nan",
     "9" * 18, "9" * 19, "9" * 400, "١٢", "native", "json", "columns", "../../etc/passwd", "/etc/passwd", "job/../job",
     "%2e%2e", "\0", "\r\nSet-Cookie: a=b", "<script>", "{}", "[]", "0," * 600, "true", " 1",
 )  # fmt: skip
@@ -96,12 +96,12 @@ def test_only_so_many_answers_are_computed_at_once(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(turns, "PATIENCE_S", 0.05)
     mine, done, inside = Turns(), threading.Event(), threading.Barrier(turns.AT_ONCE + 1)
 
-    def hold() -> None:
+    def blocked_by() -> None:
         with mine.turn():
             inside.wait(10)
             done.wait(10)
 
-    threads = [threading.Thread(target=hold) for _ in range(turns.AT_ONCE)]
+    threads = [threading.Thread(target=blocked_by) for _ in range(turns.AT_ONCE)]
     for thread in threads:
         thread.start()
     inside.wait(10)

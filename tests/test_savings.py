@@ -16,8 +16,8 @@ from traces import job as drawn
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.digest.build import digest
-from tb_ddp_doctor.digest.model import Held, RankDigest
-from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.digest.model import CpuTime, RankDigest
+from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.findings import Account
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support.savings import Savings
@@ -106,10 +106,10 @@ def test_numbers_of_a_faulty_job_agree(faulty: FaultyJob, data: st.DataObject) -
 
 
 def test_what_a_rank_has_beyond_the_others_goes_beside_what_all_share() -> None:
-    own = Removed({Held.INPUT: np.array([[0.6], [0.0]])})
-    shared = Removed(shared={Held.INPUT: np.array([[0.4], [1.0]])})
+    own = Change({CpuTime.INPUT: np.array([[0.6], [0.0]])})
+    shared = Change(shared={CpuTime.INPUT: np.array([[0.4], [1.0]])})
     both = reduce(or_, [own, shared])
-    assert both.of_host[Held.INPUT].tolist() == [[1.0], [1.0]]
-    assert own.of_host[Held.INPUT].tolist() == [[0.6], [0.0]]
-    assert (own | own).of_host[Held.INPUT].tolist() == [[0.6], [0.0]]
+    assert both.of_host[CpuTime.INPUT].tolist() == [[1.0], [1.0]]
+    assert own.of_host[CpuTime.INPUT].tolist() == [[0.6], [0.0]]
+    assert (own | own).of_host[CpuTime.INPUT].tolist() == [[0.6], [0.0]]
     assert not shared.is_nothing

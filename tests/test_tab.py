@@ -433,7 +433,7 @@ def test_many_ranks(page: Page, server: str) -> None:
         diagnosis, views = body["diagnosis"], body["views"]
         ranks = list(range(300))
         diagnosis["budget_ms"] = {rank: diagnosis["budget_ms"][str(rank % 4)] for rank in ranks}
-        for grid in ("nodes", "own_ms", "step_ms", "start_ns"):
+        for grid in ("nodes", "busy_ms", "step_ms", "start_ns"):
             views[grid] = [views[grid][rank % 4] for rank in ranks]
         views["budget_ms"] = {owner: [grid[rank % 4] for rank in ranks] for owner, grid in views["budget_ms"].items()}
         diagnosis["ranks"] = views["ranks"] = ranks
@@ -972,10 +972,10 @@ def test_another_run_leaves_no_listener_behind(page: Page, server: str) -> None:
 def test_a_run_that_fails_late_hides_no_other(page: Page, server: str) -> None:
     held: list[Route] = []
 
-    def hold(route: Route) -> None:
+    def blocked_by(route: Route) -> None:
         held.append(route)
 
-    page.route("**/ddp_doctor/run?run=healthy", hold)
+    page.route("**/ddp_doctor/run?run=healthy", blocked_by)
     tab = opened(page, server)
     chosen(tab, "straggler_cpu")
     with page.expect_request("**/ddp_doctor/run?run=healthy"):
@@ -1008,7 +1008,7 @@ def test_names_from_a_trace_stay_text_in_tables_and_timeline(page: Page, server:
             rank["node"] = HOSTILE
         route.fulfill(json=body)
 
-    page.route("**/ddp_doctor/detail?*of=operations", names)
+    page.route("**/ddp_doctor/detail?*of=operators", names)
     page.route("**/ddp_doctor/slice?*", events)
     tab = opened(page, server, "operators")
     chosen(tab, "straggler_cpu")

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from traces import MS, job, repeat
 
-from tb_ddp_doctor.digest.model import Held
-from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.digest.model import CpuTime
+from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import OWNERS
 from tb_ddp_doctor.job.model import Budget
@@ -24,13 +24,13 @@ def budget(**ranks_by_owner: list[list[int]]) -> Budget:
     return Budget(owner_ns, np.zeros(shape, np.int64), owner_ns.sum(axis=2))
 
 
-def on_device(values: list[list[int]]) -> Removed:
-    return Removed(device_ns=np.array(values))
+def on_device(values: list[list[int]]) -> Change:
+    return Change(device_ns=np.array(values))
 
 
 def test_own_time_is_the_step_without_the_waiting() -> None:
     whatif = WhatIf(budget(compute=[[10], [14]], wait=[[4], [0]]))
-    assert whatif.own_ns.tolist() == [[10], [14]]
+    assert whatif.busy_ns.tolist() == [[10], [14]]
 
 
 def test_a_cost_is_the_fall_of_the_slowest_ranks_time() -> None:
@@ -41,7 +41,7 @@ def test_a_cost_is_the_fall_of_the_slowest_ranks_time() -> None:
 
 def test_what_only_faster_ranks_lose_costs_nothing() -> None:
     whatif = WhatIf(budget(compute=[[10], [14]], input=[[3], [0]], wait=[[1], [0]]))
-    assert whatif.cost_ns(whatif.without(Held.INPUT)) == 0
+    assert whatif.cost_ns(whatif.without(CpuTime.INPUT)) == 0
 
 
 def test_a_cost_is_the_mean_over_steps_each_with_its_slowest_rank() -> None:
@@ -57,7 +57,7 @@ def test_the_range_is_of_single_steps() -> None:
 
 def test_transfers_that_waiting_exposed_are_not_a_ranks_own() -> None:
     whatif = WhatIf(budget(compute=[[10], [20]], wait=[[4], [0]], transfer=[[9], [3]]))
-    assert whatif.own_ns.tolist() == [[13], [23]]
+    assert whatif.busy_ns.tolist() == [[13], [23]]
 
 
 def test_values_at_the_slowest_rank_are_taken_step_by_step() -> None:
@@ -71,12 +71,12 @@ def test_one_rank_and_one_step_are_enough() -> None:
 
 def test_part_of_an_owner_can_go() -> None:
     whatif = WhatIf(budget(compute=[[10]], input=[[8]]))
-    assert whatif.cost_ns(Removed({Held.INPUT: np.array([[0.25]])})) == 2
+    assert whatif.cost_ns(Change({CpuTime.INPUT: np.array([[0.25]])})) == 2
 
 
 def test_what_two_fixes_take_from_the_same_time_is_taken_once() -> None:
     whatif = WhatIf(budget(compute=[[10]], input=[[8]]))
-    quarter, half = (Removed({Held.INPUT: np.array([[share]])}) for share in (0.25, 0.5))
+    quarter, half = (Change({CpuTime.INPUT: np.array([[share]])}) for share in (0.25, 0.5))
     assert whatif.cost_ns(quarter | half) == 4
     assert whatif.cost_ns(on_device([[1]]) | on_device([[2]])) == 3
 
@@ -90,7 +90,7 @@ def test_several_costs_share_what_fixing_all_of_them_gives() -> None:
 
 
 def test_several_costs_that_give_nothing_are_nothing() -> None:
-    assert WhatIf(budget(compute=[[10]])).costs_ns([Removed(), Removed()]) == [0, 0]
+    assert WhatIf(budget(compute=[[10]])).costs_ns([Change(), Change()]) == [0, 0]
 
 
 def test_the_median_rank_stays_as_it_is() -> None:
@@ -105,9 +105,9 @@ SHAPED = st.lists(st.lists(st.integers(0, 1000), min_size=3, max_size=3), min_si
 @given(SHAPED, st.data())
 def test_a_cost_is_between_nothing_and_what_is_removed(compute: list[list[int]], data: st.DataObject) -> None:
     whatif = WhatIf(budget(compute=compute))
-    removed = [[data.draw(st.integers(0, most)) for most in row] for row in compute]
-    cost = whatif.cost_ns(on_device(removed))
-    assert 0 <= cost <= np.array(removed).max(axis=0).mean()
+    change = [[data.draw(st.integers(0, most)) for most in row] for row in compute]
+    cost = whatif.cost_ns(on_device(change))
+    assert 0 <= cost <= np.array(change).max(axis=0).mean()
 
 
 def test_the_cost_of_a_drawn_straggler_is_its_excess() -> None:
@@ -132,9 +132,9 @@ def test_the_cost_of_a_drawn_straggler_is_its_excess() -> None:
 
 def test_without_a_replay_the_slowest_rank_no_longer_waits_for_missing_ranks() -> None:
     whatif = WhatIf(budget(compute=[[10], [14]], wait=[[8], [4]]), absent_ns=np.array([[4], [4]]))
-    assert whatif.cost_ns(Removed(absent=True)) == 4
+    assert whatif.cost_ns(Change(absent=True)) == 4
 
 
 def test_what_a_rank_always_loads_longer_is_not_shared() -> None:
     whatif = WhatIf(budget(compute=[[20], [20], [20]], input=[[10], [16], [11]]))
-    assert whatif.shared(Held.INPUT).of_host[Held.INPUT].ravel().tolist() == [1, 11 / 16, 1]
+    assert whatif.shared(CpuTime.INPUT).of_host[CpuTime.INPUT].ravel().tolist() == [1, 11 / 16, 1]

@@ -24,7 +24,7 @@ import { plainName } from "./timeline/rows.js";
  * @property {{rule: string, fate: Fate, before_ms: number, after_ms: number, title: string}[]} findings
  * @property {Change[]} communication
  * @property {(Change & {before_count: number, after_count: number})[]} kernels
- * @property {Operation[]} operations
+ * @property {Operation[]} operators
  */
 
 /**
@@ -63,7 +63,7 @@ export function compared(found, shown) {
       ? card("Collectives", h("p", { class: "note" }, "Transfers of a rank's step in ms, hidden or not, without the waiting."), changed("collective", found.communication, found.step.before_ms))
       : null,
     found.kernels.length ? card("Kernels", kernels(found, shown)) : null,
-    found.operations.length ? card("Operators", operators(found, shown)) : null,
+    found.operators.length ? card("Operators", operators(found, shown)) : null,
   ].filter((part) => part !== null);
 }
 
@@ -239,7 +239,7 @@ function kernels({ kernels: told, step }, shown) {
  * @param {Comparison} found
  * @param {Shown} shown
  */
-function operators({ operations, step }, shown) {
+function operators({ operators, step }, shown) {
   const all = () =>
     grid({
       title: "compared-operators",
@@ -257,7 +257,7 @@ function operators({ operations, step }, shown) {
         { head: "calls before", show: calls },
         { head: "calls after", show: calls },
       ],
-      rows: operations.map((each) => [
+      rows: operators.map((each) => [
         named(each.name),
         each.before_host_ms,
         each.after_host_ms,
@@ -270,12 +270,12 @@ function operators({ operations, step }, shown) {
       ]),
     });
   const counts = (/** @type {Operation} */ { name, before_count, after_count }) => ({ name, before_count, after_count });
-  const host = operations.map((each) => ({ ...counts(each), before_ms: each.before_host_ms, after_ms: each.after_host_ms }));
-  const device = operations.map((each) => ({ ...counts(each), before_ms: each.before_device_ms, after_ms: each.after_device_ms }));
+  const host = operators.map((each) => ({ ...counts(each), before_ms: each.before_host_ms, after_ms: each.after_host_ms }));
+  const device = operators.map((each) => ({ ...counts(each), before_ms: each.before_device_ms, after_ms: each.after_device_ms }));
   return [
     h("p", { class: "note" }, "In ms of a rank's step: on the host by themselves, without what lies within; on the device what they launch. Collectives count their waiting."),
     changed("on the host", host, step.before_ms),
     device.some(({ before_ms, after_ms }) => before_ms + after_ms > 0) && changed("on the device", device, step.before_ms),
-    folded(`All ${count(operations.length, "operator")}`, all),
+    folded(`All ${count(operators.length, "operator")}`, all),
   ];
 }

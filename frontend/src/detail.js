@@ -6,7 +6,7 @@ import { h } from "./dom.js";
 /**
  * @param {HTMLElement} element
  * @param {string} run
- * @param {"operations" | "communication" | "memory" | "ranks" | "quality"} of
+ * @param {"operators" | "communication" | "memory" | "ranks" | "quality"} of
  * @param {(numbers: any) => (Node | null)[]} build
  * @returns {() => void} to be called when the view is left
  */

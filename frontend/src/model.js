@@ -134,7 +134,7 @@
  * @property {string[]} owners
  * @property {Record<string, Grid>} budget_ms by owner
  * @property {Grid} step_ms
- * @property {Grid} own_ms
+ * @property {Grid} busy_ms
  * @property {Grid} start_ns start of each step's window, on the rank's own clock
  * @property {Lanes | null} lanes
  * @property {string} origin_ns on the common clock

@@ -47,7 +47,7 @@ def compare(before: Result, after: Result) -> Comparison:
         findings=tuple(_findings(before, after)),
         communication=_by_name(_transfers(before), _transfers(after)),
         kernels=named.kernels(before.job, after.job),
-        operations=named.operators(before.job, after.job),
+        operators=named.operators(before.job, after.job),
     )
     certain = {*_certain_owners(before, after), *_certain_rules(before, after)}
     return msgspec.structs.replace(found, story=tuple(explain.story(found, certain, _loaders(before, after))))

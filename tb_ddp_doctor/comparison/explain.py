@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from tb_ddp_doctor.comparison.model import Change, Comparison, FindingChange, StepTime
 from tb_ddp_doctor.comparison.significance import TELLING
 from tb_ddp_doctor.diagnosis import encodable
-from tb_ddp_doctor.digest.operations import STEP
+from tb_ddp_doctor.digest.operators import STEP
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.rules.support import text
 from tb_ddp_doctor.trace import names
@@ -108,8 +108,8 @@ def _loader(was: str, now: str) -> Iterator[str]:
 
 def _operators(found: Comparison, change_ms: float) -> Iterator[str]:
     """The operators that launch what made most of a change of compute."""
-    listed = [each for each in found.operations if each.name not in ("", STEP)]
-    on_device = any(each.before_device_ms or each.after_device_ms for each in found.operations)
+    listed = [each for each in found.operators if each.name not in ("", STEP)]
+    on_device = any(each.before_device_ms or each.after_device_ms for each in found.operators)
     changes = {
         each.name: each.after_device_ms - each.before_device_ms
         if on_device

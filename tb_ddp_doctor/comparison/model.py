@@ -61,7 +61,7 @@ class KernelChange(msgspec.Struct, frozen=True):
     after_count: float
 
 
-class OperationChange(msgspec.Struct, frozen=True):
+class OperatorChange(msgspec.Struct, frozen=True):
     """An operator, annotation or runtime call: what a rank's step spends in it and in nothing within it.
 
     The device's time is that of what was launched directly inside; of collectives it counts their waiting too. The name
@@ -114,7 +114,7 @@ class Comparison(msgspec.Struct, frozen=True):
     communication: tuple[Change, ...]
     #: The 96 that changed most, and the sum of the others.
     kernels: tuple[KernelChange, ...]
-    operations: tuple[OperationChange, ...]
+    operators: tuple[OperatorChange, ...]
 
     def to_pandas(self, table: Table = "owners") -> pd.DataFrame:
         """One of its tables as a data frame, a row per name. Raises ImportError where pandas is not installed."""

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.comparison.model import KernelChange, OperationChange
+from tb_ddp_doctor.comparison.model import KernelChange, OperatorChange
 from tb_ddp_doctor.diagnosis import encodable
-from tb_ddp_doctor.digest.operations import MOST
-from tb_ddp_doctor.facts.operators import operations
+from tb_ddp_doctor.digest.operators import MOST
+from tb_ddp_doctor.facts.operators import operators as operators_of
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace import names
 
@@ -28,11 +28,11 @@ def kernels(before: Job, after: Job) -> tuple[KernelChange, ...]:
     )
 
 
-def operators(before: Job, after: Job) -> tuple[OperationChange, ...]:
+def operators(before: Job, after: Job) -> tuple[OperatorChange, ...]:
     """Operators, annotations and runtime calls of the host."""
     rows = _matched(_operators(before), _operators(after))
     return tuple(
-        OperationChange(
+        OperatorChange(
             name,
             before_host_ms=was[0],
             after_host_ms=now[0],
@@ -73,7 +73,7 @@ def _kernels(job: Job) -> Amounts:
 
 def _operators(job: Job) -> Amounts:
     """Time on the host and on the device in ms, and calls. Digests keep the longest: "" has what they sum up."""
-    spent = operations(job)
+    spent = operators_of(job)
     steps = max(sum(len(digest.steps) for digest in job.digests), 1)
     total: Amounts = defaultdict(lambda: np.zeros(3))
     columns = np.stack([spent.host_ns / 1e6, spent.device_ns / 1e6, spent.count], axis=1) / steps

@@ -63,13 +63,13 @@ def attention(trace: RankTrace, rows: Ints, launch: Ints, step: Ints, steps: Ste
 def _scores(trace: RankTrace, operators: Ints, is_product: Mask) -> set[Matrices]:
     """Shapes of the score matrices that the trace's softmaxes and products show."""
     events = trace.events
-    products = operators[is_product[operators]]
+    gemms = operators[is_product[operators]]
     found: set[Matrices] = set()
-    if not len(products):
+    if not len(gemms):
         return found
     softmaxes = operators[by_name(trace, operators, names.is_softmax) > 0]
     for thread in np.unique(events.thread[softmaxes]):
-        here = products[events.thread[products] == thread]
+        here = gemms[events.thread[gemms] == thread]
         here = here[np.argsort(events.start_ns[here], kind="stable")]
         middle = softmaxes[events.thread[softmaxes] == thread]
         following = np.searchsorted(events.start_ns[here], events.start_ns[middle])

@@ -11,15 +11,15 @@ from tb_ddp_doctor.digest import collectives, owners, track
 from tb_ddp_doctor.digest.attention import attention
 from tb_ddp_doctor.digest.flops import flops
 from tb_ddp_doctor.digest.frames import code, stalled
+from tb_ddp_doctor.digest.gemms import gemms, slow_inputs
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.launches import enclosing, launch_rows
 from tb_ddp_doctor.digest.lost_kernels import lost_kernels, without_device
 from tb_ddp_doctor.digest.memory import memory as memory_of
 from tb_ddp_doctor.digest.memory import no_memory
-from tb_ddp_doctor.digest.messages import messages
 from tb_ddp_doctor.digest.model import Collectives, Kernels, RankDigest, Starved, Steps, StepWork, TraceContents, Track
 from tb_ddp_doctor.digest.op_stalls import no_op_stalls, op_stalls, stalls
-from tb_ddp_doctor.digest.operations import operations
+from tb_ddp_doctor.digest.operators import operators
 from tb_ddp_doctor.digest.optimizer import optimizer
 from tb_ddp_doctor.digest.phases import (
     device_phases,
@@ -29,7 +29,7 @@ from tb_ddp_doctor.digest.phases import (
     stalled_phases,
 )
 from tb_ddp_doctor.digest.plausible import plausible
-from tb_ddp_doctor.digest.products import products, slow_inputs
+from tb_ddp_doctor.digest.point_to_point import messages
 from tb_ddp_doctor.digest.purposes import with_purposes
 from tb_ddp_doctor.digest.starvation import host_time, no_blocking, recorded, recording_ns, starvation
 from tb_ddp_doctor.digest.steps import NO_STEP, device_windows, host_steps, repeated_steps, step_of
@@ -163,7 +163,7 @@ def _digest_device(trace: RankTrace, device: int) -> RankDigest:
         **_graph_walks(trace, steps),
         starved_ns=starved,
         **flops(trace, steps),
-        **products(trace, rows[compute], step[compute], size),
+        **gemms(trace, rows[compute], step[compute], size),
         **optimizer(trace, rows[compute], launch[compute], step[compute], steps),
         **attention(trace, rows[compute], launch[compute], step[compute], steps),
     )
@@ -172,7 +172,7 @@ def _digest_device(trace: RankTrace, device: int) -> RankDigest:
     found = with_purposes(trace, found, rows[is_comm], launch[is_comm], host, words)
     counted = compute & (step >= 0)
     kernels = _kernels(trace, rows[counted], launch[counted], words)
-    spent = operations(trace, steps, rows[step >= 0], launch[step >= 0], words)
+    spent = operators(trace, steps, rows[step >= 0], launch[step >= 0], words)
     idle = stalled(trace, pieces, words)
     own_code = code(trace, rows, launch, is_comm, words)
     told = [host.of(phase) for phase in names.Phase if phase is not names.Phase.OTHER]
@@ -197,7 +197,7 @@ def _digest_device(trace: RankTrace, device: int) -> RankDigest:
         collectives=found,
         messages=messages(trace, steps),
         kernels=kernels,
-        operations=spent,
+        operators=spent,
         blocking=blocking,
         stalled=idle,
         op_stalls=op_stalls(trace, layers, steps, stuck, rows, launch, words),
@@ -215,8 +215,8 @@ def _digest_host(trace: RankTrace) -> RankDigest:
     has_steps = contents.steps_from != ""
     keep = (end > start) & (number != NO_STEP)
     steps = Steps(number[keep], start[keep], end[keep], start[keep], end[keep])
-    operators = owners.host_operators(trace)
-    layers = owners.host_layers(trace, operators)
+    computing = owners.host_operators(trace)
+    layers = owners.host_layers(trace, computing)
     owner_ns, pieces = owners.cut(layers, steps)
     host = host_phases(trace, np.empty(0, np.int64))
     phase_ns = host.measure(steps)
@@ -225,8 +225,8 @@ def _digest_host(trace: RankTrace) -> RankDigest:
     started = events.start_ns[rows]
     step = np.where(started < end.max(initial=0), step_of(started, steps.start_ns), -1)
     found = collectives.host_collectives(trace, step, rows, words)
-    kernels = _operators(trace, _in_steps(trace, operators.computing, steps), words)
-    spent = operations(trace, steps, np.empty(0, np.int64), np.empty(0, np.int64), words)
+    kernels = _operators(trace, _in_steps(trace, computing.computing, steps), words)
+    spent = operators(trace, steps, np.empty(0, np.int64), np.empty(0, np.int64), words)
     nothing = np.zeros(len(steps), np.int64)
     idle = stalled(trace, pieces, words)
     no_events = np.empty(0, np.int64)
@@ -260,7 +260,7 @@ def _digest_host(trace: RankTrace) -> RankDigest:
         collectives=found,
         messages=messages(trace, steps),
         kernels=kernels,
-        operations=spent,
+        operators=spent,
         blocking=no_blocking(),
         stalled=idle,
         op_stalls=no_op_stalls(),

@@ -125,7 +125,7 @@ class Collectives:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Messages:
+class PointToPoint:
     """Sends and receives of the recorded steps, one row per step, direction and other rank."""
 
     #: Index of the step.
@@ -160,7 +160,7 @@ class Kernels:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Operations:
+class Operators:
     """What the steps spend by name (see `operations`), the host's first; the name "" is the sum of all others.
 
     Times are sums over events, which on different threads or streams may run side by side.
@@ -208,7 +208,7 @@ class Blocking:
         return len(self.kind)
 
 
-class Held(IntEnum):
+class CpuTime(IntEnum):
     """What the host's time goes to (see `track`)."""
 
     #: cudaMalloc, cudaFree and their kin.
@@ -242,9 +242,9 @@ class Track:
     #: A `names.Phase`: where the host is for most of the row; OTHER where the trace does not tell.
     phase: Indices
     #: A `Held`: what holds the host at the row's end; -1 if nothing does.
-    hold: Indices
+    blocked_by: Indices
     #: How long it does, from then on or, if it waits for the device, from when all that was launched is done.
-    hold_ns: Ints
+    blocked_ns: Ints
     waits: NDArray[np.bool_]
     #: What leaves the launch queue before the row can be issued: device work of an earlier row, up to `queue_tail_ns`
     #: before its end (or `track.BEFORE`: what was launched before the record), or a collective (row in `Collectives`);
@@ -478,9 +478,9 @@ class RankDigest:
     work: StepWork
     pieces: Pieces
     collectives: Collectives
-    messages: Messages
+    messages: PointToPoint
     kernels: Kernels
-    operations: Operations
+    operators: Operators
     blocking: Blocking
     stalled: Stalled
     op_stalls: OpStalls

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.intervals import Intervals, partition
 from tb_ddp_doctor.digest.launch_queue import CAPACITY
-from tb_ddp_doctor.digest.model import Held, Steps, Track
+from tb_ddp_doctor.digest.model import CpuTime, Steps, Track
 from tb_ddp_doctor.trace.model import Indices, Ints
 from tb_ddp_doctor.trace.names import Phase
 
@@ -82,7 +82,7 @@ class _Rows:
     issued_ns: Ints
     end_ns: Ints
     #: Columns of `Track`.
-    hold: Indices
+    blocked_by: Indices
     launches: Indices
     awaits: Indices
 
@@ -112,7 +112,7 @@ def track(
     rows = _cut(steps, device, communication, host)
     needs = _needs(rows, device, communication, int(steps.start_ns[0]))
     full = host.full_queue.measure(rows.begin_ns, rows.issued_ns)
-    waits = (rows.hold >= 0) & (rows.hold <= Held.SYNC)
+    waits = (rows.blocked_by >= 0) & (rows.blocked_by <= CpuTime.SYNC)
     waits &= (needs.done_ns > rows.issued_ns) & (needs.done_ns <= rows.end_ns)
     queue = _queued(rows, waits, needs, device, communication, host.full_queue, int(steps.start_ns[0]))
     full = np.where(queue.blocks, full, 0)
@@ -125,8 +125,8 @@ def track(
         step=(np.searchsorted(steps.host_start_ns, rows.begin_ns, side="right") - 1).astype(np.int32),
         host_ns=np.column_stack((held, recording, work - recording)),
         phase=_phase(rows, phases),
-        hold=rows.hold,
-        hold_ns=np.where(queue.holds, 0, rows.end_ns - np.where(waits, needs.done_ns, rows.issued_ns)),
+        blocked_by=rows.blocked_by,
+        blocked_ns=np.where(queue.holds, 0, rows.end_ns - np.where(waits, needs.done_ns, rows.issued_ns)),
         waits=waits,
         queue_row=queue.row,
         queue_tail_ns=queue.tail_ns,
@@ -149,10 +149,10 @@ def no_track() -> Track:
     nothing, index = np.empty(0, np.int64), np.empty(0, np.int32)
     return Track(
         step=index,
-        host_ns=np.empty((0, len(Held)), np.int64),
+        host_ns=np.empty((0, len(CpuTime)), np.int64),
         phase=index,
-        hold=index,
-        hold_ns=nothing,
+        blocked_by=index,
+        blocked_ns=nothing,
         waits=np.empty(0, np.bool_),
         queue_row=index,
         queue_tail_ns=nothing,
@@ -219,25 +219,25 @@ def _cut(steps: Steps, device: Device, communication: Communication, host: HostT
     begins = np.concatenate(([origin], ends[:-1]))
     issued = ends.copy()
     issued[of_holds] = np.maximum(hold_start, begins[of_holds])
-    hold, launches, awaits = (np.full(len(ends), -1, np.int32) for _ in range(3))
-    hold[of_holds] = hold_kind
+    blocked_by, launches, awaits = (np.full(len(ends), -1, np.int32) for _ in range(3))
+    blocked_by[of_holds] = hold_kind
     launches[of_launches] = launched
     followed = of_gates + 1 < len(ends)
     awaits[of_gates[followed] + 1] = gate[followed]
-    return _Rows(begins, issued, ends, hold, launches, awaits)
+    return _Rows(begins, issued, ends, blocked_by, launches, awaits)
 
 
 def _until(steps: Steps, host: HostTime) -> int:
     """When the last step ends on the host: a call that it ends within is whole, or it would wait for nothing."""
     end = int(steps.host_end_ns[-1])
-    within = [part.end[(part.start < end) & (part.end > end)] for part in host.held[: Held.INPUT]]
+    within = [part.end[(part.start < end) & (part.end > end)] for part in host.held[: CpuTime.INPUT]]
     return int(np.concatenate(within).max(initial=end))
 
 
 def _holds(host: HostTime, origin: int, until: int, steps: int) -> tuple[Ints, Ints, Ints]:
     """Starts, ends and kinds of the longest stretches that hold the host."""
-    start, end, kind = partition(host.held[: Held.OVERHEAD], np.array([origin, until]))
-    long = (kind < Held.OVERHEAD) & (end - start >= _SHORTEST_HOLD_NS)
+    start, end, kind = partition(host.held[: CpuTime.OVERHEAD], np.array([origin, until]))
+    long = (kind < CpuTime.OVERHEAD) & (end - start >= _SHORTEST_HOLD_NS)
     start, end, kind = start[long], end[long], kind[long]
     longest = np.sort(np.argsort(start - end, kind="stable")[: _HOLDS_A_STEP * steps])
     return start[longest], end[longest], kind[longest]
@@ -253,7 +253,7 @@ def _awaiting_holds(start: Ints, end: Ints, kind: Ints, communication: Communica
     last = np.searchsorted(communication.end_ns[order], end, side="right") - 1
     collective = order[np.maximum(last, 0)]
     ends_here = (last >= 0) & (communication.end_ns[collective] > np.maximum(start, end - LATENCY_NS))
-    waits = np.flatnonzero(ends_here & (kind <= Held.SYNC) & (communication.launched_ns[collective] <= start))
+    waits = np.flatnonzero(ends_here & (kind <= CpuTime.SYNC) & (communication.launched_ns[collective] <= start))
     return waits, collective[waits]
 
 
@@ -369,13 +369,13 @@ def _queued(
     unblocked = np.searchsorted(full.end, rows.issued_ns, side="right") - 1
     blocks = (unblocked >= 0) & (full.end[unblocked] > rows.begin_ns) if len(full) else np.zeros(size, np.bool_)
     until = np.where(blocks, full.end[unblocked] if len(full) else 0, rows.end_ns)
-    holds = ((rows.hold == Held.SYNC) | (rows.hold == Held.STALL)) & ~waits
+    holds = ((rows.blocked_by == CpuTime.SYNC) | (rows.blocked_by == CpuTime.STALL)) & ~waits
     blocks &= ~holds
     by_end = np.argsort(end, kind="stable")
     last = np.searchsorted(end[by_end], until + np.where(holds, 0, _SLACK_NS), side="right") - 1
     ended = np.where(last >= 0, by_end[np.maximum(last, 0)], -1)
     # Outside of any op, only the end of a collective is too rare to be chance.
-    stalls = np.flatnonzero(rows.hold == Held.STALL)
+    stalls = np.flatnonzero(rows.blocked_by == CpuTime.STALL)
     ended[stalls] = _last_collective(rows.end_ns[stalls], communication, len(device.end_ns))
     holds &= (ended >= 0) & (end[ended] > np.maximum(rows.issued_ns, rows.end_ns - LATENCY_NS))
     event[blocks | holds] = ended[blocks | holds]

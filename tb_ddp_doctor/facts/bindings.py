@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.play import play
 from tb_ddp_doctor.facts.replay import Replay
 from tb_ddp_doctor.trace.model import Ints
@@ -53,7 +53,7 @@ class Bindings:
 
     def __init__(self, replay: Replay) -> None:
         self._schedule = schedule = replay.schedule
-        self._lengths = replay.without(Removed())
+        self._lengths = replay.without(Change())
         self._played = play(schedule, self._lengths)
         self._ends_ns = ends = replay.step_ends(self._played)
         rank, step = np.arange(len(schedule.step_index))[:, None], schedule.step_index
@@ -104,7 +104,7 @@ class Bindings:
         rows, lengths, played = self._schedule.rows, self._lengths, self._played
         by, left_ns = self._queue(row)
         issued_ns = int(played.issued_ns[row])
-        if rows.synced[row] and left_ns + lengths.queue_ns[row] > issued_ns + lengths.held_ns[row]:
+        if rows.synced[row] and left_ns + lengths.queue_ns[row] > issued_ns + lengths.blocked_ns[row]:
             return self._of_row(row, by, left_ns)
         if rows.waits[row] and played.done_ns[row] > issued_ns:
             return self._of_row(row, Node(Event.DONE, row), int(played.done_ns[row]))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.digest.model import Held
+from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.trace.model import Ints
 
 Floats = NDArray[np.float64]
@@ -16,13 +16,13 @@ Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Removed:
+class Change:
     """What a fix takes out of the steps."""
 
     #: Share of the host's time that goes, 0 to 1, by what it was spent on; shape (R, S).
-    host: Mapping[Held, Floats] = field(default_factory=dict)
+    host: Mapping[CpuTime, Floats] = field(default_factory=dict)
     #: The same of what all ranks share, which goes beside what single ranks have beyond the others.
-    shared: Mapping[Held, Floats] = field(default_factory=dict)
+    shared: Mapping[CpuTime, Floats] = field(default_factory=dict)
     #: What the device need no longer do, shape (R, S), ns.
     device_ns: Ints | None = None
     #: Exposed transfer that goes, shape (R, S), ns.
@@ -36,9 +36,9 @@ class Removed:
     #: Whether the hosts need no time at all, and wait for nothing.
     no_host: bool = False
 
-    def __or__(self, other: Removed) -> Removed:
+    def __or__(self, other: Change) -> Change:
         """Both: what two fixes take from the same host time is taken once."""
-        return Removed(
+        return Change(
             _larger(self.host, other.host),
             _larger(self.shared, other.shared),
             _sum(self.device_ns, other.device_ns),
@@ -50,7 +50,7 @@ class Removed:
         )
 
     @property
-    def of_host(self) -> Mapping[Held, Floats]:
+    def of_host(self) -> Mapping[CpuTime, Floats]:
         """Share of the host's time that goes in all, 0 to 1, by what it was spent on; shape (R, S)."""
         if not self.shared:
             return self.host
@@ -87,7 +87,7 @@ def _hashed(amount: Floats | Ints | Flags) -> int:
     return hash((amount.shape, amount.dtype.char, distinct.tobytes()))
 
 
-def _larger(one: Mapping[Held, Floats], other: Mapping[Held, Floats]) -> Mapping[Held, Floats]:
+def _larger(one: Mapping[CpuTime, Floats], other: Mapping[CpuTime, Floats]) -> Mapping[CpuTime, Floats]:
     larger = dict(one)
     for kind, share in other.items():
         larger[kind] = np.maximum(larger[kind], share) if kind in larger else share

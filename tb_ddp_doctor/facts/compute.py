@@ -49,11 +49,11 @@ class Phases:
     #: Whether the traces tell: without annotations and autograd's nodes all is other.
     told: bool
     #: Time of each phase without what only communicates, shape (R, S, len(PHASES)), ns.
-    own_ns: Ints
+    busy_ns: Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Products:
+class Gemms:
     """Products of matrices, convolutions and attention, on devices that have tensor cores."""
 
     #: Columns of `digest.StepWork`, shape (R, S).
@@ -181,7 +181,7 @@ def _phases(facts: Facts) -> Phases:
     return Phases(job.tells_phases, job.work("phase_ns") - job.work("exposed_phase_ns"))
 
 
-def _products(facts: Facts) -> Products:
+def _products(facts: Facts) -> Gemms:
     job = facts.job
     needs_device(job)
     devices = [
@@ -193,8 +193,8 @@ def _products(facts: Facts) -> Products:
         if any(known is None for known in can):
             raise MissingFactError("The traces do not say whether their devices have tensor cores.")
         raise MissingFactError(f"The devices have no tensor cores ({devices[0][0]}).")
-    columns = (name for name in Products.__slots__ if name in StepWork.__slots__)
-    return Products(
+    columns = (name for name in Gemms.__slots__ if name in StepWork.__slots__)
+    return Gemms(
         **{name: job.work(name) for name in columns},
         slowest=_slowest_products(job),
         fastest=min((ratio for device, _ in devices if (ratio := speedup(device)) is not None), default=None),
@@ -319,7 +319,7 @@ def _blocks(grid: str) -> int:
 BY_NAME: dict[str, Fact] = {
     "work": _work,
     "phases": _phases,
-    "products": _products,
+    "gemms": _products,
     "optimizers": _optimizers,
     "attentions": _attentions,
     "kernels": _kernels,

@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.digest.model import CodeOf, Held, RankDigest, RankOwner, Starved
+from tb_ddp_doctor.digest.model import CodeOf, CpuTime, RankDigest, RankOwner, Starved
 from tb_ddp_doctor.digest.track import LATENCY_NS
 from tb_ddp_doctor.facts.bindings import Bindings, Event
 from tb_ddp_doctor.findings import PHASES
@@ -32,15 +32,15 @@ _MOST = 0.9
 _CALLS = 2
 #: The owner of the step's time while the host spends its time on something.
 _OWNERS = {
-    Held.ALLOC: "alloc",
-    Held.COPY: "sync",
-    Held.SYNC: "sync",
-    Held.INPUT: "input",
-    Held.STALL: "host",
-    Held.OP_STALL: "dispatch",
-    Held.OVERHEAD: "dispatch",
-    Held.RECORDING: "dispatch",
-    Held.WORK: "dispatch",
+    CpuTime.ALLOC: "alloc",
+    CpuTime.COPY: "sync",
+    CpuTime.SYNC: "sync",
+    CpuTime.INPUT: "input",
+    CpuTime.STALL: "host",
+    CpuTime.OP_STALL: "dispatch",
+    CpuTime.OVERHEAD: "dispatch",
+    CpuTime.RECORDING: "dispatch",
+    CpuTime.WORK: "dispatch",
 }
 _PROFILER = "profiler overhead"
 _LOADER = "DataLoader.__next__"
@@ -143,11 +143,11 @@ class _Rank:
         if event is Event.ISSUED:
             host_ns = track.host_ns[row].copy()
             # By an estimate only, and all over the row.
-            host_ns[Held.WORK] += host_ns[Held.RECORDING]
-            host_ns[Held.RECORDING] = 0
-            spent = Held(int(host_ns.argmax())) if host_ns.any() else Held.WORK
+            host_ns[CpuTime.WORK] += host_ns[CpuTime.RECORDING]
+            host_ns[CpuTime.RECORDING] = 0
+            spent = CpuTime(int(host_ns.argmax())) if host_ns.any() else CpuTime.WORK
         else:
-            spent = Held(max(int(track.hold[row]), 0))
+            spent = CpuTime(max(int(track.blocked_by[row]), 0))
         yield Piece(self._rank, _OWNERS[spent], phase, self._doing(spent, start, end), start, end)
 
     def _of_collective(self, event: Event, row: int, start: int, end: int, absent: int) -> Iterator[Piece]:
@@ -205,17 +205,17 @@ class _Rank:
     def _common(self, times: Ints) -> Ints:
         return times - self._clock.correction(self._rank, times)
 
-    def _doing(self, spent: Held, start: int, end: int) -> str:
+    def _doing(self, spent: CpuTime, start: int, end: int) -> str:
         """What the host does there, as far as it is known."""
-        if spent is Held.INPUT:
+        if spent is CpuTime.INPUT:
             return _LOADER
-        if spent is Held.OVERHEAD:
+        if spent is CpuTime.OVERHEAD:
             return _PROFILER
-        if spent is Held.STALL:
+        if spent is CpuTime.STALL:
             return self._stall(start, end) or self._function(CodeOf.HOST, start, end)
-        if spent is Held.WORK:
+        if spent is CpuTime.WORK:
             return self._function(CodeOf.HOST, start, end)
-        if spent is Held.OP_STALL:
+        if spent is CpuTime.OP_STALL:
             return self._op_stall(start, end)
         return self._calls[spent]
 
@@ -239,9 +239,9 @@ class _Rank:
         return op or call
 
     @cached_property
-    def _calls(self) -> dict[Held, str]:
+    def _calls(self) -> dict[CpuTime, str]:
         """The calls that hold the host, by kind."""
-        kinds = {Held.ALLOC: Starved.ALLOC, Held.COPY: Starved.COPY, Held.SYNC: Starved.SYNC}
+        kinds = {CpuTime.ALLOC: Starved.ALLOC, CpuTime.COPY: Starved.COPY, CpuTime.SYNC: Starved.SYNC}
         return {held: _named(self._digest, self._digest.blocking.kind == kind) for held, kind in kinds.items()}
 
     def _function(self, of: CodeOf, start: int, end: int) -> str:

@@ -29,7 +29,7 @@ class Line:
     spread: float
 
     @property
-    def is_telling(self) -> bool:
+    def is_significant(self) -> bool:
         """Whether latency is told from bandwidth: sizes differ enough, and explain how long the messages take."""
         return self.spread >= TELLING_SPREAD and self.r2 >= TELLING_R2
 

@@ -41,7 +41,7 @@ class Spent:
         return len(self.names)
 
 
-def operations(job: Job) -> Spent:
+def operators(job: Job) -> Spent:
     """The sums of all ranks that are in the job."""
     numbers: dict[tuple[str, int], int] = {}
     keys = [_keys(digest, numbers) for digest in job.digests]
@@ -49,7 +49,7 @@ def operations(job: Job) -> Spent:
     sums = {column: np.zeros(size, np.int64) for column in _SUMS}
     ranks, most, most_rank = np.zeros(size, np.int64), np.full(size, -1, np.int64), np.full(size, -1, np.int64)
     for rank, digest, key in zip(job.ranks.tolist(), job.digests, keys, strict=True):
-        table = digest.operations
+        table = digest.operators
         # A digest names each operation once, so no index comes twice.
         ranks[key] += 1
         for column, summed in sums.items():
@@ -72,7 +72,7 @@ def operations(job: Job) -> Spent:
 
 def _keys(digest: RankDigest, numbers: dict[tuple[str, int], int]) -> Ints:
     """The number of each of a rank's names, new ones added."""
-    table = digest.operations
+    table = digest.operators
     places = zip(table.name.tolist(), table.on_device.tolist(), strict=True)
     return np.array(
         [numbers.setdefault((digest.strings[name], place), len(numbers)) for name, place in places], np.int64

@@ -16,7 +16,7 @@ class Lengths:
     """How long each row and part takes; as columns of `Rows` and `Parts`, without what a fix removes."""
 
     work_ns: Ints
-    held_ns: Ints
+    blocked_ns: Ints
     device_ns: Ints
     lead_ns: Ints
     queue_tail_ns: Ints
@@ -86,7 +86,7 @@ class _Playing:
         done = np.maximum(free + lengths.device_ns[here], issued + lengths.lead_ns[here])
         ended = issued
         if now.held:
-            ended = np.maximum(issued, np.where(rows.waits[here], done, issued) + lengths.held_ns[here])
+            ended = np.maximum(issued, np.where(rows.waits[here], done, issued) + lengths.blocked_ns[here])
         if now.queued:
             ended = np.where(synced, np.maximum(ended, left), ended)
         self._host_at[rank], self._device_at[rank] = ended, done

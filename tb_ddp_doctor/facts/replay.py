@@ -13,10 +13,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.digest.model import Held
+from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.digest.track import LONG_AGO
 from tb_ddp_doctor.facts.cells import Cells, Places, lower_median, of_equal, share_at_median
-from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.play import Lengths, Played, play
 from tb_ddp_doctor.facts.schedule import Schedule
 from tb_ddp_doctor.trace.model import Ints
@@ -43,19 +43,19 @@ class Replay:
         self._last_row = Places.of(rows.rank, rows.own_step + 1, places)
         known = np.flatnonzero(parts.own_step >= 0)
         self._last_part = Places.of(parts.rank[known], parts.own_step[known] + 1, places, known)
-        self._recorded = self._ends(self.without(Removed()))
+        self._recorded = self._ends(self.without(Change()))
 
-    def alone_ns(self, removed: Removed) -> Ints:
+    def alone_ns(self, change: Change) -> Ints:
         """The same as `step_ns` if no rank waited for another: collectives begin when the rank itself arrives."""
-        return self.step_ns(removed, alone=True)
+        return self.step_ns(change, alone=True)
 
-    def step_ns(self, removed: Removed, *, alone: bool = False) -> Ints:
+    def step_ns(self, change: Change, *, alone: bool = False) -> Ints:
         """Windows of the job's steps without what is removed, shape (R, S), ns.
 
         Earlier steps were like these: each host begins with the lead that it has gained or lost at the end, and the
         steps are played again until that is so.
         """
-        lengths = replace(self.without(removed), alone=alone)
+        lengths = replace(self.without(change), alone=alone)
         if lengths.no_host:
             return self._windows(self._ends(lengths))
         lead, moved = np.zeros((2, len(self._recorded)), np.int64)
@@ -86,11 +86,11 @@ class Replay:
         """Windows of the job's steps with nothing removed, shape (R, S), ns."""
         return self._windows(self._recorded)
 
-    def host_ns(self, kind: Held) -> Ints:
+    def host_ns(self, kind: CpuTime) -> Ints:
         """The host's time that goes to something, shape (R, S), ns."""
         spent = self.schedule.spent[kind]
         return self._cells.sum(spent.work_ns, spent.working) + self._cells.sum(
-            self.schedule.rows.hold_ns[spent.holding], spent.holding
+            self.schedule.rows.blocked_ns[spent.holding], spent.holding
         )
 
     @property
@@ -133,28 +133,28 @@ class Replay:
         windows: Ints = ends[each, index + 1] - ends[each, index]
         return windows
 
-    def without(self, removed: Removed) -> Lengths:
+    def without(self, change: Change) -> Lengths:
         """What remains of the steps without what is removed."""
         rows = self.schedule.rows
-        work, held, queue = self._host(removed)
-        need = self._device(removed)
+        work, held, queue = self._host(change)
+        need = self._device(change)
         lead, tail = rows.lead_ns, rows.queue_tail_ns
         if need is not rows.device_ns:
             lead = lead - (rows.device_ns - need)
             share = (need / np.maximum(rows.device_ns, 1))[rows.queue_row]
             tail = np.rint(tail * share).astype(np.int64)
-        return Lengths(work, held, need, lead, tail, queue, self._transfer(removed), removed.no_host)
+        return Lengths(work, held, need, lead, tail, queue, self._transfer(change), change.no_host)
 
-    def _host(self, removed: Removed) -> tuple[Ints, Ints, Ints]:
+    def _host(self, change: Change) -> tuple[Ints, Ints, Ints]:
         """The host's time in each row, how long it is held at the end, and how long after what left the queue."""
         rows = self.schedule.rows
-        if removed.no_host:
+        if change.no_host:
             never = np.full(len(rows.work_ns), LONG_AGO // 4)
             return np.zeros_like(never), np.where(rows.waits, never, 0), never
-        if not removed.of_host:
-            return rows.work_ns, rows.hold_ns, rows.queue_ns
-        work, held, queue = rows.work_ns.copy(), rows.hold_ns.copy(), rows.queue_ns.copy()
-        for kind, share in removed.of_host.items():
+        if not change.of_host:
+            return rows.work_ns, rows.blocked_ns, rows.queue_ns
+        work, held, queue = rows.work_ns.copy(), rows.blocked_ns.copy(), rows.queue_ns.copy()
+        for kind, share in change.of_host.items():
             spent = self.schedule.spent[kind]
             gone = self._cells.of_each(share, spent.working)
             work[spent.working] -= np.rint(spent.work_ns * gone).astype(np.int64)
@@ -168,14 +168,14 @@ class Replay:
         queue[worked] = np.rint(queue[worked] * (work[worked] / rows.work_ns[worked])).astype(np.int64)
         return work, held, queue
 
-    def _device(self, removed: Removed) -> Ints:
+    def _device(self, change: Change) -> Ints:
         """What the device needs for each row."""
         need = self.schedule.rows.device_ns
-        if removed.device_at_median is not None:
-            chosen = self._cells.of_each(removed.device_at_median.astype(np.float64)) >= 0.5
+        if change.device_at_median is not None:
+            chosen = self._cells.of_each(change.device_at_median.astype(np.float64)) >= 0.5
             need = np.where(chosen, self._device_at_median, need)
-        if removed.device_ns is not None:
-            need = need - self._cells.spread(need, removed.device_ns)
+        if change.device_ns is not None:
+            need = need - self._cells.spread(need, change.device_ns)
         return need
 
     @cached_property
@@ -198,17 +198,17 @@ class Replay:
         shorter: Ints = need
         return shorter
 
-    def _transfer(self, removed: Removed) -> Ints:
+    def _transfer(self, change: Change) -> Ints:
         """How long each part takes from the arrival of the last rank that has a trace."""
         parts = self.schedule.parts
         transfer = parts.transfer_ns
-        if removed.transfers_at_median is not None:
-            chosen = self._part_cells.of_each(removed.transfers_at_median.astype(np.float64)) >= 0.5
+        if change.transfers_at_median is not None:
+            chosen = self._part_cells.of_each(change.transfers_at_median.astype(np.float64)) >= 0.5
             transfer = np.where(chosen, np.minimum(transfer, self._transfers_at_median), transfer)
-        takes = transfer if removed.absent else parts.absent_ns + transfer
-        if removed.transfer_ns is None:
+        takes = transfer if change.absent else parts.absent_ns + transfer
+        if change.transfer_ns is None:
             return takes
-        return takes - np.minimum(self._part_cells.spread(parts.exposed_ns, removed.transfer_ns), takes)
+        return takes - np.minimum(self._part_cells.spread(parts.exposed_ns, change.transfer_ns), takes)
 
     @cached_property
     def _transfers_at_median(self) -> Ints:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.digest.model import Held, RankDigest
+from tb_ddp_doctor.digest.model import CpuTime, RankDigest
 from tb_ddp_doctor.digest.track import BEFORE, LONG_AGO
 from tb_ddp_doctor.facts.cells import numbered
 from tb_ddp_doctor.job.model import Job
@@ -40,8 +40,8 @@ class Rows:
     step: Ints
     #: The host's time in the row but for what holds it at the end.
     work_ns: Ints
-    hold: Ints
-    hold_ns: Ints
+    blocked_by: Ints
+    blocked_ns: Ints
     #: Whether what holds it waits for its device work.
     waits: Flags
     #: What leaves the launch queue first: an earlier row, or -1; whether what was launched before the record; a part,
@@ -129,7 +129,7 @@ class Schedule:
     rows: Rows
     parts: Parts
     rounds: tuple[Round, ...]
-    spent: Mapping[Held, Spent]
+    spent: Mapping[CpuTime, Spent]
     #: When each rank's host and device begin the first step of its record, shape (R,).
     host_start_ns: Ints
     device_start_ns: Ints
@@ -288,7 +288,7 @@ def _rows(digests: Sequence[RankDigest], step_index: Ints) -> tuple[Rows, Ints]:
         values = joined(column)
         return np.where(values >= 0, values + base_part[rank], missing)
 
-    queue_row, queue_part, hold = joined("queue_row"), parts("queue_part", nothing), joined("hold")
+    queue_row, queue_part, blocked_by = joined("queue_row"), parts("queue_part", nothing), joined("blocked_by")
     own_step, launches, waits = joined("step"), parts("launches", -1), joined("waits").astype(np.bool_)
     waits_for_event = (queue_row != -1) | (queue_part < nothing)
     rows = Rows(
@@ -296,15 +296,15 @@ def _rows(digests: Sequence[RankDigest], step_index: Ints) -> tuple[Rows, Ints]:
         own_step=own_step,
         step=_of_job(step_index, rank, own_step, np.array([len(digest.steps) for digest in digests])),
         work_ns=np.concatenate([track.host_ns.sum(axis=1) for track in tracks]),
-        hold=hold,
-        hold_ns=joined("hold_ns"),
+        blocked_by=blocked_by,
+        blocked_ns=joined("blocked_ns"),
         waits=waits,
         queue_row=np.where(queue_row >= 0, queue_row + base[rank], -1),
         queue_before=queue_row == BEFORE,
         queue_tail_ns=joined("queue_tail_ns"),
         queue_part=queue_part,
         queue_ns=joined("queue_ns"),
-        synced=((hold == Held.SYNC) | (hold == Held.STALL)) & ~waits & waits_for_event,
+        synced=((blocked_by == CpuTime.SYNC) | (blocked_by == CpuTime.STALL)) & ~waits & waits_for_event,
         device_ns=joined("device_ns"),
         lead_ns=joined("lead_ns"),
         fed_ns=joined("fed_ns"),
@@ -323,15 +323,15 @@ def _since_step(launches: Flags, rank: Ints, step: Ints) -> Ints:
     return before - np.repeat(before[first], np.diff(first, append=len(before)))
 
 
-def _spent(digests: Sequence[RankDigest], order: Ints, rows: Rows) -> dict[Held, Spent]:
+def _spent(digests: Sequence[RankDigest], order: Ints, rows: Rows) -> dict[CpuTime, Spent]:
     """What the host's time goes to, by kind; most rows have no more than one or two."""
     host_ns = np.concatenate([digest.track.host_ns for digest in digests])
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     spent = {}
-    for kind in Held:
+    for kind in CpuTime:
         working = np.flatnonzero(host_ns[:, kind])
-        spent[kind] = Spent(place[working], host_ns[working, kind], np.flatnonzero(rows.hold == kind))
+        spent[kind] = Spent(place[working], host_ns[working, kind], np.flatnonzero(rows.blocked_by == kind))
     return spent
 
 
@@ -369,7 +369,7 @@ def _rounds(plan: Sequence[_Together], rows: Rows, parts: Parts, ranks: int) -> 
             of_all=now.stop - now.start == ranks,
             gated=bool((rows.awaits[now] < nothing).any()),
             queued=bool(((rows.queue_row[now] >= 0) | rows.queue_before[now] | (rows.queue_part[now] < nothing)).any()),
-            held=bool((rows.hold[now] >= 0).any()),
+            held=bool((rows.blocked_by[now] >= 0).any()),
             launching=together.launching,
             launched=together.launched,
             needing=bool((parts.needs[together.launched] >= 0).any()),

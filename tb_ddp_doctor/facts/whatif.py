@@ -22,10 +22,10 @@ from operator import or_
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.digest.model import Held
+from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.facts.bindings import Bindings
 from tb_ddp_doctor.facts.cells import lower_median
-from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.facts import Fact, Facts
 from tb_ddp_doctor.facts.replay import Replay
 from tb_ddp_doctor.facts.schedule import StuckError, schedule
@@ -41,15 +41,15 @@ _ALWAYS_BEYOND, _ALWAYS_BEYOND_BY = 1.25, 0.10
 #: Steps played with nothing removed miss the recorded ones by no more than this share; else something else went on.
 _MOST_MISSED = 0.01
 #: The owner of a device's idle time while the host spends its time on something.
-_OF_DEVICES: Mapping[Held, str] = {
-    Held.ALLOC: "alloc",
-    Held.SYNC: "sync",
-    Held.INPUT: "input",
-    Held.STALL: "host",
-    Held.WORK: "dispatch",
+_OF_DEVICES: Mapping[CpuTime, str] = {
+    CpuTime.ALLOC: "alloc",
+    CpuTime.SYNC: "sync",
+    CpuTime.INPUT: "input",
+    CpuTime.STALL: "host",
+    CpuTime.WORK: "dispatch",
 }
 #: The same of CPUs, whose operations are what they compute.
-_OF_CPUS: Mapping[Held, str] = {**_OF_DEVICES, Held.WORK: "compute"}
+_OF_CPUS: Mapping[CpuTime, str] = {**_OF_DEVICES, CpuTime.WORK: "compute"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,28 +82,28 @@ class WhatIf:
         absent_ns: Ints | None = None,
     ) -> None:
         self._budget, self._replay = budget, replay
-        self._absent_ns = np.zeros_like(budget.own_ns) if absent_ns is None else absent_ns
+        self._absent_ns = np.zeros_like(budget.busy_ns) if absent_ns is None else absent_ns
         self._owners = _OF_DEVICES if has_device else _OF_CPUS
         self._played: dict[object, Ints] = {}
         #: What tracing adds to the steps; and what savings are on top of: that, and what is fixed already.
-        self.tracing = self._base = self.without(Held.OVERHEAD, Held.RECORDING)
+        self.tracing = self._base = self.without(CpuTime.OVERHEAD, CpuTime.RECORDING)
         #: What each rank needs for a step by itself, shape (R, S), ns: the step if it waited for nobody.
-        self.own_ns: Ints = replay.alone_ns(Removed()) if replay else _compared_ns(budget)
+        self.busy_ns: Ints = replay.alone_ns(Change()) if replay else _compared_busy_ns(budget)
         #: Index of the rank that waits least in each step as recorded, shape (S,): the one whose transfers are exposed
         #: for no other's sake.
-        self.slowest: NDArray[np.int64] = budget.own_ns.argmax(axis=0)
+        self.slowest: NDArray[np.int64] = budget.busy_ns.argmax(axis=0)
 
     @classmethod
     def of(cls, job: Job) -> WhatIf:
         """From a job, with a replay where every rank's host and device can be told apart."""
         return cls(job.budget, _replay(job), has_device=job.has_device, absent_ns=job.waiting.absent_ns)
 
-    def after(self, fixed: Removed) -> WhatIf:
+    def after(self, fixed: Change) -> WhatIf:
         """The same job once something is fixed: savings are on top of that."""
         later = copy(self)
         later._base = self._base | fixed
         later.__dict__.pop("_base_ns", None)
-        later.own_ns = self.alone_ns(fixed)
+        later.busy_ns = self.alone_ns(fixed)
         return later
 
     @property
@@ -111,11 +111,11 @@ class WhatIf:
         """Of a job's amounts by rank and step: (R, S)."""
         return self._budget.window_ns.shape
 
-    def without(self, *kinds: Held) -> Removed:
+    def without(self, *kinds: CpuTime) -> Change:
         """All of the host's time of some kinds, on all ranks."""
-        return Removed({kind: np.broadcast_to(1.0, self.shape) for kind in kinds})
+        return Change({kind: np.broadcast_to(1.0, self.shape) for kind in kinds})
 
-    def host_ns(self, kind: Held) -> Ints:
+    def host_ns(self, kind: CpuTime) -> Ints:
         """The host's time that goes to something, shape (R, S), ns; where it is not known, the device's idle time."""
         if self._replay:
             return self._replay.host_ns(kind)
@@ -129,19 +129,22 @@ class WhatIf:
         typical: Ints = np.broadcast_to(lower_median(rows), values.shape)
         return typical
 
-    def alone_ns(self, removed: Removed) -> Ints:
+    def alone_ns(self, change: Change) -> Ints:
         """What each rank needs for a step by itself without what is removed, shape (R, S), ns."""
-        return self._replay.alone_ns(removed) if self._replay else self.own_ns - self._own_part(removed)
+        return self._replay.alone_ns(change) if self._replay else self.busy_ns - self._busy_part(change)
 
     def like_the_median(
-        self, chosen: NDArray[np.bool_], among: NDArray[np.bool_] | None = None, kinds: Collection[Held] = tuple(Held)
-    ) -> Removed:
+        self,
+        chosen: NDArray[np.bool_],
+        among: NDArray[np.bool_] | None = None,
+        kinds: Collection[CpuTime] = tuple(CpuTime),
+    ) -> Change:
         """What makes the chosen ranks' steps, shape (R, S), like the median of comparable ranks and steps.
 
         If `among`, shape (R,), is given, only these ranks are compared with; `kinds` are those of the host's time.
         """
         if not self._replay:
-            return Removed(device_at_median=chosen)
+            return Change(device_at_median=chosen)
         # What a host does at the end of its step holds up the device's next one.
         before = chosen | np.pad(chosen[:, 1:], ((0, 0), (0, 1)))
         host = {}
@@ -149,15 +152,15 @@ class WhatIf:
             spent = self._replay.host_ns(kind)
             typical = self._replay.typical(spent, among)
             host[kind] = np.where(before, np.maximum(1 - typical / np.maximum(spent, 1), 0), 0.0)
-        if len(kinds) < len(Held):
-            return Removed(host)
+        if len(kinds) < len(CpuTime):
+            return Change(host)
         if among is None:
-            return Removed(host, device_at_median=chosen)
+            return Change(host, device_at_median=chosen)
         device = self._replay.device_ns
         beyond = np.maximum(device - self._replay.typical(device, among), 0)
-        return Removed(host, device_ns=np.where(chosen, beyond, 0))
+        return Change(host, device_ns=np.where(chosen, beyond, 0))
 
-    def shared(self, kind: Held, among: NDArray[np.bool_] | None = None) -> Removed:
+    def shared(self, kind: CpuTime, among: NDArray[np.bool_] | None = None) -> Change:
         """The host's time of one kind on all ranks, as far as they share it.
 
         What one rank has far beyond the median rank, in the step or over all steps, is its own; what ranks have a
@@ -169,7 +172,7 @@ class WhatIf:
         least = _ALWAYS_BEYOND_BY * float(self._budget.window_ns.mean())
         always = (mean > _ALWAYS_BEYOND * usual) & (mean - usual > least)
         own = (spent > _FAR_BEYOND * median) | (always[:, None] & (spent > median))
-        return Removed(shared={kind: np.where(own, median / np.maximum(spent, 1), 1.0)})
+        return Change(shared={kind: np.where(own, median / np.maximum(spent, 1), 1.0)})
 
     @property
     def device_ns(self) -> Ints:
@@ -177,40 +180,40 @@ class WhatIf:
         return self._replay.device_ns if self._replay else np.zeros(self.shape, np.int64)
 
     @property
-    def faultless(self) -> Removed:
+    def faultless(self) -> Change:
         """What a job without any fault would be without: see `rules.support.savings`."""
         everywhere = np.ones(self.shape, np.bool_)
-        return Removed(device_at_median=everywhere, transfers_at_median=everywhere, absent=True, no_host=True)
+        return Change(device_at_median=everywhere, transfers_at_median=everywhere, absent=True, no_host=True)
 
     @property
     def plays(self) -> bool:
         """Whether steps are played again, not only own times compared."""
         return self._replay is not None
 
-    def saving(self, removed: Removed) -> Saving:
+    def saving(self, change: Change) -> Saving:
         """What the untraced steps save without what is removed."""
-        if removed.is_nothing:
+        if change.is_nothing:
             return Saving(np.zeros(self.shape[1]))
-        return Saving(np.asarray((self._base_ns - self.step_ns(self._base | removed)).mean(axis=0)))
+        return Saving(np.asarray((self._base_ns - self.step_ns(self._base | change)).mean(axis=0)))
 
-    def step_ns(self, removed: Removed) -> Ints:
+    def step_ns(self, change: Change) -> Ints:
         """The steps without what is removed, tracing included if it is not; shape (R, S), ns.
 
         The last ones are kept.
         """
-        key = removed.key()
+        key = change.key()
         if key not in self._played:
             if len(self._played) >= _KEPT:
                 del self._played[next(iter(self._played))]
-            self._played[key] = self._without(removed)
+            self._played[key] = self._without(change)
         return self._played[key]
 
-    def _without(self, removed: Removed) -> Ints:
+    def _without(self, change: Change) -> Ints:
         if self._replay:
-            return self._replay.step_ns(removed)
-        own = self.own_ns.max(axis=0) - (self.own_ns - self._own_part(removed)).max(axis=0)
+            return self._replay.step_ns(change)
+        own = self.busy_ns.max(axis=0) - (self.busy_ns - self._busy_part(change)).max(axis=0)
         # The slowest rank waits for none of those that have a trace.
-        own += self.at_slowest(self._absent_ns) * removed.absent
+        own += self.at_slowest(self._absent_ns) * change.absent
         left: Ints = np.maximum(self._budget.window_ns - own.astype(np.int64), 0)
         return left
 
@@ -233,11 +236,11 @@ class WhatIf:
     def _base_ns(self) -> Ints:
         return self.step_ns(self._base)
 
-    def cost_ns(self, removed: Removed) -> float:
+    def cost_ns(self, change: Change) -> float:
         """Predicted fall of the step time without what is removed, mean over steps, ns; never negative."""
-        return self.saving(removed).mean_ns
+        return self.saving(change).mean_ns
 
-    def costs_ns(self, several: Sequence[Removed]) -> list[float]:
+    def costs_ns(self, several: Sequence[Change]) -> list[float]:
         """What each of several fixes of one kind gives back, ns: all of them together, shared among them.
 
         Each has a share like what it gives once the others are made. So of two slow ranks each has its part, though
@@ -247,34 +250,34 @@ class WhatIf:
         if len(several) == 1:
             return [total]
         last = [
-            max(total - self.cost_ns(reduce(or_, [*several[:i], *several[i + 1 :]], Removed())), 0.0)
+            max(total - self.cost_ns(reduce(or_, [*several[:i], *several[i + 1 :]], Change())), 0.0)
             for i in range(len(several))
         ]
         return [total * (cost / sum(last) if sum(last) else 1 / len(last)) for cost in last]
 
-    def _own_part(self, removed: Removed) -> Ints:
+    def _busy_part(self, change: Change) -> Ints:
         """What goes of each rank's own time, shape (R, S), ns."""
-        gone = np.zeros(self.own_ns.shape)
-        for kind, share in removed.of_host.items():
+        gone = np.zeros(self.busy_ns.shape)
+        for kind, share in change.of_host.items():
             gone += share * self.host_ns(kind)
-        for amount in (removed.device_ns, removed.transfer_ns):
+        for amount in (change.device_ns, change.transfer_ns):
             if amount is not None:
                 gone += amount
-        if removed.device_at_median is not None:
-            gone += np.where(removed.device_at_median, np.maximum(self.own_ns - lower_median(self.own_ns), 0), 0)
-        return np.rint(np.minimum(gone, self.own_ns)).astype(np.int64)
+        if change.device_at_median is not None:
+            gone += np.where(change.device_at_median, np.maximum(self.busy_ns - lower_median(self.busy_ns), 0), 0)
+        return np.rint(np.minimum(gone, self.busy_ns)).astype(np.int64)
 
     def at_slowest(self, values: Ints) -> Ints:
         """Of values of shape (R, S) those of each step's slowest rank, shape (S,)."""
         return values[self.slowest, np.arange(len(self.slowest))]
 
 
-def _compared_ns(budget: Budget) -> Ints:
+def _compared_busy_ns(budget: Budget) -> Ints:
     """The step without waiting, with transfers as exposed as they are on the slowest rank, shape (R, S), ns."""
     transfer = budget.of("transfer")
-    slowest = budget.own_ns.argmax(axis=0)
+    slowest = budget.busy_ns.argmax(axis=0)
     undelayed = transfer[slowest, np.arange(len(slowest))]
-    compared: Ints = budget.own_ns - np.maximum(transfer - undelayed, 0)
+    compared: Ints = budget.busy_ns - np.maximum(transfer - undelayed, 0)
     return compared
 
 

@@ -35,7 +35,7 @@ class Budget:
         return picked
 
     @property
-    def own_ns(self) -> Ints:
+    def busy_ns(self) -> Ints:
         """The step without the waiting for others, shape (R, S)."""
         return self.window_ns - self.of("wait")
 

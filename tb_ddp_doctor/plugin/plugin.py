@@ -11,7 +11,7 @@
                        the predicted step of a run if these findings, by id or rule, were fixed
     compare?before=NAME&after=NAME
                        what differs between two runs; while one of them is read, how far that is
-    detail?run=NAME&of=operations|communication|memory|ranks|quality
+    detail?run=NAME&of=operators|communication|memory|ranks|quality
                        the numbers behind one of the further views (`details`)
     slice?run=NAME&ranks=0,3&start=NS&end=NS[&format=native|json|columns]
                        the events of some ranks in a window of the common clock, whole ns: a native Perfetto trace,
@@ -45,7 +45,6 @@ from tensorboard.backend import http_util
 from tensorboard.plugins import base_plugin
 from werkzeug import wrappers
 
-import tb_ddp_doctor.discover.runs
 from tb_ddp_doctor.plugin import perfetto_ui
 from tb_ddp_doctor.plugin.analyses import Analyses, Diagnose, Progress
 from tb_ddp_doctor.plugin.arrivals import Stamp, Stamps
@@ -75,10 +74,11 @@ class _Discover:
     def __call__(self, location: Location) -> Sequence[Run]:
         from tb_ddp_doctor import cache
         from tb_ddp_doctor.discover.head import RememberedHeads
+        from tb_ddp_doctor.discover.runs import discover
 
         if self._heads is None:
             self._heads = RememberedHeads(cache.Cache(cache.default_directory()).peek)
-        return tb_ddp_doctor.discover.runs.discover(location, peek=self._heads.peek)
+        return discover(location, peek=self._heads.peek)
 
 
 def _diagnose(
@@ -199,7 +199,9 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
     def _scan(self) -> Sequence[Run]:
         # TensorBoard leaves `logdir` empty under --logdir_spec; an empty path would mean the working directory.
         if self._logdir_spec and not self._logdir:
-            return self._discover(tb_ddp_doctor.discover.runs.parse_logdir_spec(self._logdir_spec))
+            from tb_ddp_doctor.discover.runs import parse_logdir_spec
+
+            return self._discover(parse_logdir_spec(self._logdir_spec))
         return self._discover(self._logdir) if self._logdir else []
 
     def _serve_runs(self, request: wrappers.Request) -> wrappers.Response:

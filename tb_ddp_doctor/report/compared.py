@@ -65,17 +65,17 @@ def _kernels(found: Comparison) -> Iterator[tuple[str, ...]]:
 
 def _on_host(found: Comparison) -> Iterator[tuple[str, ...]]:
     return _most(
-        [each.name for each in found.operations],
-        [(each.before_host_ms, each.before_count, each.after_host_ms, each.after_count) for each in found.operations],
+        [each.name for each in found.operators],
+        [(each.before_host_ms, each.before_count, each.after_host_ms, each.after_count) for each in found.operators],
     )
 
 
 def _on_device(found: Comparison) -> Iterator[tuple[str, ...]]:
     return _most(
-        [each.name for each in found.operations],
+        [each.name for each in found.operators],
         [
             (each.before_device_ms, each.before_count, each.after_device_ms, each.after_count)
-            for each in found.operations
+            for each in found.operators
         ],
     )
 

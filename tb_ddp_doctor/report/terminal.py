@@ -257,7 +257,7 @@ def _communication_table(diagnosis: Diagnosis) -> Table:
             f"{traffic.transfer_ms:.2f}",
             f"{traffic.hidden_share * 100:.0f} %",
             _number(traffic.bus_gb_s, 2),
-            _number(fit.alpha_us if fit and fit.telling else None, 0),
+            _number(fit.alpha_us if fit and fit.significant else None, 0),
         )
     if len(diagnosis.communication) > _SHOWN_GROUPS:
         table.caption = f"The {_SHOWN_GROUPS} that transfer longest, of {len(diagnosis.communication)}."

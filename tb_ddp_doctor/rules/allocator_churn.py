@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tb_ddp_doctor.digest.model import Held, Starved
+from tb_ddp_doctor.digest.model import CpuTime, Starved
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import Starvation
@@ -46,8 +46,8 @@ class AllocatorChurn(Rule):
         if not calls:
             return Clear("No device memory is allocated or freed in the steps.")
         starved = starvation.of(Starved.ALLOC)
-        removed = whatif.without(Held.ALLOC)
-        cost = whatif.cost_ns(removed)
+        change = whatif.without(CpuTime.ALLOC)
+        cost = whatif.cost_ns(change)
         number = sum(call.count for call in calls)
         blocked = sum(call.blocked_ns for call in calls)
         if cost < self.min_cost * frame.step_ns:
@@ -60,7 +60,7 @@ class AllocatorChurn(Rule):
         level, basis = text.confidence(frame, cost, seen, ranks.tolist(), on_host=True)
         frees = sum(call.count for call in calls if "free" in call.call.lower())
         return Fault(
-            removed=removed,
+            change=change,
             ranks=frame.rank_numbers(ranks),
             steps=frame.all_steps,
             cause="freed_and_allocated" if frees > 0 else "allocated",

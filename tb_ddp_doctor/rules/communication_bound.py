@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from tb_ddp_doctor.digest.model import RankOwner
-from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.repeats import Repeats
@@ -87,14 +87,14 @@ class CommunicationBound(Rule):
                 f"{text.percent(usual / frame.step_ns)} of it."
             )
         saving = np.minimum(self.bytes_saved * needed, exposed).astype(np.int64)
-        removed = Removed(transfer_ns=np.broadcast_to(saving, whatif.shape))
-        cost = whatif.cost_ns(removed)
+        change = Change(transfer_ns=np.broadcast_to(saving, whatif.shape))
+        cost = whatif.cost_ns(change)
         seen = int((exposed > self.min_exposed * frame.step_ns).sum())
         level, basis = text.confidence(frame, cost, seen, of_transfer=True)
         size = f" for {transfers.allreduce_bytes / 1e6:.0f} MB of gradients" if transfers.allreduce_bytes else ""
         step = int(exposed.argmax())
         return Fault(
-            removed=removed,
+            change=change,
             ranks=frame.all_ranks,
             steps=frame.all_steps,
             cause=None,
@@ -136,7 +136,7 @@ def _saved_as_bfloat16(traffic: Traffic) -> float:
     if traffic.dtypes != ("Float",) or not traffic.has_bytes:
         return 0.0
     line = traffic.line
-    if line and line.is_telling:
+    if line and line.is_significant:
         return line.beta_ns * traffic.bytes_per_step / 2
     return traffic.transfer_per_step_ns / 2
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tb_ddp_doctor.digest.model import Held, RankOwner
+from tb_ddp_doctor.digest.model import CpuTime, RankOwner
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import Loaders
@@ -67,7 +67,7 @@ class DataloaderStall(Rule):
         waits = budget.of("input")
         usual = float(median_rank(waits.mean(axis=1)))
         loading = float(loaders.loading_ns.mean())
-        removed = shared(whatif, frame, Held.INPUT)
+        change = shared(whatif, frame, CpuTime.INPUT)
         handed = self._are_handed(waits, loaders)
         if (handed or usual < self.min_share * frame.step_ns) and self._hides(whatif, frame, loaders):
             # Its ranks wait for each other instead: what loading takes the host costs as much.
@@ -79,7 +79,7 @@ class DataloaderStall(Rule):
             return Clear(f"Loading takes {text.ms(loading)} a step and hides behind the device.")
         if handed:
             return Clear(f"No batch is waited for: handing them over takes {text.ms(usual)} a step.")
-        cost = whatif.cost_ns(removed)
+        cost = whatif.cost_ns(change)
         seen = int((median_rank(waits) > self.min_share * frame.step_ns).sum())
         level, basis = text.confidence(frame, cost, seen)
         affected = np.flatnonzero(waits.mean(axis=1) >= self.min_share * frame.step_ns)
@@ -88,7 +88,7 @@ class DataloaderStall(Rule):
         cause, kind = self._cause(loaders, affected)
         worst = affected[np.argsort(-waits[affected].mean(axis=1), kind="stable")][:3]
         return Fault(
-            removed=removed,
+            change=change,
             ranks=frame.rank_numbers(affected),
             steps=frame.all_steps,
             cause=cause,
@@ -117,7 +117,7 @@ class DataloaderStall(Rule):
         least = self.min_hidden * frame.step_ns
         if loaders.kind == "workers":
             least = max(least, self.handing_over * 1e6)
-        return whatif.plays and whatif.cost_ns(shared(whatif, frame, Held.INPUT)) >= least
+        return whatif.plays and whatif.cost_ns(shared(whatif, frame, CpuTime.INPUT)) >= least
 
     def _cause(self, loaders: Loaders, affected: Ints) -> tuple[str, str]:
         """The cause, and how the sentence on the loader begins."""

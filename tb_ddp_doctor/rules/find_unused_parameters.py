@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from tb_ddp_doctor.digest.model import Held
-from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.digest.model import CpuTime
+from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.unused import UnusedSearch
@@ -47,15 +47,15 @@ class FindUnusedParameters(Rule):
         seen = int(searched.any(axis=0).sum())
         if seen < max(self.min_steps * len(frame.steps), 1):
             return Clear("DDP does not search for unused parameters.")
-        removed = Removed(
-            host={Held.WORK: np.minimum(unused_search.walk_ns / np.maximum(whatif.host_ns(Held.WORK), 1), 1)},
+        change = Change(
+            host={CpuTime.WORK: np.minimum(unused_search.walk_ns / np.maximum(whatif.host_ns(CpuTime.WORK), 1), 1)},
             transfer_ns=unused_search.exposed_ns,
         )
-        cost = whatif.cost_ns(removed)
+        cost = whatif.cost_ns(change)
         level, basis = text.confidence(frame, cost, seen, on_host=True)
         rank, step = np.unravel_index(int(unused_search.walk_ns.argmax()), searched.shape)
         return Fault(
-            removed=removed,
+            change=change,
             ranks=frame.rank_numbers(np.flatnonzero(searched.any(axis=1))),
             steps=tuple(int(number) for number in frame.steps[searched.any(axis=0)]),
             cause=None,

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tb_ddp_doctor.digest.model import Held, RankOwner
+from tb_ddp_doctor.digest.model import CpuTime, RankOwner
 from tb_ddp_doctor.facts.compute import Phases
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
@@ -51,9 +51,9 @@ class HostStall(Rule):
         if frame.is_sampled:
             return NotApplicable("Events were left out of the traces: a stretch without any is no stall.")
         # What one rank stalls beyond the others is a straggler's.
-        spent = whatif.host_ns(Held.STALL)
-        removed = shared(whatif, frame, Held.STALL)
-        cost = whatif.cost_ns(removed)
+        spent = whatif.host_ns(CpuTime.STALL)
+        change = shared(whatif, frame, CpuTime.STALL)
+        cost = whatif.cost_ns(change)
         stalled = stalls.long_ns
         if float(median_rank(stalled.mean(axis=1))) < self.min_share * frame.step_ns and whatif.plays:
             # Its ranks wait for each other instead: what the host stalls for costs as much.
@@ -73,7 +73,7 @@ class HostStall(Rule):
         often = f"{text.period(seen.tolist()).lstrip()} ".lstrip() if rare else ""
         worst = affected[np.argsort(-mean[affected], kind="stable")][:3]
         return Fault(
-            removed=removed,
+            change=change,
             ranks=frame.rank_numbers(affected),
             steps=tuple(int(step) for step in frame.steps[seen]) if rare else frame.all_steps,
             cause=known[0].value if known else None,

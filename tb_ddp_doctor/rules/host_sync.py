@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from tb_ddp_doctor.digest.model import Held, Starved
-from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.digest.model import CpuTime, Starved
+from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import HoldingCalls, Starvation
@@ -65,10 +65,10 @@ class HostSync(Rule):
         if not calls:
             return self._costless(calls, idle, frame) or Clear("No call of the steps waits for the device.")
         starved = starvation.of(Starved.SYNC)
-        held = whatif.host_ns(Held.SYNC)
+        held = whatif.host_ns(CpuTime.SYNC)
         # A rank that waits alone is a straggler.
-        removed = Removed({Held.SYNC: np.where(median_rank(held) > _ALONE * held, 1.0, 0.0)})
-        cost = whatif.cost_ns(removed)
+        change = Change({CpuTime.SYNC: np.where(median_rank(held) > _ALONE * held, 1.0, 0.0)})
+        cost = whatif.cost_ns(change)
         number = sum(call.count for call in calls)
         blocked = sum(call.blocked_ns for call in calls)
         many = f"{blocking_calls.count(number)} call{'s' if number != 1 else ''} a step"
@@ -80,7 +80,7 @@ class HostSync(Rule):
         seen = int((whatif.at_slowest(starved) > 0).sum())
         level, basis = text.confidence(frame, cost, seen, ranks.tolist(), on_host=True)
         return Fault(
-            removed=removed,
+            change=change,
             ranks=frame.rank_numbers(ranks),
             steps=frame.all_steps,
             cause=_cause(calls[0]),

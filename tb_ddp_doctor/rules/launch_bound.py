@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tb_ddp_doctor.digest.model import Held, RankOwner, Starved
+from tb_ddp_doctor.digest.model import CpuTime, RankOwner, Starved
 from tb_ddp_doctor.facts.compute import Work
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
@@ -66,8 +66,8 @@ class LaunchBound(Rule):
     ) -> Result:
         if frame.is_sampled:
             return NotApplicable("Events were left out of the traces: where none is, the device may be busy.")
-        removed = shared(whatif, frame, Held.WORK)
-        cost = whatif.cost_ns(removed)
+        change = shared(whatif, frame, CpuTime.WORK)
+        cost = whatif.cost_ns(change)
         if cost < self.min_cost * frame.step_ns:
             return Clear(f"Without launch overhead the untraced step would be {text.ms(cost)} shorter.")
         starved = starvation.of(Starved.LAUNCHES) + starvation.of(Starved.RECORDING)
@@ -85,7 +85,7 @@ class LaunchBound(Rule):
         step = int(worst.argmax())
         rank = int(whatif.slowest[step])
         return Fault(
-            removed=removed,
+            change=change,
             ranks=frame.rank_numbers(accused),
             steps=frame.all_steps,
             cause=None,

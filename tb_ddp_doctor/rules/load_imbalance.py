@@ -72,8 +72,8 @@ class LoadImbalance(Rule):
         slowest = excess.argmax(axis=0)
         movers = np.unique(slowest[uneven])
         chosen = found.now_and_then & (excess > self.min_cost * frame.step_ns / 2)
-        removed = whatif.like_the_median(chosen)
-        cost = whatif.cost_ns(removed)
+        change = whatif.like_the_median(chosen)
+        cost = whatif.cost_ns(change)
         limit = self.once if len(uneven) == 1 else self.min_cost
         if cost < limit * frame.step_ns or not len(uneven):
             return Clear(f"Ranks that are slow in some steps cost {text.ms(cost)} a step.")
@@ -81,7 +81,7 @@ class LoadImbalance(Rule):
         is_noise = float(lost[uneven].mean()) < _BEYOND_NOISE * found.noise_ns
         if is_noise and cost < self.min_noise * frame.step_ns:
             return Clear(f"Ranks that are slow in some steps cost {text.ms(cost)} a step. {differs}: this is noise.")
-        more = (phases.own_ns[slowest[uneven], uneven] - np.median(phases.own_ns[:, uneven], axis=0)).mean(axis=0)
+        more = (phases.busy_ns[slowest[uneven], uneven] - np.median(phases.busy_ns[:, uneven], axis=0)).mean(axis=0)
         where = behind("The slowest", more, phases)
         level, basis = text.confidence(frame, cost, len(uneven))
         if is_noise:
@@ -91,7 +91,7 @@ class LoadImbalance(Rule):
             for step in uneven[:4]
         )
         return Fault(
-            removed=removed,
+            change=change,
             ranks=frame.rank_numbers(movers),
             steps=tuple(int(step) for step in frame.steps[uneven]),
             cause="moving" if len(movers) > 1 else "recurring" if len(uneven) > 1 else "once",

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.compute import Utilization
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
@@ -64,7 +64,7 @@ class LowMfu(Rule):
             return Clear(f"The model computes {told}")
         per_rank = utilization.model_flops.mean(axis=1)
         return Fault(
-            removed=Removed(),
+            change=Change(),
             ranks=frame.rank_numbers(np.arange(len(frame.ranks))),
             steps=frame.all_steps,
             cause=None,

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from tb_ddp_doctor.digest.model import RankOwner
-from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.compute import LongKernels
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
@@ -62,7 +62,7 @@ class LowOccupancy(Rule):
         most = sorted(shown.values(), key=lambda kind: -kind.step_ns)[:3]
         named = text.listing([f"{text.kernel(kind.name)} ({text.percent(kind.occupancy)})" for kind in most])
         return Fault(
-            removed=Removed(),
+            change=Change(),
             ranks=frame.rank_numbers(np.arange(len(frame.ranks))),
             steps=frame.all_steps,
             cause=None,

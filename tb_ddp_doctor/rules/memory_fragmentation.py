@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.memory import MemoryUse
@@ -72,7 +72,7 @@ class MemoryFragmentation(Rule):
         step = int((memory.scattered if cause == "growing" else memory.peak_allocated)[worst].argmax())
         limit = f" of the device's {text.gigabytes(memory.capacity[worst])}" if memory.capacity[worst] else ""
         return Fault(
-            removed=Removed(),
+            change=Change(),
             ranks=frame.rank_numbers(ranks),
             steps=frame.all_steps,
             cause=cause,

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.facts.arrivals import Absent
-from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.rules.support import text
@@ -69,7 +69,7 @@ class MissingStraggler(Rule):
             f"Waits in {absent.kind or 'a collective'} after all ranks with a trace have arrived.",
         )
         return Fault(
-            removed=Removed(absent=True),
+            change=Change(absent=True),
             ranks=frame.all_ranks,
             steps=tuple(int(step) for step in frame.steps[late]),
             cause=None,

@@ -9,7 +9,7 @@ import numpy as np
 
 from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.facts.arrivals import Absent
-from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.compute import Work
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
@@ -95,14 +95,14 @@ class NoOverlap(Rule):
                 f"{text.ms(hidden)} of {text.ms(total)} of AllReduce hide behind compute "
                 f"({text.percent(hidden / hideable)} of what the backward pass could hide)."
             )
-        removed = Removed(transfer_ns=np.full(whatif.shape, round(saving)))
-        cost = whatif.cost_ns(removed)
+        change = Change(transfer_ns=np.full(whatif.shape, round(saving)))
+        cost = whatif.cost_ns(change)
         seen = int((whatif.at_slowest(transfers.allreduce_exposed_ns) > 0.5 * total).sum())
         level, basis = text.confidence(frame, cost, seen, of_transfer=True)
         cause = self._cause(transfers, unused_search)
         step = int(whatif.at_slowest(transfers.allreduce_exposed_ns).argmax())
         return Fault(
-            removed=removed,
+            change=change,
             ranks=frame.all_ranks,
             steps=frame.all_steps,
             cause=cause,

@@ -8,8 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from tb_ddp_doctor.digest.model import RankOwner
-from tb_ddp_doctor.facts.change import Removed
-from tb_ddp_doctor.facts.compute import Products
+from tb_ddp_doctor.facts.change import Change
+from tb_ddp_doctor.facts.compute import Gemms
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.whatif import WhatIf
@@ -56,30 +56,30 @@ class NoTensorCores(Rule):
     shortest: float = threshold(5.0, "us", "A product on tensor cores takes this long, however small it is.")
     min_cost: float = threshold(0.005, "of the step", "Below this it is not worth a line.")
 
-    def check(self, *, frame: Frame, whatif: WhatIf, products: Products, places: Places) -> Result:
-        slow_ns = products.float32_ns + products.misaligned_ns
+    def check(self, *, frame: Frame, whatif: WhatIf, gemms: Gemms, places: Places) -> Result:
+        slow_ns = gemms.float32_ns + gemms.misaligned_ns
         if not slow_ns.any():
             return Clear("No product of matrices runs off the tensor cores, as far as names tell.")
-        saved = self._saved(products, 1.0)
-        removed = Removed(device_ns=saved)
-        cost = whatif.cost_ns(removed)
+        saved = self._saved(gemms, 1.0)
+        change = Change(device_ns=saved)
+        cost = whatif.cost_ns(change)
         mean = float(slow_ns.mean(axis=1).max())
         if cost < self.min_cost * frame.step_ns:
             return Clear(f"Products off the tensor cores take {text.ms(mean)} a step; on them the step gains nothing.")
-        at_least = whatif.cost_ns(Removed(device_ns=self._saved(products, 0.5)))
-        is_float32 = products.float32_ns.sum() >= products.misaligned_ns.sum()
+        at_least = whatif.cost_ns(Change(device_ns=self._saved(gemms, 0.5)))
+        is_float32 = gemms.float32_ns.sum() >= gemms.misaligned_ns.sum()
         affected = np.flatnonzero(saved.mean(axis=1) >= 0.5 * saved.mean(axis=1).max())
         seen = int((whatif.at_slowest(saved) > self.min_cost * frame.step_ns).sum())
         level, basis = text.confidence(frame, cost, seen)
-        count = float(whatif.at_slowest(products.float32_products + products.misaligned_products).mean())
+        count = float(whatif.at_slowest(gemms.float32_products + gemms.misaligned_products).mean())
         most = text.listing(
-            [f"{text.kernel(name)}{f' (of {inputs})' if inputs else ''}" for name, inputs in products.slowest]
+            [f"{text.kernel(name)}{f' (of {inputs})' if inputs else ''}" for name, inputs in gemms.slowest]
         )
         what = (
             "in float32, off the tensor cores" if is_float32 else "in half precision, with dimensions that do not fit"
         )
         return Fault(
-            removed=removed,
+            change=change,
             ranks=frame.rank_numbers(affected),
             steps=frame.all_steps,
             cause="float32" if is_float32 else "misaligned",
@@ -87,15 +87,15 @@ class NoTensorCores(Rule):
             title=f"Matrix products take {text.ms(mean)} of every {text.ms(frame.step_ns)} {what}.",
             why=f"{count:.0f} of these a step, most of all {most}. At half "
             f"the assumed speed-up the step would gain {text.ms(at_least)}. {basis}",
-            fix=_fix(products, is_float32=is_float32),
-            evidence=tuple(_longest(products, places, int(rank)) for rank in affected[:2]),
+            fix=_fix(gemms, is_float32=is_float32),
+            evidence=tuple(_longest(gemms, places, int(rank)) for rank in affected[:2]),
         )
 
-    def _saved(self, products: Products, share: float) -> Ints:
+    def _saved(self, gemms: Gemms, share: float) -> Ints:
         """Time that each rank would save on its device at a share of the assumed speed-ups, shape (R, S), ns."""
-        speedup = min(self.speedup, products.fastest or self.speedup)
-        return self._faster(products.float32_ns, products.float32_products, max(speedup * share, 1.0)) + self._faster(
-            products.misaligned_ns, products.misaligned_products, max(self.speedup_aligned * share, 1.0)
+        speedup = min(self.speedup, gemms.fastest or self.speedup)
+        return self._faster(gemms.float32_ns, gemms.float32_products, max(speedup * share, 1.0)) + self._faster(
+            gemms.misaligned_ns, gemms.misaligned_products, max(self.speedup_aligned * share, 1.0)
         )
 
     def _faster(self, taken_ns: Ints, count: Ints, speedup: float) -> Ints:
@@ -105,20 +105,20 @@ class NoTensorCores(Rule):
         return saved
 
 
-def _longest(products: Products, places: Places, rank: int) -> Evidence:
-    length = products.slow_product_end_ns[rank] - products.slow_product_start_ns[rank]
+def _longest(gemms: Gemms, places: Places, rank: int) -> Evidence:
+    length = gemms.slow_product_end_ns[rank] - gemms.slow_product_start_ns[rank]
     step = int(length.argmax())
-    start, end = int(products.slow_product_start_ns[rank, step]), int(products.slow_product_end_ns[rank, step])
+    start, end = int(gemms.slow_product_start_ns[rank, step]), int(gemms.slow_product_end_ns[rank, step])
     found = places.between(rank, start, end, RankOwner.COMPUTE, "The longest product off the tensor cores.")
     return found or places.longest(rank, step, RankOwner.COMPUTE, "Products off the tensor cores.")
 
 
-def _fix(products: Products, *, is_float32: bool) -> str:
+def _fix(gemms: Gemms, *, is_float32: bool) -> str:
     if not is_float32:
         return _ALIGN
-    if not products.has_bfloat16:
+    if not gemms.has_bfloat16:
         return _FLOAT16
-    return _BFLOAT16 + (_TF32 if products.has_tf32 else "")
+    return _BFLOAT16 + (_TF32 if gemms.has_tf32 else "")
 
 
 _BFLOAT16 = """\

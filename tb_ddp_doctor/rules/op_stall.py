@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tb_ddp_doctor.digest.model import Held, RankOwner
+from tb_ddp_doctor.digest.model import CpuTime, RankOwner
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import OpStalls, StallInOp
@@ -61,11 +61,11 @@ class OpStall(Rule):
         if not stalls:
             return Clear("The CPU is never in one op or launch call for long.")
         cause = cause_of(stalls, self.many_ops, self.one_op)
-        removed = shared(whatif, frame, Held.OP_STALL)
+        change = shared(whatif, frame, CpuTime.OP_STALL)
         if cause == "preempted":
             # A thread that does not run stalls outside ops too.
-            removed |= shared(whatif, frame, Held.STALL)
-        cost = whatif.cost_ns(removed)
+            change |= shared(whatif, frame, CpuTime.STALL)
+        cost = whatif.cost_ns(change)
         if cost < self.min_cost * frame.step_ns:
             longest = max(one.length_ns for one in stalls)
             return Clear(f"Stalls inside ops, of up to {text.ms(longest)}, cost {text.ms(cost)} a step.")
@@ -78,7 +78,7 @@ class OpStall(Rule):
         rare = 2 * len(seen) <= len(frame.steps)
         worst = sorted(stalls, key=lambda one: -one.idle_ns)[:3]
         return Fault(
-            removed=removed,
+            change=change,
             ranks=frame.rank_numbers(affected),
             steps=tuple(int(step) for step in frame.steps[seen]),
             cause=cause,

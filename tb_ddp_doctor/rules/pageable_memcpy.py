@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from tb_ddp_doctor.digest.model import Held, RankOwner
-from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.digest.model import CpuTime, RankOwner
+from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.compute import Work
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
@@ -50,8 +50,8 @@ class PageableMemcpy(Rule):
             return Clear("No copy between host and device uses pageable memory.")
         bytes_ns = self._pinned_ns(work)
         saved = np.maximum(work.pageable_exposed_ns - bytes_ns, 0)
-        removed = whatif.without(Held.COPY) | Removed(device_ns=saved)
-        cost = whatif.cost_ns(removed)
+        change = whatif.without(CpuTime.COPY) | Change(device_ns=saved)
+        cost = whatif.cost_ns(change)
         size = float(work.pageable_bytes.mean())
         if cost < self.min_cost * frame.step_ns:
             return Clear(f"{copies:.0f} pageable copies of {size / 1e6:.2f} MB in all a step cost next to nothing.")
@@ -62,7 +62,7 @@ class PageableMemcpy(Rule):
         rate = size / max(float(work.pageable_exposed_ns.mean()), 1.0) * 1e9
         worst = affected[np.argsort(-work.pageable_exposed_ns[affected].mean(axis=1), kind="stable")][:2]
         return Fault(
-            removed=removed,
+            change=change,
             ranks=frame.rank_numbers(affected),
             steps=frame.all_steps,
             cause="pageable_memory",

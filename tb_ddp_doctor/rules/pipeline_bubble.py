@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from tb_ddp_doctor.digest.model import RankOwner
-from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.pipeline import Pipeline
@@ -65,8 +65,8 @@ class PipelineBubble(Rule):
         share = before / (turns + before)
         more = must / 2 if share > self.large_bubble else 0.0
         shape = f"{pipeline.stages} stages and {turns} micro-batches"
-        removed = Removed(transfer_ns=np.full(whatif.shape, round(excess + min(more, waits))))
-        cost = whatif.cost_ns(removed)
+        change = Change(transfer_ns=np.full(whatif.shape, round(excess + min(more, waits))))
+        cost = whatif.cost_ns(change)
         if cost < self.min_cost * frame.step_ns:
             return Clear(
                 f"Stages wait {text.ms(waits)} in sends and receives; {shape} make it {text.ms(must)} at least "
@@ -79,7 +79,7 @@ class PipelineBubble(Rule):
         rank = int(pipeline.exposed_ns.mean(axis=1).argmax())
         longest = int(compute.argmax())
         return Fault(
-            removed=removed,
+            change=change,
             ranks=frame.rank_numbers(np.array([longest])) if cause == "uneven_stages" else frame.all_ranks,
             steps=frame.all_steps,
             cause=cause,

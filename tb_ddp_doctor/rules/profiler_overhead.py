@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tb_ddp_doctor.digest.model import Held, RankOwner, Starved
+from tb_ddp_doctor.digest.model import CpuTime, RankOwner, Starved
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import Starvation
@@ -53,12 +53,12 @@ class ProfilerOverhead(Rule):
         ranks = blocking_calls.affected(lost)
         seen = int((whatif.at_slowest(lost) > 0).sum())
         level, basis = text.confidence(frame, cost, seen)
-        recorded = float(whatif.at_slowest(whatif.host_ns(Held.RECORDING)).mean())
-        held = float(whatif.at_slowest(whatif.host_ns(Held.OVERHEAD)).mean())
+        recorded = float(whatif.at_slowest(whatif.host_ns(CpuTime.RECORDING)).mean())
+        held = float(whatif.at_slowest(whatif.host_ns(CpuTime.OVERHEAD)).mean())
         worst = int(lost.mean(axis=1).argmax())
         step = int(lost[worst].argmax())
         return Fault(
-            removed=whatif.tracing,
+            change=whatif.tracing,
             ranks=frame.rank_numbers(ranks),
             steps=frame.all_steps,
             cause="full_buffers" if stalled.sum() > recording.sum() else "recording",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tb_ddp_doctor.digest.model import RankOwner
-from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.repeats import Repeats
@@ -48,8 +48,8 @@ class RedundantAllreduce(Rule):
         seen = int(((repeats.calls > 0).mean(axis=0) > _MOST).sum())
         if seen < max(self.min_share * len(frame.steps), 1):
             return Clear("No AllReduce of gradients is repeated before the optimizer uses them.")
-        removed = Removed(transfer_ns=repeats.exposed_ns)
-        cost = whatif.cost_ns(removed)
+        change = Change(transfer_ns=repeats.exposed_ns)
+        cost = whatif.cost_ns(change)
         calls, passes = float(repeats.calls.mean()), float(repeats.passes.mean())
         exposed = float(repeats.exposed_ns.mean())
         level, basis = text.confidence(frame, cost, seen, of_transfer=True)
@@ -63,7 +63,7 @@ class RedundantAllreduce(Rule):
             else None
         )
         return Fault(
-            removed=removed,
+            change=change,
             ranks=frame.all_ranks,
             steps=frame.all_steps,
             cause=None,

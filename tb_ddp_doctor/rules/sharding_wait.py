@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import RankOwner
-from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.compute import Work
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
@@ -66,8 +66,8 @@ class ShardingWait(Rule):
             sharding.forward_exposed_ns + sharding.backward_exposed_ns,
         )
         moved, alone = float(whatif.at_slowest(total).mean()), whatif.at_slowest(exposed)
-        removed = Removed(transfer_ns=np.broadcast_to((forward + backward).astype(np.int64), whatif.shape))
-        cost = whatif.cost_ns(removed)
+        change = Change(transfer_ns=np.broadcast_to((forward + backward).astype(np.int64), whatif.shape))
+        cost = whatif.cost_ns(change)
         if cost < self.min_cost * frame.step_ns:
             return Clear(
                 f"{text.ms(float(alone.mean()))} of {text.ms(moved)} of all-gathers and reduce-scatters a step are "
@@ -84,7 +84,7 @@ class ShardingWait(Rule):
         step = int(alone.argmax())
         size = f" of {sharding.bytes / 1e6:.1f} MB" if sharding.bytes else ""
         return Fault(
-            removed=removed,
+            change=change,
             ranks=frame.all_ranks,
             steps=frame.all_steps,
             cause=cause,

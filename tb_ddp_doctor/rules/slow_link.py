@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from tb_ddp_doctor.digest.model import RankOwner
-from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.links import Link, excess_ns
@@ -64,15 +64,15 @@ class SlowLink(Rule):
                 "usual for the same message."
             )
         excess = excess_ns(slow, len(frame.ranks), len(frame.steps))
-        removed = Removed(transfer_ns=excess)
-        cost = whatif.cost_ns(removed)
+        change = Change(transfer_ns=excess)
+        cost = whatif.cost_ns(change)
         worst = max(slow, key=lambda link: link.slowdown)
         accused = np.unique(np.concatenate([link.traffic.ranks for link in slow]))
         numbers = frame.rank_numbers(accused)
         level, basis = text.confidence(frame, cost, len(frame.steps), of_transfer=True)
         rank, step = np.unravel_index(int(excess.argmax()), excess.shape)
         return Fault(
-            removed=removed,
+            change=change,
             ranks=numbers,
             steps=frame.all_steps,
             cause=None,

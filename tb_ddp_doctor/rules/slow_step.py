@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from tb_ddp_doctor.digest.model import Held
-from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.digest.model import CpuTime
+from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.compute import Phases
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
@@ -64,18 +64,18 @@ class SlowStep(Rule):
         chosen = np.zeros(whatif.shape, np.bool_)
         chosen[:, odd] = True
         parts = {
-            "host": whatif.like_the_median(chosen, kinds=[kind for kind in Held if kind is not Held.RECORDING]),
-            "device": Removed(device_at_median=chosen),
-            "communication": Removed(transfers_at_median=chosen),
+            "host": whatif.like_the_median(chosen, kinds=[kind for kind in CpuTime if kind is not CpuTime.RECORDING]),
+            "device": Change(device_at_median=chosen),
+            "communication": Change(transfers_at_median=chosen),
         }
-        removed = parts["host"] | parts["device"] | parts["communication"]
-        cost = whatif.cost_ns(removed)
+        change = parts["host"] | parts["device"] | parts["communication"]
+        cost = whatif.cost_ns(change)
         if cost < self.min_cost * frame.step_ns:
             return Clear(f"Steps that all ranks are slow in cost {text.ms(cost)} a step.")
         cause = max(parts, key=lambda part: whatif.cost_ns(parts[part]))
         numbers = tuple(int(step) for step in frame.steps[odd])
         usual = np.setdiff1d(np.arange(len(frame.steps)), odd)
-        more = (phases.own_ns[:, odd].mean(axis=(0, 1)) - phases.own_ns[:, usual].mean(axis=(0, 1))).astype(float)
+        more = (phases.busy_ns[:, odd].mean(axis=(0, 1)) - phases.busy_ns[:, usual].mean(axis=(0, 1))).astype(float)
         phase = phase_of_most(more, phases)
         where = f" Most of it is {IN_PHASE[phase]}." if phase is not None else ""
         if cause == "host":
@@ -86,7 +86,7 @@ class SlowStep(Rule):
         everywhere = " on all ranks" if len(frame.ranks) > 1 else ""
         cannot_tell = cause == "communication" and len(frame.ranks) == 1
         return Fault(
-            removed=removed,
+            change=change,
             ranks=frame.all_ranks,
             steps=numbers,
             cause=cause,
@@ -96,7 +96,7 @@ class SlowStep(Rule):
             f"{text.period(odd.tolist())} {basis}",
             fix=_FIXES["one_rank" if cannot_tell else cause],
             evidence=tuple(
-                places.window(int(whatif.own_ns[:, step].argmax()), int(step), f"A step that is slow{everywhere}.")
+                places.window(int(whatif.busy_ns[:, step].argmax()), int(step), f"A step that is slow{everywhere}.")
                 for step in odd[:4].tolist()
             ),
             measurements=tuple(

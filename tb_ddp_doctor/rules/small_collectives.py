@@ -10,7 +10,7 @@ import numpy as np
 from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.digest.purposes import BUFFERS, METRIC, NORM
 from tb_ddp_doctor.facts.arrivals import Purpose, Sized, TinyCalls
-from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.latency import Line
@@ -78,8 +78,8 @@ class SmallCollectives(Rule):
 
     def _named(self, purpose: Purpose, frame: Frame, whatif: WhatIf, places: Places) -> Fault:
         """Small collectives of a known purpose, that a fix drops."""
-        removed = Removed(transfer_ns=purpose.exposed_ns)
-        cost = whatif.cost_ns(removed)
+        change = Change(transfer_ns=purpose.exposed_ns)
+        cost = whatif.cost_ns(change)
         seen = int((purpose.exposed_ns > 0).any(axis=0).sum())
         level, basis = text.confidence(frame, cost, seen, of_transfer=True)
         cause = _CAUSES[purpose.what]
@@ -90,7 +90,7 @@ class SmallCollectives(Rule):
         exposed = text.ms(float(purpose.exposed_ns.mean()))
         number = f"{purpose.calls:.0f} times a step" if purpose.calls >= 1.5 else "once a step"
         return Fault(
-            removed=removed,
+            change=change,
             ranks=frame.all_ranks,
             steps=frame.all_steps,
             cause=cause,
@@ -128,13 +128,13 @@ class SmallCollectives(Rule):
             return NotApplicable(f"The traces do not tell the sizes of collectives; {many} run, {short}.")
         # As many as DDP's buckets would stay.
         stays = min(self.min_calls / max(tiny.calls, 1.0), 1.0)
-        removed = Removed(transfer_ns=(tiny.latency_ns * (1 - stays)).astype(np.int64))
-        cost = whatif.cost_ns(removed)
+        change = Change(transfer_ns=(tiny.latency_ns * (1 - stays)).astype(np.int64))
+        cost = whatif.cost_ns(change)
         level, basis = text.confidence(frame, cost, len(frame.steps), of_transfer=True)
         exposed = float(tiny.exposed_ns.mean())
         rank, step = np.unravel_index(int(tiny.exposed_ns.argmax()), tiny.exposed_ns.shape)
         return Fault(
-            removed=removed,
+            change=change,
             ranks=frame.all_ranks,
             steps=frame.all_steps,
             cause="unsized",
@@ -185,13 +185,13 @@ class SmallCollectives(Rule):
         left = np.maximum(total - saved, 0)
         remains = left - self.achievable * np.minimum(left, whatif.at_slowest(budget.of("compute")))
         saving = np.clip(exposed - remains, 0, np.minimum(exposed, saved)).astype(np.int64)
-        removed = Removed(transfer_ns=np.broadcast_to(saving, whatif.shape))
-        cost = whatif.cost_ns(removed)
+        change = Change(transfer_ns=np.broadcast_to(saving, whatif.shape))
+        cost = whatif.cost_ns(change)
         level, basis = text.confidence(frame, max(cost, saved), len(frame.steps), of_transfer=True)
         traffic, line = max(small, key=lambda one: one[1].alpha_ns * one[0].calls)
         step = int(exposed.argmax())
         return Fault(
-            removed=removed,
+            change=change,
             ranks=frame.all_ranks,
             steps=frame.all_steps,
             cause=None,

@@ -11,9 +11,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.digest.model import Held, RankOwner
+from tb_ddp_doctor.digest.model import CpuTime, RankOwner
 from tb_ddp_doctor.facts.arrivals import Arrivals
-from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.compute import KernelTable, Phases
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
@@ -109,21 +109,21 @@ class Straggler(Rule):
         # Who shows its cause goes before who has it from its node: the finding describes the first.
         assumed = sorted(_as_their_nodes(causes, frame).items(), key=lambda item: item[1] != causes[item[0]])
         groups = _alike(assumed, found.excess_ns.mean(axis=1), frame)
-        removed = []
+        change = []
         for cause, accused in groups:
             chosen = found.persistently(accused)
             if cause == "slow_link":
                 charged = excess_ns(slow_links, len(frame.ranks), len(frame.steps))
                 left = np.where(chosen, found.excess_ns - charged, 0)
-                removed.append(Removed(transfer_ns=np.maximum(left, 0)))
+                change.append(Change(transfer_ns=np.maximum(left, 0)))
             else:
-                removed.append(whatif.like_the_median(chosen, found.among))
+                change.append(whatif.like_the_median(chosen, found.among))
             if cause == "host":
                 seen[accused[0]] += _told(accused[0], others, stalls)
                 seen[accused[0]] += _stalled(accused[0], others, whatif, op_stalls)
         return tuple(
             _fault(cause, accused, seen[accused[0]], gone, cost, found, frame, budget, arrivals, places)
-            for (cause, accused), gone, cost in zip(groups, removed, whatif.costs_ns(removed), strict=True)
+            for (cause, accused), gone, cost in zip(groups, change, whatif.costs_ns(change), strict=True)
         )
 
 
@@ -192,9 +192,9 @@ def _told(rank: int, others: Ints, stalls: Stalls) -> str:
 def _stalled(rank: int, others: Ints, whatif: WhatIf, stalls: OpStalls) -> str:
     """What the stalls inside ops of a rank (index) are, if they are much of what its host has on top of the others'."""
     mine = stalls.of(rank)
-    spent = whatif.host_ns(Held.OP_STALL).mean(axis=1)
+    spent = whatif.host_ns(CpuTime.OP_STALL).mean(axis=1)
     extra = float(spent[rank] - np.median(spent[others])) if len(others) else 0.0
-    more = whatif.host_ns(Held.WORK).mean(axis=1)
+    more = whatif.host_ns(CpuTime.WORK).mean(axis=1)
     if not mine or extra <= max(float(more[rank] - np.median(more[others])), 0.0):
         return ""
     cause = op_stall.cause_of(mine)
@@ -208,7 +208,7 @@ def _fault(
     cause: str,
     accused: list[int],
     seen: str,
-    removed: Removed,
+    change: Change,
     cost: float,
     found: Slowness,
     frame: Frame,
@@ -233,7 +233,7 @@ def _fault(
         holds = f"{verb}, {text.ms(late)} a step slower than the median rank."
     subject = text.capital(seen) if len(accused) == 1 else f"Rank {frame.ranks[accused[0]]}: {seen}"
     return Fault(
-        removed=removed,
+        change=change,
         ranks=tuple(sorted(frame.rank_numbers(rows))),
         steps=tuple(int(step) for step in frame.steps[found.slow[rows].any(axis=0)]),
         cause=cause,
@@ -357,7 +357,7 @@ def _evidence(
     """What each accused rank does in its worst step, and the longest wait that follows from it."""
     windows = []
     for rank in accused[:4].tolist():
-        step = int(budget.own_ns[rank].argmax())
+        step = int(budget.busy_ns[rank].argmax())
         if cause == "host":
             owner = max(HOST_OWNERS, key=lambda owner: int(budget.of(owner)[rank, step]))
             windows.append(places.longest(rank, step, RankOwner[owner.upper()], text.idle(frame, DOING[owner])))

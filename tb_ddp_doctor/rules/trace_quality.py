@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.frame import Frame, Quality
 from tb_ddp_doctor.rules.support import text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
@@ -46,7 +46,7 @@ class TraceQuality(Rule):
             return Clear("All ranks are here, whole, in enough steps, and lined up.")
         causes, sentences = zip(*lacks, strict=True)
         return Fault(
-            removed=Removed(),
+            change=Change(),
             ranks=frame.all_ranks,
             steps=frame.all_steps,
             cause=causes[0],

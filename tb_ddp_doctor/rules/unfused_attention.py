@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from tb_ddp_doctor.digest.model import Held, RankOwner
-from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.digest.model import CpuTime, RankOwner
+from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.compute import Attentions, Work
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
@@ -60,11 +60,11 @@ class UnfusedAttention(Rule):
         if not passes.any():
             return Clear("No attention by separate operations appears, with scores that are larger than its queries.")
         faster = passes_ns - attentions.score_products_ns * self.recomputed
-        removed = Removed(
-            host={Held.WORK: np.minimum(passes / np.maximum(work.kernels, 1), 1)},
+        change = Change(
+            host={CpuTime.WORK: np.minimum(passes / np.maximum(work.kernels, 1), 1)},
             device_ns=np.maximum(faster, 0).astype(np.int64),
         )
-        cost = whatif.cost_ns(removed)
+        cost = whatif.cost_ns(change)
         mean = passes_ns.mean(axis=1)
         if cost < self.min_cost * frame.step_ns:
             return Clear(f"Passes over attention scores take {text.ms(float(mean.max()))} a step, and cost nothing.")
@@ -73,7 +73,7 @@ class UnfusedAttention(Rule):
         level, basis = text.confidence(frame, cost, seen)
         fell_back = bool(attentions.attention_fallbacks.any())
         return Fault(
-            removed=removed,
+            change=change,
             ranks=frame.rank_numbers(affected),
             steps=frame.all_steps,
             cause="fallback" if fell_back else "separate_operations",

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from tb_ddp_doctor.digest.model import Held, RankOwner
-from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.digest.model import CpuTime, RankOwner
+from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.compute import Optimizers
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
@@ -68,11 +68,11 @@ class UnfusedOptimizer(Rule):
                 (optimizers.optimizer_ns, self.traffic_kept),
             )
         )
-        removed = Removed(
-            host={Held.WORK: np.minimum(host_ns / np.maximum(whatif.host_ns(Held.WORK), 1), 1)},
+        change = Change(
+            host={CpuTime.WORK: np.minimum(host_ns / np.maximum(whatif.host_ns(CpuTime.WORK), 1), 1)},
             device_ns=device_ns.astype(np.int64),
         )
-        cost = whatif.cost_ns(removed)
+        cost = whatif.cost_ns(change)
         if cost < self.min_cost * frame.step_ns:
             return Clear(f"The optimizer launches {most:.0f} kernels a step for single tensors, which costs nothing.")
         affected = np.flatnonzero(many.any(axis=1))
@@ -82,7 +82,7 @@ class UnfusedOptimizer(Rule):
         launching = float(optimizers.optimizer_host_ns[affected].mean())
         worst = affected[np.argsort(-span[affected].mean(axis=1), kind="stable")][:2]
         return Fault(
-            removed=removed,
+            change=change,
             ranks=frame.rank_numbers(affected),
             steps=frame.all_steps,
             cause=None,

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import RankOwner
-from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.traffic import Traffic
@@ -72,8 +72,8 @@ class VariableTransfers(Rule):
         for traffic, median, late in slow:
             lost = np.where(late, np.minimum(traffic.transfer_ns - median, traffic.exposed_ns), 0)
             excess[traffic.ranks] += np.bincount(traffic.step, weights=lost, minlength=traffic.steps)
-        removed = Removed(transfer_ns=np.rint(excess).astype(np.int64))
-        cost = whatif.cost_ns(removed)
+        change = Change(transfer_ns=np.rint(excess).astype(np.int64))
+        cost = whatif.cost_ns(change)
         traffic, median, late = max(slow, key=lambda one: float((one[0].exposed_ns * one[2]).sum()))
         steps = np.flatnonzero(excess.max(axis=0) > 0)
         if not len(steps) or not late.any() or cost < self.min_share * frame.step_ns:
@@ -91,7 +91,7 @@ class VariableTransfers(Rule):
         groups = sorted({one.group for one, _, slow_here in slow if slow_here.any() and one.group})
         named = f" of group{'s' if len(groups) > 1 else ''} {text.listing(groups)}" if groups else ""
         return Fault(
-            removed=removed,
+            change=change,
             ranks=frame.rank_numbers(np.flatnonzero(excess.any(axis=1))),
             steps=tuple(frame.steps[steps].tolist()),
             cause=None,

@@ -57,9 +57,9 @@ def with_margin(seen: Window) -> Window:
     return Window(seen.ranks, max(seen.start_ns - margin, 0), seen.end_ns + margin)
 
 
-def on_common_clock(job: Job, rank: int, own_ns: Ints) -> Ints:
+def on_common_clock(job: Job, rank: int, busy_ns: Ints) -> Ints:
     """Instants of a rank's own clock on the common one."""
-    shifted: Ints = own_ns - job.clock.correction(_index(job, rank), own_ns)
+    shifted: Ints = busy_ns - job.clock.correction(_index(job, rank), busy_ns)
     return shifted
 
 
@@ -126,9 +126,9 @@ def _rank(result: Result, cache: Cache, index: int, chosen: Window, most: int | 
     lanes, lane = pick.lanes(trace, picked, owner)
     collective = _matches(job, index, picked, owner)
 
-    def common(own_ns: Ints) -> Ints:
+    def common(busy_ns: Ints) -> Ints:
         # No trace format has a time before zero; only traces without an epoch come near it.
-        shifted: Ints = np.maximum(own_ns - job.clock.correction(index, own_ns), 0)
+        shifted: Ints = np.maximum(busy_ns - job.clock.correction(index, busy_ns), 0)
         return shifted
 
     order, ends, depth = pick.nest(lane, common(picked.start_ns), common(picked.end_ns))

@@ -14,7 +14,7 @@ from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.facts.links import Link, links
 from tb_ddp_doctor.facts.nodes import nodes
-from tb_ddp_doctor.facts.operators import operations
+from tb_ddp_doctor.facts.operators import operators
 from tb_ddp_doctor.facts.traffic import Traffic, bus_factor, communication
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.slices.cut import on_common_clock
@@ -32,7 +32,7 @@ _CURVES = 64
 def _operations(result: Result) -> dict[str, Any]:
     """Sums by name: the mean of a rank's step over the steps of all ranks; occupancy and tensor cores as shares."""
     job = result.job
-    spent = operations(job)
+    spent = operators(job)
     steps = max(sum(len(digest.steps) for digest in job.digests), 1)
     device_ns = np.maximum(spent.device_ns, 1)
     return {
@@ -107,7 +107,7 @@ def _family(job: Job, traffic: Traffic, link: Link | None, most: int) -> dict[st
         "slowdown": round(link.slowdown, 3) if link else None,
         "alpha_us": line.alpha_ns / 1e3 if line else None,
         "us_per_byte": line.beta_ns / 1e3 if line else None,
-        "telling": line is not None and line.is_telling,
+        "significant": line is not None and line.is_significant,
         "step": job.steps[traffic.step[shown]].tolist(),
         "bytes": traffic.bytes[shown].tolist(),
         "transfer_us": _rounded(traffic.transfer_ns[shown] / 1e3),
@@ -177,7 +177,7 @@ def _ranks(result: Result) -> dict[str, Any]:
         "ranks": job.ranks.tolist(),
         "nodes": [encodable(node) for node in job.nodes],
         "step_ms": _mean_ms(job.budget.window_ns),
-        "own_ms": _mean_ms(job.budget.own_ns),
+        "busy_ms": _mean_ms(job.budget.busy_ns),
         "compute_ms": _mean_ms(of("compute")),
         "copy_ms": _mean_ms(of("copy")),
         "communication_ms": _mean_ms(communicates),
@@ -230,7 +230,7 @@ def _rounded(values: Any) -> list[float]:
 
 #: What the route `detail` has, by name.
 DETAILS: dict[str, Callable[[Result], dict[str, Any]]] = {
-    "operations": _operations,
+    "operators": _operations,
     "communication": _communication,
     "memory": _memory,
     "ranks": _ranks,

@@ -37,7 +37,7 @@ def views(result: Result) -> dict[str, Any]:
         "steps": job.steps.tolist(),
         "owners": list(OWNERS),
         "step_ms": _ms(job.budget.window_ns),
-        "own_ms": _ms(job.budget.own_ns),
+        "busy_ms": _ms(job.budget.busy_ns),
         "start_ns": job.budget.start_ns.tolist(),
         "budget_ms": {owner: _ms(job.budget.of(owner)) for owner in OWNERS},
         "lanes": _lanes(job, step),
@@ -81,11 +81,11 @@ def _ms(values: Ints) -> list[list[float]]:
 def _shown_step(job: Job, diagnosis: Diagnosis) -> int:
     """Index of the step of the first evidence; of the step with the largest own time where there is none."""
     shown = [evidence.step for finding in diagnosis.findings for evidence in finding.evidence]
-    return job.steps.tolist().index(shown[0]) if shown else int(job.budget.own_ns.max(axis=0).argmax())
+    return job.steps.tolist().index(shown[0]) if shown else int(job.budget.busy_ns.max(axis=0).argmax())
 
 
 def _lanes(job: Job, step: int) -> dict[str, Any]:
-    ranks = sorted(np.argsort(-job.budget.own_ns[:, step], kind="stable")[:_LANES].tolist())
+    ranks = sorted(np.argsort(-job.budget.busy_ns[:, step], kind="stable")[:_LANES].tolist())
     start, end = job.budget.start_ns[:, step], job.budget.start_ns[:, step] + job.budget.window_ns[:, step]
     shift = np.array([int(job.clock.correction(rank, start[rank : rank + 1])[0]) for rank in range(len(job.ranks))])
     origin = int((start - shift)[ranks].min())

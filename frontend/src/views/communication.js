@@ -26,7 +26,7 @@ import { grid } from "../grid.js";
  * @property {number | null} slowdown times as long as usual in those; null without peers
  * @property {number | null} alpha_us
  * @property {number | null} us_per_byte
- * @property {boolean} telling whether the line is to be believed
+ * @property {boolean} significant whether the line is to be believed
  * @property {number[]} step of each point; of many collectives not all are points
  * @property {number[]} bytes -1 where unknown
  * @property {number[]} transfer_us
@@ -222,9 +222,9 @@ function titled(families) {
 const isSlow = ({ slowdown }) => (slowdown ?? 1) >= SLOW;
 
 /** @param {Family} family */
-function fitted({ alpha_us, us_per_byte, telling, bus_factor }) {
+function fitted({ alpha_us, us_per_byte, significant, bus_factor }) {
   if (alpha_us === null || us_per_byte === null) return ": one size, no line";
-  if (!telling) return ": the line is a guess, sizes differ too little";
+  if (!significant) return ": the line is a guess, sizes differ too little";
   return `: ${time(alpha_us)} each, and ${us_per_byte > 0 ? `${rate((bus_factor / us_per_byte) * 1e-3)} on the bus` : "nothing for size"}`;
 }
 
@@ -268,7 +268,7 @@ function dot(context, of, x, y) {
  * @param {(bytes: number) => number} x
  * @param {(us: number) => number} y
  */
-function line(context, { alpha_us, us_per_byte, telling, bytes }, colour, width, x, y) {
+function line(context, { alpha_us, us_per_byte, significant, bytes }, colour, width, x, y) {
   if (alpha_us === null || us_per_byte === null) return;
   const known = bytes.filter((value) => value > 0);
   const [from, to] = [Math.log10(Math.min(...known)) - 0.3, Math.log10(Math.max(...known)) + 0.3];
@@ -280,7 +280,7 @@ function line(context, { alpha_us, us_per_byte, telling, bytes }, colour, width,
   }
   context.strokeStyle = colour;
   context.lineWidth = 1.5;
-  context.setLineDash(telling ? [] : [5, 4]);
+  context.setLineDash(significant ? [] : [5, 4]);
   context.stroke();
   context.setLineDash([]);
 }
@@ -304,10 +304,10 @@ function summary(families, shown) {
       { head: "bus", show: rate, title: "bandwidth with nccl-tests' factors" },
       ({ mean_bytes, mean_transfer_us, bus_factor }) => (mean_bytes && mean_transfer_us > 0 ? (mean_bytes / mean_transfer_us / 1e3) * bus_factor : null),
     ],
-    [{ head: "alpha", show: time, title: "what each costs before its first byte" }, ({ telling, alpha_us }) => (telling ? alpha_us : null)],
+    [{ head: "alpha", show: time, title: "what each costs before its first byte" }, ({ significant, alpha_us }) => (significant ? alpha_us : null)],
     [
       { head: "by the line", show: rate, title: "bandwidth of the bus beside alpha; only where sizes differ enough to tell" },
-      ({ telling, us_per_byte, bus_factor }) => (telling && us_per_byte ? (bus_factor / us_per_byte) * 1e-3 : null),
+      ({ significant, us_per_byte, bus_factor }) => (significant && us_per_byte ? (bus_factor / us_per_byte) * 1e-3 : null),
     ],
     [{ head: "far", title: "collectives that take far longer than others of their size" }, ({ far }) => far],
   ];

@@ -29,7 +29,7 @@ const calls = (/** @type {number} */ value) => value.toLocaleString("en", { maxi
 export const operators = {
   title: "Operators",
   fragment: "operators",
-  render: (element, shown) => detail(element, shown.diagnosis.name, "operations", (told) => tables(told, shown)),
+  render: (element, shown) => detail(element, shown.diagnosis.name, "operators", (told) => tables(told, shown)),
   table: () => null, // it is tables
 };
 
@@ -46,7 +46,7 @@ function tables(told, shown) {
     device.length
       ? card("Kernels and copies", h("p", { class: "note" }, about), kernels(told, device, shown))
       : null,
-    card("Operators and calls of the host", h("p", { class: "note" }, device.length ? "In ms of a rank's step. Self: without what lies within. Device: what it launched itself." : about), operations(told, host, shown)),
+    card("Operators and calls of the host", h("p", { class: "note" }, device.length ? "In ms of a rank's step. Self: without what lies within. Device: what it launched itself." : about), table(told, host, shown)),
   ];
 }
 
@@ -94,7 +94,7 @@ function kernels(told, rows, shown) {
  * @param {number[]} rows
  * @param {Shown} shown
  */
-function operations(told, rows, shown) {
+function table(told, rows, shown) {
   return grid({
     title: "operators",
     shown,

@@ -27,7 +27,7 @@ function compared(told, shown) {
     accused.has(rank) ? `rank ${rank} ◀` : `rank ${rank}`,
     told.nodes[i],
     told.step_ms[i],
-    told.own_ms[i],
+    told.busy_ms[i],
     told.wait_ms[i],
     told.compute_ms[i],
     told.communication_ms[i],

@@ -22,12 +22,12 @@ const LOWEST_FRAME = 5;
 
 /** @type {{id: string, button: string, says: string, of: (views: Views) => Grid}[]} */
 const KINDS = [
-  { id: "own", button: "Own time", says: "The step without waiting for other ranks.", of: ({ own_ms }) => own_ms },
+  { id: "busy", button: "Busy time", says: "The step without waiting for other ranks.", of: ({ busy_ms }) => busy_ms },
   {
     id: "wait",
     button: "Waiting",
     says: "Time in communication until the last rank arrives: it is short on the rank that the others wait for.",
-    of: ({ budget_ms, own_ms }) => budget_ms?.wait ?? own_ms.map((row) => row.map(() => null)),
+    of: ({ budget_ms, busy_ms }) => budget_ms?.wait ?? busy_ms.map((row) => row.map(() => null)),
   },
   { id: "step", button: "Whole step", says: "The whole step, waiting included.", of: ({ step_ms }) => step_ms },
 ];
@@ -91,7 +91,7 @@ function render(element, { diagnosis, views, place, keep }) {
  * @param {readonly number[]} all
  */
 function moving(views, all) {
-  const rows = slowest(views.own_ms);
+  const rows = slowest(views.busy_ms);
   const ranks = rows.flatMap((row) => (row === null ? [] : [views.ranks[row]]));
   const who = [...new Set(ranks)].sort((a, b) => a - b);
   if (!who.length) return "No rank's own time stands out in any step.";

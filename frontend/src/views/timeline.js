@@ -390,7 +390,7 @@ function spanOf({ from, to }) {
  * @returns {Spot[]}
  */
 function spotsOf({ diagnosis, views }) {
-  const { windows, origin_ns, ranks, steps, own_ms, step_ms, clock_ms } = /** @type {import("../model.js").Views} */ (views);
+  const { windows, origin_ns, ranks, steps, busy_ms, step_ms, clock_ms } = /** @type {import("../model.js").Views} */ (views);
   const found = diagnosis.findings.flatMap((finding, i) =>
     finding.evidence.map(({ rank, step }, j) => {
       const window = windows[i][j];
@@ -399,9 +399,9 @@ function spotsOf({ diagnosis, views }) {
     }),
   );
   if (found.length) return found;
-  const all = own_ms.map((row, i) => ({ i, most: Math.max(...row.map((value) => value ?? 0)) }));
+  const all = busy_ms.map((row, i) => ({ i, most: Math.max(...row.map((value) => value ?? 0)) }));
   const slowest = all.reduce((a, b) => (b.most > a.most ? b : a));
-  const step = own_ms[slowest.i].indexOf(slowest.most);
+  const step = busy_ms[slowest.i].indexOf(slowest.most);
   const from = (clock_ms[slowest.i][step] ?? 0) * 1000;
   return [
     {

@@ -16,7 +16,7 @@ from operator import or_
 from typing import Any, ClassVar, TypeAlias
 
 from tb_ddp_doctor.facts import BY_NAME
-from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.facts import Facts, MissingFactError
 from tb_ddp_doctor.findings import Confidence, Evidence, Measurement, RuleOutcome, Severity, Threshold
 
@@ -29,7 +29,7 @@ class Fault:
     """A rule's finding before it is weighed against the step."""
 
     #: What the fix takes out of the steps: its cost is what they save by it.
-    removed: Removed
+    change: Change
     #: Rank numbers and step numbers.
     ranks: tuple[int, ...]
     steps: tuple[int, ...]
@@ -111,7 +111,7 @@ class Found:
     rule: Rule
     faults: tuple[Fault, ...]
     #: What the fixes of all of them take out of the steps.
-    removed: Removed
+    change: Change
     #: The rules whose findings had to be fixed before it showed.
     hidden_by: tuple[str, ...] = ()
 
@@ -130,7 +130,7 @@ def run(rule: Rule, facts: Facts) -> tuple[RuleOutcome, Found | None]:
     if isinstance(result, NotApplicable):
         return RuleOutcome(rule.id, "not-applicable", result.reason), None
     faults = result if isinstance(result, tuple) else (result,)
-    found = Found(rule, faults, reduce(or_, [fault.removed for fault in faults]))
+    found = Found(rule, faults, reduce(or_, [fault.change for fault in faults]))
     return RuleOutcome(rule.id, "finding", " ".join(fault.title for fault in faults)), found
 
 

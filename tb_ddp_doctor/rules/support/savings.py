@@ -18,8 +18,8 @@ from operator import or_
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.digest.model import Held
-from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.digest.model import CpuTime
+from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import (
     OWNERS,
@@ -77,9 +77,9 @@ class Savings:
         """Length of all steps of all ranks, ns."""
         return int(self.job.budget.window_ns.sum())
 
-    def _total_ns(self, removed: Removed) -> int:
+    def _total_ns(self, change: Change) -> int:
         """The same without what is removed; never negative."""
-        saved = int((self.whatif.recorded_ns - self.whatif.step_ns(removed)).sum())
+        saved = int((self.whatif.recorded_ns - self.whatif.step_ns(change)).sum())
         return max(self.step_total_ns - saved, 0)
 
     @cached_property
@@ -108,13 +108,13 @@ class Savings:
         if not accused or len(accused) + len(shared) < 2:
             return found
         least = _LEAST_NEEDED * self.step_total_ns
-        mended = reduce(or_, [fault.removed for _, fault in accused], self.whatif.tracing)
+        mended = reduce(or_, [fault.change for _, fault in accused], self.whatif.tracing)
         mended_ns = self._total_ns(mended)
         others = []
         for each in shared:
-            alone = self._untraced_total_ns - self._total_ns(self.whatif.tracing | each.removed)
-            if mended_ns - self._total_ns(mended | each.removed) >= max(least, alone / 2):
-                others.append(each.removed)
+            alone = self._untraced_total_ns - self._total_ns(self.whatif.tracing | each.change)
+            if mended_ns - self._total_ns(mended | each.change) >= max(least, alone / 2):
+                others.append(each.change)
         all_ns = self._total_ns(reduce(or_, others, mended))
         needed = []
         for each in found:
@@ -124,13 +124,13 @@ class Savings:
                     fault for fault in faults if self._without_fix_ns(fault, accused, others) - all_ns >= least
                 )
             if faults:
-                removed = each.removed if faults == each.faults else reduce(or_, [fault.removed for fault in faults])
-                needed.append(replace(each, faults=faults, removed=removed))
+                change = each.change if faults == each.faults else reduce(or_, [fault.change for fault in faults])
+                needed.append(replace(each, faults=faults, change=change))
         return needed
 
-    def _without_fix_ns(self, fault: Fault, accused: Sequence[tuple[Found, Fault]], others: Sequence[Removed]) -> int:
+    def _without_fix_ns(self, fault: Fault, accused: Sequence[tuple[Found, Fault]], others: Sequence[Change]) -> int:
         """The steps with everything fixed but one slow rank, ns."""
-        rest = [one.removed for _, one in accused if one is not fault]
+        rest = [one.change for _, one in accused if one is not fault]
         return self._total_ns(reduce(or_, [*rest, *others], self.whatif.tracing))
 
     def _is_serious(self, link: _Link) -> bool:
@@ -141,10 +141,10 @@ class Savings:
         steps = self.whatif.step_ns(together)
         links = []
         for found in order:
-            if found.removed.is_nothing:
+            if found.change.is_nothing:
                 links.append(_Link(found, 0, np.zeros(self.whatif.shape[1])))
                 continue
-            together |= found.removed
+            together |= found.change
             after = self.whatif.step_ns(together)
             after_ns = min(max(self.step_total_ns - int((self.whatif.recorded_ns - after).sum()), 0), before_ns)
             links.append(_Link(found, before_ns - after_ns, (steps - after).mean(axis=0)))
@@ -152,7 +152,7 @@ class Savings:
         return tuple(links)
 
     def _alone(self, found: Found) -> float:
-        return self.whatif.cost_ns(found.removed)
+        return self.whatif.cost_ns(found.change)
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
@@ -176,7 +176,7 @@ class Savings:
         for number, (fault, total_ns) in enumerate(zip(found.faults, parts, strict=True), 1):
             cost_ns = total_ns / self._size
             share = cost_ns / step_ns if step_ns else 0.0
-            alone_ns = cost_ns if found.rule.is_of_tracing else self.whatif.cost_ns(fault.removed)
+            alone_ns = cost_ns if found.rule.is_of_tracing else self.whatif.cost_ns(fault.change)
             seemed = found.rule.accuses or alone_ns >= Severity.MINOR.least_share * step_ns
             if seemed and not found.rule.only_informs and share < found.rule.least_share:
                 continue
@@ -209,24 +209,24 @@ class Savings:
         """
         if len(found.faults) == 1:
             return [1.0]
-        return self.whatif.costs_ns([fault.removed for fault in found.faults])
+        return self.whatif.costs_ns([fault.change for fault in found.faults])
 
     def _arithmetic(self, fault: Fault, alone_ns: float, cost_ns: float) -> Iterator[Measurement]:
         """From what the fix takes away to what it saves, ms a step."""
-        removed, ranks, steps = fault.removed, fault.ranks, fault.steps
+        change, ranks, steps = fault.change, fault.ranks, fault.steps
         there = np.ix_(np.isin(self.job.ranks, ranks), np.isin(self.job.steps, steps))
 
         def mean_ms(amount: NDArray[np.generic]) -> float:
             return float(amount[there].mean()) / 1e6 if amount[there].size else 0.0
 
-        for kind, share in removed.of_host.items():
+        for kind, share in change.of_host.items():
             taken = mean_ms(share * self.whatif.host_ns(kind))
             if taken >= 0.005:
                 yield Measurement(f"CPU time that the fix removes: {_HOST_TIME[kind]}", taken, "ms", ranks, steps)
-        for name, amount in (("GPU work", removed.device_ns), ("exposed communication", removed.transfer_ns)):
+        for name, amount in (("GPU work", change.device_ns), ("exposed communication", change.transfer_ns)):
             if amount is not None and (taken := mean_ms(amount)) >= 0.005:
                 yield Measurement(f"{name} that the fix removes", taken, "ms", ranks, steps)
-        if not removed.is_nothing:
+        if not change.is_nothing:
             step = self.step_total_ns / self._size
             yield Measurement("step now", step / 1e6, "ms", tuple(self.job.ranks.tolist()))
             yield Measurement("what tracing adds", (step - self._untraced_total_ns / self._size) / 1e6, "ms")
@@ -238,7 +238,7 @@ class Savings:
         """The account of the step."""
         links = self._chain
         before_ns = self._untraced_total_ns - sum(link.total_ns for link in links)
-        fixes = reduce(or_, [link.found.removed for link in links], self.whatif.tracing)
+        fixes = reduce(or_, [link.found.change for link in links], self.whatif.tracing)
         floor_ns = min(before_ns, self._total_ns(fixes | self.whatif.faultless))
         is_said = before_ns - floor_ns >= _LEAST_LOCATED * self.step_total_ns
         floor_ns -= min(self._unrecorded_arrivals_ns, floor_ns)
@@ -279,15 +279,15 @@ class Savings:
                 exposed += int(self.job.budget.of("transfer")[rank, np.arange(len(index))].sum())
         return exposed
 
-    def _unexplained(self, fixes: Removed) -> Unexplained | None:
+    def _unexplained(self, fixes: Change) -> Unexplained | None:
         """Where what is not explained lies: by which part of a faultless job it goes, on which ranks and steps."""
         if not self.whatif.plays:
             return self._slowest()
         faultless, now = self.whatif.faultless, self.whatif.step_ns(fixes)
         kinds = {
-            "host": Removed(no_host=True),
-            "device": Removed(device_at_median=faultless.device_at_median),
-            "communication": Removed(transfers_at_median=faultless.transfers_at_median, absent=True),
+            "host": Change(no_host=True),
+            "device": Change(device_at_median=faultless.device_at_median),
+            "communication": Change(transfers_at_median=faultless.transfers_at_median, absent=True),
         }
         gains = {kind: (now - self.whatif.step_ns(fixes | one)) for kind, one in kinds.items()}
         kind = max(gains, key=lambda kind: float(gains[kind].sum()))
@@ -295,7 +295,7 @@ class Savings:
         steps = np.flatnonzero(by_step >= _MUCH * max(float(by_step.max(initial=0.0)), 1.0))
         if not len(steps):
             return None
-        busy = self.whatif.own_ns[:, steps].mean(axis=1)
+        busy = self.whatif.busy_ns[:, steps].mean(axis=1)
         excess = busy - np.median(busy)
         above = excess >= _MUCH * float(excess.max())
         ranks = np.flatnonzero(above) if excess.max() > _MUCH * float(by_step[steps].mean()) else np.arange(len(busy))
@@ -309,14 +309,14 @@ class Savings:
 
     def _slowest(self) -> Unexplained | None:
         """The same where busy times are compared: what the slowest rank has more of than the median one."""
-        busy = self.whatif.own_ns.mean(axis=1)
+        busy = self.whatif.busy_ns.mean(axis=1)
         rank = int(busy.argmax())
         if busy[rank] <= np.median(busy):
             return None
         spent = self.job.budget.owner_ns.mean(axis=1)
         more = spent[rank] - np.median(spent, axis=0)
         more[OWNERS.index("wait")] = 0
-        excess = self.whatif.own_ns[rank] - np.median(self.whatif.own_ns, axis=0)
+        excess = self.whatif.busy_ns[rank] - np.median(self.whatif.busy_ns, axis=0)
         steps = self.job.steps[excess >= _MUCH * excess.max()]
         return Unexplained(OWNERS[int(more.argmax())], None, (int(self.job.ranks[rank]),), tuple(steps.tolist()))
 
@@ -338,7 +338,7 @@ class Savings:
 
         One that found nothing changes nothing. The traced step stays traced unless profiler-overhead is among them.
         """
-        fixed, removed = [], []
+        fixed, change = [], []
         of_tracing = [found for found in self.everything if found.rule.is_of_tracing]
         for found in [*self._needed, *of_tracing]:
             for number, fault in enumerate(found.faults, 1):
@@ -347,9 +347,9 @@ class Savings:
                 if rule in chosen or name in chosen:
                     fixed.append(name)
                     if not found.rule.is_of_tracing:
-                        removed.append(fault.removed)
+                        change.append(fault.change)
         untraced = any(found.rule.is_of_tracing and found.rule.id in fixed for found in self.everything)
-        together = reduce(or_, removed, self.whatif.tracing)
+        together = reduce(or_, change, self.whatif.tracing)
         known = self._of_prefixes.get(frozenset(fixed) - {"profiler-overhead"})
         after_ns = min(self._total_ns(together), self._untraced_total_ns) if known is None else known
         saved_ns = (self.step_total_ns if untraced else self._untraced_total_ns) - after_ns
@@ -388,15 +388,15 @@ class Savings:
 
 
 _HOST_TIME = {
-    Held.ALLOC: "cudaMalloc and cudaFree",
-    Held.COPY: "blocking copies",
-    Held.SYNC: "synchronisation",
-    Held.INPUT: "DataLoader",
-    Held.STALL: "outside any op",
-    Held.OP_STALL: "stalls inside ops",
-    Held.OVERHEAD: "the profiler's stalls",
-    Held.RECORDING: "recording of events",
-    Held.WORK: "ops, launches and Python between them",
+    CpuTime.ALLOC: "cudaMalloc and cudaFree",
+    CpuTime.COPY: "blocking copies",
+    CpuTime.SYNC: "synchronisation",
+    CpuTime.INPUT: "DataLoader",
+    CpuTime.STALL: "outside any op",
+    CpuTime.OP_STALL: "stalls inside ops",
+    CpuTime.OVERHEAD: "the profiler's stalls",
+    CpuTime.RECORDING: "recording of events",
+    CpuTime.WORK: "ops, launches and Python between them",
 }
 _OWNERS_OF = {
     "host": ("input", "sync", "alloc", "dispatch", "host"),

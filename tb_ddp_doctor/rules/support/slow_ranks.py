@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.digest.model import Held
+from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.facts.compute import KernelKind, KernelTable, Phases
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.links import Link
@@ -42,10 +42,10 @@ def _gains(found: Slowness, whatif: WhatIf) -> dict[str, NDArray[np.float64]]:
     if not whatif.plays:
         return {}
     chosen = found.slow & found.persistently()
-    others = [kind for kind in Held if kind not in (Held.INPUT, Held.OVERHEAD, Held.RECORDING)]
+    others = [kind for kind in CpuTime if kind not in (CpuTime.INPUT, CpuTime.OVERHEAD, CpuTime.RECORDING)]
     return {
-        group: (whatif.own_ns - whatif.alone_ns(whatif.like_the_median(chosen, found.among, kinds))).mean(axis=1)
-        for group, kinds in (("input", [Held.INPUT]), ("host", others))
+        group: (whatif.busy_ns - whatif.alone_ns(whatif.like_the_median(chosen, found.among, kinds))).mean(axis=1)
+        for group, kinds in (("input", [CpuTime.INPUT]), ("host", others))
     }
 
 
@@ -83,8 +83,8 @@ class Peers:
         phases: Phases,
     ) -> Peers:
         """The ranks, given the indices of those that are well."""
-        loading = whatif.host_ns(Held.INPUT).mean(axis=1)
-        owner_ns, phase_ns = budget.owner_ns.mean(axis=1), phases.own_ns.mean(axis=1)
+        loading = whatif.host_ns(CpuTime.INPUT).mean(axis=1)
+        owner_ns, phase_ns = budget.owner_ns.mean(axis=1), phases.busy_ns.mean(axis=1)
         launches = kernels.launches()
         usual = int(well[np.argsort(launches[well], kind="stable")[len(well) // 2]])
         return cls(

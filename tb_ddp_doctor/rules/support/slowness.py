@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.digest.model import Held, RankOwner
+from tb_ddp_doctor.digest.model import CpuTime, RankOwner
 from tb_ddp_doctor.facts.arrivals import Arrivals
-from tb_ddp_doctor.facts.change import Removed
+from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.compute import Phases
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
@@ -87,7 +87,7 @@ def slowness(whatif: WhatIf, frame: Frame, min_excess: float, min_steps: float) 
     it is persistently slow if that holds on average and in at least `min_steps` (a share) of the steps. Where most
     ranks are slow, they are compared with those that are not, if these have as much to do on their devices.
     """
-    own = whatif.own_ns
+    own = whatif.busy_ns
     limit = _limit(frame, min_excess)
     among = _fast_minority(own, whatif.device_ns, limit)
     if among is None:
@@ -121,18 +121,18 @@ def _is_noise(excess_ns: Ints, frame: Frame) -> NDArray[np.bool_]:
     return small
 
 
-def shared(whatif: WhatIf, frame: Frame, kind: Held) -> Removed:
+def shared(whatif: WhatIf, frame: Frame, kind: CpuTime) -> Change:
     """What all ranks share of the host's time of one kind: where most are slow, as much as the others have."""
-    return whatif.shared(kind, _fast_minority(whatif.own_ns, whatif.device_ns, _limit(frame, _LEAST_EXCESS)))
+    return whatif.shared(kind, _fast_minority(whatif.busy_ns, whatif.device_ns, _limit(frame, _LEAST_EXCESS)))
 
 
 def _limit(frame: Frame, min_excess: float) -> float:
     return max(min_excess * frame.step_ns, 2 * frame.residual_ns)
 
 
-def _fast_minority(own_ns: Ints, device_ns: Ints, limit: float) -> NDArray[np.bool_] | None:
+def _fast_minority(busy_ns: Ints, device_ns: Ints, limit: float) -> NDArray[np.bool_] | None:
     """The ranks, shape (R,), that need far less than most others although their devices do as much; None for none."""
-    mean, work = own_ns.mean(axis=1), device_ns.mean(axis=1)
+    mean, work = busy_ns.mean(axis=1), device_ns.mean(axis=1)
     order = np.argsort(mean)
     gaps = np.diff(mean[order])[: len(mean) // 2]
     if not len(gaps) or not work.any() or gaps.max() < _CLEARLY * limit:

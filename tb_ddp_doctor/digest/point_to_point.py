@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from tb_ddp_doctor.digest.model import Messages, Steps
+from tb_ddp_doctor.digest.model import PointToPoint, Steps
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, RankTrace
 
 
-def messages(trace: RankTrace, steps: Steps) -> Messages:
+def messages(trace: RankTrace, steps: Steps) -> PointToPoint:
     """The messages of each step, from what names them on the host; gloo's names do not say the other rank."""
     events, comms = trace.events, trace.comms
     kinds = np.array([names.collective(text) for text in trace.strings], object)
@@ -30,7 +30,7 @@ def messages(trace: RankTrace, steps: Steps) -> Messages:
     inside[inside] = start[inside] < steps.host_end_ns[step[inside]]
     table = np.stack([step, kind == "send", peer], axis=1)[inside].astype(np.int64)
     different, count = np.unique(table, axis=0, return_counts=True)
-    return Messages(
+    return PointToPoint(
         step=different[:, 0].astype(np.int32),
         sent=different[:, 1].astype(np.int32),
         peer=different[:, 2],

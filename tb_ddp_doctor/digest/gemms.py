@@ -18,7 +18,7 @@ _DIMENSIONS = 8
 _LARGEST = 2**40
 
 
-def products(trace: RankTrace, rows: Ints, step: Ints, size: int) -> dict[str, Ints]:
+def gemms(trace: RankTrace, rows: Ints, step: Ints, size: int) -> dict[str, Ints]:
     """Columns of `StepWork`, from compute kernels `rows`, and the step of each."""
     kinds = by_name(trace, rows, names.product)
     start, length = trace.events.start_ns[rows], trace.events.duration_ns[rows]

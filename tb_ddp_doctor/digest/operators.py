@@ -10,7 +10,7 @@ import numpy as np
 
 from tb_ddp_doctor.digest.collectives import Vocabulary
 from tb_ddp_doctor.digest.launches import around
-from tb_ddp_doctor.digest.model import Operations, Steps
+from tb_ddp_doctor.digest.model import Operators, Steps
 from tb_ddp_doctor.digest.owners import by_name
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, Ints, RankTrace
@@ -22,15 +22,15 @@ STEP = "ProfilerStep"
 _HOST = (Category.OP, Category.ANNOTATION, Category.RUNTIME)
 
 
-def operations(trace: RankTrace, steps: Steps, rows: Ints, launch: Ints, words: Vocabulary) -> Operations:
+def operators(trace: RankTrace, steps: Steps, rows: Ints, launch: Ints, words: Vocabulary) -> Operators:
     """Sums by name; `rows` are the device's events of the steps, `launch` the row of each one's launch, or -1."""
     tables = [_on_host(trace, steps, rows, launch, words), _on_device(trace, rows, words)]
-    return Operations(
-        **{column: np.concatenate([getattr(table, column) for table in tables]) for column in Operations.__slots__}
+    return Operators(
+        **{column: np.concatenate([getattr(table, column) for table in tables]) for column in Operators.__slots__}
     )
 
 
-def _on_host(trace: RankTrace, steps: Steps, rows: Ints, launch: Ints, words: Vocabulary) -> Operations:
+def _on_host(trace: RankTrace, steps: Steps, rows: Ints, launch: Ints, words: Vocabulary) -> Operators:
     events = trace.events
     start = events.start_ns
     chosen = np.isin(events.category, _HOST)
@@ -57,7 +57,7 @@ def _on_host(trace: RankTrace, steps: Steps, rows: Ints, launch: Ints, words: Vo
     return _summed(trace, order, words, 0, np.maximum(own, 0), device, nothing, nothing, nothing)
 
 
-def _on_device(trace: RankTrace, rows: Ints, words: Vocabulary) -> Operations:
+def _on_device(trace: RankTrace, rows: Ints, words: Vocabulary) -> Operators:
     events = trace.events
     length = events.duration_ns[rows]
     occupancy = np.clip(events.occupancy[rows], 0, 100)
@@ -77,7 +77,7 @@ def _summed(
     estimated_ns: Ints,
     occupied_ns: Ints,
     tensor_ns: Ints,
-) -> Operations:
+) -> Operators:
     used, which = _named(trace, rows)
     sums = np.zeros((6, len(used)), np.int64)
     columns = (np.ones(len(rows), np.int64), host_ns, device_ns, estimated_ns, occupied_ns, tensor_ns)
@@ -91,7 +91,7 @@ def _summed(
     if len(rest):
         texts.append("")
         told = np.concatenate((told, sums[:, rest].sum(axis=1, keepdims=True)), axis=1)
-    return Operations(
+    return Operators(
         np.array([words.index(text) for text in texts], np.int32),
         np.full(len(texts), on_device, np.int32),
         *told,
