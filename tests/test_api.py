@@ -56,7 +56,7 @@ def test_a_script_without_a_guard_may_use_processes(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "import tb_ddp_doctor\n"
-        "from tb_ddp_doctor import pool\n"
+        "from tb_ddp_doctor.workers import pool\n"
         "pool._WORTH_PROCESSES = 0\n"
         "print('once')\n"
         f"print(tb_ddp_doctor.diagnose({str(tmp_path / 'logs')!r}, cache=False)[0].ranks)\n"
