@@ -1,9 +1,16 @@
-"""What all tests share: in CI a skipped test fails, and no test fails for being slow."""
+"""What all tests share: in CI a skipped test fails, and no test fails for being slow.
+
+The tests run in one process per core (pytest-xdist). Those that need all cores are marked `alone`: while one of them
+runs, no other process runs a test.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
+from fcntl import LOCK_EX, LOCK_SH, LOCK_UN, flock
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -22,6 +29,32 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DDP_DOCTOR_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@contextmanager
+def locked(path: Path, kind: int) -> Iterator[None]:
+    """Hold a lock on a file or folder, against other processes, until the end of the block."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        flock(descriptor, kind)
+        yield
+    finally:
+        # By its name: a process that a test started may still have the descriptor.
+        flock(descriptor, LOCK_UN)
+        os.close(descriptor)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Let a test that is marked `alone` run alone, and any others side by side."""
+    if not hasattr(item.config, "workerinput"):
+        return (yield)
+    folder = Path(__file__).parent
+    with ExitStack() as held:
+        # While a test waits until it is alone, no other one begins.
+        with locked(folder / "conftest.py", LOCK_EX):
+            held.enter_context(locked(folder, LOCK_EX if item.get_closest_marker("alone") else LOCK_SH))
+        return (yield)
 
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)

@@ -262,38 +262,47 @@ def searches_for_unused_parameters(folder: Path) -> None:
     assert found["find-unused-parameters"].ranks == (0, 1)
 
 
+@pytest.mark.alone
 def test_a_search_for_unused_parameters_is_seen_and_costs_nothing(plain: Captures) -> None:
     plain.check("find-unused", searches_for_unused_parameters)
 
 
+@pytest.mark.alone
 def test_a_healthy_job_is_healthy(plain: Captures) -> None:
     plain.check("healthy", is_healthy)
 
 
+@pytest.mark.alone
 def test_a_rank_that_sleeps_is_a_straggler(plain: Captures) -> None:
     plain.check("straggler", straggles_by_sleeping)
 
 
+@pytest.mark.alone
 def test_a_rank_with_more_work_is_a_straggler(plain: Captures) -> None:
     plain.check("more-work", has_more_work)
 
 
+@pytest.mark.alone
 def test_a_loader_in_the_training_process_stalls_all_ranks(plain: Captures) -> None:
     plain.check("stall", waits_for_its_loader)
 
 
+@pytest.mark.alone
 def test_waiting_within_the_backward_pass_is_waiting(plain: Captures) -> None:
     plain.check("wait-in-backward", straggles_by_sleeping)
 
 
+@pytest.mark.alone
 def test_a_straggler_is_found_in_stacks_with_quotes(stacks: Captures) -> None:
     stacks.check("straggler+stack", straggles_by_sleeping)
 
 
+@pytest.mark.alone
 def test_a_stall_is_found_in_stacks_with_quotes(stacks: Captures) -> None:
     stacks.check("stall+stack", waits_for_its_loader)
 
 
+@pytest.mark.alone
 def test_stacks_tell_the_line_of_the_code(plain: Captures) -> None:
     def check(folder: Path) -> None:
         source = worst(diagnose(folder)).evidence[0].source
@@ -303,6 +312,7 @@ def test_stacks_tell_the_line_of_the_code(plain: Captures) -> None:
     plain.check("stall+stack", check)
 
 
+@pytest.mark.alone
 def test_stacks_tell_what_a_straggler_does(stacks: Captures) -> None:
     def check(folder: Path) -> None:
         assert "with sleeping, as in <built-in function sleep>" in worst(diagnose(folder)).why
@@ -310,6 +320,7 @@ def test_stacks_tell_what_a_straggler_does(stacks: Captures) -> None:
     stacks.check("straggler+stack", check)
 
 
+@pytest.mark.alone
 def test_stacks_tell_that_garbage_is_collected(stacks: Captures) -> None:
     def check(folder: Path) -> None:
         finding = worst(diagnose(folder))
@@ -320,6 +331,7 @@ def test_stacks_tell_that_garbage_is_collected(stacks: Captures) -> None:
     stacks.check("collect+stack", check)
 
 
+@pytest.mark.alone
 def test_quotes_in_stacks_cost_no_more_than_those_functions(stacks: Captures) -> None:
     def check(folder: Path) -> None:
         for file in sorted(folder.iterdir()):
@@ -340,6 +352,7 @@ def test_quotes_in_stacks_cost_no_more_than_those_functions(stacks: Captures) ->
     stacks.check("straggler+stack", check)
 
 
+@pytest.mark.alone
 def test_the_command_line_says_the_same(plain: Captures, capsys: pytest.CaptureFixture[str]) -> None:
     def check(folder: Path) -> None:
         assert main(["diagnose", str(folder), "--json", "--fail-on", "critical", "--no-cache"]) == 1
