@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import re
 import resource
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -34,9 +34,24 @@ def kernels(times: list[tuple[str, str]]) -> bytes:
     return HEAD + ",".join(KERNEL % ("k", 7, ts, dur, 7) for ts, dur in times).encode() + b"]}"
 
 
+def packed(head: bytes, block: bytes, times: int, tail: bytes) -> bytes:
+    """A head, a block again and again, and a tail as gzip: the block is compressed once, however often it stands."""
+    parts, check = [], 0
+    for data, count in ((head, 1), (block, times), (tail, 1)):
+        # After a full flush, no piece refers to what stands before it.
+        packer = zlib.compressobj(9, wbits=-zlib.MAX_WBITS)
+        parts += [packer.compress(data) + packer.flush(zlib.Z_FULL_FLUSH)] * count
+        for _ in range(count):
+            check = zlib.crc32(data, check)
+    end = zlib.compressobj(wbits=-zlib.MAX_WBITS).flush()
+    size = len(head) + times * len(block) + len(tail)
+    start = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
+    return b"".join((start, *parts, end, struct.pack("<II", check, size % (1 << 32))))
+
+
 def gzip_bomb() -> bytes:
     """A megabyte that becomes a gigabyte."""
-    return gzip.compress(HEAD + b" " * (1 << 30) + b"]}", 6)
+    return packed(HEAD, b" " * (1 << 20), 1 << 10, b"]}")
 
 
 def deep_json() -> bytes:
@@ -49,10 +64,8 @@ def long_name() -> bytes:
 
 def event_bomb() -> bytes:
     """Four megabytes that become ten million kernels."""
-    packer = zlib.compressobj(9, wbits=31)
-    block = (KERNEL % ("k", 7, "1", "2", 7)).encode() + b","
-    parts = [packer.compress(HEAD), *(packer.compress(block * 10_000) for _ in range(1_000))]
-    return b"".join((*parts, packer.compress(block[:-1] + b"]}"), packer.flush()))
+    kernel = (KERNEL % ("k", 7, "1", "2", 7)).encode()
+    return packed(HEAD, (kernel + b",") * 10_000, 1_000, kernel + b"]}")
 
 
 def deep_arguments() -> bytes:
