@@ -84,8 +84,9 @@ def run(*command: str | Path, **variables: str) -> str:
 
 
 def bare_environment() -> dict[str, str]:
-    """Without PYTHONPATH, through which the sources could be found."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    """Without PYTHONPATH, through which the sources could be found; pip compiles nothing that may never run."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return kept | {"PIP_NO_COMPILE": "1"}
 
 
 def address(process: subprocess.Popen[bytes], log: Path) -> str:
