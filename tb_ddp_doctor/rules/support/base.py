@@ -115,6 +115,13 @@ class Found:
     #: The rules whose findings had to be fixed before it showed.
     hidden_by: tuple[str, ...] = ()
 
+    @property
+    def by_id(self) -> dict[str, Fault]:
+        """Its faults by the ids of their findings: the rule's, numbered where there are several."""
+        if len(self.faults) == 1:
+            return {self.rule.id: self.faults[0]}
+        return {f"{self.rule.id}:{number}": fault for number, fault in enumerate(self.faults, 1)}
+
 
 def run(rule: Rule, facts: Facts) -> tuple[RuleOutcome, Found | None]:
     """Hand the rule the facts that it asks for. A fact that the job lacks makes it not applicable."""

@@ -172,8 +172,7 @@ class Savings:
     def _findings(self, link: _Link) -> Iterator[Finding]:
         """A rule's findings, each with its part of what the rule costs."""
         found, step_ns = link.found, self.step_total_ns / self._size
-        parts = _divided(link.total_ns, self._weights(found))
-        for number, (fault, total_ns) in enumerate(zip(found.faults, parts, strict=True), 1):
+        for name, (fault, total_ns) in self._parts(link).items():
             cost_ns = total_ns / self._size
             share = cost_ns / step_ns if step_ns else 0.0
             alone_ns = cost_ns if found.rule.is_of_tracing else self.whatif.cost_ns(fault.change)
@@ -184,7 +183,7 @@ class Savings:
             least, most = interval(cost_ns, self.job.clock.residual_ns or 0.0, step_ns)
             level = _LOWER[fault.confidence] if cost_ns and uncertain(link.by_step_ns) else fault.confidence
             yield Finding(
-                id=found.rule.id if len(found.faults) == 1 else f"{found.rule.id}:{number}",
+                id=name,
                 rule=found.rule.id,
                 severity=severity(found.rule, share).label,
                 cost_ms=cost_ns / 1e6,
@@ -201,6 +200,11 @@ class Savings:
                 measurements=(*fault.measurements, *self._arithmetic(fault, alone_ns, cost_ns)),
                 thresholds=found.rule.thresholds(),
             )
+
+    def _parts(self, link: _Link) -> dict[str, tuple[Fault, int]]:
+        """What each fault of a link is charged with, ns summed over ranks and steps, by the id of its finding."""
+        parts = _divided(link.total_ns, self._weights(link.found))
+        return {name: (fault, part) for (name, fault), part in zip(link.found.by_id.items(), parts, strict=True)}
 
     def _weights(self, found: Found) -> list[float]:
         """By what the cost of a rule is divided among its findings: what each gives once the others are made.
@@ -246,9 +250,7 @@ class Savings:
         lines.append(("tracing", "", self.step_total_ns - self._untraced_total_ns))
         charged = {finding.id: finding for finding in self.findings}
         for link in links:
-            for number, part in enumerate(_divided(link.total_ns, self._weights(link.found)), 1):
-                rule = link.found.rule.id
-                name = rule if len(link.found.faults) == 1 else f"{rule}:{number}"
+            for name, (_, part) in self._parts(link).items():
                 # What accuses nobody is no finding, and is not explained.
                 if name in charged and part:
                     lines.append(("finding", name, part))
@@ -341,10 +343,8 @@ class Savings:
         fixed, change = [], []
         of_tracing = [found for found in self.everything if found.rule.is_of_tracing]
         for found in [*self._needed, *of_tracing]:
-            for number, fault in enumerate(found.faults, 1):
-                rule = found.rule.id
-                name = rule if len(found.faults) == 1 else f"{rule}:{number}"
-                if rule in chosen or name in chosen:
+            for name, fault in found.by_id.items():
+                if found.rule.id in chosen or name in chosen:
                     fixed.append(name)
                     if not found.rule.is_of_tracing:
                         change.append(fault.change)
@@ -374,9 +374,7 @@ class Savings:
         every: tuple[set[str], int] = set(), left
         serious: tuple[set[str], int] = set(), left
         for link in self._chain:
-            rule, several = link.found.rule.id, len(link.found.faults) > 1
-            for number, part in enumerate(_divided(link.total_ns, self._weights(link.found)), 1):
-                name = f"{rule}:{number}" if several else rule
+            for name, (_, part) in self._parts(link).items():
                 if name not in findings:
                     continue
                 every = every[0] | {name}, every[1] - part
