@@ -193,6 +193,16 @@ def test_constructor_starts_nothing_and_imports_nothing_heavy() -> None:
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
 
 
+def test_torch_tb_profiler_is_linked_where_it_is_installed() -> None:
+    for installed in (False, True):
+        instances: dict[str, base_plugin.TBPlugin] = {}
+        plugin = DiagnosisPlugin(base_plugin.TBContext(logdir="", plugin_name_to_instance=instances))
+        if installed:
+            instances["pytorch_profiler"] = plugin
+        answer = Client(plugin.get_plugin_apps()["/viewers"]).get("/viewers").get_json()
+        assert answer["torch_tb_profiler"] == installed
+
+
 def test_is_active_answers_while_the_directory_is_searched(gate: Gate) -> None:
     plugin = DiagnosisPlugin(base_plugin.TBContext(logdir="logs"), discover=lambda location: gate())
     assert plugin.is_active()
@@ -225,7 +235,7 @@ def test_every_file_of_the_frontend_is_served_and_nothing_else() -> None:
     files = {f"/{file.relative_to(FRONTEND).as_posix()}" for file in FRONTEND.rglob("*.*")}
     assert "/views/verdict.js" in files
     pages = {route for route in bench.apps if route.startswith("/perfetto/")}
-    others = {"/runs", "/run", "/rule", "/whatif", "/slice", "/detail", "/compare", "/viewers", "/peer"}
+    others = {"/runs", "/run", "/rule", "/whatif", "/slice", "/detail", "/compare", "/viewers"}
     assert set(bench.apps) == files | pages | others
     for route in files:
         response = bench.get(route)

@@ -919,7 +919,6 @@ def test_text_from_a_trace_stays_text(page: Page, server: str) -> None:
     page.route("**/ddp_doctor/rule?*", explain)
     page.route("**/ddp_doctor/detail?*", further)
     page.route("**/ddp_doctor/slice?*", further)
-    page.route("**/ddp_doctor/peer?*", further)
     for view in VIEWS:
         page.goto("about:blank")
         tab = opened(page, server, view)

@@ -66,16 +66,8 @@ export const fetchDetail = (run, of) => get(`detail?run=${encodeURIComponent(run
 export const fetchSlice = (run, ranks, start, end) =>
   get(`slice?run=${encodeURIComponent(run)}&ranks=${ranks.join(",")}&start=${start}&end=${end}&format=columns`);
 
-/** @returns {Promise<{perfetto: string | null, frames_perfetto_dev: boolean}>} */
+/** @returns {Promise<{perfetto: string | null, frames_perfetto_dev: boolean, torch_tb_profiler: boolean}>} */
 export const fetchViewers = () => get("viewers");
-
-/**
- * Where torch-tb-profiler shows a rank's trace; null where it does not.
- * @param {string} run
- * @param {number} rank
- * @returns {Promise<import("./peer.js").Place | null>}
- */
-export const fetchPeer = (run, rank) => get(`peer?run=${encodeURIComponent(run)}&rank=${rank}`);
 
 /**
  * @param {string} run

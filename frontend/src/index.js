@@ -7,7 +7,7 @@
 //   runs.js states.js          the list on the left; what shows while there is no report
 //   lanes.js canvas.js heat.js table.js      pictures, and their numbers
 //   compared.js                              what differs between two runs
-//   trace.js perfetto.js peer.js             from a finding into the trace: Perfetto, torch-tb-profiler, other tools
+//   trace.js perfetto.js                     from a finding into the trace: Perfetto and other tools
 //   frame.js                                 what runs within Perfetto's sandbox, beside it
 //   model.js format.js dom.js theme.js api.js reload.js    types, words, elements, light and dark, the server
 

@@ -1,9 +1,8 @@
 // From a finding into the trace: opens the slice that proves it in Perfetto, or hands it over to other tools.
 
-import { fetchPeer, fetchTrace, fetchViewers, sliceAddress } from "./api.js";
+import { fetchTrace, fetchViewers, sliceAddress } from "./api.js";
 import { copyable, folded, h, split } from "./dom.js";
 import { foreign, sandboxed, show, waiting } from "./perfetto.js";
-import { openPeer } from "./peer.js";
 
 /** @typedef {Pick<import("./model.js").Report, "diagnosis" | "views">} Report */
 /** @typedef {import("./model.js").Finding} Finding */
@@ -41,9 +40,9 @@ export function otherTools(report, finding) {
   if (!where && !commands.length) return null;
   return folded("Other tools", () => {
     const { name } = report.diagnosis;
-    const peer = h("div");
-    fetchPeer(name, rankOf(finding))
-      .then((place) => place && peer.append(peerButton(place, finding.evidence.find(({ rank }) => rank === rankOf(finding)))))
+    const profiler = h("div");
+    fetchViewers()
+      .then(({ torch_tb_profiler }) => torch_tb_profiler && profiler.append(torchProfiler()))
       .catch(() => {});
     return h(
       "div",
@@ -66,7 +65,7 @@ export function otherTools(report, finding) {
         ? [h("p", {}, `Where ${placeOf(report, finding)} runs, while the job runs, these would confirm it:`), copyable(commands.join("\n"))]
         : null,
       report.views?.stacks ? stacks(report.views.stacks) : null,
-      peer,
+      profiler,
     );
   });
 }
@@ -123,17 +122,9 @@ function download(run, where, format, label) {
   return h("a", { href: sliceAddress(run, where, format), download: `slice.${ending}` }, label);
 }
 
-/**
- * @param {import("./peer.js").Place} place
- * @param {import("./model.js").Evidence} [range]
- */
-function peerButton(place, range) {
-  const told = h("p", { role: "status" });
-  const go = async () => {
-    told.textContent = await openPeer(place, range);
-  };
-  return h("div", {}, h("button", { type: "button", click: go }, "Show in torch-tb-profiler"), told);
-}
+/** A link to the tab of torch-tb-profiler, which has none to a trace. */
+const torchProfiler = () =>
+  h("p", {}, h("a", { href: `${parent.location.pathname}#pytorch_profiler`, target: "_parent" }, "torch-tb-profiler"), ": its view Trace shows one rank.");
 
 /**
  * @param {string} run

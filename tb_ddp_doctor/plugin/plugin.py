@@ -18,9 +18,6 @@
                        Chrome-trace JSON, or columns for a page to draw (`slices.columns` has their shape)
     viewers            what can show a slice here: Perfetto's own page, or its one on the internet
     perfetto/...       the files of that page, and the sandbox around it (`perfetto_ui`)
-    peer?run=NAME&rank=N
-                       where torch-tb-profiler shows a rank's trace (`peer`); null where it is not installed or does
-                       not take the file
 
 The answer to `run` has a window for each piece of evidence, views.windows[finding][evidence], as {ranks, start, end,
 seen}: a slice with something around the evidence, and the start and end of the evidence itself. And it has
@@ -165,7 +162,6 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
             "/detail": self._in_turn(self._serve_detail),
             "/slice": self._in_turn(self._serve_slice),
             "/viewers": self._serve_viewers,
-            "/peer": self._serve_peer,
         }
         pages = {route: wrappers.Request.application(partial(_serve_page, page)) for route, page in self._pages.items()}
         answers = {route: wrappers.Request.application(_asked(serve)) for route, serve in routes.items()}
@@ -301,27 +297,10 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
         answer = {
             "perfetto": next(iter(self._pages), "").removeprefix("/") or None,
             "frames_perfetto_dev": _version(tensorboard_version.VERSION) >= _FRAMES_PERFETTO_DEV,
+            # TensorBoard lists its plugins after it has made them all.
+            "torch_tb_profiler": "pytorch_profiler" in (self._context.plugin_name_to_instance or {}),
         }
         return _respond(request, answer)
-
-    def _serve_peer(self, request: wrappers.Request) -> wrappers.Response:
-        import msgspec
-
-        from tb_ddp_doctor.plugin import tb_profiler
-
-        name, rank = request.args.get("run", ""), request.args.get("rank", "")
-        result = self._analyses.result(name)
-        if result is None:
-            return _respond(request, {"error": f"No run named {name!r} has been diagnosed."}, code=404)
-        ranks = [str(number) for number in result.diagnosis.ranks]
-        if rank not in ranks:
-            return _respond(request, {"error": f"The run has no rank {rank[:32]!r}."}, code=404)
-        # TensorBoard lists its plugins after it has made them all.
-        is_there = tb_profiler.PLUGIN in (self._context.plugin_name_to_instance or {})
-        i = ranks.index(rank)
-        base_ns = result.job.digests[i].header.base_ns
-        found = tb_profiler.place(self._logdir, result.files[i], base_ns) if is_there else None
-        return _respond(request, msgspec.json.encode(found))
 
 
 def _version(text: str) -> tuple[int, ...]:
