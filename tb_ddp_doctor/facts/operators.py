@@ -1,4 +1,4 @@
-"""What operators and kernels take, over all ranks: the ranks' tables (`digest.operations`) joined by name.
+"""What operators and kernels take, over all ranks: the ranks' tables (`digest.operators`) joined by name.
 
 N = names, one row for each on the host and each on the device. All sums are over ranks and over each rank's own steps.
 """
