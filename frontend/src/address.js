@@ -1,6 +1,6 @@
 // What the page shows as a part of TensorBoard's own address, so that a colleague with the link sees the same:
 //
-//   #ddp_doctor&p.ddp_doctor.run=NAME&p.ddp_doctor.view=budget&p.ddp_doctor.sort=own
+//   #ddp_doctor&p.ddp_doctor.run=NAME&p.ddp_doctor.view=budget&p.ddp_doctor.order=busy
 //
 // TensorBoard leaves alone what stands behind the name of its tab. It drops values with a "=" in them: all are encoded.
 

@@ -91,9 +91,9 @@ export async function fetchTrace(run, where) {
   throw new Error(body?.error ?? `TensorBoard answered ${response.status}. Its log says why.`);
 }
 
-const held = document.getElementById("ddp-doctor-answers");
+const embedded = document.getElementById("ddp-doctor-answers");
 /** @type {Record<string, any> | null} */
-const answers = held && JSON.parse(held.textContent ?? "");
+const answers = embedded && JSON.parse(embedded.textContent ?? "");
 /** Whether this is a report: one file, with no server behind it. */
 export const isReport = answers !== null;
 
@@ -110,7 +110,7 @@ async function ask(address) {
 async function get(route) {
   if (answers) {
     const answer = answers[decodeURIComponent(route)];
-    if (!answer) throw new Error("A report does not hold this. Open the log directory in TensorBoard to see it.");
+    if (!answer) throw new Error("This is not in the report. Open the log directory in TensorBoard to see it.");
     return answer;
   }
   const response = await ask(new URL(route, import.meta.url));

@@ -4,6 +4,7 @@
 import { follow, hashOf, here, write } from "./address.js";
 import { fetchRun, fetchRuns } from "./api.js";
 import { h } from "./dom.js";
+import { worstRun } from "./model.js";
 import { onReload } from "./reload.js";
 import { runList } from "./runs.js";
 import { shell } from "./shell.js";
@@ -28,6 +29,8 @@ export function start(root) {
   /** @type {Listing | null} */
   let listing = null;
   let place = here();
+  /** The run that opened because it is the worst: it stays once all are read, or somebody does anything here. */
+  let settled = "";
   /** @type {ReturnType<typeof shell> | null} the report that shows */
   let report = null;
   /** What the list and the main part show now; each is rebuilt only when this changes, so focus stays. */
@@ -45,7 +48,7 @@ export function start(root) {
       trouble.textContent = listing.runs.length ? (listing.error ?? "") : "";
     } catch (error) {
       trouble.textContent = sentence(error);
-      if (!listing) show(UNHEARD, () => failed("The runs could not be listed.", `${sentence(error)} This page goes on asking.`));
+      if (!listing) show(UNHEARD, () => failed("The runs could not be listed.", `${sentence(error)} Trying again.`));
     }
     draw();
     const busy =
@@ -81,7 +84,9 @@ export function start(root) {
   function draw() {
     if (!listing) return;
     const { runs } = listing;
-    const open = runs.find(({ name }) => name === place.run) ?? runs[0];
+    const named = (/** @type {string | undefined} */ wanted) => runs.find(({ name }) => name === wanted);
+    const open = named(place.run) ?? named(settled) ?? worstRun(runs);
+    if (open && !runs.some(({ state }) => state === "queued" || state === "reading")) settled = open.name;
     drawList(runs, open?.name ?? null);
     if (open) drawRun(open);
     else if (listing.state === "scanning") {
@@ -157,6 +162,9 @@ export function start(root) {
     main.replaceChildren(build());
   }
 
+  for (const done of ["pointerdown", "keydown", "wheel"]) {
+    main.addEventListener(done, () => (settled = list.querySelector("[aria-current]")?.getAttribute("title") ?? settled), { passive: true });
+  }
   onReload(() => poll(true));
   poll();
 }

@@ -1,4 +1,4 @@
-// Two runs side by side: the step time and whether it tells, then owner by owner, finding by finding, kernel by kernel
+// Two runs side by side: the step time and whether it is significant, then owner by owner, finding by finding, kernel by kernel
 // and operator by operator. The earlier run is drawn as an outline, the later one filled.
 
 import { card, folded, h, prose, table } from "./dom.js";
@@ -39,7 +39,7 @@ import { plainName } from "./timeline/rows.js";
  */
 
 /** Amounts that change by less than this share of the step are not coloured. */
-const TELLING = 0.03;
+const SIGNIFICANT = 0.03;
 /** Amounts that round to nothing. */
 const LEAST_MS = 0.005;
 /** Rows of a table of names; the others are summed, and unfold. */
@@ -55,12 +55,12 @@ export function compared(found, shown) {
       "Step time",
       h("p", { class: "told" }, found.headline),
       stepTime(found),
-      h("ul", { class: "story" }, [...found.story, ...found.unlike].map((sentence) => h("li", {}, prose(sentence)))),
+      h("ul", { class: "explanation" }, [...found.story, ...found.unlike].map((sentence) => h("li", {}, prose(sentence)))),
     ),
     card("Where the step goes", paired(found)),
     card("Findings", fates(found)),
     found.communication.length
-      ? card("Collectives", h("p", { class: "note" }, "Transfers of a rank's step in ms, hidden or not, without the waiting."), changed("collective", found.communication, found.step.before_ms))
+      ? card("Collectives", h("p", { class: "note" }, "Communication without wait, overlapped and exposed; ms per step, mean over ranks."), changed("collective", found.communication, found.step.before_ms))
       : null,
     found.kernels.length ? card("Kernels", kernels(found, shown)) : null,
     found.operators.length ? card("Operators", operators(found, shown)) : null,
@@ -123,9 +123,9 @@ const verdictOf = (change) => (change < 0 ? "healthy" : "critical");
 function paired({ owners, step }) {
   const shown = owners.filter(({ before_ms, after_ms }) => Math.max(before_ms, after_ms) >= LEAST_MS);
   const longest = Math.max(...shown.flatMap(({ before_ms, after_ms }) => [before_ms, after_ms]));
-  const least = TELLING * step.before_ms;
+  const least = SIGNIFICANT * step.before_ms;
   const key = h("span", { class: "key", role: "columnheader" }, h("i", { class: "earlier" }), "before", h("i", { class: "later" }), "after");
-  const [first, ...heads] = ["ms of a step", "before", "after", "change"].map((head) => h("span", { role: "columnheader" }, head));
+  const [first, ...heads] = ["ms per step", "before", "after", "change"].map((head) => h("span", { role: "columnheader" }, head));
   return h(
     "div",
     { class: "paired", role: "table", "aria-label": "Where the step goes" },
@@ -149,7 +149,7 @@ function paired({ owners, step }) {
 
 /** @param {Comparison} found */
 function fates({ findings, before, after, step }) {
-  if (!findings.length) return h("p", { class: "note" }, `Nothing that costs 3\u00a0% of the step was found in ${before} or in ${after}.`);
+  if (!findings.length) return h("p", { class: "note" }, `No finding costs 3\u00a0% of the step or more, neither in ${before} nor in ${after}.`);
   const colours = { fixed: "healthy", better: "healthy", same: "soft", worse: "critical", new: "critical" };
   return h(
     "ul",
@@ -200,7 +200,7 @@ function changed(title, amounts, step_ms) {
       plain(before_ms, step_ms),
       plain(after_ms, step_ms),
       // No colour: a host that waits longer in a launch, say, has only run further ahead.
-      h("b", { class: Math.abs(after_ms - before_ms) < TELLING * step_ms ? "soft" : null }, change(after_ms - before_ms)),
+      h("b", { class: Math.abs(after_ms - before_ms) < SIGNIFICANT * step_ms ? "soft" : null }, change(after_ms - before_ms)),
       ...(counted ? [was === now ? was : `${was} → ${now}`] : []),
     ];
   });
@@ -229,7 +229,7 @@ function kernels({ kernels: told, step }, shown) {
       rows: told.map(({ name, before_ms, after_ms, before_count, after_count }) => [named(name), before_ms, after_ms, after_ms - before_ms, before_count, after_count]),
     });
   return [
-    h("p", { class: "note" }, "In ms of a rank's step, mean over ranks and steps, matched by name."),
+    h("p", { class: "note" }, "ms per step, mean over ranks and steps, matched by name."),
     changed("kernel", told, step.before_ms),
     folded(`All ${count(told.length, "kernel")}`, all),
   ];
@@ -248,12 +248,12 @@ function operators({ operators, step }, shown) {
       sort: 3,
       columns: [
         { head: "operator" },
-        { head: "host before", unit: "ms", show: plain },
-        { head: "host after", unit: "ms", show: plain },
-        { head: "host change", unit: "ms", show: change, by: Math.abs },
-        { head: "device before", unit: "ms", show: plain },
-        { head: "device after", unit: "ms", show: plain },
-        { head: "device change", unit: "ms", show: change, by: Math.abs },
+        { head: "Self CPU before", unit: "ms", show: plain },
+        { head: "Self CPU after", unit: "ms", show: plain },
+        { head: "Self CPU change", unit: "ms", show: change, by: Math.abs },
+        { head: "Self CUDA before", unit: "ms", show: plain },
+        { head: "Self CUDA after", unit: "ms", show: plain },
+        { head: "Self CUDA change", unit: "ms", show: change, by: Math.abs },
         { head: "calls before", show: calls },
         { head: "calls after", show: calls },
       ],
@@ -273,9 +273,9 @@ function operators({ operators, step }, shown) {
   const host = operators.map((each) => ({ ...counts(each), before_ms: each.before_host_ms, after_ms: each.after_host_ms }));
   const device = operators.map((each) => ({ ...counts(each), before_ms: each.before_device_ms, after_ms: each.after_device_ms }));
   return [
-    h("p", { class: "note" }, "In ms of a rank's step: on the host by themselves, without what lies within; on the device what they launch. Collectives count their waiting."),
-    changed("on the host", host, step.before_ms),
-    device.some(({ before_ms, after_ms }) => before_ms + after_ms > 0) && changed("on the device", device, step.before_ms),
+    h("p", { class: "note" }, "ms per step, mean over ranks and steps. Self CPU: time in the operator without the operators it calls. Self CUDA: time of the kernels it launched itself; for collectives this includes straggler wait."),
+    changed("Self CPU", host, step.before_ms),
+    device.some(({ before_ms, after_ms }) => before_ms + after_ms > 0) && changed("Self CUDA", device, step.before_ms),
     folded(`All ${count(operators.length, "operator")}`, all),
   ];
 }

@@ -13,18 +13,15 @@ import { OWNERS, PHASES } from "./model.js";
  * @property {number[]} ranks
  * @property {number[]} values ms, one for each part of the kind
  * @property {number} total ms
- * @property {number} own ms, the step without waiting for others
+ * @property {number} busy ms, the step minus straggler wait
  */
 
 /** @type {[string, string][]} */
 export const ORDERS = [
   ["rank", "rank"],
   ["node", "node"],
-  ["own", "own time, longest first"],
+  ["busy", "busy time, longest first"],
 ];
-
-/** Phases are drawn in colours of owners, which are told apart without red and green. */
-const OF_PHASE = { loading: "input", forward: "compute", backward: "transfer", optimizer: "dispatch", other: "alloc" };
 
 /** @type {Kind} */
 const BY_OWNER = {
@@ -37,12 +34,7 @@ const BY_OWNER = {
 const BY_PHASE = {
   id: "phases",
   title: "phases",
-  parts: [...PHASES].map(([id, { name, when }]) => ({
-    id,
-    name,
-    when,
-    colour: OF_PHASE[/** @type {keyof typeof OF_PHASE} */ (id)],
-  })),
+  parts: [...PHASES].map(([id, phase]) => ({ id, ...phase })),
 };
 
 /**
@@ -64,8 +56,8 @@ export function cut({ diagnosis, views }, kind) {
   return diagnosis.ranks.map((rank, i) => {
     const values = kind.parts.map(({ id }) => source[rank]?.[id] ?? 0);
     const owners = diagnosis.budget_ms[rank] ?? {};
-    const own = Object.entries(owners).reduce((sum, [owner, value]) => (owner === "wait" ? sum : sum + value), 0);
-    return { name: `rank ${rank}`, node: views?.nodes[i] ?? "", ranks: [rank], values, total: sum(values), own };
+    const busy = Object.entries(owners).reduce((sum, [owner, value]) => (owner === "wait" ? sum : sum + value), 0);
+    return { name: `rank ${rank}`, node: views?.nodes[i] ?? "", ranks: [rank], values, total: sum(values), busy };
   });
 }
 
@@ -84,8 +76,8 @@ export function perNode(rows) {
   }
   return [...nodes].map(([node, members]) => {
     const values = members[0].values.map((_, i) => sum(members.map((row) => row.values[i])) / members.length);
-    const own = sum(members.map((row) => row.own)) / members.length;
-    return { name: node, node, ranks: members.flatMap(({ ranks }) => ranks), values, total: sum(values), own };
+    const busy = sum(members.map((row) => row.busy)) / members.length;
+    return { name: node, node, ranks: members.flatMap(({ ranks }) => ranks), values, total: sum(values), busy };
   });
 }
 
@@ -95,7 +87,7 @@ export function perNode(rows) {
  */
 export function sorted(rows, order) {
   const byRank = (/** @type {Row} */ a, /** @type {Row} */ b) => a.ranks[0] - b.ranks[0];
-  if (order === "own") return [...rows].sort((a, b) => b.own - a.own || byRank(a, b));
+  if (order === "busy") return [...rows].sort((a, b) => b.busy - a.busy || byRank(a, b));
   if (order === "node") return [...rows].sort((a, b) => a.node.localeCompare(b.node, "en", { numeric: true }) || byRank(a, b));
   return [...rows].sort(byRank);
 }

@@ -12,7 +12,7 @@ import { h } from "./dom.js";
  */
 export function detail(element, run, of, build) {
   let left = false;
-  const waiting = h("p", { class: "note", role: "status" }, "Adding up…");
+  const waiting = h("p", { class: "note", role: "status" }, "Loading…");
   element.append(waiting);
   fetchDetail(run, of).then(
     (numbers) => {

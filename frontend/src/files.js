@@ -8,7 +8,7 @@ import { grid } from "./grid.js";
 /** @typedef {{rank: number, node: string, file: string, steps: number[], device: string, launches: boolean, shapes: boolean, stacks: boolean, memory: boolean, collectives: number, matched: number, drift_us: number}} File */
 
 const RECORDED = /** @type {const} */ (["launches", "shapes", "stacks", "memory"]);
-const recorded = (/** @type {File} */ file) => RECORDED.filter((what) => file[what]).join(", ") || "nothing more";
+const recorded = (/** @type {File} */ file) => RECORDED.filter((what) => file[what]).join(", ") || "kernels and operators only";
 
 /**
  * @param {HTMLElement} element
@@ -23,8 +23,8 @@ export function files(element, shown) {
         "p",
         { class: "note" },
         clock.residual_us === null
-          ? "No collective could be matched, so nothing says how well the clocks agree."
-          : `After alignment the ends of matched collectives agree to ${ms(clock.residual_us / 1000)}: what is finer than that is not to be believed.`,
+          ? "Clock skew unknown: no collective was matched between ranks."
+          : `Clock skew ±${ms(clock.residual_us / 1000)} after alignment: the median spread of the ends of matched collectives. Differences between ranks below that are not significant.`,
         missing_ranks.length ? ` No trace of ${missing_ranks.length === 1 ? "rank" : "ranks"} ${ranges(missing_ranks)}.` : "",
       ),
       grid({
@@ -37,13 +37,13 @@ export function files(element, shown) {
           { head: "rank" },
           { head: "node" },
           { head: "file", show: (path) => path.split("/").pop() },
-          { head: "steps", title: "whole ones" },
+          { head: "steps", title: "steps recorded from start to end" },
           { head: "device" },
-          { head: "clock off by", show: (us) => ms(us / 1000), title: "what was subtracted from this rank's clock" },
-          { head: "drift", show: (us) => ms(us / 1000), title: "from its first to its last step" },
-          { head: "collectives", title: "recorded" },
-          { head: "matched", title: "with those of other ranks" },
-          { head: "recorded", title: "launches join kernels to the host; shapes: record_shapes, stacks: with_stack, memory: profile_memory" },
+          { head: "clock offset", show: (us) => ms(us / 1000), title: "subtracted from this rank's clock to align it" },
+          { head: "drift", show: (us) => ms(us / 1000), title: "change of the clock offset from the first to the last step" },
+          { head: "collectives", title: "collectives in this trace" },
+          { head: "matched", title: "collectives matched with those of other ranks" },
+          { head: "recorded", title: "launches: kernels linked to the CPU call that launched them; shapes: record_shapes; stacks: with_stack; memory: profile_memory" },
         ],
         rows: told.files.map((file) => [
           `rank ${file.rank}`,

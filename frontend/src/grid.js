@@ -125,9 +125,9 @@ export function grid({ title, shown, columns, rows, sort, descending = true, mar
       else head.removeAttribute("aria-sort");
     });
     const found = current();
-    body.replaceChildren(...found.slice(0, READABLE).map((row) => h("tr", { class: marked?.(row) ? "accused" : null }, row.map(cell))));
+    body.replaceChildren(...found.slice(0, READABLE).map((row) => h("tr", { class: marked?.(row) ? "affected" : null }, row.map(cell))));
     const more = found.length - READABLE;
-    note.textContent = !found.length ? "None has these words." : more > 0 ? `${more.toLocaleString("en")} more rows: filter, or save them.` : "";
+    note.textContent = !found.length ? "No row matches the filter." : more > 0 ? `${more.toLocaleString("en")} more rows: filter, or download them.` : "";
   }
 
   /**

@@ -1,7 +1,7 @@
 // What stands above every view: which job it is, and the sentence that says who causes the biggest loss.
 
 import { h, prose } from "./dom.js";
-import { count, ms, ranges } from "./format.js";
+import { count, ranges } from "./format.js";
 import { level } from "./model.js";
 
 /** @typedef {import("./model.js").Report} Report */
@@ -20,13 +20,11 @@ export function heading(report) {
 /** @param {Report} report */
 function facts({ diagnosis, views }) {
   const nodes = new Set(views?.nodes ?? []).size;
-  const residual = diagnosis.clock.residual_us;
   const parts = [
     `${count(diagnosis.ranks.length, "rank")}${nodes > 1 ? ` on ${count(nodes, "node")}` : ""}`,
     `${diagnosis.steps.length === 1 ? "step" : "steps"} ${ranges(diagnosis.steps)}`,
     views?.device,
-    residual !== null && `clock skew ±${ms(residual / 1000)}`,
-    views?.from_digests && "the traces themselves are not here",
+    views?.from_digests && "traces not available, digests only",
   ];
   return [
     h("b", {}, diagnosis.name),
@@ -39,7 +37,7 @@ function facts({ diagnosis, views }) {
 }
 
 /**
- * A title with the culprit in the colour of the fault.
+ * A title with the affected ranks in the colour of the fault.
  * @param {string} title
  */
 function namingRanks(title) {

@@ -96,9 +96,9 @@ export function largeLanes(views, named, evidence) {
     }
     lanes.ranks.forEach((lane, i) => {
       const top = AXIS + i * pitch;
-      const accused = named.has(lane.rank);
-      context.font = `${accused ? "650 " : ""}12px ${font}`;
-      context.fillStyle = colour(accused ? "critical" : "ink");
+      const affected = named.has(lane.rank);
+      context.font = `${affected ? "650 " : ""}12px ${font}`;
+      context.fillStyle = colour(affected ? "critical" : "ink");
       context.fillText(`rank ${lane.rank}`, 0, top + pitch / 2);
       pieces(context, lane.pieces, owners, colour, x, top + 3, pitch - 6);
     });

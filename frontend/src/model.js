@@ -155,30 +155,57 @@ const LEAST_SHARES = [
 /** Its cost is the account's line of tracing. */
 const OF_TRACING = "profiler-overhead";
 
-/** The owners in order of precedence: plain name, and when a nanosecond belongs to them. */
+/**
+ * @typedef {object} Owner
+ * @property {string} name
+ * @property {string} when a nanosecond belongs to it
+ * @property {string} light its colour in the light theme
+ * @property {string} dark
+ * @property {"on-owner" | "on-light"} ink of numbers on it
+ */
+
+/**
+ * The owners of a step's nanoseconds in order of precedence, as docs/glossary.md has them. Their colours mean the same
+ * everywhere on the page, and stay apart for the colour-blind: test/colours.test.js measures it.
+ * @type {Map<string, Owner>}
+ */
 export const OWNERS = new Map([
-  ["compute", { name: "compute", when: "a kernel that is not communication runs" }],
-  ["copy", { name: "memory copies", when: "only copies or memsets run" }],
-  ["wait", { name: "straggler wait", when: "only communication runs, and some rank has not arrived" }],
-  ["transfer", { name: "exposed communication", when: "only communication runs, and all ranks have arrived" }],
-  ["input", { name: "data loading", when: "GPU idle, waiting for the DataLoader" }],
-  ["sync", { name: "sync", when: "GPU idle, CPU in a synchronising call (cuda*Synchronize, .item())" }],
-  ["alloc", { name: "allocator", when: "GPU idle, CPU in cudaMalloc or cudaFree" }],
-  ["dispatch", { name: "launch-bound", when: "GPU idle, launch-bound: CPU overhead of operators and launches" }],
-  ["host", { name: "CPU outside any op", when: "GPU idle, CPU outside any op (Python, I/O, GC)" }],
+  ["compute", { name: "compute", when: "a kernel runs that is not communication", light: "#21489c", dark: "#4d7de8", ink: "on-owner" }],
+  ["copy", { name: "copy", when: "only copies or memsets run", light: "#4f6b0c", dark: "#c5e0c2", ink: "on-owner" }],
+  ["wait", { name: "straggler wait", when: "only communication runs, and some rank has not arrived", light: "#e6731f", dark: "#e9a346", ink: "on-light" }],
+  ["transfer", { name: "exposed communication", when: "only communication runs, and all ranks have arrived", light: "#008080", dark: "#58c3a2", ink: "on-owner" }],
+  ["input", { name: "input", when: "GPU idle, CPU in the DataLoader's __next__", light: "#8058e2", dark: "#8895c4", ink: "on-owner" }],
+  ["sync", { name: "sync", when: "GPU idle, CPU in cuda*Synchronize, .item() or another blocking call", light: "#831567", dark: "#d8abf6", ink: "on-owner" }],
+  ["alloc", { name: "allocation", when: "GPU idle, CPU in cudaMalloc or cudaFree", light: "#52361c", dark: "#be8403", ink: "on-owner" }],
+  ["dispatch", { name: "launch-bound (CPU overhead)", when: "GPU idle, CPU in an operator or a launch", light: "#d2bf1a", dark: "#f5d660", ink: "on-light" }],
+  ["host", { name: "CPU outside any op", when: "GPU idle, CPU outside any op (Python, I/O, GC)", light: "#d42e59", dark: "#d85278", ink: "on-owner" }],
 ]);
 
-/** What the training loop is at, in its order: plain name, and when a nanosecond belongs to it. */
+/** The phases of the training loop, in its order; each has the colour of an owner. */
 export const PHASES = new Map([
-  ["loading", { name: "loading", when: "a batch is awaited, or brought to the device" }],
-  ["forward", { name: "forward", when: "forward runs, or what it launched" }],
-  ["backward", { name: "backward", when: "backward runs, or what it launched, gradients' collectives with it" }],
-  ["optimizer", { name: "optimizer", when: "the optimizer steps, or what it launched" }],
-  ["other", { name: "other", when: "none of these" }],
+  ["loading", { name: "loading", when: "waiting for a batch, or copying it to the GPU", colour: "input" }],
+  ["forward", { name: "forward", when: "forward, and the GPU work it launched", colour: "compute" }],
+  ["backward", { name: "backward", when: "backward, and the GPU work it launched, with the collectives of gradients", colour: "transfer" }],
+  ["optimizer", { name: "optimizer", when: "the optimizer's step, and the GPU work it launched", colour: "dispatch" }],
+  ["other", { name: "other", when: "outside forward/backward/optimizer, in the training loop", colour: "alloc" }],
 ]);
+
+/** @type {(owner: string) => [string, string]} */
+const entry = (owner) => [owner, ownerName(owner)];
+
+/** What the boxes of a timeline are: owners of GPU work and of blocking calls, and grey ones of the CPU. */
+export const BOXES = new Map(/** @type {[string, string][]} */ ([
+  ...["compute", "copy"].map(entry),
+  ["transfer", "communication without wait"],
+  ...["wait", "input", "sync", "alloc"].map(entry),
+  ["operator", "operators and launches (CPU)"],
+  ["around", "annotations and Python (CPU)"],
+]));
 
 /** @param {string} owner */
-export const ownerName = (owner) => OWNERS.get(owner)?.name ?? owner;
+export function ownerName(owner) {
+  return OWNERS.get(owner)?.name ?? owner;
+}
 
 /**
  * The findings that are worth a fix; those below 3 % of the step only inform.
@@ -186,6 +213,52 @@ export const ownerName = (owner) => OWNERS.get(owner)?.name ?? owner;
  */
 export function faults(diagnosis) {
   return diagnosis.findings.filter((finding) => finding.severity !== "info");
+}
+
+/**
+ * The findings below 3 % of the step: those that a fix would save something of, and those that cost nothing.
+ * @param {Diagnosis} diagnosis
+ */
+export function belowFaults({ findings }) {
+  const rest = findings.filter(({ severity }) => severity === "info");
+  const costs = (/** @type {Finding} */ { cost_ms, alone_ms }) => cost_ms > 0 || alone_ms > 0;
+  return { small: rest.filter(costs), observations: rest.filter((finding) => !costs(finding)) };
+}
+
+/**
+ * The run to open where the address names none: the most severe one, then that which loses most; before any is read,
+ * the first.
+ * @param {RunEntry[]} runs
+ * @returns {RunEntry | undefined}
+ */
+export function worstRun(runs) {
+  const ready = runs.filter(({ state }) => state === "ready");
+  if (!ready.length) return runs[0];
+  return ready.reduce((worst, run) => (weightOf(run) > weightOf(worst) || (weightOf(run) === weightOf(worst) && lossOf(run) > lossOf(worst)) ? run : worst));
+}
+
+/** @param {RunEntry} run */
+const lossOf = ({ verdict, lost_ms, unexplained_ms }) => (verdict === "unexplained" ? unexplained_ms : lost_ms) ?? 0;
+
+/** @param {RunEntry} run */
+function weightOf(run) {
+  const { verdict, step_ms } = run;
+  if (verdict === "unknown" || verdict === "healthy") return 0;
+  const severity = (verdict !== "unexplained" && run.severity) || severityOf(step_ms ? lossOf(run) / step_ms : 0);
+  return ["info", "minor", "major", "critical"].indexOf(severity);
+}
+
+/**
+ * What the listed evidence of a finding is a part of: how many there are of what, and their sum if that is known; null
+ * where no measurement counts them.
+ * @param {Finding} finding
+ */
+export function evidenceSum({ measurements }) {
+  for (const { name, value, unit, count } of measurements) {
+    if (count !== null && unit === "ms") return { name, count, ms: value };
+    if (unit === "1") return { name, count: value, ms: null };
+  }
+  return null;
 }
 
 /**
@@ -246,7 +319,7 @@ export function level(diagnosis) {
  * @param {Diagnosis} diagnosis
  * @returns {Set<number>}
  */
-export function guilty(diagnosis) {
+export function affectedRanks(diagnosis) {
   /** @type {{ranks: number[]}[]} */
   const named = faults(diagnosis).filter((finding) => finding.ranks.length < diagnosis.ranks.length);
   const { unexplained } = diagnosis.account;
@@ -264,13 +337,13 @@ export function mean(row) {
 }
 
 /**
- * At most `limit` row numbers, in order: the accused first, then those with the largest value.
+ * At most `limit` row numbers, in order: the affected first, then those with the largest value.
  * @param {number[]} values one per row
- * @param {(row: number) => boolean} accused
+ * @param {(row: number) => boolean} affected
  * @param {number} limit
  */
-export function largest(values, accused, limit) {
+export function largest(values, affected, limit) {
   const rows = values.map((_, row) => row);
-  rows.sort((a, b) => Number(accused(b)) - Number(accused(a)) || values[b] - values[a]);
+  rows.sort((a, b) => Number(affected(b)) - Number(affected(a)) || values[b] - values[a]);
   return rows.slice(0, limit).sort((a, b) => a - b);
 }

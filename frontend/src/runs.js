@@ -11,7 +11,7 @@ import { count, percent } from "./format.js";
  * @param {(name: string) => void} select
  */
 export function runList(runs, selected, select) {
-  if (!runs.length) return h("p", { class: "note" }, "None yet.");
+  if (!runs.length) return h("p", { class: "note" }, "No runs yet.");
   return h(
     "ul",
     {},
@@ -57,12 +57,12 @@ const whole = ({ ranks, world_size, arriving, incomplete }) => ranks === world_s
 function size(run) {
   if (run.state !== "ready") {
     const { done, total } = run.progress;
-    const queued = run.arriving ? `${count(run.arriving, "file")} still arriving` : "queued";
+    const queued = run.arriving ? `${count(run.arriving, "file")} still being written` : "queued";
     return { queued, failed: "could not be read", reading: total ? `${done} of ${total} files` : "opening" }[
       run.state
     ];
   }
-  const left = run.arriving ? `, ${count(run.arriving, "file")} still arriving` : "";
+  const left = run.arriving ? `, ${count(run.arriving, "file")} still being written` : "";
   const gone = run.deleted ? `, ${count(run.deleted, "file")} deleted since` : "";
   return `${count(run.ranks ?? 0, "rank")}, ${count(run.steps ?? 0, "step")}${left}${gone}`;
 }
@@ -70,13 +70,13 @@ function size(run) {
 /** @param {RunEntry} run */
 function outcome(run) {
   if (run.state !== "ready") return h("small", {}, run.state === "reading" ? "…" : "");
-  if (run.verdict === "unknown") return h("small", { title: "The traces cannot tell whether it is healthy" }, "unknown");
+  if (run.verdict === "unknown") return h("small", { title: "Unknown: the traces lack the data to judge" }, "unknown");
   if (run.verdict === "unexplained" && run.step_ms)
-    return h("b", { title: "unexplained: the part of the step that no rule explains" }, `${percent((run.unexplained_ms ?? 0) / run.step_ms)} ?`);
-  if (!run.lost_ms || !run.step_ms) return h("small", {}, whole(run) ? "healthy" : "no fault seen");
+    return h("b", { title: "Unexplained: the share of the step that no rule explains" }, `${percent((run.unexplained_ms ?? 0) / run.step_ms)} ?`);
+  if (!run.lost_ms || !run.step_ms) return h("small", {}, whole(run) ? "healthy" : "no fault found");
   return h(
     "b",
-    { title: `${run.verdict}: predicted fall of the step time with the fixes` },
+    { title: `${run.verdict}: predicted saving of step time with the fixes` },
     `−${percent(run.lost_ms / run.step_ms)}`,
   );
 }

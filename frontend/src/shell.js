@@ -17,8 +17,8 @@ import { VIEWS } from "./views.js";
 /** @type {[string, string][]} */
 const KEYS = [
   ["1 to 9, 0", "the views, in the order of their tabs"],
-  ["Tab, Enter", "from one control to the next; open it"],
-  ["?", "these keys"],
+  ["Tab, Enter", "next control; activate it"],
+  ["?", "list of keys"],
 ];
 
 /**
@@ -62,7 +62,7 @@ export function shell(report, went) {
       },
       keep(changes) {
         if (mine !== showing) return; // the view was left, and what it says comes late
-        place = { ...place, ...changes };
+        place = { run: report.diagnosis.name, ...place, ...changes };
         went(place, { step: false });
       },
       link,
@@ -76,7 +76,7 @@ export function shell(report, went) {
     } catch (error) {
       // One view never hides the others.
       console.warn(error);
-      body.replaceChildren(failed(`${view.title} could not be drawn.`, "The other views may still tell. Please report it."));
+      body.replaceChildren(failed(`${view.title} could not be drawn.`, "The other views still work. Please report this error."));
     }
   }
 

@@ -30,7 +30,7 @@ export function reading(entry) {
       track.max = progress.total;
       track.value = progress.done;
     }
-    const waits = arriving ? "Its files are still arriving." : "Another run is being read; this one is next.";
+    const waits = arriving ? "Its files are still being written." : "Another run is being read; this one is next.";
     note.textContent = state === "queued" ? waits : howFar(progress);
     file.textContent = progress.file ? `Last read: ${progress.file}` : "";
   }
@@ -43,9 +43,9 @@ export function reading(entry) {
  * @param {import("./model.js").Progress} progress
  */
 export function howFar({ done, total, elapsed_s }) {
-  if (!total) return "Opening its files.";
+  if (!total) return "Opening the files.";
   const said = `${done} of ${total} rank files read`;
-  if (done === total) return `${said}. Matching the ranks with each other.`;
+  if (done === total) return `${said}. Matching collectives between ranks.`;
   if (!done || elapsed_s === null) return `${said}.`;
   const left = (elapsed_s / done) * (total - done);
   return `${said} in ${seconds(elapsed_s)}; about ${seconds(left)} to go.`;
@@ -82,12 +82,12 @@ export function empty(logdir) {
       "p",
       { class: "why" },
       logdir ? h("code", {}, logdir) : "The log directory",
-      " holds no ",
+      " has no ",
       h("code", {}, "*.pt.trace.json"),
       " files, plain or gzipped. Record a few steps on every rank of the job, all into one directory:",
     ),
     copyable(example(`${folder}/my_run`)),
-    h("p", { class: "why" }, "This page finds them by itself within half a minute."),
+    h("p", { class: "why" }, "New traces appear on this page within 30 seconds."),
   );
 }
 

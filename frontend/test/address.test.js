@@ -4,7 +4,7 @@ import { test } from "node:test";
 import { hashOf, parse } from "../src/address.js";
 
 test("a place comes back from its address, whatever is in its names", () => {
-  const place = { run: 'a/b & c=d #"<img>" 50%', view: "budget", order: "own" };
+  const place = { run: 'a/b & c=d #"<img>" 50%', view: "budget", order: "busy" };
   assert.deepEqual(parse(hashOf(place)), place);
 });
 

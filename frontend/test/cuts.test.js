@@ -18,9 +18,9 @@ const [owners, phases] = kindsOf(diagnosis);
 const rows = cut({ diagnosis, views }, owners);
 const names = (some) => some.map(({ name }) => name);
 
-test("a row sums to its step, and its own time leaves the waiting out", () => {
+test("a row sums to its step, and its busy time leaves straggler wait out", () => {
   assert.deepEqual(rows.map(({ total }) => total), [40, 40, 40, 40]);
-  assert.deepEqual(rows.map(({ own }) => own), [10, 40, 20, 30]);
+  assert.deepEqual(rows.map(({ busy }) => busy), [10, 40, 20, 30]);
 });
 
 test("phases are offered only where the traces tell them", () => {
@@ -29,14 +29,14 @@ test("phases are offered only where the traces tell them", () => {
   assert.deepEqual(cut({ diagnosis, views }, phases)[0].values, [0, 15, 25, 0, 0]);
 });
 
-test("rows are sorted by rank, by node as people count, and by own time", () => {
-  assert.deepEqual(names(sorted(rows, "own")), ["rank 1", "rank 10", "rank 2", "rank 0"]);
+test("rows are sorted by rank, by node as people count, and by busy time", () => {
+  assert.deepEqual(names(sorted(rows, "busy")), ["rank 1", "rank 10", "rank 2", "rank 0"]);
   assert.deepEqual(names(sorted(rows, "node")), ["rank 1", "rank 10", "rank 0", "rank 2"]);
-  assert.deepEqual(names(sorted(sorted(rows, "own"), "rank")), ["rank 0", "rank 1", "rank 2", "rank 10"]);
+  assert.deepEqual(names(sorted(sorted(rows, "busy"), "rank")), ["rank 0", "rank 1", "rank 2", "rank 10"]);
 });
 
 test("a node is the mean of its ranks", () => {
   const [first, second] = perNode(rows);
-  assert.deepEqual([first.name, first.ranks, first.own, first.total], ["node10", [0, 2], 15, 40]);
-  assert.deepEqual([second.name, second.ranks, second.own], ["node2", [1, 10], 35]);
+  assert.deepEqual([first.name, first.ranks, first.busy, first.total], ["node10", [0, 2], 15, 40]);
+  assert.deepEqual([second.name, second.ranks, second.busy], ["node2", [1, 10], 35]);
 });

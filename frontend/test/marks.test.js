@@ -12,10 +12,10 @@ test("few rows are all named", () => {
   assert.deepEqual(namedRows(1, 1, none), [0]);
 });
 
-test("of many rows the accused are named, and some at round places, none over another", () => {
+test("of many rows the affected are named, and some at round places, none over another", () => {
   assert.deepEqual(namedRows(1024, 1, none), [0, 100, 200, 300, 400, 500, 600, 700, 800, 900, 1000]);
-  const accused = (/** @type {number} */ row) => row === 210 || (row >= 616 && row < 624) || row === 505;
-  assert.deepEqual(namedRows(1024, 1, accused), [0, 100, 210, 300, 400, 505, 600, 616, 700, 800, 900, 1000]);
+  const affected = (/** @type {number} */ row) => row === 210 || (row >= 616 && row < 624) || row === 505;
+  assert.deepEqual(namedRows(1024, 1, affected), [0, 100, 210, 300, 400, 505, 600, 616, 700, 800, 900, 1000]);
 });
 
 test("columns are named at round numbers, wherever they begin", () => {

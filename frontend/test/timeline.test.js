@@ -123,7 +123,7 @@ test("a slice becomes rows by rank, lane and depth, on the clock of the report",
   const laid = laidOut(SLICE, "1795198710389470917");
   assert.deepEqual([laid.from, laid.to], [100, 200]);
   // The autograd thread has nothing in the window but before it, and other threads are none of training.
-  assert.deepEqual(laid.rows.slice(0, 3).map(({ title }) => title), ["host", "", "comm."]);
+  assert.deepEqual(laid.rows.slice(0, 3).map(({ title }) => title), ["CPU", "", "comm."]);
   assert.deepEqual([...laid.rows[0].starts], [100, 130]);
   assert.deepEqual([...laid.rows[1].ends], [110]);
   assert.deepEqual(laid.labels[0], { title: "straggler", rank: 1, what: "idle", from: 110, to: 150 });

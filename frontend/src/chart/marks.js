@@ -10,17 +10,17 @@ const APART = 64;
 export const NAMES = 74;
 
 /**
- * Rows to name, ascending: the accused, then others at regular places; none covers another.
+ * Rows to name, ascending: the affected, then others at regular places; none covers another.
  * @param {number} count
  * @param {number} pitch pixels of a row
- * @param {(row: number) => boolean} accused
+ * @param {(row: number) => boolean} affected
  */
-export function namedRows(count, pitch, accused) {
+export function namedRows(count, pitch, affected) {
   const all = Array.from({ length: count }, (_, row) => row);
   const regular = pitch >= LINE ? all : wholeTicks(count - 1, count * pitch, APART);
   /** @type {number[]} */
   const named = [];
-  for (const row of [...all.filter(accused), ...regular])
+  for (const row of [...all.filter(affected), ...regular])
     if (named.every((other) => Math.abs(other - row) * pitch >= LINE)) named.push(row);
   return named.sort((a, b) => a - b);
 }
@@ -51,19 +51,19 @@ const wholeTicks = (last, pixels, apart) => (last > 0 ? ticks({ from: 0, to: las
  * @param {(name: string) => string} colour
  * @param {object} given
  * @param {string[]} given.names of all rows
- * @param {(row: number) => boolean} given.accused
+ * @param {(row: number) => boolean} given.affected
  * @param {number} given.pitch pixels of a row
  * @param {number} given.top of the first row
  * @param {number} given.right
  */
-export function nameRows(context, colour, { names, accused, pitch, top, right }) {
+export function nameRows(context, colour, { names, affected, pitch, top, right }) {
   const { fontFamily } = getComputedStyle(context.canvas);
   const bottom = top + names.length * pitch;
   context.textAlign = "right";
   context.textBaseline = "middle";
-  for (const row of namedRows(names.length, pitch, accused)) {
-    context.font = `${accused(row) ? "650 " : ""}11px ${fontFamily}`;
-    context.fillStyle = colour(accused(row) ? "critical" : "soft");
+  for (const row of namedRows(names.length, pitch, affected)) {
+    context.font = `${affected(row) ? "650 " : ""}11px ${fontFamily}`;
+    context.fillStyle = colour(affected(row) ? "critical" : "soft");
     const y = top + (row + 0.5) * pitch;
     context.fillText(shortened(context, names[row], right), right, Math.max(top + 5, Math.min(bottom - 5, y)));
   }

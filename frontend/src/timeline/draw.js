@@ -24,7 +24,7 @@ const NODE_LETTERS = 20;
  * @property {Laid} laid
  * @property {Span} span
  * @property {Span} evidence us; empty where there is none
- * @property {Set<number>} accused ranks
+ * @property {Set<number>} affected ranks
  * @property {{row: number, index: number} | null} chosen
  * @property {Set<string>} found `row:event` of what the search found
  * @property {number[]} marks us
@@ -90,14 +90,14 @@ function axis(context, width, height, colour, font, { span, evidence }, x) {
  * @param {string} font
  * @param {Scene} scene
  */
-function names(context, width, colour, font, { laid, accused }) {
+function names(context, width, colour, font, { laid, affected }) {
   for (const [i, { rank, node, top }] of laid.blocks.entries()) {
     if (i) {
       context.fillStyle = colour("line");
       context.fillRect(0, AXIS + top - 6, width, 1);
     }
-    context.font = `${accused.has(rank) ? "650 " : ""}12px ${font}`;
-    context.fillStyle = colour(accused.has(rank) ? "critical" : "ink");
+    context.font = `${affected.has(rank) ? "650 " : ""}12px ${font}`;
+    context.fillStyle = colour(affected.has(rank) ? "critical" : "ink");
     const name = `rank ${rank}`;
     context.fillText(name, 0, AXIS + top + 9);
     if (!node) continue;
@@ -235,12 +235,12 @@ function joins(context, colour, { laid, chosen }, x) {
  * @param {Scene} scene
  * @param {X} x
  */
-function labels(context, colour, font, { laid, accused }, x) {
+function labels(context, colour, font, { laid, affected }, x) {
   context.font = `600 11px ${font}`;
   for (const { rank, from, to, title, what } of laid.labels) {
     const block = laid.blocks.find((one) => one.rank === rank);
     if (!block) continue;
-    const name = colour(accused.has(rank) ? "critical" : "soft");
+    const name = colour(affected.has(rank) ? "critical" : "soft");
     const [left, right] = [Math.max(x(from), GUTTER + 1), Math.min(x(to), context.canvas.clientWidth - 1)];
     if (right < GUTTER || left > context.canvas.clientWidth) continue;
     context.strokeStyle = name;

@@ -46,7 +46,7 @@ import { firstAbove } from "./cull.js";
 /** @typedef {{rank: number, node: string, top: number, height: number}} Block the rows of a rank */
 /** @typedef {{key: string, kind: string, group: string, bytes: number, last: number, last_rank: number, arrivals: {rank: number, at: number, y: number}[]}} Joined */
 /** @typedef {{title: string, rank: number, from: number, to: number, what: string}} Label */
-/** @typedef {{from: number, to: number, rows: Row[], blocks: Block[], joined: Map<string, Joined>, labels: Label[], height: number, leftOut: string}} Laid */
+/** @typedef {{from: number, to: number, rows: Row[], blocks: Block[], joined: Map<string, Joined>, labels: Label[], height: number, hidden: number}} Laid: `hidden` counts short events that the slice does not have */
 
 const HOST_HEIGHT = 13;
 const DEVICE_HEIGHT = 16;
@@ -114,7 +114,7 @@ export function laidOut(slice, origin, depths = depthsOf(slice.ranks.length)) {
       to: end_us + shift,
     })),
     height: Math.max(0, top - BLOCK_GAP),
-    leftOut: slice.left_out,
+    hidden: slice.ranks.reduce((sum, { left_out }) => sum + left_out, 0),
   };
 }
 
@@ -136,7 +136,7 @@ const shows = ({ start_us, length_us }, length) => start_us.some((start, i) => s
 function split(lane, rank, owners, shift, depths) {
   const onDevice = lane.role === "stream";
   const deepest = Math.min(depths - 1, Math.max(0, ...new Set(lane.depth)));
-  const title = { main: "host", autograd: "autograd", thread: lane.title, stream: streamTitle(lane.title) }[lane.role];
+  const title = { main: "CPU", autograd: "autograd", thread: lane.title, stream: streamTitle(lane.title) }[lane.role];
   return Array.from({ length: deepest + 1 }, (_, depth) => {
     const here = lane.depth.flatMap((at, i) => (at === depth ? [i] : []));
     return {

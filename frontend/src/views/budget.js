@@ -5,7 +5,7 @@ import { hatch, picture } from "../canvas.js";
 import { NAMES, nameRows } from "../chart/marks.js";
 import { card, h } from "../dom.js";
 import { ms, percent } from "../format.js";
-import { guilty } from "../model.js";
+import { affectedRanks } from "../model.js";
 import { ORDERS, cut, kindsOf, perNode, sorted } from "../cuts.js";
 import { ticks } from "../timeline/scale.js";
 
@@ -22,9 +22,9 @@ const LABELLED = 0.05;
 const [LEFT, TOP] = [NAMES + 12, 20];
 /** In lower bars the hatching of waiting is no pattern but noise. */
 const HATCHED = 6;
-/** So high are the bars of the accused at least, over their neighbours: to be seen at all. */
-const LEAST_ACCUSED = 3;
-const HINT = "Mean over the steps. Point at a bar, or move with the arrow keys, for exact values.";
+/** So high are the bars of the affected at least, over their neighbours: to be seen at all. */
+const LEAST_AFFECTED = 3;
+const HINT = "Mean over steps. Point at a bar, or use the arrow keys, for exact values.";
 
 /** @type {View} */
 export const budget = {
@@ -34,8 +34,8 @@ export const budget = {
   table(shown) {
     const kind = kindOf(shown);
     return {
-      heads: ["rank", "node", ...kind.parts.map(({ name }) => `${name}, ms`), "step, ms", "own, ms"],
-      rows: cut(shown, kind).map(({ name, node, values, total, own }) => [name, node, ...values, total, own]),
+      heads: ["rank", "node", ...kind.parts.map(({ name }) => `${name}, ms`), "step, ms", "busy time, ms"],
+      rows: cut(shown, kind).map(({ name, node, values, total, busy }) => [name, node, ...values, total, busy]),
     };
   },
   keys: [["Arrow keys", "move along the bars of the budget"]],
@@ -57,14 +57,14 @@ function render(element, shown) {
   const nodes = new Set(views?.nodes ?? []).size;
   /** @type {{cut: string, order: string, by: string}} */
   const choices = { cut: kindOf(shown).id, order: shown.place.order ?? "rank", by: shown.place.by ?? "rank" };
-  const accused = guilty(diagnosis);
+  const affected = affectedRanks(diagnosis);
   const body = h("div");
 
   function draw() {
     const kind = kinds.find(({ id }) => id === choices.cut) ?? kinds[0];
     const ranks = cut(shown, kind);
     const rows = sorted(choices.by === "node" ? perNode(ranks) : ranks, choices.order);
-    const marked = rows.map(({ ranks }) => ranks.some((rank) => accused.has(rank)));
+    const marked = rows.map(({ ranks }) => ranks.some((rank) => affected.has(rank)));
     body.replaceChildren(...(rows.length > MOST_BARS ? canvas(rows, kind, marked) : bars(rows, kind, marked)));
   }
 
@@ -94,8 +94,8 @@ function render(element, shown) {
       h(
         "div",
         { class: "controls" },
-        kinds.length > 1 && choice("cut", "Cut into", kinds.map(({ id, title }) => [id, title])),
-        nodes > 1 && choice("by", "A bar for each", [["rank", "rank"], ["node", "node"]]),
+        kinds.length > 1 && choice("cut", "Split by", kinds.map(({ id, title }) => [id, title])),
+        nodes > 1 && choice("by", "One bar per", [["rank", "rank"], ["node", "node"]]),
         choice("order", "Sorted by", ORDERS.filter(([id]) => id !== "node" || nodes > 1)),
       ),
       body,
@@ -132,20 +132,20 @@ function bars(rows, kind, marked) {
  * @param {Row} row
  * @param {Kind} kind
  * @param {number} longest ms, the length of a whole track
- * @param {boolean} accused
+ * @param {boolean} affected
  * @param {boolean} first
  */
-function bar(row, kind, longest, accused, first) {
+function bar(row, kind, longest, affected, first) {
   const { name, node, values, total } = row;
   const parts = kind.parts.map((part, i) => ({ part, i })).filter(({ i }) => values[i] > 0);
   return h(
     "div",
-    { class: `row${accused ? " accused" : ""}` },
+    { class: `row${affected ? " affected" : ""}` },
     h(
       "span",
       { class: "rank", title: node && node !== name ? `${name} on ${node}` : name },
       name,
-      accused ? h("span", { role: "img", "aria-label": "accused" }, " ◀") : null,
+      affected ? h("span", { role: "img", "aria-label": "affected rank" }, " ◀") : null,
     ),
     h(
       "div",
@@ -230,29 +230,29 @@ function canvas(rows, kind, marked) {
   const pitch = Math.max(1, Math.min(12, Math.floor(512 / rows.length)));
   const readout = h("p", { class: "readout", "aria-live": "polite" }, HINT);
   const marker = h("div", { class: "heat-cursor", hidden: true });
-  const image = picture("budget-map", `Budget of ${rows.length} bars, in the order chosen`, (context, width, _, colour) => {
+  const image = picture("budget-map", `Budget of ${rows.length} ranks or nodes`, (context, width, _, colour) => {
     const scale = (width - LEFT) / longest;
     const hatched = pitch >= HATCHED;
     const fills = kind.parts.map(({ colour: name }) => (name === "wait" && hatched ? hatch(context, colour) : colour(name)));
     const gap = pitch > 3 ? 1 : 0;
     // A colour at a time: to change the pen costs more than to move it.
-    const bars = (/** @type {boolean} */ accused, /** @type {number} */ tall) => {
+    const bars = (/** @type {boolean} */ affected, /** @type {number} */ tall) => {
       const left = rows.map(() => LEFT);
       kind.parts.forEach((_, part) => {
         context.fillStyle = fills[part];
         rows.forEach(({ values }, i) => {
           const wide = values[part] * scale;
-          if (wide > 0 && marked[i] === accused) context.fillRect(left[i], TOP + i * pitch, wide, tall);
+          if (wide > 0 && marked[i] === affected) context.fillRect(left[i], TOP + i * pitch, wide, tall);
           left[i] += wide;
         });
       });
     };
     bars(false, pitch - gap);
-    bars(true, Math.max(LEAST_ACCUSED, pitch - gap));
+    bars(true, Math.max(LEAST_AFFECTED, pitch - gap));
     context.fillStyle = colour("critical");
-    marked.forEach((accused, i) => accused && context.fillRect(LEFT - 8, TOP + i * pitch, 5, Math.max(LEAST_ACCUSED, pitch - gap)));
+    marked.forEach((affected, i) => affected && context.fillRect(LEFT - 8, TOP + i * pitch, 5, Math.max(LEAST_AFFECTED, pitch - gap)));
     const names = rows.map(({ name }) => name);
-    nameRows(context, colour, { names, accused: (row) => marked[row], pitch, top: TOP, right: LEFT - 12 });
+    nameRows(context, colour, { names, affected: (row) => marked[row], pitch, top: TOP, right: LEFT - 12 });
     context.font = `11px ${getComputedStyle(image).fontFamily}`;
     context.fillStyle = colour("soft");
     for (const at of ticks({ from: 0, to: longest }, width - LEFT, 96)) {
@@ -272,7 +272,7 @@ function canvas(rows, kind, marked) {
     marker.style.cssText =
       `left: ${LEFT + before * scale}px; width: ${Math.max(2, values[at.part] * scale)}px; ` +
       `top: ${TOP + at.row * pitch}px; height: ${pitch}px`;
-    readout.textContent = `${said(rows[at.row], kind, at.part)}${marked[at.row] ? " (accused)" : ""}`;
+    readout.textContent = `${said(rows[at.row], kind, at.part)}${marked[at.row] ? " (affected rank)" : ""}`;
     return total;
   }
   image.addEventListener("pointermove", (event) => {

@@ -1,4 +1,4 @@
-// Size against time of each collective, both logarithmic, with the line alpha + bytes / bandwidth, and the bus bandwidth.
+// Size against time of each collective, both logarithmic, with the fit alpha + beta * size, algbw and busbw.
 // Groups are compared with groups like them, and nodes with each other.
 
 import { picture } from "../canvas.js";
@@ -21,7 +21,7 @@ import { grid } from "../grid.js";
  * @property {number | null} mean_bytes null where unknown
  * @property {number} mean_transfer_us
  * @property {number} mean_wait_us
- * @property {number} far collectives that take far longer than others of their size
+ * @property {number} far outliers: collectives that take far longer than others of their size
  * @property {number} peers groups like it
  * @property {number | null} slowdown times as long as usual in those; null without peers
  * @property {number | null} alpha_us
@@ -55,7 +55,7 @@ export const communication = {
   fragment: "communication",
   render: (element, shown) => detail(element, shown.diagnosis.name, "communication", (told) => drawn(told, shown)),
   table: () => null, // it has some of its own
-  keys: [["Arrow keys", "move over the collectives of the picture, the longest first"]],
+  keys: [["Arrow keys", "move over the collectives of the chart, longest first"]],
 };
 
 /**
@@ -64,11 +64,11 @@ export const communication = {
  */
 function drawn({ families, nodes }, shown) {
   if (!families.length) {
-    return [card("Size against time", h("p", { class: "note" }, "No collective was matched between ranks: there is nothing to measure."))];
+    return [card("Time by size", h("p", { class: "note" }, "No collective was matched between ranks, so there is nothing to measure."))];
   }
   const series = seriesOf(families.filter(({ bytes, transfer_us }) => bytes.some((size, i) => size > 0 && transfer_us[i] > 0)));
   return [
-    series.length ? card("Size against time", ...chart(series.slice(0, DRAWN), series.length)) : null,
+    series.length ? card("Time by size", ...chart(series.slice(0, DRAWN), series.length)) : null,
     card("By kind and group", summary(families, shown)),
     nodes.length ? card("By node", ...byNode(nodes, shown)) : null,
     card("Each collective", calls(families, shown)),
@@ -119,13 +119,13 @@ function chart(series, all) {
   );
   const across = axisOf(points.map(({ bytes }) => bytes));
   const up = axisOf(points.map(({ us }) => us));
-  const hint = "Point at a collective, or move with the arrow keys, for its numbers. Ringed: much longer than others of its size, or in a group slower than those like it.";
+  const hint = "Point at a collective, or use the arrow keys, for its numbers. Ringed: outlier for its size, or in a group slower than comparable groups. Time is without straggler wait.";
   const readout = h("p", { class: "readout", role: "status" }, hint);
   /** @type {(typeof points)[number] | null} */
   let chosen = null;
   const marker = h("div", { class: "heat-cursor", hidden: true });
   const slowestFirst = [...points].sort((a, b) => b.us - a.us);
-  const canvas = picture("scatter", `Size against time of ${count(points.length, "collective")}`, draw);
+  const canvas = picture("scatter", `Time by size of ${count(points.length, "collective")}`, draw);
   const at = (/** @type {number} */ width, /** @type {number} */ height) => ({
     x: (/** @type {number} */ bytes) => LEFT + place(across, bytes) * (width - LEFT - 10),
     y: (/** @type {number} */ us) => (1 - place(up, us)) * (height - BOTTOM),
@@ -151,7 +151,7 @@ function chart(series, all) {
       if (y(us) > 8) context.fillText(time(us), LEFT - 8, y(us));
     }
     context.textAlign = "right";
-    context.fillText("bytes of the message", width - 4, height - 7);
+    context.fillText("size", width - 4, height - 7);
     context.textAlign = "left";
     context.save();
     context.beginPath();
@@ -199,7 +199,7 @@ function chart(series, all) {
   });
   canvas.addEventListener("blur", () => show(null));
   return [
-    series.length < all && h("p", { class: "note" }, `${series.length} of ${all} kinds and groups: those that transfer longest, of known size.`),
+    series.length < all && h("p", { class: "note" }, `${series.length} of ${all} kinds and groups: those with the longest time without wait and known size.`),
     h("div", { class: "heat-frame" }, canvas, marker),
     h(
       "ul",
@@ -223,9 +223,9 @@ const isSlow = ({ slowdown }) => (slowdown ?? 1) >= SLOW;
 
 /** @param {Family} family */
 function fitted({ alpha_us, us_per_byte, significant, bus_factor }) {
-  if (alpha_us === null || us_per_byte === null) return ": one size, no line";
-  if (!significant) return ": the line is a guess, sizes differ too little";
-  return `: ${time(alpha_us)} each, and ${us_per_byte > 0 ? `${rate((bus_factor / us_per_byte) * 1e-3)} on the bus` : "nothing for size"}`;
+  if (alpha_us === null || us_per_byte === null) return ": one size, no fit";
+  if (!significant) return ": fit not significant, sizes differ too little";
+  return `: latency ${time(alpha_us)}, ${us_per_byte > 0 ? `busbw ${rate((bus_factor / us_per_byte) * 1e-3)} at large size` : "time does not grow with size"}`;
 }
 
 /**
@@ -236,10 +236,10 @@ function told(family, i) {
   const seconds = family.transfer_us[i] / 1e6;
   const parts = [
     `${nameOf(family)}, step ${family.step[i]}: ${size(family.bytes[i])} in ${time(family.transfer_us[i])}`,
-    `${rate((family.bytes[i] / seconds / 1e9) * family.bus_factor)} on the bus`,
-    `waits of ${time(family.wait_us[i])} before, mean over its ranks`,
-    family.outlier[i] ? "far longer than others of its size" : "",
-    isSlow(family) && family.slowdown !== null ? `its group takes ${times(family.slowdown)} as long as ${count(family.peers, "group")} like it` : "",
+    `algbw ${rate(family.bytes[i] / seconds / 1e9)}, busbw ${rate((family.bytes[i] / seconds / 1e9) * family.bus_factor)}`,
+    `straggler wait ${time(family.wait_us[i])}, mean over its ranks`,
+    family.outlier[i] ? "outlier for its size" : "",
+    isSlow(family) && family.slowdown !== null ? `its group takes ${times(family.slowdown)} as long as ${count(family.peers, "comparable group")}` : "",
   ];
   return parts.filter(Boolean).join(", ");
 }
@@ -297,23 +297,27 @@ function summary(families, shown) {
     [{ head: "ranks" }, ({ ranks: some }) => ranges(some)],
     [{ head: "nodes" }, ({ nodes }) => named(nodes)],
     [{ head: "calls" }, ({ calls }) => calls],
-    [{ head: "bytes", show: size, title: "mean of one" }, ({ mean_bytes }) => mean_bytes],
-    [{ head: "waits", show: time, title: "of one, mean over its ranks" }, ({ mean_wait_us }) => mean_wait_us],
-    [{ head: "transfer", show: time, bar: true, title: "mean of one" }, ({ mean_transfer_us }) => mean_transfer_us],
+    [{ head: "size", show: size, title: "bytes of one call, mean" }, ({ mean_bytes }) => mean_bytes],
+    [{ head: "straggler wait", show: time, title: "of one call, mean over its ranks" }, ({ mean_wait_us }) => mean_wait_us],
+    [{ head: "time", show: time, bar: true, title: "of one call without straggler wait, mean" }, ({ mean_transfer_us }) => mean_transfer_us],
     [
-      { head: "bus", show: rate, title: "bandwidth with nccl-tests' factors" },
+      { head: "algbw", show: rate, title: "size / time, as in nccl-tests" },
+      ({ mean_bytes, mean_transfer_us }) => (mean_bytes && mean_transfer_us > 0 ? mean_bytes / mean_transfer_us / 1e3 : null),
+    ],
+    [
+      { head: "busbw", show: rate, title: "algbw × the factor of nccl-tests" },
       ({ mean_bytes, mean_transfer_us, bus_factor }) => (mean_bytes && mean_transfer_us > 0 ? (mean_bytes / mean_transfer_us / 1e3) * bus_factor : null),
     ],
-    [{ head: "alpha", show: time, title: "what each costs before its first byte" }, ({ significant, alpha_us }) => (significant ? alpha_us : null)],
+    [{ head: "latency", show: time, title: "of the fit: the time at size 0 (alpha)" }, ({ significant, alpha_us }) => (significant ? alpha_us : null)],
     [
-      { head: "by the line", show: rate, title: "bandwidth of the bus beside alpha; only where sizes differ enough to tell" },
+      { head: "busbw at large size", show: rate, title: "from 1 / beta of the fit; only where sizes differ enough for a fit" },
       ({ significant, us_per_byte, bus_factor }) => (significant && us_per_byte ? (bus_factor / us_per_byte) * 1e-3 : null),
     ],
-    [{ head: "far", title: "collectives that take far longer than others of their size" }, ({ far }) => far],
+    [{ head: "outliers", title: "calls that take much longer than others of their size" }, ({ far }) => far],
   ];
   if (compared) {
-    const title = "transfers, in times of what is usual in groups like it, for messages of the same size";
-    columns.push([{ head: "to its like", show: times, title }, ({ slowdown }) => slowdown]);
+    const title = "time without straggler wait over the median of comparable groups, at the same size";
+    columns.push([{ head: "vs comparable groups", show: times, title }, ({ slowdown }) => slowdown]);
   }
   const slow = columns.length - 1;
   return grid({
@@ -339,8 +343,8 @@ function byNode(nodes, shown) {
       "p",
       { class: "note" },
       out.length
-        ? `${named(out)} ${out.length === 1 ? "stands" : "stand"} out: waited for far more than the other nodes, or slower in transfers than usual.`
-        : "No node stands out: none is waited for far more than the others, and none is slower in transfers than usual.",
+        ? `${named(out)} ${out.length === 1 ? "stands" : "stand"} out: other nodes wait longer for it than for the rest, or its communication without wait is slower than that of comparable groups.`
+        : "No node stands out: straggler wait and communication without wait are comparable on all nodes.",
     ),
     grid({
       title: "nodes",
@@ -351,11 +355,11 @@ function byNode(nodes, shown) {
       columns: [
         { head: "node" },
         { head: "ranks" },
-        { head: "calls", show: (value) => value.toLocaleString("en", { maximumFractionDigits: 1 }), title: "collectives of a step that its ranks take part in" },
-        { head: "arrives last", show: percent, title: "share of them in which others wait for one of its ranks" },
-        { head: "others wait for it", unit: "ms", show: ms, bar: true, title: "in a step, mean over the ranks of the other nodes" },
-        { head: "waits itself", unit: "ms", show: ms, bar: true, title: "in a step, mean over its ranks" },
-        ...(compared ? [{ head: "transfers, to the usual", show: times, title: "in those of its groups that have peers" }] : []),
+        { head: "calls", show: (value) => value.toLocaleString("en", { maximumFractionDigits: 1 }), title: "collectives per step that its ranks take part in" },
+        { head: "arrives last", show: percent, title: "share of its collectives in which other nodes wait for one of its ranks" },
+        { head: "wait caused", unit: "ms", show: ms, bar: true, title: "straggler wait of the other nodes for this one, per step, mean over their ranks" },
+        { head: "straggler wait", unit: "ms", show: ms, bar: true, title: "per step, mean over its ranks" },
+        ...(compared ? [{ head: "vs comparable groups", show: times, title: "time without straggler wait over the median of comparable groups" }] : []),
       ],
       rows: nodes.map(({ name, ranks: some, calls, last, waited_for_ms, waits_ms, slowdown }) => [
         name,
@@ -384,11 +388,11 @@ function calls(families, shown) {
       { head: "collective" },
       { head: "nodes" },
       { head: "step" },
-      { head: "bytes", show: size },
-      { head: "waits", show: time, title: "mean over its ranks" },
-      { head: "transfer", show: time, bar: true },
-      { head: "bus bandwidth", show: rate },
-      { head: "far" },
+      { head: "size", show: size },
+      { head: "straggler wait", show: time, title: "mean over its ranks" },
+      { head: "time", show: time, bar: true, title: "without straggler wait" },
+      { head: "busbw", show: rate },
+      { head: "outlier" },
     ],
     rows: families.flatMap((family) =>
       family.transfer_us.map((us, i) => [
@@ -399,7 +403,7 @@ function calls(families, shown) {
         family.wait_us[i],
         us,
         family.bytes[i] > 0 && us > 0 ? (family.bytes[i] / us / 1e3) * family.bus_factor : null,
-        family.outlier[i] ? "far" : "",
+        family.outlier[i] ? "outlier" : "",
       ]),
     ),
   });

@@ -19,7 +19,7 @@ export const compare = {
   fragment: "compare",
   render(element, shown) {
     const chosen = h("div");
-    const main = h("div", {}, h("p", { class: "note", role: "status" }, "Asking…"));
+    const main = h("div", {}, h("p", { class: "note", role: "status" }, "Loading…"));
     element.append(chosen, main);
     let left = false;
     let timer = 0;
@@ -78,9 +78,9 @@ export const compare = {
 function alone() {
   const advice = isReport
     ? "`ddp-doctor diagnose LOGDIR --html FILE` on a directory of several runs makes a report that compares them."
-    : "Record the job again after a change, or another job, into a directory beside this one: it appears on the left by itself, and can be compared here.";
+    : "Record the job again after a change, or another job, into a directory next to this one: it appears in the list of runs, and can be compared here.";
   return card(
-    "There is no other run here",
+    "No other run to compare with",
     h(
       "p",
       { class: "why" },
@@ -112,7 +112,7 @@ function picker(others, before, pick, { diagnosis }) {
     { class: "controls" },
     h("label", {}, "Before", select),
     h("span", { class: "after" }, "After ", h("b", {}, diagnosis.name)),
-    other && h("a", { class: "swap", href: linkTo(other), target: "_top" }, "Swap them"),
+    other && h("a", { class: "swap", href: linkTo(other), target: "_top" }, "Swap"),
   );
 }
 
@@ -134,7 +134,7 @@ function candidates(others, pick, { diagnosis }) {
       ),
     );
   return card(
-    `What is ${diagnosis.name} to be compared with?`,
+    `Compare ${diagnosis.name} with which run?`,
     h("p", { class: "note" }, `${diagnosis.name} takes ${ms(diagnosis.step_ms)} a step on ${count(diagnosis.ranks.length, "rank")}.`),
     h("ul", { class: "candidates" }, rows),
   );

@@ -5,7 +5,7 @@ import { fetchRule } from "../api.js";
 import { card, copyButton, copyable, folded, h, prose, split, table, toClipboard } from "../dom.js";
 import { among, interval, ms, percent, ranges } from "../format.js";
 import { framed, largeLanes, smallLanes, smallSteps, withinStep } from "../lanes.js";
-import { evidenceId, faults } from "../model.js";
+import { belowFaults, evidenceId, evidenceSum, faults } from "../model.js";
 import { openButton, otherTools } from "../trace.js";
 import { prediction } from "../whatif.js";
 
@@ -37,7 +37,7 @@ export const findings = {
       ]),
     };
   },
-  keys: [["Space", "on a box: count this finding as fixed"], ["Enter", "on a finding: open or close it"]],
+  keys: [["Space", "on a box: tick this finding as fixed"], ["Enter", "on a finding: open or close it"]],
 };
 
 /**
@@ -47,9 +47,9 @@ export const findings = {
 function render(element, shown) {
   const { diagnosis, place } = shown;
   const worthFixing = faults(diagnosis);
-  const minor = diagnosis.findings.filter((finding) => finding.severity === "info");
+  const { small: below, observations } = belowFaults(diagnosis);
   if (!diagnosis.findings.length) {
-    element.append(card("Findings", h("p", {}, diagnosis.verdict === "unexplained" ? "No rule explains what is slow. " : "Nothing was found. ", linked(shown, "quality", "What was checked"))));
+    element.append(card("Findings", h("p", {}, diagnosis.verdict === "unexplained" ? "No rule explains what is slow. " : "No findings. ", linked(shown, "quality", "See the checks"))));
     return;
   }
   const predicted = prediction(shown);
@@ -59,10 +59,12 @@ function render(element, shown) {
     h(
       "section",
       { class: "card findings" },
-      h("h2", {}, worthFixing.length ? "Findings, costliest first" : "Noticed, below 3 % of the step"),
+      h("h2", {}, worthFixing.length ? "Findings, costliest first" : "Findings"),
       list(worthFixing),
-      worthFixing.length && minor.length ? h("h3", {}, "Noticed, below 3 % of the step") : null,
-      list(minor),
+      below.length ? h("h3", {}, "Small costs, not in the verdict") : null,
+      list(below),
+      observations.length ? h("h3", {}, "Observations, no cost") : null,
+      list(observations),
     ),
   );
   if (place.finding) document.getElementById(`finding-${place.finding}`)?.scrollIntoView({ block: "start" });
@@ -93,6 +95,7 @@ function item(finding, shown, predicted) {
     nodes.length === 1 && nodes[0],
     among(finding.steps, diagnosis.steps, "step").replace(/^all.*/, "all steps"),
   ];
+  const costs = finding.cost_ms > 0 || finding.alone_ms > 0;
   const details = /** @type {HTMLDetailsElement} */ (
     h(
       "details",
@@ -111,7 +114,7 @@ function item(finding, shown, predicted) {
         h(
           "span",
           { class: "where" },
-          h("b", { class: some ? "accused" : null }, among(finding.ranks, diagnosis.ranks, "rank")),
+          h("b", { class: some && costs ? "affected" : null }, among(finding.ranks, diagnosis.ranks, "rank")),
           h("small", { title: nodes.length === 1 ? nodes[0] : null }, where.filter(Boolean).join(", ")),
         ),
         h(
@@ -158,7 +161,7 @@ function small({ evidence }, views) {
 function body(finding, shown) {
   const { diagnosis, views, link } = shown;
   const [advice, code] = split(finding.fix);
-  const accused = new Set(finding.ranks.length < diagnosis.ranks.length ? finding.ranks : []);
+  const affected = new Set(finding.ranks.length < diagnosis.ranks.length ? finding.ranks : []);
   return h(
     "div",
     { class: "opened" },
@@ -172,16 +175,16 @@ function body(finding, shown) {
       ? h(
           "figure",
           {},
-          largeLanes({ ...views, lanes: views.lanes }, accused, finding.evidence),
+          largeLanes({ ...views, lanes: views.lanes }, affected, finding.evidence),
           h("figcaption", {}, caption({ ...views, lanes: views.lanes }, finding)),
         )
       : null,
-    finding.evidence.length ? [h("h3", {}, "Where to look"), evidence(finding, shown)] : null,
+    finding.evidence.length ? [h("h3", {}, "Where to look"), total(finding), evidence(finding, shown)] : null,
     otherTools(shown, finding),
     h(
       "ul",
       { class: "sure" },
-      costs(finding),
+      saving(finding),
       h("li", {}, h("b", {}, `Confidence ${finding.confidence}.`), finding.thresholds.length ? " Compared with:" : ""),
       finding.thresholds.map(({ name, value, unit, reason }) =>
         h("li", {}, h("b", {}, `${words(name)} ${value} ${unit}`), " – ", prose(reason)),
@@ -197,7 +200,7 @@ function body(finding, shown) {
  * What the fix saves, and how sure that is.
  * @param {Finding} finding
  */
-function costs({ cost_ms, alone_ms, range_ms }) {
+function saving({ cost_ms, alone_ms, range_ms }) {
   if (!(cost_ms > 0) && !(alone_ms > 0)) return null;
   const shared = Math.abs(alone_ms - cost_ms) > 0.1;
   return h(
@@ -223,7 +226,7 @@ function measurements({ id, measurements: all }, { diagnosis }) {
     some(ranks, diagnosis.ranks),
     some(steps, diagnosis.steps),
   ]);
-  return table(["measured", "value", "how many", "ranks", "steps"], rows, `how ${id} was computed`);
+  return table(["measured", "value", "count", "ranks", "steps"], rows, `how ${id} was computed`);
 }
 
 /**
@@ -243,7 +246,7 @@ function amount(value, unit) {
  * @param {string} rule
  */
 function help(rule) {
-  const element = h("div", { class: "help" }, "Asking…");
+  const element = h("div", { class: "help" }, "Loading…");
   fetchRule(rule).then(
     ({ summary, sections }) =>
       element.replaceChildren(
@@ -277,6 +280,18 @@ function caption(views, finding) {
 }
 
 /**
+ * The sum that the listed evidence is a part of.
+ * @param {Finding} finding
+ */
+function total(finding) {
+  const sum = evidenceSum(finding);
+  if (!sum) return null;
+  const listed = finding.evidence.length;
+  const rest = listed >= sum.count ? "" : listed === 1 ? "; the longest below" : `; the ${listed} longest below`;
+  return h("p", { class: "note sum" }, `${amount(sum.count, "1")} ${sum.name}${sum.ms === null ? "" : `, ${ms(sum.ms)}`}${rest}.`);
+}
+
+/**
  * @param {Finding} finding
  * @param {Shown} shown
  */
@@ -293,7 +308,7 @@ function evidence(finding, shown) {
       h("span", {}, prose(item.what), item.source ? code(item.source) : null),
     ];
   });
-  const heads = ["rank", "step", "from – to, in the step", "length", "trace", "what to see there"];
+  const heads = ["rank", "step", "from – to, in the step", "length", "trace", "what it shows"];
   const of = [finding.rule, finding.cause, ...finding.ranks.slice(0, 8)].filter((part) => part !== null);
   const label = `evidence of ${of.join(" ")}`;
   const some = h("div", { class: "evidence" }, table(heads, rows.slice(0, SHOWN), label));

@@ -1,4 +1,4 @@
-// The device's memory over time, as each rank's allocator has it: held, and in use.
+// The device's memory over time, as each rank's caching allocator has it: reserved, and allocated.
 
 import { picture } from "../canvas.js";
 import { detail } from "../detail.js";
@@ -42,10 +42,10 @@ function drawn({ ranks_told, curves }, shown) {
       h(
         "ul",
         { class: "legend flush" },
-        h("li", {}, h("i", { class: "owner-compute" }), "in use"),
-        h("li", {}, h("i", { class: "held" }), "held by the allocator"),
+        h("li", {}, h("i", { class: "owner-compute" }), "allocated"),
+        h("li", {}, h("i", { class: "reserved" }), "reserved by the caching allocator"),
       ),
-      fullest.length < ranks_told && h("p", { class: "note" }, `${fullest.length} of ${count(ranks_told, "rank")}: those that hold most.`),
+      fullest.length < ranks_told && h("p", { class: "note" }, `${fullest.length} of ${count(ranks_told, "rank")}: those with the most reserved.`),
       ...fullest.map((curve) => panel(curve, span, most)),
       folded("The same numbers as a table", () => numbers({ title: "memory over time" }, points(fullest))),
     ),
@@ -56,7 +56,7 @@ function drawn({ ranks_told, curves }, shown) {
 function absent() {
   return card(
     "Memory over time",
-    h("p", { class: "note" }, "The traces do not tell what the allocator did. Capture the next ones with:"),
+    h("p", { class: "note" }, "Not checked: the traces have no memory events. Record with:"),
     copyable("torch.profiler.profile(\n    ...,\n    profile_memory=True,\n)"),
   );
 }
@@ -108,10 +108,10 @@ function panel(curve, span, most) {
  * @param {number} index
  * @param {string} when
  */
-const said = ({ allocated, reserved }, index, when) => `${gb(allocated[index])} in use of ${gb(reserved[index])} held ${when}`;
+const said = ({ allocated, reserved }, index, when) => `${gb(allocated[index])} allocated, ${gb(reserved[index])} reserved ${when}`;
 
 /**
- * Steps: what holds from one instant on holds until the next.
+ * Steps: a value is valid until the next one.
  * @param {CanvasRenderingContext2D} context
  * @param {number} width
  * @param {number} height
@@ -151,7 +151,7 @@ function draw(context, width, height, colour, { time_ms, allocated, reserved }, 
     context.lineTo(width, bottom);
   };
   path(reserved);
-  context.fillStyle = colour("held");
+  context.fillStyle = colour("reserved");
   context.fill();
   path(allocated);
   context.fillStyle = colour("compute");
@@ -165,7 +165,7 @@ function draw(context, width, height, colour, { time_ms, allocated, reserved }, 
  * @returns {import("../views.js").Table}
  */
 const points = (curves) => ({
-  heads: ["rank", "at, ms", "in use, GB", "held, GB"],
+  heads: ["rank", "at, ms", "allocated, GB", "reserved, GB"],
   rows: curves.flatMap(({ rank, time_ms, allocated, reserved }) =>
     time_ms.map((at, i) => [`rank ${rank}`, at, allocated[i] / GB, reserved[i] / GB]),
   ),
@@ -184,14 +184,14 @@ function peaks(curves, shown) {
     columns: [
       { head: "rank" },
       { head: "node" },
-      { head: "in use at most", show: gb, bar: true },
-      { head: "held at most", show: gb, bar: true },
-      { head: "of the device", show: percent },
-      { head: "held, not in use", show: gb, title: "at the moment of most use" },
+      { head: "max allocated", show: gb, bar: true },
+      { head: "max reserved", show: gb, bar: true },
+      { head: "reserved, share of GPU", show: percent },
+      { head: "reserved but unallocated", show: gb, title: "at the peak of allocated" },
     ],
     rows: curves.map(({ rank, node, device_bytes, allocated, reserved }) => {
-      const [used, held] = [Math.max(...allocated), Math.max(...reserved)];
-      return [`rank ${rank}`, node, used, held, device_bytes > 0 ? held / device_bytes : null, reserved[allocated.indexOf(used)] - used];
+      const [used, reservedMost] = [Math.max(...allocated), Math.max(...reserved)];
+      return [`rank ${rank}`, node, used, reservedMost, device_bytes > 0 ? reservedMost / device_bytes : null, reserved[allocated.indexOf(used)] - used];
     }),
   });
 }

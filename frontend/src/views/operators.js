@@ -41,12 +41,12 @@ function tables(told, shown) {
   const rows = told.names.map((_, i) => i);
   const device = rows.filter((i) => told.on_device[i]);
   const host = rows.filter((i) => !told.on_device[i]);
-  const about = `In ms of a rank's step, mean over ${count(told.ranks, "rank")}. Side by side on several streams or threads, times add up to more than the step.`;
+  const about = `ms per step, mean over ${count(told.ranks, "rank")}. Concurrent streams or threads add up to more than the step.`;
   return [
     device.length
-      ? card("Kernels and copies", h("p", { class: "note" }, about), kernels(told, device, shown))
+      ? card("Kernels, copies and memsets", h("p", { class: "note" }, about), kernels(told, device, shown))
       : null,
-    card("Operators and calls of the host", h("p", { class: "note" }, device.length ? "In ms of a rank's step. Self: without what lies within. Device: what it launched itself." : about), table(told, host, shown)),
+    card("Operators and CUDA calls", h("p", { class: "note" }, device.length ? "ms per step. Self CPU: time in the operator without the operators it calls. Self CUDA: time of the kernels it launched itself." : about), table(told, host, shown)),
   ];
 }
 
@@ -66,14 +66,14 @@ function kernels(told, rows, shown) {
     sort: 1,
     columns: [
       { head: "kernel", show: plainName },
-      { head: "device", unit: "ms", show: plain, bar: true },
-      { head: "share", show: percent, title: "of the device's time in all of them" },
-      { head: "calls", show: calls, title: "in a step of a rank" },
+      { head: "GPU time", unit: "ms", show: plain, bar: true },
+      { head: "share", show: percent, title: "of the GPU time of all rows" },
+      { head: "calls", show: calls, title: "per step and rank" },
       { head: "mean, µs", show: plain },
-      { head: "occupancy", show: percent, title: "estimated by the profiler, weighed with time" },
-      { head: "tensor cores", show: percent, title: "share of its time in kernels that use them, by their names" },
-      { head: "most", unit: "ms", show: plain, title: "of one rank" },
-      { head: "rank", title: "which takes most" },
+      { head: "occupancy", show: percent, title: "estimated achieved occupancy from the profiler, weighted by time" },
+      { head: "tensor cores", show: percent, title: "share of its time in kernels that use tensor cores, judged by kernel name" },
+      { head: "max", unit: "ms", show: plain, title: "the largest of all ranks" },
+      { head: "(rank)", title: "the rank with the max" },
     ],
     rows: rows.map((i) => [
       named(told.names[i]),
@@ -102,12 +102,12 @@ function table(told, rows, shown) {
     sort: 1,
     columns: [
       { head: "operator" },
-      { head: "self on host", unit: "ms", show: plain, bar: true },
-      { head: "on device", unit: "ms", show: plain, bar: true },
-      { head: "calls", show: calls, title: "in a step of a rank" },
-      { head: "mean on host, µs", show: plain },
-      { head: "most", unit: "ms", show: plain, title: "self time on the host of one rank" },
-      { head: "rank", title: "which takes most" },
+      { head: "Self CPU", unit: "ms", show: plain, bar: true },
+      { head: "Self CUDA", unit: "ms", show: plain, bar: true },
+      { head: "calls", show: calls, title: "per step and rank" },
+      { head: "mean Self CPU, µs", show: plain },
+      { head: "max", unit: "ms", show: plain, title: "the largest Self CPU of all ranks" },
+      { head: "(rank)", title: "the rank with the max" },
     ],
     rows: rows.map((i) => [
       named(told.names[i]),

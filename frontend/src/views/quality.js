@@ -1,4 +1,4 @@
-// What the doctor could not see, and what it checked and found clear: "no data" is never "healthy".
+// What was not checked for lack of data, and which checks passed: "no data" is never "healthy".
 
 import { askArriving } from "../api.js";
 import { card, h, prose } from "../dom.js";
@@ -38,27 +38,30 @@ function unseen(diagnosis) {
       .map(({ rule, reason }) => h("li", {}, h("b", {}, `${rule} failed: `), prose(reason))),
     ...outcomes
       .filter(({ status }) => status === "not-applicable")
-      .map(({ rule, reason }) => h("li", {}, h("b", {}, `${rule} did not apply: `), prose(reason))),
+      .map(({ rule, reason }) => h("li", {}, h("b", {}, `${rule} not checked (lacks data): `), prose(reason))),
   ];
   return card(
-    "What the doctor could not see",
+    "Warnings and checks without data",
     items.length
       ? h("ul", { class: "plain" }, items)
-      : h("p", { class: "note" }, "Nothing is missing: every rank was read whole, and every rule could be applied."),
+      : h("p", { class: "note" }, "Every rank was read completely, and every check had its data."),
     warnings.some(({ message }) => message.startsWith("Still arriving"))
-      ? h("button", { type: "button", click: () => askArriving(name).catch(() => {}) }, "Count in what is there of them")
+      ? h("button", { type: "button", click: () => askArriving(name).catch(() => {}) }, "Include the files as they are now")
       : null,
-    cleared(outcomes.filter(({ status }) => status === "clear")),
+    cleared(outcomes.filter(({ status }) => status === "clear"), outcomes.length),
   );
 }
 
-/** @param {{rule: string, reason: string}[]} clear */
-function cleared(clear) {
+/**
+ * @param {{rule: string, reason: string}[]} clear
+ * @param {number} all checks
+ */
+function cleared(clear, all) {
   if (!clear.length) return null;
   return h(
     "details",
     { class: "folded" },
-    h("summary", {}, `Checked and clear: ${count(clear.length, "rule")}`),
+    h("summary", {}, `${clear.length} of ${count(all, "check")} passed`),
     h(
       "ul",
       { class: "plain" },

@@ -1,11 +1,11 @@
-// The table that the field knows: compute, communication and their overlap on each rank. Waiting is taken out of
-// communication first: a straggler makes its victims look unoverlapped.
+// The table that the field knows: compute, communication and their overlap on each rank. Straggler wait is not
+// communication here: with it, the ranks that wait for a straggler look as if they overlapped nothing.
 
 import { detail } from "../detail.js";
 import { card, h } from "../dom.js";
 import { percent } from "../format.js";
 import { grid, plain } from "../grid.js";
-import { guilty } from "../model.js";
+import { affectedRanks } from "../model.js";
 
 /** @typedef {Record<string, number[]> & {nodes: string[]}} Told columns, one row per rank */
 
@@ -22,9 +22,9 @@ export const ranks = {
  * @param {import("../views.js").Shown} shown
  */
 function compared(told, shown) {
-  const accused = guilty(shown.diagnosis);
+  const affected = affectedRanks(shown.diagnosis);
   const rows = told.ranks.map((rank, i) => [
-    accused.has(rank) ? `rank ${rank} ◀` : `rank ${rank}`,
+    affected.has(rank) ? `rank ${rank} ◀` : `rank ${rank}`,
     told.nodes[i],
     told.step_ms[i],
     told.busy_ms[i],
@@ -42,9 +42,9 @@ function compared(told, shown) {
     h(
       "p",
       { class: "note" },
-      accused.size
-        ? "In ms, mean over the steps. The accused are marked: what they wait is little, what the others wait is theirs."
-        : "In ms, mean over the steps. No rank is accused.",
+      affected.size
+        ? "ms per step, mean over steps. ◀ marks affected ranks. A straggler has a long busy time and a short straggler wait; the ranks that wait for it have the reverse."
+        : "ms per step, mean over steps. No finding is limited to some ranks.",
     ),
     grid({
       title: "ranks",
@@ -56,15 +56,15 @@ function compared(told, shown) {
         { head: "rank" },
         { head: "node" },
         { head: "step", unit: "ms", show: plain },
-        { head: "own", unit: "ms", show: plain, bar: true, title: "the step without waiting for others" },
-        { head: "waits", unit: "ms", show: plain, bar: true, title: "exposed waiting for the last rank to arrive" },
+        { head: "busy time", unit: "ms", show: plain, bar: true, title: "step minus straggler wait" },
+        { head: "straggler wait", unit: "ms", show: plain, bar: true, title: "only communication runs, and some rank has not arrived" },
         { head: "compute", unit: "ms", show: plain, bar: true },
-        { head: "communication", unit: "ms", show: plain, title: "from its own arrival on, hidden or not, as other tools count it" },
-        { head: "moves", unit: "ms", show: plain, title: "communication once all ranks have arrived" },
-        { head: "overlap", show: percent, title: "share of the time in which data moves that has compute or a copy beside it" },
-        { head: "exposed", unit: "ms", show: plain, bar: true, title: "data moves and nothing else runs" },
-        { head: "copies", unit: "ms", show: plain },
-        { head: "idle", unit: "ms", show: plain, title: "the device has nothing to do" },
+        { head: "comm.", unit: "ms", show: plain, title: "communication from this rank's arrival on, straggler wait included, overlapped or not (as HTA and nsys count it)" },
+        { head: "comm. without wait", unit: "ms", show: plain, title: "communication once all ranks have arrived, overlapped or exposed" },
+        { head: "overlap", show: percent, title: "share of communication without wait that runs beside compute or a copy" },
+        { head: "exposed", unit: "ms", show: plain, bar: true, title: "exposed communication: only communication runs, and all ranks have arrived" },
+        { head: "copy", unit: "ms", show: plain },
+        { head: "GPU idle", unit: "ms", show: plain, title: "nothing runs on the GPU" },
       ],
       rows,
     }),

@@ -7,7 +7,7 @@ import { NAMES, nameRows, namedColumns } from "../chart/marks.js";
 import { card, h } from "../dom.js";
 import { among, ms } from "../format.js";
 import { pixels, rgb, shading, slowest } from "../heat.js";
-import { guilty } from "../model.js";
+import { affectedRanks } from "../model.js";
 
 /** @typedef {import("../views.js").View} View */
 /** @typedef {import("../views.js").Shown} Shown */
@@ -22,14 +22,14 @@ const LOWEST_FRAME = 5;
 
 /** @type {{id: string, button: string, says: string, of: (views: Views) => Grid}[]} */
 const KINDS = [
-  { id: "busy", button: "Busy time", says: "The step without waiting for other ranks.", of: ({ busy_ms }) => busy_ms },
+  { id: "busy", button: "Busy time", says: "Step minus straggler wait.", of: ({ busy_ms }) => busy_ms },
   {
     id: "wait",
-    button: "Waiting",
-    says: "Time in communication until the last rank arrives: it is short on the rank that the others wait for.",
+    button: "Straggler wait",
+    says: "Time in communication until the last rank arrives: short on the straggler, long on the ranks that wait for it.",
     of: ({ budget_ms, busy_ms }) => budget_ms?.wait ?? busy_ms.map((row) => row.map(() => null)),
   },
-  { id: "step", button: "Whole step", says: "The whole step, waiting included.", of: ({ step_ms }) => step_ms },
+  { id: "step", button: "Step time", says: "The whole step, straggler wait included.", of: ({ step_ms }) => step_ms },
 ];
 
 /** @type {View} */
@@ -60,24 +60,24 @@ export const steps = {
  */
 function render(element, { diagnosis, views, place, keep }) {
   if (!views) {
-    element.append(h("p", { class: "note" }, "The steps of this run are not at hand."));
+    element.append(h("p", { class: "note" }, "Time per rank and step is not available for this run."));
     return;
   }
-  const accused = guilty(diagnosis);
+  const affected = affectedRanks(diagnosis);
   const body = h("div");
   const buttons = KINDS.map((kind) => h("button", { type: "button", click: () => choose(kind, true) }, kind.button));
   const note = h("p", { class: "note" });
   const choose = (/** @type {typeof KINDS[0]} */ kind, kept = false) => {
     buttons.forEach((button, j) => button.setAttribute("aria-pressed", String(kind === KINDS[j])));
     note.textContent = kind.says;
-    body.replaceChildren(...heat(views, kind.of(views), accused, kind.id === "own"));
+    body.replaceChildren(...heat(views, kind.of(views), affected, kind.id === "busy"));
     if (kept) keep({ of: kind.id });
   };
   choose(KINDS.find(({ id }) => id === place.of) ?? KINDS[0]);
   element.append(
     card(
       "Time per rank and step",
-      h("div", { class: "switch", role: "group", "aria-label": "Which time" }, buttons),
+      h("div", { class: "switch", role: "group", "aria-label": "Time shown" }, buttons),
       note,
       h("p", { class: "moving" }, moving(views, diagnosis.ranks)),
       body,
@@ -94,34 +94,34 @@ function moving(views, all) {
   const rows = slowest(views.busy_ms);
   const ranks = rows.flatMap((row) => (row === null ? [] : [views.ranks[row]]));
   const who = [...new Set(ranks)].sort((a, b) => a - b);
-  if (!who.length) return "No rank's own time stands out in any step.";
+  if (!who.length) return "No rank's busy time is 10 % above the median rank's in any step.";
   const often = `in ${ranks.length} of ${rows.length} steps`;
-  if (who.length === 1) return `Rank ${who[0]} has the longest own time ${often}.`;
+  if (who.length === 1) return `Rank ${who[0]} has the longest busy time ${often}.`;
   const named = who.length > 12 ? `${who.length} different ranks` : among(who, all, "rank");
-  return `The slowest rank moves: ${named} in turn, ${often}.`;
+  return `The slowest rank changes from step to step: ${named}, ${often}.`;
 }
 
 /**
  * @param {Views} views
  * @param {Grid} grid
- * @param {Set<number>} accused
+ * @param {Set<number>} affected
  * @param {boolean} ranked whether to frame the slowest rank of each step
  */
-function heat(views, grid, accused, ranked) {
+function heat(views, grid, affected, ranked) {
   const values = grid.flat().filter((value) => value !== null);
-  if (!values.length) return [h("p", { class: "note" }, "No rank has a whole step.")];
+  if (!values.length) return [h("p", { class: "note" }, "No rank recorded a whole step.")];
   const shade = shading(values);
   const key = h(
     "p",
     { class: "key" },
     `median ${ms(shade.median)}`,
     h("i", { class: "ramp" }),
-    `${ms(shade.full)}${shade.full > shade.longest ? " (1.5 × median)" : ", the longest"}`,
-    ranked && h("span", { class: "framed" }, "the slowest rank of a step, where it stands out"),
+    `${ms(shade.full)}${shade.full > shade.longest ? " (1.5 × median)" : ", longest"}`,
+    ranked && h("span", { class: "framed" }, "slowest rank of the step, 10 % or more above the median rank"),
   );
   const few = views.ranks.length <= FEW_RANKS && views.steps.length <= FEW_STEPS;
   const last = ranked ? slowest(grid) : [];
-  return few ? [cells(views, grid, accused, shade, last), key] : image(views, grid, accused, shade, last, key);
+  return few ? [cells(views, grid, affected, shade, last), key] : image(views, grid, affected, shade, last, key);
 }
 
 /** @typedef {ReturnType<typeof shading>} Shade */
@@ -129,11 +129,11 @@ function heat(views, grid, accused, ranked) {
 /**
  * @param {Views} views
  * @param {Grid} grid
- * @param {Set<number>} accused
+ * @param {Set<number>} affected
  * @param {Shade} shade
  * @param {(number | null)[]} last the slowest row of each step
  */
-function cells(views, grid, accused, shade, last) {
+function cells(views, grid, affected, shade, last) {
   const cell = (/** @type {number | null} */ value, /** @type {boolean} */ slow) =>
     value === null
       ? h("td", { class: "none" }, "–")
@@ -165,7 +165,7 @@ function cells(views, grid, accused, shade, last) {
         h(
           "tr",
           {},
-          h("th", { scope: "row", class: accused.has(rank) ? "accused" : null }, `rank ${rank}`),
+          h("th", { scope: "row", class: affected.has(rank) ? "affected" : null }, `rank ${rank}`),
           grid[i].map((value, j) => cell(value, last[j] === i)),
         ),
       ),
@@ -179,16 +179,16 @@ const ink = (/** @type {number} */ share) => (share > 0.93 ? "full" : share > 0.
 /**
  * @param {Views} views
  * @param {Grid} grid
- * @param {Set<number>} accused
+ * @param {Set<number>} affected
  * @param {Shade} shade
  * @param {(number | null)[]} last the slowest row of each step
  * @param {HTMLElement} key
  */
-function image(views, grid, accused, shade, last, key) {
+function image(views, grid, affected, shade, last, key) {
   const height = Math.max(1, Math.min(14, Math.floor(420 / views.ranks.length)));
   const cursor = { row: 0, column: 0 };
   const marker = h("div", { class: "heat-cursor", hidden: true });
-  const hint = "Point at the picture, or move with the arrow keys, for exact values.";
+  const hint = "Point at a cell, or use the arrow keys, for exact values.";
   const readout = h("p", { class: "readout", "aria-live": "polite" }, hint);
   const canvas = picture("heat-map", `Time of ${views.ranks.length} ranks in ${views.steps.length} steps`, draw);
   canvas.style.height = `${TOP + height * views.ranks.length}px`;
@@ -228,7 +228,7 @@ function image(views, grid, accused, shade, last, key) {
     const rank = views.ranks[cursor.row];
     readout.textContent =
       `rank ${rank}${views.nodes[cursor.row] && ` on ${views.nodes[cursor.row]}`}, step ${views.steps[cursor.column]}: ` +
-      `${value === null ? "not recorded" : ms(value)}${accused.has(rank) ? " (accused)" : ""}`;
+      `${value === null ? "not recorded" : ms(value)}${affected.has(rank) ? " (affected rank)" : ""}`;
   }
 
   /** @type {import("../canvas.js").Draw} */
@@ -264,8 +264,8 @@ function image(views, grid, accused, shade, last, key) {
       context.fillText(text, Math.min(LEFT + (column + 0.5) * wide, width - 12), TOP / 2 - 1);
     }
     const names = views.ranks.map((rank) => `rank ${rank}`);
-    const isAccused = (/** @type {number} */ row) => accused.has(views.ranks[row]);
-    nameRows(context, colour, { names, accused: isAccused, pitch: height, top: TOP, right: LEFT - 6 });
+    const isAffected = (/** @type {number} */ row) => affected.has(views.ranks[row]);
+    nameRows(context, colour, { names, affected: isAffected, pitch: height, top: TOP, right: LEFT - 6 });
   }
 
   return [

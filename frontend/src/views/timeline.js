@@ -1,12 +1,12 @@
-// All ranks on one clock around the evidence: host and device, collectives joined across ranks, waits hatched. Only the
+// All ranks on one clock around the evidence: CPU and GPU, collectives joined across ranks, straggler wait hatched. Only the
 // window that shows is asked for, with as much again at each side.
 
 import { fetchSlice } from "../api.js";
 import { paint, picture } from "../canvas.js";
 import { card, folded, h } from "../dom.js";
-import { ms, ranges } from "../format.js";
+import { count, ms, ranges } from "../format.js";
 import { keysDialog } from "../keys.js";
-import { evidenceId, guilty, ownerName } from "../model.js";
+import { affectedRanks, BOXES, evidenceId, ownerName } from "../model.js";
 import { numbers } from "../table.js";
 import { eventAt, firstAbove } from "../timeline/cull.js";
 import { AXIS, GUTTER, draw } from "../timeline/draw.js";
@@ -26,16 +26,16 @@ const LISTED = 200;
 
 /** @type {[string, string][]} */
 const KEYS = [
-  ["W / S", "closer, or further away"],
-  ["A / D", "earlier, or later"],
+  ["W / S", "zoom in / zoom out"],
+  ["A / D", "pan left / pan right"],
   ["F", "fit the evidence"],
-  ["Arrow keys", "to the event before or after, or to the row above or below"],
-  ["M", "mark this instant, or take the mark away"],
-  ["/", "search by name; Enter goes to the next"],
-  ["Drag, Shift-drag", "move; measure"],
-  ["Ctrl-wheel", "closer, or further away"],
-  ["Escape", "clear search, marks and measure"],
-  ["?", "these keys"],
+  ["Arrow keys", "previous or next event; row above or below"],
+  ["M", "set or remove a time marker"],
+  ["/", "search by name; Enter: next hit"],
+  ["Drag, Shift-drag", "pan; measure"],
+  ["Ctrl-wheel", "zoom in / zoom out"],
+  ["Escape", "clear search, markers and measurement"],
+  ["?", "list of keys"],
 ];
 
 /** @type {View} */
@@ -54,7 +54,7 @@ export const timeline = {
 function render(element, shown) {
   const { diagnosis, views, place, keep } = shown;
   if (!views || views.from_digests) {
-    const reason = "The traces themselves are not here. Open the log directory that holds them in TensorBoard to see the timeline.";
+    const reason = "The traces are not available here, only digests. Open the log directory with the traces in TensorBoard to see the timeline.";
     element.append(card("Timeline", h("p", { class: "note" }, reason)));
     return;
   }
@@ -83,11 +83,11 @@ function render(element, shown) {
   let failing = false;
   let left = false;
 
-  const accused = guilty(diagnosis);
+  const affected = affectedRanks(diagnosis);
   const canvas = picture("timeline-canvas", `Timeline of ${diagnosis.name}, all ranks on one clock`, (context, ...size) => {
     if (!laid) return;
     const found = new Set(hits.map(([row, index]) => `${row}:${index}`));
-    draw(context, ...size, { laid, span, evidence: spot.seen, accused, chosen, found, marks, measured });
+    draw(context, ...size, { laid, span, evidence: spot.seen, affected, chosen, found, marks, measured });
   });
   canvas.tabIndex = 0;
   const readout = h("p", { class: "readout", role: "status" }, "Reading the traces…");
@@ -116,8 +116,8 @@ function render(element, shown) {
   function settle() {
     keep({ from: String(Math.round(span.from)), to: String(Math.round(span.to)), ranks: ranges(ranks).replace(/–/g, "-").replace(/ /g, "") });
     const inside = laid && span.from >= laid.from && span.to <= laid.to;
-    // A slice leaves its shortest events out: looked at closely, they are asked for again.
-    const coarse = laid?.leftOut && span.to - span.from < (laid.to - laid.from) / 5;
+    // A slice does not have its shortest events: zoomed in, they are asked for again.
+    const coarse = laid?.hidden && span.to - span.from < (laid.to - laid.from) / 5;
     if (!inside || coarse) load();
     else list();
   }
@@ -135,7 +135,7 @@ function render(element, shown) {
       hits = search(laid.rows, seek.value);
       hit = -1;
       canvas.style.height = `${AXIS + laid.height + 4}px`;
-      trouble.textContent = laid.leftOut ? `${laid.leftOut} Come closer to see them.` : "";
+      trouble.textContent = laid.hidden ? `${count(laid.hidden, "short event")} hidden, zoom in to see them.` : "";
       // What it tells of the chosen event, or of the search, still holds.
       if (!before || failing) readout.textContent = HINT;
       failing = false;
@@ -232,7 +232,7 @@ function render(element, shown) {
     marks.sort((a, b) => a - b);
     const last = marks.slice(-2);
     readout.textContent =
-      last.length < 2 ? "Marked. Mark another instant for the time between." : `${ms((last[1] - last[0]) / 1000)} between the last two marks.`;
+      last.length < 2 ? "Marker set. Set another one to measure the time between." : `${ms((last[1] - last[0]) / 1000)} between the last two markers.`;
     redraw();
   }
 
@@ -348,7 +348,7 @@ function render(element, shown) {
       h(
         "div",
         { class: "controls" },
-        h("label", {}, "Look at", what),
+        h("label", {}, "Evidence", what),
         h("label", {}, "Ranks", which),
         h("label", {}, "Search", seek),
         h("button", { type: "button", click: fit }, "Fit the evidence"),
@@ -375,8 +375,8 @@ function render(element, shown) {
 }
 
 const HINT =
-  "W S closer and further, A D earlier and later, F the evidence, ? all keys. A line joins the arrivals at one collective; its dot is the last.";
-const HEADS = ["rank", "lane", "event", "starts, ms", "takes, ms", "waits, ms", "owner"];
+  "W S zoom, A D pan, F fits the evidence, ? lists all keys. A line joins the arrivals of the ranks at one collective; the dot is the last arrival.";
+const HEADS = ["rank", "lane", "event", "start, ms", "duration, ms", "straggler wait, ms", "owner"];
 
 /** Which place the address names: the whole span of a shared link. @param {import("../address.js").Place} place */
 function spanOf({ from, to }) {
@@ -426,7 +426,7 @@ function told({ rows, joined }, row, index, zero) {
   const parts = [
     `rank ${rank}, ${lane}: ${shortName(names[name[index]])}`,
     `${ms((ends[index] - starts[index]) / 1000)} from ${ms((starts[index] - zero) / 1000)}`,
-    until > starts[index] ? `of that ${ms((until - starts[index]) / 1000)} waiting for rank ${one?.last_rank}` : "",
+    until > starts[index] ? `of that ${ms((until - starts[index]) / 1000)} straggler wait for rank ${one?.last_rank}` : "",
     one ? `${one.kind} of ${(one.bytes / 1e6).toFixed(1)} MB` : owned(owners[owner[index]]),
   ];
   return parts.filter(Boolean).join(", ");
@@ -463,20 +463,9 @@ function inView(rows, joined, span, zero) {
 }
 
 function legend() {
-  const parts = [
-    ["compute", "compute"],
-    ["copy", "memory copies"],
-    ["transfer", "exposed communication"],
-    ["wait", "straggler wait"],
-    ["sync", "sync"],
-    ["alloc", "allocating"],
-    ["input", "data loading"],
-    ["operator", "operators and launches on the CPU"],
-    ["around", "annotations and Python"],
-  ];
   return h(
     "ul",
     { class: "legend flush" },
-    parts.map(([owner, name]) => h("li", {}, h("i", { class: `owner-${owner}` }), name)),
+    [...BOXES].map(([owner, name]) => h("li", {}, h("i", { class: `owner-${owner}` }), name)),
   );
 }

@@ -3,7 +3,7 @@
 import { cut, kindsOf } from "../cuts.js";
 import { card, h, prose } from "../dom.js";
 import { among, count, interval, ms, percent } from "../format.js";
-import { account, faults, guilty, level, line, lostMs, ownerName, PHASES } from "../model.js";
+import { account, faults, affectedRanks, level, line, lostMs, ownerName, PHASES } from "../model.js";
 
 /** @typedef {import("../model.js").Diagnosis} Diagnosis */
 /** @typedef {import("../views.js").View} View */
@@ -24,7 +24,7 @@ export const verdict = {
     const parts = [h("p", { class: "why" }, why(shown)), tiles(shown), worth(shown), costliest(shown), whole(shown), where(shown)];
     element.append(...parts.filter((part) => part !== null));
   },
-  table: (shown) => ({ heads: ["number", "value", "what it rests on"], rows: facts(shown) }),
+  table: (shown) => ({ heads: ["number", "value", "basis"], rows: facts(shown) }),
 };
 
 /** @param {Shown} shown */
@@ -35,11 +35,11 @@ function why({ diagnosis, link }) {
   const ended = (/** @type {string} */ how) => outcomes.filter(({ status }) => status === how).length;
   const [passed, found] = [ended("clear"), ended("finding")];
   const blind = outcomes.length - passed - found;
-  const parts = [`${passed} of ${count(outcomes.length, "check")} passed`, found && `${found} found something`];
+  const parts = [`${passed} of ${count(outcomes.length, "check")} passed`, found && `${found} with findings`];
   const told = parts.filter(Boolean).join(", ");
   if (!blind) return [`${told}.`];
   const reasons = link("quality");
-  reasons.textContent = "see why";
+  reasons.textContent = "why";
   return [`${told}, ${blind} not checked (the traces lack data): `, reasons, "."];
 }
 
@@ -56,7 +56,7 @@ function facts({ diagnosis, views }) {
   const processors = count(world_size, views?.device ? "GPU" : "rank");
   const hours = step > 0 ? (world_size * 24 * lost) / step : 0;
   /** @type {[string, string, string]} */
-  const seen = ["Ranks seen", `${diagnosis.ranks.length} of ${world_size}`, "with a trace that could be read"];
+  const seen = ["Ranks seen", `${diagnosis.ranks.length} of ${world_size}`, "ranks with a readable trace"];
   /** @type {[string, string, string]} */
   const now = ["Step now", ms(step), `mean of ${count(diagnosis.steps.length, "step")}`];
   /** @type {[string, string, string]} */
@@ -65,19 +65,24 @@ function facts({ diagnosis, views }) {
   if (verdict === "unexplained")
     return [now, ["Unexplained", ms(unexplained.ms), `${percent(unexplained.share)} of the step`], fixed, seen];
   /** @type {[string, string, string][]} */
-  const sure = worst ? [["Confidence", worst.confidence, "in the costliest finding"]] : [];
-  if (!standsForAll(diagnosis)) return [now, fixed, seen, ...sure];
+  const sure = worst ? [["Confidence", worst.confidence, "of the costliest finding"]] : [];
+  const hoursName = `${views?.device ? "GPU" : "Rank"}-hours lost a day`;
+  if (!standsForAll(diagnosis)) return [now, fixed, [hoursName, "unknown", `${diagnosis.ranks.length} of ${count(world_size, "rank")} recorded`], ...sure];
   const shown = hours.toLocaleString("en", { maximumFractionDigits: hours < 10 ? 1 : 0 });
   const of = `of ${(world_size * 24).toLocaleString("en")}, with ${processors}`;
-  return [now, fixed, [`${views?.device ? "GPU" : "Rank"}-hours lost a day`, shown, of], ...(worst ? sure : [seen])];
+  return [now, fixed, [hoursName, shown, of], ...(worst ? sure : [seen])];
 }
 
 /**
- * Whether what was seen may be counted up to the whole job: not from a few ranks.
+ * Whether the loss of the recorded ranks may be scaled to the whole job: not from few of them, and no loss only where
+ * all were recorded.
  * @param {Diagnosis} diagnosis
  */
-const standsForAll = ({ ranks, world_size }) =>
-  (ranks.length > 1 || world_size === 1) && 2 * ranks.length >= world_size;
+const standsForAll = (diagnosis) => {
+  const { ranks, world_size } = diagnosis;
+  if (ranks.length === world_size) return true;
+  return ranks.length > 1 && 2 * ranks.length >= world_size && lostMs(diagnosis) > 0;
+};
 
 /** @param {Shown} shown */
 function tiles(shown) {
@@ -116,22 +121,22 @@ function where(shown) {
   const { diagnosis, link } = shown;
   const [kind] = kindsOf(diagnosis);
   const rows = cut(shown, kind);
-  const accused = guilty(diagnosis);
-  const named = rows.filter(({ ranks }) => accused.has(ranks[0])).sort((a, b) => b.own - a.own);
-  const others = rows.filter(({ ranks }) => !accused.has(ranks[0])).sort((a, b) => a.own - b.own);
+  const affected = affectedRanks(diagnosis);
+  const named = rows.filter(({ ranks }) => affected.has(ranks[0])).sort((a, b) => b.busy - a.busy);
+  const others = rows.filter(({ ranks }) => !affected.has(ranks[0])).sort((a, b) => a.busy - b.busy);
   const middle = others[Math.floor((others.length - 1) / 2)];
   const chosen = [...named.slice(0, MOST_BARS), ...(middle ? [middle] : [])];
   if (!chosen.length) return null;
   const longest = Math.max(...chosen.map(({ total }) => total));
   const parts = kind.parts.map((part, i) => ({ ...part, i })).filter(({ i }) => chosen.some(({ values, total }) => values[i] > total / 200));
   const more = link("budget");
-  more.textContent = rows.length > 1 ? `All ${count(rows.length, "rank")}` : "Its budget";
+  more.textContent = rows.length > 1 ? `All ${count(rows.length, "rank")}` : "Budget of this rank";
   return card(
-    named.length ? "Budget of the affected ranks" : "Budget of a rank",
+    named.length ? "Budget of the affected ranks" : "Budget of one rank",
     chosen.map((row) =>
       h(
         "div",
-        { class: `row${row === middle ? "" : " accused"}` },
+        { class: `row${row === middle ? "" : " affected"}` },
         h("span", { class: "rank" }, row.name, h("small", {}, row === middle && others.length > 1 ? "median rank" : row.node)),
         h(
           "div",
@@ -233,16 +238,16 @@ function whole({ diagnosis, link }) {
   /** @param {import("../model.js").AccountLine} line */
   function told({ kind, finding, share }) {
     if (kind === "finding") return listed.has(finding ?? "") ? "" : (findings.find(({ id }) => id === finding)?.title ?? "");
-    if (kind === "tracing") return "what recording the traces adds";
-    if (kind === "floor") return "what stays without all of these; what is equally slow on all ranks and in all steps is in it (docs/method.md, “The account”)";
+    if (kind === "tracing") return "overhead of recording the trace";
+    if (kind === "floor") return "the rest of the step, with whatever is equally slow on all ranks and in all steps (docs/method.md, “The account”)";
     const { unexplained } = of;
-    if (!unexplained || share < LEAST_PLACED) return "what no rule explains";
+    if (!unexplained || share < LEAST_PLACED) return "no rule explains it";
     const { owner, phase } = unexplained;
     const within = phase && phase !== "other" ? ` in ${PHASES.get(phase)?.name ?? phase}` : "";
-    return `what no rule explains: mostly ${ownerName(owner)}${within}, ${among(unexplained.ranks, ranks, "rank")}, ${among(unexplained.steps, steps, "step")}`;
+    return `no rule explains it: mostly ${ownerName(owner)}${within}, ${among(unexplained.ranks, ranks, "rank")}, ${among(unexplained.steps, steps, "step")}`;
   }
   const notes = [
-    of.method === "busy_time" && "Costs are compared busy times, since the traces allow no replay.",
+    of.method === "busy_time" && "Costs are differences of busy time: the traces lack the data for a replay.",
     ...of.left_out.map(({ step, ms: length, reason }) => `Not counted: step ${step} (${ms(length)}): ${reason.replace(/\.$/, "")}.`),
   ];
   return card(
