@@ -6,7 +6,7 @@ import { axisOf, logTicks, place } from "../chart/log.js";
 import { detail } from "../detail.js";
 import { card, h } from "../dom.js";
 import { count, ms, percent, ranges } from "../format.js";
-import { grid } from "../grid.js";
+import { grid, plain } from "../grid.js";
 
 /** @typedef {import("../views.js").Shown} Shown */
 /**
@@ -295,22 +295,22 @@ function summary(families, shown) {
   const columns = [
     [{ head: "collective" }, kindOf],
     [{ head: "ranks" }, ({ ranks: some }) => ranges(some)],
-    [{ head: "nodes" }, ({ nodes }) => named(nodes)],
+    [{ head: "nodes", title: "how many its ranks are on" }, ({ nodes }) => nodes.length],
     [{ head: "calls" }, ({ calls }) => calls],
     [{ head: "size", show: size, title: "bytes of one call, mean" }, ({ mean_bytes }) => mean_bytes],
     [{ head: "straggler wait", show: time, title: "of one call, mean over its ranks" }, ({ mean_wait_us }) => mean_wait_us],
     [{ head: "time", show: time, bar: true, title: "of one call without straggler wait, mean" }, ({ mean_transfer_us }) => mean_transfer_us],
     [
-      { head: "algbw", show: rate, title: "size / time, as in nccl-tests" },
+      { head: "algbw, GB/s", show: plain, title: "size / time, as in nccl-tests" },
       ({ mean_bytes, mean_transfer_us }) => (mean_bytes && mean_transfer_us > 0 ? mean_bytes / mean_transfer_us / 1e3 : null),
     ],
     [
-      { head: "busbw", show: rate, title: "algbw × the factor of nccl-tests" },
+      { head: "busbw, GB/s", show: plain, title: "algbw × the factor of nccl-tests" },
       ({ mean_bytes, mean_transfer_us, bus_factor }) => (mean_bytes && mean_transfer_us > 0 ? (mean_bytes / mean_transfer_us / 1e3) * bus_factor : null),
     ],
     [{ head: "latency", show: time, title: "of the fit: the time at size 0 (alpha)" }, ({ significant, alpha_us }) => (significant ? alpha_us : null)],
     [
-      { head: "busbw at large size", show: rate, title: "from 1 / beta of the fit; only where sizes differ enough for a fit" },
+      { head: "busbw at large size, GB/s", show: plain, title: "from 1 / beta of the fit; only where sizes differ enough for a fit" },
       ({ significant, us_per_byte, bus_factor }) => (significant && us_per_byte ? (bus_factor / us_per_byte) * 1e-3 : null),
     ],
     [{ head: "outliers", title: "calls that take much longer than others of their size" }, ({ far }) => far],
@@ -391,7 +391,7 @@ function calls(families, shown) {
       { head: "size", show: size },
       { head: "straggler wait", show: time, title: "mean over its ranks" },
       { head: "time", show: time, bar: true, title: "without straggler wait" },
-      { head: "busbw", show: rate },
+      { head: "busbw, GB/s", show: plain },
       { head: "outlier" },
     ],
     rows: families.flatMap((family) =>
