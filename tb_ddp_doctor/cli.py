@@ -111,22 +111,24 @@ def _parser() -> _Parser:
         "--html", type=Path, metavar="FILE", help="also write the report there, as one file that works without a server"
     )
     diagnose.add_argument(
-        "--communication", action="store_true", help="also show what each kind of collective does, and how fast"
+        "--communication",
+        action="store_true",
+        help="also show each kind of collective: size, wait, time, busbw and latency",
     )
     diagnose.add_argument(
-        "--phases", action="store_true", help="also show each rank's step by phase, on the device and on the host"
+        "--phases", action="store_true", help="also show each rank's step by phase, on the GPU and on the CPU"
     )
     diagnose.add_argument(
         "--critical-path",
         action="store_true",
-        help="also show the critical path of each step across ranks: what its length hangs on, in order of time",
+        help="also show the critical path of each step across ranks: what determines its length, in order of time",
     )
     diagnose.add_argument(
         "--fail-on",
         choices=[severity.label for severity in Severity],
         metavar="SEVERITY",
-        help="exit with 1 if a finding, or the share of the step that nothing explains, is at least this severe: info, "
-        "minor, major or critical; with 3 if none is and the traces cannot tell",
+        help="exit with 1 if a finding, or the unexplained share of the step, is at least this severe: info, minor, "
+        "major or critical; with 3 if none is and a verdict is unknown",
     )
     diagnose.add_argument(
         "--set",
@@ -136,7 +138,7 @@ def _parser() -> _Parser:
         help="set a rule's threshold, for example straggler.min_excess=0.05; may be given more than once",
     )
     whatif = commands.add_parser(
-        "whatif", parents=[reading], help="predict the step time of every run without some of what is found in it"
+        "whatif", parents=[reading], help="predict the step time of every run with some of its findings fixed"
     )
     whatif.set_defaults(command=_whatif)
     whatif.add_argument(
@@ -151,7 +153,9 @@ def _parser() -> _Parser:
             "after": "the same of the later run",
         }
     )
-    comparing = commands.add_parser("compare", parents=[both], help="say what differs between two runs, and whether")
+    comparing = commands.add_parser(
+        "compare", parents=[both], help="show what differs between two runs, and whether it is significant"
+    )
     comparing.set_defaults(command=_compare)
     form = comparing.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
@@ -164,11 +168,11 @@ def _parser() -> _Parser:
         "--fail-on-regression",
         type=_percent,
         metavar="PCT",
-        help="exit with 1 if a step takes more than this many percent longer; what may be chance, and less than 3 "
+        help="exit with 1 if a step takes more than this many percent longer; what may be noise, and less than 3 "
         "percent, never fails",
     )
     slice_ = commands.add_parser(
-        "slice", parents=[reading], help="write the part of the traces that proves a finding, all ranks on one clock"
+        "slice", parents=[reading], help="write the part of the traces that shows a finding, all ranks on one clock"
     )
     slice_.set_defaults(command=_slice)
     slice_.add_argument(
@@ -313,7 +317,7 @@ def _regressed(found: Comparison, limit: float | None, errors: Console) -> bool:
     if limit is None or found.step.change * 100 <= limit:
         return False
     if not found.step.tells:
-        _complain(errors, f"no failure for {found.step.change * 100:.1f} % more: it may be chance.")
+        _complain(errors, f"no failure for {found.step.change * 100:.1f} % more: it may be noise.")
         return False
     _complain(errors, f"failed: {found.step.change * 100:.1f} % more than before, {limit:g} % are allowed.")
     return True

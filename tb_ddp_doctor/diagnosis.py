@@ -175,7 +175,7 @@ def _without_silent(outcomes: Sequence[RuleOutcome], savings: Savings) -> list[R
     """The outcomes; those of rules that name slow ranks, and whose ranks turn out to cost nothing, are clear."""
     said = {finding.rule for finding in savings.findings}
     return [
-        RuleOutcome(outcome.rule, "clear", "Once the other findings are fixed, what it found costs nothing.")
+        RuleOutcome(outcome.rule, "clear", "What it found costs nothing once the other findings are fixed.")
         if outcome.status == "finding" and outcome.rule not in said
         else outcome
         for outcome in outcomes
@@ -189,24 +189,26 @@ def _unseen(job: Job) -> Iterator[FileWarning]:
         shown = ", ".join(map(str, job.missing_ranks[:8])) + (" ..." if len(job.missing_ranks) > 8 else "")
         yield FileWarning(
             job.name,
-            f"{len(job.missing_ranks)} of {job.world_size} ranks have no usable trace here ({shown}): how long the "
-            "others wait for them is known only as far as transfers tell.",
+            f"{len(job.missing_ranks)} of {job.world_size} ranks have no usable trace here ({shown}): straggler wait "
+            "for them is only estimated from transfers.",
         )
     if not all(rank.has_steps for rank in job.digests):
         advice = " Call prof.step() after each step." if unrecognised.trains(job) else ""
-        yield FileWarning(job.name, f"No ProfilerStep in the traces: the whole trace is taken as one step.{advice}")
+        yield FileWarning(job.name, f"No ProfilerStep in the traces: the whole trace counts as one step.{advice}")
     if len(job.ranks) == 1:
         return
     if (apart_ns := unrecognised.steps_begin_apart_ns(job)) >= _SAID_APART * job.step_ns:
         yield FileWarning(job.name, f"Ranks begin the same step {apart_ns / 1e6:.1f} ms apart (median over steps).")
     if not len(job.matched):
-        yield FileWarning(job.name, "No collective could be matched between ranks: waiting counts as transfer.")
+        yield FileWarning(
+            job.name, "No collective could be matched between ranks: straggler wait counts as exposed communication."
+        )
         return
     unmatched = sum(job.matched.unmatched)
     if unmatched:
-        yield FileWarning(job.name, f"{unmatched} calls of collectives found no partner on another rank.")
+        yield FileWarning(job.name, f"{unmatched} calls of collectives have no match on another rank.")
     if job.matched.refused:
         yield FileWarning(
             job.name,
-            f"{job.matched.refused} matches of collectives were refused: a rank ended before another had arrived.",
+            f"{job.matched.refused} matches of collectives were rejected: one rank ended before another arrived.",
         )

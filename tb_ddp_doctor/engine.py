@@ -333,9 +333,9 @@ def _apply(rules: Iterable[Rule], facts: Facts) -> tuple[list[RuleOutcome], list
 def _cannot_hold(rule: Rule, job: Job) -> str | None:
     """Why a rule cannot hold for a job whatever its times are, as a sentence; None where it can."""
     if unrecognised.hides_its_device(job) and not rule.of_every_device:
-        return "It would judge the host alone, and what the device does is not known here."
+        return "It needs the GPU events, which these traces do not have; the CPU alone is not enough."
     if not unrecognised.trains(job) and not rule.of_every_program:
-        return "It is about training, and this program does not train."
+        return "It is about training loops, and this program does not train."
     return None
 
 

@@ -100,7 +100,7 @@ class Measurement(msgspec.Struct, frozen=True):
 
     name: str
     value: float
-    #: "ms", "us", "GB/s", "of the step", "1" for counts ...
+    #: "ms", "µs", "GB/s", "of the step", "1" for counts ...
     unit: str
     #: What it was measured on, and how many things it sums; empty and None where it is of the whole job.
     ranks: tuple[int, ...] = ()

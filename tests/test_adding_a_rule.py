@@ -43,7 +43,7 @@ def test_the_pages_rule_finds_its_fault_and_leaves_the_healthy_twin_alone(writte
 
 
 def test_the_pages_rule_is_documented_as_all_are(written: dict[str, Any]) -> None:
-    assert page(written["SlowCopies"]()).summary == "Copies hold up the device."
+    assert page(written["SlowCopies"]()).summary == "Copies from pageable memory delay the GPU."
 
 
 def test_the_pages_code_has_the_right_types(tmp_path: Path) -> None:

@@ -423,7 +423,7 @@ def test_the_text_has_the_account(slow: Path, capsys: pytest.CaptureFixture[str]
     assert "Where the step goes: floor + tracing + findings + unexplained" in text
     for name, cells in (("floor", "23.0 ms 85 %"), ("tracing", "0.0 ms 0.0 %"), ("straggler", "4.0 ms 15 %")):
         assert f"{name} {cells}" in " ".join(text.split())
-    assert "Costs are compared busy times, since the traces allow no replay." in text
+    assert "Costs come from busy times, since the traces allow no replay." in text
     assert 'stays in the floor: docs/method.md, "The account".' in text
 
 
@@ -431,7 +431,7 @@ def test_the_text_has_the_account(slow: Path, capsys: pytest.CaptureFixture[str]
 def test_what_nothing_explains_is_said(slow: Path, capsys: pytest.CaptureFixture[str], form: list[str]) -> None:
     main(["diagnose", str(slow), "--set", "straggler.min_excess=0.5", *form])
     text = capsys.readouterr().out
-    assert "No rule explains 4.0 ms of every 27.0 ms (15 %): mostly kernels that take longer" in " ".join(text.split())
+    assert "4.0 ms of every 27.0 ms (15 %) is unexplained: mostly kernels that take longer" in " ".join(text.split())
     assert re.search(r"unexplained[ |]+4\.0 ms[ |]+15 %", text)
 
 
@@ -474,7 +474,7 @@ def test_the_title_of_a_finding_that_is_not_the_verdict_is_printed(
 def test_the_text_says_what_could_not_be_seen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["diagnose", str(write(tmp_path / "job", ranks(HEALTHY, SLOW), world_size=4))])
     text = capsys.readouterr().out
-    assert "What the doctor could not see" in text
+    assert "Not checked (lacks data)" in text
     assert "2 of 4 ranks have no usable trace here (2, 3)" in text
     assert "dataloader-stall: No DataLoader appears" in text
 
@@ -502,7 +502,7 @@ def test_the_step_by_phase_is_a_line_and_a_table_where_it_is_asked_for(
     job = write(tmp_path / "job", ranks(LOOP, LOOP))
     main(["diagnose", str(job)])
     text = capsys.readouterr().out
-    assert "on the host: loading 25 %, forward 22 %, backward 25 %, optimizer 20 %, other 8 %" in text
+    assert "on the CPU: loading 25 %, forward 22 %, backward 25 %, optimizer 20 %, other 8 %" in text
     assert "Each rank's step by phase" not in text
     main(["diagnose", str(job), "--phases"])
     table = capsys.readouterr().out
@@ -540,7 +540,7 @@ def test_phases_that_take_too_much_are_told(tmp_path: Path, capsys: pytest.Captu
               gpu      [ddp...]           [step.....]
     """
     main(["diagnose", str(write(tmp_path / "other", ranks(python, python)))])
-    assert "(other over 20 %: Python outside of all phases)\non the host: " in capsys.readouterr().out
+    assert "(other over 20 %: Python outside forward/backward/optimizer)\non the CPU: " in capsys.readouterr().out
 
 
 def test_a_job_without_a_device_has_its_phases_on_the_host_alone(
@@ -602,7 +602,7 @@ def test_only_the_slowest_of_many_ranks_are_in_the_table(tmp_path: Path, capsys:
         (tmp_path / "job" / f"host_{rank}.1700000000000000000.pt.trace.json").write_bytes(data)
     main(["diagnose", str(tmp_path / "job")])
     text = capsys.readouterr().out
-    assert "The 32 ranks with the longest own time, of 40." in " ".join(text.split())
+    assert "The 32 ranks with the longest busy time, of 40." in " ".join(text.split())
     assert len(re.findall(r"(?m)^ *\d+ +15\.00", text)) == 32
 
 

@@ -88,7 +88,7 @@ def test_loader_workers_tell_their_story_by_themselves() -> None:
     assert found.headline.startswith("four_workers takes 51.0 ms a step, zero_workers 168.0 ms: 70 % less")
     story = " ".join(found.story)
     assert "Waiting for the DataLoader fell from 101.3 to 0.0 ms a step, 87 % of the difference." in story
-    assert "Batches are now made in worker processes; before, in the training process" in story
+    assert "Batches are now loaded in worker processes; before, in the training process" in story
     assert "Copies now overlap with the host" in story
     assert "dataloader-stall is fixed" in story
     (loader,) = [change for change in found.findings if change.rule == "dataloader-stall"]
@@ -174,15 +174,15 @@ def test_collectives_are_compared_by_kind_without_waiting(tmp_path: Path) -> Non
 
 def test_few_steps_are_doubted(tmp_path: Path) -> None:
     found = compared(tmp_path, ranks(USUAL, USUAL, steps=2), ranks(LONGER, LONGER, steps=2))
-    assert found.step.tells and found.step.doubt.startswith("2 steps tell little")
+    assert found.step.tells and found.step.doubt.startswith("2 steps are few")
     assert found.story[-1] == found.step.doubt
 
 
 def test_one_step_tells_nothing(tmp_path: Path) -> None:
     found = compared(tmp_path, ranks(USUAL, USUAL, steps=1), ranks(LONGER, LONGER))
     assert not found.step.tells
-    assert found.headline.endswith("15 % more, but one step cannot tell whether by chance.")
-    assert "1 step cannot tell chance from change" in found.story[-1]
+    assert found.headline.endswith("15 % more, but one step cannot show whether this is noise.")
+    assert "1 step cannot separate noise from change" in found.story[-1]
     # What is a tenth of the step is told all the same.
     assert "Compute rose from 15.0 to 19.0 ms a step." in found.story
 
@@ -197,8 +197,8 @@ def test_what_makes_runs_unlike_is_said(tmp_path: Path) -> None:
         ("two", 2, 2, 3),
     ]
     assert found.unlike == (
-        "one: 1 of 3 ranks is missing here; whom the others waited for among them is not seen.",
-        "two ran on 2 ranks, one on 3 ranks: amounts are of one rank's step, whatever its share of the batch.",
+        "one: 1 of 3 ranks is missing here; straggler wait for them is not seen.",
+        "two ran on 2 ranks, one on 3 ranks: all times are per rank and step, and do not account for the batch size.",
     )
 
 
@@ -207,7 +207,7 @@ def test_files_that_are_cut_off_are_said(tmp_path: Path) -> None:
     (first, *_) = sorted(folder.iterdir())
     first.write_bytes(first.read_bytes()[:-400])
     found = compare(read(folder), result(tmp_path, ranks(USUAL, USUAL, USUAL), "whole"))
-    assert found.unlike == ("cut: 1 file is not, or not all, in its diagnosis.",)
+    assert found.unlike == ("cut: 1 file is missing or incomplete here.",)
 
 
 def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
@@ -321,8 +321,8 @@ def test_the_command_does_not_fail_on_what_may_be_chance(tmp_path: Path, capsys:
     arguments = ["compare", str(tmp_path / "a"), str(tmp_path / "b"), "--no-cache", "--fail-on-regression", "5"]
     assert main(arguments) == 0
     told = capsys.readouterr()
-    assert "which may be chance (-" in told.out
-    assert "no failure for" in told.err and "it may be chance" in told.err
+    assert "which may be noise (-" in told.out
+    assert "no failure for" in told.err and "it may be noise" in told.err
 
 
 @pytest.mark.parametrize("percent", ["-1", "nan", "inf", "ten"])

@@ -144,7 +144,7 @@ def test_a_damaged_rank_is_left_out_and_named(damage: Damage, metadata: str) -> 
 def test_a_healthy_job_with_a_damaged_rank_has_no_fault_but_is_not_called_healthy(damage: Damage) -> None:
     diagnosis = examine(joined(ranks(*[HEALTHY] * 4), damage, 0))
     assert diagnosis.verdict == "healthy"
-    assert diagnosis.headline.startswith("No fault found in what is here, but 1 of 4 ranks have no usable trace here")
+    assert diagnosis.headline.startswith("No fault found in these traces, but 1 of 4 ranks have no usable trace here")
 
 
 def test_most_ranks_may_lack_device_events() -> None:
@@ -161,7 +161,7 @@ def test_a_rank_serves_for_the_steps_that_it_has_whole(step: int) -> None:
     if step > 3:
         assert job.ranks.tolist() == [0, 1, 2, 3]
         assert job.steps.tolist() == list(range(1, step))
-        assert f"serves for steps {', '.join(map(str, range(1, step)))} only" in said_of(job, 3)
+        assert f"is used for steps {', '.join(map(str, range(1, step)))} only" in said_of(job, 3)
         assert f"its device events end within step {step}" in said_of(job, 3)
     else:
         assert job.ranks.tolist() == [0, 1, 2] and job.steps.tolist() == [1, 2, 3, 4, 5]

@@ -235,7 +235,7 @@ def test_rank_by_order_counts_numbers_in_names_as_numbers(tmp_path: Path) -> Non
         trace(tmp_path / torch_name(worker))
     run = only(discover(tmp_path))
     assert [file.worker for file in run.files] == ["node_9", "node_10", "node_11"]
-    assert messages(run) == "Rank of 3 files taken from the order of the names: nothing says it."
+    assert messages(run) == "Rank of 3 files taken from the order of the names: neither file nor name has it."
 
 
 def test_cut_off_span_takes_the_rank_of_the_same_worker(tmp_path: Path) -> None:
@@ -593,7 +593,7 @@ def test_what_is_packed_beside_the_traces_is_said(tmp_path: Path, name: str) -> 
 
 def test_nothing_but_what_is_packed_is_said_in_a_sentence(tmp_path: Path) -> None:
     write(tmp_path / "a_1.pt.trace.json.zst", b"")
-    with pytest.raises(DiscoverError, match=r"json\.zst: It is packed in a way that is not read"):
+    with pytest.raises(DiscoverError, match=r"json\.zst: This format is not supported"):
         discover(tmp_path)
 
 

@@ -237,7 +237,7 @@ def test_missing_ranks_are_said(tmp_path: Path) -> None:
 def test_a_healthy_part_of_a_job_is_not_called_healthy(tmp_path: Path) -> None:
     diagnosis = diagnose(write(tmp_path, ranks(HEALTHY, HEALTHY), world_size=4))
     assert diagnosis.verdict == "healthy"
-    assert diagnosis.headline.startswith("No fault found in what is here, but 2 of 4 ranks have no usable trace here")
+    assert diagnosis.headline.startswith("No fault found in these traces, but 2 of 4 ranks have no usable trace here")
 
 
 @pytest.mark.parametrize("job", [ranks(HEALTHY, HEALTHY, HEALTHY), JOB], ids=["healthy", "slow"])
@@ -259,7 +259,7 @@ def test_a_heading_says_that_files_are_incomplete(
     diagnosis = diagnose(folder)
     assert diagnosis.incomplete == (str(half),)
     if diagnosis.verdict == "healthy":
-        assert diagnosis.headline.startswith("No fault found in what is here, but ")
+        assert diagnosis.headline.startswith("No fault found in these traces, but ")
         assert how in diagnosis.headline
     else:
         assert diagnosis.headline == f"{diagnosis.findings[0].title} Fixing it saves 4.0 ms a step (15 %). ({how}.)"
@@ -424,7 +424,7 @@ def test_a_first_step_that_the_profilers_start_holds_is_left_out(tmp_path: Path)
     """
     diagnosis = first_step(tmp_path, starting, starting)
     assert diagnosis.steps == (2, 3, 4, 5)
-    assert "Step 1 is left out: the profiler's own start holds the host" in said(diagnosis, diagnosis.name)
+    assert "Step 1 is left out: the start of the profiler blocks the CPU" in said(diagnosis, diagnosis.name)
 
 
 def test_a_first_step_that_ranks_begin_apart_is_left_out(tmp_path: Path) -> None:
@@ -559,7 +559,7 @@ def test_what_no_rule_explains_is_not_called_healthy(tmp_path: Path, monkeypatch
     monkeypatch.setattr(engine, "CATALOGUE", {})
     diagnosis = diagnose(write(tmp_path, JOB))
     assert diagnosis.verdict == "unexplained"
-    assert diagnosis.headline.startswith("No rule explains 4.0 ms of every 27.0 ms (15 %): mostly kernels that take")
+    assert diagnosis.headline.startswith("4.0 ms of every 27.0 ms (15 %) is unexplained: mostly kernels that take")
     assert "on rank 1, in every step" in diagnosis.headline
     unexplained = diagnosis.account.unexplained
     assert unexplained is not None and (unexplained.owner, unexplained.ranks) == ("compute", (1,))

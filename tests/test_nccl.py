@@ -233,7 +233,7 @@ def test_a_finding_of_communication_says_what_nccl_uses(tmp_path: Path) -> None:
     assert diagnosis.network and diagnosis.network.transports == {"NET/Socket": (0, 1)}
     (found,) = [finding for finding in diagnosis.findings if finding.rule == "communication-bound"]
     assert "NCCL fell back to sockets over eth0 and eth1, in 2 channels: it could not use IB." in found.why
-    assert found.fix.startswith("First give NCCL a faster way than sockets")
+    assert found.fix.startswith("First give NCCL a faster transport than sockets")
 
 
 def test_without_logs_nothing_is_said(tmp_path: Path) -> None:
@@ -285,4 +285,4 @@ def test_a_slow_link_says_what_its_ranks_alone_use(tmp_path: Path) -> None:
         said = (f"comm 0x1 rank {rank} nranks 6 cudaDev 0", f"Channel 00/0 : {rank}[0] -> 1[0] via {via}")
         (folder / f"nccl.{rank}.log").write_text("".join(f"{line}{what}\n" for what in said))
     (found,) = [finding for finding in diagnose(folder).findings if finding.rule == "slow-link"]
-    assert "By NCCL's log they alone use SHM." in found.why
+    assert "By NCCL's log only they use SHM." in found.why

@@ -38,7 +38,7 @@ def finding(severity: str = "critical", cost_ms: float = 60.0) -> Finding:
         steps=(2, 3),
         cause="host",
         confidence="high",
-        title="Rank 1 holds up the job.",
+        title="Rank 1 is the straggler.",
         why="Its host is in no operation.",
         fix="Look at it.\n\npy-spy dump",
         evidence=(),
@@ -362,7 +362,7 @@ def test_run_carries_the_diagnosis_and_the_numbers_of_its_pictures() -> None:
     assert response.headers["X-Content-Type-Options"] == "nosniff"
     answer = response.get_json()
     assert answer["state"] == "ready"
-    assert answer["diagnosis"]["findings"][0]["title"] == "Rank 1 holds up the job."
+    assert answer["diagnosis"]["findings"][0]["title"] == "Rank 1 is the straggler."
     assert answer["views"] == {"ranks": [0, 1]}
 
 

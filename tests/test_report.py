@@ -230,7 +230,7 @@ def test_every_output_says_above_all_that_a_file_is_incomplete(
         assert cli.main([*arguments]) == 0
         return " ".join(capsys.readouterr().out.split())
 
-    verdict = "No fault found in what is here, but 1 file is incomplete."
+    verdict = "No fault found in these traces, but 1 file is incomplete."
     assert verdict in printed("diagnose", cut)
     assert verdict in printed("whatif", cut)
     assert json.loads(printed("diagnose", cut, "--json"))["runs"][0]["headline"] == verdict

@@ -124,7 +124,7 @@ def test_what_is_packed_beside_the_traces_is_said(service: type[Folder], name: s
 def test_nothing_but_what_is_packed_is_said_in_a_sentence(service: type[Folder]) -> None:
     (service.root / "packed").mkdir()
     (service.root / "packed" / "all.tgz").write_bytes(b"")
-    with pytest.raises(DiscoverError, match=r"packed/all\.tgz: It is packed in a way that is not read"):
+    with pytest.raises(DiscoverError, match=r"packed/all\.tgz: This format is not supported"):
         runs.discover(f"{service.service}://packed")
 
 

@@ -97,7 +97,7 @@ def test_one_rank_of_many_cannot_split_its_communication() -> None:
     found = diagnosed(ranks(alone), world_size=8)
     assert (
         found.headline
-        == "71 % of the step is exposed communication; one rank of 8 cannot tell straggler wait from transfer."
+        == "71 % of the step is exposed communication; one rank of 8 cannot separate straggler wait from transfer."
     )
     assert found.verdict == "unknown"
 
@@ -105,7 +105,7 @@ def test_one_rank_of_many_cannot_split_its_communication() -> None:
 def test_most_ranks_missing_is_unknown() -> None:
     found = diagnosed(ranks(HEALTHY, HEALTHY), world_size=8)
     assert found.verdict == "unknown"
-    assert found.headline == "6 of 8 ranks have no trace here: what the others wait for cannot be told."
+    assert found.headline == "6 of 8 ranks have no trace here: straggler wait for them is not known."
 
 
 def test_half_of_the_ranks_are_enough() -> None:

@@ -12,9 +12,9 @@ from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.rules.support import text
 from tb_ddp_doctor.trace import names
 
-#: Where the step time tells nothing, owners and findings must change by this share of it to be told.
+#: Where the step time does not change significantly, owners and findings must change by this share of it.
 _SHIFTED = 0.1
-#: Copies of less time in a step, and a smaller change of the share of it that is hidden, are no part of the story.
+#: Copies of less time in a step, and a smaller change of the share of it that is hidden, are not reported.
 _COPIES_MS = 0.05
 _OVERLAP = 0.25
 #: An operator with less of a change of compute is not named; nor are any that together make less than half of it.
@@ -23,14 +23,14 @@ _LARGE_PART, _MOST_OF_IT = 0.15, 0.5
 #: Owners in words, as what a step spends.
 _SPENT = {
     "compute": "Compute",
-    "copy": "Copies that nothing hides",
-    "wait": "Waiting for other ranks",
-    "transfer": "Transfers that nothing hides",
+    "copy": "Exposed copies",
+    "wait": "Straggler wait",
+    "transfer": "Exposed communication",
     "input": "Waiting for the DataLoader",
-    "sync": "Idling behind synchronisation",
-    "alloc": "Idling behind allocations",
-    "dispatch": "Idling for launches",
-    "host": "Idling with the CPU outside any op",
+    "sync": "Idle in sync calls",
+    "alloc": "Idle in cudaMalloc and cudaFree",
+    "dispatch": "Idle, launch-bound,",
+    "host": "Idle with the CPU outside any op",
 }
 #: Where a DataLoader makes its batches, by `RankDigest.loader`.
 _LOADERS = {"single_process": "in the training process (num_workers=0)", "workers": "in worker processes"}
@@ -45,10 +45,10 @@ def headline(before: str, after: str, step: StepTime) -> str:
         return f"No significant difference: {times}."
     change = _longer(step.change)
     if step.interval is None:
-        return f"{times}: {change}, but one step cannot tell whether by chance."
+        return f"{times}: {change}, but one step cannot show whether this is noise."
     low, high = step.interval
     if not step.tells:
-        return f"{times}: {change}, which may be chance ({low * 100:+.0f} to {high * 100:+.0f} % with 95 % confidence)."
+        return f"{times}: {change}, which may be noise ({low * 100:+.0f} to {high * 100:+.0f} % with 95 % confidence)."
     if step.change >= 1:
         return f"{times}: {change} ({1 + low:.1f} to {1 + high:.1f} with 95 % confidence)."
     least, most = sorted((abs(low), abs(high)))
@@ -65,9 +65,9 @@ def _longer(change: float) -> str:
 def story(found: Comparison, certain: Collection[str], loaders: tuple[str, str]) -> Iterator[str]:
     """What made the difference.
 
-    Where the step time tells nothing, only large changes are told, of the owners and rules that are `certain`: that
-    differ by more than chance by themselves. `loaders` are how both runs' DataLoaders work, as `RankDigest.loader` has
-    it.
+    Without a significant change of the step time, only large changes are reported, of the owners and rules that are
+    `certain`: whose own change is significant. `loaders` are how both runs' DataLoaders work, as `RankDigest.loader`
+    has it.
     """
     step = found.step
     least = (TELLING if step.tells else _SHIFTED) * step.before_ms
@@ -103,7 +103,7 @@ def _owner(owner: Change, step: StepTime) -> str:
 
 def _loader(was: str, now: str) -> Iterator[str]:
     if was != now and was in _LOADERS and now in _LOADERS:
-        yield f"Batches are now made {_LOADERS[now]}; before, {_LOADERS[was]}."
+        yield f"Batches are now loaded {_LOADERS[now]}; before, {_LOADERS[was]}."
 
 
 def _operators(found: Comparison, change_ms: float) -> Iterator[str]:
@@ -131,15 +131,15 @@ def _copies(taken: Change, exposed: Change, blocking: Change) -> Iterator[str]:
         return
     if max(blocking.before_ms, blocking.after_ms) >= _COPIES_MS and min(blocking.before_ms, blocking.after_ms) == 0:
         yield (
-            f"Copies {'now overlap with the host' if blocking.before_ms else 'now block the host'}: they held it for "
-            f"{blocking.before_ms:.2f} ms a step, and now for {blocking.after_ms:.2f} ms, and take the device "
-            f"{taken.after_ms:.2f} instead of {taken.before_ms:.2f} ms."
+            f"Copies {'no longer block the CPU' if blocking.before_ms else 'now block the CPU'}: "
+            f"{blocking.after_ms:.2f} ms a step now, {blocking.before_ms:.2f} ms before. On the GPU they take "
+            f"{taken.after_ms:.2f} ms instead of {taken.before_ms:.2f} ms."
         )
     was, now = exposed.before_ms / taken.before_ms, exposed.after_ms / taken.after_ms
     if abs(was - now) >= _OVERLAP:
         yield (
             f"Copies {'now overlap' if now < was else 'no longer overlap'} with kernels: {exposed.after_ms:.2f} of "
-            f"{taken.after_ms:.2f} ms are exposed, before {exposed.before_ms:.2f} of {taken.before_ms:.2f} ms."
+            f"{taken.after_ms:.2f} ms are exposed, {exposed.before_ms:.2f} of {taken.before_ms:.2f} ms before."
         )
 
 
@@ -156,18 +156,18 @@ def unlike(before: Result, after: Result) -> Iterator[str]:
     """What makes the two hard to compare, beside how fast they are."""
     for diagnosis in (before.diagnosis, after.diagnosis):
         if cut := len(diagnosis.incomplete):
-            yield f"{diagnosis.name}: {cut} {'file is' if cut == 1 else 'files are'} not, or not all, in its diagnosis."
+            yield f"{diagnosis.name}: {cut} {'file is' if cut == 1 else 'files are'} missing or incomplete here."
         if missing := len(diagnosis.missing_ranks):
             are = "is" if missing == 1 else "are"
             yield (
                 f"{diagnosis.name}: {missing} of {diagnosis.world_size} ranks {are} missing here; "
-                "whom the others waited for among them is not seen."
+                "straggler wait for them is not seen."
             )
     worlds = before.diagnosis.world_size, after.diagnosis.world_size
     if worlds[0] != worlds[1]:
         yield (
             f"{after.diagnosis.name} ran on {_ranks(worlds[1])}, {before.diagnosis.name} on {_ranks(worlds[0])}: "
-            "amounts are of one rank's step, whatever its share of the batch."
+            "all times are per rank and step, and do not account for the batch size."
         )
     trains = _trains(before), _trains(after)
     if trains[0] != trains[1]:
@@ -179,10 +179,10 @@ def unlike(before: Result, after: Result) -> Iterator[str]:
     on_device = before.job.has_device, after.job.has_device
     if on_device[0] != on_device[1]:
         name = (after if on_device[0] else before).diagnosis.name
-        yield f"{name} shows no device: its steps are the host's."
+        yield f"{name} has no GPU events: its steps are those of the CPU."
     devices = before.job.device, after.job.device
     if devices[0] != devices[1] and all(devices):
-        yield f"The devices differ: {encodable(devices[1])} after, {encodable(devices[0])} before."
+        yield f"The GPUs differ: {encodable(devices[1])} after, {encodable(devices[0])} before."
 
 
 def _ranks(count: int) -> str:

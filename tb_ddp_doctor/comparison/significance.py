@@ -1,10 +1,10 @@
-"""Whether two runs differ in step time, or only by chance: a bootstrap (Efron, 1979) over ranks and over steps.
+"""Whether two runs differ significantly in step time: a bootstrap (Efron, 1979) over ranks and over steps.
 
 Runs are profiled for three steps or so, and the resampled means of so few lie too close together. Each deviation is
-therefore drawn out by sqrt(n / chi2(n - 1)), as Student's t has it; one step gives no interval.
+therefore widened by sqrt(n / chi2(n - 1)), as Student's t has it; one step gives no interval.
 
 What differs from run to run but not from step to step, such as a device's temperature, is in no interval: changes of
-less than 3 % are not told at all.
+less than 3 % are never significant.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _interval(before_ns: Ints, after_ns: Ints, ratio: float) -> tuple[float, flo
 
 
 def differs(before_ns: Ints, after_ns: Ints) -> bool:
-    """Whether a part of the step, shape (R, S), changed by more than chance. Of one step nothing speaks against it.
+    """Whether a part of the step, shape (R, S), changed significantly. Of one step, any change counts.
 
     Ranks are not drawn here: each has its own part, and all are there.
     """
@@ -94,14 +94,14 @@ def _resampled(values_ns: NDArray[Any], rng: np.random.Generator) -> NDArray[np.
 
 
 def _stretch(steps: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """By how much each mean's deviation is drawn out: resampled steps lie closer together than others would."""
+    """By how much each mean's deviation is widened: resampled steps lie closer together than others would."""
     factors: NDArray[np.float64] = np.sqrt(steps / rng.chisquare(steps - 1, _RESAMPLES))
     return factors
 
 
 def _doubt(steps: int) -> str:
     if steps == 1:
-        return f"1 step cannot tell chance from change; record {_ENOUGH_STEPS} or more."
+        return f"1 step cannot separate noise from change; record {_ENOUGH_STEPS} or more."
     if steps < _ENOUGH_STEPS:
-        return f"{steps} steps tell little of what is chance: the interval is wide. Record {_ENOUGH_STEPS} or more."
+        return f"{steps} steps are few to estimate noise: the interval is wide. Record {_ENOUGH_STEPS} or more."
     return ""

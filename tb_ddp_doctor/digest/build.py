@@ -470,8 +470,8 @@ def _group_warnings(trace: RankTrace, found: Collectives) -> list[FileWarning]:
     return [
         FileWarning(
             trace.file,
-            f"This rank is in {groups} process groups, and {unnamed} collectives do not say theirs: some may be "
-            "matched with ranks that took no part.",
+            f"This rank is in {groups} process groups, and {unnamed} collectives do not name theirs: some may be "
+            "matched with ranks outside their group.",
         )
     ]
 
@@ -486,6 +486,6 @@ def _joining_warnings(trace: RankTrace, device: int, launch: Ints) -> list[FileW
         )
     if not (launch >= 0).any():
         warnings.append(
-            FileWarning(trace.file, "No kernel can be joined to its launch; steps on the device are not known.")
+            FileWarning(trace.file, "No kernel can be joined to its launch; steps on the GPU are not known.")
         )
     return warnings

@@ -34,7 +34,7 @@ Status: TypeAlias = os.stat_result | paths.Status
 #: Where a rank number came from.
 RankSource: TypeAlias = Literal["distributedInfo", "file name", "folder name", "order"]
 
-_PACKED = "It is packed in a way that is not read: unpack it, or compress traces with gzip."
+_PACKED = "This format is not supported: unpack it, or compress traces with gzip."
 #: Reading heads waits for the disk, on network file systems for milliseconds each.
 _PEEKERS = 8
 

@@ -323,7 +323,9 @@ def _warn_of_run(directory: str, files: list[TraceFile], world_size: int | None)
             message = f"Rank taken from the {source} of {_files(number)}, without distributedInfo."
             yield FileWarning(directory, message)
     if number := sources["order"]:
-        yield FileWarning(directory, f"Rank of {_files(number)} taken from the order of the names: nothing says it.")
+        yield FileWarning(
+            directory, f"Rank of {_files(number)} taken from the order of the names: neither file nor name has it."
+        )
 
     claims = Counter(file.world_size for file in files if file.world_size is not None)
     if len(claims) > 1:

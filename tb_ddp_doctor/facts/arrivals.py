@@ -165,7 +165,7 @@ def _arrivals(facts: Facts) -> Arrivals:
     if len(job.ranks) < 2:
         raise MissingFactError("It compares ranks, and only one rank's trace is here.")
     if not len(job.matched):
-        raise MissingFactError("No collective could be matched between ranks, so nobody's waiting is known.")
+        raise MissingFactError("No collective could be matched between ranks, so straggler wait is not known.")
     waiting, matched = job.waiting, job.matched
     waiter = waiting.exposed_ns.argmax(axis=1)
     each = np.arange(len(matched))
@@ -243,7 +243,7 @@ def _sharding(facts: Facts) -> Sharding | None:
     scattering = [digest for digest in job.digests if "reduce_scatter" in digest.strings]
     if scattering and not any((digest.collectives.backward >= 0).any() for digest in scattering):
         raise MissingFactError(
-            "There are reduce-scatters, but no backward pass that launches them: record the host as well "
+            "There are reduce-scatters, but no backward pass that launches them: record the CPU as well "
             "(activities=[CPU, CUDA])."
         )
     return sharding(job)
@@ -254,7 +254,7 @@ def _pipeline(facts: Facts) -> Pipeline | None:
     found = pipeline(job)
     if not found and any({"send", "recv"} & {*digest.strings} or len(digest.messages) for digest in job.digests):
         raise MissingFactError(
-            "Ranks send to each other, but the traces do not show a pipeline: torch tells who since 2.4, with "
+            "Ranks send to each other, but the traces do not show a pipeline: torch records the peer since 2.4, with "
             "activities=[CPU, CUDA] on every rank."
         )
     return found

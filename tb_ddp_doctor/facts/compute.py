@@ -191,8 +191,8 @@ def _products(facts: Facts) -> Gemms:
     can = [names.has_tensor_cores(*device) for device in devices]
     if not tensor_ns.any() and not any(can):
         if any(known is None for known in can):
-            raise MissingFactError("The traces do not say whether their devices have tensor cores.")
-        raise MissingFactError(f"The devices have no tensor cores ({devices[0][0]}).")
+            raise MissingFactError("The traces do not show whether the GPUs have tensor cores.")
+        raise MissingFactError(f"The GPUs have no tensor cores ({devices[0][0]}).")
     columns = (name for name in Gemms.__slots__ if name in StepWork.__slots__)
     return Gemms(
         **{name: job.work(name) for name in columns},
@@ -215,7 +215,7 @@ def _attentions(facts: Facts) -> Attentions:
     job = facts.job
     needs_device(job)
     if not any(digest.header.has_shapes for digest in job.digests):
-        raise MissingFactError("The traces hold no shapes of operators: record with profile(record_shapes=True).")
+        raise MissingFactError("The traces have no operator shapes: record with profile(record_shapes=True).")
     return Attentions(**{name: job.work(name) for name in Attentions.__slots__})
 
 
@@ -249,10 +249,10 @@ def _utilization(facts: Facts) -> Utilization:
     job = facts.job
     needs_device(job)
     if not any(digest.header.has_shapes for digest in job.digests):
-        raise MissingFactError("The traces hold no shapes of operators: record with profile(record_shapes=True).")
+        raise MissingFactError("The traces have no operator shapes: record with profile(record_shapes=True).")
     model = job.work("model_flops")
     if not model.any():
-        raise MissingFactError("No matrix product, convolution or attention appears among the operators.")
+        raise MissingFactError("No GEMM, convolution or attention appears among the operators.")
     taken: Counter[names.Precision] = Counter()
     for digest in job.digests:
         for name, total in zip(digest.kernels.name.tolist(), digest.kernels.total_ns.tolist(), strict=True):

@@ -41,10 +41,12 @@ def needs_matches(job: Job) -> None:
     if not any(len(digest.collectives) for digest in job.digests):
         raise MissingFactError("No communication between ranks appears in the traces.")
     if not len(job.matched):
-        raise MissingFactError("No collective could be matched between ranks, so transfer and waiting look alike.")
+        raise MissingFactError(
+            "No collective could be matched between ranks, so straggler wait and transfer cannot be separated."
+        )
 
 
 def needs_device(job: Job) -> None:
     """Raise MissingFactError unless a device computes."""
     if not job.has_device:
-        raise MissingFactError("It is about the device, and these traces hold none (CPU only).")
+        raise MissingFactError("It is about the GPU, and these traces have none (CPU only).")

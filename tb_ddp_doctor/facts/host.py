@@ -214,7 +214,7 @@ def _starvation(facts: Facts) -> Starvation:
     needs_device(job)
     if not any(digest.has_launches for digest in job.digests):
         raise MissingFactError(
-            "No kernel can be joined to its launch: record the host as well (activities=[CPU, CUDA])."
+            "No kernel can be joined to its launch: record the CPU as well (activities=[CPU, CUDA])."
         )
     return Starvation(job, job.work("starved_ns"))
 

@@ -36,23 +36,23 @@ class Link:
     peers: int
     #: Transfer in this group and usually, shape (S,), ns; usually 0 in steps without one.
     transfer_ns: Floats
-    usual_ns: Floats
+    peer_ns: Floats
 
     @property
     def slowdown(self) -> float:
         """How many times as long as usual it takes, all steps together."""
-        usual = float(self.usual_ns.sum())
+        usual = float(self.peer_ns.sum())
         return float(self.transfer_ns.sum()) / usual if usual > 0 else 1.0
 
     @property
-    def usual_bus_rate(self) -> float:
+    def peer_bus_rate(self) -> float:
         """Its bus bandwidth if it were as fast as usual, bytes per second."""
         return self.traffic.bus_rate * self.slowdown
 
     def is_slow(self, min_slowdown: float, min_steps: float) -> bool:
         """Whether it takes so many times as long as usual, on the whole and in such a share of its steps."""
-        steps = self.usual_ns > 0
-        slow = self.transfer_ns[steps] >= min_slowdown * self.usual_ns[steps]
+        steps = self.peer_ns > 0
+        slow = self.transfer_ns[steps] >= min_slowdown * self.peer_ns[steps]
         return self.slowdown >= min_slowdown and bool(slow.mean() >= min_steps)
 
 
@@ -87,7 +87,7 @@ def _compare(peers: Sequence[Traffic]) -> Iterator[Link]:
                 traffic=one,
                 peers=len(peers) - 1,
                 transfer_ns=_sum(steps, one.transfer_ns[shared], one.steps),
-                usual_ns=_sum(steps, usual[which[shared]], one.steps),
+                peer_ns=_sum(steps, usual[which[shared]], one.steps),
             )
 
 
@@ -96,7 +96,7 @@ def excess_ns(slow: Iterable[Link], ranks: int, steps: int) -> Ints:
     excess = np.zeros((ranks, steps))
     for link in slow:
         exposed = _sum(link.traffic.step, link.traffic.exposed_ns, steps)
-        beyond = 1 - link.usual_ns / np.maximum(link.transfer_ns, 1)
+        beyond = 1 - link.peer_ns / np.maximum(link.transfer_ns, 1)
         excess[link.traffic.ranks] += exposed * np.clip(beyond, 0, 1)
     return np.rint(excess).astype(np.int64)
 

@@ -27,9 +27,7 @@ def _memory(facts: Facts) -> MemoryUse:
     job = facts.job
     needs_device(job)
     if not any(len(digest.memory.time_ns) for digest in job.digests):
-        raise MissingFactError(
-            "The traces do not tell what the allocator did: capture with profile(..., profile_memory=True)."
-        )
+        raise MissingFactError("The traces have no allocator events: capture with profile(..., profile_memory=True).")
 
     def column(name: str) -> Ints:
         values = [

@@ -81,5 +81,5 @@ def _is_waited_for(waited_for_ns: np.ndarray, node: int, step_ns: float) -> bool
 
 def _slowdown(links: Sequence[Link], ranks: Ints) -> float | None:
     mine = [link for link in links if np.isin(link.traffic.ranks, ranks).any()]
-    usual = sum(float(link.usual_ns.sum()) for link in mine)
+    usual = sum(float(link.peer_ns.sum()) for link in mine)
     return sum(float(link.transfer_ns.sum()) for link in mine) / usual if usual > 0 else None

@@ -52,7 +52,7 @@ def one_rank(job: Job) -> str | None:
     if len(job.ranks) > 1 or job.world_size < 2:
         return None
     share = exposed_share(job)
-    many = f"one rank of {job.world_size} cannot tell straggler wait from transfer"
+    many = f"one rank of {job.world_size} cannot separate straggler wait from transfer"
     if share < _SAID:
         return None
     return f"{share * 100:.0f} % of the {unit(job)} is exposed communication; {many}."
@@ -95,13 +95,13 @@ def _device(job: Job) -> str | None:
     if any(busy_ns >= 0 for _, busy_ns in unknown.values()) or (unknown and hidden):
         listed = ", ".join(_category(name, count, busy_ns) for name, (count, busy_ns) in unknown.items())
         return (
-            f"The work of this job's accelerator is of a kind that the doctor does not know: {listed}, in "
-            f"{_span(job)} of trace. Without the device nothing can be judged."
+            f"This job's accelerator has events of an unknown kind: {listed}, in {_span(job)} of trace. Without "
+            "the device's events nothing can be judged."
         )
     if hidden:
         return (
-            f"The device's events are missing: the traces show {hidden} and no kernel. Without it nothing can be "
-            "judged; record the device as well (activities=[CPU, CUDA])."
+            f"The GPU events are missing: the traces show {hidden} and no kernel. Without them nothing can be "
+            "judged; record the GPU as well (activities=[CPU, CUDA])."
         )
     return None
 
@@ -120,8 +120,8 @@ def _sampled(job: Job) -> str | None:
     if not left_out:
         return None
     return (
-        f"The traces are sampled or filtered: about {left_out * 100:.0f} % of the runtime's calls were left out, so "
-        "what the host does between the others is not known."
+        f"The traces are sampled or filtered: about {left_out * 100:.0f} % of the runtime's calls are missing, so "
+        "what the CPU does between the recorded ones is not known."
     )
 
 
@@ -132,7 +132,7 @@ def _ranks(job: Job) -> str | None:
     missing = len(job.missing_ranks)
     if 2 * len(job.ranks) >= job.world_size:
         return None
-    return f"{missing} of {job.world_size} ranks have no trace here: what the others wait for cannot be told."
+    return f"{missing} of {job.world_size} ranks have no trace here: straggler wait for them is not known."
 
 
 def _no_training(job: Job) -> str | None:
@@ -142,7 +142,7 @@ def _no_training(job: Job) -> str | None:
     marks = {digest.contents.steps_from for digest in job.digests}
     length = f"{job.step_ns / 1e6:.1f} ms"
     if "" in marks:
-        step, where = "trace", f"{length} of trace, in which nothing marks an {step},"
+        step, where = "trace", f"{length} of trace without marks of an {step},"
     elif len(job.steps) == 1:
         where = f"one {step} of {length}"
     else:
@@ -157,7 +157,7 @@ def _pace(job: Job, step: str) -> str:
     window = max(float(job.budget.window_ns.mean()), 1.0)
     shares = {owner: float(job.budget.of(owner).mean()) / window for owner in OWNERS}
     communication = shares["wait"] + shares["transfer"]
-    said = f"the {'device' if job.has_device else 'host'} computes {shares['compute'] * 100:.0f} % of the time"
+    said = f"the {'GPU' if job.has_device else 'CPU'} computes {shares['compute'] * 100:.0f} % of the time"
     if communication >= _SAID:
         said += f" and only communicates {communication * 100:.0f} %"
     kernels = float(job.work("kernels").mean())

@@ -49,13 +49,13 @@ def build(
         notes.extend(digest.warnings)
     usable = {rank: digest for rank, digest in sorted(digests.items()) if len(digest.steps)}
     notes.extend(
-        FileWarning(digest.file, f"Rank {rank} is left out: its trace holds no events of a whole step.")
+        FileWarning(digest.file, f"Rank {rank} is left out: its trace has no complete step.")
         for rank, digest in sorted(digests.items())
         if rank not in usable
     )
     if not usable:
         raise JobError(
-            " ".join(["No trace of this run holds a whole step.", *(f"{n.file}: {n.message}" for n in notes)])
+            " ".join(["No trace of this run has a complete step.", *(f"{n.file}: {n.message}" for n in notes)])
         )
     found = damages(usable, world_size)
     kept, steps, matched, fitted = _joined(usable, nodes, found)
@@ -125,10 +125,10 @@ def _left_out(
         if rank in found:
             reasons = "; ".join(damage.reason for damage in found[rank])
             whole = ", ".join(map(str, sorted(whole_steps(digest, found[rank]))))
-            how = f"is damaged, and serves for steps {whole} only" if rank in kept else "is left out as damaged"
+            how = f"is damaged, and is used for steps {whole} only" if rank in kept else "is left out as damaged"
             yield FileWarning(digest.file, f"Rank {rank} {how}: {reasons}.")
         elif rank not in kept:
-            yield FileWarning(digest.file, f"Rank {rank} is left out: it shares no step with most of the others.")
+            yield FileWarning(digest.file, f"Rank {rank} is left out: it shares no step with most other ranks.")
 
 
 def _common_steps(numbers: Mapping[int, frozenset[int]]) -> tuple[Ints, list[int]]:
@@ -161,12 +161,12 @@ def _unlike_the_others(digests: tuple[RankDigest, ...], step_index: Ints, clock:
         begin -= np.array([int(clock.correction(rank, begin[rank : rank + 1])[0]) for rank in range(len(begin))])
         if np.ptp(begin) > APART * usual:
             apart = f"the ranks begin it {np.ptp(begin) / 1e6:.1f} ms apart"
-            return f"{apart}, so what kept the late ones is not in their records."
+            return f"{apart}, so what delayed the late ones is not in their traces."
     first = float(window.mean(axis=0)[0])
     if first * ODD < usual:
         kernels = _of_steps([digest.work.kernels for digest in digests], step_index)
         if kernels[:, 0].sum() * ODD < np.median(kernels[:, 1:].sum(axis=0)):
-            return "part of its work was launched before the record begins."
+            return "part of its work was launched before the trace begins."
     if first <= ODD * usual:
         return None
     excess = EXPLAINS * (first - usual)
@@ -175,9 +175,9 @@ def _unlike_the_others(digests: tuple[RankDigest, ...], step_index: Ints, clock:
     latest = int((window - exposed)[:, 0].argmax())
     held = digests[latest].work.starved_ns[step_index[latest], Starved.OVERHEAD]
     if held[0] - np.median(held[1:]) >= excess:
-        return f"the profiler's own start holds the host of its slowest rank for {held[0] / 1e6:.1f} ms."
+        return f"the start of the profiler blocks the CPU of its slowest rank for {held[0] / 1e6:.1f} ms."
     if max(map(_before_the_record_ns, digests)) >= excess:
-        return "communication that was launched before the record begins still runs in it."
+        return "communication that was launched before the trace begins still runs in it."
     return None
 
 

@@ -131,7 +131,7 @@ def clock_jumps(ranks: Sequence[int], digests: Sequence[RankDigest], matched: Ma
         if steps.any():
             # It may jump after the last collective of the step before, or go on behind the first of the next.
             steps |= _before(steps) | _after(steps)
-            reason = "its clock jumps against those of other ranks"
+            reason = "its clock jumps relative to those of other ranks"
             found[ranks[index]] = [Damage(frozenset(number[steps].tolist()), reason)]
     return found
 
@@ -204,9 +204,9 @@ def _other_kind(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
     steps = sum(digest.has_steps for digest in digests.values()) * 2 >= len(digests)
     for rank, digest in digests.items():
         if device and not digest.has_device:
-            found[rank] = Damage(None, "its trace has no device events, those of other ranks have")
+            found[rank] = Damage(None, "its trace has no GPU events, but those of other ranks have")
         elif steps and not digest.has_steps:
-            found[rank] = Damage(None, "it has no ProfilerStep, other ranks have")
+            found[rank] = Damage(None, "it has no ProfilerStep, but other ranks have")
     return found
 
 
@@ -250,7 +250,7 @@ def _ended_early(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
         lossy = launches == 0
         lossy[last] = bool(later) or (bool(like) and int(launches[last]) < LEAST_OF_LAST * float(np.median(like)))
         if lossy[last]:
-            found[rank] = _and_after(digest, lossy, f"its device events end within step {number[last]}")
+            found[rank] = _and_after(digest, lossy, f"its GPU events end within step {number[last]}")
     return found
 
 
@@ -268,7 +268,9 @@ def _too_long(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
             if window > MOST_TIMES * usual:
                 long.setdefault(rank, set()).add(number)
     return {
-        rank: Damage(frozenset(steps), f"step {min(steps)} seems to take over {MOST_TIMES} times as long as elsewhere")
+        rank: Damage(
+            frozenset(steps), f"step {min(steps)} seems to take over {MOST_TIMES} times as long as on other ranks"
+        )
         for rank, steps in long.items()
     }
 
@@ -296,7 +298,9 @@ def _lost_collectives(digests: Mapping[int, RankDigest], world_size: int | None)
     unnamed = all(len(table) and bool((table.group_size < 0).all()) for table in others)
     complete = world_size == len(digests) and len({int((table.step >= 0).sum()) for table in others}) == 1
     if silent and others and unnamed and complete and len(others) >= len(silent):
-        found = {rank: Damage(None, "it has no collectives, all other ranks have as many") for rank in silent}
+        found = {
+            rank: Damage(None, "it has no collectives, but all other ranks have the same number") for rank in silent
+        }
     return found
 
 

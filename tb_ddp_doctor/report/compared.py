@@ -38,11 +38,13 @@ def parts(found: Comparison) -> Iterator[Part]:
     tables = (
         Part("Where a step goes, ms", _TIMES, tuple(_changes(found.owners))),
         Part("Findings, ms", _TIMES, tuple(_changes(findings))),
-        Part("Transfers by kind of collective, ms", _TIMES, tuple(_changes(found.communication[:_MOST]))),
-        Part("Kernels that changed most, ms", _TIMES_AND_CALLS, tuple(_kernels(found))),
-        Part("Operators that changed most on the host, ms by themselves", _TIMES_AND_CALLS, tuple(_on_host(found))),
         Part(
-            "Operators that changed most on the device, ms of what they launch, collectives with their waiting",
+            "Communication without wait by kind of collective, ms", _TIMES, tuple(_changes(found.communication[:_MOST]))
+        ),
+        Part("Kernels that changed most, ms", _TIMES_AND_CALLS, tuple(_kernels(found))),
+        Part("Operators that changed most, Self CPU, ms", _TIMES_AND_CALLS, tuple(_on_host(found))),
+        Part(
+            "Operators that changed most, Self CUDA, ms, collectives with straggler wait",
             _TIMES_AND_CALLS,
             tuple(_on_device(found)),
         ),

@@ -48,7 +48,7 @@ def _run(result: Result) -> Iterator[str]:
     yield _folded("Where the step goes: floor + tracing + findings + unexplained", _account(diagnosis))
     yield _folded("Where each rank's step goes, ms", _budget(diagnosis))
     if unseen := _unseen(diagnosis):
-        yield _folded("What the doctor could not see", "\n".join(f"- {escaped(line)}" for line in unseen))
+        yield _folded("Not checked (lacks data)", "\n".join(f"- {escaped(line)}" for line in unseen))
 
 
 def _findings(diagnosis: Diagnosis) -> str:

@@ -12,7 +12,7 @@ from tb_ddp_doctor.rules.support import text, verdict
 FLOOR = 'What is equally slow on all ranks and in all steps stays in the floor: docs/method.md, "The account".'
 #: Of a smaller share of the step it is not said where it lies.
 _LEAST_PLACED = 0.01
-BUSY_TIME = "Costs are compared busy times, since the traces allow no replay."
+BUSY_TIME = "Costs come from busy times, since the traces allow no replay."
 
 
 def longest_busy_time(diagnosis: Diagnosis, most: int) -> list[str]:
@@ -56,7 +56,7 @@ def account_parts(diagnosis: Diagnosis) -> Iterator[tuple[str, AccountLine, str]
             case "tracing":
                 yield "tracing", line, "what recording the traces adds"
             case "floor":
-                yield "floor", line, "what stays without all of these"
+                yield "floor", line, "the rest of the step"
 
 
 def left_out(account: Account) -> Iterator[str]:

@@ -50,7 +50,10 @@ _OWNER_WORDS = {
 }
 #: A larger share of the step in these phases is what guides look for first.
 _LARGE_SHARE = 0.2
-_SIGNS = {"loading": "loading over 20 %: input-bound", "other": "other over 20 %: Python outside of all phases"}
+_SIGNS = {
+    "loading": "loading over 20 %: input-bound",
+    "other": "other over 20 %: Python outside forward/backward/optimizer",
+}
 
 
 def diagnosed(
@@ -182,7 +185,7 @@ def _level(kind: str, share: float) -> str:
 
 
 def _phases_line(diagnosis: Diagnosis) -> Text:
-    """The step by phase, mean over ranks; and what a large share is a sign of, where nothing hides it."""
+    """The step by phase, mean over ranks; and what a large share is a sign of, where it is exposed."""
     line = Text("The step by phase", "bold")
     places = _places(diagnosis)
     for place, by_rank in places:
@@ -215,11 +218,11 @@ def _budget_table(diagnosis: Diagnosis) -> Table:
 def _left_out(diagnosis: Diagnosis) -> str | None:
     if len(diagnosis.budget_ms) <= _SHOWN_RANKS:
         return None
-    return f"The {_SHOWN_RANKS} ranks with the longest own time, of {len(diagnosis.budget_ms)}."
+    return f"The {_SHOWN_RANKS} ranks with the longest busy time, of {len(diagnosis.budget_ms)}."
 
 
 def _phases_table(diagnosis: Diagnosis) -> Table:
-    title = "Each rank's step by phase, ms: on the device by what launched, and on the host"
+    title = "Each rank's step by phase, ms: on the GPU by the phase of the launch, and on the CPU"
     table = Table(title=title, title_justify="left", title_style="bold", box=None)
     for column in ("rank", "on", *PHASES, "step"):
         table.add_column(column, justify="left" if column == "on" else "right")
@@ -233,17 +236,17 @@ def _phases_table(diagnosis: Diagnosis) -> Table:
 
 
 def _places(diagnosis: Diagnosis) -> list[tuple[str, dict[str, dict[str, float]]]]:
-    """Where steps are cut by phase, by rank and phase: without a device both are the host's."""
-    host = ("host", diagnosis.host_phases_ms)
-    return [host] if diagnosis.phases_ms == diagnosis.host_phases_ms else [("device", diagnosis.phases_ms), host]
+    """Where steps are cut by phase, by rank and phase: without a GPU both are the CPU's."""
+    cpu = ("CPU", diagnosis.host_phases_ms)
+    return [cpu] if diagnosis.phases_ms == diagnosis.host_phases_ms else [("GPU", diagnosis.phases_ms), cpu]
 
 
 def _communication_table(diagnosis: Diagnosis) -> Table:
-    title = "Communication in a step: MB, ms, GB/s on the bus as in nccl-tests, µs before the first byte"
+    title = "Communication in a step: MB, ms, busbw in GB/s as in nccl-tests, latency in µs"
     table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 1, 0, 0))
     for column in ("collective", "group"):
         table.add_column(column)
-    for column in ("ranks", "calls", "MB", "wait", "transfer", "hidden", "bus", "alpha"):
+    for column in ("ranks", "calls", "MB", "wait", "transfer", "hidden", "busbw", "latency"):
         table.add_column(column, justify="right")
     for traffic in diagnosis.communication[:_SHOWN_GROUPS]:
         fit = traffic.fit
@@ -260,7 +263,7 @@ def _communication_table(diagnosis: Diagnosis) -> Table:
             _number(fit.alpha_us if fit and fit.significant else None, 0),
         )
     if len(diagnosis.communication) > _SHOWN_GROUPS:
-        table.caption = f"The {_SHOWN_GROUPS} that transfer longest, of {len(diagnosis.communication)}."
+        table.caption = f"The {_SHOWN_GROUPS} with the longest communication, of {len(diagnosis.communication)}."
     return table
 
 
@@ -325,5 +328,5 @@ def _print_unseen(console: Console, result: Result) -> None:
         lines.append(f"evidence: {stacks.SENTENCE}: capture with profile(..., with_stack=True).")
     if lines:
         console.print()
-        console.print(Text("What the doctor could not see", "bold"))
+        console.print(Text("Not checked (lacks data)", "bold"))
         console.print(Text("\n".join(f"- {line}" for line in lines), "dim"))

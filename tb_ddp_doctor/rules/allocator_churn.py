@@ -16,24 +16,23 @@ from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, thresho
 
 @dataclass(frozen=True)
 class AllocatorChurn(Rule):
-    """Device memory is allocated and freed in every step, and the device waits for it.
+    """GPU memory is allocated and freed in every step, and the GPU idles meanwhile.
 
     What:
-        cudaMalloc, cudaFree and their kin (HIP's, the driver's, pinned host memory) in steady steps, with the device
-        idle within them or starved after them.
+        cudaMalloc, cudaFree and similar calls (HIP's, the driver's, pinned host memory) in steady steps. The GPU is
+        idle during the calls, or idle after them, waiting for launches.
     Why:
-        A call takes about a tenth of a millisecond, cudaFree also waits for the device. PyTorch's caching allocator
-        calls them only until it has met the largest step: after that they mean that the cache is emptied, that memory
-        is nearly full so that blocks are freed and allocated anew, or that shapes grow.
+        A call takes about a tenth of a millisecond, and cudaFree also waits for the GPU. PyTorch's caching allocator
+        calls them only until it has seen the largest step. Later calls mean that the cache is emptied, that memory is
+        nearly full so that blocks are freed and reallocated, or that shapes grow.
     Evidence:
-        For each of the costliest calls, by the operator around it, the one that starves the device longest. The cost
-        is what the device starves for these calls and would not if the host had come earlier by as long as they held
-        it.
+        The calls that cost most, by the operator around them: for each the one after which the GPU is idle longest. The
+        cost is the GPU idle time that would go away if the CPU had been earlier by the time that the calls block it.
     Fix:
-        No empty_cache() in the loop; segments that can grow; padding to few shapes; fewer bytes.
+        No empty_cache() in the loop; expandable segments; padding to few shapes; less memory.
     Limits:
-        The first steps of a job allocate rightly: trace steady ones. What the calls cost other processes of the same
-        device is not seen.
+        The first steps of a job have to allocate: trace steady ones. What the calls cost other processes on the same
+        GPU is not seen.
     """
 
     id: ClassVar[str] = "allocator-churn"
@@ -44,7 +43,7 @@ class AllocatorChurn(Rule):
     def check(self, *, frame: Frame, whatif: WhatIf, starvation: Starvation, places: Places) -> Result:
         calls = starvation.calls(Starved.ALLOC)
         if not calls:
-            return Clear("No device memory is allocated or freed in the steps.")
+            return Clear("No GPU memory is allocated or freed in the steps.")
         starved = starvation.of(Starved.ALLOC)
         change = whatif.without(CpuTime.ALLOC)
         cost = whatif.cost_ns(change)
@@ -52,8 +51,8 @@ class AllocatorChurn(Rule):
         blocked = sum(call.blocked_ns for call in calls)
         if cost < self.min_cost * frame.step_ns:
             return Clear(
-                f"{blocking_calls.count(number)} allocations and releases a step hold the host for {text.ms(blocked)}, "
-                "and the device has enough to do meanwhile."
+                f"{blocking_calls.count(number)} allocations and releases a step block the CPU for {text.ms(blocked)}, "
+                "and the GPU has enough queued work meanwhile."
             )
         ranks = blocking_calls.affected(starved)
         seen = int((whatif.at_slowest(starved) > 0).sum())
@@ -65,29 +64,29 @@ class AllocatorChurn(Rule):
             steps=frame.all_steps,
             cause="freed_and_allocated" if frees > 0 else "allocated",
             confidence=level,
-            title=f"Device memory is {'freed and allocated anew' if frees > 0 else 'allocated'} in every step, and the "
-            "device waits for it.",
+            title=f"GPU memory is {'freed and reallocated' if frees > 0 else 'allocated'} in every step, and the GPU "
+            "idles meanwhile.",
             why=f"{blocking_calls.count(number - frees)} allocations and {blocking_calls.count(frees)} releases a step "
-            f"hold the host for {text.ms(blocked)}: {blocking_calls.named(calls)}. {basis}",
+            f"block the CPU for {text.ms(blocked)}: {blocking_calls.named(calls)}. {basis}",
             fix=_FREES if frees > 0 else _ALLOCATES,
             evidence=blocking_calls.evidence(
-                calls, places, "The host is in {call} in {op}; the device waits for it, and then for launches."
+                calls, places, "The CPU is in {call} in {op}; the GPU is idle, then waits for launches."
             ),
         )
 
 
 _FREES = """\
-Take torch.cuda.empty_cache() out of the loop. If there is none, memory is nearly full and PyTorch frees cached blocks \
-to make room: let segments grow, lower the batch size a little, or recompute activations.
+Remove torch.cuda.empty_cache() from the loop. If there is none, memory is nearly full and PyTorch frees cached blocks \
+to make room: use expandable segments, lower the batch size a little, or recompute activations.
 
-# torch.cuda.empty_cache()   <- in no step
+# torch.cuda.empty_cache()   <- never in a step
 PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True torchrun ...
 
 torch.cuda.memory_stats()["num_alloc_retries"]  # above 0: memory is nearly full"""
 
 _ALLOCATES = """\
-Memory still grows in these steps: shapes change from step to step, or something is kept. Pad to a few lengths, run \
-the largest batch first so that the cache is large enough, and let segments grow.
+Memory still grows in these steps: shapes change from step to step, or tensors are kept. Pad to a few lengths, run \
+the largest batch first so that the cache is large enough, and use expandable segments.
 
 PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True torchrun ...
 

@@ -23,21 +23,21 @@ from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, thresho
 
 @dataclass(frozen=True)
 class CommunicationBound(Rule):
-    """Moving data between the ranks takes longer than there is compute to hide it.
+    """Communication takes longer than the compute that could hide it.
 
     What:
-        Transfers, waits taken out, that are exposed although they overlap as far as they can.
+        Communication without straggler wait that is exposed although it overlaps as much as it can.
     Why:
-        When the links need longer than the compute beside them, the step follows the links.
+        When communication takes longer than the compute beside it, the links set the step time.
     Evidence:
-        The longest exposed transfer on the slowest rank of the step; the bandwidth that the links were seen to have,
-        and what transfers would take as bfloat16 by the line of latency and bandwidth fitted to the trace.
+        The longest exposed communication on the slowest rank of the step; the measured busbw; and the time that
+        communication would take as bfloat16, by the latency and busbw fitted to the trace.
     Fix:
         Send fewer bytes (compress to bfloat16, accumulate gradients), compute more per byte (a larger local batch),
-        or use faster links. The cost is what half the bytes would give.
+        or use faster links. The cost is what half the bytes would save.
     Limits:
-        Judged on the rank that nobody waits for. What mere overlap would hide is left to no-overlap, what need not be
-        sent to redundant-allreduce, and what stages of a pipeline wait for each other to pipeline-bubble.
+        Judged on the slowest rank, which waits for no other rank. What overlap alone would hide is no-overlap,
+        AllReduces that are not needed are redundant-allreduce, and waits between pipeline stages are pipeline-bubble.
     """
 
     id: ClassVar[str] = "communication-bound"
@@ -58,7 +58,7 @@ class CommunicationBound(Rule):
         0.20, "of the step", "Healthy DDP jobs expose up to 18 % even over slow links: the tail of their last bucket."
     )
     achievable: float = threshold(
-        0.65, "of what could hide", "As for no-overlap: more overlap than this is not had.", least=0.01
+        0.65, "of what could hide", "As for no-overlap: more overlap than this was not measured.", least=0.01
     )
     bytes_saved: float = threshold(0.5, "of the bytes", "float32 gradients sent as bfloat16, or every second step.")
 
@@ -78,13 +78,13 @@ class CommunicationBound(Rule):
         exposed = np.maximum(whatif.at_slowest(budget.of("transfer")) - others, 0)
         needed = np.maximum(whatif.at_slowest(transfers.total_ns) - others, 0)
         # One slow collective in some steps is no fault of all of them: the median step is judged.
-        total, usual = float(np.median(needed)), float(np.median(exposed))
+        total, median = float(np.median(needed)), float(np.median(exposed))
         compute = float(np.median(whatif.at_slowest(budget.of("compute"))))
-        overlap_would_hide = max(self.achievable * min(total, compute) - (total - usual), 0.0)
-        if usual - overlap_would_hide < self.min_exposed * frame.step_ns:
+        overlap_would_hide = max(self.achievable * min(total, compute) - (total - median), 0.0)
+        if median - overlap_would_hide < self.min_exposed * frame.step_ns:
             return Clear(
-                f"{text.ms(usual)} of {text.ms(total)} of transfer are exposed in the median step, "
-                f"{text.percent(usual / frame.step_ns)} of it."
+                f"{text.ms(median)} of {text.ms(total)} of communication are exposed in the median step "
+                f"({text.percent(median / frame.step_ns)} of it)."
             )
         saving = np.minimum(self.bytes_saved * needed, exposed).astype(np.int64)
         change = Change(transfer_ns=np.broadcast_to(saving, whatif.shape))
@@ -99,14 +99,17 @@ class CommunicationBound(Rule):
             steps=frame.all_steps,
             cause=None,
             confidence=level,
-            title=f"Communication takes longer than compute can hide: {text.ms(usual)} of every "
-            f"{text.ms(frame.step_ns)} is exposed transfer.",
-            why=f"Transfers take {text.ms(total)} a step{size} beside {text.ms(compute)} of compute. "
+            title=f"Communication takes longer than compute can hide: {text.ms(median)} of every "
+            f"{text.ms(frame.step_ns)} is exposed communication.",
+            why=f"Communication takes {text.ms(total)} a step{size}, compute {text.ms(compute)}. "
             f"{_link(communication)}{self._prospects(communication, total, compute)}{text.network(network)}{basis}",
             fix=_fix(transfers, frame.has_device, network),
             evidence=(
                 places.longest(
-                    int(whatif.slowest[step]), step, RankOwner.COMMUNICATION, "Communication, and no compute beside it."
+                    int(whatif.slowest[step]),
+                    step,
+                    RankOwner.COMMUNICATION,
+                    "Exposed communication: no compute beside it.",
                 ),
             ),
         )
@@ -116,10 +119,10 @@ class CommunicationBound(Rule):
         said = ""
         saved = sum(_saved_as_bfloat16(traffic) for traffic in communication)
         if saved > 0:
-            said = f"As bfloat16 they would take {text.ms(max(total_ns - saved, 0))}. "
+            said = f"As bfloat16 it would take {text.ms(max(total_ns - saved, 0))}. "
         if compute_ns > 0:
             times = total_ns / (self.achievable * compute_ns)
-            said += f"To hide them, compute would have to take {times:.1f} times as long. "
+            said += f"To hide it, compute would have to take {times:.1f} times as long. "
         return said
 
 
@@ -128,7 +131,7 @@ def _link(communication: tuple[Traffic, ...]) -> str:
     if not communication or not communication[0].has_bytes:
         return ""
     longest = communication[0]
-    return f"The links move {text.gigabytes_per_second(longest.bus_rate)} on the bus in {longest.kind}. "
+    return f"{longest.kind} reaches a busbw of {text.gigabytes_per_second(longest.bus_rate)}. "
 
 
 def _saved_as_bfloat16(traffic: Traffic) -> float:
@@ -149,12 +152,12 @@ def _fix(transfers: Transfers, has_device: bool, network: Network | None) -> str
 
 
 _SOCKETS = """\
-First give NCCL a faster way than sockets: InfiniBand or RoCE (its drivers inside the container, /dev/infiniband, no \
-NCCL_IB_DISABLE), or the cloud's plugin (EFA, GPUDirect-TCPX); else more sockets \
+First give NCCL a faster transport than sockets: InfiniBand or RoCE (its drivers inside the container, \
+/dev/infiniband, no NCCL_IB_DISABLE), or the cloud's plugin (EFA, GPUDirect-TCPX); otherwise more sockets \
 (NCCL_SOCKET_NTHREADS, NCCL_NSOCKS_PERTHREAD) on the fastest interface (NCCL_SOCKET_IFNAME). """
 
 _OF_CPUS = """\
-Send less often or compute more per byte: accumulate over micro-steps without synchronising, raise the local batch, or \
+Send less often or compute more per byte: accumulate over micro-steps without AllReduce, raise the local batch, or \
 send gradients as float16. Check that gloo uses the network interface you think it does, and that its threads have a \
 core to run on beside the ranks'.
 
@@ -168,8 +171,8 @@ model.register_comm_hook(state=None, hook=default_hooks.fp16_compress_hook)  # b
 GLOO_SOCKET_IFNAME=<the fast interface> torchrun ..."""
 
 _FLOAT32 = """\
-Gradients travel as float32: send them as bfloat16. Then accumulate over micro-steps without synchronising, or raise \
-the local batch, so that each byte pays for more compute. Check that NCCL uses the links you think it does \
+Gradients are sent as float32: send them as bfloat16. Then accumulate over micro-steps without AllReduce, or raise the \
+local batch, so that there is more compute per byte. Check that NCCL uses the links you think it does \
 (NCCL_DEBUG=INFO).
 
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
@@ -179,7 +182,7 @@ with model.no_sync():         # for all but the last micro-step
     loss(model(micro_batch)).backward()"""
 
 _OTHER = """\
-Send less often or compute more per byte: accumulate over micro-steps without synchronising, or raise the local batch. \
+Send less often or compute more per byte: accumulate over micro-steps without AllReduce, or raise the local batch. \
 Check that NCCL uses the links you think it does (NCCL_DEBUG=INFO).
 
 # DDP; for FSDP2: model.set_requires_gradient_sync(False)

@@ -21,25 +21,24 @@ from tb_ddp_doctor.trace.model import Ints
 
 @dataclass(frozen=True)
 class DataloaderStall(Rule):
-    """The device waits for the DataLoader.
+    """The GPU is idle, waiting for the DataLoader.
 
     What:
-        Device idle while the host is inside the DataLoader's `__next__`, on most ranks.
+        GPU idle while the CPU is inside the DataLoader's `__next__`, on most ranks.
     Why:
-        A batch that is not ready when the device is costs its remaining loading time, in every step.
+        If a batch is not ready when the GPU is, each step takes longer by the remaining loading time.
     Evidence:
         The longest such wait on each of the ranks that wait most. The annotation names the kind of loader: one that
-        loads in the training process itself (`single_process`), or one with worker processes. These are too few
-        (`too_few_workers`) where every step waits, or one in a few: what they had loaded ahead is used up, all are
-        busy, and workers at one pace finish together. Where steps wait seldom or unevenly, single batches are late
-        (`slow_workers`).
+        loads in the training process itself (`single_process`), or one with worker processes. There are too few workers
+        (`too_few_workers`) where every step waits, or every few steps: the prefetched batches are used up, all workers
+        are busy, and workers of the same speed finish together. Where waits are rare or irregular, single batches are
+        late (`slow_workers`).
     Fix:
-        Worker processes; more of them; for single late batches, loading further ahead and samples that take alike
-        long.
+        Worker processes; more of them; for single late batches, more prefetching and samples that take equally long.
     Limits:
-        Loading that hides behind the device costs nothing and stays silent. A loader that does not go through
-        torch's DataLoader is not annotated: it shows as host-stall. What workers do is in no trace: a few steps
-        cannot tell a single late batch from too few workers.
+        Loading that is hidden behind GPU work costs nothing and is not reported. A loader that does not use torch's
+        DataLoader is not annotated: it shows as host-stall. The trace does not show what workers do: a few steps
+        cannot distinguish a single late batch from too few workers.
     """
 
     id: ClassVar[str] = "dataloader-stall"
@@ -47,44 +46,46 @@ class DataloaderStall(Rule):
     looks_again: ClassVar[bool] = True
 
     min_share: float = threshold(
-        0.01, "of the step", "Less than this, on the median rank, is a batch being handed over."
+        0.01, "of the step", "Less than this, on the median rank, is the time to hand over a batch."
     )
 
     handing_over: float = threshold(
         2.0, "ms", "A batch that a worker has ready takes 0.03 to 1.7 ms to hand over; more workers do not help."
     )
     min_hidden: float = threshold(
-        0.03, "of the step", "Where ranks wait for each other and not for their loaders: what counts as a finding."
+        0.03,
+        "of the step",
+        "Where ranks wait for each other and not for their loaders: from this cost on it is a finding.",
     )
     min_regular: float = threshold(
-        0.5, "of the waiting", "From here on it comes in every step alike; jitter of 20 % leaves more."
+        0.5, "of the waiting", "Waits this equal come in every step; jitter of 20 % gives less equal ones."
     )
     max_apart: float = threshold(
-        8.0, "steps", "Late batches of too few workers come as many apart as there are workers: seldom more."
+        8.0, "steps", "With too few workers, late batches come every N steps for N workers: rarely further apart."
     )
 
     def check(self, *, frame: Frame, budget: Budget, whatif: WhatIf, loaders: Loaders, places: Places) -> Result:
         waits = budget.of("input")
-        usual = float(median_rank(waits.mean(axis=1)))
+        median = float(median_rank(waits.mean(axis=1)))
         loading = float(loaders.loading_ns.mean())
         change = shared(whatif, frame, CpuTime.INPUT)
         handed = self._are_handed(waits, loaders)
-        if (handed or usual < self.min_share * frame.step_ns) and self._hides(whatif, frame, loaders):
+        if (handed or median < self.min_share * frame.step_ns) and self._hides(whatif, frame, loaders):
             # Its ranks wait for each other instead: what loading takes the host costs as much.
             waits, handed = loaders.loading_ns, self._are_handed(loaders.loading_ns, loaders)
-            usual = float(median_rank(waits.mean(axis=1)))
-        if usual < self.min_share * frame.step_ns:
+            median = float(median_rank(waits.mean(axis=1)))
+        if median < self.min_share * frame.step_ns:
             if float(waits.mean(axis=1).max()) >= self.min_share * frame.step_ns:
-                return Clear(f"Only some ranks wait for their loader; the usual one {text.ms(usual)} a step.")
-            return Clear(f"Loading takes {text.ms(loading)} a step and hides behind the device.")
+                return Clear(f"Only some ranks wait for their loader; the median rank waits {text.ms(median)} a step.")
+            return Clear(f"Loading takes {text.ms(loading)} a step and is hidden behind GPU work.")
         if handed:
-            return Clear(f"No batch is waited for: handing them over takes {text.ms(usual)} a step.")
+            return Clear(f"No step waits for its batch: handing over batches takes {text.ms(median)} a step.")
         cost = whatif.cost_ns(change)
         seen = int((median_rank(waits) > self.min_share * frame.step_ns).sum())
         level, basis = text.confidence(frame, cost, seen)
         affected = np.flatnonzero(waits.mean(axis=1) >= self.min_share * frame.step_ns)
         hidden = max(loading - float(waits.mean()), 0.0)
-        who, beside = ("devices", "the device") if frame.has_device else ("ranks", "other work")
+        who, beside = ("GPUs", "GPU work") if frame.has_device else ("ranks", "other work")
         cause, kind = self._cause(loaders, affected)
         worst = affected[np.argsort(-waits[affected].mean(axis=1), kind="stable")][:3]
         return Fault(
@@ -93,8 +94,8 @@ class DataloaderStall(Rule):
             steps=frame.all_steps,
             cause=cause,
             confidence=level,
-            title=f"The {who} wait for the DataLoader {text.ms(usual)} of every {text.ms(frame.step_ns)}.",
-            why=f"{kind}: loading takes {text.ms(loading)} a step, of which {text.ms(hidden)} hide behind "
+            title=f"The {who} wait for the DataLoader {text.ms(median)} of every {text.ms(frame.step_ns)}.",
+            why=f"{kind}: loading takes {text.ms(loading)} a step, of which {text.ms(hidden)} are hidden behind "
             f"{beside}. {basis}",
             fix=_fix(cause, frame.has_device),
             evidence=tuple(
@@ -136,15 +137,15 @@ class DataloaderStall(Rule):
             doubt = "" if len(apart) else " (in so few steps a single late batch looks the same)"
             return "too_few_workers", (
                 f"{too_few}{text.steps_seen(len(late), len(worst))} {_verb(late)} up to {longest} for the batch, the "
-                f"others {others}, as where workers at one pace finish together{doubt}"
+                f"other steps {others}, as when workers of the same speed finish together{doubt}"
             )
         return "slow_workers", (
             f"It has worker processes, but single batches are late: {text.steps_seen(len(late), len(worst))} "
-            f"{_verb(late)} up to {longest}, the others {others}"
+            f"{_verb(late)} up to {longest}, the other steps {others}"
         )
 
 
-#: Late batches that are this many times as far apart as usual come unevenly.
+#: Late batches that are this many times as far apart as median come unevenly.
 _UNEVEN = 2
 
 
@@ -169,20 +170,20 @@ _WORKERS = {
 
 _LATE = (
     "Find what makes single batches late: storage that stalls (copy the data to local disks, read larger files), "
-    "samples that take much longer than others (decode and resize beforehand), or workers that start anew in "
-    "each epoch (persistent_workers). Load further ahead, so that a late batch is not waited for."
+    "samples that take much longer than the rest (decode and resize beforehand), or workers that restart in "
+    "each epoch (persistent_workers). Prefetch more batches, so that no step waits for a late one."
 )
 
 _ADVICE = {
-    ("single_process", True): "Load in worker processes, so that the next batches are made while the device works; pin "
-    "their memory, so that copies can overlap too.",
-    ("too_few_workers", True): "Use more workers if there are cores for them; else make samples cheaper: decode and "
-    "resize beforehand, cache, move augmentation to the device, read larger files from faster storage.",
+    ("single_process", True): "Load in worker processes, so that the next batches are prepared while the GPU computes; "
+    "pin their memory, so that copies can overlap too.",
+    ("too_few_workers", True): "Use more workers if there are cores for them; otherwise make samples cheaper: decode "
+    "and resize beforehand, cache, move augmentation to the GPU, read larger files from faster storage.",
     ("slow_workers", True): _LATE,
-    ("single_process", False): "Load in worker processes, so that the next batches are made while the ranks compute. "
-    "Workers need cores of their own: lower OMP_NUM_THREADS if the ranks use all of them.",
-    ("too_few_workers", False): "Use more workers if there are cores for them beside those of the ranks; else make "
-    "samples cheaper: decode and resize beforehand, cache, read larger files from faster storage.",
+    ("single_process", False): "Load in worker processes, so that the next batches are prepared while the ranks "
+    "compute. Workers need cores of their own: lower OMP_NUM_THREADS if the ranks use all of them.",
+    ("too_few_workers", False): "Use more workers if there are cores for them beside those of the ranks; otherwise "
+    "make samples cheaper: decode and resize beforehand, cache, read larger files from faster storage.",
     ("slow_workers", False): _LATE,
 }
 

@@ -28,14 +28,13 @@ class FindUnusedParameters(Rule):
         A model that uses all its parameters in each step needs neither. It also keeps DDP from ordering its buckets as
         gradients become ready, so that they may overlap less with the backward pass.
     Evidence:
-        The walks on the host and the AllReduces of int32, with their time. The walk costs only where the device waits
-        for launches, the AllReduce where nothing runs beside it: that is often next to nothing, and told for
-        information.
+        The walks on the CPU and the AllReduces of int32, with their time. The walk costs time only where the GPU waits
+        for launches, the AllReduce only where it is exposed. That is often close to zero, and then reported as info.
     Fix:
         `find_unused_parameters=False`; or `static_graph=True` where the same parameters stay unused in all steps.
     Limits:
-        A trace does not tell whether a parameter really is unused. What a better order of buckets would hide is left
-        to no-overlap.
+        A trace does not show whether a parameter really is unused. What a better order of buckets would hide is
+        no-overlap.
     """
 
     id: ClassVar[str] = "find-unused-parameters"
@@ -61,10 +60,10 @@ class FindUnusedParameters(Rule):
             cause=None,
             confidence=level,
             title="DDP searches for unused parameters in each step.",
-            why=f"The walk of the graph takes the host {text.ms(float(unused_search.walk_ns.mean()))} a step. "
+            why=f"The walk of the autograd graph takes the CPU {text.ms(float(unused_search.walk_ns.mean()))} a step. "
             f"{_reduction(unused_search)}{basis}",
             fix=_FIX,
-            evidence=(places.window(int(rank), int(step), "The step with the longest walk of the graph."),),
+            evidence=(places.window(int(rank), int(step), "The step with the longest walk of the autograd graph."),),
         )
 
 
@@ -73,12 +72,12 @@ def _reduction(search: UnusedSearch) -> str:
     if not search.calls.any():
         return ""
     exposed = text.ms(float(search.exposed_ns.mean()))
-    return f"The AllReduce of which of {search.parameters} parameters were used is exposed for {exposed}. "
+    return f"The AllReduce of the bitmap of {search.parameters} used parameters is exposed for {exposed}. "
 
 
 _FIX = """\
-Turn the search off where every parameter is used in every step; torch warns at the first step if it found none \
-unused. Where the same ones stay unused in all steps, declare the graph static: then it is searched once.
+Turn the search off if every parameter is used in every step; torch warns at the first step if it found no unused \
+ones. If the same parameters are unused in all steps, declare the graph static: then it is searched once.
 
 model = DistributedDataParallel(model, device_ids=[local_rank])  # find_unused_parameters=False is the default
 model = DistributedDataParallel(model, device_ids=[local_rank], static_graph=True)

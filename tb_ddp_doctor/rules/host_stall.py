@@ -22,34 +22,34 @@ from tb_ddp_doctor.trace.model import Ints
 
 @dataclass(frozen=True)
 class HostStall(Rule):
-    """The GPU idles while the CPU is outside any op, on all ranks alike.
+    """The GPU idles while the CPU is outside any op, on all ranks.
 
     What:
-        Stretches of a millisecond or more in which the GPU idles and the CPU is outside any op: in no launch,
-        synchronisation or DataLoader either.
+        Stretches of a millisecond or more in which the GPU idles and the CPU is outside any op: not in a launch, a
+        sync or the DataLoader either.
     Why:
-        The training loop itself does something slow on the host: Python, garbage collection, logging, file I/O.
+        The training loop itself does something slow on the CPU: Python, garbage collection, logging, file I/O.
     Evidence:
         The longest such stretch of each of the ranks that stall most, and the phase that most of it is in.
     Fix:
-        Take it out of the loop, or do it less often; collect garbage by hand between steps, where it is that.
-        Causes, where stacks or annotations tell: garbage_collection, sleep, checkpoint, logging, io, python.
+        Move it out of the loop, or do it less often. For garbage collection: collect by hand between steps.
+        Causes, where stacks or annotations show them: garbage_collection, sleep, checkpoint, logging, io, python.
     Limits:
-        The trace does not say what the host does there unless Python stacks were recorded (with_stack=True) or the
-        loop is annotated (record_function). Python collects garbage on its own in whatever function it is in. One
-        rank that stalls alone is a straggler with cause host.
+        The trace does not show what the CPU does there unless Python stacks were recorded (with_stack=True) or the
+        loop is annotated (record_function). Python may collect garbage inside any function. If one rank alone stalls,
+        it is a straggler with cause host.
     """
 
     id: ClassVar[str] = "host-stall"
     looks_again: ClassVar[bool] = True
     yields_to: ClassVar[tuple[str, ...]] = ("op-stall",)
 
-    min_known: float = threshold(0.5, "of the stall", "What takes less of it is not what it is.")
+    min_known: float = threshold(0.5, "of the stall", "An activity that takes less of it is not the cause.")
     min_share: float = threshold(0.03, "of the step", "On the median rank; healthy jobs stay under 1 %.")
 
     def check(self, *, frame: Frame, whatif: WhatIf, stalls: Stalls, phases: Phases, places: Places) -> Result:
         if frame.is_sampled:
-            return NotApplicable("Events were left out of the traces: a stretch without any is no stall.")
+            return NotApplicable("The traces are sampled: a stretch without events need not be a stall.")
         # What one rank stalls beyond the others is a straggler's.
         spent = whatif.host_ns(CpuTime.STALL)
         change = shared(whatif, frame, CpuTime.STALL)
@@ -59,15 +59,18 @@ class HostStall(Rule):
             # Its ranks wait for each other instead: what the host stalls for costs as much.
             stalled = spent
         mean = stalled.mean(axis=1)
-        usual = float(median_rank(mean))
-        if min(usual, cost) < self.min_share * frame.step_ns:
-            return Clear(f"The median rank's host is outside any op, with its device idle, {text.ms(usual)} a step.")
+        median = float(median_rank(mean))
+        if min(median, cost) < self.min_share * frame.step_ns:
+            return Clear(
+                f"The median rank's CPU is outside any op {text.ms(median)} a step"
+                f"{', with the GPU idle' if frame.has_device else ''}."
+            )
         affected = np.flatnonzero(mean >= self.min_share * frame.step_ns)
         typical = median_rank(stalled)
         seen = np.flatnonzero(typical > self.min_share * frame.step_ns)
         rare = 0 < 2 * len(seen) <= len(frame.steps)
         level, basis = text.confidence(frame, cost, len(seen), affected.tolist(), on_host=True)
-        known = activity.most(stalls.doing(affected.tolist()), self.min_known * usual)
+        known = activity.most(stalls.doing(affected.tolist()), self.min_known * median)
         phase = phase_of_most(stalls.phase_ns[affected].mean(axis=(0, 1)), phases)
         where = "" if phase is None else f"Most of it is {IN_PHASE[phase]}. "
         often = f"{text.period(seen.tolist()).lstrip()} ".lstrip() if rare else ""
@@ -78,7 +81,7 @@ class HostStall(Rule):
             steps=tuple(int(step) for step in frame.steps[seen]) if rare else frame.all_steps,
             cause=known[0].value if known else None,
             confidence="low" if rare and len(seen) == 1 else level,
-            title=_title(frame, usual, float(typical[seen].mean()) if rare else 0.0, seen),
+            title=_title(frame, median, float(typical[seen].mean()) if rare else 0.0, seen),
             why=f"The CPU is outside any op there{_told(known)}. {where}{often}{basis}",
             fix=_FIXES.get(known[0] if known else None, _FIX),
             evidence=tuple(
@@ -93,13 +96,13 @@ class HostStall(Rule):
         )
 
 
-def _title(frame: Frame, usual_ns: float, each_ns: float, seen: Ints) -> str:
+def _title(frame: Frame, median_ns: float, each_ns: float, seen: Ints) -> str:
     """`each_ns` is how long it takes in each of the steps `seen` (indices), if it is rare; else 0."""
     what = "GPU and CPU both idle" if frame.has_device else "The ranks compute nothing for"
     if each_ns:
         named = text.steps([int(step) for step in frame.steps[seen]])
         return f"{what} {text.ms(each_ns)} in {named} ({text.steps_seen(len(seen), len(frame.steps))}), on all ranks."
-    return f"{what} {text.ms(usual_ns)} of every {text.ms(frame.step_ns)}: the training loop is busy elsewhere."
+    return f"{what} {text.ms(median_ns)} of every {text.ms(frame.step_ns)}: the CPU is outside any op."
 
 
 def _told(known: tuple[names.Activity, str] | None) -> str:
@@ -114,7 +117,7 @@ gc.collect(); gc.freeze(); gc.disable()  # once, before training
 if step % 500 == 0:
     gc.collect()"""
 _CHECKPOINT = """\
-Save rarely, and not in the training loop's time: copy to the host, and write from another thread or process.
+Save rarely, and outside the training loop: copy to the host, and write from another thread or process.
 
 import torch.distributed.checkpoint as dcp
 saving = dcp.async_save(state, checkpoint_id=path)  # returns when the state is copied"""
@@ -134,7 +137,7 @@ _FIXES: dict[names.Activity | None, str] = {
 }
 
 _FIX = """\
-Find what the loop does there and take it out, or do it every n-th step: logging, metrics, checkpoints, file I/O. If \
+Find what the loop does there. Remove it, or do it every n-th step: logging, metrics, checkpoints, file I/O. If \
 it is Python's garbage collector, stop it and collect by hand. Record stacks to see the line.
 
 import gc

@@ -25,45 +25,45 @@ _ALONE = 0.1
 
 @dataclass(frozen=True)
 class HostSync(Rule):
-    """The host waits for the device within the step, and the device then waits for the host.
+    """The CPU syncs with the GPU within the step, and the GPU is then idle, waiting for launches.
 
     What:
-        Calls that block until the device has caught up: `.item()`, `.cpu()`, `nonzero`, blocking copies to the host,
-        explicit synchronisation.
+        Calls that block until the GPU has finished its queue: `.item()`, `.cpu()`, `nonzero`, blocking copies to the
+        host, `cuda*Synchronize`.
     Why:
-        Training is fast while the host is ahead of the device. A call that waits for the device takes this lead away:
-        when it returns the device is empty, and it starves until launches are ahead again.
+        Training is fast while the CPU launches ahead of the GPU. A sync ends this lead: when it returns, the launch
+        queue is empty, and the GPU is idle until the next launches come.
     Evidence:
-        For each of the costliest calls, by the operator around it, the one that starves the device longest: from the
-        call to the end of that. The cost is what the device starves after these calls and would not if the host had
-        come earlier by as long as they held it; a call in a host that is late anyway costs next to nothing, and so
-        does one at a step's end with a full queue behind it.
+        The calls that cost most, by the operator around them: for each the one with the longest GPU idle after it. The
+        window reaches from the call to the end of that idle time. The cost is the GPU idle time after these calls that
+        would go away if the CPU had been earlier by the time that the calls block it. A sync on a CPU that is late
+        anyway costs almost nothing, and neither does one at the end of a step with a full launch queue after it.
     Fix:
-        Read values rarely, and one step late; keep metrics on the device.
+        Read values rarely, and one step late; keep metrics on the GPU.
     Limits:
-        Blocking copies from pageable memory to the device are left to pageable-memcpy, and calls that one rank makes
-        alone to straggler. Where stacks were recorded (with_stack=True), each call's function is named, with the line
-        where it begins, not that of the call. Calls that later steps would have to make anyway still count.
+        Blocking copies from pageable memory to the GPU are pageable-memcpy's, and syncs on one rank alone are
+        straggler's. Where stacks were recorded (with_stack=True), the function of each call is named, with the line
+        where the function begins, not that of the call. Calls that later steps would have to make anyway still count.
     """
 
     id: ClassVar[str] = "host-sync"
     looks_again: ClassVar[bool] = True
 
     min_cost: float = threshold(
-        0.005, "of the step", "Below it a step's one synchronisation, for a printed loss, is not worth a line."
+        0.005, "of the step", "Less is typical of one sync a step, for a printed loss, and is not worth reporting."
     )
 
     max_idle: float = threshold(
         0.10,
         "of the step",
-        "A device that idles so long while its host is blocked is no clear case, whatever it costs.",
+        "A GPU that is idle this long while its CPU is blocked is not clear, whatever it costs.",
     )
 
     def check(self, *, frame: Frame, budget: Budget, whatif: WhatIf, starvation: Starvation, places: Places) -> Result:
         calls = starvation.calls(Starved.SYNC)
         idle = float(median_rank(budget.of("sync").mean(axis=1)))
         if not calls:
-            return self._costless(calls, idle, frame) or Clear("No call of the steps waits for the device.")
+            return self._costless(calls, idle, frame) or Clear("No call in the steps syncs with the GPU.")
         starved = starvation.of(Starved.SYNC)
         held = whatif.host_ns(CpuTime.SYNC)
         # A rank that waits alone is a straggler.
@@ -74,7 +74,8 @@ class HostSync(Rule):
         many = f"{blocking_calls.count(number)} call{'s' if number != 1 else ''} a step"
         if cost < self.min_cost * frame.step_ns:
             return self._costless(calls, idle, frame) or Clear(
-                f"{many} hold the host for {text.ms(blocked)} in all, and the device has enough to do meanwhile."
+                f"{many} block{'s' if number == 1 else ''} the CPU for {text.ms(blocked)} in total, and the GPU has "
+                "enough queued work meanwhile."
             )
         ranks = blocking_calls.affected(starved)
         seen = int((whatif.at_slowest(starved) > 0).sum())
@@ -85,9 +86,9 @@ class HostSync(Rule):
             steps=frame.all_steps,
             cause=_cause(calls[0]),
             confidence=level,
-            title=f"The host waits for the device in {many}, most costly in {calls[0].op or calls[0].call}"
-            f"{_place(calls[0])}, and the device then idles.",
-            why=f"A step and rank: {blocking_calls.named(calls)}. They block the CPU for {text.ms(blocked)}, and the "
+            title=f"The CPU syncs with the GPU in {many}, most costly in {calls[0].op or calls[0].call}"
+            f"{_place(calls[0])}; the GPU then idles.",
+            why=f"Per step and rank: {blocking_calls.named(calls)}. They block the CPU for {text.ms(blocked)}, and the "
             f"GPU then idles {text.ms(float(starved.mean()))}, waiting for launches. {basis}",
             fix=_fix(calls),
             evidence=blocking_calls.evidence(
@@ -102,8 +103,8 @@ class HostSync(Rule):
         longest = max(calls, key=lambda call: call.blocked_ns, default=None)
         named = f", longest in {longest.call}{f' in {longest.op}' if longest.op else ''}" if longest else ""
         return NotApplicable(
-            f"The device idles {text.ms(idle_ns)} of every {text.ms(frame.step_ns)} while its host is blocked{named},"
-            " and no earlier launch would shorten that: look at what the call copies or waits for."
+            f"The GPU idles {text.ms(idle_ns)} of every {text.ms(frame.step_ns)} while its CPU is blocked{named}, "
+            "and earlier launches would not shorten that: look at what the call copies or waits for."
         )
 
 
@@ -122,16 +123,16 @@ _COPIES = ("aten::copy_", "aten::_to_copy", "aten::to")
 
 _ADVICE = {
     "read_back": """\
-A tensor's value is read on the host (.item(), float(), int(), print, if, while). Keep sums on the device and read \
-them every n-th step, after the next step has been launched; replace branches on values by torch.where.
+A tensor's value is read on the CPU (.item(), float(), int(), print, if, while). Keep sums on the GPU and read them \
+every n-th step, after the next step has been launched; replace branches on values by torch.where.
 
-total += loss.detach()                    # no synchronisation
+total += loss.detach()                    # no sync
 if step % 100 == 0:
-    print((total / 100).item())           # one for a hundred steps
+    print((total / 100).item())           # one sync in a hundred steps
     total.zero_()""",
     "copy": """\
-A tensor is copied to the host and waited for (.cpu(), .to("cpu"), .numpy()). Copy into pinned memory without \
-blocking, and look at it a step later.
+A blocking copy of a tensor to the host (.cpu(), .to("cpu"), .numpy()). Copy into pinned memory without blocking, and \
+read it a step later.
 
 host = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)  # once
 host.copy_(value.detach(), non_blocking=True)
@@ -139,15 +140,15 @@ copied = torch.cuda.Event(); copied.record()
 ...                                        # launch the next step, then:
 copied.synchronize(); log(host)""",
     "explicit": """\
-The training loop synchronises by itself, in no operator: torch.cuda.synchronize(), a timer, a barrier, or a library \
-that measures. Time with events instead, and take the rest out.
+The training loop itself syncs, outside any op: torch.cuda.synchronize(), a timer, a barrier, or a library that \
+measures. Measure time with CUDA events instead, and remove the other syncs.
 
 start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-start.record(); ...; end.record()          # in the step, no synchronisation
+start.record(); ...; end.record()          # in the step, no sync
 elapsed_ms = start.elapsed_time(end)       # many steps later""",
     "operator": """\
-An operator whose result's size depends on values has to wait for them: nonzero, boolean masks as indices, \
-unique, masked_select. Use forms of fixed size.
+The size of an operator's result depends on values on the GPU, so the CPU waits for them: nonzero, boolean masks as \
+indices, unique, masked_select. Use operators whose results have a fixed size.
 
 loss = torch.where(mask, loss_of_each, 0).sum() / mask.sum()   # instead of loss_of_each[mask].mean()""",
 }
@@ -155,4 +156,4 @@ loss = torch.where(mask, loss_of_each, 0).sum() / mask.sum()   # instead of loss
 
 def _fix(calls: Sequence[HoldingCalls]) -> str:
     advice = _ADVICE[_cause(calls[0])]
-    return f'{advice}\n\ntorch.cuda.set_sync_debug_mode("warn")  # names the line of each synchronisation'
+    return f'{advice}\n\ntorch.cuda.set_sync_debug_mode("warn")  # names the line of each sync'

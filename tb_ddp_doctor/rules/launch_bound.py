@@ -20,22 +20,22 @@ from tb_ddp_doctor.rules.support.slowness import shared
 
 @dataclass(frozen=True)
 class LaunchBound(Rule):
-    """The device finishes its kernels faster than the host can launch them.
+    """Launch-bound: the GPU finishes kernels faster than the CPU launches them.
 
     What:
         GPU idle that an earlier launch would have shortened, with the CPU inside ops and launches, or in Python for
         less than a millisecond between them: many short delays, and no long stalls.
     Why:
-        An eager operation costs the host some ten microseconds; kernels shorter than that leave the device waiting.
+        An eager op costs the CPU about 10 µs; with kernels shorter than that the GPU waits for launches.
     Evidence:
-        The longest such gap of the slowest rank, with the number of kernels, their mean time and the host's time for
-        each launch.
+        The longest such gap on the slowest rank, with the number of kernels, their mean time and the CPU time per
+        launch.
     Fix:
         Fewer and larger kernels: torch.compile, CUDA graphs, fused optimizers, a larger batch.
     Limits:
-        What follows from synchronising, allocating or tracing is left to host-sync, allocator-churn, pageable-memcpy
-        and profiler-overhead, and long stalls inside single ops to op-stall. A rank that waits hides its own gaps, so
-        the slowest rank of each step is judged. Kernels must be joined to their launches.
+        GPU idle caused by syncs, allocations or tracing is host-sync's, allocator-churn's, pageable-memcpy's and
+        profiler-overhead's, and long stalls inside single ops are op-stall's. Straggler wait hides such gaps, so the
+        slowest rank of each step is judged. Kernels must be joined to their launches.
     """
 
     id: ClassVar[str] = "launch-bound"
@@ -50,9 +50,7 @@ class LaunchBound(Rule):
         "find-unused-parameters",
     )
 
-    min_cost: float = threshold(
-        0.03, "of the step", "Healthy jobs lose up to 2 % of the untraced step to launches, in places."
-    )
+    min_cost: float = threshold(0.03, "of the step", "Healthy jobs lose up to 2 % of the untraced step to launches.")
 
     def check(
         self,
@@ -65,7 +63,7 @@ class LaunchBound(Rule):
         places: Places,
     ) -> Result:
         if frame.is_sampled:
-            return NotApplicable("Events were left out of the traces: where none is, the device may be busy.")
+            return NotApplicable("The traces are sampled: the GPU may be busy where no event is recorded.")
         change = shared(whatif, frame, CpuTime.WORK)
         cost = whatif.cost_ns(change)
         if cost < self.min_cost * frame.step_ns:
@@ -77,7 +75,7 @@ class LaunchBound(Rule):
             whatif.slowest[shows], np.flatnonzero(starved.mean(axis=1) >= self.min_cost * frame.step_ns)
         )
         if not len(accused):
-            return Clear("Launch overhead of the host keeps no device idle.")
+            return Clear("No GPU is idle because of launch overhead.")
         level, basis = text.confidence(frame, cost, int(shows.sum()), accused.tolist(), on_host=True)
         kernels = max(float(whatif.at_slowest(work.kernels).mean()), 1.0)
         mean_ns = float(whatif.at_slowest(work.kernel_ns).mean()) / kernels

@@ -22,48 +22,48 @@ from tb_ddp_doctor.trace.names import Phase
 
 @dataclass(frozen=True)
 class LoadImbalance(Rule):
-    """Some ranks are slow in some steps, not always the same, and the others wait for them.
+    """Different ranks are slow in different steps, and the other ranks wait for them.
 
     What:
-        Ranks that need longer for a step by themselves (played without waiting for others) than the median of
-        comparable ranks and steps: another one from step to step (`moving`), one of them in several steps
-        (`recurring`), or in one step alone (`once`).
+        Ranks with a longer busy time in a step (replayed without straggler wait) than the median of comparable ranks
+        and steps: a different rank from step to step (`moving`), the same rank in several steps (`recurring`), or one
+        step alone (`once`).
     Why:
-        The step takes as long as its slowest rank; work that is uneven costs the difference to the median rank,
-        although no rank is slow on average.
+        A step takes as long as its slowest rank. Uneven work costs the difference to the median rank, although no rank
+        is slow on average.
     Evidence:
         The slowest rank of each such step, whole step; by how much, and the phase in which it takes longer, where the
-        traces tell phases.
+        traces have phases.
     Fix:
-        Even out the work of a step: sequences of like length in one step, shards by size, no rank-local extras. Where
-        the ranks differ in loading, more workers and prefetching, so that a slow batch is not waited for. Where it is
-        one rank, what it does every few steps.
+        Balance the work of a step: sequences of similar length in one step, shards by size, no extra work on one rank.
+        Where the ranks differ in loading: more workers and prefetching, so that no step waits for a slow batch. Where
+        it is one rank: look at what it does every few steps.
     Limits:
         At least two ranks with matched collectives and two steps. Ranks that are slow in most steps are stragglers.
-        What was seen in one step may be rare or not: a longer capture tells how often it comes. Slow ranks within four
+        What was seen in one step may be rare or not: a longer capture shows how often it comes. Slow ranks within four
         standard deviations of the spread over all ranks and steps are noise: they are reported only if they cost a lot,
         and then with low confidence.
     """
 
     id: ClassVar[str] = "load-imbalance"
     looks_again: ClassVar[bool] = True
-    accuses: ClassVar[bool] = True
+    names_stragglers: ClassVar[bool] = True
 
     min_cost: float = threshold(
-        0.05, "of the step", "Healthy jobs of 4 and 8 ranks lose up to 4 % to their slowest rank by chance."
+        0.05, "of the step", "Healthy jobs of 4 and 8 ranks lose up to 4 % to their slowest rank by noise."
     )
-    once: float = threshold(0.10, "of the step", "In one step alone, from here on it is no noise.")
+    once: float = threshold(0.10, "of the step", "In one step alone; less may be noise.")
     min_noise: float = threshold(
         0.12,
         "of the step",
-        "Where the slow ones are no further out than noise: 6 % of noise cost 4 ranks 11 % at most in 99 of 100 jobs.",
+        "If the slow ranks are within noise: noise of 6 % costs 4 ranks up to 11 % in 99 of 100 jobs.",
     )
-    straggler_excess: float = threshold(0.03, "of the step", "As for straggler: those ranks are taken out first.")
+    straggler_excess: float = threshold(0.03, "of the step", "As for straggler: those ranks are excluded first.")
     straggler_steps: float = threshold(0.75, "of the steps", "As for straggler.")
 
     def check(self, *, frame: Frame, whatif: WhatIf, arrivals: Arrivals, phases: Phases, places: Places) -> Result:
         if len(frame.steps) < 2:
-            return NotApplicable("One step cannot show whether the slow rank moves.")
+            return NotApplicable("One step cannot show whether the slow rank changes from step to step.")
         found = slowness(whatif, frame, self.straggler_excess, self.straggler_steps)
         excess = np.where(found.now_and_then, found.excess_ns, 0)
         # A step is uneven if its slowest rank is slow by so much that it would matter in every step.
@@ -77,7 +77,7 @@ class LoadImbalance(Rule):
         limit = self.once if len(uneven) == 1 else self.min_cost
         if cost < limit * frame.step_ns or not len(uneven):
             return Clear(f"Ranks that are slow in some steps cost {text.ms(cost)} a step.")
-        differs = f"Ranks and steps differ by {text.ms(found.noise_ns)} (one standard deviation) anyway"
+        differs = f"Ranks and steps differ by {text.ms(found.noise_ns)} (one standard deviation) from noise"
         is_noise = float(lost[uneven].mean()) < _BEYOND_NOISE * found.noise_ns
         if is_noise and cost < self.min_noise * frame.step_ns:
             return Clear(f"Ranks that are slow in some steps cost {text.ms(cost)} a step. {differs}: this is noise.")
@@ -126,9 +126,9 @@ _BEYOND_NOISE = 4
 
 def _title(movers: Ints, uneven: Ints, frame: Frame) -> str:
     if len(movers) > 1:
-        return f"The slow rank moves from step to step: {text.ranks(frame.rank_numbers(movers))} in turn."
+        return f"A different rank is slow from step to step: {text.ranks(frame.rank_numbers(movers))} in turn."
     seen = text.steps_seen(len(uneven), len(frame.steps))
-    return f"Rank {frame.ranks[movers[0]]} is slow in {seen}, and the others wait for it."
+    return f"Rank {frame.ranks[movers[0]]} is slow in {seen}, and the other ranks wait for it."
 
 
 def _occurrence(lost_ns: Ints, uneven: Ints) -> str:
@@ -138,7 +138,7 @@ def _occurrence(lost_ns: Ints, uneven: Ints) -> str:
     if len(apart) > 1 and len(set(apart.tolist())) == 1 and apart[0] > 1:
         return f"{each}, every {apart[0]} steps. "
     if len(uneven) == 1:
-        return f"{each}; a longer capture would tell how often it comes. "
+        return f"{each}; a longer capture would show how often it comes. "
     return f"{each}. "
 
 
@@ -149,24 +149,24 @@ def _fix(movers: Ints, phase: Phase | None, frame: Frame) -> str:
 
 
 _FIX_OF_ONE = """\
-Look for what rank {rank} does every few steps and the others do not: logging, saving, evaluating, a longer batch. Let \
-it write from another thread or process, or deal its samples as the others'.
+Look for what rank {rank} alone does every few steps: logging, saving, evaluating, a longer batch. Let it write \
+from another thread or process, or shard its samples like those of the other ranks.
 
 import torch.distributed.checkpoint as dcp
 saving = dcp.async_save(state, checkpoint_id=path)  # returns when the state is copied"""
 
 
 _FIX = """\
-Give the ranks the same work in every step: batch samples of like length or size together over all ranks, not only \
-within one, and drop the ragged last batch.
+Give the ranks the same work in every step: group samples of similar length or size over all ranks, not only within \
+one rank, and drop the incomplete last batch.
 
 sampler = DistributedSampler(dataset, shuffle=True, drop_last=True)
 # variable lengths: sort by length in windows of world_size * batch_size before dealing them out"""
 
 
 _FIX_OF_LOADING = """\
-It is batches that differ: let workers load ahead far enough that a slow one is not waited for, and make samples \
-alike: decode and resize ahead of training, read larger files from faster storage.
+The batches differ. Let workers prefetch enough batches that no step waits for a slow one, and make samples equally \
+expensive: decode and resize before training, read larger files from faster storage.
 
 loader = DataLoader(
     dataset,

@@ -17,23 +17,22 @@ from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result
 
 @dataclass(frozen=True)
 class LowMfu(Rule):
-    """The model uses little of what the device can compute (MFU).
+    """The model uses little of the peak FLOPS of the GPU (low MFU).
 
     What:
-        The model's matrix products, convolutions and attention, forward and backward, over the time of the step and
-        the device's peak in the precision of most of its products.
+        FLOP of the model's GEMMs, convolutions and attention, forward and backward, over the step time and the GPU's
+        peak in the precision of most of its GEMMs.
     Why:
-        It is the one number that compares jobs, devices and frameworks: whatever waits, copies or computes something
-        else lowers it.
+        MFU is the one number that compares jobs, GPUs and frameworks: waits, copies and all other work lower it.
     Evidence:
-        Operations of a step, from the shapes of operators; with those that were computed again, HFU.
+        FLOP of a step, from the shapes of operators; with recomputed ones, HFU.
     Fix:
-        What the other findings say; where there are none, larger products.
+        The fixes of the other findings; if there are none, larger GEMMs.
     Limits:
-        Needs shapes of operators (record_shapes=True) and a device that the table of peaks knows, or the threshold
-        `peak`. Products inside of compiled kernels are not counted, and convolutions only where they are trained. What
-        is computed again is known by checkpoints, and by operators that backward alone has no use for. It names no
-        fault of its own, so it is for information.
+        Needs shapes of operators (record_shapes=True) and a GPU that the table of peaks has, or the threshold `peak`.
+        GEMMs inside compiled kernels are not counted, and convolutions only where they are trained. Recomputation is
+        detected by checkpoint functions, and by forward operators in the backward pass. MFU names no fault of its own,
+        so it is info.
     """
 
     id: ClassVar[str] = "low-mfu"
@@ -43,19 +42,19 @@ class LowMfu(Rule):
         "of the peak",
         "Well-tuned transformers reach 0.4 to 0.55 on A100 and H100 (PaLM, Megatron-LM); small models a quarter.",
     )
-    peak: float = threshold(0.0, "TFLOPS", "The device's peak; 0 takes it from the table, by the device's name.")
+    peak: float = threshold(0.0, "TFLOPS", "The GPU's peak; 0 takes it from the table, by the GPU's name.")
 
     def check(self, *, frame: Frame, utilization: Utilization, places: Places) -> Result:
         peak = self.peak * 1e12 or utilization.peak
         if peak is None:
             return NotApplicable(
-                f"The peak of {utilization.device or 'this device'} in {utilization.precision} is not known: set it "
+                f"The peak of {utilization.device or 'this GPU'} in {utilization.precision} is not known: set it "
                 "with --set low-mfu.peak=TFLOPS."
             )
         seconds = frame.step_ns / 1e9
         model, executed = (float(amount.mean()) / seconds for amount in (utilization.model_flops, utilization.flops))
         mfu, hfu = model / peak, executed / peak
-        computed_again = f", {text.percent(hfu)} with what is computed again (HFU)" if hfu > 1.01 * mfu else ""
+        computed_again = f", {text.percent(hfu)} with recomputation (HFU)" if hfu > 1.01 * mfu else ""
         told = (
             f"{model / 1e12:.3g} of {peak / 1e12:.3g} TFLOPS in {utilization.precision}: "
             f"an MFU of {text.percent(mfu)}{computed_again}."
@@ -69,7 +68,7 @@ class LowMfu(Rule):
             steps=frame.all_steps,
             cause=None,
             confidence="medium",
-            title=f"The model uses {text.percent(mfu)} of what the device can compute (MFU).",
+            title=f"The MFU is {text.percent(mfu)}: the share of the peak FLOPS of the GPU that the model uses.",
             why=f"The model computes {told} That is {float(per_rank.mean()) / 1e12:.3g} TFLOP a step and rank.",
             fix=_FIX,
             evidence=(places.window(int(per_rank.argmin()), 0, "A whole step."),),
@@ -77,7 +76,7 @@ class LowMfu(Rule):
 
 
 _FIX = """\
-First what the other findings say: all that waits lowers the MFU. Then larger products: a larger local batch, fewer \
-and wider layers, torch.compile for what is beside them.
+First fix the other findings: every wait lowers the MFU. Then use larger GEMMs: a larger local batch, fewer and wider \
+layers; and torch.compile for all other kernels.
 
 model = torch.compile(model)"""

@@ -19,33 +19,33 @@ from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result
 
 @dataclass(frozen=True)
 class LowOccupancy(Rule):
-    """Long kernels keep fewer warps on the device than it has room for.
+    """Long kernels have low occupancy: fewer warps than the GPU has room for.
 
     What:
-        Kernels of some length whose estimated occupancy is low, together for a good part of the step.
+        Kernels of some length with a low estimated occupancy, which together take a large part of the step.
     Why:
-        A device hides the latency of memory by switching between warps; with few of them it waits. Kernels with fewer
-        blocks than the device has multiprocessors leave some of these idle altogether.
+        A GPU hides memory latency by switching between warps; with few warps it waits. Kernels with fewer blocks than
+        the GPU has SMs leave some of these idle.
     Evidence:
         The longest such kernel; the names of those that take most time, with their occupancy.
     Fix:
         More work in each kernel: a larger batch, several small tensors at once, torch.compile.
     Limits:
-        Kineto estimates occupancy from the launch, it is not measured, and not estimated for every kernel. Products of
-        matrices need few warps, and are left out. What higher occupancy would bring cannot be told from a trace, so the
-        finding is for information.
+        Kineto estimates occupancy from the launch configuration: it is not measured, and not estimated for every
+        kernel. GEMMs need few warps and are not counted. A trace does not show what higher occupancy would save, so
+        the finding is info.
     """
 
     id: ClassVar[str] = "low-occupancy"
     of_every_program: ClassVar[bool] = True
 
     max_occupancy: float = threshold(0.5, "of the warps", "Half of the warps hide the latency of most kernels.")
-    min_length: float = threshold(20.0, "us", "Shorter kernels take as long to launch and to drain as to run.")
-    min_share: float = threshold(0.05, "of the step", "What takes less is not worth a kernel engineer's day.")
+    min_length: float = threshold(20.0, "µs", "Shorter kernels take as long to launch and to drain as to run.")
+    min_share: float = threshold(0.05, "of the step", "Less is not worth the work on a kernel.")
 
     def check(self, *, frame: Frame, long_kernels: LongKernels, places: Places) -> Result:
         if not long_kernels.estimated:
-            return NotApplicable("The traces hold no estimates of kernels' occupancy (CPUs, ROCm and old releases).")
+            return NotApplicable("The traces have no occupancy estimates (CPUs, ROCm and old releases).")
         low = [
             kind
             for kind in long_kernels.kinds
@@ -55,7 +55,7 @@ class LowOccupancy(Rule):
         if not low or taken_ns < self.min_share * frame.step_ns:
             return Clear(
                 f"Kernels over {self.min_length:.0f} µs with less than {text.percent(self.max_occupancy)} occupancy "
-                f"take {text.ms(taken_ns)} a step, products of matrices aside."
+                f"take {text.ms(taken_ns)} a step, not counting GEMMs."
             )
         # Instances of a template differ in what is not shown; the costliest stands for the others.
         shown = {text.kernel(kind.name): kind for kind in reversed(low)}
@@ -68,8 +68,8 @@ class LowOccupancy(Rule):
             cause=None,
             confidence="medium",
             title=f"Kernels with low occupancy take {text.ms(taken_ns)} of every {text.ms(frame.step_ns)}.",
-            why=f"{len(low)} kernels keep less than {text.percent(self.max_occupancy)} of the warps that the device "
-            f"has room for, by Kineto's estimate; most of all {named}.",
+            why=f"{len(low)} kernels have an occupancy below {text.percent(self.max_occupancy)} by Kineto's estimate; "
+            f"the longest are {named}.",
             fix=_FIX,
             evidence=tuple(_longest(kind.rank, kind.start_ns, kind.end_ns, places) for kind in most),
         )
@@ -81,8 +81,8 @@ def _longest(rank: int, start_ns: int, end_ns: int, places: Places) -> Evidence:
 
 
 _FIX = """\
-Give each kernel more to do: a larger local batch, or operations that small tensors share. torch.compile fuses \
-elementwise kernels and chooses their launch; look at your own kernels' registers and shared memory.
+Give each kernel more to do: a larger local batch, or one op for several small tensors. torch.compile fuses \
+elementwise kernels and chooses their launch configuration; look at the registers and shared memory of your own kernels.
 
 model = torch.compile(model, mode="max-autotune-no-cudagraphs")
 # what limits one kernel:

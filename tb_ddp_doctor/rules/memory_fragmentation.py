@@ -21,35 +21,38 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class MemoryFragmentation(Rule):
-    """The allocator holds device memory in pieces that nobody can use.
+    """GPU memory is fragmented: reserved but unallocated memory in pieces that cannot be used.
 
     What:
-        Memory that is taken from the device in steady steps although enough is free, but in pieces (cause growing);
-        memory that is held and not in use even when most is (unused); memory that is nearly full (near_limit).
+        Memory that the allocator reserves in steady steps although enough of it is reserved but unallocated, in pieces
+        (cause growing); memory that is reserved but unallocated even at the peak of allocated memory (unused); memory
+        that is nearly full (near_limit).
     Why:
-        PyTorch's allocator serves a request from one free block. Where tensors of many sizes come and go beside some
-        that stay, free blocks become many and small, and it asks the device for more, until that has none: then it
-        frees what it can, which stops the device, or the job ends with "out of memory".
+        PyTorch's allocator serves a request from one free block. If tensors of many sizes are freed beside some that
+        stay, free blocks become many and small, and the allocator calls cudaMalloc. If the GPU has no memory left, it
+        frees what it can, which syncs the GPU, or the job ends with "out of memory".
     Evidence:
-        The step in which the worst rank takes most, or has most in use. Taken although enough is free: a request of
-        1 MB or more for which the allocator asked the device while it held as many free bytes.
+        The step in which the worst rank reserves most, or has most allocated. Reserved although enough is free: a
+        request of 1 MB or more that led to cudaMalloc while as many bytes were reserved but unallocated.
     Fix:
-        Segments that can grow; few shapes; nothing small that stays allocated between large tensors.
+        Expandable segments; few shapes; no small tensors that stay allocated between large ones.
     Limits:
-        It costs no time by itself, so it is told for information: what freeing and allocating anew costs is
-        allocator-churn's. Blocks of one stream do not serve another, which looks the same. Memory that other
-        processes have, or that was allocated past PyTorch (NCCL's buffers), is not seen.
+        Fragmentation alone costs no time, so it is info: what freeing and reallocating costs is allocator-churn's.
+        Blocks of one stream do not serve another, which looks the same. Memory of other processes, or allocated outside
+        PyTorch (NCCL's buffers), is not seen.
     """
 
     id: ClassVar[str] = "memory-fragmentation"
     of_every_device: ClassVar[bool] = True
 
     min_growth: float = threshold(
-        0.005, "of what is held, a step", "At this rate, 200 steps double what is held; steady jobs take nothing."
+        0.005,
+        "of reserved memory, a step",
+        "At this rate, 200 steps double reserved memory; steady jobs reserve no more.",
     )
-    min_unused: float = threshold(0.2, "of what is held", "Rounding and partly used segments take up to a tenth.")
-    min_unused_gb: float = threshold(1.0, "GB", "Jobs that hold little have segments of 20 MB to spare.")
-    near_limit: float = threshold(0.9, "of the device's memory", "CUDA and NCCL need some gigabytes themselves.")
+    min_unused: float = threshold(0.2, "of reserved memory", "Rounding and partly used segments take up to a tenth.")
+    min_unused_gb: float = threshold(1.0, "GB", "In jobs that reserve little, single segments of 20 MB matter.")
+    near_limit: float = threshold(0.9, "of the GPU's memory", "CUDA and NCCL themselves need some gigabytes.")
 
     def check(self, *, frame: Frame, memory: MemoryUse, places: Places) -> Result:
         held = memory.peak_reserved.max(axis=1)
@@ -59,29 +62,29 @@ class MemoryFragmentation(Rule):
         is_unused = (unused > self.min_unused * held) & (unused > self.min_unused_gb * 1e9)
         is_full = (memory.capacity > 0) & (held > self.near_limit * memory.capacity)
         worst = int((is_growing * 4 + is_unused * 2 + is_full + held / (held.max() + 1)).argmax())
-        holds = f"{text.gigabytes(held[worst])} of device memory"
+        holds = f"{text.gigabytes(held[worst])} of GPU memory"
         if not (is_growing | is_unused | is_full).any():
             return Clear(
-                f"Rank {frame.ranks[worst]} holds {holds}, {text.gigabytes(unused[worst])} more than it has in use "
-                "at most, and takes no more while enough is free."
+                f"Rank {frame.ranks[worst]} reserves {holds}, {text.gigabytes(unused[worst])} more than is allocated "
+                "at the peak, and reserves no more while enough is unallocated."
             )
         cause, level, what = self._cause(
             bool(is_growing[worst]), bool(is_unused[worst]), float(growth[worst]), float(unused[worst])
         )
         ranks = np.flatnonzero({"growing": is_growing, "unused": is_unused, "near_limit": is_full}[cause])
         step = int((memory.scattered if cause == "growing" else memory.peak_allocated)[worst].argmax())
-        limit = f" of the device's {text.gigabytes(memory.capacity[worst])}" if memory.capacity[worst] else ""
+        limit = f" of the GPU's {text.gigabytes(memory.capacity[worst])}" if memory.capacity[worst] else ""
         return Fault(
             change=Change(),
             ranks=frame.rank_numbers(ranks),
             steps=frame.all_steps,
             cause=cause,
             confidence=level,
-            title=f"Rank {frame.ranks[worst]} holds {holds}{what}.",
-            why=f"At most {text.gigabytes(memory.peak_allocated[worst].max())} are in use; "
-            f"{text.gigabytes(held[worst])}{limit} are held, {text.gigabytes(memory.scattered[worst].sum())} of them "
-            f"taken in {text.steps_seen(int((memory.scattered[worst] > 0).sum()), len(frame.steps))} while as much "
-            f"was free, in pieces. {_OUTLOOK[bool(is_full[worst])]}",
+            title=f"Rank {frame.ranks[worst]} reserves {holds}{what}.",
+            why=f"Allocated at the peak: {text.gigabytes(memory.peak_allocated[worst].max())}. Reserved: "
+            f"{text.gigabytes(held[worst])}{limit}, of which {text.gigabytes(memory.scattered[worst].sum())} were "
+            f"added in {text.steps_seen(int((memory.scattered[worst] > 0).sum()), len(frame.steps))} while as much was "
+            f"reserved but unallocated, in pieces. {_OUTLOOK[bool(is_full[worst])]}",
             fix=_FULL if cause == "near_limit" else _FIX,
             evidence=(places.window(worst, step, _SHOWS[cause]),),
         )
@@ -97,28 +100,28 @@ class MemoryFragmentation(Rule):
         return growth
 
     def _cause(self, is_growing: bool, is_unused: bool, growth: float, unused: float) -> tuple[str, Confidence, str]:
-        """The cause, how sure it is, and what is said of the memory held."""
+        """The cause, how sure it is, and what is said of reserved memory."""
         if is_growing:
-            return "growing", "high", f" and takes {text.gigabytes(growth)} more in a step, although enough is free"
+            return "growing", "high", f" and {text.gigabytes(growth)} more in each step, although enough is unallocated"
         if is_unused:
             # A larger step before the trace, say of an evaluation, may have needed it.
-            return "unused", "medium", f", of which {text.gigabytes(unused)} are not in use even when most is"
-        return "near_limit", "high", f", which is more than {text.percent(self.near_limit)} of what there is"
+            return "unused", "medium", f", of which {text.gigabytes(unused)} are unallocated even at the peak"
+        return "near_limit", "high", f", which is more than {text.percent(self.near_limit)} of all"
 
 
 _SHOWS = {
-    "growing": "Memory is taken from the device although enough is free.",
-    "unused": "Most memory is in use here, and much of what is held is not.",
-    "near_limit": "Most memory is in use here.",
+    "growing": "Memory is reserved here although enough is unallocated.",
+    "unused": "Allocated memory peaks here, and much of the reserved memory is unallocated.",
+    "near_limit": "Allocated memory peaks here.",
 }
 _OUTLOOK = {
-    False: "The device still has some: it costs nothing yet.",
-    True: "The device is nearly full: soon memory is freed and allocated anew, or runs out.",
+    False: "The GPU has memory left: it costs no time yet.",
+    True: "GPU memory is nearly full: soon memory is freed and reallocated, or runs out.",
 }
 
 _FIX = """\
-Let segments grow, so that free pieces join. Pad inputs to a few lengths, allocate first what stays (optimizer state, \
-buffers), and keep no views of large tensors: they keep the whole tensor.
+Use expandable segments, so that free pieces join. Pad inputs to a few lengths, allocate first what stays (optimizer \
+state, buffers), and keep no views of large tensors: they keep the whole tensor.
 
 PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True torchrun ...
 
@@ -127,9 +130,9 @@ torch.cuda.memory._record_memory_history()         # who allocates what:
 torch.cuda.memory._dump_snapshot("memory.pickle")  # look at it at pytorch.org/memory_viz"""
 
 _FULL = """\
-Leave room: recompute activations, shard the optimizer's state, lower the batch size a little. Let segments grow, so \
-that what is free can be used.
+Use less memory: recompute activations, shard the optimizer's state, lower the batch size a little. Use expandable \
+segments, so that unallocated memory can be used.
 
 PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True torchrun ...
 
-torch.cuda.memory_stats()["num_alloc_retries"]  # above 0: the device was full"""
+torch.cuda.memory_stats()["num_alloc_retries"]  # above 0: GPU memory was full"""

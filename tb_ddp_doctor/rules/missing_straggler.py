@@ -16,23 +16,23 @@ from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, thresho
 
 @dataclass(frozen=True)
 class MissingStraggler(Rule):
-    """A rank that has no trace holds up those that have one.
+    """A rank without a trace is the straggler.
 
     What:
-        Collectives of groups of which some ranks have no trace, that take far longer than their like although all
-        ranks with a trace have arrived.
+        Collectives of groups in which some ranks have no trace, and which take much longer than comparable ones
+        although all ranks with a trace have arrived.
     Why:
-        The slowest rank sets the pace of the whole job. Where it is not among those that were traced, its victims'
-        waiting looks like slow communication.
+        The slowest rank sets the step time of the whole job. If it was not traced, straggler wait looks like slow
+        communication.
     Evidence:
-        The longest such wait of the rank that waits most, after the last rank that has a trace. What transfers take is
-        told by collectives of the same kind and group: no longer than larger ones, nor, by their size, than smaller
-        ones.
+        The longest such wait of the rank that waits most, after the last rank with a trace has arrived. The time of the
+        communication itself is estimated from collectives of the same kind and group: it is no longer than that of
+        larger ones, and per byte no longer than that of smaller ones.
     Fix:
         Trace the missing ranks too, or copy their files here.
     Limits:
-        Which of the missing ranks it is, and why, is in their traces only. If most collectives of a group wait, they
-        are each other's like, and nothing is told. A network that stalls now and then looks the same.
+        Which of the missing ranks it is, and why, only their traces show. If most collectives of a group wait, there
+        are no faster ones to compare with, and nothing is reported. A network that stalls now and then looks the same.
     """
 
     id: ClassVar[str] = "missing-straggler"
@@ -41,9 +41,9 @@ class MissingStraggler(Rule):
     min_share: float = threshold(
         0.07,
         "of the step",
-        "With one trace of ranks that are alike taken away, the others seem to wait for 5 %.",
+        "With one trace of equal ranks removed, the other ranks seem to wait for 5 %.",
     )
-    min_steps: float = threshold(0.5, "of the steps", "What is waited for in fewer is chance.")
+    min_steps: float = threshold(0.5, "of the steps", "Waits seen in under half of the steps are treated as noise.")
 
     def check(self, *, frame: Frame, absent: Absent, places: Places) -> Result:
         if not absent.ranks:
@@ -51,11 +51,15 @@ class MissingStraggler(Rule):
         waits = absent.wait_ns.min(axis=0)
         mean = float(waits.mean())
         if mean < self.min_share * frame.step_ns:
-            return Clear(f"Ranks without a trace are waited for {text.ms(mean)} a step, as far as transfers tell.")
+            return Clear(
+                f"Straggler wait for ranks without a trace is {text.ms(mean)} a step, as estimated from transfers."
+            )
         late = waits > self.min_share * frame.step_ns
         seen = int(late.sum())
         if seen < self.min_steps * len(frame.steps):
-            return Clear(f"Ranks without a trace are waited for in {text.steps_seen(seen, len(frame.steps))} only.")
+            return Clear(
+                f"Straggler wait for ranks without a trace is seen in {text.steps_seen(seen, len(frame.steps))} only."
+            )
         missing = (
             f"rank {absent.ranks[0]}, which has no usable trace"
             if len(absent.ranks) == 1
@@ -66,7 +70,7 @@ class MissingStraggler(Rule):
             absent.start_ns,
             absent.end_ns,
             RankOwner.COMMUNICATION,
-            f"Waits in {absent.kind or 'a collective'} after all ranks with a trace have arrived.",
+            f"Straggler wait in {absent.kind or 'a collective'} after all ranks with a trace have arrived.",
         )
         return Fault(
             change=Change(absent=True),
@@ -75,8 +79,8 @@ class MissingStraggler(Rule):
             cause=None,
             confidence="medium" if seen == len(frame.steps) else "low",
             title=f"{_who(frame)} {text.ms(mean)} of every {text.ms(frame.step_ns)} for {missing}.",
-            why=f"In {seen} of {len(frame.steps)} steps collectives take far longer than their like although all ranks "
-            "that have a trace have arrived: another one is late.",
+            why=f"In {seen} of {len(frame.steps)} steps collectives take much longer than comparable ones although all "
+            "ranks with a trace have arrived: a rank without a trace is late.",
             fix=_FIX,
             evidence=(place,) if place else (),
         )

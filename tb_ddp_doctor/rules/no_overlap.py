@@ -25,12 +25,12 @@ class NoOverlap(Rule):
     """AllReduce runs after the backward pass instead of beside it.
 
     What:
-        AllReduces whose transfer finds no compute beside it, although the backward pass is long enough to hide it.
+        AllReduces that are exposed, although the backward pass is long enough to hide them.
     Why:
-        DDP sends a bucket of gradients as soon as it is full, while backward goes on. One large bucket, or one that is
-        complete only at the end, leaves the device with nothing to do while it travels.
+        DDP sends a bucket of gradients as soon as it is full, while backward goes on. During one large bucket, or one
+        that is complete only at the end, the GPU has nothing else to do.
     Evidence:
-        The longest exposed transfer on the slowest rank of the step.
+        The longest exposed communication on the slowest rank of the step.
         The cause is `one_bucket` (nearly all bytes are in one), `after_backward` (the backward pass launches none of
         them), `unused_search` (several, but DDP searches for unused parameters, and so never orders its buckets as
         gradients become ready) or `late_buckets` (several, for another reason).
@@ -38,9 +38,9 @@ class NoOverlap(Rule):
         By cause: smaller buckets; DDP instead of a loop over gradients; no search for unused parameters, or a static
         graph.
     Limits:
-        AllReduces of gradients only, and backward kernels must be joined to their launches. Judged on the rank that
-        nobody waits for, since a rank that waits exposes transfers that would hide. The last bucket is always exposed.
-        A backward pass that is short beside the transfers hides nothing that matters: that is communication-bound.
+        AllReduces of gradients only, and backward kernels must be joined to their launches. Judged on the slowest rank:
+        a rank that waits for it exposes communication that would otherwise be hidden. The last bucket is always
+        exposed. If the backward pass is short compared to the communication, it is communication-bound.
     """
 
     id: ClassVar[str] = "no-overlap"
@@ -52,7 +52,7 @@ class NoOverlap(Rule):
         0.65, "of what could hide", "What DDP with five buckets was measured to hide (healthy jobs, 0.6 to 0.7)."
     )
     min_backward: float = threshold(
-        0.2, "of the transfer", "A shorter backward pass could hide an eighth of the transfer at best."
+        0.2, "of the communication", "A shorter backward pass could hide at best an eighth of the communication."
     )
     one_bucket: float = threshold(0.8, "of the bytes", "DDP's default first bucket of 1 MB leaves less to the largest.")
     min_cost: float = threshold(0.01, "of the step", "Less is the tail that every DDP job exposes.")
@@ -78,7 +78,7 @@ class NoOverlap(Rule):
         waits = float(absent.wait_ns.min(axis=0).mean()) if absent.ranks else 0.0
         if waits >= self.max_absent * frame.step_ns:
             return NotApplicable(
-                f"All ranks with a trace wait for one without, {text.ms(waits)} a step, so none shows what would hide."
+                f"All ranks with a trace wait for one without, {text.ms(waits)} a step: overlap cannot be judged."
             )
         hidden = total - exposed
         saving = np.minimum(self.achievable * hideable - hidden, exposed)
@@ -92,7 +92,7 @@ class NoOverlap(Rule):
             )
         if hidden > self.max_hidden * hideable or saving < self.min_cost * frame.step_ns:
             return Clear(
-                f"{text.ms(hidden)} of {text.ms(total)} of AllReduce hide behind compute "
+                f"{text.ms(hidden)} of {text.ms(total)} of AllReduce are hidden behind compute "
                 f"({text.percent(hidden / hideable)} of what the backward pass could hide)."
             )
         change = Change(transfer_ns=np.full(whatif.shape, round(saving)))
@@ -117,7 +117,7 @@ class NoOverlap(Rule):
                     int(whatif.slowest[step]),
                     step,
                     RankOwner.COMMUNICATION,
-                    "AllReduce alone on the device: backward is over.",
+                    "Exposed AllReduce: backward is over.",
                 ),
             ),
         )
@@ -131,7 +131,7 @@ class NoOverlap(Rule):
 
 
 def _seen(cause: str, transfers: Transfers) -> str:
-    """What was seen that tells the cause, a sentence."""
+    """What was seen that shows the cause, a sentence."""
     size = f" of {transfers.allreduce_bytes / 1e6:.0f} MB" if transfers.allreduce_bytes else ""
     calls = f"{transfers.allreduces} AllReduce{'s' if transfers.allreduces > 1 else ''} a step"
     if cause == "after_backward":
@@ -143,8 +143,8 @@ def _seen(cause: str, transfers: Transfers) -> str:
         return f"Of the gradients{size}, {largest} go in one bucket, which is full only when backward is over."
     if cause == "unused_search":
         return (
-            f"The gradients{size} go in {calls}, none beside backward: with its search for unused parameters DDP keeps "
-            "its first order of buckets, whatever the order in which gradients become ready."
+            f"The gradients{size} go in {calls}, none beside backward: with the search for unused parameters, DDP "
+            "keeps its first order of buckets and does not adapt it to the order in which gradients become ready."
         )
     return f"The gradients{size} go in {calls}, none beside backward."
 

@@ -21,24 +21,23 @@ from tb_ddp_doctor.trace.model import Ints
 
 @dataclass(frozen=True)
 class NoTensorCores(Rule):
-    """Matrix products, convolutions or attention run off the device's tensor cores.
+    """GEMMs, convolutions or attention do not use tensor cores.
 
     What:
-        Kernels that multiply matrices in float32 without TF32, or in half precision with dimensions that do not fit,
-        on a device that has tensor cores (AMD: matrix cores).
+        GEMM kernels in float32 without TF32, or in half precision with misaligned dimensions, on a GPU that has tensor
+        cores (AMD: matrix cores).
     Why:
-        The tensor cores do eight to sixteen times as many products a second in bfloat16 as the other cores do in
-        float32, and half as many in TF32.
+        Tensor cores have eight to sixteen times the FLOPS in bfloat16 that the other cores have in float32, and half of
+        that in TF32.
     Evidence:
-        The longest such kernel; the names of those that take most time, with the shapes of what they multiply where
-        these are recorded. The cost is that of their time beyond
-        what they would take on tensor cores.
+        The longest such kernel; the names of those that take most time, with the input shapes where these are recorded.
+        The cost is their time in excess of what they would take on tensor cores.
     Fix:
         Autocast to bfloat16; or TF32, which changes one line and keeps float32's range; dimensions in multiples of 8.
     Limits:
-        Known by the kernels' names; compiled kernels (Triton) name neither type nor instruction. Products with a
-        vector and depthwise convolutions gain nothing and are left out, as is float64. The speed-up is an
-        assumption, no higher than the peaks of the device allow where these are known: small products gain less.
+        Recognised by kernel names; names of compiled kernels (Triton) show neither type nor instruction. Matrix-vector
+        multiplications and depthwise convolutions gain nothing and are not counted, nor is float64. The speed-up is an
+        assumption, limited by the peaks of the GPU where these are known: small GEMMs gain less.
         float32 on AMD's matrix cores counts as using them.
     """
 
@@ -47,25 +46,25 @@ class NoTensorCores(Rule):
     speedup: float = threshold(
         8.0,
         "times as fast",
-        "Peak bfloat16 over float32 is 8 (V100 in float16) to 16 (A100, H100); measured on an H200: 10.5 for products "
+        "Peak bfloat16 over float32 is 8 (V100 in float16) to 16 (A100, H100); measured on an H200: 10.5 for GEMMs "
         "and attention, 7.7 with the casts that autocast adds.",
     )
     speedup_aligned: float = threshold(
-        2.0, "times as fast", "NVIDIA's guide to matrix products: odd dimensions halve their speed, or worse."
+        2.0, "times as fast", "NVIDIA's guide to matrix multiplication: odd dimensions halve the speed, or worse."
     )
-    shortest: float = threshold(5.0, "us", "A product on tensor cores takes this long, however small it is.")
+    shortest: float = threshold(5.0, "µs", "A GEMM on tensor cores takes at least this long, however small.")
     min_cost: float = threshold(0.005, "of the step", "Below this it is not worth a line.")
 
     def check(self, *, frame: Frame, whatif: WhatIf, gemms: Gemms, places: Places) -> Result:
         slow_ns = gemms.float32_ns + gemms.misaligned_ns
         if not slow_ns.any():
-            return Clear("No product of matrices runs off the tensor cores, as far as names tell.")
+            return Clear("No GEMM runs without tensor cores, by the kernel names.")
         saved = self._saved(gemms, 1.0)
         change = Change(device_ns=saved)
         cost = whatif.cost_ns(change)
         mean = float(slow_ns.mean(axis=1).max())
         if cost < self.min_cost * frame.step_ns:
-            return Clear(f"Products off the tensor cores take {text.ms(mean)} a step; on them the step gains nothing.")
+            return Clear(f"GEMMs without tensor cores take {text.ms(mean)} a step; tensor cores would save nothing.")
         at_least = whatif.cost_ns(Change(device_ns=self._saved(gemms, 0.5)))
         is_float32 = gemms.float32_ns.sum() >= gemms.misaligned_ns.sum()
         affected = np.flatnonzero(saved.mean(axis=1) >= 0.5 * saved.mean(axis=1).max())
@@ -75,18 +74,16 @@ class NoTensorCores(Rule):
         most = text.listing(
             [f"{text.kernel(name)}{f' (of {inputs})' if inputs else ''}" for name, inputs in gemms.slowest]
         )
-        what = (
-            "in float32, off the tensor cores" if is_float32 else "in half precision, with dimensions that do not fit"
-        )
+        what = "in float32, without tensor cores" if is_float32 else "in half precision, with misaligned dimensions"
         return Fault(
             change=change,
             ranks=frame.rank_numbers(affected),
             steps=frame.all_steps,
             cause="float32" if is_float32 else "misaligned",
             confidence=level,
-            title=f"Matrix products take {text.ms(mean)} of every {text.ms(frame.step_ns)} {what}.",
-            why=f"{count:.0f} of these a step, most of all {most}. At half "
-            f"the assumed speed-up the step would gain {text.ms(at_least)}. {basis}",
+            title=f"GEMMs take {text.ms(mean)} of every {text.ms(frame.step_ns)} {what}.",
+            why=f"{count:.0f} of these a step; the longest are {most}. At half "
+            f"the assumed speed-up the fix would save {text.ms(at_least)}. {basis}",
             fix=_fix(gemms, is_float32=is_float32),
             evidence=tuple(_longest(gemms, places, int(rank)) for rank in affected[:2]),
         )
@@ -99,7 +96,7 @@ class NoTensorCores(Rule):
         )
 
     def _faster(self, taken_ns: Ints, count: Ints, speedup: float) -> Ints:
-        """What a number of products that took so long in all would save."""
+        """What a number of GEMMs with this total time would save."""
         left = np.maximum(taken_ns / speedup, count * self.shortest * 1e3)
         saved: Ints = np.maximum(taken_ns - left, 0).astype(np.int64)
         return saved
@@ -109,8 +106,8 @@ def _longest(gemms: Gemms, places: Places, rank: int) -> Evidence:
     length = gemms.slow_product_end_ns[rank] - gemms.slow_product_start_ns[rank]
     step = int(length.argmax())
     start, end = int(gemms.slow_product_start_ns[rank, step]), int(gemms.slow_product_end_ns[rank, step])
-    found = places.between(rank, start, end, RankOwner.COMPUTE, "The longest product off the tensor cores.")
-    return found or places.longest(rank, step, RankOwner.COMPUTE, "Products off the tensor cores.")
+    found = places.between(rank, start, end, RankOwner.COMPUTE, "The longest GEMM without tensor cores.")
+    return found or places.longest(rank, step, RankOwner.COMPUTE, "GEMMs without tensor cores.")
 
 
 def _fix(gemms: Gemms, *, is_float32: bool) -> str:
@@ -122,7 +119,7 @@ def _fix(gemms: Gemms, *, is_float32: bool) -> str:
 
 
 _BFLOAT16 = """\
-Let autocast run products in bfloat16. Weights and the optimizer stay float32, and no loss scaling is needed.
+Let autocast run GEMMs in bfloat16. Weights and the optimizer stay float32, and no loss scaling is needed.
 
 with torch.autocast("cuda", dtype=torch.bfloat16):
     loss = criterion(model(batch), target)
@@ -135,7 +132,7 @@ torch.set_float32_matmul_precision("high")
 torch.backends.cudnn.allow_tf32 = True"""
 
 _FLOAT16 = """\
-Let autocast run products in float16, with a scaler for the loss; this device's tensor cores know no bfloat16.
+Let autocast run GEMMs in float16, with loss scaling; this GPU's tensor cores do not support bfloat16.
 
 scaler = torch.amp.GradScaler("cuda")
 with torch.autocast("cuda", dtype=torch.float16):
@@ -145,7 +142,7 @@ scaler.step(optimizer)
 scaler.update()"""
 
 _ALIGN = """\
-Make every dimension of the products a multiple of 8 (64 is better): pad the vocabulary, channels and heads, and drop \
+Make every dimension of the GEMMs a multiple of 8 (64 is better): pad the vocabulary, channels and heads, and drop \
 or pad batches of odd size.
 
 vocabulary = (vocabulary + 63) // 64 * 64

@@ -26,7 +26,7 @@ class OpStall(Rule):
 
     What:
         Stretches of a millisecond or more, and of ten times the median op, in which the training threads are in one op
-        or launch call and neither begin nor end another. By their distribution they are told from launch overhead,
+        or launch call and neither begin nor end another. Their distribution separates them from launch overhead,
         which is many short delays. Causes: `preempted` (few stalls in many different ops that otherwise take
         microseconds: the CPU thread does not run), `first_use` (in the first launch of a kernel or the first call of an
         op, of which later ones are quick: lazy loading, autotuning, creation of cuBLAS handles, compilation), `op`
@@ -39,8 +39,8 @@ class OpStall(Rule):
     Fix:
         By cause: give each rank enough cores of its own; record steps after warmup; look at the op.
     Limits:
-        Stalls that one rank has on top of the median rank are a straggler's, with cause host. What the thread waits for
-        is not in the trace. First use is seen only where the record holds later uses too. Waiting for the GPU,
+        Stalls that one rank has on top of the median rank are a straggler's, with cause host. The trace does not show
+        what the thread waits for. First use is seen only where the trace has later uses too. Waiting for the GPU,
         allocations, the full launch queue and the profiler's own stalls have rules of their own.
     """
 
@@ -49,14 +49,14 @@ class OpStall(Rule):
     looks_again: ClassVar[bool] = True
 
     min_cost: float = threshold(0.03, "of the step", "As for launch-bound, whose time this is taken from.")
-    many_ops: float = threshold(4.0, "ops", "Stalls in so many different ops are not those ops' own.")
+    many_ops: float = threshold(4.0, "ops", "Stalls in this many different ops are not caused by the ops.")
     one_op: float = threshold(0.5, "of the stalls", "An op that has more of their time is the cause.")
 
     def check(self, *, frame: Frame, whatif: WhatIf, op_stalls: OpStalls, places: Places) -> Result:
         if not frame.has_device:
-            return NotApplicable("It is about the device, and these traces hold none (CPU only).")
+            return NotApplicable("It is about the GPU, and these traces have none (CPU only).")
         if frame.is_sampled:
-            return NotApplicable("Events were left out of the traces: a stretch without any is no stall.")
+            return NotApplicable("The traces are sampled: a stretch without events need not be a stall.")
         stalls = op_stalls.every
         if not stalls:
             return Clear("The CPU is never in one op or launch call for long.")
@@ -151,7 +151,7 @@ def _named(worst: Sequence[StallInOp]) -> dict[str, str]:
 #: What each cause means, in a clause.
 MEANING = {
     "preempted": "the thread is preempted (more threads than cores, a CPU quota) or waits for a lock",
-    "first_use": "a first use, of which later ones take far less (a kernel or library is loaded, a handle made, an "
+    "first_use": "a first use, and later ones take much less time (a kernel or library is loaded, a handle made, an "
     "algorithm tuned, or code compiled)",
     "op": "that op does something slow on the CPU, or waits",
 }
@@ -173,7 +173,7 @@ CPU quota of the container, nothing else on the node.
 
 cat /sys/fs/cgroup/cpu.stat                # nr_throttled, throttled_usec: the CPU quota is used up
 pidstat -wt -p <pid of the rank> 1         # nvcswch/s: preempted that often
-taskset -cp <pid of the rank>              # its cores; other ranks should have others
+taskset -cp <pid of the rank>              # its cores; other ranks should have different ones
 OMP_NUM_THREADS=<cores per rank> torchrun ...""",
     "first_use": """\
 Record steps after warmup; where the job itself does this now and then (new shapes, new kernels), do it before training.

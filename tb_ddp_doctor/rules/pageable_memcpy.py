@@ -19,42 +19,42 @@ from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result
 
 @dataclass(frozen=True)
 class PageableMemcpy(Rule):
-    """Copies between host and device go through pageable memory.
+    """Copies between host and GPU use pageable memory.
 
     What:
-        Host-device copies whose host side is pageable, with the device idle but for them.
+        Copies between host and GPU whose host memory is pageable, while nothing else runs on the GPU.
     Why:
-        The driver stages pageable memory through a small pinned buffer: slower, and the call blocks the host, so
+        The driver stages pageable memory through a small pinned buffer: slower, and the call blocks the CPU, so
         that nothing is launched meanwhile.
     Evidence:
-        The longest such copy. Its cost is its exposed time beyond that of a pinned copy of the same bytes, at the
+        The longest such copy. The cost is the exposed time in excess of a pinned copy of the same bytes, at the
         rate of the pinned copies in the trace, or at the threshold's rate where there are none.
     Fix:
         pin_memory=True in the DataLoader together with non_blocking=True in the copy.
     Limits:
         ROCm's copies do not say which memory they use. Reading a scalar back (`.item()`) is pageable too, but costs
-        a synchronisation and not the copy.
+        a sync and not the copy.
     """
 
     id: ClassVar[str] = "pageable-memcpy"
 
     pinned_rate: float = threshold(20.0, "GB/s", "PCIe 4.0 x16 copies pinned memory at 20 to 26 GB/s.")
-    min_measured: float = threshold(1.0, "MB", "Pinned copies smaller than this in a step do not tell the link's rate.")
+    min_measured: float = threshold(1.0, "MB", "Pinned copies smaller than this in a step do not show the link's rate.")
     min_cost: float = threshold(0.002, "of the step", "Below this it is not worth a line.")
 
     def check(self, *, frame: Frame, whatif: WhatIf, work: Work, places: Places) -> Result:
         copies = float(work.pageable_copies.mean())
         if copies == 0 and work.unnamed_copies.any():
-            return NotApplicable("The traces name copies, but not the memory that they use (ROCm's do not).")
+            return NotApplicable("The traces have copies, but not the kind of memory that they use (ROCm's do not).")
         if copies == 0:
-            return Clear("No copy between host and device uses pageable memory.")
+            return Clear("No copy between host and GPU uses pageable memory.")
         bytes_ns = self._pinned_ns(work)
         saved = np.maximum(work.pageable_exposed_ns - bytes_ns, 0)
         change = whatif.without(CpuTime.COPY) | Change(device_ns=saved)
         cost = whatif.cost_ns(change)
         size = float(work.pageable_bytes.mean())
         if cost < self.min_cost * frame.step_ns:
-            return Clear(f"{copies:.0f} pageable copies of {size / 1e6:.2f} MB in all a step cost next to nothing.")
+            return Clear(f"{copies:.0f} pageable copies of {size / 1e6:.2f} MB in total a step cost almost nothing.")
         exposed = float(work.pageable_exposed_ns.mean())
         seen = int((whatif.at_slowest(saved) > 0).sum())
         level, basis = text.confidence(frame, cost, seen)
@@ -67,17 +67,16 @@ class PageableMemcpy(Rule):
             steps=frame.all_steps,
             cause="pageable_memory",
             confidence=level,
-            title=f"Copies from pageable memory hold up the device {text.ms(exposed)} of every "
-            f"{text.ms(frame.step_ns)}.",
-            why=f"{copies:.0f} copies a step move {size / 1e6:.1f} MB at {text.gigabytes_per_second(rate)} and block "
-            f"the host for {text.ms(float(work.pageable_blocked_ns.mean()))}. {basis}",
+            title=f"Copies from pageable memory delay the GPU by {text.ms(exposed)} of every {text.ms(frame.step_ns)}.",
+            why=f"{copies:.0f} copies a step transfer {size / 1e6:.1f} MB at {text.gigabytes_per_second(rate)} and "
+            f"block the CPU for {text.ms(float(work.pageable_blocked_ns.mean()))}. {basis}",
             fix=_FIX,
             evidence=tuple(
                 places.longest(
                     int(rank),
                     int(work.pageable_exposed_ns[rank].argmax()),
                     RankOwner.COPY,
-                    "Only a copy from pageable memory on the device; the host waits for it.",
+                    "Only a copy from pageable memory runs on the GPU; the CPU waits for it.",
                 )
                 for rank in worst
             ),
@@ -93,7 +92,7 @@ class PageableMemcpy(Rule):
 
 
 _FIX = """\
-Let the loader pin its batches, and copy them without blocking; both are needed.
+Let the loader pin its batches, and copy them with non_blocking=True; both are needed.
 
 loader = DataLoader(dataset, batch_size=batch_size, num_workers=4, pin_memory=True)
 for batch in loader:

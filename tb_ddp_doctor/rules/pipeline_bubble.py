@@ -20,36 +20,36 @@ from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, thresho
 
 @dataclass(frozen=True)
 class PipelineBubble(Rule):
-    """Stages of a pipeline wait for each other longer than they must.
+    """Pipeline stages wait for each other longer than the pipeline bubble requires.
 
     What:
-        Ranks that send to and receive from their neighbours, and wait in it beyond what p stages and m micro-batches
-        make them wait: because some stages compute longer (cause uneven_stages), because of the schedule and its
-        transfers (schedule), or because m is small (few_micro_batches).
+        Ranks that send to and receive from their neighbours, and wait there longer than the bubble of p stages and m
+        micro-batches: because some stages compute longer (cause uneven_stages), because of the schedule and its
+        point-to-point transfers (schedule), or because m is small (few_micro_batches).
     Why:
-        A pipeline fills and drains once a step: each stage idles for (p - 1) of the (m + p - 1) turns of a micro-batch,
-        whatever the schedule (GPipe, 1F1B). More turns make that share smaller; a stage that takes longer makes every
-        turn longer for all.
+        A pipeline fills and drains once a step: each stage idles for (p - 1) of the (m + p - 1) slots of a micro-batch,
+        with any schedule without interleaving (GPipe, 1F1B). More micro-batches make that share smaller; a longer stage
+        makes every slot longer for all stages.
     Evidence:
-        The longest wait on the stage that waits most. The cost is the exposed sends and receives of the mean stage
-        beyond (p - 1) / m of its compute; and where that alone is a large share of the step, what twice the
-        micro-batches would save.
+        The longest wait on the stage that waits most. The cost is the exposed sends and receives of the mean stage in
+        excess of (p - 1) / m of its compute. If that bubble is a large share of the step, the cost also has what twice
+        the micro-batches would save.
     Fix:
-        Layers moved from the longest stage to others; more and smaller micro-batches; interleaved stages; sends and
-        receives that overlap compute.
+        Layers moved from the longest stage to other stages; more and smaller micro-batches; interleaved stages; sends
+        and receives that overlap compute.
     Limits:
-        Micro-batches are counted as messages between neighbours: if each takes several, the share that cannot be
-        avoided is thought too small. What smaller micro-batches lose in the kernels is not counted, and waiting is
-        not told from transfer. Two ranks that pass parts of a sequence to and fro (context parallelism of two) look
-        like stages. Gloo does not name the other rank, so that it takes traces of all ranks of one pipeline.
+        The number of micro-batches is that of point-to-point transfers between neighbours: if a micro-batch needs
+        several transfers, the bubble is underestimated. Slower kernels of smaller micro-batches are not counted.
+        Waiting and transfer are not separated. Two ranks that exchange parts of a sequence (context parallelism of two)
+        look like stages. Gloo does not name the other rank, so traces of all ranks of one pipeline are needed.
     """
 
     id: ClassVar[str] = "pipeline-bubble"
 
-    min_cost: float = threshold(0.05, "of the step", "Messages and launches between turns take as much in sound jobs.")
-    large_bubble: float = threshold(
-        0.2, "of the step", "Reached with less than four micro-batches for each other stage."
+    min_cost: float = threshold(
+        0.05, "of the step", "Point-to-point transfers and launches take as much in healthy jobs."
     )
+    large_bubble: float = threshold(0.2, "of the step", "Reached with fewer than four micro-batches per stage.")
 
     def check(
         self, *, frame: Frame, budget: Budget, whatif: WhatIf, pipeline: Pipeline | None, places: Places
@@ -69,8 +69,8 @@ class PipelineBubble(Rule):
         cost = whatif.cost_ns(change)
         if cost < self.min_cost * frame.step_ns:
             return Clear(
-                f"Stages wait {text.ms(waits)} in sends and receives; {shape} make it {text.ms(must)} at least "
-                f"({text.percent(share)} of such a step)."
+                f"Stages wait {text.ms(waits)} in sends and receives; the bubble of {shape} is {text.ms(must)} "
+                f"({text.percent(share)} of the step)."
             )
         parts = {"uneven_stages": uneven, "schedule": excess - uneven, "few_micro_batches": more}
         cause = max(parts, key=lambda name: parts[name])
@@ -84,9 +84,9 @@ class PipelineBubble(Rule):
             steps=frame.all_steps,
             cause=cause,
             confidence=level,
-            title=f"Stages of the pipeline wait {text.ms(waits)} of every {text.ms(frame.step_ns)} for each other; "
-            f"{shape} need {text.ms(must)}.",
-            why=f"Of the wait, {text.ms(must)} is (p - 1) / m = {before} / {turns} of the "
+            title=f"Pipeline stages wait for each other {text.ms(waits)} of every {text.ms(frame.step_ns)}; "
+            f"the bubble of {shape} is {text.ms(must)}.",
+            why=f"The bubble of {text.ms(must)} is (p - 1) / m = {before} / {turns} of the "
             f"{text.ms(float(compute.mean()))} that a stage computes. The longest stage, rank {frame.ranks[longest]}, "
             f"computes {text.ms(float(compute.max()))}, which costs {text.ms(uneven)}. The schedule and its "
             f"transfers cost {text.ms(excess - uneven)}. Twice the micro-batches would save "
@@ -97,7 +97,7 @@ class PipelineBubble(Rule):
                     rank,
                     int(pipeline.exposed_ns[rank].argmax()),
                     RankOwner.COMMUNICATION,
-                    "The stage waits in a send or receive, and nothing is computed.",
+                    "Exposed send or receive: the stage waits and computes nothing.",
                 ),
             ),
         )
@@ -105,8 +105,8 @@ class PipelineBubble(Rule):
 
 _FIXES = {
     "uneven_stages": """\
-Even the stages out: move layers from the longest one to others. The embedding and the loss belong to the first and \
-the last stage, which therefore need fewer layers.
+Balance the stages: move layers from the longest stage to other stages. The embedding and the loss belong to the \
+first and the last stage, which therefore need fewer layers.
 
 # Megatron-LM
 --account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split
@@ -114,8 +114,8 @@ the last stage, which therefore need fewer layers.
 # torch.distributed.pipelining: choose where to split
 pipe = pipeline(model, mb_args=(x,), split_spec={"layers.7": SplitPoint.BEGINNING, ...})""",
     "schedule": """\
-Let stages do something else while messages travel: give each rank several chunks of layers, and overlap sends and \
-receives with compute. Check that the links between stages are the fast ones.
+Overlap sends and receives with compute, and give each rank several chunks of layers (interleaved stages), so that \
+stages compute during transfers. Check that the links between stages are the fast ones.
 
 from torch.distributed.pipelining import ScheduleInterleaved1F1B
 schedule = ScheduleInterleaved1F1B(stages, n_microbatches)  # two stages or more on each rank
@@ -123,8 +123,8 @@ schedule = ScheduleInterleaved1F1B(stages, n_microbatches)  # two stages or more
 # Megatron-LM
 --num-layers-per-virtual-pipeline-stage 2 --overlap-p2p-communication""",
     "few_micro_batches": """\
-Cut the batch into more micro-batches, at least four for each stage, as long as kernels stay efficient; or give each \
-rank several chunks of layers, which has the same effect at the cost of more messages.
+Split the batch into more micro-batches, at least four per stage, as long as kernels stay efficient; or give each rank \
+several chunks of layers, which has the same effect but needs more point-to-point transfers.
 
 from torch.distributed.pipelining import ScheduleInterleaved1F1B
 schedule = ScheduleInterleaved1F1B(stages, n_microbatches=4 * len(stage_ranks))

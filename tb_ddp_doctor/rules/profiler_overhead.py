@@ -19,19 +19,19 @@ class ProfilerOverhead(Rule):
     """Tracing itself slows the traced steps.
 
     What:
-        The device starves while the profiler holds a launch ("Command Buffer Full") or because recording its events
-        slows a host that is not ahead.
+        GPU idle because the profiler blocks a launch ("Command Buffer Full"), or because recording slows a CPU that is
+        not ahead of the GPU.
     Why:
-        Recording costs a host event a microsecond or two, unevenly over ranks, and full buffers stall it for
-        milliseconds. A host that is ahead of its device does not mind; one that is not makes the traced step longer
-        than the untraced one, and other findings about the host larger than they are.
+        Recording costs a microsecond or two per CPU event, different on each rank, and full buffers stall the CPU for
+        milliseconds. If the CPU is ahead of the GPU, this is hidden. If not, the traced step is longer than the
+        untraced one, and other findings about the CPU look larger than they are.
     Evidence:
-        The longest idle stretch of the rank that loses most. The cost is what the device starves for it: what the
-        traced step loses, and the untraced one never had.
+        The longest GPU idle on the rank that loses most. The cost is the GPU idle time from tracing: the traced step
+        has it, the untraced step does not.
     Fix:
-        Trace fewer steps, without shapes, stacks and memory; judge the untraced step by its own time.
+        Trace fewer steps, without shapes, stacks and memory; measure the untraced step time.
     Limits:
-        Recording is an estimate by the number of events, 1.5 us each. Stalls of a host that is ahead are not counted.
+        Recording is estimated by the number of events, 1.5 µs each. Stalls of a CPU that is ahead are not counted.
     """
 
     id: ClassVar[str] = "profiler-overhead"
@@ -39,9 +39,7 @@ class ProfilerOverhead(Rule):
     only_informs: ClassVar[bool] = True
     is_of_tracing: ClassVar[bool] = True
 
-    min_cost: float = threshold(
-        0.005, "of the step", "Less is not worth a line; what it takes is in the account anyway."
-    )
+    min_cost: float = threshold(0.005, "of the step", "Less is not worth a finding; it is in the account anyway.")
 
     def check(self, *, frame: Frame, whatif: WhatIf, starvation: Starvation, places: Places) -> Result:
         stalled, recording = starvation.of(Starved.OVERHEAD), starvation.of(Starved.RECORDING)
@@ -49,12 +47,14 @@ class ProfilerOverhead(Rule):
         cost = whatif.tracing_ns
         if cost < self.min_cost * frame.step_ns:
             most = float(frame.recording_ns.max(initial=0.0))
-            return Clear(f"Recording takes a host up to about {text.ms(most)} a step, and the device has enough to do.")
+            return Clear(
+                f"Recording takes the CPU up to about {text.ms(most)} a step, and the GPU has enough queued work."
+            )
         ranks = blocking_calls.affected(lost)
         seen = int((whatif.at_slowest(lost) > 0).sum())
         level, basis = text.confidence(frame, cost, seen)
         recorded = float(whatif.at_slowest(whatif.host_ns(CpuTime.RECORDING)).mean())
-        held = float(whatif.at_slowest(whatif.host_ns(CpuTime.OVERHEAD)).mean())
+        stalled_ns = float(whatif.at_slowest(whatif.host_ns(CpuTime.OVERHEAD)).mean())
         worst = int(lost.mean(axis=1).argmax())
         step = int(lost[worst].argmax())
         return Fault(
@@ -64,17 +64,15 @@ class ProfilerOverhead(Rule):
             cause="full_buffers" if stalled.sum() > recording.sum() else "recording",
             confidence="medium" if level == "high" and recording.sum() > stalled.sum() else level,
             title=f"Tracing slows the traced step by about {text.ms(cost)} of {text.ms(frame.step_ns)}.",
-            why=f"Recording takes the CPU of the slowest rank about {text.ms(recorded)} a step, by the length of its "
-            f"launches; the profiler's buffers stall it for {text.ms(held)}. {basis}",
+            why=f"Recording takes the CPU of the slowest rank about {text.ms(recorded)} a step, estimated from the "
+            f"length of its launches; the profiler's buffers stall it for {text.ms(stalled_ns)}. {basis}",
             fix=_FIX,
-            evidence=(
-                places.longest(worst, step, RankOwner.DISPATCH, "Device idle while the host launches and records."),
-            ),
+            evidence=(places.longest(worst, step, RankOwner.DISPATCH, "GPU idle while the CPU launches and records."),),
         )
 
 
 _FIX = """\
-Time some steps without the profiler and compare. Then trace few steps, and record no more than is looked at.
+Measure some steps without the profiler and compare. Then trace few steps, and record only what you need.
 
 from torch.profiler import profile, schedule
 from torch.profiler import tensorboard_trace_handler as handler

@@ -17,28 +17,27 @@ from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result
 
 @dataclass(frozen=True)
 class RedundantAllreduce(Rule):
-    """Gradients that are accumulated over several backward passes are reduced in each of them.
+    """Accumulated gradients are reduced in each backward pass, not only in the last.
 
     What:
         Several backward passes before one step of the optimizer, each followed by AllReduces of the same sizes.
     Why:
-        Only the last of these AllReduces is needed: a sum over ranks can be taken once the sum over micro-steps is
-        complete. The others cost their bytes, and expose the tail of their last bucket each.
+        Only the last of these AllReduces is needed: the sum over ranks can be taken once the sum over micro-steps is
+        complete. The earlier ones send their bytes for nothing, and each exposes the tail of its last bucket.
     Evidence:
-        The longest stretch in which a repeated AllReduce runs and nothing beside it. The cost is the exposed transfer
-        of all that are repeated.
+        The longest exposed stretch of a repeated AllReduce. The cost is the exposed communication of all repeated ones.
     Fix:
         `no_sync()` around all but the last micro-step; in FSDP2 `set_requires_gradient_sync(False)`.
     Limits:
-        The optimizer's steps must be annotated (torch does) and the AllReduces' sizes be recorded. Groups that reduce
-        activations too are left alone. Two models of the same sizes, each with a backward pass before one step of the
-        optimizer, look the same. The compute that a repeated AllReduce slows is not counted.
+        The optimizer's steps must be annotated (torch does) and the AllReduces' sizes be recorded. Groups that also
+        reduce activations are not judged. Two models of the same sizes, each with a backward pass before one step of
+        the optimizer, look the same. The compute that a repeated AllReduce slows is not counted.
     """
 
     id: ClassVar[str] = "redundant-allreduce"
 
     min_share: float = threshold(
-        0.75, "of the steps", "Accumulation repeats in every step; a step that two backward passes share is chance."
+        0.75, "of the steps", "Accumulation repeats in every step; two backward passes in one step alone are noise."
     )
 
     def check(self, *, frame: Frame, whatif: WhatIf, repeats: Repeats, places: Places) -> Result:
@@ -57,7 +56,7 @@ class RedundantAllreduce(Rule):
             places.between(
                 *repeats.longest,
                 RankOwner.COMMUNICATION,
-                "An AllReduce that a later one repeats, and nothing beside it.",
+                "Exposed AllReduce that a later one repeats.",
             )
             if (repeats.longest)
             else None
@@ -70,7 +69,7 @@ class RedundantAllreduce(Rule):
             confidence=level,
             title=f"Gradients are reduced in each of {passes + 1:.0f} backward passes of a step, but used once.",
             why=f"{calls:.0f} AllReduces a step, of {passes:.0f} passes, are repeated with the same sizes before the "
-            f"optimizer's step; {text.ms(exposed)} of their transfer have nothing beside them. {basis}",
+            f"optimizer's step; {text.ms(exposed)} of their communication are exposed. {basis}",
             fix=_FIX,
             evidence=(window,) if window else (),
         )
@@ -80,7 +79,7 @@ class RedundantAllreduce(Rule):
 _MOST = 0.5
 
 _FIX = """\
-Accumulate without synchronising: all but the last micro-step under no_sync().
+Accumulate without AllReduce: run all but the last micro-step under no_sync().
 
 from contextlib import nullcontext
 

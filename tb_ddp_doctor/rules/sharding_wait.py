@@ -24,25 +24,26 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ShardingWait(Rule):
-    """Compute waits for sharded parameters or gradients that could travel beside it (FSDP, ZeRO).
+    """All-gathers and reduce-scatters are exposed that compute could hide (FSDP, ZeRO).
 
     What:
-        All-gathers and reduce-scatters of sharded training whose transfer finds no compute beside it, although there
-        is compute that could hide it: in the forward pass (cause forward) or in the backward pass (backward).
+        All-gathers and reduce-scatters of sharded training that are exposed although there is compute that could hide
+        them: in the forward pass (cause forward) or in the backward pass (backward).
     Why:
-        FSDP gathers the parameters of a unit before it computes it, and can gather the next unit's meanwhile. Without
-        that prefetch, or with units that compute for less time than the next one travels, the device waits at each.
+        FSDP gathers the parameters of a unit before it computes the unit, and can gather those of the next unit at the
+        same time. Without that prefetch, or if a unit computes for less time than the next all-gather takes, the GPU
+        waits at each unit.
     Evidence:
-        The longest exposed transfer on the slowest rank of the step. The cost is what overlap would hide beyond what
-        it hides now, with waiting for other ranks taken out. The first all-gather of a step and the last
-        reduce-scatter have nothing to hide behind, and are not counted.
+        The longest exposed communication on the slowest rank of the step. The cost is what more overlap would hide,
+        without straggler wait. The first all-gather of a step and the last reduce-scatter cannot be hidden, and are not
+        counted.
     Fix:
         Prefetch in both directions; larger units; parameters kept after the forward pass where memory allows; shards
         within a node (HYBRID_SHARD) where the links between nodes are the slow ones.
     Limits:
-        Judged on the rank that nobody waits for. A host that is late with its launches exposes transfers as well. What
-        overlap cannot hide, since it takes longer than compute, is left to communication-bound. Groups whose
-        reduce-scatters come from the forward pass too (tensor parallelism) are not looked at.
+        Judged on the slowest rank. A launch-bound CPU exposes communication as well. Communication that takes longer
+        than compute, so that overlap cannot hide it, is communication-bound. Groups with reduce-scatters in the forward
+        pass too (tensor parallelism) are not judged.
     """
 
     id: ClassVar[str] = "sharding-wait"
@@ -89,21 +90,24 @@ class ShardingWait(Rule):
             steps=frame.all_steps,
             cause=cause,
             confidence=level,
-            title=f"Compute waits for shards: {text.ms(float(alone.mean()))} of all-gathers and reduce-scatters in "
-            f"every {text.ms(frame.step_ns)} are exposed, most of it in the {cause} pass.",
+            title=f"Compute waits for sharded tensors: {text.ms(float(alone.mean()))} of all-gathers and "
+            f"reduce-scatters in every {text.ms(frame.step_ns)} are exposed, most of it in the {cause} pass.",
             why=f"{sharding.gathers:.0f} all-gathers{size} a step, and the reduce-scatters, take {text.ms(moved)}; in "
             f"the {cause} pass {text.ms(of_cause)} are exposed. Overlap would hide {text.ms(float(forward.mean()))} "
             f"more in the forward and {text.ms(float(backward.mean()))} more in the backward pass. {basis}",
             fix=_fix(cause, sharding, len(set(frame.nodes)) > 1),
             evidence=(
                 places.longest(
-                    int(whatif.slowest[step]), step, RankOwner.COMMUNICATION, "Communication, and no compute beside it."
+                    int(whatif.slowest[step]),
+                    step,
+                    RankOwner.COMMUNICATION,
+                    "Exposed communication: no compute beside it.",
                 ),
             ),
         )
 
     def _saving(self, whatif: WhatIf, total_ns: Ints, exposed_ns: Ints, bare_ns: Ints, compute_ns: Ints) -> Floats:
-        """What overlap with so much compute hides beyond what it hides, shape (S,), ns; `bare_ns` cannot hide."""
+        """What more overlap with so much compute would hide, shape (S,), ns; `bare_ns` cannot be hidden."""
         total, exposed, bare = (whatif.at_slowest(values) for values in (total_ns, exposed_ns, bare_ns))
         hideable = np.minimum(np.maximum(total - bare, 0), np.maximum(compute_ns, 0))
         saving: Floats = np.clip(self.achievable * hideable - (total - exposed), 0, np.maximum(exposed - bare, 0))
@@ -117,8 +121,8 @@ def _fix(cause: str, sharding: Sharding, has_nodes: bool) -> str:
 
 
 _FORWARD = """\
-Gather the next unit's parameters while this one computes. If every unit computes for less time than the next one \
-travels, wrap more layers in one unit. If the host is late with its launches, see launch-bound first.
+Gather the next unit's parameters while this one computes. If every unit computes for less time than the next \
+all-gather takes, wrap more layers in one unit. If the GPU is launch-bound, fix that first.
 
 # FSDP2: each block gathers the next one's parameters
 for block, following in zip(blocks, blocks[1:]):
@@ -128,9 +132,9 @@ for block, following in zip(blocks, blocks[1:]):
 model = FullyShardedDataParallel(model, forward_prefetch=True, limit_all_gathers=True, ...)"""
 
 _BACKWARD = """\
-Gather the next unit's parameters before this one's gradients are computed, so that both travel beside compute. Where \
-memory allows, keep parameters after the forward pass: backward then gathers nothing. Larger units help where each \
-computes for less time than the next one travels.
+Gather the next unit's parameters before this one's gradients are computed, so that the all-gather overlaps compute. \
+If memory allows, keep parameters after the forward pass: backward then gathers nothing. Larger units help if a unit \
+computes for less time than the next all-gather takes.
 
 # FSDP2: each block gathers the parameters of the one before it
 for block, following in zip(blocks[1:], blocks):
@@ -148,7 +152,7 @@ model = FullyShardedDataParallel(
 
 _FLOAT32 = """
 
-# parameters travel as float32: half the bytes as bfloat16
+# parameters are gathered as float32: half the bytes as bfloat16
 fully_shard(block, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))"""
 
 _BETWEEN_NODES = """

@@ -22,30 +22,28 @@ from tb_ddp_doctor.trace.model import Ints
 
 @dataclass(frozen=True)
 class SlowLink(Rule):
-    """The ranks of one process group move the same data slower than other groups do.
+    """The collectives of one process group have a lower busbw than those of comparable groups.
 
     What:
-        Groups whose collectives take much longer than those of their peers: of the same kind and bytes, among as many
-        ranks, as far apart, on as many nodes.
+        Groups whose collectives take much longer than those of comparable groups: same kind and bytes, same number of
+        ranks, same distance between ranks, same number of nodes.
     Why:
         A cable, a switch port, a GPU without peer access or a node that fell back to sockets slows every collective
         through it, and the whole job waits for those ranks.
     Evidence:
-        The bus bandwidth of the group beside the usual one, and its longest exposed transfer. The cost is the exposed
-        transfer beyond what the peers take.
+        The busbw of the group beside that of comparable groups, and its longest exposed communication. The cost is the
+        exposed communication in excess of what comparable groups take.
     Fix:
-        Measure the link alone with nccl-tests; look at what NCCL says that it uses there, and at the hardware.
+        Measure the link alone with nccl-tests; look at what NCCL's log says that it uses there, and at the hardware.
     Limits:
-        Needs groups to compare: where all ranks are in one group, as in plain DDP, every link of its ring is as fast
-        as the slowest. Sizes must be recorded. Sends and receives are not compared.
+        Needs groups to compare: if all ranks are in one group, as in plain DDP, all links of its ring look as slow as
+        the slowest. Sizes must be recorded. Sends and receives are not compared.
     """
 
     id: ClassVar[str] = "slow-link"
     of_every_program: ClassVar[bool] = True
 
-    min_slowdown: float = threshold(
-        1.5, "times as long", "Groups that compete for a network card or the device differ by less."
-    )
+    min_slowdown: float = threshold(1.5, "times as long", "Groups that share a network card or the GPU differ by less.")
     min_steps: float = threshold(0.75, "of the steps", "A link that is slow now and then is shared with other traffic.")
 
     def check(
@@ -53,22 +51,22 @@ class SlowLink(Rule):
     ) -> Result:
         if not links:
             return NotApplicable(
-                "No two groups of like ranks send messages of one size, so no link can be compared with another; "
-                "nccl-tests between pairs of nodes would."
+                "No two comparable groups have collectives of one size, so links cannot be compared; "
+                "nccl-tests between pairs of nodes can."
             )
         slow = [link for link in links if link.is_slow(self.min_slowdown, self.min_steps)]
         if not slow:
             worst = max(links, key=lambda link: link.slowdown)
             return Clear(
-                f"Of {len(links)} groups that have peers, none takes more than {worst.slowdown:.2f} times as long as "
-                "usual for the same message."
+                f"Of {len(links)} comparable groups, none takes more than {worst.slowdown:.2f} times as long as the "
+                "median for the same size."
             )
         excess = excess_ns(slow, len(frame.ranks), len(frame.steps))
         change = Change(transfer_ns=excess)
         cost = whatif.cost_ns(change)
         worst = max(slow, key=lambda link: link.slowdown)
-        accused = np.unique(np.concatenate([link.traffic.ranks for link in slow]))
-        numbers = frame.rank_numbers(accused)
+        affected = np.unique(np.concatenate([link.traffic.ranks for link in slow]))
+        numbers = frame.rank_numbers(affected)
         level, basis = text.confidence(frame, cost, len(frame.steps), of_transfer=True)
         rank, step = np.unravel_index(int(excess.argmax()), excess.shape)
         return Fault(
@@ -77,32 +75,34 @@ class SlowLink(Rule):
             steps=frame.all_steps,
             cause=None,
             confidence=level,
-            title=f"The link between {_place(accused, frame)} is slow: the same {worst.traffic.kind} takes "
+            title=f"The link between {_place(affected, frame)} is slow: the same {worst.traffic.kind} takes "
             f"{worst.slowdown:.1f} times as long as in other groups.",
-            why=f"{len(slow)} of {len(links)} groups that have peers are slow. The slowest moves "
-            f"{text.gigabytes_per_second(worst.traffic.bus_rate)} on the bus, its peers "
-            f"{text.gigabytes_per_second(worst.usual_bus_rate)}. {_transport(network, numbers)}{basis}",
+            why=f"{len(slow)} of {len(links)} comparable groups are slow. The slowest has a busbw of "
+            f"{text.gigabytes_per_second(worst.traffic.bus_rate)}, comparable groups "
+            f"{text.gigabytes_per_second(worst.peer_bus_rate)}. {_transport(network, numbers)}{basis}",
             fix=_fix(frame, slow),
-            evidence=(places.longest(int(rank), int(step), RankOwner.COMMUNICATION, "A transfer over the slow link."),),
+            evidence=(
+                places.longest(int(rank), int(step), RankOwner.COMMUNICATION, "Communication over the slow link."),
+            ),
         )
 
 
-def _place(accused: Ints, frame: Frame) -> str:
-    """The accused ranks (indices) in words, with their node where they are all that it has."""
-    named = text.ranks(frame.rank_numbers(accused))
-    inside = {frame.nodes[rank] for rank in accused.tolist()}
-    if len(inside) > 1 or [frame.nodes[rank] in inside for rank in range(len(frame.ranks))].count(True) > len(accused):
+def _place(affected: Ints, frame: Frame) -> str:
+    """The affected ranks (indices) in words, with their node where they are all that it has."""
+    named = text.ranks(frame.rank_numbers(affected))
+    inside = {frame.nodes[rank] for rank in affected.tolist()}
+    if len(inside) > 1 or [frame.nodes[rank] in inside for rank in range(len(frame.ranks))].count(True) > len(affected):
         return named
     return f"{named}, all of {node}," if (node := inside.pop()) else named
 
 
-def _transport(network: Network | None, accused: Sequence[int]) -> str:
-    """What the accused ranks go through that no other rank does, by NCCL's logs; else what all do."""
+def _transport(network: Network | None, affected: Sequence[int]) -> str:
+    """What the affected ranks go through that no other rank does, by NCCL's logs; else what all do."""
     if network is None:
         return ""
-    own = [name for name, ranks in network.transports.items() if ranks and set(ranks) <= set(accused)]
+    own = [name for name, ranks in network.transports.items() if ranks and set(ranks) <= set(affected)]
     if own and len(own) < len(network.transports):
-        return f"By NCCL's log they alone use {text.listing(own)}. "
+        return f"By NCCL's log only they use {text.listing(own)}. "
     return text.network(network)
 
 

@@ -24,43 +24,45 @@ from tb_ddp_doctor.trace.model import Ints
 
 @dataclass(frozen=True)
 class SlowStep(Rule):
-    """Some steps are slow on all ranks: a checkpoint, an evaluation, slow kernels or a slow collective once.
+    """Some steps are slow on all ranks: a checkpoint, an evaluation, slow kernels or a slow collective.
 
     What:
-        Steps that the median rank needs longer for by itself than for comparable ones. What of them is slow is the
-        cause: the `host`, the `device`, or `communication`.
+        Steps in which the median rank's busy time is longer than in comparable steps. The cause is the part that takes
+        longer: the `host` (CPU), the `device` (GPU), or `communication`.
     Why:
-        What all ranks do every few steps costs each step its share. Advice meant for steady faults does not fit:
-        sending fewer bytes does not mend one slow collective in five steps.
+        Work that all ranks do every few steps adds to the mean step time. Advice for steady faults does not help:
+        sending fewer bytes does not fix one slow collective in five steps.
     Evidence:
         The whole of each such step, on the rank that takes longest.
     Fix:
-        By cause: do it less often or beside training (checkpoints, evaluation, logging), or find what disturbed the
-        device or the network then.
+        By cause: do it less often or in the background (checkpoints, evaluation, logging), or find what disturbed the
+        GPU or the network in these steps.
     Limits:
-        At least three comparable steps (with the same collectives), of which most are alike. What comes in more than
-        half of them is what is usual.
+        At least three comparable steps (with the same collectives), of which most take equally long. Work that comes in
+        more than half of the steps counts as normal.
     """
 
     id: ClassVar[str] = "slow-step"
     looks_again: ClassVar[bool] = True
     yields_to: ClassVar[tuple[str, ...]] = ("host-stall", "dataloader-stall")
 
-    min_excess: float = threshold(0.15, "of the step", "By so much a step has to be longer than comparable ones.")
+    min_excess: float = threshold(
+        0.15, "of the step", "A step is slow if it is longer than comparable ones by this much."
+    )
     min_cost: float = threshold(0.03, "of the step", "Mean over all steps.")
-    max_steps: float = threshold(0.5, "of the steps", "What is slow in more of them is usual.")
+    max_steps: float = threshold(0.5, "of the steps", "If more steps are slow, they are normal steps.")
 
     def check(
         self, *, frame: Frame, whatif: WhatIf, phases: Phases, stalls: Stalls, op_stalls: OpStalls, places: Places
     ) -> Result:
         if len(frame.steps) < _FEWEST_STEPS:
-            return NotApplicable("Fewer than three steps cannot show which of them is odd.")
+            return NotApplicable("Fewer than three steps cannot show which of them is slow.")
         if not whatif.plays:
-            return NotApplicable("Steps cannot be played again, so nothing tells which of them can be compared.")
+            return NotApplicable("Steps cannot be replayed, so it is not known which of them are comparable.")
         excess = slowness(whatif, frame, self.min_excess, 1.0).step_excess_ns
         odd = np.flatnonzero(excess > max(self.min_excess * frame.step_ns, 2 * frame.residual_ns))
         if not len(odd) or len(odd) > self.max_steps * len(frame.steps):
-            return Clear(f"Comparable steps take all ranks alike long, within {text.ms(float(np.ptp(excess)))}.")
+            return Clear(f"On all ranks, comparable steps differ by at most {text.ms(float(np.ptp(excess)))}.")
         chosen = np.zeros(whatif.shape, np.bool_)
         chosen[:, odd] = True
         parts = {
@@ -71,11 +73,11 @@ class SlowStep(Rule):
         change = parts["host"] | parts["device"] | parts["communication"]
         cost = whatif.cost_ns(change)
         if cost < self.min_cost * frame.step_ns:
-            return Clear(f"Steps that all ranks are slow in cost {text.ms(cost)} a step.")
+            return Clear(f"Steps that are slow on all ranks cost {text.ms(cost)} a step.")
         cause = max(parts, key=lambda part: whatif.cost_ns(parts[part]))
         numbers = tuple(int(step) for step in frame.steps[odd])
-        usual = np.setdiff1d(np.arange(len(frame.steps)), odd)
-        more = (phases.busy_ns[:, odd].mean(axis=(0, 1)) - phases.busy_ns[:, usual].mean(axis=(0, 1))).astype(float)
+        normal = np.setdiff1d(np.arange(len(frame.steps)), odd)
+        more = (phases.busy_ns[:, odd].mean(axis=(0, 1)) - phases.busy_ns[:, normal].mean(axis=(0, 1))).astype(float)
         phase = phase_of_most(more, phases)
         where = f" Most of it is {IN_PHASE[phase]}." if phase is not None else ""
         if cause == "host":
@@ -109,14 +111,14 @@ class SlowStep(Rule):
 #: Of two steps none is odd.
 _FEWEST_STEPS = 3
 _WHAT = {
-    "host": "the CPU does something else then",
+    "host": "the CPU does other work then",
     "device": "the same kernels take longer then, or more of them run",
-    "communication": "a collective takes far longer than its like",
+    "communication": "a collective takes much longer than comparable ones",
 }
 
 
 def _doing(odd: Ints, cost_ns: float, whatif: WhatIf, stalls: Stalls, op_stalls: OpStalls) -> str:
-    """What the hosts do in those steps (indices), a sentence after a space; "" if nothing tells most of it."""
+    """What the hosts do in those steps (indices), a sentence after a space; "" if nothing shows most of it."""
     known = activity.most(stalls.doing(range(whatif.shape[0])), cost_ns / 2)
     if known:
         return f" Mean over all steps, the CPU spends {known[1]}."
@@ -130,20 +132,20 @@ def _doing(odd: Ints, cost_ns: float, whatif: WhatIf, stalls: Stalls, op_stalls:
 _FIXES = {
     "host": """\
 Look for what all ranks do every few steps: a checkpoint, an evaluation, logging, garbage collection. Do it less \
-often, or beside training.
+often, or in the background.
 
 import torch.distributed.checkpoint as dcp
 saving = dcp.async_save(state, checkpoint_id=path)  # returns when the state is copied""",
     "device": """\
-Look for what the devices do in that step alone: an evaluation, other shapes that are tuned or compiled for, a clock \
-that falls under power or heat, another process on the device.
+Look for what the GPUs do in that step alone: an evaluation, new shapes that are autotuned or compiled, clocks that \
+drop (power, temperature), another process on the GPU.
 
 nvidia-smi dmon -s pucvmet   # power, utilisation, clocks, memory, errors while it trains""",
     "one_rank": """\
-Trace all ranks in these steps: one rank alone cannot tell whether another arrived late or the network was slow.""",
+Trace all ranks in these steps: one rank alone cannot show whether another rank was late or the network slow.""",
     "communication": """\
-Look at the network then: another job on the same links, congestion, retransmissions. Capture more steps to see how \
-often it comes, and measure the links without the job (nccl-tests).
+Look at the network in these steps: another job on the same links, congestion, retransmissions. Capture more steps to \
+see how often it comes, and measure the links without the job (nccl-tests).
 
 NCCL_DEBUG=INFO all_reduce_perf -b 8M -e 256M -f 2 -g 1""",
 }

@@ -23,36 +23,39 @@ from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result
 
 @dataclass(frozen=True)
 class SmallCollectives(Rule):
-    """Small collectives, many or in every step: their latency takes as long as their bytes.
+    """Small collectives, many or in every step: most of their time is latency.
 
     What:
-        Kinds of collectives with many calls a step, whose time is in good part the latency of each call. And small
-        ones that come in every step outside the backward pass, named for what they are: `buffers` (DDP broadcasts its
-        buffers in forward), `gradient_norm` (clip_grad_norm_), `metric` (an all_reduce of a few bytes).
+        Kinds of collectives with many calls a step, in which latency is a large part of the time. And small ones in
+        every step outside the backward pass, by purpose: `buffers` (DDP broadcasts its buffers in forward),
+        `gradient_norm` (clip_grad_norm_), `metric` (an all_reduce of a few bytes).
     Why:
-        A collective takes alpha, whatever its size, and beta for each byte. Below alpha / beta bytes it is mostly
-        latency, and fewer, larger ones would take less.
+        A collective takes a latency alpha, for any size, and beta for each byte. Below alpha / beta bytes it is mostly
+        latency, and fewer, larger collectives take less time.
     Evidence:
-        The fit of transfer against bytes over the matched collectives of one kind and group, waits taken out. The cost
-        is the exposed transfer beyond what would be exposed if messages were large, overlapping as DDP does: latency
-        that hides behind compute costs nothing, and is told for information.
+        The fit of time against bytes over the matched collectives of one kind and group, without straggler wait. The
+        cost is the exposed communication that large messages, with the overlap of DDP, would save. Latency that is
+        hidden behind compute costs nothing, and is reported as info.
     Fix:
         Larger buckets; coalesced collectives; fewer wrapped modules in FSDP.
     Limits:
-        Sizes must be recorded, and differ by a factor of four, else latency cannot be told from bandwidth. Without
-        sizes or partners, only very many very short calls are told (`unsized`), with the latency that they would save.
+        Sizes must be recorded, and differ by a factor of four, otherwise latency and bandwidth cannot be separated.
+        Without sizes or matches, only very many very short calls are reported (`unsized`), with the latency that fewer
+        calls would save.
     """
 
     id: ClassVar[str] = "small-collectives"
 
     min_calls: float = threshold(12.0, "a step", "DDP with five buckets, or as many FSDP units, has fewer of one kind.")
-    min_latency: float = threshold(0.25, "of the transfer", "Messages of three times alpha / beta and more lose less.")
-    min_spread: float = threshold(4.0, "x", "Bytes that differ by less do not tell latency from bandwidth.")
+    min_latency: float = threshold(
+        0.25, "of the communication", "Messages of three times alpha / beta and more lose less."
+    )
+    min_spread: float = threshold(4.0, "x", "Sizes that differ by less do not separate latency from bandwidth.")
     min_r2: float = threshold(0.7, "R2", "Below it, size does not explain how long a collective takes.")
-    min_tiny_calls: float = threshold(100.0, "a step", "One for each parameter, where sizes are not told.")
-    tiny: float = threshold(50.0, "µs", "Half of the calls take no longer: what NCCL needs for a message of any size.")
+    min_tiny_calls: float = threshold(100.0, "a step", "One for each parameter, where sizes are not recorded.")
+    tiny: float = threshold(50.0, "µs", "Half of the calls take no longer: NCCL's latency for any size.")
     min_purpose: float = threshold(
-        0.01, "of the step", "Buffers, norms and metrics that are exposed for less are not worth a line."
+        0.01, "of the step", "Buffers, norms and metrics that are exposed for less are not worth a finding."
     )
     large_message: float = threshold(4.0, "x alpha / beta", "Latency is then a fifth of a message's time.")
     achievable: float = threshold(0.65, "of what could hide", "As for no-overlap.")
@@ -85,7 +88,7 @@ class SmallCollectives(Rule):
         cause = _CAUSES[purpose.what]
         rank, step = np.unravel_index(int(purpose.exposed_ns.argmax()), purpose.exposed_ns.shape)
         waits = (
-            f" Ranks wait another {text.ms(purpose.wait_ns)} a step for each other there." if purpose.wait_ns else ""
+            f" Ranks wait for each other in it another {text.ms(purpose.wait_ns)} a step." if purpose.wait_ns else ""
         )
         exposed = text.ms(float(purpose.exposed_ns.mean()))
         number = f"{purpose.calls:.0f} times a step" if purpose.calls >= 1.5 else "once a step"
@@ -96,11 +99,11 @@ class SmallCollectives(Rule):
             cause=cause,
             confidence=level,
             title=f"The {purpose.what} runs {number}, exposed for {exposed} of every {text.ms(frame.step_ns)}.",
-            why=f"It is so small that it takes latency alone, and all ranks have to arrive.{waits} {basis}",
+            why=f"It is so small that its time is latency, and all ranks have to arrive.{waits} {basis}",
             fix=_FIX_OF[cause],
             evidence=(
                 places.longest(
-                    int(rank), int(step), RankOwner.COMMUNICATION, "Communication, and no compute beside it."
+                    int(rank), int(step), RankOwner.COMMUNICATION, "Exposed communication: no compute beside it."
                 ),
             ),
         )
@@ -121,11 +124,11 @@ class SmallCollectives(Rule):
         return NotApplicable("No collective appears in the traces.")
 
     def _check_unsized(self, frame: Frame, whatif: WhatIf, tiny: TinyCalls, places: Places) -> Fault | NotApplicable:
-        """By their number and how long each takes: what is so short is latency, whatever its size."""
+        """By their number and how long each takes: such short ones are latency, whatever their size."""
         many = f"{tiny.calls:.0f} {tiny.kind or 'collectives'} a step"
         short = f"half of them take {text.us(tiny.median_ns)} or less"
         if tiny.calls < self.min_tiny_calls or tiny.median_ns > self.tiny * 1e3:
-            return NotApplicable(f"The traces do not tell the sizes of collectives; {many} run, {short}.")
+            return NotApplicable(f"The traces do not have the sizes of collectives; {many} run, {short}.")
         # As many as DDP's buckets would stay.
         stays = min(self.min_calls / max(tiny.calls, 1.0), 1.0)
         change = Change(transfer_ns=(tiny.latency_ns * (1 - stays)).astype(np.int64))
@@ -141,13 +144,13 @@ class SmallCollectives(Rule):
             confidence="medium" if level == "high" else level,
             title=f"{many}, and {short}: each is mostly latency.",
             why=f"They are exposed for {text.ms(exposed)} of every {text.ms(frame.step_ns)}, waits included, and "
-            f"each is launched by the host on its own. Larger messages would take {text.ms(cost)} of latency less; "
-            "the traces do not tell sizes or partners, so what they would take less of the waits is not known. "
+            f"each has its own launch. Larger messages would take {text.ms(cost)} of latency less; "
+            "without sizes or matches in the traces, savings of straggler wait are not known. "
             f"{basis}",
             fix=_UNSIZED_FIX,
             evidence=(
                 places.longest(
-                    int(rank), int(step), RankOwner.COMMUNICATION, "Communication, and no compute beside it."
+                    int(rank), int(step), RankOwner.COMMUNICATION, "Exposed communication: no compute beside it."
                 ),
             ),
         )
@@ -165,8 +168,8 @@ class SmallCollectives(Rule):
         ]
         if not judged:
             return NotApplicable(
-                f"The {many[0].calls:.0f} {many[0].kind} of a step are of like size, so latency cannot be told from "
-                "bandwidth."
+                f"The {many[0].calls:.0f} {many[0].kind} of a step have similar sizes, so latency and bandwidth cannot "
+                "be separated."
             )
         small = [
             (traffic, line)
@@ -200,11 +203,14 @@ class SmallCollectives(Rule):
             f"{traffic.bytes_per_step / traffic.calls / 1e6:.2f} MB on average: latency takes "
             f"{text.percent(traffic.latency_share)} of their {text.ms(traffic.transfer_per_step_ns)}.",
             why=f"Each takes {line.alpha_ns / 1e3:.0f} µs and 1 ms for {_per_ms(line)} (R2 {line.r2:.2f}); larger "
-            f"messages would take {text.ms(saved)} less, of which {text.ms(cost)} are not hidden. {basis}",
+            f"messages would take {text.ms(saved)} less, of which {text.ms(cost)} are exposed. {basis}",
             fix=_fix(line, self.large_message),
             evidence=(
                 places.longest(
-                    int(whatif.slowest[step]), step, RankOwner.COMMUNICATION, "Communication, and no compute beside it."
+                    int(whatif.slowest[step]),
+                    step,
+                    RankOwner.COMMUNICATION,
+                    "Exposed communication: no compute beside it.",
                 ),
             ),
         )
@@ -224,8 +230,8 @@ def _fix(line: Line, large: float) -> str:
     size = large * line.alpha_ns / line.beta_ns / 2**20 if line.beta_ns > 0 else 25
     bucket = min(max(round(size), 1), 25)
     return f"""\
-Send more with each call: larger DDP buckets (about {bucket} MB here, torch's own is 25), several transformer blocks \
-in one FSDP unit, coalesced calls for many small tensors.
+Send more with each call: larger DDP buckets (about {bucket} MB here, torch's default is 25), several transformer \
+blocks in one FSDP unit, coalesced calls for many small tensors.
 
 model = DistributedDataParallel(model, device_ids=[local_rank], bucket_cap_mb={bucket})
 
@@ -238,17 +244,17 @@ handle.wait()"""
 _CAUSES = {BUFFERS: "buffers", NORM: "gradient_norm", METRIC: "metric"}
 _FIX_OF = {
     "buffers": """\
-Ranks whose buffers (BatchNorm's running statistics) may differ a little need no broadcast in every forward pass; for \
-equal ones use SyncBatchNorm, or broadcast before a checkpoint.
+If buffers (BatchNorm's running statistics) may differ a little between ranks, they need no broadcast in every forward \
+pass; if they must be equal, use SyncBatchNorm, or broadcast before a checkpoint.
 
 model = DistributedDataParallel(model, device_ids=[local_rank], broadcast_buffers=False)""",
     "gradient_norm": """\
-Clip by a norm that needs no second round trip: with DDP gradients are equal on all ranks, so their norm is too, and \
-needs no collective; with FSDP clip every n-th step, or with foreach=True and error_if_nonfinite=False.
+Compute the gradient norm without an extra collective: with DDP, gradients are equal on all ranks, and so is their \
+norm; with FSDP clip every n-th step, or with foreach=True and error_if_nonfinite=False.
 
 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)""",
     "metric": """\
-Sum the metric on the device and reduce it when it is logged, several of them in one tensor, without waiting for it.
+Sum the metric locally and reduce it only when it is logged, several metrics in one tensor, without waiting for it.
 
 total += loss.detach()                     # every step, no communication
 if step % 100 == 0:
@@ -256,7 +262,7 @@ if step % 100 == 0:
 }
 
 _UNSIZED_FIX = """\
-Send more with each call: one for each parameter is what a hand-written loop does. Let DDP gather gradients in \
+Send more with each call: one call per parameter is typical of a hand-written loop. Let DDP collect gradients in \
 buckets, or coalesce the calls.
 
 model = DistributedDataParallel(model, device_ids=[local_rank])   # buckets of 25 MB

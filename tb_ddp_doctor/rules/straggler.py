@@ -38,44 +38,44 @@ _MANY_ON_NODE = 3
 
 @dataclass(frozen=True)
 class Straggler(Rule):
-    """One rank, or several, are slower than the others in every step, and the others wait for them.
+    """One or several ranks are stragglers: slower than the median rank in every step, and all other ranks wait.
 
     What:
-        Ranks that need longer for a step by themselves (played without waiting for others) than the median rank, step
-        after step; nodes all of whose ranks do. Ranks with different causes are findings of their own, and so are
-        ranks that are late by far less.
+        Ranks with a longer busy time (replayed without straggler wait) than the median rank, step after step, and nodes
+        with only such ranks. Ranks with different causes are separate findings, and so are ranks that are late by much
+        less.
     Why:
-        Every collective ends when its last rank arrives: one slow rank sets the pace of the whole job.
+        Every collective ends when its last rank arrives: one slow rank sets the step time of the whole job.
     Evidence:
-        The longest wait that it caused on another rank, and what it did itself meanwhile. The cause is the owner that
-        its budget has more of than the others': `input` (its DataLoader), `host` (its Python, its launches or its
-        synchronisation), `more_work` (more kernels, or larger ones), `slow_device` (the same kernels, slower),
-        `slow_link` (its transfers, slower than those of groups like its own), else `unknown`. Where the traces tell
-        phases, the one in which it falls behind.
+        The longest straggler wait that it caused on another rank, and what it did itself meanwhile. The cause is the
+        owner in which it exceeds the median rank most: `input` (its DataLoader), `host` (its Python, launches or
+        syncs), `more_work` (more kernels, or larger ones), `slow_device` (the same kernels, slower), `slow_link` (its
+        communication, slower than in comparable groups), otherwise `unknown`. If the traces have phases, the phase in
+        which it falls behind.
     Fix:
-        By cause: balance the shards; find what only this rank does on its host; check its GPU's clocks; measure its
+        By cause: balance the shards; find what only this rank does on its CPU; check its GPU's clocks; measure its
         links.
     Limits:
-        At least two ranks with matched collectives. If most ranks are slow, they are compared with those that are far
-        faster, if these have as much to do on their devices. An excess below five standard errors of the ranks' step
-        times, and below 15 % of the step, is noise. Ranks that share a device slow each other. What slow links
-        cost is slow-link's. What several causes cost together is divided by what each costs once the others are fixed.
+        At least two ranks with matched collectives. If most ranks are slow, they are compared with those that are much
+        faster, provided that these do as much work. An excess below five standard errors of the ranks' step times, and
+        below 15 % of the step, is noise. Ranks that share a GPU slow each other. The cost of slow links is slow-link's.
+        If several causes cost time together, each gets its part by what it costs once the other ones are fixed.
     """
 
     id: ClassVar[str] = "straggler"
     of_every_program: ClassVar[bool] = True
     looks_again: ClassVar[bool] = True
-    accuses: ClassVar[bool] = True
+    names_stragglers: ClassVar[bool] = True
 
     min_excess: float = threshold(
         0.03, "of the step", "Healthy jobs of 4 and 8 ranks stay under 2 %; less is not worth a warning."
     )
     min_steps: float = threshold(0.75, "of the steps", "A rank that is slow now and then is load-imbalance.")
     same_work: float = threshold(
-        0.05, "relative", "Fewer kernels than this more are the same work: autotuning picks other kernels by rank."
+        0.05, "relative", "Up to this many more kernels are the same work: autotuning picks other kernels on each rank."
     )
     larger_share: float = threshold(
-        0.20, "of compute", "Share of compute time in kernels with larger grids from which on the work is larger."
+        0.20, "of compute", "From this share of compute time in kernels with larger grids on, the work is larger."
     )
     slow_link: float = threshold(1.5, "times as long", "As for slow-link: from here on a group's transfers are slow.")
 
@@ -110,8 +110,8 @@ class Straggler(Rule):
         assumed = sorted(_as_their_nodes(causes, frame).items(), key=lambda item: item[1] != causes[item[0]])
         groups = _alike(assumed, found.excess_ns.mean(axis=1), frame)
         change = []
-        for cause, accused in groups:
-            chosen = found.persistently(accused)
+        for cause, stragglers in groups:
+            chosen = found.persistently(stragglers)
             if cause == "slow_link":
                 charged = excess_ns(slow_links, len(frame.ranks), len(frame.steps))
                 left = np.where(chosen, found.excess_ns - charged, 0)
@@ -119,11 +119,11 @@ class Straggler(Rule):
             else:
                 change.append(whatif.like_the_median(chosen, found.among))
             if cause == "host":
-                seen[accused[0]] += _told(accused[0], others, stalls)
-                seen[accused[0]] += _stalled(accused[0], others, whatif, op_stalls)
+                seen[stragglers[0]] += _told(stragglers[0], others, stalls)
+                seen[stragglers[0]] += _stalled(stragglers[0], others, whatif, op_stalls)
         return tuple(
-            _fault(cause, accused, seen[accused[0]], gone, cost, found, frame, budget, arrivals, places)
-            for (cause, accused), gone, cost in zip(groups, change, whatif.costs_ns(change), strict=True)
+            _fault(cause, stragglers, seen[stragglers[0]], gone, cost, found, frame, budget, arrivals, places)
+            for (cause, stragglers), gone, cost in zip(groups, change, whatif.costs_ns(change), strict=True)
         )
 
 
@@ -190,7 +190,7 @@ def _told(rank: int, others: Ints, stalls: Stalls) -> str:
 
 
 def _stalled(rank: int, others: Ints, whatif: WhatIf, stalls: OpStalls) -> str:
-    """What the stalls inside ops of a rank (index) are, if they are much of what its host has on top of the others'."""
+    """What the stalls inside ops of a rank (index) are, if they are much of its CPU's excess."""
     mine = stalls.of(rank)
     spent = whatif.host_ns(CpuTime.OP_STALL).mean(axis=1)
     extra = float(spent[rank] - np.median(spent[others])) if len(others) else 0.0
@@ -206,7 +206,7 @@ def _stalled(rank: int, others: Ints, whatif: WhatIf, stalls: OpStalls) -> str:
 
 def _fault(
     cause: str,
-    accused: list[int],
+    stragglers: list[int],
     seen: str,
     change: Change,
     cost: float,
@@ -218,20 +218,20 @@ def _fault(
 ) -> Fault:
     """The finding on ranks (indices, slowest first) that are slow for one cause."""
     others = np.setdiff1d(np.arange(len(frame.ranks)), found.persistent)
-    rows = np.array(accused)
+    rows = np.array(stragglers)
     level, basis = text.confidence(
-        frame, cost, int(found.slow[rows].all(axis=0).sum()), accused, on_host=cause in ("host", "input")
+        frame, cost, int(found.slow[rows].all(axis=0).sum()), stragglers, on_host=cause in ("host", "input")
     )
-    named = text.who(sorted(accused), frame)
+    named = text.who(sorted(stragglers), frame)
     waited = float(budget.of("wait")[others].mean())
-    if found.persistent[0] in accused:
-        verb = "is the straggler" if len(accused) == 1 else "are stragglers"
+    if found.persistent[0] in stragglers:
+        verb = "is the straggler" if len(stragglers) == 1 else "are stragglers"
         holds = f"{verb}: the other ranks wait {text.ms(waited)} of every {text.ms(frame.step_ns)}."
     else:
         late = float(found.excess_ns[rows].mean())
-        verb = "is the next straggler" if len(accused) == 1 else "are the next stragglers"
+        verb = "is the next straggler" if len(stragglers) == 1 else "are the next stragglers"
         holds = f"{verb}, {text.ms(late)} a step slower than the median rank."
-    subject = text.capital(seen) if len(accused) == 1 else f"Rank {frame.ranks[accused[0]]}: {seen}"
+    subject = text.capital(seen) if len(stragglers) == 1 else f"Rank {frame.ranks[stragglers[0]]}: {seen}"
     return Fault(
         change=change,
         ranks=tuple(sorted(frame.rank_numbers(rows))),
@@ -240,20 +240,20 @@ def _fault(
         confidence=level,
         title=f"{text.capital(named)} {holds}",
         why=f"{subject} {_lateness(rows, arrivals)} {basis}",
-        fix=_fix(cause, accused, frame),
+        fix=_fix(cause, stragglers, frame),
         evidence=_evidence(rows, cause, frame, budget, arrivals, places),
     )
 
 
 #: Goes before the fix where whole nodes are slow.
 _NODE = """\
-The ranks of a node are slow alike: look first at what they share, its power and cooling, its cores and their \
-governor, its storage and its network card. """
+All ranks of a node are slow: look first at what they share, its power and cooling, its cores and their governor, its \
+storage and its network card. """
 
 _FIXES = {
     "input": """\
-Look at the storage and the CPU load of that host, and at the samples dealt to {ranks}: give every rank as many \
-(drop_last), and enough loader workers.
+Look at the storage and the CPU load of that host, and at the samples of {ranks}: give every rank the same number \
+(drop_last), and enough DataLoader workers.
 
 loader = DataLoader(
     dataset,
@@ -264,26 +264,26 @@ loader = DataLoader(
     pin_memory=True,
 )""",
     "host": """\
-Look for what is done on {ranks} alone, between operations: a rank that alone logs, evaluates or saves, a lock, or \
-another process on the same cores. Move it off the training loop, or do it less often. While it trains, on that host:
+Look for CPU work outside any op on {ranks} alone: logging, evaluating or saving on one rank, a lock, or \
+another process on the same cores. Move it out of the training loop, or do it less often. While it trains, on that host:
 
 py-spy dump --pid {pid}   # {at}
 top -H -p {pid}""",
     "more_work": """\
-Give every rank the same work: shard by size and not by count, bucket sequences by length, drop the ragged last batch, \
-and let no rank alone compute extra (validation, metrics, a larger shard).
+Give every rank the same work: shard by size and not by count, bucket sequences by length, drop the incomplete last \
+batch, and do no extra work on one rank (validation, metrics, a larger shard).
 
 sampler = DistributedSampler(dataset, shuffle=True, drop_last=True)
 for epoch in range(epochs):
     sampler.set_epoch(epoch)""",
     "slow_device": """\
-The device of {ranks} is slower: look for thermal or power throttling, another process on it, or a smaller share of \
-it (MIG, MPS). On that host:
+The GPU of {ranks} is slower: look for thermal or power throttling, another process on it, or a smaller share of it \
+(MIG, MPS). On that host:
 
 nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE,POWER
 nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv""",
     "slow_link": """\
-Measure the links of {ranks} without the job, and others', and compare (nccl-tests); then look at what NCCL uses \
+Measure the links of {ranks} and of other ranks without the job (nccl-tests) and compare; then look at what NCCL uses \
 there, at cables, switch ports and link widths.
 
 NCCL_DEBUG=INFO all_reduce_perf -b 8M -e 256M -f 2 -g 1
@@ -299,8 +299,8 @@ with torch.profiler.profile(record_shapes=True, with_stack=True, ...) as prof:
 #: For ranks that compute on CPUs, where it is not the same.
 _FIXES_OF_CPUS = {
     "input": """\
-Look at the storage and the CPU load of that host, and at the samples dealt to {ranks}: give every rank as many \
-(drop_last), and enough loader workers.
+Look at the storage and the CPU load of that host, and at the samples of {ranks}: give every rank the same number \
+(drop_last), and enough DataLoader workers.
 
 loader = DataLoader(
     dataset,
@@ -314,7 +314,7 @@ The CPU of {ranks} is slower: look for another process on its cores, more thread
 or a lower clock. Give each rank cores of its own. On that host:
 
 top -H -p {pid}           # {at}
-taskset -cp {pid}         # its cores; other ranks should have others
+taskset -cp {pid}         # its cores; other ranks should have different ones
 lscpu -e=CPU,CORE,MHZ
 OMP_NUM_THREADS=<cores per rank> torchrun ...""",
 }
@@ -322,41 +322,41 @@ OMP_NUM_THREADS=<cores per rank> torchrun ...""",
 #: For programs that do not train.
 _FIXES_OF_INFERENCE = {
     "host": """\
-Look for what is done on {ranks} alone, between operators: a rank that alone schedules, tokenizes, logs or answers, a \
-lock, or another process on the same cores. Move it off the loop of iterations. While it runs, on that host:
+Look for CPU work outside any op on {ranks} alone: scheduling, tokenizing, logging or answering on one rank, a lock, \
+or another process on the same cores. Move it out of the iteration loop. While it runs, on that host:
 
 py-spy dump --pid {pid}   # {at}
 top -H -p {pid}""",
     "more_work": """\
 Give every rank the same work: balance requests or samples by their length and not by their number, and experts by how \
-often they are chosen; let no rank alone compute extra.""",
+often they are chosen; do no extra work on one rank.""",
 }
 
 
-def _fix(cause: str, accused: Sequence[int], frame: Frame) -> str:
+def _fix(cause: str, stragglers: Sequence[int], frame: Frame) -> str:
     """The fix for ranks (indices, slowest first); what a trace says goes into a command only where it is harmless."""
-    pid, node = frame.pids[accused[0]], frame.nodes[accused[0]]
-    at = f"rank {frame.ranks[accused[0]]}" + (f", on {node}" if re.fullmatch(r"[\w.-]+", node) else "")
+    pid, node = frame.pids[stragglers[0]], frame.nodes[stragglers[0]]
+    at = f"rank {frame.ranks[stragglers[0]]}" + (f", on {node}" if re.fullmatch(r"[\w.-]+", node) else "")
     pid = pid if re.fullmatch(r"\d+", pid, re.ASCII) else "<pid of the rank>"
     fixes = _FIXES | ({} if frame.has_device else _FIXES_OF_CPUS) | ({} if frame.trains else _FIXES_OF_INFERENCE)
-    shared = _NODE if text.most_of_nodes(accused, frame) else ""
-    numbers = sorted(frame.rank_numbers(np.array(accused)))
+    shared = _NODE if text.most_of_nodes(stragglers, frame) else ""
+    numbers = sorted(frame.rank_numbers(np.array(stragglers)))
     return shared + fixes[cause].format(ranks=text.ranks(numbers), pid=pid, at=at)
 
 
-def _lateness(accused: Ints, arrivals: Arrivals) -> str:
+def _lateness(stragglers: Ints, arrivals: Arrivals) -> str:
     waited = arrivals.longest_wait_ns > 0.1 * arrivals.longest_wait_ns.max(initial=0)
-    late = int(np.isin(arrivals.last[waited], accused).sum())
-    subject = "It arrives" if len(accused) == 1 else "One of them arrives"
-    return f"{subject} last at {late} of the {int(waited.sum())} collectives that others wait in."
+    late = int(np.isin(arrivals.last[waited], stragglers).sum())
+    subject = "It arrives" if len(stragglers) == 1 else "One of them arrives"
+    return f"{subject} last at {late} of the {int(waited.sum())} collectives in which other ranks wait."
 
 
 def _evidence(
-    accused: Ints, cause: str, frame: Frame, budget: Budget, arrivals: Arrivals, places: Places
+    stragglers: Ints, cause: str, frame: Frame, budget: Budget, arrivals: Arrivals, places: Places
 ) -> tuple[Evidence, ...]:
-    """What each accused rank does in its worst step, and the longest wait that follows from it."""
+    """What each straggler does in its worst step, and the longest wait that follows from it."""
     windows = []
-    for rank in accused[:4].tolist():
+    for rank in stragglers[:4].tolist():
         step = int(budget.busy_ns[rank].argmax())
         if cause == "host":
             owner = max(HOST_OWNERS, key=lambda owner: int(budget.of(owner)[rank, step]))
@@ -365,6 +365,6 @@ def _evidence(
             what = text.idle(frame, "is in the DataLoader's __next__")
             windows.append(places.longest(rank, step, RankOwner.INPUT, what))
         else:
-            windows.append(places.window(rank, step, "The whole step: it computes while the others wait."))
-    windows += longest_wait(accused, frame, arrivals, places)
+            windows.append(places.window(rank, step, "The whole step: it computes while the other ranks wait."))
+    windows += longest_wait(stragglers, frame, arrivals, places)
     return tuple(windows)

@@ -14,36 +14,39 @@ from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, thresho
 
 @dataclass(frozen=True)
 class TraceQuality(Rule):
-    """The traces leave open what better ones would show.
+    """The traces lack data that a better capture would have.
 
     What:
-        Ranks without a trace, files that are cut or damaged, no ProfilerSteps, few steps, no launches, clocks or
-        collectives that cannot be lined up, no shapes.
+        Ranks without a trace, files that are cut or damaged, no ProfilerSteps, few steps, no launches, clocks that
+        cannot be aligned, collectives that cannot be matched, no shapes.
     Why:
-        What is not in the traces cannot be found, and what was not found is not healthy.
+        Faults that are not in the traces cannot be found, and "no data" is not "healthy".
     Evidence:
         What is missing, in numbers.
     Fix:
-        The next capture as code, with just what this one lacks.
+        Code for the next capture, with what this one lacks.
     Limits:
-        It costs no time, so it is told for information only. What one rule alone would need (memory, stacks) is told
-        with that rule.
+        It costs no time, so it is info. Data that only one rule needs (memory, stacks) is named by that rule.
     """
 
     id: ClassVar[str] = "trace-quality"
     of_every_device: ClassVar[bool] = True
     of_every_program: ClassVar[bool] = True
 
-    min_steps: float = threshold(3.0, "steps", "Fewer do not tell what happens in every step from chance.")
+    min_steps: float = threshold(3.0, "steps", "Fewer steps do not separate what happens in every step from noise.")
     max_residual: float = threshold(
-        0.03, "of the step", "Clocks that agree no better leave open who was late by as much as a minor finding costs."
+        0.03,
+        "of the step",
+        "With a larger clock skew it is not known which rank was late by as much as a minor finding costs.",
     )
-    max_unmatched: float = threshold(0.05, "of the collectives", "Waiting in those counts as transfer.")
+    max_unmatched: float = threshold(
+        0.05, "of the collectives", "Straggler wait in those counts as exposed communication."
+    )
 
     def check(self, *, frame: Frame, quality: Quality) -> Result:
         lacks = self._lacks(frame, quality)
         if not lacks:
-            return Clear("All ranks are here, whole, in enough steps, and lined up.")
+            return Clear("All ranks have complete traces with enough steps, and are aligned.")
         causes, sentences = zip(*lacks, strict=True)
         return Fault(
             change=Change(),
@@ -51,8 +54,8 @@ class TraceQuality(Rule):
             steps=frame.all_steps,
             cause=causes[0],
             confidence="high",
-            title=f"The traces leave something open: {text.listing(sentences)}.",
-            why="What is not in the traces cannot be found.",
+            title=f"The traces lack data: {text.listing(sentences)}.",
+            why="Faults that are not in the traces cannot be found.",
             fix=_fix(causes, frame),
             evidence=(),
         )
@@ -73,7 +76,7 @@ class TraceQuality(Rule):
                 f"{quality.damaged} file{'s are' if quality.damaged > 1 else ' is'} cut off or damaged",
             ),
             (not frame.has_steps, "no_steps", "no ProfilerStep marks the steps"),
-            (frame.is_sampled, "sampled", "events were left out of the files"),
+            (frame.is_sampled, "sampled", "the files are sampled or filtered"),
             (
                 frame.has_steps and steps < self.min_steps,
                 "few_steps",
@@ -92,7 +95,7 @@ class TraceQuality(Rule):
             (
                 several and quality.matched > 0 and unmatched > self.max_unmatched,
                 "unmatched",
-                f"{text.percent(unmatched)} of the collectives found no partner",
+                f"{text.percent(unmatched)} of the collectives have no match on another rank",
             ),
             (
                 frame.residual_ns > self.max_residual * frame.step_ns,
@@ -102,7 +105,7 @@ class TraceQuality(Rule):
             (
                 not quality.has_shapes,
                 "no_shapes",
-                "operators' shapes were not recorded, so how much work they are is not known",
+                "operator shapes were not recorded, so their FLOP is not known",
             ),
         ]
         return [(cause, sentence) for holds, cause, sentence in found if holds]
@@ -132,15 +135,15 @@ def _capture(lacks: frozenset[str], frame: Frame) -> str:
         (True, ""),
         (
             bool(lacks & {"no_matches", "unmatched"}),
-            "# all ranks start on the same step; torch 2.2 tells groups and sizes",
+            "# all ranks start on the same step; torch 2.2 records groups and sizes",
         ),
         (bool(lacks & {"no_matches", "unmatched"}), "torch.distributed.barrier()"),
         (True, "with profile("),
         ("no_launches" in lacks, "    # the host as well: it launches the kernels"),
         (True, f"    activities={activities},"),
-        ("few_steps" in lacks, "    # more steps: what is in all of them is no chance"),
+        ("few_steps" in lacks, "    # more steps: what is in all of them is no noise"),
         (has_loop, "    schedule=schedule(wait=5, warmup=3, active=5, repeat=1),"),
-        ("no_shapes" in lacks, "    # sizes of operators: how much work they are"),
+        ("no_shapes" in lacks, "    # operator shapes: how much work they are"),
         ("no_shapes" in lacks, "    record_shapes=True,"),
         ("missing_ranks" in lacks, "    # on every rank, into one directory that all share, or copied together"),
         (True, f"    on_trace_ready={handler},"),

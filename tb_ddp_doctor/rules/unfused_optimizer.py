@@ -20,22 +20,21 @@ from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, thresho
 
 @dataclass(frozen=True)
 class UnfusedOptimizer(Rule):
-    """The optimizer updates its tensors one by one.
+    """The optimizer launches kernels for each tensor separately.
 
     What:
         Kernels that the optimizer's step launches for single tensors, in a loop over the parameters.
     Why:
-        Adam needs some eight operations; a loop launches each of them for every tensor, mostly with too little work
-        to keep the device busy until the next one comes. `foreach` and `fused` take all tensors at once.
+        Adam needs about eight ops; a loop launches each of them for every tensor, mostly with too little work to keep
+        the GPU busy until the next launch. `foreach` and `fused` process all tensors at once.
     Evidence:
-        From the first such kernel to the end of the last. The cost is that of the host's time in the loop beyond what
-        one call for all tensors takes, and of the share of the kernels' time that goes into moving intermediate
-        results.
+        From the first such kernel to the end of the last. The cost is the CPU time of the loop minus that of one call
+        for all tensors, and the part of the kernels' time that reads and writes intermediate results.
     Fix:
-        `fused=True`, else `foreach=True`; compile the step of an optimizer that knows neither.
+        `fused=True`, otherwise `foreach=True`; compile the step of an optimizer that supports neither.
     Limits:
-        Known from the annotation of torch's optimizers and from the names of their kernels for lists of tensors. What
-        stays is an assumption, for Adam. launch-bound leaves its cost out.
+        Detected by the annotation of torch's optimizers and the names of their multi-tensor kernels. The remaining cost
+        is assumed to be that of Adam. launch-bound does not charge this cost again.
     """
 
     id: ClassVar[str] = "unfused-optimizer"
@@ -47,8 +46,8 @@ class UnfusedOptimizer(Rule):
     )
     host_kept: float = threshold(
         0.25,
-        "of the host's time",
-        "The host's time for foreach against a loop: 7 ms instead of 30 for AdamW of 292 tensors.",
+        "of the CPU time",
+        "CPU time of foreach compared with a loop: 7 ms instead of 30 for AdamW with 292 tensors.",
     )
     traffic_kept: float = threshold(
         0.35, "of the kernels' time", "Fused AdamW reads and writes 7 values for each parameter, the loop's kernels 20."
@@ -87,9 +86,9 @@ class UnfusedOptimizer(Rule):
             steps=frame.all_steps,
             cause=None,
             confidence=level,
-            title=f"The optimizer updates tensor by tensor, which takes the host {text.ms(launching)} of every "
+            title=f"The optimizer updates tensor by tensor, which takes the CPU {text.ms(launching)} of every "
             f"{text.ms(frame.step_ns)}.",
-            why=f"Its step launches {most:.0f} kernels for one tensor each; they run {text.ms(busy)} on the device, "
+            why=f"Its step launches {most:.0f} kernels for one tensor each; they run {text.ms(busy)} on the GPU, "
             f"{text.ms(float(span[affected].mean()))} from the first to the last. {basis}",
             fix=_FIX,
             evidence=tuple(_window(optimizers, places, int(rank), int(span[rank].argmax())) for rank in worst),
@@ -103,9 +102,9 @@ def _window(optimizers: Optimizers, places: Places, rank: int, step: int) -> Evi
 
 
 _FIX = """\
-Update all tensors at once. Adam, AdamW, SGD and Adagrad have a fused kernel; most others know foreach. Compile the \
-step of those that know neither.
+Update all tensors at once. Adam, AdamW, SGD and Adagrad have a fused kernel; most others support foreach. Compile \
+the step of those that support neither.
 
-optimizer = torch.optim.AdamW(model.parameters(), lr=lr, fused=True)  # else foreach=True
+optimizer = torch.optim.AdamW(model.parameters(), lr=lr, fused=True)  # otherwise foreach=True
 
 step = torch.compile(optimizer.step)"""

@@ -19,35 +19,36 @@ from tb_ddp_doctor.rules.support import text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.trace.model import Ints
 
-#: Fewer collectives have no usual time.
-_LEAST_ALIKE = 3
+#: Of fewer collectives the median says nothing.
+_LEAST_COMPARABLE = 3
 
 
 @dataclass(frozen=True)
 class VariableTransfers(Rule):
-    """The same collective takes far longer at some times than at others.
+    """The same collective sometimes takes much longer.
 
     What:
-        Collectives of one kind, process group and size some of which transfer several times as long as their median,
-        straggler waits taken out.
+        Collectives of one kind, process group and size of which some take several times as long as their median,
+        without straggler wait.
     Why:
-        The network between the ranks is busy with something else at that time: another job, storage, congestion in a
-        switch, lost packets that are sent again. All ranks of the group wait for it.
+        The network between the ranks has other traffic at that time: another job, storage, congestion in a switch, lost
+        packets that are sent again. All ranks of the group wait for it.
     Evidence:
-        The median (p50) and the 99th percentile (p99) of the transfers, the groups and the steps in which they are
-        slow, and the longest such transfer. The cost is the exposed transfer beyond the median.
+        The median (p50) and the 99th percentile (p99) of the time without straggler wait, the groups and the steps in
+        which they are slow, and the longest such collective. The cost is the exposed communication in excess of the
+        median.
     Fix:
-        Find what shares the network at that time; keep jobs apart, or let congested paths be avoided.
+        Find what shares the network at that time; separate jobs, or use adaptive routing.
     Limits:
-        Compares each collective with others of its size in its own group, so it is neither the rank nor the size that
-        differs. What is slow in every step is slow-link's or communication-bound's. Where sizes are not recorded, the
-        n-th collective of each step is compared. A few steps show bursts that last less than a step.
+        Compares each collective with those of the same size in the same group, so neither the rank nor the size
+        differs. Collectives that are slow in every step are slow-link's or communication-bound's. Where sizes are not
+        recorded, the n-th collective of each step is compared. A few steps show only bursts shorter than a step.
     """
 
     id: ClassVar[str] = "variable-transfers"
     of_every_program: ClassVar[bool] = True
 
-    min_share: float = threshold(0.01, "of the step", "Below it the variation is not worth a line.")
+    min_share: float = threshold(0.01, "of the step", "Less variation is not worth a finding.")
     min_times: float = threshold(
         2.5, "times as long", "As their median; in 24 healthy and faulty jobs none took 1.8 times as long.", least=1.0
     )
@@ -61,12 +62,14 @@ class VariableTransfers(Rule):
         network: Network | None,
         places: Places,
     ) -> Result:
-        usual = [_usual_ns(traffic) for traffic in communication]
-        if not any((each > 0).any() for each in usual):
-            return NotApplicable(f"No collective comes {_LEAST_ALIKE} times in one size, so none has a usual time.")
+        medians = [_median_ns(traffic) for traffic in communication]
+        if not any((each > 0).any() for each in medians):
+            return NotApplicable(
+                f"No collective comes {_LEAST_COMPARABLE} times in one size, so there is no median to compare with."
+            )
         slow = [
             (traffic, median, traffic.transfer_ns > np.where(median > 0, self.min_times * median, np.inf))
-            for traffic, median in zip(communication, usual, strict=True)
+            for traffic, median in zip(communication, medians, strict=True)
         ]
         excess = np.zeros(whatif.shape)
         for traffic, median, late in slow:
@@ -79,7 +82,7 @@ class VariableTransfers(Rule):
         if not len(steps) or not late.any() or cost < self.min_share * frame.step_ns:
             longest = max(float((one.transfer_ns / np.maximum(m, 1))[m > 0].max(initial=0)) for one, m, _ in slow)
             return Clear(
-                f"No collective takes more than {longest:.1f} times the median of its like."
+                f"No collective takes more than {longest:.1f} times the median of comparable ones."
                 if longest < self.min_times
                 else f"Collectives that take {self.min_times:g} times their median cost {text.ms(cost)} a step."
             )
@@ -87,7 +90,7 @@ class VariableTransfers(Rule):
         times = float((traffic.transfer_ns / np.maximum(median, 1))[late].max())
         step = int(excess[rank].argmax())
         level, basis = text.confidence(frame, cost, len(steps), traffic.ranks.tolist(), of_transfer=True)
-        alike = traffic.transfer_ns[np.isin(median, median[late])]
+        comparable = traffic.transfer_ns[np.isin(median, median[late])]
         groups = sorted({one.group for one, _, slow_here in slow if slow_here.any() and one.group})
         named = f" of group{'s' if len(groups) > 1 else ''} {text.listing(groups)}" if groups else ""
         return Fault(
@@ -97,23 +100,25 @@ class VariableTransfers(Rule):
             cause=None,
             confidence=level,
             title=f"The same {traffic.kind}{named} takes up to {times:.0f} "
-            f"times as long at some times: {text.ms(cost)} of every {text.ms(frame.step_ns)}.",
-            why=f"{int(late.sum())} of {len(late)} are slow, in {_listed(frame.steps[steps])}; of those of their size "
-            f"the transfer takes {text.ms(float(np.median(alike)))} (p50) and "
-            f"{text.ms(float(np.percentile(alike, 99)))} (p99). It is no one rank's and no larger message: "
-            f"the network is shared. {text.network(network)}{basis}",
+            f"times as long in some calls: {text.ms(cost)} of every {text.ms(frame.step_ns)}.",
+            why=f"{int(late.sum())} of {len(late)} are slow, in {_listed(frame.steps[steps])}; those of the same size "
+            f"take {text.ms(float(np.median(comparable)))} (p50) and "
+            f"{text.ms(float(np.percentile(comparable, 99)))} (p99) without straggler wait. Neither one rank nor the "
+            f"size explains this: the network is shared. {text.network(network)}{basis}",
             fix=_FIX,
-            evidence=(places.longest(rank, step, RankOwner.COMMUNICATION, "A transfer that is usually far shorter."),),
+            evidence=(
+                places.longest(rank, step, RankOwner.COMMUNICATION, "This collective usually takes much less time."),
+            ),
         )
 
 
-def _usual_ns(traffic: Traffic) -> NDArray[np.float64]:
+def _median_ns(traffic: Traffic) -> NDArray[np.float64]:
     """The median transfer of each collective's like, ns; 0 where there are too few."""
     like: Ints = traffic.bytes if traffic.has_bytes else _place_in_step(traffic.step)
     _, which, count = np.unique(like, return_inverse=True, return_counts=True)
     median = np.array([np.median(traffic.transfer_ns[which == kind]) for kind in range(len(count))])
-    usual: NDArray[np.float64] = np.where(count >= _LEAST_ALIKE, median, 0.0)[which]
-    return usual
+    typical: NDArray[np.float64] = np.where(count >= _LEAST_COMPARABLE, median, 0.0)[which]
+    return typical
 
 
 def _place_in_step(step: Ints) -> Ints:
@@ -131,8 +136,8 @@ def _listed(steps: Ints) -> str:
 
 _FIX = """\
 Find what shares the network at that time: other jobs on the same switch, checkpoints and data on the same links. \
-Place the ranks of a job closer together, give storage a network of its own, and let NCCL use all cards and adaptive \
-routing.
+Place the ranks of a job closer together, give storage its own network, and let NCCL use all network cards and \
+adaptive routing.
 
 NCCL_DEBUG=INFO all_reduce_perf -b 8M -e 8M -n 1000 -g 1   # does the time vary without the job too?
 ibdiagnet; perfquery -x                                     # congestion and errors of InfiniBand ports

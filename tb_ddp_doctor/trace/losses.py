@@ -20,7 +20,7 @@ class Loss(Enum):
     STREAM = "{detail}, at byte {position} of the JSON"
     HEADER = "metadata at byte {position} was ignored: {detail}"
     AFTER_END = "what follows the end of the JSON at byte {position} was ignored: {detail}"
-    IMPOSSIBLE = "{count} left out that cannot be: {detail}"
+    IMPOSSIBLE = "{count} with impossible times left out: {detail}"
 
 
 #: Kinds that take events away.

@@ -53,7 +53,7 @@ def test_evidence_lies_in_its_step() -> None:
 def test_allocating_beside_a_busy_device_is_clear() -> None:
     result = outcome(RULE, ranks(HIDDEN, HIDDEN))
     assert result.status == "clear"
-    assert "enough to do" in result.reason
+    assert "enough queued work" in result.reason
 
 
 def test_a_cost_below_the_threshold_is_clear() -> None:
@@ -65,7 +65,7 @@ def test_a_cost_below_the_threshold_is_clear() -> None:
 
 def test_steps_that_allocate_nothing_are_clear() -> None:
     text = ranks(HIDDEN.replace("alloc", "c...."), HIDDEN.replace("alloc", "c...."))
-    assert outcome(RULE, text).reason == "No device memory is allocated or freed in the steps."
+    assert outcome(RULE, text).reason == "No GPU memory is allocated or freed in the steps."
 
 
 def test_cpus_are_not_judged() -> None:

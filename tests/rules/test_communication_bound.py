@@ -50,19 +50,19 @@ def test_unknown_gradients_are_sent_less_often() -> None:
 def test_the_links_seen_and_what_would_hide_the_transfers_are_told() -> None:
     why = finding(RULE, ranks(BOUND, BOUND)).why
     # 4 MB in 30 ms; 14 ms of compute, of which 0.65 may hide something.
-    assert "The links move 0.1 GB/s on the bus in all_reduce." in why
+    assert "all_reduce reaches a busbw of 0.1 GB/s." in why
     assert f"compute would have to take {30 / (0.65 * 14):.1f} times as long" in why
 
 
 def test_half_the_bytes_of_messages_of_one_size_take_half_as_long() -> None:
-    assert "As bfloat16 they would take 15.0 ms." in finding(RULE, ranks(BOUND, BOUND)).why
+    assert "As bfloat16 it would take 15.0 ms." in finding(RULE, ranks(BOUND, BOUND)).why
 
 
 def test_latency_is_not_halved() -> None:
     """4 MB take 10 ms and 32 MB 20: 8.6 ms are latency."""
     sizes = BOUND.replace("[ar..........................]", "[ar......][ar@8..............]")
     why = finding(RULE, ranks(sizes, sizes)).why
-    assert f"As bfloat16 they would take {30 - 36 / 2 * 10 / 28:.1f} ms." in why
+    assert f"As bfloat16 it would take {30 - 36 / 2 * 10 / 28:.1f} ms." in why
 
 
 def test_what_is_not_float32_is_not_compressed() -> None:

@@ -82,7 +82,7 @@ def test_workers_at_one_pace_deliver_together_and_are_too_few() -> None:
     """Four workers that are all busy: the batches of one round come together, and the first of them is waited for."""
     found = finding(RULE, drawn(*(FETCHING, READY, READY, READY) * 3))
     assert found.cause == "too_few_workers"
-    assert "3 of 12 steps wait up to 10.0 ms for the batch, the others 0.00 ms" in found.why
+    assert "3 of 12 steps wait up to 10.0 ms for the batch, the other steps 0.00 ms" in found.why
     assert "looks the same" not in found.why
 
 
@@ -130,7 +130,10 @@ def test_handing_over_batches_is_no_waiting_for_workers() -> None:
         1, rel=0.01
     )
     result = outcome(RULE, ranks(handed, handed, steps=1))
-    assert (result.status, result.reason) == ("clear", "No batch is waited for: handing them over takes 1.0 ms a step.")
+    assert (result.status, result.reason) == (
+        "clear",
+        "No step waits for its batch: handing over batches takes 1.0 ms a step.",
+    )
 
 
 def test_evidence_is_the_wait() -> None:
@@ -143,7 +146,7 @@ def test_evidence_is_the_wait() -> None:
 def test_loading_that_hides_is_clear() -> None:
     result = outcome(RULE, ranks(HIDDEN, HIDDEN))
     assert result.status == "clear"
-    assert "hides behind the device" in result.reason
+    assert "is hidden behind GPU work" in result.reason
 
 
 def test_only_what_is_exposed_costs() -> None:

@@ -59,8 +59,8 @@ def test_a_walk_that_hides_costs_nothing_and_informs() -> None:
 def test_the_finding_says_what_was_seen() -> None:
     found = finding(RULE, ranks(SEARCHED, SEARCHED))
     assert found.ranks == (0, 1)
-    assert "The walk of the graph takes the host 10.0 ms a step" in found.why
-    assert "of which of 1000000 parameters were used is exposed for 6.0 ms" in found.why
+    assert "The walk of the autograd graph takes the CPU 10.0 ms a step" in found.why
+    assert "of the bitmap of 1000000 used parameters is exposed for 6.0 ms" in found.why
     assert "static_graph=True" in found.fix
 
 

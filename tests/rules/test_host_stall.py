@@ -181,4 +181,4 @@ def test_a_stall_of_all_ranks_in_one_step_names_the_step() -> None:
     assert found.steps == (3,)
     assert "in step 3 (1 of 5 steps), on all ranks" in found.title
     assert found.confidence == "low"
-    assert "A longer capture would tell how often it comes." in found.why
+    assert "A longer capture would show how often it comes." in found.why

@@ -58,7 +58,7 @@ def test_evidence_is_the_call_and_what_follows() -> None:
 def test_a_call_with_work_behind_it_is_clear() -> None:
     result = outcome(RULE, ranks(LATE, LATE))
     assert result.status == "clear"
-    assert "enough to do" in result.reason
+    assert "enough queued work" in result.reason
 
 
 def test_a_cost_below_the_threshold_is_clear() -> None:
@@ -82,7 +82,7 @@ def test_a_rank_that_waits_anyway_loses_nothing() -> None:
 
 def test_no_call_is_clear() -> None:
     result = outcome(RULE, ranks(LATE.replace("item", "read"), LATE.replace("item", "read")))
-    assert result.reason == "No call of the steps waits for the device."
+    assert result.reason == "No call in the steps syncs with the GPU."
 
 
 def test_cpus_wait_for_no_device() -> None:
@@ -152,4 +152,4 @@ def test_a_device_that_idles_while_its_host_is_blocked_is_not_clear() -> None:
     """
     result = outcome("host-sync", ranks(text, steps=1))
     assert result.status == "not-applicable"
-    assert "while its host is blocked" in result.reason
+    assert "while its CPU is blocked" in result.reason

@@ -122,7 +122,7 @@ def test_one_rank_that_is_slow_now_and_then_is_named() -> None:
     found = finding(RULE, text, settings={"min_cost": 0.04})
     assert (found.ranks, found.steps, found.cause) == ((1,), (2, 5), "recurring")
     assert found.cost_ms == pytest.approx(4 * 2 / 6, rel=0.02)
-    assert found.title.startswith("Rank 1 is slow in 2 of 6 steps, and the others wait for it.")
+    assert found.title.startswith("Rank 1 is slow in 2 of 6 steps, and the other ranks wait for it.")
     assert "every few steps" in found.fix
     assert outcome("straggler", text).status == "clear"
 
@@ -134,7 +134,10 @@ def test_one_slow_step_is_chance() -> None:
 
 def test_one_step_cannot_show_it() -> None:
     result = outcome(RULE, ranks(LIGHT, HEAVY, LIGHT, steps=1))
-    assert (result.status, result.reason) == ("not-applicable", "One step cannot show whether the slow rank moves.")
+    assert (result.status, result.reason) == (
+        "not-applicable",
+        "One step cannot show whether the slow rank changes from step to step.",
+    )
 
 
 def test_one_rank_alone_cannot_be_compared() -> None:

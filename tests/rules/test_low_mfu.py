@@ -26,7 +26,7 @@ def test_the_share_of_the_peak_is_told_for_information() -> None:
     # 2 TFLOP in 22 ms are 90.9 TFLOPS, of 989.
     found = finding(RULE, ranks(MODEL, MODEL), **of(2))
     assert (found.severity, found.cost_ms, found.ranks) == ("info", 0, (0, 1))
-    assert "uses 9.2 % of what the device can compute" in found.title
+    assert "The MFU is 9.2 %" in found.title
     assert "90.9 of 989 TFLOPS in half precision" in found.why
     assert "HFU" not in found.why
 

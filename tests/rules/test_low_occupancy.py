@@ -52,7 +52,7 @@ def test_no_estimate_is_no_low_one() -> None:
     for unknown in ({}, {"norm": 0}):
         result = outcome(RULE, ranks(LONG), occupancy=unknown)
         assert result.status == "not-applicable"
-        assert "no estimates" in result.reason
+        assert "no occupancy estimates" in result.reason
 
 
 def test_nonsense_over_a_hundred_is_a_hundred() -> None:

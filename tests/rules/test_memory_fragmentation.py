@@ -25,13 +25,13 @@ GROWING = steps("[20of40] [30of41]", "[20of41] [30of42]", "[20of42] [30of43]")
 def test_what_is_nearly_all_in_use_at_most_is_clear() -> None:
     ended = outcome(RULE, STEADY)
     assert ended.status == "clear"
-    assert "Rank 0 holds 40.0 GB of device memory, 2.0 GB more than it has in use at most" in ended.reason
+    assert "Rank 0 reserves 40.0 GB of GPU memory, 2.0 GB more than is allocated at the peak" in ended.reason
 
 
 def test_memory_that_grows_although_enough_is_free_is_fragmented() -> None:
     found = finding(RULE, GROWING)
     assert (found.cause, found.severity, found.cost_ms, found.confidence) == ("growing", "info", 0.0, "high")
-    assert "holds 43.0 GB of device memory and takes 1.0 GB more in a step" in found.title
+    assert "reserves 43.0 GB of GPU memory and 1.0 GB more in each step" in found.title
     assert "expandable_segments:True" in found.fix
     (window,) = found.evidence
     assert lies_in_its_step(window, GROWING)
@@ -54,7 +54,7 @@ def test_one_step_that_takes_more_is_chance() -> None:
 def test_memory_that_even_the_peak_leaves_unused() -> None:
     found = finding(RULE, steps(*["[20of60] [40of60] [20of60]"] * 3))
     assert (found.cause, found.confidence) == ("unused", "medium")
-    assert "of which 20.0 GB are not in use even when most is" in found.title
+    assert "of which 20.0 GB are unallocated even at the peak" in found.title
 
 
 def test_jobs_that_hold_little_may_leave_much_of_it() -> None:
@@ -68,7 +68,7 @@ def test_a_device_that_is_nearly_full(device_gb: int | None, is_full: bool) -> N
         return
     found = finding(RULE, STEADY, device_gb=device_gb)
     assert found.cause == "near_limit"
-    assert "40.0 GB of device memory, which is more than 90 % of what there is" in found.title
+    assert "40.0 GB of GPU memory, which is more than 90 % of all" in found.title
     assert "num_alloc_retries" in found.fix
 
 
@@ -76,7 +76,7 @@ def test_the_worst_rank_is_named_and_the_others_listed() -> None:
     two = GROWING + "\n" + GROWING.replace("rank0", "rank1").replace("of4", "of5")
     found = finding(RULE, two)
     assert found.ranks == (0, 1)
-    assert found.title.startswith("Rank 1 holds 53.0 GB")
+    assert found.title.startswith("Rank 1 reserves 53.0 GB")
 
 
 def test_traces_without_memory_say_how_to_record_it() -> None:

@@ -54,7 +54,10 @@ def test_waiting_that_hides_behind_compute_costs_nothing() -> None:
 def test_waiting_in_few_steps_is_chance() -> None:
     text = in_row(ranks(USUAL, steps=1), ranks(EXPOSED, steps=1), ranks(USUAL, steps=1))
     result = outcome(RULE, text, world_size=2)
-    assert (result.status, result.reason) == ("clear", "Ranks without a trace are waited for in 1 of 3 steps only.")
+    assert (result.status, result.reason) == (
+        "clear",
+        "Straggler wait for ranks without a trace is seen in 1 of 3 steps only.",
+    )
 
 
 def test_collectives_that_are_alike_are_clear() -> None:

@@ -170,7 +170,7 @@ def test_without_communication_it_is_not_applicable() -> None:
 def test_one_rank_alone_cannot_tell_transfer_from_waiting() -> None:
     result = outcome(RULE, ranks(AFTER), world_size=2)
     assert result.status == "not-applicable"
-    assert "transfer and waiting look alike" in result.reason
+    assert "straggler wait and transfer cannot be separated" in result.reason
 
 
 def test_cpus_have_no_kernels_to_hide_behind() -> None:
@@ -187,7 +187,7 @@ def test_cpus_have_no_kernels_to_hide_behind() -> None:
 def test_missing_ranks_lower_the_confidence() -> None:
     found = finding(RULE, ranks(AFTER, AFTER), world_size=4)
     assert found.confidence == "medium"
-    assert "waiting for ranks without a trace is known only as far as transfers tell" in found.why
+    assert "straggler wait for ranks without a trace is only estimated from transfers" in found.why
 
 
 def test_where_all_wait_for_a_rank_without_a_trace_nothing_shows_what_would_hide() -> None:

@@ -42,7 +42,7 @@ def steps(text: str) -> str:
 def test_a_pipeline_that_waits_no_longer_than_it_must_is_clear() -> None:
     ended = outcome(RULE, steps(ONE_FORWARD_ONE_BACKWARD))
     assert ended.status == "clear"
-    assert "2 stages and 4 micro-batches make it" in ended.reason
+    assert "the bubble of 2 stages and 4 micro-batches is" in ended.reason
 
 
 @pytest.mark.parametrize(("text", "turns"), [(GPIPE, 2), (ONE_FORWARD_ONE_BACKWARD, 4), (UNEVEN, 4)])
@@ -57,7 +57,7 @@ def test_few_micro_batches_make_a_large_bubble() -> None:
     found = finding(RULE, text)
     assert found.cause == "few_micro_batches"
     # A third of such a step is bubble, half of 28 ms of compute; twice the micro-batches would halve it.
-    assert "2 stages and 2 micro-batches need 14.0 ms" in found.title
+    assert "the bubble of 2 stages and 2 micro-batches is 14.0 ms" in found.title
     assert found.cost_ms == pytest.approx(14 / 2, abs=0.5)
     (window,) = found.evidence
     assert lies_in_its_step(window, text)
@@ -88,7 +88,7 @@ def test_what_stages_wait_is_left_out_of_communication_bound() -> None:
               nccl [r0.]     [s0]                          [ar]
     """
     ended = outcome("communication-bound", steps(waiting))
-    assert "4.0 ms of 4.0 ms of transfer are exposed in the median step" in ended.reason
+    assert "4.0 ms of 4.0 ms of communication are exposed in the median step" in ended.reason
 
 
 def test_a_ring_that_passes_on_is_no_pipeline() -> None:
@@ -140,5 +140,5 @@ def test_four_stages() -> None:
     assert found and (found.stages, found.micro_batches) == (4, 1)
     result = finding(RULE, steps(text))
     assert result.cause == "few_micro_batches"
-    assert "4 stages and 1 micro-batches need 48.0 ms" in result.title
+    assert "the bubble of 4 stages and 1 micro-batches is 48.0 ms" in result.title
     assert result.cost_ms == pytest.approx(24, abs=3)

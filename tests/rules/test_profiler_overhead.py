@@ -49,7 +49,7 @@ def test_evidence_is_idle_time() -> None:
 def test_a_stall_of_a_host_that_is_ahead_is_clear() -> None:
     result = outcome(RULE, ranks(AHEAD, AHEAD))
     assert result.status == "clear"
-    assert "enough to do" in result.reason
+    assert "enough queued work" in result.reason
 
 
 def test_recording_is_estimated_and_the_estimate_said() -> None:

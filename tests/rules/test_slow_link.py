@@ -46,7 +46,7 @@ def test_of_two_groups_the_faster_one_is_usual() -> None:
 def test_what_it_would_move_as_its_peers_do() -> None:
     slow = max(of(drawn(10, 10, 25)), key=lambda link: link.slowdown)
     assert slow.traffic.bus_rate == pytest.approx(32e6 / 25e-3)
-    assert slow.usual_bus_rate == pytest.approx(32e6 / 10e-3)
+    assert slow.peer_bus_rate == pytest.approx(32e6 / 10e-3)
     assert slow.peers == 2
 
 
@@ -87,7 +87,7 @@ def test_a_slow_link_is_found_with_its_ranks_and_its_cost() -> None:
     assert found.cost_ms == pytest.approx(15)
     assert "The link between ranks 4 and 5 is slow" in found.title
     assert "2.5 times as long" in found.title
-    assert "moves 1.3 GB/s on the bus, its peers 3.2 GB/s" in found.why
+    assert "has a busbw of 1.3 GB/s, comparable groups 3.2 GB/s" in found.why
     assert "where ranks 4,5 run" in found.fix
 
 

@@ -74,7 +74,7 @@ def test_like_sizes_cannot_be_judged() -> None:
     alike = drawn("[ar]" * 13, "[bwd]")
     result = outcome(RULE, ranks(alike, alike))
     assert result.status == "not-applicable"
-    assert "like size" in result.reason
+    assert "similar sizes" in result.reason
 
 
 def test_without_sizes_it_is_not_applicable() -> None:

@@ -104,10 +104,10 @@ def test_an_excess_below_the_threshold_is_clear() -> None:
             "slow_device",
             "takes 1.44 times as long (the median), and fwd_kernel 13.0 ms instead of 9.0",
         ),
-        (MORE_KERNELS, "more_work", "in 1.50 times as many kernels, above all fwd_kernel: 6 launches to 3."),
-        (LARGER_KERNELS, "more_work", "kernels with larger grids, above all fwd_kernel: 256 blocks to 128."),
+        (MORE_KERNELS, "more_work", "in 1.50 times as many kernels, mostly fwd_kernel: 6 launches instead of 3."),
+        (LARGER_KERNELS, "more_work", "kernels with larger grids, mostly fwd_kernel: 256 blocks instead of 128."),
         (OTHER_KERNELS, "unknown", "in other kernels"),
-        (SLOW_COPY, "unknown", "more in copy"),
+        (SLOW_COPY, "unknown", "more in copies"),
     ],
 )
 def test_the_cause_is_what_its_budget_has_more_of(drawing: str, cause: str, seen: str) -> None:
@@ -481,6 +481,6 @@ def test_stacks_tell_what_the_slow_ranks_host_does() -> None:
     """
     found = finding("straggler", ranks(usual, stalled, usual))
     assert (found.ranks, found.cause) == ((1,), "host")
-    assert "with saving, as in save (torch/serialization.py:944), called by report" in found.why
+    assert "in saving a checkpoint, for example in save (torch/serialization.py:944), called by report" in found.why
     silent = "\n".join(stalled.splitlines()[:-3])
     assert "It spends" not in finding("straggler", ranks(usual, silent, usual)).why

@@ -74,7 +74,7 @@ def test_a_fallback_of_fused_attention_is_told_apart() -> None:
     fallen = UNFUSED.replace("[sync..................]", "[_scaled_dot_product_attention_math]")
     found = finding(RULE, ranks(fallen, fallen))
     assert found.cause == "fallback"
-    assert "no fused kernel took its inputs" in found.why
+    assert "no fused kernel supports its inputs" in found.why
     assert "sdpa_kernel" in found.fix
 
 

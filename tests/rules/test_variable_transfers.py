@@ -32,7 +32,7 @@ def test_a_transfer_that_is_slow_once_is_found_with_its_step() -> None:
     assert found.steps == (3,)
     assert found.ranks == (0, 1)
     assert found.cost_ms == pytest.approx(25 / 5, rel=0.05)
-    assert "takes 6.0 ms (p50) and 30.0 ms (p99)" in found.why
+    assert "take 6.0 ms (p50) and 30.0 ms (p99)" in found.why
     assert "1 of 5 are slow, in step 3" in found.why
     assert lies_in_its_step(found.evidence[0], ONCE)
 

@@ -1,4 +1,4 @@
-"""What the host does outside any op, as stacks and annotations tell it: said alike of all ranks and of one."""
+"""What the host does outside any op, as stacks and annotations show it: the same words for all ranks and for one."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tb_ddp_doctor.trace.names import Activity, activity
 _WORDS = {
     Activity.GARBAGE: "garbage collection",
     Activity.SLEEP: "sleeping",
-    Activity.CHECKPOINT: "saving",
+    Activity.CHECKPOINT: "saving a checkpoint",
     Activity.LOGGING: "logging",
-    Activity.INPUT_OUTPUT: "input and output",
+    Activity.INPUT_OUTPUT: "file or network I/O",
     Activity.PYTHON: "Python",
 }
 
 
 def most(doing: Sequence[Doing], least_ns: float) -> tuple[Activity, str] | None:
-    """The activity that takes most of the stalls, if at least so much, and words: "279 ms with saving, as in ..."."""
+    """The activity with most of the stalls, if at least so much, in words: "279 ms in Python, for example in ..."."""
     total: dict[Activity, float] = defaultdict(float)
     for one in doing:
         total[activity(one.what)] += one.mean_ns
@@ -29,4 +29,4 @@ def most(doing: Sequence[Doing], least_ns: float) -> tuple[Activity, str] | None
         return None
     first = next(one for one in doing if activity(one.what) is kind)
     place = f", called by {text.function(first.own)}" if first.own not in ("", first.what) else ""
-    return kind, f"{text.ms(total[kind])} with {_WORDS[kind]}, as in {text.function(first.what)}{place}"
+    return kind, f"{text.ms(total[kind])} in {_WORDS[kind]}, for example in {text.function(first.what)}{place}"

@@ -86,7 +86,7 @@ class Rule:
     #: as recorded, and there a straggler's victims look unoverlapped.
     looks_again: ClassVar[bool] = False
     #: Whether it names ranks as slow: only where they cost something, at least this share of the step.
-    accuses: ClassVar[bool] = False
+    names_stragglers: ClassVar[bool] = False
     least_share: ClassVar[float] = 0.01
     #: Whether it holds where the device's work cannot be seen: without it, a host that waits for its device looks idle.
     of_every_device: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""Calls that hold the host: what the rules on synchronisation and on allocation say alike."""
+"""Calls that block the CPU: what the rules on syncs and on allocations share."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def evidence(calls: Sequence[HoldingCalls], places: Places, what: str) -> tuple[
 
 
 def affected(starved_ns: Ints) -> Ints:
-    """Indices of the ranks that starve at least half as much as the one that starves most, given shape (R, S)."""
+    """Indices of the ranks whose GPU idle is at least half of the longest, given shape (R, S)."""
     mean = starved_ns.mean(axis=1)
     found: Ints = np.flatnonzero(mean >= max(0.5 * float(mean.max()), 1.0))
     return found

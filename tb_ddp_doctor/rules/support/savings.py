@@ -103,8 +103,8 @@ class Savings:
         launch overhead where one host stalls, is costly on those ranks alone.
         """
         found = [each for each in self.everything if not each.rule.is_of_tracing]
-        accused = [(each, fault) for each in found if each.rule.accuses for fault in each.faults]
-        shared = [each for each in found if not each.rule.accuses and not each.rule.only_informs]
+        accused = [(each, fault) for each in found if each.rule.names_stragglers for fault in each.faults]
+        shared = [each for each in found if not each.rule.names_stragglers and not each.rule.only_informs]
         if not accused or len(accused) + len(shared) < 2:
             return found
         least = _LEAST_NEEDED * self.step_total_ns
@@ -119,7 +119,7 @@ class Savings:
         needed = []
         for each in found:
             faults = each.faults
-            if each.rule.accuses:
+            if each.rule.names_stragglers:
                 faults = tuple(
                     fault for fault in faults if self._without_fix_ns(fault, accused, others) - all_ns >= least
                 )
@@ -176,7 +176,7 @@ class Savings:
             cost_ns = total_ns / self._size
             share = cost_ns / step_ns if step_ns else 0.0
             alone_ns = cost_ns if found.rule.is_of_tracing else self.whatif.cost_ns(fault.change)
-            seemed = found.rule.accuses or alone_ns >= Severity.MINOR.least_share * step_ns
+            seemed = found.rule.names_stragglers or alone_ns >= Severity.MINOR.least_share * step_ns
             if seemed and not found.rule.only_informs and share < found.rule.least_share:
                 continue
             hidden = found.hidden_by and alone_ns < cost_ns / 2
@@ -251,7 +251,7 @@ class Savings:
         charged = {finding.id: finding for finding in self.findings}
         for link in links:
             for name, (_, part) in self._parts(link).items():
-                # What accuses nobody is no finding, and is not explained.
+                # A rule that names no straggler has no finding, and its time is not explained.
                 if name in charged and part:
                     lines.append(("finding", name, part))
         lines.append(("unexplained", "", self.step_total_ns - sum(total for _, _, total in lines)))
@@ -332,8 +332,8 @@ class Savings:
         column = "host_phase_ns" if kind == "host" else "phase_ns"
         time = self.job.work(column)
         others = np.setdiff1d(np.arange(time.shape[1]), steps)
-        usual = time[np.ix_(ranks, others)].mean(axis=(0, 1)) if len(others) else np.zeros(time.shape[2])
-        return owner, PHASES[int((time[chosen].mean(axis=(0, 1)) - usual).argmax())]
+        typical = time[np.ix_(ranks, others)].mean(axis=(0, 1)) if len(others) else np.zeros(time.shape[2])
+        return owner, PHASES[int((time[chosen].mean(axis=(0, 1)) - typical).argmax())]
 
     def without(self, chosen: Collection[str]) -> Prospect:
         """The step if some findings were fixed, named by id or, all of a rule, by the rule.
@@ -415,7 +415,9 @@ def _by_precedence(everything: Sequence[Found], alone: Callable[[Found], float])
     """What only informs first, then what single ranks have beyond the median one; then what all share, the costliest
     first, but after those that tell the same more specially.
     """
-    left = sorted(everything, key=lambda found: (not found.rule.only_informs, not found.rule.accuses, -alone(found)))
+    left = sorted(
+        everything, key=lambda found: (not found.rule.only_informs, not found.rule.names_stragglers, -alone(found))
+    )
     while left:
         rules = {found.rule.id for found in left}
         following = next((found for found in left if not rules.intersection(found.rule.yields_to)), left[0])

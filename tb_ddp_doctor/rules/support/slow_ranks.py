@@ -1,4 +1,4 @@
-"""Why a rank is slower than the others: what its budget and its compute have more of than theirs."""
+"""Why a rank is slower than the median rank: where its budget and its compute exceed that rank's."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from tb_ddp_doctor.trace.model import Ints
 
 HOST_OWNERS = ("sync", "alloc", "dispatch", "host")
 #: What the host does while each of these owns its device's idle time.
+#: Other parts of a step, in words.
+_PARTS = {"copy": "copies", "transfer": "communication"}
 DOING = {
     "sync": "is in a sync call",
     "alloc": "allocates device memory",
@@ -55,21 +57,21 @@ class Peers:
 
     #: Mean over steps, shape (R, owners) and (R, phases), ns; and the median of the ranks that are well.
     owner_ns: NDArray[np.float64]
-    usual_owner_ns: NDArray[np.float64]
+    median_owner_ns: NDArray[np.float64]
     #: How much longer than the others' each host is in its DataLoader, shape (R,), ns; mean over steps.
     loads_longer_ns: NDArray[np.float64]
     #: How much less each rank needs by itself if its loading, or the rest of its host's time, were as the median
     #: rank's, shape (R,), ns; empty where steps are not played.
     gains_ns: Mapping[str, NDArray[np.float64]]
     phase_ns: NDArray[np.float64]
-    usual_phase_ns: NDArray[np.float64]
+    median_phase_ns: NDArray[np.float64]
     phases: Phases
     has_device: bool
     kernels: KernelTable
     #: Kernels that each rank launched, shape (R,); those of the rank that is well with the median number of them.
     launches: Ints
-    usual_launches: int
-    usual_kernels: Mapping[tuple[str, str], KernelKind]
+    median_launches: int
+    median_kernels: Mapping[tuple[str, str], KernelKind]
 
     @classmethod
     def of(
@@ -86,7 +88,7 @@ class Peers:
         loading = whatif.host_ns(CpuTime.INPUT).mean(axis=1)
         owner_ns, phase_ns = budget.owner_ns.mean(axis=1), phases.busy_ns.mean(axis=1)
         launches = kernels.launches()
-        usual = int(well[np.argsort(launches[well], kind="stable")[len(well) // 2]])
+        typical = int(well[np.argsort(launches[well], kind="stable")[len(well) // 2]])
         return cls(
             owner_ns,
             np.median(owner_ns[well], axis=0),
@@ -98,13 +100,13 @@ class Peers:
             frame.has_device,
             kernels,
             launches,
-            int(launches[usual]),
-            kernels.of(usual),
+            int(launches[typical]),
+            kernels.of(typical),
         )
 
     def cause(self, rank: int, limits: Limits, slow_links: Sequence[Link]) -> tuple[str, str]:
         """The cause, and the sentence that says what was seen of the rank: "it ..."."""
-        more = dict(zip(OWNERS, (self.owner_ns[rank] - self.usual_owner_ns).tolist(), strict=True))
+        more = dict(zip(OWNERS, (self.owner_ns[rank] - self.median_owner_ns).tolist(), strict=True))
         groups = {
             # While the others wait for this rank, their loading idles no device of theirs.
             "input": min(more["input"], float(self.loads_longer_ns[rank])),
@@ -116,9 +118,9 @@ class Peers:
         groups |= {group: float(gain[rank]) for group, gain in self.gains_ns.items()}
         largest = max(groups, key=lambda group: groups[group])
         extra = text.ms(groups[largest])
-        phase = behind("It", self.phase_ns[rank] - self.usual_phase_ns, self.phases)
+        phase = behind("It", self.phase_ns[rank] - self.median_phase_ns, self.phases)
         if groups[largest] <= 0:
-            return "unknown", "no owner of its step explains it."
+            return "unknown", "no part of its step explains it."
         if largest == "input":
             return "input", f"it waits {extra} a step longer for its DataLoader than the median rank."
         if largest == "host":
@@ -134,34 +136,38 @@ class Peers:
         if largest == "transfer" and slow:
             worst = max(slow, key=lambda link: link.slowdown)
             return "slow_link", (
-                f"it spends {extra} a step more in transfers than the median rank: {worst.traffic.kind} takes "
-                f"{worst.slowdown:.1f} times as long in its group as in others. What that costs stands at slow-link."
+                f"it spends {extra} a step more in communication than the median rank: {worst.traffic.kind} takes "
+                f"{worst.slowdown:.1f} times as long as in comparable groups. The cost of that is in slow-link."
             )
-        return "unknown", f"it spends {extra} a step more in {largest} than the median rank."
+        return "unknown", f"it spends {extra} a step more in {_PARTS.get(largest, largest)} than the median rank."
 
     def _compute_cause(self, rank: int, limits: Limits) -> tuple[str, str]:
         """The cause of longer compute, and how the sentence on it goes on."""
         units, blocks = ("kernels", "blocks") if self.has_device else ("operators", "elements")
         larger_units = "kernels with larger grids" if self.has_device else "operators on larger tensors"
-        mine, peer = self.kernels.of(rank), self.usual_kernels
-        count, usual = int(self.launches[rank]), self.usual_launches
-        if usual and count > usual * (1 + limits.same_work):
+        mine, peer = self.kernels.of(rank), self.median_kernels
+        count, typical = int(self.launches[rank]), self.median_launches
+        if typical and count > typical * (1 + limits.same_work):
             most = work_compared.most_launched(mine, peer)
             named = (
-                f", above all {text.kernel(most.name)}: {most.mine:.0f} launches to {most.peers:.0f}" if most else ""
+                f", mostly {text.kernel(most.name)}: {most.mine:.0f} launches instead of {most.peers:.0f}"
+                if most
+                else ""
             )
-            return "more_work", f", in {count / usual:.2f} times as many {units}{named}."
+            return "more_work", f", in {count / typical:.2f} times as many {units}{named}."
         share = work_compared.larger_share(mine, peer)
         if share > limits.larger_share:
             most = work_compared.most_enlarged(mine, peer)
             named = (
-                f", above all {text.kernel(most.name)}: {most.mine:.0f} {blocks} to {most.peers:.0f}" if most else ""
+                f", mostly {text.kernel(most.name)}: {most.mine:.0f} {blocks} instead of {most.peers:.0f}"
+                if most
+                else ""
             )
             return "more_work", f": {text.percent(share)} of its time is in {larger_units}{named}."
         ratio = work_compared.slowdown(mine, peer)
         if ratio < 1 + limits.same_work:
             if not mine:
-                return "unknown", "; without shapes the trace does not say why."
+                return "unknown", "; without shapes the trace does not show why."
             return "unknown", f", in other {units} than the median rank."
         most = work_compared.most_slowed(mine, peer)
         named = (

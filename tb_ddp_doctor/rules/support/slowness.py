@@ -1,4 +1,4 @@
-"""Which ranks are slower than the others: shared by the rules on ranks that are always slow, and that take turns."""
+"""Which ranks are slower than the median rank: shared by the rules on always and sometimes slow ranks."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ class Slowness:
 
 def median_rank(values: NDArray[Any]) -> NDArray[Any]:
     """The median rank's value: the lower median over the first axis, so that of two ranks the better one is it."""
-    usual: NDArray[Any] = np.sort(values, axis=0)[(len(values) - 1) // 2]
-    return usual
+    typical: NDArray[Any] = np.sort(values, axis=0)[(len(values) - 1) // 2]
+    return typical
 
 
 def slowness(whatif: WhatIf, frame: Frame, min_excess: float, min_steps: float) -> Slowness:
@@ -146,7 +146,7 @@ def _fast_minority(busy_ns: Ints, device_ns: Ints, limit: float) -> NDArray[np.b
 
 
 def phase_of_most(more_ns: NDArray[np.float64], phases: Phases) -> Phase | None:
-    """The phase that has most of an excess, given the excess by phase; None if none has, or the traces do not tell."""
+    """The phase that has most of an excess, given the excess by phase; None if none has or none is known."""
     worst = Phase(int(more_ns.argmax()))
     return worst if phases.told and more_ns[worst] > _MOST * max(float(more_ns.sum()), 0.0) else None
 
@@ -157,15 +157,15 @@ def behind(who: str, more_ns: NDArray[np.float64], phases: Phases) -> str:
     return "" if worst is None else f" {who} falls {text.ms(more_ns[worst])} behind {IN_PHASE[worst]}."
 
 
-def longest_wait(accused: Ints, frame: Frame, arrivals: Arrivals, places: Places) -> list[Evidence]:
-    """The longest wait that any of the accused ranks (indices) caused on another rank, if there is one."""
+def longest_wait(stragglers: Ints, frame: Frame, arrivals: Arrivals, places: Places) -> list[Evidence]:
+    """The longest wait that any of the stragglers (indices) caused on another rank, if there is one."""
     caused = np.flatnonzero(
-        np.isin(arrivals.last, accused) & np.isin(arrivals.step, frame.steps) & (arrivals.longest_wait_ns > 0)
+        np.isin(arrivals.last, stragglers) & np.isin(arrivals.step, frame.steps) & (arrivals.longest_wait_ns > 0)
     )
     if not len(caused):
         return []
     worst = caused[arrivals.longest_wait_ns[caused].argmax()]
-    what = f"Waits in {arrivals.kind[worst] or 'a collective'} for rank {frame.ranks[arrivals.last[worst]]}."
+    what = f"Straggler wait in {arrivals.kind[worst] or 'a collective'} for rank {frame.ranks[arrivals.last[worst]]}."
     waiter, start, end = (
         int(column[worst]) for column in (arrivals.longest_waiter, arrivals.wait_start_ns, arrivals.wait_end_ns)
     )

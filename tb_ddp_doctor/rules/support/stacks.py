@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tb_ddp_doctor.job.model import Job
 
-SENTENCE = "The traces hold no Python stacks, so evidence names no file and line"
+SENTENCE = "The traces have no Python stacks, so evidence names no file and line"
 _CODE = """\
 from torch.profiler import ProfilerActivity, profile, schedule
 from torch.profiler import tensorboard_trace_handler as handler

@@ -71,19 +71,19 @@ def ranks(numbers: Sequence[int]) -> str:
     return f"rank{'s' if len(numbers) > 1 else ''} {ranges(sorted(numbers))}"
 
 
-def who(accused: Sequence[int], frame: Frame) -> str:
+def who(affected: Sequence[int], frame: Frame) -> str:
     """Ranks (indices), and the nodes, the rack or the rail that they are: "rank 1", "ranks 616-623 (all of node77)",
     "ranks 0-31 (all 4 nodes of rack2)", "ranks 3, 11 and 19 (local rank 3 of all 3 nodes)".
     """
-    numbers = frame.rank_numbers(np.sort(np.asarray(accused, np.int64)))
-    if (rail := _rail(accused, frame)) is not None:
+    numbers = frame.rank_numbers(np.sort(np.asarray(affected, np.int64)))
+    if (rail := _rail(affected, frame)) is not None:
         return f"{ranks(numbers)} (local rank {rail} of all {len(set(frame.nodes))} nodes)"
-    whole = list(whole_nodes(accused, frame))
-    inside = [int(frame.ranks[rank]) for rank in accused if frame.nodes[rank] in whole]
-    left = [int(frame.ranks[rank]) for rank in accused if frame.nodes[rank] not in whole]
+    whole = list(whole_nodes(affected, frame))
+    inside = [int(frame.ranks[rank]) for rank in affected if frame.nodes[rank] in whole]
+    left = [int(frame.ranks[rank]) for rank in affected if frame.nodes[rank] not in whole]
     parts = [f"{ranks(inside)} ({_of_nodes(whole, frame)})"] if inside else []
     if left:
-        parts.append(f"{ranks(left)}{_of_most_of_a_node([r for r in accused if frame.nodes[r] not in whole], frame)}")
+        parts.append(f"{ranks(left)}{_of_most_of_a_node([r for r in affected if frame.nodes[r] not in whole], frame)}")
     return listing(parts)
 
 
@@ -112,29 +112,29 @@ def rack(node: str) -> str:
     return found[1] if found else ""
 
 
-def _rail(accused: Sequence[int], frame: Frame) -> int | None:
+def _rail(affected: Sequence[int], frame: Frame) -> int | None:
     """The place on its node that each of these ranks (indices) has, if they are those of all nodes, at least three."""
     nodes = set(frame.nodes)
-    if len(nodes) < _FEWEST_NODES or "" in nodes or len(accused) != len(nodes) or len(nodes) == len(frame.nodes):
+    if len(nodes) < _FEWEST_NODES or "" in nodes or len(affected) != len(nodes) or len(nodes) == len(frame.nodes):
         return None
     on_node: dict[str, list[int]] = {}
     for rank in np.argsort(frame.ranks, kind="stable").tolist():
         on_node.setdefault(frame.nodes[rank], []).append(rank)
-    places = {on_node[frame.nodes[rank]].index(rank) for rank in accused}
-    hit = {frame.nodes[rank] for rank in accused}
+    places = {on_node[frame.nodes[rank]].index(rank) for rank in affected}
+    hit = {frame.nodes[rank] for rank in affected}
     return places.pop() if len(places) == 1 and hit == nodes else None
 
 
-def whole_nodes(accused: Sequence[int], frame: Frame) -> dict[str, int]:
-    """Nodes of several ranks all of which are accused (indices), and their ranks' number; none if there is no other."""
+def whole_nodes(affected: Sequence[int], frame: Frame) -> dict[str, int]:
+    """Nodes of several ranks all of which are affected (indices), with their number of ranks; none without another."""
     size = Counter(frame.nodes)
-    return {node: count for node, count in most_of_nodes(accused, frame).items() if count == size[node]}
+    return {node: count for node, count in most_of_nodes(affected, frame).items() if count == size[node]}
 
 
-def most_of_nodes(accused: Sequence[int], frame: Frame) -> dict[str, int]:
-    """Nodes of several ranks most of which are accused (indices), and how many are; none if there is no other node."""
+def most_of_nodes(affected: Sequence[int], frame: Frame) -> dict[str, int]:
+    """Nodes of several ranks most of which are affected (indices), and how many are; none if there is no other node."""
     size = Counter(frame.nodes)
-    hit = Counter(frame.nodes[rank] for rank in accused)
+    hit = Counter(frame.nodes[rank] for rank in affected)
     return {
         node: count
         for node, count in hit.items()
@@ -164,7 +164,7 @@ def period(places: Sequence[int]) -> str:
     apart = {later - earlier for earlier, later in pairwise(places)}
     if len(places) > 2 and len(apart) == 1 and apart != {1}:
         return f" It comes every {apart.pop()} steps."
-    return " A longer capture would tell how often it comes." if len(places) == 1 else ""
+    return " A longer capture would show how often it comes." if len(places) == 1 else ""
 
 
 def capital(text: str) -> str:
@@ -216,14 +216,14 @@ def confidence(
     frame: Frame,
     cost_ns: float,
     seen: int,
-    accused: Sequence[int] = (),
+    affected: Sequence[int] = (),
     *,
     on_host: bool = False,
     of_transfer: bool = False,
 ) -> tuple[Confidence, str]:
     """How sure a finding is, and the sentence that says why.
 
-    `seen` is in how many steps the fault shows; `accused` are rank indices (all if empty). Each of these takes one
+    `seen` is in how many steps the fault shows; `affected` are rank indices (all if empty). Each of these takes one
     level away: fewer than three steps; a clock skew of over a third of the cost; for faults of the host,
     recording that may itself be a quarter of the cost; and for faults of transfer, ranks without a trace.
     """
@@ -233,12 +233,12 @@ def confidence(
     elif len(frame.steps) < 3:
         doubts.append("few steps were traced")
     if frame.residual_ns > cost_ns / 3:
-        doubts.append(f"the cost is not far above the clock skew (±{ms(frame.residual_ns)})")
-    recording = float((frame.recording_ns[list(accused)] if len(accused) else frame.recording_ns).max())
+        doubts.append(f"the cost is not much above the clock skew (±{ms(frame.residual_ns)})")
+    recording = float((frame.recording_ns[list(affected)] if len(affected) else frame.recording_ns).max())
     if on_host and recording > cost_ns / 4:
-        doubts.append(f"recording alone slows the host by about {ms(recording)} a step")
+        doubts.append(f"recording alone slows the CPU by about {ms(recording)} a step")
     if of_transfer and frame.missing_ranks:
-        doubts.append("waiting for ranks without a trace is known only as far as transfers tell")
+        doubts.append("straggler wait for ranks without a trace is only estimated from transfers")
     level: Confidence = ("high", "medium", "low")[min(len(doubts), 2)]
     basis = f"Seen in {steps_seen(seen, len(frame.steps))}"
     doubt = f"; but {listing(doubts)}" if doubts else ""

@@ -1,4 +1,4 @@
-"""The verdict: what costs most, what nothing explains, or a "healthy" that the account of the step has earned."""
+"""The verdict: what costs most, what is unexplained, or a "healthy" that the account of the step has earned."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def headline(finding: Finding, step_ms: float) -> str:
 
 def _unexplained(lost_ms: float, job: Job, where: Unexplained | None) -> str:
     share = text.percent(lost_ms * 1e6 / job.step_ns if job.step_ns else 0.0)
-    said = f"No rule explains {text.ms(lost_ms * 1e6)} of every {text.ms(job.step_ns)} ({share})"
+    said = f"{text.ms(lost_ms * 1e6)} of every {text.ms(job.step_ns)} ({share}) is unexplained"
     if where:
         said += f": {place(where, job.ranks, job.steps)}"
     record = "with Python stacks (with_stack=True)" if where and where.owner in _OF_HOST else "more steps"
@@ -73,7 +73,7 @@ def _unexplained(lost_ms: float, job: Job, where: Unexplained | None) -> str:
 
 
 def place(where: Unexplained, ranks: Sized, steps: Sized) -> str:
-    """Where what nothing explains lies in a job of these ranks and steps: "mostly ..., on rank 1, in every step"."""
+    """Where the unexplained time lies in a job of these ranks and steps: "mostly ..., on rank 1, in every step"."""
     phase = f" in {_PHASES[where.phase]}" if where.phase in _PHASES else ""
     on = "all ranks" if len(where.ranks) == len(ranks) > 1 else text.ranks(where.ranks)
     at = "every step" if len(where.steps) == len(steps) > 1 else text.steps(where.steps)
@@ -89,15 +89,15 @@ def _healthy(job: Job, outcomes: Sequence[RuleOutcome], lacking: Sequence[str]) 
         blind.append("no collective could be matched between the ranks")
     status = Counter(outcome.status for outcome in outcomes)
     if blind and status["not-applicable"]:
-        blind.append(f"{status['not-applicable']} of {len(outcomes)} rules could not be applied")
+        blind.append(f"{status['not-applicable']} of {len(outcomes)} rules are not checked (lack data)")
     if status["error"]:
         blind.append(f"{status['error']} of {len(outcomes)} rules failed")
     blind += lacking
     if blind:
-        return f"No fault found in what is here, but {text.listing(blind)}."
+        return f"No fault found in these traces, but {text.listing(blind)}."
     return (
         f"Healthy: no fault found costs {text.percent(Severity.MINOR.least_share)} of the step, and "
-        f"less than {text.percent(MOST_UNEXPLAINED)} of it has no explanation."
+        f"less than {text.percent(MOST_UNEXPLAINED)} of it is unexplained."
     )
 
 
@@ -106,9 +106,9 @@ _OWNERS = {
     "compute": "kernels that take longer than in comparable steps and ranks",
     "copy": "copies that take longer than in comparable steps and ranks",
     "wait": "straggler wait",
-    "transfer": "communication that takes longer than its like",
+    "transfer": "communication that takes longer than comparable calls",
     "input": "GPU idle, waiting for the DataLoader",
-    "sync": "GPU idle, CPU in a synchronising call",
+    "sync": "GPU idle, CPU in a sync call",
     "alloc": "GPU idle, CPU in cudaMalloc or cudaFree",
     "dispatch": "GPU idle, launch-bound (CPU overhead)",
     "host": "GPU idle, CPU outside any op (Python, I/O, GC)",
