@@ -71,12 +71,12 @@ class LaunchBound(Rule):
         starved = starvation.of(Starved.LAUNCHES) + starvation.of(Starved.RECORDING)
         worst = whatif.at_slowest(starved)
         shows = worst > self.min_cost * frame.step_ns
-        accused = np.union1d(
+        affected = np.union1d(
             whatif.slowest[shows], np.flatnonzero(starved.mean(axis=1) >= self.min_cost * frame.step_ns)
         )
-        if not len(accused):
+        if not len(affected):
             return Clear("No GPU is idle because of launch overhead.")
-        level, basis = text.confidence(frame, cost, int(shows.sum()), accused.tolist(), on_host=True)
+        level, basis = text.confidence(frame, cost, int(shows.sum()), affected.tolist(), on_host=True)
         kernels = max(float(whatif.at_slowest(work.kernels).mean()), 1.0)
         mean_ns = float(whatif.at_slowest(work.kernel_ns).mean()) / kernels
         issue_ns = float(worst.mean()) / kernels + mean_ns
@@ -84,7 +84,7 @@ class LaunchBound(Rule):
         rank = int(whatif.slowest[step])
         return Fault(
             change=change,
-            ranks=frame.rank_numbers(accused),
+            ranks=frame.rank_numbers(affected),
             steps=frame.all_steps,
             cause=None,
             confidence=level,

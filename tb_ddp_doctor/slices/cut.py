@@ -21,7 +21,7 @@ from tb_ddp_doctor.trace.model import Indices, Ints, TraceError
 MOST_RANKS = 16
 #: Events of one slice, all ranks together, not counting the launches of those on the device.
 MOST_EVENTS = 10_000
-#: Ranks that are shown of a finding in a larger job: the accused, and who waits for them.
+#: Ranks that are shown of a finding in a larger job: the affected, and who waits for them.
 SHOWN_RANKS = 8
 #: What is shown around a window is a quarter of it, within these limits.
 LEAST_MARGIN_NS = 500_000
@@ -39,15 +39,15 @@ class Window:
 
 
 def window(job: Job, finding: Finding, evidence: Evidence) -> Window:
-    """Where a piece of evidence is seen, with the ranks that matter: those accused, then those that wait longest."""
+    """Where a piece of evidence is seen, with the ranks that matter: those affected, then those that wait longest."""
     start, end = on_common_clock(job, evidence.rank, np.array([evidence.start_ns, evidence.end_ns])).tolist()
     if len(job.ranks) <= SHOWN_RANKS:
         return Window(tuple(job.ranks.tolist()), start, end)
     numbers = job.ranks.tolist()
     step = job.steps.tolist().index(evidence.step)
     waits = np.argsort(-job.budget.of("wait")[:, step], kind="stable")
-    accused = finding.ranks[: SHOWN_RANKS // 2] if len(finding.ranks) < len(numbers) else ()
-    by_interest = dict.fromkeys((evidence.rank, *accused, *(numbers[i] for i in waits)))
+    affected = finding.ranks[: SHOWN_RANKS // 2] if len(finding.ranks) < len(numbers) else ()
+    by_interest = dict.fromkeys((evidence.rank, *affected, *(numbers[i] for i in waits)))
     return Window(tuple(sorted(list(by_interest)[:SHOWN_RANKS])), start, end)
 
 

@@ -62,6 +62,6 @@ def commands(job: Job, finding: Finding) -> list[str]:
 
 
 def _shown(finding: Finding) -> int | None:
-    """The rank to look at: that of the first evidence, if it is accused."""
+    """The rank to look at: that of the first evidence, if it is affected."""
     evidence: Evidence | None = next((item for item in finding.evidence if item.rank in finding.ranks), None)
     return evidence.rank if evidence else next(iter(finding.ranks), None)

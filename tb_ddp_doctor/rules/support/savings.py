@@ -99,38 +99,38 @@ class Savings:
     def _needed(self) -> list[Found]:
         """What was found, without slow ranks that would be well once everything else is fixed.
 
-        Everything else is what costs at least half as much once all slow ranks are mended. What does not, such as
+        Everything else is what costs at least half as much once all slow ranks are fixed. What does not, such as
         launch overhead where one host stalls, is costly on those ranks alone.
         """
         found = [each for each in self.everything if not each.rule.is_of_tracing]
-        accused = [(each, fault) for each in found if each.rule.names_stragglers for fault in each.faults]
+        stragglers = [(each, fault) for each in found if each.rule.names_stragglers for fault in each.faults]
         shared = [each for each in found if not each.rule.names_stragglers and not each.rule.only_informs]
-        if not accused or len(accused) + len(shared) < 2:
+        if not stragglers or len(stragglers) + len(shared) < 2:
             return found
         least = _LEAST_NEEDED * self.step_total_ns
-        mended = reduce(or_, [fault.change for _, fault in accused], self.whatif.tracing)
-        mended_ns = self._total_ns(mended)
+        fixed = reduce(or_, [fault.change for _, fault in stragglers], self.whatif.tracing)
+        mended_ns = self._total_ns(fixed)
         others = []
         for each in shared:
             alone = self._untraced_total_ns - self._total_ns(self.whatif.tracing | each.change)
-            if mended_ns - self._total_ns(mended | each.change) >= max(least, alone / 2):
+            if mended_ns - self._total_ns(fixed | each.change) >= max(least, alone / 2):
                 others.append(each.change)
-        all_ns = self._total_ns(reduce(or_, others, mended))
+        all_ns = self._total_ns(reduce(or_, others, fixed))
         needed = []
         for each in found:
             faults = each.faults
             if each.rule.names_stragglers:
                 faults = tuple(
-                    fault for fault in faults if self._without_fix_ns(fault, accused, others) - all_ns >= least
+                    fault for fault in faults if self._without_fix_ns(fault, stragglers, others) - all_ns >= least
                 )
             if faults:
                 change = each.change if faults == each.faults else reduce(or_, [fault.change for fault in faults])
                 needed.append(replace(each, faults=faults, change=change))
         return needed
 
-    def _without_fix_ns(self, fault: Fault, accused: Sequence[tuple[Found, Fault]], others: Sequence[Change]) -> int:
+    def _without_fix_ns(self, fault: Fault, stragglers: Sequence[tuple[Found, Fault]], others: Sequence[Change]) -> int:
         """The steps with everything fixed but one slow rank, ns."""
-        rest = [one.change for _, one in accused if one is not fault]
+        rest = [one.change for _, one in stragglers if one is not fault]
         return self._total_ns(reduce(or_, [*rest, *others], self.whatif.tracing))
 
     def _is_serious(self, link: _Link) -> bool:
@@ -209,7 +209,7 @@ class Savings:
     def _weights(self, found: Found) -> list[float]:
         """By what the cost of a rule is divided among its findings: what each gives once the others are made.
 
-        So of two slow ranks each has its part, though the step stays as long as the other's if only one is mended.
+        So of two slow ranks each has its part, though the step stays as long as the other's if only one is fixed.
         """
         if len(found.faults) == 1:
             return [1.0]
