@@ -484,7 +484,7 @@ def test_communication_is_a_table_where_it_is_asked_for(slow: Path, capsys: pyte
     assert "Communication in a step" not in capsys.readouterr().out
     main(["diagnose", str(slow), "--communication"])
     table = capsys.readouterr().out
-    assert re.search(r"collective +group +ranks +calls +MB +wait +transfer +hidden +bus +alpha", table)
+    assert re.search(r"collective +group +ranks +calls +MB +wait +transfer +hidden +busbw +latency", table)
     assert re.search(r"all_reduce +0 +3 +1 +4\.00 +2\.67 +8\.00 +0 % +0\.67 +-", table)
 
 
@@ -507,7 +507,7 @@ def test_the_step_by_phase_is_a_line_and_a_table_where_it_is_asked_for(
     main(["diagnose", str(job), "--phases"])
     table = capsys.readouterr().out
     assert re.search(r"rank +on +loading +forward +backward +optimizer +other +step", table)
-    assert re.search(r"1 +host +10\.00 +9\.00 +10\.00 +8\.00 +3\.00 +40\.00", table)
+    assert re.search(r"1 +CPU +10\.00 +9\.00 +10\.00 +8\.00 +3\.00 +40\.00", table)
 
 
 def test_the_critical_path_is_a_table_where_it_is_asked_for(
@@ -552,8 +552,8 @@ def test_a_job_without_a_device_has_its_phases_on_the_host_alone(
     """
     main(["diagnose", str(write(tmp_path / "job", ranks(cpus, cpus))), "--phases"])
     text = capsys.readouterr().out
-    assert re.search(r"1 +host +10\.00 +9\.00", text)
-    assert not re.search(r"1 +device", text)
+    assert re.search(r"1 +CPU +10\.00 +9\.00", text)
+    assert not re.search(r"1 +GPU", text)
 
 
 def test_traces_that_show_no_phase_have_none(slow: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -89,7 +89,7 @@ def test_loader_workers_tell_their_story_by_themselves() -> None:
     story = " ".join(found.story)
     assert "Waiting for the DataLoader fell from 101.3 to 0.0 ms a step, 87 % of the difference." in story
     assert "Batches are now loaded in worker processes; before, in the training process" in story
-    assert "Copies now overlap with the host" in story
+    assert "Copies no longer block the CPU" in story
     assert "dataloader-stall is fixed" in story
     (loader,) = [change for change in found.findings if change.rule == "dataloader-stall"]
     assert (loader.fate, loader.after_ms) == ("fixed", 0)

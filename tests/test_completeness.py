@@ -162,7 +162,7 @@ def test_a_rank_serves_for_the_steps_that_it_has_whole(step: int) -> None:
         assert job.ranks.tolist() == [0, 1, 2, 3]
         assert job.steps.tolist() == list(range(1, step))
         assert f"is used for steps {', '.join(map(str, range(1, step)))} only" in said_of(job, 3)
-        assert f"its device events end within step {step}" in said_of(job, 3)
+        assert f"its GPU events end within step {step}" in said_of(job, 3)
     else:
         assert job.ranks.tolist() == [0, 1, 2] and job.steps.tolist() == [1, 2, 3, 4, 5]
 

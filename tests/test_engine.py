@@ -378,7 +378,7 @@ def test_a_rank_without_device_events_is_missing_and_its_file_named(tmp_path: Pa
     odd.write_bytes(no_kernels(odd.read_bytes()))
     diagnosis = diagnose(folder)
     assert (diagnosis.missing_ranks, diagnosis.incomplete) == ((3,), (str(odd),))
-    assert "its trace has no device events" in said(diagnosis, "host3_")
+    assert "its trace has no GPU events" in said(diagnosis, "host3_")
     assert (
         diagnosis.headline
         == f"{diagnosis.findings[0].title} Fixing it saves 4.0 ms a step (15 %). (1 file is damaged.)"
@@ -470,7 +470,7 @@ def test_a_first_step_is_left_out_whose_work_was_launched_before(tmp_path: Path)
     """
     diagnosis = first_step(tmp_path, rest, rest)
     assert diagnosis.steps == (2, 3, 4, 5)
-    assert "part of its work was launched before the record" in said(diagnosis, diagnosis.name)
+    assert "part of its work was launched before the trace" in said(diagnosis, diagnosis.name)
 
 
 def test_a_rank_that_stopped_early_leaves_the_steps_that_all_have(tmp_path: Path) -> None:

@@ -869,7 +869,7 @@ def test_two_runs_are_compared_by_keyboard(page: Page, server: str) -> None:
     told = tab.locator(".told")
     expect(told).to_contain_text("four_workers takes 51.0 ms a step, zero_workers 168.0 ms: 70 % less")
     expect(tab.get_by_label("Before")).to_be_focused()
-    expect(tab.locator(".explanation")).to_contain_text("Copies now overlap with the host")
+    expect(tab.locator(".explanation")).to_contain_text("Copies no longer block the CPU")
     expect(tab.locator(".fates li").first).to_contain_text("Fixed")
     loading = tab.locator(".pair").filter(has_text="input")
     expect(loading.locator("b")).to_have_text("\N{MINUS SIGN}101.33")

@@ -81,7 +81,7 @@ def test_a_category_that_nobody_knows_is_said_where_no_device_event_is_left() ->
 def test_launches_without_any_device_event_are_said() -> None:
     found = diagnosed(ranks(HEALTHY, HEALTHY), lambda event: None if event["cat"] == "kernel" else event)
     assert found.verdict == "unknown"
-    assert found.headline.startswith("The device's events are missing: the traces show 9 launch calls and no kernel.")
+    assert found.headline.startswith("The GPU events are missing: the traces show 9 launch calls and no kernel.")
 
 
 # ------------------------------------------------------------------------------------------------------------- ranks
