@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from traces import draw, in_row, ranks, write
 
-from tb_ddp_doctor import engine
+from tb_ddp_doctor import diagnosis, engine
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.discover.runs import Run, discover
 from tb_ddp_doctor.engine import Reading, RunError
@@ -651,5 +651,5 @@ def test_a_path_that_fails_takes_nothing_down(tmp_path: Path, monkeypatch: pytes
     def fail(*_: object) -> None:
         raise IndexError
 
-    monkeypatch.setattr(engine, "critical_path", fail)
+    monkeypatch.setattr(diagnosis, "critical_path", fail)
     assert diagnose(folder) == msgspec.structs.replace(whole, critical_path=())
