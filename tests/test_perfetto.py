@@ -285,7 +285,7 @@ def test_what_is_copied_is_what_is_shown(context: BrowserContext, server: str, a
         block.get_by_role("button").click()
         expect(block.get_by_role("button")).to_have_text("Copied")
         assert page.evaluate("navigator.clipboard.readText()") == text
-    expect(finding).to_contain_text("Where rank 1 (node0) runs")
+    expect(finding).to_contain_text("Run these on the machine of rank 1 (node0)")
 
 
 def test_a_line_of_the_users_code_is_copied(context: BrowserContext, tmp_path: Path) -> None:
