@@ -40,11 +40,24 @@ static size_t next_size(uint32_t *state) {
 
 /* A scanner that has been fed all the text; NULL if there was no memory. */
 static struct scanner *feed(const uint8_t *text, size_t size, uint32_t cuts, uint64_t max_event, uint32_t max_strings) {
-    static const char *const categories[] = {"\"cpu_op\"",     "\"user_annotation\"", "\"cuda_runtime\"", "\"kernel\"",
-                                             "\"gpu_memcpy\"", "\"gpu_memset\"",      "\"overhead\"",     "\"cpu_instant_event\"", "\"python_function\""};
+    static const char *const categories[] = {
+        [SCANNER_OP] = "\"cpu_op\"",
+        [SCANNER_ANNOTATION] = "\"user_annotation\"",
+        [SCANNER_RUNTIME] = "\"cuda_runtime\"",
+        [SCANNER_KERNEL] = "\"kernel\"",
+        [SCANNER_MEMCPY] = "\"gpu_memcpy\"",
+        [SCANNER_MEMSET] = "\"gpu_memset\"",
+        [SCANNER_OVERHEAD] = "\"overhead\"",
+        [SCANNER_MTIA] = "\"mtia_ccp_events\"",
+        [SCANNER_MTIA_INSIGHT] = "\"mtia_insight\"",
+        [SCANNER_MTIA_WORKLOADD] = "\"mtia_workloadd\"",
+        [SCANNER_HPU] = "\"hpu_op\"",
+        [SCANNER_INSTANT] = "\"cpu_instant_event\"",
+        [SCANNER_FRAME] = "\"python_function\"",
+    };
     struct scanner *scanner = scanner_new(7, "\"record_param_comms\"", "\"[memory]\"", max_event, max_strings);
     int status = scanner ? SCANNER_MORE : SCANNER_NO_MEMORY;
-    for (int code = 0; scanner && code <= SCANNER_FRAME; code++) {
+    for (int code = 0; scanner && code < (int)(sizeof categories / sizeof *categories); code++) {
         status = scanner_keep(scanner, categories[code], code) ? status : SCANNER_NO_MEMORY;
     }
     for (size_t at = 0; at < size && status != SCANNER_NO_MEMORY;) {
@@ -113,7 +126,7 @@ static void check_event_numbers(const struct scanner *scanner, void **columns, s
     for (size_t row = 0; row < rows; row++) {
         require(((const int64_t *)columns[EVENT_START])[row] >= 0);
         require(((const int64_t *)columns[EVENT_DURATION])[row] >= 0);
-        require(((const uint8_t *)columns[EVENT_CATEGORY])[row] <= SCANNER_OVERHEAD);
+        require(((const uint8_t *)columns[EVENT_CATEGORY])[row] < SCANNER_INSTANT);
     }
 }
 

@@ -23,7 +23,7 @@ status=0
     -print_final_stats=1 -artifact_prefix="$out/" "$out/corpus" "$out/seeds" >"$out/log" 2>&1 || status=$?
 
 executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$out/log")
-coverage=$(grep -o 'cov: [0-9]* ft: [0-9]*' "$out/log" | tail -n 1)
+coverage=$(sed -n 's/.*\(cov: [0-9]* ft: [0-9]*\).*/\1/p' "$out/log" | tail -n 1)
 [[ $status -eq 0 ]] && crashes=0 || crashes=1
 echo "fuzzed for $seconds s: ${executions:-0} executions, ${coverage:-cov: 0} (edges, features), $crashes crashes"
 if [[ $status -ne 0 ]]; then
