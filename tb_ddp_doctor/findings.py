@@ -199,7 +199,7 @@ class Finding(msgspec.Struct, frozen=True):
     #: The kind of cause, from the rule's own list; None where the rule knows only one.
     cause: str | None
     confidence: Confidence
-    #: One sentence with the culprit in it.
+    #: One sentence that names the ranks, or what is slow.
     title: str
     #: What was seen that says so, and what the confidence rests on.
     why: str

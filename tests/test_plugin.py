@@ -39,7 +39,7 @@ def finding(severity: str = "critical", cost_ms: float = 60.0) -> Finding:
         cause="host",
         confidence="high",
         title="Rank 1 is the straggler.",
-        why="Its host is in no operation.",
+        why="Its host is outside operators.",
         fix="Look at it.\n\npy-spy dump",
         evidence=(),
     )

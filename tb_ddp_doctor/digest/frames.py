@@ -79,7 +79,7 @@ def _runs(function: Ints, start: Ints, end: Ints, kind: CodeOf) -> NDArray[np.in
 
 
 def stalled(trace: RankTrace, pieces: Pieces, words: Vocabulary) -> Stalled:
-    """What the host does in those pieces in which it is in no operation for long, by stacks and annotations."""
+    """What the host does in those pieces in which it is outside operators for long, by stacks and annotations."""
     long = (pieces.owner == RankOwner.HOST) & (pieces.end_ns - pieces.start_ns >= _EVERY_NS)
     start, length = pieces.start_ns[long], (pieces.end_ns - pieces.start_ns)[long]
     looks = np.minimum(length // _EVERY_NS, _MOST_LOOKS)

@@ -277,7 +277,7 @@ class Track:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stalled:
-    """What the host does while it is in no operation for long and the device idles; empty without stacks."""
+    """What the host does while it is outside operators for long and the device idles; empty without stacks."""
 
     #: The innermost Python function or annotation whose name tells what it does (`names.activity`), else the innermost
     #: of all; and the innermost of the user's own functions, "" if none.

@@ -36,7 +36,7 @@ from tb_ddp_doctor.trace.model import Category, Events, Ints, RankTrace
 
 #: From a launch to its kernel's start on an empty device, at most, ns: 5 to 10 us were measured while traced.
 LATENCY_NS = 20_000
-#: From here on a stretch with the host in no operation is a stall; below, it is Python between two operations, ns.
+#: From here on a stretch with the host outside operators is a stall; below, it is Python between two operators, ns.
 LONG_STALL_NS = 1_000_000
 #: What recording one host event costs, ns, by how long a launch call takes while traced. Measured on ten jobs whose
 #: steps were also timed untraced: 0.5 us where the median launch takes 6 us, 3 us from 7.4 us on, unlike by rank.

@@ -21,7 +21,7 @@ class Change:
 
     #: Share of the host's time that goes, 0 to 1, by what it was spent on; shape (R, S).
     host: Mapping[CpuTime, Floats] = field(default_factory=dict)
-    #: The same of what all ranks share, which goes beside what single ranks have beyond the others.
+    #: The same of what all ranks share, which goes beside what single ranks have on top of the median rank.
     shared: Mapping[CpuTime, Floats] = field(default_factory=dict)
     #: What the device need no longer do, shape (R, S), ns.
     device_ns: Ints | None = None

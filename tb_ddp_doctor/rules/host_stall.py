@@ -50,7 +50,7 @@ class HostStall(Rule):
     def check(self, *, frame: Frame, whatif: WhatIf, stalls: Stalls, phases: Phases, places: Places) -> Result:
         if frame.is_sampled:
             return NotApplicable("The traces are sampled: a stretch without events need not be a stall.")
-        # What one rank stalls beyond the others is a straggler's.
+        # What one rank stalls longer than the median rank is a straggler's.
         spent = whatif.host_ns(CpuTime.STALL)
         change = shared(whatif, frame, CpuTime.STALL)
         cost = whatif.cost_ns(change)

@@ -44,7 +44,7 @@ def _events(part: Slice, rank: RankSlice, pid: int, base: int) -> Iterator[dict[
     yield _meta("process_name", pid, 0, name=words.process(rank.rank, rank.node))
     yield _meta("process_sort_index", pid, 0, sort_index=pid)
     for tid, lane in enumerate(rank.lanes, 1):
-        yield _meta("thread_name", pid, tid, name=words.encodable(lane.title))
+        yield _meta("thread_name", pid, tid, name=words.label(lane.title))
         yield _meta("thread_sort_index", pid, tid, sort_index=tid)
     args = words.args_of(rank, part.collectives)
     launched = _begins(rank)
@@ -57,7 +57,7 @@ def _events(part: Slice, rank: RankSlice, pid: int, base: int) -> Iterator[dict[
         yield {
             "ph": "X",
             "cat": CATEGORY_NAMES[category],
-            "name": words.encodable(rank.strings[name]),
+            "name": words.label(rank.strings[name]),
             **place,
             "dur": (end - start) / 1e3,
             "args": args(i),

@@ -51,8 +51,8 @@ def write(part: Slice, file: IO[bytes]) -> None:
         "categories": CATEGORY_NAMES,
         "collectives": {
             str(row): {
-                "kind": words.encodable(one.kind),
-                "group": words.encodable(one.group),
+                "kind": words.label(one.kind),
+                "group": words.label(one.group),
                 "bytes": one.bytes,
                 "last_rank": one.last_rank,
                 "last_us": (one.last_ns - origin) / 1e3,
@@ -65,7 +65,7 @@ def write(part: Slice, file: IO[bytes]) -> None:
                 "rank": label.rank,
                 "start_us": (label.start_ns - origin) / 1e3,
                 "end_us": (label.end_ns - origin) / 1e3,
-                "what": words.encodable(label.what),
+                "what": words.label(label.what),
             }
             for label in part.labels
         ],
@@ -83,7 +83,7 @@ def _rank(rank: RankSlice, origin: int) -> dict[str, Any]:
         here = slice(edges[i], edges[i + 1])
         lanes.append(
             {
-                "title": words.encodable(lane.title),
+                "title": words.label(lane.title),
                 "role": lane.role.name.lower(),
                 "start_us": _us(rank.start_ns[here] - origin),
                 "length_us": _us(rank.end_ns[here] - rank.start_ns[here]),
@@ -98,9 +98,9 @@ def _rank(rank: RankSlice, origin: int) -> dict[str, Any]:
     memory = rank.memory
     return {
         "rank": rank.rank,
-        "node": words.encodable(rank.node),
+        "node": words.label(rank.node),
         "left_out": rank.left_out,
-        "names": [words.encodable(rank.strings[index]) for index in used],
+        "names": [words.label(rank.strings[index]) for index in used],
         "lanes": lanes,
         "memory": {
             "time_us": _us(memory.time_ns - origin),

@@ -21,19 +21,19 @@ class Placed:
 def placed(part: Slice, left_out: str) -> list[list[Placed]]:
     """Labels by row, so that none overlaps another: what the slice is, then the evidence."""
     about = {"what": words.about(part), **({"left_out": left_out} if left_out else {})}
-    name = f"slice of {words.encodable(part.run)}" + (" (shortest events left out)" if left_out else "")
+    name = f"slice of {words.label(part.run)}" + (" (shortest events left out)" if left_out else "")
     rows = [[Placed(name, part.start_ns, part.end_ns, about)]]
     for label in sorted(part.labels, key=lambda label: (label.start_ns, -label.end_ns)):
-        what = words.encodable(label.what)
+        what = words.label(label.what)
         text = Placed(
-            words.encodable(f"rank {label.rank}: {what}"),
+            words.label(f"rank {label.rank}: {what}"),
             label.start_ns,
             label.end_ns,
             {
                 "rule": label.title,
                 "rank": str(label.rank),
                 "what": what,
-                **({"source": words.encodable(label.source)} if label.source else {}),
+                **({"source": words.label(label.source)} if label.source else {}),
             },
         )
         row = next((row for row in rows[1:] if row[-1].end_ns <= text.start_ns), None)

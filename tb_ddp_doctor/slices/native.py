@@ -85,7 +85,7 @@ class _Rank:
             track.sibling_order_rank = i
             track.thread.pid = self._pid
             track.thread.tid = self._track + i
-            track.thread.thread_name = words.encodable(lane.title)
+            track.thread.thread_name = words.label(lane.title)
             track.thread.legacy_sort_index = i
             self._builder.write_packet(packet)
 
@@ -136,7 +136,7 @@ class _Rank:
             known = self._names[name] = len(self._names) + 1
             entry = packet.interned_data.event_names.add()
             entry.iid = known
-            entry.name = words.encodable(self._rank.strings[name])
+            entry.name = words.label(self._rank.strings[name])
         return known
 
     def _keyed(self, packet: TracePacket, key: str) -> int:

@@ -12,14 +12,14 @@ _MOST_LETTERS = 400
 Args = dict[str, str | int]
 
 
-def encodable(text: str) -> str:
+def label(text: str) -> str:
     """Text from a trace as any format can hold it: of bounded length, and without half characters."""
     return text[:_MOST_LETTERS].encode(errors="replace").decode()
 
 
 def process(rank: int, node: str) -> str:
     """The name of a rank's process."""
-    return encodable(f"rank {rank} ({node})" if node else f"rank {rank}")
+    return label(f"rank {rank} ({node})" if node else f"rank {rank}")
 
 
 def args_of(part: RankSlice, collectives: dict[int, Collective]) -> Callable[[int], Args]:
@@ -32,7 +32,7 @@ def args_of(part: RankSlice, collectives: dict[int, Collective]) -> Callable[[in
     def args(i: int) -> Args:
         told: Args = {"category": CATEGORY_NAMES[category[i]]}
         if shape[i] >= 0:
-            told["shape"] = encodable(strings[shape[i]])
+            told["shape"] = label(strings[shape[i]])
         if size[i] >= 0:
             told["bytes"] = size[i]
         if correlation[i] >= 0:
@@ -41,8 +41,8 @@ def args_of(part: RankSlice, collectives: dict[int, Collective]) -> Callable[[in
         if matched:
             told |= {
                 "collective": collective[i],
-                "kind": encodable(matched.kind),
-                "group": encodable(matched.group),
+                "kind": label(matched.kind),
+                "group": label(matched.group),
                 "message_bytes": matched.bytes,
                 "last_rank_to_arrive": matched.last_rank,
                 "wait_ns": min(max(matched.last_ns - start[i], 0), end[i] - start[i]),
@@ -63,4 +63,4 @@ def left_out(counts: dict[int, int]) -> str:
 
 def about(part: Slice) -> str:
     """What the whole slice is."""
-    return encodable(f"{part.run}: all ranks on one clock, aligned at the ends of matched collectives")
+    return label(f"{part.run}: all ranks on one clock, aligned at the ends of matched collectives")

@@ -204,7 +204,7 @@ class Program(Enum):
 
 
 class Activity(Enum):
-    """What the host does in no operation; the value is what findings call it. Where several hold, the first does."""
+    """What the host does while it stalls, outside operators; the value is its name in findings. The first wins."""
 
     GARBAGE = "garbage_collection"
     SLEEP = "sleep"

@@ -18,7 +18,7 @@ from tb_ddp_doctor.facts.operators import operators
 from tb_ddp_doctor.facts.traffic import Traffic, bus_factor, communication
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.slices.cut import on_common_clock
-from tb_ddp_doctor.slices.words import encodable
+from tb_ddp_doctor.slices.words import label
 from tb_ddp_doctor.trace.model import Ints
 
 #: More points than this cover each other, in all and of one kind and group.
@@ -37,7 +37,7 @@ def _operations(result: Result) -> dict[str, Any]:
     device_ns = np.maximum(spent.device_ns, 1)
     return {
         "ranks": len(job.ranks),
-        "names": [encodable(name) for name in spent.names],
+        "names": [label(name) for name in spent.names],
         "on_device": spent.on_device.tolist(),
         "named_by": spent.ranks.tolist(),
         "calls": _rounded(spent.count / steps),
@@ -68,7 +68,7 @@ def _communication(result: Result) -> dict[str, Any]:
         "families": [_family(job, traffic, link_of.get(id(traffic)), most) for traffic in measured],
         "nodes": [
             {
-                "name": encodable(node.name),
+                "name": label(node.name),
                 "ranks": job.ranks[node.ranks].tolist(),
                 "calls": round(node.calls / steps, 2),
                 "last": round(node.last / node.calls, 4) if node.calls else 0.0,
@@ -92,10 +92,10 @@ def _family(job: Job, traffic: Traffic, link: Link | None, most: int) -> dict[st
     line = traffic.line
     wait_us = traffic.wait_ns / 1e3 / max(len(traffic.ranks), 1)
     return {
-        "kind": encodable(traffic.kind),
-        "group": encodable(traffic.group),
+        "kind": label(traffic.kind),
+        "group": label(traffic.group),
         "ranks": job.ranks[traffic.ranks].tolist(),
-        "nodes": [encodable(name) for name in dict.fromkeys(names) if name],
+        "nodes": [label(name) for name in dict.fromkeys(names) if name],
         "size": traffic.size,
         "bus_factor": bus_factor(traffic.kind, traffic.size),
         "calls": calls,
@@ -146,7 +146,7 @@ def _memory(result: Result) -> dict[str, Any]:
         "curves": [
             {
                 "rank": int(job.ranks[i]),
-                "node": encodable(job.nodes[i]),
+                "node": label(job.nodes[i]),
                 "device_bytes": job.digests[i].device_bytes,
                 "time_ms": _rounded(
                     (on_common_clock(job, int(job.ranks[i]), job.digests[i].memory.time_ns) - origin) / 1e6
@@ -175,7 +175,7 @@ def _ranks(result: Result) -> dict[str, Any]:
         moves[i] = job.moving(i).measure(start, start + length)
     return {
         "ranks": job.ranks.tolist(),
-        "nodes": [encodable(node) for node in job.nodes],
+        "nodes": [label(node) for node in job.nodes],
         "step_ms": _mean_ms(job.budget.window_ns),
         "busy_ms": _mean_ms(job.budget.busy_ns),
         "compute_ms": _mean_ms(of("compute")),
@@ -202,10 +202,10 @@ def _quality(result: Result) -> dict[str, Any]:
         "files": [
             {
                 "rank": rank,
-                "node": encodable(node),
-                "file": encodable(digest.file),
+                "node": label(node),
+                "file": label(digest.file),
                 "steps": digest.steps.number.tolist(),
-                "device": encodable(digest.device),
+                "device": label(digest.device),
                 "launches": digest.has_launches,
                 "shapes": digest.header.has_shapes,
                 "stacks": digest.header.has_stacks,

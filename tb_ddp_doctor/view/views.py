@@ -13,7 +13,7 @@ from tb_ddp_doctor.findings import OWNERS, Diagnosis, Evidence, Finding
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.rules.support import stacks
 from tb_ddp_doctor.slices.cut import on_common_clock, window, with_margin
-from tb_ddp_doctor.slices.words import encodable
+from tb_ddp_doctor.slices.words import label
 from tb_ddp_doctor.trace.model import Ints
 from tb_ddp_doctor.view.commands import commands
 
@@ -32,7 +32,7 @@ def views(result: Result) -> dict[str, Any]:
     return {
         "from_digests": result.from_digests,
         "ranks": job.ranks.tolist(),
-        "nodes": [encodable(node) for node in job.nodes],
+        "nodes": [label(node) for node in job.nodes],
         "device": job.device,
         "steps": job.steps.tolist(),
         "owners": list(OWNERS),

@@ -2,7 +2,7 @@
 
 The processes are spawned, since forking is not safe under TensorBoard's threads. A pool whose process dies loses all
 that it was doing, so no more files are handed to it than it has processes; those that were under way are then tried
-again one by one, each in a process of its own, and the one that dies again is the culprit.
+again one by one, each in a process of its own, and the one that dies again is named.
 """
 
 from __future__ import annotations

@@ -148,21 +148,11 @@ class Peers:
         mine, peer = self.kernels.of(rank), self.median_kernels
         count, typical = int(self.launches[rank]), self.median_launches
         if typical and count > typical * (1 + limits.same_work):
-            most = work_compared.most_launched(mine, peer)
-            named = (
-                f", mostly {text.kernel(most.name)}: {most.mine:.0f} launches instead of {most.peers:.0f}"
-                if most
-                else ""
-            )
+            named = _mostly(work_compared.most_launched(mine, peer), "launches")
             return "more_work", f", in {count / typical:.2f} times as many {units}{named}."
         share = work_compared.larger_share(mine, peer)
         if share > limits.larger_share:
-            most = work_compared.most_enlarged(mine, peer)
-            named = (
-                f", mostly {text.kernel(most.name)}: {most.mine:.0f} {blocks} instead of {most.peers:.0f}"
-                if most
-                else ""
-            )
+            named = _mostly(work_compared.most_enlarged(mine, peer), blocks)
             return "more_work", f": {text.percent(share)} of its time is in {larger_units}{named}."
         ratio = work_compared.slowdown(mine, peer)
         if ratio < 1 + limits.same_work:
@@ -176,3 +166,8 @@ class Peers:
             else ""
         )
         return "slow_device", f", in the same {units}: each takes {ratio:.2f} times as long{named}."
+
+
+def _mostly(most: work_compared.Difference | None, units: str) -> str:
+    """How a sentence names the kernel of which a rank has most more than the median rank."""
+    return f", mostly {text.kernel(most.name)}: {most.mine:.0f} {units} instead of {most.peers:.0f}" if most else ""
