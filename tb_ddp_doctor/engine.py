@@ -278,16 +278,33 @@ def _world_size(run: Run, digests: Sequence[tuple[RankFile, RankDigest]]) -> int
 def _apply_until_clear(rules: Sequence[Rule], facts: Facts) -> tuple[list[RuleOutcome], list[Found]]:
     """Apply the rules; then those that found nothing again, to the job as it were without what was found.
 
-    One fault hides another: while a straggler keeps all ranks waiting, none waits for its loader.
+    One fault hides another: while a straggler keeps all ranks waiting, none waits for its loader. The rule that explains
+    the rest comes last.
     """
     outcomes, found = _apply(rules, facts)
     try:
         plays = facts.get(whatif).plays
     except Exception:
         return outcomes, found
-    for _ in range(_MOST_LOOKS if plays else 0):
-        serious = [each for each in found if not each.rule.only_informs and not each.change.is_nothing]
-        silent = {outcome.rule for outcome in outcomes if outcome.status == "clear"}
+    if plays:
+        for everything in (False, True):
+            among = [rule for rule in rules if everything or not rule.explains_the_rest]
+            outcomes, found = _look_again(among, facts, outcomes, found)
+    return outcomes, found
+
+
+def _look_again(
+    rules: Sequence[Rule], facts: Facts, outcomes: list[RuleOutcome], found: list[Found]
+) -> tuple[list[RuleOutcome], list[Found]]:
+    """Apply those of the rules that found nothing to the job without what the rules found, until they are silent."""
+    ids = {rule.id for rule in rules}
+    for _ in range(_MOST_LOOKS):
+        serious = [
+            each
+            for each in found
+            if each.rule.id in ids and not each.rule.only_informs and not each.change.is_nothing
+        ]
+        silent = ids.intersection(outcome.rule for outcome in outcomes if outcome.status == "clear")
         if not serious or not silent:
             break
         fixes = reduce(or_, [each.change for each in serious], facts.get(whatif).tracing)
@@ -299,7 +316,7 @@ def _apply_until_clear(rules: Sequence[Rule], facts: Facts) -> tuple[list[RuleOu
         if not new:
             break
         names = tuple(dict.fromkeys(each.rule.id for each in serious))
-        found += [replace(each, hidden_by=names) for each in new]
+        found = [*found, *(replace(each, hidden_by=names) for each in new)]
         ends = {outcome.rule: outcome for outcome in again if outcome.rule in {each.rule.id for each in new}}
         outcomes = [ends.get(outcome.rule, outcome) for outcome in outcomes]
     return outcomes, found

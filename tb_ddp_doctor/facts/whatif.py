@@ -145,13 +145,11 @@ class WhatIf:
         """
         if not self._replay:
             return Change(device_at_median=chosen)
-        # What a host does at the end of its step holds up the device's next one.
-        before = chosen | np.pad(chosen[:, 1:], ((0, 0), (0, 1)))
         host = {}
         for kind in kinds:
             spent = self._replay.host_ns(kind)
             typical = self._replay.typical(spent, among)
-            host[kind] = np.where(before, np.maximum(1 - typical / np.maximum(spent, 1), 0), 0.0)
+            host[kind] = np.where(_and_before(chosen), np.maximum(1 - typical / np.maximum(spent, 1), 0), 0.0)
         if len(kinds) < len(CpuTime):
             return Change(host)
         if among is None:
@@ -159,6 +157,21 @@ class WhatIf:
         device = self._replay.device_ns
         beyond = np.maximum(device - self._replay.typical(device, among), 0)
         return Change(host, device_ns=np.where(chosen, beyond, 0))
+
+    def shared_in(self, steps: NDArray[np.bool_]) -> Change:
+        """What the hosts of all ranks do longer in the chosen steps, shape (S,), than in comparable ones.
+
+        As much of it as the median rank does: what one rank does on top is its own.
+        """
+        chosen = _and_before(np.broadcast_to(steps, self.shape))
+        host: dict[CpuTime, NDArray[np.float64]] = {}
+        for kind in CpuTime:
+            if kind is not CpuTime.RECORDING:
+                spent = self.host_ns(kind)
+                typical = self.typical(spent)
+                longer = np.minimum(np.maximum(lower_median(spent) - typical, 0), np.maximum(spent - typical, 0))
+                host[kind] = np.where(chosen, longer / np.maximum(spent, 1), 0.0)
+        return Change(host)
 
     def shared(self, kind: CpuTime, among: NDArray[np.bool_] | None = None) -> Change:
         """The host's time of one kind on all ranks, as far as they share it.
@@ -270,6 +283,13 @@ class WhatIf:
     def at_slowest(self, values: Ints) -> Ints:
         """Of values of shape (R, S) those of each step's slowest rank, shape (S,)."""
         return values[self.slowest, np.arange(len(self.slowest))]
+
+
+def _and_before(chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The chosen steps of each rank and those before, shape (R, S): the end of a host's step holds up the next one's
+    device.
+    """
+    return chosen | np.pad(chosen[:, 1:], ((0, 0), (0, 1)))
 
 
 def _compared_busy_ns(budget: Budget) -> Ints:

@@ -55,8 +55,9 @@ class HostStall(Rule):
         change = shared(whatif, frame, CpuTime.STALL)
         cost = whatif.cost_ns(change)
         stalled = stalls.long_ns
-        if float(median_rank(stalled.mean(axis=1))) < self.min_share * frame.step_ns and whatif.plays:
-            # Its ranks wait for each other instead: what the host stalls for costs as much.
+        waits = float(median_rank(stalled.mean(axis=1))) < self.min_share * frame.step_ns and whatif.plays
+        if waits:
+            # The ranks stall in turn, so that each GPU waits in a collective while another rank's CPU stalls.
             stalled = spent
         mean = stalled.mean(axis=1)
         median = float(median_rank(mean))
@@ -81,7 +82,7 @@ class HostStall(Rule):
             steps=tuple(int(step) for step in frame.steps[seen]) if rare else frame.all_steps,
             cause=known[0].value if known else None,
             confidence="low" if rare and len(seen) == 1 else level,
-            title=_title(frame, median, float(typical[seen].mean()) if rare else 0.0, seen),
+            title=_title(frame, waits, median, float(typical[seen].mean()) if rare else 0.0, seen),
             why=f"The CPU is outside any op there{_told(known)}. {where}{often}{basis}",
             fix=_FIXES.get(known[0] if known else None, _FIX),
             evidence=tuple(
@@ -89,20 +90,25 @@ class HostStall(Rule):
                     int(rank),
                     int(stalled[rank].argmax()),
                     RankOwner.HOST,
-                    "GPU idle, CPU outside any op." if frame.has_device else "CPU outside any op.",
+                    "GPU idle, CPU outside any op." if frame.has_device and not waits else "CPU outside any op.",
                 )
                 for rank in worst
             ),
         )
 
 
-def _title(frame: Frame, median_ns: float, each_ns: float, seen: Ints) -> str:
-    """`each_ns` is how long it takes in each of the steps `seen` (indices), if it is rare; else 0."""
-    what = "GPU and CPU both idle" if frame.has_device else "The ranks compute nothing for"
+def _title(frame: Frame, waits: bool, median_ns: float, each_ns: float, seen: Ints) -> str:
+    """`waits` if GPUs wait for other ranks meanwhile; `each_ns` if rare: how long in the steps `seen` (indices)."""
+    if waits:
+        what, why = "The CPU is outside any op", "GPUs idle, or wait for the CPUs of other ranks"
+    elif frame.has_device:
+        what, why = "GPU and CPU both idle", "the CPU is outside any op"
+    else:
+        what, why = "The ranks compute nothing for", "the CPU is outside any op"
     if each_ns:
         named = text.steps([int(step) for step in frame.steps[seen]])
         return f"{what} {text.ms(each_ns)} in {named} ({text.steps_seen(len(seen), len(frame.steps))}), on all ranks."
-    return f"{what} {text.ms(median_ns)} of every {text.ms(frame.step_ns)}: the CPU is outside any op."
+    return f"{what} {text.ms(median_ns)} of every {text.ms(frame.step_ns)}: {why}."
 
 
 def _told(known: tuple[names.Activity, str] | None) -> str:

@@ -47,6 +47,7 @@ class LoadImbalance(Rule):
 
     id: ClassVar[str] = "load-imbalance"
     looks_again: ClassVar[bool] = True
+    explains_the_rest: ClassVar[bool] = True
     names_stragglers: ClassVar[bool] = True
 
     min_cost: float = threshold(

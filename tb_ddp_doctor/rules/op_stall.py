@@ -62,10 +62,12 @@ class OpStall(Rule):
             return Clear("The CPU is never in one op or launch call for long.")
         cause = cause_of(stalls, self.many_ops, self.one_op)
         change = shared(whatif, frame, CpuTime.OP_STALL)
-        if cause == "preempted":
-            # A thread that does not run stalls outside ops too.
-            change |= shared(whatif, frame, CpuTime.STALL)
         cost = whatif.cost_ns(change)
+        in_ops, outside = (float(whatif.host_ns(what).sum()) for what in (CpuTime.OP_STALL, CpuTime.STALL))
+        if cause == "preempted" and in_ops > outside and cost >= self.min_cost * frame.step_ns:
+            # A thread that does not run stalls outside ops too, but there only for as long as it is outside.
+            change |= shared(whatif, frame, CpuTime.STALL)
+            cost = whatif.cost_ns(change)
         if cost < self.min_cost * frame.step_ns:
             longest = max(one.length_ns for one in stalls)
             return Clear(f"Stalls inside ops, of up to {text.ms(longest)}, cost {text.ms(cost)} a step.")

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.compute import Phases
 from tb_ddp_doctor.facts.evidence_locator import Places
@@ -66,7 +65,7 @@ class SlowStep(Rule):
         chosen = np.zeros(whatif.shape, np.bool_)
         chosen[:, odd] = True
         parts = {
-            "host": whatif.like_the_median(chosen, kinds=[kind for kind in CpuTime if kind is not CpuTime.RECORDING]),
+            "host": whatif.shared_in(chosen[0]),
             "device": Change(device_at_median=chosen),
             "communication": Change(transfers_at_median=chosen),
         }

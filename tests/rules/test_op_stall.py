@@ -45,6 +45,19 @@ def test_stalls_in_many_different_ops_are_preemption_and_no_launch_overhead() ->
     assert not isinstance(check("launch-bound", text), Finding)
 
 
+def test_stalls_outside_ops_are_preemption_only_where_most_stalls_are_inside() -> None:
+    step = """
+        rank# step |1
+              host [a][b][c][d..............................]                                          [a][e]
+              gpu  [a][b][c][d]                                                                        [a][e]
+    """
+    text = in_row(*(ranks(part, part, steps=1) for part in (step.replace("[d", f"[{op}") for op in "dfgh")))
+    found = finding(RULE, text)
+    assert found.cause == "preempted"
+    assert found.cost_ms == pytest.approx(33, abs=2)
+    assert finding("host-stall", text).cost_ms == pytest.approx(42, abs=2)
+
+
 def test_a_first_use_is_named_as_such() -> None:
     found = finding(RULE, ranks(FIRST_USE, FIRST_USE, steps=1))
     assert found.cause == "first_use"

@@ -85,6 +85,9 @@ class Rule:
     #: Whether it judges by the replay alone, so that it may look again once other faults are fixed there. Budgets stay
     #: as recorded, and there a straggler's victims look unoverlapped.
     looks_again: ClassVar[bool] = False
+    #: Whether it explains what is left when all others are done looking: ranks slow now and then may be slow in every
+    #: step, once what hides it is fixed.
+    explains_the_rest: ClassVar[bool] = False
     #: Whether it names ranks as slow: only where they cost something, at least this share of the step.
     names_stragglers: ClassVar[bool] = False
     least_share: ClassVar[float] = 0.01

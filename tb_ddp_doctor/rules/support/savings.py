@@ -113,25 +113,26 @@ class Savings:
         others = []
         for each in shared:
             alone = self._untraced_total_ns - self._total_ns(self.whatif.tracing | each.change)
-            if mended_ns - self._total_ns(fixed | each.change) >= max(least, alone / 2):
+            if mended_ns - self._total_ns(fixed | each.change) >= max(least, alone / 5):
                 others.append(each.change)
         all_ns = self._total_ns(reduce(or_, others, fixed))
+        kept = [fault for _, fault in stragglers]
+        # Of two that fix the same, the one that explains the rest is not needed, then the one that costs less alone.
+        for _, fault in sorted(
+            stragglers, key=lambda one: (not one[0].rule.explains_the_rest, self.whatif.cost_ns(one[1].change))
+        ):
+            rest = [one for one in kept if one is not fault]
+            if self._total_ns(reduce(or_, [one.change for one in rest] + others, self.whatif.tracing)) - all_ns < least:
+                kept = rest
         needed = []
         for each in found:
             faults = each.faults
             if each.rule.names_stragglers:
-                faults = tuple(
-                    fault for fault in faults if self._without_fix_ns(fault, stragglers, others) - all_ns >= least
-                )
+                faults = tuple(fault for fault in faults if any(fault is one for one in kept))
             if faults:
                 change = each.change if faults == each.faults else reduce(or_, [fault.change for fault in faults])
                 needed.append(replace(each, faults=faults, change=change))
         return needed
-
-    def _without_fix_ns(self, fault: Fault, stragglers: Sequence[tuple[Found, Fault]], others: Sequence[Change]) -> int:
-        """The steps with everything fixed but one slow rank, ns."""
-        rest = [one.change for _, one in stragglers if one is not fault]
-        return self._total_ns(reduce(or_, [*rest, *others], self.whatif.tracing))
 
     def _is_serious(self, link: _Link) -> bool:
         return not link.found.rule.only_informs and link.total_ns >= Severity.MINOR.least_share * self.step_total_ns
