@@ -129,6 +129,16 @@ def test_shorter_kernels_save_nothing_where_the_host_is_late() -> None:
     assert whatif.cost_ns(change) <= 4 * MS / 3
 
 
+def test_a_full_launch_queue_is_no_work_of_the_host_where_a_stall_follows() -> None:
+    queue_full = """
+        rank# step |1                    |2
+              host [a][b][c]             [d][full......]           [e][f]
+              gpu  [a...............][b.........][c....][d........][e...][f]
+    """
+    _, whatif = played(ranks(queue_full))
+    assert whatif.host_ns(CpuTime.WORK)[0] == pytest.approx([9 * MS] * 6, rel=0.01)
+
+
 def test_without_launches_own_times_are_compared() -> None:
     assert not WhatIf.of(job("rank0 gpu [?a...][?b...]")).plays
 

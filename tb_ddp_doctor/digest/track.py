@@ -368,16 +368,21 @@ def _queued(
 
     unblocked = np.searchsorted(full.end, rows.issued_ns, side="right") - 1
     blocks = (unblocked >= 0) & (full.end[unblocked] > rows.begin_ns) if len(full) else np.zeros(size, np.bool_)
-    until = np.where(blocks, full.end[unblocked] if len(full) else 0, rows.end_ns)
-    holds = ((rows.blocked_by == CpuTime.SYNC) | (rows.blocked_by == CpuTime.STALL)) & ~waits
-    blocks &= ~holds
     by_end = np.argsort(end, kind="stable")
-    last = np.searchsorted(end[by_end], until + np.where(holds, 0, _SLACK_NS), side="right") - 1
-    ended = np.where(last >= 0, by_end[np.maximum(last, 0)], -1)
+
+    def last_done(instant: Ints) -> Ints:
+        last = np.searchsorted(end[by_end], instant, side="right") - 1
+        return np.where(last >= 0, by_end[np.maximum(last, 0)], -1)
+
+    holds = ((rows.blocked_by == CpuTime.SYNC) | (rows.blocked_by == CpuTime.STALL)) & ~waits
+    held_for = last_done(rows.end_ns)
     # Outside of any op, only the end of a collective is too rare to be chance.
     stalls = np.flatnonzero(rows.blocked_by == CpuTime.STALL)
-    ended[stalls] = _last_collective(rows.end_ns[stalls], communication, len(device.end_ns))
-    holds &= (ended >= 0) & (end[ended] > np.maximum(rows.issued_ns, rows.end_ns - LATENCY_NS))
+    held_for[stalls] = _last_collective(rows.end_ns[stalls], communication, len(device.end_ns))
+    holds &= (held_for >= 0) & (end[held_for] > np.maximum(rows.issued_ns, rows.end_ns - LATENCY_NS))
+    blocks &= ~holds
+    blocked_for = last_done(full.end[unblocked] + _SLACK_NS) if len(full) else held_for
+    ended = np.where(holds, held_for, blocked_for)
     event[blocks | holds] = ended[blocks | holds]
 
     # One call may launch many events, as a graph does.

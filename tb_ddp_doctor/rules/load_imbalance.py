@@ -53,7 +53,7 @@ class LoadImbalance(Rule):
     min_cost: float = threshold(
         0.05, "of the step", "Healthy jobs of 4 and 8 ranks lose up to 4 % to their slowest rank by noise."
     )
-    once: float = threshold(0.10, "of the step", "In one step alone; less may be noise.")
+    once: float = threshold(0.08, "of the step", "In one step alone; less may be noise.")
     min_noise: float = threshold(
         0.12,
         "of the step",
