@@ -278,8 +278,8 @@ def _world_size(run: Run, digests: Sequence[tuple[RankFile, RankDigest]]) -> int
 def _apply_until_clear(rules: Sequence[Rule], facts: Facts) -> tuple[list[RuleOutcome], list[Found]]:
     """Apply the rules; then those that found nothing again, to the job as it were without what was found.
 
-    One fault hides another: while a straggler keeps all ranks waiting, none waits for its loader. The rule that explains
-    the rest comes last.
+    One fault hides another: while a straggler keeps all ranks waiting, none waits for its loader. Rules that explain
+    the rest come last.
     """
     outcomes, found = _apply(rules, facts)
     try:
@@ -300,9 +300,7 @@ def _look_again(
     ids = {rule.id for rule in rules}
     for _ in range(_MOST_LOOKS):
         serious = [
-            each
-            for each in found
-            if each.rule.id in ids and not each.rule.only_informs and not each.change.is_nothing
+            each for each in found if each.rule.id in ids and not each.rule.only_informs and not each.change.is_nothing
         ]
         silent = ids.intersection(outcome.rule for outcome in outcomes if outcome.status == "clear")
         if not serious or not silent:

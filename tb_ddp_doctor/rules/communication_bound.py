@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
@@ -19,6 +18,7 @@ from tb_ddp_doctor.findings import Network
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.rules.support import text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
+from tb_ddp_doctor.rules.support.exposed import most_exposed
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,6 @@ class CommunicationBound(Rule):
         seen = int((exposed > self.min_exposed * frame.step_ns).sum())
         level, basis = text.confidence(frame, cost, seen, of_transfer=True)
         size = f" for {transfers.allreduce_bytes / 1e6:.0f} MB of gradients" if transfers.allreduce_bytes else ""
-        step = int(exposed.argmax())
         return Fault(
             change=change,
             ranks=frame.all_ranks,
@@ -104,14 +103,7 @@ class CommunicationBound(Rule):
             why=f"Communication takes {text.ms(total)} a step{size}, compute {text.ms(compute)}. "
             f"{_link(communication)}{self._prospects(communication, total, compute)}{text.network(network)}{basis}",
             fix=_fix(transfers, frame.has_device, network),
-            evidence=(
-                places.longest(
-                    int(whatif.slowest[step]),
-                    step,
-                    RankOwner.COMMUNICATION,
-                    "Exposed communication: no compute beside it.",
-                ),
-            ),
+            evidence=most_exposed(exposed, whatif, places),
         )
 
     def _prospects(self, communication: tuple[Traffic, ...], total_ns: float, compute_ns: float) -> str:

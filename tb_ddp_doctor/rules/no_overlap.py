@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.facts.arrivals import Absent
 from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.compute import Work
@@ -18,6 +17,7 @@ from tb_ddp_doctor.facts.unused import UnusedSearch
 from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.rules.support import text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
+from tb_ddp_doctor.rules.support.exposed import most_exposed
 
 
 @dataclass(frozen=True)
@@ -97,10 +97,10 @@ class NoOverlap(Rule):
             )
         change = Change(transfer_ns=np.full(whatif.shape, round(saving)))
         cost = whatif.cost_ns(change)
-        seen = int((whatif.at_slowest(transfers.allreduce_exposed_ns) > 0.5 * total).sum())
+        by_step = whatif.at_slowest(transfers.allreduce_exposed_ns)
+        seen = int((by_step > 0.5 * total).sum())
         level, basis = text.confidence(frame, cost, seen, of_transfer=True)
         cause = self._cause(transfers, unused_search)
-        step = int(whatif.at_slowest(transfers.allreduce_exposed_ns).argmax())
         return Fault(
             change=change,
             ranks=frame.all_ranks,
@@ -112,13 +112,8 @@ class NoOverlap(Rule):
             why=f"{_seen(cause, transfers)} Backward computes for {text.ms(backward)} and hides "
             f"{text.ms(max(hidden, 0))} of it. {basis}",
             fix=_fix(cause, transfers.allreduce_bytes),
-            evidence=(
-                places.longest(
-                    int(whatif.slowest[step]),
-                    step,
-                    RankOwner.COMMUNICATION,
-                    "Exposed AllReduce: backward is over.",
-                ),
+            evidence=most_exposed(
+                whatif.at_slowest(transfers.allreduce_exposed_ns), whatif, places, "AllReduce: backward is over."
             ),
         )
 

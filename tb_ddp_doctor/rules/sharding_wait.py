@@ -8,7 +8,6 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.compute import Work
 from tb_ddp_doctor.facts.evidence_locator import Places
@@ -17,6 +16,7 @@ from tb_ddp_doctor.facts.sharding import Sharding
 from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.rules.support import text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
+from tb_ddp_doctor.rules.support.exposed import most_exposed
 from tb_ddp_doctor.trace.model import Ints
 
 Floats = NDArray[np.float64]
@@ -82,7 +82,6 @@ class ShardingWait(Rule):
                 sharding.forward_exposed_ns if cause == "forward" else sharding.backward_exposed_ns
             ).mean()
         )
-        step = int(alone.argmax())
         size = f" of {sharding.bytes / 1e6:.1f} MB" if sharding.bytes else ""
         return Fault(
             change=change,
@@ -96,14 +95,7 @@ class ShardingWait(Rule):
             f"the {cause} pass {text.ms(of_cause)} are exposed. Overlap would hide {text.ms(float(forward.mean()))} "
             f"more in the forward and {text.ms(float(backward.mean()))} more in the backward pass. {basis}",
             fix=_fix(cause, sharding, len(set(frame.nodes)) > 1),
-            evidence=(
-                places.longest(
-                    int(whatif.slowest[step]),
-                    step,
-                    RankOwner.COMMUNICATION,
-                    "Exposed communication: no compute beside it.",
-                ),
-            ),
+            evidence=most_exposed(alone, whatif, places),
         )
 
     def _saving(self, whatif: WhatIf, total_ns: Ints, exposed_ns: Ints, bare_ns: Ints, compute_ns: Ints) -> Floats:

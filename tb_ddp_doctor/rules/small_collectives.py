@@ -19,6 +19,7 @@ from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.rules.support import text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
+from tb_ddp_doctor.rules.support.exposed import most_exposed
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,6 @@ class SmallCollectives(Rule):
         cost = whatif.cost_ns(change)
         level, basis = text.confidence(frame, max(cost, saved), len(frame.steps), of_transfer=True)
         traffic, line = max(small, key=lambda one: one[1].alpha_ns * one[0].calls)
-        step = int(exposed.argmax())
         return Fault(
             change=change,
             ranks=frame.all_ranks,
@@ -205,14 +205,7 @@ class SmallCollectives(Rule):
             why=f"Each takes {line.alpha_ns / 1e3:.0f} µs and 1 ms for {_per_ms(line)} (R2 {line.r2:.2f}); larger "
             f"messages would take {text.ms(saved)} less, of which {text.ms(cost)} are exposed. {basis}",
             fix=_fix(line, self.large_message),
-            evidence=(
-                places.longest(
-                    int(whatif.slowest[step]),
-                    step,
-                    RankOwner.COMMUNICATION,
-                    "Exposed communication: no compute beside it.",
-                ),
-            ),
+            evidence=most_exposed(exposed, whatif, places),
         )
 
     def _saved_ns(self, traffic: Traffic, line: Line) -> float:
