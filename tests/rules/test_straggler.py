@@ -339,6 +339,11 @@ def test_a_rank_that_is_slow_in_half_of_the_steps_is_no_straggler() -> None:
     assert ended(text).status == "clear"
 
 
+def test_what_held_the_host_before_the_first_step_is_not_recorded() -> None:
+    text = in_row(ranks(HEALTHY, HEALTHY, HEALTHY, steps=1), ranks(HEALTHY, SLOW_DEVICE, HEALTHY, steps=2))
+    assert found(text).ranks == (1,)
+
+
 def test_a_rank_that_is_slow_in_most_steps_is_a_straggler_in_those() -> None:
     text = in_row(ranks(HEALTHY, HEALTHY, HEALTHY, steps=1), ranks(HEALTHY, SLOW_DEVICE, HEALTHY, steps=3))
     result = found(text)

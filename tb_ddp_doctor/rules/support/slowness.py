@@ -84,8 +84,9 @@ def slowness(whatif: WhatIf, frame: Frame, min_excess: float, min_steps: float) 
     """Compare what each rank needs by itself with the median rank in each step.
 
     A rank is slow in a step if its excess is over `min_excess` of the step and over twice the clock skew;
-    it is persistently slow if that holds on average and in at least `min_steps` (a share) of the steps. Where most
-    ranks are slow, they are compared with those that are not, if these have as much to do on their devices.
+    it is persistently slow if that holds on average and in at least `min_steps` (a share) of the steps, or in all
+    but the first. Where most ranks are slow, they are compared with those that are not, if these have as much to do
+    on their devices.
     """
     own = whatif.busy_ns
     limit = _limit(frame, min_excess)
@@ -98,7 +99,11 @@ def slowness(whatif: WhatIf, frame: Frame, min_excess: float, min_steps: float) 
         excess, step_excess = own - whatif.typical(own, among), np.zeros(own.shape[1], np.int64)
     slow = excess > limit
     mean = excess.mean(axis=1)
-    persistent = (slow.mean(axis=1) >= min_steps) & (mean > limit)
+    often = slow.mean(axis=1) >= min_steps
+    if slow.shape[1] > 2:
+        # What holds the host at the end of a step delays the next one: before the first step it is not recorded.
+        often |= slow[:, 1:].all(axis=1)
+    persistent = often & (mean > limit)
     if among is None:
         persistent &= ~_is_noise(excess, frame)
     if persistent.all():  # they take turns: none is slower than the others
