@@ -116,6 +116,15 @@ class Savings:
             if mended_ns - self._total_ns(fixed | each.change) >= max(least, alone / 5):
                 others.append(each.change)
         all_ns = self._total_ns(reduce(or_, others, fixed))
+        most = max(self._host_taken_ns(fault.change, fault.ranks) for _, fault in stragglers)
+        # Either alone would do: it is the one that takes more of the host.
+        others += [
+            each.change
+            for each in shared
+            if CpuTime.WORK not in each.change.of_host
+            and self._host_taken_ns(each.change, self.job.ranks) > most
+            and self._total_ns(self.whatif.tracing | each.change) - all_ns < least
+        ]
         kept = [fault for _, fault in stragglers]
         # Of two that fix the same, the one that explains the rest is not needed, then the one that costs less alone.
         for _, fault in sorted(
@@ -133,6 +142,11 @@ class Savings:
                 change = each.change if faults == each.faults else reduce(or_, [fault.change for fault in faults])
                 needed.append(replace(each, faults=faults, change=change))
         return needed
+
+    def _host_taken_ns(self, change: Change, ranks: Collection[int]) -> float:
+        """The host's time that a fix takes away from some ranks, mean over these and steps, ns."""
+        rows = np.isin(self.job.ranks, list(ranks))
+        return sum(float((share * self.whatif.host_ns(kind))[rows].mean()) for kind, share in change.of_host.items())
 
     def _is_serious(self, link: _Link) -> bool:
         return not link.found.rule.only_informs and link.total_ns >= Severity.MINOR.least_share * self.step_total_ns
