@@ -132,10 +132,11 @@ def test_shorter_kernels_save_nothing_where_the_host_is_late() -> None:
 def test_a_full_launch_queue_is_no_work_of_the_host_where_a_stall_follows() -> None:
     queue_full = """
         rank# step |1                    |2
-              host [a][b][c]             [d][full......]           [e][f]
-              gpu  [a...............][b.........][c....][d........][e...][f]
+              host [a][b][c]             [d][full......]                 [e][f]
+              gpu  [a...............][b.........][c....][d........]      [e...][f]
     """
-    _, whatif = played(ranks(queue_full))
+    drawn, whatif = played(ranks(queue_full))
+    assert whatif.recorded_ns.tolist() == drawn.budget.window_ns.tolist()
     assert whatif.host_ns(CpuTime.WORK)[0] == pytest.approx([9 * MS] * 6, rel=0.01)
 
 

@@ -248,12 +248,13 @@ class Track:
     waits: NDArray[np.bool_]
     #: What leaves the launch queue before the row can be issued: device work of an earlier row, up to `queue_tail_ns`
     #: before its end (or `track.BEFORE`: what was launched before the record), or a collective (row in `Collectives`);
-    #: -1 for none. And how long after that the row is issued at the earliest. In a row that a synchronisation holds,
-    #: the same of the event that it waits for, and of its end.
+    #: -1 for none. And how long after that the row is issued at the earliest. In a row that is `synced`, held at its
+    #: end until an event is over, the same of that event and of the row's end.
     queue_row: Indices
     queue_tail_ns: Ints
     queue_part: Indices
     queue_ns: Ints
+    synced: NDArray[np.bool_]
     #: What the device needs for what the row launched; copies from pageable memory alone are a part of it.
     device_ns: Ints
     #: From when the host has issued the row to when the device is done, at least; `track.LONG_AGO` if it launched none.

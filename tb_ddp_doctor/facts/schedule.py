@@ -290,7 +290,6 @@ def _rows(digests: Sequence[RankDigest], step_index: Ints) -> tuple[Rows, Ints]:
 
     queue_row, queue_part, blocked_by = joined("queue_row"), parts("queue_part", nothing), joined("blocked_by")
     own_step, launches, waits = joined("step"), parts("launches", -1), joined("waits").astype(np.bool_)
-    waits_for_event = (queue_row != -1) | (queue_part < nothing)
     rows = Rows(
         rank=rank,
         own_step=own_step,
@@ -304,7 +303,7 @@ def _rows(digests: Sequence[RankDigest], step_index: Ints) -> tuple[Rows, Ints]:
         queue_tail_ns=joined("queue_tail_ns"),
         queue_part=queue_part,
         queue_ns=joined("queue_ns"),
-        synced=((blocked_by == CpuTime.SYNC) | (blocked_by == CpuTime.STALL)) & ~waits & waits_for_event,
+        synced=joined("synced").astype(np.bool_),
         device_ns=joined("device_ns"),
         lead_ns=joined("lead_ns"),
         fed_ns=joined("fed_ns"),

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 #: Raise it with every change of a stored dataclass, or of what the code that fills it means by a field.
-FORMAT = 28
+FORMAT = 29
 
 _MAGIC = b"ddpdoc\x00\x01"
 _ALIGNMENT = 64
