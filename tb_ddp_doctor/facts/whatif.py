@@ -22,7 +22,8 @@ from operator import or_
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.digest.model import CpuTime
+from tb_ddp_doctor.digest.model import CpuTime, RankDigest
+from tb_ddp_doctor.facts import device_work
 from tb_ddp_doctor.facts.bindings import Bindings
 from tb_ddp_doctor.facts.cells import lower_median
 from tb_ddp_doctor.facts.change import Change
@@ -34,6 +35,8 @@ from tb_ddp_doctor.trace.model import Ints
 
 #: Plays of the steps that are kept: rules, the account and the what-if ask for the same ones.
 _KEPT = 64
+#: Devices work as long if by up to this share less.
+_AS_MUCH = 0.1
 #: So many times the median rank's time is far beyond it in a step, and so many over all steps, if by this share of the
 #: step. Loaders of healthy jobs differ by a third in single steps, and by a tenth over all.
 _FAR_BEYOND = 2
@@ -80,8 +83,9 @@ class WhatIf:
         *,
         has_device: bool = True,
         absent_ns: Ints | None = None,
+        digests: Sequence[RankDigest] = (),
     ) -> None:
-        self._budget, self._replay = budget, replay
+        self._budget, self._replay, self._digests = budget, replay, digests
         self._absent_ns = np.zeros_like(budget.busy_ns) if absent_ns is None else absent_ns
         self._owners = _OF_DEVICES if has_device else _OF_CPUS
         self._played: dict[object, Ints] = {}
@@ -96,7 +100,13 @@ class WhatIf:
     @classmethod
     def of(cls, job: Job) -> WhatIf:
         """From a job, with a replay where every rank's host and device can be told apart."""
-        return cls(job.budget, _replay(job), has_device=job.has_device, absent_ns=job.waiting.absent_ns)
+        return cls(
+            job.budget,
+            _replay(job),
+            has_device=job.has_device,
+            absent_ns=job.waiting.absent_ns,
+            digests=job.digests,
+        )
 
     def after(self, fixed: Change) -> WhatIf:
         """The same job once something is fixed: savings are on top of that."""
@@ -191,6 +201,12 @@ class WhatIf:
     def device_ns(self) -> Ints:
         """What each rank's device needs, shape (R, S), ns; zeros where steps are not played."""
         return self._replay.device_ns if self._replay else np.zeros(self.shape, np.int64)
+
+    def have_as_much_work(self, chosen: NDArray[np.bool_]) -> bool:
+        """Whether the devices of the chosen ranks, shape (R,), have as much to do as the others', if not as long."""
+        needed = self.device_ns.mean(axis=1)
+        long_as_others = np.median(needed[chosen]) >= (1 - _AS_MUCH) * np.median(needed)
+        return bool(needed.any() and (long_as_others or device_work.as_much(self._digests, chosen)))
 
     @property
     def faultless(self) -> Change:

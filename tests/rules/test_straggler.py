@@ -334,6 +334,32 @@ def test_a_slow_rank_that_moves_is_no_straggler() -> None:
     assert ended(text).status == "clear"
 
 
+FAST_KERNELS = """
+    rank# step |1
+          host [fwd][bwd][ar][sync..................]
+          gpu  [fwd@256..][bwd@64]
+          nccl                    [ar...............]
+"""
+SLOW_KERNELS = """
+    rank# step |1
+          host [fwd][bwd][ar][sync..................]
+          gpu  [fwd@256..............][bwd@64......]
+          nccl                                      [ar]
+"""
+
+
+def test_most_devices_may_be_slow_at_the_same_kernels() -> None:
+    result = found(ranks(FAST_KERNELS, SLOW_KERNELS, SLOW_KERNELS, FAST_KERNELS, SLOW_KERNELS))
+    assert (result.ranks, result.cause) == ((1, 2, 4), "slow_device")
+    assert result.cost_ms == pytest.approx(15, abs=1)
+
+
+def test_a_minority_with_smaller_kernels_has_less_to_do() -> None:
+    smaller = FAST_KERNELS.replace("@256", "@128")
+    result = check("straggler", ranks(smaller, SLOW_KERNELS, SLOW_KERNELS, smaller, SLOW_KERNELS))
+    assert not isinstance(result, Finding)
+
+
 def test_a_rank_that_is_slow_in_half_of_the_steps_is_no_straggler() -> None:
     text = in_row(ranks(HEALTHY, HEALTHY, HEALTHY, steps=2), ranks(HEALTHY, SLOW_DEVICE, HEALTHY, steps=2))
     assert ended(text).status == "clear"

@@ -21,10 +21,9 @@ from tb_ddp_doctor.rules.support import text
 from tb_ddp_doctor.trace.model import Ints
 from tb_ddp_doctor.trace.names import Phase
 
-#: Most ranks are slow if the others are faster by so many times the limit, and their devices work within this share.
+#: Most ranks are slow if the others are faster by so many times the limit.
 _CLEARLY = 3
 _LEAST_EXCESS = 0.03
-_AS_MUCH = 0.1
 #: Noise of each rank and step, not of a rank: the mean excess is below so many of its standard errors, and below this
 #: share of the step. Of drawn jobs with 6 % of noise, 2 to 16 ranks and 3 to 6 steps, 1 in 300 has a rank beyond both.
 _STANDARD_ERRORS = 5
@@ -90,7 +89,7 @@ def slowness(whatif: WhatIf, frame: Frame, min_excess: float, min_steps: float) 
     """
     own = whatif.busy_ns
     limit = _limit(frame, min_excess)
-    among = _fast_minority(own, whatif.device_ns, limit)
+    among = _fast_minority(whatif, limit)
     if among is None:
         of_step = median_rank(own)
         excess = own - np.maximum(whatif.typical(own), of_step)
@@ -128,26 +127,25 @@ def _is_noise(excess_ns: Ints, frame: Frame) -> NDArray[np.bool_]:
 
 def shared(whatif: WhatIf, frame: Frame, kind: CpuTime) -> Change:
     """What all ranks share of the host's time of one kind: where most are slow, as much as the others have."""
-    return whatif.shared(kind, _fast_minority(whatif.busy_ns, whatif.device_ns, _limit(frame, _LEAST_EXCESS)))
+    return whatif.shared(kind, _fast_minority(whatif, _limit(frame, _LEAST_EXCESS)))
 
 
 def _limit(frame: Frame, min_excess: float) -> float:
     return max(min_excess * frame.step_ns, 2 * frame.residual_ns)
 
 
-def _fast_minority(busy_ns: Ints, device_ns: Ints, limit: float) -> NDArray[np.bool_] | None:
-    """The ranks, shape (R,), that need far less than most others although their devices do as much; None for none."""
-    mean, work = busy_ns.mean(axis=1), device_ns.mean(axis=1)
+def _fast_minority(whatif: WhatIf, limit: float) -> NDArray[np.bool_] | None:
+    """The ranks, shape (R,), that need far less than most others although their devices have as much to do; None for
+    none.
+    """
+    mean = whatif.busy_ns.mean(axis=1)
     order = np.argsort(mean)
     gaps = np.diff(mean[order])[: len(mean) // 2]
-    if not len(gaps) or not work.any() or gaps.max() < _CLEARLY * limit:
-        return None
-    fast = order[: int(gaps.argmax()) + 1]
-    if 2 * len(fast) >= len(mean) or np.median(work[fast]) < (1 - _AS_MUCH) * np.median(work):
+    if not len(gaps) or gaps.max() < _CLEARLY * limit:
         return None
     chosen = np.zeros(len(mean), np.bool_)
-    chosen[fast] = True
-    return chosen
+    chosen[order[: int(gaps.argmax()) + 1]] = True
+    return chosen if 2 * chosen.sum() < len(mean) and whatif.have_as_much_work(chosen) else None
 
 
 def phase_of_most(more_ns: NDArray[np.float64], phases: Phases) -> Phase | None:

@@ -1,0 +1,53 @@
+"""Whether some devices have as much to do as others, whatever their speed: by the kernels that they run."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.digest.model import RankDigest
+
+#: Up to this much less is as much.
+_AS_MUCH = 0.1
+#: So many ranks of each side show it.
+_ENOUGH = 8
+#: A kernel: its name and its grid.
+Kind = tuple[str, str]
+
+
+def as_much(digests: Sequence[RankDigest], chosen: NDArray[np.bool_]) -> bool:
+    """Whether the chosen ranks, shape (R,), run as many and as large kernels as the others.
+
+    That is: whether their kernels would take as long if each took what it takes on the median rank. Without grids it is
+    not known, and False.
+    """
+    some = [
+        list(map(_kernels, (digests[rank] for rank in np.flatnonzero(side)[:_ENOUGH]))) for side in (chosen, ~chosen)
+    ]
+    ranks = [*some[0], *some[1]]
+    if not all(grid for kernels in ranks for _, grid in kernels) or not all(ranks):
+        return False
+    means = defaultdict(list)
+    for kernels in ranks:
+        for kind, (count, total_ns) in kernels.items():
+            means[kind].append(total_ns / max(count, 1))
+    usual = {kind: float(np.median(each)) for kind, each in means.items()}
+    work, others = (
+        [sum(count * usual[kind] for kind, (count, _) in kernels.items()) for kernels in side] for side in some
+    )
+    return bool(np.median(work) >= (1 - _AS_MUCH) * np.median(others))
+
+
+def _kernels(digest: RankDigest) -> dict[Kind, tuple[int, int]]:
+    """How often a rank runs each kernel, and for how long in all, ns."""
+    table, text = digest.kernels, digest.strings
+    kinds: dict[Kind, tuple[int, int]] = {}
+    for name, grid, count, total_ns in zip(
+        table.name.tolist(), table.shape.tolist(), table.count.tolist(), table.total_ns.tolist(), strict=True
+    ):
+        before = kinds.get((text[name], text[grid]), (0, 0))
+        kinds[text[name], text[grid]] = (before[0] + count, before[1] + total_ns)
+    return kinds
