@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import reduce
 from operator import or_
-from typing import cast
 
 import numpy as np
 import pytest
@@ -14,16 +13,13 @@ from hypothesis import strategies as st
 from random_jobs import FaultyJob, faulty_jobs
 from random_traces import TRACES, joined
 from traces import job as drawn
-from traces import ranks
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import CpuTime, RankDigest
 from tb_ddp_doctor.facts.change import Change
-from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Account
 from tb_ddp_doctor.rules import CATALOGUE
-from tb_ddp_doctor.rules.support.base import Fault, Found
 from tb_ddp_doctor.rules.support.savings import Savings
 
 #: Of the step: what some fixes may give back more than all together, in the replay.
@@ -117,59 +113,3 @@ def test_what_a_rank_has_beyond_the_others_goes_beside_what_all_share() -> None:
     assert own.of_host[CpuTime.INPUT].tolist() == [[0.6], [0.0]]
     assert (own | own).of_host[CpuTime.INPUT].tolist() == [[0.6], [0.0]]
     assert not shared.is_nothing
-
-
-class HostOrDevice:
-    """Steps of four ranks that end when the last host has loaded and stalled, and the devices are done, ms."""
-
-    shape = (4, 2)
-    tracing = Change()
-    plays = True
-
-    def __init__(self, load: int, stall: tuple[int, ...], device: int) -> None:
-        self._device = device
-        self._host = {CpuTime.INPUT: np.full(self.shape, load), CpuTime.STALL: np.repeat([stall], 2, axis=0).T}
-        self.recorded_ns = self.step_ns(Change())
-
-    def host_ns(self, kind: CpuTime) -> np.ndarray:
-        return self._host[kind]
-
-    def step_ns(self, change: Change) -> np.ndarray:
-        left = sum(spent * (1 - change.of_host.get(kind, 0)) for kind, spent in self._host.items())
-        return np.maximum(np.broadcast_to(left.max(axis=0), self.shape), self._device).astype(np.int64)
-
-    def cost_ns(self, change: Change) -> float:
-        return float((self.recorded_ns - self.step_ns(change)).mean())
-
-
-def needed(whatif: HostOrDevice) -> set[str]:
-    """The rules of which a job needs the fix, of a loader on all ranks and a host that stalls on rank 2."""
-
-    def found(rule: str, change: Change, ranks: tuple[int, ...]) -> Found:
-        fault = Fault(change, ranks, (1, 2), None, "high", "", "", "", ())
-        return Found(CATALOGUE[rule], (fault,), change)
-
-    loading = Change(shared={CpuTime.INPUT: np.ones((4, 2))})
-    stalling = Change({CpuTime.STALL: np.array([[0.0] * 2, [0.0] * 2, [1.0] * 2, [0.0] * 2])})
-    step = """
-        rank# step |1
-              gpu  [a]
-              nccl    [ar]
-    """
-    everything = [found("dataloader-stall", loading, (0, 1, 2, 3)), found("straggler", stalling, (2,))]
-    made = Savings(everything, cast(WhatIf, whatif), drawn(ranks(step, step, step, step, steps=2)))
-    made.__dict__["step_total_ns"] = int(whatif.recorded_ns.sum())
-    return {each.rule.id for each in made._needed}
-
-
-def test_a_slow_rank_is_not_needed_where_a_larger_fault_of_all_explains_the_step() -> None:
-    assert needed(HostOrDevice(load=60_000, stall=(0, 0, 20_000, 0), device=60_000)) == {"dataloader-stall"}
-
-
-def test_a_fault_of_all_that_is_smaller_than_what_one_rank_does_explains_no_step() -> None:
-    assert "straggler" in needed(HostOrDevice(load=20_000, stall=(0, 0, 60_000, 0), device=60_000))
-
-
-def test_a_slow_rank_and_a_fault_of_all_may_both_be_needed() -> None:
-    both = needed(HostOrDevice(load=60_000, stall=(0, 0, 50_000, 0), device=30_000))
-    assert both == {"dataloader-stall", "straggler"}

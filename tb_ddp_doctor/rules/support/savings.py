@@ -11,7 +11,7 @@ line is negative, and all of them sum to the step.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import or_
 
@@ -38,14 +38,12 @@ from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.rules.support import text
 from tb_ddp_doctor.rules.support.base import Fault, Found, severity
 from tb_ddp_doctor.rules.support.interval import interval, uncertain
+from tb_ddp_doctor.rules.support.needed import needed
 
 #: Ranks and steps that have this share of the most that one has are where the unexplained time lies.
 _MUCH = 0.5
 #: Less of the step than this need not be located.
 _LEAST_LOCATED = 0.01
-#: Of the step: what a slow rank costs at least once everything else is fixed. A fix makes a rank like the median one in
-#: all that it does, so that one that is well gives back its noise too: 1.2 % where loading is slow on all ranks.
-_LEAST_NEEDED = 0.02
 _LOWER: dict[Confidence, Confidence] = {"high": "medium", "medium": "low", "low": "low"}
 
 
@@ -97,56 +95,8 @@ class Savings:
 
     @cached_property
     def _needed(self) -> list[Found]:
-        """What was found, without slow ranks that would be well once everything else is fixed.
-
-        Everything else is what costs at least half as much once all slow ranks are fixed. What does not, such as
-        launch overhead where one host stalls, is costly on those ranks alone.
-        """
         found = [each for each in self.everything if not each.rule.is_of_tracing]
-        stragglers = [(each, fault) for each in found if each.rule.names_stragglers for fault in each.faults]
-        shared = [each for each in found if not each.rule.names_stragglers and not each.rule.only_informs]
-        if not stragglers or len(stragglers) + len(shared) < 2:
-            return found
-        least = _LEAST_NEEDED * self.step_total_ns
-        fixed = reduce(or_, [fault.change for _, fault in stragglers], self.whatif.tracing)
-        mended_ns = self._total_ns(fixed)
-        others = []
-        for each in shared:
-            alone = self._untraced_total_ns - self._total_ns(self.whatif.tracing | each.change)
-            if mended_ns - self._total_ns(fixed | each.change) >= max(least, alone / 5):
-                others.append(each.change)
-        all_ns = self._total_ns(reduce(or_, others, fixed))
-        most = max(self._host_taken_ns(fault.change, fault.ranks) for _, fault in stragglers)
-        # Either alone would do: it is the one that takes more of the host.
-        others += [
-            each.change
-            for each in shared
-            if CpuTime.WORK not in each.change.of_host
-            and self._host_taken_ns(each.change, self.job.ranks) > most
-            and self._total_ns(self.whatif.tracing | each.change) - all_ns < least
-        ]
-        kept = [fault for _, fault in stragglers]
-        # Of two that fix the same, the one that explains the rest is not needed, then the one that costs less alone.
-        for _, fault in sorted(
-            stragglers, key=lambda one: (not one[0].rule.explains_the_rest, self.whatif.cost_ns(one[1].change))
-        ):
-            rest = [one for one in kept if one is not fault]
-            if self._total_ns(reduce(or_, [one.change for one in rest] + others, self.whatif.tracing)) - all_ns < least:
-                kept = rest
-        needed = []
-        for each in found:
-            faults = each.faults
-            if each.rule.names_stragglers:
-                faults = tuple(fault for fault in faults if any(fault is one for one in kept))
-            if faults:
-                change = each.change if faults == each.faults else reduce(or_, [fault.change for fault in faults])
-                needed.append(replace(each, faults=faults, change=change))
-        return needed
-
-    def _host_taken_ns(self, change: Change, ranks: Collection[int]) -> float:
-        """The host's time that a fix takes away from some ranks, mean over these and steps, ns."""
-        rows = np.isin(self.job.ranks, list(ranks))
-        return sum(float((share * self.whatif.host_ns(kind))[rows].mean()) for kind, share in change.of_host.items())
+        return needed(found, self.whatif, self.job.ranks)
 
     def _is_serious(self, link: _Link) -> bool:
         return not link.found.rule.only_informs and link.total_ns >= Severity.MINOR.least_share * self.step_total_ns

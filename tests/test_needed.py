@@ -1,0 +1,63 @@
+"""Which of several findings a job needs."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+
+from tb_ddp_doctor.digest.model import CpuTime
+from tb_ddp_doctor.facts.change import Change
+from tb_ddp_doctor.facts.whatif import WhatIf
+from tb_ddp_doctor.rules import CATALOGUE
+from tb_ddp_doctor.rules.support.base import Fault, Found
+from tb_ddp_doctor.rules.support.needed import needed
+
+
+class HostOrDevice:
+    """Steps of four ranks that end when the last host has loaded and stalled, and the devices are done, ms."""
+
+    shape = (4, 2)
+    tracing = Change()
+    plays = True
+
+    def __init__(self, load: int, stall: tuple[int, ...], device: int) -> None:
+        self._device = device
+        self._host = {CpuTime.INPUT: np.full(self.shape, load), CpuTime.STALL: np.repeat([stall], 2, axis=0).T}
+        self.recorded_ns = self.step_ns(Change())
+
+    def host_ns(self, kind: CpuTime) -> np.ndarray:
+        return self._host[kind]
+
+    def step_ns(self, change: Change) -> np.ndarray:
+        left = sum(spent * (1 - change.of_host.get(kind, 0)) for kind, spent in self._host.items())
+        return np.maximum(np.broadcast_to(left.max(axis=0), self.shape), self._device).astype(np.int64)
+
+    def cost_ns(self, change: Change) -> float:
+        return float((self.recorded_ns - self.step_ns(change)).mean())
+
+
+def needed_of(whatif: HostOrDevice) -> set[str]:
+    """The rules of which a job needs the fix, of a loader on all ranks and a host that stalls on rank 2."""
+
+    def found(rule: str, change: Change, ranks: tuple[int, ...]) -> Found:
+        fault = Fault(change, ranks, (1, 2), None, "high", "", "", "", ())
+        return Found(CATALOGUE[rule], (fault,), change)
+
+    loading = Change(shared={CpuTime.INPUT: np.ones((4, 2))})
+    stalling = Change({CpuTime.STALL: np.array([[0.0] * 2, [0.0] * 2, [1.0] * 2, [0.0] * 2])})
+    everything = [found("dataloader-stall", loading, (0, 1, 2, 3)), found("straggler", stalling, (2,))]
+    return {each.rule.id for each in needed(everything, cast(WhatIf, whatif), np.arange(4))}
+
+
+def test_a_slow_rank_is_not_needed_where_a_larger_fault_of_all_explains_the_step() -> None:
+    assert needed_of(HostOrDevice(load=60_000, stall=(0, 0, 20_000, 0), device=60_000)) == {"dataloader-stall"}
+
+
+def test_a_fault_of_all_that_is_smaller_than_what_one_rank_does_explains_no_step() -> None:
+    assert "straggler" in needed_of(HostOrDevice(load=20_000, stall=(0, 0, 60_000, 0), device=60_000))
+
+
+def test_a_slow_rank_and_a_fault_of_all_may_both_be_needed() -> None:
+    both = needed_of(HostOrDevice(load=60_000, stall=(0, 0, 50_000, 0), device=30_000))
+    assert both == {"dataloader-stall", "straggler"}
