@@ -27,7 +27,7 @@ from tb_ddp_doctor import cli, engine
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.comparison.build import compare
 from tb_ddp_doctor.discover.runs import discover
-from tb_ddp_doctor.findings import Finding
+from tb_ddp_doctor.findings import Diagnosis, Finding
 from tb_ddp_doctor.report import escape, html, markdown, schema
 
 ROOT = Path(__file__).parents[1]
@@ -119,8 +119,8 @@ def test_the_page_has_the_same_diagnoses_as_the_json(results: list[engine.Result
     listed = [run["name"] for run in held["runs"]["runs"]]
     assert listed == [result.diagnosis.name for result in results]
     for result in results:
-        diagnosis = msgspec.json.decode(msgspec.json.encode(result.diagnosis))
-        assert held[f"run?run={result.diagnosis.name}"]["diagnosis"] == diagnosis
+        diagnosis = held[f"run?run={result.diagnosis.name}"]["diagnosis"]
+        assert msgspec.json.decode(msgspec.json.encode(diagnosis), type=Diagnosis) == result.diagnosis
 
 
 def test_the_page_lists_runs_as_the_tab_takes_them(results: list[engine.Result]) -> None:

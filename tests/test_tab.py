@@ -362,8 +362,6 @@ def test_two_findings_of_one_rule_are_ticked_each_by_itself(page: Page, server: 
         findings = body["diagnosis"]["findings"]
         first = findings[0] | {"id": "straggler:1"}
         findings[:1] = [first, first | {"id": "straggler:2", "ranks": [2]}]
-        for key in ("windows", "commands"):
-            body["views"][key].insert(0, body["views"][key][0])
         route.fulfill(json=body)
 
     def predict(route: Route) -> None:
@@ -820,8 +818,8 @@ def test_a_finding_leads_to_its_evidence_in_the_timeline(page: Page, server: str
     tab.locator("details.finding > summary").first.click()
     row = tab.locator(".evidence tbody tr").nth(1)
     rank, step = (row.locator("th, td").nth(i).text_content() for i in (0, 1))
-    windows = get(f"{server}/data/plugin/ddp_doctor/run?run=straggler_cpu")["views"]["windows"]
-    start, end = map(int, windows[0][1]["seen"])
+    diagnosis = get(f"{server}/data/plugin/ddp_doctor/run?run=straggler_cpu")["diagnosis"]
+    start, end = map(int, diagnosis["findings"][0]["evidence"][1]["window"]["seen"])
 
     def asked(request: Request) -> bool:
         window = [int(found) for found in re.findall(r"(?:start|end)=(\d+)", request.url)]

@@ -47,7 +47,7 @@
 
 /** @typedef {{file: string, line: number, function: string}} Source a function of the user's own, and where it begins */
 
-/** @typedef {{rank: number, step: number, start_ns: number, end_ns: number, what: string, source: Source | null}} Evidence */
+/** @typedef {{rank: number, step: number, start_ns: number, end_ns: number, what: string, source: Source | null, window?: Window | null}} Evidence the slice that shows it, where its trace is here */
 
 /**
  * @typedef {object} Measurement
@@ -77,6 +77,7 @@
  * @property {Evidence[]} evidence
  * @property {Measurement[]} measurements
  * @property {{name: string, value: number, unit: string, reason: string}[]} thresholds
+ * @property {string[]} [commands] of other tools
  */
 
 /** @typedef {{kind: "floor" | "tracing" | "finding" | "unexplained", finding: string | null, total_ns: number, ms: number, share: number}} AccountLine */
@@ -139,8 +140,6 @@
  * @property {Lanes | null} lanes
  * @property {string} origin_ns on the common clock
  * @property {Grid} clock_ms start of each step on the common clock, after the origin
- * @property {Window[][]} windows a slice to open, by finding and evidence
- * @property {string[][]} commands of other tools, by finding
  * @property {string} stacks how to get Python stacks, and after an empty line the code; "" where some trace has them
  */
 

@@ -117,12 +117,12 @@ class Analyses:
         *,
         scan: Callable[[], Sequence[Run]],
         diagnose: Diagnose,
-        views: Callable[[Result], dict[str, Any]],
+        answer: Callable[[Result], Any],
         stamps: Callable[[Run], Stamps],
     ) -> None:
         self._scan = scan
         self._diagnose = diagnose
-        self._views = views
+        self._answer = answer
         self._stamps = stamps
         self._arrivals = Arrivals()
         self._lock = threading.Lock()
@@ -280,6 +280,8 @@ class Analyses:
         return not entry.all_asked and still != entry.changing | entry.unfinished
 
     def _analyse(self, entry: _Entry) -> None:
+        import msgspec
+
         from tb_ddp_doctor.engine import RunError
 
         def progress(done: int, total: int, file: str) -> None:
@@ -295,7 +297,7 @@ class Analyses:
         try:
             result = self._diagnose(run, progress, changing, expected)
             summarised = summary(result.diagnosis)
-            body = self._encode(result)
+            body = msgspec.json.encode(self._answer(result))
             if not entry.all_asked and self._changed(run, files, changing):
                 self._put_off(entry)
                 return
@@ -333,16 +335,6 @@ class Analyses:
             else:
                 entry.state, entry.error = "failed", error
                 entry.body, entry.summary, entry.result = b"", None, None
-
-    def _encode(self, result: Result) -> bytes:
-        import msgspec
-
-        try:
-            views = self._views(result)
-        except Exception:  # without its pictures the page still says what is wrong
-            _log.exception("The pictures of run %r could not be made", result.diagnosis.name)
-            views = None
-        return msgspec.json.encode({"state": "ready", "diagnosis": result.diagnosis, "views": views})
 
 
 def _first_line(problem: Exception) -> str:

@@ -390,12 +390,12 @@ function spanOf({ from, to }) {
  * @returns {Spot[]}
  */
 function spotsOf({ diagnosis, views }) {
-  const { windows, origin_ns, ranks, steps, busy_ms, step_ms, clock_ms } = /** @type {import("../model.js").Views} */ (views);
-  const found = diagnosis.findings.flatMap((finding, i) =>
-    finding.evidence.map(({ rank, step }, j) => {
-      const window = windows[i][j];
+  const { origin_ns, ranks, steps, busy_ms, step_ms, clock_ms } = /** @type {import("../model.js").Views} */ (views);
+  const found = diagnosis.findings.flatMap((finding) =>
+    finding.evidence.flatMap(({ rank, step, window }, item) => {
+      if (!window) return [];
       const [from, to] = window.seen.map((ns) => usAfter(ns, origin_ns));
-      return { id: evidenceId(finding, j), ranks: window.ranks, seen: { from, to }, title: `${finding.rule}: rank ${rank}, step ${step}` };
+      return [{ id: evidenceId(finding, item), ranks: window.ranks, seen: { from, to }, title: `${finding.rule}: rank ${rank}, step ${step}` }];
     }),
   );
   if (found.length) return found;
