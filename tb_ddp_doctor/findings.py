@@ -13,16 +13,18 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from tb_ddp_doctor import step_parts
+
 if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA_VERSION = 2
 
 #: Every class that a nanosecond of a step can belong to, in the order of precedence.
-OWNERS = ("compute", "copy", "wait", "transfer", "input", "sync", "alloc", "dispatch", "host")
+OWNERS = tuple(step_parts.OWNERS)
 
-#: What a training loop is at (`trace.names.Phase`).
-PHASES = ("loading", "forward", "backward", "optimizer", "other")
+#: What a training loop is at.
+PHASES = tuple(step_parts.PHASES)
 
 Status = Literal["finding", "clear", "not-applicable", "error"]
 Confidence = Literal["high", "medium", "low"]

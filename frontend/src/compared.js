@@ -4,7 +4,8 @@
 import { card, folded, h, prose, table } from "./dom.js";
 import { count, ms, percent, signed } from "./format.js";
 import { grid, plain } from "./grid.js";
-import { OWNERS, ownerName } from "./model.js";
+import { ownerName } from "./model.js";
+import { OWNERS } from "./step_parts.js";
 import { plainName } from "./timeline/rows.js";
 
 /** @typedef {import("./views.js").Shown} Shown */

@@ -25,8 +25,9 @@ from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.rules import op_stall
 from tb_ddp_doctor.rules.support import activity, text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
-from tb_ddp_doctor.rules.support.slow_ranks import DOING, HOST_OWNERS, Limits, Peers
+from tb_ddp_doctor.rules.support.slow_ranks import HOST_OWNERS, Limits, Peers
 from tb_ddp_doctor.rules.support.slowness import Slowness, longest_wait, slowness
+from tb_ddp_doctor.step_parts import OWNERS
 from tb_ddp_doctor.trace.model import Ints
 
 #: Ranks that are late by no less than this share of each other's lateness are one finding.
@@ -360,9 +361,9 @@ def _evidence(
         step = int(budget.busy_ns[rank].argmax())
         if cause == "host":
             owner = max(HOST_OWNERS, key=lambda owner: int(budget.of(owner)[rank, step]))
-            windows.append(places.longest(rank, step, RankOwner[owner.upper()], text.idle(frame, DOING[owner])))
+            windows.append(places.longest(rank, step, RankOwner[owner.upper()], text.idle(frame, OWNERS[owner].cpu)))
         elif cause == "input":
-            what = text.idle(frame, "is in the DataLoader's __next__")
+            what = text.idle(frame, OWNERS["input"].cpu)
             windows.append(places.longest(rank, step, RankOwner.INPUT, what))
         else:
             windows.append(places.window(rank, step, "The whole step: it computes while the other ranks wait."))

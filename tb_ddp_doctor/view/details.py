@@ -19,6 +19,7 @@ from tb_ddp_doctor.facts.traffic import Traffic, bus_factor, communication
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.slices.cut import on_common_clock
 from tb_ddp_doctor.slices.words import label
+from tb_ddp_doctor.step_parts import IDLE
 from tb_ddp_doctor.trace.model import Ints
 
 #: More points than this cover each other, in all and of one kind and group.
@@ -185,7 +186,7 @@ def _ranks(result: Result) -> dict[str, Any]:
         "hidden_ms": _mean_ms(np.maximum(moves - of("transfer"), 0)),
         "wait_ms": _mean_ms(of("wait")),
         "transfer_ms": _mean_ms(of("transfer")),
-        "idle_ms": _mean_ms(of("input") + of("sync") + of("alloc") + of("dispatch") + of("host")),
+        "idle_ms": _mean_ms(np.sum([of(owner) for owner in IDLE], axis=0)),
     }
 
 

@@ -3,7 +3,7 @@
 import { cut, kindsOf } from "../cuts.js";
 import { card, h, prose } from "../dom.js";
 import { among, count, interval, ms, percent } from "../format.js";
-import { account, faults, affectedRanks, level, line, lostMs, ownerName, PHASES } from "../model.js";
+import { account, faults, affectedRanks, level, line, lostMs, ownerName } from "../model.js";
 
 /** @typedef {import("../model.js").Diagnosis} Diagnosis */
 /** @typedef {import("../views.js").View} View */
@@ -243,7 +243,7 @@ function whole({ diagnosis, link }) {
     const { unexplained } = of;
     if (!unexplained || share < LEAST_PLACED) return "no rule explains it";
     const { owner, phase } = unexplained;
-    const within = phase && phase !== "other" ? ` in ${PHASES.get(phase)?.name ?? phase}` : "";
+    const within = phase && phase !== "other" ? ` in ${phase}` : "";
     return `no rule explains it: mostly ${ownerName(owner)}${within}, ${among(unexplained.ranks, ranks, "rank")}, ${among(unexplained.steps, steps, "step")}`;
   }
   const notes = [
