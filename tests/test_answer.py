@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -47,3 +49,18 @@ def test_without_its_pictures_a_run_still_has_its_diagnosis(
     assert shown.views is None
     same = msgspec.convert(msgspec.to_builtins(shown.diagnosis), type(result.diagnosis))
     assert same == result.diagnosis
+
+
+@pytest.mark.parametrize(
+    ("changed", "level"),
+    [
+        ({}, "critical"),
+        ({"verdict": "unknown"}, "info"),
+        ({"verdict": "unexplained"}, "info"),
+        ({"verdict": "healthy"}, "healthy"),
+        ({"verdict": "healthy", "missing_ranks": (3,)}, "info"),
+    ],
+)
+def test_how_the_verdict_is_shown(result: engine.Result, changed: dict[str, Any], level: str) -> None:
+    diagnosis = msgspec.structs.replace(result.diagnosis, **changed)
+    assert answer.answer(replace(result, diagnosis=diagnosis)).diagnosis.level == level

@@ -105,6 +105,7 @@ import { OWNERS } from "./step_parts.js";
  * @property {number} step_ms
  * @property {string} verdict
  * @property {string} headline
+ * @property {Severity | "healthy"} level how the verdict is shown
  * @property {Account} account
  * @property {Record<string, Record<string, number>>} budget_ms
  * @property {Record<string, Record<string, number>>} phases_ms by rank, by phase; empty where the traces do not tell
@@ -147,12 +148,6 @@ import { OWNERS } from "./step_parts.js";
 
 /** @typedef {{state: "ready", diagnosis: Diagnosis, views: Views | null}} Report */
 
-/** @type {[Severity, number][]} From which share of the step on a cost is so severe (`findings.Severity`). */
-const LEAST_SHARES = [
-  ["critical", 0.2],
-  ["major", 0.1],
-  ["minor", 0.03],
-];
 /** Its cost is the account's line of tracing. */
 const OF_TRACING = "profiler-overhead";
 
@@ -174,7 +169,7 @@ export function ownerName(owner) {
 }
 
 /**
- * The findings that are worth a fix; those below 3 % of the step only inform.
+ * The findings that are worth a fix; those of severity info only inform.
  * @param {Diagnosis} diagnosis
  */
 export function faults(diagnosis) {
@@ -182,7 +177,7 @@ export function faults(diagnosis) {
 }
 
 /**
- * The findings below 3 % of the step: those that a fix would save something of, and those that cost nothing.
+ * The findings of severity info: those that a fix would save something of, and those that cost nothing.
  * @param {Diagnosis} diagnosis
  */
 export function belowFaults({ findings }) {
@@ -208,10 +203,9 @@ const lossOf = ({ verdict, lost_ms, unexplained_ms }) => (verdict === "unexplain
 
 /** @param {RunEntry} run */
 function weightOf(run) {
-  const { verdict, step_ms } = run;
+  const { verdict, severity } = run;
   if (verdict === "unknown" || verdict === "healthy") return 0;
-  const severity = (verdict !== "unexplained" && run.severity) || severityOf(step_ms ? lossOf(run) / step_ms : 0);
-  return ["info", "minor", "major", "critical"].indexOf(severity);
+  return ["info", "minor", "major", "critical"].indexOf(severity ?? "info");
 }
 
 /**
@@ -258,27 +252,6 @@ export function account(diagnosis) {
  * @param {Diagnosis} diagnosis
  */
 export const lostMs = (diagnosis) => account(diagnosis).saved.reduce((sum, { ms }) => sum + ms, 0);
-
-/**
- * How severe a cost is that is this share of the step (0 to 1).
- * @param {number} share
- * @returns {Severity}
- */
-export const severityOf = (share) => LEAST_SHARES.find(([, least]) => share >= least)?.[0] ?? "info";
-
-/**
- * How the verdict is shown: a severity, "healthy", or "info" where the traces cannot tell, or not all of the job was
- * seen: no data is not healthy.
- * @param {Diagnosis} diagnosis
- * @returns {Severity | "healthy"}
- */
-export function level(diagnosis) {
-  if (diagnosis.verdict === "unknown") return "info";
-  if (diagnosis.verdict === "unexplained") return severityOf(line(diagnosis, "unexplained").share);
-  const [worst] = faults(diagnosis);
-  if (worst) return worst.severity;
-  return diagnosis.missing_ranks.length || diagnosis.incomplete.length ? "info" : "healthy";
-}
 
 /**
  * The ranks that a fault names, or where most of what nothing explains lies; a fault of all ranks names none.

@@ -23,7 +23,7 @@ from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.rules import op_stall
-from tb_ddp_doctor.rules.support import activity, text
+from tb_ddp_doctor.rules.support import activity, limits, text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.slow_ranks import HOST_OWNERS, Limits, Peers
 from tb_ddp_doctor.rules.support.slowness import Slowness, longest_wait, slowness
@@ -68,17 +68,15 @@ class Straggler(Rule):
     looks_again: ClassVar[bool] = True
     names_stragglers: ClassVar[bool] = True
 
-    min_excess: float = threshold(
-        0.03, "of the step", "Healthy jobs of 4 and 8 ranks stay under 2 %; less is not worth a warning."
-    )
-    min_steps: float = threshold(0.75, "of the steps", "A rank that is slow now and then is load-imbalance.")
+    min_excess: float = threshold(*limits.SLOW_RANK)
+    min_steps: float = threshold(*limits.SLOW_RANK_STEPS)
     same_work: float = threshold(
         0.05, "relative", "Up to this many more kernels are the same work: autotuning picks other kernels on each rank."
     )
     larger_share: float = threshold(
         0.20, "of compute", "From this share of compute time in kernels with larger grids on, the work is larger."
     )
-    slow_link: float = threshold(1.5, "times as long", "As for slow-link: from here on a group's transfers are slow.")
+    slow_link: float = threshold(*limits.SLOW_LINK)
 
     def check(
         self,

@@ -9,6 +9,7 @@ import msgspec
 
 from tb_ddp_doctor import findings
 from tb_ddp_doctor.engine import Result
+from tb_ddp_doctor.findings import Level
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.slices import cut
 from tb_ddp_doctor.view.commands import commands
@@ -48,6 +49,8 @@ class Diagnosis(findings.Diagnosis, frozen=True, kw_only=True):
     """A diagnosis with these findings."""
 
     findings: tuple[Finding, ...]
+    #: How the verdict is shown.
+    level: Level
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -72,7 +75,7 @@ def answer(result: Result, *, in_report: bool = False) -> Answer:
     except Exception:
         _log.exception("The pictures of run %r could not be made", diagnosis.name)
         drawn, found = None, [_finding(finding) for finding in diagnosis.findings]
-    return Answer(Diagnosis(**_fields(diagnosis) | {"findings": tuple(found)}), drawn)
+    return Answer(Diagnosis(**_fields(diagnosis) | {"findings": tuple(found), "level": diagnosis.level}), drawn)
 
 
 def _finding(finding: findings.Finding, job: Job | None = None, has_traces: bool = False) -> Finding:

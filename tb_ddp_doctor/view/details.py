@@ -12,7 +12,7 @@ import numpy as np
 
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.engine import Result
-from tb_ddp_doctor.facts.links import Link, links
+from tb_ddp_doctor.facts.links import SLOW_TIMES, Link, links
 from tb_ddp_doctor.facts.nodes import nodes
 from tb_ddp_doctor.facts.operators import operators
 from tb_ddp_doctor.facts.traffic import Traffic, bus_factor, communication
@@ -106,6 +106,7 @@ def _family(job: Job, traffic: Traffic, link: Link | None, most: int) -> dict[st
         "far": int(outlier.sum()),
         "peers": link.peers if link else 0,
         "slowdown": round(link.slowdown, 3) if link else None,
+        "is_slow": link is not None and link.slowdown >= SLOW_TIMES,
         "alpha_us": line.alpha_ns / 1e3 if line else None,
         "us_per_byte": line.beta_ns / 1e3 if line else None,
         "significant": line is not None and line.is_significant,

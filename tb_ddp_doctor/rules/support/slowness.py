@@ -17,13 +17,13 @@ from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Evidence
-from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support import limits, text
 from tb_ddp_doctor.trace.model import Ints
 from tb_ddp_doctor.trace.names import Phase
 
 #: Most ranks are slow if the others are faster by so many times the limit, and their devices work within this share.
 _CLEARLY = 3
-_LEAST_EXCESS = 0.03
+_LEAST_EXCESS = limits.SLOW_RANK[0]
 _AS_MUCH = 0.1
 #: Noise of each rank and step, not of a rank: the mean excess is below so many of its standard errors, and below this
 #: share of the step. Of drawn jobs with 6 % of noise, 2 to 16 ranks and 3 to 6 steps, 1 in 300 has a rank beyond both.
