@@ -38,7 +38,10 @@ def made() -> dict[Path, str]:
     """The text of each file that needs no diagnosis, by path."""
     pages = {DOCS / "rules" / name: text for name, text in documentation.pages().items()}
     schemas = {DOCS / f"{name}.schema.json": schema.text(name) for name in schema.SCHEMAS}
-    frontend = {ROOT / "frontend" / "src" / "step_parts.js": frontend_sources.step_parts()}
+    frontend = {
+        frontend_sources.FRONTEND / "step_parts.js": frontend_sources.step_parts(),
+        frontend_sources.FRONTEND.parent / "schema.d.ts": frontend_sources.schema(),
+    }
     return {**pages, **schemas, **frontend}
 
 

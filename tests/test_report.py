@@ -14,6 +14,7 @@ from itertools import combinations, permutations
 from pathlib import Path
 from typing import Any
 
+import frontend_sources
 import jsonschema
 import msgspec
 import pytest
@@ -32,7 +33,6 @@ from tb_ddp_doctor.report import escape, html, markdown, schema
 
 ROOT = Path(__file__).parents[1]
 DEMO_LOGS = ROOT / "demo_logs"
-MODEL = ROOT / "frontend" / "src" / "model.js"
 RENDERER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 JOB = """
     rank# step |1
@@ -125,8 +125,7 @@ def test_the_page_has_the_same_diagnoses_as_the_json(results: list[engine.Result
 
 def test_the_page_lists_runs_as_the_tab_takes_them(results: list[engine.Result]) -> None:
     (run,) = answers(html.page(results[:1], "logs"))["runs"]["runs"]
-    (typedef,) = re.findall(r"@typedef \{object\} RunEntry(.*?)\*/", MODEL.read_text(), re.DOTALL)
-    assert set(run) == set(re.findall(r"@property \{.*\} (\w+)", typedef))
+    assert set(run) == set(frontend_sources.properties("model.js", "RunEntry"))
 
 
 def test_the_page_holds_every_choice_of_what_to_fix(results: list[engine.Result]) -> None:

@@ -9,35 +9,8 @@ import { OWNERS } from "./step_parts.js";
 import { plainName } from "./timeline/rows.js";
 
 /** @typedef {import("./views.js").Shown} Shown */
-/** @typedef {{name: string, before_ms: number, after_ms: number}} Change */
-/** @typedef {"fixed" | "better" | "same" | "worse" | "new"} Fate */
-
-/**
- * @typedef {object} Comparison as `ddp-doctor compare --json` has it (docs/json.md)
- * @property {string} before
- * @property {string} after
- * @property {{name: string, ranks: number, world_size: number, steps: number, device: string}[]} runs
- * @property {string[]} unlike
- * @property {string} headline
- * @property {string[]} story
- * @property {{before_ms: number, after_ms: number, change: number, interval: [number, number] | null, tells: boolean, least_change: number}} step
- * @property {Change[]} owners
- * @property {{rule: string, fate: Fate, before_ms: number, after_ms: number, title: string}[]} findings
- * @property {Change[]} communication
- * @property {(Change & {before_count: number, after_count: number})[]} kernels
- * @property {Operation[]} operators
- */
-
-/**
- * @typedef {object} Operation
- * @property {string} name "" for the sum of those that have no row
- * @property {number} before_host_ms
- * @property {number} after_host_ms
- * @property {number} before_device_ms
- * @property {number} after_device_ms
- * @property {number} before_count
- * @property {number} after_count
- */
+/** @typedef {import("../schema.js").Comparison} Comparison */
+/** @typedef {import("../schema.js").FindingChange["fate"]} Fate */
 
 /** Amounts that change by less are not coloured, ms. @param {Comparison["step"]} step */
 const leastChange = ({ before_ms, least_change }) => least_change * before_ms;
@@ -270,7 +243,7 @@ function operators({ operators, step }, shown) {
         each.after_count,
       ]),
     });
-  const counts = (/** @type {Operation} */ { name, before_count, after_count }) => ({ name, before_count, after_count });
+  const counts = (/** @type {import("../schema.js").OperatorChange} */ { name, before_count, after_count }) => ({ name, before_count, after_count });
   const host = operators.map((each) => ({ ...counts(each), before_ms: each.before_host_ms, after_ms: each.after_host_ms }));
   const device = operators.map((each) => ({ ...counts(each), before_ms: each.before_device_ms, after_ms: each.after_device_ms }));
   return [

@@ -1,8 +1,8 @@
-// What the server sends (`tb_ddp_doctor/findings.py`, `view/views.py`), and what the page derives from it.
+// What the page derives from what the server sends. The types of that are in schema.d.ts, made from Python.
 
 import { OWNERS } from "./step_parts.js";
 
-/** @typedef {"critical" | "major" | "minor" | "info"} Severity */
+/** @typedef {Finding["severity"]} Severity */
 
 /**
  * @typedef {object} Progress
@@ -39,114 +39,18 @@ import { OWNERS } from "./step_parts.js";
  * @property {RunEntry[]} runs
  */
 
-/**
- * @typedef {object} Prospect
- * @property {string[]} fixed ids of findings
- * @property {number} step_ms now
- * @property {number} without_ms then
- * @property {[number, number]} range_ms 80 % interval of `without_ms`
- */
-
-/** @typedef {{file: string, line: number, function: string}} Source a function of the user's own, and where it begins */
-
-/** @typedef {{rank: number, step: number, start_ns: number, end_ns: number, what: string, source: Source | null, window?: Window | null}} Evidence the slice that shows it, where its trace is here */
-
-/**
- * @typedef {object} Measurement
- * @property {string} name
- * @property {number} value
- * @property {string} unit "1" for counts
- * @property {number[]} ranks empty where it is of the whole job, as `steps`
- * @property {number[]} steps
- * @property {number | null} count how many things it sums
- */
-
-/**
- * @typedef {object} Finding
- * @property {string} id the rule, and a number after a colon where the rule has several findings
- * @property {string} rule
- * @property {Severity} severity
- * @property {number} cost_ms what its fix saves on top of the fixes charged before it: its line of the account
- * @property {number} alone_ms what it saves if fixed alone
- * @property {[number, number]} range_ms 80 % interval of `cost_ms`
- * @property {number[]} ranks
- * @property {number[]} steps
- * @property {string | null} cause
- * @property {string} confidence
- * @property {string} title
- * @property {string} why
- * @property {string} fix
- * @property {Evidence[]} evidence
- * @property {Measurement[]} measurements
- * @property {{name: string, value: number, unit: string, reason: string}[]} thresholds
- * @property {string[]} [commands] of other tools
- */
-
-/** @typedef {{kind: "floor" | "tracing" | "finding" | "unexplained", finding: string | null, total_ns: number, ms: number, share: number}} AccountLine */
-
-/**
- * The whole step: floor + tracing + findings + unexplained.
- * @typedef {object} Account
- * @property {"replay" | "busy_time"} method
- * @property {number} total_ns
- * @property {AccountLine[]} lines
- * @property {{owner: string, phase: string | null, ranks: number[], steps: number[]} | null} unexplained where it lies
- * @property {{step: number, ms: number, reason: string}[]} left_out
- */
-
-/**
- * @typedef {object} Diagnosis
- * @property {string} name
- * @property {number} world_size
- * @property {number[]} ranks
- * @property {number[]} missing_ranks
- * @property {string[]} incomplete files of which a part or all is not in here
- * @property {number[]} steps
- * @property {number} step_ms
- * @property {string} verdict
- * @property {string} headline
- * @property {Severity | "healthy"} level how the verdict is shown
- * @property {Account} account
- * @property {Record<string, Record<string, number>>} budget_ms
- * @property {Record<string, Record<string, number>>} phases_ms by rank, by phase; empty where the traces do not tell
- * @property {{residual_us: number | null, offset_us: Record<string, number>}} clock
- * @property {Finding[]} findings
- * @property {{rule: string, status: string, reason: string}[]} outcomes
- * @property {{file: string, message: string}[]} warnings
- */
+/** @typedef {import("../schema.js").Account} Account */
+/** @typedef {import("../schema.js").AccountLine} AccountLine */
+/** @typedef {import("../schema.js").Answer} Report */
+/** @typedef {import("../schema.js").Diagnosis} Diagnosis */
+/** @typedef {import("../schema.js").Evidence} Evidence */
+/** @typedef {import("../schema.js").Finding} Finding */
+/** @typedef {import("../schema.js").Lanes} Lanes */
+/** @typedef {import("../schema.js").Prospect} Prospect */
+/** @typedef {import("../schema.js").Views} Views */
+/** @typedef {import("../schema.js").Window} Window */
 
 /** @typedef {(number | null)[][]} Grid one row per rank, one column per step; null where a rank lacks the step */
-
-/**
- * @typedef {object} Lanes
- * @property {number} step
- * @property {number} start_ms
- * @property {number} end_ms
- * @property {{rank: number, start_ms: number, pieces: [number, number, number][]}[]} ranks start of its step; pieces:
- *   owner index, start and end in ms
- */
-
-/** @typedef {{ranks: number[], start: string, end: string, seen: [string, string]}} Window ns on the common clock */
-
-/**
- * @typedef {object} Views
- * @property {boolean} from_digests whether the traces themselves are elsewhere
- * @property {number[]} ranks
- * @property {string[]} nodes
- * @property {string} device
- * @property {number[]} steps
- * @property {string[]} owners
- * @property {Record<string, Grid>} budget_ms by owner
- * @property {Grid} step_ms
- * @property {Grid} busy_ms
- * @property {Grid} start_ns start of each step's window, on the rank's own clock
- * @property {Lanes | null} lanes
- * @property {string} origin_ns on the common clock
- * @property {Grid} clock_ms start of each step on the common clock, after the origin
- * @property {string} stacks how to get Python stacks, and after an empty line the code; "" where some trace has them
- */
-
-/** @typedef {{state: "ready", diagnosis: Diagnosis, views: Views | null}} Report */
 
 /** Its cost is the account's line of tracing. */
 const OF_TRACING = "profiler-overhead";

@@ -35,7 +35,7 @@ export function openButton(report, finding, item) {
  */
 export function otherTools(report, finding) {
   const where = finding.evidence[0]?.window;
-  const { commands = [] } = finding;
+  const { commands } = finding;
   if (!where && !commands.length) return null;
   return folded("Other tools", () => {
     const { name } = report.diagnosis;

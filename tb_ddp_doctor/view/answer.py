@@ -31,18 +31,19 @@ class Window(msgspec.Struct, frozen=True):
     seen: tuple[str, str]
 
 
-class Evidence(findings.Evidence, frozen=True):
+class Evidence(findings.Evidence, frozen=True, kw_only=True):
     """A piece of evidence, and the slice that shows it."""
 
     #: None where the traces are elsewhere.
-    window: Window | None = None
+    window: Window | None
 
 
-class Finding(findings.Finding, frozen=True):
+class Finding(findings.Finding, frozen=True, kw_only=True):
     """A finding, and what would confirm it."""
 
+    evidence: tuple[Evidence, ...]
     #: Commands of other tools.
-    commands: tuple[str, ...] = ()
+    commands: tuple[str, ...]
 
 
 class Diagnosis(findings.Diagnosis, frozen=True, kw_only=True):
