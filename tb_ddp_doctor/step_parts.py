@@ -37,7 +37,7 @@ class Phase:
     """What a training loop is at (`trace.names.Phase`)."""
 
     when: str
-    #: The end of "... in the optimizer's step"; "" for what is in none.
+    #: The end of "most of it is ...".
     within: str
     #: The owner whose colour it has.
     colour: str
@@ -132,27 +132,27 @@ IDLE = tuple(name for name, owner in OWNERS.items() if owner.cpu)
 PHASES: Mapping[str, Phase] = {
     "loading": Phase(
         when="waiting for a batch, or copying it to the GPU",
-        within="data loading",
+        within="in data loading",
         colour="input",
     ),
     "forward": Phase(
         when="forward, and the GPU work it launched",
-        within="forward",
+        within="in the forward pass",
         colour="compute",
     ),
     "backward": Phase(
         when="backward, and the GPU work it launched, with the collectives of gradients",
-        within="backward",
+        within="in the backward pass",
         colour="transfer",
     ),
     "optimizer": Phase(
         when="the optimizer's step, and the GPU work it launched",
-        within="the optimizer's step",
+        within="in the optimizer's step",
         colour="dispatch",
     ),
     "other": Phase(
         when="outside forward/backward/optimizer, in the training loop",
-        within="",
+        within="outside forward/backward/optimizer, in the training loop",
         colour="alloc",
     ),
 }

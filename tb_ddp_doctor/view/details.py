@@ -62,11 +62,11 @@ def _communication(result: Result) -> dict[str, Any]:
     job = result.job
     measured = communication(job)
     compared = links(job, measured)
-    link_of = {id(link.traffic): link for link in compared}
+    link_of = {link.traffic: link for link in compared}
     most = max(_POINTS // max(len(measured), 1), _LEAST_POINTS)
     steps = max(len(job.steps), 1)
     return {
-        "families": [_family(job, traffic, link_of.get(id(traffic)), most) for traffic in measured],
+        "families": [_family(job, traffic, link_of.get(traffic), most) for traffic in measured],
         "nodes": [
             {
                 "name": label(node.name),

@@ -68,7 +68,6 @@ class Peers:
     @classmethod
     def of(
         cls,
-        well: Ints,
         found: Slowness,
         frame: Frame,
         budget: Budget,
@@ -76,7 +75,8 @@ class Peers:
         kernels: KernelTable,
         phases: Phases,
     ) -> Peers:
-        """The ranks, given the indices of those that are well."""
+        """The ranks, and those that are well among them."""
+        well = found.others
         loading = whatif.host_ns(CpuTime.INPUT).mean(axis=1)
         owner_ns, phase_ns = budget.owner_ns.mean(axis=1), phases.busy_ns.mean(axis=1)
         launches = kernels.launches()

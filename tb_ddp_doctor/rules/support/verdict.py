@@ -75,8 +75,7 @@ def _unexplained(lost_ms: float, job: Job, where: Unexplained | None) -> str:
 
 def place(where: Unexplained, ranks: Sized, steps: Sized) -> str:
     """Where the unexplained time lies in a job of these ranks and steps: "mostly ..., on rank 1, in every step"."""
-    within = PHASES[where.phase].within if where.phase else ""
-    phase = f" in {within}" if within else ""
+    phase = f" {PHASES[where.phase].within}" if where.phase and where.phase != "other" else ""
     on = "all ranks" if len(where.ranks) == len(ranks) > 1 else text.ranks(where.ranks)
     at = "every step" if len(where.steps) == len(steps) > 1 else text.steps(where.steps)
     return f"mostly {OWNERS[where.owner].excess}{phase}, on {on}, in {at}"
