@@ -30,6 +30,7 @@ from tb_ddp_doctor.findings import (
     FileWarning,
     Network,
     RuleOutcome,
+    Severity,
     WarningKind,
 )
 from tb_ddp_doctor.job.build import JobError, build
@@ -74,7 +75,7 @@ _SURE_RANKS = 64
 #: So often rules look for what other faults hide.
 _MOST_LOOKS = 2
 #: Where less of the step than this is unexplained, no other fault hides.
-_NOTHING_HIDDEN = 0.03
+_NOTHING_HIDDEN = Severity.MINOR.least_share
 _ARRIVING = "Still arriving: left out until it is whole."
 _ALL_ARRIVING = "Its files are still arriving."
 _OUR_FAULT = "the doctor's fault, please report it"

@@ -13,22 +13,30 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from tb_ddp_doctor import step_parts
+
 if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA_VERSION = 2
 
 #: Every class that a nanosecond of a step can belong to, in the order of precedence.
-OWNERS = ("compute", "copy", "wait", "transfer", "input", "sync", "alloc", "dispatch", "host")
+OWNERS = tuple(step_parts.OWNERS)
 
-#: What a training loop is at (`trace.names.Phase`).
-PHASES = ("loading", "forward", "backward", "optimizer", "other")
+#: What a training loop is at.
+PHASES = tuple(step_parts.PHASES)
 
 Status = Literal["finding", "clear", "not-applicable", "error"]
 Confidence = Literal["high", "medium", "low"]
 LineKind = Literal["floor", "tracing", "finding", "unexplained"]
 #: What a diagnosis has as a table.
 Table = Literal["findings", "outcomes", "communication", "budget", "phases"]
+
+
+SeverityLabel = Literal["info", "minor", "major", "critical"]
+_LABELS: tuple[SeverityLabel, ...] = ("info", "minor", "major", "critical")
+#: How a verdict is shown.
+Level = Literal[SeverityLabel, "healthy"]
 
 
 class Severity(IntEnum):
@@ -50,8 +58,8 @@ class Severity(IntEnum):
         return (0.0, 0.03, 0.10, 0.20)[self]
 
     @property
-    def label(self) -> str:
-        return self.name.lower()
+    def label(self) -> SeverityLabel:
+        return _LABELS[self]
 
 
 #: What a warning means for its file: nothing but what it says; events are missing from it; its end is missing, and may
@@ -186,7 +194,7 @@ class Finding(msgspec.Struct, frozen=True):
     #: The rule's name, and a number after a colon where the rule has several findings.
     id: str
     rule: str
-    severity: str
+    severity: SeverityLabel
     #: Predicted fall of the step time if the fault were fixed, ms, without what findings before it would give back too:
     #: its line of the account. Together the findings cost what fixing all of them saves.
     cost_ms: float
@@ -350,7 +358,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     critical_path: tuple[PathStep, ...] = ()
 
     @property
-    def level(self) -> str:
+    def level(self) -> Level:
         """How the verdict is shown: a severity, "healthy", or "info" where healthy rests on part of the job."""
         match self.verdict:
             case "unknown":

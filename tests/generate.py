@@ -14,6 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import frontend_sources
 from test_golden import GOLDEN, diagnose, essence, names
 
 from tb_ddp_doctor.report import schema
@@ -37,7 +38,11 @@ def made() -> dict[Path, str]:
     """The text of each file that needs no diagnosis, by path."""
     pages = {DOCS / "rules" / name: text for name, text in documentation.pages().items()}
     schemas = {DOCS / f"{name}.schema.json": schema.text(name) for name in schema.SCHEMAS}
-    return {**pages, **schemas}
+    frontend = {
+        frontend_sources.FRONTEND / "step_parts.js": frontend_sources.step_parts(),
+        frontend_sources.FRONTEND.parent / "schema.d.ts": frontend_sources.schema(),
+    }
+    return {**pages, **schemas, **frontend}
 
 
 def with_output(page: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import frontend_sources
 import pytest
 from tensorboard.plugins import base_plugin
 from traces import in_row, job, ranks, write
@@ -127,6 +128,24 @@ def test_quality_says_what_each_file_holds(get: Get) -> None:
     assert [one["rank"] for one in files] == [0, 1, 2]
     assert [one["steps"] for one in files] == [[1, 3, 5]] * 3
     assert all(one["memory"] and one["matched"] == 6 for one in files)
+
+
+@pytest.mark.parametrize(
+    ("of", "key", "file", "typedef"),
+    [
+        ("communication", "families", "views/communication.js", "Family"),
+        ("communication", "nodes", "views/communication.js", "Node"),
+        ("memory", "curves", "views/memory.js", "Curve"),
+        ("operators", None, "views/operators.js", "Operations"),
+        ("quality", "files", "files.js", "File"),
+    ],
+)
+def test_the_page_has_the_types_of_what_is_answered(
+    get: Get, of: str, key: str | None, file: str, typedef: str
+) -> None:
+    found = detail(get, of)
+    keys = found if key is None else found[key][0]
+    assert set(frontend_sources.properties(file, typedef)) == set(keys)
 
 
 @pytest.mark.parametrize(

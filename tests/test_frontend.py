@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 from pathlib import Path
 
 import pytest
 from playwright._impl._driver import compute_driver_executable
-
-from tb_ddp_doctor.findings import Severity
 
 TESTS = sorted((Path(__file__).parent.parent / "frontend" / "test").glob("*.test.js"))
 
@@ -20,11 +17,3 @@ def test_pure_modules(file: Path) -> None:
     ran = subprocess.run([node, "--test", file], capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "fail 0" in ran.stdout and "pass 0" not in ran.stdout, ran.stdout
-
-
-def test_severities_have_the_shares_of_the_diagnosis() -> None:
-    model = (Path(__file__).parent.parent / "frontend" / "src" / "model.js").read_text()
-    shares = re.findall(r'\["(critical|major|minor)", ([\d.]+)\]', model)
-    assert {name: float(share) for name, share in shares} == {
-        severity.label: severity.least_share for severity in Severity if severity > Severity.INFO
-    }

@@ -84,7 +84,8 @@ def open_evidence(page: Page, server: str, run: str = "straggler_cpu", dark: boo
 
 
 def first_window(server: str, run: str = "straggler_cpu") -> dict[str, Any]:
-    window: dict[str, Any] = get(f"{server}/data/plugin/ddp_doctor/run?run={run}")["views"]["windows"][0][0]
+    diagnosis = get(f"{server}/data/plugin/ddp_doctor/run?run={run}")["diagnosis"]
+    window: dict[str, Any] = diagnosis["findings"][0]["evidence"][0]["window"]
     return window
 
 

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -22,11 +23,21 @@ def work(path: Path) -> str:
     match path.stem.rstrip("0123456789"):
         case "dies":
             os._exit(1)
+        case "torn":  # dies in the middle of its answer, which is longer than a pipe holds
+            Connection._send = _torn  # type: ignore[attr-defined]
+            return "x" * (1 << 20)
+        case "odd":
+            return threading.Lock()  # type: ignore[return-value]  # what no pipe takes
         case "fails":
             raise ValueError("on purpose")
         case "slow":
             time.sleep(0.3)
     return path.name
+
+
+def _torn(self: Connection, buffer: bytes) -> None:
+    os.write(self.fileno(), buffer[:1000])
+    os._exit(1)
 
 
 def results(names: Sequence[str], size: int = LARGE) -> dict[str, object]:
@@ -51,6 +62,19 @@ def test_a_process_that_dies_costs_its_own_file() -> None:
     found = results(["a1", "dies1", "slow1", "a2", "dies2", "a3"])
     assert isinstance(found.pop("dies1"), pool.CrashError) and isinstance(found.pop("dies2"), pool.CrashError)
     assert found == {name: name for name in ("a1", "slow1", "a2", "a3")}
+
+
+def test_a_process_that_dies_in_the_middle_of_its_answer_holds_nobody_up() -> None:
+    found = results(["a1", "torn1", "slow1", "a2", "a3"])
+    assert isinstance(found.pop("torn1"), pool.CrashError)
+    assert found == {name: name for name in ("a1", "slow1", "a2", "a3")}
+
+
+def test_what_cannot_be_sent_is_an_exception_with_its_traceback() -> None:
+    found = results(["a1", "odd1", "fails1"])
+    odd, fails = found["odd1"], found["fails1"]
+    assert found["a1"] == "a1" and isinstance(odd, Exception) and "pickle" in str(odd)
+    assert isinstance(fails, ValueError) and 'raise ValueError("on purpose")' in str(fails.__cause__)
 
 
 def test_cancelling_ends_the_work_soon() -> None:

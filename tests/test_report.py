@@ -14,6 +14,7 @@ from itertools import combinations, permutations
 from pathlib import Path
 from typing import Any
 
+import frontend_sources
 import jsonschema
 import msgspec
 import pytest
@@ -27,12 +28,11 @@ from tb_ddp_doctor import cli, engine
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.comparison.build import compare
 from tb_ddp_doctor.discover.runs import discover
-from tb_ddp_doctor.findings import Finding
+from tb_ddp_doctor.findings import Diagnosis, Finding
 from tb_ddp_doctor.report import escape, html, markdown, schema
 
 ROOT = Path(__file__).parents[1]
 DEMO_LOGS = ROOT / "demo_logs"
-MODEL = ROOT / "frontend" / "src" / "model.js"
 RENDERER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 JOB = """
     rank# step |1
@@ -119,14 +119,13 @@ def test_the_page_has_the_same_diagnoses_as_the_json(results: list[engine.Result
     listed = [run["name"] for run in held["runs"]["runs"]]
     assert listed == [result.diagnosis.name for result in results]
     for result in results:
-        diagnosis = msgspec.json.decode(msgspec.json.encode(result.diagnosis))
-        assert held[f"run?run={result.diagnosis.name}"]["diagnosis"] == diagnosis
+        diagnosis = held[f"run?run={result.diagnosis.name}"]["diagnosis"]
+        assert msgspec.json.decode(msgspec.json.encode(diagnosis), type=Diagnosis) == result.diagnosis
 
 
 def test_the_page_lists_runs_as_the_tab_takes_them(results: list[engine.Result]) -> None:
     (run,) = answers(html.page(results[:1], "logs"))["runs"]["runs"]
-    (typedef,) = re.findall(r"@typedef \{object\} RunEntry(.*?)\*/", MODEL.read_text(), re.DOTALL)
-    assert set(run) == set(re.findall(r"@property \{.*\} (\w+)", typedef))
+    assert set(run) == set(frontend_sources.properties("model.js", "RunEntry"))
 
 
 def test_the_page_holds_every_choice_of_what_to_fix(results: list[engine.Result]) -> None:

@@ -46,7 +46,7 @@ def get(tmp_path_factory: pytest.TempPathFactory) -> Get:
 @pytest.fixture(scope="module")
 def evidence(get: Get) -> dict[str, str]:
     """The window of the first finding's first evidence, as parameters."""
-    window: dict[str, Any] = get("/run", run="job").get_json()["views"]["windows"][0][0]
+    window: dict[str, Any] = get("/run", run="job").get_json()["diagnosis"]["findings"][0]["evidence"][0]["window"]
     start, end = window.pop("seen")
     assert int(window["start"]) < int(start) < int(end) < int(window["end"])
     return {"run": "job", **window, "ranks": ",".join(map(str, window["ranks"])), "start": start, "end": end}
@@ -82,7 +82,9 @@ def test_steps_have_places_on_the_common_clock(get: Get) -> None:
     clock = views["clock_ms"]
     assert clock[1][0] - clock[0][0] == pytest.approx(0, abs=20)
     assert min(map(min, clock)) == 0
-    assert abs(int(views["origin_ns"]) - int(views["windows"][0][0]["start"])) < 1e9
+    assert (
+        abs(int(views["origin_ns"]) - int(answer["diagnosis"]["findings"][0]["evidence"][0]["window"]["start"])) < 1e9
+    )
 
 
 @pytest.mark.parametrize(

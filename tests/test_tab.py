@@ -362,8 +362,6 @@ def test_two_findings_of_one_rule_are_ticked_each_by_itself(page: Page, server: 
         findings = body["diagnosis"]["findings"]
         first = findings[0] | {"id": "straggler:1"}
         findings[:1] = [first, first | {"id": "straggler:2", "ranks": [2]}]
-        for key in ("windows", "commands"):
-            body["views"][key].insert(0, body["views"][key][0])
         route.fulfill(json=body)
 
     def predict(route: Route) -> None:
@@ -402,7 +400,8 @@ def test_what_nothing_explains_is_no_health(page: Page, server: str, theme: str)
     def answer(route: Route) -> None:
         body = route.fetch().json()
         diagnosis = body["diagnosis"]
-        diagnosis |= {"verdict": "unexplained", "headline": "No rule explains 7.0 ms of every 50.0 ms, on rank 2."}
+        diagnosis |= {"verdict": "unexplained", "level": "major"}
+        diagnosis["headline"] = "No rule explains 7.0 ms of every 50.0 ms, on rank 2."
         account = diagnosis["account"]
         for line in account["lines"]:
             line["ms"] = {"floor": 43.0, "unexplained": 7.0}.get(line["kind"], 0.0)
@@ -428,7 +427,7 @@ def test_what_nothing_explains_is_no_health(page: Page, server: str, theme: str)
 def test_what_cannot_be_told_is_neutral(page: Page, server: str) -> None:
     def answer(route: Route) -> None:
         body = route.fetch().json()
-        body["diagnosis"] |= {"verdict": "unknown", "headline": "The traces cannot tell."}
+        body["diagnosis"] |= {"verdict": "unknown", "level": "info", "headline": "The traces cannot tell."}
         route.fulfill(json=body)
 
     def listing(route: Route) -> None:
@@ -651,7 +650,7 @@ def test_a_name_does_not_turn_what_stands_behind_it(page: Page, server: str) -> 
 def test_a_job_with_an_incomplete_file_is_not_called_healthy(page: Page, server: str) -> None:
     def answer(route: Route) -> None:
         body = route.fetch().json()
-        body["diagnosis"].update(headline="No fault found in what is here, but ...", incomplete=["a"])
+        body["diagnosis"].update(headline="No fault found in what is here, but ...", incomplete=["a"], level="info")
         route.fulfill(json=body)
 
     page.route("**/ddp_doctor/run?run=healthy", answer)
@@ -820,8 +819,8 @@ def test_a_finding_leads_to_its_evidence_in_the_timeline(page: Page, server: str
     tab.locator("details.finding > summary").first.click()
     row = tab.locator(".evidence tbody tr").nth(1)
     rank, step = (row.locator("th, td").nth(i).text_content() for i in (0, 1))
-    windows = get(f"{server}/data/plugin/ddp_doctor/run?run=straggler_cpu")["views"]["windows"]
-    start, end = map(int, windows[0][1]["seen"])
+    diagnosis = get(f"{server}/data/plugin/ddp_doctor/run?run=straggler_cpu")["diagnosis"]
+    start, end = map(int, diagnosis["findings"][0]["evidence"][1]["window"]["seen"])
 
     def asked(request: Request) -> bool:
         window = [int(found) for found in re.findall(r"(?:start|end)=(\d+)", request.url)]
@@ -848,7 +847,7 @@ def poison(value: Any, key: str = "") -> Any:
     if isinstance(value, list):
         return [poison(item, key) for item in value]
     # What is shown, rather than shown itself, and whole ns, which are text for their length.
-    choosing = key in ("state", "severity", "status", "owners", "role", "fate")
+    choosing = key in ("state", "severity", "level", "status", "owners", "role", "fate")
     choosing |= key.endswith("_ns") or key in ("start", "end", "seen")
     return HOSTILE + value if isinstance(value, str) and not choosing else value
 
@@ -1205,7 +1204,7 @@ def test_nodes_and_groups_are_compared(page: Page, server: str) -> None:
     def answer(route: Route) -> None:
         body = route.fetch().json()
         (family,) = body["families"]
-        slow = {**family, "group": "7", "peers": 1, "slowdown": 2.5}
+        slow = {**family, "group": "7", "peers": 1, "slowdown": 2.5, "is_slow": True}
         body["families"] = [{**family, "peers": 1, "slowdown": 1.0}, slow]
         route.fulfill(json=body)
 

@@ -4,42 +4,16 @@
 import { card, folded, h, prose, table } from "./dom.js";
 import { count, ms, percent, signed } from "./format.js";
 import { grid, plain } from "./grid.js";
-import { OWNERS, ownerName } from "./model.js";
+import { ownerName } from "./model.js";
+import { OWNERS } from "./step_parts.js";
 import { plainName } from "./timeline/rows.js";
 
 /** @typedef {import("./views.js").Shown} Shown */
-/** @typedef {{name: string, before_ms: number, after_ms: number}} Change */
-/** @typedef {"fixed" | "better" | "same" | "worse" | "new"} Fate */
+/** @typedef {import("../schema.js").Comparison} Comparison */
+/** @typedef {import("../schema.js").FindingChange["fate"]} Fate */
 
-/**
- * @typedef {object} Comparison as `ddp-doctor compare --json` has it (docs/json.md)
- * @property {string} before
- * @property {string} after
- * @property {{name: string, ranks: number, world_size: number, steps: number, device: string}[]} runs
- * @property {string[]} unlike
- * @property {string} headline
- * @property {string[]} story
- * @property {{before_ms: number, after_ms: number, change: number, interval: [number, number] | null, tells: boolean}} step
- * @property {Change[]} owners
- * @property {{rule: string, fate: Fate, before_ms: number, after_ms: number, title: string}[]} findings
- * @property {Change[]} communication
- * @property {(Change & {before_count: number, after_count: number})[]} kernels
- * @property {Operation[]} operators
- */
-
-/**
- * @typedef {object} Operation
- * @property {string} name "" for the sum of those that have no row
- * @property {number} before_host_ms
- * @property {number} after_host_ms
- * @property {number} before_device_ms
- * @property {number} after_device_ms
- * @property {number} before_count
- * @property {number} after_count
- */
-
-/** Amounts that change by less than this share of the step are not coloured. */
-const SIGNIFICANT = 0.03;
+/** Amounts that change by less are not coloured, ms. @param {Comparison["step"]} step */
+const leastChange = ({ before_ms, least_change }) => least_change * before_ms;
 /** Amounts that round to nothing. */
 const LEAST_MS = 0.005;
 /** Rows of a table of names; the others are summed, and unfold. */
@@ -60,7 +34,7 @@ export function compared(found, shown) {
     card("Where the step goes", paired(found)),
     card("Findings", fates(found)),
     found.communication.length
-      ? card("Collectives", h("p", { class: "note" }, "Communication without wait, overlapped and exposed; ms per step, mean over ranks."), changed("collective", found.communication, found.step.before_ms))
+      ? card("Collectives", h("p", { class: "note" }, "Communication without wait, overlapped and exposed; ms per step, mean over ranks."), changed("collective", found.communication, found.step))
       : null,
     found.kernels.length ? card("Kernels", kernels(found, shown)) : null,
     found.operators.length ? card("Operators", operators(found, shown)) : null,
@@ -123,7 +97,7 @@ const verdictOf = (change) => (change < 0 ? "healthy" : "critical");
 function paired({ owners, step }) {
   const shown = owners.filter(({ before_ms, after_ms }) => Math.max(before_ms, after_ms) >= LEAST_MS);
   const longest = Math.max(...shown.flatMap(({ before_ms, after_ms }) => [before_ms, after_ms]));
-  const least = SIGNIFICANT * step.before_ms;
+  const least = leastChange(step);
   const key = h("span", { class: "key", role: "columnheader" }, h("i", { class: "earlier" }), "before", h("i", { class: "later" }), "after");
   const [first, ...heads] = ["ms per step", "before", "after", "change"].map((head) => h("span", { role: "columnheader" }, head));
   return h(
@@ -184,9 +158,9 @@ const moved = ({ before_ms, after_ms }) => Math.abs(after_ms - before_ms);
  * The few that changed most, then the sum of all others.
  * @param {string} title
  * @param {Amount[]} amounts
- * @param {number} step_ms
+ * @param {Comparison["step"]} step
  */
-function changed(title, amounts, step_ms) {
+function changed(title, amounts, step) {
   const told = amounts.filter(({ before_ms, after_ms }) => Math.max(before_ms, after_ms) >= LEAST_MS);
   const most = told.filter(({ name }) => name).sort((a, b) => moved(b) - moved(a)).slice(0, LISTED);
   const others = told.filter((amount) => !most.includes(amount));
@@ -197,10 +171,10 @@ function changed(title, amounts, step_ms) {
     const [was, now] = [calls(before_count), calls(after_count)];
     return [
       h("span", { title: name }, named(name)),
-      plain(before_ms, step_ms),
-      plain(after_ms, step_ms),
+      plain(before_ms, step.before_ms),
+      plain(after_ms, step.before_ms),
       // No colour: a host that waits longer in a launch, say, has only run further ahead.
-      h("b", { class: Math.abs(after_ms - before_ms) < SIGNIFICANT * step_ms ? "soft" : null }, change(after_ms - before_ms)),
+      h("b", { class: Math.abs(after_ms - before_ms) < leastChange(step) ? "soft" : null }, change(after_ms - before_ms)),
       ...(counted ? [was === now ? was : `${was} → ${now}`] : []),
     ];
   });
@@ -230,7 +204,7 @@ function kernels({ kernels: told, step }, shown) {
     });
   return [
     h("p", { class: "note" }, "ms per step, mean over ranks and steps, matched by name."),
-    changed("kernel", told, step.before_ms),
+    changed("kernel", told, step),
     folded(`All ${count(told.length, "kernel")}`, all),
   ];
 }
@@ -269,13 +243,13 @@ function operators({ operators, step }, shown) {
         each.after_count,
       ]),
     });
-  const counts = (/** @type {Operation} */ { name, before_count, after_count }) => ({ name, before_count, after_count });
+  const counts = (/** @type {import("../schema.js").OperatorChange} */ { name, before_count, after_count }) => ({ name, before_count, after_count });
   const host = operators.map((each) => ({ ...counts(each), before_ms: each.before_host_ms, after_ms: each.after_host_ms }));
   const device = operators.map((each) => ({ ...counts(each), before_ms: each.before_device_ms, after_ms: each.after_device_ms }));
   return [
     h("p", { class: "note" }, "ms per step, mean over ranks and steps. Self CPU: time in the operator without the operators it calls. Self CUDA: time of the kernels it launched itself; for collectives this includes straggler wait."),
-    changed("Self CPU", host, step.before_ms),
-    device.some(({ before_ms, after_ms }) => before_ms + after_ms > 0) && changed("Self CUDA", device, step.before_ms),
+    changed("Self CPU", host, step),
+    device.some(({ before_ms, after_ms }) => before_ms + after_ms > 0) && changed("Self CUDA", device, step),
     folded(`All ${count(operators.length, "operator")}`, all),
   ];
 }

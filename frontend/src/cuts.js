@@ -1,6 +1,6 @@
 // A step cut into parts, for each rank or node: the rows of the budget. Pure.
 
-import { OWNERS, PHASES } from "./model.js";
+import { OWNERS, PHASES } from "./step_parts.js";
 
 /** @typedef {import("./model.js").Diagnosis} Diagnosis */
 /** @typedef {{id: string, name: string, when: string, colour: string}} Part */

@@ -2,7 +2,6 @@
 
 import { h, prose } from "./dom.js";
 import { count, ranges } from "./format.js";
-import { level } from "./model.js";
 
 /** @typedef {import("./model.js").Report} Report */
 
@@ -13,7 +12,7 @@ export function heading(report) {
     "header",
     { class: "verdict" },
     h("p", { class: "facts", title: diagnosis.name }, facts(report)),
-    h("h1", { class: level(diagnosis) }, namingRanks(diagnosis.headline)),
+    h("h1", { class: diagnosis.level }, namingRanks(diagnosis.headline)),
   );
 }
 

@@ -1,7 +1,7 @@
 // Light or dark: TensorBoard's own switch where the page runs inside it, the system's wish elsewhere.
 // TensorBoard sends no signal, but marks its body with the class "dark-mode".
 
-import { OWNERS } from "./model.js";
+import { OWNERS } from "./step_parts.js";
 
 /** Rules for the owners' colours: weak ones, so that the style sheet's hatching of straggler wait wins. */
 function ownerStyle() {

@@ -18,9 +18,8 @@ const AGREED = "ddp-doctor.perfetto-dev";
  * @param {number} item index of the evidence
  */
 export function openButton(report, finding, item) {
-  const where = windowOf(report, finding, item);
+  const { rank, step, window: where } = finding.evidence[item];
   if (!where) return null;
-  const { rank, step } = finding.evidence[item];
   const title = `${report.diagnosis.name}: rank ${rank}, step ${step}`;
   return h(
     "button",
@@ -35,8 +34,8 @@ export function openButton(report, finding, item) {
  * @param {Finding} finding
  */
 export function otherTools(report, finding) {
-  const where = windowOf(report, finding, 0);
-  const commands = report.views?.commands?.[report.diagnosis.findings.indexOf(finding)] ?? [];
+  const where = finding.evidence[0]?.window;
+  const { commands } = finding;
   if (!where && !commands.length) return null;
   return folded("Other tools", () => {
     const { name } = report.diagnosis;
@@ -74,17 +73,6 @@ export function otherTools(report, finding) {
 function stacks(advice) {
   const [sentence, code] = split(advice);
   return [h("p", {}, sentence), copyable(code)];
-}
-
-/**
- * @param {Report} report
- * @param {Finding} finding
- * @param {number} item
- * @returns {SliceWindow | null}
- */
-function windowOf({ diagnosis, views }, finding, item) {
-  if (!views || views.from_digests) return null;
-  return views.windows?.[diagnosis.findings.indexOf(finding)]?.[item] ?? null;
 }
 
 /** @param {Finding} finding */

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { account, affectedRanks, belowFaults, evidenceId, evidenceSum, level, lostMs, severityOf, worstRun } from "../src/model.js";
+import { account, affectedRanks, belowFaults, evidenceId, evidenceSum, lostMs, worstRun } from "../src/model.js";
 
 const finding = (id, severity, cost_ms, ranks = [1]) => ({ id, rule: id.split(":")[0], severity, cost_ms, alone_ms: cost_ms, ranks });
 const line = (kind, ms, of = null) => ({ kind, finding: of, total_ns: 0, ms, share: ms / 100 });
@@ -39,15 +39,6 @@ test("what tracing takes goes only where it is worth a fix", () => {
   assert.equal(lostMs(traced), 47);
 });
 
-test("unexplained is as severe as its share, unknown is neutral, healthy is whole", () => {
-  assert.equal(level(diagnosis()), "critical");
-  assert.equal(level(diagnosis({ verdict: "unexplained" })), "minor");
-  assert.equal(level(diagnosis({ verdict: "unknown", findings: [] })), "info");
-  assert.equal(level(diagnosis({ verdict: "healthy", findings: [] })), "healthy");
-  assert.equal(level(diagnosis({ verdict: "healthy", findings: [], missing_ranks: [3] })), "info");
-  assert.deepEqual([0.029, 0.03, 0.1, 0.2].map(severityOf), ["info", "minor", "major", "critical"]);
-});
-
 test("ranks with most of what nothing explains are named where that is the verdict", () => {
   assert.deepEqual([...affectedRanks(diagnosis())], [1]);
   assert.deepEqual([...affectedRanks(diagnosis({ verdict: "unexplained", findings: [] }))], [2]);
@@ -61,7 +52,7 @@ test("the worst run opens: by severity, then by what it loses", () => {
   const run = (name, severity, lost_ms, more = {}) => ({ name, state: "ready", verdict: "x", severity, lost_ms, step_ms: 100, ...more });
   const worst = (...runs) => worstRun(runs)?.name;
   assert.equal(worst(run("a", "minor", 9), run("b", "critical", 30), run("c", "critical", 40)), "c");
-  assert.equal(worst(run("a", null, 0, { verdict: "healthy" }), run("b", null, 0, { verdict: "unexplained", unexplained_ms: 15 }), run("c", "minor", 20)), "b");
+  assert.equal(worst(run("a", null, 0, { verdict: "healthy" }), run("b", "major", 0, { verdict: "unexplained", unexplained_ms: 15 }), run("c", "minor", 20)), "b");
   assert.equal(worst({ name: "a", state: "queued" }, run("b", null, 0, { verdict: "healthy" })), "b");
   assert.equal(worst({ name: "a", state: "reading" }, { name: "b", state: "queued" }), "a");
   assert.equal(worst(), undefined);

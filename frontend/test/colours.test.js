@@ -6,7 +6,7 @@ import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
 import { rgb } from "../src/heat.js";
-import { OWNERS } from "../src/model.js";
+import { OWNERS } from "../src/step_parts.js";
 
 const LEAST = 0.08;
 const SEEN = {

@@ -6,6 +6,7 @@ import { test } from "node:test";
 import { eventAt, firstAbove, visible } from "../src/timeline/cull.js";
 import { foundAgain, laidOut, plainName, ranksOf, search, shortName, waitsUntil } from "../src/timeline/rows.js";
 import { moved, ticks, wholeOf, widened, within, zoomed } from "../src/timeline/scale.js";
+import { neighbour, toggled } from "../src/timeline/walk.js";
 
 const SEED = 20_251_121;
 
@@ -179,4 +180,22 @@ test("the whole of a job is found among more steps than a call takes arguments",
   starts[7] = [...steps.slice(0, 199), null];
   const lengths = starts.map((row) => row.map(() => 10));
   assert.deepEqual(wholeOf(starts, lengths), { from: -1_000_000, to: 3_000_000 });
+});
+
+test("arrow keys lead along a row, and to the same time in the next row with events", () => {
+  const rows = [
+    { starts: [0, 10], ends: [5, 15] },
+    { starts: [], ends: [] },
+    { starts: [2, 12], ends: [4, 14] },
+  ];
+  assert.deepEqual(neighbour(rows, null, "ArrowRight", 6), { row: 0, index: 1 });
+  assert.deepEqual(neighbour(rows, { row: 0, index: 0 }, "ArrowRight", 0), { row: 0, index: 1 });
+  assert.deepEqual(neighbour(rows, { row: 0, index: 1 }, "ArrowRight", 0), { row: 0, index: 1 });
+  assert.deepEqual(neighbour(rows, { row: 0, index: 1 }, "ArrowDown", 0), { row: 2, index: 1 });
+  assert.equal(neighbour(rows, { row: 0, index: 0 }, "ArrowUp", 0), null);
+});
+
+test("a marker is set in order of time, and removed where one is", () => {
+  assert.deepEqual(toggled([5], 2, 1), [2, 5]);
+  assert.deepEqual(toggled([2, 5], 4.5, 1), [2]);
 });

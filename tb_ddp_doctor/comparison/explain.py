@@ -10,6 +10,7 @@ from tb_ddp_doctor.diagnosis import encodable
 from tb_ddp_doctor.digest.operators import STEP
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.step_parts import OWNERS
 from tb_ddp_doctor.trace import names
 
 #: Where the step time does not change significantly, owners and findings must change by this share of it.
@@ -20,18 +21,6 @@ _OVERLAP = 0.25
 #: An operator with less of a change of compute is not named; nor are any that together make less than half of it.
 _LARGE_PART, _MOST_OF_IT = 0.15, 0.5
 
-#: Owners in words, as what a step spends.
-_SPENT = {
-    "compute": "Compute",
-    "copy": "Exposed copies",
-    "wait": "Straggler wait",
-    "transfer": "Exposed communication",
-    "input": "Waiting for the DataLoader",
-    "sync": "Idle in sync calls",
-    "alloc": "Idle in cudaMalloc and cudaFree",
-    "dispatch": "Idle, launch-bound,",
-    "host": "Idle with the CPU outside any op",
-}
 #: Where a DataLoader makes its batches, by `RankDigest.loader`.
 _LOADERS = {"single_process": "in the training process (num_workers=0)", "workers": "in worker processes"}
 
@@ -98,7 +87,7 @@ def _owner(owner: Change, step: StepTime) -> str:
     # Owners sum to the step, so that their changes sum to its change.
     share = owner.change_ms / change if step.tells else 0.0
     part = f", {share * 100:.0f} % of the difference" if 0.05 <= share <= 1 else ""
-    return f"{_SPENT[owner.name]} {went} from {owner.before_ms:.1f} to {owner.after_ms:.1f} ms a step{part}."
+    return f"{OWNERS[owner.name].spent} {went} from {owner.before_ms:.1f} to {owner.after_ms:.1f} ms a step{part}."
 
 
 def _loader(was: str, now: str) -> Iterator[str]:

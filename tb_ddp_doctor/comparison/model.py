@@ -86,8 +86,10 @@ class StepTime(msgspec.Struct, frozen=True):
     #: where a run has one step.
     change: float
     interval: tuple[float, float] | None
-    #: Whether the change is more than chance and 3 % or more.
+    #: Whether the change is more than chance and `least_change` or more.
     tells: bool
+    #: A smaller change, as a share of the earlier step, of it or of one of its parts is never significant.
+    least_change: float
     #: Why there is no interval, or a wide one; "" where there are steps enough.
     doubt: str
 

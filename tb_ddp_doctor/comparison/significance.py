@@ -41,6 +41,7 @@ def step_time(before_ns: Ints, after_ns: Ints) -> StepTime:
         change=change,
         interval=interval,
         tells=interval is not None and abs(change) >= TELLING and (interval[0] > 0 or interval[1] < 0),
+        least_change=TELLING,
         doubt=_doubt(steps),
     )
 

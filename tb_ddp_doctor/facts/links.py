@@ -26,6 +26,10 @@ from tb_ddp_doctor.trace.model import Ints
 
 Floats = NDArray[np.float64]
 
+#: A link is slow that takes so many times as long as its peers: groups that share a network card or the GPU differ by
+#: less.
+SLOW_TIMES = 1.5
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Link:

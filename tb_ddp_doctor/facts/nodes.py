@@ -10,16 +10,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tb_ddp_doctor.facts.links import Link
+from tb_ddp_doctor.facts.links import SLOW_TIMES, Link
+from tb_ddp_doctor.findings import Severity
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace.model import Ints
 
 #: Below this share of the step a node is not worth a look, as with findings.
-_LEAST_SHARE = 0.03
+_LEAST_SHARE = Severity.MINOR.least_share
 #: In a job without a fault the last to arrive changes from node to node, and all are waited for alike.
 _TIMES_OTHERS = 3.0
-#: As for the rule slow-link.
-_SLOW = 1.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,7 +67,7 @@ def nodes(job: Job, links: Sequence[Link]) -> tuple[NodeTraffic, ...]:
             waited_for_ns=float(waited_for[i]),
             waits_ns=float(waits[ranks].mean()),
             slowdown=(slowdown := _slowdown(links, ranks)),
-            stands_out=(slowdown or 1.0) >= _SLOW or _is_waited_for(waited_for, i, job.step_ns),
+            stands_out=(slowdown or 1.0) >= SLOW_TIMES or _is_waited_for(waited_for, i, job.step_ns),
         )
         for i, (name, ranks) in enumerate(zip(names, members, strict=True))
     )

@@ -9,6 +9,7 @@ import numpy as np
 
 from tb_ddp_doctor.findings import OWNERS
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.step_parts import IDLE
 
 #: Programs that do not train, as sentences call them, and what their steps are called.
 _PROGRAMS = {
@@ -162,7 +163,7 @@ def _pace(job: Job, step: str) -> str:
         said += f" and only communicates {communication * 100:.0f} %"
     kernels = float(job.work("kernels").mean())
     if job.has_device and kernels:
-        idle = sum(shares[owner] for owner in ("input", "sync", "alloc", "dispatch", "host"))
+        idle = sum(shares[owner] for owner in IDLE)
         pace = window / kernels / 1e3
         said += f" and idles {idle * 100:.0f} %: {kernels:,.0f} kernels per {step}, one every {pace:.0f} µs"
     return said

@@ -16,15 +16,7 @@ from tb_ddp_doctor.job.model import Budget, Waiting
 from tb_ddp_doctor.trace.model import Ints
 
 #: Where each of a rank's owners goes; communication is split.
-_PLAIN = {
-    RankOwner.COMPUTE: "compute",
-    RankOwner.COPY: "copy",
-    RankOwner.INPUT: "input",
-    RankOwner.SYNC: "sync",
-    RankOwner.ALLOC: "alloc",
-    RankOwner.DISPATCH: "dispatch",
-    RankOwner.HOST: "host",
-}
+_PLAIN = {owner: owner.name.lower() for owner in RankOwner if owner is not RankOwner.COMMUNICATION}
 
 
 def settle(

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from tb_ddp_doctor.digest.model import RankDigest, RankOwner, Starved
 from tb_ddp_doctor.findings import FileWarning, LeftOutStep
-from tb_ddp_doctor.job import clock as clocks
+from tb_ddp_doctor.job.align import align
 from tb_ddp_doctor.job.budget import settle
 from tb_ddp_doctor.job.clock import ClockFit
-from tb_ddp_doctor.job.collectives import Matched, refuse_impossible, select
-from tb_ddp_doctor.job.completeness import Damages, clock_jumps, damages, same_times, serving, whole_steps
-from tb_ddp_doctor.job.matching import match
+from tb_ddp_doctor.job.completeness import Damages, same_times, whole_steps
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace.model import Ints
 
@@ -24,8 +21,6 @@ ODD = 1.25
 APART = 0.2
 #: What is odd of it is explained by what takes at least this share of it.
 EXPLAINS = 0.5
-#: Ends of one collective differ by up to this over slow links (DESIGN, point 5), ns.
-END_TOLERANCE_NS = 500_000
 
 
 class JobError(Exception):
@@ -44,9 +39,7 @@ def build(
     `nodes` names each rank's node, "" where unknown; `world_size` is None where no file claims one.
     Raises JobError, which repeats the warnings, if no rank has a step.
     """
-    notes = list(warnings)
-    for digest in digests.values():
-        notes.extend(digest.warnings)
+    notes = [*warnings, *(warning for digest in digests.values() for warning in digest.warnings)]
     usable = {rank: digest for rank, digest in sorted(digests.items()) if len(digest.steps)}
     notes.extend(
         FileWarning(digest.file, f"Rank {rank} is left out: its trace has no complete step.")
@@ -57,64 +50,36 @@ def build(
         raise JobError(
             " ".join(["No trace of this run has a complete step.", *(f"{n.file}: {n.message}" for n in notes)])
         )
-    found = damages(usable, world_size)
-    kept, steps, matched, fitted = _joined(usable, nodes, found)
-    if jumps := clock_jumps(tuple(kept), tuple(kept.values()), matched, fitted):
-        for rank, damage in jumps.items():
-            found.setdefault(rank, []).extend(damage)
-        kept, steps, matched, fitted = _joined(usable, nodes, found)
-    notes.extend(_left_out(usable, kept, found))
+    aligned, found = align(usable, nodes, world_size)
+    notes.extend(_left_out(usable, aligned.ranks, found))
     notes.extend(
         FileWarning(name, f"{len(ranks)} ranks have the same event times: their files are copies of one trace.")
-        for ranks in same_times(kept)
+        for ranks in same_times(aligned.ranks)
     )
-    ordered = tuple(kept.values())
-    step_index = np.stack([_positions(digest.steps.number, steps) for digest in ordered])
-    where = tuple(nodes.get(rank, "") for rank in kept)
-
-    offsets = np.zeros_like(matched.arrival_ns)
-    for rank in range(len(ordered)):
-        offsets[:, rank] = fitted.correction(rank, matched.end_ns[:, rank])
-    tolerance = END_TOLERANCE_NS + round(fitted.residual_ns or 0)
-    checked = refuse_impossible(matched, offsets, tolerance)
-    if len(checked) < len(matched):
-        matched, fitted = checked, clocks.fit(checked, where)
+    step_index = aligned.step_index
     left_out_steps: tuple[LeftOutStep, ...] = ()
-    if reason := _unlike_the_others(ordered, step_index, fitted):
-        notes.append(FileWarning(name, f"Step {steps[0]} is left out: {reason}"))
-        left_out_steps = (LeftOutStep(int(steps[0]), _first_ms(ordered, step_index), reason),)
-        steps, step_index = steps[1:], step_index[:, 1:]
-    budget, waiting = settle(ordered, step_index, matched, fitted)
+    if reason := _unlike_the_others(aligned.digests, step_index, aligned.clock):
+        first = int(aligned.steps[0])
+        notes.append(FileWarning(name, f"Step {first} is left out: {reason}"))
+        left_out_steps = (LeftOutStep(first, _first_ms(aligned.digests, step_index), reason),)
+        aligned, step_index = aligned.without_first_step(), step_index[:, 1:]
+    budget, waiting = settle(aligned.digests, step_index, aligned.matched, aligned.clock)
     return Job(
         name=name,
-        ranks=np.array(list(kept), np.int64),
-        nodes=where,
+        ranks=np.array(list(aligned.ranks), np.int64),
+        nodes=aligned.nodes,
         world_size=max(world_size or 0, max(digests) + 1),
-        digests=ordered,
-        steps=steps,
+        digests=aligned.digests,
+        steps=aligned.steps,
         step_index=step_index,
-        clock=fitted,
-        matched=matched,
+        clock=aligned.clock,
+        matched=aligned.matched,
         waiting=waiting,
         budget=budget,
         warnings=tuple(notes),
         left_out=left_out_steps,
         damaged=tuple(digest.file for rank, digest in sorted(digests.items()) if rank in found or rank not in usable),
     )
-
-
-def _joined(
-    usable: Mapping[int, RankDigest], nodes: Mapping[int, str], found: Damages
-) -> tuple[dict[int, RankDigest], Ints, Matched, ClockFit]:
-    """The ranks that take part, their steps, their collectives and clocks."""
-    whole = serving(usable, found)
-    steps, left_out = _common_steps(whole)
-    kept = {rank: usable[rank] for rank in whole if rank not in left_out}
-    matched = match(tuple(kept.values()))
-    if any(rank in found for rank in kept):
-        # What is left of the other steps tells nothing of clocks.
-        matched = select(matched, np.flatnonzero(np.isin(matched.step, steps)))
-    return kept, steps, matched, clocks.fit(matched, tuple(nodes.get(rank, "") for rank in kept))
 
 
 def _left_out(
@@ -129,22 +94,6 @@ def _left_out(
             yield FileWarning(digest.file, f"Rank {rank} {how}: {reasons}.")
         elif rank not in kept:
             yield FileWarning(digest.file, f"Rank {rank} is left out: it shares no step with most other ranks.")
-
-
-def _common_steps(numbers: Mapping[int, frozenset[int]]) -> tuple[Ints, list[int]]:
-    """The steps that all ranks have, by those of each, and the ranks that had to be left out to have any.
-
-    Kept are the ranks of the step that most ranks have; of several such steps, the one whose ranks share the most.
-    """
-    ranks_of: defaultdict[int, list[int]] = defaultdict(list)
-    for rank, steps in numbers.items():
-        for step in steps:
-            ranks_of[step].append(rank)
-    most = max(map(len, ranks_of.values()))
-    candidates = {tuple(ranks) for ranks in ranks_of.values() if len(ranks) == most}
-    shared = {ranks: sorted(frozenset.intersection(*(numbers[rank] for rank in ranks))) for ranks in candidates}
-    kept = max(sorted(shared), key=lambda ranks: len(shared[ranks]))
-    return np.array(shared[kept], np.int64), [rank for rank in numbers if rank not in kept]
 
 
 def _unlike_the_others(digests: tuple[RankDigest, ...], step_index: Ints, clock: ClockFit) -> str | None:
@@ -200,8 +149,3 @@ def _before_the_record_ns(digest: RankDigest) -> int:
     unrecorded = table.step < 0
     inside = np.minimum(table.end_ns, end) - np.maximum(table.arrival_ns, start)
     return int(np.maximum(inside[unrecorded], 0).max(initial=0))
-
-
-def _positions(numbers: Ints, wanted: Ints) -> Ints:
-    order = np.argsort(numbers, kind="stable")
-    return order[np.searchsorted(numbers[order], wanted)]

@@ -15,18 +15,17 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from tb_ddp_doctor.plugin.arrivals import Arrivals, Stamps
+from tb_ddp_doctor.plugin.entry import Entry, Files, Ready
 from tb_ddp_doctor.view.summary import summary
 
 if TYPE_CHECKING:
     from tb_ddp_doctor.discover.runs import Run
     from tb_ddp_doctor.engine import Result
 
-State = Literal["queued", "reading", "ready", "failed"]
 Progress = Callable[[int, int, str], None]
 #: Gives the result of a run without the files of the third, and without those of the fourth that lack their end.
 Diagnose = Callable[["Run", Progress, Collection[str], Collection[str]], "Result"]
@@ -43,72 +42,6 @@ _MOST_DELETED = 20
 _log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class _Entry:
-    """One run and how far it is."""
-
-    run: Run
-    #: Its files when it was last taken up.
-    files: Stamps
-    state: State = "queued"
-    #: Whether it is to be read, for the first time or again: `state` tells what there is to show, not what is to do.
-    due: bool = True
-    #: Files that changed too recently to be read, and those that were read and lack their end.
-    changing: frozenset[str] = frozenset()
-    unfinished: frozenset[str] = frozenset()
-    #: Whether somebody asked for what is there of files that are still arriving.
-    all_asked: bool = False
-    #: Files that are gone since.
-    deleted: int = 0
-    done: int = 0
-    total: int = 0
-    #: The file read last, and when reading began on the monotonic clock, s.
-    file: str = ""
-    began: float = 0.0
-    error: str | None = None
-    summary: dict[str, Any] | None = None
-    #: The answer to `run?run=NAME`, encoded once.
-    body: bytes = b""
-    result: Result | None = None
-
-    @property
-    def is_due(self) -> bool:
-        """Whether it is to be read, and there is something to read."""
-        return self.due and (self.all_asked or not self.files or len(self.changing) < len(self.files))
-
-    @property
-    def arriving(self) -> int:
-        return len(self.changing | self.unfinished)
-
-    def progress(self) -> dict[str, Any]:
-        # Of what is read no more this is left out: the page draws an entry anew when it changes.
-        elapsed = round(time.monotonic() - self.began, 1) if self.state == "reading" else None
-        return {"done": self.done, "total": self.total, "file": self.file, "elapsed_s": elapsed}
-
-    def listed(self) -> dict[str, Any]:
-        return {
-            "name": self.run.name,
-            "state": self.state,
-            "progress": self.progress(),
-            "error": self.error,
-            "arriving": self.arriving,
-            "deleted": self.deleted,
-            **(self.summary or _UNREAD),
-        }
-
-
-_UNREAD: dict[str, Any] = {
-    "world_size": None,
-    "ranks": None,
-    "incomplete": None,
-    "steps": None,
-    "step_ms": None,
-    "verdict": None,
-    "severity": None,
-    "lost_ms": None,
-}
-
-
 class Analyses:
     """The runs of one log directory, with their diagnoses as they become ready."""
 
@@ -117,23 +50,23 @@ class Analyses:
         *,
         scan: Callable[[], Sequence[Run]],
         diagnose: Diagnose,
-        views: Callable[[Result], dict[str, Any]],
+        answer: Callable[[Result], Any],
         stamps: Callable[[Run], Stamps],
     ) -> None:
         self._scan = scan
         self._diagnose = diagnose
-        self._views = views
+        self._answer = answer
         self._stamps = stamps
         self._arrivals = Arrivals()
         self._lock = threading.Lock()
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, Entry] = {}
         self._opened: str | None = None
         #: When the directory may be searched again, on the monotonic clock; None before the first search has ended.
         self._rescan_at: float | None = None
         self._scanned_at = 0.0
         self._scan_error: str | None = None
         self._working = False
-        self._reading: _Entry | None = None
+        self._reading: Entry | None = None
 
     def found(self) -> bool:
         """Whether the directory has a run, at once. True until the first scan has ended: see `DiagnosisPlugin`."""
@@ -151,7 +84,7 @@ class Analyses:
                 self._rescan_at = min(self._rescan_at, self._scanned_at + ARRIVING_RESCAN_S)
             self._wake()
             renewed = self._scan_due() or any(
-                entry.body and (entry.is_due or entry is self._reading) for entry in self._entries.values()
+                entry.shown and (entry.is_due or entry is self._reading) for entry in self._entries.values()
             )
             return {
                 "state": "scanning" if renewed else "ready",
@@ -166,26 +99,25 @@ class Analyses:
         """
         with self._lock:
             entry = self._entries.get(name)
-            if entry is not None and arriving and entry.arriving and not entry.all_asked:
-                entry.all_asked = entry.due = True
-                entry.state, entry.body = "queued", b""
+            if entry is not None and arriving and entry.files.arriving and not entry.all_asked:
+                entry.ask_for_all()
             self._wake()
             if entry is None:
                 if self._rescan_at is not None:
                     return None
                 return {"state": "queued", "progress": {"done": 0, "total": 0, "file": "", "elapsed_s": None}}
-            if entry.state == "ready":
-                return entry.body
-            if entry.state == "failed":
+            if entry.shown:
+                return entry.shown.body
+            if entry.error is not None:
                 return {"state": "failed", "error": entry.error}
             self._opened = name
-            return {"state": entry.state, "progress": entry.progress()}
+            return {"state": entry.state, "progress": entry.progress.shown()}
 
     def result(self, name: str) -> Result | None:
         """What a run was found to be; None where no run of that name is ready."""
         with self._lock:
             entry = self._entries.get(name)
-            return entry.result if entry else None
+            return entry.ready.result if entry and entry.ready else None
 
     def _wake(self) -> None:
         """Start the thread if there is something to do; the lock is held."""
@@ -197,7 +129,7 @@ class Analyses:
     def _scan_due(self) -> bool:
         return self._rescan_at is None or time.monotonic() >= self._rescan_at
 
-    def _next(self) -> _Entry | None:
+    def _next(self) -> Entry | None:
         opened = self._entries.get(self._opened or "")
         if opened is not None and opened.is_due:
             return opened
@@ -210,9 +142,7 @@ class Analyses:
                 entry = None if scan else self._next()
                 self._reading = entry
                 if entry is not None:
-                    entry.due = False
-                    entry.state = entry.state if entry.body else "reading"
-                    entry.began = time.monotonic()
+                    entry.begin()
                 elif not scan:
                     self._working = False
                     return
@@ -241,108 +171,86 @@ class Analyses:
             if found is not None:
                 self._take_up(found)
             self._scan_error = error
-            arriving = any(entry.arriving for entry in self._entries.values())
+            arriving = any(entry.files.arriving for entry in self._entries.values())
             pause = ARRIVING_RESCAN_S if arriving else RESCAN_S
             self._scanned_at = ended
             self._rescan_at = ended + max(pause, (ended - began) / RESCAN_SHARE)
 
     def _take_up(self, found: Sequence[tuple[Run, Stamps]]) -> None:
         """Compare the runs of a search with those that are known; the lock is held."""
-        entries: dict[str, _Entry] = {}
-        for run, files in found:
-            entry = self._entries.get(run.name)
-            if entry is None:
-                entry = _Entry(run, files)
-            elif entry.body and len(files) < len(entry.files) and files.items() <= entry.files.items():
-                entry.deleted = len(entry.files) - len(files)
-                entries[run.name] = entry
-                continue
-            elif entry.files != files or self._has_arrived(entry):
-                entry.run, entry.files, entry.due = run, files, True
-                if not entry.body:
-                    entry.state, entry.error = "queued", None
-            entry.deleted = 0
-            entry.changing = self._arrivals.changing(files)
-            entries[run.name] = entry
+        entries: dict[str, Entry] = {}
+        for run, stamps in found:
+            files = Files(stamps, changing=self._arrivals.changing(stamps))
+            entries[run.name] = self._seen(self._entries.get(run.name), run, files)
         # A run may also have been renamed, or become two, by what was added.
-        there = {path for _, files in found for path in files}
+        there = {path for _, stamps in found for path in stamps}
         gone = [entry for name, entry in self._entries.items() if name not in entries]
-        gone = [entry for entry in gone if entry.body and not there & entry.files.keys()]
+        gone = [entry for entry in gone if entry.shown and not there & entry.files.stamps.keys()]
         for entry in gone[-_MOST_DELETED:]:
-            entry.deleted, entry.due = max(len(entry.files), 1), False
-            entry.changing = entry.unfinished = frozenset()
+            entry.delete()
             entries[entry.run.name] = entry
         self._entries = entries
 
-    def _has_arrived(self, entry: _Entry) -> bool:
-        """Whether files that were left out can be read now, or are not going to become whole."""
-        still = self._arrivals.changing(entry.changing) | self._arrivals.expected(entry.unfinished)
-        return not entry.all_asked and still != entry.changing | entry.unfinished
+    def _seen(self, entry: Entry | None, run: Run, files: Files) -> Entry:
+        """The entry of a run that a search found, new or as it was known."""
+        if entry is None:
+            return Entry(run, files)
+        before = entry.files
+        if entry.shown and files.lack_some_of(before.stamps):
+            before.deleted = len(before.stamps) - len(files.stamps)
+            return entry
+        files.unfinished = before.unfinished
+        if before.stamps != files.stamps or self._has_arrived(entry):
+            entry.changed(run, files)
+        else:
+            entry.files = files
+        return entry
 
-    def _analyse(self, entry: _Entry) -> None:
+    def _has_arrived(self, entry: Entry) -> bool:
+        """Whether files that were left out can be read now, or are not going to become whole."""
+        files = entry.files
+        still = self._arrivals.changing(files.changing) | self._arrivals.expected(files.unfinished)
+        return not entry.all_asked and still != files.arriving
+
+    def _analyse(self, entry: Entry) -> None:
+        import msgspec
+
         from tb_ddp_doctor.engine import RunError
 
         def progress(done: int, total: int, file: str) -> None:
             with self._lock:
-                if not entry.body:  # else nothing shows it
-                    entry.done, entry.total, entry.file = done, total, PurePath(file).name
+                entry.read(done, total, PurePath(file).name)
 
         with self._lock:
-            run, files, changing = entry.run, entry.files, entry.changing
-            expected = self._arrivals.expected(files)
+            run, stamps, changing = entry.run, entry.files.stamps, entry.files.changing
+            expected = self._arrivals.expected(stamps)
             if entry.all_asked:
                 changing = expected = frozenset()
         try:
             result = self._diagnose(run, progress, changing, expected)
-            summarised = summary(result.diagnosis)
-            body = self._encode(result)
-            if not entry.all_asked and self._changed(run, files, changing):
-                self._put_off(entry)
+            ready = Ready(result, summary(result.diagnosis), msgspec.json.encode(self._answer(result)))
+            if not entry.all_asked and self._changed(run, stamps, changing):
+                with self._lock:
+                    entry.put_off()
+                    self._rescan_at = time.monotonic()
                 return
         except RunError as problem:
-            self._fail(entry, str(problem), problem.unfinished)
+            error, unfinished = str(problem), problem.unfinished
         except Exception as problem:  # one run never hides another
             _log.exception("Run %r could not be analysed", entry.run.name)
-            self._fail(
-                entry, f"This run could not be analysed: {_first_line(problem)} TensorBoard's log has the details."
-            )
+            error = f"This run could not be analysed: {_first_line(problem)} TensorBoard's log has the details."
+            unfinished = ()
         else:
             with self._lock:
-                entry.state, entry.summary, entry.body, entry.error = "ready", summarised, body, None
-                entry.unfinished = frozenset(result.unfinished)
-                entry.result = result
+                entry.succeed(ready)
+            return
+        with self._lock:
+            entry.fail(error, unfinished)
 
-    def _changed(self, run: Run, files: Stamps, changing: Collection[str]) -> bool:
+    def _changed(self, run: Run, stamps: Stamps, changing: Collection[str]) -> bool:
         """Whether a file that was read is no longer what the search saw: then the result is of no state of the run."""
         now = self._stamps(run)
-        return any(now.get(path) != stamp for path, stamp in files.items() if path not in changing)
-
-    def _put_off(self, entry: _Entry) -> None:
-        """Read it again after another search."""
-        with self._lock:
-            entry.due = True
-            entry.state = entry.state if entry.body else "queued"
-            self._rescan_at = time.monotonic()
-
-    def _fail(self, entry: _Entry, error: str, unfinished: Collection[str] = ()) -> None:
-        """Say why there is no result; while the rest of files may come, that is no failure."""
-        with self._lock:
-            entry.unfinished = frozenset(unfinished)
-            if unfinished and not entry.body:
-                entry.state = "queued"
-            else:
-                entry.state, entry.error = "failed", error
-                entry.body, entry.summary, entry.result = b"", None, None
-
-    def _encode(self, result: Result) -> bytes:
-        import msgspec
-
-        try:
-            views = self._views(result)
-        except Exception:  # without its pictures the page still says what is wrong
-            _log.exception("The pictures of run %r could not be made", result.diagnosis.name)
-            views = None
-        return msgspec.json.encode({"state": "ready", "diagnosis": result.diagnosis, "views": views})
+        return any(now.get(path) != stamp for path, stamp in stamps.items() if path not in changing)
 
 
 def _first_line(problem: Exception) -> str:

@@ -19,10 +19,10 @@
     viewers            what can show a slice here: Perfetto's own page, or its one on the internet
     perfetto/...       the files of that page, and the sandbox around it (`perfetto_ui`)
 
-The answer to `run` has a window for each piece of evidence, views.windows[finding][evidence], as {ranks, start, end,
-seen}: a slice with something around the evidence, and the start and end of the evidence itself. And it has
-views.clock_ms, the start of each step on the common clock for each rank, ms after views.origin_ns. Whole ns are text:
-JavaScript's numbers do not hold them.
+In the answer to `run` (`view.answer`), each piece of evidence has a `window`: {ranks, start, end, seen}, a slice with
+something around the evidence, and the start and end of the evidence itself; and each finding has `commands` of other
+tools. views.clock_ms is the start of each step on the common clock for each rank, ms after views.origin_ns. Whole ns
+are text: JavaScript's numbers do not hold them.
 
 TensorBoard constructs every plugin before it serves a page and asks `is_active` of all of them in a row, so neither
 touches a trace: the directory is searched in the background, from the first question on (`analyses`).
@@ -90,10 +90,10 @@ def _diagnose(
         return engine.diagnose(run, progress=progress, reading=reading)
 
 
-def _views(result: Result) -> dict[str, Any]:
-    from tb_ddp_doctor.view.views import views
+def _answer(result: Result) -> Any:
+    from tb_ddp_doctor.view.answer import answer
 
-    return views(result)
+    return answer(result)
 
 
 def _stamps(run: Run) -> dict[str, Stamp]:
@@ -135,7 +135,7 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
         *,
         discover: Callable[[Location], Sequence[Run]] | None = None,
         diagnose: Diagnose | None = None,
-        views: Callable[[Result], dict[str, Any]] = _views,
+        answer: Callable[[Result], Any] = _answer,
         stamps: Callable[[Run], Stamps] = _stamps,
     ) -> None:
         self._context = context
@@ -146,7 +146,7 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
         scheduler = getattr(context.flags, "ddp_doctor_scheduler", None) or ""
         diagnose = diagnose or partial(_diagnose, scheduler=scheduler)
         self._turns = Turns()
-        self._analyses = Analyses(scan=self._scan, diagnose=diagnose, views=views, stamps=stamps)
+        self._analyses = Analyses(scan=self._scan, diagnose=diagnose, answer=answer, stamps=stamps)
 
     def get_plugin_apps(self) -> dict[str, Any]:
         files = {

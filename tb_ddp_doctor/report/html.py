@@ -29,10 +29,10 @@ from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.findings import Diagnosis, Severity
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support.documentation import page as page_of
+from tb_ddp_doctor.view.answer import answer
 from tb_ddp_doctor.view.assets import assets
 from tb_ddp_doctor.view.details import DETAILS
 from tb_ddp_doctor.view.summary import summary
-from tb_ddp_doctor.view.views import views
 
 _log = logging.getLogger(__name__)
 
@@ -141,7 +141,7 @@ def _answers(results: Sequence[Result], logdir: str) -> dict[str, Any]:
         for finding in result.diagnosis.findings:
             documented = page_of(CATALOGUE[finding.rule])
             answers[f"rule?rule={finding.rule}"] = {"summary": documented.summary, "sections": documented.sections}
-        answers[f"run?run={name}"] = {"state": "ready", "diagnosis": result.diagnosis, "views": _views(result)}
+        answers[f"run?run={name}"] = answer(result, in_report=True)
         answers.update({f"detail?run={name}&of={of}": detail for of, detail in _details(result)})
         for chosen in itertools.islice(_choices(result.diagnosis), _MOST_CHOICES):
             answers[f"whatif?run={name}&without={','.join(sorted(chosen))}"] = result.savings.without(chosen)
@@ -159,15 +159,6 @@ def _listed(result: Result) -> dict[str, Any]:
         "deleted": 0,
         **summary(diagnosis),
     }
-
-
-def _views(result: Result) -> dict[str, Any] | None:
-    try:
-        # Wherever the file goes, the traces are elsewhere: there is nobody to ask for a slice.
-        return {**views(result), "from_digests": True}
-    except Exception:  # without its pictures the page still says what is wrong
-        _log.exception("The pictures of run %r could not be made", result.diagnosis.name)
-        return None
 
 
 def _details(result: Result) -> Iterator[tuple[str, msgspec.Raw]]:

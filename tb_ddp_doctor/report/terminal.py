@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from tb_ddp_doctor import step_parts
 from tb_ddp_doctor.comparison.model import Comparison
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.findings import OWNERS, PHASES, Diagnosis, Finding, PathPiece, Prospect, Severity
@@ -36,18 +37,8 @@ _PATH_COLUMNS: tuple[tuple[str, Literal["left", "right"]], ...] = (
     ("ms", "right"),
     ("share", "right"),
 )
-#: Owners as a table names them.
-_OWNER_WORDS = {
-    "compute": "compute",
-    "copy": "copy",
-    "wait": "wait for ranks without a trace",
-    "transfer": "communication",
-    "input": "input",
-    "sync": "sync",
-    "alloc": "allocation",
-    "dispatch": "launch-bound (CPU overhead)",
-    "host": "CPU outside any op (Python, I/O, GC)",
-}
+#: Owners that mean something else on the critical path: it waits for nobody else, and its transfers are all of it.
+_ON_PATH = {"wait": "wait for ranks without a trace", "transfer": "communication"}
 #: A larger share of the step in these phases is what guides look for first.
 _LARGE_SHARE = 0.2
 _SIGNS = {
@@ -290,7 +281,8 @@ def _critical_path(diagnosis: Diagnosis) -> Table | Text:
                 continue
             _add_short(table, step.step, few, total)
             few = []
-            what = _OWNER_WORDS[piece.owner] + (f": {piece.what}" if piece.what else "")
+            what = _ON_PATH.get(piece.owner) or step_parts.OWNERS[piece.owner].title
+            what += f": {piece.what}" if piece.what else ""
             _add_path_row(table, step.step, str(piece.rank), what, piece.phase or "", piece.ms, total)
         _add_short(table, step.step, few, total)
         table.add_section()

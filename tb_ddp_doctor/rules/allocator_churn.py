@@ -11,6 +11,7 @@ from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import Starvation
 from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.rules.support import blocking_calls, text
+from tb_ddp_doctor.rules.support.affected import most_affected
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 
 
@@ -54,7 +55,7 @@ class AllocatorChurn(Rule):
                 f"{blocking_calls.count(number)} allocations and releases a step block the CPU for {text.ms(blocked)}, "
                 "and the GPU has enough queued work meanwhile."
             )
-        ranks = blocking_calls.affected(starved)
+        ranks = most_affected(starved)
         seen = int((whatif.at_slowest(starved) > 0).sum())
         level, basis = text.confidence(frame, cost, seen, ranks.tolist(), on_host=True)
         frees = sum(call.count for call in calls if "free" in call.call.lower())

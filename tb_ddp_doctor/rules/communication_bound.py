@@ -16,7 +16,7 @@ from tb_ddp_doctor.facts.transfers import Transfers
 from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Network
 from tb_ddp_doctor.job.model import Budget
-from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support import limits, text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.exposed import most_exposed
 
@@ -57,9 +57,7 @@ class CommunicationBound(Rule):
     min_exposed: float = threshold(
         0.20, "of the step", "Healthy DDP jobs expose up to 18 % even over slow links: the tail of their last bucket."
     )
-    achievable: float = threshold(
-        0.65, "of what could hide", "As for no-overlap: more overlap than this was not measured.", least=0.01
-    )
+    achievable: float = threshold(*limits.ACHIEVABLE_OVERLAP, least=0.01)
     bytes_saved: float = threshold(0.5, "of the bytes", "float32 gradients sent as bfloat16, or every second step.")
 
     def check(

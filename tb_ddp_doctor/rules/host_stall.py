@@ -15,7 +15,7 @@ from tb_ddp_doctor.facts.host import Stalls
 from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.rules.support import activity, text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
-from tb_ddp_doctor.rules.support.slowness import IN_PHASE, median_rank, phase_of_most, shared
+from tb_ddp_doctor.rules.support.slowness import median_rank, phase_of_most, shared, within
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Ints
 
@@ -73,7 +73,7 @@ class HostStall(Rule):
         level, basis = text.confidence(frame, cost, len(seen), affected.tolist(), on_host=True)
         known = activity.most(stalls.doing(affected.tolist()), self.min_known * median)
         phase = phase_of_most(stalls.phase_ns[affected].mean(axis=(0, 1)), phases)
-        where = "" if phase is None else f"Most of it is {IN_PHASE[phase]}. "
+        where = "" if phase is None else f"Most of it is {within(phase)}. "
         often = f"{text.period(seen.tolist()).lstrip()} ".lstrip() if rare else ""
         worst = affected[np.argsort(-mean[affected], kind="stable")][:3]
         return Fault(

@@ -16,6 +16,7 @@ from tb_ddp_doctor.facts.host import HoldingCalls, Starvation
 from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.rules.support import blocking_calls, text
+from tb_ddp_doctor.rules.support.affected import most_affected
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.slowness import median_rank
 
@@ -77,7 +78,7 @@ class HostSync(Rule):
                 f"{many} block{'s' if number == 1 else ''} the CPU for {text.ms(blocked)} in total, and the GPU has "
                 "enough queued work meanwhile."
             )
-        ranks = blocking_calls.affected(starved)
+        ranks = most_affected(starved)
         seen = int((whatif.at_slowest(starved) > 0).sum())
         level, basis = text.confidence(frame, cost, seen, ranks.tolist(), on_host=True)
         return Fault(

@@ -13,7 +13,7 @@ from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import OpStalls, Starvation
 from tb_ddp_doctor.facts.whatif import WhatIf
-from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support import limits, text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.slowness import shared
 
@@ -50,7 +50,7 @@ class LaunchBound(Rule):
         "find-unused-parameters",
     )
 
-    min_cost: float = threshold(0.03, "of the step", "Healthy jobs lose up to 2 % of the untraced step to launches.")
+    min_cost: float = threshold(*limits.LAUNCHES)
 
     def check(
         self,

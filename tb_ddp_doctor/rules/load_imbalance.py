@@ -13,7 +13,7 @@ from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Measurement
-from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support import limits, text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.slowness import behind, longest_wait, phase_of_most, slowness
 from tb_ddp_doctor.trace.model import Ints
@@ -59,8 +59,8 @@ class LoadImbalance(Rule):
         "of the step",
         "If the slow ranks are within noise: noise of 6 % costs 4 ranks up to 11 % in 99 of 100 jobs.",
     )
-    straggler_excess: float = threshold(0.03, "of the step", "As for straggler: those ranks are excluded first.")
-    straggler_steps: float = threshold(0.75, "of the steps", "As for straggler.")
+    straggler_excess: float = threshold(*limits.SLOW_RANK)
+    straggler_steps: float = threshold(*limits.SLOW_RANK_STEPS)
 
     def check(self, *, frame: Frame, whatif: WhatIf, arrivals: Arrivals, phases: Phases, places: Places) -> Result:
         if len(frame.steps) < 2:

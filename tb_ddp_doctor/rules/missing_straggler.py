@@ -10,7 +10,7 @@ from tb_ddp_doctor.facts.arrivals import Absent
 from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
-from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support import limits, text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 
 
@@ -38,11 +38,7 @@ class MissingStraggler(Rule):
     id: ClassVar[str] = "missing-straggler"
     of_every_program: ClassVar[bool] = True
 
-    min_share: float = threshold(
-        0.07,
-        "of the step",
-        "With one trace of equal ranks removed, the other ranks seem to wait for 5 %.",
-    )
+    min_share: float = threshold(*limits.MISSING_STRAGGLER)
     min_steps: float = threshold(0.5, "of the steps", "Waits seen in under half of the steps are treated as noise.")
 
     def check(self, *, frame: Frame, absent: Absent, places: Places) -> Result:

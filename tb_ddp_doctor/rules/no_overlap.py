@@ -15,7 +15,7 @@ from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.transfers import Transfers
 from tb_ddp_doctor.facts.unused import UnusedSearch
 from tb_ddp_doctor.facts.whatif import WhatIf
-from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support import limits, text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.exposed import most_exposed
 
@@ -48,15 +48,13 @@ class NoOverlap(Rule):
     max_hidden: float = threshold(
         0.25, "of what could hide", "Overlapping DDP jobs hide 0.5 to 0.8 of it; one bucket hides none."
     )
-    achievable: float = threshold(
-        0.65, "of what could hide", "What DDP with five buckets was measured to hide (healthy jobs, 0.6 to 0.7)."
-    )
+    achievable: float = threshold(*limits.ACHIEVABLE_OVERLAP)
     min_backward: float = threshold(
         0.2, "of the communication", "A shorter backward pass could hide at best an eighth of the communication."
     )
     one_bucket: float = threshold(0.8, "of the bytes", "DDP's default first bucket of 1 MB leaves less to the largest.")
     min_cost: float = threshold(0.01, "of the step", "Less is the tail that every DDP job exposes.")
-    max_absent: float = threshold(0.07, "of the step", "As for missing-straggler: then all ranks with a trace wait.")
+    max_absent: float = threshold(*limits.MISSING_STRAGGLER)
 
     def check(
         self,

@@ -14,7 +14,8 @@ from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Evidence
-from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support import limits, text
+from tb_ddp_doctor.rules.support.affected import most_affected
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.trace.model import Ints
 
@@ -53,7 +54,7 @@ class NoTensorCores(Rule):
         2.0, "times as fast", "NVIDIA's guide to matrix multiplication: odd dimensions halve the speed, or worse."
     )
     shortest: float = threshold(5.0, "µs", "A GEMM on tensor cores takes at least this long, however small.")
-    min_cost: float = threshold(0.005, "of the step", "Below this it is not worth a line.")
+    min_cost: float = threshold(*limits.WORTH_A_LINE)
 
     def check(self, *, frame: Frame, whatif: WhatIf, gemms: Gemms, places: Places) -> Result:
         slow_ns = gemms.float32_ns + gemms.misaligned_ns
@@ -67,7 +68,7 @@ class NoTensorCores(Rule):
             return Clear(f"GEMMs without tensor cores take {text.ms(mean)} a step; tensor cores would save nothing.")
         at_least = whatif.cost_ns(Change(device_ns=self._saved(gemms, 0.5)))
         is_float32 = gemms.float32_ns.sum() >= gemms.misaligned_ns.sum()
-        affected = np.flatnonzero(saved.mean(axis=1) >= 0.5 * saved.mean(axis=1).max())
+        affected = most_affected(saved)
         seen = int((whatif.at_slowest(saved) > self.min_cost * frame.step_ns).sum())
         level, basis = text.confidence(frame, cost, seen)
         count = float(whatif.at_slowest(gemms.float32_products + gemms.misaligned_products).mean())

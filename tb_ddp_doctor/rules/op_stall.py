@@ -15,7 +15,7 @@ from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import OpStalls, StallInOp
 from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Measurement
-from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support import limits, text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.slowness import shared
 
@@ -48,7 +48,7 @@ class OpStall(Rule):
     of_every_program: ClassVar[bool] = True
     looks_again: ClassVar[bool] = True
 
-    min_cost: float = threshold(0.03, "of the step", "As for launch-bound, whose time this is taken from.")
+    min_cost: float = threshold(*limits.LAUNCHES)
     many_ops: float = threshold(4.0, "ops", "Stalls in this many different ops are not caused by the ops.")
     one_op: float = threshold(0.5, "of the stalls", "An op that has more of their time is the cause.")
 

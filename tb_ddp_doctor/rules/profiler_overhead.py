@@ -10,7 +10,8 @@ from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import Starvation
 from tb_ddp_doctor.facts.whatif import WhatIf
-from tb_ddp_doctor.rules.support import blocking_calls, text
+from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support.affected import most_affected
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 
 
@@ -50,7 +51,7 @@ class ProfilerOverhead(Rule):
             return Clear(
                 f"Recording takes the CPU up to about {text.ms(most)} a step, and the GPU has enough queued work."
             )
-        ranks = blocking_calls.affected(lost)
+        ranks = most_affected(lost)
         seen = int((whatif.at_slowest(lost) > 0).sum())
         level, basis = text.confidence(frame, cost, seen)
         recorded = float(whatif.at_slowest(whatif.host_ns(CpuTime.RECORDING)).mean())

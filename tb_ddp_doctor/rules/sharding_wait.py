@@ -14,7 +14,7 @@ from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.sharding import Sharding
 from tb_ddp_doctor.facts.whatif import WhatIf
-from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support import limits, text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.exposed import most_exposed
 from tb_ddp_doctor.trace.model import Ints
@@ -48,7 +48,7 @@ class ShardingWait(Rule):
 
     id: ClassVar[str] = "sharding-wait"
 
-    achievable: float = threshold(0.65, "of what could hide", "As for no-overlap.")
+    achievable: float = threshold(*limits.ACHIEVABLE_OVERLAP)
     min_cost: float = threshold(0.02, "of the step", "Every sharded job exposes a little at each unit's edges.")
 
     def check(self, *, frame: Frame, whatif: WhatIf, sharding: Sharding | None, work: Work, places: Places) -> Result:

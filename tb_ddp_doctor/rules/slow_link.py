@@ -15,7 +15,7 @@ from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.links import Link, excess_ns
 from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Network
-from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support import limits, text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.trace.model import Ints
 
@@ -43,7 +43,7 @@ class SlowLink(Rule):
     id: ClassVar[str] = "slow-link"
     of_every_program: ClassVar[bool] = True
 
-    min_slowdown: float = threshold(1.5, "times as long", "Groups that share a network card or the GPU differ by less.")
+    min_slowdown: float = threshold(*limits.SLOW_LINK)
     min_steps: float = threshold(0.75, "of the steps", "A link that is slow now and then is shared with other traffic.")
 
     def check(

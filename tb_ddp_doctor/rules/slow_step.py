@@ -17,7 +17,7 @@ from tb_ddp_doctor.findings import Measurement
 from tb_ddp_doctor.rules import op_stall
 from tb_ddp_doctor.rules.support import activity, text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
-from tb_ddp_doctor.rules.support.slowness import IN_PHASE, phase_of_most, slowness
+from tb_ddp_doctor.rules.support.slowness import phase_of_most, slowness, within
 from tb_ddp_doctor.trace.model import Ints
 
 
@@ -78,7 +78,7 @@ class SlowStep(Rule):
         normal = np.setdiff1d(np.arange(len(frame.steps)), odd)
         more = (phases.busy_ns[:, odd].mean(axis=(0, 1)) - phases.busy_ns[:, normal].mean(axis=(0, 1))).astype(float)
         phase = phase_of_most(more, phases)
-        where = f" Most of it is {IN_PHASE[phase]}." if phase is not None else ""
+        where = f" Most of it is {within(phase)}." if phase is not None else ""
         if cause == "host":
             where += _doing(odd, cost, whatif, stalls, op_stalls)
         level, basis = text.confidence(frame, cost, len(odd))

@@ -17,7 +17,7 @@ from tb_ddp_doctor.facts.latency import Line
 from tb_ddp_doctor.facts.traffic import Traffic
 from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.job.model import Budget
-from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support import limits, text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.exposed import most_exposed
 
@@ -59,7 +59,7 @@ class SmallCollectives(Rule):
         0.01, "of the step", "Buffers, norms and metrics that are exposed for less are not worth a finding."
     )
     large_message: float = threshold(4.0, "x alpha / beta", "Latency is then a fifth of a message's time.")
-    achievable: float = threshold(0.65, "of what could hide", "As for no-overlap.")
+    achievable: float = threshold(*limits.ACHIEVABLE_OVERLAP)
 
     def check(
         self,

@@ -14,7 +14,8 @@ from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Evidence
-from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support import limits, text
+from tb_ddp_doctor.rules.support.affected import most_affected
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 
 
@@ -45,7 +46,7 @@ class UnfusedAttention(Rule):
     recomputed: float = threshold(
         0.17, "of the GEMMs' time", "Fused attention computes the scores again in backward: one GEMM more beside six."
     )
-    min_cost: float = threshold(0.005, "of the step", "Below this it is not worth a line.")
+    min_cost: float = threshold(*limits.WORTH_A_LINE)
 
     def check(
         self,
@@ -68,7 +69,7 @@ class UnfusedAttention(Rule):
         mean = passes_ns.mean(axis=1)
         if cost < self.min_cost * frame.step_ns:
             return Clear(f"Ops on attention scores take {text.ms(float(mean.max()))} a step, and cost nothing.")
-        affected = np.flatnonzero(mean >= 0.5 * mean.max())
+        affected = most_affected(passes_ns)
         seen = int((whatif.at_slowest(passes) > 0).sum())
         level, basis = text.confidence(frame, cost, seen)
         fell_back = bool(attentions.attention_fallbacks.any())

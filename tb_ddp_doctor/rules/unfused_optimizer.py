@@ -14,7 +14,7 @@ from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Evidence
-from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support import limits, text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 
 
@@ -52,7 +52,7 @@ class UnfusedOptimizer(Rule):
     traffic_kept: float = threshold(
         0.35, "of the kernels' time", "Fused AdamW reads and writes 7 values for each parameter, the loop's kernels 20."
     )
-    min_cost: float = threshold(0.005, "of the step", "Below this it is not worth a line.")
+    min_cost: float = threshold(*limits.WORTH_A_LINE)
 
     def check(self, *, frame: Frame, whatif: WhatIf, optimizers: Optimizers, places: Places) -> Result:
         kernels = optimizers.optimizer_kernels

@@ -12,13 +12,14 @@ import numpy as np
 
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.engine import Result
-from tb_ddp_doctor.facts.links import Link, links
+from tb_ddp_doctor.facts.links import SLOW_TIMES, Link, links
 from tb_ddp_doctor.facts.nodes import nodes
 from tb_ddp_doctor.facts.operators import operators
 from tb_ddp_doctor.facts.traffic import Traffic, bus_factor, communication
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.slices.cut import on_common_clock
 from tb_ddp_doctor.slices.words import label
+from tb_ddp_doctor.step_parts import IDLE
 from tb_ddp_doctor.trace.model import Ints
 
 #: More points than this cover each other, in all and of one kind and group.
@@ -61,11 +62,11 @@ def _communication(result: Result) -> dict[str, Any]:
     job = result.job
     measured = communication(job)
     compared = links(job, measured)
-    link_of = {id(link.traffic): link for link in compared}
+    link_of = {link.traffic: link for link in compared}
     most = max(_POINTS // max(len(measured), 1), _LEAST_POINTS)
     steps = max(len(job.steps), 1)
     return {
-        "families": [_family(job, traffic, link_of.get(id(traffic)), most) for traffic in measured],
+        "families": [_family(job, traffic, link_of.get(traffic), most) for traffic in measured],
         "nodes": [
             {
                 "name": label(node.name),
@@ -105,6 +106,7 @@ def _family(job: Job, traffic: Traffic, link: Link | None, most: int) -> dict[st
         "far": int(outlier.sum()),
         "peers": link.peers if link else 0,
         "slowdown": round(link.slowdown, 3) if link else None,
+        "is_slow": link is not None and link.slowdown >= SLOW_TIMES,
         "alpha_us": line.alpha_ns / 1e3 if line else None,
         "us_per_byte": line.beta_ns / 1e3 if line else None,
         "significant": line is not None and line.is_significant,
@@ -185,7 +187,7 @@ def _ranks(result: Result) -> dict[str, Any]:
         "hidden_ms": _mean_ms(np.maximum(moves - of("transfer"), 0)),
         "wait_ms": _mean_ms(of("wait")),
         "transfer_ms": _mean_ms(of("transfer")),
-        "idle_ms": _mean_ms(of("input") + of("sync") + of("alloc") + of("dispatch") + of("host")),
+        "idle_ms": _mean_ms(np.sum([of(owner) for owner in IDLE], axis=0)),
     }
 
 

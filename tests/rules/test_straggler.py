@@ -107,7 +107,7 @@ def test_an_excess_below_the_threshold_is_clear() -> None:
         (MORE_KERNELS, "more_work", "in 1.50 times as many kernels, mostly fwd_kernel: 6 launches instead of 3."),
         (LARGER_KERNELS, "more_work", "kernels with larger grids, mostly fwd_kernel: 256 blocks instead of 128."),
         (OTHER_KERNELS, "unknown", "in other kernels"),
-        (SLOW_COPY, "unknown", "more in copies"),
+        (SLOW_COPY, "unknown", "more in exposed copies"),
     ],
 )
 def test_the_cause_is_what_its_budget_has_more_of(drawing: str, cause: str, seen: str) -> None:

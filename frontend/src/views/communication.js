@@ -24,6 +24,7 @@ import { grid, plain } from "../grid.js";
  * @property {number} far outliers: collectives that take far longer than others of their size
  * @property {number} peers groups like it
  * @property {number | null} slowdown times as long as usual in those; null without peers
+ * @property {boolean} is_slow from where the rule slow-link says so
  * @property {number | null} alpha_us
  * @property {number | null} us_per_byte
  * @property {boolean} significant whether the line is to be believed
@@ -37,8 +38,6 @@ import { grid, plain } from "../grid.js";
 
 /** Series drawn; each has a colour and a shape of its own. */
 const DRAWN = 6;
-/** From here on a group is slow: as for the rule slow-link. */
-const SLOW = 1.5;
 /** More nodes than this are counted, not named. */
 const NAMED_NODES = 3;
 const COLOURS = ["transfer", "compute", "input", "dispatch", "alloc", "sync"];
@@ -163,7 +162,7 @@ function chart(series, all) {
       context.globalAlpha = points.length > 400 ? 0.45 : 0.8;
       dot(context, of, x(bytes), y(us));
       context.globalAlpha = 1;
-      if (!family.outlier[i] && !isSlow(family)) continue;
+      if (!family.outlier[i] && !family.is_slow) continue;
       context.strokeStyle = colour("critical");
       context.lineWidth = 1.5;
       context.beginPath();
@@ -214,12 +213,9 @@ function chart(series, all) {
 function titled(families) {
   const [first] = families;
   if (families.length === 1) return nameOf(first) + fitted(first);
-  const slow = families.filter(isSlow).length;
+  const slow = families.filter(({ is_slow }) => is_slow).length;
   return `${first.kind || "unknown"} in ${families.length} groups of ${count(first.size, "rank")}${slow ? `, ${slow} of them slow` : ""}`;
 }
-
-/** @param {Family} family */
-const isSlow = ({ slowdown }) => (slowdown ?? 1) >= SLOW;
 
 /** @param {Family} family */
 function fitted({ alpha_us, us_per_byte, significant, bus_factor }) {
@@ -239,7 +235,7 @@ function told(family, i) {
     `algbw ${rate(family.bytes[i] / seconds / 1e9)}, busbw ${rate((family.bytes[i] / seconds / 1e9) * family.bus_factor)}`,
     `straggler wait ${time(family.wait_us[i])}, mean over its ranks`,
     family.outlier[i] ? "outlier for its size" : "",
-    isSlow(family) && family.slowdown !== null ? `its group takes ${times(family.slowdown)} as long as ${count(family.peers, "comparable group")}` : "",
+    family.is_slow && family.slowdown !== null ? `its group takes ${times(family.slowdown)} as long as ${count(family.peers, "comparable group")}` : "",
   ];
   return parts.filter(Boolean).join(", ");
 }
@@ -319,14 +315,15 @@ function summary(families, shown) {
     const title = "time without straggler wait over the median of comparable groups, at the same size";
     columns.push([{ head: "vs comparable groups", show: times, title }, ({ slowdown }) => slowdown]);
   }
-  const slow = columns.length - 1;
+  const rows = families.map((family) => columns.map(([, value]) => value(family)));
+  const slow = new Set(rows.filter((_, i) => families[i].is_slow));
   return grid({
     title: "communication",
     shown,
     sort: 6,
-    marked: (row) => compared && Number(row[slow]) >= SLOW,
+    marked: (row) => slow.has(row),
     columns: columns.map(([column]) => column),
-    rows: families.map((family) => columns.map(([, value]) => value(family))),
+    rows,
   });
 }
 

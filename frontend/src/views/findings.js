@@ -336,7 +336,7 @@ function toTimeline({ views, link }, finding, item) {
 
 /**
  * Where in the user's own code it is, to be copied into an editor's "go to".
- * @param {import("../model.js").Source} source
+ * @param {import("../../schema.js").Source} source
  */
 const code = ({ file, line, function: name }) =>
   h("span", { class: "source" }, h("code", {}, `${file}:${line}`), ` ${name} `, copyButton(`${file}:${line}`));

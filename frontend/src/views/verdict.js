@@ -3,7 +3,7 @@
 import { cut, kindsOf } from "../cuts.js";
 import { card, h, prose } from "../dom.js";
 import { among, count, interval, ms, percent } from "../format.js";
-import { account, faults, affectedRanks, level, line, lostMs, ownerName, PHASES } from "../model.js";
+import { account, faults, affectedRanks, line, lostMs, ownerName } from "../model.js";
 
 /** @typedef {import("../model.js").Diagnosis} Diagnosis */
 /** @typedef {import("../views.js").View} View */
@@ -206,7 +206,7 @@ const nameOf = ({ kind, finding }) => (kind === "finding" ? (finding ?? "") : ki
  * @param {import("../model.js").AccountLine} line
  */
 function colourOf(diagnosis, { kind, finding }) {
-  const shownAs = level(diagnosis);
+  const shownAs = diagnosis.level;
   if (kind === "floor") return shownAs === "info" ? "kept info" : "kept";
   if (kind === "unexplained") return diagnosis.verdict === "unexplained" ? `${shownAs} unexplained` : "unexplained";
   const id = kind === "tracing" ? "profiler-overhead" : finding;
@@ -243,7 +243,7 @@ function whole({ diagnosis, link }) {
     const { unexplained } = of;
     if (!unexplained || share < LEAST_PLACED) return "no rule explains it";
     const { owner, phase } = unexplained;
-    const within = phase && phase !== "other" ? ` in ${PHASES.get(phase)?.name ?? phase}` : "";
+    const within = phase && phase !== "other" ? ` in ${phase}` : "";
     return `no rule explains it: mostly ${ownerName(owner)}${within}, ${among(unexplained.ranks, ranks, "rank")}, ${among(unexplained.steps, steps, "step")}`;
   }
   const notes = [

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.host import HoldingCalls
 from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.rules.support import text
-from tb_ddp_doctor.trace.model import Ints
 
 #: Calls that a finding names.
 _NAMED = 3
@@ -44,10 +41,3 @@ def evidence(calls: Sequence[HoldingCalls], places: Places, what: str) -> tuple[
         for call in calls[:_NAMED]
     ]
     return tuple(window for window in windows if window)
-
-
-def affected(starved_ns: Ints) -> Ints:
-    """Indices of the ranks whose GPU idle is at least half of the longest, given shape (R, S)."""
-    mean = starved_ns.mean(axis=1)
-    found: Ints = np.flatnonzero(mean >= max(0.5 * float(mean.max()), 1.0))
-    return found

@@ -39,6 +39,7 @@ from tb_ddp_doctor.rules.support import text
 from tb_ddp_doctor.rules.support.base import Fault, Found, severity
 from tb_ddp_doctor.rules.support.interval import interval, uncertain
 from tb_ddp_doctor.rules.support.needed import needed
+from tb_ddp_doctor.step_parts import IDLE
 
 #: Ranks and steps that have this share of the most that one has are where the unexplained time lies.
 _MUCH = 0.5
@@ -362,7 +363,7 @@ _HOST_TIME = {
     CpuTime.WORK: "ops, launches and Python between them",
 }
 _OWNERS_OF = {
-    "host": ("input", "sync", "alloc", "dispatch", "host"),
+    "host": IDLE,
     "device": ("compute", "copy"),
     "communication": ("transfer", "wait"),
 }

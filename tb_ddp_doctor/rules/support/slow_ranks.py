@@ -13,22 +13,14 @@ from tb_ddp_doctor.facts.compute import KernelKind, KernelTable, Phases
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.links import Link
 from tb_ddp_doctor.facts.whatif import WhatIf
-from tb_ddp_doctor.findings import OWNERS
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.rules.support import text, work_compared
 from tb_ddp_doctor.rules.support.slowness import Slowness, behind
+from tb_ddp_doctor.step_parts import IDLE, OWNERS
 from tb_ddp_doctor.trace.model import Ints
 
-HOST_OWNERS = ("sync", "alloc", "dispatch", "host")
-#: What the host does while each of these owns its device's idle time.
-#: Other parts of a step, in words.
-_PARTS = {"copy": "copies", "transfer": "communication"}
-DOING = {
-    "sync": "is in a sync call",
-    "alloc": "allocates device memory",
-    "dispatch": "is inside ops and launch calls",
-    "host": "is outside any op (Python, logging, garbage collection, I/O)",
-}
+#: The owners of idle time that is its CPU's; loading is a cause of its own.
+HOST_OWNERS = tuple(owner for owner in IDLE if owner != "input")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +68,6 @@ class Peers:
     @classmethod
     def of(
         cls,
-        well: Ints,
         found: Slowness,
         frame: Frame,
         budget: Budget,
@@ -84,7 +75,8 @@ class Peers:
         kernels: KernelTable,
         phases: Phases,
     ) -> Peers:
-        """The ranks, given the indices of those that are well."""
+        """The ranks, and those that are well among them."""
+        well = found.others
         loading = whatif.host_ns(CpuTime.INPUT).mean(axis=1)
         owner_ns, phase_ns = budget.owner_ns.mean(axis=1), phases.busy_ns.mean(axis=1)
         launches = kernels.launches()
@@ -126,8 +118,8 @@ class Peers:
         if largest == "host":
             owner = max(HOST_OWNERS, key=lambda owner: more[owner])
             if not self.has_device:
-                return "host", f"its CPU {DOING[owner]}, {extra} a step longer than the median rank's.{phase}"
-            idle = f"its GPU idles {extra} a step longer than the median rank's while its CPU {DOING[owner]}."
+                return "host", f"its CPU {OWNERS[owner].cpu}, {extra} a step longer than the median rank's.{phase}"
+            idle = f"its GPU idles {extra} a step longer than the median rank's while its CPU {OWNERS[owner].cpu}."
             return "host", f"{idle}{phase}"
         if largest == "compute":
             cause, what = self._compute_cause(rank, limits)
@@ -139,7 +131,7 @@ class Peers:
                 f"it spends {extra} a step more in communication than the median rank: {worst.traffic.kind} takes "
                 f"{worst.slowdown:.1f} times as long as in comparable groups. The cost of that is in slow-link."
             )
-        return "unknown", f"it spends {extra} a step more in {_PARTS.get(largest, largest)} than the median rank."
+        return "unknown", f"it spends {extra} a step more in {OWNERS[largest].spent.lower()} than the median rank."
 
     def _compute_cause(self, rank: int, limits: Limits) -> tuple[str, str]:
         """The cause of longer compute, and how the sentence on it goes on."""

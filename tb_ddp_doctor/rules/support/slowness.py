@@ -17,13 +17,14 @@ from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Evidence
-from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support import limits, text
+from tb_ddp_doctor.step_parts import PHASES
 from tb_ddp_doctor.trace.model import Ints
 from tb_ddp_doctor.trace.names import Phase
 
 #: Most ranks are slow if the others are faster by so many times the limit.
 _CLEARLY = 3
-_LEAST_EXCESS = 0.03
+_LEAST_EXCESS = limits.SLOW_RANK[0]
 #: Noise of each rank and step, not of a rank: the mean excess is below so many of its standard errors, and below this
 #: share of the step. Of drawn jobs with 6 % of noise, 2 to 16 ranks and 3 to 6 steps, 1 in 300 has a rank beyond both.
 _STANDARD_ERRORS = 5
@@ -32,13 +33,6 @@ _CLEAR_OF_NOISE = 0.15
 _SD_OF_MEDIAN = 1.5
 #: A phase is named from this share of an excess on.
 _MOST = 0.5
-IN_PHASE = {
-    Phase.LOADING: "in data loading",
-    Phase.FORWARD: "in the forward pass",
-    Phase.BACKWARD: "in the backward pass",
-    Phase.OPTIMIZER: "in the optimizer's step",
-    Phase.OTHER: "outside forward/backward/optimizer, in the training loop",
-}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,6 +58,11 @@ class Slowness:
         chosen = np.zeros_like(self.slow)
         chosen[rows] = self.excess_ns[rows] > 0
         return chosen
+
+    @property
+    def others(self) -> Ints:
+        """Indices of the ranks that are not persistently slow."""
+        return np.setdiff1d(np.arange(len(self.slow)), self.persistent)
 
     @property
     def now_and_then(self) -> NDArray[np.bool_]:
@@ -148,6 +147,11 @@ def _fast_minority(whatif: WhatIf, limit: float) -> NDArray[np.bool_] | None:
     return chosen if 2 * chosen.sum() < len(mean) and whatif.have_as_much_work(chosen) else None
 
 
+def within(phase: Phase) -> str:
+    """Where something is: "in the forward pass"."""
+    return PHASES[phase.name.lower()].within
+
+
 def phase_of_most(more_ns: NDArray[np.float64], phases: Phases) -> Phase | None:
     """The phase that has most of an excess, given the excess by phase; None if none has or none is known."""
     worst = Phase(int(more_ns.argmax()))
@@ -157,7 +161,7 @@ def phase_of_most(more_ns: NDArray[np.float64], phases: Phases) -> Phase | None:
 def behind(who: str, more_ns: NDArray[np.float64], phases: Phases) -> str:
     """The sentence that says in which phase someone falls behind, after a space; "" where none has most of it."""
     worst = phase_of_most(more_ns, phases)
-    return "" if worst is None else f" {who} falls {text.ms(more_ns[worst])} behind {IN_PHASE[worst]}."
+    return "" if worst is None else f" {who} falls {text.ms(more_ns[worst])} behind {within(worst)}."
 
 
 def longest_wait(stragglers: Ints, frame: Frame, arrivals: Arrivals, places: Places) -> list[Evidence]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tb_ddp_doctor.findings import Account, Finding, RuleOutcome, Severity, Unexplained
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.step_parts import IDLE, OWNERS, PHASES
 
 #: From this share of the step on what nothing explains, with findings too small to be an alarm, is not healthy. Healthy
 #: jobs of 4 and 8 ranks leave up to 3 %, and noise of 2 % in every kernel as much; faults that cost 8 % leave about 7 %
@@ -68,16 +69,16 @@ def _unexplained(lost_ms: float, job: Job, where: Unexplained | None) -> str:
     said = f"{text.ms(lost_ms * 1e6)} of every {text.ms(job.step_ns)} ({share}) is unexplained"
     if where:
         said += f": {place(where, job.ranks, job.steps)}"
-    record = "with Python stacks (with_stack=True)" if where and where.owner in _OF_HOST else "more steps"
+    record = "with Python stacks (with_stack=True)" if where and where.owner in IDLE else "more steps"
     return f"{said}. To learn more, capture {record}."
 
 
 def place(where: Unexplained, ranks: Sized, steps: Sized) -> str:
     """Where the unexplained time lies in a job of these ranks and steps: "mostly ..., on rank 1, in every step"."""
-    phase = f" in {_PHASES[where.phase]}" if where.phase in _PHASES else ""
+    phase = f" {PHASES[where.phase].within}" if where.phase and where.phase != "other" else ""
     on = "all ranks" if len(where.ranks) == len(ranks) > 1 else text.ranks(where.ranks)
     at = "every step" if len(where.steps) == len(steps) > 1 else text.steps(where.steps)
-    return f"mostly {_OWNERS[where.owner]}{phase}, on {on}, in {at}"
+    return f"mostly {OWNERS[where.owner].excess}{phase}, on {on}, in {at}"
 
 
 def _healthy(job: Job, outcomes: Sequence[RuleOutcome], lacking: Sequence[str]) -> str:
@@ -99,18 +100,3 @@ def _healthy(job: Job, outcomes: Sequence[RuleOutcome], lacking: Sequence[str]) 
         f"Healthy: no fault found costs {text.percent(Severity.MINOR.least_share)} of the step, and "
         f"less than {text.percent(MOST_UNEXPLAINED)} of it is unexplained."
     )
-
-
-_OF_HOST = ("input", "sync", "alloc", "dispatch", "host")
-_OWNERS = {
-    "compute": "kernels that take longer than in comparable steps and ranks",
-    "copy": "copies that take longer than in comparable steps and ranks",
-    "wait": "straggler wait",
-    "transfer": "communication that takes longer than comparable calls",
-    "input": "GPU idle, waiting for the DataLoader",
-    "sync": "GPU idle, CPU in a sync call",
-    "alloc": "GPU idle, CPU in cudaMalloc or cudaFree",
-    "dispatch": "GPU idle, launch-bound (CPU overhead)",
-    "host": "GPU idle, CPU outside any op (Python, I/O, GC)",
-}
-_PHASES = {"loading": "data loading", "forward": "forward", "backward": "backward", "optimizer": "the optimizer's step"}

@@ -1,0 +1,412 @@
+// Made from the JSON Schema by `python tests/generate.py`.
+
+/** The whole step: floor + tracing + findings + unexplained. */
+export interface Account {
+  /** "replay", or "busy_time" where the traces do not allow one (CPUs, no launch records). */
+  method: "busy_time" | "replay";
+  /** All steps of all ranks, ns. */
+  total_ns: number;
+  /** The floor first, then tracing, the findings in the order in which they are charged, and what is unexplained. */
+  lines: AccountLine[];
+  /** null where nothing is. */
+  unexplained: Unexplained | null;
+  left_out: LeftOutStep[];
+}
+
+/** A part of the step. */
+export interface AccountLine {
+  kind: "finding" | "floor" | "tracing" | "unexplained";
+  /** The finding's id, null for the other kinds. */
+  finding: string | null;
+  /** Summed over ranks and steps, ns; the lines of an account sum to its total. */
+  total_ns: number;
+  /** Mean over ranks and steps, and its share of the step, 0 to 1. */
+  ms: number;
+  share: number;
+}
+
+/** How transfer grows with bytes, least squares over a kind and group: alpha + bytes / bandwidth. */
+export interface AlphaBeta {
+  alpha_us: number;
+  /** GB = 1e9 bytes; null where size makes no difference. */
+  bandwidth_gb_s: number | null;
+  r2: number;
+  /** Root mean square of what the line misses. */
+  residual_us: number;
+  /** Largest bytes over smallest. */
+  spread: number;
+  /** Whether sizes differ enough, and explain the times well enough, to believe it. */
+  significant: boolean;
+}
+
+/** The answer to `run?run=NAME`. */
+export interface Answer {
+  diagnosis: Diagnosis;
+  /** null where they could not be made. */
+  views: Views | null;
+  state: "ready";
+}
+
+/** One amount in both runs, mean over ranks and steps, ms. */
+export interface Change {
+  name: string;
+  before_ms: number;
+  after_ms: number;
+}
+
+/** How well the ranks' clocks agree after alignment. */
+export interface Clock {
+  /** Median spread of the ends of matched collectives after correction, us; null where nothing could be matched. */
+  residual_us: number | null;
+  /** What was subtracted from each rank's clock, us, by rank. */
+  offset_us: Record<string, number>;
+}
+
+/** What one of the two runs is. */
+export interface Compared {
+  name: string;
+  /** Ranks that have a trace here, of so many. */
+  ranks: number;
+  world_size: number;
+  /** Steps that all of them have. */
+  steps: number;
+  /** The devices' name, "" for a job without. */
+  device: string;
+}
+
+/** Everything that differs between two runs. */
+export interface Comparison {
+  before: string;
+  after: string;
+  /** Both, the earlier one first; and what else than the step time sets them apart, in sentences. */
+  runs: [Compared, Compared];
+  unlike: string[];
+  /** One sentence on the step time, then one for each thing that made most of the difference. */
+  headline: string;
+  story: string[];
+  step: StepTime;
+  owners: Change[];
+  /** Copies between host and device; the part of them that nothing hides; the host's time in those that block it. */
+  copies: Change;
+  exposed_copies: Change;
+  blocking_copies: Change;
+  findings: FindingChange[];
+  /** By kind of collective: what its transfers take, hidden or not, without the waiting. */
+  communication: Change[];
+  /** The 96 that changed most, and the sum of the others. */
+  kernels: KernelChange[];
+  operators: OperatorChange[];
+}
+
+/** A diagnosis with these findings. */
+export interface Diagnosis {
+  name: string;
+  world_size: number;
+  ranks: number[];
+  missing_ranks: number[];
+  /** Files of which a part or all is not in here: cut off, damaged, still arriving, unreadable. */
+  incomplete: string[];
+  steps: number[];
+  step_ms: number;
+  /** The rule of the costliest finding of at least minor severity; "unexplained" if more of the step than that has no explanation; "unknown" if the traces cannot tell; else "healthy". */
+  verdict: string;
+  /** The verdict in one sentence, for people. It says so where it rests on incomplete files, and where "healthy" rests on less than the whole job. */
+  headline: string;
+  account: Account;
+  /** Mean over steps, by rank, by owner. */
+  budget_ms: Record<string, Record<string, number>>;
+  /** The same by phase, on the device (without one, on the host), and on the host; empty where the traces do not tell. */
+  phases_ms: Record<string, Record<string, number>>;
+  host_phases_ms: Record<string, Record<string, number>>;
+  clock: Clock;
+  /** By kind and process group, those that transfer longest first; empty where no collective could be matched. */
+  communication: Traffic[];
+  /** null where no log of NCCL lies beside the traces. */
+  network: Network | null;
+  outcomes: RuleOutcome[];
+  warnings: FileWarning[];
+  /** What each step's length hangs on, across ranks; empty where steps cannot be played again (`Account.method`). */
+  critical_path: PathStep[];
+  findings: Finding[];
+  /** How the verdict is shown. */
+  level: "critical" | "healthy" | "info" | "major" | "minor";
+}
+
+/** A piece of evidence, and the slice that shows it. */
+export interface Evidence {
+  rank: number;
+  step: number;
+  /** Absolute time on the rank's own clock, ns since the epoch (or the trace's own zero where it has no epoch). */
+  start_ns: number;
+  end_ns: number;
+  what: string;
+  /** What the host is in, or was in when it launched what the device runs; null without stacks (with_stack=True), and where no one function has most of the window. */
+  source: Source | null;
+  /** null where the traces are elsewhere. */
+  window: Window | null;
+}
+
+/** Something that a user must know about an input: which file, and what was wrong and what was kept. */
+export interface FileWarning {
+  file: string;
+  message: string;
+  kind: "lost-end" | "lost-events" | "not-json" | "note";
+}
+
+/** A finding, and what would confirm it. */
+export interface Finding {
+  /** The rule's name, and a number after a colon where the rule has several findings. */
+  id: string;
+  rule: string;
+  severity: "critical" | "info" | "major" | "minor";
+  /** Predicted fall of the step time if the fault were fixed, ms, without what findings before it would give back too: its line of the account. Together the findings cost what fixing all of them saves. */
+  cost_ms: number;
+  /** The same if nothing else were fixed, ms. */
+  alone_ms: number;
+  /** From where to where the cost lies in 8 of 10 jobs, ms. */
+  range_ms: [number, number];
+  ranks: number[];
+  steps: number[];
+  /** The kind of cause, from the rule's own list; null where the rule knows only one. */
+  cause: string | null;
+  confidence: "high" | "low" | "medium";
+  /** One sentence that names the ranks, or what is slow. */
+  title: string;
+  /** What was seen that says so, and what the confidence rests on. */
+  why: string;
+  /** Advice in words; then, after an empty line, the code or command to copy. */
+  fix: string;
+  /** The numbers that it rests on, and the steps from them to the cost. */
+  measurements: Measurement[];
+  thresholds: Threshold[];
+  evidence: Evidence[];
+  /** Commands of other tools. */
+  commands: string[];
+}
+
+/** What became of the findings of one rule. */
+export interface FindingChange {
+  rule: string;
+  fate: "better" | "fixed" | "new" | "same" | "worse";
+  before_ms: number;
+  after_ms: number;
+  /** Of the costliest of them, in the later run where it is still there. */
+  title: string;
+}
+
+/** Kernels of one name: time and launches of a rank's step. The name "" sums up all that are not listed. */
+export interface KernelChange {
+  name: string;
+  before_ms: number;
+  after_ms: number;
+  before_count: number;
+  after_count: number;
+}
+
+/** One rank's part of the picture of a step. */
+export interface Lane {
+  rank: number;
+  /** Where its step starts. */
+  start_ms: number;
+  /** (Index in `findings.OWNERS`, start, end), ms. */
+  pieces: [number, number, number][];
+}
+
+/** The step that the costliest finding shows: the owners of a few ranks' time, the slowest ones, on one clock. */
+export interface Lanes {
+  step: number;
+  start_ms: number;
+  end_ms: number;
+  ranks: Lane[];
+}
+
+/** A step that is in the traces and not in the account. */
+export interface LeftOutStep {
+  step: number;
+  /** Its length, mean over ranks. */
+  ms: number;
+  reason: string;
+}
+
+/** A number that a finding rests on. */
+export interface Measurement {
+  name: string;
+  value: number;
+  /** "ms", "µs", "GB/s", "of the step", "1" for counts ... */
+  unit: string;
+  /** What it was measured on, and how many things it sums; empty and null where it is of the whole job. */
+  ranks: number[];
+  steps: number[];
+  count: number | null;
+}
+
+/** What NCCL's own logs (NCCL_DEBUG=INFO) say that the job's ranks use. */
+export interface Network {
+  version: string;
+  /** "P2P", "SHM", "NET/IB/GDRDMA", "NET/Socket" ..., each with the ranks that use it, as far as they are known. */
+  transports: Record<string, number[]>;
+  /** Channels of collectives; 0 if unknown. */
+  channels: number;
+  /** The ranks in the order of the first channel's ring; empty if unknown. */
+  ring: number[];
+  /** Interfaces and network cards. */
+  interfaces: string[];
+  /** Networks that NCCL tried to use and could not, such as "IB". */
+  unavailable: string[];
+  /** NCCL_... variables that the job set. */
+  settings: Record<string, string>;
+  /** Lines of NCCL WARN. */
+  warnings: string[];
+}
+
+/** An operator, annotation or runtime call: what a rank's step spends in it and in nothing within it. The device's time is that of what was launched directly inside; of collectives it counts their waiting too. The name "" sums up all that are not listed. */
+export interface OperatorChange {
+  name: string;
+  before_host_ms: number;
+  after_host_ms: number;
+  before_device_ms: number;
+  after_device_ms: number;
+  before_count: number;
+  after_count: number;
+}
+
+/** A stretch of the critical path on one rank. */
+export interface PathPiece {
+  rank: number;
+  /** One of `OWNERS`; "wait" only for ranks without a trace. */
+  owner: string;
+  /** One of `PHASES`, on the device that of what launched it; null where the trace does not tell. */
+  phase: string | null;
+  /** The collective's kind, the call that blocks, or the user's own function; "" if unknown. */
+  what: string;
+  /** Since the step's start. */
+  start_ms: number;
+  ms: number;
+}
+
+/** The critical path's part in a step: between the ends of the step before and of this one, on their last ranks. */
+export interface PathStep {
+  step: number;
+  /** On the clock of the first rank, ns. */
+  start_ns: number;
+  end_ns: number;
+  /** In order of time; they sum to the part. */
+  pieces: PathPiece[];
+}
+
+/** The step if some faults were fixed. */
+export interface Prospect {
+  /** Ids of the findings that are fixed. */
+  fixed: string[];
+  /** Mean over ranks and steps, now and then, ms. */
+  step_ms: number;
+  without_ms: number;
+  /** From where to where `without_ms` lies in 8 of 10 jobs. */
+  range_ms: [number, number];
+}
+
+/** How a rule ended, with the reason in words: "no data" is never "healthy". */
+export interface RuleOutcome {
+  rule: string;
+  status: "clear" | "error" | "finding" | "not-applicable";
+  reason: string;
+}
+
+/** A function of the user's own code, as Python stacks have it. */
+export interface Source {
+  file: string;
+  /** Where the function begins; of one that ran already when recording began, where it was then. Stacks tell no other. */
+  line: number;
+  function: string;
+}
+
+/** The mean step time of both runs. */
+export interface StepTime {
+  before_ms: number;
+  after_ms: number;
+  /** Share of the earlier step that the later one is longer; and where it lies with 95 % confidence (`chance`), null where a run has one step. */
+  change: number;
+  interval: [number, number] | null;
+  /** Whether the change is more than chance and `least_change` or more. */
+  tells: boolean;
+  /** A smaller change, as a share of the earlier step, of it or of one of its parts is never significant. */
+  least_change: number;
+  /** Why there is no interval, or a wide one; "" where there are steps enough. */
+  doubt: string;
+}
+
+/** A limit that a rule compared with, shown beside its finding. */
+export interface Threshold {
+  name: string;
+  value: number;
+  unit: string;
+  reason: string;
+}
+
+/** What the collectives of one kind do in one process group in a step, mean over steps; GB = 1e9 bytes. */
+export interface Traffic {
+  kind: string;
+  /** Name of the group as the trace has it, "" if unknown. */
+  group: string;
+  /** Its ranks that have a trace, and how many it has. */
+  ranks: number[];
+  size: number;
+  /** Element types, as torch names them. */
+  dtypes: string[];
+  calls: number;
+  /** 1e6 bytes; null, as the bandwidths, where the trace does not tell the sizes. */
+  megabytes: number | null;
+  /** From a rank's arrival to the last one's, hidden or exposed, mean over ranks. */
+  wait_ms: number;
+  /** From the last arrival to the end, and the share of that beside compute on the rank that arrives last. */
+  transfer_ms: number;
+  hidden_share: number;
+  /** Bytes over transfer, and the same on each link (with nccl-tests' factors). */
+  algorithm_gb_s: number | null;
+  bus_gb_s: number | null;
+  /** null where the sizes are unknown, or all the same. */
+  fit: AlphaBeta | null;
+}
+
+/** Where the unexplained part of the step lies. */
+export interface Unexplained {
+  /** The owner of most of it. */
+  owner: string;
+  /** null where the traces do not tell phases. */
+  phase: string | null;
+  ranks: number[];
+  steps: number[];
+}
+
+/** What the page needs beside the diagnosis; R ranks, S steps. */
+export interface Views {
+  /** Whether the traces themselves are elsewhere. */
+  from_digests: boolean;
+  ranks: number[];
+  nodes: string[];
+  device: string;
+  steps: number[];
+  owners: string[];
+  /** Shape (R, S), as all of these. */
+  step_ms: number[][];
+  busy_ms: number[][];
+  /** When each step's window starts, on the rank's own clock. */
+  start_ns: number[][];
+  budget_ms: Record<string, number[][]>;
+  lanes: Lanes;
+  /** On the common clock, as text: JavaScript's numbers do not hold it. */
+  origin_ns: string;
+  /** When each step starts on the common clock, after the origin. */
+  clock_ms: number[][];
+  /** How to get Python stacks, and after an empty line the code; "" where some trace has them. */
+  stacks: string;
+}
+
+/** A slice with something around the evidence, as the route `slice` takes it. ns on the common clock, as text: JavaScript's numbers do not hold them. */
+export interface Window {
+  ranks: number[];
+  start: string;
+  end: string;
+  /** Start and end of the evidence itself. */
+  seen: [string, string];
+}

@@ -1,0 +1,39 @@
+// Made from tb_ddp_doctor/step_parts.py by `python tests/generate.py`. The parts of a step, in their order.
+
+/**
+ * @typedef {object} Owner
+ * @property {string} name
+ * @property {string} when a nanosecond belongs to it
+ * @property {string} light its colour in the light theme
+ * @property {string} dark
+ * @property {string} ink of numbers on it
+ */
+
+/**
+ * @typedef {object} Phase
+ * @property {string} name
+ * @property {string} when
+ * @property {string} colour the owner's whose it has
+ */
+
+/** @type {Map<string, Owner>} */
+export const OWNERS = new Map([
+  ["compute", { name: "compute", when: "a kernel runs that is not communication", light: "#21489c", dark: "#4d7de8", ink: "on-owner" }],
+  ["copy", { name: "copy", when: "only copies or memsets run", light: "#4f6b0c", dark: "#c5e0c2", ink: "on-owner" }],
+  ["wait", { name: "straggler wait", when: "only communication runs, and some rank has not arrived", light: "#e6731f", dark: "#e9a346", ink: "on-light" }],
+  ["transfer", { name: "exposed communication", when: "only communication runs, and all ranks have arrived", light: "#008080", dark: "#58c3a2", ink: "on-owner" }],
+  ["input", { name: "input", when: "GPU idle, CPU in the DataLoader's __next__", light: "#8058e2", dark: "#8895c4", ink: "on-owner" }],
+  ["sync", { name: "sync", when: "GPU idle, CPU in cuda*Synchronize, .item() or another blocking call", light: "#831567", dark: "#d8abf6", ink: "on-owner" }],
+  ["alloc", { name: "allocation", when: "GPU idle, CPU in cudaMalloc or cudaFree", light: "#52361c", dark: "#be8403", ink: "on-owner" }],
+  ["dispatch", { name: "launch-bound (CPU overhead)", when: "GPU idle, CPU in an operator or a launch", light: "#d2bf1a", dark: "#f5d660", ink: "on-light" }],
+  ["host", { name: "CPU outside any op", when: "GPU idle, CPU outside any op (Python, I/O, GC)", light: "#d42e59", dark: "#d85278", ink: "on-owner" }],
+]);
+
+/** @type {Map<string, Phase>} */
+export const PHASES = new Map([
+  ["loading", { name: "loading", when: "waiting for a batch, or copying it to the GPU", colour: "input" }],
+  ["forward", { name: "forward", when: "forward, and the GPU work it launched", colour: "compute" }],
+  ["backward", { name: "backward", when: "backward, and the GPU work it launched, with the collectives of gradients", colour: "transfer" }],
+  ["optimizer", { name: "optimizer", when: "the optimizer's step, and the GPU work it launched", colour: "dispatch" }],
+  ["other", { name: "other", when: "outside forward/backward/optimizer, in the training loop", colour: "alloc" }],
+]);

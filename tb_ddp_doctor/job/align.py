@@ -1,0 +1,104 @@
+"""The ranks and steps that a job can use, on one clock, with their collectives matched."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tb_ddp_doctor.digest.model import RankDigest
+from tb_ddp_doctor.job import clock as clocks
+from tb_ddp_doctor.job.clock import ClockFit
+from tb_ddp_doctor.job.collectives import Matched, refuse_impossible, select
+from tb_ddp_doctor.job.completeness import Damages, clock_jumps, damages, serving
+from tb_ddp_doctor.job.matching import match
+from tb_ddp_doctor.trace.model import Ints
+
+#: Ends of one collective differ by up to this over slow links (DESIGN, point 5), ns.
+END_TOLERANCE_NS = 500_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Aligned:
+    """The ranks that take part, the steps that all of them have, their collectives, and one clock."""
+
+    #: By rank, in order.
+    ranks: Mapping[int, RankDigest]
+    #: Of each rank, "" where unknown.
+    nodes: tuple[str, ...]
+    #: Numbers, shape (S,).
+    steps: Ints
+    matched: Matched
+    clock: ClockFit
+
+    @property
+    def digests(self) -> tuple[RankDigest, ...]:
+        return tuple(self.ranks.values())
+
+    @property
+    def step_index(self) -> Ints:
+        """Where each rank's digest has the steps, shape (R, S)."""
+        return np.stack([_positions(digest.steps.number, self.steps) for digest in self.digests])
+
+    def without_first_step(self) -> Aligned:
+        return replace(self, steps=self.steps[1:])
+
+
+def align(
+    usable: Mapping[int, RankDigest], nodes: Mapping[int, str], world_size: int | None
+) -> tuple[Aligned, Damages]:
+    """Align the ranks that have a step, and say what is damaged of which."""
+    found = damages(usable, world_size)
+    aligned = _joined(usable, nodes, found)
+    if jumps := clock_jumps(tuple(aligned.ranks), aligned.digests, aligned.matched, aligned.clock):
+        for rank, damage in jumps.items():
+            found.setdefault(rank, []).extend(damage)
+        aligned = _joined(usable, nodes, found)
+    return _with_possible_matches(aligned), found
+
+
+def _joined(usable: Mapping[int, RankDigest], nodes: Mapping[int, str], found: Damages) -> Aligned:
+    whole = serving(usable, found)
+    steps, left_out = _common_steps(whole)
+    kept = {rank: usable[rank] for rank in whole if rank not in left_out}
+    where = tuple(nodes.get(rank, "") for rank in kept)
+    matched = match(tuple(kept.values()))
+    if any(rank in found for rank in kept):
+        # What is left of the other steps tells nothing of clocks.
+        matched = select(matched, np.flatnonzero(np.isin(matched.step, steps)))
+    return Aligned(kept, where, steps, matched, clocks.fit(matched, where))
+
+
+def _with_possible_matches(aligned: Aligned) -> Aligned:
+    """Without matches in which a rank ends before another one arrives, and with the clock that the others give."""
+    matched, clock = aligned.matched, aligned.clock
+    offsets = np.zeros_like(matched.arrival_ns)
+    for rank in range(len(aligned.ranks)):
+        offsets[:, rank] = clock.correction(rank, matched.end_ns[:, rank])
+    checked = refuse_impossible(matched, offsets, END_TOLERANCE_NS + round(clock.residual_ns or 0))
+    if len(checked) == len(matched):
+        return aligned
+    return replace(aligned, matched=checked, clock=clocks.fit(checked, aligned.nodes))
+
+
+def _common_steps(numbers: Mapping[int, frozenset[int]]) -> tuple[Ints, list[int]]:
+    """The steps that all ranks have, by those of each, and the ranks that had to be left out to have any.
+
+    Kept are the ranks of the step that most ranks have; of several such steps, the one whose ranks share the most.
+    """
+    ranks_of: defaultdict[int, list[int]] = defaultdict(list)
+    for rank, steps in numbers.items():
+        for step in steps:
+            ranks_of[step].append(rank)
+    most = max(map(len, ranks_of.values()))
+    candidates = {tuple(ranks) for ranks in ranks_of.values() if len(ranks) == most}
+    shared = {ranks: sorted(frozenset.intersection(*(numbers[rank] for rank in ranks))) for ranks in candidates}
+    kept = max(sorted(shared), key=lambda ranks: len(shared[ranks]))
+    return np.array(shared[kept], np.int64), [rank for rank in numbers if rank not in kept]
+
+
+def _positions(numbers: Ints, wanted: Ints) -> Ints:
+    order = np.argsort(numbers, kind="stable")
+    return order[np.searchsorted(numbers[order], wanted)]

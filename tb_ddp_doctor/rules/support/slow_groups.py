@@ -1,0 +1,105 @@
+"""Which slow ranks are one finding: those with one cause, and nodes and racks of them."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.trace.model import Ints
+
+#: Ranks that are late by no less than this share of each other's lateness are one finding.
+_COMPARABLE = 0.5
+#: The same of nodes most of whose ranks are slow, and of two ranks that are most of a node; more are so by no accident.
+_COMPARABLE_NODES = 0.2
+_MANY_ON_NODE = 3
+
+Floats: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Slow ranks that are one finding."""
+
+    cause: str
+    #: Indices; the first shows the cause itself, if any does.
+    ranks: tuple[int, ...]
+
+    @property
+    def rows(self) -> Ints:
+        return np.array(self.ranks)
+
+
+@dataclass(slots=True)
+class _Unit:
+    """Ranks with one cause that stand or fall together: most of a node, or one rank."""
+
+    cause: str
+    of_node: bool
+    ranks: list[int]
+
+    def late_ns(self, excess_ns: Floats) -> float:
+        return float(excess_ns[self.ranks].mean())
+
+
+def slow_groups(causes: Mapping[int, str], excess_ns: Floats, frame: Frame) -> list[Group]:
+    """The findings on slow ranks, given the causes by rank (index), and what each rank needs longer; latest first.
+
+    The ranks of a node with one cause are one finding if they are most of the node, three of them whatever the ratio of
+    their lateness. Such nodes, and single ranks, are one if they are late by about as much: beside a rank that is late
+    by far more, another one makes nobody wait.
+    """
+    # Who shows its cause goes before who has it from its node: the finding describes the first.
+    assumed = sorted(_as_their_nodes(causes, frame).items(), key=lambda item: item[1] != causes[item[0]])
+    units = sorted(_units(dict(assumed), excess_ns, frame), key=lambda unit: -unit.late_ns(excess_ns))
+    groups: list[list[_Unit]] = []
+    for unit in units:
+        for group in groups:
+            first = group[0]
+            least = _COMPARABLE_NODES if unit.of_node and first.of_node else _COMPARABLE
+            if first.cause == unit.cause and unit.late_ns(excess_ns) >= least * first.late_ns(excess_ns):
+                group.append(unit)
+                break
+        else:
+            groups.append([unit])
+    made = [Group(group[0].cause, tuple(rank for unit in group for rank in unit.ranks)) for group in groups]
+    return sorted(made, key=lambda group: -float(excess_ns[group.rows].max()))
+
+
+def _units(causes: Mapping[int, str], excess_ns: Floats, frame: Frame) -> Iterator[_Unit]:
+    for cause in dict.fromkeys(reversed(list(causes.values()))):
+        ranks = [rank for rank, its in causes.items() if its == cause]
+        nodes = {
+            node
+            for node, count in text.most_of_nodes(ranks, frame).items()
+            if count >= _MANY_ON_NODE or _comparable(excess_ns[[rank for rank in ranks if frame.nodes[rank] == node]])
+        }
+        units: dict[object, _Unit] = {}
+        for rank in ranks:
+            of_node = frame.nodes[rank] in nodes
+            place = frame.nodes[rank] if of_node else rank
+            units.setdefault(place, _Unit(cause, of_node, [])).ranks.append(rank)
+        yield from units.values()
+
+
+def _comparable(excess_ns: Floats) -> bool:
+    return float(excess_ns.min()) >= _COMPARABLE_NODES * float(excess_ns.max())
+
+
+def _as_their_nodes(causes: Mapping[int, str], frame: Frame) -> dict[int, str]:
+    """The causes of ranks (indices); where most of a node is slow, ranks that show none have the one of most of it."""
+    known: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for rank, cause in causes.items():
+        if cause != "unknown":
+            known[frame.nodes[rank]][cause] += 1
+    slow = text.most_of_nodes(list(causes), frame)
+    return {
+        rank: known[node].most_common(1)[0][0] if cause == "unknown" and node in slow and known[node] else cause
+        for rank, cause, node in ((rank, cause, frame.nodes[rank]) for rank, cause in causes.items())
+    }

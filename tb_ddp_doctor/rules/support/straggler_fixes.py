@@ -1,0 +1,109 @@
+"""What to do about a straggler, by its cause."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.rules.support import text
+
+#: Goes before the fix where whole nodes are slow.
+_NODE = """\
+All ranks of a node are slow: look first at what they share, its power and cooling, its cores and their governor, its \
+storage and its network card. """
+
+_FIXES = {
+    "input": """\
+Look at the storage and the CPU load of that host, and at the samples of {ranks}: give every rank the same number \
+(drop_last), and enough DataLoader workers.
+
+loader = DataLoader(
+    dataset,
+    batch_size=batch_size,
+    sampler=DistributedSampler(dataset, drop_last=True),
+    num_workers=4,
+    persistent_workers=True,
+    pin_memory=True,
+)""",
+    "host": """\
+Look for CPU work outside any op on {ranks} alone: logging, evaluating or saving on one rank, a lock, or \
+another process on the same cores. Move it out of the training loop, or do it less often. While it trains, on that host:
+
+py-spy dump --pid {pid}   # {at}
+top -H -p {pid}""",
+    "more_work": """\
+Give every rank the same work: shard by size and not by count, bucket sequences by length, drop the incomplete last \
+batch, and do no extra work on one rank (validation, metrics, a larger shard).
+
+sampler = DistributedSampler(dataset, shuffle=True, drop_last=True)
+for epoch in range(epochs):
+    sampler.set_epoch(epoch)""",
+    "slow_device": """\
+The GPU of {ranks} is slower: look for thermal or power throttling, another process on it, or a smaller share of it \
+(MIG, MPS). On that host:
+
+nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE,POWER
+nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv""",
+    "slow_link": """\
+Measure the links of {ranks} and of other ranks without the job (nccl-tests) and compare; then look at what NCCL uses \
+there, at cables, switch ports and link widths.
+
+NCCL_DEBUG=INFO all_reduce_perf -b 8M -e 256M -f 2 -g 1
+nvidia-smi topo -m; nvidia-smi nvlink --status; ibstat""",
+    "unknown": """\
+Compare {ranks} with another rank in the evidence windows; capture again with stacks and shapes to see more.
+
+with torch.profiler.profile(record_shapes=True, with_stack=True, ...) as prof:
+    ...""",
+}
+
+
+#: For ranks that compute on CPUs, where it is not the same.
+_FIXES_OF_CPUS = {
+    "input": """\
+Look at the storage and the CPU load of that host, and at the samples of {ranks}: give every rank the same number \
+(drop_last), and enough DataLoader workers.
+
+loader = DataLoader(
+    dataset,
+    batch_size=batch_size,
+    sampler=DistributedSampler(dataset, drop_last=True),
+    num_workers=4,  # the ranks of a host share its cores
+    persistent_workers=True,
+)""",
+    "slow_device": """\
+The CPU of {ranks} is slower: look for another process on its cores, more threads than cores, a CPU quota (cgroups), \
+or a lower clock. Give each rank cores of its own. On that host:
+
+top -H -p {pid}           # {at}
+taskset -cp {pid}         # its cores; other ranks should have different ones
+lscpu -e=CPU,CORE,MHZ
+OMP_NUM_THREADS=<cores per rank> torchrun ...""",
+}
+
+#: For programs that do not train.
+_FIXES_OF_INFERENCE = {
+    "host": """\
+Look for CPU work outside any op on {ranks} alone: scheduling, tokenizing, logging or answering on one rank, a lock, \
+or another process on the same cores. Move it out of the iteration loop. While it runs, on that host:
+
+py-spy dump --pid {pid}   # {at}
+top -H -p {pid}""",
+    "more_work": """\
+Give every rank the same work: balance requests or samples by their length and not by their number, and experts by how \
+often they are chosen; do no extra work on one rank.""",
+}
+
+
+def fix(cause: str, stragglers: Sequence[int], frame: Frame) -> str:
+    """The fix for ranks (indices, slowest first); what a trace says goes into a command only where it is harmless."""
+    pid, node = frame.pids[stragglers[0]], frame.nodes[stragglers[0]]
+    at = f"rank {frame.ranks[stragglers[0]]}" + (f", on {node}" if re.fullmatch(r"[\w.-]+", node) else "")
+    pid = pid if re.fullmatch(r"\d+", pid, re.ASCII) else "<pid of the rank>"
+    fixes = _FIXES | ({} if frame.has_device else _FIXES_OF_CPUS) | ({} if frame.trains else _FIXES_OF_INFERENCE)
+    shared = _NODE if text.most_of_nodes(stragglers, frame) else ""
+    numbers = sorted(frame.rank_numbers(np.array(stragglers)))
+    return shared + fixes[cause].format(ranks=text.ranks(numbers), pid=pid, at=at)

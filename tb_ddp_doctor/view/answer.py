@@ -1,0 +1,98 @@
+"""What tab and report get of a run: the diagnosis, where its evidence is seen, and the arrays that they draw."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Literal
+
+import msgspec
+
+from tb_ddp_doctor import findings
+from tb_ddp_doctor.engine import Result
+from tb_ddp_doctor.findings import Level
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.slices import cut
+from tb_ddp_doctor.view.commands import commands
+from tb_ddp_doctor.view.views import Views, views
+
+_log = logging.getLogger(__name__)
+
+
+class Window(msgspec.Struct, frozen=True):
+    """A slice with something around the evidence, as the route `slice` takes it.
+
+    ns on the common clock, as text: JavaScript's numbers do not hold them.
+    """
+
+    ranks: tuple[int, ...]
+    start: str
+    end: str
+    #: Start and end of the evidence itself.
+    seen: tuple[str, str]
+
+
+class Evidence(findings.Evidence, frozen=True, kw_only=True):
+    """A piece of evidence, and the slice that shows it."""
+
+    #: None where the traces are elsewhere.
+    window: Window | None
+
+
+class Finding(findings.Finding, frozen=True, kw_only=True):
+    """A finding, and what would confirm it."""
+
+    evidence: tuple[Evidence, ...]
+    #: Commands of other tools.
+    commands: tuple[str, ...]
+
+
+class Diagnosis(findings.Diagnosis, frozen=True, kw_only=True):
+    """A diagnosis with these findings."""
+
+    findings: tuple[Finding, ...]
+    #: How the verdict is shown.
+    level: Level
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The answer to `run?run=NAME`."""
+
+    diagnosis: Diagnosis
+    #: None where they could not be made.
+    views: Views | None
+    state: Literal["ready"] = "ready"
+
+
+def answer(result: Result, *, in_report: bool = False) -> Answer:
+    """What is shown of a run: without its pictures the page still says what is wrong.
+
+    A report goes anywhere, and the traces do not go with it: there is nobody to ask for a slice.
+    """
+    job, diagnosis = result.job, result.diagnosis
+    has_traces = not (result.from_digests or in_report)
+    try:
+        drawn = msgspec.structs.replace(views(result), from_digests=not has_traces)
+        found = [_finding(finding, job, has_traces) for finding in diagnosis.findings]
+    except Exception:
+        _log.exception("The pictures of run %r could not be made", diagnosis.name)
+        drawn, found = None, [_finding(finding) for finding in diagnosis.findings]
+    return Answer(Diagnosis(**_fields(diagnosis) | {"findings": tuple(found), "level": diagnosis.level}), drawn)
+
+
+def _finding(finding: findings.Finding, job: Job | None = None, has_traces: bool = False) -> Finding:
+    evidence = tuple(
+        Evidence(**_fields(piece), window=_window(job, finding, piece) if job and has_traces else None)
+        for piece in finding.evidence
+    )
+    known = tuple(commands(job, finding)) if job else ()
+    return Finding(**_fields(finding) | {"evidence": evidence}, commands=known)
+
+
+def _window(job: Job, finding: findings.Finding, evidence: findings.Evidence) -> Window:
+    seen = cut.window(job, finding, evidence)
+    shown = cut.with_margin(seen)
+    return Window(seen.ranks, str(shown.start_ns), str(shown.end_ns), (str(seen.start_ns), str(seen.end_ns)))
+
+
+def _fields(struct: msgspec.Struct) -> dict[str, Any]:
+    return msgspec.structs.asdict(struct)

@@ -1,0 +1,135 @@
+"""Sources of the frontend that are made from Python, for `generate.py`; and the types that are written by hand."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+
+from tb_ddp_doctor import findings
+from tb_ddp_doctor.comparison import model as comparison
+from tb_ddp_doctor.step_parts import OWNERS, PHASES
+from tb_ddp_doctor.view import answer, views
+
+FRONTEND = Path(__file__).parents[1] / "frontend" / "src"
+_MADE = "// Made from {source} by `python tests/generate.py`."
+#: What the routes answer that is made of structs, and the modules that these are in: later ones have those that count.
+_ANSWERS = (answer.Answer, comparison.Comparison, findings.Prospect)
+_MODULES: tuple[ModuleType, ...] = (findings, comparison, views, answer)
+_TYPES = """\
+/**
+ * @typedef {object} Owner
+ * @property {string} name
+ * @property {string} when a nanosecond belongs to it
+ * @property {string} light its colour in the light theme
+ * @property {string} dark
+ * @property {string} ink of numbers on it
+ */
+
+/**
+ * @typedef {object} Phase
+ * @property {string} name
+ * @property {string} when
+ * @property {string} colour the owner's whose it has
+ */
+"""
+
+
+def step_parts() -> str:
+    """`step_parts.js`: owners and phases, their words and colours."""
+    owners = {
+        name: {"name": owner.title, "when": owner.when, "light": owner.light, "dark": owner.dark, "ink": owner.ink}
+        for name, owner in OWNERS.items()
+    }
+    phases = {name: {"name": name, "when": phase.when, "colour": phase.colour} for name, phase in PHASES.items()}
+    head = _MADE.format(source="tb_ddp_doctor/step_parts.py")
+    return "\n".join(
+        [
+            f"{head} The parts of a step, in their order.\n",
+            _TYPES,
+            "/** @type {Map<string, Owner>} */",
+            _map("OWNERS", owners),
+            "/** @type {Map<string, Phase>} */",
+            _map("PHASES", phases).rstrip("\n"),
+            "",
+        ]
+    )
+
+
+def _map(name: str, entries: Mapping[str, Mapping[str, str]]) -> str:
+    rows = "".join(f"  [{json.dumps(key)}, {_object(entry)}],\n" for key, entry in entries.items())
+    return f"export const {name} = new Map([\n{rows}]);\n"
+
+
+def _object(entry: Mapping[str, str]) -> str:
+    return "{ " + ", ".join(f"{key}: {json.dumps(value)}" for key, value in entry.items()) + " }"
+
+
+def schema() -> str:
+    """`schema.d.ts`: the types of what the server sends, from its JSON Schema, with the comments of its structs."""
+    _, components = msgspec.json.schema_components(_ANSWERS, ref_template="{name}")
+    structs = {name: struct for module in _MODULES for name, struct in inspect.getmembers(module, _is_struct)}
+    interfaces = [_interface(name, schema, structs[name]) for name, schema in sorted(components.items())]
+    return "\n".join([_MADE.format(source="the JSON Schema"), "", *interfaces])
+
+
+def _is_struct(value: object) -> bool:
+    return inspect.isclass(value) and issubclass(value, msgspec.Struct)
+
+
+def _interface(name: str, schema: Mapping[str, Any], struct: type[msgspec.Struct]) -> str:
+    comments = {field: comment for each in reversed(struct.__mro__[:-2]) for field, comment in _comments(each)}
+    description = " ".join(schema["description"].split())
+    lines = [f"/** {description} */", f"export interface {name} {{"]
+    for field, of in schema["properties"].items():
+        if field in comments:
+            lines.append(f"  /** {comments[field]} */")
+        lines.append(f"  {field}: {_type(of)};")
+    return "\n".join([*lines, "}", ""])
+
+
+def _comments(struct: type) -> Iterator[tuple[str, str]]:
+    """The comment `#: ...` before each field of a struct."""
+    if struct.__module__.startswith("tb_ddp_doctor."):
+        for found in re.finditer(r"((?:    #: .*\n)+)    (\w+):", inspect.getsource(struct)):
+            comment = " ".join(line.strip().removeprefix("#: ") for line in found[1].splitlines())
+            yield found[2], re.sub(r"\bNone\b", "null", comment)
+
+
+def _type(schema: Mapping[str, Any]) -> str:
+    """A schema as a type of TypeScript."""
+    match schema:
+        case {"$ref": name}:
+            return str(name)
+        case {"enum": values}:
+            return " | ".join(map(json.dumps, values))
+        case {"anyOf": choices}:
+            return " | ".join(map(_type, choices))
+        case {"type": "array", "prefixItems": items}:
+            return f"[{', '.join(map(_type, items))}]"
+        case {"type": "array", "items": item}:
+            of = _type(item)
+            return f"({of})[]" if " | " in of else f"{of}[]"
+        case {"type": "object", "additionalProperties": item}:
+            return f"Record<string, {_type(item)}>"
+        case {"type": "integer"}:
+            return "number"
+        case {"type": "string" | "number" | "boolean" | "null" as kind}:
+            return kind
+    raise ValueError(f"No type for {schema}.")
+
+
+def properties(file: str, name: str) -> list[str]:
+    """The properties of a type that a module of the frontend defines by hand."""
+    source = (FRONTEND / file).read_text(encoding="utf-8")
+    if block := re.search(rf"@typedef {{object}} {name}\b(.*?)\*/", source, re.DOTALL):
+        return re.findall(r"@property {.*} (\w+)", block[1])
+    inline = re.search(rf"@typedef {{{{(.*)}}}} {name}\b", source)
+    assert inline, f"{file} has no type {name}"
+    return re.findall(r"(\w+):", inline[1])
