@@ -10,6 +10,7 @@ import numpy as np
 from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.links import Link, excess_ns
 from tb_ddp_doctor.facts.repeats import Repeats
 from tb_ddp_doctor.facts.traffic import Traffic
 from tb_ddp_doctor.facts.transfers import Transfers
@@ -37,7 +38,8 @@ class CommunicationBound(Rule):
         or use faster links. The cost is what half the bytes would save.
     Limits:
         Judged on the slowest rank, which waits for no other rank. What overlap alone would hide is no-overlap,
-        AllReduces that are not needed are redundant-allreduce, and waits between pipeline stages are pipeline-bubble.
+        AllReduces that are not needed are redundant-allreduce, waits between pipeline stages are pipeline-bubble, and
+        what slow links cost is slow-link's.
     """
 
     id: ClassVar[str] = "communication-bound"
@@ -58,6 +60,8 @@ class CommunicationBound(Rule):
         0.20, "of the step", "Healthy DDP jobs expose up to 18 % even over slow links: the tail of their last bucket."
     )
     achievable: float = threshold(*limits.ACHIEVABLE_OVERLAP, least=0.01)
+    slow_link: float = threshold(*limits.SLOW_LINK)
+    slow_steps: float = threshold(*limits.SLOW_RANK_STEPS)
     bytes_saved: float = threshold(0.5, "of the bytes", "float32 gradients sent as bfloat16, or every second step.")
 
     def check(
@@ -69,10 +73,13 @@ class CommunicationBound(Rule):
         transfers: Transfers,
         communication: tuple[Traffic, ...],
         network: Network | None,
+        links: tuple[Link, ...],
         repeats: Repeats,
         places: Places,
     ) -> Result:
-        others = whatif.at_slowest(repeats.exposed_ns + transfers.messages_exposed_ns)
+        slow_links = [link for link in links if link.is_slow(self.slow_link, self.slow_steps)]
+        slowed = excess_ns(slow_links, *whatif.shape)
+        others = whatif.at_slowest(repeats.exposed_ns + transfers.messages_exposed_ns + slowed)
         exposed = np.maximum(whatif.at_slowest(budget.of("transfer")) - others, 0)
         needed = np.maximum(whatif.at_slowest(transfers.total_ns) - others, 0)
         # One slow collective in some steps is no fault of all of them: the median step is judged.

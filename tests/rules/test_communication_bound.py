@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from test_slow_link import drawn as linked
 from traces import MS, finding, in_row, lies_in_its_step, outcome, ranks, step_ms
 
 RULE = "communication-bound"
@@ -36,6 +37,12 @@ def test_transfers_longer_than_compute_are_found_with_what_half_the_bytes_would_
     assert found.severity == "critical"
     assert found.cause is None
     assert found.confidence == "high"
+
+
+def test_what_a_slow_link_costs_is_slow_links() -> None:
+    assert finding("slow-link", linked(10, 10, 40)).ranks == (4, 5)
+    assert outcome(RULE, linked(10, 10, 40), settings={"min_exposed": 0.4}).status == "clear"
+    assert finding(RULE, linked(40, 40, 40), settings={"min_exposed": 0.4})
 
 
 def test_float_gradients_are_sent_as_bfloat16() -> None:
