@@ -39,6 +39,7 @@ from tb_ddp_doctor.rules.support import text
 from tb_ddp_doctor.rules.support.base import Fault, Found, severity
 from tb_ddp_doctor.rules.support.interval import interval, uncertain
 from tb_ddp_doctor.rules.support.needed import needed
+from tb_ddp_doctor.rules.support.stretches import stretches
 from tb_ddp_doctor.step_parts import IDLE
 
 #: Ranks and steps that have this share of the most that one has are where the unexplained time lies.
@@ -184,6 +185,9 @@ class Savings:
     def _arithmetic(self, fault: Fault, alone_ns: float, cost_ns: float) -> Iterator[Measurement]:
         """From what the fix takes away to what it saves, ms a step."""
         change, ranks, steps = fault.change, fault.ranks, fault.steps
+        counted = any(one.count is not None for one in fault.measurements)
+        if not counted and (like_evidence := stretches(fault, self.job)):
+            yield like_evidence
         there = np.ix_(np.isin(self.job.ranks, ranks), np.isin(self.job.steps, steps))
 
         def mean_ms(amount: NDArray[np.generic]) -> float:
