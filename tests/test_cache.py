@@ -169,3 +169,12 @@ def test_several_processes_share_a_directory(cache: Cache, trace: Path) -> None:
     with multiprocessing.get_context("spawn").Pool(3) as pool:
         assert pool.starmap(use, [(cache.directory, trace)] * 12) == [2] * 12
     assert {path.suffix for path in files(cache)} == {".digest", ".columns"}
+
+
+def test_another_code_finds_nothing(
+    cache: Cache, trace: Path, opened: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache.digest(trace)
+    monkeypatch.setattr("tb_ddp_doctor.cache._code", lambda: "changed")
+    cache.digest(trace)
+    assert opened == [trace, trace]

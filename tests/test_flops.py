@@ -40,7 +40,7 @@ def counted(*operators: tuple[str, str, int, int], steps: Steps = STEPS) -> tupl
         warnings=(),
     )
     found = flops(replace(trace), steps)
-    return int(found["model_flops"].sum()), int(found["repeated_flops"].sum())
+    return int(found.model_flops.sum()), int(found.repeated_flops.sum())
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 
 from tb_ddp_doctor.digest.launches import enclosing
-from tb_ddp_doctor.digest.model import Steps
+from tb_ddp_doctor.digest.model import AttentionWork, Steps
 from tb_ddp_doctor.digest.owners import by_name
 from tb_ddp_doctor.digest.shapes import Dims, dims
 from tb_ddp_doctor.digest.steps import within
@@ -25,8 +25,8 @@ from tb_ddp_doctor.trace.model import Category, Ints, RankTrace
 Matrices: TypeAlias = tuple[int, int, int]
 
 
-def attention(trace: RankTrace, rows: Ints, launch: Ints, step: Ints, steps: Steps) -> dict[str, Ints]:
-    """Columns of `StepWork`, from compute kernels `rows`, and the row of each one's launch and its step (or -1)."""
+def attention(trace: RankTrace, rows: Ints, launch: Ints, step: Ints, steps: Steps) -> AttentionWork:
+    """The attention of the steps, from compute kernels `rows`, the row of each one's launch and its step (or -1)."""
     events, size = trace.events, len(steps)
     operators = np.flatnonzero((events.category == Category.OP) & (events.shape >= 0))
     is_product = np.zeros(len(events), np.bool_)
@@ -50,14 +50,14 @@ def attention(trace: RankTrace, rows: Ints, launch: Ints, step: Ints, steps: Ste
     length = events.duration_ns[rows]
     longest_start, longest_end = longest(step, other, events.start_ns[rows], length, size)
     fallback = events.start_ns[operators[by_name(trace, operators, names.is_attention_fallback) > 0]]
-    return {
-        "attention_fallbacks": count(within(fallback, steps), np.ones(len(fallback), np.bool_), size),
-        "score_products_ns": total(step, product, length, size),
-        "score_passes": count(step, other, size),
-        "score_passes_ns": total(step, other, length, size),
-        "score_pass_start_ns": longest_start,
-        "score_pass_end_ns": longest_end,
-    }
+    return AttentionWork(
+        attention_fallbacks=count(within(fallback, steps), np.ones(len(fallback), np.bool_), size),
+        score_products_ns=total(step, product, length, size),
+        score_passes=count(step, other, size),
+        score_passes_ns=total(step, other, length, size),
+        score_pass_start_ns=longest_start,
+        score_pass_end_ns=longest_end,
+    )
 
 
 def _scores(trace: RankTrace, operators: Ints, is_product: Mask) -> set[Matrices]:

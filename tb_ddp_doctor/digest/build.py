@@ -17,7 +17,25 @@ from tb_ddp_doctor.digest.launches import enclosing, launch_rows
 from tb_ddp_doctor.digest.lost_kernels import lost_kernels, without_device
 from tb_ddp_doctor.digest.memory import memory as memory_of
 from tb_ddp_doctor.digest.memory import no_memory
-from tb_ddp_doctor.digest.model import Collectives, Kernels, RankDigest, Starved, Steps, StepWork, TraceContents, Track
+from tb_ddp_doctor.digest.model import (
+    AttentionWork,
+    Collectives,
+    CopyWork,
+    FlopWork,
+    GemmWork,
+    GraphWalkWork,
+    Kernels,
+    KernelWork,
+    OptimizerWork,
+    PhaseWork,
+    RankDigest,
+    Starved,
+    Steps,
+    StepWork,
+    TraceContents,
+    Track,
+    zeros,
+)
 from tb_ddp_doctor.digest.op_stalls import no_op_stalls, op_stalls, stalls
 from tb_ddp_doctor.digest.operators import operators
 from tb_ddp_doctor.digest.optimizer import optimizer
@@ -41,19 +59,6 @@ from tb_ddp_doctor.trace.model import Category, Events, Ints, RankTrace
 
 #: Overruns are said from this share of the device's time on: kernels launched programmatically overlap by design.
 _SAID_OVERRUN = 0.01
-#: Columns of `StepWork` that a trace without a device fills.
-_OF_THE_HOST = (
-    "owner_ns",
-    "host_phase_ns",
-    "phase_ns",
-    "exposed_phase_ns",
-    "stalled_phase_ns",
-    "loader_ns",
-    "recording_ns",
-    "graph_walks",
-    "graph_walk_ns",
-    "starved_ns",
-)
 #: What says what a name means stands in its first letters, even of C++ templates; all names are searched many times.
 _MOST_LETTERS = 1 << 14
 #: Programs whose iterations are looked for where no step is marked. Of training, all ranks must agree on the number.
@@ -142,30 +147,36 @@ def _digest_device(trace: RankTrace, device: int) -> RankDigest:
     copy_alone = layers.copy - layers.compute
     work = StepWork(
         owner_ns=owner_ns,
-        host_phase_ns=host.measure(steps),
-        phase_ns=phase_ns,
-        exposed_phase_ns=exposed_phase_ns,
-        stalled_phase_ns=stalled_phases(host, pieces, steps),
-        kernels=count(step, compute, size),
-        kernel_ns=total(step, compute, events.duration_ns[rows], size),
-        backward_compute_ns=total(step, compute & by_backward, events.duration_ns[rows], size),
+        phases=PhaseWork(
+            host_ns=host.measure(steps),
+            device_ns=phase_ns,
+            exposed_ns=exposed_phase_ns,
+            stalled_ns=stalled_phases(host, pieces, steps),
+        ),
+        kernels=KernelWork(
+            kernels=count(step, compute, size),
+            kernel_ns=total(step, compute, events.duration_ns[rows], size),
+            backward_compute_ns=total(step, compute & by_backward, events.duration_ns[rows], size),
+        ),
         loader_ns=layers.input.measure(steps.host_start_ns, steps.host_end_ns),
-        pageable_copies=count(step, pageable, size),
-        pageable_bytes=total(step, pageable, np.maximum(events.bytes[rows], 0), size),
-        pageable_ns=total(step, pageable, events.duration_ns[rows], size),
-        pageable_exposed_ns=total(step, pageable, copy_alone.measure(events.start_ns[rows], end), size),
-        pageable_blocked_ns=total(step, pageable & (launch >= 0), events.duration_ns[launch], size),
-        unnamed_copies=count(step, is_copy & (memory == names.HostMemory.UNNAMED), size),
-        pinned_bytes=total(step, pinned, np.maximum(events.bytes[rows], 0), size),
-        pinned_ns=total(step, pinned, events.duration_ns[rows], size),
-        pinned_exposed_ns=total(step, pinned, copy_alone.measure(events.start_ns[rows], end), size),
+        copies=CopyWork(
+            pageable_copies=count(step, pageable, size),
+            pageable_bytes=total(step, pageable, np.maximum(events.bytes[rows], 0), size),
+            pageable_ns=total(step, pageable, events.duration_ns[rows], size),
+            pageable_exposed_ns=total(step, pageable, copy_alone.measure(events.start_ns[rows], end), size),
+            pageable_blocked_ns=total(step, pageable & (launch >= 0), events.duration_ns[launch], size),
+            unnamed_copies=count(step, is_copy & (memory == names.HostMemory.UNNAMED), size),
+            pinned_bytes=total(step, pinned, np.maximum(events.bytes[rows], 0), size),
+            pinned_ns=total(step, pinned, events.duration_ns[rows], size),
+            pinned_exposed_ns=total(step, pinned, copy_alone.measure(events.start_ns[rows], end), size),
+        ),
         recording_ns=_recording(trace, steps, launch),
-        **_graph_walks(trace, steps),
+        graph_walks=_graph_walks(trace, steps),
         starved_ns=starved,
-        **flops(trace, steps),
-        **gemms(trace, rows[compute], step[compute], size),
-        **optimizer(trace, rows[compute], launch[compute], step[compute], steps),
-        **attention(trace, rows[compute], launch[compute], step[compute], steps),
+        flops=flops(trace, steps),
+        gemms=gemms(trace, rows[compute], step[compute], size),
+        optimizer=optimizer(trace, rows[compute], launch[compute], step[compute], steps),
+        attention=attention(trace, rows[compute], launch[compute], step[compute], steps),
     )
     by = _launched_by(trace, launch, step, by_backward, is_comm, compute)
     found = collectives.device_collectives(trace, rows[is_comm], launch[is_comm], by, words)
@@ -227,7 +238,6 @@ def _digest_host(trace: RankTrace) -> RankDigest:
     found = collectives.host_collectives(trace, step, rows, words)
     kernels = _operators(trace, _in_steps(trace, computing.computing, steps), words)
     spent = operators(trace, steps, np.empty(0, np.int64), np.empty(0, np.int64), words)
-    nothing = np.zeros(len(steps), np.int64)
     idle = stalled(trace, pieces, words)
     no_events = np.empty(0, np.int64)
     own_code = code(trace, no_events, no_events, np.empty(0, np.bool_), words)
@@ -246,14 +256,21 @@ def _digest_host(trace: RankTrace) -> RankDigest:
         steps=steps,
         work=StepWork(
             owner_ns=owner_ns,
-            host_phase_ns=phase_ns,
-            phase_ns=phase_ns,
-            exposed_phase_ns=exposed_on_host(host, pieces, steps),
-            stalled_phase_ns=stalled_phases(host, pieces, steps),
-            **{name: nothing for name in StepWork.__slots__ if name not in _OF_THE_HOST},
+            phases=PhaseWork(
+                host_ns=phase_ns,
+                device_ns=phase_ns,
+                exposed_ns=exposed_on_host(host, pieces, steps),
+                stalled_ns=stalled_phases(host, pieces, steps),
+            ),
+            kernels=zeros(KernelWork, len(steps)),
             loader_ns=layers.input.measure(steps.start_ns, steps.end_ns),
+            copies=zeros(CopyWork, len(steps)),
+            gemms=zeros(GemmWork, len(steps)),
+            flops=zeros(FlopWork, len(steps)),
+            optimizer=zeros(OptimizerWork, len(steps)),
+            attention=zeros(AttentionWork, len(steps)),
             recording_ns=_recording(trace, steps, np.empty(0, np.int64)),
-            **_graph_walks(trace, steps),
+            graph_walks=_graph_walks(trace, steps),
             starved_ns=np.zeros((len(steps), len(Starved)), np.int64),
         ),
         pieces=pieces,
@@ -375,18 +392,18 @@ def _recording(trace: RankTrace, steps: Steps, launch: Ints) -> Ints:
     return events * recording_ns(trace, launch)
 
 
-def _graph_walks(trace: RankTrace, steps: Steps) -> dict[str, Ints]:
-    """The columns of `StepWork` on DDP's walks of the graph, by the step in whose host window each starts."""
+def _graph_walks(trace: RankTrace, steps: Steps) -> GraphWalkWork:
+    """DDP's walks of the graph, by the step in whose host window each starts."""
     events = trace.events
     rows = np.flatnonzero((events.category == Category.OP) & owners.named(trace, names.is_graph_walk))
     step = np.searchsorted(steps.host_start_ns, events.start_ns[rows], side="right") - 1
     if len(steps):
         step = np.where(events.start_ns[rows] < steps.host_end_ns[step], step, -1)
     every, size = np.ones(len(rows), np.bool_), len(steps)
-    return {
-        "graph_walks": count(step, every, size),
-        "graph_walk_ns": total(step, every, events.duration_ns[rows], size),
-    }
+    return GraphWalkWork(
+        graph_walks=count(step, every, size),
+        graph_walk_ns=total(step, every, events.duration_ns[rows], size),
+    )
 
 
 def _pid(trace: RankTrace) -> str:

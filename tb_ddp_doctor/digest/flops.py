@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from tb_ddp_doctor.digest.launches import enclosing
-from tb_ddp_doctor.digest.model import Steps
+from tb_ddp_doctor.digest.model import FlopWork, Steps
 from tb_ddp_doctor.digest.owners import by_name, named
 from tb_ddp_doctor.digest.shapes import Dims, dims
 from tb_ddp_doctor.digest.steps import within
@@ -28,8 +28,8 @@ _MOST = 10**16
 _MOST_OF_A_STEP = 2**61
 
 
-def flops(trace: RankTrace, steps: Steps) -> dict[str, Ints]:
-    """Columns of `StepWork`: operations of the model, and those that were done again, by the step of their host."""
+def flops(trace: RankTrace, steps: Steps) -> FlopWork:
+    """Operations of the model, and those that were done again, by the step of their host."""
     events = trace.events
     operators = np.flatnonzero((events.category == Category.OP) & (events.shape >= 0))
     kind = by_name(trace, operators, names.multiplies)
@@ -40,10 +40,10 @@ def flops(trace: RankTrace, steps: Steps) -> dict[str, Ints]:
     model, again = done[:, 0], done[:, 1]
     repeated = _repeated(trace, operators, kind)
     step = within(events.start_ns[operators], steps)
-    return {
-        "model_flops": _summed(step, np.where(repeated, 0, model), len(steps)),
-        "repeated_flops": _summed(step, np.where(repeated, model, again), len(steps)),
-    }
+    return FlopWork(
+        model_flops=_summed(step, np.where(repeated, 0, model), len(steps)),
+        repeated_flops=_summed(step, np.where(repeated, model, again), len(steps)),
+    )
 
 
 def _summed(step: Ints, amount: Ints, size: int) -> Ints:

@@ -6,7 +6,7 @@ import numpy as np
 
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.launches import enclosing
-from tb_ddp_doctor.digest.model import Steps
+from tb_ddp_doctor.digest.model import OptimizerWork, Steps
 from tb_ddp_doctor.digest.owners import by_name
 from tb_ddp_doctor.digest.steps import within
 from tb_ddp_doctor.digest.sums import count, total
@@ -14,8 +14,8 @@ from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, Ints, RankTrace
 
 
-def optimizer(trace: RankTrace, rows: Ints, launch: Ints, step: Ints, steps: Steps) -> dict[str, Ints]:
-    """Columns of `StepWork`, from compute kernels `rows`, the row of each one's launch and its step (-1: unknown)."""
+def optimizer(trace: RankTrace, rows: Ints, launch: Ints, step: Ints, steps: Steps) -> OptimizerWork:
+    """The optimizer of the steps, from compute kernels `rows`, the row of each one's launch and its step (or -1)."""
     events, size = trace.events, len(steps)
     start, length = events.start_ns[rows], events.duration_ns[rows]
     annotations = np.flatnonzero(events.category == Category.ANNOTATION)
@@ -41,15 +41,15 @@ def optimizer(trace: RankTrace, rows: Ints, launch: Ints, step: Ints, steps: Ste
     np.maximum.at(last, step[alone], start[alone] + length[alone])
     # Of steps without such kernels an empty stretch stays; kernels may begin before the window of their step.
     first, last = np.minimum(np.maximum(first, steps.start_ns), last), np.maximum(last, steps.start_ns)
-    return {
-        "optimizer_steps": count(within(update_start, steps), np.ones(len(updates), np.bool_), size),
+    return OptimizerWork(
+        optimizer_steps=count(within(update_start, steps), np.ones(len(updates), np.bool_), size),
         # One optimizer may call another: ZeRO's, or one for each group of parameters.
-        "optimizer_host_ns": Intervals.union(update_start, update_end).measure(steps.host_start_ns, steps.host_end_ns),
-        "optimizer_kernels": count(step, alone, size),
-        "optimizer_ns": total(step, alone, length, size),
-        "optimizer_start_ns": first,
-        "optimizer_end_ns": last,
-    }
+        optimizer_host_ns=Intervals.union(update_start, update_end).measure(steps.host_start_ns, steps.host_end_ns),
+        optimizer_kernels=count(step, alone, size),
+        optimizer_ns=total(step, alone, length, size),
+        optimizer_start_ns=first,
+        optimizer_end_ns=last,
+    )
 
 
 def _takes_many(kernel: str) -> bool:
