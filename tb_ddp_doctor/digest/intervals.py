@@ -95,6 +95,34 @@ def different(*sorted_runs: Ints) -> Ints:
     return instants[first]
 
 
+#: Cells that `long_gaps` cuts time into at most: a byte each.
+_MOST_CELLS = 1 << 26
+
+
+def long_gaps(instant: Ints, least_ns: int) -> Intervals:
+    """The stretches of at least `least_ns`, 2 or more, within which none of the instants lies, which come in any order.
+
+    Time is cut into cells of at most half that length, so that such a stretch has an empty cell within it: only the
+    instants in cells beside empty ones are sorted, few of many.
+    """
+    if not len(instant):
+        return EMPTY
+    first = int(instant.min())
+    bits = max(least_ns.bit_length() - 2, 0)
+    if (int(instant.max()) - first) >> bits >= _MOST_CELLS:
+        edges = different(instant)
+        ends = np.ones(len(edges) - 1, np.bool_)
+    else:
+        cell = ((instant - first) >> bits) + 1
+        holds = np.zeros(int(cell.max()) + 2, np.bool_)
+        holds[cell] = True
+        edges = different(instant[~(holds[cell - 1] & holds[cell + 1])])
+        # An instant of the next cell comes sooner, whether or not it is among the edges.
+        ends = ~holds[((edges[:-1] - first) >> bits) + 2]
+    long = ends & (np.diff(edges) >= least_ns)
+    return Intervals.union(edges[:-1][long], edges[1:][long])
+
+
 EMPTY = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
 
 

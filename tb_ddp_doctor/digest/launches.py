@@ -46,6 +46,8 @@ def around(start: Ints, end: Ints, on: Indices) -> Ints:
     outer = np.arange(len(start)) - 1
     outer[1:][on[1:] != on[:-1]] = -1
     # Those passed over had ended before: the one around them is the next to ask, so that steps double in length.
-    while (over := (outer >= 0) & (end[outer] <= start)).any():
-        outer[over] = outer[outer[over]]
+    over = np.flatnonzero((outer >= 0) & (end[outer] <= start)) if len(start) else outer
+    while len(over):
+        outer[over] = further = outer[outer[over]]
+        over = over[(further >= 0) & (end[further] <= start[over])]
     return outer
