@@ -109,7 +109,14 @@ class HostCalls:
 
     def named(self, test: Callable[[str], bool]) -> Mask:
         """Which have a name that passes."""
-        return self.names.among(self.name, test)
+        found = self._named.get(test)
+        if found is None:
+            found = self._named[test] = self.names.among(self.name, test)
+        return found
+
+    @cached_property
+    def _named(self) -> dict[Callable[[str], bool], Mask]:
+        return {}
 
     def texts(self, calls: Ints) -> list[str]:
         """Names of some calls, "" for -1."""

@@ -51,5 +51,5 @@ class Names:
         """Which of some names pass."""
         kinds = self.kinds(test)
         # Most tests are of what most traces lack.
-        passes: Mask = kinds.astype(np.bool_)[name] if kinds.any() else np.zeros(len(name), np.bool_)
+        passes: Mask = kinds.astype(np.bool_).take(name) if kinds.any() else np.zeros(len(name), np.bool_)
         return passes
