@@ -18,22 +18,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeGuard, TypeVar
 
-from platformdirs import user_cache_path
-
 from tb_ddp_doctor import __version__
-from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.discover.head import Head, peek
 from tb_ddp_doctor.discover.names import DIGEST_SUFFIX
 from tb_ddp_doctor.storage.column_file import StoreError, dump, layout, load, written_whole
 from tb_ddp_doctor.storage.paths import FilePath, identity
 from tb_ddp_doctor.trace.model import RankTrace, TraceError
-from tb_ddp_doctor.trace.reader import read
 
 #: A job of 128 ranks with 400 MB of JSON each takes 10 GB of columns.
 MAX_BYTES = 20 << 30
 #: Entries younger than this are not removed, whatever their size: another process may be about to use them.
 _KEPT_S = 60.0
+#: File beside the entries: the limit, bytes, that they were below when they were last looked at.
+_LIMIT = "limit"
 _log = logging.getLogger(__name__)
 #: Directories that nothing could be kept in, as was said.
 _warned_of: set[Path] = set()
@@ -67,8 +65,25 @@ def digest_version() -> str:
 
 def default_directory() -> Path:
     """Where entries are kept unless the user says otherwise: $DDP_DOCTOR_CACHE, else the user's cache directory."""
-    chosen = os.environ.get("DDP_DOCTOR_CACHE")
-    return Path(chosen) if chosen else user_cache_path("ddp-doctor")
+    if chosen := os.environ.get("DDP_DOCTOR_CACHE"):
+        return Path(chosen)
+    from platformdirs import user_cache_path
+
+    return user_cache_path("ddp-doctor")
+
+
+def read(path: FilePath) -> RankTrace:
+    """Read a trace; what reads and digests is imported when a file is not kept."""
+    from tb_ddp_doctor.trace import reader
+
+    return reader.read(path)
+
+
+def digest(trace: RankTrace) -> RankDigest:
+    """Digest a trace."""
+    from tb_ddp_doctor.digest import build
+
+    return build.digest(trace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +142,13 @@ class Cache:
             _warned_of.add(self.directory)
             _log.warning("Nothing can be kept in the cache %s: it is full, or may not be written.", self.directory)
 
-    def trim(self) -> None:
-        """Remove the entries that were used longest ago, until the others fit the limit."""
-        if self.directory is None:
+    def trim(self, *, grew: bool = True) -> None:
+        """Remove the entries that were used longest ago, until the others fit the limit.
+
+        All entries are looked at, which takes a second for 100,000: not where none was added (`grew`) since they were
+        below this limit or a lower one.
+        """
+        if self.directory is None or (not grew and self._fits(self.directory)):
             return
         entries = sorted(_entries(self.directory))
         excess = sum(size for _, size, _ in entries) - self.max_bytes
@@ -140,6 +159,17 @@ class Cache:
             with contextlib.suppress(OSError):
                 path.unlink()
                 excess -= size
+        # What is too young to be removed is looked at again.
+        if entries and excess <= 0:
+            with contextlib.suppress(OSError), written_whole(self.directory / _LIMIT) as file:
+                file.write(str(self.max_bytes).encode())
+
+    def _fits(self, directory: Path) -> bool:
+        """Whether the entries were below this limit, or a lower one, when they were last looked at."""
+        try:
+            return int((directory / _LIMIT).read_bytes()) <= self.max_bytes
+        except (OSError, ValueError):
+            return False
 
     def _path(self, kind: type, key: str) -> Path | None:
         if self.directory is None or not key:

@@ -236,7 +236,7 @@ def digest_files(
             progress(done, len(files), str(path))
     digests.sort(key=lambda pair: pair[0].rank)
     reading.cache.warn_unless_kept([file.path for file, _ in digests if file.path in unread])
-    reading.cache.trim()
+    reading.cache.trim(grew=bool(unread))
     return digests, sorted(warnings, key=lambda warning: warning.file)
 
 
