@@ -18,8 +18,6 @@ from tb_ddp_doctor.digest.intervals import EMPTY, Intervals
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, Ints
 
-#: Launches that a CUDA channel takes: 1,024 to 1,039 were measured in flight while the host was blocked.
-CAPACITY = 1024
 #: A recorded stall is the queue's if the device is busy for so much of it, or runs what was launched before the record,
 #: which leaves no event; else it is the profiler's. Launches in flight would not tell, for the same reason.
 _BUSY = 0.5

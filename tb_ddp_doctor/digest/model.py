@@ -98,6 +98,12 @@ class Pieces:
         return len(self.step)
 
 
+#: What a collective outside of the backward pass is for (`Collectives.purpose`).
+BUFFERS = "broadcast of DDP's buffers in forward (broadcast_buffers)"
+NORM = "all_reduce of the gradient norm (clip_grad_norm_)"
+METRIC = "all_reduce of a few bytes outside backward (a metric or a loss)"
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Collectives:
     """Communication kernels (on CPUs: gloo's operations), by arrival."""

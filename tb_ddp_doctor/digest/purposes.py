@@ -12,17 +12,13 @@ import numpy as np
 
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.host_calls import HostCalls
-from tb_ddp_doctor.digest.model import Collectives
+from tb_ddp_doctor.digest.model import BUFFERS, METRIC, NORM, Collectives
 from tb_ddp_doctor.digest.phases import HostPhases
 from tb_ddp_doctor.digest.vocabulary import Vocabulary
 from tb_ddp_doctor.trace import names
 
 #: Elements of a reduced norm or metric at most.
 _FEW_ELEMENTS = 1024
-
-BUFFERS = "broadcast of DDP's buffers in forward (broadcast_buffers)"
-NORM = "all_reduce of the gradient norm (clip_grad_norm_)"
-METRIC = "all_reduce of a few bytes outside backward (a metric or a loss)"
 
 
 def with_purposes(

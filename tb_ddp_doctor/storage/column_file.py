@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import secrets
+import os
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -42,7 +42,7 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # Not `tempfile`, whose files nobody else may read: a directory on NFS may be a team's.
-    unfinished = path.with_name(f".new-{secrets.token_hex(8)}")
+    unfinished = path.with_name(f".new-{os.urandom(8).hex()}")
     try:
         with unfinished.open("xb") as file:
             yield file
