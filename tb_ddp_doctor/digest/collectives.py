@@ -107,12 +107,9 @@ def _build(trace: RankTrace, rows: Ints, meta: Ints, by: Launched, words: Vocabu
     def text(column: Ints) -> Indices:
         return np.array([words.index(trace.strings[i] if i >= 0 else "") for i in column], np.int32)
 
-    names_of_rows = [trace.strings[i] for i in events.name[rows]]
     spelled = pick(comms.collective)
-    kinds = [
-        names.collective(trace.strings[s]) if s >= 0 else names.collective(name)
-        for s, name in zip(spelled, names_of_rows, strict=True)
-    ]
+    named = np.where(spelled >= 0, spelled, events.name[rows]).tolist()
+    kind_of = {name: names.collective(trace.strings[name]) for name in set(named)}
     elements = np.maximum(pick(comms.elements_in), pick(comms.elements_out))
     shaped = np.full(len(rows), -1, np.int64)
     shaped[known] = events.shape[comms.event[meta[known]]]
@@ -126,7 +123,7 @@ def _build(trace: RankTrace, rows: Ints, meta: Ints, by: Launched, words: Vocabu
     order = np.argsort(events.start_ns[rows], kind="stable")
     columns = Collectives(
         step=by.step.astype(np.int32),
-        kind=np.array([words.index(kind) for kind in kinds], np.int32),
+        kind=np.array([words.index(kind_of[name]) for name in named], np.int32),
         group=text(pick(comms.group)),
         group_ranks=text(pick(comms.group_ranks)),
         group_size=pick(comms.group_size),

@@ -101,6 +101,12 @@ class HostCalls:
         return int(self.thread[marks[self.row[marks].argmin()]]) if len(marks) else -1
 
     @cached_property
+    def is_nested(self) -> Mask:
+        """Which have a parent that holds all of them."""
+        nested: Mask = (self.parent >= 0) & (self.end_ns <= self.end_ns.take(self.parent))
+        return nested
+
+    @cached_property
     def index(self) -> Ints:
         """The call of each row of `trace.events`; -1 for what is no call."""
         index = np.full(len(self.trace.events), -1, np.int64)
@@ -144,10 +150,8 @@ class HostCalls:
 
     def over(self, chosen: Mask) -> Intervals:
         """The time that the chosen calls cover."""
-        calls = np.flatnonzero(chosen)
-        parent = self.parent[calls]
-        covered = (parent >= 0) & chosen[parent] & (self.end_ns[calls] <= self.end_ns[parent])
-        calls = calls[~covered]
+        # What lies within another one adds nothing.
+        calls = np.flatnonzero(chosen & ~(self.is_nested & chosen.take(self.parent)))
         return Intervals.union(self.start_ns[calls], self.end_ns[calls])
 
 

@@ -32,11 +32,12 @@ def _on_host(host: HostCalls, device: DeviceEvents, steps: Steps, words: Vocabul
     chosen = np.zeros(len(host), np.bool_)
     if len(steps):
         chosen = (host.start_ns >= steps.host_start_ns[0]) & (host.start_ns < steps.host_end_ns[-1])
-    own = host.length_ns.copy()
+    own, within = host.length_ns.copy(), host.length_ns.copy()
     inner = np.flatnonzero(chosen & (host.parent >= 0))
-    outer = host.parent[inner]
     # An end may lie a rounding beyond that of what is around.
-    np.subtract.at(own, outer, np.minimum(host.end_ns[inner], host.end_ns[outer]) - host.start_ns[inner])
+    beyond = inner[~host.is_nested[inner]]
+    within[beyond] = host.end_ns[host.parent[beyond]] - host.start_ns[beyond]
+    np.subtract.at(own, host.parent[inner], within[inner])
     on_device = np.zeros(len(host), np.int64)
     launched = np.flatnonzero((device.step >= 0) & device.is_launched)
     launched = launched[chosen[device.launch[launched]]]
