@@ -1,11 +1,12 @@
-"""How long a diagnosis takes: traces to findings, without and with the cache.
+"""How long a diagnosis takes: traces to findings, without and with the cache; and a digest against reading its trace.
 
     python benchmarks/diagnose.py [JOB] [--size MB]
 
 The steps of each rank of JOB (by default demo_logs/straggler_cpu) are repeated, with times, step numbers and
 correlations that go on, until its JSON has the size; the job is then diagnosed by the command, in processes of its
 own, whose CPU time, wall time and largest resident set are those of the operating system. With the cache no trace may
-be opened: an audit hook counts.
+be opened: an audit hook counts. One rank is read and digested in turns, in a process of its own; the ratio is of the
+least CPU times.
 """
 
 from __future__ import annotations
@@ -42,6 +43,28 @@ status = main(sys.argv[1:])
 print(f"{len(opened)} traces opened", file=sys.stderr)
 sys.exit(status)
 """
+#: Reads and digests a trace in turns, and prints the CPU seconds of both.
+_IN_TURNS = """
+import sys, time
+from pathlib import Path
+from tb_ddp_doctor.digest.build import digest
+from tb_ddp_doctor.trace.reader import read
+for _ in range(int(sys.argv[2])):
+    began = time.process_time()
+    trace = read(Path(sys.argv[1]))
+    done = time.process_time()
+    digest(trace)
+    print(done - began, time.process_time() - done)
+"""
+_ROUNDS = 8
+
+
+def digest_against_reading(path: Path) -> tuple[float, float, list[float]]:
+    """CPU seconds of reading a trace and of its digest, the least of some rounds each, and the ratio of each round."""
+    command = [sys.executable, "-c", _IN_TURNS, str(path), str(_ROUNDS)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    rounds = [tuple(map(float, line.split())) for line in done.stdout.splitlines()]
+    return min(r for r, _ in rounds), min(d for _, d in rounds), sorted(d / r for r, d in rounds)
 
 
 def span_us(source: Path) -> int:
@@ -95,6 +118,11 @@ def main() -> None:
         apart_us = max(span_us(source) for source in sources)
         sizes = [lengthen(source, logs / source.name, options.size * 10**6, apart_us) for source in sources]
         print(f"{len(sources)} ranks of {sum(sizes) / len(sizes) / 1e6:.0f} MB of JSON, gzipped")
+        read_s, digest_s, ratios = digest_against_reading(logs / sources[0].name)
+        print(
+            f"one rank: read in {read_s:.2f} s CPU, digest in {digest_s:.2f} s: {digest_s / read_s:.2f} of the reading "
+            f"({ratios[0]:.2f} to {ratios[-1]:.2f} in one of {_ROUNDS} rounds)"
+        )
         for title, arguments in (
             ("no cache", ["--no-cache"]),
             ("filling the cache", ["--cache", str(cache)]),

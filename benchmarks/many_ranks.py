@@ -22,11 +22,19 @@ from tb_ddp_doctor.digest import track
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.memory import no_memory
 from tb_ddp_doctor.digest.model import (
+    AttentionWork,
     Code,
     Collectives,
+    CopyWork,
+    FlopWork,
+    GemmWork,
+    GraphWalkWork,
     Kernels,
+    KernelWork,
     LostKernels,
     Operators,
+    OptimizerWork,
+    PhaseWork,
     Pieces,
     PointToPoint,
     RankDigest,
@@ -36,6 +44,7 @@ from tb_ddp_doctor.digest.model import (
     Steps,
     StepWork,
     TraceContents,
+    zeros,
 )
 from tb_ddp_doctor.digest.op_stalls import no_op_stalls
 from tb_ddp_doctor.digest.starvation import no_blocking
@@ -125,15 +134,26 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
         update=np.repeat(index, BUCKETS),
         purpose=constant(0, np.int32),
     )
-    work = dict.fromkeys(StepWork.__slots__, nothing) | {
-        "owner_ns": owners,
-        **dict.fromkeys(("host_phase_ns", "phase_ns", "exposed_phase_ns"), np.zeros((steps, len(PHASES)), np.int64)),
-        "stalled_phase_ns": np.stack([*[nothing] * (len(PHASES) - 1), stalled - first], axis=1),
-        "starved_ns": np.zeros((steps, len(Starved)), np.int64),
-        "kernels": nothing + 600,
-        "kernel_ns": compute,
-        "backward_compute_ns": compute * 2 // 3,
-    }
+    no_phase = np.zeros((steps, len(PHASES)), np.int64)
+    work = StepWork(
+        owner_ns=owners,
+        phases=PhaseWork(
+            host_ns=no_phase,
+            device_ns=no_phase,
+            exposed_ns=no_phase,
+            stalled_ns=np.stack([*[nothing] * (len(PHASES) - 1), stalled - first], axis=1),
+        ),
+        kernels=KernelWork(nothing + 600, compute, compute * 2 // 3),
+        loader_ns=nothing,
+        copies=zeros(CopyWork, steps),
+        gemms=zeros(GemmWork, steps),
+        flops=zeros(FlopWork, steps),
+        optimizer=zeros(OptimizerWork, steps),
+        attention=zeros(AttentionWork, steps),
+        recording_ns=nothing,
+        graph_walks=zeros(GraphWalkWork, steps),
+        starved_ns=np.zeros((steps, len(Starved)), np.int64),
+    )
     return RankDigest(
         file=f"rank{rank}",
         header=Header(rank=rank, world_size=ranks, has_shapes=True),
@@ -147,7 +167,7 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
         loader="",
         lost_kernels=LostKernels(np.arange(steps), nothing + 600 + BUCKETS, nothing, nothing + BUCKETS, nothing),
         steps=Steps(np.arange(steps), first, last, first, last),
-        work=StepWork(**work),
+        work=work,
         pieces=pieces,
         collectives=collectives,
         kernels=Kernels(

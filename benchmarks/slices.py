@@ -47,7 +47,7 @@ class Repeated(Cache):
 
         place = self._path(RankTrace, str(path))
         assert place is not None
-        cache._write(trace, cache._VERSION, place)
+        cache._write(trace, cache._version(type(trace)), place)
 
 
 def repeated(trace: RankTrace, times: int) -> RankTrace:

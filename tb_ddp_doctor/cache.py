@@ -9,6 +9,7 @@ a result: a damaged entry is removed and rebuilt, and a directory that cannot be
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import logging
 import os
@@ -17,37 +18,72 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeGuard, TypeVar
 
-from platformdirs import user_cache_path
-
 from tb_ddp_doctor import __version__
-from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.discover.head import Head, peek
 from tb_ddp_doctor.discover.names import DIGEST_SUFFIX
-from tb_ddp_doctor.storage.column_file import FORMAT, StoreError, dump, load, written_whole
+from tb_ddp_doctor.storage.column_file import StoreError, dump, layout, load, written_whole
 from tb_ddp_doctor.storage.paths import FilePath, identity
 from tb_ddp_doctor.trace.model import RankTrace, TraceError
-from tb_ddp_doctor.trace.reader import read
 
 #: A job of 128 ranks with 400 MB of JSON each takes 10 GB of columns.
 MAX_BYTES = 20 << 30
 #: Entries younger than this are not removed, whatever their size: another process may be about to use them.
 _KEPT_S = 60.0
+#: File beside the entries: the limit, bytes, that they were below when they were last looked at.
+_LIMIT = "limit"
 _log = logging.getLogger(__name__)
 #: Directories that nothing could be kept in, as was said.
 _warned_of: set[Path] = set()
 T = TypeVar("T", Head, RankTrace, RankDigest)
 
 _SUFFIX: dict[type, str] = {Head: "head", RankTrace: "columns", RankDigest: "digest"}
-_VERSION = f"{__version__}.{FORMAT}"
-#: Digest files go between machines, which may not all be up to date.
-DIGEST_VERSION = str(FORMAT)
+#: The packages whose code makes what is kept.
+_MADE_BY = ("discover", "trace", "digest")
+
+
+def _version(kind: type) -> str:
+    """What entries are the same for: the release, the layout of what they hold, and the code that makes it."""
+    return f"{__version__}.{layout(kind)}.{_code()}"
+
+
+@functools.cache
+def _code() -> str:
+    """A hash of the code that makes entries: who changes it must not be shown what the code before made."""
+    code = hashlib.sha256()
+    for package in _MADE_BY:
+        for path in sorted(Path(__file__).with_name(package).glob("*.py")):
+            with contextlib.suppress(OSError):
+                code.update(path.read_bytes())
+    return code.hexdigest()[:16]
+
+
+def digest_version() -> str:
+    """The version of digest files: of their layout alone, since they go between machines with other releases."""
+    return layout(RankDigest)
 
 
 def default_directory() -> Path:
     """Where entries are kept unless the user says otherwise: $DDP_DOCTOR_CACHE, else the user's cache directory."""
-    chosen = os.environ.get("DDP_DOCTOR_CACHE")
-    return Path(chosen) if chosen else user_cache_path("ddp-doctor")
+    if chosen := os.environ.get("DDP_DOCTOR_CACHE"):
+        return Path(chosen)
+    from platformdirs import user_cache_path
+
+    return user_cache_path("ddp-doctor")
+
+
+def read(path: FilePath) -> RankTrace:
+    """Read a trace; what reads and digests is imported when a file is not kept."""
+    from tb_ddp_doctor.trace import reader
+
+    return reader.read(path)
+
+
+def digest(trace: RankTrace) -> RankDigest:
+    """Digest a trace."""
+    from tb_ddp_doctor.digest import build
+
+    return build.digest(trace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +106,7 @@ class Cache:
         """The digest of a trace file, or what a digest file holds. Raises TraceError if it is neither."""
         if _is_digest(path):
             try:
-                return load(RankDigest, DIGEST_VERSION, path)
+                return load(RankDigest, digest_version(), path)
             except StoreError as error:
                 raise TraceError(str(error)) from None
         found = self.kept(path)
@@ -106,9 +142,13 @@ class Cache:
             _warned_of.add(self.directory)
             _log.warning("Nothing can be kept in the cache %s: it is full, or may not be written.", self.directory)
 
-    def trim(self) -> None:
-        """Remove the entries that were used longest ago, until the others fit the limit."""
-        if self.directory is None:
+    def trim(self, *, grew: bool = True) -> None:
+        """Remove the entries that were used longest ago, until the others fit the limit.
+
+        All entries are looked at, which takes a second for 100,000: not where none was added (`grew`) since they were
+        below this limit or a lower one.
+        """
+        if self.directory is None or (not grew and self._fits(self.directory)):
             return
         entries = sorted(_entries(self.directory))
         excess = sum(size for _, size, _ in entries) - self.max_bytes
@@ -119,11 +159,22 @@ class Cache:
             with contextlib.suppress(OSError):
                 path.unlink()
                 excess -= size
+        # What is too young to be removed is looked at again.
+        if entries and excess <= 0:
+            with contextlib.suppress(OSError), written_whole(self.directory / _LIMIT) as file:
+                file.write(str(self.max_bytes).encode())
+
+    def _fits(self, directory: Path) -> bool:
+        """Whether the entries were below this limit, or a lower one, when they were last looked at."""
+        try:
+            return int((directory / _LIMIT).read_bytes()) <= self.max_bytes
+        except (OSError, ValueError):
+            return False
 
     def _path(self, kind: type, key: str) -> Path | None:
         if self.directory is None or not key:
             return None
-        name = hashlib.sha256(f"{key}\n{_VERSION}".encode(errors="surrogateescape")).hexdigest()
+        name = hashlib.sha256(f"{key}\n{_version(kind)}".encode(errors="surrogateescape")).hexdigest()
         return self.directory / name[:2] / f"{name}.{_SUFFIX[kind]}"
 
     def _load(self, kind: type[T], key: str, *, checked: bool = True) -> T | None:
@@ -131,7 +182,7 @@ class Cache:
         if path is None or not path.exists():
             return None
         try:
-            found = load(kind, _VERSION, path, checked=checked)
+            found = load(kind, _version(kind), path, checked=checked)
         except StoreError:
             with contextlib.suppress(OSError):
                 path.unlink()
@@ -146,12 +197,12 @@ class Cache:
             return
         # A path that is no UTF-8 is in the value too, and cannot be written.
         with contextlib.suppress(OSError, UnicodeEncodeError):
-            _write(value, _VERSION, path)
+            _write(value, _version(type(value)), path)
 
 
 def write_digest(value: RankDigest, path: Path) -> None:
     """Write a digest file, whole or not at all. Raises OSError."""
-    _write(value, DIGEST_VERSION, path)
+    _write(value, digest_version(), path)
 
 
 def _write(value: Head | RankTrace | RankDigest, version: str, path: Path) -> None:

@@ -9,31 +9,31 @@ import math
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
 from tb_ddp_doctor import __version__, engine
 from tb_ddp_doctor.cache import MAX_BYTES, Cache, default_directory, write_digest
-from tb_ddp_doctor.comparison.build import compare
-from tb_ddp_doctor.comparison.model import Comparison
 from tb_ddp_doctor.discover.names import DIGEST_SUFFIX, trace_name
 from tb_ddp_doctor.discover.runs import DiscoverError, Run, discover, no_traces, only_run
 from tb_ddp_doctor.findings import SCHEMA_VERSION, Diagnosis, Prospect, Report, Severity
-from tb_ddp_doctor.report import html, markdown, terminal
 from tb_ddp_doctor.report.escape import printable, printable_json
-from tb_ddp_doctor.report.shown import where
 from tb_ddp_doctor.rules import CATALOGUE, is_name
-from tb_ddp_doctor.slices import cut, files
-from tb_ddp_doctor.slices.model import SliceError
 from tb_ddp_doctor.storage.paths import FilePath, RemotePath
-from tb_ddp_doctor.trace import reader
 from tb_ddp_doctor.workers.cluster import SchedulerError, executor
+
+# What one command alone needs is imported when it is asked for: a small job from the cache takes little else.
+if TYPE_CHECKING:
+    from tb_ddp_doctor.comparison.model import Comparison
+
+T = TypeVar("T")
+#: Called with a name and how many files it has; what it gives is called with how many are done.
+_Counting: TypeAlias = Callable[[str, int], Callable[[int], None]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(exit_.__context__, BrokenPipeError):
             return _end_quietly()
         raise
-    except (DiscoverError, SchedulerError, SliceError, OSError, ValueError) as error:
+    except (DiscoverError, SchedulerError, OSError, ValueError) as error:
         _complain(errors, str(error))
         return 2
     return status
@@ -84,6 +84,16 @@ def _print_json(value: Any) -> None:
     sys.stdout.buffer.write(printable_json(value))
 
 
+class _Version(argparse.Action):
+    """Says the version, and which reader there is."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        from tb_ddp_doctor.trace import reader
+
+        sys.stdout.write(f"ddp-doctor {__version__} ({reader.name()} reader)\n")
+        parser.exit()
+
+
 class _Parser(argparse.ArgumentParser):
     """Repeats what it was given, such as names of files that the shell found, as harmlessly as all else."""
 
@@ -95,7 +105,7 @@ def _parser() -> _Parser:
     parser = _Parser(
         prog="ddp-doctor", description="Says why distributed PyTorch training is slow, from its profiler traces."
     )
-    parser.add_argument("--version", action="version", version=f"ddp-doctor {__version__} ({reader.name()} reader)")
+    parser.add_argument("--version", action=_Version, nargs=0, help="say the version, and exit")
     reading = _reading_options({"logdir": "the directory that torch.profiler wrote its traces to"})
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     diagnose = commands.add_parser("diagnose", parents=[reading], help="diagnose every run below a log directory")
@@ -236,13 +246,19 @@ def _diagnose(options: argparse.Namespace, errors: Console) -> int:
         return 2
     diagnoses = [result.diagnosis for result in results]
     if options.html:
+        from tb_ddp_doctor.report import html
+
         size = html.write(results, options.logdir, options.html)
         _say_written(errors, options.html, f"{len(results)} run{'s' if len(results) > 1 else ''}, {size / 1e3:.0f} kB")
     if options.markdown:
+        from tb_ddp_doctor.report import markdown
+
         sys.stdout.buffer.write(markdown.document(results).encode("utf-8", errors="replace"))
     elif options.json:
         _print_json(Report(SCHEMA_VERSION, tuple(diagnoses)))
     else:
+        from tb_ddp_doctor.report import terminal
+
         console = Console(highlight=False)
         for result in results:
             terminal.diagnosed(
@@ -271,6 +287,8 @@ def _whatif(options: argparse.Namespace, errors: Console) -> int:
     if options.json:
         _print_json(predicted)
         return 0 if results else 2
+    from tb_ddp_doctor.report import terminal
+
     console = Console(highlight=False)
     for result in results:
         terminal.predicted(console, result.diagnosis, predicted[result.diagnosis.name])
@@ -296,6 +314,9 @@ def _predict(result: engine.Result, chosen: Sequence[str] | None) -> list[Prospe
 
 
 def _compare(options: argparse.Namespace, errors: Console) -> int:
+    from tb_ddp_doctor.comparison.build import compare
+    from tb_ddp_doctor.report import markdown, terminal
+
     cache = _cache(options)
     runs = [only_run(location, peek=cache.peek) for location in (options.before, options.after)]
     with executor(options.scheduler) as workers:
@@ -324,6 +345,9 @@ def _regressed(found: Comparison, limit: float | None, errors: Console) -> bool:
 
 
 def _slice(options: argparse.Namespace, errors: Console) -> int:
+    from tb_ddp_doctor.report.shown import where
+    from tb_ddp_doctor.slices import cut, files
+
     cache, result = _one_result(options, errors)
     findings = result.diagnosis.findings
     if options.finding > len(findings):
@@ -340,11 +364,13 @@ def _slice(options: argparse.Namespace, errors: Console) -> int:
 
 
 def _merge(options: argparse.Namespace, errors: Console) -> int:
+    from tb_ddp_doctor.slices import cut, files
+
     cache, result = _one_result(options, errors)
     ranks = result.job.ranks
     part = cut.cut(result, cache, cut.whole(result.job), most_events=None)
-    with _progress(errors) as bar:
-        parts = bar.track(part.ranks, total=len(ranks), description="Writing")
+    with _progress(errors) as counting:
+        parts = _counted(part.ranks, counting("Writing", len(ranks)))
         files.save(dataclasses.replace(part, ranks=parts), options.output)
     _say_written(errors, options.output, f"{len(ranks)} ranks of {result.diagnosis.name}")
     return 0
@@ -352,6 +378,8 @@ def _merge(options: argparse.Namespace, errors: Console) -> int:
 
 def _one_result(options: argparse.Namespace, errors: Console) -> tuple[Cache, engine.Result]:
     """The run to write a part of; ValueError where it is not clear which, or where to."""
+    from tb_ddp_doctor.slices import files
+
     files.check_name(options.output)
     if options.output.resolve().is_relative_to(Path(options.logdir).resolve()):
         raise ValueError(f"Nothing is written into the log directory; {options.output} is inside of it.")
@@ -404,10 +432,10 @@ def _digest(options: argparse.Namespace, errors: Console) -> int:
         raise ValueError(f"Nothing is written into the log directory; {options.output} is inside of it.")
     cache, runs = _discover(options)
     traces = [file for run in runs for file in run.files]
-    with executor(options.scheduler) as workers, _progress(errors) as bar:
-        task = bar.add_task("Reading", total=len(traces))
+    with executor(options.scheduler) as workers, _progress(errors) as counting:
+        count = counting("Reading", len(traces))
         digests, warnings = engine.digest_files(
-            traces, engine.Reading(cache, workers), lambda done, _total, _file: bar.update(task, completed=done)
+            traces, engine.Reading(cache, workers), lambda done, _total, _file: count(done)
         )
     base = logdir if logdir.is_dir() else logdir.parent
     for file, digest in digests:
@@ -458,8 +486,13 @@ def _settings(assignments: Sequence[str]) -> dict[str, dict[str, float]]:
 
 
 @contextmanager
-def _progress(errors: Console) -> Iterator[Progress]:
-    """A bar of files on a terminal; nothing elsewhere."""
+def _progress(errors: Console) -> Iterator[_Counting]:
+    """A bar of files on a terminal, for each name and number of files that it is called with; nothing elsewhere."""
+    if not errors.is_terminal:
+        yield lambda _name, _total: lambda _done: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
     bar = Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -468,20 +501,32 @@ def _progress(errors: Console) -> Iterator[Progress]:
         console=errors,
         transient=True,
     )
-    with bar if errors.is_terminal else nullcontext():
-        yield bar
+
+    def counting(name: str, total: int) -> Callable[[int], None]:
+        task = bar.add_task(name, total=total)
+        return lambda done: bar.update(task, completed=done)
+
+    with bar:
+        yield counting
+
+
+def _counted(values: Iterable[T], done: Callable[[int], None]) -> Iterator[T]:
+    """The values, each counted when the next one is asked for."""
+    for count, value in enumerate(values, 1):
+        yield value
+        done(count)
 
 
 def _diagnose_all(
     runs: Sequence[Run], reading: engine.Reading, settings: engine.Settings, errors: Console
 ) -> list[engine.Result]:
     results = []
-    with _progress(errors) as bar:
+    with _progress(errors) as counting:
         for run in runs:
-            task = bar.add_task(printable(run.name), total=len(run.files))
+            count = counting(printable(run.name), len(run.files))
 
-            def advance(done: int, _total: int, _file: str, task: TaskID = task) -> None:
-                bar.update(task, completed=done)
+            def advance(done: int, _total: int, _file: str, count: Callable[[int], None] = count) -> None:
+                count(done)
 
             try:
                 results.append(engine.diagnose(run, progress=advance, reading=reading, settings=settings))

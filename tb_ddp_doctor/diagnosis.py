@@ -54,6 +54,7 @@ def assemble(facts: Facts, outcomes: Sequence[RuleOutcome], savings: Savings, la
         notes=unrecognised.notes(job),
         lacking=but,
     )
+    phases = job.work(lambda work: work.phases)
     return Diagnosis(
         name=encodable(job.name),
         world_size=job.world_size,
@@ -66,8 +67,8 @@ def assemble(facts: Facts, outcomes: Sequence[RuleOutcome], savings: Savings, la
         headline=said.headline,
         account=savings.account,
         budget_ms=_by_rank_and_name(job, job.budget.owner_ns, OWNERS),
-        phases_ms=_by_rank_and_name(job, job.work("phase_ns"), PHASES) if job.tells_phases else {},
-        host_phases_ms=_by_rank_and_name(job, job.work("host_phase_ns"), PHASES) if job.tells_phases else {},
+        phases_ms=_by_rank_and_name(job, phases.device_ns, PHASES) if job.tells_phases else {},
+        host_phases_ms=_by_rank_and_name(job, phases.host_ns, PHASES) if job.tells_phases else {},
         clock=Clock(
             residual_us=None if job.clock.residual_ns is None else job.clock.residual_ns / 1e3,
             offset_us={

@@ -41,7 +41,6 @@ from tb_ddp_doctor.rules.support.base import run as run_rule
 from tb_ddp_doctor.rules.support.savings import Savings
 from tb_ddp_doctor.storage.paths import FilePath, RemotePath
 from tb_ddp_doctor.trace.model import NotJsonError, TraceError
-from tb_ddp_doctor.workers import pool
 
 _log = logging.getLogger(__name__)
 
@@ -214,11 +213,29 @@ def digest_files(
     """The digest of each file that can be read, in the order of ranks, and a warning for each that cannot."""
     kept = [(file, reading.cache.kept(file.path)) for file in files]
     digests = [(file, digest) for file, digest in kept if digest]
-    warnings: list[FileWarning] = []
     unread = {file.path: file for file, digest in kept if digest is None}
+    warnings: list[FileWarning] = []
+    if unread:
+        read, warnings = _digest_unread(unread, reading, len(files), progress)
+        digests += read
+    digests.sort(key=lambda pair: pair[0].rank)
+    reading.cache.warn_unless_kept([file.path for file, _ in digests if file.path in unread])
+    reading.cache.trim(grew=bool(unread))
+    return digests, sorted(warnings, key=lambda warning: warning.file)
+
+
+def _digest_unread(
+    unread: Mapping[FilePath, RankFile], reading: Reading, of: int, progress: Progress | None
+) -> tuple[list[tuple[RankFile, RankDigest]], list[FileWarning]]:
+    """The digests of files that are not kept, the last ones of so many, and a warning for each that cannot be read."""
+    # Processes are imported where something is to be read.
+    from tb_ddp_doctor.workers import pool
+
+    digests: list[tuple[RankFile, RankDigest]] = []
+    warnings: list[FileWarning] = []
     sizes = [(path, file.size) for path, file in unread.items()]
     attempts = pool.run(reading.cache.digest, sizes, executor=reading.executor, cancelled=reading.cancelled)
-    for done, (path, attempt) in enumerate(attempts, len(digests) + 1):
+    for done, (path, attempt) in enumerate(attempts, of - len(unread) + 1):
         file = unread[path]
         try:
             digests.append((file, attempt.result()))
@@ -234,11 +251,8 @@ def digest_files(
                 )
             )
         if progress:
-            progress(done, len(files), str(path))
-    digests.sort(key=lambda pair: pair[0].rank)
-    reading.cache.warn_unless_kept([file.path for file, _ in digests if file.path in unread])
-    reading.cache.trim()
-    return digests, sorted(warnings, key=lambda warning: warning.file)
+            progress(done, of, str(path))
+    return digests, warnings
 
 
 def _by_rank(

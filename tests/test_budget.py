@@ -268,7 +268,7 @@ def test_wait_and_transfer_are_the_exposed_communication(ranks: list[RankDigest]
     found = joined(ranks)
     if found:
         split = found.budget.of("wait") + found.budget.of("transfer")
-        exposed = found.work("owner_ns")[:, :, RankOwner.COMMUNICATION]
+        exposed = found.work(lambda work: work.owner_ns)[:, :, RankOwner.COMMUNICATION]
         assert (split == exposed).all()
         assert (found.waiting.exposed_ns[~found.matched.present] == 0).all()
 

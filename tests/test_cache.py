@@ -42,7 +42,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 def files(cache: Cache) -> list[Path]:
     assert cache.directory is not None
-    return [path for path in cache.directory.rglob("*") if path.is_file()]
+    return [path for path in cache.directory.glob("??/*") if path.is_file()]
 
 
 def test_the_second_time_no_trace_is_opened(cache: Cache, trace: Path, opened: list[Path]) -> None:
@@ -169,3 +169,44 @@ def test_several_processes_share_a_directory(cache: Cache, trace: Path) -> None:
     with multiprocessing.get_context("spawn").Pool(3) as pool:
         assert pool.starmap(use, [(cache.directory, trace)] * 12) == [2] * 12
     assert {path.suffix for path in files(cache)} == {".digest", ".columns"}
+
+
+def test_another_code_finds_nothing(
+    cache: Cache, trace: Path, opened: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache.digest(trace)
+    monkeypatch.setattr("tb_ddp_doctor.cache._code", lambda: "changed")
+    cache.digest(trace)
+    assert opened == [trace, trace]
+
+
+def test_entries_are_looked_at_only_where_some_were_added_or_the_limit_fell(cache: Cache, trace: Path) -> None:
+    assert cache.directory is not None
+    cache.digest(trace)
+    cache.trim()
+    late = cache.directory / "00" / "late"
+    late.parent.mkdir(exist_ok=True)
+    late.write_bytes(bytes(1000))
+    os.utime(late, (1, 1))
+    size = sum(path.stat().st_size for path in files(cache))
+    small = Cache(cache.directory, size - 1)
+    small.trim(grew=False)
+    assert not late.exists()
+    late.write_bytes(bytes(1000))
+    os.utime(late, (1, 1))
+    small.trim(grew=False)
+    assert late.exists()
+    small.trim()
+    assert not late.exists()
+
+
+def test_entries_that_are_too_young_are_looked_at_again(cache: Cache, trace: Path) -> None:
+    cache.digest(trace)
+    nothing = Cache(cache.directory, 0)
+    nothing.trim()
+    entries = files(cache)
+    assert entries
+    for path in entries[1:]:
+        os.utime(path, (1, 1))
+    nothing.trim(grew=False)
+    assert files(cache) == entries[:1]

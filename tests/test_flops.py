@@ -9,6 +9,7 @@ import pytest
 from traces import columns
 
 from tb_ddp_doctor.digest.flops import flops
+from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.model import Steps
 from tb_ddp_doctor.trace.model import Category, CommArgs, Frames, Header, MemoryEvents, RankTrace
 
@@ -39,8 +40,8 @@ def counted(*operators: tuple[str, str, int, int], steps: Steps = STEPS) -> tupl
         dropped={},
         warnings=(),
     )
-    found = flops(replace(trace), steps)
-    return int(found["model_flops"].sum()), int(found["repeated_flops"].sum())
+    found = flops(HostCalls.of(replace(trace)), steps)
+    return int(found.model_flops.sum()), int(found.repeated_flops.sum())
 
 
 @pytest.mark.parametrize(

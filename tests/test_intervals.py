@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tb_ddp_doctor.digest.intervals import EMPTY, Intervals, partition
+from tb_ddp_doctor.digest.intervals import EMPTY, Intervals, long_gaps, partition
 
 #: Starts and ends, some of them empty or inverted.
 PAIRS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=12)
@@ -93,3 +95,17 @@ def test_times_of_an_epoch_are_not_rounded() -> None:
     found = Intervals.span(epoch, epoch + 3) - Intervals.span(epoch + 1, epoch + 2)
     assert found.start.tolist() == [epoch, epoch + 2]
     assert found.total == 2
+
+
+@given(st.lists(st.integers(0, 60), min_size=1), st.integers(2, 20), st.sampled_from([0, 1 << 60]))
+def test_long_gaps_are_those_between_neighbours(instants: list[int], least: int, far: int) -> None:
+    instants = [*instants, *([far] if far else [])]
+    found = long_gaps(np.array(instants), least)
+    edges = sorted(set(instants))
+    gaps = [(start, end) for start, end in pairwise(edges) if end - start >= least]
+    union = Intervals.union(*np.array(gaps, np.int64).reshape(-1, 2).T)
+    assert (found.start.tolist(), found.end.tolist()) == (union.start.tolist(), union.end.tolist())
+
+
+def test_no_instants_have_no_gaps() -> None:
+    assert len(long_gaps(np.empty(0, np.int64), 5)) == 0

@@ -17,16 +17,16 @@ from tb_ddp_doctor.trace.names import Phase, is_backward, phase
 
 def phases(column: str, text: str, step: int = 0) -> dict[str, float]:
     """The phases of rank 0's step, ms, without those that take none; calls of microseconds are left out."""
-    row = getattr(digests(text)[0].work, column)[step] / MS
+    row = getattr(digests(text)[0].work.phases, column)[step] / MS
     return {name: round(ms, 1) for name, ms in zip(PHASES, row.tolist(), strict=True) if ms >= 0.05}
 
 
 def host(text: str, step: int = 0) -> dict[str, float]:
-    return phases("host_phase_ns", text, step)
+    return phases("host_ns", text, step)
 
 
 def device(text: str, step: int = 0) -> dict[str, float]:
-    return phases("phase_ns", text, step)
+    return phases("device_ns", text, step)
 
 
 LOOP = """
@@ -221,7 +221,7 @@ def test_waiting_for_others_is_of_the_phase_that_communicates() -> None:
               nccl                       [ar....]
     """
     assert device(text) == {"forward": 5, "backward": 21}
-    assert phases("exposed_phase_ns", text) == {"backward": 12}
+    assert phases("exposed_ns", text) == {"backward": 12}
 
 
 def test_backward_waits_for_the_collectives_that_it_began() -> None:
@@ -250,18 +250,18 @@ def test_cpus_have_one_cut_for_both() -> None:
     """
     assert host(text) == {"loading": 8, "forward": 10, "backward": 20, "optimizer": 8}
     assert device(text) == host(text)
-    assert phases("exposed_phase_ns", text) == {"backward": 11}
+    assert phases("exposed_ns", text) == {"backward": 11}
 
 
 @settings(max_examples=200, deadline=None)
 @given(TRACES)
 def test_the_phases_of_any_ranks_steps_sum_to_their_windows(random: RankTrace) -> None:
     found = digest(random)
-    steps, work = found.steps, found.work
-    assert (work.host_phase_ns >= 0).all() and (work.phase_ns >= 0).all() and (work.exposed_phase_ns >= 0).all()
-    assert work.host_phase_ns.sum(axis=1).tolist() == (steps.host_end_ns - steps.host_start_ns).tolist()
-    assert work.phase_ns.sum(axis=1).tolist() == (steps.end_ns - steps.start_ns).tolist()
-    assert work.exposed_phase_ns.sum(axis=1).tolist() == work.owner_ns[:, RankOwner.COMMUNICATION].tolist()
-    assert np.all(work.exposed_phase_ns <= work.phase_ns)
-    assert (work.stalled_phase_ns >= 0).all()
-    assert (work.stalled_phase_ns.sum(axis=1) <= work.owner_ns[:, RankOwner.HOST]).all()
+    steps, times, owner_ns = found.steps, found.work.phases, found.work.owner_ns
+    assert (times.host_ns >= 0).all() and (times.device_ns >= 0).all() and (times.exposed_ns >= 0).all()
+    assert times.host_ns.sum(axis=1).tolist() == (steps.host_end_ns - steps.host_start_ns).tolist()
+    assert times.device_ns.sum(axis=1).tolist() == (steps.end_ns - steps.start_ns).tolist()
+    assert times.exposed_ns.sum(axis=1).tolist() == owner_ns[:, RankOwner.COMMUNICATION].tolist()
+    assert np.all(times.exposed_ns <= times.device_ns)
+    assert (times.stalled_ns >= 0).all()
+    assert (times.stalled_ns.sum(axis=1) <= owner_ns[:, RankOwner.HOST]).all()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from enum import IntEnum
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import pytest
@@ -11,9 +13,11 @@ import traces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tb_ddp_doctor.digest.model import RankDigest, Steps
+from tb_ddp_doctor.digest.model import CodeOf, CpuTime, GemmWork, RankDigest, RankOwner, Starved, Steps, StepWork
+from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.storage import column_file
-from tb_ddp_doctor.trace.model import RankTrace
+from tb_ddp_doctor.trace.model import Header, Indices, Ints, RankTrace
+from tb_ddp_doctor.trace.names import Phase
 
 JOB = """
 rank0 step  |2                  |3
@@ -96,3 +100,43 @@ def test_any_damage_is_noticed(data: st.DataObject, tmp_path_factory: pytest.Tem
     path.write_bytes(content)
     with pytest.raises(column_file.StoreError):
         column_file.load(RankDigest, "1", path)
+
+
+class Kind(IntEnum):
+    ONE = 0
+    TWO = 1
+
+
+@dataclasses.dataclass
+class Inner:
+    bytes: Ints
+
+
+@dataclasses.dataclass
+class Stored:
+    kind: Annotated[Indices, Kind]
+    inner: Inner
+
+
+def test_the_layout_is_of_fields_types_and_enumerations(monkeypatch: pytest.MonkeyPatch) -> None:
+    def layout() -> str:
+        column_file.layout.cache_clear()
+        return column_file.layout(Stored)
+
+    found = {layout()}
+    monkeypatch.setitem(Stored.__annotations__, "more", "Ints")
+    found.add(layout())
+    monkeypatch.setitem(Inner.__annotations__, "bytes", "Indices")
+    found.add(layout())
+    monkeypatch.setitem(Kind._member_map_, "THREE", Kind.TWO)
+    found.add(layout())
+    assert len(found) == 4
+    monkeypatch.undo()
+    assert layout() in found
+
+
+def test_the_layout_of_a_digest_names_all_that_is_in_it() -> None:
+    for kind in (StepWork, GemmWork, Header, FileWarning):
+        assert kind in set(column_file.named_in(RankDigest))
+    for enumeration in (RankOwner, Starved, CpuTime, CodeOf, Phase):
+        assert enumeration in set(column_file.named_in(RankDigest))

@@ -23,14 +23,12 @@ def compare(before: Result, after: Result) -> Comparison:
     owners = tuple(
         Change(owner, _mean_ms(before.job.budget.of(owner)), _mean_ms(after.job.budget.of(owner))) for owner in OWNERS
     )
-    copies, exposed, blocking = (
-        Change(name, *(sum(_mean_ms(result.job.work(column)) for column in columns) for result in (before, after)))
-        for name, columns in (
-            ("copies", ("pageable_ns", "pinned_ns")),
-            ("exposed copies", ("pageable_exposed_ns", "pinned_exposed_ns")),
-            ("blocking copies", ("pageable_blocked_ns",)),
-        )
+    copied = [result.job.work(lambda work: work.copies) for result in (before, after)]
+    copies = Change("copies", *(_mean_ms(of.pageable_ns) + _mean_ms(of.pinned_ns) for of in copied))
+    exposed = Change(
+        "exposed copies", *(_mean_ms(of.pageable_exposed_ns) + _mean_ms(of.pinned_exposed_ns) for of in copied)
     )
+    blocking = Change("blocking copies", *(_mean_ms(of.pageable_blocked_ns) for of in copied))
     runs = _compared(before), _compared(after)
     found = Comparison(
         before=runs[0].name,

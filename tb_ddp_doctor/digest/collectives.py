@@ -8,8 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tb_ddp_doctor.digest.launches import enclosing
-from tb_ddp_doctor.digest.model import Collectives
+from tb_ddp_doctor.digest.device_events import DeviceEvents
+from tb_ddp_doctor.digest.host_calls import HostCalls
+from tb_ddp_doctor.digest.model import Collectives, Steps
+from tb_ddp_doctor.digest.steps import step_of
+from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, Indices, Ints, RankTrace
 
@@ -17,78 +20,79 @@ from tb_ddp_doctor.trace.model import Category, Indices, Ints, RankTrace
 _MOST_ELEMENTS = 2**48
 
 
-class Vocabulary:
-    """Strings of a digest, interned."""
-
-    def __init__(self) -> None:
-        self._index: dict[str, int] = {}
-
-    def index(self, text: str) -> int:
-        return self._index.setdefault(text, len(self._index))
-
-    def strings(self) -> tuple[str, ...]:
-        return tuple(self._index)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Launched:
-    """What launched each collective; columns of `Collectives`, in the order of the kernels."""
+    """What launched each collective; columns of `Collectives`, in the order of the events."""
 
     step: Ints
     backward: Ints
     update: Ints
 
 
-def device_collectives(
-    trace: RankTrace, rows: Ints, launch: Ints, launched_by: Launched, words: Vocabulary
-) -> Collectives:
-    """Collectives of communication kernels `rows`, with the row of each one's launch (-1: unknown).
+def device_collectives(host: HostCalls, device: DeviceEvents, phase: Ints, words: Vocabulary) -> Collectives:
+    """Collectives of the communication kernels; `phase` is what launched each event of the device.
 
     Metadata is taken from the kernel, else from the `record_param_comms` that encloses the launch.
     """
-    events, comms = trace.events, trace.comms
-    own = _rows_of(comms.event, rows, len(events))
-    outer = events.start_ns[comms.event]
+    kernels = np.flatnonzero(device.communicates)
+    rows, launch = device.row[kernels], device.launch[kernels]
+    of_event = np.full(len(host.trace.events), -1, np.int64)
+    of_event[host.trace.comms.event] = np.arange(len(host.trace.comms))
+    own = of_event[rows]
     launched = launch >= 0
     enclosed = np.full(len(rows), -1, np.int64)
-    enclosed[launched] = enclosing(
-        outer,
-        outer + events.duration_ns[comms.event],
-        events.thread[comms.event],
-        events.start_ns[launch[launched]],
-        events.thread[launch[launched]],
+    around = host.around(launch[launched], enqueues(host))
+    enclosed[launched] = np.where(around >= 0, of_event[host.row[around]], -1) if len(host) else -1
+    by = _launched_by(host, device, phase == names.Phase.BACKWARD)
+    return _build(host.trace, rows, np.where(own >= 0, own, enclosed), by, words)
+
+
+def enqueues(host: HostCalls) -> Mask:
+    """Which calls carry metadata of communication: they enclose its launch."""
+    calls = host.index[host.trace.comms.event]
+    mask = np.zeros(len(host), np.bool_)
+    mask[calls[calls >= 0]] = True
+    return mask
+
+
+def _launched_by(host: HostCalls, device: DeviceEvents, by_backward: Mask) -> Launched:
+    """What launched the collectives among the device's events.
+
+    A backward pass is a run of kernels in the order of their launches that backward launched.
+    """
+    known = np.flatnonzero(device.computes & device.is_launched)
+    known = known[np.argsort(device.launch_ns[known], kind="stable")]
+    inside = by_backward[known]
+    passes = device.launch_ns[known][inside & ~np.concatenate(([False], inside[:-1]))]
+    begun = np.sort(host.start_ns[host.is_annotation & host.named(names.is_optimizer_step)])
+    communicates = device.communicates
+    instant = device.launch_ns[communicates]
+    backward = np.searchsorted(passes, instant, side="right") - 1
+    update = np.searchsorted(begun, instant, side="right") if len(begun) else np.full(len(instant), -1)
+    return Launched(
+        step=device.step[communicates],
+        backward=np.where(by_backward[communicates], backward, -1),
+        update=np.where(device.is_launched[communicates], update, -1),
     )
-    return _build(trace, rows, np.where(own >= 0, own, enclosed), launched_by, words)
 
 
-def host_collectives(trace: RankTrace, step_of_start: Ints, rows: Ints, words: Vocabulary) -> Collectives:
-    """Collectives that the CPU carries out: `rows` of "gloo:*" events, each with the step in which it starts.
+def host_collectives(host: HostCalls, steps: Steps, until_ns: int, words: Vocabulary) -> Collectives:
+    """Collectives that the CPU carries out, "gloo:*", each of the step in which it starts; the last ends at `until_ns`.
 
     They run on gloo's own threads, so their metadata stands on the `record_param_comms` of the same ordinal; it is
     used only where as many were enqueued as ran.
     """
-    comms = trace.comms
+    trace, comms = host.trace, host.trace.comms
+    chosen = (host.is_operator | host.is_annotation) & host.named(names.is_host_collective)
+    rows = np.sort(host.row[chosen])
+    rows = rows[np.argsort(trace.events.start_ns[rows], kind="stable")]
+    started = trace.events.start_ns[rows]
+    step = np.where(started < until_ns, step_of(started, steps.start_ns), -1)
     enqueued = np.argsort(trace.events.start_ns[comms.event], kind="stable")
     paired = len(enqueued) == len(rows)
     unknown = np.full(len(rows), -1, np.int64)
-    by = Launched(step_of_start, unknown, unknown)
+    by = Launched(step, unknown, unknown)
     return _build(trace, rows, enqueued if paired else unknown, by, words)
-
-
-def host_collective_rows(trace: RankTrace) -> Ints:
-    """Rows of the collectives that the CPU carries out, by time."""
-    events = trace.events
-    is_collective = np.array([names.is_host_collective(text) for text in trace.strings], np.bool_)
-    rows = np.flatnonzero(
-        is_collective[events.name] & ((events.category == Category.ANNOTATION) | (events.category == Category.OP))
-    )
-    return rows[np.argsort(events.start_ns[rows], kind="stable")]
-
-
-def _rows_of(keys: Ints, wanted: Ints, size: int) -> Ints:
-    at = np.full(size, -1, np.int64)
-    at[keys] = np.arange(len(keys))
-    return at[wanted]
 
 
 def _build(trace: RankTrace, rows: Ints, meta: Ints, by: Launched, words: Vocabulary) -> Collectives:
@@ -103,12 +107,9 @@ def _build(trace: RankTrace, rows: Ints, meta: Ints, by: Launched, words: Vocabu
     def text(column: Ints) -> Indices:
         return np.array([words.index(trace.strings[i] if i >= 0 else "") for i in column], np.int32)
 
-    names_of_rows = [trace.strings[i] for i in events.name[rows]]
     spelled = pick(comms.collective)
-    kinds = [
-        names.collective(trace.strings[s]) if s >= 0 else names.collective(name)
-        for s, name in zip(spelled, names_of_rows, strict=True)
-    ]
+    named = np.where(spelled >= 0, spelled, events.name[rows]).tolist()
+    kind_of = {name: names.collective(trace.strings[name]) for name in set(named)}
     elements = np.maximum(pick(comms.elements_in), pick(comms.elements_out))
     shaped = np.full(len(rows), -1, np.int64)
     shaped[known] = events.shape[comms.event[meta[known]]]
@@ -122,7 +123,7 @@ def _build(trace: RankTrace, rows: Ints, meta: Ints, by: Launched, words: Vocabu
     order = np.argsort(events.start_ns[rows], kind="stable")
     columns = Collectives(
         step=by.step.astype(np.int32),
-        kind=np.array([words.index(kind) for kind in kinds], np.int32),
+        kind=np.array([words.index(kind_of[name]) for name in named], np.int32),
         group=text(pick(comms.group)),
         group_ranks=text(pick(comms.group_ranks)),
         group_size=pick(comms.group_size),

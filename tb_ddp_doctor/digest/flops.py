@@ -12,14 +12,13 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from tb_ddp_doctor.digest.launches import enclosing
-from tb_ddp_doctor.digest.model import Steps
-from tb_ddp_doctor.digest.owners import by_name, named
+from tb_ddp_doctor.digest.host_calls import HostCalls
+from tb_ddp_doctor.digest.model import FlopWork, Steps
 from tb_ddp_doctor.digest.shapes import Dims, dims
 from tb_ddp_doctor.digest.steps import within
-from tb_ddp_doctor.digest.sums import Mask
+from tb_ddp_doctor.digest.vocabulary import Mask
 from tb_ddp_doctor.trace import names
-from tb_ddp_doctor.trace.model import Category, Ints, RankTrace
+from tb_ddp_doctor.trace.model import Bytes8, Ints
 from tb_ddp_doctor.trace.names import Multiplies
 
 #: More in one operator is nonsense.
@@ -28,22 +27,23 @@ _MOST = 10**16
 _MOST_OF_A_STEP = 2**61
 
 
-def flops(trace: RankTrace, steps: Steps) -> dict[str, Ints]:
-    """Columns of `StepWork`: operations of the model, and those that were done again, by the step of their host."""
-    events = trace.events
-    operators = np.flatnonzero((events.category == Category.OP) & (events.shape >= 0))
-    kind = by_name(trace, operators, names.multiplies)
-    operators, kind = operators[kind > 0], kind[kind > 0]
-    pairs, which = np.unique(np.stack((kind, events.shape[operators])), axis=1, return_inverse=True)
-    done = np.array([_count(Multiplies(kind), dims(trace.strings[shape])) for kind, shape in pairs.T.tolist()])
-    done = done.reshape(-1, 2)[which.reshape(-1)].astype(np.int64)
+def flops(host: HostCalls, steps: Steps) -> FlopWork:
+    """Operations of the model, and those that were done again, by the step of their host."""
+    multiplies = host.names.kinds(names.multiplies)
+    operators = np.flatnonzero(host.is_operator & (multiplies > 0)[host.name] & (host.shape >= 0))
+    kind, shape = multiplies[host.name[operators]], host.shape[operators]
+    # A product's shape says most of its kind: each pair is counted once.
+    pairs, which = np.unique(kind * np.int64(len(host.trace.strings)) + shape, return_inverse=True)
+    told = (divmod(pair, len(host.trace.strings)) for pair in pairs.tolist())
+    done = np.array([_count(Multiplies(kind), dims(host.trace.strings[shape])) for kind, shape in told])
+    done = done.reshape(-1, 2)[which].astype(np.int64)
     model, again = done[:, 0], done[:, 1]
-    repeated = _repeated(trace, operators, kind)
-    step = within(events.start_ns[operators], steps)
-    return {
-        "model_flops": _summed(step, np.where(repeated, 0, model), len(steps)),
-        "repeated_flops": _summed(step, np.where(repeated, model, again), len(steps)),
-    }
+    repeated = _repeated(host, operators, kind)
+    step = within(host.start_ns[operators], steps)
+    return FlopWork(
+        model_flops=_summed(step, np.where(repeated, 0, model), len(steps)),
+        repeated_flops=_summed(step, np.where(repeated, model, again), len(steps)),
+    )
 
 
 def _summed(step: Ints, amount: Ints, size: int) -> Ints:
@@ -53,20 +53,12 @@ def _summed(step: Ints, amount: Ints, size: int) -> Ints:
     return total
 
 
-def _repeated(trace: RankTrace, operators: Ints, kind: Ints) -> Mask:
+def _repeated(host: HostCalls, operators: Ints, kind: Bytes8) -> Mask:
     """Which operators compute forward once more: in a checkpoint's own backward, or such as backward has no use for."""
-    events = trace.events
-    nodes = np.flatnonzero((events.category == Category.OP) & named(trace, names.is_backward))
-    around = enclosing(
-        events.start_ns[nodes],
-        events.start_ns[nodes] + events.duration_ns[nodes],
-        events.thread[nodes],
-        events.start_ns[operators],
-        events.thread[operators],
-    )
+    around = host.around(operators, host.is_operator & host.named(names.is_backward))
     inside = around >= 0
     checkpoint = np.zeros(len(operators), np.bool_)
-    checkpoint[inside] = named(trace, names.is_checkpoint)[nodes[around[inside]]]
+    checkpoint[inside] = host.names.among(host.name[around[inside]], names.is_checkpoint)
     forward = np.isin(kind, (Multiplies.ADDED, Multiplies.ATTENTION, Multiplies.ATTENTION_BY_ROWS))
     mask: Mask = checkpoint | (inside & forward)
     return mask

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.digest.collectives import Vocabulary
+from tb_ddp_doctor.digest.device_events import DeviceEvents
+from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.launches import enclosing
 from tb_ddp_doctor.digest.model import Code, CodeOf, Pieces, RankOwner, Stalled
+from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
 from tb_ddp_doctor.trace import names
-from tb_ddp_doctor.trace.model import Category, Events, Indices, Ints, RankTrace
+from tb_ddp_doctor.trace.model import Indices, Ints
 
 #: Stalls are looked at every so often, ns, and each at most so many times: a stall is of what it is in at most of them.
 _EVERY_NS = 1_000_000
@@ -21,49 +23,48 @@ _MOST_LOOKS = 64
 _MOST_CODE = 2_000
 
 
-def own_function(trace: RankTrace, instant: Ints, thread: Indices) -> Ints:
+def own_function(host: HostCalls, instant: Ints, thread: Indices) -> Ints:
     """The innermost function of the user's own code around each instant: an index into `strings`, or -1."""
-    return _innermost(trace, instant, thread, names.is_own_code)
+    functions = _Functions.of(host)
+    return functions.innermost(instant, thread, functions.named(names.is_own_code))
 
 
-def code(trace: RankTrace, rows: Ints, launch: Ints, communicates: NDArray[np.bool_], words: Vocabulary) -> Code:
-    """The user's own functions over time, of the host and of the device's events `rows`, launched by the rows `launch`.
+def code(host: HostCalls, device: DeviceEvents, words: Vocabulary) -> Code:
+    """The user's own functions over time, of the host and of the device's events.
 
     What backward launches, on a thread of autograd's own without Python, is of the function that waits for it.
     """
-    if not len(trace.frames):
+    if not len(host.trace.frames):
         nothing, no_words = np.empty(0, np.int64), np.empty(0, np.int32)
         return Code(no_words, no_words, nothing, nothing)
-    events = trace.events
-    launched = rows[launch >= 0]
-    by = launch[launch >= 0]
-    function = own_function(trace, events.start_ns[by], events.thread[by])
-    waits = own_function(trace, events.start_ns[by], np.full(len(by), _training_thread(trace), np.int32))
+    launched = np.flatnonzero(device.is_launched)
+    by = device.launch[launched]
+    function = own_function(host, host.start_ns[by], host.thread[by])
+    waits = own_function(host, host.start_ns[by], np.full(len(by), host.training_thread, np.int32))
     function = np.where(function >= 0, function, waits)
-    parts = [_host_code(trace)]
+    parts = [_host_code(host)]
     for kind in (CodeOf.COMPUTE, CodeOf.COMMUNICATION):
-        chosen = communicates[launch >= 0] == (kind is CodeOf.COMMUNICATION)
-        parts.append(_device_code(events, launched[chosen], function[chosen], kind))
+        chosen = device.communicates[launched] == (kind is CodeOf.COMMUNICATION)
+        parts.append(_device_code(device, launched[chosen], function[chosen], kind))
     of, index, start, end = np.concatenate(parts, axis=1)
-    return Code(of.astype(np.int32), _texts(trace, index, words), start, end)
+    return Code(of.astype(np.int32), _texts(host, index, words), start, end)
 
 
-def _host_code(trace: RankTrace) -> NDArray[np.int64]:
+def _host_code(host: HostCalls) -> NDArray[np.int64]:
     """Shape (4, rows): kind, function, start and end on the training thread."""
-    frames, thread = trace.frames, _training_thread(trace)
+    frames, thread = host.trace.frames, host.training_thread
     here = frames.thread == thread
     start, end = frames.start_ns[here], frames.start_ns[here] + frames.duration_ns[here]
     edges = np.unique(np.concatenate((start, end)))
     middle = edges[:-1] + np.diff(edges) // 2
-    function = own_function(trace, middle, np.full(len(middle), thread, np.int32))
+    function = own_function(host, middle, np.full(len(middle), thread, np.int32))
     return _runs(function, edges[:-1], edges[1:], CodeOf.HOST)
 
 
-def _device_code(events: Events, rows: Ints, function: Ints, kind: CodeOf) -> NDArray[np.int64]:
+def _device_code(device: DeviceEvents, events: Ints, function: Ints, kind: CodeOf) -> NDArray[np.int64]:
     """The same of the device's events: what follows each other and is of one function is one stretch."""
-    order = np.argsort(events.start_ns[rows], kind="stable")
-    start = events.start_ns[rows][order]
-    return _runs(function[order], start, start + events.duration_ns[rows][order], kind)
+    order = np.argsort(device.start_ns[events], kind="stable")
+    return _runs(function[order], device.start_ns[events[order]], device.end_ns[events[order]], kind)
 
 
 def _runs(function: Ints, start: Ints, end: Ints, kind: CodeOf) -> NDArray[np.int64]:
@@ -78,7 +79,7 @@ def _runs(function: Ints, start: Ints, end: Ints, kind: CodeOf) -> NDArray[np.in
     return run[:, np.sort(longest)]
 
 
-def stalled(trace: RankTrace, pieces: Pieces, words: Vocabulary) -> Stalled:
+def stalled(host: HostCalls, pieces: Pieces, words: Vocabulary) -> Stalled:
     """What the host does in those pieces in which it is outside operators for long, by stacks and annotations."""
     long = (pieces.owner == RankOwner.HOST) & (pieces.end_ns - pieces.start_ns >= _EVERY_NS)
     start, length = pieces.start_ns[long], (pieces.end_ns - pieces.start_ns)[long]
@@ -87,12 +88,14 @@ def stalled(trace: RankTrace, pieces: Pieces, words: Vocabulary) -> Stalled:
     ordinal = np.arange(len(piece)) - np.repeat(np.cumsum(looks) - looks, looks)
     share = length[piece] // looks[piece]
     instant = start[piece] + ordinal * share + share // 2
-    thread = np.full(len(instant), _training_thread(trace), np.int32)
+    thread = np.full(len(instant), host.training_thread, np.int32)
+    functions = _Functions.of(host)
+    activity = functions.activities()
     doing = np.full(len(instant), -1, np.int64)
-    for kind in names.Activity:
-        found = _innermost(trace, instant, thread, partial(_does, kind))
+    for kind in range(len(names.Activity)):
+        found = functions.innermost(instant, thread, activity == kind)
         doing = np.where(doing >= 0, doing, found)
-    own = own_function(trace, instant, thread)
+    own = own_function(host, instant, thread)
     known = doing >= 0
     kinds, which = np.unique(np.stack([doing, own])[:, known], axis=1, return_inverse=True)
     which = which.reshape(-1)
@@ -102,45 +105,61 @@ def stalled(trace: RankTrace, pieces: Pieces, words: Vocabulary) -> Stalled:
     order = np.lexsort((length[piece[known]], which))
     longest = piece[known][order[np.searchsorted(which[order], np.arange(len(total)), side="right") - 1]]
     return Stalled(
-        doing=_texts(trace, kinds[0], words),
-        own=_texts(trace, kinds[1], words),
+        doing=_texts(host, kinds[0], words),
+        own=_texts(host, kinds[1], words),
         total_ns=total,
         longest_start_ns=start[longest],
         longest_end_ns=start[longest] + length[longest],
     )
 
 
-def _does(kind: names.Activity, function: str) -> bool:
-    return names.activity(function) is kind
+@dataclass(frozen=True, slots=True, eq=False)
+class _Functions:
+    """Annotations but steps, and Python functions, in the order of the file; shape (functions,)."""
+
+    strings: tuple[str, ...]
+    #: Index into `strings`.
+    name: Indices
+    start_ns: Ints
+    end_ns: Ints
+    thread: Indices
+
+    @classmethod
+    def of(cls, host: HostCalls) -> _Functions:
+        frames = host.trace.frames
+        notes = np.flatnonzero(host.is_annotation & ~host.named(names.is_step))
+        notes = notes[np.argsort(host.row[notes])]
+        return cls(
+            host.trace.strings,
+            np.concatenate((host.name[notes], frames.name)),
+            np.concatenate((host.start_ns[notes], frames.start_ns)),
+            np.concatenate((host.end_ns[notes], frames.start_ns + frames.duration_ns)),
+            np.concatenate((host.thread[notes], frames.thread)),
+        )
+
+    def named(self, test: Callable[[str], bool]) -> Mask:
+        """Which have a name that passes."""
+        passes: Mask = self._classified(test) > 0
+        return passes
+
+    def activities(self) -> Ints:
+        """The `names.Activity` of each, by its place among them."""
+        places = {kind: place for place, kind in enumerate(names.Activity)}
+        return self._classified(lambda name: places[names.activity(name)])
+
+    def _classified(self, classify: Callable[[str], int]) -> Ints:
+        used, which = np.unique(self.name, return_inverse=True)
+        kinds: Ints = np.array([classify(self.strings[name]) for name in used.tolist()], np.int64)[which]
+        return kinds
+
+    def innermost(self, instant: Ints, thread: Indices, chosen: Mask) -> Ints:
+        """The innermost of the chosen ones around each instant: an index into `strings`, or -1."""
+        name = self.name[chosen]
+        row = enclosing(self.start_ns[chosen], self.end_ns[chosen], self.thread[chosen], instant, thread)
+        found = np.full(len(instant), -1, np.int64)
+        found[row >= 0] = name[row[row >= 0]]
+        return found
 
 
-def _innermost(trace: RankTrace, instant: Ints, thread: Indices, test: Callable[[str], bool]) -> Ints:
-    """The innermost function or annotation that passes around each instant: an index into `strings`, or -1."""
-    events, frames = trace.events, trace.frames
-    notes = np.flatnonzero(events.category == Category.ANNOTATION)
-    passes = np.zeros(len(trace.strings), np.bool_)
-    for index in np.unique(np.concatenate((events.name[notes], frames.name))).tolist():
-        text = trace.strings[index]
-        passes[index] = names.step_number(text) is None and test(text)
-    notes = notes[passes[events.name[notes]]]
-    calls = np.flatnonzero(passes[frames.name])
-    name = np.concatenate((events.name[notes], frames.name[calls]))
-    start = np.concatenate((events.start_ns[notes], frames.start_ns[calls]))
-    length = np.concatenate((events.duration_ns[notes], frames.duration_ns[calls]))
-    on = np.concatenate((events.thread[notes], frames.thread[calls]))
-    row = enclosing(start, start + length, on, instant, thread)
-    found = np.full(len(instant), -1, np.int64)
-    found[row >= 0] = name[row[row >= 0]]
-    return found
-
-
-def _training_thread(trace: RankTrace) -> int:
-    """The thread that marks the steps; -1 if none does."""
-    events = trace.events
-    marks = np.array([names.step_number(text) is not None for text in trace.strings], np.bool_)[events.name]
-    rows = np.flatnonzero(marks & (events.category == Category.ANNOTATION))
-    return int(events.thread[rows[0]]) if len(rows) else -1
-
-
-def _texts(trace: RankTrace, indices: Ints, words: Vocabulary) -> Indices:
-    return np.array([words.index(trace.strings[i] if i >= 0 else "") for i in indices], np.int32)
+def _texts(host: HostCalls, indices: Ints, words: Vocabulary) -> Indices:
+    return words.indices(host.trace.strings[i] if i >= 0 else "" for i in indices.tolist())

@@ -14,6 +14,8 @@ import numpy as np
 
 from tb_ddp_doctor.trace.model import Ints
 
+_EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+
 
 @dataclass(frozen=True, eq=False)
 class Intervals:
@@ -72,19 +74,31 @@ class Intervals:
         return covered
 
     def __or__(self, other: Intervals) -> Intervals:
+        if not len(self) or not len(other):
+            return self if len(self) else other
         return Intervals.union(np.concatenate((self.start, other.start)), np.concatenate((self.end, other.end)))
 
     def __and__(self, other: Intervals) -> Intervals:
-        return self._pieces(other, inside=True)
+        few, many = (self, other) if len(self) <= len(other) else (other, self)
+        # Of the many only those are looked at that one of the few meets.
+        first = np.searchsorted(many.end, few.start, side="right")
+        last = np.searchsorted(many.start, few.end, side="left")
+        place = run(first, last)
+        which = np.repeat(np.arange(len(few)), last - first)
+        return Intervals(np.maximum(few.start[which], many.start[place]), np.minimum(few.end[which], many.end[place]))
 
     def __sub__(self, other: Intervals) -> Intervals:
-        return self._pieces(other, inside=False)
+        if not len(self) or not len(other):
+            return self
+        return self & Intervals(np.append(_EARLIEST, other.end), np.append(other.start, _LATEST))
 
-    def _pieces(self, other: Intervals, *, inside: bool) -> Intervals:
-        edges = different(self.start, self.end, other.start, other.end)
-        start, end = edges[:-1], edges[1:]
-        keep = self.covers(start) & (other.covers(start) == inside)
-        return Intervals.union(start[keep], end[keep])
+
+def run(first: Ints, last: Ints) -> Ints:
+    """All integers of [first[i], last[i]), one range after the other; `last` is nowhere below `first`."""
+    length = last - first
+    before = np.cumsum(length) - length
+    each: Ints = np.arange(int(length.sum())) + np.repeat(first - before, length)
+    return each
 
 
 def different(*sorted_runs: Ints) -> Ints:
@@ -93,6 +107,34 @@ def different(*sorted_runs: Ints) -> Ints:
     first = np.ones(len(instants), np.bool_)
     np.not_equal(instants[1:], instants[:-1], out=first[1:])
     return instants[first]
+
+
+#: Cells that `long_gaps` cuts time into at most: a byte each.
+_MOST_CELLS = 1 << 26
+
+
+def long_gaps(instant: Ints, least_ns: int) -> Intervals:
+    """The stretches of at least `least_ns`, 2 or more, within which none of the instants lies, which come in any order.
+
+    Time is cut into cells of at most half that length, so that such a stretch has an empty cell within it: only the
+    instants in cells beside empty ones are sorted, few of many.
+    """
+    if not len(instant):
+        return EMPTY
+    first = int(instant.min())
+    bits = max(least_ns.bit_length() - 2, 0)
+    if (int(instant.max()) - first) >> bits >= _MOST_CELLS:
+        edges = different(instant)
+        ends = np.ones(len(edges) - 1, np.bool_)
+    else:
+        cell = ((instant - first) >> bits) + 1
+        holds = np.zeros(int(cell.max()) + 2, np.bool_)
+        holds[cell] = True
+        edges = different(instant[~(holds[cell - 1] & holds[cell + 1])])
+        # An instant of the next cell comes sooner, whether or not it is among the edges.
+        ends = ~holds[((edges[:-1] - first) >> bits) + 2]
+    long = ends & (np.diff(edges) >= least_ns)
+    return Intervals.union(edges[:-1][long], edges[1:][long])
 
 
 EMPTY = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
@@ -110,8 +152,10 @@ def partition(layers: Sequence[Intervals], edges: Ints) -> tuple[Ints, Ints, Int
     cuts = [edges] + [side for layer in layers for side in (layer.start, layer.end)]
     points = different(*(np.clip(cut, low, high) for cut in cuts))
     start, end = points[:-1], points[1:]
-    owner = np.full(len(start), len(layers), np.int64)
-    for index in reversed(range(len(layers))):
-        owner[layers[index].covers(start)] = index
-    changes = np.concatenate(([True], owner[1:] != owner[:-1])) | np.isin(start, edges)
-    return start[changes], end[np.concatenate((changes[1:], [True]))], owner[changes]
+    owner = np.full(len(start), len(layers), np.int16)
+    for index, layer in reversed(list(enumerate(layers))):
+        first, last = (np.searchsorted(points, np.clip(side, low, high)) for side in (layer.start, layer.end))
+        owner[run(first, last)] = index
+    changes = np.concatenate(([True], owner[1:] != owner[:-1]))
+    changes[np.searchsorted(points, edges[edges < high])] = True
+    return start[changes], end[np.concatenate((changes[1:], [True]))], owner[changes].astype(np.int64)

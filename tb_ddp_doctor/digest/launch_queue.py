@@ -12,13 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tb_ddp_doctor.digest import owners
-from tb_ddp_doctor.digest.intervals import Intervals
+from tb_ddp_doctor.digest.device_events import DeviceEvents
+from tb_ddp_doctor.digest.host_calls import HostCalls
+from tb_ddp_doctor.digest.intervals import EMPTY, Intervals
 from tb_ddp_doctor.trace import names
-from tb_ddp_doctor.trace.model import Category, Ints, RankTrace
+from tb_ddp_doctor.trace.model import Category, Ints
 
-#: Launches that a CUDA channel takes: 1,024 to 1,039 were measured in flight while the host was blocked.
-CAPACITY = 1024
 #: A recorded stall is the queue's if the device is busy for so much of it, or runs what was launched before the record,
 #: which leaves no event; else it is the profiler's. Launches in flight would not tell, for the same reason.
 _BUSY = 0.5
@@ -42,48 +41,62 @@ class _Launches:
     def in_flight(self, at_ns: Ints) -> Ints:
         """How many launches were issued and not done at some instants."""
         before = len(self.done_ns) - len(self.end_ns)
-        issued = np.searchsorted(np.sort(self.end_ns), at_ns, side="right")
+        issued = np.searchsorted(np.sort(self.end_ns, kind="stable"), at_ns, side="right")
         return before + issued - np.searchsorted(self.done_ns, at_ns, side="right")
 
 
-def full_queue(trace: RankTrace, rows: Ints, launch: Ints) -> Intervals:
-    """When a launch call was blocked by the full queue.
+@dataclass(frozen=True, slots=True, eq=False)
+class HostStalls:
+    """When calls of the training threads are blocked by what is no work of theirs; disjoint."""
 
-    `rows` are the device's events, `launch` the row of each one's launch, or -1.
-    """
-    launches = _launches(trace, rows, launch)
+    #: The launch queue is full.
+    full_queue: Intervals
+    #: The profiler stalls them: all that CUPTI records as its own work, but for the full queue.
+    profiler: Intervals
+
+
+def host_stalls(host: HostCalls, device: DeviceEvents) -> HostStalls:
+    """The stalls of a rank's host."""
+    overhead = np.flatnonzero(host.trace.events.category == Category.OVERHEAD)
+    calls = host.over(host.is_runtime & host.trains) if len(overhead) else EMPTY
+    of_queue = host.names.among(host.trace.events.name[overhead], names.is_full_queue)
+    recorded = _over(host, overhead[of_queue]) & calls
+    full = _full_queue(host, device, recorded)
+    return HostStalls(full, (recorded | (_over(host, overhead[~of_queue]) & calls)) - full)
+
+
+def _over(host: HostCalls, rows: Ints) -> Intervals:
+    start = host.trace.events.start_ns[rows]
+    return Intervals.union(start, start + host.trace.events.duration_ns[rows])
+
+
+def _full_queue(host: HostCalls, device: DeviceEvents, stalls: Intervals) -> Intervals:
+    """When a launch call was blocked by the full queue, given when CUPTI records a full command buffer."""
+    launches = _launches(host, device)
     if not len(launches.start_ns):
-        return Intervals.union(launches.start_ns, launches.end_ns)
-    stalls = profiler_stalls(trace, full=True)
-    start = trace.events.start_ns[rows]
-    busy = Intervals.union(start, start + trace.events.duration_ns[rows])
-    busy |= Intervals.union(stalls.start, np.minimum(stalls.end, start.min()))
-    recorded = busy.measure(stalls.start, stalls.end) >= _BUSY * (stalls.end - stalls.start)
+        return EMPTY
+    if len(stalls):
+        busy = Intervals.union(device.start_ns, device.end_ns)
+        busy |= Intervals.union(stalls.start, np.minimum(stalls.end, device.start_ns.min()))
+        recorded = busy.measure(stalls.start, stalls.end) >= _BUSY * (stalls.end - stalls.start)
+        stalls = Intervals(stalls.start[recorded], stalls.end[recorded])
     length = launches.end_ns - launches.start_ns
     usual = int(np.median(length))
     in_flight = launches.in_flight(launches.start_ns)
     # A call that the queue blocks ends as the first launch leaves it; one that is slow itself drains the queue.
-    drained = launches.in_flight(launches.end_ns - 1) < _STILL * in_flight
-    blocked = (length > usual + _LONG_CALL_NS) & (in_flight >= max(_MANY, int(_NEARLY * in_flight.max()))) & ~drained
-    return Intervals(stalls.start[recorded], stalls.end[recorded]) | Intervals.union(
-        launches.start_ns[blocked] + usual, launches.end_ns[blocked]
+    blocked = np.flatnonzero(
+        (length > usual + _LONG_CALL_NS) & (in_flight >= max(_MANY, int(_NEARLY * in_flight.max())))
     )
+    drained = launches.in_flight(launches.end_ns[blocked] - 1) < _STILL * in_flight[blocked]
+    blocked = blocked[~drained]
+    return stalls | Intervals.union(launches.start_ns[blocked] + usual, launches.end_ns[blocked])
 
 
-def profiler_stalls(trace: RankTrace, *, full: bool) -> Intervals:
-    """Calls of the training threads that are stalled: by a full command buffer, or by all else that CUPTI records."""
-    events = trace.events
-    runtime = (events.category == Category.RUNTIME) & owners.training_threads(trace)
-    stalls = events.category == Category.OVERHEAD
-    return owners.over(trace, stalls & (owners.named(trace, names.is_full_queue) == full)) & owners.over(trace, runtime)
-
-
-def _launches(trace: RankTrace, rows: Ints, launch: Ints) -> _Launches:
-    events = trace.events
-    known = launch >= 0
-    call, which = np.unique(launch[known], return_inverse=True)
-    end = events.start_ns[rows] + events.duration_ns[rows]
-    done = np.zeros(len(call), np.int64)
-    np.maximum.at(done, which, end[known])
-    done = np.sort(np.concatenate((done, end[~known])))
-    return _Launches(events.start_ns[call], events.start_ns[call] + events.duration_ns[call], done)
+def _launches(host: HostCalls, device: DeviceEvents) -> _Launches:
+    known = device.is_launched
+    done = np.zeros(len(host), np.int64)
+    launches = np.zeros(len(host), np.bool_)
+    launches[device.launch[known]] = True
+    np.maximum.at(done, device.launch[known], device.end_ns[known])
+    done = np.sort(np.concatenate((done[launches], device.end_ns[~known])), kind="stable")
+    return _Launches(host.start_ns[launches], host.end_ns[launches], done)

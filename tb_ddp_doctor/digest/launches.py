@@ -43,9 +43,14 @@ def enclosing(outer_start: Ints, outer_end: Ints, outer_thread: Indices, instant
 
 def around(start: Ints, end: Ints, on: Indices) -> Ints:
     """For each interval, sorted by thread and start, the latest before it that still runs when it starts, or -1."""
-    outer = np.arange(len(start)) - 1
-    outer[1:][on[1:] != on[:-1]] = -1
+    outer = np.arange(-1, len(start) - 1)
+    begins = on[1:] != on[:-1]
+    outer[1:][begins] = -1
     # Those passed over had ended before: the one around them is the next to ask, so that steps double in length.
-    while (over := (outer >= 0) & (end[outer] <= start)).any():
-        outer[over] = outer[outer[over]]
+    over = np.flatnonzero((end[:-1] <= start[1:]) & ~begins) + 1
+    while len(over):
+        further = outer[outer[over]]
+        outer[over] = further
+        over = over[further >= 0]
+        over = over[end[outer[over]] <= start[over]]
     return outer

@@ -4,39 +4,42 @@ from __future__ import annotations
 
 import numpy as np
 
-from tb_ddp_doctor.digest.launches import enclosing
+from tb_ddp_doctor.digest.collectives import enqueues
+from tb_ddp_doctor.digest.device_events import DeviceEvents
+from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.model import LostKernels
-from tb_ddp_doctor.digest.owners import named
 from tb_ddp_doctor.digest.steps import NO_STEP, step_of
 from tb_ddp_doctor.digest.sums import count
 from tb_ddp_doctor.trace import names
-from tb_ddp_doctor.trace.model import Category, Ints, RankTrace
+from tb_ddp_doctor.trace.model import Ints
 
 
-def lost_kernels(trace: RankTrace, number: Ints, host_start_ns: Ints, host_end_ns: Ints, rows: Ints) -> LostKernels:
-    """Of the steps with these numbers and host windows; `rows` are the device's events.
+def lost_kernels(
+    host: HostCalls, device: DeviceEvents, number: Ints, host_start_ns: Ints, host_end_ns: Ints
+) -> LostKernels:
+    """Of the steps with these numbers and host windows.
 
     What is launched inside `record_param_comms` is communication. Launches of CUDA graphs are not counted.
     """
-    events = trace.events
-    calls = np.flatnonzero((events.category == Category.RUNTIME) & (events.correlation >= 0))
-    calls = calls[named(trace, names.launches_kernel)[calls]]
-    start = events.start_ns[calls]
+    correlation = host.trace.events.correlation
+    calls = np.flatnonzero(host.is_runtime & host.named(names.launches_kernel))
+    calls = calls[correlation[host.row[calls]] >= 0]
+    start = host.start_ns[calls]
     step = np.where(start < host_end_ns[-1], step_of(start, host_start_ns), -1)
-    comms = trace.comms.event
-    begin = events.start_ns[comms]
-    around = enclosing(begin, begin + events.duration_ns[comms], events.thread[comms], start, events.thread[calls])
-    communicates = around >= 0
-    lost = ~np.isin(events.correlation[calls], events.correlation[rows])
+    communicates = host.around(calls, enqueues(host)) >= 0
+    lost = np.ones(len(calls), np.bool_)
+    if len(device):
+        wanted, there = correlation[host.row[calls]], np.sort(correlation[device.row], kind="stable")
+        lost = there[np.minimum(np.searchsorted(there, wanted), len(there) - 1)] != wanted
     size = len(number)
-    columns = {
-        "launches": count(step, np.ones(len(calls), np.bool_), size),
-        "lost": count(step, lost, size),
-        "communications": count(step, communicates, size),
-        "lost_communications": count(step, communicates & lost, size),
-    }
     known = number != NO_STEP
-    return LostKernels(number=number[known], **{name: column[known] for name, column in columns.items()})
+    return LostKernels(
+        number=number[known],
+        launches=count(step, np.ones(len(calls), np.bool_), size)[known],
+        lost=count(step, lost, size)[known],
+        communications=count(step, communicates, size)[known],
+        lost_communications=count(step, communicates & lost, size)[known],
+    )
 
 
 def without_device(number: Ints) -> LostKernels:

@@ -1,19 +1,24 @@
 """What is kept of one rank: small, and enough for every later stage. No raw events leave the per-rank stages.
 
 S = steps, C = collectives, P = pieces, K = kinds of kernel. Times are on the rank's own clock, int64 ns.
-Missing is -1, as in the trace's columns; text columns index `RankDigest.strings`.
+Missing is -1, as in the trace's columns; text columns index `RankDigest.strings`. `Annotated[..., Owner]` names the
+enumeration that a column holds, or whose members are its second axis; the stored format follows from all of it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import IntEnum
+from typing import Annotated, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.trace.model import Header, Indices, Ints
+from tb_ddp_doctor.trace.names import Phase
+
+T = TypeVar("T")
 
 
 class RankOwner(IntEnum):
@@ -87,10 +92,16 @@ class Pieces:
     start_ns: Ints
     end_ns: Ints
     #: A `RankOwner`.
-    owner: Indices
+    owner: Annotated[Indices, RankOwner]
 
     def __len__(self) -> int:
         return len(self.step)
+
+
+#: What a collective outside of the backward pass is for (`Collectives.purpose`).
+BUFFERS = "broadcast of DDP's buffers in forward (broadcast_buffers)"
+NORM = "all_reduce of the gradient norm (clip_grad_norm_)"
+METRIC = "all_reduce of a few bytes outside backward (a metric or a loss)"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -190,7 +201,7 @@ class Blocking:
     """Calls of the recorded steps that hold the host, one row per kind, name and operator."""
 
     #: A `Starved`: ALLOC, COPY or SYNC.
-    kind: Indices
+    kind: Annotated[Indices, Starved]
     #: The runtime call, and the innermost operator around it, "" outside of all.
     call: Indices
     op: Indices
@@ -237,12 +248,12 @@ class Track:
 
     #: Index of the step in whose host window it lies.
     step: Indices
-    #: The host's time before it is held at the end, by what it goes to, shape (rows, len(Held)).
-    host_ns: Ints
+    #: The host's time before it is held at the end, by what it goes to, shape (rows, len(CpuTime)).
+    host_ns: Annotated[Ints, CpuTime]
     #: A `names.Phase`: where the host is for most of the row; OTHER where the trace does not tell.
-    phase: Indices
-    #: A `Held`: what holds the host at the row's end; -1 if nothing does.
-    blocked_by: Indices
+    phase: Annotated[Indices, Phase]
+    #: A `CpuTime`: what holds the host at the row's end; -1 if nothing does.
+    blocked_by: Annotated[Indices, CpuTime]
     #: How long it does, from then on or, if it waits for the device, from when all that was launched is done.
     blocked_ns: Ints
     waits: NDArray[np.bool_]
@@ -332,7 +343,7 @@ class Code:
     """
 
     #: A `CodeOf`.
-    of: Indices
+    of: Annotated[Indices, CodeOf]
     #: "train.py(41): step".
     function: Indices
     start_ns: Ints
@@ -365,41 +376,54 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StepWork:
-    """What each step did, shape (S,) unless a comment says more."""
+class PhaseWork:
+    """Each phase's time in the steps, shape (S, len(names.Phase)). Without a device all are of the host."""
 
-    #: Shape (S, len(RankOwner)); each row sums to the step's window.
-    owner_ns: NDArray[np.int64]
-    #: Shape (S, len(names.Phase)): what the host is at; each row sums to the step's host window.
-    host_phase_ns: NDArray[np.int64]
-    #: The same of the device, by what launched; each row sums to the step's window. And the part of it in which only
-    #: communication runs; each row sums to that owner. Without a device both are of the host.
-    phase_ns: NDArray[np.int64]
-    exposed_phase_ns: NDArray[np.int64]
+    #: What the host is at; each row sums to the step's host window.
+    host_ns: Annotated[Ints, Phase]
+    #: The same of the device, by what launched; each row sums to the step's window.
+    device_ns: Annotated[Ints, Phase]
+    #: The part of it in which only communication runs; each row sums to that owner.
+    exposed_ns: Annotated[Ints, Phase]
     #: The host's phase while device and host do nothing, in stretches of at least `starvation.LONG_STALL_NS`.
-    stalled_phase_ns: NDArray[np.int64]
-    #: Compute kernels launched, and their time.
+    stalled_ns: Annotated[Ints, Phase]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelWork:
+    """Compute kernels that each step launched, shape (S,)."""
+
     kernels: Ints
     kernel_ns: Ints
     #: The part of it that the backward pass launched.
     backward_compute_ns: Ints
-    #: Host time in the DataLoader's __next__, whatever the device does meanwhile.
-    loader_ns: Ints
-    #: Copies between host and device from or to pageable memory: number, bytes, device time, exposed device time,
-    #: and the host's time in the calls, which block.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CopyWork:
+    """Copies between host and device, shape (S,)."""
+
+    #: From or to pageable memory: number, bytes, device time, exposed device time, and the host's time in the calls,
+    #: which block.
     pageable_copies: Ints
     pageable_bytes: Ints
     pageable_ns: Ints
     pageable_exposed_ns: Ints
     pageable_blocked_ns: Ints
-    #: Copies between host and device whose names do not say which memory they use.
+    #: Copies whose names do not say which memory they use.
     unnamed_copies: Ints
-    #: Bytes of copies between host and device from pinned memory, and their device time.
+    #: From or to pinned memory: bytes, device time, exposed device time.
     pinned_bytes: Ints
     pinned_ns: Ints
     pinned_exposed_ns: Ints
-    #: Products of matrices, convolutions and attention (`names.Product`): time on tensor cores; number and time in
-    #: float32 off them; the same in half precision whose dimensions do not fit.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GemmWork:
+    """Products of matrices, convolutions and attention (`names.Product`), shape (S,)."""
+
+    #: Time on tensor cores; number and time in float32 off them; the same in half precision whose dimensions do not
+    #: fit.
     tensor_ns: Ints
     float32_products: Ints
     float32_ns: Ints
@@ -408,10 +432,21 @@ class StepWork:
     #: Start and end of the longest product off the tensor cores; equal where there is none.
     slow_product_start_ns: Ints
     slow_product_end_ns: Ints
-    #: Operations of the model's products, convolutions and attention (`digest.flops`), and those done again.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FlopWork:
+    """Operations of products, convolutions and attention (`digest.flops`), shape (S,)."""
+
+    #: The model's, and those done again.
     model_flops: Ints
     repeated_flops: Ints
-    #: Calls of a torch optimizer's step.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OptimizerWork:
+    """Calls of a torch optimizer's step, shape (S,)."""
+
     optimizer_steps: Ints
     #: Host time in them; kernels that they launched for one tensor alone, not for a list of tensors: number and time;
     #: from the first of them to the last one's end. Start and end are equal where there are none.
@@ -420,22 +455,56 @@ class StepWork:
     optimizer_ns: Ints
     optimizer_start_ns: Ints
     optimizer_end_ns: Ints
-    #: Attention by separate operations (`digest.attention`), zeros where operators' shapes are not recorded: calls of
-    #: scaled_dot_product_attention that fell back to them; time of the products that make or multiply scores; number
-    #: and time of the other kernels that read or write them; start and end of the longest of these.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttentionWork:
+    """Attention by separate operations (`digest.attention`), shape (S,): zeros where shapes are not recorded."""
+
+    #: Calls of scaled_dot_product_attention that fell back to them.
     attention_fallbacks: Ints
+    #: Time of the products that make or multiply scores; number and time of the other kernels that read or write them;
+    #: start and end of the longest of these.
     score_products_ns: Ints
     score_passes: Ints
     score_passes_ns: Ints
     score_pass_start_ns: Ints
     score_pass_end_ns: Ints
-    #: The host's time that recording its events took, by an estimate, ns.
-    recording_ns: Ints
-    #: DDP's walks of the autograd graph for unused parameters: number, and the host's time in them.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GraphWalkWork:
+    """DDP's walks of the autograd graph for unused parameters, shape (S,): number, and the host's time in them."""
+
     graph_walks: Ints
     graph_walk_ns: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepWork:
+    """What each step did, shape (S,) unless a comment says more."""
+
+    #: Shape (S, len(RankOwner)); each row sums to the step's window.
+    owner_ns: Annotated[Ints, RankOwner]
+    phases: PhaseWork
+    kernels: KernelWork
+    #: Host time in the DataLoader's __next__, whatever the device does meanwhile.
+    loader_ns: Ints
+    copies: CopyWork
+    gemms: GemmWork
+    flops: FlopWork
+    optimizer: OptimizerWork
+    attention: AttentionWork
+    #: The host's time that recording its events took, by an estimate, ns.
+    recording_ns: Ints
+    graph_walks: GraphWalkWork
     #: Shape (S, len(Starved)): device idle that an earlier launch would have shortened, by what delayed the launch.
-    starved_ns: NDArray[np.int64]
+    starved_ns: Annotated[Ints, Starved]
+
+
+def zeros(kind: type[T], steps: int) -> T:
+    """A table of `StepWork` whose columns have shape (S,), all zero."""
+    return kind(*(np.zeros(steps, np.int64) for _ in fields(kind)))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,68 +8,61 @@ from __future__ import annotations
 
 import numpy as np
 
-from tb_ddp_doctor.digest.collectives import Vocabulary
-from tb_ddp_doctor.digest.launches import around
+from tb_ddp_doctor.digest.device_events import DeviceEvents
+from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.model import Operators, Steps
-from tb_ddp_doctor.digest.owners import by_name
+from tb_ddp_doctor.digest.vocabulary import Vocabulary
 from tb_ddp_doctor.trace import names
-from tb_ddp_doctor.trace.model import Category, Ints, RankTrace
+from tb_ddp_doctor.trace.model import Indices, Ints, RankTrace
 
 #: Names kept of the host's and of the device's, the rest is summed: a rank of 4,096 may not cost a megabyte.
 MOST = 96
 #: The name of all steps: what they spend outside of operators, calls and annotations.
 STEP = "ProfilerStep"
-_HOST = (Category.OP, Category.ANNOTATION, Category.RUNTIME)
 
 
-def operators(trace: RankTrace, steps: Steps, rows: Ints, launch: Ints, words: Vocabulary) -> Operators:
-    """Sums by name; `rows` are the device's events of the steps, `launch` the row of each one's launch, or -1."""
-    tables = [_on_host(trace, steps, rows, launch, words), _on_device(trace, rows, words)]
-    return Operators(
-        **{column: np.concatenate([getattr(table, column) for table in tables]) for column in Operators.__slots__}
-    )
+def operators(host: HostCalls, device: DeviceEvents, steps: Steps, words: Vocabulary) -> Operators:
+    """Sums by name of the steps' calls and events."""
+    on_host, on_device = _on_host(host, device, steps, words), _on_device(device, words)
+    columns = (np.concatenate((getattr(on_host, name), getattr(on_device, name))) for name in Operators.__slots__)
+    return Operators(*columns)
 
 
-def _on_host(trace: RankTrace, steps: Steps, rows: Ints, launch: Ints, words: Vocabulary) -> Operators:
-    events = trace.events
-    start = events.start_ns
-    chosen = np.isin(events.category, _HOST)
+def _on_host(host: HostCalls, device: DeviceEvents, steps: Steps, words: Vocabulary) -> Operators:
+    chosen = np.zeros(len(host), np.bool_)
     if len(steps):
-        chosen &= (start >= steps.host_start_ns[0]) & (start < steps.host_end_ns[-1])
-    else:
-        chosen[:] = False
-    order = np.flatnonzero(chosen)
-    end = start + events.duration_ns
-    order = order[np.lexsort((-end[order], start[order], events.thread[order]))]
-    outer = around(start[order], end[order], events.thread[order])
-    inner = np.flatnonzero(outer >= 0)
-    own = events.duration_ns[order]
+        chosen = (host.start_ns >= steps.host_start_ns[0]) & (host.start_ns < steps.host_end_ns[-1])
+    own, within = host.length_ns.copy(), host.length_ns.copy()
+    inner = np.flatnonzero(chosen & (host.parent >= 0))
     # An end may lie a rounding beyond that of what is around.
-    np.subtract.at(own, outer[inner], np.minimum(end[order[inner]], end[order[outer[inner]]]) - start[order[inner]])
-    place = np.full(len(events), -1, np.int64)
-    place[order] = np.arange(len(order))
-    launched = np.flatnonzero(launch >= 0)
-    by = place[launch[launched]]
-    by = np.where(by >= 0, outer[by], -1)
-    device = np.zeros(len(order), np.int64)
-    np.add.at(device, by[by >= 0], events.duration_ns[rows[launched[by >= 0]]])
-    nothing = np.zeros(len(order), np.int64)
-    return _summed(trace, order, words, 0, np.maximum(own, 0), device, nothing, nothing, nothing)
+    beyond = inner[~host.is_nested[inner]]
+    within[beyond] = host.end_ns[host.parent[beyond]] - host.start_ns[beyond]
+    np.subtract.at(own, host.parent[inner], within[inner])
+    on_device = np.zeros(len(host), np.int64)
+    launched = np.flatnonzero((device.step >= 0) & device.is_launched)
+    launched = launched[chosen[device.launch[launched]]]
+    by = host.parent[device.launch[launched]]
+    np.add.at(on_device, by[by >= 0], device.length_ns[launched[by >= 0]])
+    calls = np.flatnonzero(chosen)
+    nothing = np.zeros(len(calls), np.int64)
+    times = (np.maximum(own[calls], 0), on_device[calls], nothing, nothing, nothing)
+    return _summed(host.trace, host.name[calls], words, 0, *times)
 
 
-def _on_device(trace: RankTrace, rows: Ints, words: Vocabulary) -> Operators:
-    events = trace.events
-    length = events.duration_ns[rows]
-    occupancy = np.clip(events.occupancy[rows], 0, 100)
+def _on_device(device: DeviceEvents, words: Vocabulary) -> Operators:
+    events = np.flatnonzero(device.step >= 0)
+    length = device.length_ns[events]
+    occupancy = np.clip(device.occupancy[events], 0, 100)
     estimated = np.where(occupancy > 0, length, 0)
-    tensor = np.where(by_name(trace, rows, names.product) == names.Product.TENSOR, length, 0)
+    tensor = np.where(device.kinds(names.product)[events] == names.Product.TENSOR, length, 0)
     occupied = np.rint(length * (occupancy / 100)).astype(np.int64)
-    return _summed(trace, rows, words, 1, np.zeros(len(rows), np.int64), length, estimated, occupied, tensor)
+    times = (np.zeros(len(events), np.int64), length, estimated, occupied, tensor)
+    return _summed(device.trace, device.name[events], words, 1, *times)
 
 
 def _summed(
     trace: RankTrace,
-    rows: Ints,
+    name: Indices,
     words: Vocabulary,
     on_device: int,
     host_ns: Ints,
@@ -78,9 +71,9 @@ def _summed(
     occupied_ns: Ints,
     tensor_ns: Ints,
 ) -> Operators:
-    used, which = _named(trace, rows)
+    used, which = _named(trace, name)
     sums = np.zeros((6, len(used)), np.int64)
-    columns = (np.ones(len(rows), np.int64), host_ns, device_ns, estimated_ns, occupied_ns, tensor_ns)
+    columns = (np.ones(len(name), np.int64), host_ns, device_ns, estimated_ns, occupied_ns, tensor_ns)
     for summed, values in zip(sums, columns, strict=True):
         np.add.at(summed, which, values)
     # Ranked by the greater of both times, so that neither a busy host nor a busy device is lost.
@@ -98,11 +91,12 @@ def _summed(
     )
 
 
-def _named(trace: RankTrace, rows: Ints) -> tuple[list[str], Ints]:
+def _named(trace: RankTrace, name: Indices) -> tuple[list[str], Ints]:
     """The different names of some events, and the index of each one's; all ProfilerSteps have one name."""
-    distinct, which = np.unique(trace.events.name[rows], return_inverse=True)
-    texts = [trace.strings[name] for name in distinct]
-    texts = [STEP if names.step_number(text) is not None else text for text in texts]
+    distinct = np.flatnonzero(np.bincount(name, minlength=len(trace.strings)))
     numbers: dict[str, int] = {}
-    merged = np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int64)
-    return list(numbers), merged[which] if len(merged) else np.empty(0, np.int64)
+    merged = np.zeros(len(trace.strings), np.int64)
+    for index in distinct.tolist():
+        text = trace.strings[index]
+        merged[index] = numbers.setdefault(STEP if names.is_step(text) else text, len(numbers))
+    return list(numbers), merged[name]

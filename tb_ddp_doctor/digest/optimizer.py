@@ -4,52 +4,37 @@ from __future__ import annotations
 
 import numpy as np
 
+from tb_ddp_doctor.digest.device_events import DeviceEvents
+from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.intervals import Intervals
-from tb_ddp_doctor.digest.launches import enclosing
-from tb_ddp_doctor.digest.model import Steps
-from tb_ddp_doctor.digest.owners import by_name
+from tb_ddp_doctor.digest.model import OptimizerWork, Steps
 from tb_ddp_doctor.digest.steps import within
 from tb_ddp_doctor.digest.sums import count, total
 from tb_ddp_doctor.trace import names
-from tb_ddp_doctor.trace.model import Category, Ints, RankTrace
 
 
-def optimizer(trace: RankTrace, rows: Ints, launch: Ints, step: Ints, steps: Steps) -> dict[str, Ints]:
-    """Columns of `StepWork`, from compute kernels `rows`, the row of each one's launch and its step (-1: unknown)."""
-    events, size = trace.events, len(steps)
-    start, length = events.start_ns[rows], events.duration_ns[rows]
-    annotations = np.flatnonzero(events.category == Category.ANNOTATION)
-    updates = annotations[by_name(trace, annotations, names.is_optimizer_step) > 0]
-    update_start, update_end = events.start_ns[updates], events.start_ns[updates] + events.duration_ns[updates]
-    launched = launch >= 0
-    inside = np.zeros(len(rows), np.bool_)
-    inside[launched] = (
-        enclosing(
-            update_start,
-            update_end,
-            events.thread[updates],
-            events.start_ns[launch[launched]],
-            events.thread[launch[launched]],
-        )
-        >= 0
-    )
-    alone = inside & (step >= 0)
+def optimizer(host: HostCalls, device: DeviceEvents, steps: Steps) -> OptimizerWork:
+    """The optimizer of the steps, and the kernels that it launches."""
+    size, step, start = len(steps), device.step, device.start_ns
+    updates = host.is_annotation & host.named(names.is_optimizer_step)
+    update_start, update_end = host.start_ns[updates], host.end_ns[updates]
     # Products of matrices, as of optimizers that orthogonalise, are no loop of small operations.
-    alone[alone] = by_name(trace, rows[alone], _takes_many) == 0
+    alone = device.computes & device.is_launched & (step >= 0) & ~device.named(_takes_many)
+    alone[alone] = host.around(device.launch[alone], updates) >= 0
     first, last = steps.end_ns.copy(), steps.start_ns.copy()
     np.minimum.at(first, step[alone], start[alone])
-    np.maximum.at(last, step[alone], start[alone] + length[alone])
+    np.maximum.at(last, step[alone], device.end_ns[alone])
     # Of steps without such kernels an empty stretch stays; kernels may begin before the window of their step.
     first, last = np.minimum(np.maximum(first, steps.start_ns), last), np.maximum(last, steps.start_ns)
-    return {
-        "optimizer_steps": count(within(update_start, steps), np.ones(len(updates), np.bool_), size),
+    return OptimizerWork(
+        optimizer_steps=count(within(update_start, steps), np.ones(len(update_start), np.bool_), size),
         # One optimizer may call another: ZeRO's, or one for each group of parameters.
-        "optimizer_host_ns": Intervals.union(update_start, update_end).measure(steps.host_start_ns, steps.host_end_ns),
-        "optimizer_kernels": count(step, alone, size),
-        "optimizer_ns": total(step, alone, length, size),
-        "optimizer_start_ns": first,
-        "optimizer_end_ns": last,
-    }
+        optimizer_host_ns=Intervals.union(update_start, update_end).measure(steps.host_start_ns, steps.host_end_ns),
+        optimizer_kernels=count(step, alone, size),
+        optimizer_ns=total(step, alone, device.length_ns, size),
+        optimizer_start_ns=first,
+        optimizer_end_ns=last,
+    )
 
 
 def _takes_many(kernel: str) -> bool:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_ddp_doctor.digest.device_events import DeviceEvents
+from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.intervals import EMPTY, Intervals, partition
 from tb_ddp_doctor.digest.model import Pieces, RankOwner, Steps
+from tb_ddp_doctor.digest.vocabulary import Mask
 from tb_ddp_doctor.trace import names
-from tb_ddp_doctor.trace.model import Category, Ints, RankTrace
+from tb_ddp_doctor.trace.model import Category, Ints
 
 #: Pieces shorter than this share of their step are summed, not kept: 2,000 pieces draw any step.
 KEPT_SHARE = 1 / 2000
-
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -31,66 +33,44 @@ class Layers:
     alloc: Intervals
     dispatch: Intervals
 
+    @cached_property
+    def device_busy(self) -> Intervals:
+        """When the device runs anything."""
+        return self.compute | self.copy | self.communication
+
+    @cached_property
+    def host_busy(self) -> Intervals:
+        """When the host is in anything that is told."""
+        return self.input | self.sync | self.alloc | self.dispatch
+
     def in_order(self) -> tuple[Intervals, ...]:
         return (self.compute, self.copy, self.communication, self.input, self.sync, self.alloc, self.dispatch)
 
 
-def named(trace: RankTrace, test: Callable[[str], object]) -> Mask:
-    """Which events have a name that passes, asking once per name."""
-    passes = np.array([bool(test(text)) for text in trace.strings], np.bool_)
-    return passes[trace.events.name]
-
-
-def by_name(trace: RankTrace, rows: Ints, classify: Callable[[str], int]) -> NDArray[np.int64]:
-    """What the names of some events are, asking once for each name among them."""
-    distinct, which = np.unique(trace.events.name[rows], return_inverse=True)
-    kinds: NDArray[np.int64] = np.array([classify(trace.strings[name]) for name in distinct], np.int64)[which]
-    return kinds
-
-
-def over(trace: RankTrace, chosen: Mask) -> Intervals:
-    """The time that the chosen events cover."""
-    start = trace.events.start_ns[chosen]
-    return Intervals.union(start, start + trace.events.duration_ns[chosen])
-
-
-def training_threads(trace: RankTrace) -> Mask:
-    """Which events lie on threads that train: those with operators or steps.
-
-    NCCL's watchdog polls events and pin-memory threads allocate, whatever the training does.
-    """
-    events = trace.events
-    trains = (events.category == Category.OP) | (
-        (events.category == Category.ANNOTATION) & named(trace, lambda name: names.step_number(name) is not None)
-    )
-    threads = np.zeros(len(trace.threads), np.bool_)
-    threads[events.thread[trains]] = True
-    return threads[events.thread]
-
-
-def device_layers(trace: RankTrace, on_device: Mask, blocking_calls: Ints) -> Layers:
-    """Layers of a rank with a device; `blocking_calls` are rows of copies that hold the host until they are done."""
-    events = trace.events
-    category = events.category
-    communication = (category == Category.KERNEL) & named(trace, names.is_communication_kernel)
-    training = training_threads(trace)
-    calls = (category == Category.RUNTIME) & training
-    blocking = np.zeros(len(events), np.bool_)
-    blocking[blocking_calls] = True
+def device_layers(host: HostCalls, device: DeviceEvents) -> Layers:
+    """Layers of a rank with a device. Copies from or to pageable memory hold the host until they are done."""
+    calls = host.is_runtime & host.trains
+    blocking = np.zeros(len(host), np.bool_)
+    blocking[device.launch[device.is_pageable & device.is_launched]] = True
+    copies = device.is_copy | (device.category == Category.MEMSET)
     return Layers(
-        compute=over(trace, on_device & (category == Category.KERNEL) & ~communication),
-        copy=over(trace, on_device & ((category == Category.MEMCPY) | (category == Category.MEMSET))),
-        communication=over(trace, on_device & communication),
-        input=over(trace, training & named(trace, lambda name: names.loader(name) is not None)),
-        sync=over(trace, calls & (named(trace, names.is_sync) | blocking)),
-        alloc=over(trace, calls & named(trace, names.is_alloc)),
-        dispatch=over(trace, calls | (training & (category == Category.OP))),
+        compute=_running(device, device.computes),
+        copy=_running(device, copies),
+        communication=_running(device, device.communicates),
+        input=host.over(host.trains & host.named(names.is_loader)),
+        sync=host.over(calls & (host.named(names.is_sync) | blocking)),
+        alloc=host.over(calls & host.named(names.is_alloc)),
+        dispatch=host.over(host.trains & ~host.is_annotation),
     )
+
+
+def _running(device: DeviceEvents, chosen: Mask) -> Intervals:
+    return Intervals.union(device.start_ns[chosen], device.end_ns[chosen])
 
 
 @dataclass(frozen=True)
 class HostOperators:
-    """What the operators of a rank without a device are, one mask over its events each."""
+    """What the calls of a rank without a device are, one mask over them each."""
 
     computing: Mask
     #: Start or await a collective; they may block, but compute nothing.
@@ -101,33 +81,31 @@ class HostOperators:
     collective: Mask
 
 
-def host_operators(trace: RankTrace) -> HostOperators:
+def host_operators(host: HostCalls) -> HostOperators:
     """Tell the operators of a rank without a device apart."""
-    events = trace.events
-    operator = events.category == Category.OP
-    collective = named(trace, names.is_host_collective) & (operator | (events.category == Category.ANNOTATION))
-    operator &= ~collective
-    calling = operator & named(trace, names.enqueues_collective)
-    around = np.zeros(len(events), np.bool_)
-    for thread in np.unique(events.thread[calling]):
-        here = events.thread == thread
-        called = np.sort(events.start_ns[calling & here])
-        rows = np.flatnonzero(operator & ~calling & here)
-        start = events.start_ns[rows]
-        around[rows] = np.searchsorted(called, start) < np.searchsorted(called, start + events.duration_ns[rows])
+    operator = host.is_operator
+    collective = host.named(names.is_host_collective) & (operator | host.is_annotation)
+    operator = operator & ~collective
+    calling = operator & host.named(names.enqueues_collective)
+    around = np.zeros(len(host), np.bool_)
+    for thread in np.unique(host.thread[calling]):
+        here = host.thread == thread
+        called = host.start_ns[calling & here]
+        calls = np.flatnonzero(operator & ~calling & here)
+        around[calls] = np.searchsorted(called, host.start_ns[calls]) < np.searchsorted(called, host.end_ns[calls])
     return HostOperators(operator & ~calling & ~around, calling, around, collective)
 
 
-def host_layers(trace: RankTrace, operators: HostOperators) -> Layers:
+def host_layers(host: HostCalls, operators: HostOperators) -> Layers:
     """Layers of a rank that computes on its CPU: operators compute, and gloo's operations communicate.
 
     An operator around a call of a collective computes only while no collective is carried out: then it waits for it,
     and a whole backward pass may wait within one of autograd's nodes.
     """
-    loads = over(trace, named(trace, lambda name: names.loader(name) is not None))
-    calls = over(trace, operators.calling)
-    communication = over(trace, operators.collective)
-    computes = over(trace, operators.computing) | (over(trace, operators.around_calls) - communication)
+    loads = host.over(host.named(names.is_loader))
+    calls = host.over(operators.calling)
+    communication = host.over(operators.collective)
+    computes = host.over(operators.computing) | (host.over(operators.around_calls) - communication)
     return Layers(
         compute=computes - loads - calls,
         copy=EMPTY,

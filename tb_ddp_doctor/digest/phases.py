@@ -18,11 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest import owners
+from tb_ddp_doctor.digest.device_events import DeviceEvents
+from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.intervals import Intervals, partition
 from tb_ddp_doctor.digest.model import Pieces, RankOwner, Steps
 from tb_ddp_doctor.digest.starvation import LONG_STALL_NS
 from tb_ddp_doctor.trace import names
-from tb_ddp_doctor.trace.model import Category, Events, Ints, RankTrace
+from tb_ddp_doctor.trace.model import Category, Ints
 from tb_ddp_doctor.trace.names import Phase
 
 #: Which phase an instant is in where several hold. Loading first, as for owners; an optimizer may step within backward.
@@ -59,36 +61,40 @@ class HostPhases:
         return _with_other(told, end - start)
 
 
-def host_phases(trace: RankTrace, copying: Ints) -> HostPhases:
-    """The phases of a rank's host; `copying` are rows of calls that copy to the device."""
-    events = trace.events
+def host_phases(host: HostCalls, device: DeviceEvents) -> HostPhases:
+    """The phases of a rank's host."""
+    events = host.trace.events
     if not len(events):
         return HostPhases(*(np.empty(0, np.int64) for _ in range(3)))
-    training = owners.training_threads(trace)
-    annotated = np.array([names.phase(text) for text in trace.strings], np.int8)[events.name]
-    annotated[~training | (events.category != Category.ANNOTATION)] = Phase.OTHER
-    passes = _backward_passes(trace, training)
-    backward = passes | owners.over(trace, annotated == Phase.BACKWARD)
-    optimizing = np.flatnonzero(annotated == Phase.OPTIMIZER)
-    updates = _without_closures(trace, optimizing, passes)
+    notes = np.flatnonzero(host.is_annotation & host.trains)
+    annotated = host.names.kinds(names.phase)[host.name[notes]]
+
+    def over(phase: Phase) -> Intervals:
+        chosen = notes[annotated == phase]
+        return Intervals.union(host.start_ns[chosen], host.end_ns[chosen])
+
+    passes = _backward_passes(host)
+    backward = passes | over(Phase.BACKWARD)
+    optimizing = notes[annotated == Phase.OPTIMIZER]
+    updates = _without_closures(host.start_ns[optimizing], host.end_ns[optimizing], passes)
     sets = {
-        Phase.LOADING: owners.over(trace, annotated == Phase.LOADING),
-        Phase.FORWARD: owners.over(trace, annotated == Phase.FORWARD),
+        Phase.LOADING: over(Phase.LOADING),
+        Phase.FORWARD: over(Phase.FORWARD),
         Phase.BACKWARD: backward,
         Phase.OPTIMIZER: Intervals.union(*updates),
     }
-    calls = (events.category == Category.RUNTIME) & ~owners.named(trace, names.is_sync)
-    rest = owners.over(trace, training & ((events.category == Category.OP) | calls)) - _all(list(sets.values()))
-    stepping = ~owners.named(trace, names.clears_gradients)[optimizing]
+    working = host.trains & (host.is_operator | (host.is_runtime & ~host.named(names.is_sync)))
+    rest = host.over(working) - _all(list(sets.values()))
+    stepping = ~host.names.among(host.name[optimizing], names.clears_gradients)
     ahead = _next(
         rest.start,
         {
             Phase.FORWARD: backward.start,
             Phase.OPTIMIZER: updates[0][stepping],
-            Phase.OTHER: np.concatenate((sets[Phase.LOADING].start, _step_starts(trace))),
+            Phase.OTHER: np.concatenate((sets[Phase.LOADING].start, host.start_ns[host.named(names.is_step)])),
         },
     )
-    copied = np.sort(events.start_ns[copying])
+    copied = np.sort(device.launch_ns[device.to_device & device.is_launched])
     brings = np.searchsorted(copied, rest.end) > np.searchsorted(copied, rest.start)
     ahead[brings & (ahead == Phase.FORWARD)] = Phase.LOADING
     for phase in sets:
@@ -99,55 +105,45 @@ def host_phases(trace: RankTrace, copying: Ints) -> HostPhases:
     return _joined(start, end, np.array([*_PRECEDENCE, Phase.OTHER], np.int64)[layer])
 
 
-def _backward_passes(trace: RankTrace, training: NDArray[np.bool_]) -> Intervals:
+def _backward_passes(host: HostCalls) -> Intervals:
     """Backward passes: runs of autograd's nodes with nothing begun between them that is not autograd's.
 
     All that happens on autograd's own threads belongs to it. A pass holds what Python does in hooks between nodes, and
     after the last one the waiting for the CPU's collectives.
     """
-    events = trace.events
-    operator = events.category == Category.OP
-    nodes = operator & owners.named(trace, names.is_backward)
-    annotations = events.category == Category.ANNOTATION
-    loops = training & annotations & owners.named(trace, names.is_annotation)
-    autograds = np.zeros(len(trace.threads), np.bool_)
-    autograds[events.thread[nodes]] = True
-    autograds[events.thread[loops]] = False
-    inside = nodes | (operator & autograds[events.thread])
-    busy = owners.over(trace, inside)
-    begun = np.sort(events.start_ns[training & (operator | annotations) & ~autograds[events.thread] & ~nodes])
-    begun = begun[~busy.covers(begun)]
+    nodes = host.is_operator & host.named(names.is_backward)
+    autograds = np.zeros(len(host.trace.threads), np.bool_)
+    autograds[host.thread[nodes]] = True
+    autograds[host.thread[host.is_annotation & host.trains & host.named(names.is_annotation)]] = False
+    on_autograds = autograds[host.thread]
+    busy = host.over(nodes | (host.is_operator & on_autograds))
     if not len(busy):
         return busy
+    begun = np.sort(host.start_ns[host.trains & ~host.is_runtime & ~on_autograds & ~nodes], kind="stable")
+    begun = begun[~busy.covers(begun)]
     parts = np.searchsorted(begun, busy.start[1:]) > np.searchsorted(begun, busy.end[:-1])
     start = busy.start[np.concatenate(([True], parts))]
     end = busy.end[np.concatenate((parts, [True]))]
     # Until then nothing but autograd's is begun. A collective may start on its own thread after the last node.
     going_on = np.append(begun, np.iinfo(np.int64).max)[np.searchsorted(begun, end)]
-    gloo = np.flatnonzero((operator | annotations) & owners.named(trace, names.is_host_collective))
-    by = np.searchsorted(start, events.start_ns[gloo], side="right") - 1
-    own = (by >= 0) & (events.start_ns[gloo] < going_on[by])
+    gloo = np.flatnonzero(~host.is_runtime & host.named(names.is_host_collective))
+    by = np.searchsorted(start, host.start_ns[gloo], side="right") - 1
+    own = (by >= 0) & (host.start_ns[gloo] < going_on[by])
     reach = end.copy()
-    np.maximum.at(reach, by[own], (events.start_ns + events.duration_ns)[gloo[own]])
+    np.maximum.at(reach, by[own], host.end_ns[gloo[own]])
     return Intervals.union(start, np.minimum(reach, going_on))
 
 
-def _without_closures(trace: RankTrace, rows: Ints, passes: Intervals) -> tuple[Ints, Ints]:
+def _without_closures(start: Ints, end: Ints, passes: Intervals) -> tuple[Ints, Ints]:
     """Starts and ends of an optimizer's annotations, from after the last backward pass that begins within them.
 
     A step that is given a closure runs forward and backward within itself, as Lightning's do.
     """
-    start = trace.events.start_ns[rows]
-    end = start + trace.events.duration_ns[rows]
     last = np.searchsorted(passes.start, end) - 1
     within = last >= 0
     within[within] = passes.start[last[within]] >= start[within]
     start[within] = np.minimum(passes.end[last[within]], end[within])
     return start, end
-
-
-def _step_starts(trace: RankTrace) -> Ints:
-    return trace.events.start_ns[owners.named(trace, lambda name: names.step_number(name) is not None)]
 
 
 def _next(instant: Ints, begun: dict[Phase, Ints]) -> NDArray[np.int64]:
@@ -195,24 +191,20 @@ def _joined(start: Ints, end: Ints, phase: Ints) -> HostPhases:
     return HostPhases(start[changes], end[np.concatenate((changes[1:], [True]))[: len(start)]], phase[changes])
 
 
-def launch_phases(events: Events, launch: Ints, host: HostPhases) -> Ints:
-    """The phase that launched each device event, given the row of its launch, or -1: then other."""
-    return np.where(launch >= 0, host.at(events.start_ns[launch]), int(Phase.OTHER))
+def launch_phases(device: DeviceEvents, phases: HostPhases) -> Ints:
+    """The phase that launched each device event; other where its launch is not recorded."""
+    return np.where(device.is_launched, phases.at(device.launch_ns), int(Phase.OTHER))
 
 
-def device_phases(
-    events: Events, steps: Steps, rows: Ints, launch: Ints, is_communication: NDArray[np.bool_], host: HostPhases
-) -> tuple[Ints, Ints]:
+def device_phases(device: DeviceEvents, steps: Steps, phase: Ints, host: HostPhases) -> tuple[Ints, Ints]:
     """Each phase's time in the steps' device windows, shape (S, len(Phase)): in all, and of communication alone.
 
-    `rows` are the device's events, `launch` the row of each one's launch, or -1. Rows of the first sum to the steps'
-    windows, and those of the second to their exposed communication.
+    `phase` is what launched each event. Rows of the first sum to the steps' windows, and those of the second to their
+    exposed communication.
     """
-    start = events.start_ns[rows]
-    end = start + events.duration_ns[rows]
-    phase = launch_phases(events, launch, host)
-    copies = events.category[rows] != Category.KERNEL
-    queued_from, queued_until = _queued(start, end, np.where(launch >= 0, events.start_ns[launch], start))
+    start, end, is_communication = device.start_ns, device.end_ns, device.communicates
+    copies = device.category != Category.KERNEL
+    queued_from, queued_until = _queued(device)
     layers = []
     for kind in (~copies & ~is_communication, copies, is_communication):
         for each in Phase:
@@ -233,10 +225,11 @@ def device_phases(
     return in_all, exposed
 
 
-def _queued(start: Ints, end: Ints, launched: Ints) -> tuple[Ints, Ints]:
+def _queued(device: DeviceEvents) -> tuple[Ints, Ints]:
     """For each device event the idle time right before it in which it was launched already; empty if there is none."""
-    order = np.argsort(start, kind="stable")
-    reach = np.maximum.accumulate(end[order])
-    free = np.empty(len(start), np.int64)
+    launched = np.where(device.is_launched, device.launch_ns, device.start_ns)
+    order = device.by_start
+    reach = np.maximum.accumulate(device.end_ns[order])
+    free = np.empty(len(device), np.int64)
     free[order] = np.concatenate((launched[order[:1]], reach[:-1]))
-    return np.maximum(free, np.minimum(launched, start)), start
+    return np.maximum(free, np.minimum(launched, device.start_ns)), device.start_ns

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_ddp_doctor.digest.intervals import long_gaps
 from tb_ddp_doctor.digest.launches import launch_rows
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.trace import names
@@ -112,11 +113,13 @@ def _timeless(events: Events) -> Mask:
 def _alone(trace: RankTrace, device: _Device) -> Mask:
     """Steps, launches and device events that stand apart from all else, their launch or device event included."""
     events = trace.events
+    found = np.zeros(len(events), np.bool_)
+    if not len(long_gaps(events.start_ns, _FAR_NS)):
+        return found
     order = np.argsort(events.start_ns, kind="stable")
     start = events.start_ns[order]
     reach = np.maximum.accumulate(start + events.duration_ns[order])
     apart = np.flatnonzero(start[1:] - reach[:-1] > _FAR_NS)
-    found = np.zeros(len(events), np.bool_)
     if not len(apart):
         return found
     group = np.empty(len(events), np.int64)
@@ -140,6 +143,8 @@ def _endless(events: Events) -> Mask:
     Where a collective hangs, the host waits for it.
     """
     limit = max(_LONGEST_NS, _LONGEST_SPANS * int(np.ptp(events.start_ns)))
+    if int(events.duration_ns.max()) <= limit:
+        return np.zeros(len(events), np.bool_)
     end = events.start_ns + events.duration_ns
     on_device = np.isin(events.category, _DEVICE_CATEGORIES)
     other_side = np.where(on_device, end[~on_device].max(initial=0), end[on_device].max(initial=0))

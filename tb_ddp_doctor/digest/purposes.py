@@ -10,36 +10,32 @@ from dataclasses import replace
 
 import numpy as np
 
-from tb_ddp_doctor.digest import owners
-from tb_ddp_doctor.digest.collectives import Vocabulary
-from tb_ddp_doctor.digest.model import Collectives
+from tb_ddp_doctor.digest.device_events import DeviceEvents
+from tb_ddp_doctor.digest.host_calls import HostCalls
+from tb_ddp_doctor.digest.model import BUFFERS, METRIC, NORM, Collectives
 from tb_ddp_doctor.digest.phases import HostPhases
+from tb_ddp_doctor.digest.vocabulary import Vocabulary
 from tb_ddp_doctor.trace import names
-from tb_ddp_doctor.trace.model import Category, Ints, RankTrace
 
 #: Elements of a reduced norm or metric at most.
 _FEW_ELEMENTS = 1024
 
-BUFFERS = "broadcast of DDP's buffers in forward (broadcast_buffers)"
-NORM = "all_reduce of the gradient norm (clip_grad_norm_)"
-METRIC = "all_reduce of a few bytes outside backward (a metric or a loss)"
-
 
 def with_purposes(
-    trace: RankTrace, found: Collectives, rows: Ints, launch: Ints, host: HostPhases, words: Vocabulary
+    host: HostCalls, device: DeviceEvents, found: Collectives, phases: HostPhases, words: Vocabulary
 ) -> Collectives:
-    """The collectives of the kernels `rows`, launched by the rows `launch` (-1: unknown), with what each is for."""
-    events = trace.events
-    by = launch[np.argsort(events.start_ns[rows], kind="stable")]
-    instant = np.where(by >= 0, events.start_ns[by], 0)
-    phase = np.where(by >= 0, host.at(instant), -1)
+    """The collectives of a device's kernels with what each is for."""
+    kernels = device.by_start[device.communicates[device.by_start]]
+    launched = device.is_launched[kernels]
+    instant = np.where(launched, device.launch_ns[kernels], 0)
+    phase = np.where(launched, phases.at(instant), -1)
     text = np.array(words.strings())
     kind = text[found.kind] if len(found) else np.empty(0, str)
     few = (found.elements > 0) & (found.elements <= _FEW_ELEMENTS) & (kind == "all_reduce")
     few &= np.isin(phase, (names.Phase.OTHER, names.Phase.OPTIMIZER))
-    norms = np.sort(events.start_ns[(events.category == Category.OP) & owners.named(trace, names.takes_norm)])
+    norms = np.sort(host.start_ns[host.is_operator & host.named(names.takes_norm)])
     # A norm of gradients is taken between the backward pass and the collective.
-    passes = host.of(names.Phase.BACKWARD)
+    passes = phases.of(names.Phase.BACKWARD)
     done = np.searchsorted(passes.start, instant)
     since = np.append(passes.end, 0)[done - 1]
     of_norm = few & (done > 0) & (np.searchsorted(norms, instant) > np.searchsorted(norms, since))

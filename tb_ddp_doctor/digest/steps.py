@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.model import Steps
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, Ints, RankTrace
@@ -20,20 +21,17 @@ from tb_ddp_doctor.trace.model import Category, Ints, RankTrace
 NO_STEP = -1
 
 
-def host_steps(trace: RankTrace) -> tuple[Ints, Ints, Ints]:
+def host_steps(host: HostCalls) -> tuple[Ints, Ints, Ints]:
     """Numbers, starts and ends (ns) of the ProfilerSteps, by time; each ends where the next one starts.
 
     Empty arrays for a trace without ProfilerSteps. A recorded end may reach into the next step: only the last counts,
     and those before a number that is lacking. From there to the next start is the one that is lacking, or NO_STEP where
     several are.
     """
-    numbers = np.array([-1 if (n := names.step_number(text)) is None else n for text in trace.strings], np.int64)
-    events = trace.events
-    rows = np.flatnonzero((events.category == Category.ANNOTATION) & (numbers[events.name] >= 0))
-    rows = rows[np.argsort(events.start_ns[rows], kind="stable")]
-    start = events.start_ns[rows]
-    end = start + events.duration_ns[rows]
-    number = numbers[events.name[rows]]
+    calls = np.flatnonzero(host.is_annotation & host.named(names.is_step))
+    calls = calls[np.lexsort((host.row[calls], host.start_ns[calls]))]
+    start, end = host.start_ns[calls], host.end_ns[calls]
+    number = np.array([names.step_number(text) for text in host.texts(calls)], np.int64)
     lacking = np.flatnonzero((np.diff(number) > 1) & (end[:-1] < start[1:])) + 1
     between = np.where(number[lacking] - number[lacking - 1] == 2, number[lacking] - 1, NO_STEP)
     number, start = np.insert(number, lacking, between), np.insert(start, lacking, end[lacking - 1])

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tb_ddp_doctor.digest.vocabulary import Mask
 from tb_ddp_doctor.trace.model import Ints
-
-Mask = NDArray[np.bool_]
 
 
 def total(index: Ints, chosen: Mask, values: Ints, size: int) -> Ints:

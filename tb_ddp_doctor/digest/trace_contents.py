@@ -12,10 +12,12 @@ from collections import Counter
 
 import numpy as np
 
-from tb_ddp_doctor.digest import owners
+from tb_ddp_doctor.digest.device_events import CATEGORIES
+from tb_ddp_doctor.digest.host_calls import HostCalls, one_of
+from tb_ddp_doctor.digest.intervals import Intervals, different
 from tb_ddp_doctor.digest.model import TraceContents
 from tb_ddp_doctor.trace import names
-from tb_ddp_doctor.trace.model import Category, Ints, RankTrace
+from tb_ddp_doctor.trace.model import Category, Indices, RankTrace
 from tb_ddp_doctor.trace.names import Program
 
 #: A trace of forward passes has more kinds of operators than this; fewer tell nothing.
@@ -26,17 +28,16 @@ _SAMPLED = 64
 _USUAL = 10
 #: Fewer calls tell nothing.
 _LEAST_CALLS = 100
-_DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 
 
-def trace_contents(trace: RankTrace, steps_from: str) -> TraceContents:
+def trace_contents(host: HostCalls, steps_from: str) -> TraceContents:
     """The contents of one trace; `steps_from` is what marks its steps."""
     return TraceContents(
-        unknown_work=_unknown_work(trace),
-        hidden_work=_hidden_work(trace),
-        program=_program(trace).name.lower(),
+        unknown_work=_unknown_work(host.trace),
+        hidden_work=_hidden_work(host),
+        program=_program(host).name.lower(),
         steps_from=steps_from,
-        calls_left_out=_calls_left_out(trace),
+        calls_left_out=_calls_left_out(host),
     )
 
 
@@ -46,35 +47,35 @@ def _unknown_work(trace: RankTrace) -> dict[str, tuple[int, int]]:
     for category in names.UNKNOWN_DEVICES:
         chosen = trace.events.category == names.CATEGORIES[category]
         if chosen.any():
-            found[category] = (int(chosen.sum()), int(owners.over(trace, chosen).total))
+            start = trace.events.start_ns[chosen]
+            time = Intervals.union(start, start + trace.events.duration_ns[chosen])
+            found[category] = (int(chosen.sum()), time.total)
     # Phases stand among the categories, one letter each.
     others = {name: count for name, count in trace.dropped.items() if len(name) > 1 and name not in names.NO_WORK}
     return found | {name: (count, -1) for name, count in others.items()}
 
 
-def _hidden_work(trace: RankTrace) -> str:
+def _hidden_work(host: HostCalls) -> str:
     """What shows that a device worked, in a trace without any device event; "" where nothing does."""
-    events = trace.events
-    if np.isin(events.category, _DEVICE).any():
+    events = host.trace.events
+    if one_of(events.category, CATEGORIES).any():
         return ""
-    calls = events.category == Category.RUNTIME
-    launches = int((calls & owners.named(trace, names.launches_work)).sum())
+    launches = int((host.is_runtime & host.named(names.launches_work)).sum())
     if launches:
         return f"{launches:,} launch calls"
-    on_device = int((~calls & owners.named(trace, names.runs_on_device)).sum())
+    others = events.name[events.category != Category.RUNTIME]
+    on_device = int(host.names.among(others, names.runs_on_device).sum())
     return f"{on_device:,} operators that only a device runs" if on_device else ""
 
 
-def _program(trace: RankTrace) -> Program:
+def _program(host: HostCalls) -> Program:
     """What the program does: whatever has a backward pass or an optimizer trains."""
-    events = trace.events
-    operators = np.unique(events.name[events.category == Category.OP])
-    words = [trace.strings[name] for name in operators]
-    annotations = [trace.strings[name] for name in np.unique(events.name[events.category == Category.ANNOTATION])]
+    words = _texts(host, host.name[host.is_operator])
+    annotations = _texts(host, host.name[host.is_annotation])
     trains = (names.Phase.BACKWARD, names.Phase.OPTIMIZER)
     if any(map(names.is_backward, words)) or any(names.phase(name) in trains for name in annotations):
         return Program.TRAINING
-    used = [trace.strings[name] for name in np.union1d(events.name, trace.frames.name)]
+    used = _texts(host, np.concatenate((host.trace.events.name, host.trace.frames.name)))
     told = Counter(kind for text in used if (kind := names.program(text)))
     if told:
         return told.most_common(1)[0][0]
@@ -82,13 +83,18 @@ def _program(trace: RankTrace) -> Program:
     return Program.INFERENCE if len(words) >= _LEAST_OPERATORS and not talks else Program.UNKNOWN
 
 
-def _calls_left_out(trace: RankTrace) -> float:
+def _texts(host: HostCalls, name: Indices) -> list[str]:
+    """The different ones of some names."""
+    return [host.trace.strings[index] for index in np.flatnonzero(np.bincount(name)).tolist()]
+
+
+def _calls_left_out(host: HostCalls) -> float:
     """The share of the runtime's calls that is not in the file, where that is far more than Kineto leaves out; else 0.
 
     The runtime numbers its calls in a row, and Kineto keeps those that launch, copy, synchronise or allocate.
     """
-    events = trace.events
-    numbers: Ints = np.unique(events.correlation[(events.category == Category.RUNTIME) & (events.correlation >= 0)])
+    numbers = host.trace.events.correlation[host.row[host.is_runtime]]
+    numbers = different(numbers[numbers >= 0])
     if len(numbers) < _LEAST_CALLS:
         return 0.0
     between = float(np.median(np.diff(numbers)))

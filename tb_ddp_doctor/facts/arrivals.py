@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tb_ddp_doctor.digest.intervals import Intervals
-from tb_ddp_doctor.digest.purposes import BUFFERS, METRIC, NORM
+from tb_ddp_doctor.digest.model import BUFFERS, METRIC, NORM
 from tb_ddp_doctor.facts.facts import Fact, Facts, MissingFactError, needs_matches
 from tb_ddp_doctor.facts.links import Link, links
 from tb_ddp_doctor.facts.pipeline import Pipeline, pipeline

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from tb_ddp_doctor.digest.model import RankDigest, StepWork
+from tb_ddp_doctor.digest.model import AttentionWork, CopyWork, GemmWork, KernelWork, OptimizerWork, RankDigest
 from tb_ddp_doctor.facts.facts import Fact, Facts, MissingFactError, needs_device
 from tb_ddp_doctor.facts.peaks import peak, speedup
 from tb_ddp_doctor.job.model import Job
@@ -24,22 +24,6 @@ Number = TypeVar("Number", int, float)
 
 #: Up to three sizes; CUDA's largest has ten digits.
 _GRID = re.compile(r"\s*\[\s*\d{1,10}\s*(,\s*\d{1,10}\s*){0,2}\]\s*", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Work:
-    """Columns of `digest.StepWork`, shape (R, S)."""
-
-    kernels: Ints
-    kernel_ns: Ints
-    backward_compute_ns: Ints
-    pageable_copies: Ints
-    pageable_bytes: Ints
-    pageable_exposed_ns: Ints
-    pageable_blocked_ns: Ints
-    unnamed_copies: Ints
-    pinned_bytes: Ints
-    pinned_ns: Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,14 +40,8 @@ class Phases:
 class Gemms:
     """Products of matrices, convolutions and attention, on devices that have tensor cores."""
 
-    #: Columns of `digest.StepWork`, shape (R, S).
-    tensor_ns: Ints
-    float32_products: Ints
-    float32_ns: Ints
-    misaligned_products: Ints
-    misaligned_ns: Ints
-    slow_product_start_ns: Ints
-    slow_product_end_ns: Ints
+    #: Columns have shape (R, S).
+    work: GemmWork
     #: The kernels off the tensor cores that take most time, on all ranks, and the sizes of what the operators of the
     #: longest ones were given, "" where that is not told.
     slowest: tuple[tuple[str, str], ...]
@@ -72,30 +50,6 @@ class Gemms:
     #: What every rank's device can do.
     has_tf32: bool
     has_bfloat16: bool
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Optimizers:
-    """What torch optimizers' steps do; columns of `digest.StepWork`, shape (R, S)."""
-
-    optimizer_steps: Ints
-    optimizer_kernels: Ints
-    optimizer_ns: Ints
-    optimizer_host_ns: Ints
-    optimizer_start_ns: Ints
-    optimizer_end_ns: Ints
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Attentions:
-    """Attention by separate operations; columns of `digest.StepWork`, shape (R, S)."""
-
-    attention_fallbacks: Ints
-    score_products_ns: Ints
-    score_passes: Ints
-    score_passes_ns: Ints
-    score_pass_start_ns: Ints
-    score_pass_end_ns: Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,15 +124,20 @@ class LongKernels:
     kinds: tuple[LongKernel, ...]
 
 
-def _work(facts: Facts) -> Work:
-    job = facts.job
-    needs_device(job)
-    return Work(**{name: job.work(name) for name in Work.__slots__})
+def _computed(facts: Facts) -> KernelWork:
+    needs_device(facts.job)
+    return facts.job.work(lambda work: work.kernels)
+
+
+def _copies(facts: Facts) -> CopyWork:
+    needs_device(facts.job)
+    return facts.job.work(lambda work: work.copies)
 
 
 def _phases(facts: Facts) -> Phases:
     job = facts.job
-    return Phases(job.tells_phases, job.work("phase_ns") - job.work("exposed_phase_ns"))
+    times = job.work(lambda work: work.phases)
+    return Phases(job.tells_phases, times.device_ns - times.exposed_ns)
 
 
 def _products(facts: Facts) -> Gemms:
@@ -187,15 +146,14 @@ def _products(facts: Facts) -> Gemms:
     devices = [
         (digest.device, _of_device(digest, digest.header.capabilities)) for digest in job.digests if digest.has_device
     ]
-    tensor_ns = job.work("tensor_ns")
+    work = job.work(lambda work: work.gemms)
     can = [names.has_tensor_cores(*device) for device in devices]
-    if not tensor_ns.any() and not any(can):
+    if not work.tensor_ns.any() and not any(can):
         if any(known is None for known in can):
             raise MissingFactError("The traces do not show whether the GPUs have tensor cores.")
         raise MissingFactError(f"The GPUs have no tensor cores ({devices[0][0]}).")
-    columns = (name for name in Gemms.__slots__ if name in StepWork.__slots__)
     return Gemms(
-        **{name: job.work(name) for name in columns},
+        work=work,
         slowest=_slowest_products(job),
         fastest=min((ratio for device, _ in devices if (ratio := speedup(device)) is not None), default=None),
         has_tf32=all(names.has_tf32(*device) for device in devices),
@@ -203,20 +161,21 @@ def _products(facts: Facts) -> Gemms:
     )
 
 
-def _optimizers(facts: Facts) -> Optimizers:
+def _optimizers(facts: Facts) -> OptimizerWork:
     job = facts.job
     needs_device(job)
-    if not job.work("optimizer_steps").any():
+    found = job.work(lambda work: work.optimizer)
+    if not found.optimizer_steps.any():
         raise MissingFactError("No optimizer's step appears in the traces (torch's optimizers annotate theirs).")
-    return Optimizers(**{name: job.work(name) for name in Optimizers.__slots__})
+    return found
 
 
-def _attentions(facts: Facts) -> Attentions:
+def _attentions(facts: Facts) -> AttentionWork:
     job = facts.job
     needs_device(job)
     if not any(digest.header.has_shapes for digest in job.digests):
         raise MissingFactError("The traces have no operator shapes: record with profile(record_shapes=True).")
-    return Attentions(**{name: job.work(name) for name in Attentions.__slots__})
+    return job.work(lambda work: work.attention)
 
 
 def _of_device(digest: RankDigest, told: Mapping[int, Number]) -> Number | None:
@@ -250,8 +209,8 @@ def _utilization(facts: Facts) -> Utilization:
     needs_device(job)
     if not any(digest.header.has_shapes for digest in job.digests):
         raise MissingFactError("The traces have no operator shapes: record with profile(record_shapes=True).")
-    model = job.work("model_flops")
-    if not model.any():
+    work = job.work(lambda work: work.flops)
+    if not work.model_flops.any():
         raise MissingFactError("No GEMM, convolution or attention appears among the operators.")
     taken: Counter[names.Precision] = Counter()
     for digest in job.digests:
@@ -263,8 +222,8 @@ def _utilization(facts: Facts) -> Utilization:
     peaks = [peak(device, multiprocessors, precision) for device, multiprocessors in devices]
     known = [each for each in peaks if each is not None]
     return Utilization(
-        model_flops=model,
-        flops=model + job.work("repeated_flops"),
+        model_flops=work.model_flops,
+        flops=work.model_flops + work.repeated_flops,
         device=devices[0][0],
         precision=precision.value,
         peak=sum(known) / len(known) if len(known) == len(peaks) else None,
@@ -317,7 +276,8 @@ def _blocks(grid: str) -> int:
 
 #: The facts made here, by the name of a rule's parameter.
 BY_NAME: dict[str, Fact] = {
-    "work": _work,
+    "computed": _computed,
+    "copies": _copies,
     "phases": _phases,
     "gemms": _products,
     "optimizers": _optimizers,

@@ -124,7 +124,7 @@ class _Rank:
     def __init__(self, job: Job, rank: int) -> None:
         self._rank, self._digest = rank, job.digests[rank]
         self._clock = job.clock
-        told = self._digest.work.host_phase_ns[:, [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]]
+        told = self._digest.work.phases.host_ns[:, [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]]
         self._tells_phases = bool(told.any())
         table = self._digest.collectives
         self._groups = len({self._digest.strings[group] for group in set(table.group.tolist())} - {""})

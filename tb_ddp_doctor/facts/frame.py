@@ -76,7 +76,7 @@ def _frame(facts: Facts) -> Frame:
         steps=job.steps,
         step_ns=job.step_ns,
         residual_ns=job.clock.residual_ns or 0.0,
-        recording_ns=job.work("recording_ns").mean(axis=1),
+        recording_ns=job.work(lambda work: work.recording_ns).mean(axis=1),
         has_steps=all(digest.has_steps for digest in job.digests),
         has_device=job.has_device,
         missing_ranks=len(job.missing_ranks),

@@ -166,7 +166,7 @@ def _loaders(facts: Facts) -> Loaders:
     kinds = sorted({digest.loader for digest in job.digests if digest.loader})
     if not kinds:
         raise MissingFactError("No DataLoader appears in the traces (torch's DataLoader annotates itself since 1.9).")
-    return Loaders(kinds[0], job.work("loader_ns"))
+    return Loaders(kinds[0], job.work(lambda work: work.loader_ns))
 
 
 def _op_stalls(facts: Facts) -> OpStalls:
@@ -194,7 +194,7 @@ def _op_stalls(facts: Facts) -> OpStalls:
 
 def _stalls(facts: Facts) -> Stalls:
     job = facts.job
-    phase_ns = job.work("stalled_phase_ns")
+    phase_ns = job.work(lambda work: work.phases.stalled_ns)
     return Stalls(job, phase_ns.sum(axis=2), phase_ns)
 
 
@@ -216,7 +216,7 @@ def _starvation(facts: Facts) -> Starvation:
         raise MissingFactError(
             "No kernel can be joined to its launch: record the CPU as well (activities=[CPU, CUDA])."
         )
-    return Starvation(job, job.work("starved_ns"))
+    return Starvation(job, job.work(lambda work: work.starved_ns))
 
 
 #: The facts made here, by the name of a rule's parameter.

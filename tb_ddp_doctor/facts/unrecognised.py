@@ -161,7 +161,7 @@ def _pace(job: Job, step: str) -> str:
     said = f"the {'GPU' if job.has_device else 'CPU'} computes {shares['compute'] * 100:.0f} % of the time"
     if communication >= _SAID:
         said += f" and only communicates {communication * 100:.0f} %"
-    kernels = float(job.work("kernels").mean())
+    kernels = float(job.work(lambda work: work.kernels.kernels).mean())
     if job.has_device and kernels:
         idle = sum(shares[owner] for owner in IDLE)
         pace = window / kernels / 1e3

@@ -35,7 +35,8 @@ class UnusedSearch:
 
 def unused_search(job: Job) -> UnusedSearch:
     """Find and measure the search for unused parameters."""
-    walks, walk_ns = job.work("graph_walks"), job.work("graph_walk_ns")
+    found = job.work(lambda work: work.graph_walks)
+    walks, walk_ns = found.graph_walks, found.graph_walk_ns
     calls, exposed = np.zeros_like(walks), np.zeros_like(walks)
     parameters = 0
     for rank, (digest, index) in enumerate(zip(job.digests, job.step_index, strict=True)):

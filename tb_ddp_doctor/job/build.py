@@ -113,7 +113,7 @@ def _unlike_the_others(digests: tuple[RankDigest, ...], step_index: Ints, clock:
             return f"{apart}, so what delayed the late ones is not in their traces."
     first = float(window.mean(axis=0)[0])
     if first * ODD < usual:
-        kernels = _of_steps([digest.work.kernels for digest in digests], step_index)
+        kernels = _of_steps([digest.work.kernels.kernels for digest in digests], step_index)
         if kernels[:, 0].sum() * ODD < np.median(kernels[:, 1:].sum(axis=0)):
             return "part of its work was launched before the trace begins."
     if first <= ODD * usual:

@@ -5,18 +5,22 @@ R = ranks, S = steps that all ranks have, M = matched collectives, O = `findings
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.intervals import Intervals
-from tb_ddp_doctor.digest.model import RankDigest
+from tb_ddp_doctor.digest.model import RankDigest, StepWork
 from tb_ddp_doctor.findings import OWNERS, FileWarning, LeftOutStep, Network
 from tb_ddp_doctor.job.clock import ClockFit
 from tb_ddp_doctor.job.collectives import Matched
 from tb_ddp_doctor.trace.model import Ints
 from tb_ddp_doctor.trace.names import Phase
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,7 +111,7 @@ class Job:
     def tells_phases(self) -> bool:
         """Whether some rank's trace shows where the training loop is: annotations, or autograd's nodes."""
         told = [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]
-        return any(bool(digest.work.host_phase_ns[:, told].any()) for digest in self.digests)
+        return any(bool(digest.work.phases.host_ns[:, told].any()) for digest in self.digests)
 
     @property
     def step_ns(self) -> float:
@@ -118,8 +122,15 @@ class Job:
         """When some collective of a rank (index) has all its ranks, on its own clock."""
         return Intervals.union(self.waiting.all_arrived_ns[rank], self.digests[rank].collectives.end_ns)
 
-    def work(self, column: str) -> Ints:
-        """A column of every rank's `StepWork` for the job's steps, shape (R, S)."""
-        return np.stack(
-            [getattr(digest.work, column)[index] for digest, index in zip(self.digests, self.step_index, strict=True)]
-        )
+    def work(self, part: Callable[[StepWork], T]) -> T:
+        """A column of every rank's `StepWork`, or one of its tables, for the job's steps: columns have shape (R, S)."""
+        return _stacked([part(digest.work) for digest in self.digests], self.step_index)
+
+
+def _stacked(parts: Sequence[T], index: Ints) -> T:
+    """Columns, or tables of columns, by step of each rank as such of shape (R, S): steps are `index`, shape (R, S)."""
+    if isinstance(parts[0], np.ndarray):
+        stacked: Any = np.stack([column[steps] for column, steps in zip(parts, index, strict=True)])  # type: ignore[index]
+        return stacked  # type: ignore[no-any-return]
+    names = [field.name for field in fields(parts[0])]  # type: ignore[arg-type]
+    return type(parts[0])(*(_stacked([getattr(part, name) for part in parts], index) for name in names))

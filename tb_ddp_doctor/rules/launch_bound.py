@@ -7,8 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tb_ddp_doctor.digest.model import CpuTime, RankOwner, Starved
-from tb_ddp_doctor.facts.compute import Work
+from tb_ddp_doctor.digest.model import CpuTime, KernelWork, RankOwner, Starved
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import OpStalls, Starvation
@@ -57,7 +56,7 @@ class LaunchBound(Rule):
         *,
         frame: Frame,
         whatif: WhatIf,
-        work: Work,
+        computed: KernelWork,
         starvation: Starvation,
         op_stalls: OpStalls,
         places: Places,
@@ -77,8 +76,8 @@ class LaunchBound(Rule):
         if not len(affected):
             return Clear("No GPU is idle because of launch overhead.")
         level, basis = text.confidence(frame, cost, int(shows.sum()), affected.tolist(), on_host=True)
-        kernels = max(float(whatif.at_slowest(work.kernels).mean()), 1.0)
-        mean_ns = float(whatif.at_slowest(work.kernel_ns).mean()) / kernels
+        kernels = max(float(whatif.at_slowest(computed.kernels).mean()), 1.0)
+        mean_ns = float(whatif.at_slowest(computed.kernel_ns).mean()) / kernels
         issue_ns = float(worst.mean()) / kernels + mean_ns
         step = int(worst.argmax())
         rank = int(whatif.slowest[step])

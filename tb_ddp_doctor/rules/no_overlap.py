@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from tb_ddp_doctor.digest.model import KernelWork
 from tb_ddp_doctor.facts.arrivals import Absent
 from tb_ddp_doctor.facts.change import Change
-from tb_ddp_doctor.facts.compute import Work
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.transfers import Transfers
@@ -64,12 +64,12 @@ class NoOverlap(Rule):
         transfers: Transfers,
         absent: Absent,
         unused_search: UnusedSearch,
-        work: Work,
+        computed: KernelWork,
         places: Places,
     ) -> Result:
         total = float(whatif.at_slowest(transfers.allreduce_ns).mean())
         exposed = float(whatif.at_slowest(transfers.allreduce_exposed_ns).mean())
-        backward = float(whatif.at_slowest(work.backward_compute_ns).mean())
+        backward = float(whatif.at_slowest(computed.backward_compute_ns).mean())
         hideable = min(total, backward)
         if total <= 0:
             return Clear("There is no AllReduce.")

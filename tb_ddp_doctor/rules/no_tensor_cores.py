@@ -57,7 +57,7 @@ class NoTensorCores(Rule):
     min_cost: float = threshold(*limits.WORTH_A_LINE)
 
     def check(self, *, frame: Frame, whatif: WhatIf, gemms: Gemms, places: Places) -> Result:
-        slow_ns = gemms.float32_ns + gemms.misaligned_ns
+        slow_ns = gemms.work.float32_ns + gemms.work.misaligned_ns
         if not slow_ns.any():
             return Clear("No GEMM runs without tensor cores, by the kernel names.")
         saved = self._saved(gemms, 1.0)
@@ -67,11 +67,11 @@ class NoTensorCores(Rule):
         if cost < self.min_cost * frame.step_ns:
             return Clear(f"GEMMs without tensor cores take {text.ms(mean)} a step; tensor cores would save nothing.")
         at_least = whatif.cost_ns(Change(device_ns=self._saved(gemms, 0.5)))
-        is_float32 = gemms.float32_ns.sum() >= gemms.misaligned_ns.sum()
+        is_float32 = gemms.work.float32_ns.sum() >= gemms.work.misaligned_ns.sum()
         affected = most_affected(saved)
         seen = int((whatif.at_slowest(saved) > self.min_cost * frame.step_ns).sum())
         level, basis = text.confidence(frame, cost, seen)
-        count = float(whatif.at_slowest(gemms.float32_products + gemms.misaligned_products).mean())
+        count = float(whatif.at_slowest(gemms.work.float32_products + gemms.work.misaligned_products).mean())
         most = text.listing(
             [f"{text.kernel(name)}{f' (of {inputs})' if inputs else ''}" for name, inputs in gemms.slowest]
         )
@@ -92,8 +92,10 @@ class NoTensorCores(Rule):
     def _saved(self, gemms: Gemms, share: float) -> Ints:
         """Time that each rank would save on its device at a share of the assumed speed-ups, shape (R, S), ns."""
         speedup = min(self.speedup, gemms.fastest or self.speedup)
-        return self._faster(gemms.float32_ns, gemms.float32_products, max(speedup * share, 1.0)) + self._faster(
-            gemms.misaligned_ns, gemms.misaligned_products, max(self.speedup_aligned * share, 1.0)
+        return self._faster(
+            gemms.work.float32_ns, gemms.work.float32_products, max(speedup * share, 1.0)
+        ) + self._faster(
+            gemms.work.misaligned_ns, gemms.work.misaligned_products, max(self.speedup_aligned * share, 1.0)
         )
 
     def _faster(self, taken_ns: Ints, count: Ints, speedup: float) -> Ints:
@@ -104,9 +106,9 @@ class NoTensorCores(Rule):
 
 
 def _longest(gemms: Gemms, places: Places, rank: int) -> Evidence:
-    length = gemms.slow_product_end_ns[rank] - gemms.slow_product_start_ns[rank]
+    length = gemms.work.slow_product_end_ns[rank] - gemms.work.slow_product_start_ns[rank]
     step = int(length.argmax())
-    start, end = int(gemms.slow_product_start_ns[rank, step]), int(gemms.slow_product_end_ns[rank, step])
+    start, end = int(gemms.work.slow_product_start_ns[rank, step]), int(gemms.work.slow_product_end_ns[rank, step])
     found = places.between(rank, start, end, RankOwner.COMPUTE, "The longest GEMM without tensor cores.")
     return found or places.longest(rank, step, RankOwner.COMPUTE, "GEMMs without tensor cores.")
 

@@ -7,9 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from tb_ddp_doctor.digest.model import CpuTime, RankOwner
+from tb_ddp_doctor.digest.model import CopyWork, CpuTime, RankOwner
 from tb_ddp_doctor.facts.change import Change
-from tb_ddp_doctor.facts.compute import Work
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.whatif import WhatIf
@@ -42,25 +41,25 @@ class PageableMemcpy(Rule):
     min_measured: float = threshold(1.0, "MB", "Pinned copies smaller than this in a step do not show the link's rate.")
     min_cost: float = threshold(0.002, "of the step", "Below this it is not worth a line.")
 
-    def check(self, *, frame: Frame, whatif: WhatIf, work: Work, places: Places) -> Result:
-        copies = float(work.pageable_copies.mean())
-        if copies == 0 and work.unnamed_copies.any():
+    def check(self, *, frame: Frame, whatif: WhatIf, copies: CopyWork, places: Places) -> Result:
+        number = float(copies.pageable_copies.mean())
+        if number == 0 and copies.unnamed_copies.any():
             return NotApplicable("The traces have copies, but not the kind of memory that they use (ROCm's do not).")
-        if copies == 0:
+        if number == 0:
             return Clear("No copy between host and GPU uses pageable memory.")
-        bytes_ns = self._pinned_ns(work)
-        saved = np.maximum(work.pageable_exposed_ns - bytes_ns, 0)
+        bytes_ns = self._pinned_ns(copies)
+        saved = np.maximum(copies.pageable_exposed_ns - bytes_ns, 0)
         change = whatif.without(CpuTime.COPY) | Change(device_ns=saved)
         cost = whatif.cost_ns(change)
-        size = float(work.pageable_bytes.mean())
+        size = float(copies.pageable_bytes.mean())
         if cost < self.min_cost * frame.step_ns:
-            return Clear(f"{copies:.0f} pageable copies of {size / 1e6:.2f} MB in total a step cost almost nothing.")
-        exposed = float(work.pageable_exposed_ns.mean())
+            return Clear(f"{number:.0f} pageable copies of {size / 1e6:.2f} MB in total a step cost almost nothing.")
+        exposed = float(copies.pageable_exposed_ns.mean())
         seen = int((whatif.at_slowest(saved) > 0).sum())
         level, basis = text.confidence(frame, cost, seen)
-        affected = np.flatnonzero(work.pageable_exposed_ns.mean(axis=1) > 0.5 * exposed)
-        rate = size / max(float(work.pageable_exposed_ns.mean()), 1.0) * 1e9
-        worst = affected[np.argsort(-work.pageable_exposed_ns[affected].mean(axis=1), kind="stable")][:2]
+        affected = np.flatnonzero(copies.pageable_exposed_ns.mean(axis=1) > 0.5 * exposed)
+        rate = size / max(float(copies.pageable_exposed_ns.mean()), 1.0) * 1e9
+        worst = affected[np.argsort(-copies.pageable_exposed_ns[affected].mean(axis=1), kind="stable")][:2]
         return Fault(
             change=change,
             ranks=frame.rank_numbers(affected),
@@ -68,13 +67,13 @@ class PageableMemcpy(Rule):
             cause="pageable_memory",
             confidence=level,
             title=f"Copies from pageable memory delay the GPU by {text.ms(exposed)} of every {text.ms(frame.step_ns)}.",
-            why=f"{copies:.0f} copies a step transfer {size / 1e6:.1f} MB at {text.gigabytes_per_second(rate)} and "
-            f"block the CPU for {text.ms(float(work.pageable_blocked_ns.mean()))}. {basis}",
+            why=f"{number:.0f} copies a step transfer {size / 1e6:.1f} MB at {text.gigabytes_per_second(rate)} and "
+            f"block the CPU for {text.ms(float(copies.pageable_blocked_ns.mean()))}. {basis}",
             fix=_FIX,
             evidence=tuple(
                 places.longest(
                     int(rank),
-                    int(work.pageable_exposed_ns[rank].argmax()),
+                    int(copies.pageable_exposed_ns[rank].argmax()),
                     RankOwner.COPY,
                     "Only a copy from pageable memory runs on the GPU; the CPU waits for it.",
                 )
@@ -82,13 +81,13 @@ class PageableMemcpy(Rule):
             ),
         )
 
-    def _pinned_ns(self, work: Work) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+    def _pinned_ns(self, copies: CopyWork) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
         """Time that the pageable copies would take if pinned, shape (R, S)."""
         bytes_per_ns = self.pinned_rate
-        large = work.pinned_bytes >= self.min_measured * 1e6
+        large = copies.pinned_bytes >= self.min_measured * 1e6
         if large.any():
-            bytes_per_ns = float(work.pinned_bytes[large].sum() / max(int(work.pinned_ns[large].sum()), 1))
-        return (work.pageable_bytes / max(bytes_per_ns, 1e-9)).astype(np.int64)
+            bytes_per_ns = float(copies.pinned_bytes[large].sum() / max(int(copies.pinned_ns[large].sum()), 1))
+        return (copies.pageable_bytes / max(bytes_per_ns, 1e-9)).astype(np.int64)
 
 
 _FIX = """\

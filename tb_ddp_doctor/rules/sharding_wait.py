@@ -8,8 +8,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_ddp_doctor.digest.model import KernelWork
 from tb_ddp_doctor.facts.change import Change
-from tb_ddp_doctor.facts.compute import Work
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.sharding import Sharding
@@ -51,11 +51,13 @@ class ShardingWait(Rule):
     achievable: float = threshold(*limits.ACHIEVABLE_OVERLAP)
     min_cost: float = threshold(0.02, "of the step", "Every sharded job exposes a little at each unit's edges.")
 
-    def check(self, *, frame: Frame, whatif: WhatIf, sharding: Sharding | None, work: Work, places: Places) -> Result:
+    def check(
+        self, *, frame: Frame, whatif: WhatIf, sharding: Sharding | None, computed: KernelWork, places: Places
+    ) -> Result:
         if sharding is None:
             return Clear("No group gathers parameters and scatters gradients: nothing is sharded.")
-        backward_compute = whatif.at_slowest(work.backward_compute_ns)
-        forward_compute = whatif.at_slowest(work.kernel_ns) - backward_compute
+        backward_compute = whatif.at_slowest(computed.backward_compute_ns)
+        forward_compute = whatif.at_slowest(computed.kernel_ns) - backward_compute
         forward = self._saving(
             whatif, sharding.forward_ns, sharding.forward_exposed_ns, sharding.first_ns, forward_compute
         )

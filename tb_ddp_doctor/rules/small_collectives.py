@@ -7,8 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tb_ddp_doctor.digest.model import RankOwner
-from tb_ddp_doctor.digest.purposes import BUFFERS, METRIC, NORM
+from tb_ddp_doctor.digest.model import BUFFERS, METRIC, NORM, RankOwner
 from tb_ddp_doctor.facts.arrivals import Purpose, Sized, TinyCalls
 from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.evidence_locator import Places

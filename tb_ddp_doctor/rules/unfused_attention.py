@@ -7,9 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from tb_ddp_doctor.digest.model import CpuTime, RankOwner
+from tb_ddp_doctor.digest.model import AttentionWork, CpuTime, KernelWork, RankOwner
 from tb_ddp_doctor.facts.change import Change
-from tb_ddp_doctor.facts.compute import Attentions, Work
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.whatif import WhatIf
@@ -53,8 +52,8 @@ class UnfusedAttention(Rule):
         *,
         frame: Frame,
         whatif: WhatIf,
-        work: Work,
-        attentions: Attentions,
+        computed: KernelWork,
+        attentions: AttentionWork,
         places: Places,
     ) -> Result:
         passes, passes_ns = attentions.score_passes, attentions.score_passes_ns
@@ -62,7 +61,7 @@ class UnfusedAttention(Rule):
             return Clear("No unfused attention is seen whose scores are larger than its queries.")
         faster = passes_ns - attentions.score_products_ns * self.recomputed
         change = Change(
-            host={CpuTime.WORK: np.minimum(passes / np.maximum(work.kernels, 1), 1)},
+            host={CpuTime.WORK: np.minimum(passes / np.maximum(computed.kernels, 1), 1)},
             device_ns=np.maximum(faster, 0).astype(np.int64),
         )
         cost = whatif.cost_ns(change)
@@ -89,7 +88,7 @@ class UnfusedAttention(Rule):
         )
 
 
-def _longest(attentions: Attentions, places: Places, rank: int) -> Evidence:
+def _longest(attentions: AttentionWork, places: Places, rank: int) -> Evidence:
     length = attentions.score_pass_end_ns[rank] - attentions.score_pass_start_ns[rank]
     step = int(length.argmax())
     start, end = int(attentions.score_pass_start_ns[rank, step]), int(attentions.score_pass_end_ns[rank, step])

@@ -7,9 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from tb_ddp_doctor.digest.model import CpuTime, RankOwner
+from tb_ddp_doctor.digest.model import CpuTime, OptimizerWork, RankOwner
 from tb_ddp_doctor.facts.change import Change
-from tb_ddp_doctor.facts.compute import Optimizers
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.whatif import WhatIf
@@ -54,7 +53,7 @@ class UnfusedOptimizer(Rule):
     )
     min_cost: float = threshold(*limits.WORTH_A_LINE)
 
-    def check(self, *, frame: Frame, whatif: WhatIf, optimizers: Optimizers, places: Places) -> Result:
+    def check(self, *, frame: Frame, whatif: WhatIf, optimizers: OptimizerWork, places: Places) -> Result:
         kernels = optimizers.optimizer_kernels
         many = kernels >= self.min_kernels
         most = float(kernels.mean(axis=1).max())
@@ -95,7 +94,7 @@ class UnfusedOptimizer(Rule):
         )
 
 
-def _window(optimizers: Optimizers, places: Places, rank: int, step: int) -> Evidence:
+def _window(optimizers: OptimizerWork, places: Places, rank: int, step: int) -> Evidence:
     start, end = int(optimizers.optimizer_start_ns[rank, step]), int(optimizers.optimizer_end_ns[rank, step])
     found = places.between(rank, start, end, RankOwner.COMPUTE, "The optimizer's kernels, one tensor after the other.")
     return found or places.longest(rank, step, RankOwner.DISPATCH, "The optimizer's launches.")

@@ -12,7 +12,7 @@ from enum import IntEnum
 from tb_ddp_doctor.trace.model import Category, Indices, Ints
 
 
-class SliceError(Exception):
+class SliceError(ValueError):
     """A slice that cannot be had. Its text is a sentence for users."""
 
 

@@ -7,25 +7,26 @@ Layout, little-endian, all blocks aligned to 64 bytes:
     columns, raw
 
 The index holds the plain fields; a field that is an array stands in it as the number of its column. Files of another
-version are refused.
+version are refused; what a dataclass looks like is a version (`layout`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import secrets
+import hashlib
+import os
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from enum import Enum
+from functools import cache
+from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar, get_type_hints
+from typing import Any, BinaryIO, TypeVar, get_args, get_type_hints
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-
-#: Raise it with every change of a stored dataclass, or of what the code that fills it means by a field.
-FORMAT = 29
 
 _MAGIC = b"ddpdoc\x00\x01"
 _ALIGNMENT = 64
@@ -41,7 +42,7 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # Not `tempfile`, whose files nobody else may read: a directory on NFS may be a team's.
-    unfinished = path.with_name(f".new-{secrets.token_hex(8)}")
+    unfinished = path.with_name(f".new-{os.urandom(8).hex()}")
     try:
         with unfinished.open("xb") as file:
             yield file
@@ -53,6 +54,40 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
 
 class StoreError(Exception):
     """A file that is damaged, of another version, or something else. Its text is a sentence for users."""
+
+
+@cache
+def layout(kind: type) -> str:
+    """A hash of a stored dataclass: of its fields' names and types, in order, and of all that these types name.
+
+    That is other dataclasses, structs, and enumerations with the values of their members; what a column of numbers
+    stands for is told by `Annotated`. Types count as they are spelled, since numpy's own names change with its version.
+    """
+    told = []
+    for each in named_in(kind):
+        if issubclass(each, Enum):
+            told.append((each.__name__, [(name, str(member.value)) for name, member in each.__members__.items()]))
+        else:
+            told.append((each.__name__, [(name, str(hint)) for name, hint in each.__annotations__.items()]))
+    return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
+
+
+def named_in(kind: type) -> list[type]:
+    """A dataclass, and the dataclasses, structs and enumerations that its fields' types name, in order, each once."""
+    found = [kind]
+    for each in found:
+        if not issubclass(each, Enum):
+            hints = get_type_hints(each, include_extras=True).values()
+            found += [one for one in dict.fromkeys(chain.from_iterable(map(_classes, hints))) if one not in found]
+    return found
+
+
+def _classes(hint: Any) -> Iterator[type]:
+    """The classes in a type that say how they are stored."""
+    if isinstance(hint, type) and (dataclasses.is_dataclass(hint) or issubclass(hint, (msgspec.Struct, Enum))):
+        yield hint
+    for inner in (*get_args(hint), *getattr(hint, "__metadata__", ())):
+        yield from _classes(inner)
 
 
 class _Index(msgspec.Struct):
@@ -157,14 +192,21 @@ def _pack(value: Any, columns: list[NDArray[Any]]) -> dict[str, Any]:
 
 
 def _unpack(kind: type[T], values: Mapping[str, msgspec.Raw], columns: list[NDArray[Any]]) -> T:
-    hints = get_type_hints(kind)
     fields: dict[str, Any] = {}
-    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
-        hint, raw = hints[field.name], values[field.name]
+    stored: Any = kind
+    for name, hint in _types(stored).items():
+        raw = values[name]
         if getattr(hint, "__origin__", None) is np.ndarray:
-            fields[field.name] = columns[msgspec.json.decode(raw, type=int)]
+            fields[name] = columns[msgspec.json.decode(raw, type=int)]
         elif isinstance(hint, type) and dataclasses.is_dataclass(hint):
-            fields[field.name] = _unpack(hint, msgspec.json.decode(raw, type=dict[str, msgspec.Raw]), columns)
+            fields[name] = _unpack(hint, msgspec.json.decode(raw, type=dict[str, msgspec.Raw]), columns)
         else:
-            fields[field.name] = msgspec.json.decode(raw, type=hint)
+            fields[name] = msgspec.json.decode(raw, type=hint)
     return kind(**fields)
+
+
+@cache
+def _types(kind: type) -> dict[str, Any]:
+    """The types of a dataclass's fields, by name: finding them takes as long as reading a digest of three steps."""
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}

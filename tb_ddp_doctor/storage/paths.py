@@ -17,8 +17,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-import fsspec  # type: ignore[import-untyped]
-
 #: What is asked for at once: some dozens of requests for a trace of hundreds of megabytes.
 _BLOCK_BYTES = 8 << 20
 _NAME = re.compile(r"[a-zA-Z][0-9a-zA-Z+.-]*(?=://)")
@@ -86,6 +84,8 @@ class RemotePath:
         if mode != "rb":
             raise ValueError("remote files are only read")
         try:
+            import fsspec  # type: ignore[import-untyped]
+
             system = fsspec.filesystem(self.service, **_options(self.service, self.as_anybody))
             file = system.open(self.path, "rb", block_size=_BLOCK_BYTES, cache_type="readahead")
         except OSError:
@@ -124,6 +124,8 @@ def find(address: str) -> tuple[str, list[RemotePath]]:
 
 
 def _find(service: str, address: str, *, as_anybody: bool) -> tuple[str, list[RemotePath]]:
+    import fsspec
+
     system = fsspec.filesystem(service, **_options(service, as_anybody))
     root: str = system._strip_protocol(address)
     system.invalidate_cache()

@@ -290,12 +290,22 @@ def step_number(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
+def is_step(name: str) -> bool:
+    """Whether an annotation marks a step of the profiler."""
+    return step_number(name) is not None
+
+
 def loader(name: str) -> Loader | None:
     """The kind of DataLoader whose `__next__` this annotation is; None for every other name."""
     found = _LOADER.search(name)
     if not found:
         return None
     return Loader.SINGLE_PROCESS if "SingleProcess" in found[1] else Loader.WORKERS
+
+
+def is_loader(name: str) -> bool:
+    """Whether an annotation is a DataLoader's `__next__`."""
+    return loader(name) is not None
 
 
 def is_communication_kernel(name: str) -> bool:

@@ -28,8 +28,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias, TypeVar
 
-import psutil
-
 from tb_ddp_doctor.storage.paths import FilePath
 
 T = TypeVar("T")
@@ -249,6 +247,8 @@ def _cores() -> int:
 
 def _free_bytes() -> int:
     """Free memory of the machine, or of the control group, as containers have it."""
+    import psutil
+
     free = psutil.virtual_memory().available
     with suppress(OSError, ValueError):
         group = Path("/sys/fs/cgroup")

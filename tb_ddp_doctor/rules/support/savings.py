@@ -299,8 +299,8 @@ class Savings:
         owner = max(owners, key=lambda name: int(self.job.budget.of(name)[chosen].sum()))
         if not self.job.tells_phases:
             return owner, None
-        column = "host_phase_ns" if kind == "host" else "phase_ns"
-        time = self.job.work(column)
+        phases = self.job.work(lambda work: work.phases)
+        time = phases.host_ns if kind == "host" else phases.device_ns
         others = np.setdiff1d(np.arange(time.shape[1]), steps)
         typical = time[np.ix_(ranks, others)].mean(axis=(0, 1)) if len(others) else np.zeros(time.shape[2])
         return owner, PHASES[int((time[chosen].mean(axis=(0, 1)) - typical).argmax())]

@@ -1,0 +1,179 @@
+"""What the host of a rank does, joined once: its operators, annotations and runtime calls as a call tree.
+
+A call's parent is the latest-starting call of its thread that still runs when it starts. Where calls are nested, as
+they are but for roundings, the parent holds all of it, and the calls around an instant are a chain of parents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from tb_ddp_doctor.digest.intervals import Intervals
+from tb_ddp_doctor.digest.launches import around
+from tb_ddp_doctor.digest.vocabulary import Mask, Names
+from tb_ddp_doctor.trace import names
+from tb_ddp_doctor.trace.model import Bytes8, Category, Indices, Ints, RankTrace
+
+_CATEGORIES = (Category.OP, Category.ANNOTATION, Category.RUNTIME)
+#: Bits of a sortable key for the time since the first event: three days; the others are for the thread.
+_TIME_BITS = 48
+
+
+@dataclass(frozen=True, eq=False)
+class HostCalls:
+    """Operators, annotations and runtime calls, by thread, start, and length, the longest first; shape (calls,)."""
+
+    trace: RankTrace
+    names: Names
+    #: Row in `trace.events`.
+    row: Ints
+    thread: Indices
+    start_ns: Ints
+    end_ns: Ints
+    #: A `Category`.
+    category: Bytes8
+    #: Index into `trace.strings`.
+    name: Indices
+    #: Index of the call around it; -1 for none.
+    parent: Ints
+    #: Whether it lies on a thread that trains, which is one with operators or steps: NCCL's watchdog polls events and
+    #: pin-memory threads allocate, whatever the training does.
+    trains: Mask
+
+    @classmethod
+    def of(cls, trace: RankTrace) -> HostCalls:
+        """The calls of a trace."""
+        events = trace.events
+        rows = np.flatnonzero(one_of(events.category, _CATEGORIES))
+        rows = rows[_order(events.thread[rows], events.start_ns[rows], events.duration_ns[rows])]
+        thread, start = events.thread[rows], events.start_ns[rows]
+        category, name = events.category[rows], events.name[rows]
+        end = start + events.duration_ns[rows]
+        known = Names(trace)
+        notes = np.flatnonzero(category == Category.ANNOTATION)
+        training = np.zeros(len(trace.threads), np.bool_)
+        training[thread[category == Category.OP]] = True
+        training[thread[notes[known.among(name[notes], names.is_step)]]] = True
+        return cls(trace, known, rows, thread, start, end, category, name, around(start, end, thread), training[thread])
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    @cached_property
+    def length_ns(self) -> Ints:
+        """How long each takes."""
+        return self.end_ns - self.start_ns
+
+    @cached_property
+    def is_operator(self) -> Mask:
+        """Which are operators."""
+        return one_of(self.category, (Category.OP,))
+
+    @cached_property
+    def is_annotation(self) -> Mask:
+        """Which are annotations."""
+        return one_of(self.category, (Category.ANNOTATION,))
+
+    @cached_property
+    def is_runtime(self) -> Mask:
+        """Which are calls of the runtime or driver."""
+        return one_of(self.category, (Category.RUNTIME,))
+
+    @cached_property
+    def shape(self) -> Indices:
+        """Index into `trace.strings` of what operators are given; -1 where that is not told."""
+        return self.trace.events.shape[self.row]
+
+    @cached_property
+    def recorded_ns(self) -> Ints:
+        """Starts of all calls of the training threads, ascending."""
+        return np.sort(self.start_ns[self.trains], kind="stable")
+
+    @cached_property
+    def training_thread(self) -> int:
+        """The thread that marks the steps; -1 if none does."""
+        marks = np.flatnonzero(self.is_annotation)
+        marks = marks[self.names.among(self.name[marks], names.is_step)]
+        return int(self.thread[marks[self.row[marks].argmin()]]) if len(marks) else -1
+
+    @cached_property
+    def is_nested(self) -> Mask:
+        """Which have a parent that holds all of them."""
+        nested: Mask = (self.parent >= 0) & (self.end_ns <= self.end_ns.take(self.parent))
+        return nested
+
+    @cached_property
+    def index(self) -> Ints:
+        """The call of each row of `trace.events`; -1 for what is no call."""
+        index = np.full(len(self.trace.events), -1, np.int64)
+        index[self.row] = np.arange(len(self.row))
+        return index
+
+    def named(self, test: Callable[[str], bool]) -> Mask:
+        """Which have a name that passes."""
+        found = self._named.get(test)
+        if found is None:
+            found = self._named[test] = self.names.among(self.name, test)
+        return found
+
+    @cached_property
+    def _named(self) -> dict[Callable[[str], bool], Mask]:
+        return {}
+
+    def texts(self, calls: Ints) -> list[str]:
+        """Names of some calls, "" for -1."""
+        return [self.trace.strings[self.name[call]] if call >= 0 else "" for call in calls.tolist()]
+
+    def around(self, calls: Ints, chosen: Mask) -> Ints:
+        """The innermost of the chosen calls around each of some calls, itself not; -1 for none."""
+        return self._chosen(self.parent[calls], self.start_ns[calls], chosen)
+
+    def innermost(self, instant: Ints, thread: int, chosen: Mask) -> Ints:
+        """The innermost of the chosen calls of a thread at each instant; -1 for none."""
+        first, last = np.searchsorted(self.thread, (thread, thread + 1))
+        at = first - 1 + np.searchsorted(self.start_ns[first:last], instant, side="right")
+        return self._chosen(np.where(at >= first, at, -1), instant, chosen)
+
+    def _chosen(self, at: Ints, instant: Ints, chosen: Mask) -> Ints:
+        """From some calls outwards, the first that is chosen and runs at an instant."""
+        going = np.flatnonzero(at >= 0)
+        while len(going):
+            call = at[going]
+            going = going[~chosen[call] | (self.end_ns[call] <= instant[going])]
+            at[going] = self.parent[at[going]]
+            going = going[at[going] >= 0]
+        return at
+
+    def over(self, chosen: Mask) -> Intervals:
+        """The time that the chosen calls cover."""
+        # What lies within another one adds nothing.
+        calls = np.flatnonzero(chosen & ~(self.is_nested & chosen.take(self.parent)))
+        return Intervals.union(self.start_ns[calls], self.end_ns[calls])
+
+
+def one_of(category: Bytes8, wanted: tuple[Category, ...]) -> Mask:
+    """Which categories are among some: `np.isin` takes ten times as long."""
+    found = np.zeros(len(category), np.bool_)
+    for kind in wanted:
+        found |= category == kind
+    return found
+
+
+def _order(thread: Indices, start_ns: Ints, length_ns: Ints) -> Ints:
+    """The order by thread, start, and length, the longest first: as `np.lexsort`, for times that are nearly sorted."""
+    if not len(start_ns):
+        return np.empty(0, np.int64)
+    first = int(start_ns.min())
+    if (int(start_ns.max()) - first) >> _TIME_BITS or int(thread.max()) >> (62 - _TIME_BITS):
+        return np.lexsort((-length_ns, start_ns, thread))
+    key = (thread.astype(np.int64) << _TIME_BITS) | (start_ns - first)
+    order = np.argsort(key, kind="stable")
+    same = np.diff(key[order]) == 0
+    tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
+    rows = order[tied]
+    order[tied] = rows[np.lexsort((-length_ns[rows], key[rows]))]
+    return order

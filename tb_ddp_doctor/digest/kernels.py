@@ -1,0 +1,94 @@
+"""Compute kernels by name and grid; on CPUs operators, by name and number of elements."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tb_ddp_doctor.digest.collectives import count_elements
+from tb_ddp_doctor.digest.device_events import DeviceEvents
+from tb_ddp_doctor.digest.gemms import slow_inputs
+from tb_ddp_doctor.digest.host_calls import HostCalls
+from tb_ddp_doctor.digest.model import Kernels, KernelWork, Steps
+from tb_ddp_doctor.digest.sums import count, longest, total
+from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
+from tb_ddp_doctor.trace import names
+from tb_ddp_doctor.trace.model import Indices, Ints, RankTrace
+
+
+def kernel_work(device: DeviceEvents, steps: Steps, phase: Ints) -> KernelWork:
+    """The kernels of the steps; `phase` is what launched each event."""
+    step, size = device.step, len(steps)
+    return KernelWork(
+        kernels=count(step, device.computes, size),
+        kernel_ns=total(step, device.computes, device.length_ns, size),
+        backward_compute_ns=total(step, device.computes & (phase == names.Phase.BACKWARD), device.length_ns, size),
+    )
+
+
+def kernels(host: HostCalls, device: DeviceEvents, words: Vocabulary) -> Kernels:
+    """The compute kernels of the steps."""
+    trace = device.trace
+    events = np.flatnonzero(device.computes & (device.step >= 0))
+    rows, length = device.row[events], device.length_ns[events]
+    width = len(trace.strings) + 1
+    key = device.name[events].astype(np.int64) * width + trace.events.shape[rows] + 1
+    kinds, which = np.unique(key, return_inverse=True)
+    # Of several of one kind the last one stays: the longest.
+    ascending = np.argsort(length, kind="stable")
+    at = np.zeros(len(kinds), np.int64)
+    at[which[ascending]] = ascending
+    return _table(
+        trace,
+        rows,
+        which,
+        name=words.indices(trace.strings[i] for i in (kinds // width).tolist()),
+        shape=words.indices(trace.strings[i - 1] if i else "" for i in (kinds % width).tolist()),
+        inputs=words.indices(slow_inputs(host, device, events[at])),
+    )
+
+
+def operators_as_kernels(host: HostCalls, computing: Mask, steps: Steps, words: Vocabulary) -> Kernels:
+    """The CPU's computing operators as kernels, whose grid is the number of elements that they are given.
+
+    Without shapes nothing tells more work from slower work, so operators without them are left out.
+    """
+    trace = host.trace
+    events = trace.events
+    rows = np.empty(0, np.int64)
+    if len(steps):
+        rows = host.row[computing & (host.start_ns >= steps.start_ns[0]) & (host.start_ns < steps.end_ns[-1])]
+    rows = np.sort(rows)
+    shapes, which = np.unique(events.shape[rows], return_inverse=True)
+    sizes = np.array([count_elements(trace.strings[i]) if i >= 0 else -1 for i in shapes], np.int64)
+    known = sizes[which] > 0
+    rows, elements = rows[known], sizes[which][known]
+    width = len(trace.strings)
+    distinct, size = np.unique(elements, return_inverse=True)
+    kinds, which = np.unique(size * width + events.name[rows], return_inverse=True)
+    return _table(
+        trace,
+        rows,
+        which,
+        name=words.indices(trace.strings[i] for i in (kinds % width).tolist()),
+        shape=words.indices(f"[{distinct[i]}]" for i in (kinds // width).tolist()),
+        inputs=words.indices([""] * len(kinds)),
+    )
+
+
+def _table(trace: RankTrace, rows: Ints, which: Ints, name: Indices, shape: Indices, inputs: Indices) -> Kernels:
+    """The table of some events, given the kind of each."""
+    events, size = trace.events, len(name)
+    every, length = np.ones(len(rows), np.bool_), events.duration_ns[rows]
+    occupancy = events.occupancy[rows].astype(np.int64)
+    longest_start, longest_end = longest(which, every, events.start_ns[rows], length, size)
+    return Kernels(
+        name=name,
+        shape=shape,
+        inputs=inputs,
+        count=count(which, every, size),
+        total_ns=total(which, every, length, size),
+        estimated_ns=total(which, occupancy > 0, length, size),
+        occupied_ns=total(which, occupancy > 0, length // 100 * np.minimum(occupancy, 100), size),
+        longest_start_ns=longest_start,
+        longest_end_ns=longest_end,
+    )
