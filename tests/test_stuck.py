@@ -214,7 +214,7 @@ def test_circle_of_sends_and_receives(tmp_path: Path) -> None:
         """,
     )
     assert faults(run) == [("p2p-circle", (0, 1, 2))]
-    assert "rank 0 in receive from rank 2" in run.findings[0].why
+    assert "circle: rank 0 for rank 2 (receive 2 from rank 2 in pp)" in run.findings[0].why
 
 
 def test_both_send_first(tmp_path: Path) -> None:

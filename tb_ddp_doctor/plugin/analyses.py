@@ -23,8 +23,7 @@ from tb_ddp_doctor.plugin.arrivals import Arrivals, Stamps
 from tb_ddp_doctor.view.summary import summary
 
 if TYPE_CHECKING:
-    from tb_ddp_doctor.discover.runs import Run
-    from tb_ddp_doctor.engine import Result
+    from tb_ddp_doctor.plugin.runs import Result, Run
 
 State = Literal["queued", "reading", "ready", "failed"]
 Progress = Callable[[int, int, str], None]
@@ -117,7 +116,7 @@ class Analyses:
         *,
         scan: Callable[[], Sequence[Run]],
         diagnose: Diagnose,
-        views: Callable[[Result], dict[str, Any]],
+        views: Callable[[Result], dict[str, Any] | None],
         stamps: Callable[[Run], Stamps],
     ) -> None:
         self._scan = scan

@@ -6,7 +6,8 @@ import logging
 import os
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.flight import ras
@@ -16,7 +17,7 @@ from tb_ddp_doctor.flight.model import Dump
 from tb_ddp_doctor.stuck.build import build
 from tb_ddp_doctor.stuck.model import StuckRun
 
-__all__ = ["DumpRun", "StuckError", "examine", "examine_all", "find"]
+__all__ = ["DumpFile", "DumpRun", "StuckError", "examine", "examine_all", "find", "find_beside"]
 
 _log = logging.getLogger(__name__)
 
@@ -31,19 +32,23 @@ class StuckError(Exception):
     """Dumps of which none can be used. Its text is a sentence for users."""
 
 
-def examine_all(logdir: str | os.PathLike[str], traces: Iterable[str] = ()) -> list[StuckRun]:
-    """Every job with dumps below a log directory, those left out that cannot be read. `traces` as in `examine`."""
-    names = tuple(traces)
+def find_beside(logdir: str | os.PathLike[str], traces: Collection[str]) -> list[DumpRun]:
+    """Every job with dumps below a log directory, by names that no run of traces there has."""
+    return [replace(run, name=f"{run.name} (dumps)") if run.name in traces else run for run in find(logdir)]
+
+
+def examine_all(logdir: str | os.PathLike[str], traces: Collection[str] = ()) -> list[StuckRun]:
+    """What the dumps of every job say, but of those that cannot be read. `traces` as in `examine`."""
     found = []
-    for run in find(logdir):
+    for run in find_beside(logdir, traces):
         try:
-            found.append(examine(run, names))
+            found.append(examine(run, traces))
         except StuckError:
             _log.debug("%s holds no dump that can be read", run.name)
     return found
 
 
-def examine(run: DumpRun, traces: Sequence[str] = (), progress: Progress | None = None) -> StuckRun:
+def examine(run: DumpRun, traces: Collection[str] = (), progress: Progress | None = None) -> StuckRun:
     """What the dumps of a job say. `traces` are the names of all runs of traces in the log directory.
 
     Raises StuckError where no dump can be used.
@@ -63,7 +68,7 @@ def examine(run: DumpRun, traces: Sequence[str] = (), progress: Progress | None 
     world_size = max(*named, *dumps, 0) + 1
     warnings += _ras(run, world_size)
     try:
-        return build(run.name, list(dumps.values()), warnings, same_job(run.name, traces))
+        return build(run.name, list(dumps.values()), warnings, same_job(run.name.removesuffix(" (dumps)"), traces))
     except Exception as error:
         _log.debug("joining the dumps of %s failed", run.name, exc_info=True)
         raise StuckError(

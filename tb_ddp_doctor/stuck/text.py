@@ -46,12 +46,14 @@ def seconds(value: float) -> str:
 
 
 def kind(op: Op) -> str:
-    """As "all_to_all", "send to rank 12"."""
-    if op.operation.kind == "send":
-        return f"send to rank {op.partner}"
-    if op.operation.kind == "recv":
-        return f"receive from rank {op.partner}"
-    return op.operation.kind
+    """As "all_to_all", "send"."""
+    return {"recv": "receive"}.get(op.operation.kind, op.operation.kind)
+
+
+def called(op: Op) -> str:
+    """As "all_to_all 20947", "send 11981 to rank 12"."""
+    way = {"send": f" to rank {op.partner}", "recv": f" from rank {op.partner}"}.get(op.operation.kind, "")
+    return f"{kind(op)} {op.sequence}{way}"
 
 
 def group(op: Op) -> str:
@@ -61,7 +63,7 @@ def group(op: Op) -> str:
 
 def what(op: Op) -> str:
     """As "all_to_all 20947 of EXPERT_MODEL_PARALLEL_GROUP"."""
-    return f"{kind(op)} {op.sequence} of {op.group.description or f'group {op.group.name}'}"
+    return f"{called(op)} {'in' if op.is_p2p else 'of'} {op.group.description or f'group {op.group.name}'}"
 
 
 def size(op: Op) -> str:
@@ -81,22 +83,22 @@ def title(root: Root) -> str:
 def _did(root: Root) -> str:
     op = root.op
     of = op.group.description or f"group {op.group.name}"
-    called = f"{kind(op)} {op.sequence} of {of}"
+    call = what(op)
     one = len(root.ranks) == 1
     if root.cause == "missing" and root.call is None:
         return f"never {'receives from' if op.operation.kind == 'send' else 'sends to'} rank {op.rank} in {of}"
     if root.cause == "wrong-order" and root.mismatch:
         return f"came to the collectives of {of} in another order"
     return {
-        "missing": f"never came to {called}",
+        "missing": f"never came to {call}",
         "no-dump": f"left no dump{'' if one else 's'}, and the job waits for {'it' if one else 'them'} in {of}",
-        "not-completed": f"launched {called} and never completed it, though partners did",
-        "not-started": f"launched {called}, and its kernel never started there",
-        "mismatch": f"came to {called} with another {_difference(root)}",
+        "not-completed": f"launched {call} and never completed it, though partners did",
+        "not-started": f"launched {call}, and its kernel never started there",
+        "mismatch": f"came to {call} with another {_difference(root)}",
         "wrong-order": "wait for each other: they call the collectives of their groups in different order",
-        "p2p-in-collective": f"wait{'s' if one else ''} in a send or receive of {of}, where others wait in {called}",
+        "p2p-in-collective": f"wait{'s' if one else ''} in a send or receive of {of}, where others wait in {call}",
         "p2p-circle": "wait for each other in sends and receives: none can go on",
-        "stalled": f"all came to {called}, and none completed it",
+        "stalled": f"all came to {call}, and none completed it",
     }[root.cause]
 
 
@@ -131,7 +133,7 @@ def _seen(root: Root) -> str:
     here = f"{group(op)}, {size(op)}" if size(op) else group(op)
     match root.cause:
         case "missing" | "no-dump" if call is None:
-            return f"{ranks([op.rank]).capitalize()} waits in {kind(op)} {op.sequence} of {here}."
+            return f"{ranks([op.rank]).capitalize()} waits in {called(op)} in {here}."
         case "missing" | "no-dump" if call is not None:
             return f"{ranks(call.of(Came.ENQUEUED)).capitalize()} enqueued it in {here}, and wait."
         case "not-completed" if call is not None:
@@ -151,10 +153,8 @@ def _seen(root: Root) -> str:
         case "p2p-in-collective" if call is not None:
             return f"{ranks(call.of(Came.ENQUEUED)).capitalize()} enqueued {op.operation.kind} {op.sequence} in {here}."
         case _:
-            steps = "; ".join(
-                f"rank {wait.op.rank} in {what(wait.op)} for {ranks(wait.targets)}" for wait in root.circle
-            )
-            return f"The circle: {steps}."
+            steps = (f"rank {wait.op.rank} for {ranks(wait.targets)} ({what(wait.op)})" for wait in root.circle)
+            return f"They wait in a circle: {'; '.join(steps)}."
 
 
 def fix(root: Root, hosts: Sequence[str]) -> str:
