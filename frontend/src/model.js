@@ -27,6 +27,8 @@
  * @property {Severity | null} severity
  * @property {number | null} lost_ms what fixing all findings from minor on saves
  * @property {number | null} unexplained_ms
+ * @property {"dumps"} [kind] of Flight Recorder dumps; absent of traces
+ * @property {string[]} [traces] names of the runs of traces of the same job, of dumps
  */
 
 /**
@@ -243,7 +245,7 @@ const lossOf = ({ verdict, lost_ms, unexplained_ms }) => (verdict === "unexplain
 /** @param {RunEntry} run */
 function weightOf(run) {
   const { verdict, step_ms } = run;
-  if (verdict === "unknown" || verdict === "healthy") return 0;
+  if (verdict === "unknown" || verdict === "healthy" || verdict === "late") return 0;
   const severity = (verdict !== "unexplained" && run.severity) || severityOf(step_ms ? lossOf(run) / step_ms : 0);
   return ["info", "minor", "major", "critical"].indexOf(severity);
 }

@@ -32,6 +32,8 @@ LATE_S = 30.0
 _COPIED = 20
 #: A rank that comes this much later than usual to a collective that then completes, s, is said to.
 _SAID_LATE_S = 10.0
+#: More steps than any rank is from a root.
+_FAR = 1 << 30
 #: Half characters, as names in a dump may have that are no UTF-8.
 _NO_TEXT = re.compile("[\ud800-\udfff]")
 
@@ -235,7 +237,7 @@ def _unknown(calls: Calls) -> bool:
 
 
 def _ways(found: Sequence[Root], waits: Waits) -> Iterator[RankWait]:
-    """Of each rank that waits, the wait that leads to a root in the fewest steps."""
+    """Of each rank that waits, the op that leads to a root in the fewest steps, and those that it waits for there."""
     ids = [f"{root.cause}:{i}" for i, root in enumerate(found, 1)]
     ends = {id_: reaching(waits, root.ranks) | set(root.ranks) for id_, root in zip(ids, found, strict=True)}
     distance = _distances({rank for root in found for rank in root.ranks}, waits)
@@ -243,16 +245,18 @@ def _ways(found: Sequence[Root], waits: Waits) -> Iterator[RankWait]:
         ways = [wait for wait in own if any(target in distance for target in wait.targets)]
         if not ways:
             continue
-        wait = min(ways, key=lambda wait: (min(distance.get(t, 1 << 30) for t in wait.targets), wait.op.place))
-        near = min(distance.get(target, 1 << 30) for target in wait.targets)
-        targets = tuple(target for target in wait.targets if distance.get(target) == near)
-        yield RankWait(
-            rank=rank,
-            targets=targets,
-            why=wait.why,
-            what=_encodable(text.what(wait.op)),
-            findings=tuple(id_ for id_ in ids if rank in ends[id_]),
-        )
+        nearest = min(ways, key=lambda wait: (min(distance.get(t, _FAR) for t in wait.targets), wait.op.place))
+        near = min(distance.get(target, _FAR) for target in nearest.targets)
+        for wait in ways:
+            targets = tuple(target for target in wait.targets if distance.get(target) == near)
+            if wait.op is nearest.op and targets:
+                yield RankWait(
+                    rank=rank,
+                    targets=targets,
+                    why=wait.why,
+                    what=_encodable(text.what(wait.op)),
+                    findings=tuple(id_ for id_ in ids if rank in ends[id_]),
+                )
 
 
 def _distances(ends: Iterable[int], waits: Waits) -> dict[int, int]:

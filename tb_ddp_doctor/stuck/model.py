@@ -87,7 +87,7 @@ class StuckFinding(msgspec.Struct, frozen=True):
 
 
 class RankWait(msgspec.Struct, frozen=True):
-    """What keeps a rank waiting: the next step on the shortest way to a rank at the root."""
+    """What keeps a rank waiting: the next step on the shortest way to a rank at the root, by how others are with it."""
 
     rank: int
     #: The ranks that it waits for.

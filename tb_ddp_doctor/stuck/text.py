@@ -39,8 +39,8 @@ def time(ns: int) -> str:
 
 
 def seconds(value: float) -> str:
-    """As "180 s", "0.4 s", "12 min"."""
-    if value >= 600:
+    """As "180 s", "0.4 s", "120 min"."""
+    if value >= 3600:
         return f"{value / 60:,.0f} min"
     return f"{value:.0f} s" if value >= 10 else f"{value:.1f} s"
 
