@@ -185,7 +185,7 @@ export function start(root) {
  * @returns {report is import("./api.js").DumpsReport}
  */
 function ofDumps(report) {
-  return "waits" in report.diagnosis;
+  return "library" in report.diagnosis;
 }
 
 /** @param {unknown} error */

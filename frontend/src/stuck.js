@@ -28,7 +28,7 @@ const WAYS = {
   incomplete: "came, does not complete",
   mismatch: "came with something else",
   "not-started": "came, did not start",
-  queued: "came, waits itself",
+  queued: "came, is blocked too",
 };
 
 /**
@@ -49,16 +49,16 @@ export function stuckReport(run, select) {
     run.findings.map((finding) => fault(finding)),
     run.waits.length
       ? card(
-          "Who waits for whom",
-          h("p", { class: "note" }, "Ranks at the root are red. An arrow leads from ranks that wait to the ranks that they wait for."),
-          h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Who waits for whom" }, waitingGraph(run)),
+          "Waiting graph",
+          h("p", { class: "note" }, "Ranks at the root are red. An arrow leads from blocked ranks to the ranks that block them."),
+          h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Waiting graph" }, waitingGraph(run)),
           folded("The same as a table", () => waits(run)),
         )
       : null,
     run.groups.length ? progress(run) : null,
     run.warnings.length
       ? card(
-          "What the dumps do not tell, and what else to know",
+          "Warnings",
           h(
             "ul",
             { class: "plain" },
@@ -149,7 +149,7 @@ function states({ id, ranks, states: all }) {
   // Numbers of JavaScript hold ns since 1970 to 0.3 µs: enough for times to be shown in ms.
   const since = (/** @type {number | null} */ at) => (at === null ? "–" : `+${((at - first) / 1e6).toFixed(1)} ms`);
   return table(
-    ["rank", "host", "this call", "enqueued, own clock", "last sign of life"],
+    ["rank", "host", "this call", "enqueued (its clock)", "last sign of life"],
     all
       .slice(0, READABLE)
       .map(({ rank, host, came, enqueued_ns, last_sign_ns }) => [
@@ -166,9 +166,9 @@ function states({ id, ranks, states: all }) {
 /** @param {StuckRun} run */
 function waits({ waits: all }) {
   return table(
-    ["rank", "waits for", "which", "in"],
+    ["rank", "blocked by", "which", "in"],
     all.slice(0, READABLE).map(({ rank, targets, why, what }) => [`rank ${rank}`, `${targets.length === 1 ? "rank" : "ranks"} ${ranges(targets)}`, WAYS[why], what]),
-    "who waits for whom",
+    "waiting graph",
   );
 }
 
@@ -202,13 +202,13 @@ function progress(run) {
   const note = numbered
     ? "Above: how many collectives a rank is behind the front, the newest that any rank of its group enqueued. Below: how many it enqueued and did not complete; red where others have completed them."
     : "A column for each rank; above, the ranks at the root. Red: behind the front, the newest collective that any rank of the group enqueued. Point at a cell for its numbers.";
-  if (!told.length) return card("How far each rank is", h("p", { class: "note" }, "No rank is behind in any group, and nothing is pending."));
+  if (!told.length) return card("Progress of each rank by group", h("p", { class: "note" }, "No rank is behind in any group, and nothing is pending."));
   return card(
-    "How far each rank is",
+    "Progress of each rank by group",
     h("p", { class: "note" }, note + more),
     h(
       "div",
-      { class: "scroll", tabindex: 0, role: "region", "aria-label": "How far each rank is, by group" },
+      { class: "scroll", tabindex: 0, role: "region", "aria-label": "Progress of each rank by group" },
       h(
         "table",
         { class: numbered ? "fronts" : "fronts many" },

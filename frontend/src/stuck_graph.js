@@ -161,7 +161,7 @@ function box({ ranks, what, root }, { x, y }) {
     title,
     svg("rect", { x, y, width: WIDTH, height: HEIGHT, rx: 7 }),
     text(short(name), x + 10, y + 17, "name"),
-    text(short(root ? "at the root" : what.replace(/ (?:of|in) .*/, "")), x + 10, y + 33, "soft"),
+    text(short(root ? "at the root" : what.replace(/\s(?:of|in)\s.*/, "")), x + 10, y + 33, "soft"),
   );
   return group;
 }

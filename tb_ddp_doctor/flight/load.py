@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from tb_ddp_doctor.flight.model import (
     Entries,
     Frame,
     Group,
+    Ints,
     Operation,
     Shape,
     Status,
@@ -60,22 +62,39 @@ class DumpError(Exception):
 
 
 def load(path: Path, rank: int | None = None, host: str = "") -> Dump:
-    """One rank's dump. Raises DumpError.
+    """One rank's dump, with the rank and host that names say. Raises DumpError."""
+    return named(read(path), rank, host)
 
-    `rank` is what the file's name says. Where it says nothing, or what the file's own groups contradict, the rank
-    follows from the groups, if only one is in all of them.
+
+def named(dump: Dump, rank: int | None, host: str) -> Dump:
+    """A dump with its rank: what it says itself, else what its name says, else what follows from its groups.
+
+    A rank that is in some of its groups only is not its own. Raises DumpError where none is left.
     """
+    members = [set(group.ranks) for group in dump.groups.values() if group.ranks]
+    possible: set[int] = set.intersection(*members) if members else set()
+    said = dump.rank if dump.rank >= 0 else rank
+    if said is not None and (said in possible or not possible) and said < _MOST_RANKS:
+        return replace(dump, rank=said, host=host)
+    if len(possible) == 1:
+        return replace(dump, rank=possible.pop(), host=host)
+    if said is None:
+        raise DumpError("Left out: neither its name nor its process groups say of which rank it is.")
+    raise DumpError(f"Left out: its name says rank {said:,}, which is not in its process groups.")
+
+
+def read(path: Path) -> Dump:
+    """What a file holds; its rank is -1 where it does not say it itself. Raises DumpError."""
     try:
         status = path.stat()
         if status.st_size > MAX_BYTES:
-            raise DumpError(
-                f"Left out: it has {status.st_size / 1e6:,.0f} MB, and no dump has over {MAX_BYTES / 1e6:,.0f}."
-            )
+            size = f"{status.st_size / 1e6:,.0f} MB"
+            raise DumpError(f"Left out: it has {size}, and no dump has over {MAX_BYTES / 1e6:,.0f}.")
         data = path.read_bytes()
     except OSError as error:
         raise DumpError(f"Left out: it cannot be read ({error.strerror or type(error).__name__}).") from None
     with _no_collection():
-        return _dump(path, _decoded(data), rank, host, status.st_mtime_ns)
+        return _dump(path, _decoded(data), status.st_mtime_ns)
 
 
 @contextmanager
@@ -102,7 +121,7 @@ def _decoded(data: bytes) -> Mapping[str, Any]:
     return found
 
 
-def _dump(path: Path, found: Mapping[str, Any], rank: int | None, host: str, modified_ns: int) -> Dump:
+def _dump(path: Path, found: Mapping[str, Any], modified_ns: int) -> Dump:
     entries = [entry for entry in found["entries"][-_MOST_ENTRIES:] if isinstance(entry, dict)]
     table = _Tables()
     columns = table.columns(entries)
@@ -111,8 +130,8 @@ def _dump(path: Path, found: Mapping[str, Any], rank: int | None, host: str, mod
     groups |= {name: Group(name, text, ()) for name, text in table.descriptions.items() if name not in groups}
     return Dump(
         path=path,
-        rank=_rank(found, groups.values(), rank),
-        host=host,
+        rank=_int(found.get("rank")),
+        host="",
         version=_text(found.get("version")),
         library=_library(found),
         groups=groups,
@@ -140,14 +159,16 @@ class _Tables:
         self._parsed: dict[str, Operation] = {}
 
     def columns(self, entries: Sequence[dict[str, Any]]) -> Entries:
-        rows = [self._row(place, entry) for place, entry in enumerate(entries)]
-        table = np.array(rows, np.int64).reshape(len(rows), 12)
+        rows = [self._row(entry) for entry in entries]
+        table = np.array(rows, np.int64).reshape(len(rows), 7)
+        record = _column(entries, "record_id")
         # Threads enqueue side by side: the recorder's own count is the order.
-        table = table[np.argsort(table[:, 0], kind="stable")]
-        columns = [np.ascontiguousarray(column) for column in table.T]
-        record, group, operation, shape, stack, sequence, is_p2p, state, created, started, completed, timeout = columns
+        order = np.argsort(np.where(record < 0, np.arange(len(entries)), record), kind="stable")
+        group, operation, shape, stack, sequence, is_p2p, state = (
+            np.ascontiguousarray(part) for part in table[order].T
+        )
         return Entries(
-            record=record,
+            record=record[order],
             group=group,
             operation=operation,
             shape=shape,
@@ -155,37 +176,36 @@ class _Tables:
             sequence=sequence,
             is_p2p=is_p2p.astype(bool),
             state=self._with_coalesced(group, is_p2p, sequence, operation, state),
-            created_ns=created,
-            started_ns=started,
-            completed_ns=completed,
-            timeout_ms=timeout,
+            created_ns=_column(entries, "time_created_ns")[order],
+            started_ns=_time(entries, "time_discovered_started_ns")[order],
+            completed_ns=_time(entries, "time_discovered_completed_ns")[order],
+            timeout_ms=_column(entries, "timeout_ms")[order],
         )
 
-    def _row(self, place: int, entry: dict[str, Any]) -> tuple[int, ...]:
+    def _row(self, entry: dict[str, Any]) -> tuple[int, ...]:
         name, description = _pair(entry.get("process_group"))
-        group = self.groups.setdefault(name, len(self.groups))
-        self.descriptions.setdefault(name, description)
-        if "pg_id" in entry:
-            self.group_numbers.setdefault(name, str(entry["pg_id"])[:_MOST_LETTERS])
+        group = self.groups.get(name)
+        if group is None:
+            group = self.groups[name] = len(self.groups)
+            self.descriptions[name] = description
+        if name not in self.group_numbers and "pg_id" in entry:
+            self.group_numbers[name] = str(entry["pg_id"])[:_MOST_LETTERS]
         operation = self._operation(_text(entry.get("profiling_name")))
         is_p2p = entry.get("is_p2p")
         is_p2p = operation.kind in ("send", "recv") if not isinstance(is_p2p, bool) else is_p2p
         state = _STATES.get(_text(entry.get("state")), SCHEDULED)
         if entry.get("retired") is True and operation.backend in _RETIRES_COMPLETED:
             state = COMPLETED
+        # What has completed needs no sizes and no stack: they take most of the time.
+        pending = state != COMPLETED
         return (
-            _int(entry.get("record_id"), place),
             group,
             self.operations.setdefault(operation, len(self.operations)),
-            self._shape(entry),
-            self._stack(entry.get("frames")),
+            self._shape(entry) if pending else -1,
+            self._stack(entry.get("frames")) if pending else -1,
             _int(entry.get("p2p_seq_id" if is_p2p else "collective_seq_id", entry.get("seq_id"))),
             is_p2p,
             state,
-            _int(entry.get("time_created_ns")),
-            _int(entry.get("time_discovered_started_ns")) or -1,
-            _int(entry.get("time_discovered_completed_ns")) or -1,
-            _int(entry.get("timeout_ms")),
         )
 
     def _operation(self, name: str) -> Operation:
@@ -233,21 +253,6 @@ class _Tables:
         }
         keys = zip(group.tolist(), is_p2p.tolist(), sequence.tolist(), state.tolist(), strict=True)
         return np.array([ends.get(key[:3], key[3]) for key in keys], np.int64)
-
-
-def _rank(found: Mapping[str, Any], groups: Iterable[Group], named: int | None) -> int:
-    members = [set(group.ranks) for group in groups if group.ranks]
-    possible: set[int] = set.intersection(*members) if members else set()
-    said = found.get("rank")
-    if isinstance(said, int) and not isinstance(said, bool) and 0 <= said < _MOST_RANKS:
-        named = said
-    if named is not None and (named in possible or not possible) and named < _MOST_RANKS:
-        return named
-    if len(possible) == 1:
-        return possible.pop()
-    if named is None:
-        raise DumpError("Left out: neither its name nor its process groups say of which rank it is.")
-    raise DumpError(f"Left out: its name says rank {named:,}, which is not in its process groups.")
 
 
 def _library(found: Mapping[str, Any]) -> str:
@@ -323,6 +328,22 @@ def _int(value: Any, absent: int = -1) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value not in _INTS:
         return absent
     return int(value)
+
+
+def _column(entries: Sequence[dict[str, Any]], key: str) -> Ints:
+    """A number of each entry, shape (E,); -1 where there is none."""
+    values = (entry.get(key) for entry in entries)
+    numbers = [value if type(value) is int else _int(value) for value in values]
+    try:
+        return np.array(numbers, np.int64)
+    except OverflowError:
+        return np.array([_int(number) for number in numbers], np.int64)
+
+
+def _time(entries: Sequence[dict[str, Any]], key: str) -> Ints:
+    """The same of times that were discovered: JSON has 0 for none."""
+    times = _column(entries, key)
+    return np.where(times > 0, times, -1)
 
 
 def _sizes(value: Any) -> tuple[tuple[int, ...], ...]:

@@ -84,7 +84,8 @@ class Entries:
     #: Counts all that the rank ever recorded: larger than 0 at first where the ring buffer was overrun, or where only
     #: what is not completed was written.
     record: Ints
-    #: Index into the dump's `group_names`, `operations`, `shapes` and `stacks`.
+    #: Index into the dump's `group_names`, `operations`, `shapes` and `stacks`; -1: not recorded, or not kept, as the
+    #: shapes and stacks of what has completed.
     group: Ints
     operation: Ints
     shape: Ints
@@ -109,6 +110,7 @@ class Dump:
     """What one rank recorded."""
 
     path: Path
+    #: -1 until it is known.
     rank: int
     #: "" where neither file nor folder names it.
     host: str

@@ -25,7 +25,7 @@ _WAYS = {
     "incomplete": "came, does not complete",
     "mismatch": "came with something else",
     "not-started": "came, did not start",
-    "queued": "came, waits itself",
+    "queued": "came, is blocked too",
 }
 
 
@@ -117,7 +117,7 @@ def _site(finding: StuckFinding) -> str:
 def _tables(run: StuckRun) -> Iterator[tuple[str, list[str], list[list[str]], str]]:
     """Title, heads, rows and what is left out of each table that has rows."""
     for title, heads, rows in (
-        ("Who waits for whom", ["waiting", "for", "which", "in"], _waits(run)),
+        ("Waiting graph", ["blocked", "by", "which", "in"], _waits(run)),
         (
             "Groups whose ranks are apart: newest collective enqueued",
             ["group", "ranks", "front", "behind"],

@@ -7,15 +7,19 @@ import os
 import posixpath
 import re
 from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import Future
 from dataclasses import replace
+from pathlib import Path
 
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.flight import ras
 from tb_ddp_doctor.flight.find import DumpFile, DumpRun, find
-from tb_ddp_doctor.flight.load import DumpError, load
+from tb_ddp_doctor.flight.load import DumpError, named, read
 from tb_ddp_doctor.flight.model import Dump
+from tb_ddp_doctor.storage.paths import FilePath
 from tb_ddp_doctor.stuck.build import build
 from tb_ddp_doctor.stuck.model import StuckRun
+from tb_ddp_doctor.workers import pool
 
 __all__ = ["DumpFile", "DumpRun", "StuckError", "examine", "examine_all", "find", "find_beside"]
 
@@ -55,12 +59,15 @@ def examine(run: DumpRun, traces: Collection[str] = (), progress: Progress | Non
     """
     dumps: dict[int, Dump] = {}
     warnings: list[FileWarning] = []
-    for done, file in enumerate(run.files, 1):
-        dump = _load(file, warnings)
+    files = {file.path: file for file in run.files}
+    attempts = pool.run(_read, [(path, _size(path)) for path in files])
+    for done, (path, attempt) in enumerate(attempts, 1):
+        dump = _named(attempt, files[Path(str(path))], warnings)
         if dump is not None:
             _keep(dump, dumps, warnings)
         if progress:
-            progress(done, len(run.files), str(file.path))
+            progress(done, len(files), str(path))
+    warnings.sort(key=lambda warning: warning.file)
     if not dumps:
         reason = f" {warnings[0].file}: {warnings[0].message}" if warnings else ""
         raise StuckError(f"None of its {len(run.files)} Flight Recorder dumps can be read.{reason}")
@@ -84,10 +91,22 @@ def same_job(name: str, traces: Iterable[str]) -> tuple[str, ...]:
     return tuple(found) if base or len({trace.partition("/")[0] for trace in found}) == 1 else ()
 
 
-def _load(file: DumpFile, warnings: list[FileWarning]) -> Dump | None:
+def _read(path: FilePath) -> Dump:
+    return read(Path(str(path)))
+
+
+def _size(path: Path) -> int:
     try:
-        return load(file.path, file.rank, file.host)
-    except DumpError as error:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _named(attempt: Future[Dump], file: DumpFile, warnings: list[FileWarning]) -> Dump | None:
+    """What was read of a file, with the rank that its name says; None, and a sentence, where it cannot be used."""
+    try:
+        return named(attempt.result(), file.rank, file.host)
+    except (DumpError, pool.CrashError) as error:
         warnings.append(FileWarning(str(file.path), str(error)))
     except Exception as error:
         _log.debug("reading %s failed", file.path, exc_info=True)
