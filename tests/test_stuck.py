@@ -201,6 +201,7 @@ def test_a_missing_dump_is_no_second_fault(tmp_path: Path) -> None:
     )
     assert faults(run) == [("missing", (1,))]
     assert run.missing_ranks == (3,)
+    assert run.findings[0].waiting == (0, 2)
 
 
 def test_circle_of_sends_and_receives(tmp_path: Path) -> None:

@@ -18,9 +18,10 @@ from typing import Any, NoReturn
 #: Opcodes of fixed length with their arguments; a memo has at most 4 Mi places.
 _FIXED = re.compile(
     rb"(?:"
-    rb"[\x85-\x89Nteausld\]\)\}\(\x94]"  # tuples, None, bools, containers, marks, memoise
-    rb"|[Kqh\x80].|M..|J....|G.{8}|[rj]..[\x00-\x3f]\x00"  # small numbers, floats, memo
-    rb"|\x8a(?:\x00|\x01.|\x02..|\x03...|\x04.{4}|\x05.{5}|\x06.{6}|\x07.{7}|\x08.{8}|\x09.{9})"  # LONG1
+    rb"[Kqh\x80]."  # the memo and the smallest numbers, which are most
+    rb"|[\x85-\x89Nteausld\]\)\}\(\x94]+"  # tuples, None, bools, containers, marks, memoise
+    rb"|M..|J....|G.{8}|[rj]..[\x00-\x3f]\x00"  # numbers, floats, more of the memo
+    rb"|\x8a(?:\x08.{8}|\x00|\x01.|\x02..|\x03...|\x04.{4}|\x05.{5}|\x06.{6}|\x07.{7}|\x09.{9})"  # LONG1
     rb"|\x95.{8}"  # a frame, which only hints how much to read at once
     rb"){1,256}",
     re.DOTALL,

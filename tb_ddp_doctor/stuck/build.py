@@ -120,7 +120,7 @@ def _faults(count: int) -> str:
 
 def _finding(root: Root, id_: str, waits: Waits, verdict: Verdict) -> StuckFinding:
     calls = waits.calls
-    waiting = tuple(sorted(reaching(waits, root.ranks) - set(root.ranks)))
+    waiting = tuple(sorted((reaching(waits, root.ranks) - set(root.ranks)) & set(calls.dumps)))
     hosts = tuple(dict.fromkeys(calls.dumps[rank].host for rank in root.ranks if rank in calls.dumps))
     hosts = tuple(_encodable(host) for host in hosts if host)
     oldest, waited = _oldest(root), _waited_at_most(root, waits)

@@ -13,24 +13,19 @@ _MOST_NAMED = 12
 
 
 def ranks(numbers: Sequence[int]) -> str:
-    """As "rank 3", "ranks 0-3 and 7"."""
-    parts: list[str] = []
-    for number in sorted(set(numbers)):
-        first, _, last = parts[-1].partition("-") if parts else ("", "", "")
-        if parts and int(last or first) + 1 == number:
-            parts[-1] = f"{first}-{number}"
+    """As "rank 3", "ranks 0, 1 and 4-7"."""
+    ordered = sorted(set(numbers))
+    runs: list[list[int]] = []
+    for number in ordered:
+        if runs and runs[-1][-1] + 1 == number:
+            runs[-1].append(number)
         else:
-            parts.append(str(number))
-    parts = [part.replace("-", " and ") if _is_pair(part) and len(parts) == 1 else part for part in parts]
+            runs.append([number])
+    parts = [part for run in runs for part in ([f"{run[0]}-{run[-1]}"] if len(run) > 2 else map(str, run))]
     if len(parts) > _MOST_NAMED:
-        return f"{len(set(numbers))} ranks ({', '.join(parts[:_MOST_NAMED])} ...)"
+        return f"{len(ordered)} ranks ({', '.join(parts[:_MOST_NAMED])} ...)"
     listed = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1]))) if parts else "none"
-    return f"rank{'' if len(set(numbers)) == 1 else 's'} {listed}"
-
-
-def _is_pair(part: str) -> bool:
-    first, _, last = part.partition("-")
-    return bool(last) and int(last) == int(first) + 1
+    return f"rank{'' if len(ordered) == 1 else 's'} {listed}"
 
 
 def time(ns: int) -> str:
@@ -114,9 +109,14 @@ def why(root: Root, waiting: Sequence[int], world_size: int, oldest: Op, waited_
     parts = [_seen(root)]
     if root.cause != "stalled" and waiting:
         parts.append(
-            f"{len(waiting)} of {world_size} ranks wait for {it}, directly or through other groups: {ranks(waiting)}."
+            f"{len(waiting)} of {world_size} ranks {_wait(waiting)} for {it}, directly or through other groups: "
+            f"{ranks(waiting)}."
         )
     return " ".join(filter(None, (*parts, _when(oldest, waited_s))))
+
+
+def _wait(ranks: Sequence[int]) -> str:
+    return "waits" if len(ranks) == 1 else "wait"
 
 
 def _when(oldest: Op, waited_s: float | None) -> str:
@@ -135,7 +135,8 @@ def _seen(root: Root) -> str:
         case "missing" | "no-dump" if call is None:
             return f"{ranks([op.rank]).capitalize()} waits in {called(op)} in {here}."
         case "missing" | "no-dump" if call is not None:
-            return f"{ranks(call.of(Came.ENQUEUED)).capitalize()} enqueued it in {here}, and wait."
+            came = call.of(Came.ENQUEUED)
+            return f"{ranks(came).capitalize()} enqueued it in {here}, and {_wait(came)}."
         case "not-completed" if call is not None:
             done = ranks(call.of(Came.COMPLETED)).capitalize()
             sure = (
