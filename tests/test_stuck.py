@@ -300,6 +300,26 @@ def test_a_receive_that_is_posted_early_stops_nobody(tmp_path: Path) -> None:
     assert run.findings[0].waiting == (0, 2, 3)
 
 
+def test_a_pending_send_hides_no_other_reason(tmp_path: Path) -> None:
+    # Rank 1 is blocked in tp by rank 0, which waits for rank 2. The send that it has pending too stops nobody: rank 4
+    # came to ep with its own pending.
+    run = examined(
+        tmp_path,
+        """
+        groups: tp.0=0,1 tp.1=4,5 ep=0,1,4 pp.0=0,2 pp.1=1,3 pp.2=4,6 last=2,3,6
+        rank0: send(1)@pp.0 recv(1)@pp.0 all_reduce@tp.0
+        rank1: send(1)@pp.1 all_reduce@tp.0
+        rank2: all_reduce@last+
+        rank3: all_reduce@last+ all_reduce@last recv(0)@pp.1
+        rank4: send(1)@pp.2 all_reduce@tp.1+ all_reduce@ep
+        rank5: all_reduce@tp.1+
+        rank6: all_reduce@last+ all_reduce@last recv(0)@pp.2
+        """,
+    )
+    assert faults(run) == [("missing", (2,))]
+    assert run.findings[0].waiting == (0, 1, 3, 4, 6)
+
+
 def test_what_all_enqueued_and_nobody_completed_is_not_concluded_from(tmp_path: Path) -> None:
     run = examined(
         tmp_path,

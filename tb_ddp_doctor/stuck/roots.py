@@ -130,11 +130,14 @@ def _absent(waits: Waits) -> list[Root]:
     known |= {op.rank for op in waits.stalled} | {
         target for own in waits.of.values() for wait in own if wait.why == "not-started" for target in wait.targets
     }
-    missed = {
-        rank: ops
-        for rank, ops in _awaited(waits, waits.of, "absent").items()
-        if rank not in known and not any(_explains(waits, wait, ops) for wait in waits.of[rank])
-    }
+    missed = {}
+    for rank, ops in _awaited(waits, waits.of, "absent").items():
+        if rank in known or any(_explains(waits, wait, ops) for wait in waits.of[rank]):
+            continue
+        if elsewhere := [wait for wait in waits.queued_elsewhere(rank) if _explains(waits, wait, ops)]:
+            waits.of[rank] += elsewhere
+        else:
+            missed[rank] = ops
     return _by_call(waits, "missing", missed)
 
 

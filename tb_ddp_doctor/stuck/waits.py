@@ -15,7 +15,7 @@ What all enqueued and nobody completed, with nothing older pending, says nothing
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Literal, NamedTuple
 
@@ -131,20 +131,34 @@ class Waits:
         if rank in self.incomplete or not self.calls.ops[rank]:
             return []
         op = self.calls.ops[rank][0]
-        if op.is_p2p:
-            other = next((pair.other for pair in self.pairs[rank] if pair.op is op), None)
-            parts = [other] if other else []
-        else:
-            ops = self.calls.calls[op.group, op.sequence].ops
-            parts = [other for member, other in ops.items() if member != rank]
-        behind = [part.rank for part in parts if _is_behind(self.calls, part)]
-        if behind:
-            return [Wait(op, "queued", tuple(sorted(behind)))]
+        parts = self._parts(op)
+        if behind := self._behind(op, parts):
+            return [behind]
         if op.is_started and (unstarted := [part.rank for part in parts if not part.is_started]):
             return [Wait(op, "not-started", tuple(sorted(unstarted)))]
         if len(parts) == (1 if op.is_p2p else len(op.group.ranks) - 1):
             self.stalled.append(op)
         return []
+
+    def queued_elsewhere(self, rank: int) -> list[Wait]:
+        """The same of the oldest op in each other group: a send that is pending may stop nothing behind it."""
+        oldest: dict[object, Op] = {}
+        for op in self.calls.ops[rank]:
+            oldest.setdefault((op.group, op.partner if op.is_p2p else None), op)
+        found = (self._behind(op, self._parts(op)) for op in list(oldest.values())[1:])
+        return [wait for wait in found if wait]
+
+    def _parts(self, op: Op) -> list[Op]:
+        """What the partners enqueued of an op."""
+        if op.is_p2p:
+            other = next((pair.other for pair in self.pairs[op.rank] if pair.op is op), None)
+            return [other] if other else []
+        ops = self.calls.calls[op.group, op.sequence].ops
+        return [other for member, other in ops.items() if member != op.rank]
+
+    def _behind(self, op: Op, parts: Sequence[Op]) -> Wait | None:
+        behind = [part.rank for part in parts if _is_behind(self.calls, part)]
+        return Wait(op, "queued", tuple(sorted(behind))) if behind else None
 
 
 def _pairs(calls: Calls) -> dict[int, list[Pair]]:
