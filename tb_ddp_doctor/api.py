@@ -1,4 +1,4 @@
-"""The doctor from Python: `tb_ddp_doctor.diagnose` and `tb_ddp_doctor.compare`."""
+"""The doctor from Python: `tb_ddp_doctor.diagnose`, `compare` and `examine_dumps`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from tb_ddp_doctor.comparison import build
 from tb_ddp_doctor.comparison.model import Comparison
 from tb_ddp_doctor.discover.runs import DiscoverError, Run, discover, no_traces, only_run
 from tb_ddp_doctor.findings import Diagnosis
+from tb_ddp_doctor.stuck import run as dumps
+from tb_ddp_doctor.stuck.model import StuckRun
 from tb_ddp_doctor.workers.cluster import executor
 
 Logdir = str | os.PathLike[str]
@@ -63,6 +65,29 @@ def compare(before: Logdir, after: Logdir, *, cache: Logdir | bool | None = True
     runs = [only_run(os.fspath(location), peek=kept.peek) for location in (before, after)]
     with executor(scheduler) as workers:
         return build.compare(*(_result(run, engine.Reading(kept, workers), {}) for run in runs))
+
+
+def examine_dumps(logdir: Logdir) -> list[StuckRun]:
+    """What the Flight Recorder dumps of every job below a log directory say, in the order of their names.
+
+    Raises DiscoverError where there is none, and stuck.run.StuckError where none can be read. Jobs that cannot be read
+    beside others are left out with a DoctorWarning.
+    """
+    runs = dumps.find(os.fspath(logdir))
+    if not runs:
+        raise DiscoverError(f"{os.fspath(logdir)} holds no Flight Recorder dumps.")
+    found = []
+    failed: list[dumps.StuckError] = []
+    for one in runs:
+        try:
+            found.append(dumps.examine(one))
+        except dumps.StuckError as error:
+            failed.append(dumps.StuckError(f"{one.name}: {error}"))
+    if not found:
+        raise failed[0]
+    for failure in failed:
+        warnings.warn(str(failure), DoctorWarning, stacklevel=2)
+    return found
 
 
 def _cache(cache: Logdir | bool | None) -> Cache:

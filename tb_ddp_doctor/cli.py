@@ -21,10 +21,12 @@ from tb_ddp_doctor import __version__, engine
 from tb_ddp_doctor.cache import MAX_BYTES, Cache, default_directory, write_digest
 from tb_ddp_doctor.discover.names import DIGEST_SUFFIX, trace_name
 from tb_ddp_doctor.discover.runs import DiscoverError, Run, discover, no_traces, only_run
-from tb_ddp_doctor.findings import SCHEMA_VERSION, Diagnosis, Prospect, Report, Severity
+from tb_ddp_doctor.findings import SCHEMA_VERSION, Diagnosis, Prospect, Severity
 from tb_ddp_doctor.report.escape import printable, printable_json
 from tb_ddp_doctor.rules import CATALOGUE, is_name
 from tb_ddp_doctor.storage.paths import FilePath, RemotePath
+from tb_ddp_doctor.stuck import run as stuck
+from tb_ddp_doctor.stuck.model import Report, StuckRun
 from tb_ddp_doctor.workers.cluster import SchedulerError, executor
 
 # What one command alone needs is imported when it is asked for: a small job from the cache takes little else.
@@ -107,8 +109,10 @@ def _parser() -> _Parser:
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="say the version, and exit")
     reading = _reading_options({"logdir": "the directory that torch.profiler wrote its traces to"})
+    dumps = "or, of a job that is stuck, the Flight Recorder its dumps"
+    either = _reading_options({"logdir": f"the directory that torch.profiler wrote its traces to, {dumps}"})
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    diagnose = commands.add_parser("diagnose", parents=[reading], help="diagnose every run below a log directory")
+    diagnose = commands.add_parser("diagnose", parents=[either], help="diagnose every run below a log directory")
     diagnose.set_defaults(command=_diagnose)
     printed = diagnose.add_mutually_exclusive_group()
     printed.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
@@ -239,23 +243,44 @@ def _reading_options(logdirs: Mapping[str, str]) -> _Parser:
 
 def _diagnose(options: argparse.Namespace, errors: Console) -> int:
     settings = _settings(options.set)
-    cache, runs = _discover(options)
+    cache, runs = _discover(options, needed=not stuck.find(options.logdir))
+    dumps = stuck.find_beside(options.logdir, {run.name for run in runs})
     with executor(options.scheduler) as workers:
         results = _diagnose_all(runs, engine.Reading(cache, workers), settings, errors)
-    if not results:
+    jobs = _examine_all(dumps, [run.name for run in runs], errors)
+    if not results and not jobs:
         return 2
+    _show(results, jobs, options, errors)
     diagnoses = [result.diagnosis for result in results]
+    if options.fail_on is None:
+        return 0
+    if _worst(diagnoses, jobs) >= Severity[options.fail_on.upper()]:
+        return 1
+    # What was not seen has not passed, nor what cannot be told.
+    if len(results) < len(runs) or len(jobs) < len(dumps):
+        return 2
+    verdicts = {*(diagnosis.verdict for diagnosis in diagnoses), *(job.verdict for job in jobs)}
+    return 3 if "unknown" in verdicts else 0
+
+
+def _show(
+    results: Sequence[engine.Result], jobs: Sequence[StuckRun], options: argparse.Namespace, errors: Console
+) -> None:
+    """Write and print what the options ask for."""
     if options.html:
         from tb_ddp_doctor.report import html
 
-        size = html.write(results, options.logdir, options.html)
-        _say_written(errors, options.html, f"{len(results)} run{'s' if len(results) > 1 else ''}, {size / 1e3:.0f} kB")
+        size = html.write(results, options.logdir, options.html, jobs)
+        count = len(results) + len(jobs)
+        _say_written(errors, options.html, f"{count} run{'s' if count > 1 else ''}, {size / 1e3:.0f} kB")
     if options.markdown:
         from tb_ddp_doctor.report import markdown
+        from tb_ddp_doctor.report import stuck as report_of_stuck
 
-        sys.stdout.buffer.write(markdown.document(results).encode("utf-8", errors="replace"))
+        sections = [markdown.document(results) if results else "", report_of_stuck.markdown(jobs)]
+        sys.stdout.buffer.write("\n".join(filter(None, sections)).encode("utf-8", errors="replace"))
     elif options.json:
-        _print_json(Report(SCHEMA_VERSION, tuple(diagnoses)))
+        _print_json(Report(SCHEMA_VERSION, tuple(result.diagnosis for result in results), tuple(jobs)))
     else:
         from tb_ddp_doctor.report import terminal
 
@@ -268,14 +293,11 @@ def _diagnose(options: argparse.Namespace, errors: Console) -> int:
                 phases=options.phases,
                 critical_path=options.critical_path,
             )
-    if options.fail_on is None:
-        return 0
-    if _worst(diagnoses) >= Severity[options.fail_on.upper()]:
-        return 1
-    # What was not seen has not passed, nor what cannot be told.
-    if len(results) < len(runs):
-        return 2
-    return 3 if any(diagnosis.verdict == "unknown" for diagnosis in diagnoses) else 0
+        if jobs:
+            from tb_ddp_doctor.report import stuck as report_of_stuck
+
+            for job in jobs:
+                report_of_stuck.print_run(console, job)
 
 
 def _whatif(options: argparse.Namespace, errors: Console) -> int:
@@ -460,11 +482,16 @@ def _cache(options: argparse.Namespace) -> Cache:
     return Cache(directory, round(options.cache_size * 2**30))
 
 
-def _discover(options: argparse.Namespace) -> tuple[Cache, list[Run]]:
-    """The cache that the options ask for, and the runs; DiscoverError if there are none."""
+def _discover(options: argparse.Namespace, *, needed: bool = True) -> tuple[Cache, list[Run]]:
+    """The cache that the options ask for, and the runs; DiscoverError if there are none and some are needed."""
     cache = _cache(options)
-    runs = discover(options.logdir, peek=cache.peek)
-    if not runs:
+    try:
+        runs = discover(options.logdir, peek=cache.peek)
+    except DiscoverError:
+        if needed:
+            raise
+        runs = []
+    if not runs and needed:
         raise DiscoverError(no_traces(options.logdir))
     return cache, runs
 
@@ -535,9 +562,27 @@ def _diagnose_all(
     return results
 
 
-def _worst(diagnoses: Sequence[Diagnosis]) -> Severity | float:
+def _examine_all(dumps: Sequence[stuck.DumpRun], traces: Sequence[str], errors: Console) -> list[StuckRun]:
+    """What the dumps of each job say; `traces` are the names of all runs of traces."""
+    found = []
+    with _progress(errors) as counting:
+        for run in dumps:
+            count = counting(printable(run.name), len(run.files))
+
+            def advance(done: int, _total: int, _file: str, count: Callable[[int], None] = count) -> None:
+                count(done)
+
+            try:
+                found.append(stuck.examine(run, traces, advance))
+            except stuck.StuckError as error:
+                _complain(errors, f"{run.name}: {error}")
+    return found
+
+
+def _worst(diagnoses: Sequence[Diagnosis], jobs: Sequence[StuckRun]) -> Severity | float:
     """The worst severity of all findings, and of what nothing explains where that is the verdict."""
     severities = [Severity[finding.severity.upper()] for diagnosis in diagnoses for finding in diagnosis.findings]
+    severities += [Severity[finding.severity.upper()] for job in jobs for finding in job.findings]
     severities += [
         Severity.of_share(diagnosis.account.line("unexplained").share)
         for diagnosis in diagnoses

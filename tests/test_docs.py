@@ -13,6 +13,7 @@ from tb_ddp_doctor import findings
 from tb_ddp_doctor.comparison import model as comparison
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support import documentation
+from tb_ddp_doctor.stuck import model as stuck
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -76,10 +77,17 @@ def test_the_readme_leads_to_the_page_of_each_rule() -> None:
         "KernelChange",
         "OperatorChange",
         "Compared",
+        "StuckRun",
+        "StuckFinding",
+        "StuckCall",
+        "CallSite",
+        "RankState",
+        "RankWait",
+        "GroupProgress",
     ],
 )
 def test_the_page_of_the_json_has_every_field_and_no_other(name: str) -> None:
-    struct = getattr(findings, name, None) or getattr(comparison, name)
+    struct = next(getattr(module, name) for module in (findings, comparison, stuck) if hasattr(module, name))
     section = re.search(rf"^### {name}\n(.*?)(?=^#|\Z)", (DOCS / "json.md").read_text(), re.MULTILINE | re.DOTALL)
     assert section, f"docs/json.md has no section {name}"
     documented = re.findall(r"^\| `(\w+)` \|", section[1], re.MULTILINE)

@@ -3,6 +3,7 @@
 
 /** @typedef {import("./model.js").Listing} Listing */
 /** @typedef {import("./model.js").Report} Report */
+/** @typedef {{state: "ready", diagnosis: import("./stuck_model.js").StuckRun, views: null}} DumpsReport */
 /** @typedef {{state: "queued" | "reading", progress: import("./model.js").Progress}} Waiting */
 /** @typedef {{state: "failed", error: string}} Failed */
 
@@ -14,7 +15,7 @@ export const fetchRuns = (reload) => get(reload ? "runs?reload" : "runs");
 
 /**
  * @param {string} name
- * @returns {Promise<Report | Waiting | Failed>}
+ * @returns {Promise<Report | DumpsReport | Waiting | Failed>}
  */
 export const fetchRun = (name) => get(`run?run=${encodeURIComponent(name)}`);
 

@@ -9,6 +9,7 @@ import { onReload } from "./reload.js";
 import { runList } from "./runs.js";
 import { shell } from "./shell.js";
 import { empty, failed, reading, searching } from "./states.js";
+import { links, stuckReport } from "./stuck.js";
 
 /** @typedef {import("./model.js").Listing} Listing */
 /** @typedef {import("./model.js").RunEntry} RunEntry */
@@ -31,7 +32,7 @@ export function start(root) {
   let place = here();
   /** The run that opened because it is the worst: it stays once all are read, or somebody does anything here. */
   let settled = "";
-  /** @type {ReturnType<typeof shell> | null} the report that shows */
+  /** @type {{element: HTMLElement, show: (place: Place) => void, close: () => void} | null} the report that shows */
   let report = null;
   /** What the list and the main part show now; each is rebuilt only when this changes, so focus stays. */
   let listed = "";
@@ -139,14 +140,24 @@ export function start(root) {
       const answer = await fetchRun(entry.name);
       if (shown !== JSON.stringify(entry)) return; // another run was opened meanwhile
       if (answer.state === "ready") {
-        report = shell(answer, went);
-        main.replaceChildren(report.element);
+        report = ofDumps(answer) ? stuckReport(answer.diagnosis, select) : shell(answer, went);
+        main.replaceChildren(...dumpsBeside(entry), report.element);
         main.scrollTop = 0;
         report.show(place);
       } else shown = "";
     } catch (error) {
       if (shown === JSON.stringify(entry)) main.replaceChildren(failed(`${entry.name} could not be shown.`, sentence(error)));
     }
+  }
+
+  /**
+   * The way from a run of traces to the dumps that the same job left.
+   * @param {RunEntry} entry
+   */
+  function dumpsBeside({ name }) {
+    const dumps = (listing?.runs ?? []).filter(({ traces }) => traces?.includes(name));
+    if (!dumps.length) return [];
+    return [h("p", { class: "beside" }, "Flight Recorder dumps of the same job: ", links(dumps.map((run) => run.name), select))];
   }
 
   /**
@@ -167,6 +178,14 @@ export function start(root) {
   }
   onReload(() => poll(true));
   poll();
+}
+
+/**
+ * @param {import("./model.js").Report | import("./api.js").DumpsReport} report
+ * @returns {report is import("./api.js").DumpsReport}
+ */
+function ofDumps(report) {
+  return "library" in report.diagnosis;
 }
 
 /** @param {unknown} error */

@@ -4,6 +4,7 @@
 //   app.js                     state, polling, which run shows
 //   shell.js views.js views/   a report: its heading, its tabs, a module for each view
 //   address.js                 run, view and the like as part of TensorBoard's address
+//   stuck.js stuck_graph.js     a report of Flight Recorder dumps, and its picture of who waits for whom
 //   runs.js states.js          the list on the left; what shows while there is no report
 //   lanes.js canvas.js heat.js table.js      pictures, and their numbers
 //   compared.js                              what differs between two runs

@@ -29,6 +29,8 @@ import { OWNERS } from "./step_parts.js";
  * @property {Severity | null} severity
  * @property {number | null} lost_ms what fixing all findings from minor on saves
  * @property {number | null} unexplained_ms
+ * @property {"dumps"} [kind] of Flight Recorder dumps; absent of traces
+ * @property {string[]} [traces] names of the runs of traces of the same job, of dumps
  */
 
 /**
@@ -108,7 +110,7 @@ const lossOf = ({ verdict, lost_ms, unexplained_ms }) => (verdict === "unexplain
 /** @param {RunEntry} run */
 function weightOf(run) {
   const { verdict, severity } = run;
-  if (verdict === "unknown" || verdict === "healthy") return 0;
+  if (verdict === "unknown" || verdict === "healthy" || verdict === "late") return 0;
   return ["info", "minor", "major", "critical"].indexOf(severity ?? "info");
 }
 

@@ -42,7 +42,7 @@ export function runList(runs, selected, select) {
 function level(run) {
   if (run.state === "failed") return "failed";
   if (run.state !== "ready") return "pending";
-  if (run.verdict === "unknown") return "info";
+  if (run.verdict === "unknown" || run.verdict === "late") return "info";
   if (run.verdict !== "healthy") return run.severity ?? "info";
   return whole(run) ? "healthy" : "info";
 }
@@ -64,12 +64,15 @@ function size(run) {
   }
   const left = run.arriving ? `, ${count(run.arriving, "file")} still being written` : "";
   const gone = run.deleted ? `, ${count(run.deleted, "file")} deleted since` : "";
-  return `${count(run.ranks ?? 0, "rank")}, ${count(run.steps ?? 0, "step")}${left}${gone}`;
+  const what = run.kind === "dumps" ? "dumps" : count(run.steps ?? 0, "step");
+  return `${count(run.ranks ?? 0, "rank")}, ${what}${left}${gone}`;
 }
 
 /** @param {RunEntry} run */
 function outcome(run) {
   if (run.state !== "ready") return h("small", {}, run.state === "reading" ? "…" : "");
+  if (run.verdict === "stuck") return h("b", { title: "Stuck: ranks wait in collectives for ranks that do not come" }, "stuck");
+  if (run.kind === "dumps") return h("small", {}, run.verdict ?? "");
   if (run.verdict === "unknown") return h("small", { title: "Unknown: the traces lack the data to judge" }, "unknown");
   if (run.verdict === "unexplained" && run.step_ms)
     return h("b", { title: "Unexplained: the share of the step that no rule explains" }, `${percent((run.unexplained_ms ?? 0) / run.step_ms)} ?`);

@@ -23,8 +23,7 @@ from tb_ddp_doctor.plugin.entry import Entry, Files, Ready
 from tb_ddp_doctor.view.summary import summary
 
 if TYPE_CHECKING:
-    from tb_ddp_doctor.discover.runs import Run
-    from tb_ddp_doctor.engine import Result
+    from tb_ddp_doctor.plugin.runs import Result, Run
 
 Progress = Callable[[int, int, str], None]
 #: Gives the result of a run without the files of the third, and without those of the fourth that lack their end.

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tb_ddp_doctor.plugin.arrivals import Stamps
 
 if TYPE_CHECKING:
-    from tb_ddp_doctor.discover.runs import Run
-    from tb_ddp_doctor.engine import Result
+    from tb_ddp_doctor.plugin.runs import Result, Run
 
 State = Literal["queued", "reading", "ready", "failed"]
 

@@ -49,9 +49,9 @@ from tb_ddp_doctor.plugin.turns import RETRY_AFTER_S, BusyError, Turns
 from tb_ddp_doctor.view.assets import assets
 
 if TYPE_CHECKING:
+    from tb_ddp_doctor import engine
     from tb_ddp_doctor.discover.head import RememberedHeads
-    from tb_ddp_doctor.discover.runs import Run
-    from tb_ddp_doctor.engine import Result
+    from tb_ddp_doctor.plugin.runs import Result, Run
     from tb_ddp_doctor.storage.paths import FilePath
 
 Location = str | Mapping[str, str]
@@ -72,10 +72,11 @@ class _Discover:
         from tb_ddp_doctor import cache
         from tb_ddp_doctor.discover.head import RememberedHeads
         from tb_ddp_doctor.discover.runs import discover
+        from tb_ddp_doctor.plugin.runs import with_dumps
 
         if self._heads is None:
             self._heads = RememberedHeads(cache.Cache(cache.default_directory()).peek)
-        return discover(location, peek=self._heads.peek)
+        return with_dumps(location, partial(discover, location, peek=self._heads.peek))
 
 
 def _diagnose(
@@ -83,16 +84,22 @@ def _diagnose(
 ) -> Result:
     from tb_ddp_doctor import engine
     from tb_ddp_doctor.cache import Cache, default_directory
+    from tb_ddp_doctor.plugin.runs import Dumps, examine
     from tb_ddp_doctor.workers.cluster import executor
 
+    if isinstance(run, Dumps):
+        return examine(run, progress)
     with executor(scheduler) as workers:
         reading = engine.Reading(Cache(default_directory()), workers, changing=changing, expected=expected)
         return engine.diagnose(run, progress=progress, reading=reading)
 
 
 def _answer(result: Result) -> Any:
+    from tb_ddp_doctor.plugin.runs import DumpResult
     from tb_ddp_doctor.view.answer import answer
 
+    if isinstance(result, DumpResult):
+        return {"state": "ready", "diagnosis": result.diagnosis, "views": None}
     return answer(result)
 
 
@@ -142,7 +149,7 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
         self._pages = perfetto_ui.pages()
         self._logdir = context.logdir or ""
         self._logdir_spec = getattr(context.flags, "logdir_spec", None) or ""
-        self._discover = discover or _Discover()
+        self._discover: Callable[[Location], Sequence[Run]] = discover or _Discover()
         scheduler = getattr(context.flags, "ddp_doctor_scheduler", None) or ""
         diagnose = diagnose or partial(_diagnose, scheduler=scheduler)
         self._turns = Turns()
@@ -200,6 +207,13 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
             return self._discover(parse_logdir_spec(self._logdir_spec))
         return self._discover(self._logdir) if self._logdir else []
 
+    def _result(self, name: str) -> engine.Result | None:
+        """What a run of traces was found to be; None where none of that name is ready."""
+        from tb_ddp_doctor.plugin.runs import DumpResult
+
+        result = self._analyses.result(name)
+        return None if isinstance(result, DumpResult) else result
+
     def _serve_runs(self, request: wrappers.Request) -> wrappers.Response:
         answer = {
             "logdir": self._logdir or self._logdir_spec,
@@ -233,7 +247,7 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
         from tb_ddp_doctor.rules import is_name
 
         name = request.args.get("run", "")
-        result = self._analyses.result(name)
+        result = self._result(name)
         if result is None:
             return _respond(request, {"error": f"No run named {name!r} has been diagnosed."}, code=404)
         without = [one for one in request.args.get("without", "").split(",") if one]
@@ -254,15 +268,17 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
         results = []
         for name in names:
             # A run that waits its turn is read next.
-            answer, result = self._analyses.open(name), self._analyses.result(name)
+            answer, result = self._analyses.open(name), self._result(name)
             if answer is None:
                 return _respond(request, {"error": f"There is no run named {name!r} in the log directory."}, code=404)
             if result is not None:
                 results.append(result)
             elif isinstance(answer, dict) and answer["state"] == "failed":
                 return _respond(request, {"error": f"{name} could not be read: {answer['error']}"}, code=409)
+            elif not isinstance(answer, dict):
+                return _respond(request, {"error": f"{name} has dumps of a stuck job and no steps."}, code=409)
             else:
-                progress = answer["progress"] if isinstance(answer, dict) else None
+                progress = answer["progress"]
                 return _respond(request, {"state": "reading", "run": name, "progress": progress}, code=202)
         return _respond(request, msgspec.json.encode({"state": "ready", "comparison": compare(*results)}))
 
@@ -272,7 +288,7 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
         from tb_ddp_doctor.view.details import DETAILS
 
         name, of = request.args.get("run", ""), request.args.get("of", "")
-        result = self._analyses.result(name)
+        result = self._result(name)
         if result is None:
             return _respond(request, {"error": f"No run named {name!r} has been diagnosed."}, code=404)
         if of not in DETAILS:
@@ -284,7 +300,7 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
         from tb_ddp_doctor.slices.model import SliceError
 
         name = request.args.get("run", "")
-        result = self._analyses.result(name)
+        result = self._result(name)
         if result is None:
             return _respond(request, {"error": f"No run named {name!r} has been diagnosed."}, code=404)
         try:

@@ -29,6 +29,7 @@ from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.findings import Diagnosis, Severity
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support.documentation import page as page_of
+from tb_ddp_doctor.stuck.model import StuckRun
 from tb_ddp_doctor.view.answer import answer
 from tb_ddp_doctor.view.assets import assets
 from tb_ddp_doctor.view.details import DETAILS
@@ -49,8 +50,8 @@ _OTHER = re.compile(r"^(?:export|import)\b(?!\.).*", re.MULTILINE)
 _START = "index.js"
 
 
-def page(results: Sequence[Result], logdir: str) -> str:
-    """All runs as one HTML file."""
+def page(results: Sequence[Result], logdir: str, jobs: Sequence[StuckRun] = ()) -> str:
+    """All runs as one HTML file, those of traces and those of Flight Recorder dumps."""
     files = {route.lstrip("/"): path.read_text(encoding="utf-8") for route, (path, _) in assets().items()}
     style = f"\n{files['style.css']}"
     script = _bundled(files)
@@ -58,17 +59,15 @@ def page(results: Sequence[Result], logdir: str) -> str:
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
-    title = html.escape(f"Diagnosis of {', '.join(result.diagnosis.name for result in results)}")
-    headlines = "".join(
-        f"<h1>{html.escape(result.diagnosis.name)}</h1><p>{html.escape(result.diagnosis.headline)}</p>"
-        for result in results
-    )
+    said: list[Diagnosis | StuckRun] = [*(result.diagnosis for result in results), *jobs]
+    title = html.escape(f"Diagnosis of {', '.join(one.name for one in said)}")
+    headlines = "".join(f"<h1>{html.escape(one.name)}</h1><p>{html.escape(one.headline)}</p>" for one in said)
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         f'<meta name="viewport" content="width=device-width">\n<title>{title}</title>\n'
         f"<style>{style}</style>\n"
-        f'<script type="application/json" id="ddp-doctor-answers">{_inert(_answers(results, logdir))}</script>\n'
+        f'<script type="application/json" id="ddp-doctor-answers">{_inert(_answers(results, logdir, jobs))}</script>\n'
         f'<script type="module">{script}</script>\n'
         f"</head>\n<body>\n<noscript>{headlines}<p>The rest of this report needs JavaScript.</p></noscript>\n"
         "</body>\n</html>\n"
@@ -126,11 +125,13 @@ def _inert(value: Any) -> str:
     return msgspec.json.encode(value).decode().replace("<", "\\u003c")
 
 
-def _answers(results: Sequence[Result], logdir: str) -> dict[str, Any]:
+def _answers(results: Sequence[Result], logdir: str, jobs: Sequence[StuckRun]) -> dict[str, Any]:
     """What the routes of `plugin` would answer, by route."""
+    runs = [_listed(one.diagnosis, len(one.unfinished)) for one in results] + [_listed(one) for one in jobs]
     answers: dict[str, Any] = {
         "viewers": {"perfetto": None, "frames_perfetto_dev": False},
-        "runs": {"state": "ready", "error": None, "logdir": logdir, "runs": [_listed(one) for one in results]},
+        "runs": {"state": "ready", "error": None, "logdir": logdir, "runs": runs},
+        **{f"run?run={one.name}": {"state": "ready", "diagnosis": one, "views": None} for one in jobs},
     }
     pairs = list(itertools.permutations(results, 2))
     for before, after in pairs if len(pairs) <= _MOST_PAIRS else ():
@@ -148,14 +149,13 @@ def _answers(results: Sequence[Result], logdir: str) -> dict[str, Any]:
     return answers
 
 
-def _listed(result: Result) -> dict[str, Any]:
-    diagnosis = result.diagnosis
+def _listed(diagnosis: Diagnosis | StuckRun, arriving: int = 0) -> dict[str, Any]:
     return {
         "name": diagnosis.name,
         "state": "ready",
         "progress": {"done": len(diagnosis.ranks), "total": len(diagnosis.ranks)},
         "error": None,
-        "arriving": len(result.unfinished),
+        "arriving": arriving,
         "deleted": 0,
         **summary(diagnosis),
     }
@@ -182,10 +182,10 @@ def _choices(diagnosis: Diagnosis) -> Iterator[tuple[str, ...]]:
         yield from itertools.combinations(ids, count)
 
 
-def write(results: Sequence[Result], logdir: str, path: Path) -> int:
+def write(results: Sequence[Result], logdir: str, path: Path, jobs: Sequence[StuckRun] = ()) -> int:
     """Write the report; returns its size in bytes. Raises ValueError for a path inside of the log directory."""
     if path.resolve().is_relative_to(Path(logdir).resolve()):
         raise ValueError(f"Nothing is written into the log directory; {path} is inside of it.")
-    content = page(results, logdir).encode("utf-8", errors="replace")
+    content = page(results, logdir, jobs).encode("utf-8", errors="replace")
     path.write_bytes(content)
     return len(content)

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 
 from tb_ddp_doctor.comparison.model import Comparison
-from tb_ddp_doctor.findings import SCHEMA_VERSION, Report
+from tb_ddp_doctor.findings import SCHEMA_VERSION
+from tb_ddp_doctor.stuck.model import Report
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

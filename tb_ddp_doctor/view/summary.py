@@ -6,11 +6,27 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tb_ddp_doctor.findings import Diagnosis
+    from tb_ddp_doctor.stuck.model import StuckRun
 
 
-def summary(diagnosis: Diagnosis) -> dict[str, Any]:
+def summary(diagnosis: Diagnosis | StuckRun) -> dict[str, Any]:
     """What the list of runs shows of a diagnosis. Info findings cost nothing worth a fix, so they lose nothing."""
     from tb_ddp_doctor.findings import Severity
+    from tb_ddp_doctor.stuck.model import StuckRun
+
+    if isinstance(diagnosis, StuckRun):
+        return {
+            "kind": "dumps",
+            "traces": diagnosis.traces,
+            "world_size": diagnosis.world_size,
+            "ranks": len(diagnosis.ranks),
+            "incomplete": 0,
+            "steps": None,
+            "step_ms": None,
+            "verdict": diagnosis.verdict,
+            "severity": "critical" if diagnosis.verdict == "stuck" else None,
+            "lost_ms": None,
+        }
 
     unexplained = diagnosis.account.line("unexplained")
     severities = [Severity[finding.severity.upper()] for finding in diagnosis.findings]

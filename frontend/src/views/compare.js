@@ -28,7 +28,7 @@ export const compare = {
 
     /** @param {RunEntry[]} runs */
     function choose(runs) {
-      const others = runs.filter(({ name }) => name !== shown.diagnosis.name);
+      const others = runs.filter(({ name, kind }) => name !== shown.diagnosis.name && kind !== "dumps");
       const before = others.find(({ name }) => name === shown.place.before) ?? (others.length === 1 ? others[0] : null);
       chosen.replaceChildren(...(others.length ? [picker(others, before, pick, shown)] : []));
       if (before) ask(before.name);

@@ -1,0 +1,219 @@
+"""Finding Flight Recorder dumps in a log directory: which files, of which ranks, of which job.
+
+A dump is known by its first bytes, not by its name alone: a pickle of plain data, or JSON, with the recorder's keys.
+Names that are looked at end in a number or hold a rank: `nccl_trace_rank_3`, `comm_traces/rank_3`, `_dump_3`,
+`anything3`, `node7_nccl_trace_rank_3`, `rank_3.json`, or lie in a folder `rank_3`. What else a name holds, where it
+differs between ranks or says "host" or "node", is the host.
+
+The dumps of a folder are a job; those of folders side by side (one a node) too, if no two are of one rank. Where a
+folder has several of one rank, names that differ in more than the rank are several jobs, or attempts of one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from tb_ddp_doctor.discover.names import is_remote, natural
+from tb_ddp_doctor.storage import time_limit
+from tb_ddp_doctor.storage.time_limit import within
+
+_RANK = re.compile(r"(?<![a-z])rank[_-]?(?P<rank>\d{1,7})(?!\d)", re.IGNORECASE)
+_SUFFIX = re.compile(r"\.(?:json|pickle|pkl|bin|dump|trace|txt|pt)$", re.IGNORECASE)
+_LAST_NUMBER = re.compile(r"(?<!\d)(?P<rank>\d{1,6})$")
+#: Of other tools, with numbers in their names too.
+_OTHERS = re.compile(
+    r"tfevents|\.pt\.trace\.json|\.(?:gz|zst|npy|npz|safetensors|py|png|html|log|csv|digest)$", re.IGNORECASE
+)
+_WORDS = re.compile(
+    r"(?:nccl|gloo|flight|recorder|comm|trace|dump|debug|info|global|lib|fr|ras)s?(?=[^a-z]|$)|rank", re.IGNORECASE
+)
+_HEAD_BYTES = 4096
+_PICKLE_KEYS = (b"version", b"entries", b"pg_config", b"pg_status", b"comm_lib_version")
+_JSON_KEYS = (b'"comm_lib_version"', b'"nccl_version"', b'"pg_config"', b'"collective_seq_id"', b'"nccl_comm_state"')
+_RAS_KEYS = (b'"communicators"', b'"communicators_count"')
+
+
+@dataclass(frozen=True, slots=True)
+class DumpFile:
+    """A file that looks like a dump."""
+
+    path: Path
+    #: None where no name says it.
+    rank: int | None
+    #: "" where no name says it.
+    host: str
+    #: Its name without rank and host.
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class DumpRun:
+    """The dumps of one job, by rank; those without a rank last."""
+
+    #: Path relative to the log directory, with "/"; its last part for the log directory itself.
+    name: str
+    directory: Path
+    files: tuple[DumpFile, ...]
+    #: Answers of NCCL's RAS (`ncclras -f json`) beside them.
+    ras: tuple[Path, ...] = ()
+
+
+def find(logdir: str | os.PathLike[str]) -> list[DumpRun]:
+    """All jobs with dumps below a log directory, in the order of their names; none of a remote one."""
+    location = os.fspath(logdir)
+    if not location or is_remote(location):
+        return []
+    root = Path(location).expanduser()
+    if root.is_file():
+        found = _file(root, _head(root))
+        return [_run(root, (), [found], [])] if isinstance(found, DumpFile) else []
+    folders: dict[tuple[str, ...], list[DumpFile]] = {}
+    ras: dict[tuple[str, ...], list[Path]] = defaultdict(list)
+    for parts, path in _walk(root):
+        head = _head(path)
+        if any(key in head for key in _RAS_KEYS):
+            ras[parts].append(path)
+        elif (file := _file(path, head)) is not None:
+            folders.setdefault(parts, []).append(file)
+    runs = []
+    for parts, files in _merged(folders).items():
+        for kind, of_kind in _jobs(files).items():
+            named = (*parts, kind) if kind else parts
+            beside = [
+                path
+                for at, paths in ras.items()
+                for path in paths
+                if at == parts[: len(at)] or at[: len(parts)] == parts
+            ]
+            runs.append(_run(root, named, of_kind, beside, folder=root.joinpath(*parts)))
+    return sorted(runs, key=lambda run: natural(run.name))
+
+
+def _run(
+    root: Path, parts: tuple[str, ...], files: Sequence[DumpFile], ras: Sequence[Path], folder: Path | None = None
+) -> DumpRun:
+    name = "/".join(parts) or Path(os.path.abspath(root)).name
+    name = name.encode("utf-8", "backslashreplace").decode()
+    ordered = sorted(files, key=lambda file: (file.rank is None, file.rank or 0, file.path.name))
+    return DumpRun(name, folder or root, tuple(_with_hosts(ordered)), tuple(sorted(ras)))
+
+
+def _with_hosts(files: Sequence[DumpFile]) -> Iterator[DumpFile]:
+    """The files, with a host only where names differ in it, or in folders, or say that it is one."""
+    hosts = {file.host for file in files}
+    folders = {file.path.parent for file in files}
+    for file in files:
+        named = file.host if len(hosts) > 1 or re.search(r"host|node", file.host, re.IGNORECASE) else ""
+        folder = file.path.parent.name if len(folders) > 1 and not _RANK.fullmatch(file.path.parent.name) else ""
+        yield DumpFile(file.path, file.rank, named or folder, file.kind)
+
+
+def _walk(root: Path) -> Iterator[tuple[tuple[str, ...], Path]]:
+    """Every regular file that may be a dump by its name, with its folders; each folder once."""
+    seen: set[tuple[int, int]] = set()
+    ahead: list[tuple[str, ...]] = [()]
+    while ahead:
+        parts = ahead.pop()
+        folder = root.joinpath(*parts)
+        try:
+            identity, folders, files = within(time_limit.PATIENCE_S, partial(_list, folder))
+        except OSError:  # what cannot be read is said of the traces
+            continue
+        if identity in seen:
+            continue
+        seen.add(identity)
+        ahead += [(*parts, name) for name in folders]
+        yield from ((parts, folder / name) for name in files)
+
+
+def _list(folder: Path) -> tuple[tuple[int, int], list[str], list[str]]:
+    status = folder.stat()
+    folders, files = [], []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir():
+                folders.append(entry.name)
+            elif _may_be(entry.name, folder.name) and stat.S_ISREG(entry.stat().st_mode):
+                files.append(entry.name)
+    return (status.st_dev, status.st_ino), sorted(folders), sorted(files)
+
+
+def _may_be(name: str, folder: str) -> bool:
+    if _OTHERS.search(name):
+        return False
+    stem = _SUFFIX.sub("", name)
+    ras = "ras" in name.lower() and name.endswith((".json", ".txt"))
+    return bool(_RANK.search(stem) or stem[-1:].isdecimal() or _RANK.fullmatch(folder) or ras)
+
+
+def _head(path: Path) -> bytes:
+    def read() -> bytes:
+        with path.open("rb") as file:
+            return file.read(_HEAD_BYTES)
+
+    try:
+        return within(time_limit.PATIENCE_S, read)
+    except OSError:
+        return b""
+
+
+def _file(path: Path, head: bytes) -> DumpFile | None:
+    is_pickle = head[:1] == b"\x80" and any(key in head for key in _PICKLE_KEYS)
+    is_json = head.lstrip()[:1] == b"{" and any(key in head for key in _JSON_KEYS)
+    if not is_pickle and not is_json:
+        return None
+    stem = _SUFFIX.sub("", path.name)
+    found = _RANK.search(stem) or _LAST_NUMBER.search(stem)
+    rank = int(found["rank"]) if found else None
+    rest = stem[: found.start()] + "*" + stem[found.end() :] if found else stem
+    if rank is None and (of_folder := _RANK.fullmatch(path.parent.name)):
+        rank = int(of_folder["rank"])
+    host = re.sub(r"^[^0-9A-Za-z]+|[^0-9A-Za-z]+$", "", re.sub(r"[*_]+", "_", _WORDS.sub("", rest)))
+    kind = rest.replace(host, "") if host else rest
+    return DumpFile(path, rank, host, kind)
+
+
+def _merged(folders: dict[tuple[str, ...], list[DumpFile]]) -> dict[tuple[str, ...], list[DumpFile]]:
+    """Folders side by side become one where all their ranks differ."""
+    beside: defaultdict[tuple[str, ...], list[tuple[str, ...]]] = defaultdict(list)
+    for parts in folders:
+        if parts:
+            beside[parts[:-1]].append(parts)
+    merged = dict(folders)
+    for parent, children in beside.items():
+        ranks = [file.rank for parts in children for file in folders[parts]]
+        if len(children) > 1 and parent not in folders and None not in ranks and len(set(ranks)) == len(ranks):
+            merged[parent] = [file for parts in children for file in merged.pop(parts)]
+    return merged
+
+
+def _jobs(files: Sequence[DumpFile]) -> dict[str, list[DumpFile]]:
+    """The files by job: one where each rank is there once; else by what their names share."""
+    chosen: dict[tuple[str, str, int | None], DumpFile] = {}
+    for file in sorted(files, key=lambda file: file.path.suffix == ".json"):
+        # The same dump may be there as pickle and as JSON.
+        key = (file.kind, file.host, file.rank)
+        if file.rank is None or key not in chosen:
+            chosen[key if file.rank is not None else (file.path.name, "", None)] = file
+    kept = list(chosen.values())
+    ranks = [file.rank for file in kept if file.rank is not None]
+    if len(set(ranks)) == len(ranks):
+        return {"": kept}
+    jobs: defaultdict[str, list[DumpFile]] = defaultdict(list)
+    for file in kept:
+        jobs[file.kind.replace("*", "").strip("_-.") or "dump"].append(file)
+    if len(jobs) == 1:
+        # The names are alike but for what looked like a host.
+        jobs = defaultdict(list)
+        for file in kept:
+            jobs[file.host or "dump"].append(file)
+    return dict(jobs)

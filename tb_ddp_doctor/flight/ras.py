@@ -1,0 +1,67 @@
+"""NCCL's RAS: what `ncclras -f json` answered while the job was stuck (NCCL 2.28 and later).
+
+Only communicators of all ranks are read, for in others ranks have other numbers. Ranks that RAS misses are the evidence
+that no dump can give: whether their processes still answer.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+_MAX_BYTES = 1 << 26
+#: NCCL 2.28 writes no comma there.
+_LACKING_COMMA = re.compile(rb'("nvml_dev":\s*-?\d+)(\s*"status")')
+
+
+class RasRank(NamedTuple):
+    """What RAS says of a rank."""
+
+    rank: int
+    host: str
+    pid: int
+    #: "missing" (its process did not answer), "dead" (for long), "error" (an asynchronous error), "aborted", "running".
+    state: str
+
+
+def read(path: Path, world_size: int) -> list[RasRank]:
+    """The ranks of the communicators of all ranks, each once, the worst that is said of it. Raises ValueError."""
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise ValueError("Left out: it is too large for an answer of NCCL's RAS.")
+        found = msgspec.json.decode(_LACKING_COMMA.sub(rb"\1,\2", path.read_bytes()))
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"Left out: it cannot be read as an answer of NCCL's RAS ({error}).") from None
+    worst: dict[int, RasRank] = {}
+    communicators = found.get("communicators") if isinstance(found, dict) else None
+    for one in communicators if isinstance(communicators, list) else ():
+        if not isinstance(one, dict) or one.get("size") != world_size:
+            continue
+        for key, is_missing in (("missing_ranks", True), ("ranks", False)):
+            members = one.get(key)
+            for member in members if isinstance(members, list) else ():
+                if isinstance(member, dict) and isinstance(member.get("rank"), int):
+                    told = _rank(member, is_missing)
+                    before = worst.get(told.rank)
+                    if before is None or _WORST.index(told.state) < _WORST.index(before.state):
+                        worst[told.rank] = told
+    return [worst[rank] for rank in sorted(worst)]
+
+
+_WORST = ("dead", "missing", "error", "aborted", "running")
+
+
+def _rank(member: dict[str, Any], is_missing: bool) -> RasRank:
+    status = member.get("status")
+    status = status if isinstance(status, dict) else {}
+    if is_missing:
+        state = "dead" if status.get("considered_dead", member.get("considered_dead")) else "missing"
+    elif status.get("async_error"):
+        state = "error"
+    else:
+        state = "aborted" if status.get("abort_flag") else "running"
+    host, pid = member.get("host"), member.get("pid")
+    return RasRank(member["rank"], str(host)[:200] if host else "", pid if isinstance(pid, int) else -1, state)

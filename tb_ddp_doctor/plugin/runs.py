@@ -1,0 +1,69 @@
+"""Runs of both kinds, traces and Flight Recorder dumps, for the background analysis: it reads them in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tb_ddp_doctor import engine
+from tb_ddp_doctor.discover import runs
+from tb_ddp_doctor.stuck import run as stuck
+from tb_ddp_doctor.stuck.model import StuckRun
+
+
+@dataclass(frozen=True, slots=True)
+class DumpResult:
+    """What the dumps of a job say, as `engine.Result` has it for traces."""
+
+    diagnosis: StuckRun
+    #: Dumps are written at once: no end of one is waited for.
+    unfinished: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Dumps:
+    """A job with dumps, and the names of all runs of traces beside it."""
+
+    run: stuck.DumpRun
+    traces: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.run.name
+
+    @property
+    def files(self) -> tuple[stuck.DumpFile, ...]:
+        return self.run.files
+
+
+Run: TypeAlias = runs.Run | Dumps
+Result: TypeAlias = engine.Result | DumpResult
+
+
+def with_dumps(location: str | Mapping[str, str], found: Callable[[], Collection[runs.Run]]) -> list[Run]:
+    """The runs of traces, and after them those of dumps. Raises as `found` does where there are no dumps."""
+    logdirs = list(location.values()) if isinstance(location, Mapping) else [location]
+    has_dumps = any(stuck.find(logdir) for logdir in logdirs)
+    try:
+        traces = list(found())
+    except runs.DiscoverError:
+        if not has_dumps:
+            raise
+        traces = []
+    names = tuple(run.name for run in traces)
+    taken = set(names)
+    dumps: list[Run] = []
+    for logdir in logdirs if has_dumps else ():
+        for run in stuck.find_beside(logdir, taken):
+            taken.add(run.name)
+            dumps.append(Dumps(run, names))
+    return [*traces, *dumps]
+
+
+def examine(run: Dumps, progress: stuck.Progress) -> DumpResult:
+    """What its dumps say. Raises engine.RunError where none can be read."""
+    try:
+        return DumpResult(stuck.examine(run.run, run.traces, progress))
+    except stuck.StuckError as error:
+        raise engine.RunError(str(error)) from None

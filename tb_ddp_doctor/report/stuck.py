@@ -1,0 +1,156 @@
+"""A job that is stuck, in a terminal and as Markdown."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from tb_ddp_doctor.report.escape import code_block, markup, printable, printable_lines
+from tb_ddp_doctor.report.escape import markdown as escaped
+from tb_ddp_doctor.stuck import text
+from tb_ddp_doctor.stuck.model import GroupProgress, StuckFinding, StuckRun
+
+_STYLES = {"critical": "bold red", "info": "bold", "healthy": "bold green"}
+#: Rows of a table: more are counted.
+_MOST_ROWS = 32
+_APART = "Groups whose ranks are apart: newest collective enqueued"
+_WAYS = {
+    "absent": "has not come",
+    "no-dump": "left no dump",
+    "incomplete": "came, does not complete",
+    "mismatch": "came with something else",
+    "not-started": "came, did not start",
+    "queued": "came, is blocked too",
+}
+
+
+def print_run(console: Console, run: StuckRun) -> None:
+    """Print what the dumps of a job say."""
+    console.rule(Text(printable(run.name), "bold"), align="left", style="dim")
+    console.print(Text(printable(_facts(run)), "dim"))
+    console.print(Text(printable(run.headline), _STYLES[run.level]))
+    console.print()
+    for finding in run.findings:
+        _print_finding(console, finding)
+    for title, heads, rows, more in _tables(run):
+        table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+        for head in heads:
+            table.add_column(head)
+        for row in rows:
+            table.add_row(*(Text(printable(cell)) for cell in row))
+        table.caption = more or None
+        console.print(table)
+        console.print()
+    if run.warnings:
+        console.print(Text("Not checked (lacks data), and what else to know", "bold"))
+        lines = [f"- {printable(one.file)}: {printable(one.message)}" for one in run.warnings]
+        console.print(Text("\n".join(lines), "dim"))
+        console.print()
+
+
+def _print_finding(console: Console, finding: StuckFinding) -> None:
+    console.print(
+        Text.assemble(
+            (f"{finding.severity.capitalize():<9}", _STYLES[finding.severity]),
+            (finding.cause, "bold"),
+            f"  {text.ranks(finding.ranks)}, confidence {finding.confidence}",
+        )
+    )
+    advice, _, command = finding.fix.partition("\n\n")
+    body = Text(f"{printable(finding.title)}\n{printable(finding.why)}\n")
+    if site := _site(finding):
+        body.append(f"Called at {printable(site)}\n", "dim")
+    body.append(f"Fix: {printable(advice)}\n")
+    console.print(Padding(body, (0, 0, 0, 2), expand=False))
+    if command:
+        console.print(Padding(Text(printable_lines(command), "cyan"), (0, 0, 1, 6), expand=False))
+
+
+def markdown(runs: Sequence[StuckRun]) -> str:
+    """All runs, one section each."""
+    return "\n\n".join("\n\n".join(_section(run)) for run in runs) + "\n" if runs else ""
+
+
+def _section(run: StuckRun) -> Iterator[str]:
+    yield f"## ddp-doctor: {escaped(run.name)}"
+    yield f"**{escaped(run.headline)}**"
+    yield escaped(_facts(run))
+    for finding in run.findings:
+        advice, _, command = finding.fix.partition("\n\n")
+        site = _site(finding)
+        parts = [
+            escaped(finding.why),
+            f"Called at {escaped(site)}" if site else "",
+            f"**Fix:** {escaped(advice)}",
+            code_block(command) if command else "",
+        ]
+        yield _folded(f"{finding.cause}: {finding.title}", "\n\n".join(filter(None, parts)))
+    for title, heads, rows, more in _tables(run):
+        cells = [heads, ["---"] * len(heads), *([escaped(cell) for cell in row] for row in rows)]
+        table = "\n".join(f"| {' | '.join(row)} |" for row in cells)
+        yield _folded(title, f"{table}\n\n{more}" if more else table)
+    if run.warnings:
+        lines = [f"- {escaped(one.file)}: {escaped(one.message)}" for one in run.warnings]
+        yield _folded("Not checked (lacks data), and what else to know", "\n".join(lines))
+
+
+def _folded(summary: str, body: str) -> str:
+    return f"<details><summary>{markup(summary)}</summary>\n\n{body}\n\n</details>"
+
+
+def _facts(run: StuckRun) -> str:
+    parts = [f"{len(run.ranks)} of {run.world_size} ranks", "Flight Recorder dumps", run.library]
+    parts += [f"traces of the same job: {', '.join(run.traces[:4])}"] if run.traces else []
+    return ", ".join(filter(None, parts))
+
+
+def _site(finding: StuckFinding) -> str:
+    site = finding.call.site
+    return f"{site.file}:{site.line} ({site.function})" if site else ""
+
+
+def _tables(run: StuckRun) -> Iterator[tuple[str, list[str], list[list[str]], str]]:
+    """Title, heads, rows and what is left out of each table that has rows."""
+    for title, heads, rows in (
+        ("Waiting graph", ["blocked", "by", "which", "in"], _waits(run)),
+        (
+            "Groups whose ranks are apart: newest collective enqueued",
+            ["group", "ranks", "front", "behind"],
+            _behind(run),
+        ),
+    ):
+        if rows:
+            more = f"{len(rows) - _MOST_ROWS} more; --json has all." if len(rows) > _MOST_ROWS else ""
+            yield title, heads, rows[:_MOST_ROWS], more
+
+
+def _waits(run: StuckRun) -> list[list[str]]:
+    """Ranks that wait for the same in the same, together."""
+    together: defaultdict[tuple[tuple[int, ...], str, str], list[int]] = defaultdict(list)
+    for wait in run.waits:
+        together[wait.targets, wait.why, wait.what].append(wait.rank)
+    return [
+        [text.ranks(ranks), text.ranks(targets), _WAYS[why], what] for (targets, why, what), ranks in together.items()
+    ]
+
+
+def _behind(run: StuckRun) -> list[list[str]]:
+    apart = [group for group in run.groups if len(set(group.enqueued)) > 1]
+    return [[_group(group), text.ranks(group.ranks), str(group.front), _who_is_behind(group)] for group in apart]
+
+
+def _group(group: GroupProgress) -> str:
+    return f"{group.description} ({group.name})" if group.description else group.name
+
+
+def _who_is_behind(group: GroupProgress) -> str:
+    at: defaultdict[int, list[int]] = defaultdict(list)
+    for rank, enqueued in zip(group.ranks, group.enqueued, strict=True):
+        if enqueued < group.front:
+            at[enqueued].append(rank)
+    return "; ".join(f"{text.ranks(ranks)} at {number if number >= 0 else '?'}" for number, ranks in sorted(at.items()))

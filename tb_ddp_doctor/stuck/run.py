@@ -1,0 +1,156 @@
+"""From a log directory to what its dumps say: one bad file costs that file, and a sentence that names it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import posixpath
+import re
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+
+from tb_ddp_doctor.findings import FileWarning
+from tb_ddp_doctor.flight import ras
+from tb_ddp_doctor.flight.find import DumpFile, DumpRun, find
+from tb_ddp_doctor.flight.load import DumpError, named, read
+from tb_ddp_doctor.flight.model import Dump
+from tb_ddp_doctor.storage.paths import FilePath
+from tb_ddp_doctor.stuck.build import build
+from tb_ddp_doctor.stuck.model import StuckRun
+from tb_ddp_doctor.workers import pool
+
+__all__ = ["DumpFile", "DumpRun", "StuckError", "examine", "examine_all", "find", "find_beside"]
+
+_log = logging.getLogger(__name__)
+
+#: Folders that recorders are told to write to, within a job's.
+_RECORDER = re.compile(r"nccl|flight|comm_?trace|dump|(?:^|_)fr(?:_|$)", re.IGNORECASE)
+
+#: Called with the number of files done, of files in all, and the file that was read last.
+Progress = Callable[[int, int, str], None]
+
+
+class StuckError(Exception):
+    """Dumps of which none can be used. Its text is a sentence for users."""
+
+
+def find_beside(logdir: str | os.PathLike[str], traces: Collection[str]) -> list[DumpRun]:
+    """Every job with dumps below a log directory, by names that no run of traces there has."""
+    return [replace(run, name=f"{run.name} (dumps)") if run.name in traces else run for run in find(logdir)]
+
+
+def examine_all(logdir: str | os.PathLike[str], traces: Collection[str] = ()) -> list[StuckRun]:
+    """What the dumps of every job say, but of those that cannot be read. `traces` as in `examine`."""
+    found = []
+    for run in find_beside(logdir, traces):
+        try:
+            found.append(examine(run, traces))
+        except StuckError:
+            _log.debug("%s holds no dump that can be read", run.name)
+    return found
+
+
+def examine(run: DumpRun, traces: Collection[str] = (), progress: Progress | None = None) -> StuckRun:
+    """What the dumps of a job say. `traces` are the names of all runs of traces in the log directory.
+
+    Raises StuckError where no dump can be used.
+    """
+    dumps: dict[int, Dump] = {}
+    warnings: list[FileWarning] = []
+    files = {file.path: file for file in run.files}
+    attempts = pool.run(_read, [(path, _size(path)) for path in files])
+    for done, (path, attempt) in enumerate(attempts, 1):
+        dump = _named(attempt, files[Path(str(path))], warnings)
+        if dump is not None:
+            _keep(dump, dumps, warnings)
+        if progress:
+            progress(done, len(files), str(path))
+    warnings.sort(key=lambda warning: warning.file)
+    if not dumps:
+        reason = f" {warnings[0].file}: {warnings[0].message}" if warnings else ""
+        raise StuckError(f"None of its {len(run.files)} Flight Recorder dumps can be read.{reason}")
+    named = [rank for dump in dumps.values() for group in dump.groups.values() for rank in group.ranks[-1:]]
+    world_size = max(*named, *dumps, 0) + 1
+    warnings += _ras(run, world_size)
+    try:
+        return build(run.name, list(dumps.values()), warnings, same_job(run.name.removesuffix(" (dumps)"), traces))
+    except Exception as error:
+        _log.debug("joining the dumps of %s failed", run.name, exc_info=True)
+        raise StuckError(
+            f"Joining its dumps failed in a way that is the doctor's fault, please report it ({type(error).__name__})."
+        ) from error
+
+
+def same_job(name: str, traces: Iterable[str]) -> tuple[str, ...]:
+    """The runs of traces that lie where the dumps do, or in the folder that holds the dumps' own (`comm_traces`)."""
+    base = posixpath.dirname(name) if _RECORDER.search(posixpath.basename(name)) else name
+    found = [trace for trace in traces if not base or trace == base or trace.startswith(f"{base}/")]
+    # Of a whole log directory they are of one job only if they lie in one folder.
+    return tuple(found) if base or len({trace.partition("/")[0] for trace in found}) == 1 else ()
+
+
+def _read(path: FilePath) -> Dump:
+    return read(Path(str(path)))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _named(attempt: Future[Dump], file: DumpFile, warnings: list[FileWarning]) -> Dump | None:
+    """What was read of a file, with the rank that its name says; None, and a sentence, where it cannot be used."""
+    try:
+        return named(attempt.result(), file.rank, file.host)
+    except (DumpError, pool.CrashError) as error:
+        warnings.append(FileWarning(str(file.path), str(error)))
+    except Exception as error:
+        _log.debug("reading %s failed", file.path, exc_info=True)
+        warnings.append(FileWarning(str(file.path), f"Left out: reading it failed ({type(error).__name__})."))
+    return None
+
+
+def _keep(dump: Dump, dumps: dict[int, Dump], warnings: list[FileWarning]) -> None:
+    """Keep a dump; of two that claim one rank, the newer."""
+    other = dumps.get(dump.rank)
+    if other is None or dump.modified_ns > other.modified_ns:
+        dumps[dump.rank] = dump
+    if other is not None:
+        kept = dumps[dump.rank]
+        left = dump if kept is other else other
+        warnings.append(
+            FileWarning(
+                str(left.path), f"Left out: rank {dump.rank} is also claimed by {kept.path.name}, which is newer."
+            )
+        )
+
+
+def _ras(run: DumpRun, world_size: int) -> list[FileWarning]:
+    """What NCCL's RAS says of ranks that do not run as they should."""
+    found = []
+    for path in run.ras:
+        try:
+            ranks = [one for one in ras.read(path, world_size) if one.state != "running"]
+        except ValueError as error:
+            found.append(FileWarning(str(path), str(error)))
+            continue
+        told = "; ".join(
+            f"rank {one.rank} ({one.host or 'unknown host'}, pid {one.pid}) is {_RAS_WORDS[one.state]}"
+            for one in ranks[:16]
+        )
+        more = f"; and {len(ranks) - 16} more" if len(ranks) > 16 else ""
+        if told:
+            found.append(FileWarning(str(path), f"NCCL's RAS says: {told}{more}."))
+    return found
+
+
+_RAS_WORDS = {
+    "dead": "considered dead",
+    "missing": "unresponsive",
+    "error": "in an asynchronous error",
+    "aborted": "aborted",
+}
