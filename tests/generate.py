@@ -37,7 +37,23 @@ def made() -> dict[Path, str]:
     """The text of each file that needs no diagnosis, by path."""
     pages = {DOCS / "rules" / name: text for name, text in documentation.pages().items()}
     schemas = {DOCS / f"{name}.schema.json": schema.text(name) for name in schema.SCHEMAS}
-    return {**pages, **schemas}
+    return {**pages, **schemas, ROOT / "frontend" / "src" / "glossary.js": glossary_module()}
+
+
+def glossary_module() -> str:
+    """The glossary's terms as a module of the tab, which has no page to read them from."""
+    page = (DOCS / "glossary.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([^|]+?)(?: \(`\w+`\))? \| ([^|]+?) \|", page, re.MULTILINE)
+    entries = "".join(
+        f"  {json.dumps([term, meaning], ensure_ascii=False)},\n"
+        for term, meaning in rows
+        if term not in ("term", "---")
+    )
+    return (
+        f"// Made by `{COMMAND}` from docs/glossary.md.\n\n"
+        "/** What a term means, or its formula. @type {Map<string, string>} */\n"
+        f"export const GLOSSARY = new Map([\n{entries}]);\n"
+    )
 
 
 def with_output(page: str) -> str:

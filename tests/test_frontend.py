@@ -10,6 +10,7 @@ import pytest
 from playwright._impl._driver import compute_driver_executable
 
 from tb_ddp_doctor.findings import Severity
+from tb_ddp_doctor.rules.support import savings
 
 TESTS = sorted((Path(__file__).parent.parent / "frontend" / "test").glob("*.test.js"))
 
@@ -28,3 +29,10 @@ def test_severities_have_the_shares_of_the_diagnosis() -> None:
     assert {name: float(share) for name, share in shares} == {
         severity.label: severity.least_share for severity in Severity if severity > Severity.INFO
     }
+
+
+def test_what_a_fix_removes_is_known_by_its_measurement() -> None:
+    model = (Path(__file__).parent.parent / "frontend" / "src" / "model.js").read_text()
+    names = {f"CPU time that the fix removes: {kind}" for kind in savings._HOST_TIME.values()}
+    names |= {"GPU work that the fix removes", "exposed communication that the fix removes"}
+    assert set(re.findall(r'\["([^"]+ that the fix removes[^"]*)", "\w+"\]', model)) == names

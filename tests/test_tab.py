@@ -319,6 +319,10 @@ def test_few_recorded_ranks_give_no_loss_of_the_whole_job(page: Page, server: st
     lost = tab.locator(".tiles > div").filter(has_text="hours lost a day")
     expect(lost.locator("b")).to_have_text("unknown")
     expect(lost).to_contain_text("1 of 64")
+    for name in ("Exposed communication", "Straggler wait"):
+        left = tab.locator(".main .tiles > div").filter(has_text=name)
+        expect(left.locator("b")).to_have_text("unknown")
+        expect(left).to_contain_text("1 of 64")
 
 
 def test_evidence_begins_with_its_sum(page: Page, server: str) -> None:
@@ -395,6 +399,91 @@ def test_the_verdict_shows_the_account_and_the_same_saving_as_what_if(page: Page
         tab.get_by_role("link", name="Verdict", exact=True).click()
 
 
+def test_a_finding_has_one_number_and_one_cost_on_the_verdict(page: Page, server: str) -> None:
+    """In the bar, the list below it, the costliest findings and the fold that computes it."""
+    tab = opened(page, server)
+    for run in ("straggler_cpu", "zero_workers", "no_overlap"):
+        chosen(tab, run)
+        finding = get(f"{server}/data/plugin/ddp_doctor/run?run={run}")["diagnosis"]["findings"][0]
+        cost = f"{finding['cost_ms']:.1f}\u00a0ms"
+        first = tab.locator(".costliest > li").first
+        for place in (tab.locator(".account-bar .part"), tab.locator(".account li")):
+            expect(place.filter(has=tab.locator(".badge", has_text=re.compile("^1$")))).to_contain_text(cost)
+        expect(first.locator(".badge")).to_have_text("1")
+        expect(first.locator(".cost")).to_contain_text(cost)
+        first.get_by_text(f"How {cost} is computed").click()
+        expect(first.locator(".arithmetic .result").last).to_contain_text(cost)
+        rows = [number(text) for text in first.locator(".arithmetic li:not(.result) b").all_text_contents()]
+        assert sum(rows) == pytest.approx(finding["cost_ms"], abs=0.2)
+
+
+def number(text: str) -> float:
+    """What a cell shows, ms."""
+    return float(re.sub(r"\s(ms|s)$", "", text.replace("\N{MINUS SIGN}", "-")))
+
+
+def test_the_account_is_written_out_as_a_sum(page: Page, server: str) -> None:
+    tab = opened(page, server)
+    chosen(tab, "straggler_cpu")
+    text = str(tab.locator(".account-card .sum").first.text_content())
+    step, *parts = map(float, re.findall(r"\d+\.\d", text))
+    assert sum(parts) == pytest.approx(step, abs=0.2) and "unexplained (ms)" in text
+
+
+def test_the_critical_path_reads_out_and_leads_to_the_timeline(page: Page, server: str) -> None:
+    tab = opened(page, server)
+    chosen(tab, "straggler_cpu")
+    path = tab.locator(".critical-path")
+    expect(path.locator(".sum")).to_contain_text("all on rank 1")
+    step = number(str(path.locator("h3").text_content()).split("step 4")[-1].strip())
+    parts = [number(re.sub(r"^\D+", "", text)) for text in path.locator(".legend li").all_text_contents()]
+    assert sum(parts) == pytest.approx(step, abs=0.2)
+    path.locator(".strip").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    expect(path.locator(".readout")).to_have_text(re.compile(r"rank 1: CPU outside any op, 150\.\d\sms from "))
+    path.get_by_label("Step of the critical path").select_option("2")
+    page.wait_for_url(re.compile("ddp_doctor.step=2"))
+    page.reload()
+    expect(path.get_by_label("Step of the critical path")).to_have_value("2")
+    views = get(f"{server}/data/plugin/ddp_doctor/run?run=straggler_cpu")
+    (start_ns,) = (each["start_ns"] for each in views["diagnosis"]["critical_path"] if each["step"] == 2)
+    with page.expect_request("**/ddp_doctor/slice?*") as asked:
+        path.get_by_role("link", name="Open in timeline").click()
+    assert "ranks=1&" in asked.value.url
+    assert int(re.findall(r"start=(\d+)", asked.value.url)[0]) < start_ns
+
+
+def test_a_term_is_defined_by_keyboard_and_touch(page: Page, server: str) -> None:
+    tab = opened(page, server)
+    chosen(tab, "straggler_cpu")
+    help_ = tab.get_by_role("button", name=re.compile("^unexplained: what a step without any fault"))
+    help_.focus()
+    text = tab.locator(".tip-text")
+    expect(text).to_contain_text("what a step without any fault")
+    page.keyboard.press("Escape")
+    expect(text).to_have_count(0)
+    help_.dispatch_event("click")
+    expect(text).to_be_visible()
+    box, size = text.bounding_box(), page.viewport_size
+    assert box and size and box["x"] >= 0 and box["x"] + box["width"] <= size["width"]
+    tab.locator("h1").click()
+    expect(text).to_have_count(0)
+
+
+def test_a_healthy_run_shows_the_headroom_and_its_checks(page: Page, server: str) -> None:
+    tab = opened(page, server)
+    chosen(tab, "healthy")
+    budgets = get(f"{server}/data/plugin/ddp_doctor/run?run=healthy")["diagnosis"]["budget_ms"].values()
+    for owner, name in (("transfer", "Exposed communication"), ("wait", "Straggler wait")):
+        mean = sum(budget[owner] for budget in budgets) / len(budgets)
+        value = tab.locator(".main .tiles > div").filter(has_text=name).locator("b")
+        assert number(str(value.text_content())) == pytest.approx(mean, rel=0.02)
+    expect(tab.locator(".checks h2")).to_have_text(re.compile(r"26 of 28\schecks passed"))
+    expect(tab.locator(".checks .passed li")).to_have_count(26)
+    expect(tab.locator(".unchecked")).to_contain_text("memory-fragmentation The traces have no allocator events")
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_what_nothing_explains_is_no_health(page: Page, server: str, theme: str) -> None:
     """The healthy job, made one of whose step rules explain too little."""
@@ -416,8 +505,8 @@ def test_what_nothing_explains_is_no_health(page: Page, server: str, theme: str)
     tab = opened(page, server, dark=theme == "dark")
     chosen(tab, "healthy")
     expect(tab.locator("h1.major")).to_contain_text("No rule explains")
-    expect(tab.locator(".tiles")).to_contain_text(re.compile(r"Unexplained7\.0\sms14\s% of the step"))
-    expect(tab.locator(".account li").last).to_contain_text("mostly CPU outside any op in forward, rank 2, all 3 steps")
+    expect(tab.locator(".side .tiles")).to_contain_text(re.compile(r"Unexplained\s7\.0\sms14\s% of the step"))
+    expect(tab.locator(".account-card")).to_contain_text("mostly CPU outside any op in forward, rank 2, all 3 steps")
     card = tab.locator(".card").filter(has=tab.locator(".account"))
     expect(card).to_contain_text("differences of busy time")
     expect(card).to_contain_text(re.compile(r"Not counted: step 1 \(80\.0\sms\): the profiler was starting\."))
@@ -447,7 +536,6 @@ def test_what_cannot_be_told_is_neutral(page: Page, server: str) -> None:
     chosen(tab, "healthy")
     expect(tab.locator("h1.info")).to_contain_text("The traces cannot tell.")
     expect(tab.locator(".tiles > div")).to_have_count(2)
-    expect(tab.locator(".kept:not(.info)")).to_have_count(0)
     expect(button(tab, "healthy")).to_contain_text("unknown")
     expect(button(tab, "healthy").locator(".dot.info")).to_be_visible()
     expect(button(tab, "straggler_cpu").locator(".dot.critical")).to_be_visible()

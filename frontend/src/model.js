@@ -91,6 +91,10 @@
  * @property {{step: number, ms: number, reason: string}[]} left_out
  */
 
+/** @typedef {{rank: number, owner: string, phase: string | null, what: string, start_ms: number, ms: number}} PathPiece */
+
+/** @typedef {{step: number, start_ns: number, end_ns: number, pieces: PathPiece[]}} PathStep its part of the critical path */
+
 /**
  * @typedef {object} Diagnosis
  * @property {string} name
@@ -109,6 +113,7 @@
  * @property {Finding[]} findings
  * @property {{rule: string, status: string, reason: string}[]} outcomes
  * @property {{file: string, message: string}[]} warnings
+ * @property {PathStep[]} critical_path empty where steps cannot be played again
  */
 
 /** @typedef {(number | null)[][]} Grid one row per rank, one column per step; null where a rank lacks the step */
@@ -259,6 +264,47 @@ export function evidenceSum({ measurements }) {
     if (unit === "1") return { name, count: value, ms: null };
   }
   return null;
+}
+
+/**
+ * The number of a finding, as `ddp-doctor slice --finding` takes it.
+ * @param {Diagnosis} diagnosis
+ * @param {string | null} id
+ */
+export const numberOf = ({ findings }, id) => findings.findIndex((finding) => finding.id === id) + 1;
+
+/** What a fix removes, by the name of its measurement (`rules/support/savings.py`), and the owner that has it. */
+export const REMOVED = new Map([
+  ["CPU time that the fix removes: cudaMalloc and cudaFree", "alloc"],
+  ["CPU time that the fix removes: blocking copies", "sync"],
+  ["CPU time that the fix removes: synchronisation", "sync"],
+  ["CPU time that the fix removes: DataLoader", "input"],
+  ["CPU time that the fix removes: outside any op", "host"],
+  ["CPU time that the fix removes: stalls inside ops", "dispatch"],
+  ["CPU time that the fix removes: the profiler's stalls", "dispatch"],
+  ["CPU time that the fix removes: recording of events", "dispatch"],
+  ["CPU time that the fix removes: ops, launches and Python between them", "dispatch"],
+  ["GPU work that the fix removes", "compute"],
+  ["exposed communication that the fix removes", "transfer"],
+]);
+
+/**
+ * What the fix of a finding removes, ms on its ranks and steps, in the order of its measurements.
+ * @param {Finding} finding
+ */
+export const removedBy = ({ measurements }) =>
+  measurements.flatMap(({ name, value, ranks, steps }) => {
+    const owner = REMOVED.get(name);
+    return owner ? [{ owner, name, ms: value, ranks, steps }] : [];
+  });
+
+/**
+ * The owner of most of what the fix of a finding removes, whose colour the finding has; "" if unknown.
+ * @param {Finding} finding
+ */
+export function ownerOf(finding) {
+  const removed = removedBy(finding);
+  return removed.length ? removed.reduce((a, b) => (b.ms > a.ms ? b : a)).owner : "";
 }
 
 /**
