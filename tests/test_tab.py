@@ -292,6 +292,132 @@ def test_the_run_that_opened_is_not_replaced_while_somebody_reads_it(page: Page,
     expect(tab.locator(".facts b")).to_have_text("zero_workers")
 
 
+def test_the_run_list_sorts_filters_and_keeps_its_order(page: Page, server: str) -> None:
+    tab = opened(page, server)
+    names = tab.locator(".run .name")
+    worst = ["straggler_cpu", "zero_workers", "no_overlap", "four_workers", "healthy"]
+    expect(names).to_have_text(worst)
+    tab.get_by_label("Sort runs").select_option("name")
+    expect(names).to_have_text(sorted(worst))
+    page.reload()
+    expect(names).to_have_text(sorted(worst))
+    tab.get_by_label("Filter runs by name or verdict").fill("workers")
+    expect(names).to_have_text(["four_workers", "zero_workers"])
+    tab.get_by_label("Filter runs by name or verdict").fill("no such run")
+    expect(tab.get_by_text("No run matches the filter.")).to_be_visible()
+    expect(tab.locator(".facts b")).to_have_text("straggler_cpu")
+
+
+def test_a_verdict_in_the_run_list_has_a_shape_and_a_name(page: Page, server: str) -> None:
+    tab = opened(page, server)
+    for run, said in (("straggler_cpu", "critical"), ("no_overlap", "major"), ("healthy", "healthy")):
+        expect(button(tab, run).get_by_role("img", name=said)).to_be_visible()
+    shapes = tab.locator(".dot").evaluate_all(
+        "dots => dots.map(dot => [getComputedStyle(dot).clipPath, getComputedStyle(dot).borderRadius].join())"
+    )
+    assert len(set(shapes)) == 3
+
+
+def test_five_hundred_runs_scroll_and_are_moved_along_by_keyboard(page: Page, server: str) -> None:
+    """Only the rows that are seen are in the page, and each frame of a scroll is drawn in time."""
+
+    def listing(route: Route) -> None:
+        body = route.fetch().json()
+        first = body["runs"]
+        for i in range(500):
+            run = first[i % len(first)]
+            body["runs"] = [*body["runs"], run | {"name": f"sweep_{i % 4}/lr_{i}_{run['name']}"}]
+        route.fulfill(json=body)
+
+    page.route(re.compile(r"/ddp_doctor/runs(\?|$)"), listing)
+    tab = opened(page, server)
+    expect(tab.get_by_label("Filter runs by name or verdict")).to_have_attribute("placeholder", "Filter 505\u00a0runs")
+    expect(tab.locator("button.folder").first).to_contain_text("sweep_")
+    assert tab.locator(".rows > li").count() < 40
+    scroller = tab.locator(".scroller")
+    frames = scroller.evaluate(
+        """async (list) => {
+          const frame = () => new Promise(requestAnimationFrame);
+          const took = [];
+          for (let i = 0; i < 60; i++) {
+            const before = performance.now();
+            list.scrollTop += 400;
+            list.dispatchEvent(new Event("scroll"));
+            took.push(performance.now() - before);
+            await frame();
+          }
+          return took.sort((a, b) => a - b);
+        }"""
+    )
+    assert scroller.evaluate("list => list.scrollTop") > 20_000
+    assert frames[len(frames) // 2] < 8, "a row list takes half of a frame"
+    seen = scroller.bounding_box()
+    last = tab.locator(".rows > li").last.bounding_box()
+    assert seen and last and last["y"] + last["height"] >= seen["y"] + seen["height"] - 20, "rows up to the edge"
+    scroller.evaluate("list => (list.scrollTop = 0)")
+    tab.locator(".run").first.focus()
+    for _ in range(60):
+        page.keyboard.press("ArrowDown")
+    focused = tab.locator(".rows button:focus")
+    expect(focused).to_be_visible()
+    expect(tab.locator(".rows > li:focus-within")).to_have_attribute("aria-posinset", re.compile("6[0-9]"))
+    page.keyboard.press("End")
+    expect(tab.locator(".rows > li:focus-within")).to_have_attribute("aria-posinset", re.compile(r"5\d\d"))
+    page.keyboard.press("Home")
+    folder = tab.locator("button.folder").first
+    group = folder.get_attribute("title")
+    folder.click()
+    expect(folder).to_have_attribute("aria-expanded", "false")
+    expect(tab.locator(f".run[title^='{group}/']")).to_have_count(0)
+    page.screenshot(path=SCREENSHOTS / "five_hundred_runs.png")
+
+
+PHONE: ViewportSize = {"width": 390, "height": 844}
+
+
+def test_on_a_phone_runs_are_a_menu_and_views_a_select(page: Page, server: str) -> None:
+    page.set_viewport_size(PHONE)
+    tab = opened(page, server)
+    expect(tab.locator(".facts b")).to_have_text("straggler_cpu")
+    expect(tab.locator(".tabs")).to_be_hidden()
+    expect(tab.locator(".run").first).to_be_hidden()
+    menu = tab.locator("button.menu")
+    expect(menu).to_contain_text("straggler_cpu")
+    menu.click()
+    button(tab, "zero_workers").click()
+    expect(tab.locator(".facts b")).to_have_text("zero_workers")
+    expect(tab.locator(".run").first).to_be_hidden()
+    tab.get_by_label("View", exact=True).select_option("Findings")
+    expect(tab.locator("details.finding").first).to_be_visible()
+    page.wait_for_url(re.compile("ddp_doctor.view=findings"))
+    page.go_back()
+    expect(tab.get_by_label("View", exact=True)).to_have_value("verdict")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"], indirect=True)
+@pytest.mark.parametrize("view", VIEWS)
+def test_on_a_phone_nothing_is_wider_than_the_page(shared_page: Page, server: str, view: str, theme: str) -> None:
+    shared_page.set_viewport_size(PHONE)
+    tab = opened(shared_page, server, view, dark=theme == "dark")
+    expect(tab.locator(".facts b")).to_be_visible()
+    shared_page.wait_for_timeout(300)
+    for summary in tab.locator("details:not([open]) > summary").all()[::-1]:
+        summary.click()
+    for part in ("html", "main", ".runs"):
+        over = tab.locator(part).evaluate("element => element.scrollWidth - element.clientWidth")
+        assert over == 0, f"{part} is {over} px too wide"
+    outside = tab.locator("main").evaluate(
+        "main => [...main.querySelectorAll('*')].filter(part => !part.closest('.scroll, pre, .heat-frame, .facts')"
+        " && part.getBoundingClientRect().right > main.clientWidth + 1).map(part => part.outerHTML.slice(0, 120))"
+    )
+    assert outside == []
+    assert violations_of_axe(shared_page) == []
+    height = tab.locator("main").evaluate("element => element.scrollHeight + 160")
+    shared_page.set_viewport_size({"width": 390, "height": min(height, 4000)})
+    shared_page.wait_for_timeout(100)
+    shared_page.screenshot(path=SCREENSHOTS / f"phone_{view}_{theme}.png")
+
+
 def test_observations_stand_apart_and_name_no_culprit(page: Page, server: str) -> None:
     tab = opened(page, server, "findings")
     chosen(tab, "straggler_cpu")
@@ -770,7 +896,7 @@ def test_long_names_stay_within_the_page(page: Page, server: str) -> None:
             tab.locator("details.finding > summary").first.click()
         if view == "budget":
             tab.get_by_label("One bar per").select_option("node")
-        for width in (1000, 2560):
+        for width in (390, 1000, 2560):
             page.set_viewport_size({"width": width, "height": 1000})
             over = tab.locator("main").evaluate("element => element.scrollWidth - element.clientWidth")
             assert over == 0, f"{view} is {over} px too wide at {width} px"

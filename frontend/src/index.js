@@ -4,7 +4,8 @@
 //   app.js                     state, polling, which run shows
 //   shell.js views.js views/   a report: its heading, its tabs, a module for each view
 //   address.js                 run, view and the like as part of TensorBoard's address
-//   runs.js states.js          the list on the left; what shows while there is no report
+//   runs/ states.js            the list on the left; what shows while there is no report
+//   verdict/ tips.js glossary.js             the parts of the first view; what terms mean
 //   lanes.js canvas.js heat.js table.js      pictures, and their numbers
 //   compared.js                              what differs between two runs
 //   trace.js perfetto.js                     from a finding into the trace: Perfetto and other tools

@@ -242,8 +242,11 @@ export function worstRun(runs) {
   return ready.reduce((worst, run) => (weightOf(run) > weightOf(worst) || (weightOf(run) === weightOf(worst) && lossOf(run) > lossOf(worst)) ? run : worst));
 }
 
-/** @param {RunEntry} run */
-const lossOf = ({ verdict, lost_ms, unexplained_ms }) => (verdict === "unexplained" ? unexplained_ms : lost_ms) ?? 0;
+/**
+ * What a run loses a step, ms: by its findings, or with no explanation where that is the verdict.
+ * @param {RunEntry} run
+ */
+export const lossOf = ({ verdict, lost_ms, unexplained_ms }) => (verdict === "unexplained" ? unexplained_ms : lost_ms) ?? 0;
 
 /** @param {RunEntry} run */
 function weightOf(run) {

@@ -33,7 +33,12 @@ export function shell(report, went) {
   let showing = 0;
   const panel = h("div", { class: "panel", id: "panel" });
   const tabs = h("nav", { class: "tabs", "aria-label": "Views" });
-  const element = h("div", { class: "report" }, heading(report), tabs, panel);
+  const chooser = /** @type {HTMLSelectElement} */ (
+    h("select", { "aria-label": "View", change: () => go({ run: report.diagnosis.name, view: chooser.value }) }, VIEWS.map(({ fragment, title }) => h("option", { value: fragment }, title)))
+  );
+  // One of the two shows: the row of tabs, or where the page is narrow what chooses among them.
+  const narrow = h("label", { class: "view-choice" }, "View ", chooser);
+  const element = h("div", { class: "report" }, heading(report), tabs, narrow, panel);
   tabs.addEventListener("keydown", alongTabs);
   document.addEventListener("keydown", pressed);
 
@@ -51,6 +56,7 @@ export function shell(report, went) {
         return tab;
       }),
     );
+    chooser.value = view.fragment;
     if (focused) /** @type {HTMLElement} */ (tabs.querySelector("[aria-current]")).focus();
     const body = h("div", { class: `view ${view.fragment}` });
     const mine = ++showing;
@@ -108,13 +114,18 @@ export function shell(report, went) {
   /** @type {Shown["link"]} */
   function link(view, changes = {}) {
     const there = { run: report.diagnosis.name, view, ...changes };
-    const go = (/** @type {MouseEvent} */ event) => {
+    const clicked = (/** @type {MouseEvent} */ event) => {
       if (event.ctrlKey || event.metaKey || event.shiftKey || event.button) return; // a tab or window of its own
       event.preventDefault();
-      show(there);
-      went(there, { step: true });
+      go(there);
     };
-    return /** @type {HTMLAnchorElement} */ (h("a", { href: linkTo(there), target: "_top", click: go }));
+    return /** @type {HTMLAnchorElement} */ (h("a", { href: linkTo(there), target: "_top", click: clicked }));
+  }
+
+  /** @param {Place} there */
+  function go(there) {
+    show(there);
+    went(there, { step: true });
   }
 
   return { element, show, close };
