@@ -25,7 +25,7 @@ COMMAND = "python tests/generate.py"
 #: Pages that show what commands print.
 SHOWING = [path for path in (ROOT / "README.md", *sorted(DOCS.glob("*.md"))) if "$ ddp-doctor" in path.read_text()]
 #: Width of the terminal.
-_COLUMNS = "100"
+_COLUMNS = "80"
 _SHOWN = re.compile(
     r"(?<=^```\n)\$ ddp-doctor (?P<command>[^|\n]+?)(?: \| head -(?P<lines>\d+))?\n(?P<output>.*?)(?=\n```)",
     re.MULTILINE | re.DOTALL,
