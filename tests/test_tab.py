@@ -423,7 +423,7 @@ def test_observations_stand_apart_and_name_no_culprit(page: Page, server: str) -
     chosen(tab, "straggler_cpu")
     expect(tab.locator(".card.findings > h3")).to_have_count(2)
     assert [" ".join(text.split()) for text in tab.locator(".card.findings > h3").all_text_contents()] == [
-        "Small costs, not in the verdict",
+        "Other costs, not in the verdict",
         "Observations, no cost",
     ]
     last = tab.locator(".finding-row").last
@@ -1403,6 +1403,46 @@ def test_a_link_opens_the_same_table(page: Page, server: str) -> None:
     page.wait_for_url(re.compile("ranks-sort=-compute"))
     page.wait_for_timeout(500)
     assert "kernels" not in page.url
+
+
+def test_a_cell_of_a_finding_selects_its_rank_and_step_in_all_views(page: Page, server: str) -> None:
+    tab = opened(page, server, "findings")
+    chosen(tab, "straggler_cpu")
+    finding = tab.locator("details.finding").first
+    finding.locator("summary").first.click()
+    budget = get(f"{server}/data/plugin/ddp_doctor/run?run=straggler_cpu")["views"]["budget_ms"]["host"]
+    mean = sum(budget[1]) / len(budget[1])
+    expect(finding.locator(".occurs .amount")).to_have_text(
+        re.compile(rf"^{mean:.1f}\sms a step of CPU outside any op on rank 1; at most 0\.\d+\sms on any other rank\.$")
+    )
+    cell = finding.get_by_role("button", name=re.compile(r"^Rank 1, step 4: "))
+    expect(cell).to_have_text(f"{budget[1][2]:.1f}")
+    cell.focus()
+    page.keyboard.press("Enter")
+    expect(cell).to_be_focused()
+    expect(cell).to_have_attribute("aria-pressed", "true")
+    expect(finding.locator(".evidence tbody tr")).to_have_count(1)
+    expect(finding.locator(".evidence")).to_contain_text("1 of 2 windows: those of the selected rank and step.")
+    expect(tab.locator(".chip")).to_have_text(["finding 1", "rank 1", "step 4"])
+    tab.get_by_role("link", name="Verdict", exact=True).click()
+    expect(tab.locator(".chip")).to_have_text(["finding 1", "rank 1", "step 4"])
+    expect(tab.get_by_label("Step of the critical path")).to_have_value("4")
+    page.reload()
+    expect(tab.locator(".chip")).to_have_text(["finding 1", "rank 1", "step 4"])
+    tab.get_by_role("button", name="step 4: remove from the selection").click()
+    expect(tab.locator(".chip")).to_have_text(["finding 1", "rank 1"])
+    tab.get_by_role("button", name="Clear").click()
+    expect(tab.locator(".chip")).to_have_count(0)
+    page.wait_for_url(lambda address: "finding=" not in address and "rank=" not in address)
+
+
+def test_the_selected_rank_and_step_open_in_the_timeline(page: Page, server: str) -> None:
+    place = {"run": "straggler_cpu", "view": "budget", "rank": "1", "step": "4"}
+    page.goto(f"{server}/#ddp_doctor" + "".join(f"&p.ddp_doctor.{key}={value}" for key, value in place.items()))
+    tab = page.frame_locator("iframe").first
+    with page.expect_request("**/ddp_doctor/slice?*") as asked:
+        tab.locator(".chips").get_by_role("link", name="Open in timeline").click()
+    assert "ranks=1&" in asked.value.url
 
 
 def test_a_finding_that_is_closed_leaves_the_address(page: Page, server: str) -> None:

@@ -5,7 +5,8 @@
 //   shell.js views.js views/   a report: its heading, its tabs, a module for each view
 //   address.js                 run, view and the like as part of TensorBoard's address
 //   runs/ states.js            the list on the left; what shows while there is no report
-//   verdict/ tips.js glossary.js             the parts of the first view; what terms mean
+//   verdict/ findings/ selection.js          parts of the first two views; what is selected in all of them
+//   tips.js glossary.js                      what terms mean
 //   lanes.js canvas.js heat.js table.js      pictures, and their numbers
 //   compared.js                              what differs between two runs
 //   trace.js perfetto.js                     from a finding into the trace: Perfetto and other tools
