@@ -797,6 +797,34 @@ def test_many_ranks(page: Page, server: str) -> None:
     page.screenshot(path=SCREENSHOTS / "many_ranks_steps.png")
 
 
+def test_a_finding_of_4096_ranks_opens_at_once(page: Page, server: str) -> None:
+    def answer(route: Route) -> None:
+        body = route.fetch().json()
+        diagnosis, views = body["diagnosis"], body["views"]
+        ranks, steps = list(range(4096)), list(range(2, 52))
+        diagnosis["budget_ms"] = {rank: diagnosis["budget_ms"][str(rank % 4)] for rank in ranks}
+        for grid in ("busy_ms", "step_ms", "start_ns", "clock_ms"):
+            views[grid] = [[views[grid][rank % 4][0]] * len(steps) for rank in ranks]
+        views["budget_ms"] = {
+            owner: [[grid[rank % 4][0]] * len(steps) for rank in ranks] for owner, grid in views["budget_ms"].items()
+        }
+        views["nodes"] = [f"node{rank // 8}" for rank in ranks]
+        diagnosis |= {"ranks": ranks, "steps": steps, "world_size": len(ranks)}
+        views |= {"ranks": ranks, "steps": steps}
+        route.fulfill(json=body)
+
+    page.route("**/ddp_doctor/run?*", answer)
+    tab = opened(page, server, "findings")
+    chosen(tab, "straggler_cpu")
+    first = tab.locator("details.finding").first
+    first.locator("summary").first.click()
+    expect(first.locator(".cells tbody tr")).to_have_count(12)
+    expect(first.locator(".cells tbody th.affected")).to_have_text("rank 1")
+    expect(first.locator(".occurs")).to_contain_text("The 12 ranks with most of it, of 4,096; 4,084 others not shown.")
+    tab.get_by_role("link", name="Verdict", exact=True).click()
+    expect(tab.locator("canvas.rank-step")).to_be_visible()
+
+
 @pytest.mark.parametrize("view", VIEWS)
 def test_axe_finds_nothing(shared_page: Page, server: str, view: str, theme: str) -> None:
     """WCAG A and AA and the best practices, contrast among them, with all that can be opened open."""

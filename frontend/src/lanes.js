@@ -69,7 +69,9 @@ export function smallSteps({ ranks, steps }, evidence) {
  * @param {string} owner "" if unknown
  */
 export function rankStepStrip({ ranks, steps }, finding, owner) {
-  const [rows, columns] = [finding.ranks.map((rank) => ranks.indexOf(rank)), finding.steps.map((step) => steps.indexOf(step))];
+  const [onRanks, onSteps] = [new Set(finding.ranks), new Set(finding.steps)];
+  const rows = ranks.flatMap((rank, row) => (onRanks.has(rank) ? [row] : []));
+  const columns = steps.flatMap((step, column) => (onSteps.has(step) ? [column] : []));
   const label = `Occurs on ${finding.ranks.length} of ${ranks.length} ranks, in ${finding.steps.length} of ${steps.length} steps`;
   return picture("rank-step", label, (context, width, height, colour) => {
     const [wide, tall] = [width / steps.length, height / ranks.length];
@@ -80,7 +82,7 @@ export function rankStepStrip({ ranks, steps }, finding, owner) {
     if (gap(wide) && gap(tall)) ranks.forEach((_, row) => steps.forEach((_, column) => box(row, column)));
     else context.fillRect(0, 0, width, height);
     context.fillStyle = colour(owner || "soft");
-    for (const row of rows) for (const column of columns) if (row >= 0 && column >= 0) box(row, column);
+    for (const row of rows) for (const column of columns) box(row, column);
   });
 }
 

@@ -57,7 +57,7 @@ function sum(finding, views, owner) {
   const mine = rows.filter(({ rank }) => affected.has(rank)).map(({ value }) => value);
   const others = rows.filter(({ rank }) => !affected.has(rank)).map(({ value }) => value);
   const on = mine.length === 1 ? `rank ${finding.ranks[0]}` : others.length ? `${count(mine.length, "rank")}, mean` : `all ${count(mine.length, "rank")}, mean`;
-  const rest = others.length ? `; at most ${ms(Math.max(...others))} on any other rank` : "";
+  const rest = others.length ? `; at most ${ms(others.reduce((most, value) => Math.max(most, value)))} on any other rank` : "";
   return `${ms(mean(mine))} a step of ${ownerName(owner)} on ${on}${rest}.`;
 }
 
@@ -74,7 +74,7 @@ function cells(finding, views, grid, owner, chosen, select) {
   const steps = new Set(finding.steps);
   const rows = largest(grid.map(mean), (row) => affected.has(views.ranks[row]) && affected.size < views.ranks.length, RANKS);
   const columns = largest(views.steps.map(() => 0), (column) => steps.has(views.steps[column]), STEPS);
-  const most = Math.max(...grid.flat().map((value) => value ?? 0), Number.MIN_VALUE);
+  const most = grid.reduce((most, row) => row.reduce((/** @type {number} */ longest, value) => Math.max(longest, value ?? 0), most), Number.MIN_VALUE);
   const cell = (/** @type {number} */ row, /** @type {number} */ column) => {
     const value = grid[row][column];
     if (value === null) return h("td", {}, "–");
@@ -100,7 +100,7 @@ function cells(finding, views, grid, owner, chosen, select) {
       { class: "scroll", tabindex: 0, role: "region", "aria-label": `${ownerName(owner)} per rank and step of finding ${finding.id}` },
       table,
     ),
-    left > 0 && h("p", { class: "note" }, `The ${rows.length} ranks with most of it, of ${views.ranks.length}; ${left} others not shown.`),
+    left > 0 && h("p", { class: "note" }, `The ${rows.length} ranks with most of it, of ${views.ranks.length.toLocaleString("en")}; ${left.toLocaleString("en")} others not shown.`),
   ];
 }
 
@@ -115,7 +115,7 @@ function effects(finding, { diagnosis, views, place }) {
   /** @type {[string, string][]} */
   const found = [];
   if (views && others.length) {
-    const waits = others.map((rank) => mean(views.budget_ms.wait?.[views.ranks.indexOf(rank)] ?? []));
+    const waits = (views.budget_ms.wait ?? []).filter((_, row) => !affected.has(views.ranks[row])).map(mean);
     found.push([ms(mean(waits)), `straggler wait a step on ${others.length === 1 ? `rank ${others[0]}` : `the ${others.length} other ranks, mean`}`]);
   }
   const path = diagnosis.critical_path ?? [];
