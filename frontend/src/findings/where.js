@@ -87,7 +87,10 @@ function cells(finding, views, grid, owner, chosen, select) {
     }
     return h("td", {}, button);
   };
-  const left = views.ranks.length - rows.length;
+  const parts = [
+    views.ranks.length > rows.length && `the ${rows.length} ranks with most of it, of ${count(views.ranks.length, "rank")}`,
+    views.steps.length > columns.length && `${columns.length} of ${count(views.steps.length, "step")}`,
+  ].filter((part) => part !== false);
   const table = h(
     "table",
     { class: "cells" },
@@ -100,7 +103,7 @@ function cells(finding, views, grid, owner, chosen, select) {
       { class: "scroll", tabindex: 0, role: "region", "aria-label": `${ownerName(owner)} per rank and step of finding ${finding.id}` },
       table,
     ),
-    left > 0 && h("p", { class: "note" }, `The ${rows.length} ranks with most of it, of ${views.ranks.length.toLocaleString("en")}; ${left.toLocaleString("en")} others not shown.`),
+    parts.length > 0 && h("p", { class: "note" }, `Shown: ${parts.join(", ")}.`),
   ];
 }
 
