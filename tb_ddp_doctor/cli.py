@@ -122,6 +122,12 @@ def _parser() -> _Parser:
         help="print Markdown, for a pull request, and nothing else, on standard output",
     )
     diagnose.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="print all of the diagnosis: each finding's evidence and fix, the account, each rank's budget",
+    )
+    diagnose.add_argument(
         "--html", type=Path, metavar="FILE", help="also write the report there, as one file that works without a server"
     )
     diagnose.add_argument(
@@ -190,10 +196,14 @@ def _parser() -> _Parser:
     )
     slice_.set_defaults(command=_slice)
     slice_.add_argument(
-        "--finding", type=_count, default=1, metavar="N", help="the N-th that diagnose lists (default: 1)"
+        "--finding", type=_count, default=1, metavar="N", help="the finding with this number in diagnose (default: 1)"
     )
     slice_.add_argument(
-        "--evidence", type=_count, default=1, metavar="N", help='the N-th "See ..." of the finding (default: 1)'
+        "--evidence",
+        type=_count,
+        default=1,
+        metavar="N",
+        help='the N-th "See ..." of the finding in diagnose -v (default: 1)',
     )
     merge = commands.add_parser(
         "merge", parents=[reading], help="write the traces of all ranks as one, on one clock, with the findings in it"
@@ -289,6 +299,7 @@ def _show(
             terminal.diagnosed(
                 console,
                 result,
+                verbose=options.verbose,
                 communication=options.communication,
                 phases=options.phases,
                 critical_path=options.critical_path,

@@ -41,6 +41,22 @@ _TYPES = """\
 """
 
 
+def glossary() -> str:
+    """`glossary.js`: what terms mean, for the tab, which has no page to read them from."""
+    page = (FRONTEND.parents[1] / "docs" / "glossary.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([^|]+?)(?: \(`\w+`\))? \| ([^|]+?) \|", page, re.MULTILINE)
+    entries = "".join(
+        f"  {json.dumps([term, meaning], ensure_ascii=False)},\n"
+        for term, meaning in rows
+        if term not in ("term", "---")
+    )
+    return (
+        f"{_MADE.format(source='docs/glossary.md')}\n\n"
+        "/** What a term means, or its formula. @type {Map<string, string>} */\n"
+        f"export const GLOSSARY = new Map([\n{entries}]);\n"
+    )
+
+
 def step_parts() -> str:
     """`step_parts.js`: owners and phases, their words and colours."""
     owners = {

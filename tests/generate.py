@@ -26,7 +26,7 @@ COMMAND = "python tests/generate.py"
 #: Pages that show what commands print.
 SHOWING = [path for path in (ROOT / "README.md", *sorted(DOCS.glob("*.md"))) if "$ ddp-doctor" in path.read_text()]
 #: Width of the terminal.
-_COLUMNS = "100"
+_COLUMNS = "80"
 _SHOWN = re.compile(
     r"(?<=^```\n)\$ ddp-doctor (?P<command>[^|\n]+?)(?: \| head -(?P<lines>\d+))?\n(?P<output>.*?)(?=\n```)",
     re.MULTILINE | re.DOTALL,
@@ -40,6 +40,7 @@ def made() -> dict[Path, str]:
     schemas = {DOCS / f"{name}.schema.json": schema.text(name) for name in schema.SCHEMAS}
     frontend = {
         frontend_sources.FRONTEND / "step_parts.js": frontend_sources.step_parts(),
+        frontend_sources.FRONTEND / "glossary.js": frontend_sources.glossary(),
         frontend_sources.FRONTEND.parent / "schema.d.ts": frontend_sources.schema(),
     }
     return {**pages, **schemas, **frontend}

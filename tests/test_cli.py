@@ -407,10 +407,10 @@ def test_a_reader_that_stops_early_sees_no_traceback(slow: Path) -> None:
 
 
 def test_the_text_has_verdict_findings_and_budget(slow: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["diagnose", str(slow)])
+    main(["diagnose", str(slow), "-v"])
     text = capsys.readouterr().out
     assert "Rank 1 is the straggler: the other ranks wait 4.0 ms of every 27.0 ms." in text
-    costs = "straggler (slow device)  costs 4.0 ms a step (15 %), 80 % interval 3.7 to 4.3, confidence high"
+    costs = "straggler (slow device), costs 4.0 ms a step (15 %), 80 % interval 3.7 to 4.3, confidence high"
     assert costs in text
     assert "nvidia-smi -q -d PERFORMANCE" in text
     assert re.search(r"rank +compute +wait +transfer +step", text)
@@ -418,7 +418,7 @@ def test_the_text_has_verdict_findings_and_budget(slow: Path, capsys: pytest.Cap
 
 
 def test_the_text_has_the_account(slow: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["diagnose", str(slow)])
+    main(["diagnose", str(slow), "-v"])
     text = capsys.readouterr().out
     assert "Where the step goes: floor + tracing + findings + unexplained" in text
     for name, cells in (("floor", "23.0 ms 85 %"), ("tracing", "0.0 ms 0.0 %"), ("straggler", "4.0 ms 15 %")):
@@ -427,7 +427,7 @@ def test_the_text_has_the_account(slow: Path, capsys: pytest.CaptureFixture[str]
     assert 'stays in the floor: docs/method.md, "The account".' in text
 
 
-@pytest.mark.parametrize("form", [[], ["--markdown"]], ids=["text", "markdown"])
+@pytest.mark.parametrize("form", [["-v"], ["--markdown"]], ids=["text", "markdown"])
 def test_what_nothing_explains_is_said(slow: Path, capsys: pytest.CaptureFixture[str], form: list[str]) -> None:
     main(["diagnose", str(slow), "--set", "straggler.min_excess=0.5", *form])
     text = capsys.readouterr().out
@@ -435,7 +435,7 @@ def test_what_nothing_explains_is_said(slow: Path, capsys: pytest.CaptureFixture
     assert re.search(r"unexplained[ |]+4\.0 ms[ |]+15 %", text)
 
 
-@pytest.mark.parametrize("form", [[], ["--markdown"]], ids=["text", "markdown"])
+@pytest.mark.parametrize("form", [["-v"], ["--markdown"]], ids=["text", "markdown"])
 def test_what_cannot_be_told_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str], form: list[str]) -> None:
     few = write(tmp_path / "few", ranks(HEALTHY, HEALTHY), world_size=8)
     main(["diagnose", str(few), *form])
@@ -465,14 +465,14 @@ def test_the_title_of_a_finding_that_is_not_the_verdict_is_printed(
 ) -> None:
     monkeypatch.setattr("tb_ddp_doctor.findings.Severity.least_share", property(lambda self: 0.5 * self))
     monkeypatch.setattr("tb_ddp_doctor.rules.support.verdict.MOST_UNEXPLAINED", 1.0)
-    main(["diagnose", str(slow)])
+    main(["diagnose", str(slow), "-v"])
     text = capsys.readouterr().out
     assert "Healthy" in text
     assert "Rank 1 is the straggler" in text
 
 
 def test_the_text_says_what_could_not_be_seen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["diagnose", str(write(tmp_path / "job", ranks(HEALTHY, SLOW), world_size=4))])
+    main(["diagnose", str(write(tmp_path / "job", ranks(HEALTHY, SLOW), world_size=4)), "-v"])
     text = capsys.readouterr().out
     assert "Not checked (lacks data)" in text
     assert "2 of 4 ranks have no usable trace here (2, 3)" in text
@@ -500,7 +500,7 @@ def test_the_step_by_phase_is_a_line_and_a_table_where_it_is_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = write(tmp_path / "job", ranks(LOOP, LOOP))
-    main(["diagnose", str(job)])
+    main(["diagnose", str(job), "-v"])
     text = capsys.readouterr().out
     assert "on the CPU: loading 25 %, forward 22 %, backward 25 %, optimizer 20 %, other 8 %" in text
     assert "Each rank's step by phase" not in text
@@ -532,14 +532,14 @@ def test_the_critical_path_is_a_table_where_it_is_asked_for(
 
 
 def test_phases_that_take_too_much_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["diagnose", str(write(tmp_path / "loading", ranks(LOOP, LOOP)))])
+    main(["diagnose", str(write(tmp_path / "loading", ranks(LOOP, LOOP))), "-v"])
     assert "optimizer 0 %, other 0 % (loading over 20 %: input-bound)\n" in capsys.readouterr().out
     python = """
         rank# step     |1
               host     [ddp]              [step]
               gpu      [ddp...]           [step.....]
     """
-    main(["diagnose", str(write(tmp_path / "other", ranks(python, python)))])
+    main(["diagnose", str(write(tmp_path / "other", ranks(python, python))), "-v"])
     assert "(other over 20 %: Python outside forward/backward/optimizer)\non the CPU: " in capsys.readouterr().out
 
 
@@ -600,7 +600,7 @@ def test_only_the_slowest_of_many_ranks_are_in_the_table(tmp_path: Path, capsys:
     for rank in range(40):
         data = one.replace(b'"rank":0,"world_size":1', b'"rank":%d,"world_size":40' % rank)
         (tmp_path / "job" / f"host_{rank}.1700000000000000000.pt.trace.json").write_bytes(data)
-    main(["diagnose", str(tmp_path / "job")])
+    main(["diagnose", str(tmp_path / "job"), "-v"])
     text = capsys.readouterr().out
     assert "The 32 ranks with the longest busy time, of 40." in " ".join(text.split())
     assert len(re.findall(r"(?m)^ *\d+ +15\.00", text)) == 32

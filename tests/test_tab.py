@@ -292,12 +292,138 @@ def test_the_run_that_opened_is_not_replaced_while_somebody_reads_it(page: Page,
     expect(tab.locator(".facts b")).to_have_text("zero_workers")
 
 
+def test_the_run_list_sorts_filters_and_keeps_its_order(page: Page, server: str) -> None:
+    tab = opened(page, server)
+    names = tab.locator(".run .name")
+    worst = ["straggler_cpu", "zero_workers", "no_overlap", "four_workers", "healthy"]
+    expect(names).to_have_text(worst)
+    tab.get_by_label("Sort runs").select_option("name")
+    expect(names).to_have_text(sorted(worst))
+    page.reload()
+    expect(names).to_have_text(sorted(worst))
+    tab.get_by_label("Filter runs by name or verdict").fill("workers")
+    expect(names).to_have_text(["four_workers", "zero_workers"])
+    tab.get_by_label("Filter runs by name or verdict").fill("no such run")
+    expect(tab.get_by_text("No run matches the filter.")).to_be_visible()
+    expect(tab.locator(".facts b")).to_have_text("straggler_cpu")
+
+
+def test_a_verdict_in_the_run_list_has_a_shape_and_a_name(page: Page, server: str) -> None:
+    tab = opened(page, server)
+    for run, said in (("straggler_cpu", "critical"), ("no_overlap", "major"), ("healthy", "healthy")):
+        expect(button(tab, run).get_by_role("img", name=said)).to_be_visible()
+    shapes = tab.locator(".dot").evaluate_all(
+        "dots => dots.map(dot => [getComputedStyle(dot).clipPath, getComputedStyle(dot).borderRadius].join())"
+    )
+    assert len(set(shapes)) == 3
+
+
+def test_five_hundred_runs_scroll_and_are_moved_along_by_keyboard(page: Page, server: str) -> None:
+    """Only the rows that are seen are in the page, and each frame of a scroll is drawn in time."""
+
+    def listing(route: Route) -> None:
+        body = route.fetch().json()
+        first = body["runs"]
+        for i in range(500):
+            run = first[i % len(first)]
+            body["runs"] = [*body["runs"], run | {"name": f"sweep_{i % 4}/lr_{i}_{run['name']}"}]
+        route.fulfill(json=body)
+
+    page.route(re.compile(r"/ddp_doctor/runs(\?|$)"), listing)
+    tab = opened(page, server)
+    expect(tab.get_by_label("Filter runs by name or verdict")).to_have_attribute("placeholder", "Filter 505\u00a0runs")
+    expect(tab.locator("button.folder").first).to_contain_text("sweep_")
+    assert tab.locator(".rows > li").count() < 40
+    scroller = tab.locator(".scroller")
+    frames = scroller.evaluate(
+        """async (list) => {
+          const frame = () => new Promise(requestAnimationFrame);
+          const took = [];
+          for (let i = 0; i < 60; i++) {
+            const before = performance.now();
+            list.scrollTop += 400;
+            list.dispatchEvent(new Event("scroll"));
+            took.push(performance.now() - before);
+            await frame();
+          }
+          return took.sort((a, b) => a - b);
+        }"""
+    )
+    assert scroller.evaluate("list => list.scrollTop") > 20_000
+    assert frames[len(frames) // 2] < 8, "a row list takes half of a frame"
+    seen = scroller.bounding_box()
+    last = tab.locator(".rows > li").last.bounding_box()
+    assert seen and last and last["y"] + last["height"] >= seen["y"] + seen["height"] - 20, "rows up to the edge"
+    scroller.evaluate("list => (list.scrollTop = 0)")
+    tab.locator(".run").first.focus()
+    for _ in range(60):
+        page.keyboard.press("ArrowDown")
+    focused = tab.locator(".rows button:focus")
+    expect(focused).to_be_visible()
+    expect(tab.locator(".rows > li:focus-within")).to_have_attribute("aria-posinset", re.compile("6[0-9]"))
+    page.keyboard.press("End")
+    expect(tab.locator(".rows > li:focus-within")).to_have_attribute("aria-posinset", re.compile(r"5\d\d"))
+    page.keyboard.press("Home")
+    folder = tab.locator("button.folder").first
+    group = folder.get_attribute("title")
+    folder.click()
+    expect(folder).to_have_attribute("aria-expanded", "false")
+    expect(tab.locator(f".run[title^='{group}/']")).to_have_count(0)
+    page.screenshot(path=SCREENSHOTS / "five_hundred_runs.png")
+
+
+PHONE: ViewportSize = {"width": 390, "height": 844}
+
+
+def test_on_a_phone_runs_are_a_menu_and_views_a_select(page: Page, server: str) -> None:
+    page.set_viewport_size(PHONE)
+    tab = opened(page, server)
+    expect(tab.locator(".facts b")).to_have_text("straggler_cpu")
+    expect(tab.locator(".tabs")).to_be_hidden()
+    expect(tab.locator(".run").first).to_be_hidden()
+    menu = tab.locator("button.menu")
+    expect(menu).to_contain_text("straggler_cpu")
+    menu.click()
+    button(tab, "zero_workers").click()
+    expect(tab.locator(".facts b")).to_have_text("zero_workers")
+    expect(tab.locator(".run").first).to_be_hidden()
+    tab.get_by_label("View", exact=True).select_option("Findings")
+    expect(tab.locator("details.finding").first).to_be_visible()
+    page.wait_for_url(re.compile("ddp_doctor.view=findings"))
+    page.go_back()
+    expect(tab.get_by_label("View", exact=True)).to_have_value("verdict")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"], indirect=True)
+@pytest.mark.parametrize("view", VIEWS)
+def test_on_a_phone_nothing_is_wider_than_the_page(shared_page: Page, server: str, view: str, theme: str) -> None:
+    shared_page.set_viewport_size(PHONE)
+    tab = opened(shared_page, server, view, dark=theme == "dark")
+    expect(tab.locator(".facts b")).to_be_visible()
+    shared_page.wait_for_timeout(300)
+    for summary in tab.locator("details:not([open]) > summary").all()[::-1]:
+        summary.click()
+    for part in ("html", "main", ".runs"):
+        over = tab.locator(part).evaluate("element => element.scrollWidth - element.clientWidth")
+        assert over == 0, f"{part} is {over} px too wide"
+    outside = tab.locator("main").evaluate(
+        "main => [...main.querySelectorAll('*')].filter(part => !part.closest('.scroll, pre, .heat-frame, .facts')"
+        " && part.getBoundingClientRect().right > main.clientWidth + 1).map(part => part.outerHTML.slice(0, 120))"
+    )
+    assert outside == []
+    assert violations_of_axe(shared_page) == []
+    height = tab.locator("main").evaluate("element => element.scrollHeight + 160")
+    shared_page.set_viewport_size({"width": 390, "height": min(height, 4000)})
+    shared_page.wait_for_timeout(100)
+    shared_page.screenshot(path=SCREENSHOTS / f"phone_{view}_{theme}.png")
+
+
 def test_observations_stand_apart_and_name_no_culprit(page: Page, server: str) -> None:
     tab = opened(page, server, "findings")
     chosen(tab, "straggler_cpu")
     expect(tab.locator(".card.findings > h3")).to_have_count(2)
     assert [" ".join(text.split()) for text in tab.locator(".card.findings > h3").all_text_contents()] == [
-        "Small costs, not in the verdict",
+        "Other costs, not in the verdict",
         "Observations, no cost",
     ]
     last = tab.locator(".finding-row").last
@@ -319,6 +445,10 @@ def test_few_recorded_ranks_give_no_loss_of_the_whole_job(page: Page, server: st
     lost = tab.locator(".tiles > div").filter(has_text="hours lost a day")
     expect(lost.locator("b")).to_have_text("unknown")
     expect(lost).to_contain_text("1 of 64")
+    for name in ("Exposed communication", "Straggler wait"):
+        left = tab.locator(".main .tiles > div").filter(has_text=name)
+        expect(left.locator("b")).to_have_text("unknown")
+        expect(left).to_contain_text("1 of 64")
 
 
 def test_evidence_begins_with_its_sum(page: Page, server: str) -> None:
@@ -393,6 +523,91 @@ def test_the_verdict_shows_the_account_and_the_same_saving_as_what_if(page: Page
         tab.get_by_role("link", name="Verdict", exact=True).click()
 
 
+def test_a_finding_has_one_number_and_one_cost_on_the_verdict(page: Page, server: str) -> None:
+    """In the bar, the list below it, the costliest findings and the fold that computes it."""
+    tab = opened(page, server)
+    for run in ("straggler_cpu", "zero_workers", "no_overlap"):
+        chosen(tab, run)
+        finding = get(f"{server}/data/plugin/ddp_doctor/run?run={run}")["diagnosis"]["findings"][0]
+        cost = f"{finding['cost_ms']:.1f}\u00a0ms"
+        first = tab.locator(".costliest > li").first
+        for place in (tab.locator(".account-bar .part"), tab.locator(".account li")):
+            expect(place.filter(has=tab.locator(".badge", has_text=re.compile("^1$")))).to_contain_text(cost)
+        expect(first.locator(".badge")).to_have_text("1")
+        expect(first.locator(".cost")).to_contain_text(cost)
+        first.get_by_text(f"How {cost} is computed").click()
+        expect(first.locator(".arithmetic .result").last).to_contain_text(cost)
+        rows = [number(text) for text in first.locator(".arithmetic li:not(.result) b").all_text_contents()]
+        assert sum(rows) == pytest.approx(finding["cost_ms"], abs=0.2)
+
+
+def number(text: str) -> float:
+    """What a cell shows, ms."""
+    return float(re.sub(r"\s(ms|s)$", "", text.replace("\N{MINUS SIGN}", "-")))
+
+
+def test_the_account_is_written_out_as_a_sum(page: Page, server: str) -> None:
+    tab = opened(page, server)
+    chosen(tab, "straggler_cpu")
+    text = str(tab.locator(".account-card .sum").first.text_content())
+    step, *parts = map(float, re.findall(r"\d+\.\d", text))
+    assert sum(parts) == pytest.approx(step, abs=0.2) and "unexplained (ms)" in text
+
+
+def test_the_critical_path_reads_out_and_leads_to_the_timeline(page: Page, server: str) -> None:
+    tab = opened(page, server)
+    chosen(tab, "straggler_cpu")
+    path = tab.locator(".critical-path")
+    expect(path.locator(".sum")).to_contain_text("all on rank 1")
+    step = number(str(path.locator("h3").text_content()).split("step 4")[-1].strip())
+    parts = [number(re.sub(r"^\D+", "", text)) for text in path.locator(".legend li").all_text_contents()]
+    assert sum(parts) == pytest.approx(step, abs=0.2)
+    path.locator(".strip").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    expect(path.locator(".readout")).to_have_text(re.compile(r"rank 1: CPU outside any op, 150\.\d\sms from "))
+    path.get_by_label("Step of the critical path").select_option("2")
+    page.wait_for_url(re.compile("ddp_doctor.step=2"))
+    page.reload()
+    expect(path.get_by_label("Step of the critical path")).to_have_value("2")
+    views = get(f"{server}/data/plugin/ddp_doctor/run?run=straggler_cpu")
+    (start_ns,) = (each["start_ns"] for each in views["diagnosis"]["critical_path"] if each["step"] == 2)
+    with page.expect_request("**/ddp_doctor/slice?*") as asked:
+        path.get_by_role("link", name="Open in timeline").click()
+    assert "ranks=1&" in asked.value.url
+    assert int(re.findall(r"start=(\d+)", asked.value.url)[0]) < start_ns
+
+
+def test_a_term_is_defined_by_keyboard_and_touch(page: Page, server: str) -> None:
+    tab = opened(page, server)
+    chosen(tab, "straggler_cpu")
+    help_ = tab.get_by_role("button", name=re.compile("^unexplained: what a step without any fault"))
+    help_.focus()
+    text = tab.locator(".tip-text")
+    expect(text).to_contain_text("what a step without any fault")
+    page.keyboard.press("Escape")
+    expect(text).to_have_count(0)
+    help_.dispatch_event("click")
+    expect(text).to_be_visible()
+    box, size = text.bounding_box(), page.viewport_size
+    assert box and size and box["x"] >= 0 and box["x"] + box["width"] <= size["width"]
+    tab.locator("h1").click()
+    expect(text).to_have_count(0)
+
+
+def test_a_healthy_run_shows_the_headroom_and_its_checks(page: Page, server: str) -> None:
+    tab = opened(page, server)
+    chosen(tab, "healthy")
+    budgets = get(f"{server}/data/plugin/ddp_doctor/run?run=healthy")["diagnosis"]["budget_ms"].values()
+    for owner, name in (("transfer", "Exposed communication"), ("wait", "Straggler wait")):
+        mean = sum(budget[owner] for budget in budgets) / len(budgets)
+        value = tab.locator(".main .tiles > div").filter(has_text=name).locator("b")
+        assert number(str(value.text_content())) == pytest.approx(mean, rel=0.02)
+    expect(tab.locator(".checks h2")).to_have_text(re.compile(r"26 of 28\schecks passed"))
+    expect(tab.locator(".checks .passed li")).to_have_count(26)
+    expect(tab.locator(".unchecked")).to_contain_text("memory-fragmentation The traces have no allocator events")
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_what_nothing_explains_is_no_health(page: Page, server: str, theme: str) -> None:
     """The healthy job, made one of whose step rules explain too little."""
@@ -415,8 +630,8 @@ def test_what_nothing_explains_is_no_health(page: Page, server: str, theme: str)
     tab = opened(page, server, dark=theme == "dark")
     chosen(tab, "healthy")
     expect(tab.locator("h1.major")).to_contain_text("No rule explains")
-    expect(tab.locator(".tiles")).to_contain_text(re.compile(r"Unexplained7\.0\sms14\s% of the step"))
-    expect(tab.locator(".account li").last).to_contain_text("mostly CPU outside any op in forward, rank 2, all 3 steps")
+    expect(tab.locator(".side .tiles")).to_contain_text(re.compile(r"Unexplained\s7\.0\sms14\s% of the step"))
+    expect(tab.locator(".account-card")).to_contain_text("mostly CPU outside any op in forward, rank 2, all 3 steps")
     card = tab.locator(".card").filter(has=tab.locator(".account"))
     expect(card).to_contain_text("differences of busy time")
     expect(card).to_contain_text(re.compile(r"Not counted: step 1 \(80\.0\sms\): the profiler was starting\."))
@@ -446,7 +661,6 @@ def test_what_cannot_be_told_is_neutral(page: Page, server: str) -> None:
     chosen(tab, "healthy")
     expect(tab.locator("h1.info")).to_contain_text("The traces cannot tell.")
     expect(tab.locator(".tiles > div")).to_have_count(2)
-    expect(tab.locator(".kept:not(.info)")).to_have_count(0)
     expect(button(tab, "healthy")).to_contain_text("unknown")
     expect(button(tab, "healthy").locator(".dot.info")).to_be_visible()
     expect(button(tab, "straggler_cpu").locator(".dot.critical")).to_be_visible()
@@ -582,6 +796,35 @@ def test_many_ranks(page: Page, server: str) -> None:
     page.screenshot(path=SCREENSHOTS / "many_ranks_steps.png")
 
 
+def test_a_finding_of_4096_ranks_opens_at_once(page: Page, server: str) -> None:
+    def answer(route: Route) -> None:
+        body = route.fetch().json()
+        diagnosis, views = body["diagnosis"], body["views"]
+        ranks, steps = list(range(4096)), list(range(2, 52))
+        diagnosis["budget_ms"] = {rank: diagnosis["budget_ms"][str(rank % 4)] for rank in ranks}
+        for grid in ("busy_ms", "step_ms", "start_ns", "clock_ms"):
+            views[grid] = [[views[grid][rank % 4][0]] * len(steps) for rank in ranks]
+        views["budget_ms"] = {
+            owner: [[grid[rank % 4][0]] * len(steps) for rank in ranks] for owner, grid in views["budget_ms"].items()
+        }
+        views["nodes"] = [f"node{rank // 8}" for rank in ranks]
+        diagnosis |= {"ranks": ranks, "steps": steps, "world_size": len(ranks)}
+        views |= {"ranks": ranks, "steps": steps}
+        route.fulfill(json=body)
+
+    page.route("**/ddp_doctor/run?*", answer)
+    tab = opened(page, server, "findings")
+    chosen(tab, "straggler_cpu")
+    first = tab.locator("details.finding").first
+    first.locator("summary").first.click()
+    expect(first.locator(".cells tbody tr")).to_have_count(12)
+    expect(first.locator(".cells tbody th.affected")).to_have_text("rank 1")
+    shown = re.compile(r"Shown: the 12 ranks with most of it, of 4,096\sranks, 12 of 50\ssteps\.")
+    expect(first.locator(".occurs .note")).to_have_text(shown)
+    tab.get_by_role("link", name="Verdict", exact=True).click()
+    expect(tab.locator("canvas.rank-step")).to_be_visible()
+
+
 @pytest.mark.parametrize("view", VIEWS)
 def test_axe_finds_nothing(shared_page: Page, server: str, view: str, theme: str) -> None:
     """WCAG A and AA and the best practices, contrast among them, with all that can be opened open."""
@@ -681,7 +924,7 @@ def test_long_names_stay_within_the_page(page: Page, server: str) -> None:
             tab.locator("details.finding > summary").first.click()
         if view == "budget":
             tab.get_by_label("One bar per").select_option("node")
-        for width in (1000, 2560):
+        for width in (390, 1000, 2560):
             page.set_viewport_size({"width": width, "height": 1000})
             over = tab.locator("main").evaluate("element => element.scrollWidth - element.clientWidth")
             assert over == 0, f"{view} is {over} px too wide at {width} px"
@@ -1188,6 +1431,46 @@ def test_a_link_opens_the_same_table(page: Page, server: str) -> None:
     page.wait_for_url(re.compile("ranks-sort=-compute"))
     page.wait_for_timeout(500)
     assert "kernels" not in page.url
+
+
+def test_a_cell_of_a_finding_selects_its_rank_and_step_in_all_views(page: Page, server: str) -> None:
+    tab = opened(page, server, "findings")
+    chosen(tab, "straggler_cpu")
+    finding = tab.locator("details.finding").first
+    finding.locator("summary").first.click()
+    budget = get(f"{server}/data/plugin/ddp_doctor/run?run=straggler_cpu")["views"]["budget_ms"]["host"]
+    mean = sum(budget[1]) / len(budget[1])
+    expect(finding.locator(".occurs .amount")).to_have_text(
+        re.compile(rf"^{mean:.1f}\sms a step of CPU outside any op on rank 1; at most 0\.\d+\sms on any other rank\.$")
+    )
+    cell = finding.get_by_role("button", name=re.compile(r"^Rank 1, step 4: "))
+    expect(cell).to_have_text(f"{budget[1][2]:.1f}")
+    cell.focus()
+    page.keyboard.press("Enter")
+    expect(cell).to_be_focused()
+    expect(cell).to_have_attribute("aria-pressed", "true")
+    expect(finding.locator(".evidence tbody tr")).to_have_count(1)
+    expect(finding.locator(".evidence")).to_contain_text("1 of 2 windows: those of the selected rank and step.")
+    expect(tab.locator(".chip")).to_have_text(["finding 1", "rank 1", "step 4"])
+    tab.get_by_role("link", name="Verdict", exact=True).click()
+    expect(tab.locator(".chip")).to_have_text(["finding 1", "rank 1", "step 4"])
+    expect(tab.get_by_label("Step of the critical path")).to_have_value("4")
+    page.reload()
+    expect(tab.locator(".chip")).to_have_text(["finding 1", "rank 1", "step 4"])
+    tab.get_by_role("button", name="step 4: remove from the selection").click()
+    expect(tab.locator(".chip")).to_have_text(["finding 1", "rank 1"])
+    tab.get_by_role("button", name="Clear").click()
+    expect(tab.locator(".chip")).to_have_count(0)
+    page.wait_for_url(lambda address: "finding=" not in address and "rank=" not in address)
+
+
+def test_the_selected_rank_and_step_open_in_the_timeline(page: Page, server: str) -> None:
+    place = {"run": "straggler_cpu", "view": "budget", "rank": "1", "step": "4"}
+    page.goto(f"{server}/#ddp_doctor" + "".join(f"&p.ddp_doctor.{key}={value}" for key, value in place.items()))
+    tab = page.frame_locator("iframe").first
+    with page.expect_request("**/ddp_doctor/slice?*") as asked:
+        tab.locator(".chips").get_by_role("link", name="Open in timeline").click()
+    assert "ranks=1&" in asked.value.url
 
 
 def test_a_finding_that_is_closed_leaves_the_address(page: Page, server: str) -> None:

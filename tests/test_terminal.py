@@ -51,7 +51,8 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("command", "status"),
     [
-        ("diagnose LOGS --communication --phases --critical-path", 0),
+        ("diagnose LOGS", 0),
+        ("diagnose LOGS -v --communication --phases --critical-path", 0),
         ("diagnose LOGS --json", 0),
         ("diagnose LOGS --markdown", 0),
         ("diagnose LOGS --html OUT/report.html", 0),

@@ -6,7 +6,7 @@ import { fetchRun, fetchRuns } from "./api.js";
 import { h } from "./dom.js";
 import { worstRun } from "./model.js";
 import { onReload } from "./reload.js";
-import { runList } from "./runs.js";
+import { runList } from "./runs/list.js";
 import { shell } from "./shell.js";
 import { empty, failed, reading, searching } from "./states.js";
 import { links, stuckReport } from "./stuck.js";
@@ -22,10 +22,10 @@ const UNHEARD = "unheard";
 
 /** @param {HTMLElement} root */
 export function start(root) {
-  const list = h("div");
+  const list = runList(select);
   const trouble = h("p", { class: "trouble", role: "alert" });
   const main = h("main", {}, searching());
-  root.replaceChildren(h("nav", { class: "runs", "aria-label": "Runs" }, h("h2", {}, "Runs"), list, trouble), main);
+  root.replaceChildren(h("nav", { class: "runs", "aria-label": "Runs" }, list.element, trouble), main);
 
   /** @type {Listing | null} */
   let listing = null;
@@ -34,9 +34,10 @@ export function start(root) {
   let settled = "";
   /** @type {{element: HTMLElement, show: (place: Place) => void, close: () => void} | null} the report that shows */
   let report = null;
-  /** What the list and the main part show now; each is rebuilt only when this changes, so focus stays. */
-  let listed = "";
+  /** What the main part shows now; it is rebuilt only when this changes, so focus stays. */
   let shown = "";
+  /** The run that is open, "" if none. */
+  let opened = "";
   /** @type {((entry: RunEntry) => void) | null} */
   let update = null;
   let timer = 0;
@@ -88,7 +89,8 @@ export function start(root) {
     const named = (/** @type {string | undefined} */ wanted) => runs.find(({ name }) => name === wanted);
     const open = named(place.run) ?? named(settled) ?? worstRun(runs);
     if (open && !runs.some(({ state }) => state === "queued" || state === "reading")) settled = open.name;
-    drawList(runs, open?.name ?? null);
+    opened = open?.name ?? "";
+    list.update(runs, open?.name ?? null);
     if (open) drawRun(open);
     else if (listing.state === "scanning") {
       if (shown === UNHEARD) show("", searching); // anything else that shows may still hold
@@ -96,19 +98,6 @@ export function start(root) {
     else if (listing.error)
       show(listing.error, () => failed("The log directory could not be read.", listing?.error ?? ""));
     else show("empty", () => empty(listing?.logdir ?? ""));
-  }
-
-  /**
-   * @param {RunEntry[]} runs
-   * @param {string | null} open
-   */
-  function drawList(runs, open) {
-    const key = JSON.stringify([runs, open]);
-    if (key === listed) return;
-    listed = key;
-    const focused = [...list.querySelectorAll("button")].findIndex((button) => button === document.activeElement);
-    list.replaceChildren(runList(runs, open, select));
-    list.querySelectorAll("button")[focused]?.focus();
   }
 
   /** @param {RunEntry} entry */
@@ -174,7 +163,7 @@ export function start(root) {
   }
 
   for (const done of ["pointerdown", "keydown", "wheel"]) {
-    main.addEventListener(done, () => (settled = list.querySelector("[aria-current]")?.getAttribute("title") ?? settled), { passive: true });
+    main.addEventListener(done, () => (settled = opened || settled), { passive: true });
   }
   onReload(() => poll(true));
   poll();

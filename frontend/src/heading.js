@@ -5,13 +5,16 @@ import { count, ranges } from "./format.js";
 
 /** @typedef {import("./model.js").Report} Report */
 
-/** @param {Report} report */
-export function heading(report) {
+/**
+ * @param {Report} report
+ * @param {HTMLElement} beside what stands to the right of the job's facts
+ */
+export function heading(report, beside) {
   const { diagnosis } = report;
   return h(
     "header",
     { class: "verdict" },
-    h("p", { class: "facts", title: diagnosis.name }, facts(report)),
+    h("div", { class: "top" }, h("p", { class: "facts", title: diagnosis.name }, facts(report)), beside),
     h("h1", { class: diagnosis.level }, namingRanks(diagnosis.headline)),
   );
 }

@@ -5,7 +5,9 @@
 //   shell.js views.js views/   a report: its heading, its tabs, a module for each view
 //   address.js                 run, view and the like as part of TensorBoard's address
 //   stuck.js stuck_graph.js     a report of Flight Recorder dumps, and its picture of who waits for whom
-//   runs.js states.js          the list on the left; what shows while there is no report
+//   runs/ states.js            the list on the left; what shows while there is no report
+//   verdict/ findings/ selection.js          parts of the first two views; what is selected in all of them
+//   tips.js glossary.js                      what terms mean
 //   lanes.js canvas.js heat.js table.js      pictures, and their numbers
 //   compared.js                              what differs between two runs
 //   trace.js perfetto.js                     from a finding into the trace: Perfetto and other tools

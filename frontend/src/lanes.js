@@ -63,6 +63,30 @@ export function smallSteps({ ranks, steps }, evidence) {
 }
 
 /**
+ * Where a finding occurs: ranks downwards, steps to the right, in the colour of the owner that its fix removes.
+ * @param {Views} views
+ * @param {import("./model.js").Finding} finding
+ * @param {string} owner "" if unknown
+ */
+export function rankStepStrip({ ranks, steps }, finding, owner) {
+  const [onRanks, onSteps] = [new Set(finding.ranks), new Set(finding.steps)];
+  const rows = ranks.flatMap((rank, row) => (onRanks.has(rank) ? [row] : []));
+  const columns = steps.flatMap((step, column) => (onSteps.has(step) ? [column] : []));
+  const label = `Occurs on ${finding.ranks.length} of ${ranks.length} ranks, in ${finding.steps.length} of ${steps.length} steps`;
+  return picture("rank-step", label, (context, width, height, colour) => {
+    const [wide, tall] = [width / steps.length, height / ranks.length];
+    const gap = (/** @type {number} */ size) => (size > 3 ? 1 : 0);
+    const box = (/** @type {number} */ row, /** @type {number} */ column) =>
+      context.fillRect(column * wide, row * tall, Math.max(1.5, wide - gap(wide)), Math.max(1.5, tall - gap(tall)));
+    context.fillStyle = colour("line");
+    if (gap(wide) && gap(tall)) ranks.forEach((_, row) => steps.forEach((_, column) => box(row, column)));
+    else context.fillRect(0, 0, width, height);
+    context.fillStyle = colour(owner || "soft");
+    for (const row of rows) for (const column of columns) box(row, column);
+  });
+}
+
+/**
  * The picture in an opened finding: named lanes, a time axis, and a frame around each window of evidence.
  * @param {Drawn} views
  * @param {Set<number>} named ranks to name in the colour of the fault

@@ -51,6 +51,9 @@ import { OWNERS } from "./step_parts.js";
 /** @typedef {import("../schema.js").Prospect} Prospect */
 /** @typedef {import("../schema.js").Views} Views */
 /** @typedef {import("../schema.js").Window} Window */
+/** @typedef {import("../schema.js").Measurement} Measurement */
+/** @typedef {import("../schema.js").PathPiece} PathPiece */
+/** @typedef {import("../schema.js").PathStep} PathStep */
 
 /** @typedef {(number | null)[][]} Grid one row per rank, one column per step; null where a rank lacks the step */
 
@@ -104,8 +107,11 @@ export function worstRun(runs) {
   return ready.reduce((worst, run) => (weightOf(run) > weightOf(worst) || (weightOf(run) === weightOf(worst) && lossOf(run) > lossOf(worst)) ? run : worst));
 }
 
-/** @param {RunEntry} run */
-const lossOf = ({ verdict, lost_ms, unexplained_ms }) => (verdict === "unexplained" ? unexplained_ms : lost_ms) ?? 0;
+/**
+ * What a run loses a step, ms: by its findings, or with no explanation where that is the verdict.
+ * @param {RunEntry} run
+ */
+export const lossOf = ({ verdict, lost_ms, unexplained_ms }) => (verdict === "unexplained" ? unexplained_ms : lost_ms) ?? 0;
 
 /** @param {RunEntry} run */
 function weightOf(run) {
@@ -125,6 +131,47 @@ export function evidenceSum({ measurements }) {
     if (unit === "1") return { name, count: value, ms: null };
   }
   return null;
+}
+
+/**
+ * The number of a finding, as `ddp-doctor slice --finding` takes it.
+ * @param {Diagnosis} diagnosis
+ * @param {string | null} id
+ */
+export const numberOf = ({ findings }, id) => findings.findIndex((finding) => finding.id === id) + 1;
+
+/** What a fix removes, by the name of its measurement (`rules/support/savings.py`), and the owner that has it. */
+export const REMOVED = new Map([
+  ["CPU time that the fix removes: cudaMalloc and cudaFree", "alloc"],
+  ["CPU time that the fix removes: blocking copies", "sync"],
+  ["CPU time that the fix removes: synchronisation", "sync"],
+  ["CPU time that the fix removes: DataLoader", "input"],
+  ["CPU time that the fix removes: outside any op", "host"],
+  ["CPU time that the fix removes: stalls inside ops", "dispatch"],
+  ["CPU time that the fix removes: the profiler's stalls", "dispatch"],
+  ["CPU time that the fix removes: recording of events", "dispatch"],
+  ["CPU time that the fix removes: ops, launches and Python between them", "dispatch"],
+  ["GPU work that the fix removes", "compute"],
+  ["exposed communication that the fix removes", "transfer"],
+]);
+
+/**
+ * What the fix of a finding removes, ms on its ranks and steps, in the order of its measurements.
+ * @param {Finding} finding
+ */
+export const removedBy = ({ measurements }) =>
+  measurements.flatMap(({ name, value, ranks, steps }) => {
+    const owner = REMOVED.get(name);
+    return owner ? [{ owner, name, ms: value, ranks, steps }] : [];
+  });
+
+/**
+ * The owner of most of what the fix of a finding removes, whose colour the finding has; "" if unknown.
+ * @param {Finding} finding
+ */
+export function ownerOf(finding) {
+  const removed = removedBy(finding);
+  return removed.length ? removed.reduce((a, b) => (b.ms > a.ms ? b : a)).owner : "";
 }
 
 /**

@@ -6,6 +6,7 @@ import { folded, h } from "./dom.js";
 import { heading } from "./heading.js";
 import { keysDialog } from "./keys.js";
 import { failed } from "./states.js";
+import { chips, selectionOf } from "./selection.js";
 import { numbers } from "./table.js";
 import { VIEWS } from "./views.js";
 
@@ -33,7 +34,13 @@ export function shell(report, went) {
   let showing = 0;
   const panel = h("div", { class: "panel", id: "panel" });
   const tabs = h("nav", { class: "tabs", "aria-label": "Views" });
-  const element = h("div", { class: "report" }, heading(report), tabs, panel);
+  const chooser = /** @type {HTMLSelectElement} */ (
+    h("select", { "aria-label": "View", change: () => go({ run: report.diagnosis.name, view: chooser.value, ...selectionOf(place) }) }, VIEWS.map(({ fragment, title }) => h("option", { value: fragment }, title)))
+  );
+  // One of the two shows: the row of tabs, or where the page is narrow what chooses among them.
+  const narrow = h("label", { class: "view-choice" }, "View ", chooser);
+  const selected = h("div", { class: "chips", role: "group", "aria-label": "Selection" });
+  const element = h("div", { class: "report" }, heading(report, selected), tabs, narrow, panel);
   tabs.addEventListener("keydown", alongTabs);
   document.addEventListener("keydown", pressed);
 
@@ -51,6 +58,8 @@ export function shell(report, went) {
         return tab;
       }),
     );
+    chooser.value = view.fragment;
+    drawChips();
     if (focused) /** @type {HTMLElement} */ (tabs.querySelector("[aria-current]")).focus();
     const body = h("div", { class: `view ${view.fragment}` });
     const mine = ++showing;
@@ -64,6 +73,7 @@ export function shell(report, went) {
         if (mine !== showing) return; // the view was left, and what it says comes late
         place = { run: report.diagnosis.name, ...place, ...changes };
         went(place, { step: false });
+        drawChips();
       },
       link,
     };
@@ -78,6 +88,11 @@ export function shell(report, went) {
       console.warn(error);
       body.replaceChildren(failed(`${view.title} could not be drawn.`, "The other views still work. Please report this error."));
     }
+  }
+
+  function drawChips() {
+    const change = (/** @type {Place} */ changes) => go({ run: report.diagnosis.name, ...place, ...changes });
+    selected.replaceChildren(...chips(report, place, change, link));
   }
 
   /** @param {KeyboardEvent} event */
@@ -107,14 +122,22 @@ export function shell(report, went) {
 
   /** @type {Shown["link"]} */
   function link(view, changes = {}) {
-    const there = { run: report.diagnosis.name, view, ...changes };
-    const go = (/** @type {MouseEvent} */ event) => {
+    // What is selected when it is followed, not when it was made.
+    const there = () => ({ run: report.diagnosis.name, view, ...selectionOf(place), ...changes });
+    const clicked = (/** @type {MouseEvent} */ event) => {
       if (event.ctrlKey || event.metaKey || event.shiftKey || event.button) return; // a tab or window of its own
       event.preventDefault();
-      show(there);
-      went(there, { step: true });
+      go(there());
     };
-    return /** @type {HTMLAnchorElement} */ (h("a", { href: linkTo(there), target: "_top", click: go }));
+    const anchor = /** @type {HTMLAnchorElement} */ (h("a", { href: linkTo(there()), target: "_top", click: clicked }));
+    anchor.addEventListener("pointerdown", () => (anchor.href = linkTo(there())));
+    return anchor;
+  }
+
+  /** @param {Place} there */
+  function go(there) {
+    show(there);
+    went(there, { step: true });
   }
 
   return { element, show, close };

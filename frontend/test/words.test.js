@@ -89,7 +89,7 @@ const WORDS = [
   [/\btaken out\b|\bsettle\b|\balike\b|\bmessages\b/i, "what-if change; compute; comparable; point-to-point transfers"],
   [/\d ?us\b|, us\b|\bus\)/, "µs"],
 ];
-const MODULES = readdirSync(SRC, { recursive: true, encoding: "utf8" }).filter((name) => name.endsWith(".js"));
+const MODULES = readdirSync(SRC, { recursive: true, encoding: "utf8" }).filter((name) => name.endsWith(".js") && name !== "glossary.js");
 
 test("no module says what the glossary says otherwise", () => {
   const found = MODULES.flatMap((name) =>

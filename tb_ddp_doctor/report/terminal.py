@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from rich.console import Console
-from rich.padding import Padding
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -15,13 +15,18 @@ from tb_ddp_doctor.comparison.model import Comparison
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.findings import OWNERS, PHASES, Diagnosis, Finding, PathPiece, Prospect, Severity
 from tb_ddp_doctor.report import shown
+from tb_ddp_doctor.report.brief import STYLES, label, print_brief
 from tb_ddp_doctor.report.compared import parts
 from tb_ddp_doctor.report.escape import printable, printable_lines
 from tb_ddp_doctor.report.shown import longest_busy_time, where
+from tb_ddp_doctor.report.wrapping import print_code, print_wrapped, without_trailing_spaces, wrapped
 from tb_ddp_doctor.rules.support import stacks, text
 from tb_ddp_doctor.rules.support.verdict import MOST_UNEXPLAINED
 
-_STYLES = {"critical": "bold red", "major": "red", "minor": "yellow", "info": "dim", "healthy": "bold green"}
+#: Columns that no table needs.
+_WIDEST = 10_000
+#: Spaces before what belongs to a finding.
+_INDENT = 4
 #: Ranks in the budget table: beyond, only the slowest are shown.
 _SHOWN_RANKS = 32
 #: Kinds and groups in the table of communication: beyond, only those that transfer longest are shown.
@@ -51,46 +56,64 @@ def diagnosed(
     console: Console,
     result: Result,
     *,
+    verbose: bool = False,
     communication: bool = False,
     phases: bool = False,
     critical_path: bool = False,
 ) -> None:
-    """Print a run's diagnosis; if asked also its communication, each rank's phases, and the critical path."""
+    """Print a run's diagnosis in six lines, and all of it where that is asked for.
+
+    Communication, each rank's phases and the critical path are printed where they are asked for.
+    """
+    with without_trailing_spaces(console):
+        print_brief(console, result, is_all=verbose)
+        if verbose:
+            console.print()
+            _print_all(console, result)
+        _print_tables(console, result.diagnosis, communication=communication, phases=phases, path=critical_path)
+        if verbose:
+            _print_unseen(console, result)
+        console.print()
+
+
+def _print_all(console: Console, result: Result) -> None:
     diagnosis = result.diagnosis
-    steps = f"step {diagnosis.steps[0]}" if len(diagnosis.steps) == 1 else f"{len(diagnosis.steps)} steps"
-    console.rule(Text(printable(diagnosis.name), "bold"), align="left", style="dim")
-    ranks = f"{len(diagnosis.ranks)} of {diagnosis.world_size} ranks"
-    source = ", from digests; the traces themselves are not here" if result.from_digests else ""
-    console.print(Text(f"{ranks}, {steps}, {diagnosis.step_ms:.1f} ms a step{source}", "dim"))
-    console.print(_headline(diagnosis))
-    console.print()
-    for finding in diagnosis.findings:
-        _print_finding(console, finding, result)
+    for number, finding in enumerate(diagnosis.findings, 1):
+        _print_finding(console, number, finding, result)
     _print_account(console, diagnosis)
-    console.print(_budget_table(diagnosis))
+    console.print(_fitting(console, diagnosis))
     if diagnosis.phases_ms:
         console.print()
-        console.print(_phases_table(diagnosis) if phases else _phases_line(diagnosis))
+        _print_phases_line(console, diagnosis)
+
+
+def _print_tables(console: Console, diagnosis: Diagnosis, *, communication: bool, phases: bool, path: bool) -> None:
+    if phases and diagnosis.phases_ms:
+        console.print()
+        console.print(_phases_table(diagnosis))
     if communication and diagnosis.communication:
         console.print()
         console.print(_communication_table(diagnosis))
         if told := text.network(diagnosis.network):
-            console.print(Text(printable(told), "dim"))
-    if critical_path:
+            print_wrapped(console, printable(told), "dim")
+    if path:
         console.print()
         console.print(_critical_path(diagnosis))
-    _print_unseen(console, result)
-    console.print()
 
 
 def predicted(console: Console, diagnosis: Diagnosis, prospects: Sequence[Prospect]) -> None:
     """Print what the step would take without some of what was found."""
-    console.rule(Text(printable(diagnosis.name), "bold"), align="left", style="dim")
-    console.print(_headline(diagnosis))
-    console.print(f"{diagnosis.step_ms:.1f} ms a step now")
-    if not any(prospect.fixed for prospect in prospects):
-        console.print("Nothing that could be fixed was found.\n")
-        return
+    with without_trailing_spaces(console):
+        print_code(console, f"{printable(diagnosis.name)}: {diagnosis.step_ms:.1f} ms a step now", "bold")
+        _print_headline(console, diagnosis)
+        if any(prospect.fixed for prospect in prospects):
+            console.print(_prospects(prospects))
+        else:
+            console.print("Nothing that could be fixed was found.")
+        console.print()
+
+
+def _prospects(prospects: Sequence[Prospect]) -> Table:
     table = Table(box=None)
     table.add_column("without")
     for column in ("step, ms", "80 % interval", "saved, ms", "share"):
@@ -106,68 +129,70 @@ def predicted(console: Console, diagnosis: Diagnosis, prospects: Sequence[Prospe
             f"{saved:.1f}",
             text.percent(share),
         )
-    console.print(table)
-    console.print()
+    return table
 
 
 def compared(console: Console, found: Comparison) -> None:
     """Print how two runs differ."""
-    console.print(Text(printable(found.headline), "bold"))
-    for sentence in (*found.story, *found.unlike):
-        console.print(Text(f"- {printable(sentence)}"))
-    for part in parts(found):
-        table = Table(title=part.title, title_justify="left", title_style="bold", box=None)
-        for i, head in enumerate(part.heads):
-            table.add_column(head, justify="right" if i else "left")
-        for row in part.rows:
-            table.add_row(*(Text(printable(cell)) for cell in row))
-        console.print()
-        console.print(table)
+    with without_trailing_spaces(console):
+        print_wrapped(console, printable(found.headline), "bold")
+        for sentence in (*found.story, *found.unlike):
+            print_wrapped(console, f"- {printable(sentence)}", indent=2, first=0)
+        for part in parts(found):
+            table = Table(title=part.title, title_justify="left", title_style="bold", box=None)
+            for i, head in enumerate(part.heads):
+                table.add_column(head, justify="right" if i else "left", no_wrap=bool(i))
+            for row in part.rows:
+                table.add_row(*(Text(printable(cell)) for cell in row))
+            console.print()
+            console.print(table)
 
 
-def _headline(diagnosis: Diagnosis) -> Text:
+def _print_headline(console: Console, diagnosis: Diagnosis) -> None:
     level = diagnosis.level
-    return Text(printable(diagnosis.headline), "bold" if level == "info" else _STYLES[level])
+    print_wrapped(console, printable(diagnosis.headline), "bold" if level == "info" else STYLES[level])
 
 
-def _print_finding(console: Console, finding: Finding, result: Result) -> None:
-    cause = f" ({finding.cause.replace('_', ' ')})" if finding.cause else ""
+def _print_finding(console: Console, number: int, finding: Finding, result: Result) -> None:
+    """One finding, by its number, as `slice --finding` takes it."""
     cost = shown.cost(finding, result.diagnosis.step_ms)
-    line = Text.assemble(
-        (f"{finding.severity.capitalize():<9}", _STYLES[finding.severity]),
-        (f"{finding.rule}{cause}", "bold"),
-        f"{cost and '  costs '}{cost}, confidence {finding.confidence}",
-    )
-    console.print(line)
+    said = f"{number:>2}  {finding.severity.capitalize():<8}  {label(finding)}"
+    said += f"{cost and ', costs '}{cost}, confidence {finding.confidence}"
+    line = Text(wrapped(said, console.width, _INDENT, first=0))
+    line.stylize(STYLES[finding.severity], 4, 4 + len(finding.severity))
+    line.stylize("bold", 14, 14 + len(label(finding)))
+    console.print(line, soft_wrap=True)
     advice, _, code = finding.fix.partition("\n\n")
-    body = Text()
     if not result.diagnosis.headline.startswith(finding.title):
-        body.append(f"{printable(finding.title)}\n")
-    body.append(f"{printable(finding.why)}\n")
+        print_wrapped(console, printable(finding.title), indent=_INDENT)
+    print_wrapped(console, printable(finding.why), indent=_INDENT)
     for evidence in finding.evidence:
-        body.append(f"See {printable(where(evidence, result.job))}\n", "dim")
-    body.append(f"Fix: {printable(advice)}\n")
-    console.print(Padding(body, (0, 0, 0, 2), expand=False))
+        print_wrapped(console, f"See {printable(where(evidence, result.job))}", "dim", _INDENT)
+    print_wrapped(console, f"Fix: {printable(advice)}", indent=_INDENT)
     if code:
-        console.print(Padding(Text(printable_lines(code), "cyan"), (0, 0, 1, 6), expand=False))
+        console.print()
+        print_code(console, printable_lines(code), "cyan", indent=2 * _INDENT)
+    console.print()
 
 
 def _print_account(console: Console, diagnosis: Diagnosis) -> None:
     account = diagnosis.account
-    console.print(Text("Where the step goes: floor + tracing + findings + unexplained", "bold"))
-    table = Table(box=None, show_header=False)
-    for justify in ("left", "right", "right", "left"):
-        table.add_column(justify=justify)
+    print_wrapped(console, "Where the step goes: floor + tracing + findings + unexplained", "bold")
     serious = {finding.id: finding.severity for finding in diagnosis.findings}
-    for name, line, beside in shown.account_parts(diagnosis):
+    lines = list(shown.account_parts(diagnosis))
+    longest = max(len(printable(name)) for name, _, _ in lines)
+    for name, line, beside in lines:
         level = serious.get(name, "info") if line.kind == "finding" else _level(line.kind, line.share)
-        style = _STYLES[level] if level != "info" else None
-        cells = (Text(printable(name), style or ""), f"{line.ms:.1f} ms", text.percent(line.share))
-        table.add_row(*cells, Text(printable(beside), "dim"))
-    console.print(table)
+        numbers = f" {printable(name):<{longest}}  {line.ms:>7.1f} ms  {text.percent(line.share):>6}"
+        said = wrapped(f"{numbers}  {printable(beside)}".rstrip(), console.width, len(numbers) + 2, first=0)
+        row = Text(said, "dim")
+        row.stylize("not dim", 0, len(numbers))
+        if level != "info":
+            row.stylize(STYLES[level], 1, 1 + len(name))
+        console.print(row, soft_wrap=True)
     notes = [shown.BUSY_TIME] if account.method == "busy_time" else []
     for note in (*notes, shown.FLOOR, *shown.left_out(account)):
-        console.print(Text(printable(note), "dim"))
+        print_wrapped(console, printable(note), "dim")
     console.print()
 
 
@@ -175,33 +200,46 @@ def _level(kind: str, share: float) -> str:
     return Severity.of_share(share).label if kind == "unexplained" and share >= MOST_UNEXPLAINED else "info"
 
 
-def _phases_line(diagnosis: Diagnosis) -> Text:
+def _print_phases_line(console: Console, diagnosis: Diagnosis) -> None:
     """The step by phase, mean over ranks; and what a large share is a sign of, where it is exposed."""
-    line = Text("The step by phase", "bold")
+    print_code(console, "The step by phase", "bold")
     places = _places(diagnosis)
     for place, by_rank in places:
         total = {phase: sum(phases[phase] for phases in by_rank.values()) for phase in PHASES}
         step = sum(total.values()) or 1.0
         shares = ", ".join(f"{phase} {ms / step * 100:.0f} %" for phase, ms in total.items())
-        line.append(f"\non the {place}: {shares}", "not bold")
-        if place == places[0][0]:
-            signs = [sign for phase, sign in _SIGNS.items() if total[phase] > _LARGE_SHARE * step]
-            line.append("".join(f" ({sign})" for sign in signs), "not bold")
-    return line
+        signs = [sign for phase, sign in _SIGNS.items() if total[phase] > _LARGE_SHARE * step]
+        said = "".join(f" ({sign})" for sign in signs) if place == places[0][0] else ""
+        print_wrapped(console, f"on the {place}: {shares}{said}", indent=_INDENT, first=0)
 
 
-def _budget_table(diagnosis: Diagnosis) -> Table:
-    shown = {owner for budget in diagnosis.budget_ms.values() for owner, ms in budget.items() if ms >= 0.005}
-    owners = [owner for owner in OWNERS if owner in shown]
+def _fitting(console: Console, diagnosis: Diagnosis) -> Table:
+    """The table of budgets, with as many owners by name as fit: the shortest are summed up as other."""
+    mean = {owner: sum(budget[owner] for budget in diagnosis.budget_ms.values()) for owner in OWNERS}
+    seen = {owner for budget in diagnosis.budget_ms.values() for owner, ms in budget.items() if ms >= 0.005}
+    owners = sorted((owner for owner in OWNERS if owner in seen), key=lambda owner: -mean[owner])
+    unbounded = console.options.update(max_width=_WIDEST)
+    while True:
+        table = _budget_table(diagnosis, owners)
+        if len(owners) < 2 or Measurement.get(console, unbounded, table).maximum <= console.width:
+            return table
+        owners.pop()
+
+
+def _budget_table(diagnosis: Diagnosis, named: Sequence[str]) -> Table:
+    owners = [owner for owner in OWNERS if owner in named]
+    rest = [owner for owner in OWNERS if owner not in named]
+    budgets = diagnosis.budget_ms
+    has_rest = any(sum(budget[owner] for owner in rest) >= 0.005 for budget in budgets.values())
     table = Table(title="Where each rank's step goes, ms", title_justify="left", title_style="bold", box=None)
-    for column in ("rank", *owners, "step"):
-        table.add_column(column, justify="right")
-    guilty = {rank for finding in diagnosis.findings for rank in finding.ranks if finding.rule == "straggler"}
+    for column in ("rank", *owners, *(["other"] if has_rest else []), "step"):
+        table.add_column(column, justify="right", no_wrap=True)
+    stragglers = {rank for finding in diagnosis.findings for rank in finding.ranks if finding.rule == "straggler"}
     for rank in longest_busy_time(diagnosis, _SHOWN_RANKS):
-        budget = diagnosis.budget_ms[rank]
-        cells = (f"{budget[owner]:.2f}" for owner in owners)
-        style = "bold red" if int(rank) in guilty else None
-        table.add_row(rank, *cells, f"{sum(budget.values()):.2f}", style=style)
+        budget = budgets[rank]
+        cells = [budget[owner] for owner in owners] + ([sum(budget[owner] for owner in rest)] if has_rest else [])
+        style = "bold red" if int(rank) in stragglers else None
+        table.add_row(rank, *(f"{ms:.2f}" for ms in (*cells, sum(budget.values()))), style=style)
     table.caption = _left_out(diagnosis)
     return table
 
@@ -320,5 +358,6 @@ def _print_unseen(console: Console, result: Result) -> None:
         lines.append(f"evidence: {stacks.SENTENCE}: capture with profile(..., with_stack=True).")
     if lines:
         console.print()
-        console.print(Text("Not checked (lacks data)", "bold"))
-        console.print(Text("\n".join(f"- {line}" for line in lines), "dim"))
+        print_code(console, "Not checked (lacks data)", "bold")
+        for line in lines:
+            print_wrapped(console, f"- {line}", "dim", indent=2, first=0)

@@ -3,10 +3,13 @@
 
 import { fetchRule } from "../api.js";
 import { card, copyButton, copyable, folded, h, prose, split, table, toClipboard } from "../dom.js";
+import { where } from "../findings/where.js";
 import { among, interval, ms, percent, ranges } from "../format.js";
 import { framed, largeLanes, smallLanes, smallSteps, withinStep } from "../lanes.js";
-import { belowFaults, evidenceId, evidenceSum, faults } from "../model.js";
+import { belowFaults, evidenceId, evidenceSum, faults, numberOf } from "../model.js";
 import { openButton, otherTools } from "../trace.js";
+import { badge } from "../verdict/badge.js";
+import { arithmetic } from "../verdict/costliest.js";
 import { prediction } from "../whatif.js";
 
 /** @typedef {import("../views.js").View} View */
@@ -61,7 +64,7 @@ function render(element, shown) {
       { class: "card findings" },
       h("h2", {}, worthFixing.length ? "Findings, costliest first" : "Findings"),
       list(worthFixing),
-      below.length ? h("h3", {}, "Small costs, not in the verdict") : null,
+      below.length ? h("h3", {}, "Other costs, not in the verdict") : null,
       list(below),
       observations.length ? h("h3", {}, "Observations, no cost") : null,
       list(observations),
@@ -91,7 +94,7 @@ function item(finding, shown, predicted) {
   const { diagnosis, views, place, keep } = shown;
   const nodes = views ? [...new Set(finding.ranks.map((rank) => views.nodes[views.ranks.indexOf(rank)]))] : [];
   const some = finding.ranks.length < diagnosis.ranks.length;
-  const where = [
+  const parts = [
     nodes.length === 1 && nodes[0],
     among(finding.steps, diagnosis.steps, "step").replace(/^all.*/, "all steps"),
   ];
@@ -103,6 +106,7 @@ function item(finding, shown, predicted) {
       h(
         "summary",
         {},
+        badge(numberOf(diagnosis, id)),
         h("span", { class: "severity" }, finding.severity[0].toUpperCase() + finding.severity.slice(1)),
         h(
           "span",
@@ -115,7 +119,7 @@ function item(finding, shown, predicted) {
           "span",
           { class: "where" },
           h("b", { class: some && costs ? "affected" : null }, among(finding.ranks, diagnosis.ranks, "rank")),
-          h("small", { title: nodes.length === 1 ? nodes[0] : null }, where.filter(Boolean).join(", ")),
+          h("small", { title: nodes.length === 1 ? nodes[0] : null }, parts.filter(Boolean).join(", ")),
         ),
         h(
           "span",
@@ -162,6 +166,9 @@ function body(finding, shown) {
   const { diagnosis, views, link } = shown;
   const [advice, code] = split(finding.fix);
   const affected = new Set(finding.ranks.length < diagnosis.ranks.length ? finding.ranks : []);
+  const windows = h("div", { class: "windows" });
+  const draw = () => windows.replaceChildren(...(finding.evidence.length ? [h("h3", {}, "Where to look"), ...[total(finding), evidence(finding, shown)].filter((part) => part !== null)] : []));
+  draw();
   return h(
     "div",
     { class: "opened" },
@@ -171,6 +178,7 @@ function body(finding, shown) {
       h("div", {}, h("h3", {}, "What was seen"), h("p", {}, prose(finding.why))),
       h("div", {}, h("h3", {}, "What to do"), h("p", {}, prose(advice)), code ? copyable(code) : null),
     ),
+    where(finding, shown, draw),
     views?.lanes
       ? h(
           "figure",
@@ -179,7 +187,7 @@ function body(finding, shown) {
           h("figcaption", {}, caption({ ...views, lanes: views.lanes }, finding)),
         )
       : null,
-    finding.evidence.length ? [h("h3", {}, "Where to look"), total(finding), evidence(finding, shown)] : null,
+    windows,
     otherTools(shown, finding),
     h(
       "ul",
@@ -190,7 +198,7 @@ function body(finding, shown) {
         h("li", {}, h("b", {}, `${words(name)} ${value} ${unit}`), " – ", prose(reason)),
       ),
     ),
-    finding.measurements.length ? folded("How this was computed", () => measurements(finding, shown)) : null,
+    finding.measurements.length ? folded("How this was computed", () => h("div", {}, finding.cost_ms > 0 || finding.alone_ms > 0 ? arithmetic(finding, diagnosis) : null, measurements(finding, shown))) : null,
     folded(`About the rule ${finding.rule}`, () => help(finding.rule)),
     h("p", { class: "actions" }, copyLink(link("findings", { finding: finding.id }).href)),
   );
@@ -296,8 +304,10 @@ function total(finding) {
  * @param {Shown} shown
  */
 function evidence(finding, shown) {
-  const { views } = shown;
-  const rows = finding.evidence.map((item, i) => {
+  const { views, place } = shown;
+  const selected = finding.evidence.map(({ rank, step }) => (!place.rank || String(rank) === place.rank) && (!place.step || String(step) === place.step));
+  const matching = selected.filter(Boolean).length;
+  const all = finding.evidence.map((item, i) => {
     const within = views && withinStep(views, item);
     return [
       `rank ${item.rank}`,
@@ -308,14 +318,17 @@ function evidence(finding, shown) {
       h("span", {}, prose(item.what), item.source ? code(item.source) : null),
     ];
   });
+  const rows = matching ? all.filter((_, i) => selected[i]) : all;
   const heads = ["rank", "step", "from – to, in the step", "length", "trace", "what it shows"];
   const of = [finding.rule, finding.cause, ...finding.ranks.slice(0, 8)].filter((part) => part !== null);
   const label = `evidence of ${of.join(" ")}`;
   const some = h("div", { class: "evidence" }, table(heads, rows.slice(0, SHOWN), label));
   if (rows.length > SHOWN) {
-    const all = () => some.replaceChildren(table(heads, rows, label));
-    some.append(h("button", { type: "button", click: all }, `Show all ${rows.length}`));
+    const showAll = () => some.replaceChildren(table(heads, rows, label));
+    some.append(h("button", { type: "button", click: showAll }, `Show all ${rows.length}`));
   }
+  if (rows.length < all.length) some.append(h("p", { class: "note" }, `${rows.length} of ${all.length} windows: those of the selected rank and step.`));
+  else if (!matching) some.append(h("p", { class: "note" }, "No window lies on the selected rank and step: all are listed."));
   return some;
 }
 

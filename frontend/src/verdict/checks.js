@@ -1,0 +1,32 @@
+// Which checks passed, and which were not checked and why: "no data" is never "healthy".
+
+import { h, prose } from "../dom.js";
+import { count } from "../format.js";
+import { tip } from "../tips.js";
+
+/** @param {import("../views.js").Shown} shown */
+export function checks({ diagnosis, link }) {
+  const { outcomes } = diagnosis;
+  const ended = (/** @type {string} */ how) => outcomes.filter(({ status }) => status === how);
+  const [passed, found, unchecked, failed] = ["clear", "finding", "not-applicable", "error"].map(ended);
+  const all = link("quality");
+  all.textContent = "All reasons";
+  return h(
+    "section",
+    { class: "card checks" },
+    h("div", { class: "head" }, h("h2", {}, `${passed.length} of ${count(outcomes.length, "check")} passed `, tip("check")), all),
+    passed.length > 0 && h("ul", { class: "passed" }, passed.map(({ rule, reason }) => h("li", { title: reason }, rule))),
+    found.length > 0 && h("p", { class: "note" }, h("b", {}, `${found.length} with findings: `), found.map(({ rule }) => rule).join(", ")),
+    unseen(`${unchecked.length} not checked (${unchecked.length === 1 ? "lacks" : "lack"} data)`, unchecked),
+    unseen(`${failed.length} failed`, failed),
+  );
+}
+
+/**
+ * @param {string} title
+ * @param {{rule: string, reason: string}[]} some
+ */
+function unseen(title, some) {
+  if (!some.length) return null;
+  return h("div", { class: "unchecked" }, h("h3", {}, title), h("ul", {}, some.map(({ rule, reason }) => h("li", {}, h("b", {}, rule), " ", prose(reason)))));
+}

@@ -1,0 +1,78 @@
+// The few numbers at stake, each with what it rests on and a "?" that defines it. What is unknown says so.
+
+import { card, h } from "../dom.js";
+import { count, ms, percent } from "../format.js";
+import { faults, line, lostMs } from "../model.js";
+import { tip } from "../tips.js";
+
+/** @typedef {import("../model.js").Diagnosis} Diagnosis */
+/** @typedef {import("../views.js").Shown} Shown */
+/** @typedef {{name: string, term: string, value: string, basis: string}} Fact */
+
+/**
+ * @param {Shown} shown
+ * @returns {Fact[]}
+ */
+export function facts({ diagnosis, views }) {
+  const { step_ms: step, world_size, verdict, ranks, steps } = diagnosis;
+  const lost = lostMs(diagnosis);
+  const unseen = world_size - ranks.length;
+  const recorded = `${ranks.length} of ${count(world_size, "rank")} recorded`;
+  const now = { name: "Step now", term: "step time", value: ms(step), basis: `mean of ${count(steps.length, "step")}${unseen ? `, ${recorded}` : ""}` };
+  const seen = { name: "Ranks seen", term: "rank, world size", value: `${ranks.length} of ${world_size}`, basis: "ranks with a readable trace" };
+  if (verdict === "unknown") return [now, seen];
+  const left = step - lost;
+  const faster = left > 0 ? `, ${(step / left).toFixed(step / left < 1.95 ? 2 : 1)}× as fast` : "";
+  const fixed = { name: "Step with the fixes", term: "step with the fixes", value: ms(left), basis: lost ? `predicted, ${percent(lost / step)} less${faster}` : "nothing to fix" };
+  const { ms: length, share } = line(diagnosis, "unexplained");
+  const unexplained = { name: "Unexplained", term: "unexplained", value: ms(length), basis: `${percent(share)} of the step` };
+  return [now, fixed, hours(diagnosis, lost, views?.device ? "GPU" : "rank"), unexplained];
+}
+
+/**
+ * What the findings cost the whole job in a day: not from few of its ranks, and no loss only where all were recorded.
+ * @param {Diagnosis} diagnosis
+ * @param {number} lost ms
+ * @param {string} processor
+ * @returns {Fact}
+ */
+function hours({ step_ms: step, world_size, ranks }, lost, processor) {
+  const fact = { name: `${processor === "GPU" ? "GPU" : "Rank"}-hours lost a day`, term: "GPU-hours lost a day" };
+  const all = ranks.length === world_size;
+  const most = ranks.length > 1 && 2 * ranks.length >= world_size && lost > 0;
+  if (!all && !most) return { ...fact, value: "unknown", basis: `${ranks.length} of ${count(world_size, "rank")} recorded` };
+  const value = step > 0 ? (world_size * 24 * lost) / step : 0;
+  return { ...fact, value: value.toLocaleString("en", { maximumFractionDigits: value < 10 ? 1 : 0 }), basis: `of ${(world_size * 24).toLocaleString("en")}, with ${count(world_size, processor)}` };
+}
+
+/** @param {Shown} shown */
+export const tiles = (shown) => drawn(facts(shown));
+
+/** @param {Fact[]} some */
+const drawn = (some) =>
+  h(
+    "dl",
+    { class: "tiles" },
+    some.map(({ name, term, value, basis }) => h("div", {}, h("dt", {}, `${name} `, tip(term)), h("dd", {}, h("b", { class: value === "unknown" ? "unknown" : null }, value), h("small", {}, basis)))),
+  );
+
+/**
+ * What a step without findings could still give back, in sum, though no rule sees a fault in it.
+ * @param {Shown} shown
+ */
+export function headroom({ diagnosis }) {
+  const { verdict, ranks, world_size, budget_ms, step_ms: step } = diagnosis;
+  if (faults(diagnosis).length || verdict === "unknown" || !(step > 0)) return null;
+  const mean = (/** @type {string} */ owner) => Object.values(budget_ms).reduce((sum, budget) => sum + (budget[owner] ?? 0), 0) / Math.max(1, ranks.length);
+  const unseen = world_size - ranks.length;
+  const fact = (/** @type {string} */ owner, /** @type {string} */ name, /** @type {string} */ term, partial = "") => {
+    const value = mean(owner);
+    return { name, term, value: partial ? "unknown" : ms(value), basis: partial || `${percent(value / step)} of the step, mean over ranks` };
+  };
+  const missing = unseen ? `${ranks.length} of ${count(world_size, "rank")} recorded: when the others arrive is not known` : "";
+  return card(
+    "Headroom that is left",
+    drawn([fact("transfer", "Exposed communication", "exposed communication", missing), fact("wait", "Straggler wait", "straggler wait", missing)]),
+    h("p", { class: "note" }, "Part of the floor: no rule finds a fault in it. Overlap, a faster network or more even ranks can reduce it."),
+  );
+}

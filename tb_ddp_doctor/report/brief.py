@@ -1,0 +1,93 @@
+"""A diagnosis in six lines: the job, its verdict, the three costliest findings, and what was not checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.text import Text
+
+from tb_ddp_doctor.engine import Result
+from tb_ddp_doctor.findings import Diagnosis, Finding
+from tb_ddp_doctor.report.escape import printable
+from tb_ddp_doctor.report.wrapping import print_code, print_wrapped
+from tb_ddp_doctor.rules.support import text, verdict
+
+STYLES = {"critical": "bold red", "major": "red", "minor": "yellow", "info": "dim", "healthy": "bold green"}
+#: Findings that have a line each.
+_SHOWN = 3
+
+
+def print_brief(console: Console, result: Result, *, is_all: bool) -> None:
+    """Print the lines; `is_all` if the rest follows."""
+    diagnosis = result.diagnosis
+    print_code(console, _cropped(f"{printable(diagnosis.name)}: {size(result)}", console.width), "bold")
+    level = diagnosis.level
+    print_wrapped(console, printable(_verdict(diagnosis)), "bold" if level == "info" else STYLES[level])
+    for number, finding in enumerate(diagnosis.findings[:_SHOWN], 1):
+        line = Text(_cropped(f"{number:>2}  {_row(finding, diagnosis)}", console.width))
+        line.stylize(STYLES[finding.severity], 4, 4 + len(finding.severity))
+        console.print(line, soft_wrap=True)
+    print_wrapped(console, _rest(diagnosis, console.width, "" if is_all else " -v shows all."), "dim")
+
+
+def size(result: Result) -> str:
+    """How much of the job was seen, and how long its step is."""
+    diagnosis = result.diagnosis
+    steps = f"step {diagnosis.steps[0]}" if len(diagnosis.steps) == 1 else f"{len(diagnosis.steps)} steps"
+    source = ", from digests; the traces themselves are not here" if result.from_digests else ""
+    return f"{len(diagnosis.ranks)} of {diagnosis.world_size} ranks, {steps}, {diagnosis.step_ms:.1f} ms a step{source}"
+
+
+def label(finding: Finding) -> str:
+    """The rule, and the kind of cause."""
+    return finding.rule + (f" ({finding.cause.replace('_', ' ')})" if finding.cause else "")
+
+
+def _verdict(diagnosis: Diagnosis) -> str:
+    """The headline; what fixing the costliest finding saves is in the line of that."""
+    if not diagnosis.findings:
+        return diagnosis.headline
+    first = diagnosis.findings[0]
+    return diagnosis.headline.replace(verdict.headline(first, diagnosis.step_ms), first.title)
+
+
+def _row(finding: Finding, diagnosis: Diagnosis) -> str:
+    share = text.percent(finding.cost_ms / diagnosis.step_ms if diagnosis.step_ms else 0.0)
+    cost = f"{finding.cost_ms:>7.1f} ms  {share:>6}" if finding.cost_ms >= 0.05 else f"{'no cost':<18}"
+    on = (
+        f"all {len(finding.ranks)} ranks"
+        if 1 < len(finding.ranks) == len(diagnosis.ranks)
+        else text.ranks(finding.ranks)
+    )
+    return f"{finding.severity.capitalize():<8}  {cost}  {label(finding)}, {on}"
+
+
+def _rest(diagnosis: Diagnosis, width: int, hint: str) -> str:
+    """What has no line: further findings, checks that were not made, warnings; within the width."""
+    unseen = [outcome.rule for outcome in diagnosis.outcomes if outcome.status in ("not-applicable", "error")]
+    for shown in range(len(unseen), -1, -1):
+        line = f"{'; '.join(_parts(diagnosis, unseen, shown))}.{hint}"
+        line = line[0].upper() + line[1:]
+        if cell_len(line) <= width:
+            break
+    return line
+
+
+def _parts(diagnosis: Diagnosis, unseen: Sequence[str], shown: int) -> Iterator[str]:
+    if more := len(diagnosis.findings[_SHOWN:]):
+        yield f"{more} more finding{'s' if more > 1 else ''}"
+    if not unseen:
+        yield f"all {len(diagnosis.outcomes)} checks made"
+    elif not shown:
+        yield f"{len(unseen)} of {len(diagnosis.outcomes)} checks not made (lack data)"
+    else:
+        others = f" and {len(unseen) - shown} more" if shown < len(unseen) else ""
+        yield f"not checked (lacks data): {', '.join(unseen[:shown])}{others}"
+    if warnings := len(diagnosis.warnings):
+        yield f"{warnings} warning{'s' if warnings > 1 else ''}"
+
+
+def _cropped(line: str, width: int) -> str:
+    return line if cell_len(line) <= width else f"{set_cell_size(line, width - 1).rstrip()}…"

@@ -1,0 +1,83 @@
+"""What `ddp-doctor diagnose` prints first, and how its lines end and break."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from test_golden import diagnose, names
+
+from tb_ddp_doctor.cli import main
+from tb_ddp_doctor.report.wrapping import wrapped
+
+DEMO_LOGS = Path(__file__).parents[1] / "demo_logs"
+
+
+def printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int, *arguments: str) -> str:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert main(["diagnose", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_diagnosis_is_six_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = printed(capsys, monkeypatch, 80, str(DEMO_LOGS / "straggler_cpu")).rstrip("\n").split("\n")
+    assert lines == [
+        "straggler_cpu: 4 of 4 ranks, 3 steps, 182.9 ms a step",
+        "Rank 1 is the straggler: the other ranks wait 123 ms of every 183 ms.",
+        " 1  Critical    125.2 ms    68 %  straggler (host), rank 1",
+        " 2  Info          5.5 ms   3.0 %  profiler-overhead (recording), rank 1",
+        " 3  Info      no cost             low-mfu, all 4 ranks",
+        "Not checked (lacks data): memory-fragmentation, slow-link. -v shows all.",
+    ]
+
+
+@pytest.mark.parametrize("run", names())
+def test_findings_are_numbered_as_slice_takes_them(
+    run: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = printed(capsys, monkeypatch, 80, str(DEMO_LOGS / run), "-v")
+    rules = [finding.rule for finding in diagnose(run).findings]
+    brief, _, rest = text.partition("\n\n")
+    rows = re.findall(r"(?m)^ ?(\d+)  (?:Critical|Major|Minor|Info) .*?([a-z]+(?:-[a-z]+)*) ?[(,]", brief)
+    assert [(int(number), rule) for number, rule in rows] == list(enumerate(rules, 1))[:3]
+    heads = re.findall(r"(?m)^ ?(\d+)  (?:Critical|Major|Minor|Info) +([a-z-]+)", rest)
+    assert [(int(number), rule) for number, rule in heads] == list(enumerate(rules, 1))
+
+
+@pytest.mark.parametrize("columns", [50, 66, 80, 120])
+@pytest.mark.parametrize("run", names())
+def test_lines_end_and_break_well(
+    run: str, columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No spaces at the end, no number without its unit, no code in two lines, nothing else wider than the terminal."""
+    text = printed(capsys, monkeypatch, columns, str(DEMO_LOGS / run), "-v")
+    lines = text.split("\n")
+    assert [line for line in lines if line != line.rstrip()] == []
+    starts = r"(?m)(?<=\d)\n *(?:%|ms|µs|GB/s|TFLOPS?|MB)(?=[\s,.;)])"
+    assert not re.search(starts, text)
+    code = [line for finding in diagnose(run).findings for line in finding.fix.partition("\n\n")[2].split("\n")]
+    assert [line for line in code if line and f"        {line}" not in lines] == []
+    wide = [line for line in lines if len(line) > columns and line.strip() not in map(str.strip, code)]
+    assert [line for line in wide if " " in line.strip() and not line.startswith("  ")] == []
+    table = text[text.index("Where each rank's step goes") :].split("\n\n")[0]
+    assert "…" not in table
+
+
+@pytest.mark.parametrize(
+    ("said", "width", "lines"),
+    [
+        ("it takes 125.2 ms a step", 14, ["it takes", "125.2 ms a", "step"]),
+        ("on rank 12 of all", 9, ["on", "rank 12", "of all"]),
+        ("capture with profile(..., with_stack=True).", 24, ["capture with", "profile(..., with_stack=True)."]),
+        ("80 % interval", 10, ["80 %", "interval"]),
+        ("日本 日本", 5, ["日本", "日本"]),
+        ("", 10, [""]),
+    ],
+)
+def test_a_paragraph_is_wrapped_between_what_belongs_together(said: str, width: int, lines: list[str]) -> None:
+    assert wrapped(said, width).split("\n") == lines
+
+
+def test_lines_are_indented() -> None:
+    assert wrapped("one two three", 9, indent=4, first=0) == "one two\n    three"
