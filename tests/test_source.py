@@ -125,7 +125,7 @@ def test_stretches_of_random_code_are_in_order(trace: RankTrace) -> None:
 
 def test_the_command_line_names_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "job", ranks(BOTH, BOTH))
-    assert main(["diagnose", str(tmp_path / "job"), "--no-cache"]) == 0
+    assert main(["diagnose", str(tmp_path / "job"), "--no-cache", "-v"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "In step (train.py:4)." in said
     assert stacks.SENTENCE not in said
@@ -137,7 +137,7 @@ def test_the_command_line_names_it(tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_without_stacks_it_says_how_to_get_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "job", ranks(STALLED, STALLED))
-    assert main(["diagnose", str(tmp_path / "job"), "--no-cache"]) == 0
+    assert main(["diagnose", str(tmp_path / "job"), "--no-cache", "-v"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert f"{stacks.SENTENCE}: capture with profile(..., with_stack=True)." in said
 

@@ -676,8 +676,9 @@ def test_a_finding_shows_how_it_was_computed(page: Page, server: str) -> None:
         re.compile(r"Fixing it saves 125\.2\sms a step, 80\s% interval 122\.1")
     )
     first.get_by_text("How this was computed").click()
-    row = first.locator(".folded[open] tbody tr").first
-    expect(row).to_have_text(re.compile(r"CPU time that the fix removes: outside any op150\.\d\sms1all"))
+    rows = first.locator(".folded[open] tbody tr")
+    expect(rows.nth(0)).to_have_text(re.compile(r"stretches of GPU idle, CPU outside any op412\.\d\sms61all"))
+    expect(rows.nth(1)).to_have_text(re.compile(r"CPU time that the fix removes: outside any op150\.\d\sms1all"))
 
 
 def test_a_healthy_job_is_called_healthy(page: Page, server: str) -> None:
