@@ -677,7 +677,9 @@ def test_a_finding_shows_how_it_was_computed(page: Page, server: str) -> None:
     )
     first.get_by_text("How this was computed").click()
     rows = first.locator(".folded[open] tbody tr")
-    expect(rows.nth(0)).to_have_text(re.compile(r"stretches of GPU idle, CPU outside any op412\.\d\sms61all"))
+    expect(rows.nth(0)).to_have_text(
+        re.compile(r"stretches of GPU idle, CPU outside any op \(each over 0\.05\s% of its step\)412\.\d\sms61all")
+    )
     expect(rows.nth(1)).to_have_text(re.compile(r"CPU time that the fix removes: outside any op150\.\d\sms1all"))
 
 

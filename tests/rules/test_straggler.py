@@ -338,7 +338,7 @@ def test_the_stretches_that_the_evidence_is_a_part_of_are_counted() -> None:
     late = LATE.replace("~", " ")
     result = found(ranks(ON_TIME, ON_TIME, late))
     counted = next(one for one in result.measurements if one.count is not None)
-    assert counted.name == "stretches of GPU idle, CPU outside any op"
+    assert counted.name == "stretches of GPU idle, CPU outside any op (each over 0.05 % of its step)"
     assert (counted.ranks, counted.steps, counted.count) == ((2,), (1, 2, 3), 3)
     assert counted.value == pytest.approx(3 * 8, abs=1)
 

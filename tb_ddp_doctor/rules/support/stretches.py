@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tb_ddp_doctor.digest.model import Pieces, RankOwner
+from tb_ddp_doctor.digest.owners import KEPT_SHARE
 from tb_ddp_doctor.findings import Evidence, Measurement
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.rules.support.base import Fault
@@ -45,4 +46,5 @@ def _title(owner: RankOwner, job: Job) -> str:
         # One rank alone does not tell them apart.
         return f"{OWNERS['wait'].title} or {OWNERS['transfer'].title}"
     known = OWNERS[owner.name.lower()]
-    return f"GPU idle, {known.title}" if known.cpu and job.has_device else known.title
+    title = f"GPU idle, {known.title}" if known.cpu and job.has_device else known.title
+    return f"{title} (each over {100 * KEPT_SHARE:g} % of its step)"
