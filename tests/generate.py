@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 import frontend_sources
+from examples import EXAMPLES, Example
 from test_golden import GOLDEN, diagnose, essence, names
 
 from tb_ddp_doctor.report import schema
@@ -37,6 +38,8 @@ _TABLE = re.compile(r"(?<=<!-- Made by `python tests/generate\.py`\. -->\n\n).*?
 def made() -> dict[Path, str]:
     """The text of each file that needs no diagnosis, by path."""
     pages = {DOCS / "rules" / name: text for name, text in documentation.pages().items()}
+    for rule, example in EXAMPLES.items():
+        pages[DOCS / "rules" / f"{rule}.md"] += shown(rule, example)
     schemas = {DOCS / f"{name}.schema.json": schema.text(name) for name in schema.SCHEMAS}
     frontend = {
         frontend_sources.FRONTEND / "step_parts.js": frontend_sources.step_parts(),
@@ -44,6 +47,33 @@ def made() -> dict[Path, str]:
         frontend_sources.FRONTEND.parent / "schema.d.ts": frontend_sources.schema(),
     }
     return {**pages, **schemas, **frontend}
+
+
+def shown(rule: str, example: Example) -> str:
+    """What traces without and with the fault look like, what is said, and the fix with its code."""
+    found = example.found(rule)
+    text, _, code = found.fix.partition("\n\n")
+    fix = [text, *(["", "```", code, "```"] if code else [])]
+    return "\n".join(
+        [
+            "\n## What it looks like",
+            "",
+            "A character is a millisecond, a box what runs there ([the lanes](../adding-a-rule.md)). A healthy trace:",
+            "",
+            *("```text", example.healthy.shown(), "```"),
+            "",
+            "A faulty one:",
+            "",
+            *("```text", example.faulty.shown(), "```"),
+            "",
+            f"> {found.title}",
+            "",
+            "## The fix",
+            "",
+            *fix,
+            "",
+        ]
+    )
 
 
 def with_output(page: str) -> str:
