@@ -10,6 +10,8 @@ from tb_ddp_doctor.rules.support import text, verdict
 
 #: What the floor is not.
 FLOOR = 'What is equally slow on all ranks and in all steps stays in the floor: docs/method.md, "The account".'
+#: Where its terms are.
+TERMS = "Terms and formulas: docs/glossary.md."
 #: Of a smaller share of the step it is not said where it lies.
 _LEAST_PLACED = 0.01
 BUSY_TIME = "Costs come from busy times, since the traces allow no replay."
