@@ -6,6 +6,7 @@ streams (gpu: compute, copy, nccl: communication); docs/adding-a-rule.md has all
 
 from __future__ import annotations
 
+import importlib
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import Any
 from traces import finding, in_row, outcome, ranks
 
 from tb_ddp_doctor.findings import Finding, RuleOutcome
+from tb_ddp_doctor.rules import CATALOGUE
 
 sys.path.insert(0, str(Path(__file__).parent / "rules"))
 
@@ -148,7 +150,7 @@ def with_memory(text: str, *steps: str) -> Whole:
 LIGHT, HEAVY = load_imbalance.LIGHT, load_imbalance.HEAVY
 HEALTHY, SLOW = straggler.HEALTHY, straggler.SLOW_DEVICE
 
-EXAMPLES: Mapping[str, Example] = {
+_LISTED: Mapping[str, Example] = {
     "allocator-churn": two(allocator_churn.HIDDEN, allocator_churn.CHURNS),
     "communication-bound": two(communication_bound.HIDDEN, communication_bound.BOUND),
     "dataloader-stall": two(dataloader_stall.HIDDEN, dataloader_stall.STALLED),
@@ -197,3 +199,13 @@ EXAMPLES: Mapping[str, Example] = {
     "unfused-optimizer": two(unfused_optimizer.FOREACH, unfused_optimizer.LOOP),
     "variable-transfers": once(variable_transfers.USUAL, variable_transfers.CONGESTED),
 }
+
+
+def _of_tests(rule: str) -> Example:
+    """HEALTHY and FAULTY of a rule's own tests, on two ranks."""
+    tests = importlib.import_module(f"test_{rule.replace('-', '_')}")
+    return two(tests.HEALTHY, tests.FAULTY)
+
+
+#: Of every rule.
+EXAMPLES: Mapping[str, Example] = {rule: _LISTED.get(rule) or _of_tests(rule) for rule in CATALOGUE}

@@ -5,12 +5,6 @@ from __future__ import annotations
 import pytest
 from examples import EXAMPLES
 
-from tb_ddp_doctor.rules import CATALOGUE
-
-
-def test_each_rule_has_an_example() -> None:
-    assert set(EXAMPLES) == set(CATALOGUE)
-
 
 @pytest.mark.parametrize("rule", EXAMPLES)
 def test_the_faulty_trace_is_found_and_the_healthy_one_is_clear(rule: str) -> None:
