@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tb_ddp_doctor.digest.model import RankDigest
 
 #: Up to this much less is as much.
-_AS_MUCH = 0.1
+AS_MUCH = 0.1
 #: So many ranks of each side show it.
 _ENOUGH = 8
 #: A kernel: its name and its grid.
@@ -38,7 +38,7 @@ def as_much(digests: Sequence[RankDigest], chosen: NDArray[np.bool_]) -> bool:
     work, others = (
         [sum(count * usual[kind] for kind, (count, _) in kernels.items()) for kernels in side] for side in some
     )
-    return bool(np.median(work) >= (1 - _AS_MUCH) * np.median(others))
+    return bool(np.median(work) >= (1 - AS_MUCH) * np.median(others))
 
 
 def _kernels(digest: RankDigest) -> dict[Kind, tuple[int, int]]:

@@ -35,8 +35,6 @@ from tb_ddp_doctor.trace.model import Ints
 
 #: Plays of the steps that are kept: rules, the account and the what-if ask for the same ones.
 _KEPT = 64
-#: Devices work as long if by up to this share less.
-_AS_MUCH = 0.1
 #: So many times the median rank's time is far beyond it in a step, and so many over all steps, if by this share of the
 #: step. Loaders of healthy jobs differ by a third in single steps, and by a tenth over all.
 _FAR_BEYOND = 2
@@ -205,7 +203,7 @@ class WhatIf:
     def have_as_much_work(self, chosen: NDArray[np.bool_]) -> bool:
         """Whether the devices of the chosen ranks, shape (R,), have as much to do as the others', if not as long."""
         needed = self.device_ns.mean(axis=1)
-        long_as_others = np.median(needed[chosen]) >= (1 - _AS_MUCH) * np.median(needed)
+        long_as_others = np.median(needed[chosen]) >= (1 - device_work.AS_MUCH) * np.median(needed)
         return bool(needed.any() and (long_as_others or device_work.as_much(self._digests, chosen)))
 
     @property

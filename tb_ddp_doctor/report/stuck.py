@@ -18,7 +18,6 @@ from tb_ddp_doctor.stuck.model import GroupProgress, StuckFinding, StuckRun
 _STYLES = {"critical": "bold red", "info": "bold", "healthy": "bold green"}
 #: Rows of a table: more are counted.
 _MOST_ROWS = 32
-_APART = "Groups whose ranks are apart: newest collective enqueued"
 _WAYS = {
     "absent": "has not come",
     "no-dump": "left no dump",

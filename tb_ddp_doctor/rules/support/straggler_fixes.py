@@ -15,11 +15,13 @@ _NODE = """\
 All ranks of a node are slow: look first at what they share, its power and cooling, its cores and their governor, its \
 storage and its network card. """
 
-_FIXES = {
-    "input": """\
+_BALANCED = """\
 Look at the storage and the CPU load of that host, and at the samples of {ranks}: give every rank the same number \
 (drop_last), and enough DataLoader workers.
-
+"""
+_FIXES = {
+    "input": _BALANCED
+    + """
 loader = DataLoader(
     dataset,
     batch_size=batch_size,
@@ -63,10 +65,8 @@ with torch.profiler.profile(record_shapes=True, with_stack=True, ...) as prof:
 
 #: For ranks that compute on CPUs, where it is not the same.
 _FIXES_OF_CPUS = {
-    "input": """\
-Look at the storage and the CPU load of that host, and at the samples of {ranks}: give every rank the same number \
-(drop_last), and enough DataLoader workers.
-
+    "input": _BALANCED
+    + """
 loader = DataLoader(
     dataset,
     batch_size=batch_size,
