@@ -1,8 +1,9 @@
-"""One rank of a job on CPUs over gloo that hangs on purpose, and dumps what torch's Flight Recorder has of it.
+"""Jobs of three ranks on CPUs over gloo that hang on purpose, and dump what torch's Flight Recorder has of them.
 
-    TORCH_FR_BUFFER_SIZE=100 RANK=0 WORLD_SIZE=3 python gloo_hang.py STORE FAULT FOLDER
+    python gloo_hang.py FOLDER FAULT...
 
-`test_stuck_gloo` runs it. gloo is recorded since torch 2.13 (collectives only); of other sizes on one rank gloo dies.
+`test_stuck_gloo` runs it: all jobs side by side, their ranks forked once torch is imported. The dumps of a fault are in
+`FOLDER/FAULT`. gloo is recorded since torch 2.13 (collectives only); of other sizes on one rank gloo dies.
 """
 
 from __future__ import annotations
@@ -14,10 +15,9 @@ import threading
 import time
 from pathlib import Path
 
-import torch
-from torch import distributed
-from torch._C import _distributed_c10d
-
+#: The exit status where torch is absent or does not record gloo.
+NO_RECORDER = 77
+WORLD = 3
 #: After this long each rank dumps, s; until then no collective may time out.
 DUMPED_AFTER_S = 4.0
 TIMEOUT_S = 60
@@ -25,6 +25,9 @@ TIMEOUT_S = 60
 
 def hang(rank: int, fault: str) -> None:
     """Enqueue what this rank enqueues until the job hangs."""
+    import torch
+    from torch import distributed
+
     value = torch.ones(64)
     pair = distributed.new_group([0, 1], group_desc="pair")
     for _ in range(3):
@@ -39,23 +42,44 @@ def hang(rank: int, fault: str) -> None:
             distributed.all_reduce(value, group=group)
 
 
-def main() -> None:
-    store, fault, folder = sys.argv[1:]
-    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+def run(folder: Path, fault: str, rank: int) -> None:
+    """Be one rank of a job, to the dump and the end of this process."""
+    from torch import distributed
+    from torch._C import _distributed_c10d
+
     distributed.init_process_group(
         "gloo",
-        init_method=f"file://{store}",
+        init_method=f"file://{folder}.store",
         rank=rank,
-        world_size=world,
+        world_size=WORLD,
         timeout=dt.timedelta(seconds=TIMEOUT_S),
     )
     threading.Thread(target=hang, args=(rank, fault), daemon=True).start()
     time.sleep(DUMPED_AFTER_S)
-    (Path(folder) / f"gloo_trace_rank_{rank}").write_bytes(_distributed_c10d._dump_fr_trace())
+    (folder / f"gloo_trace_rank_{rank}").write_bytes(_distributed_c10d._dump_fr_trace())
     # Nobody leaves before all have dumped: what a rank does that is alone is another fault.
     time.sleep(2)
     os._exit(0)
 
 
+def main() -> int:
+    os.environ["TORCH_FR_BUFFER_SIZE"] = "100"
+    try:
+        from torch._C import _distributed_c10d
+    except ImportError:
+        return NO_RECORDER
+    if not hasattr(_distributed_c10d, "_dump_fr_trace"):
+        return NO_RECORDER
+    ranks = []
+    for fault in sys.argv[2:]:
+        folder = Path(sys.argv[1]) / fault
+        folder.mkdir()
+        for rank in range(WORLD):
+            ranks.append(os.fork())
+            if not ranks[-1]:
+                run(folder, fault, rank)
+    return max(os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) for rank in ranks)
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -8,43 +8,38 @@ import sys
 import time
 from pathlib import Path
 
+import gloo_hang
 import pytest
 from dumps import faults
 
 from tb_ddp_doctor.stuck.model import StuckRun
 from tb_ddp_doctor.stuck.run import examine_all
 
-JOB = Path(__file__).parent / "gloo_hang.py"
 #: torch may lie in another environment than the tests': `DDP_DOCTOR_TORCH_PYTHON=/path/to/python`.
 PYTHON = os.environ.get("DDP_DOCTOR_TORCH_PYTHON", sys.executable)
-_ASKED = "import torch; from torch._C import _distributed_c10d as c; assert hasattr(c, '_dump_fr_trace')"
-
-pytestmark = pytest.mark.skipif(
-    subprocess.run([PYTHON, "-c", _ASKED], capture_output=True, check=False).returncode != 0,
-    reason="no torch that records gloo (2.13)",
-)
 
 
-def hung(tmp_path: Path, fault: str, *, waited_s: float) -> StuckRun:
+@pytest.fixture(scope="module")
+def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The dumps of a job for each fault, in a folder of its name."""
+    folder = tmp_path_factory.mktemp("dumps")
+    ran = subprocess.run([PYTHON, gloo_hang.__file__, folder, "missing", "order", "fine"], timeout=120, check=False)
+    if ran.returncode == gloo_hang.NO_RECORDER:
+        pytest.skip("no torch that records gloo (2.13)")
+    assert ran.returncode == 0
+    return folder
+
+
+def hung(dumps: Path, fault: str, *, waited_s: float) -> StuckRun:
     """What the dumps of a real job say, as if they had been written so long after it hung."""
-    folder = tmp_path / "dumps"
-    folder.mkdir()
-    environment = {**os.environ, "TORCH_FR_BUFFER_SIZE": "100", "WORLD_SIZE": "3"}
-    ranks = [
-        subprocess.Popen(
-            [PYTHON, str(JOB), str(tmp_path / "store"), fault, str(folder)], env={**environment, "RANK": str(rank)}
-        )
-        for rank in range(3)
-    ]
-    assert [rank.wait(120) for rank in ranks] == [0, 0, 0]
-    for path in folder.iterdir():
+    for path in (dumps / fault).iterdir():
         os.utime(path, (time.time(), time.time() + waited_s))
-    (run,) = examine_all(tmp_path)
+    (run,) = examine_all(dumps / fault)
     return run
 
 
-def test_a_rank_that_never_comes(tmp_path: Path) -> None:
-    run = hung(tmp_path, "missing", waited_s=60)
+def test_a_rank_that_never_comes(dumps: Path) -> None:
+    run = hung(dumps, "missing", waited_s=60)
     assert run.verdict == "stuck"
     assert faults(run) == [("missing", (1,))]
     (finding,) = run.findings
@@ -53,12 +48,12 @@ def test_a_rank_that_never_comes(tmp_path: Path) -> None:
     assert "do not list the ranks of groups" in run.warnings[0].message
 
 
-def test_two_ranks_in_another_order(tmp_path: Path) -> None:
-    run = hung(tmp_path, "order", waited_s=60)
+def test_two_ranks_in_another_order(dumps: Path) -> None:
+    run = hung(dumps, "order", waited_s=60)
     assert faults(run) == [("wrong-order", (0, 1))]
     assert run.findings[0].waiting == (2,)
 
 
-def test_no_fault(tmp_path: Path) -> None:
-    run = hung(tmp_path, "fine", waited_s=0)
+def test_no_fault(dumps: Path) -> None:
+    run = hung(dumps, "fine", waited_s=0)
     assert (run.verdict, faults(run)) == ("healthy", [])
