@@ -12,6 +12,8 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import frontend_sources
@@ -35,18 +37,22 @@ _SHOWN = re.compile(
 _TABLE = re.compile(r"(?<=<!-- Made by `python tests/generate\.py`\. -->\n\n).*?(?=\n\n)", re.DOTALL)
 
 
-def made() -> dict[Path, str]:
-    """The text of each file that needs no diagnosis, by path."""
-    pages = {DOCS / "rules" / name: text for name, text in documentation.pages().items()}
-    for rule, example in EXAMPLES.items():
-        pages[DOCS / "rules" / f"{rule}.md"] += shown(rule, example)
-    schemas = {DOCS / f"{name}.schema.json": schema.text(name) for name in schema.SCHEMAS}
+def made() -> dict[Path, Callable[[], str]]:
+    """What gives the text of each file that needs no diagnosis of a real job, by path."""
+    rules = {DOCS / "rules" / f"{rule}.md": partial(rule_page, rule) for rule in EXAMPLES}
+    pages = {DOCS / "rules" / name: partial(str, text) for name, text in documentation.pages().items()}
+    schemas = {DOCS / f"{name}.schema.json": partial(schema.text, name) for name in schema.SCHEMAS}
     frontend = {
-        frontend_sources.FRONTEND / "step_parts.js": frontend_sources.step_parts(),
-        frontend_sources.FRONTEND / "glossary.js": frontend_sources.glossary(),
-        frontend_sources.FRONTEND.parent / "schema.d.ts": frontend_sources.schema(),
+        frontend_sources.FRONTEND / "step_parts.js": frontend_sources.step_parts,
+        frontend_sources.FRONTEND / "glossary.js": frontend_sources.glossary,
+        frontend_sources.FRONTEND.parent / "schema.d.ts": frontend_sources.schema,
     }
-    return {**pages, **schemas, **frontend}
+    return {**pages, **rules, **schemas, **frontend}
+
+
+def rule_page(rule: str) -> str:
+    """A rule's page with its example."""
+    return documentation.pages()[f"{rule}.md"] + shown(rule, EXAMPLES[rule])
 
 
 def shown(rule: str, example: Example) -> str:
@@ -98,7 +104,7 @@ def main() -> None:
     """Write all of it."""
     documentation.write(DOCS / "rules")
     for path, text in made().items():
-        path.write_text(text, encoding="utf-8")
+        path.write_text(text(), encoding="utf-8")
     for path in SHOWING:
         page = path.read_text(encoding="utf-8")
         if (fresh := with_output(page)) != page:

@@ -21,7 +21,7 @@ DOCS = ROOT / "docs"
 
 @pytest.mark.parametrize("path", made(), ids=lambda path: path.name)
 def test_what_is_made_from_the_code_is_fresh(path: Path) -> None:
-    assert path.read_text() == made()[path], f"run: {COMMAND}"
+    assert path.read_text() == made()[path](), f"run: {COMMAND}"
 
 
 @pytest.mark.parametrize("path", SHOWING, ids=lambda path: path.name)
