@@ -48,6 +48,7 @@ enum value {
     DEVICE_TYPE,
     TOTAL_ALLOCATED,
     TOTAL_RESERVED,
+    ADDRESS,
     SOURCE,
     DESTINATION,
     OCCUPANCY,
@@ -58,28 +59,30 @@ enum value {
 
 /* Values as they are spelled; of members that come twice, the last. */
 struct event {
-    uint32_t present; /* a bit for each value: to clear the others would cost a tenth of all time */
+    uint64_t present; /* a bit for each value: to clear the others would cost a tenth of all time */
     struct span values[VALUES];
     uint64_t position;
-    uint32_t wanted; /* bits of those arguments that its row may want */
+    uint64_t wanted; /* bits of those arguments that its row may want */
     uint8_t kind;    /* START, then 0, or 1 more than the code of its category, once that is known */
     uint8_t gap;     /* in `scanner.gaps`: the last one */
     int32_t category; /* in SCANNER_CATEGORIES */
     bool has_category;
 };
 
-static const uint32_t MEMBERS = (1u << DEVICE) - 1;
-static const uint32_t ALL_ARGUMENTS = (1u << OTHER) - (1u << DEVICE);
-static const uint32_t MEMORY_ARGUMENTS = (1u << SOURCE) - (1u << CHANGE);
+#define BIT(value) (UINT64_C(1) << (value))
+
+static const uint64_t MEMBERS = BIT(DEVICE) - 1;
+static const uint64_t ALL_ARGUMENTS = BIT(OTHER) - BIT(DEVICE);
+static const uint64_t MEMORY_ARGUMENTS = BIT(SOURCE) - BIT(CHANGE);
 
 /* Numbers, which are judged digit by digit when they are used. */
-static const uint32_t NUMBERS = 1u << TS | 1u << DUR | 1u << DEVICE | 1u << STREAM | 1u << CORRELATION | 1u << BYTES |
-                                1u << GROUP_SIZE | 1u << ELEMENTS_IN | 1u << ELEMENTS_OUT | 1u << SEQ |
-                                1u << CHANGE | 1u << DEVICE_ID | 1u << DEVICE_TYPE | 1u << TOTAL_ALLOCATED |
-                                1u << TOTAL_RESERVED | 1u << SOURCE | 1u << DESTINATION | 1u << OCCUPANCY;
+static const uint64_t NUMBERS = BIT(TS) | BIT(DUR) | BIT(DEVICE) | BIT(STREAM) | BIT(CORRELATION) | BIT(BYTES) |
+                                BIT(GROUP_SIZE) | BIT(ELEMENTS_IN) | BIT(ELEMENTS_OUT) | BIT(SEQ) | BIT(CHANGE) |
+                                BIT(DEVICE_ID) | BIT(DEVICE_TYPE) | BIT(TOTAL_ALLOCATED) | BIT(TOTAL_RESERVED) |
+                                BIT(ADDRESS) | BIT(SOURCE) | BIT(DESTINATION) | BIT(OCCUPANCY);
 
 static void put(struct event *event, enum value value, const uint8_t *at, const uint8_t *end) {
-    event->present |= 1u << value;
+    event->present |= BIT(value);
     event->values[value] = (struct span){at, (size_t)(end - at)};
 }
 
@@ -105,7 +108,7 @@ struct table {
 static const uint8_t WIDTHS[SCANNER_TABLES][MAX_COLUMNS + 1] = {
     [SCANNER_EVENTS] = {4, 1, 8, 8, 4, 4, 8, 8, 8, 4, 4, 0},
     [SCANNER_COMMS] = {8, 4, 4, 4, 8, 8, 8, 4, 8, 8, 0},
-    [SCANNER_MEMORY] = {8, 4, 4, 8, 8, 8, 0},
+    [SCANNER_MEMORY] = {8, 4, 4, 8, 8, 8, 8, 4, 0},
     [SCANNER_FRAMES] = {4, 8, 8, 4, 0},
     [SCANNER_ODDITIES] = {4, 4, 8, 4, 8, 0},
 };
@@ -289,7 +292,7 @@ static enum value member_of(struct span key) {
 static enum value argument_of(struct span key) {
     switch (key.size) {
     case 3: return IS(key, "Seq") ? SEQ : OTHER;
-    case 4: return IS(key, "grid") ? GRID : OTHER;
+    case 4: return IS(key, "grid") ? GRID : IS(key, "Addr") ? ADDRESS : OTHER;
     case 5: return IS(key, "bytes") ? BYTES : IS(key, "dtype") ? DTYPE : IS(key, "Bytes") ? CHANGE : OTHER;
     case 6: return IS(key, "device") ? DEVICE : IS(key, "stream") ? STREAM : OTHER;
     case 8: return IS(key, "Src Rank") ? SOURCE : IS(key, "Dst Rank") ? DESTINATION : OTHER;
@@ -516,14 +519,14 @@ static bool is_frame(const struct scanner *scanner, const struct event *event) {
 }
 
 /* Those arguments that an event may want, by what is known of it. */
-static uint32_t wanted_arguments(const struct scanner *scanner, const struct event *event) {
+static uint64_t wanted_arguments(const struct scanner *scanner, const struct event *event) {
     const bool is_known = event->has_category && (event->present >> NAME & 1 || is_frame(scanner, event));
     if (!is_known || (is_named(scanner, event, COMMUNICATION_NAME) && !is_frame(scanner, event))) {
         return ALL_ARGUMENTS;
     }
     switch (scanner->codes[event->category]) {
-    case SCANNER_OP: return 1u << INPUT_DIMS;
-    case SCANNER_RUNTIME: return 1u << CORRELATION;
+    case SCANNER_OP: return BIT(INPUT_DIMS);
+    case SCANNER_RUNTIME: return BIT(CORRELATION);
     case SCANNER_INSTANT: return MEMORY_ARGUMENTS;
     case SCANNER_FRAME: return 0;
     default: return ALL_ARGUMENTS;
@@ -551,7 +554,7 @@ static const uint8_t *take_event_member(struct scanner *scanner, struct event *e
         event->wanted = wanted_arguments(scanner, event);
         end = object_end(scanner, event, reading, at, true, take_argument);
     } else {
-        end = (1u << OTHER | NUMBERS) >> member & 1 ? rough_end(reading, at) : value_end(reading, at);
+        end = (BIT(OTHER) | NUMBERS) >> member & 1 ? rough_end(reading, at) : value_end(reading, at);
     }
     if (end) {
         put(event, member, at, end);
@@ -755,6 +758,11 @@ static void add_memory(struct scanner *scanner, const struct event *event) {
         lose_for_its_times(scanner, event);
         return;
     }
+    const int32_t thread = thread_of(scanner, event);
+    if (thread == FULL) {
+        lose(scanner, LOSS_BROKEN, event->position, "more different threads than can be kept");
+        return;
+    }
     if (!add_row(scanner, table)) {
         return;
     }
@@ -764,6 +772,8 @@ static void add_memory(struct scanner *scanner, const struct event *event) {
     set_integer(scanner, event, table, MEMORY_BYTES, get(event, CHANGE));
     set_integer(scanner, event, table, MEMORY_ALLOCATED, get(event, TOTAL_ALLOCATED));
     set_integer(scanner, event, table, MEMORY_RESERVED, get(event, TOTAL_RESERVED));
+    set_integer(scanner, event, table, MEMORY_ADDRESS, get(event, ADDRESS));
+    set(scanner, table, MEMORY_THREAD, thread);
     judge_arguments(scanner, event);
 }
 

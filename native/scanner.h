@@ -33,7 +33,7 @@
 #endif
 
 /* native.py mirrors every enumeration here; raise it with any change. */
-enum { SCANNER_VERSION = 6 };
+enum { SCANNER_VERSION = 7 };
 
 enum scanner_status {
     SCANNER_MORE,      /* within the list */
@@ -101,6 +101,8 @@ enum scanner_memory_column {
     MEMORY_BYTES,
     MEMORY_ALLOCATED,
     MEMORY_RESERVED,
+    MEMORY_ADDRESS,
+    MEMORY_THREAD,
 };
 
 /* Columns of SCANNER_FRAMES, as `model.Frames`. */

@@ -108,6 +108,8 @@ def trace(events: list[tuple[int, int, int, int, int, int]], *, device: bool) ->
             bytes=table[:, 3],
             allocated=table[:, 3],
             reserved=table[:, 3] + table[:, 5],
+            address=table[:, 5],
+            thread=table[:, 4].astype(np.int32),
         ),
         frames=Frames(
             name=(len(NAMES + SHAPES) + varied[calls] % len(FUNCTIONS)).astype(np.int32),

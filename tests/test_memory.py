@@ -10,6 +10,7 @@ from traces import GB, MS, digests, read
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.memory import POINTS, memory
 from tb_ddp_doctor.digest.model import Memory, Steps
+from tb_ddp_doctor.trace.columns import MEMORY_TYPES
 from tb_ddp_doctor.trace.model import MemoryEvents
 
 
@@ -123,7 +124,6 @@ def test_numbers_that_no_allocator_has_break_nothing() -> None:
 def table(time_ns: list[int], **given: list[int]) -> MemoryEvents:
     """What an allocator did on device 0, from the columns that matter."""
     count = len(time_ns)
-    default = {"device_type": [1] * count, "device": [0] * count, "bytes": [0] * count}
-    columns = {"time_ns": time_ns} | default | given
-    types = dict.fromkeys(("device_type", "device"), np.int32)
-    return MemoryEvents(**{name: np.array(column, types.get(name, np.int64)) for name, column in columns.items()})
+    default = {name: [0] * count for name in MEMORY_TYPES} | {"device_type": [1] * count}
+    columns = default | {"time_ns": time_ns} | given
+    return MemoryEvents(**{name: np.array(columns[name], kind) for name, kind in MEMORY_TYPES.items()})

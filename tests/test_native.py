@@ -57,7 +57,8 @@ def rows(of: RankTrace) -> list[tuple[object, ...]]:
     events["thread"] = [threads[index] for index in events["thread"]]
     comms = {name: getattr(of.comms, name).tolist() for name in of.comms.__slots__}
     comms |= {name: texts[comms[name]].tolist() for name in ("collective", "group", "group_ranks", "dtype")}
-    memory = [getattr(of.memory, name).tolist() for name in of.memory.__slots__]
+    memory = [getattr(of.memory, name).tolist() for name in of.memory.__slots__ if name != "thread"]
+    memory.append([of.threads[thread] for thread in of.memory.thread.tolist()])
     frames = {name: getattr(of.frames, name).tolist() for name in of.frames.__slots__}
     frames["name"], frames["thread"] = texts[frames["name"]].tolist(), [threads[index] for index in frames["thread"]]
     tables = (events.values(), comms.values(), memory, frames.values())
@@ -171,6 +172,7 @@ def drawn_memory(draw: st.DrawFn) -> str:
     keys = draw(st.permutations(["Bytes", "Device Id", "Device Type", "Total Allocated", "Total Reserved", "Addr"]))
     args = join([(json.dumps(key), draw(number)) for key in keys[draw(st.integers(0, 6)) :]], draw(SPACE))
     members = {"ph": '"i"', "cat": '"cpu_instant_event"', "name": '"[memory]"', "ts": draw(TIME), "args": args}
+    members |= {"tid": draw(st.sampled_from(["7", '"7"', "8"]))}
     return join([(json.dumps(key), members[key]) for key in draw(st.permutations([*members]))], draw(SPACE))
 
 

@@ -145,6 +145,8 @@ def test_what_allocators_did_has_a_table_of_its_own() -> None:
         "bytes": [-512],
         "allocated": [1024],
         "reserved": [4096],
+        "address": [7],
+        "thread": [got.threads.index(("1", "1"))],
     }
     assert names(got) == ["aten::add"]
     assert got.dropped == {"cpu_instant_event": 2}

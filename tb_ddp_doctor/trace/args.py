@@ -54,6 +54,7 @@ class MemoryArgs(msgspec.Struct, gc=False):
     bytes: Int64 = msgspec.field(default=MISSING, name="Bytes")
     allocated: Int64 = msgspec.field(default=MISSING, name="Total Allocated")
     reserved: Int64 = msgspec.field(default=MISSING, name="Total Reserved")
+    address: Int64 = msgspec.field(default=MISSING, name="Addr")
 
 
 class CommunicationArgs(msgspec.Struct, gc=False):

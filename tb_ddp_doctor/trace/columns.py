@@ -73,6 +73,8 @@ MEMORY_TYPES: dict[str, type[np.generic]] = {
     "bytes": np.int64,
     "allocated": np.int64,
     "reserved": np.int64,
+    "address": np.int64,
+    "thread": np.int32,
 }
 
 FRAME_TYPES: dict[str, type[np.generic]] = {
@@ -209,6 +211,7 @@ class Columns:
         self._memory["time_ns"].append(times[usable])
         for name in MemoryArgs.__struct_fields__:
             self._memory[name].append(_column([getattr(one, name) for one in args], MEMORY_TYPES[name]))
+        self._memory["thread"].append(_column([self.threads[event.pid, event.tid] for event in events], np.int32))
 
     def _add_frames(self, events: list[Event]) -> None:
         """Append those Python functions that last; the others are dropped."""

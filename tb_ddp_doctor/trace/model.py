@@ -127,6 +127,10 @@ class MemoryEvents:
     #: Bytes in use, and bytes that the allocator holds of the device, afterwards. Traces of 2021 do not say.
     allocated: Ints
     reserved: Ints
+    #: Where the block is: what is freed at an address was the last one allocated there.
+    address: Ints
+    #: Index into `RankTrace.threads`: the thread that allocates or frees.
+    thread: Indices
 
     def __len__(self) -> int:
         return len(self.time_ns)

@@ -45,7 +45,7 @@ from tb_ddp_doctor.trace.stream import StreamCutError
 MAX_STRINGS = 1 << 20
 
 # From here to `_PROTOTYPES`: native/scanner.h.
-_VERSION = 6
+_VERSION = 7
 _MORE, _LIST_END, _CUT, _NO_MEMORY = range(4)
 _REACHED = {_MORE: Reached.MORE, _LIST_END: Reached.LIST_END, _CUT: Reached.CUT}
 _EVENTS, _COMMS, _MEMORY, _FRAMES, _ODDITIES = range(5)
@@ -270,7 +270,7 @@ class NativeColumns:
     def _decode_threads(self) -> None:
         tokens, _ = self._scanner.vocabulary(_THREADS)
         numbers = [self.threads[_pair(token)] for token in tokens]
-        for column in (self._events["thread"], self._frames["thread"]):
+        for column in (self._events["thread"], self._memory["thread"], self._frames["thread"]):
             self._scanner.remap(column, numbers)
 
     def _judge_oddities(self) -> Iterator[_Lost]:
