@@ -253,8 +253,9 @@ def _reading_options(logdirs: Mapping[str, str]) -> _Parser:
 
 def _diagnose(options: argparse.Namespace, errors: Console) -> int:
     settings = _settings(options.set)
-    cache, runs = _discover(options, needed=not stuck.find(options.logdir))
-    dumps = stuck.find_beside(options.logdir, {run.name for run in runs})
+    dumps = stuck.find(options.logdir)
+    cache, runs = _discover(options, needed=not dumps)
+    dumps = stuck.beside(dumps, {run.name for run in runs})
     with executor(options.scheduler) as workers:
         results = _diagnose_all(runs, engine.Reading(cache, workers), settings, errors)
     jobs = _examine_all(dumps, [run.name for run in runs], errors)

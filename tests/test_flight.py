@@ -166,6 +166,7 @@ def test_values_of_the_wrong_type_count_as_absent(tmp_path: Path) -> None:
         ("nccl_trace_rank_{}.pickle", [0, 1, 2]),
         ("rank_{}/nccl_trace", [0, 1, 2]),
         ("node{}/nccl_trace_rank_{}", [0, 1, 2]),
+        ("nccl_trace_rank_{}.log", [0, 1, 2]),
     ],
 )
 def test_names(name: str, ranks: list[int], tmp_path: Path) -> None:
@@ -208,7 +209,6 @@ def test_other_files_are_passed_over(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"\x80\x02}q\x00X\x05\x00\x00\x00modelq\x01K\x01s.")
     assert find(tmp_path) == []
     assert find(tmp_path / "absent") == []
-    assert find("s3://bucket/logs") == []
 
 
 def test_none_that_can_be_read(tmp_path: Path) -> None:
@@ -234,3 +234,93 @@ def test_answers_of_ras_are_said_beside_the_dumps(tmp_path: Path) -> None:
     (run,) = examine_all(folder)
     (warning,) = [one for one in run.warnings if one.file.endswith("ras.json")]
     assert warning.message == "NCCL's RAS says: rank 1 (10.0.0.2, pid 7) is considered dead."
+
+
+#: What torch 2.13 printed of three drawn dumps, shortened: `torchfrtrace -j -v`.
+_ENTRY = (
+    "{0}(timestamp_created=175861050500{1}000000, input_sizes=[[1024]], output_sizes=[[1024]], input_dtypes=['Float'], "
+    "output_dtypes=['Float'], collective_seq_id | p2p_seq_id={1}, pg_name={2}, pg_size={3}, stack_id=0, state={4})"
+)
+_DP, _TP = "0-4850097147344926394, pg_description=dp", "19000494312501845833, pg_description=tp, inner"
+
+
+def _table(columns: dict[int, list[str]]) -> str:
+    """Columns as `tabulate` writes them."""
+    height = max(map(len, columns.values()))
+    padded = {rank: [f"Rank {rank}", "-", *cells, *[""] * (height - len(cells))] for rank, cells in columns.items()}
+    width = {rank: max(map(len, cells)) for rank, cells in padded.items()}
+    lines = [
+        "  ".join(cell.ljust(width[rank], "-" if cell == "-" else " ") for rank, cell in zip(padded, row, strict=True))
+        for row in zip(*padded.values(), strict=True)
+    ]
+    return "Inferred common prefix _dump_\n" + "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _written(folder: Path, columns: dict[int, list[str]]) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "fr_trace.txt").write_text(_table(columns))
+    return folder
+
+
+def test_the_table_of_torchfrtrace_is_read(tmp_path: Path) -> None:
+    done = _ENTRY.format("all_reduce", 1, _DP, 3, "completed")
+    waits = _ENTRY.format("all_reduce", 2, _DP, 3, "scheduled")
+    sent = _ENTRY.format("send", 1, _TP, 2, "completed").replace(", input", ", s=0 d=2, input", 1)
+    got = _ENTRY.format("recv", 1, _TP, 2, "completed").replace(", input", ", s=0 d=2, input", 1)
+    (run,) = examine_all(_written(tmp_path / "job", {0: [done, sent, waits], 1: [done], 2: [done, got, waits]}))
+    (finding,) = run.findings
+    assert (run.verdict, finding.cause, finding.ranks) == ("stuck", "missing", (1,))
+    assert (finding.call.kind, finding.call.sequence, finding.call.input_sizes) == ("all_reduce", 2, ((1024,),))
+    assert (finding.call.group, finding.call.description) == ("0", "dp")
+    assert run.warnings == ()
+
+
+def test_a_table_without_groups_is_read_where_one_group_explains_it(tmp_path: Path) -> None:
+    done, waits = (f"all_reduce(input_sizes=[[1024]], state={state})" for state in ("completed", "scheduled"))
+    other = "broadcast(input_sizes=[[1024]], state=completed)"
+    (run,) = examine_all(_written(tmp_path, {0: [done, waits], 1: [done], 2: [done, waits]}))
+    assert run.findings[0].ranks == (1,)
+    _written(tmp_path, {0: [done, other, waits], 1: [done, done]})
+    with pytest.raises(StuckError, match="print it with torchfrtrace -j -v"):
+        examine(find(tmp_path)[0])
+
+
+def test_a_table_that_lacks_ranks_is_not_concluded_from(tmp_path: Path) -> None:
+    later = _ENTRY.format("all_reduce", 7, _DP, 3, "completed")
+    waits = _ENTRY.format("all_reduce", 8, _DP, 3, "scheduled")
+    # Entries of rank 2 were older than those that all ranks still had.
+    (run,) = examine_all(_written(tmp_path, {0: [later, waits], 1: [later, waits], 2: []}))
+    assert run.verdict == "unknown"
+    _written(tmp_path, {0: [later, waits], 1: [later, waits], 2: [], 3: []})
+    with pytest.raises(StuckError, match="2 of the 3 ranks of dp"):
+        examine(find(tmp_path)[0])
+
+
+def test_a_damaged_table_costs_only_its_file(tmp_path: Path) -> None:
+    cell = _ENTRY.format("all_reduce", 1, _DP, 2, "scheduled")
+    text = _table({0: [cell], 1: [cell]})
+    chance = random.Random(3)
+    for _ in range(100):
+        at = chance.randrange(len(text))
+        (tmp_path / "entries.log").write_text(text[:at] + chance.choice("\n([,=9 -\x00") + text[at + 1 :])
+        examine_all(tmp_path)
+
+
+def test_dumps_are_preferred_to_a_table_of_them(tmp_path: Path) -> None:
+    write(tmp_path / "dumps", STUCK)
+    _written(tmp_path, {0: [_ENTRY.format("all_reduce", 1, _DP, 3, "completed")]})
+    (run,) = find(tmp_path)
+    assert [file.rank for file in run.files] == [0, 1, 2]
+
+
+def test_dumps_in_a_remote_directory(tmp_path: Path) -> None:
+    import fsspec  # type: ignore[import-untyped]
+
+    memory = fsspec.filesystem("memory")
+    for rank, content in drawn(STUCK).items():
+        memory.pipe(f"/dumps_of_a_job/comm_traces/rank_{rank}", pickle.dumps(content, protocol=2))
+    memory.pipe("/dumps_of_a_job/.hidden/rank_9", pickle.dumps(content, protocol=2))
+    memory.pipe("/dumps_of_a_job/comm_traces/ras.json", b'{"communicators": 3}')
+    (run,) = examine_all("memory://dumps_of_a_job")
+    assert (run.name, run.ranks, run.findings[0].ranks) == ("comm_traces", (0, 1, 2), (1,))
+    assert find("memory://no_such_place") == []

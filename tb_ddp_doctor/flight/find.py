@@ -1,6 +1,7 @@
 """Finding Flight Recorder dumps in a log directory: which files, of which ranks, of which job.
 
 A dump is known by its first bytes, not by its name alone: a pickle of plain data, or JSON, with the recorder's keys.
+A text that begins with the table of `torchfrtrace -j` has those of all ranks: it is a job where no dumps are.
 Names that are looked at end in a number or hold a rank: `nccl_trace_rank_3`, `comm_traces/rank_3`, `_dump_3`,
 `anything3`, `node7_nccl_trace_rank_3`, `rank_3.json`, or lie in a folder `rank_3`. What else a name holds, where it
 differs between ranks or says "host" or "node", is the host.
@@ -15,13 +16,17 @@ import os
 import re
 import stat
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 from tb_ddp_doctor.discover.names import is_remote, natural
-from tb_ddp_doctor.storage import time_limit
+from tb_ddp_doctor.flight import table
+from tb_ddp_doctor.storage import paths, time_limit
+from tb_ddp_doctor.storage.paths import FilePath, RemoteError, RemotePath
 from tb_ddp_doctor.storage.time_limit import within
 
 _RANK = re.compile(r"(?<![a-z])rank[_-]?(?P<rank>\d{1,7})(?!\d)", re.IGNORECASE)
@@ -29,28 +34,38 @@ _SUFFIX = re.compile(r"\.(?:json|pickle|pkl|bin|dump|trace|txt|pt)$", re.IGNOREC
 _LAST_NUMBER = re.compile(r"(?<!\d)(?P<rank>\d{1,6})$")
 #: Of other tools, with numbers in their names too.
 _OTHERS = re.compile(
-    r"tfevents|\.pt\.trace\.json|\.(?:gz|zst|npy|npz|safetensors|py|png|html|log|csv|digest)$", re.IGNORECASE
+    r"tfevents|\.pt\.trace\.json|\.(?:gz|zst|npy|npz|safetensors|py|png|html|csv|digest)$", re.IGNORECASE
 )
 _WORDS = re.compile(
     r"(?:nccl|gloo|flight|recorder|comm|trace|dump|debug|info|global|lib|fr|ras)s?(?=[^a-z]|$)|rank", re.IGNORECASE
 )
+#: What a table, or an answer of RAS, may be called.
+_TEXT = re.compile(r"\.(?:txt|log|out|err|json)$", re.IGNORECASE)
 _HEAD_BYTES = 4096
+#: Reading heads waits for the disk, on network file systems for milliseconds each.
+_READERS = 8
 _PICKLE_KEYS = (b"version", b"entries", b"pg_config", b"pg_status", b"comm_lib_version")
 _JSON_KEYS = (b'"comm_lib_version"', b'"nccl_version"', b'"pg_config"', b'"collective_seq_id"', b'"nccl_comm_state"')
 _RAS_KEYS = (b'"communicators"', b'"communicators_count"')
+
+
+#: Folders below the log directory.
+Parts: TypeAlias = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DumpFile:
     """A file that looks like a dump."""
 
-    path: Path
+    path: FilePath
     #: None where no name says it.
     rank: int | None
     #: "" where no name says it.
     host: str
     #: Its name without rank and host.
     kind: str
+    #: Whether it is a table of all ranks' entries.
+    is_table: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,50 +74,62 @@ class DumpRun:
 
     #: Path relative to the log directory, with "/"; its last part for the log directory itself.
     name: str
-    directory: Path
     files: tuple[DumpFile, ...]
     #: Answers of NCCL's RAS (`ncclras -f json`) beside them.
-    ras: tuple[Path, ...] = ()
+    ras: tuple[FilePath, ...] = ()
 
 
 def find(logdir: str | os.PathLike[str]) -> list[DumpRun]:
-    """All jobs with dumps below a log directory, in the order of their names; none of a remote one."""
-    location = os.fspath(logdir)
-    if not location or is_remote(location):
-        return []
-    root = Path(location).expanduser()
-    if root.is_file():
-        found = _file(root, _head(root))
-        return [_run(root, (), [found], [])] if isinstance(found, DumpFile) else []
-    folders: dict[tuple[str, ...], list[DumpFile]] = {}
-    ras: dict[tuple[str, ...], list[Path]] = defaultdict(list)
-    for parts, path in _walk(root):
-        head = _head(path)
-        if any(key in head for key in _RAS_KEYS):
-            ras[parts].append(path)
-        elif (file := _file(path, head)) is not None:
-            folders.setdefault(parts, []).append(file)
+    """All jobs with dumps below a log directory, here or remote, in the order of their names.
+
+    None where the directory cannot be read: that is said of the traces.
+    """
+    base, found = _candidates(os.fspath(logdir))
+    dumps: dict[Parts, list[DumpFile]] = {}
+    tables: dict[Parts, list[DumpFile]] = {}
+    ras: dict[Parts, list[FilePath]] = defaultdict(list)
+    with ThreadPoolExecutor(_READERS) as pool:
+        heads = pool.map(_head, (path for _, path in found))
+        for (parts, path), head in zip(found, heads, strict=True):
+            if any(key in head for key in _RAS_KEYS):
+                ras[parts].append(path)
+            elif (file := _file(path, head)) is not None:
+                (tables if file.is_table else dumps).setdefault(parts, []).append(file)
     runs = []
-    for parts, files in _merged(folders).items():
+    for parts, files in _merged(dumps).items():
         for kind, of_kind in _jobs(files).items():
             named = (*parts, kind) if kind else parts
-            beside = [
-                path
-                for at, paths in ras.items()
-                for path in paths
-                if at == parts[: len(at)] or at[: len(parts)] == parts
-            ]
-            runs.append(_run(root, named, of_kind, beside, folder=root.joinpath(*parts)))
+            runs.append(_run(base, named, of_kind, _beside(parts, ras)))
+    for parts, files in tables.items():
+        if not any(folder[: len(parts)] == parts for folder in dumps):
+            alone = len(files) == 1
+            runs += [_run(base, parts if alone else (*parts, file.kind), [file], _beside(parts, ras)) for file in files]
     return sorted(runs, key=lambda run: natural(run.name))
 
 
-def _run(
-    root: Path, parts: tuple[str, ...], files: Sequence[DumpFile], ras: Sequence[Path], folder: Path | None = None
-) -> DumpRun:
-    name = "/".join(parts) or Path(os.path.abspath(root)).name
+def _candidates(location: str) -> tuple[str, list[tuple[Parts, FilePath]]]:
+    """The name of a log directory, and every file that may be a dump by its name, with its folders."""
+    if is_remote(location):
+        try:
+            root, files = paths.find(location)
+        except RemoteError:
+            return "", []
+        return root.rpartition("/")[2], list(_may_be_of(root, files))
+    local = Path(location).expanduser()
+    found = [((), local)] if local.is_file() else _walk(local) if location else ()
+    return Path(os.path.abspath(local)).name, list(found)
+
+
+def _beside(parts: Parts, ras: Mapping[Parts, Sequence[FilePath]]) -> list[FilePath]:
+    """Answers of RAS in a folder, those above it and those below."""
+    return [path for at, paths in ras.items() for path in paths if at == parts[: len(at)] or at[: len(parts)] == parts]
+
+
+def _run(base: str, parts: Parts, files: Sequence[DumpFile], ras: Sequence[FilePath]) -> DumpRun:
+    name = "/".join(parts) or base
     name = name.encode("utf-8", "backslashreplace").decode()
     ordered = sorted(files, key=lambda file: (file.rank is None, file.rank or 0, file.path.name))
-    return DumpRun(name, folder or root, tuple(_with_hosts(ordered)), tuple(sorted(ras)))
+    return DumpRun(name, tuple(_with_hosts(ordered)), tuple(sorted(ras, key=str)))
 
 
 def _with_hosts(files: Sequence[DumpFile]) -> Iterator[DumpFile]:
@@ -112,13 +139,22 @@ def _with_hosts(files: Sequence[DumpFile]) -> Iterator[DumpFile]:
     for file in files:
         named = file.host if len(hosts) > 1 or re.search(r"host|node", file.host, re.IGNORECASE) else ""
         folder = file.path.parent.name if len(folders) > 1 and not _RANK.fullmatch(file.path.parent.name) else ""
-        yield DumpFile(file.path, file.rank, named or folder, file.kind)
+        yield replace(file, host=named or folder)
 
 
-def _walk(root: Path) -> Iterator[tuple[tuple[str, ...], Path]]:
+def _may_be_of(root: str, files: Sequence[RemotePath]) -> Iterator[tuple[Parts, FilePath]]:
+    """The remote files below a folder that may be dumps by their names, with their folders."""
+    for file in files:
+        *parts, name = paths.below(root, file)
+        folder = parts[-1] if parts else root.rpartition("/")[2]
+        if not any(part.startswith(".") for part in (*parts, name)) and _may_be(name, folder):
+            yield tuple(parts), file
+
+
+def _walk(root: Path) -> Iterator[tuple[Parts, FilePath]]:
     """Every regular file that may be a dump by its name, with its folders; each folder once."""
     seen: set[tuple[int, int]] = set()
-    ahead: list[tuple[str, ...]] = [()]
+    ahead: list[Parts] = [()]
     while ahead:
         parts = ahead.pop()
         folder = root.joinpath(*parts)
@@ -151,11 +187,10 @@ def _may_be(name: str, folder: str) -> bool:
     if _OTHERS.search(name):
         return False
     stem = _SUFFIX.sub("", name)
-    ras = "ras" in name.lower() and name.endswith((".json", ".txt"))
-    return bool(_RANK.search(stem) or stem[-1:].isdecimal() or _RANK.fullmatch(folder) or ras)
+    return bool(_RANK.search(stem) or stem[-1:].isdecimal() or _RANK.fullmatch(folder) or _TEXT.search(name))
 
 
-def _head(path: Path) -> bytes:
+def _head(path: FilePath) -> bytes:
     def read() -> bytes:
         with path.open("rb") as file:
             return file.read(_HEAD_BYTES)
@@ -166,7 +201,9 @@ def _head(path: Path) -> bytes:
         return b""
 
 
-def _file(path: Path, head: bytes) -> DumpFile | None:
+def _file(path: FilePath, head: bytes) -> DumpFile | None:
+    if head[:1] not in (b"\x80", b"{") and table.BEGINS.search(head):
+        return DumpFile(path, None, "", path.name, is_table=True)
     is_pickle = head[:1] == b"\x80" and any(key in head for key in _PICKLE_KEYS)
     is_json = head.lstrip()[:1] == b"{" and any(key in head for key in _JSON_KEYS)
     if not is_pickle and not is_json:
@@ -182,9 +219,9 @@ def _file(path: Path, head: bytes) -> DumpFile | None:
     return DumpFile(path, rank, host, kind)
 
 
-def _merged(folders: dict[tuple[str, ...], list[DumpFile]]) -> dict[tuple[str, ...], list[DumpFile]]:
+def _merged(folders: dict[Parts, list[DumpFile]]) -> dict[Parts, list[DumpFile]]:
     """Folders side by side become one where all their ranks differ."""
-    beside: defaultdict[tuple[str, ...], list[tuple[str, ...]]] = defaultdict(list)
+    beside: defaultdict[Parts, list[Parts]] = defaultdict(list)
     for parts in folders:
         if parts:
             beside[parts[:-1]].append(parts)

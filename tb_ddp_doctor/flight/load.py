@@ -1,5 +1,7 @@
 """One file to a `Dump`: the recorder's pickle, or its JSON (`_dump_nccl_trace_json`, `_dump_fr_trace_json`).
 
+A table of `torchfrtrace -j` (`table`) is a `Dump` for each rank.
+
 Formats 2.x of torch 2.3 to 2.13 are read; what a newer one adds is passed over, and what an older one lacks is -1 or
 empty. NCCL and its kin (RCCL, XCCL, HCCL) and gloo (torch 2.13) record; gloo lists no ranks of its groups, and leaves
 the state of what has completed at "scheduled", but retires it.
@@ -16,12 +18,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from tb_ddp_doctor.flight import table
 from tb_ddp_doctor.flight.model import (
     COMPLETED,
     SCHEDULED,
@@ -36,6 +38,7 @@ from tb_ddp_doctor.flight.model import (
     Status,
 )
 from tb_ddp_doctor.flight.unpickle import PickleError, loads
+from tb_ddp_doctor.storage.paths import FilePath
 
 #: Bytes: 2,000 entries with stacks take some 2 MB.
 MAX_BYTES = 1 << 28
@@ -61,9 +64,9 @@ class DumpError(Exception):
     """A file that cannot be used. Its text is a sentence for users, without the file's name."""
 
 
-def load(path: Path, rank: int | None = None, host: str = "") -> Dump:
+def load(path: FilePath, rank: int | None = None, host: str = "") -> Dump:
     """One rank's dump, with the rank and host that names say. Raises DumpError."""
-    return named(read(path), rank, host)
+    return named(read(path)[0], rank, host)
 
 
 def named(dump: Dump, rank: int | None, host: str) -> Dump:
@@ -83,18 +86,29 @@ def named(dump: Dump, rank: int | None, host: str) -> Dump:
     raise DumpError(f"Left out: its name says rank {said:,}, which is not in its process groups.")
 
 
-def read(path: Path) -> Dump:
-    """What a file holds; its rank is -1 where it does not say it itself. Raises DumpError."""
+def read(path: FilePath) -> list[Dump]:
+    """What a file holds: as a rule one rank's dump, its rank -1 where it does not say it itself. Raises DumpError."""
     try:
         status = path.stat()
         if status.st_size > MAX_BYTES:
             size = f"{status.st_size / 1e6:,.0f} MB"
             raise DumpError(f"Left out: it has {size}, and no dump has over {MAX_BYTES / 1e6:,.0f}.")
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES)
     except OSError as error:
         raise DumpError(f"Left out: it cannot be read ({error.strerror or type(error).__name__}).") from None
     with _no_collection():
-        return _dump(path, _decoded(data), status.st_mtime_ns)
+        if data[:1] not in (b"\x80", b"{") and table.BEGINS.search(data):
+            return _of_table(path, data, status.st_mtime_ns)
+        return [_dump(path, _decoded(data), status.st_mtime_ns)]
+
+
+def _of_table(path: FilePath, data: bytes, modified_ns: int) -> list[Dump]:
+    try:
+        ranks = table.read(data.decode("utf-8", "replace"))
+    except table.TableError as error:
+        raise DumpError(f"Left out: {error}") from None
+    return [replace(_dump(path, one.content, modified_ns), is_cut=one.is_cut) for one in ranks]
 
 
 @contextmanager
@@ -121,7 +135,7 @@ def _decoded(data: bytes) -> Mapping[str, Any]:
     return found
 
 
-def _dump(path: Path, found: Mapping[str, Any], modified_ns: int) -> Dump:
+def _dump(path: FilePath, found: Mapping[str, Any], modified_ns: int) -> Dump:
     entries = [entry for entry in found["entries"][-_MOST_ENTRIES:] if isinstance(entry, dict)]
     table = _Tables()
     columns = table.columns(entries)

@@ -12,11 +12,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from tb_ddp_doctor.storage.paths import FilePath
 
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -109,7 +110,7 @@ class Entries:
 class Dump:
     """What one rank recorded."""
 
-    path: Path
+    path: FilePath
     #: -1 until it is known.
     rank: int
     #: "" where neither file nor folder names it.
@@ -128,6 +129,8 @@ class Dump:
     stacks: tuple[tuple[Frame, ...], ...]
     #: When the file was written, as the file system has it; after a copy it is later than that.
     modified_ns: int
+    #: Whether what it was read from has left out older entries.
+    is_cut: bool = False
 
     @cached_property
     def keeps_completed(self) -> bool:
@@ -136,8 +139,8 @@ class Dump:
 
     @cached_property
     def is_overrun(self) -> bool:
-        """Whether the ring buffer has lost its oldest entries."""
-        return self.keeps_completed and bool(self.entries.record[0] > 0)
+        """Whether the oldest entries are lost, as a rule because the ring buffer was too short."""
+        return self.is_cut or (self.keeps_completed and bool(self.entries.record[0] > 0))
 
     @cached_property
     def last_sign_ns(self) -> int:

@@ -7,10 +7,11 @@ that no dump can give: whether their processes still answer.
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+
+from tb_ddp_doctor.storage.paths import FilePath
 
 _MAX_BYTES = 1 << 26
 #: NCCL 2.28 writes no comma there.
@@ -27,12 +28,14 @@ class RasRank(NamedTuple):
     state: str
 
 
-def read(path: Path, world_size: int) -> list[RasRank]:
+def read(path: FilePath, world_size: int) -> list[RasRank]:
     """The ranks of the communicators of all ranks, each once, the worst that is said of it. Raises ValueError."""
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise ValueError("Left out: it is too large for an answer of NCCL's RAS.")
-        found = msgspec.json.decode(_LACKING_COMMA.sub(rb"\1,\2", path.read_bytes()))
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES)
+        found = msgspec.json.decode(_LACKING_COMMA.sub(rb"\1,\2", data))
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"Left out: it cannot be read as an answer of NCCL's RAS ({error}).") from None
     worst: dict[int, RasRank] = {}

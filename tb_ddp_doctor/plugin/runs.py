@@ -44,21 +44,21 @@ Result: TypeAlias = engine.Result | DumpResult
 def with_dumps(location: str | Mapping[str, str], found: Callable[[], Collection[runs.Run]]) -> list[Run]:
     """The runs of traces, and after them those of dumps. Raises as `found` does where there are no dumps."""
     logdirs = list(location.values()) if isinstance(location, Mapping) else [location]
-    has_dumps = any(stuck.find(logdir) for logdir in logdirs)
+    dumps = [run for logdir in logdirs for run in stuck.find(logdir)]
     try:
         traces = list(found())
     except runs.DiscoverError:
-        if not has_dumps:
+        if not dumps:
             raise
         traces = []
     names = tuple(run.name for run in traces)
     taken = set(names)
-    dumps: list[Run] = []
-    for logdir in logdirs if has_dumps else ():
-        for run in stuck.find_beside(logdir, taken):
-            taken.add(run.name)
-            dumps.append(Dumps(run, names))
-    return [*traces, *dumps]
+    named: list[Run] = []
+    for run in dumps:
+        (own,) = stuck.beside([run], taken)
+        taken.add(own.name)
+        named.append(Dumps(own, names))
+    return [*traces, *named]
 
 
 def examine(run: Dumps, progress: stuck.Progress) -> DumpResult:

@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future
 from dataclasses import replace
-from pathlib import Path
 
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.flight import ras
@@ -21,7 +20,7 @@ from tb_ddp_doctor.stuck.build import build
 from tb_ddp_doctor.stuck.model import StuckRun
 from tb_ddp_doctor.workers import pool
 
-__all__ = ["DumpFile", "DumpRun", "StuckError", "examine", "examine_all", "find", "find_beside"]
+__all__ = ["DumpFile", "DumpRun", "StuckError", "beside", "examine", "examine_all", "find"]
 
 _log = logging.getLogger(__name__)
 
@@ -36,15 +35,15 @@ class StuckError(Exception):
     """Dumps of which none can be used. Its text is a sentence for users."""
 
 
-def find_beside(logdir: str | os.PathLike[str], traces: Collection[str]) -> list[DumpRun]:
-    """Every job with dumps below a log directory, by names that no run of traces there has."""
-    return [replace(run, name=f"{run.name} (dumps)") if run.name in traces else run for run in find(logdir)]
+def beside(dumps: Iterable[DumpRun], traces: Collection[str]) -> list[DumpRun]:
+    """Jobs with dumps, by names that no run of traces in their log directory has."""
+    return [replace(run, name=f"{run.name} (dumps)") if run.name in traces else run for run in dumps]
 
 
 def examine_all(logdir: str | os.PathLike[str], traces: Collection[str] = ()) -> list[StuckRun]:
     """What the dumps of every job say, but of those that cannot be read. `traces` as in `examine`."""
     found = []
-    for run in find_beside(logdir, traces):
+    for run in beside(find(logdir), traces):
         try:
             found.append(examine(run, traces))
         except StuckError:
@@ -60,10 +59,9 @@ def examine(run: DumpRun, traces: Collection[str] = (), progress: Progress | Non
     dumps: dict[int, Dump] = {}
     warnings: list[FileWarning] = []
     files = {file.path: file for file in run.files}
-    attempts = pool.run(_read, [(path, _size(path)) for path in files])
+    attempts = pool.run(read, [(path, _size(path)) for path in files])
     for done, (path, attempt) in enumerate(attempts, 1):
-        dump = _named(attempt, files[Path(str(path))], warnings)
-        if dump is not None:
+        for dump in _named(attempt, files[path], warnings):
             _keep(dump, dumps, warnings)
         if progress:
             progress(done, len(files), str(path))
@@ -91,27 +89,23 @@ def same_job(name: str, traces: Iterable[str]) -> tuple[str, ...]:
     return tuple(found) if base or len({trace.partition("/")[0] for trace in found}) == 1 else ()
 
 
-def _read(path: FilePath) -> Dump:
-    return read(Path(str(path)))
-
-
-def _size(path: Path) -> int:
+def _size(path: FilePath) -> int:
     try:
         return path.stat().st_size
     except OSError:
         return 0
 
 
-def _named(attempt: Future[Dump], file: DumpFile, warnings: list[FileWarning]) -> Dump | None:
-    """What was read of a file, with the rank that its name says; None, and a sentence, where it cannot be used."""
+def _named(attempt: Future[list[Dump]], file: DumpFile, warnings: list[FileWarning]) -> list[Dump]:
+    """What was read of a file, with the rank that its name says; none, and a sentence, where it cannot be used."""
     try:
-        return named(attempt.result(), file.rank, file.host)
+        return [named(dump, file.rank, file.host) for dump in attempt.result()]
     except (DumpError, pool.CrashError) as error:
         warnings.append(FileWarning(str(file.path), str(error)))
     except Exception as error:
         _log.debug("reading %s failed", file.path, exc_info=True)
         warnings.append(FileWarning(str(file.path), f"Left out: reading it failed ({type(error).__name__})."))
-    return None
+    return []
 
 
 def _keep(dump: Dump, dumps: dict[int, Dump], warnings: list[FileWarning]) -> None:
