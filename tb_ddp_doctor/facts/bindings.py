@@ -174,9 +174,8 @@ class Bindings:
 
     def _of_part(self, part: int, by: Node | None, since_ns: int) -> Binding:
         parts = self._schedule.parts
-        rank = int(parts.rank[part])
-        row = part - int(np.searchsorted(parts.rank[:-1], rank))
-        return Binding(rank, row, by, since_ns, int(parts.absent_ns[part]) if by and by.event is Event.ARRIVED else 0)
+        absent_ns = int(parts.absent_ns[part]) if by and by.event is Event.ARRIVED else 0
+        return Binding(int(parts.rank[part]), int(parts.row[part]), by, since_ns, absent_ns)
 
     @cached_property
     def _launching(self) -> Ints:

@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.model import Indices, Ints
 
 Floats = NDArray[np.float64]
+#: Values within so many times their number lie close.
+_MOST_SPREAD = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,17 +29,17 @@ class Cells:
     shape: tuple[int, int]
 
     @classmethod
-    def of(cls, rank: Ints, step: Ints, shape: tuple[int, int]) -> Cells:
+    def of(cls, rank: Indices, step: Indices, shape: tuple[int, int]) -> Cells:
         """From the rank of each thing and its step, -1 for none of the job's."""
         ranks, steps = shape
-        return cls(rank * (steps + 1) + np.where(step >= 0, step, steps), (ranks, steps))
+        return cls(rank.astype(np.int64) * (steps + 1) + np.where(step >= 0, step, steps), (ranks, steps))
 
-    def sum(self, values: Ints, things: Ints | None = None) -> Ints:
+    def sum(self, values: Ints, things: Indices | None = None) -> Ints:
         """Of one value of each thing, or of some things, shape (R, S)."""
         total: Ints = self._total(values, things).astype(np.int64)
         return total
 
-    def of_each(self, share: Floats, things: Ints | None = None) -> Floats:
+    def of_each(self, share: Floats, things: Indices | None = None) -> Floats:
         """The share, shape (R, S), of the cell of each thing, or of some things."""
         padded = np.concatenate((share, share.mean(axis=1, keepdims=True)), axis=1)
         shares: Floats = padded.ravel()[self.cell if things is None else self.cell[things]]
@@ -49,7 +51,7 @@ class Cells:
         spread: Ints = np.rint(weights * self.of_each(share)).astype(np.int64)
         return spread
 
-    def _total(self, values: Ints, things: Ints | None = None) -> Floats:
+    def _total(self, values: Ints, things: Indices | None = None) -> Floats:
         ranks, steps = self.shape
         cell = self.cell if things is None else self.cell[things]
         total = np.bincount(cell, weights=values, minlength=ranks * (steps + 1)).astype(np.float64, copy=False)
@@ -66,13 +68,13 @@ class Places:
     places: tuple[Ints, Ints]
 
     @classmethod
-    def of(cls, row: Ints, column: Ints, shape: tuple[int, int], things: Ints | None = None) -> Places:
-        """From the row and column of each thing in a table of a shape; `things` are their indices if not 0, 1, ..."""
-        place = row * shape[1] + column
+    def of(cls, row: Indices, column: Indices, shape: tuple[int, int], things: Ints) -> Places:
+        """From the row and column of each of some things in a table of a shape."""
+        place = row.astype(np.int64) * shape[1] + column
         order = np.argsort(place, kind="stable")
         starts = np.flatnonzero(np.diff(place[order], prepend=-1))
         distinct = place[order][starts]
-        return cls(order if things is None else things[order], starts, (distinct // shape[1], distinct % shape[1]))
+        return cls(things[order], starts, (distinct // shape[1], distinct % shape[1]))
 
     def raise_to(self, table: Ints, values: Ints) -> None:
         """Raise the table to the largest value of each place."""
@@ -106,10 +108,26 @@ def of_equal(keys: Ints) -> Iterator[Ints]:
     return iter(np.split(order, np.flatnonzero(np.diff(keys[order])) + 1)) if len(order) else iter(())
 
 
-def numbered(columns: tuple[Ints, ...]) -> Ints:
+def numbered(columns: tuple[NDArray[np.integer[Any]], ...]) -> Ints:
     """Which of the distinct rows of some columns each row is, as an index in their order."""
     which = np.zeros(len(columns[0]), np.int64)
     for column in columns:
-        distinct, place = np.unique(column, return_inverse=True)
-        which = np.unique(which * len(distinct) + place.reshape(-1), return_inverse=True)[1].reshape(-1)
+        place = _places(column)
+        which = _places(which * (int(place.max(initial=-1)) + 1) + place)
     return which
+
+
+def _places(values: NDArray[np.integer[Any]]) -> Ints:
+    """Which of the distinct values each one is, as an index in their order."""
+    if not len(values):
+        return np.empty(0, np.int64)
+    least, most = int(values.min()), int(values.max())
+    if most - least >= _MOST_SPREAD * len(values):
+        place: Ints = np.unique(values, return_inverse=True)[1].reshape(-1)
+        return place
+    # Values that lie close are counted instead of sorted.
+    offset = values - least
+    there = np.zeros(most - least + 1, np.bool_)
+    there[offset] = True
+    counted: Ints = (np.cumsum(there) - 1)[offset]
+    return counted

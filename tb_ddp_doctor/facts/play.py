@@ -75,9 +75,8 @@ class _Playing:
 
     def rows(self, now: Round) -> None:
         """Play the rows of a round."""
-        rows, lengths, played, here = self._schedule.rows, self._lengths, self.played, now.rows
-        rank = slice(None) if now.of_all else rows.rank[here]
-        issued, free = self._host_at[rank] + lengths.work_ns[here], self._device_at[rank]
+        rows, lengths, played, here, ranks = self._schedule.rows, self._lengths, self.played, now.rows, now.ranks
+        issued, free = self._host_at[ranks] + lengths.work_ns[here], self._device_at[ranks]
         if now.queued:
             synced, left = rows.synced[here], self._left_queue(now)
             issued = np.maximum(issued, np.where(synced, LONG_AGO, left))
@@ -89,10 +88,9 @@ class _Playing:
             ended = np.maximum(issued, np.where(rows.waits[here], done, issued) + lengths.blocked_ns[here])
         if now.queued:
             ended = np.where(synced, np.maximum(ended, left), ended)
-        self._host_at[rank], self._device_at[rank] = ended, done
+        self._host_at[ranks], self._device_at[ranks] = ended, done
         played.issued_ns[here], played.ended_ns[here], played.done_ns[here] = issued, ended, done
-        if len(now.launched):
-            self._launch(now, ended)
+        self._launch(now, ended)
 
     def _left_queue(self, now: Round) -> Ints:
         """When what each row waits for has left the launch queue, or the event that it waits for is over."""
@@ -115,7 +113,7 @@ class _Playing:
     def parts(self, now: Round) -> None:
         """Play the collectives that complete in a round."""
         parts, played, here = self._schedule.parts, self.played, now.completed
-        arrival = np.maximum(self._ready[here], played.end_ns[parts.after[here]] + parts.ready_ns[here])
+        arrival = np.maximum(self._ready[here], played.end_ns[now.after] + parts.ready_ns[here])
         played.arrival_ns[here] = arrival
         if not self._lengths.alone:
             arrival = np.repeat(np.maximum.reduceat(arrival, now.starts), now.sizes)

@@ -18,7 +18,7 @@ from tb_ddp_doctor.digest.track import LONG_AGO
 from tb_ddp_doctor.facts.cells import Cells, Places, lower_median, of_equal, share_at_median
 from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.play import Lengths, Played, play
-from tb_ddp_doctor.facts.schedule import Schedule
+from tb_ddp_doctor.facts.schedule import Parts, Rows, Schedule
 from tb_ddp_doctor.trace.model import Ints
 
 Flags = NDArray[np.bool_]
@@ -40,9 +40,13 @@ class Replay:
         self._cells = Cells.of(rows.rank, rows.step, shape)
         self._part_cells = Cells.of(parts.rank, parts.step, shape)
         places = (shape[0], schedule.most_steps + 2)
-        self._last_row = Places.of(rows.rank, rows.own_step + 1, places)
-        known = np.flatnonzero(parts.own_step >= 0)
-        self._last_part = Places.of(parts.rank[known], parts.own_step[known] + 1, places, known)
+        last = _last_rows(rows)
+        self._last_row = Places.of(rows.rank[last], rows.own_step[last] + 1, places, last)
+        last = _last_parts(parts, schedule.rounds[-1].completed.stop if schedule.rounds else 0)
+        self._last_part = Places.of(parts.rank[last], parts.own_step[last] + 1, places, last)
+        #: Rows that wait for device work of an earlier one; those that need longer than the queue that blocked them.
+        self._behind = np.flatnonzero(rows.queue_row >= 0)
+        self._after_queue = np.flatnonzero((rows.queue_ns > 0) & ~rows.synced)
         self._recorded = self._ends(self.without(Change()))
 
     def alone_ns(self, change: Change) -> Ints:
@@ -93,7 +97,7 @@ class Replay:
             self.schedule.rows.blocked_ns[spent.holding], spent.holding
         )
 
-    @property
+    @cached_property
     def device_ns(self) -> Ints:
         """What the device needs, shape (R, S), ns."""
         return self._cells.sum(self.schedule.rows.device_ns)
@@ -141,8 +145,9 @@ class Replay:
         lead, tail = rows.lead_ns, rows.queue_tail_ns
         if need is not rows.device_ns:
             lead = lead - (rows.device_ns - need)
-            share = (need / np.maximum(rows.device_ns, 1))[rows.queue_row]
-            tail = np.rint(tail * share).astype(np.int64)
+            mine, row = self._behind, rows.queue_row[self._behind]
+            tail = tail.copy()
+            tail[mine] = np.rint(tail[mine] * (need[row] / np.maximum(rows.device_ns[row], 1))).astype(np.int64)
         return Lengths(work, held, need, lead, tail, queue, self._transfer(change), change.no_host)
 
     def _host(self, change: Change) -> tuple[Ints, Ints, Ints]:
@@ -151,10 +156,11 @@ class Replay:
         if change.no_host:
             never = np.full(len(rows.work_ns), LONG_AGO // 4)
             return np.zeros_like(never), np.where(rows.waits, never, 0), never
-        if not change.of_host:
+        shares = {kind: share for kind, share in change.of_host.items() if share.any()}
+        if not shares:
             return rows.work_ns, rows.blocked_ns, rows.queue_ns
         work, held, queue = rows.work_ns.copy(), rows.blocked_ns.copy(), rows.queue_ns.copy()
-        for kind, share in change.of_host.items():
+        for kind, share in shares.items():
             spent = self.schedule.spent[kind]
             gone = self._cells.of_each(share, spent.working)
             work[spent.working] -= np.rint(spent.work_ns * gone).astype(np.int64)
@@ -164,7 +170,7 @@ class Replay:
             held[mine] = np.where(gone >= 1, np.where(rows.waits[mine], LONG_AGO // 4, 0), held[mine] * (1 - gone))
             queue[mine] = np.where((gone >= 1) & rows.synced[mine], LONG_AGO // 4, queue[mine])
         # What a row needs longer than the queue that blocked it is work after that, and goes as its work goes.
-        worked = np.flatnonzero((rows.queue_ns > 0) & ~rows.synced & (work < rows.work_ns))
+        worked = self._after_queue[work[self._after_queue] < rows.work_ns[self._after_queue]]
         queue[worked] = np.rint(queue[worked] * (work[worked] / rows.work_ns[worked])).astype(np.int64)
         return work, held, queue
 
@@ -226,3 +232,23 @@ class Replay:
                 limit[collective[same]] = lower_median(takes[collective[same]])
         least: Ints = np.minimum(parts.transfer_ns, limit[parts.collective])
         return least
+
+
+def _last_rows(rows: Rows) -> Ints:
+    """The last row of each rank and step, which is done last: no row is done before the one before it."""
+    order = np.argsort(rows.rank, kind="stable")
+    changes = (np.diff(rows.rank[order], append=-1) != 0) | (np.diff(rows.own_step[order], append=-1) != 0)
+    changes[:-1] |= rows.device_ns[order[1:]] < 0
+    last: Ints = order[changes]
+    return last
+
+
+def _last_parts(parts: Parts, played: int) -> Ints:
+    """The parts of steps but for those that another one of their step, of the first so many, follows on its stream, and
+    so ends after.
+    """
+    ends_after = (parts.own_step[parts.after] == parts.own_step) & (parts.ready_ns >= 0) & (parts.transfer_ns >= 0)
+    follows = np.flatnonzero(ends_after[:played])
+    last = parts.own_step >= 0
+    last[parts.after[follows]] = False
+    return np.flatnonzero(last)

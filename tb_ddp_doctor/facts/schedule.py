@@ -12,7 +12,9 @@ is one rank's share of a collective.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +23,14 @@ from tb_ddp_doctor.digest.model import CpuTime, RankDigest
 from tb_ddp_doctor.digest.track import BEFORE, LONG_AGO
 from tb_ddp_doctor.facts.cells import numbered
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.model import Indices, Ints
 
 Flags = NDArray[np.bool_]
+#: Indices, as a slice where they follow each other: it is copied from and to several times as fast.
+Some: TypeAlias = slice | NDArray[np.integer[Any]]
+
+
+_NONE = np.empty(0, np.int64)
 
 
 class StuckError(Exception):
@@ -34,22 +41,22 @@ class StuckError(Exception):
 class Rows:
     """The rows of all tracks, round by round; the columns of `Track` with indices into all rows and parts."""
 
-    rank: Ints
+    rank: Indices
     #: Index of the step in the rank's digest, and in the job; -1 if the job leaves it out.
-    own_step: Ints
-    step: Ints
+    own_step: Indices
+    step: Indices
     #: The host's time in the row but for what holds it at the end.
     work_ns: Ints
-    blocked_by: Ints
+    blocked_by: Indices
     blocked_ns: Ints
     #: Whether what holds it waits for its device work.
     waits: Flags
     #: What leaves the launch queue first: an earlier row, or -1; whether what was launched before the record; a part,
     #: the last where it is none.
-    queue_row: Ints
+    queue_row: Indices
     queue_before: Flags
     queue_tail_ns: Ints
-    queue_part: Ints
+    queue_part: Indices
     queue_ns: Ints
     #: Whether that holds the row's end.
     synced: Flags
@@ -57,11 +64,11 @@ class Rows:
     lead_ns: Ints
     fed_ns: Ints
     #: Index of a part; the last, which was over long ago, where the row awaits none.
-    awaits: Ints
+    awaits: Indices
     delay_ns: Ints
-    launches: Ints
+    launches: Indices
     #: How many collectives the rank has launched in the step before.
-    between: Ints
+    between: Indices
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,21 +76,25 @@ class Spent:
     """The host's time that goes to one kind of thing."""
 
     #: Rows, and how much of each row's `work_ns` it is.
-    working: Ints
+    working: Indices
     work_ns: Ints
     #: Rows that it holds at their end.
-    holding: Ints
+    holding: Indices
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parts:
-    """The parts of all ranks, rank by rank, and one more that was over long ago."""
+    """The parts of all ranks, round by round as they complete, those that nothing launches, and one more that was over
+    long ago.
+    """
 
-    rank: Ints
-    own_step: Ints
-    step: Ints
+    rank: Indices
+    #: Which of the rank's `Collectives` it is.
+    row: Indices
+    own_step: Indices
+    step: Indices
     #: The collective that it is a part of.
-    collective: Ints
+    collective: Indices
     #: For how long it waits for ranks that have no trace, after those that have one; and then transfers.
     absent_ns: Ints
     transfer_ns: Ints
@@ -92,13 +103,13 @@ class Parts:
     #: As recorded: what no row launches ends so.
     end_ns: Ints
     #: The part before it on its stream; the last of all where there is none.
-    after: Ints
+    after: Indices
     #: Index of the row whose device work it awaits, -1 for none.
-    needs: Ints
+    needs: Indices
     ready_ns: Ints
     #: Which kind and size it is of, and how many of these the rank has launched in the step before.
-    like: Ints
-    ordinal: Ints
+    like: Indices
+    ordinal: Indices
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,18 +117,19 @@ class Round:
     """What can be played together: rows, one per rank at most; then parts of collectives that complete."""
 
     rows: slice
-    #: Whether each rank has a row here; and whether some row awaits a collective, leaves the launch queue only after
-    #: something else, or is held at its end.
-    of_all: bool
+    #: The rows' ranks; and whether some row awaits a collective, leaves the launch queue only after something else, or
+    #: is held at its end.
+    ranks: Some
     gated: bool
     queued: bool
     held: bool
     #: Which of the rows launch a part, and the part; whether some of these need device work.
-    launching: Ints
-    launched: Ints
+    launching: Some
+    launched: Some
     needing: bool
-    #: By collective; where each collective's begin, and how many it has.
-    completed: Ints
+    #: By collective; what is before each on its stream; where each collective's begin, and how many it has.
+    completed: slice
+    after: Some
     starts: Ints
     sizes: Ints
 
@@ -143,22 +155,22 @@ class Schedule:
 
 def schedule(job: Job) -> Schedule:
     """Compute what follows what in a job. Raises StuckError."""
-    digests = job.digests
-    parts = _parts(job)
-    rows, first = _rows(digests, job.step_index)
-    order, plan = _ordered(rows, parts, first)
-    ordered, parts = _in_order(rows, order), replace(parts, needs=_moved(parts.needs, order))
+    tracks = _Tracks(job.digests)
+    parts = _parts(job, tracks)
+    order, completed, plan = _ordered(tracks, parts)
+    rows = _rows(tracks, job.step_index, order, completed)
+    parts = _completing(parts, order, completed)
     host_start_ns, device_start_ns = _starts(job)
     return Schedule(
-        rows=ordered,
+        rows=rows,
         parts=parts,
-        rounds=tuple(_rounds(plan, ordered, parts, len(digests))),
-        spent=_spent(digests, order, ordered),
+        rounds=tuple(_rounds(plan, rows, parts)),
+        spent=_spent(tracks, order, rows),
         host_start_ns=host_start_ns,
         device_start_ns=device_start_ns,
-        most_steps=max(len(digest.steps) for digest in digests),
+        most_steps=max(len(digest.steps) for digest in job.digests),
         step_index=job.step_index,
-        sequence=_sequences(parts, digests, job.step_index),
+        sequence=_sequences(parts, job.digests, job.step_index),
     )
 
 
@@ -168,13 +180,57 @@ def _starts(job: Job) -> tuple[Ints, Ints]:
     return common[:, 0], common[:, 1]
 
 
-def _of_job(step_index: Ints, rank: Ints, own_step: Ints, sizes: Ints) -> Ints:
+class _Tracks:
+    """The tracks of all ranks joined, rank by rank."""
+
+    def __init__(self, digests: Sequence[RankDigest]) -> None:
+        self._tracks = [digest.track for digest in digests]
+        self._steps = np.array([len(digest.steps) for digest in digests])
+        #: Where each rank's rows and parts begin, and where the last one's end, shape (R + 1,).
+        self.first = _base([len(track) for track in self._tracks])
+        self.first_part = _base([len(digest.collectives) for digest in digests])
+        self.rank = _ranks(self.first)
+
+    def column(self, name: str) -> NDArray[Any]:
+        """A column of `Track`."""
+        return np.concatenate([getattr(track, name) for track in self._tracks])
+
+    def parts(self, name: str, missing: int) -> Indices:
+        """A column with rows of the rank's `Collectives`, as parts."""
+        own = self.column(name)
+        joined: Indices = np.where(own >= 0, own + self._base_of_each(self.first_part), missing).astype(np.int32)
+        return joined
+
+    def rows(self, name: str) -> Indices:
+        """A column with rows of the rank's track, as rows of all; what is negative stays so."""
+        own = self.column(name)
+        joined: Indices = np.where(own >= 0, own + self._base_of_each(self.first), own).astype(np.int32)
+        return joined
+
+    def _base_of_each(self, first: Ints) -> Ints:
+        return np.repeat(first[:-1], np.diff(self.first))
+
+    def job_step(self, step_index: Ints) -> Indices:
+        """The job's step of each row, -1 for none."""
+        return _of_job(step_index, self.rank, self.column("step"), self._steps)
+
+    def host_ns(self, kind: CpuTime) -> Ints:
+        """The host's time that goes to something."""
+        return np.concatenate([track.host_ns[:, kind] for track in self._tracks])
+
+
+def _ranks(first: Ints) -> Indices:
+    """The rank of each thing, by where each rank's begin."""
+    return np.repeat(np.arange(len(first) - 1, dtype=np.int32), np.diff(first))
+
+
+def _of_job(step_index: Ints, rank: Indices, own_step: Indices, sizes: Ints) -> Indices:
     """The job's step of the steps of ranks that have so many, -1 for none."""
     base = np.cumsum(sizes + 1) - (sizes + 1)
-    of_job = np.full(int((sizes + 1).sum()), -1)
+    of_job = np.full(int((sizes + 1).sum()), -1, np.int32)
     of_job[base[:, None] + step_index] = np.arange(step_index.shape[1])
     # What belongs to no step has the one after the last.
-    steps: Ints = of_job[base[rank] + np.where(own_step >= 0, own_step, sizes[rank])]
+    steps: Indices = of_job[base[rank] + np.where(own_step >= 0, own_step, sizes[rank])]
     return steps
 
 
@@ -183,37 +239,31 @@ def _base(counts: Sequence[int]) -> Ints:
     return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
 
 
-def _parts(job: Job) -> Parts:
+def _parts(job: Job, tracks: _Tracks) -> Parts:
+    """The parts of all ranks, rank by rank, and one more."""
     digests, matched = job.digests, job.matched
     tables = [digest.collectives for digest in digests]
-    tracks = [digest.track for digest in digests]
-    base, first_row = _base([len(table) for table in tables]), _base([len(track) for track in tracks])
+    base, rank = tracks.first_part, _ranks(tracks.first_part)
     nothing = int(base[-1])
-    rank = np.repeat(np.arange(len(tables)), np.diff(base))
-    own_step = np.concatenate([table.step for table in tables]).astype(np.int64)
+    own_step = np.concatenate([table.step for table in tables])
     end = np.concatenate([table.end_ns for table in tables])
     arrived, traced = (np.concatenate(of) for of in (job.waiting.all_arrived_ns, job.waiting.all_traced_arrived_ns))
 
-    collective = np.full(nothing + 1, -1)
+    collective = np.full(nothing + 1, -1, np.int32)
     of_match, of_rank = np.nonzero(matched.present)
     collective[base[of_rank] + matched.row[of_match, of_rank]] = of_match
     alone = collective < 0
     collective[alone] = len(matched) + np.arange(int(alone.sum()))
 
-    on = np.repeat(np.arange(len(tracks)), np.diff(first_row))
-    launches = np.concatenate([track.launches for track in tracks])
+    launches = tracks.parts("launches", -1)
     launching = np.flatnonzero(launches >= 0)
-    on, launched = on[launching], base[on[launching]] + launches[launching]
 
-    def of_launch(column: str, first: Ints, missing: int) -> Ints:
-        """An index by rank that a launching row has, as one into the joined things."""
-        own = np.concatenate([getattr(track, column) for track in tracks])[launching].astype(np.int64)
-        joined = np.full(nothing + 1, missing)
-        joined[launched] = np.where(own >= 0, first[on] + own, missing)
-        return joined
+    def of_launch(values: NDArray[Any], missing: int) -> NDArray[Any]:
+        """What the row that launches a part has."""
+        of_part = np.full(nothing + 1, missing, values.dtype)
+        of_part[launches[launching]] = values[launching]
+        return of_part
 
-    ready = np.zeros(nothing + 1, np.int64)
-    ready[launched] = np.concatenate([track.ready_ns for track in tracks])[launching]
     kind = (_names(digests), *(np.concatenate([getattr(t, of) for t in tables]) for of in ("elements", "group_size")))
     like = numbered(kind) if nothing else np.empty(0, np.int64)
     sizes = np.array([len(digest.steps) for digest in digests])
@@ -222,20 +272,26 @@ def _parts(job: Job) -> Parts:
         for exposed, start, table in zip(job.waiting.exposed, job.waiting.all_arrived_ns, tables, strict=True)
     ]
     return Parts(
-        rank=np.append(rank, 0),
-        own_step=np.append(own_step, -1),
-        step=np.append(_of_job(job.step_index, rank, own_step, sizes), -1),
+        rank=_and(rank, 0),
+        row=_and(np.arange(nothing) - base[rank], -1),
+        own_step=_and(own_step, -1),
+        step=_and(_of_job(job.step_index, rank, own_step, sizes), -1),
         collective=collective,
         absent_ns=np.append(arrived - traced, 0),
         transfer_ns=np.append(end - arrived, 0),
         exposed_ns=np.append(np.concatenate(exposed), 0),
         end_ns=np.append(end - job.clock.correction(rank, end), LONG_AGO),
-        after=of_launch("after", base, nothing),
-        needs=of_launch("needs", first_row, -1),
-        ready_ns=ready,
-        like=np.append(like, 0),
-        ordinal=np.append(_ordinals(numbered((rank, own_step, like))) if nothing else like, 0),
+        after=of_launch(tracks.parts("after", nothing), nothing),
+        needs=of_launch(tracks.rows("needs"), -1),
+        ready_ns=of_launch(tracks.column("ready_ns"), 0),
+        like=_and(like, 0),
+        ordinal=_and(_ordinals(numbered((rank, own_step, like))) if nothing else like, 0),
     )
+
+
+def _and(indices: NDArray[Any], of_nothing: int) -> Indices:
+    """Indices, and one more."""
+    return np.append(indices, of_nothing).astype(np.int32)
 
 
 def _names(digests: Sequence[RankDigest]) -> Ints:
@@ -274,78 +330,74 @@ def _sequences(parts: Parts, digests: Sequence[RankDigest], step_index: Ints) ->
     return numbered((total.view(np.int64), np.repeat(messages, steps))).reshape(ranks, steps)
 
 
-def _rows(digests: Sequence[RankDigest], step_index: Ints) -> tuple[Rows, Ints]:
-    """The rows of all ranks, rank by rank, and where each rank's begin, shape (R + 1,)."""
-    tracks = [digest.track for digest in digests]
-    base, base_part = _base([len(track) for track in tracks]), _base([len(digest.collectives) for digest in digests])
-    rank, nothing = np.repeat(np.arange(len(tracks)), np.diff(base)), int(base_part[-1])
-
-    def joined(column: str) -> Ints:
-        values: Ints = np.concatenate([getattr(track, column) for track in tracks]).astype(np.int64, copy=False)
-        return values
-
-    def parts(column: str, missing: int) -> Ints:
-        values = joined(column)
-        return np.where(values >= 0, values + base_part[rank], missing)
-
-    queue_row, queue_part, blocked_by = joined("queue_row"), parts("queue_part", nothing), joined("blocked_by")
-    own_step, launches, waits = joined("step"), parts("launches", -1), joined("waits").astype(np.bool_)
-    rows = Rows(
-        rank=rank,
-        own_step=own_step,
-        step=_of_job(step_index, rank, own_step, np.array([len(digest.steps) for digest in digests])),
-        work_ns=np.concatenate([track.host_ns.sum(axis=1) for track in tracks]),
-        blocked_by=blocked_by,
-        blocked_ns=joined("blocked_ns"),
-        waits=waits,
-        queue_row=np.where(queue_row >= 0, queue_row + base[rank], -1),
-        queue_before=queue_row == BEFORE,
-        queue_tail_ns=joined("queue_tail_ns"),
-        queue_part=queue_part,
-        queue_ns=joined("queue_ns"),
-        synced=joined("synced").astype(np.bool_),
-        device_ns=joined("device_ns"),
-        lead_ns=joined("lead_ns"),
-        fed_ns=joined("fed_ns"),
-        awaits=parts("awaits", nothing),
-        delay_ns=joined("delay_ns"),
-        launches=launches,
-        between=_since_step(launches >= 0, rank, own_step),
+def _rows(tracks: _Tracks, step_index: Ints, order: Ints, completed: Ints) -> Rows:
+    """The rows in an order; `completed` is that of the parts."""
+    place, place_of_part = _places(order), _places(completed)
+    nothing = len(completed) - 1
+    launches, queue_row = tracks.parts("launches", -1), tracks.column("queue_row")
+    own_step = tracks.column("step")
+    between = _since_step(launches >= 0, tracks.rank, own_step)
+    return Rows(
+        rank=tracks.rank[order],
+        own_step=own_step[order],
+        step=tracks.job_step(step_index)[order],
+        work_ns=reduce(np.add, map(tracks.host_ns, CpuTime))[order],
+        blocked_by=tracks.column("blocked_by")[order],
+        blocked_ns=tracks.column("blocked_ns")[order],
+        waits=tracks.column("waits")[order],
+        queue_row=_moved(tracks.rows("queue_row"), place)[order],
+        queue_before=(queue_row == BEFORE)[order],
+        queue_tail_ns=tracks.column("queue_tail_ns")[order],
+        queue_part=place_of_part[tracks.parts("queue_part", nothing)][order],
+        queue_ns=tracks.column("queue_ns")[order],
+        synced=tracks.column("synced")[order],
+        device_ns=tracks.column("device_ns")[order],
+        lead_ns=tracks.column("lead_ns")[order],
+        fed_ns=tracks.column("fed_ns")[order],
+        awaits=place_of_part[tracks.parts("awaits", nothing)][order],
+        delay_ns=tracks.column("delay_ns")[order],
+        launches=_moved(launches, place_of_part)[order],
+        between=between[order],
     )
-    return rows, base
 
 
-def _since_step(launches: Flags, rank: Ints, step: Ints) -> Ints:
+def _completing(parts: Parts, order: Ints, completed: Ints) -> Parts:
+    """The parts in the order `completed`; `order` is that of the rows."""
+    columns = {name: getattr(parts, name)[completed] for name in Parts.__slots__}
+    columns["after"] = _places(completed)[columns["after"]]
+    columns["needs"] = _moved(columns["needs"], _places(order))
+    return Parts(**columns)
+
+
+def _since_step(launches: Flags, rank: Indices, step: Indices) -> Indices:
     """How many rows of the same rank and step launch something before each row; rows rank by rank, by time."""
     before: Ints = np.cumsum(launches) - launches
     first = np.flatnonzero((np.diff(rank, prepend=-1) != 0) | (np.diff(step, prepend=-1) != 0))
-    return before - np.repeat(before[first], np.diff(first, append=len(before)))
+    return (before - np.repeat(before[first], np.diff(first, append=len(before)))).astype(np.int32)
 
 
-def _spent(digests: Sequence[RankDigest], order: Ints, rows: Rows) -> dict[CpuTime, Spent]:
+def _spent(tracks: _Tracks, order: Ints, rows: Rows) -> dict[CpuTime, Spent]:
     """What the host's time goes to, by kind; most rows have no more than one or two."""
-    host_ns = np.concatenate([digest.track.host_ns for digest in digests])
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
     spent = {}
     for kind in CpuTime:
-        working = np.flatnonzero(host_ns[:, kind])
-        spent[kind] = Spent(place[working], host_ns[working, kind], np.flatnonzero(rows.blocked_by == kind))
+        host_ns = tracks.host_ns(kind)[order]
+        working = np.flatnonzero(host_ns).astype(np.int32)
+        holding = np.flatnonzero(rows.blocked_by == kind).astype(np.int32)
+        spent[kind] = Spent(working, host_ns[working], holding)
     return spent
 
 
-def _moved(rows: Ints, order: Ints) -> Ints:
-    """Indices of rows (-1 for none) after the rows have been put in an order."""
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    moved: Ints = np.where(rows >= 0, place[rows], -1) if len(order) else rows
+def _places(order: Ints) -> Indices:
+    """Where each thing is once they have been put in an order."""
+    place = np.empty(len(order), np.int32)
+    place[order] = np.arange(len(order), dtype=np.int32)
+    return place
+
+
+def _moved(things: Indices, place: Indices) -> Indices:
+    """Indices of things (-1 for none) after these have been put in other places."""
+    moved: Indices = np.where(things >= 0, place[things], -1) if len(place) else things
     return moved
-
-
-def _in_order(rows: Rows, order: Ints) -> Rows:
-    columns = {name: getattr(rows, name)[order] for name in Rows.__slots__}
-    columns["queue_row"] = _moved(columns["queue_row"], order)
-    return Rows(**columns)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -354,35 +406,46 @@ class _Together:
 
     rows: slice
     launching: Ints
-    launched: Ints
-    completed: Ints
+    completed: slice
 
 
-def _rounds(plan: Sequence[_Together], rows: Rows, parts: Parts, ranks: int) -> Iterator[Round]:
+def _rounds(plan: Sequence[_Together], rows: Rows, parts: Parts) -> Iterator[Round]:
     nothing = len(parts.rank) - 1
     for together in plan:
-        now = together.rows
-        starts = np.flatnonzero(np.diff(parts.collective[together.completed], prepend=-1))
+        now, completed = together.rows, together.completed
+        launched = rows.launches[now][together.launching]
+        starts = np.flatnonzero(np.diff(parts.collective[completed], prepend=-1))
         yield Round(
             rows=now,
-            of_all=now.stop - now.start == ranks,
+            ranks=_some(rows.rank[now]),
             gated=bool((rows.awaits[now] < nothing).any()),
             queued=bool(((rows.queue_row[now] >= 0) | rows.queue_before[now] | (rows.queue_part[now] < nothing)).any()),
             held=bool((rows.blocked_by[now] >= 0).any()),
-            launching=together.launching,
-            launched=together.launched,
-            needing=bool((parts.needs[together.launched] >= 0).any()),
-            completed=together.completed,
+            launching=_some(together.launching),
+            launched=_some(launched),
+            needing=bool((parts.needs[launched] >= 0).any()),
+            completed=completed,
+            after=_some(parts.after[completed]),
             starts=starts,
-            sizes=np.diff(starts, append=len(together.completed)),
+            sizes=np.diff(starts, append=completed.stop - completed.start),
         )
 
 
-def _ordered(rows: Rows, parts: Parts, first: Ints) -> tuple[Ints, list[_Together]]:
-    """The rows in the order in which they can be played, and what can be played together. Raises StuckError."""
-    launches = np.flatnonzero(rows.launches >= 0)
+def _some(indices: NDArray[np.integer[Any]]) -> Some:
+    if not len(indices):
+        return slice(0, 0)
+    first = int(indices[0])
+    until = first + len(indices)
+    return slice(first, until) if np.array_equal(indices, np.arange(first, until)) else indices
+
+
+def _ordered(tracks: _Tracks, parts: Parts) -> tuple[Ints, Ints, list[_Together]]:
+    """Rows and parts in the order in which they can be played, and what can be played together. Raises StuckError."""
+    nothing = len(parts.rank) - 1
+    launches, awaits = tracks.parts("launches", -1), tracks.parts("awaits", nothing)
+    queue_part = tracks.parts("queue_part", nothing)
     launched = np.zeros(len(parts.rank), np.bool_)
-    launched[rows.launches[launches]] = True
+    launched[launches[launches >= 0]] = True
     done = ~launched
     following = np.full(len(parts.rank), -1)
     chained = np.flatnonzero(launched & ~done[parts.after])
@@ -392,34 +455,40 @@ def _ordered(rows: Rows, parts: Parts, first: Ints) -> tuple[Ints, list[_Togethe
     members = members[np.argsort(parts.collective[members], kind="stable")]
     at = np.searchsorted(parts.collective[members], np.arange(len(missing) + 1))
 
-    place, last = first[:-1].copy(), first[1:]
+    place, last = tracks.first[:-1].copy(), tracks.first[1:]
     queued = np.zeros(len(parts.rank), np.bool_)
     order: list[Ints] = []
+    completing: list[NDArray[np.integer[Any]]] = []
     plan: list[_Together] = []
-    played = 0
+    played = complete = 0
     while (active := np.flatnonzero(place < last)).size:
         row = place[active]
-        row = row[done[rows.awaits[row]] & done[rows.queue_part[row]]]
+        row = row[done[awaits[row]] & done[queue_part[row]]]
         if not len(row):
             raise StuckError("Collectives wait for each other in a circle.")
-        place[rows.rank[row]] += 1
-        launching = np.flatnonzero(rows.launches[row] >= 0)
-        new = rows.launches[row][launching]
+        place[tracks.rank[row]] += 1
+        launching = np.flatnonzero(launches[row] >= 0)
+        new = launches[row][launching]
         queued[new] = True
         now = slice(played, played + len(row))
         played += len(row)
         order.append(row)
         for completed in _completed(new, parts, queued, done, following, missing, members, at):
-            plan.append(_Together(now, launching, new, completed))
-            now, launching, new = slice(played, played), launching[:0], new[:0]
+            plan.append(_Together(now, launching, slice(complete, complete + len(completed))))
+            complete += len(completed)
+            completing.append(completed)
+            now, launching = slice(played, played), launching[:0]
         if now.stop > now.start:
-            plan.append(_Together(now, launching, new, launching[:0]))
-    return np.concatenate(order) if order else np.empty(0, np.int64), plan
+            plan.append(_Together(now, launching, slice(complete, complete)))
+    never = np.ones(len(parts.rank), np.bool_)
+    for completed in completing:
+        never[completed] = False
+    return np.concatenate(order or [_NONE]), np.concatenate([*completing, np.flatnonzero(never)]), plan
 
 
 def _completed(
-    new: Ints, parts: Parts, queued: Flags, done: Flags, following: Ints, missing: Ints, members: Ints, at: Ints
-) -> Iterator[Ints]:
+    new: Indices, parts: Parts, queued: Flags, done: Flags, following: Ints, missing: Ints, members: Ints, at: Ints
+) -> Iterator[NDArray[np.integer[Any]]]:
     """Parts, by collective, that complete once the `new` ones are queued; and those that follow on their streams."""
     arriving = new[done[parts.after[new]]]
     while len(arriving):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +36,7 @@ class ClockFit:
     #: Median over matched collectives of the spread of their corrected ends, ns; None without any.
     residual_ns: float | None
 
-    def correction(self, rank: int | Ints, instant_ns: Ints) -> Ints:
+    def correction(self, rank: int | NDArray[np.integer[Any]], instant_ns: Ints) -> Ints:
         """What to subtract from the instants of rank index `rank`, or of one for each instant, ns."""
         correction: Floats = self.offset_ns[rank] + self.drift[rank] * (instant_ns - self.origin_ns)
         return np.rint(correction).astype(np.int64)
