@@ -168,3 +168,21 @@ def test_work_beyond_the_usual_goes_from_where_it_is_done() -> None:
     assert whatif.cost_ns(whatif.like_the_median(straggler)) == pytest.approx(11 * MS, rel=0.01)
     evenly = Change(device_ns=np.where(straggler, 12 * MS, 0))
     assert whatif.cost_ns(evenly) < 10 * MS
+
+
+def test_what_came_after_a_collective_for_want_of_its_launch_need_not_await_it() -> None:
+    freely = """
+        rank# step |1
+              host [a][ar][b][c]               [sync...]
+              gpu  [a.....][b..........][c........]
+              nccl         [ar.........]
+    """
+    launched_late = """
+        rank# step |1
+              host [a][ar][load...........][b][c]  [sync...]
+              gpu  [a.....]                [b..........][c........]
+              nccl         [ar.........]
+    """
+    _, whatif = played(ranks(freely, launched_late))
+    without = whatif.step_ns(whatif.without(CpuTime.INPUT, CpuTime.STALL))
+    assert without[1, 1:] == pytest.approx([32 * MS] * 2, rel=0.01)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import CpuTime, RankDigest
-from tb_ddp_doctor.digest.track import BEFORE, LONG_AGO
+from tb_ddp_doctor.digest.track import BEFORE, LATENCY_NS, LONG_AGO
 from tb_ddp_doctor.facts.cells import numbered
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace.model import Indices, Ints
@@ -157,8 +157,9 @@ def schedule(job: Job) -> Schedule:
     """Compute what follows what in a job. Raises StuckError."""
     tracks = _Tracks(job.digests)
     parts = _parts(job, tracks)
-    order, completed, plan = _ordered(tracks, parts)
-    rows = _rows(tracks, job.step_index, order, completed)
+    awaits = _awaited(tracks, parts)
+    order, completed, plan = _ordered(tracks, parts, awaits)
+    rows = _rows(tracks, awaits, job.step_index, order, completed)
     parts = _completing(parts, order, completed)
     host_start_ns, device_start_ns = _starts(job)
     return Schedule(
@@ -330,7 +331,7 @@ def _sequences(parts: Parts, digests: Sequence[RankDigest], step_index: Ints) ->
     return numbered((total.view(np.int64), np.repeat(messages, steps))).reshape(ranks, steps)
 
 
-def _rows(tracks: _Tracks, step_index: Ints, order: Ints, completed: Ints) -> Rows:
+def _rows(tracks: _Tracks, awaits: Indices, step_index: Ints, order: Ints, completed: Ints) -> Rows:
     """The rows in an order; `completed` is that of the parts."""
     place, place_of_part = _places(order), _places(completed)
     nothing = len(completed) - 1
@@ -354,7 +355,7 @@ def _rows(tracks: _Tracks, step_index: Ints, order: Ints, completed: Ints) -> Ro
         device_ns=tracks.column("device_ns")[order],
         lead_ns=tracks.column("lead_ns")[order],
         fed_ns=tracks.column("fed_ns")[order],
-        awaits=place_of_part[tracks.parts("awaits", nothing)][order],
+        awaits=place_of_part[awaits][order],
         delay_ns=tracks.column("delay_ns")[order],
         launches=_moved(launches, place_of_part)[order],
         between=between[order],
@@ -367,6 +368,26 @@ def _completing(parts: Parts, order: Ints, completed: Ints) -> Parts:
     columns["after"] = _places(completed)[columns["after"]]
     columns["needs"] = _moved(columns["needs"], _places(order))
     return Parts(**columns)
+
+
+def _awaited(tracks: _Tracks, parts: Parts) -> Indices:
+    """The part that each row awaits; the last where it awaits none.
+
+    What comes after a collective only for want of its launch need not await it. It does if it has to on other ranks,
+    and does not if more of them go on without waiting.
+    """
+    nothing = len(parts.rank) - 1
+    awaits = tracks.parts("awaits", nothing)
+    gated = np.flatnonzero(awaits < nothing)
+    proven = tracks.column("delay_ns")[gated] < LATENCY_NS
+    # Of each part: 0 if no row awaits it, 1 if one does so for all that is known, 2 if one has to.
+    how = np.zeros(nothing, np.int8)
+    np.maximum.at(how, awaits[gated], 1 + proven.astype(np.int8))
+    collectives = int(parts.collective.max()) + 1
+    free, held = (np.bincount(parts.collective[:-1][how == it], minlength=collectives) for it in (0, 2))
+    of = parts.collective[awaits[gated]]
+    awaits[gated[~proven & (free[of] > held[of])]] = nothing
+    return awaits
 
 
 def _since_step(launches: Flags, rank: Indices, step: Indices) -> Indices:
@@ -439,11 +460,9 @@ def _some(indices: NDArray[np.integer[Any]]) -> Some:
     return slice(first, until) if np.array_equal(indices, np.arange(first, until)) else indices
 
 
-def _ordered(tracks: _Tracks, parts: Parts) -> tuple[Ints, Ints, list[_Together]]:
+def _ordered(tracks: _Tracks, parts: Parts, awaits: Indices) -> tuple[Ints, Ints, list[_Together]]:
     """Rows and parts in the order in which they can be played, and what can be played together. Raises StuckError."""
-    nothing = len(parts.rank) - 1
-    launches, awaits = tracks.parts("launches", -1), tracks.parts("awaits", nothing)
-    queue_part = tracks.parts("queue_part", nothing)
+    launches, queue_part = tracks.parts("launches", -1), tracks.parts("queue_part", len(parts.rank) - 1)
     launched = np.zeros(len(parts.rank), np.bool_)
     launched[launches[launches >= 0]] = True
     done = ~launched
