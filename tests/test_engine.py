@@ -443,6 +443,26 @@ def test_a_first_step_that_ranks_begin_apart_is_left_out(tmp_path: Path) -> None
     assert "the ranks begin it 12.0 ms apart" in said(diagnosis, diagnosis.name)
 
 
+#: Rank 0 begins each step, the first one too, 8 ms after rank 1, which is through with the last as much sooner.
+LATE_IN_EACH_STEP = """
+    rank0 step         |1{more}                        |2                        |3
+          host         [fwd]{more}    [sync...]        [fwd]    [sync...]        [fwd]    [sync...]
+          gpu          [fwd{long}....]                 [fwd....]                 [fwd....]
+          nccl                 {more} [ar.....]                 [ar.....]                 [ar.....]
+    rank1 step |1{more}                        |2                        |3                        |4
+          host [fwd]{more}    [sync...........][fwd]    [sync...........][fwd]    [sync...........]      [no]
+          gpu  [fwd{long}....]                 [fwd....]                 [fwd....]
+          nccl         {more} [ar.............]         [ar.............]         [ar.............]
+"""
+
+
+def test_a_first_step_longer_than_by_what_ranks_begin_apart_is_kept(tmp_path: Path) -> None:
+    alike = diagnose(write(tmp_path / "alike", LATE_IN_EACH_STEP.format(more="", long="")))
+    assert "the ranks begin it 8.0 ms apart" in said(alike, alike.name)
+    longer = diagnose(write(tmp_path / "longer", LATE_IN_EACH_STEP.format(more=" " * 20, long="." * 20)))
+    assert longer.steps == (1, 2, 3)
+
+
 def test_a_ranks_fault_in_its_first_step_is_a_fault(tmp_path: Path) -> None:
     slow = """
         rank# step |1

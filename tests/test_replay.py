@@ -170,6 +170,39 @@ def test_work_beyond_the_usual_goes_from_where_it_is_done() -> None:
     assert whatif.cost_ns(evenly) < 10 * MS
 
 
+def test_a_rank_that_begins_late_as_it_ends_late_begins_sooner_without_what_held_it() -> None:
+    late = """
+        rank0 step         |1                        |2
+              host         [fwd]    [sync...]        [fwd]    [sync...]
+              gpu          [fwd....]                 [fwd....]
+              nccl                  [ar.....]                 [ar.....]
+        rank1 step |1                        |2                        |3
+              host [fwd]    [sync...........][fwd]    [sync...........]        [no]
+              gpu  [fwd....]                 [fwd....]
+              nccl          [ar.............]         [ar.............]
+    """
+    drawn, whatif = played(late)
+    assert (drawn.budget.window_ns // MS).tolist() == [[18, 26], [26, 26]]
+    without = whatif.step_ns(whatif.without(CpuTime.STALL))
+    assert without == pytest.approx(np.full((2, 2), 18 * MS), rel=0.01)
+
+
+def test_a_rank_that_joins_the_record_later_does_so_sooner_where_the_others_are_faster() -> None:
+    joining = """
+        rank0 step |1                        |2                        |3
+              host [load..][fwd]    [sync...][load..][fwd]    [sync...][load..][fwd]    [sync...]
+              gpu          [fwd....]                 [fwd....]                 [fwd....]
+              nccl                  [ar.....]                 [ar.....]                 [ar.....]
+        rank1 step                           |2                        |3
+              host                           [fwd]    [sync...........][fwd]    [sync...........]
+              gpu                            [fwd....]                 [fwd....]
+              nccl                                    [ar.............]         [ar.............]
+    """
+    _, whatif = played(joining)
+    without = whatif.step_ns(whatif.without(CpuTime.INPUT))
+    assert without == pytest.approx(np.full((2, 2), 18 * MS), rel=0.01)
+
+
 def test_what_came_after_a_collective_for_want_of_its_launch_need_not_await_it() -> None:
     freely = """
         rank# step |1

@@ -29,7 +29,7 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Played:
-    """When things happened: the first three by row, the next two by part."""
+    """When things happened: the first three by row, the next two by part, the last two by rank."""
 
     issued_ns: Ints
     ended_ns: Ints
@@ -37,13 +37,16 @@ class Played:
     #: Of the rank itself at the collective.
     arrival_ns: Ints
     end_ns: Ints
-    #: When each rank's host is through with its last row, shape (R,).
+    #: When the device begins, and the host is through with its last row.
+    begin_ns: Ints
     host_end_ns: Ints
 
 
-def play(schedule: Schedule, lengths: Lengths, lead_ns: Ints | int = 0) -> Played:
-    """Play all rounds; `lead_ns` is by how much more than recorded each host begins ahead of its device, shape (R,)."""
-    playing = _Playing(schedule, lengths, lead_ns)
+def play(schedule: Schedule, lengths: Lengths, lead_ns: Ints | int = 0, sooner_ns: Ints | int = 0) -> Played:
+    """Play all rounds; by how much more than recorded each host begins ahead of its device, and by how much sooner the
+    rank begins, both of shape (R,).
+    """
+    playing = _Playing(schedule, lengths, lead_ns, sooner_ns)
     for each in schedule.rounds:
         if each.rows.start < each.rows.stop:
             playing.rows(each)
@@ -55,11 +58,12 @@ def play(schedule: Schedule, lengths: Lengths, lead_ns: Ints | int = 0) -> Playe
 class _Playing:
     """A schedule half played."""
 
-    def __init__(self, schedule: Schedule, lengths: Lengths, lead_ns: Ints | int) -> None:
+    def __init__(self, schedule: Schedule, lengths: Lengths, lead_ns: Ints | int, sooner_ns: Ints | int) -> None:
         self._schedule, self._lengths = schedule, lengths
         rows, parts = len(schedule.rows.rank), len(schedule.parts.rank)
-        self._device_at = schedule.device_start_ns.copy()
-        self._host_at = schedule.host_start_ns - lead_ns
+        begin_ns = schedule.device_start_ns - sooner_ns
+        self._device_at = begin_ns.copy()
+        self._host_at = schedule.host_start_ns - sooner_ns - lead_ns
         if lengths.no_host:
             self._host_at = np.full_like(self._device_at, LONG_AGO // 2)
         #: When a part's own launch and what that needs let it start.
@@ -70,6 +74,7 @@ class _Playing:
             done_ns=np.empty(rows, np.int64),
             arrival_ns=np.full(parts, LONG_AGO),
             end_ns=schedule.parts.end_ns.copy(),
+            begin_ns=begin_ns,
             host_end_ns=self._host_at,
         )
 
@@ -99,7 +104,7 @@ class _Playing:
         left = np.where(
             behind >= 0, played.done_ns[behind] - lengths.queue_tail_ns[here], played.end_ns[rows.queue_part[here]]
         )
-        left = np.where(rows.queue_before[here], self._schedule.device_start_ns[rows.rank[here]], left)
+        left = np.where(rows.queue_before[here], played.begin_ns[rows.rank[here]], left)
         after: Ints = left + lengths.queue_ns[here]
         return after
 

@@ -56,23 +56,22 @@ class Replay:
     def step_ns(self, change: Change, *, alone: bool = False) -> Ints:
         """Windows of the job's steps without what is removed, shape (R, S), ns.
 
-        Earlier steps were like these: each host begins with the lead that it has gained or lost at the end, and the
-        steps are played again until that is so.
+        Earlier steps were like these: each host begins with the lead that it has gained or lost at the end, each rank
+        as much sooner as it would end, and the steps are played again until that is so.
         """
         lengths = replace(self.without(change), alone=alone)
-        if lengths.no_host:
-            return self._windows(self._ends(lengths))
-        lead, moved = np.zeros((2, len(self._recorded)), np.int64)
-        ends = self._ends(lengths)
+        lead, moved, sooner = np.zeros((3, len(self._recorded)), np.int64)
+        ends, steady = self._ends(lengths), _STEADY * float(self.recorded_ns.mean())
         for _ in range(_MOST_PASSES):
-            move = self._lead_after(ends) - lead
-            if np.abs(move).max() <= _STEADY * float(self.recorded_ns.mean()):
+            move = np.zeros_like(lead) if lengths.no_host else self._lead_after(ends) - lead
+            before, sooner = sooner, self._sooner_after(ends)
+            if max(np.abs(move).max(), np.abs(sooner - before).max()) <= steady:
                 break
             # A lead that shrinks or grows as before does so for many steps more.
             drifts = (np.sign(move) == np.sign(moved)) & (2 * np.abs(move) > np.abs(moved))
             lead = lead + np.where(drifts, _LEAP * move, move)
             moved = move
-            ends = self._ends(lengths, lead)
+            ends = self._ends(lengths, lead, sooner)
         return self._windows(ends)
 
     def _lead_after(self, ends: Ints) -> Ints:
@@ -84,6 +83,19 @@ class Replay:
         lead = begins + at_end - self._recorded[:, -1]
         steady: Ints = np.clip(lead, np.minimum(begins, at_end), np.maximum(begins, at_end)) - begins
         return steady
+
+    def _sooner_after(self, ends: Ints) -> Ints:
+        """By how much sooner than recorded each rank would begin, given the ends of all steps, shape (R,).
+
+        One that its own CPU holds up as much sooner as it would be through at the end, compared with other ranks; one
+        that joins others in a later step as much sooner as they get there.
+        """
+        begins = self.schedule.beginnings
+        sooner: Ints = np.clip(_late_at_end(self._recorded) - _late_at_end(ends), 0, begins.again_ns)
+        for joined in begins.joined:
+            gained = (self._recorded - ends)[joined.others, joined.index]
+            sooner[joined.ranks] = max(lower_median(gained), 0)
+        return sooner
 
     @cached_property
     def recorded_ns(self) -> Ints:
@@ -114,11 +126,11 @@ class Replay:
         of_cells: Ints = typical.reshape(values.shape)
         return of_cells
 
-    def _ends(self, lengths: Lengths, lead_ns: Ints | int = 0) -> Ints:
+    def _ends(self, lengths: Lengths, lead_ns: Ints | int = 0, sooner_ns: Ints | int = 0) -> Ints:
         """Ends of all steps of each rank, after the start of the first; last, the host's lead at the end; shape
         (R, steps + 2).
         """
-        played = play(self.schedule, lengths, lead_ns)
+        played = play(self.schedule, lengths, lead_ns, sooner_ns)
         ends = self.step_ends(played)
         ends[:, -1] = ends[:, -2] - played.host_end_ns
         return ends
@@ -128,7 +140,7 @@ class Replay:
         ends = np.full((len(self.schedule.step_index), self.schedule.most_steps + 2), LONG_AGO)
         self._last_row.raise_to(ends, played.done_ns)
         self._last_part.raise_to(ends, played.end_ns)
-        ends[:, 0] = self.schedule.device_start_ns
+        ends[:, 0] = played.begin_ns
         return np.maximum.accumulate(ends, axis=1)
 
     def _windows(self, ends: Ints) -> Ints:
@@ -252,3 +264,11 @@ def _last_parts(parts: Parts, played: int) -> Ints:
     last = parts.own_step >= 0
     last[parts.after[follows]] = False
     return np.flatnonzero(last)
+
+
+def _late_at_end(ends: Ints) -> Ints:
+    """How much later than the first rank each would begin one more step, from ends of shape (R, steps + 2)."""
+    # A host that is not through yet is what the device waits for.
+    begins = ends[:, -2] + np.maximum(-ends[:, -1], 0)
+    late: Ints = begins - begins.min()
+    return late

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from tb_ddp_doctor.digest.model import CpuTime, RankDigest
 from tb_ddp_doctor.digest.track import BEFORE, LATENCY_NS, LONG_AGO
 from tb_ddp_doctor.facts.cells import numbered
+from tb_ddp_doctor.job.beginnings import Beginnings, beginnings
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace.model import Indices, Ints
 
@@ -145,6 +146,7 @@ class Schedule:
     #: When each rank's host and device begin the first step of its record, shape (R,).
     host_start_ns: Ints
     device_start_ns: Ints
+    beginnings: Beginnings
     #: Of the rank that recorded most.
     most_steps: int
     #: Index of each of the job's steps in the rank's digest, shape (R, S).
@@ -169,6 +171,7 @@ def schedule(job: Job) -> Schedule:
         spent=_spent(tracks, order, rows),
         host_start_ns=host_start_ns,
         device_start_ns=device_start_ns,
+        beginnings=beginnings(job.digests, job.clock),
         most_steps=max(len(digest.steps) for digest in job.digests),
         step_index=job.step_index,
         sequence=_sequences(parts, job.digests, job.step_index),

@@ -9,6 +9,7 @@ import numpy as np
 from tb_ddp_doctor.digest.model import RankDigest, RankOwner, Starved
 from tb_ddp_doctor.findings import FileWarning, LeftOutStep
 from tb_ddp_doctor.job.align import align
+from tb_ddp_doctor.job.beginnings import beginnings
 from tb_ddp_doctor.job.budget import settle
 from tb_ddp_doctor.job.clock import ClockFit
 from tb_ddp_doctor.job.completeness import Damages, same_times, whole_steps
@@ -105,13 +106,15 @@ def _unlike_the_others(digests: tuple[RankDigest, ...], step_index: Ints, clock:
         return None
     window = _of_steps([digest.steps.end_ns - digest.steps.start_ns for digest in digests], step_index)
     usual = float(np.median(window.mean(axis=0)[1:]))
-    if clock.residual_ns is not None:
-        begin = np.array([int(digest.steps.start_ns[0]) for digest in digests])
-        begin -= np.array([int(clock.correction(rank, begin[rank : rank + 1])[0]) for rank in range(len(begin))])
-        if np.ptp(begin) > APART * usual:
-            apart = f"the ranks begin it {np.ptp(begin) / 1e6:.1f} ms apart"
-            return f"{apart}, so what delayed the late ones is not in their traces."
     first = float(window.mean(axis=0)[0])
+    if clock.residual_ns is not None:
+        begin = beginnings(digests, clock)
+        apart, unlike = begin.late_ns.max(), (begin.late_ns - begin.again_ns).max()
+        # What is longer than by that has a reason of its own, which must not be lost.
+        if unlike > APART * usual or (apart > APART * usual and first <= usual + apart):
+            return (
+                f"the ranks begin it {apart / 1e6:.1f} ms apart, so what delayed the late ones is not in their traces."
+            )
     if first * ODD < usual:
         kernels = _of_steps([digest.work.kernels.kernels for digest in digests], step_index)
         if kernels[:, 0].sum() * ODD < np.median(kernels[:, 1:].sum(axis=0)):
