@@ -9,11 +9,14 @@ import shutil
 import subprocess
 import sys
 import urllib.request
+import warnings
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from build import ProjectBuilder
+from build.env import DefaultIsolatedEnv
 
 from tb_ddp_doctor import __version__
 
@@ -24,41 +27,63 @@ FRONTEND = sorted(path.relative_to(SHIPPED).as_posix() for path in SHIPPED.rglob
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built by way of the source distribution, so that this too is proven complete."""
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The wheel, and the one that is built where there is no compiler.
+
+    Both are built by way of the source distribution, so that this too is proven complete, in one environment that has
+    what pyproject.toml asks for.
+    """
     source = tmp_path_factory.mktemp("source")
     for name in SOURCES:
         shutil.copy(REPOSITORY / name, source)
     for name in ("tb_ddp_doctor", "frontend", "native"):
         ignored = shutil.ignore_patterns("__pycache__", "_scanner.*")
         shutil.copytree(REPOSITORY / name, source / name, ignore=ignored)
-    built = tmp_path_factory.mktemp("built")
-    run(sys.executable, "-m", "build", "--outdir", built, source)
-    shutil.rmtree(source)
-    (wheel,) = built.glob("*.whl")
-    return wheel
+    with DefaultIsolatedEnv() as environment:
+        packed = build(environment, source, "sdist", tmp_path_factory.mktemp("packed"))
+        shutil.rmtree(source)
+        built = []
+        for name, variables in (("native", {}), ("pure", {"CC": "/no/compiler"})):
+            folder = tmp_path_factory.mktemp(name)
+            shutil.unpack_archive(packed, folder, filter="data")
+            (unpacked,) = folder.iterdir()
+            built.append(build(environment, unpacked, "wheel", folder, **variables))
+    return built[0], built[1]
+
+
+def build(environment: DefaultIsolatedEnv, source: Path, kind: str, out: Path, **variables: str) -> Path:
+    """Build a distribution as `python -m build` does."""
+
+    def runner(command: Sequence[str], cwd: str | None = None, extra_environ: Mapping[str, str] | None = None) -> None:
+        run(*command, cwd=cwd or "/", **{**(extra_environ or {}), **variables})
+
+    builder = ProjectBuilder.from_isolated_env(environment, source, runner)
+    environment.install(builder.build_system_requires)
+    environment.install(builder.get_requires_for_build(kind))
+    with warnings.catch_warnings():
+        # setuptools warns of folders that hold no Python.
+        warnings.simplefilter("ignore")
+        return Path(builder.build(kind, out))
 
 
 @pytest.fixture(scope="module")
-def pure_wheel(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel that the same source distribution makes where there is no compiler."""
-    folder = tmp_path_factory.mktemp("pure")
-    (source,) = wheel.parent.glob("*.tar.gz")
-    shutil.unpack_archive(source, folder, filter="data")
-    (unpacked,) = folder.iterdir()
-    run(sys.executable, "-m", "build", "--wheel", "--outdir", folder, unpacked, CC="/no/compiler")
-    (built,) = folder.glob("*.whl")
-    return built
+def wheel(wheels: tuple[Path, Path]) -> Path:
+    return wheels[0]
+
+
+@pytest.fixture(scope="module")
+def pure_wheel(wheels: tuple[Path, Path]) -> Path:
+    return wheels[1]
 
 
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The commands of a fresh virtual environment with the wheel in it."""
     folder = tmp_path_factory.mktemp("environment")
-    run(sys.executable, "-m", "venv", folder)
-    commands = folder / "bin"
-    run(commands / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel)
-    return commands
+    run(sys.executable, "-m", "venv", "--without-pip", folder)
+    pip = (sys.executable, "-m", "pip", "--python", folder, "--quiet", "--disable-pip-version-check")
+    run(*pip, "install", wheel)
+    return folder / "bin"
 
 
 @pytest.fixture(scope="module")
@@ -76,9 +101,9 @@ def tensorboard(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         process.wait(timeout=30)
 
 
-def run(*command: str | Path, **variables: str) -> str:
+def run(*command: str | Path, cwd: str = "/", **variables: str) -> str:
     environment = bare_environment() | variables
-    done = subprocess.run(command, cwd="/", env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -137,7 +162,7 @@ def test_wheel_without_a_compiler_is_pure_and_reads_by_msgspec(
     pure_wheel: Path, environment: Path, tmp_path: Path
 ) -> None:
     assert pure_wheel.name.endswith("-py3-none-any.whl")
-    run(environment / "python", "-m", "pip", "install", "--quiet", "--no-deps", "--target", tmp_path, pure_wheel)
+    shutil.unpack_archive(pure_wheel, tmp_path, "zip")
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from tb_ddp_doctor.trace import reader"
     assert run(environment / "python", "-c", f"{code}; print(reader.name())").strip() == "msgspec"
 
