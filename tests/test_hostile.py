@@ -63,9 +63,9 @@ def long_name() -> bytes:
 
 
 def event_bomb() -> bytes:
-    """Four megabytes that become ten million kernels."""
+    """A megabyte that becomes three million kernels."""
     kernel = (KERNEL % ("k", 7, "1", "2", 7)).encode()
-    return packed(HEAD, (kernel + b",") * 10_000, 1_000, kernel + b"]}")
+    return packed(HEAD, (kernel + b",") * 10_000, 300, kernel + b"]}")
 
 
 def deep_arguments() -> bytes:

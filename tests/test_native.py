@@ -179,7 +179,7 @@ def drawn_memory(draw: st.DrawFn) -> str:
 SIZES = st.lists(st.integers(1, 200), min_size=1, max_size=4)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.lists(drawn_events(), max_size=6), SPACE, SIZES)
 @example(['{"ph":"X","cat":"overhead","name":"record_param_comms","ts":0,"dur":0,"args":0}'], "", [1])
 def test_both_readers_agree_on_what_is_json(events: list[str], space: str, sizes: list[int]) -> None:
@@ -273,7 +273,7 @@ def test_both_readers_agree_on_integers(literal: str) -> None:
 # -- damage
 
 
-@settings(max_examples=500)
+@settings(max_examples=250)
 @given(st.data())
 @example(None)
 def test_damage_costs_no_event_beyond_its_neighbours(data: st.DataObject | None) -> None:
@@ -295,7 +295,7 @@ def test_damage_costs_no_event_beyond_its_neighbours(data: st.DataObject | None)
     assert {f"n{index}" for index in range(12) if abs(index - which) > 1} <= kept
 
 
-@settings(max_examples=500)
+@settings(max_examples=250)
 @given(st.data())
 def test_no_bytes_crash_it(data: st.DataObject) -> None:
     text = bytearray(trace(*EVENTS * 3, head='"a": {"b": [1]}, ', tail=', "baseTimeNanoseconds": 5').encode())

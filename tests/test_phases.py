@@ -253,7 +253,7 @@ def test_cpus_have_one_cut_for_both() -> None:
     assert phases("exposed_ns", text) == {"backward": 11}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(TRACES)
 def test_the_phases_of_any_ranks_steps_sum_to_their_windows(random: RankTrace) -> None:
     found = digest(random)

@@ -755,7 +755,7 @@ def test_reading_stops_at_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 # -- anything
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.data())
 def test_corruption_never_raises_anything_but_trace_error(data: st.DataObject) -> None:
     text = bytearray(trace(*EVENTS * 3, head='"a": {"b": [1]}, ', tail=', "baseTimeNanoseconds": 5').encode())

@@ -38,7 +38,7 @@ def prefixed(account: Account) -> list[int]:
     return [line.total_ns for line in account.lines]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(DIGESTS, min_size=1, max_size=4))
 def test_costs_account_and_what_if_agree(ranks: list[RankDigest]) -> None:
     savings = savings_of(ranks)
@@ -57,7 +57,7 @@ def test_costs_account_and_what_if_agree(ranks: list[RankDigest]) -> None:
         assert together.step_ms - together.without_ms == pytest.approx(costs, abs=1e-5)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(DIGESTS, min_size=1, max_size=3))
 def test_one_finding_alone_is_what_it_says(ranks: list[RankDigest]) -> None:
     savings = savings_of(ranks)

@@ -77,7 +77,7 @@ def test_no_rule_fails_whatever_its_thresholds(rule: Rule, data: st.DataObject) 
         run(chosen, facts)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.data(), st.lists(TRACES, min_size=1, max_size=4))
 def test_no_rule_fails_on_any_job_whatever_its_thresholds(data: st.DataObject, traces: list[RankTrace]) -> None:
     found = joined([digest(trace) for trace in traces])
