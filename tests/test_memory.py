@@ -8,10 +8,15 @@ import numpy as np
 from traces import GB, MS, digests, read
 
 from tb_ddp_doctor.digest.build import digest
+from tb_ddp_doctor.digest.collectives import host_collectives
+from tb_ddp_doctor.digest.device_events import DeviceEvents
+from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.memory import POINTS, memory
 from tb_ddp_doctor.digest.model import Memory, Steps
+from tb_ddp_doctor.digest.phases import host_phases
+from tb_ddp_doctor.digest.vocabulary import Vocabulary
 from tb_ddp_doctor.trace.columns import MEMORY_TYPES
-from tb_ddp_doctor.trace.model import MemoryEvents
+from tb_ddp_doctor.trace.model import MemoryEvents, RankTrace
 
 
 def of(text: str) -> Memory:
@@ -60,14 +65,14 @@ def test_small_requests_have_a_pool_of_their_own() -> None:
     (trace,) = read("host [a]").values()
     for asked, scattered in ((1 << 19, 0), (1 << 20, 2 << 20)):
         events = table([10, 20], bytes=[0, asked], allocated=[0, asked], reserved=[8 << 20, 10 << 20])
-        assert memory(replace(trace, memory=events), 0, steps).scattered.tolist() == [scattered]
+        assert of_events(trace, events, steps).scattered.tolist() == [scattered]
 
 
 def test_other_devices_and_the_cpu_are_left_out() -> None:
     steps = Steps(*(np.array([value], np.int64) for value in (1, 0, 100, 0, 100)))
     (trace,) = read("host [a]").values()
     events = table([10, 20, 30], allocated=[1, 20, 30], reserved=[2, 40, 60], device=[0, 1, 0], device_type=[1, 1, 0])
-    assert memory(replace(trace, memory=events), 0, steps).peak_allocated.tolist() == [1]
+    assert of_events(trace, events, steps).peak_allocated.tolist() == [1]
 
 
 def test_a_step_in_which_nothing_happens_shows_no_memory() -> None:
@@ -99,7 +104,7 @@ def test_the_series_keeps_the_peak_of_each_stretch() -> None:
     events = table(times[order].tolist(), allocated=used[order].tolist(), reserved=(used[order] + 7).tolist())
     steps = Steps(*(np.array([value], np.int64) for value in (1, 0, 1000 * MS, 0, 1000 * MS)))
     (trace,) = read("host [a]").values()
-    got = memory(replace(trace, memory=events), 0, steps)
+    got = of_events(trace, events, steps)
     assert POINTS / 2 < len(got.time_ns) <= POINTS
     assert (np.diff(got.time_ns) > 0).all()
     assert got.allocated.max() == 5000 and got.time_ns[got.allocated.argmax()] == times[33_333]
@@ -119,6 +124,14 @@ def test_numbers_that_no_allocator_has_break_nothing() -> None:
         [start, start + MS, start + 2 * MS], bytes=[-huge, huge, 0], allocated=[0, huge, -1], reserved=[huge, 0, 5]
     )
     assert digest(replace(trace, memory=events)).memory.peak_allocated[0] == huge
+
+
+def of_events(trace: RankTrace, events: MemoryEvents, steps: Steps) -> Memory:
+    """The memory of device 0 of a trace with these events instead of its own."""
+    host = HostCalls.of(replace(trace, memory=events))
+    device = DeviceEvents.of(host, 0)
+    nothing = host_collectives(host, steps, 0, words := Vocabulary())
+    return memory(host, 0, steps, host_phases(host, device), nothing, words)
 
 
 def table(time_ns: list[int], **given: list[int]) -> MemoryEvents:

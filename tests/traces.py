@@ -26,7 +26,8 @@ character. Lanes:
 - comm: the same, on a second communication stream.
 - gloo: AllReduces of the CPU, on a thread of their own.
 - python: functions of the training thread, as `_FUNCTIONS` names them; inner: those that they call.
-- memory: `[30of40]` is an allocation or release after which 30 GB of the device's memory are in use, and 40 held.
+- memory: `[30of40]` is an allocation or release after which 30 GB of the device's memory are allocated, and 40
+  reserved; it releases the last block of its size, or the one with its name, as in `[30of40a]`.
 
 A device event is launched by the host or autograd event of the same name (the n-th by the n-th), at its start; without
 one, by a call as soon as the host has done what is drawn before: at the start of the step that was last started on the
@@ -492,11 +493,21 @@ def _add_compute(events: _Events, block: Block, stream: int, at_ns: int, tid: in
 
 def _add_memory(events: _Events, blocks: list[Block]) -> None:
     before = 0
-    for block in blocks:
-        used, held = (int(part) * GB for part in block.name.split("of"))
-        args = {"Total Allocated": used, "Total Reserved": held, "Bytes": used - before, "Addr": 4096}
+    #: Address of each block by its name, and of those without by their size, the last one last.
+    named: dict[str, int] = {}
+    sized: dict[int, list[int]] = defaultdict(list)
+    for number, block in enumerate(blocks, 1):
+        used, held, name = re.fullmatch(r"(\d+)of(\d+)([a-z]?)", block.name).groups()  # type: ignore[union-attr]
+        size = int(used) * GB - before
+        same = sized[abs(size)]
+        if size > 0:
+            address = named[name] = number * 4096
+            same += [] if name else [address]
+        else:
+            address = named.get(name, 0) if name else same.pop() if same else number * 4096
+        args = {"Total Allocated": int(used) * GB, "Total Reserved": int(held) * GB, "Bytes": size, "Addr": address}
         events.add_instant("[memory]", block.start_ns, _MAIN, **args, **{"Device Id": 0, "Device Type": 1})
-        before = used
+        before = int(used) * GB
 
 
 def _about(block: Block, ranks: list[int], number: int | None) -> dict[str, Any]:

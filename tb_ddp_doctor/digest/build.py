@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from tb_ddp_doctor.digest import owners
+from tb_ddp_doctor.digest.allocator import ON_CPU
 from tb_ddp_doctor.digest.attention import attention
 from tb_ddp_doctor.digest.collectives import device_collectives, host_collectives
 from tb_ddp_doctor.digest.copies import copies
@@ -19,7 +20,7 @@ from tb_ddp_doctor.digest.host_calls import HostCalls, one_of
 from tb_ddp_doctor.digest.kernels import kernel_work, kernels, operators_as_kernels
 from tb_ddp_doctor.digest.launch_queue import host_stalls
 from tb_ddp_doctor.digest.lost_kernels import lost_kernels, without_device
-from tb_ddp_doctor.digest.memory import memory, no_memory
+from tb_ddp_doctor.digest.memory import memory
 from tb_ddp_doctor.digest.model import (
     AttentionWork,
     Collectives,
@@ -131,7 +132,7 @@ def _digest_device(host: HostCalls, number: int) -> RankDigest:
         stalled=stalled(host, pieces, words),
         code=code(host, device, words),
         op_stalls=op_stalls(host, device, steps, layers, stuck, words),
-        memory=memory(trace, number, steps),
+        memory=memory(host, number, steps, phases, found, words),
         track=rank_track(host, device, steps, layers, blocked, stuck.intervals, phases),
         contents=contents,
         warnings=(*trace.warnings, *_joining_warnings(device, number)),
@@ -191,7 +192,7 @@ def _digest_host(host: HostCalls) -> RankDigest:
         stalled=stalled(host, pieces, words),
         code=code(host, device, words),
         op_stalls=no_op_stalls(),
-        memory=no_memory(len(steps)),
+        memory=memory(host, ON_CPU, steps, phases, found, words),
         track=no_track(),
         contents=contents,
         warnings=(*trace.warnings, *_group_warnings(trace, found)),

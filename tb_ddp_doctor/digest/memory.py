@@ -1,65 +1,232 @@
-"""What a rank's allocator held of the device's memory, and what of it was in use, step by step.
+"""A rank's memory, step by step: how much is allocated, of what, and how much is reserved beside it.
 
-The caching allocator serves requests from blocks that it holds and that are free. It asks the device for more only
-where no free block is large enough: if it held as many free bytes as were asked for, they were in pieces.
+The caching allocator serves requests from blocks that it reserved and that are free. It asks the device for more only
+where no free block is large enough: if as many free bytes were reserved as were asked for, they were in pieces.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from tb_ddp_doctor.digest.model import Memory, Steps
-from tb_ddp_doctor.trace.model import Ints, RankTrace
+from tb_ddp_doctor.digest.allocator import BEFORE, ON_CPU, AllocatorEvents, Blocks, blocks
+from tb_ddp_doctor.digest.host_calls import HostCalls
+from tb_ddp_doctor.digest.memory_categories import Runs, categories, gradient_blocks
+from tb_ddp_doctor.digest.memory_places import Places, kept, largest, modules
+from tb_ddp_doctor.digest.model import (
+    Collectives,
+    KeptBlocks,
+    LargestBlocks,
+    Memory,
+    MemoryCategory,
+    ModuleMemory,
+    StateBytes,
+    Steps,
+)
+from tb_ddp_doctor.digest.model_states import persistent, states
+from tb_ddp_doctor.digest.phases import HostPhases
+from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
+from tb_ddp_doctor.trace import names
+from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.names import Phase
 
-#: c10's number of the CPU among the kinds of device.
-_CPU = 0
 #: Smaller requests are served from a pool of their own, in segments of 2 MB, whatever is free elsewhere, bytes.
 _LARGE = 1 << 20
 #: Points of the series: one for each pixel or two of a plot.
 POINTS = 256
+#: Torch's CUDA allocator serves multiples of this, bytes.
+_ROUNDED = 512
 
 
 def no_memory(steps: int) -> Memory:
     """Of a trace without what the allocator did."""
     unknown, zero, nothing = np.full(steps, -1, np.int64), np.zeros(steps, np.int64), np.empty(0, np.int64)
-    return Memory(*(unknown,) * 3, *(zero,) * 2, *(nothing,) * 3)
-
-
-def memory(trace: RankTrace, device: int, steps: Steps) -> Memory:
-    """The memory of a device in each step, by the host's windows: the allocator works when the host does."""
-    events = trace.memory
-    rows = np.flatnonzero(
-        (events.device_type != _CPU) & (events.device == device) & (events.allocated >= 0) & (events.reserved >= 0)
-    )
-    if not len(rows) or not len(steps):
-        return no_memory(len(steps))
-    rows = rows[np.argsort(events.time_ns[rows], kind="stable")]
-    time, allocated, reserved = (column[rows] for column in (events.time_ns, events.allocated, events.reserved))
-    added = np.diff(reserved, prepend=reserved[:1])
-    asked = events.bytes[rows]
-    free = np.concatenate(([0], (reserved - allocated)[:-1]))
-    scattered = (added > 0) & (asked >= _LARGE) & (free >= asked)
-    step = np.searchsorted(steps.host_start_ns, time, side="right") - 1
-    step[(step >= 0) & (time >= steps.host_end_ns[step])] = -1
+    words, kinds, phases = np.empty(0, np.int32), len(MemoryCategory), len(Phase)
     return Memory(
-        *_peaks(step, allocated, reserved, len(steps)),
-        _sums(step, np.where(scattered, added, 0), len(steps)),
-        _sums(step, np.maximum(-added, 0), len(steps)),
-        *_series(time, allocated, reserved),
+        on_host=False,
+        peak_allocated=unknown,
+        reserved_at_peak=unknown,
+        peak_ns=unknown,
+        peak_phase=unknown,
+        categories=np.zeros((steps, kinds), np.int64),
+        category_peaks=np.zeros((steps, kinds), np.int64),
+        phase_change=np.zeros((steps, phases), np.int64),
+        phase_peak=np.full((steps, phases), -1, np.int64),
+        end_allocated=nothing,
+        peak_reserved=unknown,
+        scattered=zero,
+        unusable=zero,
+        released=zero,
+        time_ns=nothing,
+        allocated=nothing,
+        reserved=nothing,
+        series=np.zeros((0, kinds), np.int64),
+        states=StateBytes(-1, -1, -1, 0, ""),
+        largest=LargestBlocks(nothing, *(words,) * 5),
+        kept=KeptBlocks(words, words, *(nothing,) * 3),
+        modules=ModuleMemory(words, *(nothing,) * 5),
     )
 
 
-def _peaks(step: Ints, allocated: Ints, reserved: Ints, steps: int) -> tuple[Ints, Ints, Ints]:
-    """Peak in use, the least held beside it, and peak held of each step; -1 for steps in which nothing happens."""
+def memory(
+    host: HostCalls, device: int, steps: Steps, phases: HostPhases, found: Collectives, words: Vocabulary
+) -> Memory:
+    """The memory of a device (`ON_CPU`: the CPU's) in each step, by the host's windows: the allocator works when the
+    host does.
+    """
+    events = AllocatorEvents.of(host.trace, device)
+    size = len(steps)
+    if not len(events) or not size:
+        return no_memory(size)
+    runs, each = Runs.of(phases, events), blocks(events)
+    category = categories(each, runs, _communicates(host, events, each))
+    born_in = runs.at(each.born)
+    model = states(host, phases, found, words.strings(), int(gradient_blocks(category, each, born_in).sum()))
+    content = _content(events, each, category, model, has_buckets=_has_buckets(found, words))
+    step = np.searchsorted(steps.host_start_ns, events.time_ns, side="right") - 1
+    step[(step >= 0) & (events.time_ns >= steps.host_end_ns[step])] = -1
+    added = np.diff(events.reserved, prepend=events.reserved[:1])
+    free = np.concatenate(([0], (events.reserved - events.allocated)[:-1]))
+    scattered = (added > 0) & (events.bytes >= _LARGE) & (free >= events.bytes)
+    peak = _peaks(step, events.allocated, events.reserved, size)
+    seen, at = peak >= 0, np.maximum(peak, 0)
+    shown = _shown(events.time_ns, events.allocated)
+    top = int(peak[seen][events.allocated[peak[seen]].argmax()]) if seen.any() else int(events.allocated.argmax())
+    alive = (each.born <= top) & (each.died > top)
+    places = Places.of(host, events, each)
+    # Without marked steps, what precedes the first update sets all up, and what follows the last one is cut off.
+    turn = step if size > 1 else runs.updates_until(runs.of_event) - 1
+    ends = events.allocated[_ends(turn)[: None if size > 1 else -1]]
+    change, most = _by_phase(step, runs.event_phase, events, size)
+    return Memory(
+        on_host=device == ON_CPU,
+        peak_allocated=np.where(seen, events.allocated[at], -1),
+        reserved_at_peak=np.where(seen, events.reserved[at], -1),
+        peak_ns=np.where(seen, events.time_ns[at], -1),
+        peak_phase=np.where(seen, runs.event_phase[at], -1),
+        categories=np.where(seen[:, None], content[at], 0),
+        category_peaks=_peak_of_each(step, content, size),
+        phase_change=change,
+        phase_peak=most,
+        end_allocated=ends,
+        peak_reserved=_most(step, events.reserved, size),
+        scattered=_sums(step, np.where(scattered, added, 0), size),
+        unusable=np.maximum(_most(step, np.where(scattered, free, 0), size), 0),
+        released=_sums(step, np.maximum(-added, 0), size),
+        time_ns=events.time_ns[shown],
+        allocated=events.allocated[shown],
+        reserved=events.reserved[shown],
+        series=content[shown],
+        states=model,
+        largest=largest(places, category, runs, np.flatnonzero(alive), words),
+        kept=kept(places, category, turn, words),
+        modules=modules(places, np.flatnonzero(alive & (category == MemoryCategory.ACTIVATION)), words),
+    )
+
+
+def _content(events: AllocatorEvents, each: Blocks, category: Ints, model: StateBytes, *, has_buckets: bool) -> Ints:
+    """What is allocated after each event, by category, shape (events, len(MemoryCategory)); rows sum to it."""
+    kinds, count = len(MemoryCategory), len(events)
+    change = np.zeros((count + 1, kinds), np.int64)
+    first = np.zeros(kinds, np.int64)
+    seen = each.born != BEFORE
+    change[each.born[seen], category[seen]] += each.bytes[seen]
+    change[each.died, category] -= each.bytes
+    np.add.at(first, category[~seen], each.bytes[~seen])
+    content = first + np.cumsum(change[:-1], axis=0)
+    rest = events.allocated - content.sum(axis=1)
+    base = max(int(rest.min()), 0)
+    # Parameters stay, gradients come again in each step: their most is what the recording shows of them.
+    content += persistent(base, model, content.max(axis=0), has_buckets)
+    content[:, MemoryCategory.OTHER] += rest - base
+    return _without_negatives(content)
+
+
+def _without_negatives(content: Ints) -> Ints:
+    """The same sums without negative parts, which come of lost events: the largest parts make up for them."""
+    odd = np.flatnonzero((content < 0).any(axis=1))
+    if len(odd):
+        rows = content[odd]
+        lacking = -np.minimum(rows, 0).sum(axis=1)
+        rows = np.maximum(rows, 0)
+        for kind in np.argsort(-rows.sum(axis=0)):
+            taken = np.minimum(rows[:, kind], lacking)
+            rows[:, kind] -= taken
+            lacking -= taken
+        content[odd] = rows
+    return content
+
+
+def _communicates(host: HostCalls, events: AllocatorEvents, each: Blocks) -> Mask:
+    """Which blocks an all-gather fills or a reduce-scatter reads: of the size of its message, the last one before."""
+    comms, strings = host.trace.comms, host.trace.strings
+    found = np.zeros(len(each), np.bool_)
+    kind_of = {name: names.collective(strings[name]) for name in np.unique(comms.collective).tolist() if name >= 0}
+    wanted = [name for name, kind in kind_of.items() if kind in ("all_gather", "reduce_scatter")]
+    calls = np.flatnonzero(np.isin(comms.collective, wanted) & (host.index[comms.event] >= 0))
+    if not len(calls):
+        return found
+    width = np.array([names.ELEMENT_BYTES.get(strings[dtype], 0) if dtype >= 0 else 0 for dtype in comms.dtype[calls]])
+    elements = np.maximum(comms.elements_in[calls], comms.elements_out[calls])
+    size = -(-elements * width // _ROUNDED) * _ROUNDED
+    instant = host.start_ns[host.index[comms.event[calls]]]
+    seen = np.flatnonzero(each.born != BEFORE)
+    for wanted_size in np.unique(size[size > 0]).tolist():
+        same = seen[each.bytes[seen] == wanted_size]
+        if len(same):
+            at = np.searchsorted(events.time_ns[each.born[same]], instant[size == wanted_size], side="right") - 1
+            chosen = same[at[at >= 0]]
+            died = np.append(events.time_ns, np.iinfo(np.int64).max)[each.died[chosen]]
+            found[chosen[died >= instant[size == wanted_size][at >= 0]]] = True
+    return found
+
+
+def _has_buckets(found: Collectives, words: Vocabulary) -> bool:
+    """Whether gradients are all-reduced during backward, as DDP does from buckets of its own."""
+    kinds = np.array(words.strings(), object)[found.kind] if len(found) else np.empty(0, object)
+    return bool(((kinds == "all_reduce") & (found.backward >= 0)).any())
+
+
+def _by_phase(step: Ints, phase: Ints, events: AllocatorEvents, size: int) -> tuple[Ints, Ints]:
+    """Change and peak of allocated memory, shape (size, len(Phase)) each; a peak of -1 where nothing happens."""
+    change, most = np.zeros((size, len(Phase)), np.int64), np.full((size, len(Phase)), -1, np.int64)
+    inside = step >= 0
+    np.add.at(change, (step[inside], phase[inside]), events.bytes[inside])
+    np.maximum.at(most, (step[inside], phase[inside]), events.allocated[inside])
+    return change, most
+
+
+def _peaks(step: Ints, allocated: Ints, reserved: Ints, steps: int) -> Ints:
+    """The event at each step's peak of allocated memory, of equal ones that with the least reserved; -1 for none."""
     inside = np.flatnonzero(step >= 0)
-    used, beside, held = (np.full(steps, -1, np.int64) for _ in range(3))
-    # The last of each step in the order of use is its peak; of equal ones that with the least held.
+    peak = np.full(steps, -1, np.int64)
+    # The last of each step in the order of what is allocated is its peak.
     order = inside[np.lexsort((-reserved[inside], allocated[inside], step[inside]))]
-    last = np.flatnonzero(np.diff(step[order], append=steps))
-    used[step[order][last]] = allocated[order][last]
-    beside[step[order][last]] = reserved[order][last]
-    np.maximum.at(held, step[inside], reserved[inside])
-    return used, beside, held
+    last = order[np.flatnonzero(np.diff(step[order], append=steps))]
+    peak[step[last]] = last
+    return peak
+
+
+def _peak_of_each(step: Ints, content: Ints, steps: int) -> Ints:
+    """The most of each column in each step, shape (steps, columns); 0 for none."""
+    peaks = np.zeros((steps, content.shape[1]), np.int64)
+    inside = np.flatnonzero(step >= 0)
+    if len(inside):
+        first = np.flatnonzero(np.diff(step[inside], prepend=-1))
+        peaks[step[inside[first]]] = np.maximum.reduceat(content[inside], first, axis=0)
+    return peaks
+
+
+def _ends(turn: Ints) -> Ints:
+    """The last event of each turn, ascending; -1 is none."""
+    inside = np.flatnonzero(turn >= 0)
+    return inside[np.flatnonzero(np.diff(turn[inside], append=-1))]
+
+
+def _most(step: Ints, values: Ints, steps: int) -> Ints:
+    """The largest value of each step; -1 for none."""
+    most = np.full(steps, -1, np.int64)
+    np.maximum.at(most, step[step >= 0], values[step >= 0])
+    return most
 
 
 def _sums(step: Ints, values: Ints, steps: int) -> Ints:
@@ -68,12 +235,11 @@ def _sums(step: Ints, values: Ints, steps: int) -> Ints:
     return total
 
 
-def _series(time: Ints, allocated: Ints, reserved: Ints) -> tuple[Ints, Ints, Ints]:
-    """The instants of most use in each of `POINTS` equal stretches of time, ascending."""
+def _shown(time: Ints, allocated: Ints) -> Ints:
+    """The events with most allocated in each of `POINTS` equal stretches of time, ascending."""
     width = max(int(time[-1]) - int(time[0]), 1) // POINTS + 1
     stretch = (time - time[0]) // width
     starts = np.flatnonzero(np.diff(stretch, prepend=-1))
     peak = np.repeat(np.maximum.reduceat(allocated, starts), np.diff(starts, append=len(time)))
     at = np.flatnonzero(allocated == peak)
-    at = at[np.unique(stretch[at], return_index=True)[1]]
-    return time[at], allocated[at], reserved[at]
+    return at[np.unique(stretch[at], return_index=True)[1]]

@@ -353,26 +353,131 @@ class Code:
         return len(self.of)
 
 
+class MemoryCategory(IntEnum):
+    """What allocated memory is for (see `memory_categories`)."""
+
+    PARAMETER = 0
+    GRADIENT = 1
+    OPTIMIZER_STATE = 2
+    #: What forward leaves for backward, with the batch.
+    ACTIVATION = 3
+    #: Born and released within one phase.
+    TEMPORARY = 4
+    #: Buckets of DDP, gathered parameters and scattered gradients.
+    COMMUNICATION = 5
+    #: Buffers, workspaces, frozen parameters, and what stays without being any of the others.
+    OTHER = 6
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LargestBlocks:
+    """The largest allocations at the peak of the whole trace, the largest first."""
+
+    bytes: Ints
+    #: A `MemoryCategory`, and the `names.Phase` in which it was allocated.
+    category: Annotated[Indices, MemoryCategory]
+    phase: Annotated[Indices, Phase]
+    #: The innermost op around it that does more than allocate; the innermost module (with_stack=True), and the
+    #: innermost of the user's own functions. "" where the trace does not tell.
+    op: Indices
+    module: Indices
+    own: Indices
+
+    def __len__(self) -> int:
+        return len(self.bytes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeptBlocks:
+    """What is allocated in a step (or between two updates, without marked steps) and outlives the recording, by op and
+    function: where memory may leak.
+    """
+
+    op: Indices
+    own: Indices
+    count: Ints
+    #: Of all steps, and in how many steps.
+    bytes: Ints
+    steps: Ints
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModuleMemory:
+    """Activations at the peak by class of module, with all that is within it (with_stack=True), the largest first."""
+
+    #: "Block" of Block_0, Block_1, ..., and how many of them have activations.
+    module: Indices
+    count: Ints
+    #: Activations of all of them, of the largest one, and those that each allocates last, which is what it hands on.
+    bytes: Ints
+    largest_bytes: Ints
+    output_bytes: Ints
+    #: The host's time in their forward pass of one step.
+    forward_ns: Ints
+
+    def __len__(self) -> int:
+        return len(self.module)
+
+
+@dataclass(frozen=True, slots=True)
+class StateBytes:
+    """What the model's states take by the gradients of a pass, whether the allocator counts them or not; -1 unknown."""
+
+    gradients: int
+    parameters: int
+    optimizer: int
+    #: Bytes of a gradient's element, and of the optimizer's state for each byte of parameters; 0 if unknown.
+    element: int
+    #: Name of the optimizer's class, "" if unknown.
+    optimizer_name: str
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Memory:
     """The device's memory as the rank's allocator has it, bytes; profile_memory=True tells it.
 
-    The first five have shape (S,), the others are a series over the trace, empty where it is not told.
+    Those of steps have shape (S,), or (S, ...) where a comment says so; the series is over the trace, empty where it is
+    not told.
     """
 
-    #: Most bytes in use, and what the allocator holds at that moment; -1 where the step does not show it.
+    #: Whether it is the CPU's, of a trace without a device: it counts from the beginning of the recording.
+    on_host: bool
+    #: Most bytes allocated, and what is reserved at that moment; -1 where the step does not show it.
     peak_allocated: Ints
     reserved_at_peak: Ints
-    #: Most bytes held; -1 likewise.
+    #: When that is, and what the host is at: a `Phase`; -1 likewise.
+    peak_ns: Ints
+    peak_phase: Annotated[Ints, Phase]
+    #: What it is made of, shape (S, len(MemoryCategory)): rows sum to `peak_allocated`, or are zero.
+    categories: Annotated[Ints, MemoryCategory]
+    #: The most that each category has at any moment of the step, of the same shape.
+    category_peaks: Annotated[Ints, MemoryCategory]
+    #: By how much allocated memory changes in each phase, and its most there, shape (S, len(Phase)); -1: no event.
+    phase_change: Annotated[Ints, Phase]
+    phase_peak: Annotated[Ints, Phase]
+    #: Allocated at the end of each step, in order; without marked steps, before each update but the first. Shape (N,).
+    end_allocated: Ints
+    #: Most bytes reserved; -1 likewise.
     peak_reserved: Ints
-    #: Bytes asked of the device although as many as were requested were free, in pieces.
+    #: Bytes asked of the device although as many as were requested were free, in pieces; and the most that were free
+    #: then.
     scattered: Ints
+    unusable: Ints
     #: Bytes given back to the device.
     released: Ints
-    #: At most `memory.POINTS` instants, ascending, with the bytes in use and held then; the peaks are among them.
+    #: At most `memory.POINTS` instants, ascending, with the bytes allocated and reserved then; the peaks are among
+    #: them. What is allocated is made of, shape (points, len(MemoryCategory)): rows sum to it.
     time_ns: Ints
     allocated: Ints
     reserved: Ints
+    series: Annotated[Ints, MemoryCategory]
+    states: StateBytes
+    largest: LargestBlocks
+    kept: KeptBlocks
+    modules: ModuleMemory
 
 
 @dataclass(frozen=True, slots=True, eq=False)

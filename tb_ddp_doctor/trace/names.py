@@ -71,6 +71,8 @@ _EXPERT_PARALLEL = re.compile(
 )
 _POINT_TO_POINT = re.compile(r"^(send|recv|irecv|isend|batch_isend_irecv|coalesced)$|SendRecv", re.IGNORECASE)
 _LAUNCH = re.compile(r"Launch\w*Kernel")
+_ALLOCATES = re.compile(r"^aten::(new_)?empty\w*$|^aten::resize_$")
+_MODULE = "nn.Module: "
 _SYNC = re.compile(
     r"(Stream|Device|Event|Ctx|Context|Queue)Synchronize|^cudaThreadSynchronize$|^hipMemcpy(WithStream|DtoH|HtoD)?$|^cudaMemcpy$"
 )
@@ -425,6 +427,21 @@ def prepares(name: str) -> bool:
 def takes_norm(operator: str) -> bool:
     """Whether an operator takes norms of tensors, as clip_grad_norm_ does of all gradients."""
     return operator in ("aten::_foreach_norm", "aten::linalg_vector_norm", "aten::norm")
+
+
+def only_allocates(operator: str) -> bool:
+    """Whether an operator does no more than allocate, so that the one around it says what for."""
+    return bool(_ALLOCATES.match(operator))
+
+
+def is_module(frame: str) -> bool:
+    """Whether a Python function, as with_stack=True records it, is the call of a module."""
+    return frame.startswith(_MODULE)
+
+
+def module_name(frame: str) -> str:
+    """A module's name, as "Linear_0", from its call; "" for "" alone."""
+    return frame.removeprefix(_MODULE)
 
 
 def is_graph_walk(name: str) -> bool:

@@ -1,0 +1,88 @@
+"""What an allocator did on one device, and the blocks of memory that follow from it: when each was born, and died.
+
+Blocks are joined by address: what is released at an address was the last one allocated there. Torch's CUDA allocator
+tells of all blocks; that of the CPU counts from the beginning of the recording, and does not know blocks from before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tb_ddp_doctor.trace.model import Indices, Ints, RankTrace
+
+#: c10's number of the CPU among the kinds of device.
+CPU = 0
+#: In place of a device's number: the CPU.
+ON_CPU = -1
+#: Born before the recording.
+BEFORE = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AllocatorEvents:
+    """Allocations and releases on one device, by time; shape (events,)."""
+
+    time_ns: Ints
+    #: Negative where they are released.
+    bytes: Ints
+    #: Allocated and reserved afterwards, bytes; the CPU reserves no more than is allocated.
+    allocated: Ints
+    reserved: Ints
+    address: Ints
+    thread: Indices
+
+    @classmethod
+    def of(cls, trace: RankTrace, device: int) -> AllocatorEvents:
+        """Those of a device, or of the CPU (`ON_CPU`), that say what is allocated."""
+        events = trace.memory
+        chosen = events.allocated >= 0
+        if device == ON_CPU:
+            chosen &= events.device_type == CPU
+        else:
+            chosen &= (events.device_type != CPU) & (events.device == device) & (events.reserved >= 0)
+        rows = np.flatnonzero(chosen)
+        rows = rows[np.argsort(events.time_ns[rows], kind="stable")]
+        reserved = events.allocated if device == ON_CPU else events.reserved
+        return cls(
+            time_ns=events.time_ns[rows],
+            bytes=events.bytes[rows],
+            allocated=events.allocated[rows],
+            reserved=reserved[rows],
+            address=events.address[rows],
+            thread=events.thread[rows],
+        )
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Blocks:
+    """Blocks that were allocated or released while the trace was recorded; shape (blocks,)."""
+
+    bytes: Ints
+    #: The event that allocates it, ascending; `BEFORE` of what was allocated before the recording.
+    born: Ints
+    #: The event that releases it; the number of events for what the recording does not see released.
+    died: Ints
+
+    def __len__(self) -> int:
+        return len(self.bytes)
+
+
+def blocks(events: AllocatorEvents) -> Blocks:
+    """The blocks of a device. An address that is allocated twice was released between, unseen: there the first dies."""
+    known = np.flatnonzero((events.address != -1) & (events.bytes != 0))
+    order = known[np.argsort(events.address[known], kind="stable")]
+    allocates = events.bytes[order] > 0
+    same = events.address[order[1:]] == events.address[order[:-1]]
+    following = np.where(np.append(same, False), np.append(order[1:], 0), len(events))
+    ends = np.concatenate(([False], same & allocates[:-1])) if len(order) else np.empty(0, np.bool_)
+    from_before = ~allocates & ~ends
+    born = np.concatenate((np.full(int(from_before.sum()), BEFORE), order[allocates]))
+    died = np.concatenate((order[from_before], following[allocates[: len(order)]]))
+    size = np.concatenate((-events.bytes[order[from_before]], events.bytes[order[allocates]]))
+    by_birth = np.argsort(born, kind="stable")
+    return Blocks(size[by_birth], born[by_birth], died[by_birth])
