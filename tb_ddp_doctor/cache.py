@@ -20,6 +20,7 @@ from typing import TypeGuard, TypeVar
 
 from tb_ddp_doctor import __version__
 from tb_ddp_doctor.digest.model import RankDigest
+from tb_ddp_doctor.discover.files import digested_trace
 from tb_ddp_doctor.discover.head import Head, peek
 from tb_ddp_doctor.discover.names import DIGEST_SUFFIX
 from tb_ddp_doctor.storage.column_file import StoreError, dump, layout, load, written_whole
@@ -108,6 +109,9 @@ class Cache:
             try:
                 return load(RankDigest, digest_version(), path)
             except StoreError as error:
+                # One of another release, and beside it what it was made from.
+                if trace := digested_trace(path):
+                    return self.digest(trace)
                 raise TraceError(str(error)) from None
         found = self.kept(path)
         if found is None:

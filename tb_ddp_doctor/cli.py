@@ -8,6 +8,7 @@ import io
 import math
 import os
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -226,7 +227,27 @@ def _parser() -> _Parser:
     )
     digest.set_defaults(command=_digest)
     digest.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="where to write the digests")
+    _add_capture(commands)
     return parser
+
+
+def _add_capture(commands: argparse._SubParsersAction[_Parser]) -> None:
+    capture = commands.add_parser(
+        "capture", help="ask a job that trains with tb_ddp_doctor.capture.Doctor for a capture, and print its verdict"
+    )
+    capture.set_defaults(command=_capture)
+    capture.add_argument("logdir", type=Path, help="the log directory that the job gave its Doctor")
+    capture.add_argument("--steps", type=_count, metavar="N", help="capture so many steps (default: as the job says)")
+    capture.add_argument("--ranks", metavar="RANKS", help="capture these ranks alone, for example 0,5-7")
+    capture.add_argument("--stacks", action="store_true", help="record Python stacks (with_stack)")
+    capture.add_argument("--memory", action="store_true", help="record the memory (profile_memory)")
+    capture.add_argument(
+        "--wait",
+        type=_percent,
+        default=600.0,
+        metavar="SECONDS",
+        help="wait so long for the verdict; 0 only until the steps are known (default: %(default)g)",
+    )
 
 
 def _reading_options(logdirs: Mapping[str, str]) -> _Parser:
@@ -486,6 +507,24 @@ def _below(base: Path, path: FilePath) -> str:
     if isinstance(path, RemotePath):
         return "/".join(part for part in path.path.split("/") if part not in ("", ".", ".."))
     return str(path.resolve().relative_to(base))
+
+
+def _capture(options: argparse.Namespace, errors: Console) -> int:
+    from tb_ddp_doctor.capture.command import CaptureError, capture
+    from tb_ddp_doctor.capture.requests import Request, asked_by
+    from tb_ddp_doctor.capture.windows import parse_ranks
+
+    ranks = None if options.ranks is None else parse_ranks(options.ranks)
+    request = Request(time.time(), asked_by(), options.steps, ranks, options.stacks, options.memory)
+    console = Console(highlight=False)
+    try:
+        capture(
+            options.logdir, request, options.wait, lambda told: console.print(Text(printable(told)), soft_wrap=True)
+        )
+    except CaptureError as error:
+        _complain(errors, str(error))
+        return 2
+    return 0
 
 
 def _cache(options: argparse.Namespace) -> Cache:

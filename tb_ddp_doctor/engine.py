@@ -19,6 +19,7 @@ from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.diagnosis import Lacking, assemble
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.discover import nccl_logs
+from tb_ddp_doctor.discover.files import digested_trace
 from tb_ddp_doctor.discover.names import DIGEST_SUFFIX, host_in_name, names_process
 from tb_ddp_doctor.discover.runs import RankFile, Run
 from tb_ddp_doctor.facts import unrecognised
@@ -96,9 +97,9 @@ class Result:
     diagnosis: Diagnosis
     savings: Savings
     job: Job
-    #: The file of each rank of the job.
+    #: The trace of each rank of the job, or its digest where the trace is not here.
     files: tuple[FilePath, ...]
-    #: Whether some rank was read from a digest file, so that there is no trace to show.
+    #: Whether no rank's trace is here, so that there is nothing to show but what digests have.
     from_digests: bool
     #: Paths of the files that were read and left out, since their end is still to come.
     unfinished: tuple[str, ...] = ()
@@ -136,11 +137,16 @@ def diagnose(
         _log.debug("joining the ranks of %s failed", run.name, exc_info=True)
         raise RunError(f"Joining its ranks failed in a way that is {_OUR_FAULT} ({_named(error)}).") from error
     job = replace(job, network=_network(run, job))
-    from_digests = any(file.path.suffix == DIGEST_SUFFIX for file in run.files)
     lacking = {"still arriving": [one.file for one in arriving], "unreadable": [one.file for one in failed]}
     diagnosis, savings = _examine(job, rules, lacking)
-    paths = tuple(by_rank[rank][0].path for rank in job.ranks.tolist())
+    paths = tuple(_shown(by_rank[rank][0].path) for rank in job.ranks.tolist())
+    from_digests = all(path.suffix == DIGEST_SUFFIX for path in paths)
     return Result(diagnosis, savings, job, paths, from_digests, unfinished)
+
+
+def _shown(path: FilePath) -> FilePath:
+    """The trace that lies beside its digest, where it does."""
+    return trace if isinstance(path, Path) and (trace := digested_trace(path)) else path
 
 
 def _node(file: RankFile, digest: RankDigest, rank: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import traces
 from tb_ddp_doctor import cli, engine
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.discover.runs import discover
+from tb_ddp_doctor.storage.column_file import dump, written_whole
 
 STRAGGLER = traces.ranks(
     """
@@ -98,3 +100,32 @@ def test_a_damaged_digest_costs_its_rank(digests: Path) -> None:
     diagnosis = engine.diagnose(discover(digests)[0], reading=engine.Reading(Cache())).diagnosis
     assert diagnosis.ranks == (1,)
     assert any("damaged" in warning.message for warning in diagnosis.warnings)
+
+
+def test_a_digest_beside_its_trace_is_read_in_its_stead(logs: Path, digests: Path) -> None:
+    for path in digests.rglob("*.digest"):
+        shutil.copy(path, logs / path.relative_to(digests))
+    (run,) = discover(logs)
+    assert {file.path.suffix for file in run.files} == {".digest"}
+    assert not run.warnings
+    result = engine.diagnose(run)
+    assert not result.from_digests
+    assert {path.suffix for path in result.files} == {".json"}
+
+
+def test_a_run_with_some_traces_shows_those(logs: Path, digests: Path) -> None:
+    first, *_ = sorted(logs.rglob("*.json"))
+    shutil.copy(first, digests / first.relative_to(logs))
+    result = engine.diagnose(discover(digests)[0])
+    assert not result.from_digests
+    assert [path.suffix for path in result.files] == [".json", ".digest"]
+
+
+def test_a_digest_of_another_release_leaves_the_trace_beside_it(logs: Path, digests: Path) -> None:
+    for path in digests.rglob("*.digest"):
+        digest = Cache(None).digest(path)
+        with written_whole(logs / path.relative_to(digests)) as file:
+            dump(digest, "of another release", file)
+    result = engine.diagnose(discover(logs)[0])
+    assert result.diagnosis.ranks == (0, 1)
+    assert not result.diagnosis.missing_ranks

@@ -709,3 +709,10 @@ def test_a_pipe_is_told(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(DiscoverError, match=r"neither a folder nor a file, but a device or a pipe\.$"):
         discover(tmp_path / "pipe")
+
+
+def test_captures_of_different_ranks_are_not_one_run(tmp_path: Path) -> None:
+    """`ddp-doctor capture --ranks 0`, and later `--ranks 1`."""
+    trace(tmp_path / "step_100" / "rank0.pt.trace.json", rank=0, world_size=2)
+    trace(tmp_path / "step_200" / "rank1.pt.trace.json", rank=1, world_size=2)
+    assert shape(discover(tmp_path)) == {"step_100": [0], "step_200": [1]}

@@ -172,9 +172,12 @@ def test_a_trace_that_is_gone(result: engine.Result, tmp_path: Path) -> None:
 
 def test_a_rank_from_a_digest_has_no_trace(result: engine.Result, cache: Cache) -> None:
     files = (Path(f"rank0{DIGEST_SUFFIX}"), *result.files[1:])
-    digested = engine.Result(result.diagnosis, result.savings, result.job, files, True)
-    with pytest.raises(SliceError, match="read from a digest"):
-        cut.cut(digested, cache, at(result, 0, 1))
+    digested = engine.Result(result.diagnosis, result.savings, result.job, files, False)
+    assert [part.rank for part in cut.cut(digested, cache, at(result, 0, 1)).ranks] == [1]
+    of_rank_0 = replace(at(result, 0, 1), ranks=(0,))
+    for chosen, most in ((of_rank_0, cut.MOST_EVENTS), (cut.whole(result.job), None)):
+        with pytest.raises(SliceError, match="read from a digest"):
+            cut.cut(digested, cache, chosen, most)
 
 
 def written(form: ModuleType, part: Slice) -> Any:

@@ -14,6 +14,7 @@ from typing import Literal, TypeAlias
 
 from tb_ddp_doctor.discover.head import Head
 from tb_ddp_doctor.discover.names import (
+    DIGEST_SUFFIX,
     JSON_NAME,
     PACKED_NAME,
     RANK_FOLDER,
@@ -102,14 +103,25 @@ def scan_remote(
     return root_name, _by_folder(root_name, found, peek)
 
 
+def digested_trace(path: Path) -> Path | None:
+    """The trace that a digest was made from, if it lies beside it: then the digest is read, and the trace is shown."""
+    trace = path.with_suffix("")
+    return trace if path.suffix == DIGEST_SUFFIX and trace.is_file() else None
+
+
 def _by_folder(
     root: str, found: Sequence[tuple[Parts, FilePath, Status | None]], peek: Callable[[FilePath], Head | None]
 ) -> dict[Parts, list[TraceFile]]:
     with ThreadPoolExecutor(_PEEKERS) as pool:
-        heads = pool.map(peek, (path for _, path, _ in found))
+        heads = list(pool.map(peek, (path for _, path, _ in found)))
+        digested = {
+            trace
+            for (_, path, _), head in zip(found, heads, strict=True)
+            if head and head.is_trace and isinstance(path, Path) and (trace := digested_trace(path))
+        }
         folders: dict[Parts, list[TraceFile]] = defaultdict(list)
         for (parts, path, status), head in zip(found, heads, strict=True):
-            if head and (file := _file(path, status, head)):
+            if head and path not in digested and (file := _file(path, status, head)):
                 folders[parts].append(file)
     for parts, files in folders.items():
         _take_rank_of_folder((root, *parts)[-1], files)

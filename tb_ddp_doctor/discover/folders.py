@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tb_ddp_doctor.discover.files import Parts, TraceFile
-from tb_ddp_doctor.discover.names import RANK_FOLDER, natural
+from tb_ddp_doctor.discover.names import CAPTURE_FOLDER, RANK_FOLDER, natural
 
 #: Ranks write the same profiler cycle within seconds; a trace of gigabytes takes minutes.
 SAME_TIME_NS = 600 * 10**9
@@ -95,7 +95,7 @@ def _jobs_across(candidates: list[Group], level: int) -> list[list[Group]]:
 
 
 def _is_same_job(job: Group, group: Group, folder_of_job: str, folder: str) -> bool:
-    if job.ranks & group.ranks:
+    if job.ranks & group.ranks or (CAPTURE_FOLDER.fullmatch(folder_of_job) and CAPTURE_FOLDER.fullmatch(folder)):
         return False
     if job.world_size is None or group.world_size is None:
         # The files alone do not tell, so the folders must: "node0", "node1".

@@ -14,6 +14,8 @@ PACKED_NAME = re.compile(r".+(?:\.json\.(?:zst|xz|bz2|lz4|zip|7z)|\.tar(?:\.\w+)
 _RANK_IN_NAME = re.compile(
     r"(?<![a-z])(?P<other>(?:local|node|group|[tpdec]p)[_-]?)?rank[_-]?(?P<rank>\d{1,7})", re.IGNORECASE
 )
+#: A capture of `capture.Doctor`, from this step on: two of them are never one, whichever ranks they have.
+CAPTURE_FOLDER = re.compile(r"step_(\d{1,18})", re.ASCII)
 _KINETO_RANK = re.compile(r"kineto[_-](?P<rank>\d{1,7})$", re.IGNORECASE)
 RANK_FOLDER = re.compile(r"(?:global[_-]?)?rank[_-]?(?P<rank>\d{1,7})", re.IGNORECASE)
 #: Torch's own worker name, "<host>_<pid>"; Dynolog's is "libkineto_trace_<host>_<pid>".

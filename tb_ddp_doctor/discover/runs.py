@@ -8,13 +8,14 @@ Names that are taken:
   shows that they are something else.
 - any other `.json[.gz]` whose head is that of a Kineto trace (Accelerate's `profile_0`, SGLang's `TP-0`).
 
-Hidden files and folders are passed over: that is where rsync keeps what it has not finished.
+A digest beside its trace is read in its stead. Hidden files and folders are passed over: that is where rsync keeps what
+it has not finished.
 
 What makes a run, in this order:
 
 1. A folder with such files. Symbolic links are followed, each folder once.
 2. Folders that differ in one part of their path and hold different ranks of one job (`rank_0/`, `rank_1/`, or one
-   folder per node) become one run, named for the path without that part.
+   folder per node) become one run, named for the path without that part. Captures (`step_1000/`, `step_2000/`) do not.
 3. Files of one rank are told apart by the time in their names: each profiler cycle, or repetition of the job, is a
    run `<name>/span_N`. Ranks are paired by time, so a cycle that a rank lost shifts nothing.
 4. Files that claim one rank of jobs of different size are different jobs: `<name>/world_size_N`.

@@ -64,9 +64,10 @@ def on_common_clock(job: Job, rank: int, busy_ns: Ints) -> Ints:
 
 
 def cut(result: Result, cache: Cache, chosen: Window, most_events: int | None = MOST_EVENTS) -> Slice:
-    """What the chosen ranks did; SliceError where one has no trace here.
+    """What the chosen ranks did, as far as their traces are here; SliceError where none is.
 
-    `most_events` None leaves nothing out, not even what lies outside of the window, and is not limited to a few ranks.
+    `most_events` None leaves nothing out, not even what lies outside of the window, and is not limited to a few ranks,
+    which then must all have traces.
     """
     job = result.job
     indices = [_index(job, rank) for rank in chosen.ranks]
@@ -76,9 +77,10 @@ def cut(result: Result, cache: Cache, chosen: Window, most_events: int | None = 
         raise SliceError(f"A slice holds at most {MOST_RANKS} ranks; {len(indices)} were asked for.")
     if chosen.start_ns >= chosen.end_ns:
         raise SliceError("The window ends before it starts.")
-    for index in indices:
-        if result.files[index].suffix == DIGEST_SUFFIX:
-            raise SliceError(f"Rank {job.ranks[index]} was read from a digest: its trace is not here.")
+    digested = [index for index in indices if result.files[index].suffix == DIGEST_SUFFIX]
+    if digested and (most_events is None or len(digested) == len(indices)):
+        raise SliceError(f"Rank {job.ranks[digested[0]]} was read from a digest: its trace is not here.")
+    indices = [index for index in indices if index not in digested]
     most = None if most_events is None else max(most_events // len(indices), 1)
 
     def ranks() -> Iterator[RankSlice]:

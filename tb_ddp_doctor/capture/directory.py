@@ -1,0 +1,109 @@
+"""What a job's captures are in its log directory, and what the names mean.
+
+    step_12000/rank5.pt.trace.json.gz.digest   what the diagnosis needs of a rank
+    step_12000/rank5.pt.trace.json.gz          its trace, where it is kept
+    step_12000/rank5.capture                   who captured it, which files, and what traces cannot show (Record)
+    step_12000/verdict.json                    what rank 0's child says of all (Verdict)
+    ddp_doctor/events.out.tfevents.*           the same as TensorBoard's time series
+    .capture/requests, .capture/plans          how ranks agree on steps (requests.py)
+
+All files are written whole or not at all. Only files that a record lists are ever deleted.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from tb_ddp_doctor.discover.names import CAPTURE_FOLDER, DIGEST_SUFFIX
+from tb_ddp_doctor.evidence.model import RECORD_SUFFIX, Record
+from tb_ddp_doctor.storage.column_file import written_whole
+
+#: TensorBoard's run with the scalars: beside the job's own, whose event files it would end to read otherwise.
+SCALARS_FOLDER = "ddp_doctor"
+CONTROL_FOLDER = ".capture"
+VERDICT_NAME = "verdict.json"
+#: Records and verdicts are small; anything larger is something else.
+_MOST_BYTES = 64 << 20
+T = TypeVar("T")
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What was diagnosed from the digests of a capture."""
+
+    step: int
+    #: For the job's log, and the diagnosis's own headline.
+    line: str
+    headline: str
+    #: Ranks whose traces are kept with keep="accused": those that a finding names, and a typical one.
+    traced: tuple[int, ...]
+    missing_ranks: tuple[int, ...]
+    #: By name, in TensorBoard's units (ms).
+    scalars: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureFolder:
+    """The folder of one capture."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, logdir: Path, step: int) -> CaptureFolder:
+        return cls(logdir / f"step_{step}")
+
+    @property
+    def step(self) -> int:
+        found = CAPTURE_FOLDER.fullmatch(self.path.name)
+        if found is None:
+            raise ValueError(f"{self.path} is not the folder of a capture.")
+        return int(found[1])
+
+    @property
+    def verdict(self) -> Path:
+        return self.path / VERDICT_NAME
+
+    def trace(self, rank: int) -> Path:
+        return self.path / f"rank{rank}.pt.trace.json.gz"
+
+    def digest(self, rank: int) -> Path:
+        return self.path / f"rank{rank}.pt.trace.json.gz{DIGEST_SUFFIX}"
+
+    def record(self, rank: int) -> Path:
+        return self.path / f"rank{rank}{RECORD_SUFFIX}"
+
+    def records(self) -> dict[int, Record]:
+        """The records that are there and can be read, by rank. Raises OSError where the folder cannot be."""
+        found = {}
+        for path in sorted(self.path.glob(f"rank*{RECORD_SUFFIX}")):
+            record = read_json(path, Record)
+            if record is not None and path == self.record(record.rank):
+                found[record.rank] = record
+        return found
+
+
+def capture_folders(logdir: Path) -> list[CaptureFolder]:
+    """Those of all captures, in the order of steps."""
+    found = [CaptureFolder(path) for path in logdir.glob("step_*") if CAPTURE_FOLDER.fullmatch(path.name)]
+    return sorted(found, key=lambda folder: folder.step)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write it whole or not at all. Raises OSError."""
+    with written_whole(path) as file:
+        file.write(msgspec.json.encode(value))
+
+
+def read_json(path: Path, kind: type[T]) -> T | None:
+    """What `write_json` wrote; None where there is none, or something else."""
+    try:
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size > _MOST_BYTES:
+                return None
+            return msgspec.json.decode(file.read(), type=kind)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None

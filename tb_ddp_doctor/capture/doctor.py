@@ -1,0 +1,336 @@
+"""The one line in a training loop: counts steps, and records those that are due."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections import deque
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, get_args
+
+from tb_ddp_doctor.capture.agent import Agent, Captured
+from tb_ddp_doctor.capture.gpu import Gpu
+from tb_ddp_doctor.capture.task import Keep
+from tb_ddp_doctor.capture.windows import Schedule, Window
+
+if TYPE_CHECKING:
+    from tb_ddp_doctor.capture.recorder import Recorder
+    from tb_ddp_doctor.capture.watch import Watched
+
+_NEVER = sys.maxsize
+_log = logging.getLogger(__name__)
+
+
+class Doctor:
+    """Captures the same steps on all ranks, while they train.
+
+    `step()` counts; where a capture is due it starts torch's profiler and stops it again. All else happens on a thread
+    and in a child process of low priority. Whatever goes wrong is logged once, and the doctor switches itself off.
+    """
+
+    def __init__(
+        self,
+        logdir: str | os.PathLike[str],
+        every: int | None = None,
+        steps: int = 3,
+        *,
+        keep: Keep = "digests",
+        max_gb: float | None = None,
+        stacks: bool = False,
+        memory: bool = False,
+        scratch: str | os.PathLike[str] | None = None,
+        poll_s: float = 1.0,
+        margin_s: float | None = None,
+        patience_s: float = 300.0,
+    ) -> None:
+        """Make one on every rank, with the same arguments.
+
+        `every` so many steps, `steps` are captured; None captures on request alone (`ddp-doctor capture LOGDIR`,
+        SIGUSR2). `keep` says what stays beside digests of kilobytes: "digests" nothing, "traces" all traces, "accused"
+        those of the ranks that findings name and of a typical one. Beyond `max_gb` the oldest captures are deleted.
+        `stacks` and `memory` are torch.profiler's with_stack and profile_memory.
+
+        `scratch` is a directory on a local disk (default: the system's for temporary files), where a trace is until
+        it is digested. Requests are looked for every `poll_s`; a step is agreed on `margin_s` ahead (default: 3 s on
+        local file systems, 75 s on others, whose caches may be a minute old). Ranks that do not report within
+        `patience_s` are missing.
+
+        Raises ValueError for arguments that make no sense, and nothing afterwards.
+        """
+        if keep not in get_args(Keep):
+            raise ValueError(f"keep is one of {', '.join(get_args(Keep))}, not {keep!r}.")
+        self._schedule = Schedule(every, steps, stacks, memory)
+        self._logdir = Path(logdir).absolute()
+        self._keep: Keep = keep
+        self._limits = (max_gb, patience_s)
+        self._poll_s, self._margin_s = poll_s, margin_s
+        self._scratch = Path(scratch or tempfile.gettempdir()) / f"ddp_doctor-{os.getpid()}-{os.urandom(4).hex()}"
+        self._step = -1
+        #: `step` has nothing to do but to count before the end of this step.
+        self._due = -1
+        #: Planned by other threads, in order of arrival; then by this one.
+        self._offered: deque[Window] = deque()
+        self._planned: list[Window] = []
+        #: Of the window that begins next, or is being recorded.
+        self._recorder: Recorder | None = None
+        self._agent: Agent | None = None
+        self._gpu: Gpu | None = None
+        self._rank = 0
+        self._watched: Watched | None = None
+        self._signals = 0
+        self._is_off = False
+        self._process = os.getpid()
+        _say_somewhere()
+        self._listen_to_signals()
+
+    def step(self, n: int | None = None) -> None:
+        """Say that a step has ended: the global step `n`, counted from 0; by default one more than the last.
+
+        Give the global step wherever a job may resume, so that all ranks mean the same one.
+        """
+        if n is None:
+            n = self._step + 1
+        if self._step < n < self._due:
+            self._step = n
+            return
+        try:
+            self._act(n)
+        except Exception as error:
+            self._fail(error)
+
+    def watch(self, model: Any = None, loader: Any = None, depth: int = 2) -> None:
+        """Also record which modules of a model run, to a depth, and how long a DataLoader's workers take for a batch.
+
+        Call it before the first batch is taken from the loader.
+        """
+        try:
+            from tb_ddp_doctor.capture.watch import Watched
+
+            self._watched = self._watched or Watched(self._scratch)
+            if model is not None:
+                self._watched.watch_model(model, depth)
+            if loader is not None:
+                self._watched.watch_loader(loader)
+        except Exception as error:
+            _log.warning("ddp-doctor: watches nothing more (%s: %s).", type(error).__name__, error)
+
+    def close(self, wait_s: float = 0.0) -> None:
+        """End a capture that has begun, without its trace; wait so long for the digests of those that have ended."""
+        if os.getpid() != self._process:
+            return
+        try:
+            self._due = _NEVER
+            self._drop("the training ends")
+            if self._watched is not None:
+                self._watched.close()
+            if self._agent is not None:
+                self._agent.close(wait_s)
+                self._agent = None
+        except Exception as error:
+            self._fail(error)
+
+    # ------------------------------------------------------------------------------- what follows is rarely called
+
+    def _act(self, n: int) -> None:
+        """Do what is due at the end of step `n`, and find out when something is due next."""
+        if self._due == _NEVER or n == self._step:
+            return
+        if self._is_off:
+            self._due = _NEVER
+            self._drop("the doctor is switched off")
+            return
+        agent = self._agent = self._agent or self._begin()
+        self._step = n
+        self._take_offers(n)
+        self._advance(n + 1, agent)
+        self._due = self._next_due(n)
+        # An offer that came meanwhile has just been overwritten.
+        if self._offered:
+            self._due = -1
+
+    def _begin(self) -> Agent:
+        from tb_ddp_doctor.capture.process import rank_and_world_size
+
+        self._rank, world_size = rank_and_world_size()
+        node = socket.gethostname()
+        max_gb, patience_s = self._limits
+        agent = Agent(
+            logdir=self._logdir,
+            scratch=self._scratch,
+            schedule=self._schedule,
+            rank=self._rank,
+            world_size=world_size,
+            node=node,
+            keep=self._keep,
+            max_gb=max_gb,
+            patience_s=patience_s,
+            poll_s=self._poll_s,
+            margin_s=self._margin_s,
+            progress=lambda: self._step,
+            signals=lambda: self._signals,
+            offer=self._offer,
+            switch_off=self._switch_off,
+        )
+        self._who = {"rank": self._rank, "world_size": world_size, "node": node}
+        atexit.register(self.close)
+        agent.start()
+        return agent
+
+    def _offer(self, window: Window) -> None:
+        """Called on the agent's thread."""
+        self._offered.append(window)
+        self._due = -1
+
+    def _take_offers(self, n: int) -> None:
+        while self._offered:
+            window = self._offered.popleft()
+            if window.ranks is not None and self._rank not in window.ranks:
+                continue
+            if window.first <= n:
+                self._say_late(window)
+            else:
+                self._planned.append(window)
+
+    def _say_late(self, window: Window) -> None:
+        _log.warning(
+            "ddp-doctor: rank %d is past %s, which were to be captured, and goes on without.", self._rank, window
+        )
+
+    def _advance(self, step: int, agent: Agent) -> None:
+        """Do what must be done before `step` begins."""
+        recorder = self._recorder
+        if recorder is not None and recorder.is_recording:
+            self._record(step, recorder, agent)
+        elif recorder is not None and step != recorder.window.first:
+            self._drop(f"step {step} came instead")
+        if self._recorder is None:
+            window = self._window_from(step)
+            if window is not None and step >= window.first - 1:
+                self._prepare(window)
+        recorder = self._recorder
+        if recorder is not None and not recorder.is_recording and step == recorder.window.first:
+            self._start(recorder, agent)
+
+    def _record(self, step: int, recorder: Recorder, agent: Agent) -> None:
+        window = recorder.window
+        if window.first < step <= window.last:
+            recorder.next_step(step)
+        elif step == window.last + 1:
+            self._recorder = None
+            recorder.stop()
+            self._save(recorder, agent)
+        else:
+            self._drop(f"step {step} came instead")
+
+    def _save(self, recorder: Recorder, agent: Agent) -> None:
+        window = recorder.window
+        trace = self._scratch / f"step_{window.first}" / "trace.json"
+        try:
+            recorder.save(trace)
+        except OSError as error:
+            agent.end()
+            shutil.rmtree(trace.parent, ignore_errors=True)
+            self._say_missing(window, f"its trace cannot be written to {self._scratch.parent} ({error.strerror})")
+            return
+        gpu = self._gpu.state() if self._gpu else None
+        loading = self._watched.loading() if self._watched else None
+        agent.take(Captured(window, trace, time.time_ns(), gpu, loading))
+
+    def _window_from(self, step: int) -> Window | None:
+        """The next window that begins at `step` or later."""
+        for window in self._planned:
+            if window.first < step:
+                self._say_late(window)
+        self._planned = [window for window in self._planned if window.first >= step]
+        scheduled = self._schedule.first_from(step)
+        windows = [*self._planned, *([scheduled] if scheduled else [])]
+        return min(windows, key=lambda window: window.first, default=None)
+
+    def _prepare(self, window: Window) -> None:
+        from tb_ddp_doctor.capture.recorder import BusyError, Recorder
+
+        recorder = Recorder(window, self._who, self._watched)
+        self._planned = [other for other in self._planned if other != window]
+        try:
+            recorder.prepare()
+        except BusyError as error:
+            self._say_missing(window, str(error))
+        else:
+            self._recorder = recorder
+
+    def _start(self, recorder: Recorder, agent: Agent) -> None:
+        from tb_ddp_doctor.capture.recorder import BusyError
+
+        try:
+            recorder.start(recorder.window.first)
+        except BusyError as error:
+            self._recorder = None
+            self._say_missing(recorder.window, str(error))
+            return
+        self._gpu = Gpu.of_this_thread()
+        agent.begin(self._gpu)
+
+    def _say_missing(self, window: Window, reason: str) -> None:
+        _log.warning("ddp-doctor: rank %d is missing from the capture of %s: %s.", self._rank, window, reason)
+
+    def _drop(self, reason: str) -> None:
+        """Give up a window that is prepared or being recorded; nothing where none is."""
+        recorder, self._recorder = self._recorder, None
+        if recorder is None:
+            return
+        if self._agent is not None:
+            self._agent.end()
+        _log.warning("ddp-doctor: rank %d gives up the capture of %s: %s.", self._rank, recorder.window, reason)
+        recorder.stop()
+
+    def _next_due(self, n: int) -> int:
+        """The end of which step something must be done at, after step `n`."""
+        if self._recorder is not None:
+            return n + 1
+        following = self._window_from(n + 2)
+        # The step before a window is for preparing it: at the end of the one before that.
+        return max(following.first - 2, n + 1) if following else _NEVER - 1
+
+    def _fail(self, error: Exception) -> None:
+        """Say it once, and never do anything again. Raises nothing."""
+        recorder, self._recorder = self._recorder, None
+        self._switch_off(f"{type(error).__name__}: {error}")
+        self._due = _NEVER
+        with contextlib.suppress(Exception):
+            if recorder is not None:
+                recorder.stop()
+
+    def _switch_off(self, reason: str) -> None:
+        """Say it once; also called on the agent's thread, which must not touch torch's profiler."""
+        if not self._is_off:
+            self._is_off = True
+            _log.error("ddp-doctor: rank %d captures nothing more: %s", self._rank, reason)
+        self._due = -1
+
+    def _listen_to_signals(self) -> None:
+        """SIGUSR2 asks for a capture, where nobody else listens to it."""
+        number = getattr(signal, "SIGUSR2", None)
+        with contextlib.suppress(ValueError):  # not the main thread
+            if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+                signal.signal(number, self._count_signal)
+
+    def _count_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self._signals += 1
+
+
+def _say_somewhere() -> None:
+    """What is said goes to the job's own log; to standard error in a job that has none."""
+    logger = logging.getLogger("tb_ddp_doctor.capture")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.INFO)
+    if not logger.hasHandlers():
+        logger.addHandler(logging.StreamHandler())

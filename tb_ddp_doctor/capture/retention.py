@@ -1,0 +1,80 @@
+"""What is deleted of captures: only files that a rank's record lists, with the size that it says."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tb_ddp_doctor.capture.directory import CaptureFolder, Verdict, capture_folders, read_json
+from tb_ddp_doctor.discover.names import DIGEST_SUFFIX
+from tb_ddp_doctor.evidence.model import Record
+
+
+@dataclass(frozen=True, slots=True)
+class _Owned:
+    """A file that the doctor wrote."""
+
+    folder: CaptureFolder
+    path: Path
+    size: int
+
+    @property
+    def is_trace(self) -> bool:
+        return self.path.suffix != DIGEST_SUFFIX
+
+
+def trim(logdir: Path, most_bytes: int, but: CaptureFolder) -> None:
+    """Delete the traces of the oldest captures, then their digests, until all take no more; `but` stays."""
+    folders = capture_folders(logdir)
+    owned = [file for folder in folders for file in _owned(folder)]
+    excess = sum(file.size for file in owned) - most_bytes
+    for file in sorted(owned, key=lambda file: (not file.is_trace, file.folder.step)):
+        if excess <= 0:
+            break
+        if file.folder.path != but.path:
+            file.path.unlink(missing_ok=True)
+            excess -= file.size
+    for folder in folders:
+        if folder.path != but.path:
+            _forget_if_empty(folder)
+
+
+def remove_older(folder: CaptureFolder, than_ns: int) -> None:
+    """Delete what an earlier job left in the folder of the same step."""
+    for rank, record in folder.records().items():
+        if record.captured_ns < than_ns:
+            for file in _of(folder, record):
+                file.path.unlink(missing_ok=True)
+            folder.record(rank).unlink(missing_ok=True)
+    if read_json(folder.verdict, Verdict) is not None and not folder.records():
+        folder.verdict.unlink(missing_ok=True)
+
+
+def _owned(folder: CaptureFolder) -> Iterator[_Owned]:
+    for record in folder.records().values():
+        yield from _of(folder, record)
+
+
+def _of(folder: CaptureFolder, record: Record) -> Iterator[_Owned]:
+    """The files of a record that are as it says: whatever else has such a name is somebody else's."""
+    mine = {folder.trace(record.rank).name, folder.digest(record.rank).name}
+    for name, size in record.files.items():
+        path = folder.path / name
+        with contextlib.suppress(OSError):
+            if name in mine and path.lstat().st_size == size and not path.is_symlink():
+                yield _Owned(folder, path, size)
+
+
+def _forget_if_empty(folder: CaptureFolder) -> None:
+    """Remove a capture's records and verdict, and its folder, once all their files are deleted."""
+    records = folder.records()
+    if not records or any((folder.path / name).exists() for record in records.values() for name in record.files):
+        return
+    for rank in records:
+        folder.record(rank).unlink(missing_ok=True)
+    if read_json(folder.verdict, Verdict) is not None:
+        folder.verdict.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        folder.path.rmdir()

@@ -1,0 +1,151 @@
+"""What a job shows of itself when it is asked to: the modules that run, and how long batches take to load.
+
+Modules are marked in the trace while it is recorded, and only then have hooks. DataLoader workers note the times of
+their last batches in a small file each, all the time: nobody can tell them when a capture begins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import struct
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tb_ddp_doctor.evidence.model import Loading
+
+#: Start and length of a batch, ns; as many as each worker remembers.
+_BATCH = struct.Struct("<qq")
+_REMEMBERED = 32
+#: Deeper modules are within these; each costs a microsecond or two while it is recorded.
+_MOST_MODULES = 1000
+
+
+class Watched:
+    """The modules and loaders that a job handed over."""
+
+    def __init__(self, scratch: Path) -> None:
+        self._scratch = scratch
+        self._modules: dict[str, Any] = {}
+        self._hooks: list[Any] = []
+        self._loaders = 0
+
+    def watch_model(self, model: Any, depth: int) -> None:
+        """Mark the modules of a model, to a depth, while it is recorded."""
+        for name, module in model.named_modules():
+            # DDP's and torch.compile's wrappers are no level of their own.
+            parts = [
+                part for part in name.split(".") if part not in ("", "module", "_orig_mod", "_fsdp_wrapped_module")
+            ]
+            if parts and len(parts) <= depth and len(self._modules) < _MOST_MODULES and not _is_compiled(module):
+                self._modules[".".join(parts)] = module
+
+    def watch_loader(self, loader: Any) -> None:
+        """Time the batches of a DataLoader in its workers; without workers, the trace itself shows them."""
+        if not getattr(loader, "num_workers", 0):
+            return
+        folder = self._scratch / f"loader{self._loaders}"
+        folder.mkdir(parents=True, exist_ok=True)
+        self._loaders += 1
+        loader.worker_init_fn = _TimedWorker(loader.worker_init_fn, str(folder))
+
+    def start(self) -> None:
+        """Mark modules from now on."""
+        for name, module in self._modules.items():
+            marks = _Marks(f"module {name}")
+            self._hooks.append(module.register_forward_pre_hook(marks.enter))
+            self._hooks.append(module.register_forward_hook(marks.leave, always_call=True))
+
+    def stop(self) -> None:
+        while self._hooks:
+            self._hooks.pop().remove()
+
+    def loading(self) -> Loading | None:
+        """The last batches of all workers; None where none was timed."""
+        files = [path for number in range(self._loaders) for path in (self._scratch / f"loader{number}").glob("*")]
+        by_worker = [times for path in files if (times := list(_batches(path)))]
+        all_ns = [length for times in by_worker for length in times]
+        if not all_ns:
+            return None
+        return Loading(len(by_worker), len(all_ns), statistics.median(all_ns) / 1e6, max(all_ns) / 1e6)
+
+    def close(self) -> None:
+        """Remove what workers noted."""
+        for number in range(self._loaders):
+            folder = self._scratch / f"loader{number}"
+            for path in folder.glob("*"):
+                path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+class _Marks:
+    """Marks the calls of a module, which may be within each other."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._open: list[Any] = []
+
+    def enter(self, *_: Any) -> None:
+        from torch.profiler import record_function
+
+        mark = record_function(self._name)
+        mark.__enter__()
+        self._open.append(mark)
+
+    def leave(self, *_: Any) -> None:
+        if self._open:
+            self._open.pop().__exit__(None, None, None)
+
+
+class _TimedWorker:
+    """A worker_init_fn that times batches after the one that was there; it goes to workers by pickle, too."""
+
+    def __init__(self, then: Callable[[int], None] | None, folder: str) -> None:
+        self._then = then
+        self._folder = folder
+
+    def __call__(self, worker: int) -> None:
+        if self._then is not None:
+            self._then(worker)
+        with contextlib.suppress(Exception):
+            self._time_batches(worker)
+
+    def _time_batches(self, worker: int) -> None:
+        """In this process alone, note when each batch was fetched."""
+        from torch.utils.data._utils import fetch
+
+        # A worker that took the place of another one takes its file.
+        file = os.open(os.path.join(self._folder, str(worker)), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        number = 0
+
+        def timed(load: Callable[..., Any]) -> Callable[..., Any]:
+            def fetched(*arguments: Any) -> Any:
+                nonlocal number
+                start, begun = time.time_ns(), time.perf_counter_ns()
+                batch = load(*arguments)
+                with contextlib.suppress(OSError):
+                    noted = _BATCH.pack(start, time.perf_counter_ns() - begun)
+                    os.pwrite(file, noted, number % _REMEMBERED * _BATCH.size)
+                number += 1
+                return batch
+
+            return fetched
+
+        for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
+            kind.fetch = timed(kind.fetch)
+
+
+def _batches(path: Path) -> Iterator[int]:
+    """How long the batches took that a worker noted, ns."""
+    data = path.read_bytes()
+    for _, length in _BATCH.iter_unpack(data[: len(data) // _BATCH.size * _BATCH.size]):
+        yield length
+
+
+def _is_compiled(module: Any) -> bool:
+    """Whether a hook would have it compiled anew."""
+    return getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, "_orig_mod")

@@ -1,0 +1,1 @@
+"""What traces cannot show and files beside them do."""

@@ -1,0 +1,61 @@
+"""What is known of a rank beside its trace, and the record of a capture that carries it."""
+
+from __future__ import annotations
+
+import msgspec
+
+#: Files that the doctor's own captures leave beside traces (`Record`, as JSON).
+RECORD_SUFFIX = ".capture"
+
+
+class GpuState(msgspec.Struct, frozen=True):
+    """How a rank's GPU runs, as its driver says; None where that was not told."""
+
+    #: "NVML", "amdsmi", or the name of a file.
+    source: str
+    #: SM clock, the lowest that was seen, and the highest that the GPU has, MHz.
+    sm_mhz: float | None = None
+    max_sm_mhz: float | None = None
+    #: The highest that were seen: watts, and degrees Celsius.
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    temperature_c: float | None = None
+    #: Why the clock is lowered, in words: "power cap", "thermal slowdown (hardware)"; idle clocks are none.
+    throttled: tuple[str, ...] = ()
+
+
+class Loading(msgspec.Struct, frozen=True):
+    """How long the DataLoader's workers of a rank take for the batches around the captured steps."""
+
+    workers: int
+    batches: int
+    #: Of one batch, in one worker.
+    median_ms: float
+    longest_ms: float
+
+
+class RankEvidence(msgspec.Struct, frozen=True):
+    """What is known of one rank beside its trace."""
+
+    gpu: GpuState | None = None
+    loading: Loading | None = None
+    #: Where its main thread was when somebody looked (py-spy dump): the user's own function, "train.py:41 step".
+    stack: str = ""
+    stack_source: str = ""
+
+
+class Record(msgspec.Struct, frozen=True):
+    """What a rank says of its part in a capture."""
+
+    rank: int
+    world_size: int
+    node: str
+    pid: int
+    #: The first step, and how many.
+    step: int
+    steps: int
+    #: When it was captured, ns since the epoch.
+    captured_ns: int
+    #: Sizes of the files that were written for it, in the same folder, by name.
+    files: dict[str, int]
+    evidence: RankEvidence = RankEvidence()

@@ -1,0 +1,155 @@
+"""Jobs of four processes over gloo that train with a Doctor, one after the other, each with a fault of its own.
+
+    python capture_job.py FOLDER SCENARIO [SCENARIO ...]
+
+Torch is imported once, and ranks are forked from there. FOLDER/SCENARIO gets what each rank says (`rank0.log`), their
+exit codes (`exits`), and the log directory (`job`). `test_capture_gloo` and `benchmarks/capture_agreement.py` run it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+import torch._inductor.config  # torch's profiler looks at it: once here, and not in each rank
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from tb_ddp_doctor.capture import Doctor
+
+RANKS = 4
+#: Every so many steps of some 10 ms, so many are captured.
+EVERY, STEPS = 12, 3
+#: The last of them are due to be captured when the training ends.
+STEPS_TRAINED = 2 * EVERY + 1
+#: Of a job that trains until it is told to end, s.
+LONGEST_S = 120.0
+HANG_S = 2.0
+
+
+def steps_of(rank: int, kind: str, folder: Path) -> Iterator[int]:
+    """The global steps that a rank trains, with the delays and the end that its scenario gives it."""
+    delays = random.Random(f"{folder.name} {rank}")
+    if (kind, rank) == ("faults", 2):  # starts late
+        time.sleep(0.3)
+    begin = {("faults", 2): 4, ("missing", 2): 1000}.get((kind, rank), 0)  # the latter resumes elsewhere
+    for step in range(begin, begin + STEPS_TRAINED) if kind != "requests" else until_told(folder):
+        time.sleep(delays.uniform(0.0, 0.02))
+        FAULTS.get((kind, rank, step), FAULTS.get((kind, None, step), lambda *_: None))(rank, folder)
+        yield step
+
+
+def until_told(folder: Path) -> Iterator[int]:
+    """Steps until there is a file "stop", for all ranks alike."""
+    began = time.monotonic()
+    for step in range(sys.maxsize):
+        told = torch.tensor(float((folder / "stop").exists() or time.monotonic() - began > LONGEST_S))
+        distributed.all_reduce(told)
+        if told > 0:
+            return
+        yield step
+
+
+def hang(_rank: int, _folder: Path) -> None:
+    time.sleep(HANG_S)
+
+
+def die(_rank: int, _folder: Path) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def stop(_rank: int, _folder: Path) -> None:
+    """Train no more, and stay for a while."""
+    time.sleep(1.0)
+    os._exit(0)
+
+
+def await_the_end(rank: int, folder: Path) -> None:
+    (folder / f"recording{rank}").touch()
+    time.sleep(LONGEST_S)
+
+
+#: What a rank (None: each) does within a step, by scenario.
+FAULTS: dict[tuple[str, int | None, int], Callable[[int, Path], None]] = {
+    ("faults", 1, 5): hang,
+    ("faults", 3, EVERY + 1): die,
+    ("missing", 3, 6): stop,
+    ("terminated", None, EVERY + 1): await_the_end,
+}
+
+
+def train(rank: int, scenario: str, folder: Path) -> None:
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model: nn.Module = nn.Sequential(*(nn.Linear(64, 64) for _ in range(3)))
+    # Ranks with faults of their own train alone: with DDP the others would wait for them, Doctor or not.
+    kind = scenario.split("-", maxsplit=1)[0]
+    if kind in ("scheduled", "requests"):
+        store = distributed.FileStore(str(folder / "store"), RANKS)
+        distributed.init_process_group("gloo", store=store, rank=rank, world_size=RANKS)
+        model = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    doctor = Doctor(
+        "/proc/doctor" if kind == "unwritable" else folder / "job",
+        every=None if kind == "requests" else EVERY,
+        steps=STEPS,
+        keep="traces" if scenario == "scheduled-kept" else "digests",
+        scratch=folder,
+        poll_s=0.1,
+        margin_s=1.0,
+        patience_s=1.0 if kind in ("faults", "missing") else 60.0,
+    )
+    if kind == "missing" and rank == 1:  # as on a full disk: no file may grow beyond this
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
+    for step in steps_of(rank, kind, folder):
+        optimizer.zero_grad()
+        model(torch.ones(8, 64)).square().mean().backward()
+        optimizer.step()
+        doctor.step(step)
+    doctor.close(wait_s=60)
+    if distributed.is_initialized():
+        distributed.barrier()
+
+
+def run(folder: Path, scenario: str) -> list[int]:
+    """Train on all ranks; returns how each of them ended, as `os.waitstatus_to_exitcode`."""
+    pids = []
+    for rank in range(RANKS):
+        pid = os.fork()
+        if pid == 0:
+            log = os.open(folder / f"rank{rank}.log", os.O_WRONLY | os.O_CREAT, 0o600)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(RANKS), "GLOO_SOCKET_IFNAME": "lo"}
+            logging.basicConfig(format="%(message)s")
+            try:
+                train(rank, scenario, folder)
+            except BaseException:
+                logging.exception("the rank failed")
+                os._exit(1)
+            os._exit(0)
+        (folder / f"pid{rank}").write_text(str(pid))
+        pids.append(pid)
+    return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+
+
+def main() -> None:
+    base, *scenarios = sys.argv[1:]
+    for scenario in scenarios:
+        folder = Path(base) / scenario
+        folder.mkdir(parents=True)
+        exits = run(folder, scenario)
+        (folder / "unfinished").write_text(" ".join(map(str, exits)))
+        (folder / "unfinished").rename(folder / "exits")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,558 @@
+"""Captures while a job trains, without the job: steps, requests, what is kept and said. torch's profiler is faked."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from traces import draw, ranks
+
+from tb_ddp_doctor.capture import Doctor, child, retention
+from tb_ddp_doctor.capture.agent import Agent, Captured
+from tb_ddp_doctor.capture.directory import CaptureFolder, Verdict, capture_folders, read_json, write_json
+from tb_ddp_doctor.capture.requests import LOCAL_MARGIN_S, NETWORK_MARGIN_S, Mailbox, Request, margin_s
+from tb_ddp_doctor.capture.task import Keep, Task
+from tb_ddp_doctor.capture.windows import Schedule, Window, parse_ranks, placed, steps_ahead
+from tb_ddp_doctor.cli import main
+from tb_ddp_doctor.evidence.model import RankEvidence, Record
+
+# ------------------------------------------------------------------------------------------------ which steps
+
+
+def test_a_schedule_begins_at_multiples_and_never_at_step_0() -> None:
+    schedule = Schedule(100, 3)
+    assert [schedule.first_from(step) for step in (0, 100, 101)] == [Window(100, 3), Window(100, 3), Window(200, 3)]
+    assert Schedule(None, 3).first_from(0) is None
+
+
+@pytest.mark.parametrize(("every", "steps"), [(4, 3), (100, 0), (-1, 3)])
+def test_a_schedule_that_makes_no_sense_is_refused(every: int, steps: int) -> None:
+    with pytest.raises(ValueError, match="must be at least"):
+        Schedule(every, steps)
+
+
+@given(
+    wanted=st.builds(Window, st.integers(1, 500), st.integers(1, 20)),
+    schedule=st.builds(Schedule, st.one_of(st.none(), st.integers(30, 200)), st.integers(1, 5)),
+    planned=st.lists(st.builds(Window, st.integers(1, 500), st.integers(1, 20)), max_size=5),
+)
+def test_a_window_is_placed_clear_of_all_others(wanted: Window, schedule: Schedule, planned: list[Window]) -> None:
+    first = placed(wanted, schedule, planned)
+    found = Window(first, wanted.steps)
+    assert first >= wanted.first
+    taken = [*planned, *(window for step in range(1, 800) if (window := schedule.first_from(step)))]
+    assert all(found.last + 1 < other.first or other.last + 1 < found.first for other in taken)
+
+
+def test_the_margin_is_in_steps() -> None:
+    assert steps_ahead(75, 0.5) == 152
+    assert steps_ahead(3, 60) == 3
+
+
+def test_ranks_as_they_are_typed() -> None:
+    assert parse_ranks("0, 5-7,6") == (0, 5, 6, 7)
+    for text in ("", "1-", "a", "3-1", "0-999999999"):
+        with pytest.raises(ValueError, match="Ranks are given as"):
+            parse_ranks(text)
+
+
+# ------------------------------------------------------------------------------------------------ the loop
+
+
+class BusyError(Exception):
+    """As the recorder's own, which comes with torch."""
+
+
+class FakeRecorder:
+    """What the doctor asks of torch's profiler."""
+
+    made: list[FakeRecorder]
+    fails_at = ""
+    fails_with: type[Exception] = RuntimeError
+
+    def __init__(self, window: Window, *_: object) -> None:
+        self.window, self.is_recording, self.calls = window, False, list[str]()
+        self.made.append(self)
+
+    def _call(self, name: str) -> None:
+        self.calls.append(name)
+        if self.fails_at == name:
+            raise self.fails_with("torch says no")
+
+    def prepare(self) -> None:
+        self._call("prepare")
+
+    def start(self, step: int) -> None:
+        self.is_recording = True
+        self._call(f"start {step}")
+
+    def next_step(self, step: int) -> None:
+        self._call(f"step {step}")
+
+    def stop(self) -> None:
+        self.is_recording = False
+        self._call("stop")
+
+    def save(self, path: Path) -> None:
+        self._call("save")
+
+
+class Loop:
+    """A Doctor with a fake profiler, and an agent that does nothing."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        self.recorders = FakeRecorder.made = []
+        self.taken: list[Captured] = []
+        faked = ModuleType("recorder")
+        vars(faked).update(Recorder=FakeRecorder, BusyError=BusyError)
+        monkeypatch.setitem(sys.modules, "tb_ddp_doctor.capture.recorder", faked)
+        monkeypatch.setattr(Agent, "start", lambda _: None)
+        monkeypatch.setattr(Agent, "take", lambda _, captured: self.taken.append(captured))
+        self.folder = tmp_path
+
+        self.doctors: list[Doctor] = []
+
+    def doctor(self, every: int | None = 10) -> Doctor:
+        self.doctors.append(Doctor(self.folder / "job", every, scratch=self.folder))
+        return self.doctors[-1]
+
+
+@pytest.fixture
+def loop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Loop]:
+    one = Loop(monkeypatch, tmp_path)
+    yield one
+    for each in one.doctors:
+        each.close()
+
+
+def test_steps_are_captured_with_one_to_prepare(loop: Loop) -> None:
+    one = loop.doctor()
+    for _ in range(15):
+        one.step()
+    (recorder,) = loop.recorders
+    assert recorder.calls == ["prepare", "start 10", "step 11", "step 12", "stop", "save"]
+    assert [captured.window for captured in loop.taken] == [Window(10, 3)]
+
+
+def test_the_profiler_is_prepared_when_the_step_before_begins(loop: Loop) -> None:
+    one = loop.doctor()
+    for n in range(8):
+        one.step(n)
+    assert not loop.recorders
+    one.step(8)
+    assert loop.recorders[0].calls == ["prepare"]
+    one.step(9)
+    assert loop.recorders[0].calls == ["prepare", "start 10"]
+
+
+def test_a_rank_that_resumes_counts_as_the_others_do(loop: Loop) -> None:
+    one = loop.doctor()
+    for n in range(996, 1004):
+        one.step(n)
+    assert loop.recorders[0].calls == ["prepare", "start 1000", "step 1001", "step 1002", "stop", "save"]
+
+
+def test_a_rank_that_begins_right_before_a_window_is_in_time(loop: Loop) -> None:
+    one = loop.doctor()
+    one.step(9)
+    assert loop.recorders[0].calls == ["prepare", "start 10"]
+
+
+def test_a_rank_that_begins_within_a_window_takes_the_next(loop: Loop) -> None:
+    one = loop.doctor()
+    for n in range(11, 20):
+        one.step(n)
+    assert [recorder.window for recorder in loop.recorders] == [Window(20, 3)]
+
+
+def test_a_step_that_is_said_twice_counts_once(loop: Loop) -> None:
+    """Gradients are accumulated over several calls of one global step."""
+    one = loop.doctor()
+    for n in range(15):
+        one.step(n)
+        one.step(n)
+    assert loop.recorders[0].calls == ["prepare", "start 10", "step 11", "step 12", "stop", "save"]
+
+
+def test_a_window_that_the_training_leaves_is_given_up(loop: Loop, caplog: pytest.LogCaptureFixture) -> None:
+    one = loop.doctor()
+    for n in (*range(11), 500):
+        one.step(n)
+    assert loop.recorders[0].calls == ["prepare", "start 10", "step 11", "stop"]
+    assert "gives up the capture of steps 10 to 12: step 501 came instead" in caplog.text
+    assert not loop.taken
+
+
+def test_a_training_that_goes_back_captures_again(loop: Loop) -> None:
+    one = loop.doctor()
+    for n in (*range(15), *range(5, 15)):
+        one.step(n)
+    assert [recorder.window.first for recorder in loop.recorders] == [10, 10]
+    assert len(loop.taken) == 2
+
+
+@pytest.mark.parametrize("fails", ["prepare", "start 10", "step 11", "stop", "save"])
+def test_an_error_is_said_once_and_ends_all_captures(
+    loop: Loop, fails: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeRecorder, "fails_at", fails)
+    one = loop.doctor()
+    for n in range(50):
+        one.step(n)
+    assert caplog.text.count("torch says no") == 1
+    assert "captures nothing more" in caplog.text
+    assert len(loop.recorders) == 1
+
+
+@pytest.mark.parametrize(("fails", "error"), [("prepare", BusyError), ("start 10", BusyError), ("save", OSError)])
+def test_another_profiler_or_a_full_disk_costs_that_capture_alone(
+    loop: Loop, fails: str, error: type[Exception], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeRecorder, "fails_at", fails)
+    monkeypatch.setattr(FakeRecorder, "fails_with", error)
+    one = loop.doctor()
+    for n in range(25):
+        one.step(n)
+    assert "rank 0 is missing from the capture of steps 10 to 12" in caplog.text
+    assert [captured.window.first for captured in loop.taken] == ([20] if fails == "start 10" else [])
+    assert {recorder.window.first for recorder in loop.recorders} == {10, 20}
+
+
+def test_a_rank_that_learns_of_a_capture_too_late_says_so(loop: Loop, caplog: pytest.LogCaptureFixture) -> None:
+    one = loop.doctor(every=None)
+    for n in range(6):
+        one.step(n)
+    one._offer(Window(5, 2, request="r"))
+    one.step(6)
+    assert "rank 0 is past steps 5 to 6, which were to be captured, and goes on without" in caplog.text
+    assert not loop.recorders
+
+
+def test_requests_and_the_schedule_take_turns(loop: Loop) -> None:
+    one = loop.doctor()
+    one.step(0)
+    one._offer(Window(4, 2, request="r"))
+    for n in range(1, 20):
+        one.step(n)
+    assert [recorder.window.first for recorder in loop.recorders] == [4, 10, 20]
+
+
+def test_other_ranks_alone_may_be_asked_for(loop: Loop) -> None:
+    one = loop.doctor(every=None)
+    one.step(0)
+    one._offer(Window(4, 2, ranks=(1, 3), request="r"))
+    for n in range(1, 20):
+        one.step(n)
+    assert not loop.recorders
+
+
+def test_arguments_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="keep is one of digests, traces, accused"):
+        Doctor(tmp_path, keep="everything")  # type: ignore[arg-type]
+
+
+def test_torch_is_not_imported_by_the_command_or_the_child() -> None:
+    code = "import sys; from tb_ddp_doctor.capture import child, command; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# ------------------------------------------------------------------------------------------------ requests
+
+
+@pytest.fixture
+def mailbox(tmp_path: Path) -> Mailbox:
+    box = Mailbox(tmp_path)
+    box.open()
+    return box
+
+
+def test_a_request_has_one_plan(mailbox: Mailbox) -> None:
+    name = mailbox.ask(Request(time.time(), "a test", 2))
+    assert list(mailbox.unanswered()) == [name]
+    assert mailbox.answer(name, Window(40, 2, request=name), 0)
+    assert not mailbox.answer(name, Window(50, 2, request=name), 1)
+    assert not mailbox.unanswered()
+    seen: set[str] = set()
+    assert list(mailbox.new_plans(seen)) == [Window(40, 2, request=name)]
+    assert list(mailbox.new_plans(seen)) == []
+
+
+def test_what_earlier_jobs_left_is_passed_over_and_removed(mailbox: Mailbox, tmp_path: Path) -> None:
+    old = mailbox.ask(Request(time.time() - 7200, "yesterday"))
+    assert not mailbox.unanswered()
+    mailbox.clean()
+    assert not (tmp_path / ".capture" / "requests" / old).exists()
+
+
+def test_what_is_no_request_is_passed_over(mailbox: Mailbox, tmp_path: Path) -> None:
+    for name, data in {"a": b"\xff", "b": b'{"asked_s": "soon"}', ".new-c": b"{}"}.items():
+        (tmp_path / ".capture" / "requests" / name).write_bytes(data)
+        (tmp_path / ".capture" / "plans" / f"plan{name}").write_bytes(data)
+    assert not mailbox.unanswered()
+    assert list(mailbox.new_plans(set())) == []
+    mailbox.clean()
+
+
+def test_the_margin_outlasts_the_caches_of_network_file_systems(monkeypatch: pytest.MonkeyPatch) -> None:
+    import psutil
+
+    mounts = [SimpleNamespace(mountpoint=at, fstype=kind) for at, kind in _MOUNTS.items()]
+    monkeypatch.setattr(psutil, "disk_partitions", lambda **_: mounts)
+    assert margin_s(Path("/data/job")) == NETWORK_MARGIN_S
+    assert margin_s(Path("/data/scratch/job")) == LOCAL_MARGIN_S
+    assert margin_s(Path("/weights/job")) == NETWORK_MARGIN_S
+
+
+_MOUNTS = {"/": "ext4", "/data": "nfs4", "/data/scratch": "xfs", "/weights": "fuse.gcsfuse"}
+
+
+def agent(folder: Path, rank: int = 0, step: int = 100, offered: list[Window] | None = None) -> Agent:
+    return Agent(
+        logdir=folder,
+        scratch=folder / "scratch",
+        schedule=Schedule(None, 3),
+        rank=rank,
+        world_size=2,
+        node="node0",
+        keep="digests",
+        max_gb=None,
+        patience_s=1.0,
+        poll_s=0.01,
+        margin_s=1.0,
+        progress=lambda: step,
+        signals=lambda: 0,
+        offer=(offered if offered is not None else []).append,
+        switch_off=pytest.fail,
+    )
+
+
+def test_two_requests_at_once_are_answered_one_behind_the_other(mailbox: Mailbox, tmp_path: Path) -> None:
+    for steps in (2, 4):
+        mailbox.ask(Request(time.time(), "a test", steps))
+    offered: list[Window] = []
+    one = agent(tmp_path, offered=offered)
+    for name, request in mailbox.unanswered().items():
+        one._answer(mailbox, name, request, 10)
+        one._take_plans(mailbox)
+    assert [window.steps for window in offered] == [2, 4]
+    assert offered[0].first == 110
+    assert offered[1].first == offered[0].last + 2
+
+
+def test_another_rank_answers_where_rank_0_does_not(
+    mailbox: Mailbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = agent(tmp_path, rank=1)
+    assert not one._may_answer("request")
+    later = time.monotonic() + 60
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    assert one._may_answer("request")
+
+
+def test_the_command_says_where_nobody_listens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["capture", str(tmp_path)]) == 2
+    assert "No job listens at" in capsys.readouterr().err
+    assert main(["capture", str(tmp_path), "--ranks", "x"]) == 2
+    assert "Ranks are given as 0,5-7" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_signal_counts_where_nobody_else_listens(loop: Loop) -> None:
+    before = signal.signal(signal.SIGUSR2, signal.SIG_DFL)
+    try:
+        one = loop.doctor()
+        os.kill(os.getpid(), signal.SIGUSR2)
+        assert one._signals == 1
+        theirs = signal.signal(signal.SIGUSR2, print)
+        loop.doctor()
+        assert signal.getsignal(signal.SIGUSR2) is print
+        assert theirs is not print
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+
+
+# ------------------------------------------------------------------------------------------------ what is kept
+
+_QUICK = """
+    rank# step |10
+          gpu  [fwd]  [bwd...........]
+          nccl                 [ar....]
+"""
+_SLOW = """
+    rank# step |10
+          gpu  [fwd]      [bwd.......]
+          nccl                 [ar....]
+"""
+
+
+def digested(folder: Path, keep: Keep) -> CaptureFolder:
+    """Traces of four ranks, of which rank 2 is late, with the tasks of their children."""
+    drawn = draw(ranks(_QUICK, _QUICK, _SLOW, _QUICK))
+    captured = CaptureFolder.of(folder / "job", 10)
+    for rank in range(4):
+        trace = folder / f"scratch{rank}" / "trace.json"
+        trace.parent.mkdir()
+        trace.write_bytes(drawn[rank])
+        task = Task(
+            trace=str(trace),
+            logdir=str(folder / "job"),
+            keep=keep,
+            max_gb=None,
+            patience_s=0.0,
+            rank=rank,
+            world_size=4,
+            node=f"node{rank // 2}",
+            pid=100 + rank,
+            step=10,
+            steps=3,
+            ranks=None,
+            captured_ns=time.time_ns(),
+            evidence=RankEvidence(),
+        )
+        write_json(trace.parent / "task", task)
+    return captured
+
+
+@pytest.fixture(autouse=True)
+def _as_urgent_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a child does here, the tests' own process does."""
+    monkeypatch.setattr(child, "_stand_back", lambda: None)
+
+
+def run_children(folder: Path, *ranks_: int) -> list[int]:
+    """As many children one after the other; rank 0 diagnoses, and waits for nobody."""
+    return [child.main([str(folder / f"scratch{rank}" / "task")]) for rank in ranks_]
+
+
+def test_digests_stay_and_traces_go(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = digested(tmp_path, "digests")
+    assert run_children(tmp_path, 3, 2, 1, 0) == [0, 0, 0, 0]
+    names = {path.name for path in folder.path.iterdir()}
+    assert names == {
+        *(f"rank{rank}.pt.trace.json.gz.digest" for rank in range(4)),
+        *(f"rank{rank}.capture" for rank in range(4)),
+        "verdict.json",
+    }
+    assert not list(tmp_path.glob("scratch*/trace.json"))
+    verdict = read_json(folder.verdict, Verdict)
+    assert verdict is not None
+    assert capsys.readouterr().out == f"{verdict.line}\n"
+    assert verdict.missing_ranks == ()
+
+
+def test_accused_keeps_the_traces_of_the_named_and_of_a_typical_rank(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = digested(tmp_path, "accused")
+    write_json(folder.verdict, Verdict(10, "", "", (2, 3), (), {}))
+    assert run_children(tmp_path, 3, 2, 1) == [0, 0, 0]
+    assert sorted(path.name for path in folder.path.glob("*.gz")) == [
+        "rank2.pt.trace.json.gz",
+        "rank3.pt.trace.json.gz",
+    ]
+    assert folder.records()[2].files.keys() == {"rank2.pt.trace.json.gz", "rank2.pt.trace.json.gz.digest"}
+
+
+def test_ranks_that_do_not_report_are_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    digested(tmp_path, "digests")
+    assert run_children(tmp_path, 2, 0) == [0, 0]
+    assert capsys.readouterr().out.endswith(" Without ranks 1 and 3, which did not report.\n")
+
+
+def test_a_trace_that_is_none_and_a_directory_that_is_none_are_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    digested(tmp_path, "digests")
+    (tmp_path / "scratch3" / "trace.json").write_bytes(b"nothing")
+    assert run_children(tmp_path, 3) == [1]
+    assert capsys.readouterr().out.startswith("step 10: rank 3 is missing: ")
+    (tmp_path / "job").write_text("a file")
+    assert run_children(tmp_path, 2) == [1]
+    assert capsys.readouterr().out.startswith("step 10: rank 2 is missing: [Errno")
+
+
+def test_tensorboard_shows_the_verdict_over_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = digested(tmp_path, "digests")
+    run_children(tmp_path, 3, 2, 1, 0)
+    verdict = read_json(folder.verdict, Verdict)
+    assert verdict is not None
+    events = EventAccumulator(str(tmp_path / "job" / "ddp_doctor")).Reload()
+    told = {tag: events.Tensors(tag) for tag in events.Tags()["tensors"]}
+    assert {tag.removeprefix("ddp_doctor/") for tag in told} == {*verdict.scalars, "verdict"}
+    (step_ms,) = told["ddp_doctor/step_ms"]
+    assert step_ms.step == 10
+    assert step_ms.tensor_proto.float_val[0] == pytest.approx(verdict.scalars["step_ms"])
+    (text,) = told["ddp_doctor/verdict"]
+    assert verdict.headline in text.tensor_proto.string_val[0].decode()
+
+
+def kept(folder: CaptureFolder, rank: int, trace: int, digest: int, captured_ns: int = 1) -> None:
+    """A rank's files of so many bytes, and its record."""
+    folder.path.mkdir(parents=True, exist_ok=True)
+    sizes = {folder.trace(rank): trace, folder.digest(rank): digest}
+    for path, size in sizes.items():
+        path.write_bytes(bytes(size))
+    files = {path.name: size for path, size in sizes.items()}
+    write_json(folder.record(rank), Record(rank, 2, "", 1, folder.step, 3, captured_ns, files))
+
+
+def test_the_oldest_traces_are_deleted_first_then_the_oldest_digests(tmp_path: Path) -> None:
+    folders = [CaptureFolder.of(tmp_path, step) for step in (90, 100, 110)]
+    for folder in folders:
+        kept(folder, 0, trace=1000, digest=100)
+    retention.trim(tmp_path, 2300, but=folders[2])
+    assert [folder.trace(0).exists() for folder in folders] == [False, True, True]
+    retention.trim(tmp_path, 1250, but=folders[2])
+    assert [folder.path.exists() for folder in folders] == [False, True, True]
+    assert not folders[1].trace(0).exists() and folders[1].digest(0).exists()
+    retention.trim(tmp_path, 0, but=folders[2])
+    assert capture_folders(tmp_path) == [folders[2]]
+    assert folders[2].trace(0).exists()
+
+
+def test_nothing_is_deleted_that_the_doctor_did_not_write(tmp_path: Path) -> None:
+    folder, newest = (CaptureFolder.of(tmp_path, step) for step in (10, 20))
+    kept(folder, 0, trace=1000, digest=100)
+    folder.trace(0).write_bytes(bytes(1001))  # somebody has put another one there
+    folder.trace(1).write_bytes(bytes(1000))  # no record lists it
+    outside = tmp_path / "precious"
+    outside.write_bytes(bytes(7))
+    record = folder.records()[0]
+    write_json(folder.record(0), Record(0, 2, "", 1, 10, 3, 1, {**record.files, "../precious": 7, "verdict.json": 0}))
+    kept(newest, 0, trace=1, digest=1)
+    retention.trim(tmp_path, 0, but=newest)
+    assert folder.trace(0).exists() and folder.trace(1).exists() and outside.exists()
+    assert not folder.digest(0).exists()
+
+
+def test_what_an_earlier_job_left_of_the_same_step_is_removed(tmp_path: Path) -> None:
+    folder = CaptureFolder.of(tmp_path, 10)
+    kept(folder, 0, 10, 10, captured_ns=100)
+    kept(folder, 1, 10, 10, captured_ns=2000)
+    retention.remove_older(folder, 1000)
+    assert set(folder.records()) == {1}
+    assert not folder.trace(0).exists() and folder.trace(1).exists()
+
+
+def test_a_child_that_dies_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    one = agent(tmp_path)
+    trace = tmp_path / "scratch" / "step_10" / "trace.json"
+    trace.parent.mkdir(parents=True)
+    trace.write_bytes(b"{}")
+    one.take(Captured(Window(10, 3), trace, time.time_ns(), None, None))
+    one.close(wait_s=60)
+    assert "step 10: rank 0 is missing" in caplog.text
+    assert "did not reach" in caplog.text
+    assert not trace.parent.exists()
