@@ -11,7 +11,7 @@ from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache, default_directory
 from tb_ddp_doctor.comparison import build
 from tb_ddp_doctor.comparison.model import Comparison
-from tb_ddp_doctor.discover.runs import DiscoverError, Run, discover, no_traces, only_run
+from tb_ddp_doctor.discover.runs import DiscoverError, Run, discover, no_traces, only_run, with_step_range
 from tb_ddp_doctor.findings import Diagnosis
 from tb_ddp_doctor.stuck import run as dumps
 from tb_ddp_doctor.stuck.model import StuckRun
@@ -30,18 +30,19 @@ def diagnose(
     settings: Mapping[str, Mapping[str, float]] | None = None,
     cache: Logdir | bool | None = True,
     scheduler: str = "",
+    step_range: str = "",
 ) -> list[Diagnosis]:
     """Diagnose every run below a log directory, in the order of their names.
 
     `settings` sets thresholds by rule and name, `{"straggler": {"min_excess": 0.05}}`. What was read is kept in the
     user's cache directory; `cache` names another one, and False or None keeps nothing. `scheduler` is the address of a
-    Dask cluster to read on.
+    Dask cluster to read on. `step_range` is the NVTX range that is a step in recordings of Nsight Systems.
 
     Raises DiscoverError where there is no run, engine.RunError where none can be diagnosed, and ValueError for
     settings that name nothing. A run that cannot be diagnosed beside others is left out with a DoctorWarning.
     """
     kept = _cache(cache)
-    runs = discover(os.fspath(logdir), peek=kept.peek)
+    runs = [with_step_range(run, step_range) for run in discover(os.fspath(logdir), peek=kept.peek)]
     if not runs:
         raise DiscoverError(no_traces(os.fspath(logdir)))
     diagnoses = []

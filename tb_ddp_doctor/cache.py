@@ -40,7 +40,7 @@ T = TypeVar("T", Head, RankTrace, RankDigest)
 
 _SUFFIX: dict[type, str] = {Head: "head", RankTrace: "columns", RankDigest: "digest"}
 #: The packages whose code makes what is kept.
-_MADE_BY = ("discover", "trace", "digest")
+_MADE_BY = ("nsys", "discover", "trace", "digest")
 
 
 def _version(kind: type) -> str:

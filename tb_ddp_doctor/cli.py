@@ -21,11 +21,11 @@ from rich.text import Text
 from tb_ddp_doctor import __version__, engine
 from tb_ddp_doctor.cache import MAX_BYTES, Cache, default_directory, write_digest
 from tb_ddp_doctor.discover.names import DIGEST_SUFFIX, trace_name
-from tb_ddp_doctor.discover.runs import DiscoverError, Run, discover, no_traces, only_run
+from tb_ddp_doctor.discover.runs import DiscoverError, Run, discover, no_traces, only_run, with_step_range
 from tb_ddp_doctor.findings import SCHEMA_VERSION, Diagnosis, Prospect, Severity
 from tb_ddp_doctor.report.escape import printable, printable_json
 from tb_ddp_doctor.rules import CATALOGUE, is_name
-from tb_ddp_doctor.storage.paths import FilePath, RemotePath
+from tb_ddp_doctor.storage.paths import FilePath, ProcessPath, RemotePath
 from tb_ddp_doctor.stuck import run as stuck
 from tb_ddp_doctor.stuck.model import Report, StuckRun
 from tb_ddp_doctor.workers.cluster import SchedulerError, executor
@@ -259,6 +259,13 @@ def _reading_options(logdirs: Mapping[str, str]) -> _Parser:
         "--scheduler", metavar="ADDRESS", help="read on the Dask cluster whose scheduler is there (tcp://host:8786)"
     )
     options.add_argument(
+        "--step-range",
+        default="",
+        metavar="NAME",
+        help="of recordings of Nsight Systems: the NVTX range that is a step, as named there or with # for numbers "
+        "(default: one that repeats)",
+    )
+    options.add_argument(
         "--cache", type=Path, metavar="DIR", help="keep what was read there (default: the user's cache directory)"
     )
     options.add_argument("--no-cache", action="store_true", help="keep nothing, and use nothing that was kept")
@@ -373,7 +380,8 @@ def _compare(options: argparse.Namespace, errors: Console) -> int:
     from tb_ddp_doctor.report import markdown, terminal
 
     cache = _cache(options)
-    runs = [only_run(location, peek=cache.peek) for location in (options.before, options.after)]
+    named = [only_run(location, peek=cache.peek) for location in (options.before, options.after)]
+    runs = [with_step_range(run, options.step_range) for run in named]
     with executor(options.scheduler) as workers:
         results = _diagnose_all(runs, engine.Reading(cache, workers), {}, errors)
     if len(results) < 2:
@@ -506,6 +514,8 @@ def _below(base: Path, path: FilePath) -> str:
     """Where a trace lies below the log directory; of a remote one, which may have any name, its folders and name."""
     if isinstance(path, RemotePath):
         return "/".join(part for part in path.path.split("/") if part not in ("", ".", ".."))
+    if isinstance(path, ProcessPath):
+        return f"{_below(base, path.file)}.{path.label.replace(' ', '')}"
     return str(path.resolve().relative_to(base))
 
 
@@ -537,7 +547,7 @@ def _discover(options: argparse.Namespace, *, needed: bool = True) -> tuple[Cach
     """The cache that the options ask for, and the runs; DiscoverError if there are none and some are needed."""
     cache = _cache(options)
     try:
-        runs = discover(options.logdir, peek=cache.peek)
+        runs = [with_step_range(run, options.step_range) for run in discover(options.logdir, peek=cache.peek)]
     except DiscoverError:
         if needed:
             raise

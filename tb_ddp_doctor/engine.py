@@ -179,10 +179,11 @@ def _without_unfinished(
 
 def _network(run: Run, job: Job) -> Network | None:
     """What NCCL's logs beside the traces say of the job's processes; of remote traces, nothing."""
-    if isinstance(run.directory, RemotePath):
+    if not isinstance(run.directory, Path):
         return None
     try:
-        files = nccl_logs.find([file.path.parent for file in run.files if isinstance(file.path, Path)], run.directory)
+        folders = [file.path.parent for file in run.files if not isinstance(file.path, RemotePath)]
+        files = nccl_logs.find(folders, run.directory)
         return nccl_logs.read(files, {digest.pid for digest in job.digests}, job.world_size)
     except Exception:
         _log.debug("reading NCCL's logs of %s failed", run.name, exc_info=True)

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import TypeAlias
 
-from tb_ddp_doctor.discover.files import TraceFile
 from tb_ddp_doctor.discover.folders import SAME_TIME_NS
 from tb_ddp_doctor.discover.names import natural
+from tb_ddp_doctor.discover.trace_file import TraceFile
 
 #: Two files of one rank and of different workers that are closer than this were not written by a job and its
 #: repetition: starting Python, torch and NCCL again takes longer.

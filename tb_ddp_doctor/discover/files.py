@@ -7,11 +7,10 @@ import stat
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeAlias
 
+from tb_ddp_doctor.discover import foreign, recordings
 from tb_ddp_doctor.discover.head import Head
 from tb_ddp_doctor.discover.names import (
     DIGEST_SUFFIX,
@@ -25,50 +24,24 @@ from tb_ddp_doctor.discover.names import (
     span_time_ns,
     trace_name,
 )
+from tb_ddp_doctor.discover.trace_file import Parts, Status, TraceFile
 from tb_ddp_doctor.findings import FileWarning
+from tb_ddp_doctor.nsys.database import NsysError
 from tb_ddp_doctor.storage import paths, time_limit
 from tb_ddp_doctor.storage.paths import FilePath
 from tb_ddp_doctor.storage.time_limit import within
-
-Status: TypeAlias = os.stat_result | paths.Status
-
-#: Where a rank number came from.
-RankSource: TypeAlias = Literal["distributedInfo", "file name", "folder name", "order"]
 
 _PACKED = "This format is not supported: unpack it, or compress traces with gzip."
 #: Reading heads waits for the disk, on network file systems for milliseconds each.
 _PEEKERS = 8
 
-Parts: TypeAlias = tuple[str, ...]
 
-
-@dataclass(slots=True)
-class TraceFile:
-    """A file on its way into a run; its rank may not be known yet."""
-
-    path: FilePath
-    worker: str
-    span: str
-    time_ns: int | None
-    size: int
-    modified_ns: int
-    #: Whether its head is that of a trace.
-    is_readable: bool
-    node: str
-    world_size: int | None
-    rank: int | None = None
-    source: RankSource = "order"
-
-    @property
-    def is_stray(self) -> bool:
-        """Whether it was read and names no rank: beside files of a job, it is none of the job's."""
-        return self.is_readable and self.rank is None
-
-
-def scan(root: Path, unreadable: list[FileWarning], peek: Callable[[FilePath], Head]) -> dict[Parts, list[TraceFile]]:
+def scan(
+    root: Path, unreadable: list[FileWarning], others: list[FileWarning], peek: Callable[[FilePath], Head]
+) -> dict[Parts, list[TraceFile]]:
     """The trace files under `root` by the folder, as parts of its path below `root`; `peek` reads a file's head.
 
-    Folders and files that cannot be read go to `unreadable`.
+    Folders and files that cannot be read go to `unreadable`, those of other recorders to `others`.
     """
 
     def patient(path: FilePath) -> Head | None:
@@ -79,7 +52,23 @@ def scan(root: Path, unreadable: list[FileWarning], peek: Callable[[FilePath], H
             return None
 
     found = list(_walk(root, unreadable)) if not root.is_file() else [((), root, root.stat())]
-    return _by_folder(root.absolute().name, found, patient)
+    is_json = [JSON_NAME.fullmatch(trace_name(path.name)) is not None for _, path, _ in found]
+    name = root.absolute().name
+    folders = _by_folder(name, [one for one, json in zip(found, is_json, strict=True) if json], patient)
+    known = {file.path for files in folders.values() for file in files}
+    for parts, path, status in found:
+        if recordings.is_named_so(path.name):
+            try:
+                folders.setdefault(parts, []).extend(recordings.files(path, status))
+                continue
+            except (NsysError, OSError) as error:
+                reason = str(error)
+            if not folders[parts]:
+                del folders[parts]
+            others.append(foreign.explained(path) or FileWarning(str(path), reason))
+        elif path not in known and (explained := foreign.explained(path)):
+            others.append(explained)
+    return folders
 
 
 def scan_remote(
@@ -155,9 +144,7 @@ def _walk(root: Path, unreadable: list[FileWarning]) -> Iterator[tuple[Parts, Pa
                 (links if is_link else real).append((*parts, name))
             elif PACKED_NAME.fullmatch(name):
                 unreadable.append(FileWarning(str(folder / name), _PACKED))
-            elif JSON_NAME.fullmatch(trace_name(name)) and (
-                status_of_file is None or stat.S_ISREG(status_of_file.st_mode)
-            ):
+            elif _may_be(name) and (status_of_file is None or stat.S_ISREG(status_of_file.st_mode)):
                 yield parts, folder / name, status_of_file
 
 
@@ -171,9 +158,12 @@ def _list(folder: Path) -> tuple[os.stat_result, list[tuple[str, bool, os.stat_r
 
 def _may_matter(entry: os.DirEntry[str]) -> bool:
     """Whether an entry may be a folder or a trace: of others, nobody asks a network file system for the status."""
-    if JSON_NAME.fullmatch(trace_name(entry.name)) or PACKED_NAME.fullmatch(entry.name):
-        return True
-    return _is_folder(entry)
+    return _may_be(entry.name) or bool(PACKED_NAME.fullmatch(entry.name)) or _is_folder(entry)
+
+
+def _may_be(name: str) -> bool:
+    """Whether a file may be a trace, a recording or another recorder's by its name."""
+    return bool(JSON_NAME.fullmatch(trace_name(name))) or recordings.is_named_so(name) or foreign.may_be(name)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

@@ -7,8 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tb_ddp_doctor.discover.files import Parts, TraceFile
 from tb_ddp_doctor.discover.names import CAPTURE_FOLDER, RANK_FOLDER, natural
+from tb_ddp_doctor.discover.trace_file import Parts, TraceFile
 
 #: Ranks write the same profiler cycle within seconds; a trace of gigabytes takes minutes.
 SAME_TIME_NS = 600 * 10**9

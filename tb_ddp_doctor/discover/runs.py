@@ -7,6 +7,10 @@ Names that are taken:
 - `.json[.gz]` that name a rank (`rank0_trace`, `rank-0`, `trace_rank0`, `megatron_kineto_0`), unless their head
   shows that they are something else.
 - any other `.json[.gz]` whose head is that of a Kineto trace (Accelerate's `profile_0`, SGLang's `TP-0`).
+- SQLite exports of Nsight Systems, each with a rank for each process that ran kernels. Their ranks are numbered by
+  file, GPU and process, where NCCL's payloads do not tell them; sessions that began together are one job.
+
+Where there is nothing else, other recorders' files are answered with what to do with them (`foreign`).
 
 A digest beside its trace is read in its stead. Hidden files and folders are passed over: that is where rsync keeps what
 it has not finished.
@@ -36,16 +40,27 @@ from itertools import count
 from pathlib import Path, PurePath
 
 from tb_ddp_doctor.discover.cycles import Worker, by_cycle, by_job, in_order, order_of_recurring, worker_of
-from tb_ddp_doctor.discover.files import Parts, RankSource, TraceFile, scan, scan_remote
+from tb_ddp_doctor.discover.files import scan, scan_remote
 from tb_ddp_doctor.discover.folders import SAME_TIME_NS, Group, merge_folders, most_claimed
 from tb_ddp_doctor.discover.head import Head, peek
 from tb_ddp_doctor.discover.names import is_remote, natural
+from tb_ddp_doctor.discover.trace_file import Parts, RankSource, TraceFile
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.storage import time_limit
-from tb_ddp_doctor.storage.paths import FilePath, RemoteError, RemotePath
+from tb_ddp_doctor.storage.paths import FilePath, ProcessPath, RemoteError, RemotePath
 from tb_ddp_doctor.storage.time_limit import within
 
-__all__ = ["DiscoverError", "RankFile", "RankSource", "Run", "discover", "no_traces", "only_run", "parse_logdir_spec"]
+__all__ = [
+    "DiscoverError",
+    "RankFile",
+    "RankSource",
+    "Run",
+    "discover",
+    "no_traces",
+    "only_run",
+    "parse_logdir_spec",
+    "with_step_range",
+]
 
 #: Names of runs that share a folder, and so have none of their own.
 _WITHOUT_FOLDER = re.compile(r"span_\d+|no_rank|world_size_(\d+|unknown)")
@@ -136,6 +151,17 @@ def only_run(location: str, *, peek: Callable[[FilePath], Head] = peek) -> Run:
     return runs[0]
 
 
+def with_step_range(run: Run, name: str) -> Run:
+    """The run with the NVTX range of this name as step; of traces of other recorders, as it is."""
+    if not name:
+        return run
+    files = [
+        replace(file, path=replace(file.path, step_range=name)) if isinstance(file.path, ProcessPath) else file
+        for file in run.files
+    ]
+    return replace(run, files=tuple(files))
+
+
 def no_traces(location: str) -> str:
     """What is said of a log directory without a run."""
     return f"{location} holds no profiler traces (*.pt.trace.json, *.pt.trace.json.gz)."
@@ -165,7 +191,10 @@ def _discover(logdir: str, name: str | None, peek: Callable[[FilePath], Head]) -
     if not root.is_dir() and not root.is_file():
         raise DiscoverError(f"{logdir} is neither a folder nor a file, but a device or a pipe.")
     unreadable: list[FileWarning] = []
-    folders = scan(root, unreadable, peek)
+    others: list[FileWarning] = []
+    folders = scan(root, unreadable, others, peek)
+    if not folders and not unreadable and others:
+        raise DiscoverError(_nothing_but(others))
     if not folders and root.is_file() and not unreadable:
         raise DiscoverError(f"{logdir} is not a trace of the PyTorch profiler.")
     if not folders and unreadable:
@@ -318,7 +347,7 @@ def _rank_file(rank: int, file: TraceFile) -> RankFile:
 
 def _warn_of_run(directory: str, files: list[TraceFile], world_size: int | None) -> Iterator[FileWarning]:
     """What must be said of the files together, one sentence for each kind of doubt."""
-    sources = Counter(file.source for file in files)
+    sources = Counter(file.source for file in files if not isinstance(file.path, ProcessPath))
     for source in ("file name", "folder name"):
         if number := sources[source]:
             message = f"Rank taken from the {source} of {_files(number)}, without distributedInfo."
@@ -326,6 +355,15 @@ def _warn_of_run(directory: str, files: list[TraceFile], world_size: int | None)
     if number := sources["order"]:
         yield FileWarning(
             directory, f"Rank of {_files(number)} taken from the order of the names: neither file nor name has it."
+        )
+
+    assumed = sum(isinstance(file.path, ProcessPath) and file.source == "order" for file in files)
+    if assumed:
+        processes = "1 process" if assumed == 1 else f"{assumed} processes"
+        yield FileWarning(
+            directory,
+            f"Rank of {processes} assumed from the order of GPUs: Nsight Systems records it only in NCCL's payloads "
+            "(nsys export --include-json true).",
         )
 
     claims = Counter(file.world_size for file in files if file.world_size is not None)

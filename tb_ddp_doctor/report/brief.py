@@ -60,8 +60,10 @@ def _row(finding: Finding, diagnosis: Diagnosis) -> str:
         f"all {len(finding.ranks)} ranks"
         if 1 < len(finding.ranks) == len(diagnosis.ranks)
         else text.ranks(finding.ranks)
+        if finding.ranks
+        else ""
     )
-    return f"{finding.severity.capitalize():<8}  {cost}  {label(finding)}, {on}"
+    return f"{finding.severity.capitalize():<8}  {cost}  {', '.join(filter(None, (label(finding), on)))}"
 
 
 def _rest(diagnosis: Diagnosis, width: int, hint: str) -> str:

@@ -10,6 +10,7 @@ where there are none, the files are asked for as anybody may. Options of fsspec 
 from __future__ import annotations
 
 import io
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -95,14 +96,52 @@ class RemotePath:
         return io.BufferedReader(_Stream(file), 1 << 16)
 
 
+@dataclass(frozen=True, slots=True)
+class ProcessPath:
+    """One process in a file of several, as those of Nsight Systems are: the part of `Path` that reading takes."""
+
+    file: Path
+    #: The process, as the file numbers it.
+    process: int
+    #: What the file's name is followed by where it is shown: "pid 144".
+    label: str
+    #: The NVTX range that is a step; "" where the reader is to choose.
+    step_range: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file} ({self.label})"
+
+    @property
+    def name(self) -> str:
+        return f"{self.file.name} ({self.label})"
+
+    @property
+    def suffix(self) -> str:
+        return self.file.suffix
+
+    @property
+    def parent(self) -> Path:
+        return self.file.parent
+
+    def stat(self) -> os.stat_result:
+        return self.file.stat()
+
+    def open(self, mode: str = "rb") -> io.BufferedReader:
+        if mode != "rb":
+            raise ValueError("recordings are only read")
+        return self.file.open("rb")
+
+
 #: What files are named by, wherever they are.
-FilePath: TypeAlias = Path | RemotePath
+FilePath: TypeAlias = Path | RemotePath | ProcessPath
 
 
 def identity(path: FilePath) -> str:
     """What differs between two files, and between two states of a file. Raises OSError."""
     if isinstance(path, RemotePath):
         return f"{path}\n{path.size}\n{path.modified_ns}\n{path.tag}"
+    if isinstance(path, ProcessPath):
+        return f"{identity(path.file)}\n{path.process}\n{path.step_range}"
     status = path.stat()
     return f"{path.resolve()}\n{status.st_size}\n{status.st_mtime_ns}"
 

@@ -613,6 +613,8 @@ def collective(name: str) -> str:
     return next((kind for part, kind in _COLLECTIVE_IN_KERNEL if part in lowered), "")
 
 
+#: Of what is only known in bytes.
+UNKNOWN_DTYPE = "unknown type"
 #: Bytes of an element by torch's dtype names, as `record_param_comms` spells them.
 ELEMENT_BYTES: dict[str, int] = {
     "Byte": 1, "Char": 1, "Bool": 1, "QInt8": 1, "QUInt8": 1,
@@ -621,4 +623,5 @@ ELEMENT_BYTES: dict[str, int] = {
     "Int": 4, "Float": 4, "UInt32": 4, "ComplexHalf": 4,
     "Long": 8, "Double": 8, "UInt64": 8, "ComplexFloat": 8,
     "ComplexDouble": 16,
+    UNKNOWN_DTYPE: 1,
 }  # fmt: skip

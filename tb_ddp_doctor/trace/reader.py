@@ -1,6 +1,7 @@
 """Reading a trace: one file, or one stream of bytes, to a `RankTrace`.
 
-Supported: Chrome-trace JSON as torch.profiler (Kineto) has written it since 2021, plain or gzipped.
+Supported: Chrome-trace JSON as torch.profiler (Kineto) has written it since 2021, plain or gzipped; processes in the
+SQLite files of Nsight Systems (`nsys`).
 Whatever a file is like, reading it either gives a `RankTrace`, whose warnings say what it lacks, or `TraceError`.
 """
 
@@ -13,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from tb_ddp_doctor.storage.paths import FilePath
-from tb_ddp_doctor.trace import native
+from tb_ddp_doctor.storage.paths import FilePath, ProcessPath
+from tb_ddp_doctor.trace import native, nsys
 from tb_ddp_doctor.trace.columns import Columns
 from tb_ddp_doctor.trace.document import Document
 from tb_ddp_doctor.trace.losses import Loss, Losses
@@ -32,6 +33,8 @@ def read(path: str | FilePath, *, name: str | None = None, max_bytes: int = MAX_
 
     TraceError, with a sentence, for a file that cannot be read or is no trace.
     """
+    if isinstance(path, ProcessPath):
+        return nsys.read(path)
     with open_trace(path) as file:
         return decode(chunks(file, max_bytes), name or str(path))
 

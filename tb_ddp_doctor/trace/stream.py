@@ -13,10 +13,11 @@ import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from io import BufferedReader
+from pathlib import Path
 from typing import Any
 
 from tb_ddp_doctor.storage import time_limit
-from tb_ddp_doctor.storage.paths import FilePath, RemotePath
+from tb_ddp_doctor.storage.paths import RemotePath
 from tb_ddp_doctor.storage.time_limit import PatientFile, Source, within
 from tb_ddp_doctor.trace.model import TraceError
 
@@ -52,7 +53,7 @@ class StreamCutError(Exception):
     """The bytes ended early, or something follows them; the text says what."""
 
 
-def open_trace(path: str | FilePath) -> BufferedReader:
+def open_trace(path: str | Path | RemotePath) -> BufferedReader:
     """The file, open for reading; TraceError says why not."""
     try:
         return BufferedReader(PatientFile(within(time_limit.PATIENCE_S, partial(_opened, path))), _READ_BYTES)
@@ -64,7 +65,7 @@ def open_trace(path: str | FilePath) -> BufferedReader:
         raise TraceError(f"The file cannot be opened: {_reason(error)}.") from None
 
 
-def _opened(path: str | FilePath) -> Source:
+def _opened(path: str | Path | RemotePath) -> Source:
     if isinstance(path, RemotePath):
         return path.open()
     if not stat.S_ISREG(os.stat(path).st_mode):

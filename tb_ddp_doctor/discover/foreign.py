@@ -1,0 +1,91 @@
+"""What other recorders leave behind, and how it becomes something that can be diagnosed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tb_ddp_doctor.discover.names import trace_name
+from tb_ddp_doctor.findings import FileWarning
+
+_HEAD_BYTES = 1 << 14
+_EXPORT = "nsys export --type sqlite --include-json true"
+#: By the end of the name.
+_BY_NAME = (
+    (
+        re.compile(r"\.(?:nsys-rep|qdrep)$"),
+        "This is a report of Nsight Systems: export it with `" + _EXPORT + " {name}`, and diagnose the .sqlite file.",
+    ),
+    (
+        re.compile(r"\.qdstrm$"),
+        "This is an unfinished report of Nsight Systems: import it with `QdstrmImporter -i {name}`, then `"
+        + _EXPORT
+        + "` makes the .sqlite file that can be diagnosed.",
+    ),
+    (
+        re.compile(r"\.xplane\.pb$"),
+        "This is a profile of JAX, TensorFlow or PyTorch/XLA (XPlane), which xprof shows (`pip install xprof`, `xprof "
+        "--logdir DIR`); the doctor reads traces of torch.profiler and Nsight Systems.",
+    ),
+    (
+        re.compile(r"\.(?:pftrace|perfetto-trace)(?:\.gz)?$"),
+        "This is a trace in Perfetto's format, as torch's experimental export_chrome_trace(\"x.pftrace\") writes: "
+        "export to a name that ends in .json.gz, or convert it with Perfetto's `traceconv json {name}`.",
+    ),
+    (
+        re.compile(r"\.(?:ncu-rep|nvvp|nvprof)$"),
+        "This is a profile of single kernels or of nvprof, without what ranks do: record with torch.profiler or nsys.",
+    ),
+)
+#: Names whose content decides, and what stands in their first bytes.
+_BY_HEAD = (
+    (
+        re.compile(r"\.(?:db|sqlite3?|rpd)$"),
+        re.compile(rb"rocpd_"),
+        "This is a rocpd database of rocprofv3: `rocpd convert -i {name} --output-format pftrace` makes a trace for "
+        "Perfetto; the doctor reads what torch.profiler writes on AMD GPUs.",
+    ),
+    (
+        re.compile(r"\.json$"),
+        re.compile(rb"rocprofiler-sdk|CPU HIP API|CPU HSA API|rocprofv?\d?"),
+        "This is the JSON of rocprof: the doctor reads what torch.profiler writes on AMD GPUs "
+        "(export_chrome_trace); rocprof's own file opens in Perfetto.",
+    ),
+    (
+        re.compile(r"\.json$"),
+        re.compile(
+            rb'"(?:CudaEvent|NvtxEvent|TraceProcessEvent|globalTid|GlobalTid|globalPid)"|\{"data":\["\[Unknown\]"'
+        ),
+        "This is the JSON export of Nsight Systems: export the report again with `" + _EXPORT + " REPORT.nsys-rep`.",
+    ),
+    (
+        re.compile(r"\.(?:db|sqlite3?)$"),
+        re.compile(rb"\ASQLite format 3\0"),
+        "This is an SQLite file, but no export of Nsight Systems with kernels (`" + _EXPORT + " REPORT.nsys-rep`).",
+    ),
+)
+
+
+def may_be(name: str) -> bool:
+    """Whether a file may be another recorder's by its name."""
+    return any(ending.search(name) for ending, _ in _BY_NAME) or any(ending.search(name) for ending, *_ in _BY_HEAD)
+
+
+def explained(path: Path) -> FileWarning | None:
+    """What another recorder's file is, and what to do with it; None for any other file."""
+    name = trace_name(path.name)
+    for ending, message in _BY_NAME:
+        if ending.search(name):
+            return FileWarning(str(path), message.format(name=path.name))
+    candidates = [(head, message) for ending, head, message in _BY_HEAD if ending.search(name)]
+    if not candidates:
+        return None
+    try:
+        with path.open("rb") as file:
+            first = file.read(_HEAD_BYTES)
+    except OSError:
+        return None
+    return next(
+        (FileWarning(str(path), message.format(name=path.name)) for head, message in candidates if head.search(first)),
+        None,
+    )

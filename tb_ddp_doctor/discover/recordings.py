@@ -1,0 +1,47 @@
+"""SQLite files of Nsight Systems: one file is as many ranks as it has processes with kernels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tb_ddp_doctor.discover.names import rank_in_name
+from tb_ddp_doctor.discover.trace_file import Status, TraceFile
+from tb_ddp_doctor.nsys import processes
+from tb_ddp_doctor.nsys.database import NsysError
+from tb_ddp_doctor.storage.paths import ProcessPath
+
+_SUFFIXES = (".sqlite", ".sqlite3", ".db")
+
+
+def is_named_so(name: str) -> bool:
+    """Whether a file may be such an export by its name."""
+    return name.endswith(_SUFFIXES)
+
+
+def files(path: Path, status: Status | None) -> list[TraceFile]:
+    """The ranks of an export. Raises NsysError and OSError."""
+    recording = processes.read(path)
+    if not recording.processes:
+        raise NsysError("It holds no kernels: record with nsys profile --trace=cuda,nvtx.")
+    several = len(recording.processes) > 1
+    named = None if several else rank_in_name(path.stem)
+    found = []
+    for process in recording.processes:
+        rank = named if process.rank is None else process.rank
+        found.append(
+            TraceFile(
+                path=ProcessPath(path, process.number, f"pid {process.pid}"),
+                # In the order of devices, and then of processes.
+                worker=f"{path.stem} GPU {process.device} pid {process.pid}",
+                span="",
+                time_ns=recording.start_ns,
+                size=(status.st_size if status else 0) // len(recording.processes),
+                modified_ns=status.st_mtime_ns if status else 0,
+                is_readable=True,
+                node=path.stem if several else "",
+                world_size=process.world_size,
+                rank=rank,
+                source="order" if rank is None else "file name" if process.rank is None else "distributedInfo",
+            )
+        )
+    return found

@@ -1,0 +1,40 @@
+"""A file on its way into a run."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from tb_ddp_doctor.storage import paths
+from tb_ddp_doctor.storage.paths import FilePath
+
+Status: TypeAlias = os.stat_result | paths.Status
+
+#: Where a rank number came from.
+RankSource: TypeAlias = Literal["distributedInfo", "file name", "folder name", "order"]
+#: Folders below the log directory.
+Parts: TypeAlias = tuple[str, ...]
+
+
+@dataclass(slots=True)
+class TraceFile:
+    """A file on its way into a run; its rank may not be known yet."""
+
+    path: FilePath
+    worker: str
+    span: str
+    time_ns: int | None
+    size: int
+    modified_ns: int
+    #: Whether its head is that of a trace.
+    is_readable: bool
+    node: str
+    world_size: int | None
+    rank: int | None = None
+    source: RankSource = "order"
+
+    @property
+    def is_stray(self) -> bool:
+        """Whether it was read and names no rank: beside files of a job, it is none of the job's."""
+        return self.is_readable and self.rank is None

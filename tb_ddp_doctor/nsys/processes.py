@@ -1,0 +1,126 @@
+"""Which processes of an export used a GPU: each of them is a rank.
+
+No index leads to them, and a file may have millions of kernels: of larger tables kernels are looked up at even
+distances, so that a process is missed only if it ran fewer than one in thousands.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from tb_ddp_doctor.nsys.database import KERNEL, NVTX, Database, NsysError, opened
+from tb_ddp_doctor.nsys.payloads import Payload, Payloads, has_payloads
+from tb_ddp_doctor.storage.paths import identity
+
+#: Kernels that are looked at one after the other, and of a larger table, at even distances.
+_LOOKED_AT = 20_000
+_PROBES = 4_096
+_PID_BITS = 24
+_PID_MASK = (1 << _PID_BITS) - 1
+#: A file with more is no recording of a node.
+_MOST_PROCESSES = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process with kernels."""
+
+    #: As all tables number it: `globalPid`.
+    number: int
+    pid: int
+    #: The device that most of its kernels ran on.
+    device: int
+    #: Its rank in the job, and the job's size, as NCCL's payload told; None where none did.
+    rank: int | None = None
+    world_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What an export holds."""
+
+    #: By device, then by pid.
+    processes: tuple[Process, ...]
+    #: When recording began, ns since 1970; None where the file does not say.
+    start_ns: int | None
+
+
+def read(path: Path) -> Recording:
+    """The processes of an export. Raises NsysError, with a sentence, and OSError."""
+    return _read(path, identity(path))
+
+
+@lru_cache(256)
+def _read(path: Path, _state: str) -> Recording:
+    with opened(path) as database:
+        if "StringIds" not in database.columns:
+            raise NsysError("It is an SQLite file, but no export of Nsight Systems.")
+        ranks = communicators(database)
+        found = [
+            Process(number, number >> _PID_BITS & _PID_MASK, device, *ranks.get(number, (None, None)))
+            for number, device in _devices(database).items()
+        ]
+        found.sort(key=lambda process: (process.device, process.pid))
+        return Recording(tuple(found[:_MOST_PROCESSES]), start_ns(database))
+
+
+def start_ns(database: Database) -> int | None:
+    """When recording began, ns since 1970; None where the file does not say."""
+    table = "TARGET_INFO_SESSION_START_TIME"
+    if not database.has(table, "utcEpochNs"):
+        return None
+    for (instant,) in database.rows(f"SELECT utcEpochNs FROM {table} LIMIT 1"):
+        return instant if isinstance(instant, int) and 0 < instant < 1 << 62 else None
+    return None
+
+
+def communicators(database: Database) -> dict[int, tuple[int, int]]:
+    """Rank and size of each process in its largest communicator, as far as the export holds NCCL's payloads."""
+    found: dict[int, Payload] = {}
+    for process, payload in _initialised(database):
+        if 0 <= payload.rank < payload.ranks and payload.ranks > found.get(process, Payload()).ranks:
+            found[process] = payload
+    largest = max((payload.ranks for payload in found.values()), default=0)
+    # Two ranks that claim one number are in communicators of their own: the job's is not among them.
+    claimed = Counter(payload.rank for payload in found.values() if payload.ranks == largest)
+    if any(count > 1 for count in claimed.values()):
+        return {}
+    return {process: (one.rank, one.ranks) for process, one in found.items() if one.ranks == largest}
+
+
+def _initialised(database: Database) -> Iterator[tuple[int, Payload]]:
+    """Payloads of the calls that make communicators, by process."""
+    if not database.has(NVTX, "jsonText", "binaryData", "text", "textId", "globalTid") or not has_payloads(database):
+        return
+    payloads = Payloads(database)
+    names = "('ncclCommInitRank', 'ncclCommInitAll', 'ncclCommInitRankConfig', 'ncclCommInitRankScalable')"
+    registered = f"textId IN (SELECT id FROM StringIds WHERE value IN {names})"
+    query = (
+        f"SELECT globalTid, jsonText, binaryData FROM {NVTX} "
+        f"WHERE (jsonText IS NOT NULL OR binaryData IS NOT NULL) AND (text IN {names} OR {registered})"
+    )
+    for thread, json, binary in database.rows(query):
+        payload = payloads.read(json, binary)
+        if payload is not None and isinstance(thread, int):
+            yield thread & ~_PID_MASK, payload
+
+
+def _devices(database: Database) -> dict[int, int]:
+    """Of each process with kernels the device that most of them ran on."""
+    if not database.has(KERNEL, "globalPid", "deviceId"):
+        return {}
+    counted: defaultdict[int, Counter[int]] = defaultdict(Counter)
+    last = database.last_row(KERNEL)
+    query = f"SELECT globalPid, deviceId FROM {KERNEL} WHERE rowid"
+    looked = database.rows(f"{query} <= ?", (_LOOKED_AT,))
+    apart = max(last // _PROBES, 1)
+    probed = (row for at in range(_LOOKED_AT + 1, last + 1, apart) for row in database.rows(f"{query} = ?", (at,)))
+    for rows in (looked, probed):
+        for process, device in rows:
+            if isinstance(process, int) and isinstance(device, int):
+                counted[process][device] += 1
+    return {process: devices.most_common(1)[0][0] for process, devices in counted.items()}

@@ -1,0 +1,334 @@
+"""Exports of Nsight Systems: read to the same columns as Kineto's traces, and nothing else read of them."""
+
+from __future__ import annotations
+
+import lzma
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from nsys_files import SECRET, Export, payload, process_number, write
+from traces import ranks
+from traces import read as drawn
+
+import tb_ddp_doctor
+from tb_ddp_doctor import cli
+from tb_ddp_doctor.digest.build import digest
+from tb_ddp_doctor.discover.runs import DiscoverError, discover
+from tb_ddp_doctor.nsys.database import NsysError, opened
+from tb_ddp_doctor.nsys.processes import start_ns
+from tb_ddp_doctor.trace import nsys
+from tb_ddp_doctor.trace.model import Category, RankTrace
+from tb_ddp_doctor.trace.reader import read
+
+JOB = """
+    rank# step  |1                                |2
+          host  [load][fwd...][bwd......][sync]   [load][fwd...][bwd......][sync]
+          gpu          [fwd....][pinned][bwd......]      [fwd....][pinned][bwd......]
+          nccl                      [ar]                           [ar]
+"""
+REAL = Path(__file__).parent / "nsight_systems" / "mfu_2gpu_before.sqlite.xz"
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("nsys") / "mfu_2gpu_before.sqlite"
+    path.write_bytes(lzma.decompress(REAL.read_bytes()))
+    return path
+
+
+def _traces(path: Path) -> dict[int, RankTrace]:
+    (run,) = discover(path)
+    return {file.rank: read(file.path) for file in run.files}
+
+
+def _events(trace: RankTrace) -> list[tuple[Any, ...]]:
+    """All that is known of each event, as text and numbers, in one order."""
+    events, words = trace.events, [*trace.strings, ""]
+    return sorted(
+        (
+            int(events.start_ns[i]),
+            int(events.category[i]),
+            words[events.name[i]],
+            int(events.duration_ns[i]),
+            trace.threads[events.thread[i]],
+            *(int(getattr(events, column)[i]) for column in ("device", "stream", "correlation", "bytes", "occupancy")),
+            words[events.shape[i]].replace(" ", ""),
+        )
+        for i in range(len(events))
+    )
+
+
+def _of_devices(trace: RankTrace, rank: int) -> RankTrace:
+    """A drawn trace, all of which run on device 0, as of a rank with a device of its own."""
+    events = trace.events
+    threads = tuple((str(rank), tid) if pid == "0" else (pid, tid) for pid, tid in trace.threads)
+    return replace(
+        trace, threads=threads, events=replace(events, device=np.where(events.device < 0, -1, rank).astype(np.int32))
+    )
+
+
+def test_a_drawn_job_gives_the_digests_that_its_kineto_traces_give(tmp_path: Path) -> None:
+    expected = {rank: _of_devices(trace, rank) for rank, trace in drawn(ranks(JOB, JOB), metadata="nowhere").items()}
+    found = _traces(write(tmp_path / "job.sqlite", expected))
+    for rank, trace in found.items():
+        assert _events(trace) == _events(expected[rank])
+        one, other = digest(trace), digest(replace(expected[rank], header=trace.header))
+        assert np.array_equal(one.work.owner_ns, other.work.owner_ns)
+        assert np.array_equal(one.steps.end_ns, other.steps.end_ns)
+        assert np.array_equal(one.collectives.arrival_ns, other.collectives.arrival_ns)
+        assert (one.pid, one.loader, one.contents) == (other.pid, other.loader, other.contents)
+        for table in ("steps", "lost_kernels", "track"):
+            for column in type(getattr(one, table)).__slots__:
+                assert np.array_equal(getattr(getattr(one, table), column), getattr(getattr(other, table), column))
+
+
+def test_a_real_file_holds_what_sql_says(real: Path) -> None:
+    traces = _traces(real)
+    file = sqlite3.connect(f"file:{real}?mode=ro", uri=True)
+    processes = [number for (number,) in file.execute("SELECT DISTINCT globalPid FROM CUPTI_ACTIVITY_KIND_KERNEL")]
+    assert [trace.threads and {pid for pid, tid in trace.threads} & {"144", "145"} for trace in traces.values()] == [
+        {"144"},
+        {"145"},
+    ]
+
+    def asked(query: str, number: int) -> tuple[int, ...]:
+        return tuple(value or 0 for value in file.execute(query, {"number": number}).fetchone())
+
+    for trace, number in zip(traces.values(), sorted(processes), strict=True):
+        events = trace.events
+
+        def summed(chosen: Any, events: Any = events) -> tuple[int, int]:
+            return int(chosen.sum()), int(events.duration_ns[chosen].sum())
+
+        named = np.array(trace.strings)[events.name]
+        kernel = events.category == Category.KERNEL
+        total = "SELECT count(*), sum(end - start) FROM CUPTI_ACTIVITY_KIND_"
+        assert summed(kernel) == asked(f"{total}KERNEL WHERE globalPid = :number", number)
+        assert summed(kernel & np.char.startswith(named, "nccl")) == asked(
+            f"{total}KERNEL k JOIN StringIds s ON s.id = k.shortName WHERE globalPid = :number AND value LIKE 'nccl%'",
+            number,
+        )
+        for kinds, name in (((0, 2), "Pageable -> Device"), ((2, 2), "Device -> Device")):
+            of_kind = f"globalPid = :number AND srcKind = {kinds[0]} AND dstKind = {kinds[1]}"
+            chosen = (events.category == Category.MEMCPY) & (np.char.find(named, name) >= 0)
+            assert summed(chosen) == asked(f"{total}MEMCPY WHERE {of_kind}", number)
+            moved = asked(f"SELECT sum(bytes), 0 FROM CUPTI_ACTIVITY_KIND_MEMCPY WHERE {of_kind}", number)
+            assert int(events.bytes[chosen].sum()) == moved[0]
+        launches = (events.category == Category.RUNTIME) & (named == "cudaLaunchKernel")
+        assert summed(launches) == asked(
+            f"{total}RUNTIME r JOIN StringIds s ON s.id = r.nameId WHERE globalTid & ~0xFFFFFF = :number "
+            "AND value = 'cudaLaunchKernel_v7000'",
+            number,
+        )
+        epoch = file.execute("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME").fetchone()[0]
+        on_device = np.isin(events.category, (Category.KERNEL, Category.MEMCPY, Category.MEMSET))
+        idle = asked(_IDLE, number)[0]
+        assert _idle(events.start_ns[on_device] - epoch, events.duration_ns[on_device]) == idle
+
+
+#: What no event of a device covers between its first start and last end.
+_IDLE = """
+    WITH work AS (
+        SELECT start, end FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE globalPid = :number
+        UNION ALL SELECT start, end FROM CUPTI_ACTIVITY_KIND_MEMCPY WHERE globalPid = :number
+        UNION ALL SELECT start, end FROM CUPTI_ACTIVITY_KIND_MEMSET WHERE globalPid = :number
+    ), ahead AS (
+        SELECT start, max(end) OVER (ORDER BY start, end ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS until
+        FROM work
+    ) SELECT sum(start - until) FROM ahead WHERE start > until
+"""
+
+
+def _idle(start: Any, length: Any) -> int:
+    order = np.lexsort((start + length, start))
+    start, until = start[order], np.maximum.accumulate((start + length)[order])
+    gaps = start[1:] - until[:-1]
+    return int(gaps[gaps > 0].sum())
+
+
+def test_a_real_file_is_diagnosed_and_its_account_sums(real: Path) -> None:
+    (found,) = tb_ddp_doctor.diagnose(real, cache=False)
+    assert found.ranks == (0, 1)
+    assert sum(line.total_ns for line in found.account.lines) == found.account.total_ns
+    said = " ".join(warning.message for warning in found.warnings)
+    assert "Rank of 2 processes assumed from the order of GPUs" in said
+    assert "which comes 17 times; --step-range NAME chooses another." in said
+
+
+def test_the_environment_is_never_read(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "logs" / "job.sqlite", drawn(ranks(JOB, JOB), metadata="nowhere"))
+    with opened(path) as database:
+        for table in ("TARGET_INFO_SYSTEM_ENV", "META_DATA_CAPTURE", "ProcessStreams"):
+            with pytest.raises(NsysError, match="prohibited"):
+                list(database.rows(f"SELECT * FROM {table}"))
+        with pytest.raises(NsysError, match="not authorized"):
+            list(database.rows("CREATE INDEX quick ON NVTX_EVENTS(start)"))
+    before = path.read_bytes()
+    kept, report = tmp_path / "cache", tmp_path / "report.html"
+    options = ["--cache", str(kept), "--html", str(report)]
+    assert cli.main(["diagnose", str(path.parent), "-v", *options]) == 0
+    assert cli.main(["diagnose", str(path.parent), "--json", *options]) == 0
+    shown = "".join(capfd.readouterr())
+    assert "straggler" in shown and SECRET not in shown and SECRET not in report.read_text()
+    entries = [entry for entry in kept.rglob("*") if entry.is_file()]
+    assert entries and not any(SECRET.encode() in entry.read_bytes() for entry in entries)
+    assert path.read_bytes() == before and [file.name for file in path.parent.iterdir()] == ["job.sqlite"]
+
+
+def test_a_range_that_repeats_is_a_step(tmp_path: Path) -> None:
+    traces = drawn(ranks(JOB, JOB), metadata="nowhere")
+    for trace in _traces(write(tmp_path / "job.sqlite", traces, steps="train_step {}")).values():
+        assert digest(trace).steps.number.tolist() == [1, 2, 3, 4, 5, 6]
+        (said,) = trace.warnings
+        assert said.message.startswith("Steps are the NVTX range 'train_step #', which comes 6 times")
+
+
+def test_a_range_that_is_named_is_a_step(tmp_path: Path) -> None:
+    (run,) = discover(write(tmp_path / "job.sqlite", drawn(ranks(JOB, JOB), metadata="nowhere")))
+    path = run.files[0].path
+    named = read(replace(path, step_range="enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"))
+    # The first one launches nothing that ends in it.
+    assert digest(named).steps.number.tolist() == [1, 2, 3, 4, 5]
+    without = read(replace(path, step_range="nowhere"))
+    assert "No NVTX range is called 'nowhere'" in without.warnings[0].message
+
+
+def test_larger_ranks_are_read_for_a_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "job.sqlite", drawn(ranks(JOB, JOB, steps=40), metadata="nowhere"))
+    whole = _traces(path)[0]
+    monkeypatch.setattr(nsys, "MOST_ROWS", len(whole.events) // 4)
+    part = _traces(path)[0]
+    assert 0.15 < len(part.events) / len(whole.events) < 0.35
+    assert set(_events(part)) <= set(_events(whole))
+    assert len(digest(part).steps) >= 15
+    assert any("of this process's rows: more than" in warning.message for warning in part.warnings)
+
+
+_SCHEMAS = [
+    (1, 7, 0, 18, "NCCL communicator ID", None),
+    (1, 7, 1, 22, "Message size [bytes]", 8),
+    (1, 8, 0, 18, "NCCL communicator ID", None),
+    (1, 8, 1, 18, "No. of ranks", 8),
+    (1, 8, 2, 18, "Rank", 16),
+]
+
+
+def _with_payloads(path: Path, as_json: bool) -> Path:
+    """Ranks 1 and 0 of two, on devices 0 and 1, which gather 64 bytes each, and reduce two messages in a group."""
+    export = Export(path)
+    export.add("NVTX_PAYLOAD_SCHEMA_ENTRIES", _SCHEMAS)
+    for device, rank in ((0, 1), (1, 0)):
+        process = process_number(100 + device)
+
+        def told(start: int, end: int, name: str, schema: int, *values: int, process: int = process) -> tuple[Any, ...]:
+            labels = [label for _, number, _, _, label, _ in _SCHEMAS if number == schema]
+            text = str(dict(zip(labels, values, strict=False))).replace("'", '"') if values and as_json else None
+            binary = payload(schema, *values) if values and not as_json else None
+            return (start, end, 59, None, process | 1, export.text(name), 1, text, binary)
+
+        export.add(
+            "NVTX_EVENTS",
+            [
+                told(0, 10, "ncclCommInitRank", 8, 77, 2, rank),
+                told(100, 200, "ncclAllGather", 7, 77, 64),
+                told(300, 310, "ncclGroupStart", 0),
+                told(310, 320, "ncclAllReduce", 7, 77, 1000),
+                told(320, 330, "ncclAllReduce", 7, 77, 24),
+                told(330, 400, "ncclGroupEnd", 0),
+            ],
+        )
+        launch, kernels = export.text("cuLaunchKernelEx"), ("AllGather_RING_LL", "AllReduce_Sum_f32")
+        for number, (kernel, instant) in enumerate(zip(kernels, (150, 350), strict=True), 1):
+            name = export.text(f"ncclDevKernel_{kernel}(ncclDevComm*)")
+            export.add("CUPTI_ACTIVITY_KIND_RUNTIME", [(instant, instant + 5, process | 1, number, launch)])
+            row = (instant + 20, instant + 60, device, 9, number, process, name, name, 4, 1, 1)
+            export.add("CUPTI_ACTIVITY_KIND_KERNEL", [row])
+    export.close()
+    return path
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_payloads_of_nccl_tell_rank_group_and_size(tmp_path: Path, as_json: bool) -> None:
+    (run,) = discover(_with_payloads(tmp_path / "job.sqlite", as_json))
+    assert [(file.rank, file.rank_source, file.world_size) for file in run.files] == [
+        (0, "distributedInfo", 2),
+        (1, "distributedInfo", 2),
+    ]
+    assert not run.warnings
+    trace = read(run.files[0].path)
+    assert (trace.header.rank, trace.header.world_size) == (0, 2)
+    found = digest(trace).collectives
+    words = digest(trace).strings
+    assert [words[kind] for kind in found.kind] == ["all_gather", "all_reduce"]
+    assert found.bytes.tolist() == [128, 1024]
+    assert found.group_size.tolist() == [2, 2]
+    assert {words[group] for group in found.group} == {"0x4d"}
+
+
+def test_several_files_are_one_run_on_one_clock(tmp_path: Path) -> None:
+    traces = drawn(ranks(JOB, JOB, JOB, JOB), metadata="nowhere")
+    for node in (0, 1):
+        write(tmp_path / f"node{node}.sqlite", {rank: traces[2 * node + rank] for rank in (0, 1)})
+    (run,) = discover(tmp_path)
+    assert [(file.rank, file.node) for file in run.files] == [(0, "node0"), (1, "node0"), (2, "node1"), (3, "node1")]
+
+
+def test_sessions_that_lie_apart_are_several_runs(tmp_path: Path) -> None:
+    for name, epoch in (("before", 10**18), ("after", 10**18 + 3600 * 10**9)):
+        export = Export(tmp_path / f"{name}.sqlite", epoch)
+        row = (0, 9, 0, 7, 1, process_number(5), export.text("kernel"), export.text("kernel"), 1, 1, 1)
+        export.add("CUPTI_ACTIVITY_KIND_KERNEL", [row])
+        export.close()
+    assert len(discover(tmp_path)) == 2
+
+
+def _foreign() -> Iterator[tuple[str, bytes, str]]:
+    yield "report.nsys-rep", b"", "nsys export --type sqlite --include-json true report.nsys-rep"
+    yield "report.json", b'{"Type":48,"NvtxEvent":{"GlobalTid":"3"}}', "JSON export of Nsight Systems"
+    yield "host.xplane.pb", b"", "xprof"
+    yield "trace.pftrace", b"\x1f\x8b", "traceconv json trace.pftrace"
+    yield "1_results.json", b'{"rocprofiler-sdk-tool": [{"metadata": {}}]}', "JSON of rocprof"
+    yield "results.db", b"SQLite format 3\0" + b"CREATE TABLE rocpd_kernel", "rocpd convert -i results.db"
+    yield "mlflow.db", b"SQLite format 3\0", "no export of Nsight Systems"
+
+
+@pytest.mark.parametrize(("name", "content", "said"), list(_foreign()))
+def test_other_recorders_are_answered(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DiscoverError) as error:
+        discover(tmp_path)
+    assert said in str(error.value)
+    write(tmp_path / "job.sqlite", drawn(JOB.replace("#", "0"), metadata="nowhere"))
+    (run,) = discover(tmp_path)
+    assert not any(name in warning.file for warning in run.warnings)
+
+
+def test_damage_raises_nothing_but_a_sentence(tmp_path: Path) -> None:
+    path = write(tmp_path / "job.sqlite", drawn(JOB.replace("#", "0"), metadata="nowhere"))
+    data, chance = path.read_bytes(), np.random.default_rng(24)
+    for _ in range(60):
+        damaged = bytearray(data)
+        for at in chance.integers(0, len(data), 40):
+            damaged[at] = chance.integers(0, 256)
+        path.write_bytes(damaged[: chance.integers(1, len(damaged))])
+        cli.main(["diagnose", str(path), "--no-cache", "--json"])
+
+
+def test_values_of_the_wrong_type_are_missing(tmp_path: Path) -> None:
+    export = Export(tmp_path / "job.sqlite")
+    process = process_number(5)
+    odd = [(0, 9, 0, 7, "x", process, b"\xff", None, "a", 1, None), ("a", "b", None, 7, 1, process, 1, 1, 1, 1, 1)]
+    fine = (0, 9, 0, 7, 1, process, export.text("kernel"), 1, 1, 1, 1)
+    export.add("CUPTI_ACTIVITY_KIND_KERNEL", [fine, *odd])
+    export.add(
+        "NVTX_EVENTS", [(0, 2**62, 59, b"\xff", process, "x", None, 3, "y"), (5, None, 59, None, process, *[None] * 4)]
+    )
+    export.close()
+    with opened(tmp_path / "job.sqlite") as database:
+        assert start_ns(database)
+    assert len(_traces(tmp_path / "job.sqlite")[0].events) >= 1
