@@ -12,6 +12,7 @@ from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import OpStalls, Starvation
 from tb_ddp_doctor.facts.whatif import WhatIf
+from tb_ddp_doctor.findings import Severity
 from tb_ddp_doctor.rules.support import limits, text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.slowness import shared
@@ -34,7 +35,8 @@ class LaunchBound(Rule):
     Limits:
         GPU idle caused by syncs, allocations or tracing is host-sync's, allocator-churn's, pageable-memcpy's and
         profiler-overhead's, and long stalls inside single ops are op-stall's. Straggler wait hides such gaps, so the
-        slowest rank of each step is judged. Kernels must be joined to their launches.
+        slowest rank of each step is judged. Kernels must be joined to their launches. Where recording takes more of the
+        CPU than this costs, it is at most major: that may be the recording too.
     """
 
     id: ClassVar[str] = "launch-bound"
@@ -79,6 +81,8 @@ class LaunchBound(Rule):
         kernels = max(float(whatif.at_slowest(computed.kernels).mean()), 1.0)
         mean_ns = float(whatif.at_slowest(computed.kernel_ns).mean()) / kernels
         issue_ns = float(worst.mean()) / kernels + mean_ns
+        # What recording takes is an estimate, which may err by half: what is left beside it may be recording too.
+        mostly_traced = float(frame.recording_ns[affected].max()) > cost
         step = int(worst.argmax())
         rank = int(whatif.slowest[step])
         return Fault(
@@ -89,7 +93,9 @@ class LaunchBound(Rule):
             confidence=level,
             title="The GPU idles, launch-bound: launching a kernel takes the CPU longer than the GPU runs it.",
             why=f"{kernels:.0f} kernels a step take {mean_ns / 1e3:.0f} µs each on average, and one comes every "
-            f"{issue_ns / 1e3:.0f} µs. {basis}",
+            f"{issue_ns / 1e3:.0f} µs. {basis}"
+            + (" Without the profiler it may be far less: time untraced steps first." if mostly_traced else ""),
+            at_most=Severity.MAJOR if mostly_traced else Severity.CRITICAL,
             fix=_FIXES.get(frame.program, _FIX),
             evidence=(
                 places.longest(

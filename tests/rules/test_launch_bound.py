@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from traces import finding, in_row, lies_in_its_step, outcome, ranks, step_ms
 
+from tb_ddp_doctor.digest import starvation
+
 RULE = "launch-bound"
 STARVED = """
     rank# step |1
@@ -102,3 +104,17 @@ def test_one_rank_alone_is_enough() -> None:
 def test_a_rank_that_is_slow_for_another_reason_is_not_named() -> None:
     text = in_row(ranks(STARVED, FASTER, steps=2), ranks(FASTER, FED, steps=1))
     assert finding(RULE, text).ranks == (0,)
+
+
+def test_what_recording_may_explain_is_not_critical(monkeypatch: pytest.MonkeyPatch) -> None:
+    slower = """
+        rank# step |1
+              host [a........][b........][c........][d........]
+              gpu  [a]        [b]        [c]        [d........]
+    """
+    assert finding(RULE, ranks(slower)).severity == "critical"
+    monkeypatch.setattr(starvation, "_RECORDING_NS", (1_400_000, 1_400_000))
+    found = finding(RULE, ranks(slower))
+    assert found.cost_ms > 0.2 * step_ms(ranks(slower))
+    assert found.severity == "major"
+    assert "time untraced steps first" in found.why

@@ -41,6 +41,8 @@ class Fault:
     evidence: tuple[Evidence, ...]
     #: The numbers that it rests on.
     measurements: tuple[Measurement, ...] = ()
+    #: It is no more severe than this, whatever it costs.
+    at_most: Severity = Severity.CRITICAL
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -144,9 +146,9 @@ def run(rule: Rule, facts: Facts) -> tuple[RuleOutcome, Found | None]:
     return RuleOutcome(rule.id, "finding", " ".join(fault.title for fault in faults)), found
 
 
-def severity(rule: Rule, share: float) -> Severity:
-    """How bad it is that a rule's finding takes a share of the step."""
-    return Severity.INFO if rule.only_informs else Severity.of_share(share)
+def severity(rule: Rule, fault: Fault, share: float) -> Severity:
+    """How bad it is that what a rule found takes a share of the step."""
+    return Severity.INFO if rule.only_informs else min(Severity.of_share(share), fault.at_most)
 
 
 def configured(rule: Rule, settings: Mapping[str, float]) -> Rule:

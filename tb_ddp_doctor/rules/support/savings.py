@@ -152,7 +152,7 @@ class Savings:
             yield Finding(
                 id=name,
                 rule=found.rule.id,
-                severity=severity(found.rule, share).label,
+                severity=severity(found.rule, fault, share).label,
                 cost_ms=cost_ns / 1e6,
                 alone_ms=alone_ns / 1e6,
                 range_ms=(least / 1e6, most / 1e6),
