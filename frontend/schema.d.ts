@@ -127,6 +127,8 @@ export interface Diagnosis {
   warnings: FileWarning[];
   /** What each step's length hangs on, across ranks; empty where steps cannot be played again (`Account.method`). */
   critical_path: PathStep[];
+  /** null where no trace has memory events (profile_memory=True). */
+  memory: Memory | null;
   findings: Finding[];
   /** How the verdict is shown. */
   level: "critical" | "healthy" | "info" | "major" | "minor";
@@ -238,6 +240,105 @@ export interface Measurement {
   ranks: number[];
   steps: number[];
   count: number | null;
+}
+
+/** What allocated memory is made of, on the rank with the highest peak, and what would save some of it; bytes. */
+export interface Memory {
+  /** Whether it is the CPU's, whose allocator counts from the beginning of the recording. */
+  on_cpu: boolean;
+  /** The rank with the highest peak. */
+  peak: MemoryRank;
+  /** What the GPU has; null if unknown. */
+  capacity: number | null;
+  /** At the peak; and what was reserved but unallocated when the allocator reserved more all the same, since it was in pieces, at most: nothing could use it. */
+  reserved_but_unallocated: number;
+  unusable: number;
+  phases: MemoryPhase[];
+  largest: MemoryBlock[];
+  states: ModelStates;
+  growth: MemoryGrowth | null;
+  /** How many times the batch would fit; null where the capacity is not known. */
+  largest_batch: number | null;
+  /** Those that save most first. */
+  savings: MemorySaving[];
+  ranks: MemoryRank[];
+}
+
+/** An allocation that is alive at the peak. */
+export interface MemoryBlock {
+  bytes: number;
+  /** One of `MEMORY`, and the phase in which it was allocated. */
+  category: string;
+  phase: string;
+  /** The op that allocates it, "" if unknown; the module and the user's own function around it, where stacks are recorded. */
+  op: string;
+  module: string;
+  source: Source | null;
+}
+
+/** Allocated memory that grows from step to step: a leak, if it goes on. */
+export interface MemoryGrowth {
+  rank: number;
+  /** Per step, the median; in so many steps. */
+  bytes: number;
+  steps: number;
+  /** What is allocated in most steps and not released, the largest first. */
+  places: MemoryPlace[];
+}
+
+/** What a phase does to allocated memory, mean over steps; bytes. */
+export interface MemoryPhase {
+  phase: string;
+  change: number;
+  /** Allocated at most; null where nothing is allocated or released in it. */
+  peak: number | null;
+}
+
+/** Where memory is allocated that stays. */
+export interface MemoryPlace {
+  op: string;
+  source: Source | null;
+  /** Per step. */
+  bytes: number;
+}
+
+/** A rank at the peak of its allocated memory; bytes. */
+export interface MemoryRank {
+  rank: number;
+  step: number;
+  phase: string;
+  /** Allocated at the peak, and reserved beside it. */
+  allocated: number;
+  reserved: number;
+  /** What is allocated is made of, by category: sums to it. */
+  categories: Record<string, number>;
+  /** More than the median rank, and the category that has most of it; 0 and null where it is comparable. */
+  excess: number;
+  excess_category: string | null;
+}
+
+/** What would save memory at the peak, and what it costs. */
+export interface MemorySaving {
+  name: string;
+  /** What it is, in a few words. */
+  title: string;
+  /** Bytes of a rank, at most. */
+  bytes: number;
+  /** Per step, ms; null where the traces do not tell. */
+  cost_ms: number | null;
+  /** What the numbers rest on. */
+  why: string;
+  /** Advice in words; then, after an empty line, the code or command to copy. */
+  fix: string;
+}
+
+/** What the model's states take on a rank, by its gradients; bytes, None where that is not known. */
+export interface ModelStates {
+  parameters: number | null;
+  gradients: number | null;
+  optimizer_states: number | null;
+  /** Class of the optimizer, "" if unknown. */
+  optimizer: string;
 }
 
 /** What NCCL's own logs (NCCL_DEBUG=INFO) say that the job's ranks use. */

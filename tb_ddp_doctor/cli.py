@@ -145,6 +145,11 @@ def _parser() -> _Parser:
         help="also show the critical path of each step across ranks: what determines its length, in order of time",
     )
     diagnose.add_argument(
+        "--memory",
+        action="store_true",
+        help="also show what allocated memory is made of at the peak, and what would save some of it",
+    )
+    diagnose.add_argument(
         "--fail-on",
         choices=[severity.label for severity in Severity],
         metavar="SEVERITY",
@@ -332,6 +337,7 @@ def _show(
                 communication=options.communication,
                 phases=options.phases,
                 critical_path=options.critical_path,
+                memory=options.memory,
             )
         if jobs:
             from tb_ddp_doctor.report import stuck as report_of_stuck

@@ -11,6 +11,7 @@ from tb_ddp_doctor.facts import unrecognised
 from tb_ddp_doctor.facts.arrivals import traffic
 from tb_ddp_doctor.facts.critical_path import Part, critical_path
 from tb_ddp_doctor.facts.facts import Facts, MissingFactError
+from tb_ddp_doctor.facts.memory_contents import memory
 from tb_ddp_doctor.facts.whatif import whatif
 from tb_ddp_doctor.findings import (
     OWNERS,
@@ -19,6 +20,7 @@ from tb_ddp_doctor.findings import (
     Clock,
     Diagnosis,
     FileWarning,
+    Memory,
     PathPiece,
     PathStep,
     RuleOutcome,
@@ -85,6 +87,7 @@ def assemble(facts: Facts, outcomes: Sequence[RuleOutcome], savings: Savings, la
             for warning in (*job.warnings, *_unseen(job))
         ),
         critical_path=_critical_path(facts),
+        memory=_memory(facts),
     )
 
 
@@ -123,6 +126,15 @@ def _critical_path(facts: Facts) -> tuple[PathStep, ...]:
     except Exception:
         _log.debug("following the critical path failed", exc_info=True)
         return ()
+
+
+def _memory(facts: Facts) -> Memory | None:
+    """What is told of memory; None where nothing is, and where it fails."""
+    try:
+        return facts.get(memory)
+    except Exception:
+        _log.debug("telling what memory is made of failed", exc_info=True)
+        return None
 
 
 def _path_step(part: Part, job: Job) -> PathStep:

@@ -26,6 +26,9 @@ OWNERS = tuple(step_parts.OWNERS)
 #: What a training loop is at.
 PHASES = tuple(step_parts.PHASES)
 
+#: What allocated memory is for.
+MEMORY = tuple(step_parts.MEMORY)
+
 Status = Literal["finding", "clear", "not-applicable", "error"]
 Confidence = Literal["high", "medium", "low"]
 LineKind = Literal["floor", "tracing", "finding", "unexplained"]
@@ -323,6 +326,115 @@ class PathStep(msgspec.Struct, frozen=True):
     pieces: tuple[PathPiece, ...]
 
 
+class MemoryBlock(msgspec.Struct, frozen=True):
+    """An allocation that is alive at the peak."""
+
+    bytes: int
+    #: One of `MEMORY`, and the phase in which it was allocated.
+    category: str
+    phase: str
+    #: The op that allocates it, "" if unknown; the module and the user's own function around it, where stacks are
+    #: recorded.
+    op: str
+    module: str
+    source: Source | None
+
+
+class MemoryRank(msgspec.Struct, frozen=True):
+    """A rank at the peak of its allocated memory; bytes."""
+
+    rank: int
+    step: int
+    phase: str
+    #: Allocated at the peak, and reserved beside it.
+    allocated: int
+    reserved: int
+    #: What is allocated is made of, by category: sums to it.
+    categories: dict[str, int]
+    #: More than the median rank, and the category that has most of it; 0 and None where it is comparable.
+    excess: int = 0
+    excess_category: str | None = None
+
+
+class MemoryPhase(msgspec.Struct, frozen=True):
+    """What a phase does to allocated memory, mean over steps; bytes."""
+
+    phase: str
+    change: int
+    #: Allocated at most; None where nothing is allocated or released in it.
+    peak: int | None
+
+
+class MemoryPlace(msgspec.Struct, frozen=True):
+    """Where memory is allocated that stays."""
+
+    op: str
+    source: Source | None
+    #: Per step.
+    bytes: int
+
+
+class MemoryGrowth(msgspec.Struct, frozen=True):
+    """Allocated memory that grows from step to step: a leak, if it goes on."""
+
+    rank: int
+    #: Per step, the median; in so many steps.
+    bytes: int
+    steps: int
+    #: What is allocated in most steps and not released, the largest first.
+    places: tuple[MemoryPlace, ...]
+
+
+class ModelStates(msgspec.Struct, frozen=True):
+    """What the model's states take on a rank, by its gradients; bytes, None where that is not known."""
+
+    parameters: int | None
+    gradients: int | None
+    optimizer_states: int | None
+    #: Class of the optimizer, "" if unknown.
+    optimizer: str
+
+
+class MemorySaving(msgspec.Struct, frozen=True):
+    """What would save memory at the peak, and what it costs."""
+
+    name: str
+    #: What it is, in a few words.
+    title: str
+    #: Bytes of a rank, at most.
+    bytes: int
+    #: Per step, ms; None where the traces do not tell.
+    cost_ms: float | None
+    #: What the numbers rest on.
+    why: str
+    #: Advice in words; then, after an empty line, the code or command to copy.
+    fix: str
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """What allocated memory is made of, on the rank with the highest peak, and what would save some of it; bytes."""
+
+    #: Whether it is the CPU's, whose allocator counts from the beginning of the recording.
+    on_cpu: bool
+    #: The rank with the highest peak.
+    peak: MemoryRank
+    #: What the GPU has; None if unknown.
+    capacity: int | None
+    #: At the peak; and what was reserved but unallocated when the allocator reserved more all the same, since it was in
+    #: pieces, at most: nothing could use it.
+    reserved_but_unallocated: int
+    unusable: int
+    phases: tuple[MemoryPhase, ...]
+    largest: tuple[MemoryBlock, ...]
+    states: ModelStates
+    growth: MemoryGrowth | None
+    #: How many times the batch would fit; None where the capacity is not known.
+    largest_batch: float | None
+    #: Those that save most first.
+    savings: tuple[MemorySaving, ...]
+    ranks: tuple[MemoryRank, ...]
+
+
 class Diagnosis(msgspec.Struct, frozen=True):
     """All that the doctor says of one run."""
 
@@ -356,6 +468,8 @@ class Diagnosis(msgspec.Struct, frozen=True):
     warnings: tuple[FileWarning, ...]
     #: What each step's length hangs on, across ranks; empty where steps cannot be played again (`Account.method`).
     critical_path: tuple[PathStep, ...] = ()
+    #: None where no trace has memory events (profile_memory=True).
+    memory: Memory | None = None
 
     @property
     def level(self) -> Level:

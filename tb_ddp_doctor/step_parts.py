@@ -1,4 +1,5 @@
-"""The parts of a step: the owners of its nanoseconds and the phases of the training loop, with all of their words.
+"""The parts of a step: the owners of its nanoseconds, the phases of the training loop, and what memory is allocated
+for, with all of their words.
 
 Order, words and colours are here alone. The frontend gets them in `frontend/src/step_parts.js`, which
 `tests/generate.py` writes.
@@ -39,6 +40,16 @@ class Phase:
     when: str
     #: The end of "most of it is ...".
     within: str
+    #: The owner whose colour it has.
+    colour: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPart:
+    """What allocated memory is for (`digest.model.MemoryCategory`)."""
+
+    title: str
+    when: str
     #: The owner whose colour it has.
     colour: str
 
@@ -154,5 +165,26 @@ PHASES: Mapping[str, Phase] = {
         when="outside forward/backward/optimizer, in the training loop",
         within="outside forward/backward/optimizer, in the training loop",
         colour="alloc",
+    ),
+}
+
+#: By name, in the order of `digest.model.MemoryCategory`.
+MEMORY: Mapping[str, MemoryPart] = {
+    "parameters": MemoryPart(
+        title="parameters", when="as many bytes as the gradients, allocated before the steps", colour="compute"
+    ),
+    "gradients": MemoryPart(title="gradients", when="allocated in backward, and not released in it", colour="transfer"),
+    "optimizer_states": MemoryPart(
+        title="optimizer states", when="what the optimizer keeps for each parameter (Adam: two tensors)", colour="sync"
+    ),
+    "activations": MemoryPart(
+        title="activations", when="allocated in loading or forward, and kept for backward", colour="wait"
+    ),
+    "temporary": MemoryPart(title="temporary", when="allocated and released within one phase", colour="copy"),
+    "communication": MemoryPart(
+        title="communication buffers", when="DDP's buckets, gathered parameters, gradients to scatter", colour="input"
+    ),
+    "other": MemoryPart(
+        title="other", when="buffers, workspaces, frozen parameters, and what else stays", colour="alloc"
     ),
 }

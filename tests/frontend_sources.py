@@ -14,7 +14,7 @@ import msgspec
 
 from tb_ddp_doctor import findings
 from tb_ddp_doctor.comparison import model as comparison
-from tb_ddp_doctor.step_parts import OWNERS, PHASES
+from tb_ddp_doctor.step_parts import MEMORY, OWNERS, PHASES
 from tb_ddp_doctor.view import answer, views
 
 FRONTEND = Path(__file__).parents[1] / "frontend" / "src"
@@ -36,6 +36,13 @@ _TYPES = """\
  * @typedef {object} Phase
  * @property {string} name
  * @property {string} when
+ * @property {string} colour the owner's whose it has
+ */
+
+/**
+ * @typedef {object} MemoryPart
+ * @property {string} name
+ * @property {string} when memory is of it
  * @property {string} colour the owner's whose it has
  */
 """
@@ -64,6 +71,7 @@ def step_parts() -> str:
         for name, owner in OWNERS.items()
     }
     phases = {name: {"name": name, "when": phase.when, "colour": phase.colour} for name, phase in PHASES.items()}
+    memory = {name: {"name": part.title, "when": part.when, "colour": part.colour} for name, part in MEMORY.items()}
     head = _MADE.format(source="tb_ddp_doctor/step_parts.py")
     return "\n".join(
         [
@@ -72,7 +80,9 @@ def step_parts() -> str:
             "/** @type {Map<string, Owner>} */",
             _map("OWNERS", owners),
             "/** @type {Map<string, Phase>} */",
-            _map("PHASES", phases).rstrip("\n"),
+            _map("PHASES", phases),
+            "/** @type {Map<string, MemoryPart>} */",
+            _map("MEMORY", memory).rstrip("\n"),
             "",
         ]
     )

@@ -154,6 +154,8 @@ class Options:
     shapes: bool = True
     #: What the device has of memory.
     device_gb: int | None = None
+    #: What is allocated of it before the trace.
+    allocated_gb: int = 0
     #: How many values a head of attention is wide.
     head: int = 16
     #: The estimated occupancy of kernels by the name that is drawn, percent.
@@ -400,7 +402,7 @@ def _trace(
         events.add("user_annotation", "gloo:all_reduce", block.start_ns, block.end_ns, _GLOO)
     for block in blocks["python"] + blocks["inner"]:
         events.add("python_function", _FUNCTIONS[block.name], block.start_ns, block.end_ns, _MAIN)
-    _add_memory(events, blocks["memory"])
+    _add_memory(events, blocks["memory"], options)
     device = {"id": 0, **options.device, "totalGlobalMem": (options.device_gb or 0) * GB}
     return msgspec.json.encode(
         {
@@ -491,8 +493,8 @@ def _add_compute(events: _Events, block: Block, stream: int, at_ns: int, tid: in
         events.add("kernel", f"{block.name}_kernel", start, start + length, 0, grid=grid, **place)
 
 
-def _add_memory(events: _Events, blocks: list[Block]) -> None:
-    before = 0
+def _add_memory(events: _Events, blocks: list[Block], options: Options) -> None:
+    before = options.allocated_gb * GB
     #: Address of each block by its name, and of those without by their size, the last one last.
     named: dict[str, int] = {}
     sized: dict[int, list[int]] = defaultdict(list)

@@ -16,6 +16,13 @@
  * @property {string} colour the owner's whose it has
  */
 
+/**
+ * @typedef {object} MemoryPart
+ * @property {string} name
+ * @property {string} when memory is of it
+ * @property {string} colour the owner's whose it has
+ */
+
 /** @type {Map<string, Owner>} */
 export const OWNERS = new Map([
   ["compute", { name: "compute", when: "a kernel runs that is not communication", light: "#21489c", dark: "#4d7de8", ink: "on-owner" }],
@@ -36,4 +43,15 @@ export const PHASES = new Map([
   ["backward", { name: "backward", when: "backward, and the GPU work it launched, with the collectives of gradients", colour: "transfer" }],
   ["optimizer", { name: "optimizer", when: "the optimizer's step, and the GPU work it launched", colour: "dispatch" }],
   ["other", { name: "other", when: "outside forward/backward/optimizer, in the training loop", colour: "alloc" }],
+]);
+
+/** @type {Map<string, MemoryPart>} */
+export const MEMORY = new Map([
+  ["parameters", { name: "parameters", when: "as many bytes as the gradients, allocated before the steps", colour: "compute" }],
+  ["gradients", { name: "gradients", when: "allocated in backward, and not released in it", colour: "transfer" }],
+  ["optimizer_states", { name: "optimizer states", when: "what the optimizer keeps for each parameter (Adam: two tensors)", colour: "sync" }],
+  ["activations", { name: "activations", when: "allocated in loading or forward, and kept for backward", colour: "wait" }],
+  ["temporary", { name: "temporary", when: "allocated and released within one phase", colour: "copy" }],
+  ["communication", { name: "communication buffers", when: "DDP's buckets, gathered parameters, gradients to scatter", colour: "input" }],
+  ["other", { name: "other", when: "buffers, workspaces, frozen parameters, and what else stays", colour: "alloc" }],
 ]);

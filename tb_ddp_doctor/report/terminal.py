@@ -18,6 +18,7 @@ from tb_ddp_doctor.report import shown
 from tb_ddp_doctor.report.brief import STYLES, label, print_brief
 from tb_ddp_doctor.report.compared import parts
 from tb_ddp_doctor.report.escape import printable, printable_lines
+from tb_ddp_doctor.report.memory import print_memory
 from tb_ddp_doctor.report.shown import longest_busy_time, where
 from tb_ddp_doctor.report.wrapping import print_code, print_wrapped, without_trailing_spaces, wrapped
 from tb_ddp_doctor.rules.support import stacks, text
@@ -60,10 +61,11 @@ def diagnosed(
     communication: bool = False,
     phases: bool = False,
     critical_path: bool = False,
+    memory: bool = False,
 ) -> None:
     """Print a run's diagnosis in six lines, and all of it where that is asked for.
 
-    Communication, each rank's phases and the critical path are printed where they are asked for.
+    Communication, each rank's phases, the critical path and memory are printed where they are asked for.
     """
     with without_trailing_spaces(console):
         print_brief(console, result, is_all=verbose)
@@ -71,6 +73,8 @@ def diagnosed(
             console.print()
             _print_all(console, result)
         _print_tables(console, result.diagnosis, communication=communication, phases=phases, path=critical_path)
+        if memory:
+            print_memory(console, result.diagnosis)
         if verbose:
             _print_unseen(console, result)
         console.print()
