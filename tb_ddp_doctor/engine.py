@@ -22,6 +22,8 @@ from tb_ddp_doctor.discover import nccl_logs
 from tb_ddp_doctor.discover.files import digested_trace
 from tb_ddp_doctor.discover.names import DIGEST_SUFFIX, host_in_name, names_process
 from tb_ddp_doctor.discover.runs import RankFile, Run
+from tb_ddp_doctor.evidence import find as beside_traces
+from tb_ddp_doctor.evidence.model import RankEvidence
 from tb_ddp_doctor.facts import unrecognised
 from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.facts import Facts
@@ -136,7 +138,7 @@ def diagnose(
     except Exception as error:
         _log.debug("joining the ranks of %s failed", run.name, exc_info=True)
         raise RunError(f"Joining its ranks failed in a way that is {_OUR_FAULT} ({_named(error)}).") from error
-    job = replace(job, network=_network(run, job))
+    job = replace(job, network=_network(run, job), rank_evidence=_rank_evidence(run, job))
     lacking = {"still arriving": [one.file for one in arriving], "unreadable": [one.file for one in failed]}
     diagnosis, savings = _examine(job, rules, lacking)
     paths = tuple(_shown(by_rank[rank][0].path) for rank in job.ranks.tolist())
@@ -188,6 +190,20 @@ def _network(run: Run, job: Job) -> Network | None:
     except Exception:
         _log.debug("reading NCCL's logs of %s failed", run.name, exc_info=True)
         return None
+
+
+def _rank_evidence(run: Run, job: Job) -> dict[int, RankEvidence]:
+    """What other files beside the traces say of the ranks; of remote traces, nothing."""
+    if isinstance(run.directory, RemotePath):
+        return {}
+    named = zip(job.ranks.tolist(), job.nodes, job.digests, strict=True)
+    ranks = [beside_traces.Rank(rank, node, digest.pid) for rank, node, digest in named]
+    try:
+        folders = [file.path.parent for file in run.files if isinstance(file.path, Path)]
+        return beside_traces.find(folders, run.directory, ranks)
+    except Exception:
+        _log.debug("reading what lies beside the traces of %s failed", run.name, exc_info=True)
+        return {}
 
 
 def examine(job: Job, settings: Settings | None = None) -> Diagnosis:

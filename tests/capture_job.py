@@ -3,7 +3,7 @@
     python capture_job.py FOLDER SCENARIO [SCENARIO ...]
 
 Torch is imported once, and ranks are forked from there. FOLDER/SCENARIO gets what each rank says (`rank0.log`), their
-exit codes (`exits`), and the log directory (`job`). `test_capture_gloo` and `benchmarks/capture_agreement.py` run it.
+exit codes (`exits`), and the log directory (`job`). `test_capture_gloo` and `benchmarks/capture.py` run it.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ RANKS = 4
 EVERY, STEPS = 12, 3
 #: The last of them are due to be captured when the training ends.
 STEPS_TRAINED = 2 * EVERY + 1
+#: Of the jobs that benchmarks/capture.py has agree on steps: one scheduled capture, and time for one on request.
+AGREEING_EVERY, AGREEING_STEPS = 100, 198
 #: Of a job that trains until it is told to end, s.
 LONGEST_S = 120.0
 HANG_S = 2.0
@@ -41,7 +43,8 @@ def steps_of(rank: int, kind: str, folder: Path) -> Iterator[int]:
     if (kind, rank) == ("faults", 2):  # starts late
         time.sleep(0.3)
     begin = {("faults", 2): 4, ("missing", 2): 1000}.get((kind, rank), 0)  # the latter resumes elsewhere
-    for step in range(begin, begin + STEPS_TRAINED) if kind != "requests" else until_told(folder):
+    trained = AGREEING_STEPS if kind in ("together", "apart") else STEPS_TRAINED
+    for step in range(begin, begin + trained) if kind != "requests" else until_told(folder):
         time.sleep(delays.uniform(0.0, 0.02))
         FAULTS.get((kind, rank, step), FAULTS.get((kind, None, step), lambda *_: None))(rank, folder)
         yield step
@@ -92,19 +95,19 @@ def train(rank: int, scenario: str, folder: Path) -> None:
     model: nn.Module = nn.Sequential(*(nn.Linear(64, 64) for _ in range(3)))
     # Ranks with faults of their own train alone: with DDP the others would wait for them, Doctor or not.
     kind = scenario.split("-", maxsplit=1)[0]
-    if kind in ("scheduled", "requests"):
+    if kind in ("scheduled", "requests", "together"):
         store = distributed.FileStore(str(folder / "store"), RANKS)
         distributed.init_process_group("gloo", store=store, rank=rank, world_size=RANKS)
         model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     doctor = Doctor(
         "/proc/doctor" if kind == "unwritable" else folder / "job",
-        every=None if kind == "requests" else EVERY,
+        every=None if kind == "requests" else AGREEING_EVERY if kind in ("together", "apart") else EVERY,
         steps=STEPS,
         keep="traces" if scenario == "scheduled-kept" else "digests",
         scratch=folder,
         poll_s=0.1,
-        margin_s=1.0,
+        margin_s=0.5 if kind in ("together", "apart") else 1.0,
         patience_s=1.0 if kind in ("faults", "missing") else 60.0,
     )
     if kind == "missing" and rank == 1:  # as on a full disk: no file may grow beyond this

@@ -21,11 +21,12 @@ from traces import draw, ranks
 from tb_ddp_doctor.capture import Doctor, child, retention
 from tb_ddp_doctor.capture.agent import Agent, Captured
 from tb_ddp_doctor.capture.directory import CaptureFolder, Verdict, capture_folders, read_json, write_json
+from tb_ddp_doctor.capture.gpu import Gpu
 from tb_ddp_doctor.capture.requests import LOCAL_MARGIN_S, NETWORK_MARGIN_S, Mailbox, Request, margin_s
 from tb_ddp_doctor.capture.task import Keep, Task
 from tb_ddp_doctor.capture.windows import Schedule, Window, parse_ranks, placed, steps_ahead
 from tb_ddp_doctor.cli import main
-from tb_ddp_doctor.evidence.model import RankEvidence, Record
+from tb_ddp_doctor.evidence.model import GpuState, RankEvidence, Record
 
 # ------------------------------------------------------------------------------------------------ which steps
 
@@ -556,3 +557,74 @@ def test_a_child_that_dies_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixt
     assert "step 10: rank 0 is missing" in caplog.text
     assert "did not reach" in caplog.text
     assert not trace.parent.exists()
+
+
+# ------------------------------------------------------------------------------------------------ GPUs
+
+
+class Reader:
+    """A vendor's library, as far as it is asked; what it does not have, this GPU does not tell."""
+
+    def __init__(self, **answers: object) -> None:
+        vars(self).update(answers)
+
+
+def on_gpu(monkeypatch: pytest.MonkeyPatch, **libraries: Reader) -> Gpu | None:
+    """The GPU of a torch whose device is at 0000:41:00.0, beside these libraries."""
+    about = SimpleNamespace(pci_domain_id=0, pci_bus_id=0x41, pci_device_id=0)
+    cuda = SimpleNamespace(
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        current_device=lambda: 3,
+        get_device_properties=lambda device: about if device == 3 else None,
+    )
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    for name in ("pynvml", "amdsmi"):
+        monkeypatch.setitem(sys.modules, name, libraries.get(name))
+    return Gpu.of_this_thread()
+
+
+def test_nvml_is_asked_for_the_gpu_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    clocks = iter((1980, 1410, 1600))
+    bits = iter((1, 4, 0x40 | 4))
+    nvml = Reader(
+        NVML_CLOCK_SM=1,
+        NVML_TEMPERATURE_GPU=0,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByPciBusId=lambda address: address.decode(),
+        nvmlDeviceGetClockInfo=lambda gpu, kind: next(clocks) if (gpu, kind) == ("0000:41:00.0", 1) else None,
+        nvmlDeviceGetMaxClockInfo=lambda gpu, kind: 1980,
+        nvmlDeviceGetPowerUsage=lambda gpu: 699_500,
+        nvmlDeviceGetTemperature=lambda gpu, kind: 83,
+        nvmlDeviceGetEnforcedPowerLimit=lambda gpu: 1 // 0,
+        nvmlDeviceGetCurrentClocksThrottleReasons=lambda gpu: next(bits),
+    )
+    gpu = on_gpu(monkeypatch, pynvml=nvml)
+    assert gpu is not None
+    assert gpu.state() is None
+    for _ in range(3):
+        gpu.look()
+    reasons = ("power cap", "thermal slowdown (hardware)")
+    assert gpu.state() == GpuState("NVML", 1410.0, 1980.0, 699.5, None, 83.0, reasons)
+
+
+def test_amdsmi_is_asked_where_there_is_no_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
+    smi = Reader(
+        AmdSmiClkType=SimpleNamespace(GFX=0),
+        AmdSmiTemperatureType=SimpleNamespace(HOTSPOT=1),
+        AmdSmiTemperatureMetric=SimpleNamespace(CURRENT=0),
+        amdsmi_init=lambda: None,
+        amdsmi_get_processor_handle_from_bdf=lambda address: address,
+        amdsmi_get_clock_info=lambda gpu, kind: {"clk": 1320, "max_clk": 2100, "min_clk": "N/A"},
+        amdsmi_get_power_info=lambda gpu: {"current_socket_power": "N/A", "power_limit": 750_000_000},
+        amdsmi_get_gpu_metrics_info=lambda gpu: {"throttle_status": 0},
+        amdsmi_get_temp_metric=lambda gpu, kind, metric: 88,
+    )
+    gpu = on_gpu(monkeypatch, amdsmi=smi)
+    assert gpu is not None
+    gpu.look()
+    assert gpu.state() == GpuState("amdsmi", 1320.0, 2100.0, None, 750.0, 88.0)
+
+
+def test_without_a_library_nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert on_gpu(monkeypatch) is None

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from tb_ddp_doctor.evidence.model import GpuState
-from tb_ddp_doctor.evidence.throttling import NVML_REASONS
+from tb_ddp_doctor.evidence.throttling import reasons
 
 _log = logging.getLogger(__name__)
 
@@ -89,8 +89,8 @@ class _Nvml:
 
     def look(self) -> GpuState:
         nvml, gpu = self._nvml, self._gpu
-        reasons = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
-        bits = _told(reasons or nvml.nvmlDeviceGetCurrentClocksThrottleReasons, gpu)
+        ask = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
+        bits = _told(ask or nvml.nvmlDeviceGetCurrentClocksThrottleReasons, gpu)
         milliwatts, limit = (
             _told(nvml.nvmlDeviceGetPowerUsage, gpu),
             _told(nvml.nvmlDeviceGetEnforcedPowerLimit, gpu),
@@ -102,7 +102,7 @@ class _Nvml:
             power_w=None if milliwatts is None else milliwatts / 1000,
             power_limit_w=None if limit is None else limit / 1000,
             temperature_c=_told(nvml.nvmlDeviceGetTemperature, gpu, nvml.NVML_TEMPERATURE_GPU),
-            throttled=tuple(words for bit, words in NVML_REASONS.items() if int(bits or 0) & bit),
+            throttled=reasons(int(bits or 0)),
         )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import msgspec
 
 #: Files that the doctor's own captures leave beside traces (`Record`, as JSON).
@@ -24,6 +26,19 @@ class GpuState(msgspec.Struct, frozen=True):
     throttled: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class SeenGpu:
+    """A GPU in somebody's file, and what tells whose it is."""
+
+    state: GpuState
+    #: As the driver counts the GPUs of the node.
+    number: int
+    #: "" where the file does not say it.
+    host: str
+    #: The processes that run on it, as far as they are listed.
+    pids: frozenset[str] = frozenset()
+
+
 class Loading(msgspec.Struct, frozen=True):
     """How long the DataLoader's workers of a rank take for the batches around the captured steps."""
 
@@ -39,7 +54,7 @@ class RankEvidence(msgspec.Struct, frozen=True):
 
     gpu: GpuState | None = None
     loading: Loading | None = None
-    #: Where its main thread was when somebody looked (py-spy dump): the user's own function, "train.py:41 step".
+    #: Where its main thread was when somebody looked, as py_spy has it, and in which file that is; "" for nowhere.
     stack: str = ""
     stack_source: str = ""
 

@@ -21,3 +21,8 @@ SMI_REASONS = {
     "hw thermal slowdown": NVML_REASONS[0x40],
     "hw power brake slowdown": NVML_REASONS[0x80],
 }
+
+
+def reasons(bits: int) -> tuple[str, ...]:
+    """NVML's reasons, in words."""
+    return tuple(words for bit, words in NVML_REASONS.items() if bits & bit)

@@ -9,6 +9,7 @@ import numpy as np
 
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.model import BUFFERS, METRIC, NORM
+from tb_ddp_doctor.evidence.model import RankEvidence
 from tb_ddp_doctor.facts.facts import Fact, Facts, MissingFactError, needs_matches
 from tb_ddp_doctor.facts.links import Link, links
 from tb_ddp_doctor.facts.pipeline import Pipeline, pipeline
@@ -237,6 +238,12 @@ def _network(facts: Facts) -> Network | None:
     return job.network
 
 
+def _rank_evidence(facts: Facts) -> tuple[RankEvidence, ...]:
+    """By rank (index), empty where nothing is known."""
+    known = facts.job.rank_evidence
+    return tuple(known.get(rank, RankEvidence()) for rank in facts.job.ranks.tolist())
+
+
 def _sharding(facts: Facts) -> Sharding | None:
     job = facts.job
     needs_matches(job)
@@ -273,6 +280,7 @@ BY_NAME: dict[str, Fact] = {
     "purposes": _purposes,
     "unused_search": _unused_search,
     "network": _network,
+    "rank_evidence": _rank_evidence,
     "sharding": _sharding,
     "pipeline": _pipeline,
 }

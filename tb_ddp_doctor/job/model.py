@@ -5,8 +5,8 @@ R = ranks, S = steps that all ranks have, M = matched collectives, O = `findings
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.model import RankDigest, StepWork
+from tb_ddp_doctor.evidence.model import RankEvidence
 from tb_ddp_doctor.findings import OWNERS, FileWarning, LeftOutStep, Network
 from tb_ddp_doctor.job.clock import ClockFit
 from tb_ddp_doctor.job.collectives import Matched
@@ -88,6 +89,8 @@ class Job:
     left_out: tuple[LeftOutStep, ...] = ()
     #: What NCCL's logs say; None where there are none.
     network: Network | None = None
+    #: What files beside the traces say of ranks, by rank number.
+    rank_evidence: Mapping[int, RankEvidence] = field(default_factory=dict)
     #: Files whose ranks are left out, or some of their steps, since their record is not as complete as others'.
     damaged: tuple[str, ...] = ()
 

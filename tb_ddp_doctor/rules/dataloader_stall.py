@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from tb_ddp_doctor.digest.model import CpuTime, RankOwner
+from tb_ddp_doctor.evidence.model import RankEvidence
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import Loaders
@@ -15,6 +16,7 @@ from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.rules.support import text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
+from tb_ddp_doctor.rules.support.rank_evidence import of_loading
 from tb_ddp_doctor.rules.support.slowness import median_rank, shared
 from tb_ddp_doctor.trace.model import Ints
 
@@ -64,7 +66,16 @@ class DataloaderStall(Rule):
         8.0, "steps", "With too few workers, late batches come every N steps for N workers: rarely further apart."
     )
 
-    def check(self, *, frame: Frame, budget: Budget, whatif: WhatIf, loaders: Loaders, places: Places) -> Result:
+    def check(
+        self,
+        *,
+        frame: Frame,
+        budget: Budget,
+        whatif: WhatIf,
+        loaders: Loaders,
+        rank_evidence: tuple[RankEvidence, ...],
+        places: Places,
+    ) -> Result:
         waits = budget.of("input")
         median = float(median_rank(waits.mean(axis=1)))
         loading = float(loaders.loading_ns.mean())
@@ -96,7 +107,7 @@ class DataloaderStall(Rule):
             confidence=level,
             title=f"The {who} wait for the DataLoader {text.ms(median)} of every {text.ms(frame.step_ns)}.",
             why=f"{kind}: loading takes {text.ms(loading)} a step, of which {text.ms(hidden)} are hidden behind "
-            f"{beside}. {basis}",
+            f"{beside}.{of_loading(int(worst[0]), rank_evidence)} {basis}",
             fix=_fix(cause, frame.has_device),
             evidence=tuple(
                 places.longest(

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from tb_ddp_doctor.digest.model import CpuTime, RankOwner
+from tb_ddp_doctor.evidence.model import RankEvidence
 from tb_ddp_doctor.facts.compute import Phases
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
@@ -15,6 +16,7 @@ from tb_ddp_doctor.facts.host import Stalls
 from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.rules.support import activity, text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
+from tb_ddp_doctor.rules.support.rank_evidence import of_stack
 from tb_ddp_doctor.rules.support.slowness import median_rank, phase_of_most, shared, within
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Ints
@@ -47,7 +49,16 @@ class HostStall(Rule):
     min_known: float = threshold(0.5, "of the stall", "An activity that takes less of it is not the cause.")
     min_share: float = threshold(0.03, "of the step", "On the median rank; healthy jobs stay under 1 %.")
 
-    def check(self, *, frame: Frame, whatif: WhatIf, stalls: Stalls, phases: Phases, places: Places) -> Result:
+    def check(
+        self,
+        *,
+        frame: Frame,
+        whatif: WhatIf,
+        stalls: Stalls,
+        phases: Phases,
+        rank_evidence: tuple[RankEvidence, ...],
+        places: Places,
+    ) -> Result:
         if frame.is_sampled:
             return NotApplicable("The traces are sampled: a stretch without events need not be a stall.")
         # What one rank stalls longer than the median rank is a straggler's.
@@ -76,6 +87,7 @@ class HostStall(Rule):
         where = "" if phase is None else f"Most of it is {within(phase)}. "
         often = f"{text.period(seen.tolist()).lstrip()} ".lstrip() if rare else ""
         worst = affected[np.argsort(-mean[affected], kind="stable")][:3]
+        looked = of_stack(worst.tolist(), rank_evidence)
         return Fault(
             change=change,
             ranks=frame.rank_numbers(affected),
@@ -83,7 +95,7 @@ class HostStall(Rule):
             cause=known[0].value if known else None,
             confidence="low" if rare and len(seen) == 1 else level,
             title=_title(frame, waits, median, float(typical[seen].mean()) if rare else 0.0, seen),
-            why=f"The CPU is outside any op there{_told(known)}. {where}{often}{basis}",
+            why=f"The CPU is outside any op there{_told(known)}.{looked} {where}{often}{basis}",
             fix=_FIXES.get(known[0] if known else None, _FIX),
             evidence=tuple(
                 places.longest(

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from tb_ddp_doctor.digest.model import CpuTime, RankOwner
+from tb_ddp_doctor.evidence.model import RankEvidence
 from tb_ddp_doctor.facts.arrivals import Arrivals
 from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.compute import KernelTable, Phases
@@ -21,6 +22,7 @@ from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.rules import op_stall
 from tb_ddp_doctor.rules.support import activity, limits, text
+from tb_ddp_doctor.rules.support import rank_evidence as beside
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.slow_groups import Group, slow_groups
 from tb_ddp_doctor.rules.support.slow_ranks import HOST_OWNERS, Limits, Peers
@@ -48,7 +50,8 @@ class Straggler(Rule):
         owner in which it exceeds the median rank most: `input` (its DataLoader), `host` (its Python, launches or
         syncs), `more_work` (more kernels, or larger ones), `slow_device` (the same kernels, slower), `slow_link` (its
         communication, slower than in comparable groups), otherwise `unknown`. If the traces have phases, the phase in
-        which it falls behind.
+        which it falls behind. Beside the traces: its GPU's clock and why it is throttled (a capture's own record,
+        `nvidia-smi -q`, DCGM), how long its DataLoader's workers take, and where py-spy found its main thread.
     Fix:
         By cause: balance the shards; find what only this rank does on its CPU; check its GPU's clocks; measure its
         links.
@@ -86,6 +89,7 @@ class Straggler(Rule):
         links: tuple[Link, ...],
         stalls: Stalls,
         op_stalls: OpStalls,
+        rank_evidence: tuple[RankEvidence, ...],
         places: Places,
     ) -> Result:
         found = slowness(whatif, frame, self.min_excess, self.min_steps)
@@ -107,8 +111,22 @@ class Straggler(Rule):
             seen = causes[rank][1]
             if group.cause == "host":
                 seen += _known_stalls(rank, found.others, stalls) + _op_stalls(rank, found.others, whatif, op_stalls)
+            seen += _beside_traces(group.cause, rank, rank_evidence)
             faults.append(job.fault(group, seen, change, cost_ns))
         return tuple(faults)
+
+
+def _beside_traces(cause: str, rank: int, known: Sequence[RankEvidence]) -> str:
+    """What other files than traces say of the cause on a rank (index)."""
+    match cause:
+        case "slow_device":
+            return beside.of_gpu(rank, known)
+        case "input":
+            return beside.of_loading(rank, known)
+        case "host":
+            return beside.of_stack([rank], known)
+        case _:
+            return ""
 
 
 def _change(group: Group, found: Slowness, whatif: WhatIf, slow_links: Sequence[Link]) -> Change:

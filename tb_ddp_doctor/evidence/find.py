@@ -1,0 +1,131 @@
+"""What files beside the traces say of the ranks: the doctor's own records, nvidia-smi, DCGM, py-spy.
+
+Taken are records (`rank5.capture`) in the folders of the traces, and text files (`.txt`, `.log`, `.out`, `.err`) there,
+in the run's folder and the one above. A text counts for a rank if it names the rank's process, or else its node (in the
+text, the file's name or its folder) with as many GPUs as the node has ranks, which then have them in order.
+
+Everything in them is untrusted: no more than the beginning of each file is read, and what is kept is short.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from tb_ddp_doctor.discover import nccl_logs
+from tb_ddp_doctor.evidence import dcgm, nvidia_smi, py_spy
+from tb_ddp_doctor.evidence.model import RECORD_SUFFIX, RankEvidence, Record, SeenGpu
+
+#: Of a text and of a record.
+_MOST_BYTES = 4 << 20
+_FIRST_LOOK = 1 << 12
+_MOST_FILES = 4096
+_MARKS = (nvidia_smi.MARK, dcgm.EXPORTER_MARK, dcgm.DMON_MARK, py_spy.MARK)
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """What a file may name a rank by."""
+
+    number: int
+    #: "" where unknown.
+    node: str
+    pid: str
+
+
+def find(folders: Iterable[Path], run: Path, ranks: Sequence[Rank]) -> dict[int, RankEvidence]:
+    """What is known of the ranks of a run whose traces lie in `folders` below `run`, by rank number."""
+    places = list(dict.fromkeys(folders))
+    found = dict(_records(places, {rank.number for rank in ranks}))
+    texts = _Texts(ranks)
+    for path in nccl_logs.find(places, run)[:_MOST_FILES]:
+        texts.take(path)
+    for number, more in texts.known():
+        # What was measured while the rank was recorded is closer to it.
+        known = found.get(number, RankEvidence())
+        found[number] = msgspec.structs.replace(
+            known, gpu=known.gpu or more.gpu, stack=more.stack, stack_source=more.stack_source
+        )
+    return found
+
+
+def _records(folders: Iterable[Path], ranks: Collection[int]) -> Iterator[tuple[int, RankEvidence]]:
+    for folder in folders:
+        for number in ranks:
+            data = _beginning(folder / f"rank{number}{RECORD_SUFFIX}", _MOST_BYTES)
+            try:
+                record = msgspec.json.decode(data, type=Record)
+            except (msgspec.MsgspecError, UnicodeDecodeError):
+                continue
+            if record.rank == number:
+                yield number, record.evidence
+
+
+class _Texts:
+    """What texts say of the ranks, together."""
+
+    def __init__(self, ranks: Sequence[Rank]) -> None:
+        self._by_pid: dict[str, list[Rank]] = defaultdict(list)
+        self._by_node: dict[str, list[Rank]] = defaultdict(list)
+        for rank in sorted(ranks, key=lambda rank: rank.number):
+            self._by_pid[rank.pid].append(rank)
+            self._by_node[rank.node].append(rank)
+        self._found: dict[int, RankEvidence] = {}
+
+    def known(self) -> Iterable[tuple[int, RankEvidence]]:
+        return self._found.items()
+
+    def take(self, path: Path) -> None:
+        """Read a text, whatever it is."""
+        if not any(mark in _beginning(path, _FIRST_LOOK) for mark in _MARKS):
+            return
+        text = _beginning(path, _MOST_BYTES).decode("utf-8", errors="replace")
+        for pid, stack in py_spy.parse(text):
+            for rank in self._alone(pid):
+                self._note(rank, RankEvidence(stack=stack, stack_source=path.name))
+        node = self._node_of(path)
+        for parse in (nvidia_smi.parse, dcgm.parse_exporter, dcgm.parse_dmon):
+            gpus = list(parse(text, path.name))
+            for gpu in gpus:
+                for rank in self._whose(gpu, gpu.host or node, sum(one.host == gpu.host for one in gpus)):
+                    self._note(rank, RankEvidence(gpu=gpu.state))
+
+    def _alone(self, pid: str) -> list[Rank]:
+        """The rank of a process; none where ranks of several nodes share its number."""
+        ranks = self._by_pid.get(pid, [])
+        return ranks if len(ranks) == 1 else []
+
+    def _whose(self, gpu: SeenGpu, node: str, gpus: int) -> list[Rank]:
+        """The ranks that run on a GPU of a node with so many GPUs."""
+        on_it = [rank for pid in gpu.pids for rank in self._alone(pid)]
+        ranks = self._by_node.get(node, []) if node else []
+        if not on_it and gpus == len(ranks):
+            on_it = [ranks[gpu.number]] if gpu.number < len(ranks) else []
+        return on_it
+
+    def _node_of(self, path: Path) -> str:
+        """The node that a file's name or folder names, "" for none or several."""
+        words = {path.parent.name, path.stem, *path.stem.replace("_", "-").split("-"), *path.stem.split("_")}
+        named = [node for node in self._by_node if node and node in words]
+        return named[0] if len(named) == 1 else ""
+
+    def _note(self, rank: Rank, more: RankEvidence) -> None:
+        known = self._found.get(rank.number, RankEvidence())
+        if more.stack:
+            known = msgspec.structs.replace(known, stack=more.stack, stack_source=more.stack_source)
+        self._found[rank.number] = msgspec.structs.replace(known, gpu=more.gpu or known.gpu)
+
+
+def _beginning(path: Path, most: int) -> bytes:
+    """The beginning of a plain file; nothing of one that cannot be read."""
+    try:
+        if not path.is_file():
+            return b""
+        with path.open("rb") as file:
+            return file.read(most)
+    except OSError:
+        return b""

@@ -1,0 +1,48 @@
+"""What is known of a rank beside its trace, as sentences that follow what its trace shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tb_ddp_doctor.evidence.model import RankEvidence
+from tb_ddp_doctor.rules.support import text
+
+
+def of_gpu(rank: int, known: Sequence[RankEvidence]) -> str:
+    """How the GPU of a rank (index) runs, beside the others'; "" where nobody knows."""
+    gpu = known[rank].gpu
+    if gpu is None:
+        return ""
+    parts = []
+    if gpu.sm_mhz is not None:
+        highest = "" if gpu.max_sm_mhz is None else f" of {gpu.max_sm_mhz:,.0f}"
+        others = [one.gpu.sm_mhz for i, one in enumerate(known) if i != rank and one.gpu and one.gpu.sm_mhz is not None]
+        median = f" (median of the other ranks: {np.median(others):,.0f})" if others else ""
+        parts.append(f"{gpu.sm_mhz:,.0f}{highest} MHz{median}")
+    if gpu.power_w is not None:
+        limit = "" if gpu.power_limit_w is None else f" of {gpu.power_limit_w:,.0f}"
+        parts.append(f"{gpu.power_w:,.0f}{limit} W")
+    if gpu.temperature_c is not None:
+        parts.append(f"{gpu.temperature_c:.0f} °C")
+    reasons = f"throttled ({text.listing(gpu.throttled)})" if gpu.throttled else "not throttled"
+    return f" By {gpu.source}, its GPU is {reasons}: {', '.join(parts)}." if parts or gpu.throttled else ""
+
+
+def of_loading(rank: int, known: Sequence[RankEvidence]) -> str:
+    """How long the DataLoader's workers of a rank (index) take; "" where nobody knows."""
+    loading = known[rank].loading
+    if loading is None or loading.workers < 1:
+        return ""
+    each = text.ms(loading.median_ms * 1e6 / loading.workers)
+    return (
+        f" In its workers a batch takes {text.ms(loading.median_ms * 1e6)} (median of {loading.batches}; at most "
+        f"{text.ms(loading.longest_ms * 1e6)}): {loading.workers} of them deliver one every {each}."
+    )
+
+
+def of_stack(ranks: Sequence[int], known: Sequence[RankEvidence]) -> str:
+    """Where the main thread of the first of some ranks (indices) was that somebody looked at; "" for none."""
+    looked = next((known[rank] for rank in ranks if known[rank].stack), None)
+    return f" When py-spy looked ({looked.stack_source}), its main thread was in {looked.stack}." if looked else ""
