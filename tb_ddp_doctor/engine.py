@@ -194,12 +194,12 @@ def _network(run: Run, job: Job) -> Network | None:
 
 def _rank_evidence(run: Run, job: Job) -> dict[int, RankEvidence]:
     """What other files beside the traces say of the ranks; of remote traces, nothing."""
-    if isinstance(run.directory, RemotePath):
+    if not isinstance(run.directory, Path):
         return {}
     named = zip(job.ranks.tolist(), job.nodes, job.digests, strict=True)
     ranks = [beside_traces.Rank(rank, node, digest.pid) for rank, node, digest in named]
     try:
-        folders = [file.path.parent for file in run.files if isinstance(file.path, Path)]
+        folders = [file.path.parent for file in run.files if not isinstance(file.path, RemotePath)]
         return beside_traces.find(folders, run.directory, ranks)
     except Exception:
         _log.debug("reading what lies beside the traces of %s failed", run.name, exc_info=True)
