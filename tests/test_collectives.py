@@ -9,6 +9,7 @@ from traces import MS, digests, job
 
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.collectives import count_elements
+from tb_ddp_doctor.job.calls import Calls
 from tb_ddp_doctor.job.collectives import ABSENT, Matched, refuse_impossible
 from tb_ddp_doctor.job.matching import match
 from tb_ddp_doctor.trace.reader import decode
@@ -24,7 +25,8 @@ ALIKE = """
 
 
 def matched(text: str, **options: object) -> Matched:
-    return match(tuple(digests(text, **options).values()))
+    found = tuple(digests(text, **options).values())
+    return match(found, Calls(found))
 
 
 def rows(found: Matched) -> list[list[int]]:

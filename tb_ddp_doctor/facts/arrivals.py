@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +18,6 @@ from tb_ddp_doctor.facts.traffic import Traffic, communication
 from tb_ddp_doctor.facts.transfers import Transfers, exposed_alone, transfers
 from tb_ddp_doctor.facts.unused import UnusedSearch, unused_search
 from tb_ddp_doctor.findings import Network
-from tb_ddp_doctor.job.collectives import between_two
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace.model import Ints
 
@@ -95,29 +93,22 @@ def _tiny_calls(facts: Facts) -> TinyCalls | None:
     job = facts.job
     if facts.get(_sized):
         return None
-    number: Counter[str] = Counter()
-    length: defaultdict[str, list[Ints]] = defaultdict(list)
-    for digest in job.digests:
-        table = digest.collectives
-        chosen = (table.step >= 0) & ~between_two(digest)
-        for kind in np.unique(table.kind[chosen]).tolist():
-            mine = chosen & (table.kind == kind)
-            number[digest.strings[kind]] += int(mine.sum())
-            length[digest.strings[kind]].append((table.end_ns - table.arrival_ns)[mine])
-    if not number:
+    calls = job.calls
+    launched = np.flatnonzero(calls.column("step") >= 0)
+    kind, length = calls.text("kind"), calls.column("end_ns") - calls.column("arrival_ns")
+    counted = launched[~calls.between_two[launched]]
+    if not len(counted):
         return None
-    kind = number.most_common(1)[0][0]
-    median = float(np.median(np.concatenate(length[kind])))
-    exposed, latency = (np.zeros(job.step_index.shape, np.int64) for _ in range(2))
-    for rank, (digest, index) in enumerate(zip(job.digests, job.step_index, strict=True)):
-        table = digest.collectives
-        mine = np.array([text == kind for text in digest.strings], np.bool_)[table.kind] & (table.step >= 0)
-        alone = Intervals.union(table.arrival_ns[mine], table.end_ns[mine]) & job.waiting.exposed[rank]
-        exposed[rank] = alone.measure(digest.steps.start_ns[index], digest.steps.end_ns[index])
-        each = np.minimum(alone.measure(table.arrival_ns[mine], table.end_ns[mine]), median)
-        latency[rank] = np.bincount(table.step[mine], weights=each, minlength=len(digest.steps))[index].astype(np.int64)
+    often = int(np.bincount(kind.code[counted]).argmax())
+    median = float(np.median(length[counted][kind.code[counted] == often]))
+    mine = launched[kind.code[launched] == often]
+    begin, end = (job.axis.place(calls.rank[mine], calls.column(of)[mine]) for of in ("arrival_ns", "end_ns"))
+    alone = Intervals.union(begin, end) & job.waiting.exposed
+    exposed = job.measure(alone)
+    latency = job.sum_by_step(mine, np.minimum(alone.measure(begin, end), median)).astype(np.int64)
     steps = sum(len(digest.steps) for digest in job.digests)
-    return TinyCalls(kind, number[kind] / max(steps, 1), median, exposed, np.minimum(latency, exposed))
+    number = int((kind.code[counted] == often).sum())
+    return TinyCalls(kind.words[often], number / max(steps, 1), median, exposed, np.minimum(latency, exposed))
 
 
 def _purposes(facts: Facts) -> tuple[Purpose, ...]:
@@ -125,32 +116,26 @@ def _purposes(facts: Facts) -> tuple[Purpose, ...]:
     job = facts.job
     if not len(job.matched):
         return ()
-    shape = job.step_index.shape
+    purpose, of_step = job.calls.text("purpose"), job.call_step >= 0
+    matched = np.array(_purposes_of_matched(job))
     found = []
     for what in (BUFFERS, NORM, METRIC):
-        exposed, calls = np.zeros(shape, np.int64), 0
-        for rank, (digest, index) in enumerate(zip(job.digests, job.step_index, strict=True)):
-            chosen = np.array([text == what for text in digest.strings], np.bool_)[digest.collectives.purpose]
-            chosen &= np.isin(digest.collectives.step, index)
-            if chosen.any():
-                calls += int(chosen.sum())
-                alone = exposed_alone(job, rank, chosen)
-                exposed[rank] = alone.measure(digest.steps.start_ns[index], digest.steps.end_ns[index])
-        if calls >= exposed.size:
-            mine = np.array([purpose == what for purpose in _purposes_of_matched(job)], np.bool_)
-            mine &= np.isin(job.matched.step, job.steps)
-            wait = float(job.waiting.exposed_ns[mine].sum()) / exposed.size
-            found.append(Purpose(what, calls / exposed.size, exposed, wait))
+        chosen = purpose.where(what.__eq__) & of_step
+        calls = int(chosen.sum())
+        if calls >= job.step_index.size:
+            mine = (matched == what) & np.isin(job.matched.step, job.steps)
+            wait = float(job.waiting.exposed_ns[mine].sum()) / job.step_index.size
+            exposed = job.measure(exposed_alone(job, chosen))
+            found.append(Purpose(what, calls / job.step_index.size, exposed, wait))
     return tuple(sorted(found, key=lambda one: -float(one.exposed_ns.mean())))
 
 
 def _purposes_of_matched(job: Job) -> list[str]:
     """What each matched collective is for, as the rank tells that arrives last."""
-    rows = job.matched.row[np.arange(len(job.matched)), job.waiting.last]
-    return [
-        job.digests[rank].strings[job.digests[rank].collectives.purpose[row]]
-        for rank, row in zip(job.waiting.last.tolist(), rows.tolist(), strict=True)
-    ]
+    last = job.waiting.last
+    purpose = job.calls.text("purpose")
+    calls = job.calls.first[last] + job.matched.row[np.arange(len(job.matched)), last]
+    return [purpose.words[code] for code in purpose.code[calls].tolist()]
 
 
 def _sized(facts: Facts) -> Sized | None:
@@ -193,11 +178,18 @@ def _absent(facts: Facts) -> Absent:
     waiter = int(wait_ns.sum(axis=1).argmax())
     if not wait_ns[waiter].any():
         return Absent(wait_ns, job.missing_ranks, waiter, 0, 0, "")
-    digest = job.digests[waiter]
-    start, end = job.waiting.all_traced_arrived_ns[waiter], job.waiting.all_arrived_ns[waiter]
-    longest = int(np.where(np.isin(digest.collectives.step, job.step_index[waiter]), end - start, -1).argmax())
-    kind = digest.strings[digest.collectives.kind[longest]]
-    return Absent(wait_ns, job.missing_ranks, waiter, int(start[longest]), int(end[longest]), kind)
+    own = job.calls.of(waiter)
+    start, end = job.waiting.all_traced_arrived_ns[own], job.waiting.all_arrived_ns[own]
+    longest = int(np.where(job.call_step[own] >= 0, end - start, -1).argmax())
+    kind = job.calls.text("kind")
+    return Absent(
+        wait_ns,
+        job.missing_ranks,
+        waiter,
+        int(start[longest]),
+        int(end[longest]),
+        kind.words[kind.code[own][longest]],
+    )
 
 
 def _all_transfers(facts: Facts) -> Transfers:
@@ -247,8 +239,9 @@ def _rank_evidence(facts: Facts) -> tuple[RankEvidence, ...]:
 def _sharding(facts: Facts) -> Sharding | None:
     job = facts.job
     needs_matches(job)
-    scattering = [digest for digest in job.digests if "reduce_scatter" in digest.strings]
-    if scattering and not any((digest.collectives.backward >= 0).any() for digest in scattering):
+    scatters = job.calls.text("kind").where("reduce_scatter".__eq__)
+    of_scattering = np.isin(job.calls.rank, job.calls.rank[scatters])
+    if scatters.any() and not (job.calls.column("backward")[of_scattering] >= 0).any():
         raise MissingFactError(
             "There are reduce-scatters, but no backward pass that launches them: record the CPU as well "
             "(activities=[CPU, CUDA])."

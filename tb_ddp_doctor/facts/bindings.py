@@ -54,7 +54,7 @@ class Bindings:
     def __init__(self, replay: Replay) -> None:
         self._schedule = schedule = replay.schedule
         self._lengths = replay.without(Change())
-        self._played = play(schedule, self._lengths)
+        self._played = play(schedule, self._lengths, kept=True)
         self._ends_ns = ends = replay.step_ends(self._played)
         rank, step = np.arange(len(schedule.step_index))[:, None], schedule.step_index
         #: When each of the job's steps begins, where what was before it ends last, and when it ends; shape (S,), ns.

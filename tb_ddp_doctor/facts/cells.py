@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from tb_ddp_doctor.trace.model import Indices, Ints
 
 Floats = NDArray[np.float64]
-#: Values within so many times their number lie close.
-_MOST_SPREAD = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,28 +104,3 @@ def of_equal(keys: Ints) -> Iterator[Ints]:
     """Indices of equal keys, key by key."""
     order = np.argsort(keys, kind="stable")
     return iter(np.split(order, np.flatnonzero(np.diff(keys[order])) + 1)) if len(order) else iter(())
-
-
-def numbered(columns: tuple[NDArray[np.integer[Any]], ...]) -> Ints:
-    """Which of the distinct rows of some columns each row is, as an index in their order."""
-    which = np.zeros(len(columns[0]), np.int64)
-    for column in columns:
-        place = _places(column)
-        which = _places(which * (int(place.max(initial=-1)) + 1) + place)
-    return which
-
-
-def _places(values: NDArray[np.integer[Any]]) -> Ints:
-    """Which of the distinct values each one is, as an index in their order."""
-    if not len(values):
-        return np.empty(0, np.int64)
-    least, most = int(values.min()), int(values.max())
-    if most - least >= _MOST_SPREAD * len(values):
-        place: Ints = np.unique(values, return_inverse=True)[1].reshape(-1)
-        return place
-    # Values that lie close are counted instead of sorted.
-    offset = values - least
-    there = np.zeros(most - least + 1, np.bool_)
-    there[offset] = True
-    counted: Ints = (np.cumsum(there) - 1)[offset]
-    return counted

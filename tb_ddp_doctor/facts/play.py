@@ -29,24 +29,28 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Played:
-    """When things happened: the first three by row, the next two by part, the last two by rank."""
+    """When things happened: the first by row, the next by part, the next two by rank."""
 
-    issued_ns: Ints
-    ended_ns: Ints
     done_ns: Ints
-    #: Of the rank itself at the collective.
-    arrival_ns: Ints
     end_ns: Ints
     #: When the device begins, and the host is through with its last row.
     begin_ns: Ints
     host_end_ns: Ints
+    #: When the host has issued each row and goes on; and when each part's own rank arrives. Empty unless they are kept.
+    issued_ns: Ints
+    ended_ns: Ints
+    arrival_ns: Ints
 
 
-def play(schedule: Schedule, lengths: Lengths, lead_ns: Ints | int = 0, sooner_ns: Ints | int = 0) -> Played:
+def play(
+    schedule: Schedule, lengths: Lengths, lead_ns: Ints | int = 0, sooner_ns: Ints | int = 0, *, kept: bool = False
+) -> Played:
     """Play all rounds; by how much more than recorded each host begins ahead of its device, and by how much sooner the
     rank begins, both of shape (R,).
+
+    Where `kept`, all is kept of when things happened, which takes twice the memory.
     """
-    playing = _Playing(schedule, lengths, lead_ns, sooner_ns)
+    playing = _Playing(schedule, lengths, lead_ns, sooner_ns, kept)
     for each in schedule.rounds:
         if each.rows.start < each.rows.stop:
             playing.rows(each)
@@ -58,8 +62,10 @@ def play(schedule: Schedule, lengths: Lengths, lead_ns: Ints | int = 0, sooner_n
 class _Playing:
     """A schedule half played."""
 
-    def __init__(self, schedule: Schedule, lengths: Lengths, lead_ns: Ints | int, sooner_ns: Ints | int) -> None:
-        self._schedule, self._lengths = schedule, lengths
+    def __init__(
+        self, schedule: Schedule, lengths: Lengths, lead_ns: Ints | int, sooner_ns: Ints | int, kept: bool
+    ) -> None:
+        self._schedule, self._lengths, self._kept = schedule, lengths, kept
         rows, parts = len(schedule.rows.rank), len(schedule.parts.rank)
         begin_ns = schedule.device_start_ns - sooner_ns
         self._device_at = begin_ns.copy()
@@ -69,13 +75,13 @@ class _Playing:
         #: When a part's own launch and what that needs let it start.
         self._ready = np.full(parts, LONG_AGO)
         self.played = Played(
-            issued_ns=np.empty(rows, np.int64),
-            ended_ns=np.empty(rows, np.int64),
             done_ns=np.empty(rows, np.int64),
-            arrival_ns=np.full(parts, LONG_AGO),
             end_ns=schedule.parts.end_ns.copy(),
             begin_ns=begin_ns,
             host_end_ns=self._host_at,
+            issued_ns=np.empty(rows if kept else 0, np.int64),
+            ended_ns=np.empty(rows if kept else 0, np.int64),
+            arrival_ns=np.full(parts if kept else 0, LONG_AGO),
         )
 
     def rows(self, now: Round) -> None:
@@ -94,7 +100,9 @@ class _Playing:
         if now.queued:
             ended = np.where(synced, np.maximum(ended, left), ended)
         self._host_at[ranks], self._device_at[ranks] = ended, done
-        played.issued_ns[here], played.ended_ns[here], played.done_ns[here] = issued, ended, done
+        played.done_ns[here] = done
+        if self._kept:
+            played.issued_ns[here], played.ended_ns[here] = issued, ended
         self._launch(now, ended)
 
     def _left_queue(self, now: Round) -> Ints:
@@ -119,7 +127,8 @@ class _Playing:
         """Play the collectives that complete in a round."""
         parts, played, here = self._schedule.parts, self.played, now.completed
         arrival = np.maximum(self._ready[here], played.end_ns[now.after] + parts.ready_ns[here])
-        played.arrival_ns[here] = arrival
+        if self._kept:
+            played.arrival_ns[here] = arrival
         if not self._lengths.alone:
             arrival = np.repeat(np.maximum.reduceat(arrival, now.starts), now.sizes)
         played.end_ns[here] = arrival + self._lengths.transfer_ns[here]

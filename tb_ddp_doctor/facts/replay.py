@@ -47,6 +47,9 @@ class Replay:
         #: Rows that wait for device work of an earlier one; those that need longer than the queue that blocked them.
         self._behind = np.flatnonzero(rows.queue_row >= 0)
         self._after_queue = np.flatnonzero((rows.queue_ns > 0) & ~rows.synced)
+        self._host_ns: dict[CpuTime, Ints] = {}
+        #: Ranks and steps that can be compared, as indices into all of them.
+        self._comparable = tuple(of_equal(schedule.sequence.ravel()))
         self._recorded = self._ends(self.without(Change()))
 
     def alone_ns(self, change: Change) -> Ints:
@@ -104,10 +107,13 @@ class Replay:
 
     def host_ns(self, kind: CpuTime) -> Ints:
         """The host's time that goes to something, shape (R, S), ns."""
-        spent = self.schedule.spent[kind]
-        return self._cells.sum(spent.work_ns, spent.working) + self._cells.sum(
-            self.schedule.rows.blocked_ns[spent.holding], spent.holding
-        )
+        if kind not in self._host_ns:
+            spent = self.schedule.spent[kind]
+            blocked_ns = self.schedule.rows.blocked_ns[spent.holding]
+            self._host_ns[kind] = self._cells.sum(spent.work_ns, spent.working) + self._cells.sum(
+                blocked_ns, spent.holding
+            )
+        return self._host_ns[kind]
 
     @cached_property
     def device_ns(self) -> Ints:
@@ -121,7 +127,7 @@ class Replay:
         """
         flat, typical = values.ravel(), np.empty(values.size, values.dtype)
         asked = np.repeat(np.ones(len(values), np.bool_) if among is None else among, values.shape[1])
-        for same in of_equal(self.schedule.sequence.ravel()):
+        for same in self._comparable:
             typical[same] = lower_median(flat[same][asked[same]] if asked[same].any() else flat[same])
         of_cells: Ints = typical.reshape(values.shape)
         return of_cells
@@ -168,12 +174,13 @@ class Replay:
         if change.no_host:
             never = np.full(len(rows.work_ns), LONG_AGO // 4)
             return np.zeros_like(never), np.where(rows.waits, never, 0), never
-        shares = {kind: share for kind, share in change.of_host.items() if share.any()}
+        spent_on = {kind: spent for kind, spent in self.schedule.spent.items() if spent.is_some}
+        shares = {kind: share for kind, share in change.of_host.items() if kind in spent_on and share.any()}
         if not shares:
             return rows.work_ns, rows.blocked_ns, rows.queue_ns
         work, held, queue = rows.work_ns.copy(), rows.blocked_ns.copy(), rows.queue_ns.copy()
         for kind, share in shares.items():
-            spent = self.schedule.spent[kind]
+            spent = spent_on[kind]
             gone = self._cells.of_each(share, spent.working)
             work[spent.working] -= np.rint(spent.work_ns * gone).astype(np.int64)
             mine = spent.holding
@@ -209,7 +216,7 @@ class Replay:
         total = np.bincount(cell * most + rows.between[mine], rows.device_ns[mine], ranks * steps * most)
         total = total.reshape(ranks * steps, most)
         share = np.ones(total.shape)
-        for same in of_equal(self.schedule.sequence.ravel()):
+        for same in self._comparable:
             share[same] = share_at_median(total[same])
         need = rows.device_ns.copy()
         need[mine] = np.rint(need[mine] * share[cell, rows.between[mine]])

@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import CpuTime, RankDigest
 from tb_ddp_doctor.digest.track import BEFORE, LATENCY_NS, LONG_AGO
-from tb_ddp_doctor.facts.cells import numbered
 from tb_ddp_doctor.job.beginnings import Beginnings, beginnings
+from tb_ddp_doctor.job.calls import job_steps
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.job.numbering import numbered
 from tb_ddp_doctor.trace.model import Indices, Ints
 
 Flags = NDArray[np.bool_]
@@ -81,6 +82,10 @@ class Spent:
     work_ns: Ints
     #: Rows that it holds at their end.
     holding: Indices
+
+    @property
+    def is_some(self) -> bool:
+        return bool(len(self.working) or len(self.holding))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -193,7 +198,7 @@ class _Tracks:
         #: Where each rank's rows and parts begin, and where the last one's end, shape (R + 1,).
         self.first = _base([len(track) for track in self._tracks])
         self.first_part = _base([len(digest.collectives) for digest in digests])
-        self.rank = _ranks(self.first)
+        self.rank = np.repeat(np.arange(len(digests), dtype=np.int32), np.diff(self.first))
 
     def column(self, name: str) -> NDArray[Any]:
         """A column of `Track`."""
@@ -216,26 +221,11 @@ class _Tracks:
 
     def job_step(self, step_index: Ints) -> Indices:
         """The job's step of each row, -1 for none."""
-        return _of_job(step_index, self.rank, self.column("step"), self._steps)
+        return job_steps(step_index, self.rank, self.column("step"), self._steps)
 
     def host_ns(self, kind: CpuTime) -> Ints:
         """The host's time that goes to something."""
         return np.concatenate([track.host_ns[:, kind] for track in self._tracks])
-
-
-def _ranks(first: Ints) -> Indices:
-    """The rank of each thing, by where each rank's begin."""
-    return np.repeat(np.arange(len(first) - 1, dtype=np.int32), np.diff(first))
-
-
-def _of_job(step_index: Ints, rank: Indices, own_step: Indices, sizes: Ints) -> Indices:
-    """The job's step of the steps of ranks that have so many, -1 for none."""
-    base = np.cumsum(sizes + 1) - (sizes + 1)
-    of_job = np.full(int((sizes + 1).sum()), -1, np.int32)
-    of_job[base[:, None] + step_index] = np.arange(step_index.shape[1])
-    # What belongs to no step has the one after the last.
-    steps: Indices = of_job[base[rank] + np.where(own_step >= 0, own_step, sizes[rank])]
-    return steps
 
 
 def _base(counts: Sequence[int]) -> Ints:
@@ -245,17 +235,14 @@ def _base(counts: Sequence[int]) -> Ints:
 
 def _parts(job: Job, tracks: _Tracks) -> Parts:
     """The parts of all ranks, rank by rank, and one more."""
-    digests, matched = job.digests, job.matched
-    tables = [digest.collectives for digest in digests]
-    base, rank = tracks.first_part, _ranks(tracks.first_part)
-    nothing = int(base[-1])
-    own_step = np.concatenate([table.step for table in tables])
-    end = np.concatenate([table.end_ns for table in tables])
-    arrived, traced = (np.concatenate(of) for of in (job.waiting.all_arrived_ns, job.waiting.all_traced_arrived_ns))
+    calls, matched, waiting = job.calls, job.matched, job.waiting
+    rank, nothing = calls.rank, len(calls)
+    own_step, end = calls.column("step"), calls.column("end_ns")
+    arrived, traced = waiting.all_arrived_ns, waiting.all_traced_arrived_ns
 
     collective = np.full(nothing + 1, -1, np.int32)
     of_match, of_rank = np.nonzero(matched.present)
-    collective[base[of_rank] + matched.row[of_match, of_rank]] = of_match
+    collective[calls.first[of_rank] + matched.row[of_match, of_rank]] = of_match
     alone = collective < 0
     collective[alone] = len(matched) + np.arange(int(alone.sum()))
 
@@ -268,46 +255,29 @@ def _parts(job: Job, tracks: _Tracks) -> Parts:
         of_part[launches[launching]] = values[launching]
         return of_part
 
-    kind = (_names(digests), *(np.concatenate([getattr(t, of) for t in tables]) for of in ("elements", "group_size")))
-    like = numbered(kind) if nothing else np.empty(0, np.int64)
-    sizes = np.array([len(digest.steps) for digest in digests])
-    exposed = [
-        exposed.measure(start, table.end_ns)
-        for exposed, start, table in zip(job.waiting.exposed, job.waiting.all_arrived_ns, tables, strict=True)
-    ]
+    like = numbered(calls.text("kind").code, calls.column("elements"), calls.column("group_size"))
+    exposed = waiting.exposed.measure(job.axis.place(rank, arrived), job.axis.place(rank, end))
     return Parts(
         rank=_and(rank, 0),
-        row=_and(np.arange(nothing) - base[rank], -1),
+        row=_and(np.arange(nothing) - calls.first[rank], -1),
         own_step=_and(own_step, -1),
-        step=_and(_of_job(job.step_index, rank, own_step, sizes), -1),
+        step=_and(job.call_step, -1),
         collective=collective,
         absent_ns=np.append(arrived - traced, 0),
         transfer_ns=np.append(end - arrived, 0),
-        exposed_ns=np.append(np.concatenate(exposed), 0),
+        exposed_ns=np.append(exposed, 0),
         end_ns=np.append(end - job.clock.correction(rank, end), LONG_AGO),
         after=of_launch(tracks.parts("after", nothing), nothing),
         needs=of_launch(tracks.rows("needs"), -1),
         ready_ns=of_launch(tracks.column("ready_ns"), 0),
         like=_and(like, 0),
-        ordinal=_and(_ordinals(numbered((rank, own_step, like))) if nothing else like, 0),
+        ordinal=_and(_ordinals(numbered(rank, own_step, like)), 0),
     )
 
 
 def _and(indices: NDArray[Any], of_nothing: int) -> Indices:
     """Indices, and one more."""
     return np.append(indices, of_nothing).astype(np.int32)
-
-
-def _names(digests: Sequence[RankDigest]) -> Ints:
-    """The kind of each collective of all ranks, as an index that ranks share."""
-    index: dict[str, int] = {}
-    joined = []
-    for digest in digests:
-        shared = np.zeros(max(len(digest.strings), 1), np.int64)
-        for kind in np.unique(digest.collectives.kind).tolist():
-            shared[kind] = index.setdefault(digest.strings[kind], len(index))
-        joined.append(shared[digest.collectives.kind])
-    return np.concatenate(joined)
 
 
 def _ordinals(of: Ints) -> Ints:
@@ -331,37 +301,42 @@ def _sequences(parts: Parts, digests: Sequence[RankDigest], step_index: Ints) ->
     total = np.zeros(ranks * steps, np.uint64)
     np.add.at(total, cell, hashed * (hashed >> np.uint64(29)))
     messages = np.array([int(digest.messages.count.sum()) // max(len(digest.steps), 1) for digest in digests])
-    return numbered((total.view(np.int64), np.repeat(messages, steps))).reshape(ranks, steps)
+    return numbered(total.view(np.int64), np.repeat(messages, steps)).reshape(ranks, steps)
 
 
 def _rows(tracks: _Tracks, awaits: Indices, step_index: Ints, order: Ints, completed: Ints) -> Rows:
     """The rows in an order; `completed` is that of the parts."""
     place, place_of_part = _places(order), _places(completed)
     nothing = len(completed) - 1
-    launches, queue_row = tracks.parts("launches", -1), tracks.column("queue_row")
-    own_step = tracks.column("step")
-    between = _since_step(launches >= 0, tracks.rank, own_step)
+    own_step, launches = tracks.column("step"), tracks.parts("launches", -1)
+
+    def ordered(values: NDArray[Any]) -> NDArray[Any]:
+        """A column in order; one value that all rows have is held once."""
+        if len(values) and (values == values[0]).all():
+            return np.broadcast_to(values[:1].copy(), values.shape)
+        return values[order]
+
     return Rows(
-        rank=tracks.rank[order],
-        own_step=own_step[order],
-        step=tracks.job_step(step_index)[order],
-        work_ns=reduce(np.add, map(tracks.host_ns, CpuTime))[order],
-        blocked_by=tracks.column("blocked_by")[order],
-        blocked_ns=tracks.column("blocked_ns")[order],
-        waits=tracks.column("waits")[order],
-        queue_row=_moved(tracks.rows("queue_row"), place)[order],
-        queue_before=(queue_row == BEFORE)[order],
-        queue_tail_ns=tracks.column("queue_tail_ns")[order],
-        queue_part=place_of_part[tracks.parts("queue_part", nothing)][order],
-        queue_ns=tracks.column("queue_ns")[order],
-        synced=tracks.column("synced")[order],
-        device_ns=tracks.column("device_ns")[order],
-        lead_ns=tracks.column("lead_ns")[order],
-        fed_ns=tracks.column("fed_ns")[order],
-        awaits=place_of_part[awaits][order],
-        delay_ns=tracks.column("delay_ns")[order],
-        launches=_moved(launches, place_of_part)[order],
-        between=between[order],
+        rank=ordered(tracks.rank),
+        own_step=ordered(own_step),
+        step=ordered(tracks.job_step(step_index)),
+        work_ns=ordered(reduce(np.add, map(tracks.host_ns, CpuTime))),
+        blocked_by=ordered(tracks.column("blocked_by")),
+        blocked_ns=ordered(tracks.column("blocked_ns")),
+        waits=ordered(tracks.column("waits")),
+        queue_row=ordered(_moved(tracks.rows("queue_row"), place)),
+        queue_before=ordered(tracks.column("queue_row") == BEFORE),
+        queue_tail_ns=ordered(tracks.column("queue_tail_ns")),
+        queue_part=ordered(place_of_part[tracks.parts("queue_part", nothing)]),
+        queue_ns=ordered(tracks.column("queue_ns")),
+        synced=ordered(tracks.column("synced")),
+        device_ns=ordered(tracks.column("device_ns")),
+        lead_ns=ordered(tracks.column("lead_ns")),
+        fed_ns=ordered(tracks.column("fed_ns")),
+        awaits=ordered(place_of_part[awaits]),
+        delay_ns=ordered(tracks.column("delay_ns")),
+        launches=ordered(_moved(launches, place_of_part)),
+        between=ordered(_since_step(launches >= 0, tracks.rank, own_step)),
     )
 
 
@@ -404,7 +379,8 @@ def _spent(tracks: _Tracks, order: Ints, rows: Rows) -> dict[CpuTime, Spent]:
     """What the host's time goes to, by kind; most rows have no more than one or two."""
     spent = {}
     for kind in CpuTime:
-        host_ns = tracks.host_ns(kind)[order]
+        host_ns = tracks.host_ns(kind)
+        host_ns = host_ns[order] if host_ns.any() else host_ns[:0]
         working = np.flatnonzero(host_ns).astype(np.int32)
         holding = np.flatnonzero(rows.blocked_by == kind).astype(np.int32)
         spent[kind] = Spent(working, host_ns[working], holding)

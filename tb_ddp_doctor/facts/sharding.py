@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.intervals import Intervals
-from tb_ddp_doctor.digest.model import RankDigest
+from tb_ddp_doctor.facts.transfers import moving
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.trace.model import Indices, Ints
+from tb_ddp_doctor.job.numbering import numbered
+from tb_ddp_doctor.trace.model import Ints
 
 #: Gradients are scattered by the backward pass, but for the root's, which come when it is over. A group in which more
 #: than this share of the reduce-scatters comes from elsewhere moves activations (tensor parallelism).
@@ -39,55 +40,47 @@ class Sharding:
 
 def sharding(job: Job) -> Sharding | None:
     """Measure the sharding of a job; None where no group shards."""
-    times = {name: np.zeros(job.step_index.shape, np.int64) for name in Sharding.__slots__ if name.endswith("_ns")}
-    gathers, sizes, dtypes = 0, [], set[str]()
-    for rank, (digest, index) in enumerate(zip(job.digests, job.step_index, strict=True)):
-        gather, scatter = _of_shards(digest)
-        if not gather.any():
-            continue
-        table = digest.collectives
-        moving_from, exposed = job.waiting.all_arrived_ns[rank], job.waiting.exposed[rank]
-        start, end = digest.steps.start_ns[index], digest.steps.end_ns[index]
-        forward = gather & (table.backward < 0)
-        for name, chosen in (("forward", forward), ("backward", (gather | scatter) & ~forward)):
-            moving = Intervals.union(moving_from[chosen], table.end_ns[chosen])
-            times[f"{name}_ns"][rank] = moving.measure(start, end)
-            times[f"{name}_exposed_ns"][rank] = (moving & exposed).measure(start, end)
-        size = len(digest.steps)
-        length = table.end_ns - moving_from
-        times["first_ns"][rank] = _of_each_step(table.step, length, np.flatnonzero(forward), size)[index]
-        times["last_ns"][rank] = _of_each_step(table.step, length, np.flatnonzero(scatter)[::-1], size)[index]
-        gathers += int(np.isin(table.step[gather], index).sum())
-        sizes.append(table.bytes[gather & (table.bytes >= 0)])
-        dtypes.update(digest.strings[dtype] for dtype in np.unique(table.dtype[gather]) if digest.strings[dtype])
-    if not gathers:
+    calls = job.calls
+    gather, scatter = _of_shards(job)
+    if not gather[job.call_step >= 0].any():
         return None
-    known = np.concatenate(sizes)
+    # A rank that gathers nothing shards nothing.
+    gathers = np.bincount(calls.rank[gather], minlength=len(job.ranks)) > 0
+    scatter &= gathers[calls.rank]
+    start, end = moving(job)
+    forward = gather & (calls.column("backward") < 0)
+    backward = (gather | scatter) & ~forward
+    forwards, backwards = (Intervals.union(start[chosen], end[chosen]) for chosen in (forward, backward))
+    length = calls.column("end_ns") - job.waiting.all_arrived_ns
+    size = calls.column("bytes")[gather]
     return Sharding(
-        **times,
-        gathers=gathers / job.step_index.size,
-        bytes=float(np.median(known)) if len(known) else 0.0,
-        dtypes=tuple(sorted(dtypes)),
+        forward_ns=job.measure(forwards),
+        forward_exposed_ns=job.measure(forwards & job.waiting.exposed),
+        backward_ns=job.measure(backwards),
+        backward_exposed_ns=job.measure(backwards & job.waiting.exposed),
+        first_ns=_of_each_step(job, length, np.flatnonzero(forward)[::-1]),
+        last_ns=_of_each_step(job, length, np.flatnonzero(scatter)),
+        gathers=int((job.call_step[gather] >= 0).sum()) / job.step_index.size,
+        bytes=float(np.median(size[size >= 0])) if (size >= 0).any() else 0.0,
+        dtypes=calls.text("dtype").among(gather),
     )
 
 
-def _of_shards(digest: RankDigest) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which collectives gather parameters, and which scatter gradients; by arrival, as the table."""
-    table = digest.collectives
-    kinds = np.array(digest.strings, object)[table.kind]
-    launched = table.step >= 0
-    gather, scatter = (kinds == "all_gather") & launched, (kinds == "reduce_scatter") & launched
-    shards = np.zeros(len(table), np.bool_)
-    for group in np.unique(table.group[scatter]):
-        here = table.group == group
-        outside = (table.backward[here & scatter] < 0).mean()
-        shards |= here & bool(outside <= _MOST_OUTSIDE)
+def _of_shards(job: Job) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which of the job's calls gather parameters, and which scatter gradients."""
+    calls = job.calls
+    kind, launched = calls.text("kind"), calls.column("step") >= 0
+    gather, scatter = (kind.where(name.__eq__) & launched for name in ("all_gather", "reduce_scatter"))
+    group = numbered(calls.rank, calls.text("group").code)
+    scatters = np.bincount(group[scatter], minlength=len(group))
+    outside = np.bincount(group[scatter & (calls.column("backward") < 0)], minlength=len(group))
+    shards = ((scatters > 0) & (outside <= _MOST_OUTSIDE * scatters))[group]
     return gather & shards, scatter & shards
 
 
-def _of_each_step(step: Indices, length: Ints, rows: Ints, steps: int) -> Ints:
-    """The length of the first of these rows in each step, 0 where there is none."""
-    found = np.zeros(steps, np.int64)
-    which, first = np.unique(step[rows], return_index=True)
-    found[which] = length[rows[first]]
+def _of_each_step(job: Job, length: Ints, calls: Ints) -> Ints:
+    """The length of the last of these calls in each step, 0 where there is none."""
+    found = np.zeros(job.step_index.shape, np.int64)
+    mine = calls[job.call_step[calls] >= 0]
+    found[job.calls.rank[mine], job.call_step[mine]] = length[mine]
     return found

@@ -190,9 +190,6 @@ def _measure(job: Job, rows: Ints) -> tuple[Ints, Ints, Ints]:
 
 def _exposed(job: Job, rows: Ints, last: Ints, transfer_ns: Ints) -> Ints:
     """How long each transfer has no compute beside it on the rank that arrives last, shape (M,), ns."""
-    exposed = np.zeros(len(rows), np.int64)
-    for rank in np.unique(last).tolist():
-        here = np.flatnonzero(last == rank)
-        start = job.matched.arrival_ns[rows[here], rank]
-        exposed[here] = job.waiting.exposed[rank].measure(start, start + transfer_ns[here])
-    return exposed
+    start = job.matched.arrival_ns[rows, last]
+    begin, end = (job.axis.place(last, at) for at in (start, start + transfer_ns))
+    return job.waiting.exposed.measure(begin, end)

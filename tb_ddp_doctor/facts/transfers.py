@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.intervals import Intervals
-from tb_ddp_doctor.digest.model import RankDigest
-from tb_ddp_doctor.job.collectives import between_two
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.job.numbering import numbered
 from tb_ddp_doctor.trace.model import Ints
 
 #: A group that reduces more than this share of its elements outside of backward passes carries activations too
@@ -42,79 +41,66 @@ class Transfers:
 
 def transfers(job: Job) -> Transfers:
     """Measure the transfers of every rank and step."""
-    shape = job.step_index.shape
-    total, allreduce, exposed = (np.zeros(shape, np.int64) for _ in range(3))
-    count, size, largest = 0, 0, 0.0
-    launched, by_backward = 0, 0
-    dtypes: set[str] = set()
-    for rank, (digest, index) in enumerate(zip(job.digests, job.step_index, strict=True)):
-        table = digest.collectives
-        if not len(table):
-            continue
-        moving_from, exposed_now = job.waiting.all_arrived_ns[rank], job.waiting.exposed[rank]
-        start, end = digest.steps.start_ns[index], digest.steps.end_ns[index]
-        reduces = of_gradients(digest)
-        reducing = Intervals.union(moving_from[reduces], table.end_ns[reduces])
-        total[rank] = Intervals.union(moving_from, table.end_ns).measure(start, end)
-        allreduce[rank] = reducing.measure(start, end)
-        exposed[rank] = (reducing & exposed_now).measure(start, end)
-        here = reduces & (table.step >= 0)
-        launched += int(here.sum())
-        by_backward += int((here & (table.backward >= 0)).sum())
-        weight = table.bytes if (table.bytes[here] >= 0).all() else table.end_ns - moving_from
-        by_step = np.bincount(table.step[here], weights=weight[here], minlength=len(digest.steps))[index]
-        heaviest = np.zeros(len(digest.steps))
-        np.maximum.at(heaviest, table.step[here], weight[here])
-        count = max(count, int(np.bincount(table.step[here], minlength=len(digest.steps))[index].max()))
-        largest = max(largest, float((heaviest[index] / np.maximum(by_step, 1)).max()))
-        if weight is table.bytes:
-            size = max(size, int(by_step.max()))
-        dtypes.update(digest.strings[d] for d in np.unique(table.dtype[reduces]) if digest.strings[d])
+    calls, exposed = job.calls, job.waiting.exposed
+    start, end = moving(job)
+    reduces = of_gradients(job)
+    reducing = Intervals.union(start[reduces], end[reduces])
+    launched = np.flatnonzero(reduces & (calls.column("step") >= 0))
+    # Where a rank lacks the bytes of one, times tell which are large.
+    size = calls.column("bytes")
+    sized = np.ones(len(job.ranks), np.bool_)
+    sized[calls.rank[launched][size[launched] < 0]] = False
+    weight = np.where(sized[calls.rank], size, calls.column("end_ns") - job.waiting.all_arrived_ns)[launched]
+    total = job.sum_by_step(launched, weight)
+    heaviest = np.zeros(total.shape)
+    here = job.call_step[launched] >= 0
+    np.maximum.at(heaviest, (calls.rank[launched[here]], job.call_step[launched[here]]), weight[here])
     return Transfers(
-        total_ns=total,
-        allreduce_ns=allreduce,
-        allreduce_exposed_ns=exposed,
+        total_ns=job.measure(Intervals.union(start, end)),
+        allreduce_ns=job.measure(reducing),
+        allreduce_exposed_ns=job.measure(reducing & exposed),
         messages_exposed_ns=messages_alone(job),
-        allreduces=count,
-        allreduce_bytes=size,
-        largest_share=largest,
-        from_backward=by_backward / launched if launched else 0.0,
-        dtypes=tuple(sorted(dtypes)),
+        allreduces=int(job.sum_by_step(launched).max()),
+        allreduce_bytes=int(total[sized].max(initial=0)),
+        largest_share=float((heaviest / np.maximum(total, 1)).max()),
+        from_backward=float((calls.column("backward")[launched] >= 0).mean()) if len(launched) else 0.0,
+        dtypes=calls.text("dtype").among(reduces),
     )
 
 
-def of_gradients(digest: RankDigest) -> NDArray[np.bool_]:
-    """Which collectives are AllReduces, without those of groups that reduce activations, shape (C,).
+def moving(job: Job) -> tuple[Ints, Ints]:
+    """When each of the job's calls moves data, from when all its ranks have arrived to its end, on the job's axis."""
+    calls = job.calls
+    start, end = job.waiting.all_arrived_ns, calls.column("end_ns")
+    return job.axis.place(calls.rank, start), job.axis.place(calls.rank, end)
+
+
+def of_gradients(job: Job) -> NDArray[np.bool_]:
+    """Which of the job's calls are AllReduces, without those of groups that reduce activations, shape (N,).
 
     Tensor-parallel layers reduce in the forward pass as in the backward pass, and wait for the result; a group that
     reduces gradients launches them in the backward pass, or all of them after it.
     """
-    table = digest.collectives
-    reduces = np.array([text == "all_reduce" for text in digest.strings], np.bool_)[table.kind]
-    sized = reduces & (table.step >= 0) & (table.elements > 0)
-    inside = sized & (table.backward >= 0)
-    groups = len(digest.strings)
-    total = np.bincount(table.group[sized], weights=table.elements[sized], minlength=groups)
-    ours = np.bincount(table.group[inside], weights=table.elements[inside], minlength=groups)
+    calls, elements = job.calls, job.calls.column("elements")
+    reduces = calls.text("kind").where("all_reduce".__eq__)
+    sized = reduces & (calls.column("step") >= 0) & (elements > 0)
+    inside = sized & (calls.column("backward") >= 0)
+    group = numbered(calls.rank, calls.text("group").code)
+    total = np.bincount(group[sized], elements[sized], minlength=len(group))
+    ours = np.bincount(group[inside], elements[inside], minlength=len(group))
     carries_activations = (ours > 0) & (total - ours > _MOST_OUTSIDE * total)
-    chosen: NDArray[np.bool_] = reduces & ~carries_activations[table.group]
+    chosen: NDArray[np.bool_] = reduces & ~carries_activations[group]
     return chosen
 
 
 def messages_alone(job: Job) -> Ints:
     """How long each rank's sends and receives run with nothing beside them, waiting and transfer alike; (R, S), ns."""
-    alone_ns = np.zeros(job.step_index.shape, np.int64)
-    for rank, (digest, index) in enumerate(zip(job.digests, job.step_index, strict=True)):
-        messages = between_two(digest)
-        if not messages.any():
-            continue
-        alone = exposed_alone(job, rank, messages)
-        alone_ns[rank] = alone.measure(digest.steps.start_ns[index], digest.steps.end_ns[index])
-    return alone_ns
+    messages = job.calls.between_two
+    return job.measure(exposed_alone(job, messages)) if messages.any() else np.zeros(job.step_index.shape, np.int64)
 
 
-def exposed_alone(job: Job, rank: int, chosen: NDArray[np.bool_]) -> Intervals:
-    """When the chosen collectives of a rank (index), shape (C,), move data and nothing else runs, on its own clock."""
-    end, moving_from = job.digests[rank].collectives.end_ns, job.waiting.all_arrived_ns[rank]
-    moving = Intervals.union(moving_from[chosen], end[chosen]) & job.waiting.exposed[rank]
-    return moving - Intervals.union(moving_from[~chosen], end[~chosen])
+def exposed_alone(job: Job, chosen: NDArray[np.bool_]) -> Intervals:
+    """When the chosen ones of the job's calls, shape (N,), move data and nothing else runs, on the job's axis."""
+    start, end = moving(job)
+    alone = Intervals.union(start[chosen], end[chosen]) & job.waiting.exposed
+    return alone - Intervals.union(start[~chosen], end[~chosen])

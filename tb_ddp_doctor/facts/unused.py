@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.facts.transfers import exposed_alone
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace.model import Ints
@@ -38,22 +37,19 @@ def unused_search(job: Job) -> UnusedSearch:
     found = job.work(lambda work: work.graph_walks)
     walks, walk_ns = found.graph_walks, found.graph_walk_ns
     calls, exposed = np.zeros_like(walks), np.zeros_like(walks)
-    parameters = 0
-    for rank, (digest, index) in enumerate(zip(job.digests, job.step_index, strict=True)):
-        chosen = _of_usage(digest) if walks[rank].any() else np.zeros(len(digest.collectives), np.bool_)
-        if not chosen.any():
-            continue
-        table = digest.collectives
-        calls[rank] = np.bincount(table.step[chosen], minlength=len(digest.steps))[index]
-        alone = exposed_alone(job, rank, chosen)
-        exposed[rank] = alone.measure(digest.steps.start_ns[index], digest.steps.end_ns[index])
-        parameters = max(parameters, int(table.elements[chosen].max()))
-    return UnusedSearch(walks, walk_ns, calls, exposed, parameters)
+    searches = np.asarray(walks.any(axis=1))
+    chosen = _of_usage(job) & searches[job.calls.rank]
+    if not chosen.any():
+        return UnusedSearch(walks, walk_ns, calls, exposed, 0)
+    parameters = int(job.calls.column("elements")[chosen].max(initial=0))
+    exposed = job.measure(exposed_alone(job, chosen))
+    return UnusedSearch(walks, walk_ns, job.sum_by_step(np.flatnonzero(chosen)), exposed, parameters)
 
 
-def _of_usage(digest: RankDigest) -> NDArray[np.bool_]:
-    """Which collectives reduce what was used: AllReduces of int32 that nothing but DDP's backward pass launches."""
-    table, text = digest.collectives, np.array(digest.strings)
-    integers = (text[table.kind] == "all_reduce") & (text[table.dtype] == "Int") & (table.step >= 0)
-    chosen: NDArray[np.bool_] = integers & ((table.backward >= 0) | (not digest.has_device))
-    return chosen
+def _of_usage(job: Job) -> NDArray[np.bool_]:
+    """Which calls reduce what was used: AllReduces of int32 that nothing but DDP's backward pass launches."""
+    calls = job.calls
+    integers = calls.text("kind").where("all_reduce".__eq__) & calls.text("dtype").where("Int".__eq__)
+    has_device = np.array([digest.has_device for digest in job.digests], np.bool_)[calls.rank]
+    chosen: NDArray[np.bool_] = integers & (calls.column("step") >= 0)
+    return chosen & ((calls.column("backward") >= 0) | ~has_device)

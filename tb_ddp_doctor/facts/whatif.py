@@ -153,11 +153,13 @@ class WhatIf:
         """
         if not self._replay:
             return Change(device_at_median=chosen)
-        host = {}
+        host: dict[CpuTime, NDArray[np.float64]] = {}
         for kind in kinds:
             spent = self._replay.host_ns(kind)
             typical = self._replay.typical(spent, among)
-            host[kind] = np.where(_and_before(chosen), np.maximum(1 - typical / np.maximum(spent, 1), 0), 0.0)
+            share = np.where(_and_before(chosen), np.maximum(1 - typical / np.maximum(spent, 1), 0), 0.0)
+            if share.any():
+                host[kind] = share
         if len(kinds) < len(CpuTime):
             return Change(host)
         if among is None:
@@ -178,7 +180,9 @@ class WhatIf:
                 spent = self.host_ns(kind)
                 typical = self.typical(spent)
                 longer = np.minimum(np.maximum(lower_median(spent) - typical, 0), np.maximum(spent - typical, 0))
-                host[kind] = np.where(chosen, longer / np.maximum(spent, 1), 0.0)
+                share = np.where(chosen, longer / np.maximum(spent, 1), 0.0)
+                if share.any():
+                    host[kind] = share
         return Change(host)
 
     def shared(self, kind: CpuTime, among: NDArray[np.bool_] | None = None) -> Change:

@@ -10,6 +10,7 @@ import numpy as np
 
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.job import clock as clocks
+from tb_ddp_doctor.job.calls import Calls
 from tb_ddp_doctor.job.clock import ClockFit
 from tb_ddp_doctor.job.collectives import Matched, refuse_impossible, select
 from tb_ddp_doctor.job.completeness import Damages, clock_jumps, damages, serving
@@ -30,6 +31,7 @@ class Aligned:
     nodes: tuple[str, ...]
     #: Numbers, shape (S,).
     steps: Ints
+    calls: Calls
     matched: Matched
     clock: ClockFit
 
@@ -62,21 +64,20 @@ def align(
 def _joined(usable: Mapping[int, RankDigest], nodes: Mapping[int, str], found: Damages) -> Aligned:
     whole = serving(usable, found)
     steps, left_out = _common_steps(whole)
-    kept = {rank: usable[rank] for rank in whole if rank not in left_out}
+    kept = {rank: usable[rank] for rank in sorted(set(whole).difference(left_out))}
     where = tuple(nodes.get(rank, "") for rank in kept)
-    matched = match(tuple(kept.values()))
+    calls = Calls(tuple(kept.values()))
+    matched = match(tuple(kept.values()), calls)
     if any(rank in found for rank in kept):
         # What is left of the other steps tells nothing of clocks.
         matched = select(matched, np.flatnonzero(np.isin(matched.step, steps)))
-    return Aligned(kept, where, steps, matched, clocks.fit(matched, where))
+    return Aligned(kept, where, steps, calls, matched, clocks.fit(matched, where))
 
 
 def _with_possible_matches(aligned: Aligned) -> Aligned:
     """Without matches in which a rank ends before another one arrives, and with the clock that the others give."""
     matched, clock = aligned.matched, aligned.clock
-    offsets = np.zeros_like(matched.arrival_ns)
-    for rank in range(len(aligned.ranks)):
-        offsets[:, rank] = clock.correction(rank, matched.end_ns[:, rank])
+    offsets = clock.correction(np.arange(len(aligned.ranks)), matched.end_ns)
     checked = refuse_impossible(matched, offsets, END_TOLERANCE_NS + round(clock.residual_ns or 0))
     if len(checked) == len(matched):
         return aligned
@@ -96,7 +97,7 @@ def _common_steps(numbers: Mapping[int, frozenset[int]]) -> tuple[Ints, list[int
     candidates = {tuple(ranks) for ranks in ranks_of.values() if len(ranks) == most}
     shared = {ranks: sorted(frozenset.intersection(*(numbers[rank] for rank in ranks))) for ranks in candidates}
     kept = max(sorted(shared), key=lambda ranks: len(shared[ranks]))
-    return np.array(shared[kept], np.int64), [rank for rank in numbers if rank not in kept]
+    return np.array(shared[kept], np.int64), sorted(set(numbers).difference(kept))
 
 
 def _positions(numbers: Ints, wanted: Ints) -> Ints:

@@ -9,11 +9,13 @@ import numpy as np
 from tb_ddp_doctor.digest.model import RankDigest, RankOwner, Starved
 from tb_ddp_doctor.findings import FileWarning, LeftOutStep
 from tb_ddp_doctor.job.align import align
+from tb_ddp_doctor.job.axis import Axis, AxisError
 from tb_ddp_doctor.job.beginnings import beginnings
 from tb_ddp_doctor.job.budget import settle
+from tb_ddp_doctor.job.calls import job_steps
 from tb_ddp_doctor.job.clock import ClockFit
 from tb_ddp_doctor.job.completeness import Damages, same_times, whole_steps
-from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.job.model import Job, of_steps
 from tb_ddp_doctor.trace.model import Ints
 
 #: A first step is odd that takes so many times as long as the median of the others, or as much less.
@@ -64,7 +66,12 @@ def build(
         notes.append(FileWarning(name, f"Step {first} is left out: {reason}"))
         left_out_steps = (LeftOutStep(first, _first_ms(aligned.digests, step_index), reason),)
         aligned, step_index = aligned.without_first_step(), step_index[:, 1:]
-    budget, waiting = settle(aligned.digests, step_index, aligned.matched, aligned.clock)
+    try:
+        axis = Axis.of(aligned.digests)
+    except AxisError:
+        raise JobError("The times of its steps are damaged: they are decades apart.") from None
+    budget, waiting = settle(aligned.digests, step_index, axis, aligned.calls, aligned.matched, aligned.clock)
+    sizes = np.array([len(digest.steps) for digest in aligned.digests])
     return Job(
         name=name,
         ranks=np.array(list(aligned.ranks), np.int64),
@@ -74,6 +81,9 @@ def build(
         steps=aligned.steps,
         step_index=step_index,
         clock=aligned.clock,
+        axis=axis,
+        calls=aligned.calls,
+        call_step=job_steps(step_index, aligned.calls.rank, aligned.calls.column("step"), sizes),
         matched=aligned.matched,
         waiting=waiting,
         budget=budget,
@@ -104,7 +114,7 @@ def _unlike_the_others(digests: tuple[RankDigest, ...], step_index: Ints, clock:
     """
     if step_index.shape[1] < 3 or any(index[0] for index in step_index):
         return None
-    window = _of_steps([digest.steps.end_ns - digest.steps.start_ns for digest in digests], step_index)
+    window = of_steps([digest.steps.end_ns - digest.steps.start_ns for digest in digests], step_index)
     usual = float(np.median(window.mean(axis=0)[1:]))
     first = float(window.mean(axis=0)[0])
     if clock.residual_ns is not None:
@@ -116,14 +126,14 @@ def _unlike_the_others(digests: tuple[RankDigest, ...], step_index: Ints, clock:
                 f"the ranks begin it {apart / 1e6:.1f} ms apart, so what delayed the late ones is not in their traces."
             )
     if first * ODD < usual:
-        kernels = _of_steps([digest.work.kernels.kernels for digest in digests], step_index)
+        kernels = of_steps([digest.work.kernels.kernels for digest in digests], step_index)
         if kernels[:, 0].sum() * ODD < np.median(kernels[:, 1:].sum(axis=0)):
             return "part of its work was launched before the trace begins."
     if first <= ODD * usual:
         return None
     excess = EXPLAINS * (first - usual)
     # The rank that nobody waits for is the one whose stalls the others see.
-    exposed = _of_steps([digest.work.owner_ns[:, RankOwner.COMMUNICATION] for digest in digests], step_index)
+    exposed = of_steps([digest.work.owner_ns[:, RankOwner.COMMUNICATION] for digest in digests], step_index)
     latest = int((window - exposed)[:, 0].argmax())
     held = digests[latest].work.starved_ns[step_index[latest], Starved.OVERHEAD]
     if held[0] - np.median(held[1:]) >= excess:
@@ -136,14 +146,9 @@ def _unlike_the_others(digests: tuple[RankDigest, ...], step_index: Ints, clock:
 def _first_ms(digests: Sequence[RankDigest], step_index: Ints) -> float:
     """Length of the first step, mean over ranks, ms."""
     return (
-        float(_of_steps([digest.steps.end_ns - digest.steps.start_ns for digest in digests], step_index)[:, 0].mean())
+        float(of_steps([digest.steps.end_ns - digest.steps.start_ns for digest in digests], step_index)[:, 0].mean())
         / 1e6
     )
-
-
-def _of_steps(columns: Sequence[Ints], step_index: Ints) -> Ints:
-    """A column of each rank's digest for the job's steps, shape (R, S)."""
-    return np.stack([column[index] for column, index in zip(columns, step_index, strict=True)])
 
 
 def _before_the_record_ns(digest: RankDigest) -> int:

@@ -22,6 +22,7 @@ ONE_CLOCK_NS = 1_000_000.0
 #: Clocks of computers drift by up to 100 ppm; what moves ten times as fast is no clock.
 MOST_DRIFT = 1e-3
 Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,9 +68,10 @@ def fit(matched: Matched, nodes: Sequence[str]) -> ClockFit:
             continue
         corrected = ends - offset - drift * ends
         reference = np.where(usable, corrected, 0).sum(axis=1) / np.maximum(count, 1)
-        for rank in np.flatnonzero(reachable):
-            both = present[:, rank] & (count > 0)
-            offset[rank], drift[rank], noise[rank] = _line(ends[both, rank], ends[both, rank] - reference[both])
+        met = np.flatnonzero(count > 0)
+        both = present[np.ix_(met, reachable)].T
+        time = ends[np.ix_(met, reachable)].T
+        offset[reachable], drift[reachable], noise[reachable] = _lines(time, time - reference[met], both)
         circle[reachable] = circle.max()
     for number in range(circle.max() + 1):
         members = np.flatnonzero(circle == number)
@@ -86,37 +88,61 @@ def _relative(offset: Floats, drift: Floats) -> tuple[Floats, Floats]:
     return (offset - offset[0]) / rate, 1 - (1 - drift) / rate
 
 
-def _line(time: Floats, difference: Floats) -> tuple[float, float, float]:
-    """Offset, drift and noise of a rank against the reference; robust against single collectives that ended apart.
+def _lines(time: Floats, difference: Floats, known: Flags) -> tuple[Floats, Floats, Floats]:
+    """Offset, drift and noise of ranks against the reference, shape (R,); robust against single collectives that ended
+    apart. What is given has shape (R, M), and each rank has something known.
 
     `time` is the rank's own: `ClockFit.correction` is asked by it, and clocks seconds apart drift in between.
     """
-    offset = float(np.median(difference))
-    noise = float(np.median(np.abs(difference - offset)))
-    near = np.abs(difference - offset) <= max(5 * noise, 1.0)
-    if near.sum() < DRIFT_COLLECTIVES or np.ptp(time[near]) <= 0:
-        return offset, 0.0, noise
-    centred = time[near] - time[near].mean()
-    slope = float((centred * difference[near]).sum() / (centred**2).sum())
-    intercept = float(difference[near].mean() - slope * time[near].mean())
-    rest = difference[near] - intercept - slope * time[near]
-    error = float(np.sqrt((rest**2).sum() / (near.sum() - 2) / (centred**2).sum()))
+    offset = _medians(difference, known)
+    apart = np.abs(difference - offset[:, None])
+    noise = _medians(apart, known)
+    near = known & (apart <= np.maximum(5 * noise, 1.0)[:, None])
+    slope, intercept, error, scatter = _least_squares(time, difference, near)
     # Over the trace a believable drift must move the clock by more than the collectives' own noise.
-    moves = abs(slope) > SIGNIFICANT * 2 * error and abs(slope) * np.ptp(time) > SIGNIFICANT * noise
-    if moves and abs(slope) < MOST_DRIFT:
-        return intercept, slope, float(np.median(np.abs(rest)))
-    return offset, 0.0, noise
+    moves = (np.abs(slope) > SIGNIFICANT * 2 * error) & (np.abs(slope) * _extent(time, known) > SIGNIFICANT * noise)
+    drifts = (near.sum(axis=1) >= DRIFT_COLLECTIVES) & (_extent(time, near) > 0) & moves & (np.abs(slope) < MOST_DRIFT)
+    return np.where(drifts, intercept, offset), np.where(drifts, slope, 0.0), np.where(drifts, scatter, noise)
+
+
+def _least_squares(time: Floats, difference: Floats, near: Flags) -> tuple[Floats, Floats, Floats, Floats]:
+    """Slope, intercept, the slope's standard error and the median distance of the points, of each row's line."""
+    count = np.maximum(near.sum(axis=1), 1)
+    mean_time, mean = (np.where(near, of, 0).sum(axis=1) / count for of in (time, difference))
+    centred = np.where(near, time - mean_time[:, None], 0)
+    squares = np.maximum((centred**2).sum(axis=1), 1)
+    slope = (centred * difference).sum(axis=1) / squares
+    intercept = mean - slope * mean_time
+    rest = np.where(near, difference - intercept[:, None] - slope[:, None] * time, 0)
+    error = np.sqrt((rest**2).sum(axis=1) / np.maximum(count - 2, 1) / squares)
+    return slope, intercept, error, _medians(np.abs(rest), near)
+
+
+def _medians(values: Floats, known: Flags) -> Floats:
+    """Of the known values of each row."""
+    ordered = np.sort(np.where(known, values, np.inf), axis=1)
+    row, count = np.arange(len(values)), np.maximum(known.sum(axis=1), 1)
+    medians: Floats = (ordered[row, (count - 1) // 2] + ordered[row, count // 2]) / 2
+    return medians
+
+
+def _extent(values: Floats, known: Flags) -> Floats:
+    """From the least to the largest known value of each row."""
+    largest, least = np.where(known, values, -np.inf).max(axis=1), np.where(known, values, np.inf).min(axis=1)
+    extent: Floats = largest - least
+    return extent
 
 
 def _by_node(
-    offset: Floats, drift: Floats, noise: Floats, fitted: NDArray[np.bool_], nodes: Sequence[str]
+    offset: Floats, drift: Floats, noise: Floats, fitted: Flags, nodes: Sequence[str]
 ) -> tuple[Floats, Floats]:
     """One clock per node, relative to the first rank's; offsets within the noise are none."""
     which = _clocks(offset, noise, fitted, nodes)
     count = int(which.max()) + 1
     shared_offset, shared_drift, scale = np.zeros(count), np.zeros(count), np.zeros(count)
-    for clock in np.unique(which[fitted]):
-        members = (which == clock) & fitted
+    members_of = np.flatnonzero(fitted)[np.argsort(which[fitted], kind="stable")]
+    for members in np.split(members_of, np.flatnonzero(np.diff(which[members_of])) + 1):
+        clock = which[members[0]]
         shared_offset[clock] = np.median(offset[members])
         shared_drift[clock] = np.median(drift[members])
         scale[clock] = max(float(np.median(noise[members])), float(np.ptp(offset[members])))
@@ -126,14 +152,21 @@ def _by_node(
     return shared_offset[which], shared_drift[which]
 
 
-def _clocks(offset: Floats, noise: Floats, fitted: NDArray[np.bool_], nodes: Sequence[str]) -> NDArray[np.int64]:
+def _clocks(offset: Floats, noise: Floats, fitted: Flags, nodes: Sequence[str]) -> NDArray[np.int64]:
     """Number of the clock that each rank reads: its node's, or its own where the node is unknown or disagrees."""
+    numbers: dict[str, int] = {}
+    of_node = np.array([numbers.setdefault(node, len(numbers)) for node in nodes], np.int64)
+    largest, least, noisiest = (np.full(len(numbers), start) for start in (-np.inf, np.inf, 0.0))
+    for extreme, table, values in (
+        (np.maximum, largest, offset),
+        (np.minimum, least, offset),
+        (np.maximum, noisiest, noise),
+    ):
+        extreme.at(table, of_node[fitted], values[fitted])
+    # A node of which no rank is fitted disagrees with nothing.
+    agree = largest - least <= np.maximum(ONE_CLOCK_NS, SIGNIFICANT * noisiest)
     clocks: dict[tuple[str, int], int] = {}
     which = np.empty(len(nodes), np.int64)
-    named = np.array(nodes)
-    for rank, node in enumerate(nodes):
-        together = (named == node) & fitted
-        allowed = max(ONE_CLOCK_NS, SIGNIFICANT * float(noise[together].max(initial=0)))
-        agree = not together.any() or np.ptp(offset[together]) <= allowed
-        which[rank] = clocks.setdefault((node, -1 if node and agree else rank), len(clocks))
+    for rank, (node, number) in enumerate(zip(nodes, of_node.tolist(), strict=True)):
+        which[rank] = clocks.setdefault((node, -1 if node and agree[number] else rank), len(clocks))
     return which

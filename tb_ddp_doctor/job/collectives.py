@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.digest.model import Collectives, RankDigest
-from tb_ddp_doctor.trace import names
+from tb_ddp_doctor.digest.model import RankDigest
+from tb_ddp_doctor.job.calls import Calls
 from tb_ddp_doctor.trace.model import Ints
 
 #: Where a rank has no part in a collective, or its part was not recorded.
@@ -55,46 +55,33 @@ class Matched:
         return np.flatnonzero(self.row[:, rank] >= 0)
 
 
-def between_two(digest: RankDigest) -> NDArray[np.bool_]:
-    """Which rows of a rank's `Collectives` are sends and receives, which only two ranks take part in.
-
-    NCCL carries out an all-to-all by the same kernel: one without metadata is taken for messages only where the host
-    names some.
-    """
-    has_messages = len(digest.messages) > 0
-    is_message = [names.is_point_to_point(text) or (has_messages and text == "send_recv") for text in digest.strings]
-    return np.array(is_message, np.bool_)[digest.collectives.kind]
-
-
-def assemble(digests: Sequence[RankDigest], row: NDArray[np.int64], unmatched: Ints) -> Matched:
+def assemble(digests: Sequence[RankDigest], calls: Calls, row: NDArray[np.int64], unmatched: Ints) -> Matched:
     """The collectives with the given rows in the ranks' tables, shape (M, R), by first arrival.
 
     `unmatched`, shape (R,), counts the calls that found no partner.
     """
-    size, ranks = row.shape
-    arrival = np.full((size, ranks), ABSENT, np.int64)
-    end = np.full((size, ranks), ABSENT, np.int64)
-    first = (row >= 0).argmax(axis=1)
-    for rank, digest in enumerate(digests):
-        here = row[:, rank] >= 0
-        arrival[here, rank] = digest.collectives.arrival_ns[row[here, rank]]
-        end[here, rank] = digest.collectives.end_ns[row[here, rank]]
+    present = row >= 0
+    call = np.where(present, calls.first[:-1] + row, 0)
+    first = call[np.arange(len(row)), present.argmax(axis=1)] if row.size else np.empty(0, np.int64)
 
-    def of(i: int) -> tuple[RankDigest, Collectives, int]:
-        digest = digests[first[i]]
-        return digest, digest.collectives, int(row[i, first[i]])
+    def times(name: str) -> Ints:
+        column = calls.column(name)
+        return np.where(present, column[call], ABSENT) if len(column) else np.full(row.shape, ABSENT)
 
-    rows = [of(i) for i in range(size)]
+    def words(name: str) -> tuple[str, ...]:
+        text = calls.text(name)
+        return tuple(text.words[code] for code in text.code[first].tolist())
+
     matched = Matched(
-        kind=tuple(digest.strings[table.kind[r]] for digest, table, r in rows),
-        group=tuple(digest.strings[table.group[r]] for digest, table, r in rows),
-        group_size=np.array([table.group_size[r] for _, table, r in rows], np.int64),
-        bytes=np.array([table.bytes[r] for _, table, r in rows], np.int64),
-        step=np.array([digest.steps.number[table.step[r]] for digest, table, r in rows], np.int64),
-        arrival_ns=arrival,
-        end_ns=end,
+        kind=words("kind"),
+        group=words("group"),
+        group_size=calls.column("group_size")[first],
+        bytes=calls.column("bytes")[first],
+        step=calls.of_own_steps([digest.steps.number for digest in digests])[first],
+        arrival_ns=times("arrival_ns"),
+        end_ns=times("end_ns"),
         row=row,
-        parts=(row >= 0).sum(axis=1),
+        parts=present.sum(axis=1),
         unmatched=tuple(unmatched.tolist()),
         refused=0,
     )

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.job.clock import ClockFit, Floats
 from tb_ddp_doctor.job.collectives import ENDS_APART, Matched
+from tb_ddp_doctor.job.numbering import numbered
 from tb_ddp_doctor.trace.model import Ints
 
 #: Launches without a kernel, in addition to the share that is usual in the job (captures of CUDA graphs run none).
@@ -141,11 +142,8 @@ def _ends_apart(matched: Matched, clock: ClockFit) -> tuple[Floats, Ints]:
 
     Without those that some rank may end before the others have arrived.
     """
-    end = np.full(matched.row.shape, np.nan)
-    for rank in range(matched.row.shape[1]):
-        here = matched.of_rank(rank)
-        own = matched.end_ns[here, rank]
-        end[here, rank] = own - clock.correction(rank, own) - clock.origin_ns
+    own = matched.end_ns
+    end = np.where(matched.present, own - clock.correction(np.arange(own.shape[1]), own) - clock.origin_ns, np.nan)
     judged = np.flatnonzero([kind not in ENDS_APART for kind in matched.kind])
     apart: Floats = (end - np.nanmedian(end, axis=1, keepdims=True))[judged]
     return apart, matched.step[judged]
@@ -233,16 +231,15 @@ def _ended_early(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
     """Ranks whose device's events end within a step: those of files that are cut, or end before the host's."""
     found = {}
     by_step: dict[int, list[int]] = {}
-    for digest in digests.values():
-        table = digest.lost_kernels
-        for number, launches in zip(table.number.tolist(), table.launches.tolist(), strict=True):
-            by_step.setdefault(number, []).append(launches)
     for rank, digest in digests.items():
         number, launches = digest.lost_kernels.number, digest.lost_kernels.launches
+        if len(launches) and launches[-1] and not any(warning.kind == "lost-end" for warning in digest.warnings):
+            continue
         some = np.flatnonzero(launches)
         if not len(some):
             continue
         last = int(some[-1])
+        by_step = by_step or _launches(digests)
         later = [n for n in number[last + 1 :].tolist() if _lower_median(by_step[n]) > 0]
         if not later and not any(warning.kind == "lost-end" for warning in digest.warnings):
             continue
@@ -254,62 +251,77 @@ def _ended_early(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
     return found
 
 
+def _launches(digests: Mapping[int, RankDigest]) -> dict[int, list[int]]:
+    """The launches of each step on all ranks, by its number."""
+    by_step: dict[int, list[int]] = {}
+    for digest in digests.values():
+        table = digest.lost_kernels
+        for number, launches in zip(table.number.tolist(), table.launches.tolist(), strict=True):
+            by_step.setdefault(number, []).append(launches)
+    return by_step
+
+
 def _too_long(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
     """Ranks with steps that take many times as long as those of other ranks."""
-    windows: dict[int, list[tuple[int, int]]] = {}
-    for rank, digest in digests.items():
-        length = (digest.steps.end_ns - digest.steps.start_ns).tolist()
-        for number, window in zip(digest.steps.number.tolist(), length, strict=True):
-            windows.setdefault(number, []).append((window, rank))
-    long: dict[int, set[int]] = {}
-    for number, each in windows.items():
-        usual = _lower_median([window for window, _ in each])
-        for window, rank in each:
-            if window > MOST_TIMES * usual:
-                long.setdefault(rank, set()).add(number)
+    steps = [digest.steps for digest in digests.values()]
+    if not steps:
+        return {}
+    number = np.concatenate([each.number for each in steps])
+    length = np.concatenate([each.end_ns - each.start_ns for each in steps])
+    rank = np.repeat(list(digests), [len(each) for each in steps])
+    is_long = (length - 1) // MOST_TIMES >= _usual(number, length)
     return {
-        rank: Damage(
-            frozenset(steps), f"step {min(steps)} seems to take over {MOST_TIMES} times as long as on other ranks"
+        each: Damage(
+            frozenset(number[is_long & (rank == each)].tolist()),
+            f"step {number[is_long & (rank == each)].min()} seems to take over {MOST_TIMES} times as long as on other "
+            "ranks",
         )
-        for rank, steps in long.items()
+        for each in dict.fromkeys(rank[is_long].tolist())
     }
+
+
+def _usual(key: Ints, values: Ints) -> Ints:
+    """For each value the lower median of those with its key."""
+    which = numbered(key)
+    order = np.lexsort((values, which))
+    count = np.bincount(which)
+    usual: Ints = values[order[np.cumsum(count) - count + (count - 1) // 2]][which]
+    return usual
 
 
 def _lost_collectives(digests: Mapping[int, RankDigest], world_size: int | None) -> dict[int, Damage]:
     """Ranks that lack collectives which all ranks of the job take part in."""
     found = {}
-    counts = {rank: _collectives_of_all(digest, world_size or 0) for rank, digest in digests.items()}
-    by_step: dict[int, list[int]] = {}
-    for count in counts.values():
-        for number, calls in count.items():
-            by_step.setdefault(number, []).append(calls)
-    least = {number: LEAST_COLLECTIVES * _lower_median(calls) for number, calls in by_step.items()}
-    for rank, digest in digests.items():
-        own = counts[rank]
-        numbers = digest.lost_kernels.number
-        lossy = np.array([number in own and own[number] < least[number] for number in numbers.tolist()])
+    counts = [_collectives_of_all(digest, world_size or 0) for digest in digests.values()]
+    if not counts:
+        return {}
+    number, count = np.concatenate([digest.steps.number for digest in digests.values()]), np.concatenate(counts)
+    lacks = count < LEAST_COLLECTIVES * _usual(number, count)
+    rank = np.repeat(list(digests), [len(own) for own in counts])
+    for each in dict.fromkeys(rank[lacks].tolist()):
+        numbers = digests[each].lost_kernels.number
+        lossy = np.isin(numbers, number[lacks & (rank == each)])
         if lossy.any():
-            number = int(numbers[lossy][0])
-            found[rank] = _and_after(digest, lossy, f"it lacks collectives of all ranks in step {number}")
-    if found:
-        return found
+            reason = f"it lacks collectives of all ranks in step {int(numbers[lossy][0])}"
+            found[each] = _and_after(digests[each], lossy, reason)
     silent = [rank for rank, digest in digests.items() if not len(digest.collectives)]
+    if found or not silent:
+        return found
     others = [digest.collectives for rank, digest in digests.items() if rank not in silent]
     unnamed = all(len(table) and bool((table.group_size < 0).all()) for table in others)
     complete = world_size == len(digests) and len({int((table.step >= 0).sum()) for table in others}) == 1
-    if silent and others and unnamed and complete and len(others) >= len(silent):
+    if others and unnamed and complete and len(others) >= len(silent):
         found = {
             rank: Damage(None, "it has no collectives, but all other ranks have the same number") for rank in silent
         }
     return found
 
 
-def _collectives_of_all(digest: RankDigest, world_size: int) -> dict[int, int]:
+def _collectives_of_all(digest: RankDigest, world_size: int) -> Ints:
     """How many collectives of the whole job each step of a rank has."""
     table = digest.collectives
     chosen = table.step[(table.step >= 0) & (table.group_size >= world_size) & (world_size > 1)]
-    count = np.bincount(chosen, minlength=len(digest.steps))
-    return dict(zip(digest.steps.number.tolist(), count.tolist(), strict=True))
+    return np.bincount(chosen, minlength=len(digest.steps))
 
 
 def _lower_median(values: Sequence[float]) -> float:

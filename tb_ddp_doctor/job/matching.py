@@ -18,79 +18,49 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import RankDigest
-from tb_ddp_doctor.job.collectives import Matched, assemble, between_two
-from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.job.calls import Calls
+from tb_ddp_doctor.job.collectives import Matched, assemble
+from tb_ddp_doctor.job.numbering import numbered
+from tb_ddp_doctor.trace.model import Indices, Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Calls:
-    """All calls of all ranks, shape (N,), sorted by family, rank and arrival."""
+class _Candidates:
+    """Calls that can have partners, shape (N,), sorted by family, rank and arrival."""
 
     family: Ints
-    rank: Ints
+    rank: Indices
     #: Row in the rank's `Collectives`.
     row: Ints
 
 
-def match(digests: Sequence[RankDigest]) -> Matched:
+def match(digests: Sequence[RankDigest], calls: Calls) -> Matched:
     """Match the collectives of all ranks of a job; the order of `digests` is the order of the R axis."""
-    calls = _calls(digests)
+    candidates = _candidates(digests, calls)
     # A run holds the calls of one family on one rank.
-    starts = np.flatnonzero(np.diff(calls.family, prepend=-1) | np.diff(calls.rank, prepend=-1))
-    lengths = np.diff(starts, append=len(calls.row))
-    regular = _is_regular(calls.family[starts], lengths)
+    starts = np.flatnonzero(np.diff(candidates.family, prepend=-1) | np.diff(candidates.rank, prepend=-1))
+    lengths = np.diff(starts, append=len(candidates.row))
+    regular = _is_regular(candidates.family[starts], lengths)
     in_regular = np.repeat(regular, lengths)
-    ordinal = np.arange(len(calls.row)) - np.repeat(starts, lengths)
-    found = [_pair_regular(calls, in_regular, ordinal, len(digests))]
-    found += [_pair(digests, members) for members in _irregular(calls, starts[~regular], lengths[~regular])]
+    ordinal = np.arange(len(candidates.row)) - np.repeat(starts, lengths)
+    found = [_pair_regular(candidates, in_regular, ordinal, len(digests))]
+    found += [_pair(digests, members) for members in _irregular(candidates, starts[~regular], lengths[~regular])]
     row = np.concatenate(found)
     row = row[(row >= 0).sum(axis=1) > 1]
-    candidates = np.bincount(calls.rank, minlength=len(digests))
-    return assemble(digests, row, candidates - (row >= 0).sum(axis=0))
+    number = np.bincount(candidates.rank, minlength=len(digests))
+    return assemble(digests, calls, row, number - (row >= 0).sum(axis=0))
 
 
-def _calls(digests: Sequence[RankDigest]) -> _Calls:
-    identities: dict[tuple[object, ...], int] = {}
-    columns: list[tuple[Ints, Ints, Ints, Ints]] = []
-    for rank, digest in enumerate(digests):
-        rows = _candidates(digest)
-        table = digest.collectives
-        sequence = table.sequence[rows]
-        order = np.where(sequence >= 0, sequence, digest.steps.number[table.step[rows]])
-        identity = _number_identities(digest, rows, identities) * 2 + (sequence >= 0)
-        columns.append((identity, order, np.full(len(rows), rank, np.int64), rows))
-    identity, order, ranks, rows = (np.concatenate(column) for column in zip(*columns, strict=True))
-    orders, which = np.unique(order, return_inverse=True)
-    _, family = np.unique(identity * max(len(orders), 1) + which, return_inverse=True)
+def _candidates(digests: Sequence[RankDigest], calls: Calls) -> _Candidates:
+    chosen = np.flatnonzero((calls.column("step") >= 0) & (calls.column("group_size") != 1) & ~calls.between_two)
+    sequence = calls.column("sequence")[chosen]
+    step = calls.of_own_steps([digest.steps.number for digest in digests])[chosen]
+    texts = (calls.text(name).code[chosen] for name in ("group", "group_ranks", "kind", "dtype"))
+    place = np.where(sequence >= 0, sequence, step)
+    family = numbered(*texts, calls.column("elements")[chosen], sequence >= 0, place)
     sort = np.argsort(family, kind="stable")
-    return _Calls(family[sort], ranks[sort], rows[sort])
-
-
-def _candidates(digest: RankDigest) -> Ints:
-    """Rows of the collectives that can have partners."""
-    table = digest.collectives
-    if not len(table):
-        return np.empty(0, np.int64)
-    return np.flatnonzero((table.step >= 0) & (table.group_size != 1) & ~between_two(digest))
-
-
-def _number_identities(digest: RankDigest, rows: Ints, identities: dict[tuple[object, ...], int]) -> Ints:
-    """The index in `identities` of each collective's group, kind, size and type, adding new ones."""
-    if not len(rows):
-        return np.empty(0, np.int64)
-    table, text = digest.collectives, digest.strings
-    columns = [column[rows] for column in (table.group, table.group_ranks, table.kind, table.dtype, table.elements)]
-    # As np.unique(axis=0), which takes four times as long.
-    order = np.lexsort(columns)
-    differs = np.ones(len(order), np.bool_)
-    differs[1:] = np.any([column[order][1:] != column[order][:-1] for column in columns], axis=0)
-    numbers = [
-        identities.setdefault((*(text[word] for word in words), int(elements)), len(identities))
-        for *words, elements in zip(*(column[order[differs]].tolist() for column in columns), strict=True)
-    ]
-    which = np.empty(len(order), np.int64)
-    which[order] = np.cumsum(differs) - 1
-    return np.array(numbers, np.int64)[which]
+    rank = calls.rank[chosen[sort]]
+    return _Candidates(family[sort], rank, chosen[sort] - calls.first[rank])
 
 
 def _is_regular(family: Ints, lengths: Ints) -> NDArray[np.bool_]:
@@ -103,21 +73,21 @@ def _is_regular(family: Ints, lengths: Ints) -> NDArray[np.bool_]:
     return regular
 
 
-def _pair_regular(calls: _Calls, chosen: NDArray[np.bool_], ordinal: Ints, ranks: int) -> NDArray[np.int64]:
+def _pair_regular(candidates: _Candidates, chosen: NDArray[np.bool_], ordinal: Ints, ranks: int) -> NDArray[np.int64]:
     """Pair the chosen calls by family and ordinal, shape (calls, R)."""
-    places = calls.family[chosen] * (int(ordinal.max(initial=0)) + 1) + ordinal[chosen]
+    places = candidates.family[chosen] * (int(ordinal.max(initial=0)) + 1) + ordinal[chosen]
     different, which = np.unique(places, return_inverse=True)
     paired = np.full((len(different), ranks), -1, np.int64)
-    paired[which, calls.rank[chosen]] = calls.row[chosen]
+    paired[which, candidates.rank[chosen]] = candidates.row[chosen]
     return paired
 
 
-def _irregular(calls: _Calls, starts: Ints, lengths: Ints) -> Iterator[list[tuple[int, Ints]]]:
+def _irregular(candidates: _Candidates, starts: Ints, lengths: Ints) -> Iterator[list[tuple[int, Ints]]]:
     """The runs of each family as (rank index, rows)."""
-    families = calls.family[starts]
+    families = candidates.family[starts]
     for edge in np.split(np.arange(len(starts)), np.flatnonzero(np.diff(families)) + 1):
         if len(edge):
-            yield [(int(calls.rank[starts[i]]), calls.row[starts[i] : starts[i] + lengths[i]]) for i in edge]
+            yield [(int(candidates.rank[starts[i]]), candidates.row[starts[i] : starts[i] + lengths[i]]) for i in edge]
 
 
 def _pair(digests: Sequence[RankDigest], members: list[tuple[int, Ints]]) -> NDArray[np.int64]:

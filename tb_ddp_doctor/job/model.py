@@ -16,9 +16,11 @@ from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.model import RankDigest, StepWork
 from tb_ddp_doctor.evidence.model import RankEvidence
 from tb_ddp_doctor.findings import OWNERS, FileWarning, LeftOutStep, Network
+from tb_ddp_doctor.job.axis import Axis
+from tb_ddp_doctor.job.calls import Calls
 from tb_ddp_doctor.job.clock import ClockFit
 from tb_ddp_doctor.job.collectives import Matched
-from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.model import Indices, Ints
 from tb_ddp_doctor.trace.names import Phase
 
 T = TypeVar("T")
@@ -59,12 +61,12 @@ class Waiting:
     last_ns: Ints
     #: Exposed wait for ranks that have no trace, shape (R, S), ns.
     absent_ns: Ints
-    #: By rank, shape (C,) of its `Collectives`, on its own clock: when each has all its ranks that have a trace, and
-    #: when all. Never after its end: clocks agree only up to the residual.
-    all_traced_arrived_ns: tuple[Ints, ...]
-    all_arrived_ns: tuple[Ints, ...]
-    #: By rank, on its own clock: communication with no compute and no copy beside it.
-    exposed: tuple[Intervals, ...]
+    #: When each of `Job.calls` has all its ranks that have a trace, and when all, on its own rank's clock. Never after
+    #: its end: clocks agree only up to the residual.
+    all_traced_arrived_ns: Ints
+    all_arrived_ns: Ints
+    #: Communication with no compute and no copy beside it, on `Job.axis`.
+    exposed: Intervals
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,6 +83,10 @@ class Job:
     steps: Ints
     step_index: Ints
     clock: ClockFit
+    axis: Axis
+    #: The collectives of all ranks, and the index of the job's step that each is of, -1 for none, shape (N,).
+    calls: Calls
+    call_step: Indices
     matched: Matched
     waiting: Waiting
     budget: Budget
@@ -123,7 +129,21 @@ class Job:
 
     def moving(self, rank: int) -> Intervals:
         """When some collective of a rank (index) has all its ranks, on its own clock."""
-        return Intervals.union(self.waiting.all_arrived_ns[rank], self.digests[rank].collectives.end_ns)
+        return Intervals.union(self.waiting.all_arrived_ns[self.calls.of(rank)], self.digests[rank].collectives.end_ns)
+
+    def measure(self, on_axis: Intervals) -> Ints:
+        """How much of each step's window a set of intervals on `axis` covers, shape (R, S), ns."""
+        ranks, start = np.arange(len(self.ranks))[:, None], self.budget.start_ns
+        begin, end = (self.axis.place(ranks, at).ravel() for at in (start, start + self.budget.window_ns))
+        return on_axis.measure(begin, end).reshape(start.shape)
+
+    def sum_by_step(self, chosen: Ints, values: NDArray[Any] | None = None) -> NDArray[Any]:
+        """How many of the chosen of `calls` each step has, or the sum of a value of each of them; shape (R, S)."""
+        ranks, steps = self.step_index.shape
+        mine = chosen[self.call_step[chosen] >= 0]
+        cell = self.calls.rank[mine].astype(np.int64) * steps + self.call_step[mine]
+        weights = None if values is None else values[self.call_step[chosen] >= 0]
+        return np.bincount(cell, weights, minlength=ranks * steps).reshape(ranks, steps)
 
     def work(self, part: Callable[[StepWork], T]) -> T:
         """A column of every rank's `StepWork`, or one of its tables, for the job's steps: columns have shape (R, S)."""
@@ -133,7 +153,13 @@ class Job:
 def _stacked(parts: Sequence[T], index: Ints) -> T:
     """Columns, or tables of columns, by step of each rank as such of shape (R, S): steps are `index`, shape (R, S)."""
     if isinstance(parts[0], np.ndarray):
-        stacked: Any = np.stack([column[steps] for column, steps in zip(parts, index, strict=True)])  # type: ignore[index]
-        return stacked  # type: ignore[no-any-return]
+        return of_steps(parts, index)  # type: ignore[arg-type, return-value]
     names = [field.name for field in fields(parts[0])]  # type: ignore[arg-type]
     return type(parts[0])(*(_stacked([getattr(part, name) for part in parts], index) for name in names))
+
+
+def of_steps(columns: Sequence[NDArray[Any]], index: Ints) -> NDArray[Any]:
+    """A column of each rank's steps for those of the job, shape (R, S, ...): they are `index`, shape (R, S)."""
+    sizes = np.array([len(column) for column in columns])
+    chosen: NDArray[Any] = np.concatenate(columns)[(np.cumsum(sizes) - sizes)[:, None] + index]
+    return chosen

@@ -240,16 +240,14 @@ class Savings:
     @cached_property
     def _unrecorded_arrivals_ns(self) -> int:
         """Communication exposed in groups most of whose ranks have no trace, ns: their last arrival is not known."""
-        exposed = 0
-        matched = self.job.matched
-        for rank, (digest, index) in enumerate(zip(self.job.digests, self.job.step_index, strict=True)):
-            table = digest.collectives
-            parts = np.ones(len(table), np.int64)
-            here = matched.of_rank(rank)
-            parts[matched.row[here, rank]] = matched.parts[here]
-            if len(table) and (2 * parts < table.group_size).mean() > _MUCH:
-                exposed += int(self.job.budget.of("transfer")[rank, np.arange(len(index))].sum())
-        return exposed
+        calls, matched = self.job.calls, self.job.matched
+        parts = np.ones(len(calls), np.int64)
+        which, rank = np.nonzero(matched.present)
+        parts[calls.first[rank] + matched.row[which, rank]] = matched.parts[which]
+        ranks = len(self.job.ranks)
+        in_all = np.bincount(calls.rank, minlength=ranks)
+        lacking = np.bincount(calls.rank[2 * parts < calls.column("group_size")], minlength=ranks)
+        return int(self.job.budget.of("transfer")[lacking > _MUCH * in_all].sum())
 
     def _unexplained(self, fixes: Change) -> Unexplained | None:
         """Where what is not explained lies: by which part of a faultless job it goes, on which ranks and steps."""

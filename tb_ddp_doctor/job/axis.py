@@ -1,0 +1,55 @@
+"""The steps of all ranks one after the other on one axis, so that sets of intervals of all ranks are one set there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tb_ddp_doctor.digest.model import RankDigest
+from tb_ddp_doctor.trace.model import Indices, Ints
+
+#: No axis is longer, ns: 146 years.
+LONGEST_NS = 1 << 62
+
+
+class AxisError(Exception):
+    """The steps of the ranks together are longer than any that a job can have."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Axis:
+    """An axis for R ranks; columns have shape (R,), ns."""
+
+    #: When each rank's first step starts and its last one ends, on its own clock.
+    start_ns: Ints
+    end_ns: Ints
+    #: What to add to its clock. One nanosecond is left between two ranks.
+    offset_ns: Ints
+
+    @classmethod
+    def of(cls, digests: Sequence[RankDigest]) -> Axis:
+        """For ranks that have a step. Raises AxisError."""
+        start = [int(digest.steps.start_ns[0]) for digest in digests]
+        end = [int(digest.steps.end_ns.max()) for digest in digests]
+        offset, reached = [], 0
+        for since, until in zip(start, end, strict=True):
+            offset.append(reached - since)
+            reached += max(until - since, 0) + 1
+            if reached > LONGEST_NS:
+                raise AxisError
+        return cls(*(np.array(column, np.int64) for column in (start, end, offset)))
+
+    def place(self, rank: int | Indices | Ints, instant_ns: Ints) -> Ints:
+        """Where an instant of a rank's clock is; what is outside of the rank's steps is where these start or end."""
+        place: Ints = np.clip(instant_ns, self.start_ns[rank], self.end_ns[rank]) + self.offset_ns[rank]
+        return place
+
+    def rank_at(self, place: int) -> int:
+        """The rank whose steps are there."""
+        return int(np.searchsorted(self.start_ns + self.offset_ns, place, side="right")) - 1
+
+    def instant_at(self, place: int) -> int:
+        """The same place on the clock of that rank, ns."""
+        return place - int(self.offset_ns[self.rank_at(place)])

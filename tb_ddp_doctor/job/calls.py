@@ -1,0 +1,110 @@
+"""The collectives of all ranks as one table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.digest.model import RankDigest
+from tb_ddp_doctor.job.numbering import numbered
+from tb_ddp_doctor.trace import names
+from tb_ddp_doctor.trace.model import Indices, Ints
+
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Text:
+    """A text for each of many things, as an index in the distinct ones, each of which stands in `words` once."""
+
+    code: Indices
+    words: tuple[str, ...]
+
+    def where(self, chosen: Callable[[str], bool]) -> Flags:
+        """Which things have a text that is chosen."""
+        flags: Flags = np.array([chosen(word) for word in self.words], np.bool_)[self.code]
+        return flags
+
+    def among(self, chosen: Flags) -> tuple[str, ...]:
+        """The texts, but for "", that chosen things have; sorted."""
+        there = np.bincount(self.code[chosen], minlength=len(self.words))
+        return tuple(sorted(word for word, count in zip(self.words, there.tolist(), strict=True) if word and count))
+
+
+class Calls:
+    """The rows of all ranks' `Collectives`, rank by rank; shape (N,) unless a comment says more."""
+
+    def __init__(self, digests: Sequence[RankDigest]) -> None:
+        self._digests = digests
+        #: Where each rank's rows begin, and where the last one's end, shape (R + 1,).
+        self.first: Ints = np.cumsum([0, *(len(digest.collectives) for digest in digests)])
+        self.rank: Indices = np.repeat(np.arange(len(digests), dtype=np.int32), np.diff(self.first))
+        self._texts: dict[str, Text] = {}
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+    def of(self, rank: int) -> slice:
+        """The rows of a rank (index)."""
+        return slice(int(self.first[rank]), int(self.first[rank + 1]))
+
+    def column(self, name: str) -> NDArray[Any]:
+        """A column of `Collectives`."""
+        return np.concatenate([getattr(digest.collectives, name) for digest in self._digests])
+
+    def text(self, name: str) -> Text:
+        """A column of texts."""
+        if name not in self._texts:
+            self._texts[name] = self._text(name)
+        return self._texts[name]
+
+    def _text(self, name: str) -> Text:
+        sizes = np.array([len(digest.strings) for digest in self._digests])
+        first = np.cumsum(sizes) - sizes
+        string = self.column(name) + first[self.rank]
+        which = numbered(string)
+        distinct = np.empty(int(which.max(initial=-1)) + 1, np.int64)
+        distinct[which] = string
+        words: dict[str, int] = {}
+        code = np.empty(len(distinct), np.int32)
+        ranks = np.searchsorted(first, distinct, side="right") - 1
+        for i, (rank, place) in enumerate(zip(ranks.tolist(), (distinct - first[ranks]).tolist(), strict=True)):
+            code[i] = words.setdefault(self._digests[rank].strings[place], len(words))
+        return Text(code[which], tuple(words))
+
+    def of_own_steps(self, columns: Sequence[Ints]) -> Ints:
+        """What each call's step has, by a column of each rank's steps; of calls of no step, what some step has."""
+        sizes = np.array([len(column) for column in columns])
+        first = np.cumsum(sizes) - sizes
+        found: Ints = np.concatenate(columns)[first[self.rank] + np.maximum(self.column("step"), 0)]
+        return found
+
+    @property
+    def between_two(self) -> Flags:
+        """Which are sends and receives, which only two ranks take part in.
+
+        NCCL carries out an all-to-all by the same kernel: one without metadata is taken for messages only where the
+        host names some.
+        """
+        kind = self.text("kind")
+        has_messages = np.array([len(digest.messages) > 0 for digest in self._digests], np.bool_)
+        unnamed = kind.where("send_recv".__eq__) & has_messages[self.rank]
+        flags: Flags = kind.where(names.is_point_to_point) | unnamed
+        return flags
+
+
+def job_steps(step_index: Ints, rank: Indices, own_step: Indices, sizes: Ints) -> Indices:
+    """The job's step (-1 for none) of things of ranks and their own steps, of which each rank has so many.
+
+    `step_index`, shape (R, S), is where each rank has the job's steps; `own_step` is -1 for none.
+    """
+    base = np.cumsum(sizes + 1) - (sizes + 1)
+    of_job = np.full(int((sizes + 1).sum()), -1, np.int32)
+    of_job[base[:, None] + step_index] = np.arange(step_index.shape[1])
+    # What belongs to no step has the one after the last.
+    steps: Indices = of_job[base[rank] + np.where(own_step >= 0, own_step, sizes[rank])]
+    return steps
