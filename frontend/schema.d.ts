@@ -248,6 +248,8 @@ export interface Memory {
   on_cpu: boolean;
   /** The rank with the highest peak. */
   peak: MemoryRank;
+  /** What stands out, a sentence or two for each thing. */
+  said: string[];
   /** What the GPU has; null if unknown. */
   capacity: number | null;
   /** At the peak; and what was reserved but unallocated when the allocator reserved more all the same, since it was in pieces, at most: nothing could use it. */

@@ -6,6 +6,8 @@ import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+import msgspec
+
 from tb_ddp_doctor.facts import traffic as measured
 from tb_ddp_doctor.facts import unrecognised
 from tb_ddp_doctor.facts.arrivals import traffic
@@ -27,6 +29,7 @@ from tb_ddp_doctor.findings import (
     Traffic,
 )
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.rules.support import memory_text
 from tb_ddp_doctor.rules.support.savings import Savings
 from tb_ddp_doctor.rules.support.verdict import verdict
 from tb_ddp_doctor.trace.model import Ints
@@ -131,7 +134,8 @@ def _critical_path(facts: Facts) -> tuple[PathStep, ...]:
 def _memory(facts: Facts) -> Memory | None:
     """What is told of memory; None where nothing is, and where it fails."""
     try:
-        return facts.get(memory)
+        found = facts.get(memory)
+        return found and msgspec.structs.replace(found, said=tuple(memory_text.sentences(found)))
     except Exception:
         _log.debug("telling what memory is made of failed", exc_info=True)
         return None

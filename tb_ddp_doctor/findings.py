@@ -418,6 +418,8 @@ class Memory(msgspec.Struct, frozen=True):
     on_cpu: bool
     #: The rank with the highest peak.
     peak: MemoryRank
+    #: What stands out, a sentence or two for each thing.
+    said: tuple[str, ...]
     #: What the GPU has; None if unknown.
     capacity: int | None
     #: At the peak; and what was reserved but unallocated when the allocator reserved more all the same, since it was in

@@ -178,7 +178,7 @@ MEMORY: Mapping[str, MemoryPart] = {
         title="optimizer states", when="what the optimizer keeps for each parameter (Adam: two tensors)", colour="sync"
     ),
     "activations": MemoryPart(
-        title="activations", when="allocated in loading or forward, and kept for backward", colour="wait"
+        title="activations", when="allocated in loading or forward, and kept for backward", colour="dispatch"
     ),
     "temporary": MemoryPart(title="temporary", when="allocated and released within one phase", colour="copy"),
     "communication": MemoryPart(

@@ -984,7 +984,8 @@ def test_every_control_is_reached_by_keyboard(shared_page: Page, server: str, vi
 def test_pictures_read_out_by_keyboard(page: Page, server: str) -> None:
     def told(route: Route) -> None:
         curve = {"rank": 0, "node": "node0", "device_bytes": 80e9, "time_ms": [0, 10, 20]}
-        curves = [{**curve, "allocated": [1e9, 3e9, 2e9], "reserved": [4e9, 4e9, 4e9]}]
+        parts = [[1e9, 1e9, 1e9], *[[0, 0, 0]] * 2, [0, 2e9, 1e9], *[[0, 0, 0]] * 3]
+        curves = [{**curve, "allocated": [1e9, 3e9, 2e9], "reserved": [4e9, 4e9, 4e9], "categories": parts}]
         route.fulfill(json={"ranks_told": 1, "curves": curves})
 
     page.route("**/ddp_doctor/detail?*of=memory", told)

@@ -50,7 +50,7 @@ export const MEMORY = new Map([
   ["parameters", { name: "parameters", when: "as many bytes as the gradients, allocated before the steps", colour: "compute" }],
   ["gradients", { name: "gradients", when: "allocated in backward, and not released in it", colour: "transfer" }],
   ["optimizer_states", { name: "optimizer states", when: "what the optimizer keeps for each parameter (Adam: two tensors)", colour: "sync" }],
-  ["activations", { name: "activations", when: "allocated in loading or forward, and kept for backward", colour: "wait" }],
+  ["activations", { name: "activations", when: "allocated in loading or forward, and kept for backward", colour: "dispatch" }],
   ["temporary", { name: "temporary", when: "allocated and released within one phase", colour: "copy" }],
   ["communication", { name: "communication buffers", when: "DDP's buckets, gathered parameters, gradients to scatter", colour: "input" }],
   ["other", { name: "other", when: "buffers, workspaces, frozen parameters, and what else stays", colour: "alloc" }],

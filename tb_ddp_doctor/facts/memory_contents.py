@@ -53,6 +53,7 @@ def memory(facts: Facts) -> Memory | None:
     return Memory(
         on_cpu=seen.on_host,
         peak=peak,
+        said=(),
         capacity=capacity,
         reserved_but_unallocated=peak.reserved - peak.allocated,
         unusable=int(seen.unusable.max(initial=0)),

@@ -27,57 +27,12 @@ def print_memory(console: Console, diagnosis: Diagnosis) -> None:
         print_wrapped(console, NOTHING, "dim")
         return
     print_code(console, "Memory", "bold")
-    for sentence in sentences(memory):
+    for sentence in memory.said:
         print_wrapped(console, printable(sentence))
     for table in (_parts(memory), _phases(memory), _largest(memory), _ranks(memory), _savings(memory)):
         if table.row_count:
             console.print()
             console.print(table)
-
-
-def sentences(memory: Memory) -> list[str]:
-    """What is said of a job's memory, a sentence or two for each thing."""
-    peak, where = memory.peak, "the CPU" if memory.on_cpu else "the GPU"
-    said = f"{_size(peak.allocated)} allocated at the peak, on rank {peak.rank} in step {peak.step}, in {peak.phase}"
-    if memory.on_cpu:
-        said += f", on {where}, whose allocator counts from the beginning of the recording"
-    else:
-        of = f" of the GPU's {_size(memory.capacity)}" if memory.capacity else ""
-        said += f". Reserved then: {_size(peak.reserved)}{of}; reserved but unallocated: "
-        said += _size(memory.reserved_but_unallocated)
-    found = [f"{said}."]
-    if memory.unusable:
-        found.append(
-            f"The allocator reserved more although {_size(memory.unusable)} were reserved but unallocated: they were "
-            "in pieces too small for what was asked for, so nothing could use them."
-        )
-    states = memory.states
-    if memory.on_cpu and states.parameters and not peak.categories["parameters"]:
-        kept = f", and {states.optimizer}'s states {_size(states.optimizer_states)}" if states.optimizer_states else ""
-        found.append(
-            f"Not counted, since it was there before: by the gradients' sizes, parameters take "
-            f"{_size(states.parameters)}{kept}."
-        )
-    if growth := memory.growth:
-        places = "; ".join(
-            f"{place.op or 'an unknown op'}{_at(place.source)}: {_size(place.bytes)}" for place in growth.places
-        )
-        found.append(
-            f"Rank {growth.rank} has {_size(growth.bytes)} more allocated after each step: a leak, if it goes on."
-            + (f" Allocated in most steps and not released: {places}." if places else "")
-        )
-    found += [
-        f"Rank {one.rank} has {_size(one.excess)} more than the median rank, most of it in "
-        f"{_title(one.excess_category)}."
-        for one in memory.ranks
-        if one.excess_category
-    ][:4]
-    if memory.largest_batch:
-        found.append(
-            f"If activations and temporary memory grow with the batch, {memory.largest_batch:.1f} times the batch fits "
-            "in 90 % of the GPU."
-        )
-    return found
 
 
 def _parts(memory: Memory) -> Table:
@@ -150,7 +105,3 @@ def _at(source: Source | None) -> str:
 
 def _mb(size: int) -> str:
     return f"{size / 1e6:,.1f}"
-
-
-def _size(size: int | None) -> str:
-    return text.gigabytes(size or 0) if (size or 0) >= 1e7 else f"{(size or 0) / 1e6:.1f} MB"

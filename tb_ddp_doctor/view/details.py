@@ -28,6 +28,8 @@ _POINTS, _LEAST_POINTS = 20_000, 100
 _OUTLIER_MISSES, _OUTLIER_SHARE = 4.0, 0.5
 #: Memory curves sent: the ranks with the highest peaks.
 _CURVES = 64
+#: Those of them that are drawn, by what is allocated.
+_PICTURES = 8
 
 
 def _operations(result: Result) -> dict[str, Any]:
@@ -135,11 +137,15 @@ def _outliers(traffic: Traffic) -> Ints:
 
 
 def _memory(result: Result) -> dict[str, Any]:
-    """Bytes in use and held over time, ms of the common clock from the first step's start, of the ranks with most."""
+    """Bytes allocated, in all and by category, and reserved over time, of the ranks with most.
+
+    Times are ms of the common clock from the first step's start.
+    """
     job = result.job
     told = [i for i, digest in enumerate(job.digests) if len(digest.memory.time_ns)]
     peaks = {i: int(job.digests[i].memory.reserved.max()) for i in told}
-    shown = sorted(sorted(told, key=lambda i: -peaks[i])[:_CURVES])
+    by_peak = sorted(told, key=lambda i: -peaks[i])
+    shown, fullest = sorted(by_peak[:_CURVES]), by_peak[:_PICTURES]
     origin = min(
         int(on_common_clock(job, int(job.ranks[i]), job.budget.start_ns[i]).min()) for i in range(len(job.ranks))
     )
@@ -155,6 +161,8 @@ def _memory(result: Result) -> dict[str, Any]:
                 ),
                 "allocated": job.digests[i].memory.allocated.tolist(),
                 "reserved": job.digests[i].memory.reserved.tolist(),
+                # Of those that have a picture.
+                "categories": job.digests[i].memory.series.T.tolist() if i in fullest else [],
             }
             for i in shown
         ],

@@ -1,21 +1,25 @@
-// The device's memory over time, as each rank's caching allocator has it: reserved, and allocated.
+// What memory is made of and what would save some; and over time, as each rank's caching allocator has it: reserved, and
+// allocated by category.
 
 import { picture } from "../canvas.js";
 import { detail } from "../detail.js";
 import { card, copyable, folded, h } from "../dom.js";
 import { count, ms, percent } from "../format.js";
 import { grid } from "../grid.js";
+import { colourOf, contents } from "../memory/contents.js";
+import { savings } from "../memory/savings.js";
+import { MEMORY } from "../step_parts.js";
 import { numbers } from "../table.js";
 import { ticks } from "../timeline/scale.js";
 
 /** @typedef {import("../views.js").Shown} Shown */
-/** @typedef {{rank: number, node: string, device_bytes: number, time_ms: number[], allocated: number[], reserved: number[]}} Curve */
+/** @typedef {{rank: number, node: string, device_bytes: number, time_ms: number[], allocated: number[], reserved: number[], categories: number[][]}} Curve */
 
 const GB = 1e9;
 const PANELS = 8;
 /** Room for the axes of bytes and of time, CSS pixels. */
 const [LEFT, BOTTOM] = [52, 16];
-const gb = (/** @type {number} */ bytes) => `${(bytes / GB).toFixed(2)}\u00a0GB`;
+const gb = (/** @type {number} */ bytes) => (bytes >= 1e8 ? `${(bytes / GB).toFixed(2)}\u00a0GB` : `${(bytes / 1e6).toFixed(1)}\u00a0MB`);
 
 /** @type {import("../views.js").View} */
 export const memory = {
@@ -32,25 +36,29 @@ export const memory = {
  */
 function drawn({ ranks_told, curves }, shown) {
   if (!curves.length) return [absent()];
+  const told = shown.diagnosis.memory ?? null;
   const most = Math.max(...curves.map(({ reserved }) => Math.max(...reserved)));
   const span = { from: Math.min(...curves.map(({ time_ms }) => time_ms[0])), to: Math.max(...curves.map(({ time_ms }) => time_ms[time_ms.length - 1])) };
   const fullest = [...curves].sort((a, b) => Math.max(...b.reserved) - Math.max(...a.reserved)).slice(0, PANELS);
   fullest.sort((a, b) => a.rank - b.rank);
+  const drawn = [...MEMORY].filter((_, kind) => fullest.some(({ categories }) => categories[kind]?.some((bytes) => bytes > 0)));
   return [
+    ...(told ? contents(told, shown) : []),
+    told && savings(told),
     card(
       "Memory over time",
       h(
         "ul",
         { class: "legend flush" },
-        h("li", {}, h("i", { class: "owner-compute" }), "allocated"),
         h("li", {}, h("i", { class: "reserved" }), "reserved by the caching allocator"),
+        drawn.map(([, { name, when, colour }]) => h("li", { title: when }, h("i", { class: `owner-${colour}` }), name)),
       ),
       fullest.length < ranks_told && h("p", { class: "note" }, `${fullest.length} of ${count(ranks_told, "rank")}: those with the most reserved.`),
       ...fullest.map((curve) => panel(curve, span, most)),
       folded("The same numbers as a table", () => numbers({ title: "memory over time" }, points(fullest))),
     ),
     card("Peaks", peaks(curves, shown)),
-  ];
+  ].filter((part) => part !== null);
 }
 
 function absent() {
@@ -120,7 +128,7 @@ const said = ({ allocated, reserved }, index, when) => `${gb(allocated[index])} 
  * @param {import("../timeline/scale.js").Span} span
  * @param {number} most
  */
-function draw(context, width, height, colour, { time_ms, allocated, reserved }, span, most) {
+function draw(context, width, height, colour, { time_ms, allocated, reserved, categories }, span, most) {
   const bottom = height - BOTTOM;
   const x = (/** @type {number} */ at) => LEFT + ((at - span.from) / Math.max(span.to - span.from, 1e-9)) * (width - LEFT);
   const y = (/** @type {number} */ bytes) => bottom - (bytes / most) * (bottom - 8);
@@ -132,7 +140,7 @@ function draw(context, width, height, colour, { time_ms, allocated, reserved }, 
     context.fillStyle = colour("line");
     context.fillRect(LEFT, Math.round(y(bytes)), width - LEFT, 1);
     context.fillStyle = colour("soft");
-    context.fillText(bytes ? `${(bytes / GB).toLocaleString("en")} GB` : "0", LEFT - 6, y(bytes));
+    context.fillText(!bytes ? "0" : most >= GB ? `${(bytes / GB).toLocaleString("en")} GB` : `${(bytes / 1e6).toLocaleString("en")} MB`, LEFT - 6, y(bytes));
   }
   context.textAlign = "left";
   for (const at of ticks(span, width - LEFT, 110)) {
@@ -153,9 +161,20 @@ function draw(context, width, height, colour, { time_ms, allocated, reserved }, 
   path(reserved);
   context.fillStyle = colour("reserved");
   context.fill();
-  path(allocated);
-  context.fillStyle = colour("compute");
-  context.fill();
+  // Each category on top of those before it, so that the last one's edge is what is allocated.
+  const kinds = [...MEMORY.keys()];
+  let top = allocated;
+  for (let kind = categories.length - 1; kind >= 0; kind--) {
+    path(top);
+    context.fillStyle = colour(colourOf(kinds[kind]));
+    context.fill();
+    top = top.map((bytes, i) => bytes - categories[kind][i]);
+  }
+  if (!categories.length) {
+    path(allocated);
+    context.fillStyle = colour("compute");
+    context.fill();
+  }
   context.fillStyle = colour("line");
   context.fillRect(LEFT, bottom, width - LEFT, 1);
 }
@@ -165,9 +184,15 @@ function draw(context, width, height, colour, { time_ms, allocated, reserved }, 
  * @returns {import("../views.js").Table}
  */
 const points = (curves) => ({
-  heads: ["rank", "at, ms", "allocated, GB", "reserved, GB"],
-  rows: curves.flatMap(({ rank, time_ms, allocated, reserved }) =>
-    time_ms.map((at, i) => [`rank ${rank}`, at, allocated[i] / GB, reserved[i] / GB]),
+  heads: ["rank", "at, ms", "allocated, GB", "reserved, GB", ...[...MEMORY.values()].map(({ name }) => `${name}, GB`)],
+  rows: curves.flatMap(({ rank, time_ms, allocated, reserved, categories }) =>
+    time_ms.map((at, i) => [
+      `rank ${rank}`,
+      at,
+      allocated[i] / GB,
+      reserved[i] / GB,
+      ...[...MEMORY].map((_, kind) => (categories[kind] ? categories[kind][i] / GB : null)),
+    ]),
   ),
 });
 

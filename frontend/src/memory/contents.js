@@ -1,0 +1,152 @@
+// What allocated memory is made of at its peak, by category, phase, op and rank.
+
+import { card, h, prose } from "../dom.js";
+import { percent } from "../format.js";
+import { grid } from "../grid.js";
+import { MEMORY } from "../step_parts.js";
+
+/** @typedef {import("../../schema.js").Memory} Memory */
+/** @typedef {import("../views.js").Shown} Shown */
+
+/** Smaller shares have no room for their name in the bar. */
+const NAMED = 0.12;
+
+/**
+ * Bytes in MB, GB from one on.
+ * @param {number} bytes
+ */
+export const size = (bytes) =>
+  Math.abs(bytes) >= 1e9 ? `${(bytes / 1e9).toFixed(2)}\u00a0GB` : `${(bytes / 1e6).toFixed(1)}\u00a0MB`;
+
+/** @param {string | null} category */
+export const nameOf = (category) => MEMORY.get(category ?? "")?.name ?? "";
+
+/** @param {string} category */
+export const colourOf = (category) => MEMORY.get(category)?.colour ?? "host";
+
+/**
+ * @param {Memory} memory
+ * @param {Shown} shown
+ */
+export function contents(memory, shown) {
+  return [
+    card(
+      "What is allocated at the peak",
+      memory.said.map((sentence) => h("p", { class: "note" }, prose(sentence))),
+      bar(memory),
+      byCategory(memory, shown),
+    ),
+    h(
+      "div",
+      { class: "memory-pair" },
+      card("Change by phase", h("p", { class: "note" }, "Of allocated memory, mean over steps."), byPhase(memory, shown)),
+      card("The largest allocations at the peak", largest(memory, shown)),
+    ),
+    memory.ranks.length > 1 ? card("Ranks at their peaks", byRank(memory, shown)) : null,
+  ].filter((part) => part !== null);
+}
+
+/** @param {Memory} memory */
+const parts = ({ peak }) => [...MEMORY].map(([id, part]) => ({ id, ...part, bytes: peak.categories[id] ?? 0 })).filter(({ bytes }) => bytes > 0);
+
+/** @param {Memory} memory */
+function bar(memory) {
+  const some = parts(memory);
+  return h(
+    "div",
+    { class: "account-bar memory-bar", role: "img", "aria-label": some.map(({ name, bytes }) => `${name} ${size(bytes)}`).join(", ") },
+    some.map(({ name, bytes, colour }) =>
+      h(
+        "div",
+        { class: `part owner-${colour}`, style: `flex: ${bytes} 1 0`, title: `${name}: ${size(bytes)}` },
+        bytes >= NAMED * memory.peak.allocated && h("span", { class: "plate" }, h("b", {}, `${name} ${size(bytes)}`)),
+      ),
+    ),
+  );
+}
+
+/**
+ * @param {Memory} memory
+ * @param {Shown} shown
+ */
+function byCategory(memory, shown) {
+  return grid({
+    title: "categories",
+    shown,
+    sort: 1,
+    columns: [
+      { head: "category" },
+      { head: "allocated", show: size, bar: true },
+      { head: "share", show: percent, title: "of what is allocated at the peak" },
+      { head: "meaning" },
+    ],
+    rows: parts(memory).map(({ name, bytes, when }) => [name, bytes, bytes / memory.peak.allocated, when]),
+  });
+}
+
+/**
+ * @param {Memory} memory
+ * @param {Shown} shown
+ */
+function byPhase(memory, shown) {
+  const signed = (/** @type {number} */ bytes) => `${bytes > 0 ? "+" : bytes < 0 ? "−" : ""}${size(Math.abs(bytes))}`;
+  return grid({
+    title: "memory-phases",
+    shown,
+    sort: 2,
+    columns: [{ head: "phase" }, { head: "change", show: signed }, { head: "peak", show: size, bar: true }],
+    rows: memory.phases.filter(({ peak }) => peak !== null).map(({ phase, change, peak }) => [phase, change, peak]),
+  });
+}
+
+/**
+ * @param {Memory} memory
+ * @param {Shown} shown
+ */
+function largest(memory, shown) {
+  return grid({
+    title: "allocations",
+    shown,
+    sort: 1,
+    columns: [
+      { head: "op" },
+      { head: "size", show: size, bar: true },
+      { head: "category" },
+      { head: "allocated in", title: "module and function with Python stacks (with_stack=True), else the phase" },
+    ],
+    rows: memory.largest.map(({ op, bytes, category, module, source, phase }) => [
+      op || "?",
+      bytes,
+      nameOf(category),
+      [module, source && `${source.file}:${source.line} (${source.function})`].filter(Boolean).join(", ") || phase,
+    ]),
+  });
+}
+
+/**
+ * @param {Memory} memory
+ * @param {Shown} shown
+ */
+function byRank({ ranks }, shown) {
+  const seen = [...MEMORY].filter(([id]) => ranks.some(({ categories }) => categories[id] > 0));
+  const more = new Set(ranks.filter(({ excess_category: of }) => of).map(({ rank }) => `rank ${rank}`));
+  return grid({
+    title: "memory-ranks",
+    shown,
+    search: "Filter",
+    sort: 1,
+    marked: ([name]) => more.has(String(name)),
+    columns: [
+      { head: "rank" },
+      { head: "allocated", show: size, bar: true },
+      ...seen.map(([, { name }]) => ({ head: name, show: size })),
+      { head: "more than the median", show: size, title: "only where it is 5 % more or above" },
+    ],
+    rows: ranks.map(({ rank, allocated, categories, excess }) => [
+      `rank ${rank}`,
+      allocated,
+      ...seen.map(([id]) => categories[id]),
+      excess || null,
+    ]),
+  });
+}
