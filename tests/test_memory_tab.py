@@ -1,0 +1,44 @@
+"""The Memory view in a real browser, as a report holds it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from playwright.sync_api import Page, expect
+from test_memory_contents import BEFORE_GB, TRAINS, USUAL
+from test_tab import SCREENSHOTS, browser, context, page, pytestmark, violations_of_axe
+from traces import ranks, write
+
+from tb_ddp_doctor import cli
+
+__all__ = ["browser", "context", "page", "pytestmark"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_memory_view_shows_what_is_allocated_and_what_would_save_some(
+    page: Page,
+    tmp_path: Path,
+    scheme: Literal["light", "dark"],
+) -> None:
+    write(tmp_path / "job", ranks(TRAINS + USUAL, TRAINS + USUAL, steps=2), allocated_gb=BEFORE_GB)
+    report = tmp_path / "report.html"
+    assert cli.main(["diagnose", str(tmp_path / "job"), "--no-cache", "--html", str(report)]) == 0
+    SCREENSHOTS.mkdir(exist_ok=True)
+    page.emulate_media(color_scheme=scheme)
+    page.goto(report.as_uri())
+    page.get_by_role("link", name="Memory", exact=True).click()
+    expect(page.locator("main")).to_contain_text("90.0 GB allocated at the peak, on rank 0 in step 1, in backward.")
+    bar = page.locator(".memory-bar")
+    expect(bar).to_have_attribute(
+        "aria-label",
+        "parameters 10.00\u00a0GB, gradients 10.00\u00a0GB, optimizer states 20.00\u00a0GB, "
+        "activations 30.00\u00a0GB, communication buffers 10.00\u00a0GB, other 10.00\u00a0GB",
+    )
+    saving = page.locator(".memory-savings li", has_text="ZeRO stage 1")
+    saving.locator("summary").click()
+    expect(saving).to_contain_text("ZeroRedundancyOptimizer")
+    expect(page.locator("canvas.memory-canvas")).to_have_count(2)
+    assert violations_of_axe(page) == []
+    page.screenshot(path=SCREENSHOTS / f"memory-{scheme}.png", full_page=True)
