@@ -325,37 +325,65 @@ def _apply_until_clear(rules: Sequence[Rule], facts: Facts) -> tuple[list[RuleOu
     except Exception:
         return outcomes, found
     if plays:
-        for everything in (False, True):
-            among = [rule for rule in rules if everything or not rule.explains_the_rest]
-            outcomes, found = _look_again(among, facts, outcomes, found)
+        common = [rule for rule in rules if not rule.explains_the_rest]
+        if any(_costly(each, facts.get(whatif)) is not each.change for each in found):
+            outcomes, found = _look_again(common, facts, outcomes, found, _costly)
+        outcomes, found = _look_until_silent(common, facts, outcomes, found)
+        outcomes, found = _look_until_silent(rules, facts, outcomes, found)
     return outcomes, found
+
+
+def _look_until_silent(
+    rules: Sequence[Rule], facts: Facts, outcomes: list[RuleOutcome], found: list[Found]
+) -> tuple[list[RuleOutcome], list[Found]]:
+    for _ in range(_MOST_LOOKS):
+        before = len(found)
+        outcomes, found = _look_again(rules, facts, outcomes, found, _everything)
+        if len(found) == before:
+            break
+    return outcomes, found
+
+
+def _everything(found: Found, _: WhatIf) -> Change:
+    return found.change
+
+
+def _costly(found: Found, whatif: WhatIf) -> Change:
+    """What was found, without slow ranks that cost nothing by themselves: these may be slow for a fault of all ranks,
+    which their fix would hide.
+    """
+    if not found.rule.names_stragglers:
+        return found.change
+    least = _NOTHING_HIDDEN * float(whatif.recorded_ns.mean())
+    costly = [fault.change for fault in found.faults if whatif.cost_ns(fault.change) >= least]
+    return found.change if len(costly) in (0, len(found.faults)) else reduce(or_, costly)
 
 
 def _look_again(
-    rules: Sequence[Rule], facts: Facts, outcomes: list[RuleOutcome], found: list[Found]
+    rules: Sequence[Rule],
+    facts: Facts,
+    outcomes: list[RuleOutcome],
+    found: list[Found],
+    fix: Callable[[Found, WhatIf], Change],
 ) -> tuple[list[RuleOutcome], list[Found]]:
-    """Apply those of the rules that found nothing to the job without what the rules found, until they are silent."""
-    ids = {rule.id for rule in rules}
-    for _ in range(_MOST_LOOKS):
-        serious = [
-            each for each in found if each.rule.id in ids and not each.rule.only_informs and not each.change.is_nothing
-        ]
-        silent = ids.intersection(outcome.rule for outcome in outcomes if outcome.status == "clear")
-        if not serious or not silent:
-            break
-        fixes = reduce(or_, [each.change for each in serious], facts.get(whatif).tracing)
-        if _unexplained_share(facts.get(whatif), fixes) < _NOTHING_HIDDEN:
-            break
-        later = facts.replaced(whatif, facts.get(whatif).after(fixes))
-        again, new = _apply([rule for rule in rules if rule.looks_again and rule.id in silent], later)
-        new = [each for each in new if not each.change.is_nothing]
-        if not new:
-            break
-        names = tuple(dict.fromkeys(each.rule.id for each in serious))
-        found = [*found, *(replace(each, hidden_by=names) for each in new)]
-        ends = {outcome.rule: outcome for outcome in again if outcome.rule in {each.rule.id for each in new}}
-        outcomes = [ends.get(outcome.rule, outcome) for outcome in outcomes]
-    return outcomes, found
+    """Apply those of the rules that found nothing to the job without what the rules found, as far as it is fixed."""
+    ids, played = {rule.id for rule in rules}, facts.get(whatif)
+    serious = [
+        each for each in found if each.rule.id in ids and not each.rule.only_informs and not each.change.is_nothing
+    ]
+    silent = ids.intersection(outcome.rule for outcome in outcomes if outcome.status == "clear")
+    if not serious or not silent:
+        return outcomes, found
+    fixes = reduce(or_, [fix(each, played) for each in serious], played.tracing)
+    if _unexplained_share(played, fixes) < _NOTHING_HIDDEN:
+        return outcomes, found
+    later = facts.replaced(whatif, played.after(fixes))
+    again, new = _apply([rule for rule in rules if rule.looks_again and rule.id in silent], later)
+    new = [each for each in new if not each.change.is_nothing]
+    names = tuple(dict.fromkeys(each.rule.id for each in serious))
+    found = [*found, *(replace(each, hidden_by=names) for each in new)]
+    ends = {outcome.rule: outcome for outcome in again if outcome.rule in {each.rule.id for each in new}}
+    return [ends.get(outcome.rule, outcome) for outcome in outcomes], found
 
 
 def _unexplained_share(whatif: WhatIf, fixes: Change) -> float:

@@ -120,8 +120,10 @@ def _unlike_the_others(digests: tuple[RankDigest, ...], step_index: Ints, clock:
     if clock.residual_ns is not None:
         begin = beginnings(digests, clock)
         apart, unlike = begin.late_ns.max(), (begin.late_ns - begin.again_ns).max()
-        # What is longer than by that has a reason of its own, which must not be lost.
-        if unlike > APART * usual or (apart > APART * usual and first <= usual + apart):
+        # If the lateness is like every step's, the first stays where it has a fault of its own or other work than most:
+        # without it, steps that accumulate would no longer be in proportion.
+        is_one_of_many = first <= usual + apart and _has_usual_collectives(digests, step_index)
+        if apart > APART * usual and (unlike > APART * usual or is_one_of_many):
             return (
                 f"the ranks begin it {apart / 1e6:.1f} ms apart, so what delayed the late ones is not in their traces."
             )
@@ -141,6 +143,13 @@ def _unlike_the_others(digests: tuple[RankDigest, ...], step_index: Ints, clock:
     if max(map(_before_the_record_ns, digests)) >= excess:
         return "communication that was launched before the trace begins still runs in it."
     return None
+
+
+def _has_usual_collectives(digests: Sequence[RankDigest], step_index: Ints) -> bool:
+    """Whether the first step has as many collectives as the median of the others."""
+    counts = [np.bincount(d.collectives.step[d.collectives.step >= 0], minlength=len(d.steps)) for d in digests]
+    count = _of_steps(counts, step_index).sum(axis=0)
+    return bool(count[0] == np.median(count[1:]))
 
 
 def _first_ms(digests: Sequence[RankDigest], step_index: Ints) -> float:
