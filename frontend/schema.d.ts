@@ -343,6 +343,28 @@ export interface ModelStates {
   optimizer: string;
 }
 
+/** Calls of one kind and size, as NCCL logged them (NCCL_DEBUG_SUBSYS=COLL). */
+export interface NcclCalls {
+  /** "all_reduce" ... */
+  kind: string;
+  /** What one rank gives, as the call's count and element type say. */
+  bytes: number;
+  /** Of all processes. */
+  times: number;
+}
+
+/** What NCCL's tuner chose for a kind and size (NCCL_DEBUG_SUBSYS=TUNING). */
+export interface NcclChoice {
+  kind: string;
+  bytes: number;
+  /** "ring", "tree", "NVLS" ..., and "LL", "LL128" or "Simple". */
+  algorithm: string;
+  protocol: string;
+  /** Channels that it goes through; 0 where that is not logged. */
+  channels: number;
+  times: number;
+}
+
 /** What NCCL's own logs (NCCL_DEBUG=INFO) say that the job's ranks use. */
 export interface Network {
   version: string;
@@ -358,8 +380,15 @@ export interface Network {
   unavailable: string[];
   /** NCCL_... variables that the job set. */
   settings: Record<string, string>;
-  /** Lines of NCCL WARN. */
+  /** Lines of NCCL WARN, after their time where they have one. */
   warnings: string[];
+  /** Lines of all files, whoever wrote them. */
+  lines: number;
+  /** Calls and choices, those that came most often first. */
+  calls: NcclCalls[];
+  choices: NcclChoice[];
+  /** The parent of each rank in the first channel's tree, -1 of the root; empty if unknown. */
+  tree: number[];
 }
 
 /** An operator, annotation or runtime call: what a rank's step spends in it and in nothing within it. The device's time is that of what was launched directly inside; of collectives it counts their waiting too. The name "" sums up all that are not listed. */

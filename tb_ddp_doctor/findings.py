@@ -280,6 +280,30 @@ class Traffic(msgspec.Struct, frozen=True):
     fit: AlphaBeta | None
 
 
+class NcclCalls(msgspec.Struct, frozen=True):
+    """Calls of one kind and size, as NCCL logged them (NCCL_DEBUG_SUBSYS=COLL)."""
+
+    #: "all_reduce" ...
+    kind: str
+    #: What one rank gives, as the call's count and element type say.
+    bytes: int
+    #: Of all processes.
+    times: int
+
+
+class NcclChoice(msgspec.Struct, frozen=True):
+    """What NCCL's tuner chose for a kind and size (NCCL_DEBUG_SUBSYS=TUNING)."""
+
+    kind: str
+    bytes: int
+    #: "ring", "tree", "NVLS" ..., and "LL", "LL128" or "Simple".
+    algorithm: str
+    protocol: str
+    #: Channels that it goes through; 0 where that is not logged.
+    channels: int
+    times: int
+
+
 class Network(msgspec.Struct, frozen=True):
     """What NCCL's own logs (NCCL_DEBUG=INFO) say that the job's ranks use."""
 
@@ -296,8 +320,15 @@ class Network(msgspec.Struct, frozen=True):
     unavailable: tuple[str, ...]
     #: NCCL_... variables that the job set.
     settings: dict[str, str]
-    #: Lines of NCCL WARN.
+    #: Lines of NCCL WARN, after their time where they have one.
     warnings: tuple[str, ...]
+    #: Lines of all files, whoever wrote them.
+    lines: int = 0
+    #: Calls and choices, those that came most often first.
+    calls: tuple[NcclCalls, ...] = ()
+    choices: tuple[NcclChoice, ...] = ()
+    #: The parent of each rank in the first channel's tree, -1 of the root; empty if unknown.
+    tree: tuple[int, ...] = ()
 
 
 class PathPiece(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.discover import nccl_logs
 from tb_ddp_doctor.discover.runs import discover
-from tb_ddp_doctor.findings import Diagnosis, Network
+from tb_ddp_doctor.findings import Diagnosis, NcclCalls, NcclChoice, Network
 from tb_ddp_doctor.rules.support import text
 
 REPOSITORY = Path(__file__).parents[1]
@@ -79,6 +79,7 @@ def test_a_log_says_what_its_ranks_use(tmp_path: Path) -> None:
         unavailable=("IB",),
         settings={},
         warnings=(),
+        lines=20,
     )
 
 
@@ -191,10 +192,64 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     assert nccl_logs.find([tmp_path], tmp_path) == []
 
 
-def test_of_a_large_file_only_the_beginning_is_read(tmp_path: Path) -> None:
+def test_a_large_file_is_read_to_its_end(tmp_path: Path) -> None:
     late = "node1:7:9 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\n"
-    found = read(tmp_path, log(SOCKETS, 0, 7) + "x" * 2_000_000 + "\n" + late)
-    assert found and list(found.transports) == ["NET/Socket"]
+    found = read(tmp_path, log(SOCKETS, 0, 7) + "x" * 9_000_000 + "\n" + late)
+    assert found and list(found.transports) == ["NET/Socket", "P2P"]
+
+
+CALL = (
+    "AllReduce: opCount {:x} sendbuff 0x7f recvbuff 0x7f count 1024 datatype {} op 0 root 0 comm 0x5 [nranks=4] "
+    "stream 0x6"
+)
+
+
+@pytest.mark.parametrize("among", [0, 3])
+def test_each_call_is_counted(tmp_path: Path, among: int) -> None:
+    lines = [CALL.format(number, 7) for number in range(5)] + [CALL.format(6, 9)] + ["Using network Socket"] * among
+    found = seen(tmp_path, *lines)
+    assert found.calls == (NcclCalls("all_reduce", 4096, 5), NcclCalls("all_reduce", 2048, 1))
+    assert found.lines == 7 + among
+    others = "".join(f"node1:8:9 [0] NCCL INFO {line}\n" for line in lines)
+    mine = "".join(f"[2026-05-22 10:00:00] node1:7:9 [0] NCCL INFO {line}\n" for line in lines)
+    mixed = read(tmp_path, others + mine)
+    assert mixed and mixed.calls == found.calls
+
+
+@pytest.mark.parametrize(
+    ("line", "choice"),
+    [
+        ("AllGather: 37756928 Bytes -> Algo 1 proto 2 time 2860.2", ("all_gather", 37756928, "ring", "Simple", 0)),
+        ("4096 Bytes -> Algo 0 proto 0 time 6.8", ("", 4096, "tree", "LL", 0)),
+        (
+            "AllReduce: 65536 Bytes -> Algo TREE proto LL128 channel{Lo..Hi}={0..1}",
+            ("all_reduce", 65536, "tree", "LL128", 2),
+        ),
+        (
+            "ReduceScatter: 8 Bytes -> Algo NVLS_TREE proto Simple channel{Lo..Hi}={0..15}",
+            ("reduce_scatter", 8, "NVLS tree", "Simple", 16),
+        ),
+    ],
+)
+def test_what_nccl_chose_is_read(tmp_path: Path, line: str, choice: tuple[str, int, str, str, int]) -> None:
+    assert seen(tmp_path, line, line).choices == (NcclChoice(*choice, 2),)
+
+
+def test_the_tree_of_the_job_is_read(tmp_path: Path) -> None:
+    trees = ("1/-1/-1->0->-1", "2/3/-1->1->0", "-1/-1/-1->2->1", "-1/-1/-1->3->1")
+    text = "".join(
+        f"vm:{rank}:1 [0] NCCL INFO comm 0x1 rank {rank} nranks 4 cudaDev 0\n"
+        f"vm:{rank}:1 [0] NCCL INFO Trees [0] {tree} [1] -1/-1/-1->{rank}->-1\n"
+        for rank, tree in enumerate(trees)
+    )
+    found = read(tmp_path, "vm:0:1 [0] NCCL INFO NCCL version 2.27\n" + text, world_size=4, pids=("0", "1", "2", "3"))
+    assert found and found.tree == (-1, 0, 1, 1)
+
+
+def test_a_warning_has_its_time(tmp_path: Path) -> None:
+    line = "[2026-05-22 10:11:12] node1:7:9 [0] misc/socket.cc:50 NCCL WARN Call to connect failed\n"
+    found = read(tmp_path, log(SOCKETS, 0, 7) + line)
+    assert found and found.warnings == ("2026-05-22 10:11:12 Call to connect failed",)
 
 
 def test_a_large_file_without_a_line_of_nccl_is_left_after_a_look(tmp_path: Path) -> None:
@@ -234,6 +289,14 @@ def test_a_finding_of_communication_says_what_nccl_uses(tmp_path: Path) -> None:
     (found,) = [finding for finding in diagnosis.findings if finding.rule == "communication-bound"]
     assert "NCCL fell back to sockets over eth0 and eth1, in 2 channels: it could not use IB." in found.why
     assert found.fix.startswith("First give NCCL a faster transport than sockets")
+
+
+def test_a_finding_of_communication_says_what_nccl_chose(tmp_path: Path) -> None:
+    folder = write(tmp_path / "job", ranks(BOUND, BOUND))
+    chosen = "vm:100:1 [0] NCCL INFO AllReduce: 65536 Bytes -> Algo TREE proto LL128 channel{Lo..Hi}={0..1}\n"
+    (folder / "nccl.vm.100.log").write_text(log(SOCKETS, 0, 100).replace("2 coll", "16 coll") + chosen)
+    (found,) = [finding for finding in diagnose(folder).findings if finding.rule == "communication-bound"]
+    assert "For all_reduce NCCL chose tree, LL128, 2 of 16 channels." in found.why
 
 
 def test_without_logs_nothing_is_said(tmp_path: Path) -> None:

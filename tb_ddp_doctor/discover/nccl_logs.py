@@ -13,10 +13,15 @@ Lines of NCCL 2.4 to 2.28 and of RCCL are known:
     host:pid:tid [dev] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read
     host:pid:tid [dev] NCCL INFO NCCL_IB_DISABLE set by environment to 1.
     host:pid:tid [dev] NCCL INFO 2 coll channels, 2 collnet channels, 0 nvls channels, 2 p2p channels, ...
+    host:pid:tid [dev] NCCL INFO Trees [0] 2/-1/-1->0->-1 [1] -1/-1/-1->0->1
+    host:pid:tid [dev] NCCL INFO AllReduce: opCount 2a sendbuff 0x... recvbuff 0x... count 1024 datatype 7 op 0 ...
+    host:pid:tid [dev] NCCL INFO AllReduce: 4096 Bytes -> Algo 1 proto 2 time 28.6
+    host:pid:tid [dev] NCCL INFO AllReduce: 4096 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..15}
     host:pid:tid [dev] file.cc:99 NCCL WARN message
 
-Everything in them is untrusted: of each file only the beginning is read, of all files together no more than
-`_MOST_BYTES`, and what is kept is short.
+Files are streamed: with NCCL_DEBUG_SUBSYS=COLL,TUNING each call is a line or two, and a log has gigabytes. Such lines
+are counted by kind and size without a regular expression for each. Everything is untrusted: of all files together no
+more than `_MOST_BYTES` are read, and what is kept is short.
 """
 
 from __future__ import annotations
@@ -30,18 +35,22 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeAlias
 
-from tb_ddp_doctor.findings import Network
+from tb_ddp_doctor.findings import NcclCalls, NcclChoice, Network
 
-#: Of a file; NCCL speaks when the job starts. A node's eight ranks fill less than a megabyte.
-_MOST_OF_A_FILE = 1 << 20
+#: Read at once.
+_BLOCK_BYTES = 1 << 22
 #: By then a file that is not named for NCCL must have shown a line of it.
 _FIRST_LOOK = 1 << 16
-_MOST_BYTES = 64 << 20
+_MOST_BYTES = 8 << 30
 _MOST_FOLDERS = 256
 _READERS = 8
 _Process: TypeAlias = tuple[bytes, bytes]
 #: Of each list that is kept, and of each text in it.
 _MOST_KEPT, _LONGEST = 8, 200
+#: Kinds and sizes of calls that are counted, and that are kept; real jobs have hundreds.
+_MOST_CALLS, _MOST_SHOWN = 1 << 14, 64
+#: Marks of the lines of which there is one for each call.
+_CALL, _CHOICE = b": opCount ", b" Bytes -> Algo "
 _LONGEST_LINE = 1000
 
 _TEXT = (".log", ".txt", ".out", ".err")
@@ -49,6 +58,8 @@ _NO_TEXT = (".json", ".gz", ".zst", ".xml", ".so", ".py", ".pb", ".bin", ".pt", 
 _LINE = re.compile(
     rb"^(?:.*?[\s\]>]:?)??(?P<host>[\w.-]+):(?P<pid>\d{1,10}):\d{1,10} \[-?\d+\](?P<rest> .*)$", re.ASCII
 )
+#: The time that launchers and NCCL_DEBUG_TIMESTAMP_FORMAT write before a line.
+_STAMP = re.compile(rb"\[(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,6})?)\]? ")
 #: Names in "[0]mlx5_0:1/IB [1]mlx5_1:1/IB" and "[0]eth0:10.0.0.1<0>".
 _INTERFACES = re.compile(rb"\[\d+\]([\w.-]{1,32}):")
 
@@ -67,14 +78,16 @@ def find(folders: Iterable[Path], run: Path) -> list[Path]:
 
 def read(files: Collection[Path], pids: Collection[str], world_size: int) -> Network | None:
     """What the processes `pids` of a job of so many ranks wrote there; None if they wrote nothing."""
-    share = max(min(_MOST_OF_A_FILE, _MOST_BYTES // max(len(files), 1)), _FIRST_LOOK)
     log = _Log(frozenset(pid.encode() for pid in pids if pid), world_size)
     # NCCL_DEBUG_FILE names its process with %p; where there are too many, those of other jobs stand back.
-    chosen = sorted(files, key=lambda path: not _numbers_in(path.name) & set(pids))[: _MOST_BYTES // share]
+    chosen = sorted(files, key=lambda path: not _numbers_in(path.name) & set(pids))
+    left = _MOST_BYTES
     with ThreadPoolExecutor(_READERS) as pool:
-        for text in pool.map(lambda path: _text(path, share), chosen):
-            for line in text.splitlines():
-                log.take(line)
+        for path, begins in zip(chosen, pool.map(_begins_as_log, chosen), strict=True):
+            if begins and left > 0:
+                for block in _blocks(path, left):
+                    left -= len(block)
+                    log.take_block(block)
     return log.network()
 
 
@@ -114,16 +127,34 @@ def _is(entry: os.DirEntry[str], *, folder: bool) -> bool:
     return stat.S_ISDIR(mode) if folder else stat.S_ISREG(mode)
 
 
-def _text(path: Path, most: int) -> bytes:
-    """The beginning of a file that has lines of NCCL; nothing of any other."""
+def _begins_as_log(path: Path) -> bool:
+    """Whether the beginning of a file has a line of NCCL."""
     try:
         with path.open("rb") as file:
             text = file.read(_FIRST_LOOK)
-            if b"NCCL " not in text or b"\0" in text:
-                return b""
-            return text + file.read(most - len(text))
     except OSError:
-        return b""
+        return False
+    return b"NCCL " in text and b"\0" not in text
+
+
+def _blocks(path: Path, most: int) -> Iterator[bytes]:
+    """A file's text in pieces of whole lines."""
+    rest = b""
+    try:
+        with path.open("rb") as file:
+            while most > 0 and (data := file.read(min(_BLOCK_BYTES, most))):
+                most -= len(data)
+                end = data.rfind(b"\n") + 1
+                if not end:
+                    # Of a line of megabytes the beginning is enough.
+                    rest = rest or data[:_LONGEST_LINE]
+                    continue
+                yield rest + data[:end]
+                rest = data[end:]
+    except OSError:
+        pass
+    if rest:
+        yield rest
 
 
 class _Log:
@@ -143,11 +174,63 @@ class _Log:
         self._interfaces: dict[str, None] = {}
         self._unavailable: dict[str, None] = {}
         self._warnings: dict[str, None] = {}
+        self._lines = 0
+        #: Lines of which there is one for each call, as `_EACH_CALL` has them.
+        self._each: Counter[tuple[bytes, ...]] = Counter()
+        self._tree: dict[int, int] = {}
+        #: The time that a line begins with, and a space.
+        self._stamp = b""
+        #: Whether what begins a line is one of the job's processes.
+        self._is_own: dict[bytes, bool] = {}
+
+    def take_block(self, block: bytes) -> None:
+        """Lines; those of which there is one for each call are counted, all others looked at."""
+        lines = block.count(b"\n") + (not block.endswith(b"\n"))
+        self._lines += lines
+        found = _EACH_CALL.findall(block) if self._is_all_own(block) else []
+        if len(found) < lines:
+            found = list(self._one_by_one(block))
+        if len(self._each) < _MOST_CALLS:
+            self._each.update(found)
+
+    def _is_all_own(self, block: bytes) -> bool:
+        """Whether all lines of NCCL are the job's: as many as name one of its processes."""
+        return sum(block.count(b":%b:" % pid) for pid in self._pids) == block.count(b" NCCL ") if self._pids else False
+
+    def _one_by_one(self, block: bytes) -> Iterator[tuple[bytes, ...]]:
+        """Of lines of any kind those that tell a call; the others are taken."""
+        for line in block.split(b"\n"):
+            if _CALL in line or _CHOICE in line:
+                found = _EACH_CALL.search(line[:_LONGEST_LINE])
+                if found and self._is_of_job(line):
+                    yield found.groups(b"")
+            elif b"NCCL" in line:
+                self.take(line)
+
+    def _is_of_job(self, line: bytes) -> bool:
+        """Whether a line is of one of the job's processes, remembered by how it begins."""
+        begins = line.partition(b" NCCL ")[0]
+        own = self._is_own.get(begins)
+        if own is None:
+            found = _LINE.match(line[:_LONGEST_LINE])
+            own = found is not None and found["pid"] in self._pids
+            # A time stamp makes each beginning another one.
+            if len(self._is_own) < _MOST_CALLS:
+                self._is_own[begins] = own
+        return own
+
+    def tree(self, process: _Process, said: re.Match[bytes]) -> None:
+        """The parent of a rank in the first channel's tree of the job's communicator."""
+        rank, parent = int(said[1]), int(said[2])
+        if self._rank.get(process, rank) == rank < self._world_size and parent < self._world_size:
+            self._tree.setdefault(rank, parent)
 
     def take(self, line: bytes) -> None:
         found = _LINE.match(line[:_LONGEST_LINE])
         if found is None or found["pid"] not in self._pids:
             return
+        stamp = _STAMP.match(line)
+        self._stamp = stamp[1] + b" " if stamp else b""
         for pattern, take in _TAKEN:
             if said := pattern.search(found["rest"]):
                 take(self, (found["host"], found["pid"]), said)
@@ -160,7 +243,7 @@ class _Log:
             self._ring = ring
 
     def warning(self, _process: _Process, said: re.Match[bytes]) -> None:
-        _keep(self._warnings, said[1])
+        _keep(self._warnings, self._stamp + said[1])
 
     def communicator(self, process: _Process, said: re.Match[bytes]) -> None:
         """Its rank is the job's if all ranks of the job are in it."""
@@ -188,7 +271,7 @@ class _Log:
             _keep(self._interfaces, name)
 
     def network(self) -> Network | None:
-        if not self._via and not self._version:
+        if not (self._via or self._version or self._each):
             return None
         ranks: dict[str, set[int]] = {}
         for process, via in self._via.items():
@@ -203,12 +286,21 @@ class _Log:
             unavailable=tuple(self._unavailable),
             settings=self._settings,
             warnings=tuple(self._warnings),
+            lines=self._lines,
+            calls=tuple(_calls(self._each)),
+            choices=tuple(_choices(self._each)),
+            tree=tuple(self._tree[rank] for rank in range(self._world_size)) if self._has_tree() else (),
         )
+
+    def _has_tree(self) -> bool:
+        """Whether each rank of the job has one parent, but the root."""
+        return len(self._tree) == self._world_size and list(self._tree.values()).count(-1) == 1
 
 
 #: The first that a line matches takes it.
 _TAKEN = (
     (re.compile(rb"NCCL WARN (.*)"), _Log.warning),
+    (re.compile(rb"\bTrees? \[0\] [-\d/]+->(\d{1,7})->(-?\d{1,7})\b"), _Log.tree),
     (re.compile(rb"\bcomm 0x[0-9a-f]+ rank (\d{1,7}) n[rR]anks (\d{1,7})\b"), _Log.communicator),
     (
         re.compile(rb"(?:Channel|Ring) \d+(?:/\d+)? : \d+(?:\[\w+\])? -> \d+(?:\[\w+\])?.* via (?P<via>[^\r\n]+)"),
@@ -221,6 +313,53 @@ _TAKEN = (
     (re.compile(rb"NET/(\w+) ?: No device found|Failed to initialize NET plugin (\w+)"), _Log.unavailable),
     (re.compile(rb"NET/\w+ : Using (.{1,400})"), _Log.interfaces),
 )
+
+
+#: Kind, then count and type of a call, or size and choice. Without a group before "NCCL INFO": it is searched quickly.
+_EACH_CALL = re.compile(
+    rb"NCCL INFO (?:(\w+): )?(?:opCount \w+ sendbuff \w+ recvbuff \w+ count (\d+ datatype \d+)"
+    rb"|(\d+ Bytes -> Algo \w+ proto \w+(?: +channel\{Lo\.\.Hi\}=\{\d+\.\.\d+\})?))"
+)
+_COUNT = re.compile(rb"(\d{1,18}) datatype (\d{1,2})")
+_CHOSEN = re.compile(
+    rb"(\d{1,18}) Bytes -> Algo (\w{1,20}) proto (\w{1,20})(?: +channel\{Lo\.\.Hi\}=\{(\d{1,4})\.\.(\d{1,4})\})?"
+)
+#: ncclDataType_t: bytes of int8, uint8, int32, uint32, int64, uint64, half, float, double, bfloat16, two 8-bit floats.
+_TYPE_BYTES = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1)
+_ALGORITHMS = ("tree", "ring", "CollNet direct", "CollNet chain", "NVLS", "NVLS tree", "PAT")
+_PROTOCOLS = ("LL", "LL128", "Simple")
+
+
+def _calls(counted: Counter[tuple[bytes, ...]]) -> list[NcclCalls]:
+    found: Counter[tuple[str, int]] = Counter()
+    for (kind, call, _), times in counted.items():
+        sized = _COUNT.fullmatch(call)
+        if sized and int(sized[2]) < len(_TYPE_BYTES):
+            found[_collective(kind), int(sized[1]) * _TYPE_BYTES[int(sized[2])]] += times
+    return [NcclCalls(kind, size, times) for (kind, size), times in found.most_common(_MOST_SHOWN)]
+
+
+def _choices(counted: Counter[tuple[bytes, ...]]) -> list[NcclChoice]:
+    found: Counter[tuple[str, int, str, str, int]] = Counter()
+    for (kind, _, choice), times in counted.items():
+        if chosen := _CHOSEN.fullmatch(choice):
+            channels = int(chosen[5]) - int(chosen[4]) + 1 if chosen[5] else 0
+            algorithm, protocol = _named(chosen[2], _ALGORITHMS), _named(chosen[3], _PROTOCOLS)
+            found[_collective(kind), int(chosen[1]), algorithm, protocol, channels] += times
+    return [NcclChoice(*chosen, times) for chosen, times in found.most_common(_MOST_SHOWN)]
+
+
+def _named(said: bytes, known: tuple[str, ...]) -> str:
+    """An algorithm or protocol, logged by its number or, since 2.24, by its name."""
+    if said.isdigit():
+        return known[int(said)] if int(said) < len(known) else _words(said)
+    spelled = said.replace(b"_", b"").lower()
+    return next((name for name in known if name.replace(" ", "").lower().encode() == spelled), _words(said))
+
+
+def _collective(name: bytes) -> str:
+    """AllReduce as all_reduce."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", _words(name)).lower()
 
 
 def _transport(via: bytes) -> str:

@@ -106,7 +106,8 @@ class CommunicationBound(Rule):
             title=f"Communication takes longer than compute can hide: {text.ms(median)} of every "
             f"{text.ms(frame.step_ns)} is exposed communication.",
             why=f"Communication takes {text.ms(total)} a step{size}, compute {text.ms(compute)}. "
-            f"{_link(communication)}{self._prospects(communication, total, compute)}{text.network(network)}{basis}",
+            f"{_link(communication)}{self._prospects(communication, total, compute)}{text.network(network)}"
+            f"{text.choice(network, communication[0]) if communication else ''}{basis}",
             fix=_fix(transfers, frame.has_device, network),
             evidence=most_exposed(exposed, whatif, places),
         )

@@ -79,7 +79,8 @@ class SlowLink(Rule):
             f"{worst.slowdown:.1f} times as long as in other groups.",
             why=f"{len(slow)} of {len(links)} comparable groups are slow. The slowest has a busbw of "
             f"{text.gigabytes_per_second(worst.traffic.bus_rate)}, comparable groups "
-            f"{text.gigabytes_per_second(worst.peer_bus_rate)}. {_transport(network, numbers)}{basis}",
+            f"{text.gigabytes_per_second(worst.peer_bus_rate)}. {_transport(network, numbers)}"
+            f"{text.choice(network, worst.traffic)}{basis}",
             fix=_fix(frame, slow),
             evidence=(
                 places.longest(int(rank), int(step), RankOwner.COMMUNICATION, "Communication over the slow link."),

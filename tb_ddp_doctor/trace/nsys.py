@@ -94,7 +94,7 @@ _LEFT_OUT = {
 }  # fmt: skip
 _VERSION = re.compile(r"_v\d+$")
 #: What `emit_nvtx` appends to the name of an operator or `record_function`.
-_SUFFIX = re.compile(r", (?:seq|op_id|sizes|input_op_ids) = ")
+_SUFFIXES = (", seq = ", ", op_id = ", ", sizes = ")
 _SIZES = re.compile(r", sizes = (\[.*?\])(?:, input_op_ids = |$)")
 _OPERATOR = re.compile(r"::|Backward\d*$|^(?:detach_?|record_param_comms)$")
 
@@ -276,6 +276,7 @@ class _Reader:
             return
         payloads = Payloads(self._database) if has_payloads(self._database) else None
         told = ("jsonText", "binaryData") if payloads else ("NULL", "NULL")
+        named = _RangeNames(self._strings, self._shapes)
         where = f"{self._of_threads()} AND eventType IN {_RANGES} AND end IS NOT NULL"
         for block in self._blocks(table, ("globalTid", "text", "textId", *told), where):
             start, length, thread = map(_ints, block[:3])
@@ -286,21 +287,16 @@ class _Reader:
                 payload = payloads.read(block[5][at], block[6][at]) if payloads else None
                 first = int(start[at])
                 self._calls.append(Call(int(threads[at]), first, first + int(length[at]), texts[at], payload))
-            ends = [_SUFFIX.search(text) for text in texts]
-            bare = [text[: end.start()] if end else text for text, end in zip(texts, ends, strict=True)]
-            is_operator = np.array(
-                [bool(end and _OPERATOR.search(text)) for text, end in zip(bare, ends, strict=True)], np.bool_
-            )
-            name = np.array([self._strings[text] for text in bare], np.int32)
-            shape = np.array([self._sizes(text) if end else MISSING for text, end in zip(texts, ends, strict=True)])
+            parsed = np.array([named.parse(text) for text in texts], np.int64).reshape(-1, 3)
+            is_operator = parsed[:, 1].astype(np.bool_)
             for category, chosen in ((Category.OP, is_operator), (Category.ANNOTATION, ~is_operator & ~is_nccl)):
                 self._add(
                     category,
                     start[chosen],
                     length[chosen],
-                    name=name[chosen],
+                    name=parsed[chosen, 0],
                     thread=threads[chosen],
-                    shape=shape[chosen],
+                    shape=parsed[chosen, 2],
                 )
 
     def _nvtx_texts(self, given: Sequence[Any], registered: Sequence[Any]) -> list[str]:
@@ -308,10 +304,6 @@ class _Reader:
         known = self._database.texts(number for number in set(registered) if isinstance(number, int))
         both = zip(given, registered, strict=True)
         return [text if isinstance(text, str) else known.get(number, "") for text, number in both]
-
-    def _sizes(self, text: str) -> int:
-        found = _SIZES.search(text)
-        return self._shapes[found[1].encode()] if found else MISSING
 
     def _mark_steps(self, events: Mapping[str, NDArray[Any]]) -> None:
         """Name the range that is a step as Kineto names steps."""
@@ -381,6 +373,26 @@ class _Reader:
 
     def _say(self, message: str, kind: WarningKind = "note") -> None:
         self._warnings.append(FileWarning(str(self._path), message, kind))
+
+
+class _RangeNames:
+    """Names of ranges, without what `emit_nvtx` appends: "aten::add, seq = 5, op_id = 3, sizes = [[2]]"."""
+
+    def __init__(self, strings: Strings, shapes: Shapes) -> None:
+        self._strings, self._shapes = strings, shapes
+        #: Index, and whether it is an operator, by name and whether anything followed.
+        self._known: dict[tuple[str, bool], tuple[int, bool]] = {}
+
+    def parse(self, text: str) -> tuple[int, bool, int]:
+        """Index of the name, whether it is an operator, and index of its shapes."""
+        ends = [end for mark in _SUFFIXES if (end := text.find(mark)) >= 0]
+        name = text[: min(ends)] if ends else text
+        key = (name, bool(ends))
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = (self._strings[name], bool(ends and _OPERATOR.search(name)))
+        sizes = _SIZES.search(text) if ends and ", sizes = " in text else None
+        return (*known, self._shapes[sizes[1].encode()] if sizes else MISSING)
 
 
 class _Memo:

@@ -10,6 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.traffic import Traffic
 from tb_ddp_doctor.findings import Confidence, Network
 from tb_ddp_doctor.trace import names
 
@@ -205,6 +206,17 @@ def network(seen: Network | None) -> str:
         return f"By its log, NCCL uses sockets{over}{channels}, since NCCL_IB_DISABLE is set. "
     lost = f": it could not use {listing(seen.unavailable)}" if seen.unavailable else ""
     return f"By its log, NCCL fell back to sockets{over}{channels}{lost}. "
+
+
+def choice(seen: Network | None, traffic: Traffic) -> str:
+    """What NCCL's tuner chose for some collectives, a sentence and a space; "" where its log does not say."""
+    own = [each for each in seen.choices if each.kind == traffic.kind] if seen else []
+    exact = [each for each in own if (traffic.bytes == each.bytes).any()]
+    if seen is None or not own:
+        return ""
+    most = max(exact or own, key=lambda each: each.bytes * each.times)
+    channels = f", {most.channels} of {seen.channels} channels" if most.channels and seen.channels else ""
+    return f"For {traffic.kind} NCCL chose {most.algorithm}, {most.protocol}{channels}. "
 
 
 def uses_sockets(seen: Network | None) -> bool:
