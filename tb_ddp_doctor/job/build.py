@@ -148,7 +148,7 @@ def _unlike_the_others(digests: tuple[RankDigest, ...], step_index: Ints, clock:
 def _has_usual_collectives(digests: Sequence[RankDigest], step_index: Ints) -> bool:
     """Whether the first step has as many collectives as the median of the others."""
     counts = [np.bincount(d.collectives.step[d.collectives.step >= 0], minlength=len(d.steps)) for d in digests]
-    count = _of_steps(counts, step_index).sum(axis=0)
+    count = of_steps(counts, step_index).sum(axis=0)
     return bool(count[0] == np.median(count[1:]))
 
 
