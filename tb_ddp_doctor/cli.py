@@ -23,7 +23,7 @@ from tb_ddp_doctor.cache import MAX_BYTES, Cache, default_directory, write_diges
 from tb_ddp_doctor.discover.names import DIGEST_SUFFIX, trace_name
 from tb_ddp_doctor.discover.runs import DiscoverError, Run, discover, no_traces, only_run, with_step_range
 from tb_ddp_doctor.findings import SCHEMA_VERSION, Diagnosis, Prospect, Severity
-from tb_ddp_doctor.report.escape import printable, printable_json
+from tb_ddp_doctor.report.escape import printable, printable_json, printable_lines
 from tb_ddp_doctor.rules import CATALOGUE, is_name
 from tb_ddp_doctor.storage.paths import FilePath, ProcessPath, RemotePath
 from tb_ddp_doctor.stuck import run as stuck
@@ -252,6 +252,11 @@ def _add_capture(commands: argparse._SubParsersAction[_Parser]) -> None:
         default=600.0,
         metavar="SECONDS",
         help="wait so long for the verdict; 0 only until the steps are known (default: %(default)g)",
+    )
+    capture.add_argument(
+        "--dynolog",
+        action="store_true",
+        help="ask nobody, but print how Dynolog captures a job that trains without a Doctor",
     )
 
 
@@ -525,12 +530,25 @@ def _below(base: Path, path: FilePath) -> str:
     return str(path.resolve().relative_to(base))
 
 
+#: Iterations that are enough.
+_DYNOLOG_STEPS = 3
+
+
 def _capture(options: argparse.Namespace, errors: Console) -> int:
     from tb_ddp_doctor.capture.command import CaptureError, capture
     from tb_ddp_doctor.capture.requests import Request, asked_by
     from tb_ddp_doctor.capture.windows import parse_ranks
 
     ranks = None if options.ranks is None else parse_ranks(options.ranks)
+    if options.dynolog:
+        from tb_ddp_doctor.capture.dynolog import instructions
+
+        if ranks is not None:
+            raise ValueError("Dynolog captures all ranks of a node; --ranks needs a Doctor in the job.")
+        steps = options.steps or _DYNOLOG_STEPS
+        told = instructions(options.logdir, steps, stacks=options.stacks, memory=options.memory)
+        sys.stdout.write(f"{printable_lines(told)}\n")
+        return 0
     request = Request(time.time(), asked_by(), options.steps, ranks, options.stacks, options.memory)
     console = Console(highlight=False)
     try:

@@ -369,6 +369,27 @@ def test_the_command_says_where_nobody_listens(tmp_path: Path, capsys: pytest.Ca
     assert not list(tmp_path.iterdir())
 
 
+def test_dynologs_command_takes_all_ranks_of_a_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["capture", str(tmp_path / "my job"), "--dynolog", "--steps", "5", "--stacks"]) == 0
+    told = capsys.readouterr().out
+    command = told[told.index("dyno gputrace") : told.index("\n\n# What")].replace("\\\n", "")
+    environment = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "77"}
+    asked = ["bash", "-c", f"hostname() {{ echo node3; }}; dyno() {{ printf '%s\\n' \"$@\"; }}; {command}"]
+    words = subprocess.run(asked, capture_output=True, text=True, check=True, env=environment).stdout.splitlines()
+    options = dict(zip(words[1:11:2], words[2:12:2], strict=True))
+    assert words[0] == "gputrace"
+    assert options == {
+        "--job-id": "77",
+        "--log-file": f"{tmp_path}/my job/libkineto_trace_node3.json",
+        "--iterations": "5",
+        "--profile-start-iteration-roundup": "1000",
+        "--process-limit": "1024",
+    }
+    assert words[11:] == ["--record-shapes", "--with-stacks"]
+    assert "PROFILE_START_ITERATION_ROUNDUP=1000" in told
+    assert main(["capture", str(tmp_path), "--dynolog", "--ranks", "0"]) == 2
+
+
 def test_a_signal_counts_where_nobody_else_listens(loop: Loop) -> None:
     before = signal.signal(signal.SIGUSR2, signal.SIG_DFL)
     try:

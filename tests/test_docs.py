@@ -31,7 +31,7 @@ def test_a_page_shows_what_commands_print_and_all_rules(path: Path) -> None:
 
 
 def test_the_readme_and_other_pages_show_what_commands_print() -> None:
-    assert [path.name for path in SHOWING] == ["README.md", "command-line.md", "compare.md"]
+    assert [path.name for path in SHOWING] == ["README.md", "capturing.md", "command-line.md", "compare.md"]
 
 
 def test_each_rule_has_a_page_of_its_own(tmp_path: Path) -> None:
