@@ -26,6 +26,7 @@ from playwright.sync_api import Page, sync_playwright
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache, default_directory
 from tb_ddp_doctor.discover.runs import discover
+from tb_ddp_doctor.findings import OWNERS
 from tb_ddp_doctor.slices import columns
 from tb_ddp_doctor.slices.cut import Window, cut, on_common_clock
 from tb_ddp_doctor.view.assets import assets
@@ -154,6 +155,20 @@ def events(result: engine.Result, count: int) -> dict[str, Any]:
     return found
 
 
+def lanes(part: dict[str, Any], ranks: int) -> dict[str, Any]:
+    """The answer to `lanes` for the events of a slice: as many pieces of each rank as a screen shows."""
+    start, end = int(part["start_ns"]), int(part["end_ns"])
+    pieces = 2_000
+    length = (end - start) / 1e3 / pieces
+    lane = {
+        "owner": [i % len(OWNERS) for i in range(pieces)],
+        "start_us": [i * length for i in range(pieces)],
+        "length_us": [length] * pieces,
+    }
+    told = [{"rank": rank, "node": f"node{rank // 8}", **lane} for rank in range(ranks)]
+    return {"start_ns": str(start), "end_ns": str(end), "owners": OWNERS, "ranks": told}
+
+
 class Handler(BaseHTTPRequestHandler):
     """The frontend's files, and the answers of the plugin's routes by name."""
 
@@ -231,13 +246,14 @@ def main() -> int:
     # The steps lie where the events do.
     length_ms = (int(part["end_ns"]) - int(part["start_ns"])) / 1e6
     starts = [step * length_ms / options.steps for step in range(options.steps)]
-    answer["views"].update(origin_ns=part["start_ns"], clock_ms=[starts] * options.ranks)
+    answer["views"].update(origin_ns=part["start_ns"], clock_ms=[starts] * options.ranks, record_ms=[0, length_ms])
+    answer["diagnosis"]["critical_path"] = []
     run = {"name": answer["diagnosis"]["name"], "state": "ready", "error": None, "progress": {"done": 1, "total": 1}}
     numbers = {"world_size": options.ranks, "ranks": options.ranks, "steps": options.steps, "step_ms": 100.0}
     runs = {"state": "ready", "error": None, "logdir": "logs"}
     runs["runs"] = [{**run, **numbers, "verdict": "straggler", "severity": "critical", "lost_ms": 1.0}]
     prospect = {"fixed": ["straggler"], "step_ms": 100.0, "without_ms": 50.0, "range_ms": [50.0, 50.0]}
-    routes = {"/runs": runs, "/run": answer, "/whatif": prospect, "/slice": part}
+    routes = {"/runs": runs, "/run": answer, "/whatif": prospect, "/slice": part, "/lanes": lanes(part, 40)}
     handler = partial(Handler, {route: json.dumps(body).encode() for route, body in routes.items()})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -530,6 +530,8 @@ export interface Views {
   origin_ns: string;
   /** When each step starts on the common clock, after the origin. */
   clock_ms: number[][];
+  /** From when to when there are steps, those of the host too, after the origin. */
+  record_ms: [number, number];
   /** How to get Python stacks, and after an empty line the code; "" where some trace has them. */
   stacks: string;
 }

@@ -14,7 +14,7 @@ import msgspec
 
 from tb_ddp_doctor import findings
 from tb_ddp_doctor.comparison import model as comparison
-from tb_ddp_doctor.step_parts import MEMORY, OWNERS, PHASES
+from tb_ddp_doctor.step_parts import IDLE, MEMORY, OWNERS, PHASES
 from tb_ddp_doctor.view import answer, views
 
 FRONTEND = Path(__file__).parents[1] / "frontend" / "src"
@@ -79,6 +79,8 @@ def step_parts() -> str:
             _TYPES,
             "/** @type {Map<string, Owner>} */",
             _map("OWNERS", owners),
+            "/** Owners of time in which the GPU idles. @type {Set<string>} */",
+            f"export const IDLE = new Set({json.dumps(IDLE)});\n",
             "/** @type {Map<string, Phase>} */",
             _map("PHASES", phases),
             "/** @type {Map<string, MemoryPart>} */",

@@ -73,6 +73,12 @@ def test_as_json(get: Get, evidence: dict[str, str], form: str) -> None:
     assert response.get_json()
 
 
+def test_lanes_are_of_the_ranks_that_are_asked_for(get: Get, evidence: dict[str, str]) -> None:
+    told = get("/lanes", **evidence | {"ranks": "2,0"}).get_json()
+    assert [lane["rank"] for lane in told["ranks"]] == [0, 2]
+    assert (told["start_ns"], told["end_ns"]) == (evidence["start"], evidence["end"])
+
+
 def test_steps_have_places_on_the_common_clock(get: Get) -> None:
     answer = get("/run", run="job").get_json()
     views = answer["views"]
@@ -109,10 +115,11 @@ def test_steps_have_places_on_the_common_clock(get: Get) -> None:
 def test_requests_that_make_no_sense(
     get: Get, evidence: dict[str, str], changed: dict[str, str], status: int, words: str
 ) -> None:
-    response = get("/slice", **evidence | changed)
-    assert response.status_code == status
-    assert words in response.get_json()["error"]
-    assert len(response.get_json()["error"]) < 300
+    for route in ("/slice", "/lanes") if "format" not in changed else ("/slice",):
+        response = get(route, **evidence | changed)
+        assert response.status_code == status
+        assert words in response.get_json()["error"]
+        assert len(response.get_json()["error"]) < 300
 
 
 def test_a_window_where_nothing_is(get: Get, evidence: dict[str, str]) -> None:

@@ -287,9 +287,39 @@ def test_columns_are_relative_to_the_window(result: engine.Result, cache: Cache)
     collective = told["collectives"][str(lane["collective"][0])]
     assert collective["kind"] == "all_reduce" and collective["last_rank"] == 1
     assert collective["last_us"] == pytest.approx(2000, abs=10)
+    assert collective["transfer_us"] == pytest.approx(4000, abs=10)
+    assert (collective["size"], collective["bus_factor"]) == (2, 1.0)
     assert told["owners"][lane["owner"][0]] == "communication"
     assert "AllReduce" in told["ranks"][0]["names"][lane["name"][0]]
     assert {len(column) for column in lane.values() if isinstance(column, list)} == {1}
+
+
+def test_a_page_gets_the_users_own_functions_and_is_told_what_the_profiler_does(tmp_path: Path) -> None:
+    drawn = """
+        rank# step   |1
+              host   [fwd][bwd]         [sync....]
+              python [step............]
+              python  [call]
+              gpu    [fwd....][bwd]
+              nccl                 [ar]
+    """
+    folder = write(tmp_path / "job", ranks(drawn, drawn), last_step_ms=18)
+    (run,) = discover(folder)
+    kept = Cache(tmp_path / "kept")
+    result = engine.diagnose(run, reading=engine.Reading(kept))
+    window = at(result, -5, 100)
+    names = {
+        own: {name for _, name, _, _ in events(cut.cut(result, kept, window, own_code=own).ranks[0])}
+        for own in (False, True)
+    }
+    assert names[False] - names[True] == {"torch/nn/modules/module.py(1775): _call_impl"}
+    told = written(columns, cut.cut(result, kept, window))
+    owners = {
+        told["ranks"][0]["names"][name]: told["owners"][owner]
+        for lane in told["ranks"][0]["lanes"]
+        for name, owner in zip(lane["name"], lane["owner"], strict=True)
+    }
+    assert owners["cudaStreamSynchronize"] == "profiler"
 
 
 SPANS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 50), st.integers(0, 30)), max_size=40)

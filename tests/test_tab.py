@@ -1268,7 +1268,8 @@ def test_the_timeline_is_driven_by_keys(page: Page, server: str) -> None:
     canvas = tab.locator("canvas.timeline-canvas")
     canvas.focus()
     page.keyboard.press("ArrowRight")
-    expect(readout).to_have_text(re.compile(r"rank 0, .+: .+, [\d.]+\s[mµ]?s from \u2212?[\d.]+\s[mµ]?s"))
+    # The straggler is on top.
+    expect(readout).to_have_text(re.compile(r"rank 1, .+: .+, [\d.]+\s[mµ]?s from \u2212?[\d.]+\s[mµ]?s"))
 
     def span() -> float:
         address = page.evaluate("location.hash")
@@ -1317,9 +1318,81 @@ def test_the_timeline_is_driven_by_keys(page: Page, server: str) -> None:
     page.mouse.up()
     page.keyboard.up("Shift")
     expect(readout).to_have_text(re.compile(r"[\d.]+\s[mµ]?s measured"))
+    expect(tab.locator(".range h3")).to_have_text(re.compile(r"Selected range, [\d.]+\s[mµ]?s"))
+    expect(tab.locator(".range .rank")).to_have_text(["rank 1", "rank 3", "median of 2"])
+    expect(tab.get_by_role("region", name="Kernels in the selected range").locator("tbody tr").first).to_be_visible()
     tab.get_by_text("longest events of this window").click()
     expect(tab.locator(".numbers tbody tr").first).to_contain_text("rank")
     page.screenshot(path=SCREENSHOTS / "timeline_keys.png")
+
+
+def test_the_timeline_opens_ranks_reaches_gaps_and_says_what_an_event_is(page: Page, server: str) -> None:
+    tab = opened(page, server, "timeline")
+    chosen(tab, "straggler_cpu")
+    canvas, dock = tab.locator("canvas.timeline-canvas"), tab.locator(".dock")
+    readout = tab.locator(".readout")
+    expect(readout).to_contain_text("W S zoom")
+    # The straggler is opened beside a typical rank.
+    ranks = tab.get_by_label("Ranks", exact=True)
+    expect(ranks).to_have_value("1, 3")
+    canvas.focus()
+    page.keyboard.press("n")
+    expect(dock.locator("h3")).to_contain_text("GPU idle, CPU outside any op")
+    expect(dock.locator(".duration")).to_have_text(re.compile(r"1[34]\d\.\d\sms"))
+    expect(dock).to_contain_text("last op before; first op after")
+    page.keyboard.press("n")
+    expect(dock.locator("h3")).to_contain_text("GPU idle")
+    page.keyboard.press("p")
+    expect(dock.locator(".duration")).to_have_text(re.compile(r"1[34]\d\.\d\sms"))
+    # What is written on the boxes is found, from hit to hit, and stays found with other ranks.
+    tab.get_by_label("Search").fill("all_reduce")
+    tab.get_by_role("button", name="Next hit").click()
+    hits = tab.locator(".hits")
+    expect(hits).to_have_text(re.compile(r"1 of \d+\shits"))
+    expect(dock.locator("h3")).to_have_text("all_reduce")
+    expect(dock).to_contain_text("busbw")
+    expect(dock.locator(".calls code").last).to_contain_text("LaunchKernel")
+    tab.get_by_role("button", name="Next hit").click()
+    expect(hits).to_have_text(re.compile(r"\d+ of \d+\shits"))
+    # A folded rank opens where it is clicked, and a node's ranks by its name.
+    box = canvas.bounding_box()
+    assert box
+    canvas.click(position={"x": 20, "y": box["height"] - 10})
+    expect(ranks).to_have_value("1, 3, 2")
+    expect(tab.get_by_label("Search")).to_have_value("all_reduce")
+    expect(hits).to_have_text(re.compile(r"(\d+ of )?\d+\shits"))
+    ranks.fill("node0")
+    ranks.press("Enter")
+    expect(ranks).to_have_value("0, 1")
+    page.wait_for_url(re.compile(r"ddp_doctor\.ranks=0%2C1"))
+    # What is under the pointer stands beside it.
+    canvas.hover(position={"x": box["width"] * 0.6, "y": 40 + 8})
+    page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 66)
+    expect(tab.locator(".timeline-tip")).to_contain_text("rank 0")
+    # Zooming out stops at the record.
+    canvas.focus()
+    for _ in range(40):
+        page.keyboard.press("s")
+    views = get(f"{server}/data/plugin/ddp_doctor/run?run=straggler_cpu")["views"]
+    first, last = views["record_ms"]
+    room = 0.02 * (last - first)
+    page.wait_for_url(re.compile(rf"ddp_doctor\.from={round((first - room) * 1000)}&"))
+
+
+def test_without_traces_the_timeline_shows_a_lane_for_each_rank(page: Page, server: str) -> None:
+    def digests(route: Route) -> None:
+        body = route.fetch().json()
+        body["views"]["from_digests"] = True
+        route.fulfill(json=body)
+
+    page.route("**/ddp_doctor/run?run=straggler_cpu", digests)
+    tab = opened(page, server, "timeline")
+    chosen(tab, "straggler_cpu")
+    expect(tab.locator(".timeline .note").first).to_contain_text("Only digests are here")
+    tab.locator("canvas.timeline-canvas").focus()
+    page.keyboard.press("ArrowDown")
+    expect(tab.locator(".readout")).to_contain_text("step by owner")
+    expect(tab.get_by_label("Ranks", exact=True)).to_have_count(0)
 
 
 def test_another_run_leaves_no_listener_behind(page: Page, server: str) -> None:

@@ -67,6 +67,16 @@ export const fetchDetail = (run, of) => get(`detail?run=${encodeURIComponent(run
 export const fetchSlice = (run, ranks, start, end) =>
   get(`slice?run=${encodeURIComponent(run)}&ranks=${ranks.join(",")}&start=${start}&end=${end}&format=columns`);
 
+/**
+ * The owners of the time of some ranks in a window of the common clock.
+ * @param {string} run
+ * @param {number[]} ranks
+ * @param {string} start ns
+ * @param {string} end ns
+ * @returns {Promise<import("./timeline/rows.js").RankLanes>}
+ */
+export const fetchLanes = (run, ranks, start, end) => get(`lanes?run=${encodeURIComponent(run)}&ranks=${ranks.join(",")}&start=${start}&end=${end}`);
+
 /** @returns {Promise<{perfetto: string | null, frames_perfetto_dev: boolean, torch_tb_profiler: boolean}>} */
 export const fetchViewers = () => get("viewers");
 

@@ -67,9 +67,9 @@ const entry = (owner) => [owner, ownerName(owner)];
 export const BOXES = new Map(/** @type {[string, string][]} */ ([
   ...["compute", "copy"].map(entry),
   ["transfer", "communication without wait"],
-  ...["wait", "input", "sync", "alloc"].map(entry),
+  ...["wait", "input", "sync", "alloc", "dispatch", "host"].map(entry),
   ["operator", "operators and launches (CPU)"],
-  ["around", "annotations and Python (CPU)"],
+  ["around", "annotations, Python, the profiler's work (CPU)"],
 ]));
 
 /** @param {string} owner */

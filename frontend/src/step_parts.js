@@ -36,6 +36,9 @@ export const OWNERS = new Map([
   ["host", { name: "CPU outside any op", when: "GPU idle, CPU outside any op (Python, I/O, GC)", light: "#d42e59", dark: "#d85278", ink: "on-owner" }],
 ]);
 
+/** Owners of time in which the GPU idles. @type {Set<string>} */
+export const IDLE = new Set(["input", "sync", "alloc", "dispatch", "host"]);
+
 /** @type {Map<string, Phase>} */
 export const PHASES = new Map([
   ["loading", { name: "loading", when: "waiting for a batch, or copying it to the GPU", colour: "input" }],

@@ -4,8 +4,14 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { eventAt, firstAbove, visible } from "../src/timeline/cull.js";
-import { foundAgain, laidOut, plainName, ranksOf, search, shortName, waitsUntil } from "../src/timeline/rows.js";
+import { about } from "../src/timeline/about.js";
+import { nextGap } from "../src/timeline/gaps.js";
+import { legs, onRank, seen } from "../src/timeline/path.js";
+import { byKernel, byOwner, medianOf } from "../src/timeline/range.js";
+import { folded, ranksOf, toOpen } from "../src/timeline/ranks.js";
+import { foundAgain, laidOut, plainName, search, shortName, waitsUntil, written } from "../src/timeline/rows.js";
 import { moved, ticks, wholeOf, widened, within, zoomed } from "../src/timeline/scale.js";
+import { stepAt, stepsOf } from "../src/timeline/steps.js";
 import { neighbour, toggled } from "../src/timeline/walk.js";
 
 const SEED = 20_251_121;
@@ -94,7 +100,7 @@ const SLICE = {
   start_ns: "1795198710389570917",
   end_ns: "1795198710389670917",
   owners: ["compute", "copy", "communication", "input", "sync", "alloc", "dispatch", "host"],
-  collectives: { 7: { kind: "all_reduce", group: "0", bytes: 8, last_rank: 1, last_us: 60 } },
+  collectives: { 7: { kind: "all_reduce", group: "0", bytes: 8, size: 2, last_rank: 1, last_us: 60, transfer_us: 30, bus_factor: 1 } },
   labels: [{ title: "straggler", rank: 1, start_us: 10, end_us: 50, what: "idle" }],
   left_out: "",
   ranks: [0, 1].map((rank) => ({
@@ -103,10 +109,10 @@ const SLICE = {
     left_out: 0,
     names: ["aten::mm", HOSTILE, "ncclDevKernel_AllReduce"],
     lanes: [
-      lane("main thread 4", "main", [0, 5, 30], [20, 5, 9], [0, 1, 0], [1, 0, 0], [7, 6, 6], [-1, -1, -1]),
+      lane("main thread 4", "main", [0, 5, 30], [20, 5, 9], [0, 1, 0], [1, 0, 0], [7, 6, 6], [-1, -1, -1], [-1, 11, -1]),
       lane("autograd thread 5", "autograd", [-90], [30], [0], [0], [6], [-1]),
       lane("thread 9", "thread", [1], [2], [0], [0], [6], [-1]),
-      lane("GPU 0 stream 16: communication", "stream", [rank ? 60 : 20], [rank ? 30 : 70], [0], [2], [2], [7]),
+      lane("GPU 0 stream 16: communication", "stream", [rank ? 60 : 20], [rank ? 30 : 70], [0], [2], [2], [7], [11]),
     ],
   })),
 };
@@ -116,8 +122,8 @@ const SLICE = {
  * @param {any} role
  * @param {...number[]} columns
  */
-function lane(title, role, ...[start_us, length_us, depth, name, owner, collective]) {
-  return { title, role, start_us, length_us, depth, name, owner, collective };
+function lane(title, role, ...[start_us, length_us, depth, name, owner, collective, launch = start_us.map(() => -1)]) {
+  return { title, role, start_us, length_us, depth, name, owner, collective, launch };
 }
 
 test("a slice becomes rows by rank, lane and depth, on the clock of the report", () => {
@@ -151,13 +157,13 @@ test("an event is found again in a slice that starts elsewhere, and not where it
 });
 
 test("search finds names anywhere, whatever they hold, in order of time", () => {
-  const { rows } = laidOut(SLICE, SLICE.start_ns);
-  const hits = search(rows, "MM");
+  const { rows, joined } = laidOut(SLICE, SLICE.start_ns);
+  const hits = search(rows, "MM", joined);
   assert.equal(hits.length, 4);
   const times = hits.map(([row, i]) => rows[row].starts[i]);
   assert.deepEqual(times, [...times].sort((a, b) => a - b));
-  assert.equal(search(rows, "<img").length, 2);
-  assert.deepEqual(search(rows, "  "), []);
+  assert.equal(search(rows, "<img", joined).length, 2);
+  assert.deepEqual(search(rows, "  ", joined), []);
 });
 
 test("kernels are named without their types", () => {
@@ -167,19 +173,106 @@ test("kernels are named without their types", () => {
   assert.equal(plainName("void at::native::copy<at::native::x>(int)"), "copy<x>(int)");
 });
 
-test("ranks are read as lists and ranges of those that there are", () => {
+test("a Python function is named with its file and line", () => {
+  assert.equal(shortName("/home/me/train.py(41): step"), "step (train.py:41)");
+});
+
+test("what is written on a collective's box is its kind, and search finds it", () => {
+  const { rows, joined } = laidOut(SLICE, SLICE.start_ns);
+  assert.equal(written(rows[2], 0, joined), "all_reduce");
+  assert.equal(search(rows, "all_reduce", joined).length, 2);
+});
+
+test("ranks are read as lists, ranges and nodes of those that there are, in their order", () => {
   const all = Array.from({ length: 40 }, (_, i) => i);
+  const nodes = all.map((rank) => `node${rank >> 3}`);
   assert.deepEqual(ranksOf("0, 2–4,99", all), [0, 2, 3, 4]);
+  assert.deepEqual(ranksOf("5, 2", all), [5, 2]);
+  assert.deepEqual(ranksOf("node1, 3", all, nodes), [8, 9, 10, 11, 12, 13, 14, 15, 3]);
   assert.equal(ranksOf("0-39", all)?.length, 16);
   for (const nonsense of ["", undefined, "x", "99", "-"]) assert.equal(ranksOf(nonsense, all.slice(1)), null);
 });
 
-test("the whole of a job is found among more steps than a call takes arguments", () => {
-  const steps = Array.from({ length: 200 }, (_, step) => 10 * step);
-  const starts = Array.from({ length: 1024 }, () => steps);
-  starts[7] = [...steps.slice(0, 199), null];
-  const lengths = starts.map((row) => row.map(() => 10));
-  assert.deepEqual(wholeOf(starts, lengths), { from: -1_000_000, to: 3_000_000 });
+const JOB = { ranks: Array.from({ length: 100 }, (_, i) => i), nodes: Array.from({ length: 100 }, (_, i) => `node${i >> 3}`), busy_ms: Array.from({ length: 100 }, (_, i) => [i === 26 ? 90 : 10 + i / 100]) };
+
+test("what matters is opened above a typical rank", () => {
+  assert.deepEqual(toOpen(JOB, [26], new Set([26])), [26, 50]);
+  assert.deepEqual(toOpen(JOB, [26, 3], new Set([26])), [26, 3, 50]);
+});
+
+test("of many ranks a page is folded, first what matters, then the neighbours; all are reached", () => {
+  const first = folded(JOB, [26, 50], new Set([26, 99]), 0);
+  assert.equal(first.all, 98);
+  assert.deepEqual(first.shown.slice(0, 8), [0, 1, 2, 3, 4, 5, 6, 7]);
+  for (const rank of [99, 24, 25, 27, 31, 48, 55]) assert.ok(first.shown.includes(rank), String(rank));
+  const all = [0, 1, 2, 3, 4].flatMap((page) => folded(JOB, [26, 50], new Set([26, 99]), page).shown);
+  assert.deepEqual(all.sort((a, b) => a - b), JOB.ranks.filter((rank) => rank !== 26 && rank !== 50));
+});
+
+const LANES = {
+  start_ns: SLICE.start_ns,
+  end_ns: SLICE.end_ns,
+  owners: ["compute", "wait", "host", "dispatch"],
+  ranks: [1, 0, 2].map((rank) => ({ rank, node: "node0", owner: [0, 2, 3, 1], start_us: [0, 20, 40, 60], length_us: [20, 20, 10, 40] })),
+};
+
+test("an opened rank has a row of what its GPU idles for, a folded one a row of all its time", () => {
+  const laid = laidOut(SLICE, SLICE.start_ns, LANES, [1, 0]);
+  assert.deepEqual(laid.blocks.map(({ rank, folded: is }) => [rank, is]), [[1, false], [0, false], [2, true]]);
+  const idle = laid.rows.filter(({ title }) => title === "GPU idle");
+  assert.deepEqual(idle.map(({ rank, starts }) => [rank, [...starts]]), [[1, [20, 40]], [0, [20, 40]]]);
+  assert.deepEqual([...laid.rows[laid.rows.length - 1].ends], [20, 40, 50, 100]);
+});
+
+test("keys lead from gap to gap, past those too short to see, and stop at the edge", () => {
+  const { rows } = laidOut(SLICE, SLICE.start_ns, LANES, [1, 0]);
+  const [row] = rows.flatMap(({ rank, title }, i) => (rank === 1 && title === "GPU idle" ? [i] : []));
+  assert.deepEqual(nextGap(rows, 1, 0, 1, 1), { row, index: 0 });
+  assert.deepEqual(nextGap(rows, 1, 20, 1, 1), { row, index: 1 });
+  assert.deepEqual(nextGap(rows, 1, 40, -1, 1), { row, index: 0 });
+  assert.equal(nextGap(rows, 1, 20, 1, 15), null);
+  assert.equal(nextGap(rows, 1, 20, -1, 1), null);
+});
+
+test("a kernel is known with the call that launched it and what that is called by", () => {
+  const laid = laidOut(SLICE, SLICE.start_ns, LANES, [1, 0]);
+  const row = laid.rows.findIndex(({ rank, paint }) => rank === 0 && paint === "device");
+  const { launch, stack } = about(laid, row, 0);
+  assert.deepEqual([launch?.name, launch?.start], ["aten::mm", 5]);
+  assert.deepEqual(stack.map(({ name }) => name), [HOSTILE]);
+  const call = laid.rows.findIndex((one) => one.rank === 0 && one.launch.includes(11) && one.paint === "host");
+  assert.equal(about(laid, call, 0).launched?.name, "ncclDevKernel_AllReduce");
+});
+
+test("a range sums owners per rank and kernels, cut at its edges", () => {
+  const span = { from: 30, to: 70 };
+  const owned = byOwner(LANES, 0, span);
+  assert.deepEqual(owned[0], { rank: 1, of: { host: 0.01, dispatch: 0.01, wait: 0.01 }, idle: 0.02, gaps: 2 });
+  assert.deepEqual(medianOf(owned, LANES.owners), { compute: 0, wait: 0.01, host: 0.01, dispatch: 0.01 });
+  const { rows } = laidOut(SLICE, SLICE.start_ns, LANES, [1, 0]);
+  const { shown, all } = byKernel(rows, span);
+  assert.deepEqual([all, shown[0].calls, shown[0].rank], [1, 2, 0]);
+  assert.ok(Math.abs(shown[0].total - 0.05) < 1e-9);
+});
+
+test("the critical path goes on through legs too short to see", () => {
+  const piece = (/** @type {number} */ rank, /** @type {number} */ start_ms, /** @type {number} */ ms) => ({ rank, owner: "compute", phase: null, what: "", start_ms, ms });
+  const all = legs([{ step: 4, start_ns: 1_000_000, end_ns: 21_000_000, pieces: [piece(1, 0, 4), piece(1, 4, 6), piece(0, 10, 1), piece(2, 11, 9)] }], "0");
+  assert.deepEqual(all[0], { step: 4, rank: 1, from: 1000, to: 11_000 });
+  assert.deepEqual(seen(all, { from: 0, to: 30_000 }, 2000).map(({ rank, from, to }) => [rank, from, to]), [[1, 1000, 12_000], [2, 12_000, 21_000]]);
+  assert.equal(onRank(all, 4, 2), 9000);
+});
+
+test("the axis begins at the start of the step that shows", () => {
+  const views = { ranks: [0, 1], steps: [2, 3], clock_ms: [[0, 10], [1, 11]], step_ms: [[10, 10], [10, 10]] };
+  const steps = stepsOf(views, 1);
+  assert.equal(stepAt(steps, { from: 12_000, to: 15_000 })?.step, 3);
+  assert.equal(stepAt(steps, { from: 5000, to: 12_000 })?.from, 1000);
+  assert.equal(stepAt([], { from: 0, to: 1 }), null);
+});
+
+test("there is nothing to see beyond the record", () => {
+  assert.deepEqual(wholeOf([0, 100]), { from: -2000, to: 102_000 });
 });
 
 test("arrow keys lead along a row, and to the same time in the next row with events", () => {

@@ -117,7 +117,7 @@ def communication(job: Job) -> tuple[Traffic, ...]:
 
 def _traffic(job: Job, rows: Ints) -> Iterator[Traffic]:
     matched = job.matched
-    last, transfer, wait = _measure(job, rows)
+    last, transfer, wait = measured(job, rows)
     exposed = np.minimum(_exposed(job, rows, last, transfer), transfer)
     step = np.searchsorted(job.steps, matched.step[rows])
     family, names, dtypes = _families(job, rows)
@@ -166,7 +166,7 @@ def _families(job: Job, rows: Ints) -> tuple[Ints, list[tuple[str, str, str]], l
     return family, list(numbers), dtypes
 
 
-def _measure(job: Job, rows: Ints) -> tuple[Ints, Ints, Ints]:
+def measured(job: Job, rows: Ints) -> tuple[Ints, Ints, Ints]:
     """Index of the last rank to arrive, transfer, and the waiting of all ranks together: each of shape (M,), ns."""
     matched = job.matched
     present = matched.present[rows]

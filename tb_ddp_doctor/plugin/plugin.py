@@ -16,6 +16,8 @@
     slice?run=NAME&ranks=0,3&start=NS&end=NS[&format=native|json|columns]
                        the events of some ranks in a window of the common clock, whole ns: a native Perfetto trace,
                        Chrome-trace JSON, or columns for a page to draw (`slices.columns` has their shape)
+    lanes?run=NAME&ranks=0,3&start=NS&end=NS
+                       the owners of those ranks' time in that window, from the digests (`slices.lanes` has the shape)
     viewers            what can show a slice here: Perfetto's own page, or its one on the internet
     perfetto/...       the files of that page, and the sandbox around it (`perfetto_ui`)
 
@@ -168,6 +170,7 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
             "/compare": self._in_turn(self._serve_compare),
             "/detail": self._in_turn(self._serve_detail),
             "/slice": self._in_turn(self._serve_slice),
+            "/lanes": self._in_turn(self._serve_lanes),
             "/viewers": self._serve_viewers,
         }
         pages = {route: wrappers.Request.application(partial(_serve_page, page)) for route, page in self._pages.items()}
@@ -297,6 +300,18 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
 
     def _serve_slice(self, request: wrappers.Request) -> wrappers.Response:
         from tb_ddp_doctor.plugin import slicing
+
+        return self._of_window(request, slicing.answer)
+
+    def _serve_lanes(self, request: wrappers.Request) -> wrappers.Response:
+        from tb_ddp_doctor.plugin import slicing
+
+        return self._of_window(request, slicing.lanes_answer)
+
+    def _of_window(
+        self, request: wrappers.Request, answer: Callable[[engine.Result, Mapping[str, str]], tuple[bytes, str]]
+    ) -> wrappers.Response:
+        """What is asked of some ranks in a window of time, with its content type."""
         from tb_ddp_doctor.slices.model import SliceError
 
         name = request.args.get("run", "")
@@ -304,7 +319,7 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
         if result is None:
             return _respond(request, {"error": f"No run named {name!r} has been diagnosed."}, code=404)
         try:
-            content, content_type = slicing.answer(result, request.args)
+            content, content_type = answer(result, request.args)
         except SliceError as error:
             return _respond(request, {"error": str(error)}, code=400)
         return _respond(request, content, content_type)

@@ -1,4 +1,4 @@
-"""What the route `slice` answers: parameters are checked here, since anybody can send anything."""
+"""What the routes `slice` and `lanes` answer: parameters are checked here, since anybody can send anything."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import io
 import re
 from collections.abc import Mapping
 
+import msgspec
+
 from tb_ddp_doctor.cache import Cache, default_directory
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.slices.cut import Window, cut
 from tb_ddp_doctor.slices.files import writer
+from tb_ddp_doctor.slices.lanes import lanes
 from tb_ddp_doctor.slices.model import SliceError
 
 #: Modules that write them, by what a request calls them.
@@ -24,18 +27,28 @@ def answer(result: Result, asked: Mapping[str, str]) -> tuple[bytes, str]:
     form = asked.get("format", "native")
     if form not in _FORMATS:
         raise SliceError(f"There is no format {form[:32]!r}; there are: {', '.join(_FORMATS)}.")
+    chosen = _window(asked)
+    module = writer(_FORMATS[form])
+    file = io.BytesIO()
+    # A page shows the user's own functions; a file has all.
+    module.write(cut(result, Cache(default_directory()), chosen, own_code=form == "columns"), file)
+    return file.getvalue(), module.CONTENT_TYPE
+
+
+def lanes_answer(result: Result, asked: Mapping[str, str]) -> tuple[bytes, str]:
+    """The lanes of some ranks and their content type; SliceError, with a sentence, for a request without sense."""
+    return msgspec.json.encode(lanes(result.job, _window(asked))), "application/json"
+
+
+def _window(asked: Mapping[str, str]) -> Window:
     ranks = asked.get("ranks", "")
     if not ranks or len(ranks) > _LONGEST_LIST:
         raise SliceError("Which ranks? Name a few: ranks=0,3.")
-    chosen = Window(
+    return Window(
         ranks=tuple(sorted({_number("ranks", rank) for rank in ranks.split(",")})),
         start_ns=_number("start", asked.get("start", "")),
         end_ns=_number("end", asked.get("end", "")),
     )
-    module = writer(_FORMATS[form])
-    file = io.BytesIO()
-    module.write(cut(result, Cache(default_directory()), chosen), file)
-    return file.getvalue(), module.CONTENT_TYPE
 
 
 def _number(name: str, text: str) -> int:

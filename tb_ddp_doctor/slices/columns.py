@@ -3,9 +3,11 @@
     {
       "start_ns": "1700000000000000000", "end_ns": "...",     the window on the common clock, as text: JavaScript's
                                                               numbers do not hold it
-      "owners": ["compute", "copy", "communication", ...],    what `owner` indexes
+      "owners": ["compute", "copy", "communication", ...],    what `owner` indexes; the last one is "profiler", the
+                                                              profiler's own work
       "categories": ["cpu_op", ...],                          what `category` indexes
-      "collectives": {"7": {"kind", "group", "bytes", "last_rank", "last_us"}},
+      "collectives": {"7": {"kind", "group", "bytes", "size", "last_rank", "last_us", "transfer_us", "bus_factor"}},
+                                                              size: ranks of its group; transfer: after the last arrival
       "labels": [{"title", "rank", "start_us", "end_us", "what"}],
       "left_out": "",                                         a sentence if events were left out
       "ranks": [{
@@ -33,9 +35,10 @@ import msgspec
 import numpy as np
 
 from tb_ddp_doctor.digest.model import RankOwner
+from tb_ddp_doctor.facts.traffic import bus_factor
 from tb_ddp_doctor.slices import words
 from tb_ddp_doctor.slices.model import CATEGORY_NAMES, RankSlice, Slice
-from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.model import Category, Ints
 
 CONTENT_TYPE = "application/json"
 
@@ -47,7 +50,7 @@ def write(part: Slice, file: IO[bytes]) -> None:
     told = {
         "start_ns": str(part.start_ns),
         "end_ns": str(part.end_ns),
-        "owners": [owner.name.lower() for owner in RankOwner],
+        "owners": [*(owner.name.lower() for owner in RankOwner), "profiler"],
         "categories": CATEGORY_NAMES,
         "collectives": {
             str(row): {
@@ -56,6 +59,9 @@ def write(part: Slice, file: IO[bytes]) -> None:
                 "bytes": one.bytes,
                 "last_rank": one.last_rank,
                 "last_us": (one.last_ns - origin) / 1e3,
+                "size": one.size,
+                "transfer_us": one.transfer_ns / 1e3,
+                "bus_factor": bus_factor(one.kind, one.size),
             }
             for row, one in part.collectives.items()
         },
@@ -78,6 +84,9 @@ def write(part: Slice, file: IO[bytes]) -> None:
 def _rank(rank: RankSlice, origin: int) -> dict[str, Any]:
     used, name = np.unique(rank.name, return_inverse=True)
     edges = np.searchsorted(rank.lane, np.arange(len(rank.lanes) + 1))
+    by_profiler = rank.category == Category.OVERHEAD
+    by_profiler |= (rank.owner == RankOwner.SYNC) & (rank.start_ns >= rank.steps_end_ns)
+    owner = np.where(by_profiler, len(RankOwner), rank.owner)
     lanes = []
     for i, lane in enumerate(rank.lanes):
         here = slice(edges[i], edges[i + 1])
@@ -89,7 +98,7 @@ def _rank(rank: RankSlice, origin: int) -> dict[str, Any]:
                 "length_us": _us(rank.end_ns[here] - rank.start_ns[here]),
                 "depth": rank.depth[here].tolist(),
                 "name": name[here].tolist(),
-                "owner": rank.owner[here].tolist(),
+                "owner": owner[here].tolist(),
                 "category": rank.category[here].tolist(),
                 "collective": rank.collective[here].tolist(),
                 "launch": rank.correlation[here].tolist(),

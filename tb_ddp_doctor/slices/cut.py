@@ -11,6 +11,7 @@ from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.discover.names import DIGEST_SUFFIX
 from tb_ddp_doctor.engine import Result
+from tb_ddp_doctor.facts.traffic import measured
 from tb_ddp_doctor.findings import Evidence, Finding
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.slices import pick
@@ -59,18 +60,20 @@ def with_margin(seen: Window) -> Window:
 
 def on_common_clock(job: Job, rank: int, busy_ns: Ints) -> Ints:
     """Instants of a rank's own clock on the common one."""
-    shifted: Ints = busy_ns - job.clock.correction(_index(job, rank), busy_ns)
+    shifted: Ints = busy_ns - job.clock.correction(rank_index(job, rank), busy_ns)
     return shifted
 
 
-def cut(result: Result, cache: Cache, chosen: Window, most_events: int | None = MOST_EVENTS) -> Slice:
+def cut(
+    result: Result, cache: Cache, chosen: Window, most_events: int | None = MOST_EVENTS, *, own_code: bool = False
+) -> Slice:
     """What the chosen ranks did, as far as their traces are here; SliceError where none is.
 
     `most_events` None leaves nothing out, not even what lies outside of the window, and is not limited to a few ranks,
-    which then must all have traces.
+    which then must all have traces. With `own_code`, of Python functions only the user's own are there.
     """
     job = result.job
-    indices = [_index(job, rank) for rank in chosen.ranks]
+    indices = [rank_index(job, rank) for rank in chosen.ranks]
     if not indices:
         raise SliceError("Which ranks? Name at least one.")
     if most_events is not None and len(indices) > MOST_RANKS:
@@ -85,7 +88,7 @@ def cut(result: Result, cache: Cache, chosen: Window, most_events: int | None = 
 
     def ranks() -> Iterator[RankSlice]:
         for index in indices:
-            yield _rank(result, cache, index, chosen, most)
+            yield _rank(result, cache, index, chosen, most, own_code)
 
     return Slice(
         run=job.name,
@@ -108,14 +111,15 @@ def whole(job: Job) -> Window:
     return Window(tuple(job.ranks.tolist()), int(start.min()), int(end.max()))
 
 
-def _index(job: Job, rank: int) -> int:
+def rank_index(job: Job, rank: int) -> int:
+    """The row of a rank in the job; SliceError where it has none."""
     found = np.flatnonzero(job.ranks == rank)
     if not len(found):
         raise SliceError(f"The run has no rank {rank}.")
     return int(found[0])
 
 
-def _rank(result: Result, cache: Cache, index: int, chosen: Window, most: int | None) -> RankSlice:
+def _rank(result: Result, cache: Cache, index: int, chosen: Window, most: int | None, own_code: bool) -> RankSlice:
     job = result.job
     try:
         trace = cache.columns(result.files[index], checked=False)
@@ -123,7 +127,7 @@ def _rank(result: Result, cache: Cache, index: int, chosen: Window, most: int | 
         raise SliceError(f"The trace of rank {job.ranks[index]} cannot be read again: {error}") from None
     edges = _ALWAYS if most is None else (chosen.start_ns, chosen.end_ns)
     start, end = (_on_own_clock(job, index, instant) for instant in edges)
-    picked = pick.pick(trace, start, end, most)
+    picked = pick.pick(trace, start, end, most, own_code)
     owner = pick.owners(trace, picked, job.digests[index].has_device)
     lanes, lane = pick.lanes(trace, picked, owner)
     collective = _matches(job, index, picked, owner)
@@ -161,6 +165,7 @@ def _rank(result: Result, cache: Cache, index: int, chosen: Window, most: int | 
         shape=told(events.shape).astype(np.int32),
         collective=collective[order],
         memory=Memory(common(memory.time_ns), memory.allocated, memory.reserved),
+        steps_end_ns=int(common(job.digests[index].steps.host_end_ns[-1:])[0]),
         left_out=picked.left_out,
     )
 
@@ -210,6 +215,9 @@ def _collectives(job: Job, chosen: Window) -> dict[int, Collective]:
     arrives_ns, comes = job.waiting.arrival_ns[:, shown], matched.present[:, shown]
     shown_first = shown[np.where(comes, arrives_ns, np.iinfo(np.int64).max).argmin(axis=1)]
     shown_last = shown[np.where(comes, arrives_ns, np.iinfo(np.int64).min).argmax(axis=1)]
+    rows = np.flatnonzero(here)
+    _, transfer_ns, _ = measured(job, rows)
+    size = np.maximum(matched.group_size[rows], matched.present[rows].sum(axis=1))
     return {
         row: Collective(
             kind=matched.kind[row],
@@ -217,10 +225,12 @@ def _collectives(job: Job, chosen: Window) -> dict[int, Collective]:
             bytes=int(matched.bytes[row]),
             last_rank=int(job.ranks[job.waiting.last[row]]),
             last_ns=int(last_ns[row]),
+            transfer_ns=int(transfer_ns[i]),
+            size=int(size[i]),
             shown_first=int(job.ranks[shown_first[row]]),
             shown_last=int(job.ranks[shown_last[row]]),
         )
-        for row in np.flatnonzero(here).tolist()
+        for i, row in enumerate(rows.tolist())
     }
 
 

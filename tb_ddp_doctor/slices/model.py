@@ -90,6 +90,8 @@ class RankSlice:
     #: Row in the job's matched collectives.
     collective: Ints
     memory: Memory
+    #: When the host's last step ends: a call that synchronises after that is the profiler's own.
+    steps_end_ns: int
     #: Events of the window that are not here, the shortest ones.
     left_out: int
 
@@ -120,6 +122,9 @@ class Collective:
     last_rank: int
     #: When the last rank arrived.
     last_ns: int
+    #: From then to its end, as `facts.traffic` has it; and the ranks of its group.
+    transfer_ns: int
+    size: int
     #: The first and the last to arrive of the ranks that are shown.
     shown_first: int
     shown_last: int

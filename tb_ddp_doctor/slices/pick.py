@@ -39,14 +39,18 @@ class Picked:
     left_out: int
 
 
-def pick(trace: RankTrace, start_ns: int, end_ns: int, most: int | None) -> Picked:
+def pick(trace: RankTrace, start_ns: int, end_ns: int, most: int | None, own_code: bool = False) -> Picked:
     """The events that touch a window, the longest `most` of them (None: all), and the calls that launched them.
 
-    The host runs ahead of the device, so a launch may lie long before the window.
+    The host runs ahead of the device, so a launch may lie long before the window. With `own_code`, Python functions of
+    libraries are not among them.
     """
     events, frames = trace.events, trace.frames
     rows = _touching(events.start_ns, events.duration_ns, start_ns, end_ns)
     calls = _touching(frames.start_ns, frames.duration_ns, start_ns, end_ns)
+    if own_code and len(calls):
+        distinct, which = np.unique(frames.name[calls], return_inverse=True)
+        calls = calls[np.array([names.is_own_code(trace.strings[name]) for name in distinct], np.bool_)[which]]
     kept, kept_calls = _longest(events.duration_ns[rows], frames.duration_ns[calls], most)
     left_out = len(rows) - int(kept.sum()) + len(calls) - int(kept_calls.sum())
     chosen, calls = rows[kept], calls[kept_calls]

@@ -7,13 +7,12 @@ from typing import TypeAlias
 import msgspec
 import numpy as np
 
-from tb_ddp_doctor.digest.intervals import Intervals
-from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.findings import OWNERS, Diagnosis
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.rules.support import stacks
-from tb_ddp_doctor.slices.cut import on_common_clock
+from tb_ddp_doctor.slices.cut import on_common_clock, whole
+from tb_ddp_doctor.slices.lanes import pieces
 from tb_ddp_doctor.slices.words import label
 from tb_ddp_doctor.trace.model import Ints
 
@@ -64,6 +63,8 @@ class Views(msgspec.Struct, frozen=True):
     origin_ns: str
     #: When each step starts on the common clock, after the origin.
     clock_ms: Grid
+    #: From when to when there are steps, those of the host too, after the origin.
+    record_ms: tuple[float, float]
     #: How to get Python stacks, and after an empty line the code; "" where some trace has them.
     stacks: str
 
@@ -72,6 +73,7 @@ def views(result: Result) -> Views:
     """What the page needs beside the diagnosis, ready for JSON."""
     job = result.job
     origin_ns, clock_ms = _clock(job)
+    record = whole(job)
     return Views(
         from_digests=result.from_digests,
         ranks=job.ranks.tolist(),
@@ -86,6 +88,7 @@ def views(result: Result) -> Views:
         lanes=_lanes(job, _shown_step(job, result.diagnosis)),
         origin_ns=origin_ns,
         clock_ms=clock_ms,
+        record_ms=((record.start_ns - int(origin_ns)) / 1e6, (record.end_ns - int(origin_ns)) / 1e6),
         stacks=stacks.advice(job),
     )
 
@@ -131,19 +134,6 @@ def _lanes(job: Job, step: int) -> Lanes:
 
 def _pieces(job: Job, rank: int, step: int, origin_ns: int) -> list[tuple[int, float, float]]:
     """(index in OWNERS, start, end) of the longer stretches of one step, ms from the origin."""
-    digest = job.digests[rank]
-    own = digest.pieces.step == job.step_index[rank, step]
-    found: list[tuple[int, Intervals]] = []
-    for owner in RankOwner:
-        chosen = own & (digest.pieces.owner == owner)
-        spans = Intervals.union(digest.pieces.start_ns[chosen], digest.pieces.end_ns[chosen])
-        if owner is RankOwner.COMMUNICATION:
-            data_moves = job.moving(rank)
-            found += [(OWNERS.index("transfer"), spans & data_moves), (OWNERS.index("wait"), spans - data_moves)]
-        else:
-            found.append((OWNERS.index(owner.name.lower()), spans))
-    return [
-        (index, round((start - origin_ns) / 1e6, 3), round((end - origin_ns) / 1e6, 3))
-        for index, spans in found
-        for start, end in zip(spans.start.tolist(), spans.end.tolist(), strict=True)
-    ]
+    owner, start, end = pieces(job, rank, job.step_index[rank, [step]])
+    edges = (np.round((edge - origin_ns) / 1e6, 3).tolist() for edge in (start, end))
+    return list(zip(owner.tolist(), *edges, strict=True))

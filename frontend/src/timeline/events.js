@@ -20,20 +20,20 @@ export const HEADS = ["rank", "lane", "event", "start, ms", "duration, ms", "str
  * @param {number} zero us
  */
 export function sentence({ rows, joined }, row, index, zero) {
-  const { rank, lane, starts, ends, names, name, owners, owner } = rows[row];
+  const { rank, lane, paint, starts, ends, names, name, owners, owner } = rows[row];
   const until = waitsUntil(rows[row], index, joined);
   const one = joined.get(String(rows[row].collective[index]));
   const parts = [
     `rank ${rank}, ${lane}: ${shortName(names[name[index]])}`,
     `${ms((ends[index] - starts[index]) / 1000)} from ${ms((starts[index] - zero) / 1000)}`,
     until > starts[index] ? `of that ${ms((until - starts[index]) / 1000)} straggler wait for rank ${one?.last_rank}` : "",
-    one ? `${one.kind} of ${(one.bytes / 1e6).toFixed(1)} MB` : owned(owners[owner[index]]),
+    one ? `${one.kind} of ${(one.bytes / 1e6).toFixed(1)} MB` : paint === "budget" ? "" : ownerOf(owners[owner[index]]),
   ];
   return parts.filter(Boolean).join(", ");
 }
 
 /** @param {string} owner of a slice, which does not split communication */
-const owned = (owner) => (owner === "communication" ? "communication" : ownerName(owner));
+export const ownerOf = (owner) => (owner === "communication" ? "communication" : owner === "profiler" ? "the profiler's work" : ownerName(owner));
 
 /**
  * The longest events of a window, in order of time.
@@ -43,7 +43,7 @@ const owned = (owner) => (owner === "communication" ? "communication" : ownerNam
  * @param {number} zero us
  */
 export function inView(rows, joined, span, zero) {
-  const all = rows.flatMap((row) => {
+  const all = rows.filter(({ folded }) => !folded).flatMap((row) => {
     const found = [];
     for (let i = firstAbove(row.ends, span.from); i < row.starts.length && row.starts[i] < span.to; i++)
       found.push({ row, i, takes: row.ends[i] - row.starts[i] });
@@ -58,6 +58,6 @@ export function inView(rows, joined, span, zero) {
     (row.starts[i] - zero) / 1000,
     takes / 1000,
     (waitsUntil(row, i, joined) - row.starts[i]) / 1000,
-    owned(row.owners[row.owner[i]]),
+    ownerOf(row.owners[row.owner[i]]),
   ]);
 }

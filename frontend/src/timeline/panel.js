@@ -1,28 +1,42 @@
-// What a timeline shows: a span of the common clock on some ranks, and what is chosen, sought, marked and measured in it.
-// It asks for the events of the span, with as much again at each side, once the span has come to rest.
+// What a timeline shows: a span of the common clock, some ranks opened and others folded, and what is chosen, sought,
+// marked and selected in it. It asks for the events of the span, with as much again at each side, once the span has come
+// to rest.
 
-import { fetchSlice } from "../api.js";
+import { fetchLanes, fetchSlice } from "../api.js";
 import { paint, picture } from "../canvas.js";
-import { folded, h } from "../dom.js";
+import { folded as fold, h } from "../dom.js";
 import { count, ms, ranges } from "../format.js";
 import { affectedRanks } from "../model.js";
 import { numbers } from "../table.js";
+import { about } from "./about.js";
 import { eventAt } from "./cull.js";
-import { AXIS, GUTTER, draw } from "./draw.js";
+import { dock, statistics } from "./dock.js";
+import { draw } from "./draw.js";
 import { HEADS, LISTED, inView, sentence } from "./events.js";
-import { foundAgain, laidOut, search } from "./rows.js";
+import { AXIS, GUTTER } from "./frame.js";
+import { nextGap } from "./gaps.js";
+import { MOST_LANES, Overview } from "./overview.js";
+import { legs } from "./path.js";
+import { byKernel, byOwner, medianOf } from "./range.js";
+import { FOLDED, MOST_OPENED, folded } from "./ranks.js";
+import { foundAgain, laidOut, search, usAfter, written } from "./rows.js";
 import { widened, within } from "./scale.js";
+import { stepAt, stepsOf } from "./steps.js";
 import { neighbour, toggled } from "./walk.js";
 
 /** @typedef {import("./rows.js").Laid} Laid */
+/** @typedef {import("./rows.js").RankLanes} RankLanes */
+/** @typedef {import("./rows.js").Slice} Slice */
 /** @typedef {import("./scale.js").Span} Span */
 /** @typedef {import("./spots.js").Spot} Spot */
 /** @typedef {import("./walk.js").Chosen} Chosen */
 
 const QUIET_MS = 150;
 const REACH_PX = 3;
+/** A gap that the keys stop at is so wide at least, as it shows. */
+const GAP_PX = 2;
 const HINT =
-  "W S zoom, A D pan, F fits the evidence, ? lists all keys. A line joins the arrivals of the ranks at one collective; the dot is the last arrival.";
+  "W S zoom, A D pan, F fits the evidence, N P next and previous gap, ? lists all keys. Click a rank to open or fold it. A dotted line is a last arrival.";
 
 /** Around a piece of evidence. @param {Spot} spot */
 export const around = ({ seen }) => widened(seen, 0.15);
@@ -30,8 +44,12 @@ export const around = ({ seen }) => widened(seen, 0.15);
 export class Panel {
   /** @type {Laid | null} */
   laid = null;
+  /** @type {RankLanes | null} of the window that is laid out */
+  lanes = null;
   /** @type {Chosen | null} */
   chosen = null;
+  /** @type {Chosen | null} the call that launched it, or what it launched */
+  launch = null;
   /** @type {[number, number][]} Rows and events that the search found, and which of them is chosen. */
   hits = [];
   hit = -1;
@@ -39,6 +57,8 @@ export class Panel {
   marks = [];
   /** @type {Span | null} */
   measured = null;
+  /** Which page of the folded ranks shows. */
+  page = 0;
 
   /** Requests sent: the answer to an earlier one than the last comes too late. */
   #asked = 0;
@@ -50,36 +70,67 @@ export class Panel {
   readout = h("p", { class: "readout", role: "status" }, "Reading the traces…");
   hidden = h("p", { class: "note" });
   listed = h("div");
+  docked = h("aside", { class: "dock", "aria-label": "Chosen event" });
+  tooltip = h("div", { class: "timeline-tip", hidden: true, "aria-hidden": "true" });
+  selected = h("div", { class: "range", "aria-live": "polite" });
+  paged = h("p", { class: "paged" });
+  found = h("span", { class: "hits", role: "status" });
   sought = /** @type {HTMLInputElement} */ (
-    h("input", { type: "search", placeholder: "kernel or operator", "aria-label": "Search", input: () => this.look(), keydown: (/** @type {KeyboardEvent} */ event) => this.#soughtOn(event) })
+    h("input", { type: "search", placeholder: "kernel, op, all_reduce", "aria-label": "Search", input: () => this.look(), keydown: (/** @type {KeyboardEvent} */ event) => this.#soughtOn(event) })
   );
 
   /**
    * @param {import("../views.js").Shown} shown
-   * @param {string} origin of the common clock, ns
    * @param {Span} whole what there is to show
    * @param {Spot} spot
-   * @param {number[]} ranks
+   * @param {number[]} opened ranks
    * @param {Span} span
    */
-  constructor({ diagnosis, keep }, origin, whole, spot, ranks, span) {
+  constructor({ diagnosis, views, keep }, whole, spot, opened, span) {
     this.run = diagnosis.name;
+    this.views = /** @type {import("../model.js").Views} */ (views);
     this.keep = keep;
-    this.origin = origin;
+    this.origin = this.views.origin_ns;
     this.whole = whole;
     this.spot = spot;
-    this.ranks = ranks;
+    this.opened = opened;
     this.span = within(span, whole);
+    this.affected = affectedRanks(diagnosis);
+    this.path = legs(diagnosis.critical_path ?? [], this.origin);
+    /** Called with the opened ranks when they change. @type {(ranks: number[]) => void} */
+    this.changed = () => {};
     /** Where the pointer is, us. */
     this.pointed = (this.span.from + this.span.to) / 2;
-    const affected = affectedRanks(diagnosis);
     this.canvas = picture("timeline-canvas", `Timeline of ${this.run}, all ranks on one clock`, (context, ...size) => {
-      const { laid, span, spot, chosen, hits, marks, measured } = this;
+      const { laid, span, steps, zero, path, affected, chosen, launch, hits, marks, measured } = this;
       if (!laid) return;
       const found = new Set(hits.map(([row, index]) => `${row}:${index}`));
-      draw(context, ...size, { laid, span, evidence: spot.seen, affected, chosen, found, marks, measured });
+      draw(context, ...size, { laid, span, steps, zero, path, affected, chosen, launch, found, marks, measured });
     });
     this.canvas.tabIndex = 0;
+    this.overview = new Overview(whole, () => this.span, (to) => this.show(to), this.steps);
+    this.#docking();
+    this.#survey();
+  }
+
+  /** Of the rank on top. */
+  get steps() {
+    return stepsOf(this.views, this.opened[0] ?? this.views.ranks[0]);
+  }
+
+  get step() {
+    return stepAt(this.steps, this.span);
+  }
+
+  /** Where the axis begins, us. */
+  get zero() {
+    return this.step?.from ?? 0;
+  }
+
+  /** The ranks that matter beside the opened ones: affected, or on the critical path of what shows. */
+  get matter() {
+    const here = this.path.filter(({ from, to }) => to > this.span.from && from < this.span.to);
+    return new Set([...this.affected, ...here.map(({ rank }) => rank)]);
   }
 
   /** us in a CSS pixel. */
@@ -94,12 +145,16 @@ export class Panel {
 
   redraw() {
     cancelAnimationFrame(this.#frame);
-    this.#frame = requestAnimationFrame(() => paint(this.canvas));
+    this.#frame = requestAnimationFrame(() => {
+      paint(this.canvas);
+      this.overview.redraw();
+    });
   }
 
   /** @param {Span} to */
   show(to) {
     this.span = within(to, this.whole);
+    this.tooltip.hidden = true;
     this.redraw();
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => this.#settle(), QUIET_MS);
@@ -109,40 +164,86 @@ export class Panel {
     this.show(around(this.spot));
   }
 
-  /** @param {number[]} ranks */
+  /** @param {number[]} ranks to open */
   showRanks(ranks) {
-    this.ranks = ranks;
-    this.laid = null;
-    this.show(this.span);
+    this.opened = ranks;
+    this.changed(ranks);
+    this.#keepPlace();
+    this.load();
+    this.#survey();
   }
 
-  /** @param {Spot} spot */
-  showSpot(spot) {
+  /** Open a rank, or fold it. @param {number} rank */
+  toggle(rank) {
+    const { opened } = this;
+    if (this.views.from_digests) return;
+    if (opened.includes(rank)) this.showRanks(opened.filter((other) => other !== rank));
+    else this.showRanks([...opened.slice(0, MOST_OPENED - 1), rank]);
+  }
+
+  /**
+   * @param {Spot} spot
+   * @param {number[]} opened
+   */
+  showSpot(spot, opened) {
     this.spot = spot;
-    this.ranks = spot.ranks;
+    this.opened = opened;
+    this.changed(opened);
     this.laid = null;
     this.keep({ evidence: spot.id });
     this.fit();
+    this.#survey();
+  }
+
+  #keepPlace() {
+    const { span, opened } = this;
+    this.keep({ from: String(Math.round(span.from)), to: String(Math.round(span.to)), ranks: opened.join(",") });
   }
 
   /** The span has come to rest: the address keeps it, and what is not here is asked for. */
   #settle() {
-    const { laid, span, ranks } = this;
-    this.keep({ from: String(Math.round(span.from)), to: String(Math.round(span.to)), ranks: ranges(ranks).replace(/–/g, "-").replace(/ /g, "") });
+    const { laid, span } = this;
+    this.#keepPlace();
     const inside = laid && span.from >= laid.from && span.to <= laid.to;
-    // A slice does not have its shortest events: zoomed in, they are asked for again.
-    const coarse = laid?.hidden && span.to - span.from < (laid.to - laid.from) / 5;
+    // Neither a slice nor lanes have their shortest events: zoomed in, they are asked for again.
+    const coarse = laid && span.to - span.from < (laid.to - laid.from) / 5;
     if (!inside || coarse) this.load();
     else this.#list();
+  }
+
+  /** @param {number} us */
+  #ns(us) {
+    return String(BigInt(this.origin) + BigInt(Math.round(us * 1000)));
+  }
+
+  /** The whole record of the ranks that matter, for the strip above. */
+  async #survey() {
+    const { shown } = folded(this.views, this.opened, this.matter, this.page);
+    const ranks = [...this.opened, ...shown].slice(0, MOST_LANES);
+    try {
+      const lanes = await fetchLanes(this.run, ranks, this.#ns(this.whole.from), this.#ns(this.whole.to));
+      if (!this.#left && lanes.ranks) this.overview.take(inOrder(lanes, ranks), usAfter(lanes.start_ns, this.origin));
+    } catch {
+      // Without it the strip is empty.
+    }
   }
 
   async load() {
     const mine = ++this.#asked;
     const { from, to } = within(widened(this.span, 0.5), this.whole);
-    const ns = (/** @type {number} */ us) => String(BigInt(this.origin) + BigInt(Math.round(us * 1000)));
+    const [start, end] = [this.#ns(from), this.#ns(to)];
+    const { opened } = this;
+    const { shown, all } = folded(this.views, opened, this.matter, this.page);
     try {
-      const slice = await fetchSlice(this.run, this.ranks, ns(from), ns(to));
-      if (mine === this.#asked && !this.#left) this.#take(laidOut(slice, this.origin));
+      const nothing = /** @type {Slice} */ ({ start_ns: start, end_ns: end, owners: [], collectives: {}, labels: [], left_out: "", ranks: [] });
+      const [slice, lanes] = await Promise.all([
+        opened.length && !this.views.from_digests ? fetchSlice(this.run, [...opened].sort((a, b) => a - b), start, end) : nothing,
+        fetchLanes(this.run, [...opened, ...shown], start, end).catch(() => null),
+      ]);
+      if (mine !== this.#asked || this.#left) return;
+      this.lanes = lanes?.ranks ? inOrder(lanes, [...opened, ...shown]) : null;
+      this.#take(laidOut(slice, this.origin, this.lanes, opened));
+      this.#pages(shown, all);
     } catch (error) {
       if (mine !== this.#asked) return;
       this.say(error instanceof Error ? error.message : String(error));
@@ -154,31 +255,101 @@ export class Panel {
   #take(laid) {
     const before = this.laid;
     this.laid = laid;
-    this.chosen = before && this.chosen && foundAgain(before.rows[this.chosen.row], this.chosen.index, laid.rows);
-    this.#search();
+    const chosen = before && this.chosen && foundAgain(before.rows[this.chosen.row], this.chosen.index, laid.rows);
+    this.#search(chosen);
     this.canvas.style.height = `${AXIS + laid.height + 4}px`;
     this.hidden.textContent = laid.hidden ? `${count(laid.hidden, "short event")} hidden, zoom in to see them.` : "";
     // What it tells of the chosen event, or of the search, still holds.
     if (!before || this.#failed) this.say(HINT);
     this.#failed = false;
+    this.#mark(chosen);
     paint(this.canvas);
+    this.overview.redraw();
     this.#list();
+    this.#range();
+  }
+
+  /**
+   * Which of the folded ranks show.
+   * @param {number[]} shown
+   * @param {number} all
+   */
+  #pages(shown, all) {
+    const turn = (/** @type {number} */ by) => () => {
+      this.page += by;
+      this.load();
+    };
+    if (all <= FOLDED) return this.paged.replaceChildren();
+    this.paged.replaceChildren(
+      h("button", { type: "button", disabled: !this.page, "aria-label": "Previous folded ranks", click: turn(-1) }, "‹"),
+      ` ${shown.length} of ${all.toLocaleString("en")} folded ranks `,
+      h("button", { type: "button", disabled: (this.page + 1) * FOLDED >= all, "aria-label": "More folded ranks", click: turn(1) }, "›"),
+      " Name a rank or a node above to open it.",
+    );
   }
 
   #list() {
     const { rows, joined } = /** @type {Laid} */ (this.laid);
-    const table = () => numbers({ title: "timeline" }, { heads: HEADS, rows: inView(rows, joined, this.span, this.spot.seen.from) });
+    const table = () => numbers({ title: "timeline" }, { heads: HEADS, rows: inView(rows, joined, this.span, this.zero) });
     const open = this.listed.querySelector("details")?.open ?? false;
-    const details = /** @type {HTMLDetailsElement} */ (folded(`The ${LISTED} longest events of this window as a table`, table));
+    const details = /** @type {HTMLDetailsElement} */ (fold(`The ${LISTED} longest events of this window as a table`, table));
     details.open = open;
     this.listed.replaceChildren(details);
   }
 
   /** @param {Chosen | null} one */
   choose(one) {
-    this.chosen = one;
-    this.say(one && this.laid ? sentence(this.laid, one.row, one.index, this.spot.seen.from) : HINT);
+    this.#mark(one);
+    this.say(one && this.laid ? sentence(this.laid, one.row, one.index, this.zero) : HINT);
     this.redraw();
+  }
+
+  /** @param {Chosen | null} one */
+  #mark(one) {
+    this.chosen = one;
+    this.launch = null;
+    const { laid } = this;
+    if (laid && one) {
+      const { launch, launched } = about(laid, one.row, one.index);
+      const other = launch ?? launched;
+      if (other) this.launch = this.#rowOf(laid.rows[one.row].rank, other);
+    }
+    this.#docking();
+  }
+
+  /**
+   * Where an event shows that is known by its name and times.
+   * @param {number} rank
+   * @param {{name: string, start: number, end: number}} event
+   */
+  #rowOf(rank, { name, start }) {
+    for (const [row, { rank: other, starts, names, name: named }] of this.laid?.rows.entries() ?? []) {
+      if (other !== rank) continue;
+      const index = starts.indexOf(start);
+      if (index >= 0 && names[named[index]] === name) return { row, index };
+    }
+    return null;
+  }
+
+  #docking() {
+    const { laid, chosen, steps } = this;
+    if (!laid || !chosen) {
+      this.docked.replaceChildren(h("p", { class: "note" }, "Click an event, or reach one by the arrow keys, to see its op, stack and launch here. Shift-drag selects a range."));
+      return;
+    }
+    const { starts, ends, rank } = laid.rows[chosen.row];
+    const span = { from: starts[chosen.index], to: ends[chosen.index] };
+    this.docked.replaceChildren(
+      dock(laid, chosen, stepAt(rank === this.opened[0] ? steps : stepsOf(this.views, rank), span), {
+        zoom: () => this.show(widened(span, 0.15)),
+        all: (name) => {
+          this.sought.value = name;
+          this.look();
+        },
+        open: (one) => this.toggle(one),
+        close: () => this.choose(null),
+      }),
+    );
   }
 
   /** The event at a point of the picture. @param {number} at us @param {number} y CSS pixels @returns {Chosen | null} */
@@ -190,13 +361,51 @@ export class Panel {
     return index < 0 ? null : { row, index };
   }
 
+  /** The rank whose rows are at a height of the picture. @param {number} y CSS pixels */
+  rankUnder(y) {
+    return this.laid?.blocks.find(({ top, height }) => y - AXIS >= top && y - AXIS < top + height)?.rank ?? null;
+  }
+
+  /**
+   * What is under the pointer, beside it.
+   * @param {Chosen | null} one
+   * @param {number} x CSS pixels
+   * @param {number} y
+   */
+  tell(one, x, y) {
+    const { laid, tooltip } = this;
+    tooltip.hidden = !laid || !one;
+    if (!laid || !one) return;
+    const row = laid.rows[one.row];
+    const said = sentence(laid, one.row, one.index, this.zero).split(", ");
+    tooltip.replaceChildren(h("b", {}, written(row, one.index, laid.joined)), h("span", {}, ms((row.ends[one.index] - row.starts[one.index]) / 1e3)), h("span", {}, said.filter((part) => !part.startsWith(`${row.lane}:`)).join(", ")), row.folded ? h("span", {}, "Click to open the rank") : h("span", {}));
+    const room = this.canvas.clientWidth - tooltip.offsetWidth - 8;
+    tooltip.style.cssText = `left: ${Math.max(0, Math.min(x + 12, room))}px; top: ${y + 18}px`;
+  }
+
   /** To the event that an arrow key leads to. @param {string} key */
   walk(key) {
     const one = this.laid?.rows.length ? neighbour(this.laid.rows, this.chosen, key, this.span.from) : null;
-    if (!this.laid || !one) return;
+    if (one) this.#reach(one);
+  }
+
+  /** To the next gap of the chosen event's rank, or of the one on top. @param {1 | -1} direction */
+  gap(direction) {
+    const { laid, chosen } = this;
+    if (!laid?.rows.length) return;
+    const row = chosen ? laid.rows[chosen.row] : laid.rows[0];
+    const at = chosen ? row.starts[chosen.index] : direction > 0 ? this.span.from : this.span.to;
+    const one = nextGap(laid.rows, row.rank, at, direction, GAP_PX * this.perPixel);
+    if (one) this.#reach(one);
+    else this.say(`Rank ${row.rank} has no ${direction > 0 ? "later" : "earlier"} gap in this window.`);
+  }
+
+  /** @param {Chosen} one */
+  #reach(one) {
+    if (!this.laid) return;
     this.choose(one);
     const { starts, ends } = this.laid.rows[one.row];
-    if (ends[one.index] < this.span.from || starts[one.index] > this.span.to) this.#centre(starts[one.index]);
+    if (ends[one.index] < this.span.from || starts[one.index] > this.span.to) this.#centre((starts[one.index] + ends[one.index]) / 2);
   }
 
   /** As wide as now. @param {number} at us */
@@ -205,16 +414,44 @@ export class Panel {
     this.show({ from: at - half, to: at + half });
   }
 
+  /** Select a range, or none. @param {Span | null} range */
+  select(range) {
+    this.measured = range && range.to < range.from ? { from: range.to, to: range.from } : range;
+    if (this.measured) this.say(`${ms((this.measured.to - this.measured.from) / 1e3)} measured. Its statistics are below.`);
+    this.#range();
+    this.redraw();
+  }
+
+  #range() {
+    const { laid, lanes, measured, opened } = this;
+    if (!laid || !lanes || !measured || measured.to <= measured.from) return this.selected.replaceChildren();
+    const owned = byOwner(lanes, usAfter(lanes.start_ns, this.origin), measured);
+    const pinned = opened.length ? opened : [owned[0].rank];
+    const others = owned.filter(({ rank }) => !pinned.includes(rank));
+    this.selected.replaceChildren(
+      ...statistics({ owned, kernels: byKernel(laid.rows, measured), length: (measured.to - measured.from) / 1e3, owners: lanes.owners, pinned, median: medianOf(others, lanes.owners), hidden: laid.hidden }).filter((part) => part !== null),
+    );
+  }
+
   /** Seek what the box has. */
   look() {
     this.#search();
     this.say(this.sought.value ? `${this.hits.length.toLocaleString("en")} events found.` : HINT);
+    this.#counted();
     this.redraw();
   }
 
-  #search() {
-    this.hits = this.laid ? search(this.laid.rows, this.sought.value) : [];
-    this.hit = -1;
+  /** @param {Chosen | null} [chosen] which of the hits is chosen still */
+  #search(chosen = null) {
+    const { laid } = this;
+    this.hits = laid ? search(laid.rows, this.sought.value, laid.joined) : [];
+    this.hit = chosen ? this.hits.findIndex(([row, index]) => row === chosen.row && index === chosen.index) : -1;
+    this.#counted();
+  }
+
+  #counted() {
+    const { hits, hit, sought } = this;
+    this.found.textContent = !sought.value.trim() ? "" : hits.length ? `${hit < 0 ? "" : `${(hit + 1).toLocaleString("en")} of `}${count(hits.length, "hit")}` : "no hit";
   }
 
   /** @param {KeyboardEvent} event */
@@ -225,13 +462,14 @@ export class Panel {
       this.look();
       this.canvas.focus();
     }
-    if (event.key === "Enter") this.#next(event.shiftKey ? this.hits.length - 1 : 1);
+    if (event.key === "Enter") this.next(event.shiftKey ? -1 : 1);
   }
 
-  /** So many hits further. @param {number} by */
-  #next(by) {
+  /** To the next hit, or the one before. @param {1 | -1} by */
+  next(by) {
     if (!this.hits.length || !this.laid) return;
-    this.hit = (this.hit + by) % this.hits.length;
+    this.hit = this.hit < 0 && by < 0 ? this.hits.length - 1 : (this.hit + by + this.hits.length) % this.hits.length;
+    this.#counted();
     const [row, index] = this.hits[this.hit];
     const { starts, ends } = this.laid.rows[row];
     if (starts[index] < this.span.from || ends[index] > this.span.to) this.#centre(starts[index]);
@@ -252,7 +490,7 @@ export class Panel {
 
   clear() {
     this.marks = [];
-    this.measured = null;
+    this.select(null);
     this.sought.value = "";
     this.look();
     this.choose(null);
@@ -263,4 +501,14 @@ export class Panel {
     clearTimeout(this.#timer);
     cancelAnimationFrame(this.#frame);
   }
+}
+
+/**
+ * Lanes in an order of their ranks.
+ * @param {RankLanes} lanes
+ * @param {number[]} ranks
+ * @returns {RankLanes}
+ */
+function inOrder(lanes, ranks) {
+  return { ...lanes, ranks: [...lanes.ranks].sort((a, b) => ranks.indexOf(a.rank) - ranks.indexOf(b.rank)) };
 }

@@ -1,7 +1,7 @@
-// The pointer on the picture: a drag pans, with Shift it measures, a click chooses, Ctrl and the wheel zoom.
+// The pointer on the picture: a drag pans, with Shift it selects a range; a click chooses an event, and opens or folds a
+// rank at its name or its folded lane; Ctrl and the wheel zoom.
 
-import { ms } from "../format.js";
-import { GUTTER } from "./draw.js";
+import { GUTTER } from "./frame.js";
 import { moved, zoomed } from "./scale.js";
 
 /** @typedef {import("./scale.js").Span} Span */
@@ -25,7 +25,13 @@ export function followPointer(panel) {
   });
   canvas.addEventListener("pointermove", (event) => {
     panel.pointed = instant(event);
-    if (!drag) return;
+    if (!drag) {
+      const { left, top } = canvas.getBoundingClientRect();
+      const [x, y] = [event.clientX - left, event.clientY - top];
+      panel.tell(x > GUTTER ? panel.eventUnder(panel.pointed, y) : null, x, y);
+      return;
+    }
+    panel.tell(null, 0, 0);
     drag.moved ||= Math.abs(event.clientX - drag.x) > STILL;
     if (panel.measured) {
       panel.measured.to = panel.pointed;
@@ -33,11 +39,11 @@ export function followPointer(panel) {
     } else if (drag.moved) panel.show(moved(drag.span, (drag.x - event.clientX) / Math.max(1, canvas.clientWidth - GUTTER)));
   });
   canvas.addEventListener("pointerup", (event) => {
-    const { measured } = panel;
-    if (measured) panel.say(`${ms(Math.abs(measured.to - measured.from) / 1000)} measured.`);
-    else if (drag && !drag.moved) panel.choose(panel.eventUnder(instant(event), event.clientY - canvas.getBoundingClientRect().top));
+    if (panel.measured) panel.select(panel.measured);
+    else if (drag && !drag.moved) click(panel, event, instant(event));
     drag = null;
   });
+  canvas.addEventListener("pointerleave", () => panel.tell(null, 0, 0));
   canvas.addEventListener("pointercancel", () => (drag = null));
   canvas.addEventListener(
     "wheel",
@@ -48,4 +54,18 @@ export function followPointer(panel) {
     },
     { passive: false },
   );
+}
+
+/**
+ * @param {import("./panel.js").Panel} panel
+ * @param {PointerEvent} event
+ * @param {number} at us
+ */
+function click(panel, { clientX, clientY }, at) {
+  const { left, top } = panel.canvas.getBoundingClientRect();
+  const [x, y] = [clientX - left, clientY - top];
+  const rank = panel.rankUnder(y);
+  const one = x > GUTTER ? panel.eventUnder(at, y) : null;
+  if (rank !== null && (x <= GUTTER || (one && panel.laid?.rows[one.row].folded))) panel.toggle(rank);
+  else panel.choose(one);
 }

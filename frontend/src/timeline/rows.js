@@ -1,6 +1,9 @@
-// A slice, as the route `slice` answers in columns, as rows to draw: for each rank its host threads and its streams,
-// one row for each depth of nesting. Times become us after the report's origin, so that slices fit each other.
+// What is drawn of each rank, as rows. An opened rank has its host threads and its streams, as the route `slice` answers
+// in columns, one row for each depth of nesting, and a row of what its GPU idles for; a folded one has one row of its
+// time by owner, as the route `lanes` answers. Times become us after the report's origin, so that answers fit each other.
 
+import { ownerName } from "../model.js";
+import { IDLE } from "../step_parts.js";
 import { firstAbove } from "./cull.js";
 
 /**
@@ -13,14 +16,18 @@ import { firstAbove } from "./cull.js";
  * @property {number[]} name
  * @property {number[]} owner
  * @property {number[]} collective
+ * @property {number[]} launch
  */
+
+/** @typedef {{rank: number, node: string, owner: number[], start_us: number[], length_us: number[]}} RankLane */
+/** @typedef {{start_ns: string, end_ns: string, owners: string[], ranks: RankLane[]}} RankLanes */
 
 /**
  * @typedef {object} Slice
  * @property {string} start_ns
  * @property {string} end_ns
  * @property {string[]} owners
- * @property {Record<string, {kind: string, group: string, bytes: number, last_rank: number, last_us: number}>} collectives
+ * @property {Record<string, {kind: string, group: string, bytes: number, size: number, last_rank: number, last_us: number, transfer_us: number, bus_factor: number}>} collectives
  * @property {{title: string, rank: number, start_us: number, end_us: number, what: string}[]} labels
  * @property {string} left_out
  * @property {{rank: number, node: string, left_out: number, names: string[], lanes: Lane[]}[]} ranks
@@ -31,7 +38,8 @@ import { firstAbove } from "./cull.js";
  * @property {number} rank
  * @property {string} title of its lane; "" for the deeper rows of one
  * @property {string} lane
- * @property {boolean} onDevice
+ * @property {"host" | "device" | "budget"} paint how its owners are painted
+ * @property {boolean} folded whether it is all that shows of its rank
  * @property {number} top CSS pixels
  * @property {number} height
  * @property {Float64Array} starts us after the origin
@@ -41,17 +49,23 @@ import { firstAbove } from "./cull.js";
  * @property {string[]} owners
  * @property {Int32Array} owner
  * @property {Int32Array} collective
+ * @property {Int32Array} launch
  */
 
-/** @typedef {{rank: number, node: string, top: number, height: number}} Block the rows of a rank */
-/** @typedef {{key: string, kind: string, group: string, bytes: number, last: number, last_rank: number, arrivals: {rank: number, at: number, y: number}[]}} Joined */
+/** @typedef {{rank: number, node: string, top: number, height: number, folded: boolean}} Block the rows of a rank */
+/** @typedef {{key: string, kind: string, group: string, bytes: number, size: number, transfer: number, bus_factor: number, last: number, last_rank: number, arrivals: {rank: number, at: number, y: number}[]}} Joined */
 /** @typedef {{title: string, rank: number, from: number, to: number, what: string}} Label */
-/** @typedef {{from: number, to: number, rows: Row[], blocks: Block[], joined: Map<string, Joined>, labels: Label[], height: number, hidden: number}} Laid: `hidden` counts short events that the slice does not have */
+/** @typedef {{from: number, to: number, rows: Row[], blocks: Block[], joined: Map<string, Joined>, labels: Label[], height: number, hidden: number, slice: Slice, shift: number}} Laid: `hidden` counts short events that the slice does not have */
 
 const HOST_HEIGHT = 13;
 const DEVICE_HEIGHT = 16;
 const BLOCK_GAP = 12;
 const NAME_HEIGHT = 18;
+/** A folded rank, and what is below it. */
+const FOLDED_HEIGHT = 15;
+const FOLDED_GAP = 3;
+/** Below the rows of an opened rank, for the critical path. */
+const PATH_HEIGHT = 9;
 /** Times that differ by less are the same one, counted from another start: traces count in ns. */
 const SAME_US = 0.0005;
 /** The route gives no more ranks at once. */
@@ -61,7 +75,7 @@ const MOST_RANKS = 16;
  * How many levels of nesting show: what fits a screen.
  * @param {number} ranks
  */
-export const depthsOf = (ranks) => (ranks <= 4 ? 3 : ranks <= 8 ? 2 : 1);
+export const depthsOf = (ranks) => (ranks <= 2 ? 5 : ranks <= 4 ? 3 : ranks <= 8 ? 2 : 1);
 
 /**
  * ns of a text after an origin, as us.
@@ -71,36 +85,55 @@ export const depthsOf = (ranks) => (ranks <= 4 ? 3 : ranks <= 8 ? 2 : 1);
 export const usAfter = (ns, origin) => Number(BigInt(ns) - BigInt(origin)) / 1e3;
 
 /**
- * @param {Slice} slice
+ * @param {Slice} slice of the opened ranks
  * @param {string} origin ns
- * @param {number} [depths] levels of nesting to show
+ * @param {RankLanes | null} [lanes] of them and of the folded ones, in the same window; null where there are none
+ * @param {number[]} [order] of the opened ranks, from above
  * @returns {Laid}
  */
-export function laidOut(slice, origin, depths = depthsOf(slice.ranks.length)) {
+export function laidOut(slice, origin, lanes = null, order = slice.ranks.map(({ rank }) => rank)) {
   const shift = usAfter(slice.start_ns, origin);
   const to = usAfter(slice.end_ns, origin);
+  const depths = depthsOf(slice.ranks.length);
   /** @type {Row[]} */
   const rows = [];
   /** @type {Block[]} */
   const blocks = [];
   let top = 0;
-  for (const rank of slice.ranks) {
+  const add = (/** @type {Row} */ row) => {
+    row.top = top;
+    top += row.height;
+    rows.push(row);
+  };
+  const opened = [...slice.ranks].sort((a, b) => order.indexOf(a.rank) - order.indexOf(b.rank));
+  for (const rank of opened) {
     const start = top;
     top += NAME_HEIGHT;
     for (const lane of rank.lanes) {
       // Other threads neither train nor walk the graph; and a launch may lie long before the window.
       if (lane.role === "thread" || !shows(lane, to - shift)) continue;
-      for (const row of split(lane, rank, slice.owners, shift, depths)) {
-        row.top = top;
-        top += row.height;
-        rows.push(row);
-      }
+      for (const row of split(lane, rank, slice.owners, shift, depths)) add(row);
       top += 3;
     }
-    blocks.push({ rank: rank.rank, node: rank.node, top: start, height: top - start });
+    const lane = lanes?.ranks.find((one) => one.rank === rank.rank);
+    if (lanes && lane) {
+      const hasDevice = rank.lanes.some(({ role }) => role === "stream");
+      add(budgetRow(lane, lanes.owners, shift, hasDevice ? "GPU idle" : "idle", IDLE));
+      top += PATH_HEIGHT;
+    }
+    blocks.push({ rank: rank.rank, node: rank.node, top: start, height: top - start, folded: false });
     top += BLOCK_GAP;
   }
+  for (const lane of lanes?.ranks ?? []) {
+    if (slice.ranks.some(({ rank }) => rank === lane.rank)) continue;
+    const start = top;
+    add(budgetRow(lane, lanes?.owners ?? [], shift, "", null));
+    blocks.push({ rank: lane.rank, node: lane.node, top: start, height: FOLDED_HEIGHT, folded: true });
+    top += FOLDED_GAP;
+  }
   return {
+    slice,
+    shift,
     from: shift,
     to,
     rows,
@@ -113,8 +146,40 @@ export function laidOut(slice, origin, depths = depthsOf(slice.ranks.length)) {
       from: start_us + shift,
       to: end_us + shift,
     })),
-    height: Math.max(0, top - BLOCK_GAP),
+    height: Math.max(0, top - (blocks[blocks.length - 1]?.folded ? FOLDED_GAP : BLOCK_GAP)),
     hidden: slice.ranks.reduce((sum, { left_out }) => sum + left_out, 0),
+  };
+}
+
+/**
+ * A rank's time by owner as a row; of some owners only, or of all.
+ * @param {RankLane} lane
+ * @param {string[]} owners
+ * @param {number} shift us
+ * @param {string} title "" for a folded rank
+ * @param {Set<string> | null} only
+ * @returns {Row}
+ */
+function budgetRow({ rank, owner, start_us, length_us }, owners, shift, title, only) {
+  const here = owner.flatMap((one, i) => (!only || only.has(owners[one]) ? [i] : []));
+  const owned = Int32Array.from(here, (i) => owner[i]);
+  const none = new Int32Array(here.length).fill(-1);
+  return {
+    rank,
+    title,
+    lane: title || "step by owner",
+    paint: "budget",
+    folded: !title,
+    top: 0,
+    height: title ? HOST_HEIGHT + 1 : FOLDED_HEIGHT,
+    starts: Float64Array.from(here, (i) => start_us[i] + shift),
+    ends: Float64Array.from(here, (i) => start_us[i] + length_us[i] + shift),
+    names: owners.map(ownerName),
+    name: owned,
+    owners,
+    owner: owned,
+    collective: none,
+    launch: none,
   };
 }
 
@@ -132,6 +197,7 @@ const shows = ({ start_us, length_us }, length) => start_us.some((start, i) => s
  * @param {string[]} owners
  * @param {number} shift us
  * @param {number} depths
+ * @returns {Row[]}
  */
 function split(lane, rank, owners, shift, depths) {
   const onDevice = lane.role === "stream";
@@ -143,7 +209,8 @@ function split(lane, rank, owners, shift, depths) {
       rank: rank.rank,
       title: depth ? "" : title,
       lane: lane.title,
-      onDevice,
+      paint: onDevice ? "device" : "host",
+      folded: false,
       top: 0,
       height: onDevice && !depth ? DEVICE_HEIGHT : HOST_HEIGHT,
       starts: Float64Array.from(here, (i) => lane.start_us[i] + shift),
@@ -153,6 +220,7 @@ function split(lane, rank, owners, shift, depths) {
       owners,
       owner: Int32Array.from(here, (i) => lane.owner[i]),
       collective: Int32Array.from(here, (i) => lane.collective[i]),
+      launch: Int32Array.from(here, (i) => lane.launch?.[i] ?? -1),
     };
   });
 }
@@ -169,9 +237,9 @@ const streamTitle = (title) => (title.split(": ")[1] ?? title).replace("communic
 function joinedOf(slice, rows, shift) {
   /** @type {Map<string, Joined>} */
   const found = new Map(
-    Object.entries(slice.collectives).map(([key, { kind, group, bytes, last_rank, last_us }]) => [
+    Object.entries(slice.collectives).map(([key, { kind, group, bytes, size, last_rank, last_us, transfer_us, bus_factor }]) => [
       key,
-      { key, kind, group, bytes, last_rank, last: last_us + shift, arrivals: [] },
+      { key, kind, group, bytes, size, bus_factor, transfer: transfer_us, last_rank, last: last_us + shift, arrivals: [] },
     ]),
   );
   for (const row of rows) {
@@ -216,11 +284,16 @@ export function foundAgain(before, index, rows) {
  */
 export const plainName = (name) => name.replace(/\(anonymous namespace\)::|\bat::native::/g, "").replace(/^void /, "");
 
+/** A Python function as the profiler names it: "train.py(41): step". */
+const FRAME = /^(.+)\((\d+)\): (.+)$/;
+
 /**
- * A kernel's name without its types, or any other name as it is.
+ * A kernel's name without its types, a Python function as "step (train.py:41)", or any other name as it is.
  * @param {string} name
  */
 export function shortName(name) {
+  const frame = FRAME.exec(name);
+  if (frame) return `${frame[3]} (${frame[1].split(/[\\/]/).pop()}:${frame[2]})`;
   const plain = plainName(name);
   const end = plain.search(/[<(]/);
   if (end <= 0) return plain;
@@ -228,12 +301,21 @@ export function shortName(name) {
 }
 
 /**
- * The events whose names hold a text, in order of time: [row, event].
+ * What is written on an event's box: of a collective its kind, else its short name.
+ * @param {Row} row
+ * @param {number} i
+ * @param {Map<string, Joined>} joined
+ */
+export const written = (row, i, joined) => joined.get(String(row.collective[i]))?.kind || shortName(row.names[row.name[i]]);
+
+/**
+ * The events whose names, or what is written on their boxes, hold a text, in order of time: [row, event].
  * @param {Row[]} rows
  * @param {string} text
+ * @param {Map<string, Joined>} joined
  * @returns {[number, number][]}
  */
-export function search(rows, text) {
+export function search(rows, text, joined) {
   const wanted = text.trim().toLowerCase();
   if (!wanted) return [];
   /** @type {Map<string[], boolean[]>} */
@@ -243,25 +325,12 @@ export function search(rows, text) {
     if (!found) known.set(names, (found = names.map((name) => name.toLowerCase().includes(wanted))));
     return found;
   };
+  const kinds = new Set([...joined].flatMap(([key, { kind }]) => (kind.toLowerCase().includes(wanted) ? [Number(key)] : [])));
   /** @type {[number, number][]} */
   const hits = [];
-  rows.forEach(({ names, name }, row) => {
+  rows.forEach(({ names, name, collective }, row) => {
     const matches = matching(names);
-    name.forEach((index, i) => matches[index] && hits.push([row, i]));
+    name.forEach((index, i) => (matches[index] || kinds.has(collective[i])) && hits.push([row, i]));
   });
   return hits.sort(([a, i], [b, j]) => rows[a].starts[i] - rows[b].starts[j]);
-}
-
-/**
- * "0, 2-4" as ranks that there are; null if it names none.
- * @param {string | undefined} text
- * @param {number[]} all
- */
-export function ranksOf(text, all) {
-  const wanted = (text ?? "").split(",").flatMap((part) => {
-    const [from, to] = part.split(/[-–]/).map(Number);
-    return part.trim() ? [[from, to ?? from]] : [];
-  });
-  const found = all.filter((rank) => wanted.some(([from, to]) => rank >= from && rank <= to)).slice(0, MOST_RANKS);
-  return found.length ? found : null;
 }

@@ -43,24 +43,15 @@ export const moved = ({ from, to }, share) => ({ from: from + share * (to - from
  */
 export const widened = ({ from, to }, share) => ({ from: from - share * (to - from), to: to + share * (to - from) });
 
+/** Room at both ends of the record, as a share of it. */
+const ROOM = 0.02;
+
 /**
- * The steps of a job.
- * @param {(number | null)[][]} starts ms, a row for each rank
- * @param {(number | null)[][]} lengths ms
+ * All that there is to show: the record, with a little room at its ends.
+ * @param {[number, number]} record ms
  * @returns {Span}
  */
-export function wholeOf(starts, lengths) {
-  let [from, to] = [Infinity, -Infinity];
-  starts.forEach((row, i) =>
-    row.forEach((start, j) => {
-      if (start === null) return;
-      from = Math.min(from, start * 1000);
-      to = Math.max(to, (start + (lengths[i][j] ?? 0)) * 1000);
-    }),
-  );
-  // The host of the first step runs before the device.
-  return widened({ from, to }, 0.5);
-}
+export const wholeOf = ([from, to]) => widened({ from: from * 1000, to: to * 1000 }, ROOM);
 
 /**
  * Instants for the axis: multiples of 1, 2 or 5 times a power of ten, about `apart` pixels from each other.

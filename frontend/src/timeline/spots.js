@@ -4,7 +4,7 @@ import { evidenceId } from "../model.js";
 import { usAfter } from "./rows.js";
 
 /** @typedef {import("./scale.js").Span} Span */
-/** @typedef {{id: string, ranks: number[], seen: Span, title: string}} Spot a place worth looking at; us after the origin */
+/** @typedef {{id: string, ranks: number[], seen: Span, title: string}} Spot a place worth looking at: ranks, the most important first; us after the origin */
 
 /** Which place the address names: the whole span of a shared link. @param {import("../address.js").Place} place */
 export function spanOf({ from, to }) {
@@ -23,7 +23,9 @@ export function spotsOf({ diagnosis, views }) {
     finding.evidence.flatMap(({ rank, step, window }, item) => {
       if (!window) return [];
       const [from, to] = window.seen.map((ns) => usAfter(ns, origin_ns));
-      return [{ id: evidenceId(finding, item), ranks: window.ranks, seen: { from, to }, title: `${finding.rule}: rank ${rank}, step ${step}` }];
+      const accused = finding.ranks.length < ranks.length ? finding.ranks : [];
+      const first = accused.includes(rank) || !accused.length ? [rank] : [accused[0], rank];
+      return [{ id: evidenceId(finding, item), ranks: first, seen: { from, to }, title: `${finding.rule}: rank ${rank}, step ${step}` }];
     }),
   );
   if (found.length) return found;
@@ -34,7 +36,7 @@ export function spotsOf({ diagnosis, views }) {
   return [
     {
       id: "",
-      ranks: ranks.slice(0, 4).includes(ranks[slowest.i]) ? ranks.slice(0, 4) : [...ranks.slice(0, 3), ranks[slowest.i]],
+      ranks: [ranks[slowest.i]],
       seen: { from, to: from + (step_ms[slowest.i][step] ?? 0) * 1000 },
       title: `the longest step: rank ${ranks[slowest.i]}, step ${steps[step]}`,
     },

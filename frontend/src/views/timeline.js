@@ -1,12 +1,13 @@
-// All ranks on one clock around the evidence: CPU and GPU, collectives joined across ranks, straggler wait hatched.
+// All ranks on one clock around the evidence: a few opened, CPU and GPU, the others folded to a lane each; the critical
+// path through them, straggler wait hatched, and beside them what is known of the chosen event.
 
 import { card, h } from "../dom.js";
 import { ranges } from "../format.js";
 import { keysDialog } from "../keys.js";
-import { BOXES } from "../model.js";
+import { BOXES, affectedRanks } from "../model.js";
 import { around, Panel } from "../timeline/panel.js";
 import { followPointer } from "../timeline/pointer.js";
-import { ranksOf } from "../timeline/rows.js";
+import { MOST_OPENED, ranksOf, toOpen } from "../timeline/ranks.js";
 import { moved, wholeOf, zoomed } from "../timeline/scale.js";
 import { spanOf, spotsOf } from "../timeline/spots.js";
 
@@ -23,12 +24,15 @@ const KEYS = [
   ["W / S", "zoom in / zoom out"],
   ["A / D", "pan left / pan right"],
   ["F", "fit the evidence"],
+  ["N / P", "next gap / previous gap of the rank"],
   ["Arrow keys", "previous or next event; row above or below"],
+  ["O", "open or fold the rank of the chosen event"],
   ["M", "set or remove a time marker"],
-  ["/", "search by name; Enter: next hit"],
-  ["Drag, Shift-drag", "pan; measure"],
+  ["/", "search by name; Enter: next hit, Shift-Enter: previous"],
+  ["Drag, Shift-drag", "pan; select a range"],
+  ["R", "select the range that shows"],
   ["Ctrl-wheel", "zoom in / zoom out"],
-  ["Escape", "clear search, markers and measurement"],
+  ["Escape", "clear search, markers and range"],
   ["?", "list of keys"],
 ];
 
@@ -46,16 +50,17 @@ export const timeline = {
  * @param {Shown} shown
  */
 function render(element, shown) {
-  const { views, place } = shown;
-  if (!views || views.from_digests) {
-    const reason = "The traces are not available here, only digests. Open the log directory with the traces in TensorBoard to see the timeline.";
-    element.append(card("Timeline", h("p", { class: "note" }, reason)));
+  const { diagnosis, views, place } = shown;
+  if (!views) {
+    element.append(card("Timeline", h("p", { class: "note" }, "The timeline is not available for this run.")));
     return;
   }
+  const affected = affectedRanks(diagnosis);
+  const open = (/** @type {Spot} */ spot) => (views.from_digests ? [] : toOpen(views, spot.ranks, affected));
   const spots = spotsOf(shown);
   const spot = spots.find(({ id }) => id === place.evidence) ?? spots[0];
-  const ranks = ranksOf(place.ranks, views.ranks) ?? spot.ranks;
-  const panel = new Panel(shown, views.origin_ns, wholeOf(views.clock_ms, views.step_ms), spot, ranks, spanOf(place) ?? around(spot));
+  const opened = views.from_digests ? [] : (ranksOf(place.ranks, views.ranks, views.nodes) ?? open(spot));
+  const panel = new Panel(shown, wholeOf(views.record_ms), spot, opened, spanOf(place) ?? around(spot));
   const help = keysDialog("Keys of the timeline", KEYS);
   const keyed = (/** @type {KeyboardEvent} */ event) => followKey(panel, help, event);
 
@@ -65,15 +70,19 @@ function render(element, shown) {
       h(
         "div",
         { class: "controls" },
-        ...choices(panel, spots, views.ranks),
-        h("label", {}, "Search", panel.sought),
-        h("button", { type: "button", click: () => panel.fit() }, "Fit the evidence"),
-        h("button", { type: "button", click: () => help.showModal() }, "Keys"),
+        ...choices(panel, spots, views, open),
+        h("span", { class: "search" }, h("label", {}, "Search", panel.sought), panel.found, button("‹", "Previous hit", () => panel.next(-1)), button("›", "Next hit", () => panel.next(1))),
+        button("Fit the evidence", null, () => panel.fit()),
+        h("span", { class: "gaps" }, "Gap", button("P", "Previous gap", () => panel.gap(-1)), button("N", "Next gap", () => panel.gap(1))),
+        button("Keys", null, () => help.showModal()),
       ),
-      panel.canvas,
-      legend(),
-      panel.readout,
-      panel.hidden,
+      views.from_digests && h("p", { class: "note" }, "Only digests are here, so ranks show as one lane each. Open the log directory with the traces in TensorBoard to see kernels and ops."),
+      h(
+        "div",
+        { class: "timeline-body" },
+        h("div", { class: "pictures" }, panel.overview.canvas, h("div", { class: "timeline-frame" }, panel.canvas, panel.tooltip), panel.paged, legend(), panel.readout, panel.hidden, panel.selected),
+        panel.docked,
+      ),
       panel.listed,
       help,
     ),
@@ -88,37 +97,50 @@ function render(element, shown) {
 }
 
 /**
- * What to look at: a piece of evidence, and ranks.
+ * @param {string} text
+ * @param {string | null} label
+ * @param {() => void} click
+ */
+const button = (text, label, click) => h("button", { type: "button", "aria-label": label, click }, text);
+
+/**
+ * What to look at: a piece of evidence, and ranks to open.
  * @param {Panel} panel
  * @param {Spot[]} spots
- * @param {number[]} all ranks of the run
+ * @param {import("../model.js").Views} views
+ * @param {(spot: Spot) => number[]} open
  */
-function choices(panel, spots, all) {
+function choices(panel, spots, { ranks: all, nodes, from_digests }, open) {
   const ranks = /** @type {HTMLInputElement} */ (
     h("input", {
-      value: ranges(panel.ranks),
-      size: 12,
+      value: listed(panel.opened),
+      size: 14,
+      list: "timeline-nodes",
+      placeholder: "0, 4-7, node1",
+      title: `Ranks to open: numbers, ranges, names of nodes; at most ${MOST_OPENED}`,
       "aria-label": "Ranks",
-      change: () => {
-        panel.showRanks(ranksOf(ranks.value, all) ?? panel.ranks);
-        ranks.value = ranges(panel.ranks);
-      },
+      change: () => panel.showRanks(ranksOf(ranks.value, all, nodes) ?? panel.opened),
     })
   );
+  panel.changed = (opened) => (ranks.value = listed(opened));
   const evidence = /** @type {HTMLSelectElement} */ (
     h(
       "select",
       {
         change: () => {
-          panel.showSpot(spots.find(({ id }) => id === evidence.value) ?? spots[0]);
-          ranks.value = ranges(panel.ranks);
+          const spot = spots.find(({ id }) => id === evidence.value) ?? spots[0];
+          panel.showSpot(spot, open(spot));
         },
       },
       spots.map(({ id, title }) => h("option", { value: id, selected: id === panel.spot.id }, title)),
     )
   );
-  return [h("label", {}, "Evidence", evidence), h("label", {}, "Ranks", ranks)];
+  const named = h("datalist", { id: "timeline-nodes" }, [...new Set(nodes.filter(Boolean))].map((node) => h("option", { value: node })));
+  return [h("label", {}, "Evidence", evidence), ...(from_digests ? [] : [h("label", {}, "Ranks", ranks), named])];
 }
+
+/** Ranks as they are opened: in their order where it is that of their numbers. @param {number[]} opened */
+const listed = (opened) => (opened.every((rank, i) => !i || rank > opened[i - 1]) ? ranges(opened) : opened.join(", "));
 
 /**
  * A key anywhere on the page; arrows are the picture's.
@@ -145,7 +167,7 @@ function followKey(panel, help, event) {
  */
 function actionOf(panel, help, onPicture, key) {
   if (onPicture && key.startsWith("Arrow")) return () => panel.walk(key);
-  const { span, pointed } = panel;
+  const { span, pointed, chosen, laid } = panel;
   const centre = pointed > span.from && pointed < span.to ? pointed : (span.from + span.to) / 2;
   /** @type {Record<string, () => void>} */
   const actions = {
@@ -154,6 +176,10 @@ function actionOf(panel, help, onPicture, key) {
     a: () => panel.show(moved(span, -STEP)),
     d: () => panel.show(moved(span, STEP)),
     f: () => panel.fit(),
+    n: () => panel.gap(1),
+    p: () => panel.gap(-1),
+    o: () => chosen && laid && panel.toggle(laid.rows[chosen.row].rank),
+    r: () => panel.select({ ...span }),
     m: () => panel.mark(),
     "/": () => panel.sought.focus(),
     "?": () => (help.open ? help.close() : help.showModal()),
@@ -167,5 +193,6 @@ function legend() {
     "ul",
     { class: "legend flush" },
     [...BOXES].map(([owner, name]) => h("li", {}, h("i", { class: `owner-${owner}` }), name)),
+    h("li", {}, h("i", { class: "path-line" }), "critical path"),
   );
 }
