@@ -26,11 +26,11 @@ from playwright.sync_api import Page, sync_playwright
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache, default_directory
 from tb_ddp_doctor.discover.runs import discover
-from tb_ddp_doctor.findings import OWNERS
 from tb_ddp_doctor.slices import columns
-from tb_ddp_doctor.slices.cut import Window, cut, on_common_clock
+from tb_ddp_doctor.slices import lanes as job_lanes
+from tb_ddp_doctor.slices.cut import Window, cut, on_common_clock, whole
+from tb_ddp_doctor.view.answer import answer as view_answer
 from tb_ddp_doctor.view.assets import assets
-from tb_ddp_doctor.view.views import views
 
 DEMO = Path(__file__).parent.parent / "demo_logs"
 CHROMIUM = "/usr/bin/chromium"
@@ -116,8 +116,9 @@ async (canvas) => {
 
 def report(result: engine.Result, ranks: int, steps: int) -> dict[str, Any]:
     """The answer to `run` for a job of so many ranks and steps."""
-    diagnosis: dict[str, Any] = json.loads(msgspec.json.encode(result.diagnosis))
-    pictures = json.loads(msgspec.json.encode(views(result)))
+    told = json.loads(msgspec.json.encode(view_answer(result)))
+    diagnosis: dict[str, Any] = told["diagnosis"]
+    pictures = told["views"]
     few_ranks, few_steps = len(diagnosis["ranks"]), len(diagnosis["steps"])
 
     def grid(rows: list[list[float]]) -> list[list[float]]:
@@ -155,18 +156,17 @@ def events(result: engine.Result, count: int) -> dict[str, Any]:
     return found
 
 
-def lanes(part: dict[str, Any], ranks: int) -> dict[str, Any]:
-    """The answer to `lanes` for the events of a slice: as many pieces of each rank as a screen shows."""
-    start, end = int(part["start_ns"]), int(part["end_ns"])
-    pieces = 2_000
-    length = (end - start) / 1e3 / pieces
-    lane = {
-        "owner": [i % len(OWNERS) for i in range(pieces)],
-        "start_us": [i * length for i in range(pieces)],
-        "length_us": [length] * pieces,
-    }
-    told = [{"rank": rank, "node": f"node{rank // 8}", **lane} for rank in range(ranks)]
-    return {"start_ns": str(start), "end_ns": str(end), "owners": OWNERS, "ranks": told}
+def lanes(result: engine.Result, part: dict[str, Any], ranks: int) -> dict[str, Any]:
+    """The answer to `lanes` for the window of a slice: the demo's steps, drawn out to its length, on so many ranks."""
+    job = result.job
+    of_job = job_lanes.lanes(job, whole(job))
+    longer = (int(part["end_ns"]) - int(part["start_ns"])) / (int(of_job["end_ns"]) - int(of_job["start_ns"]))
+    for lane in of_job["ranks"]:
+        for column in ("start_us", "length_us"):
+            lane[column] = [us * longer for us in lane[column]]
+    few = of_job["ranks"]
+    told = [{**few[rank % len(few)], "rank": rank, "node": f"node{rank // 8}"} for rank in range(ranks)]
+    return {**of_job, "start_ns": part["start_ns"], "end_ns": part["end_ns"], "ranks": told}
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -253,7 +253,7 @@ def main() -> int:
     runs = {"state": "ready", "error": None, "logdir": "logs"}
     runs["runs"] = [{**run, **numbers, "verdict": "straggler", "severity": "critical", "lost_ms": 1.0}]
     prospect = {"fixed": ["straggler"], "step_ms": 100.0, "without_ms": 50.0, "range_ms": [50.0, 50.0]}
-    routes = {"/runs": runs, "/run": answer, "/whatif": prospect, "/slice": part, "/lanes": lanes(part, 40)}
+    routes = {"/runs": runs, "/run": answer, "/whatif": prospect, "/slice": part, "/lanes": lanes(result, part, 40)}
     handler = partial(Handler, {route: json.dumps(body).encode() for route, body in routes.items()})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -100,7 +100,7 @@ def test_outliers_are_among_the_few_points_of_many_collectives() -> None:
     (usual,) = communication(made)
     transfer_ns = usual.transfer_ns.copy()
     transfer_ns[17] *= 3
-    family = _family(made, replace(usual, transfer_ns=transfer_ns), None, 5)
+    family = _family(made, replace(usual, transfer_ns=transfer_ns), None, 5, 0)
     assert (len(family["step"]), family["calls"], family["far"]) == (6, 30, 1)
     assert family["step"][family["outlier"].index(1)] == made.steps[17]
 

@@ -797,6 +797,17 @@ def test_many_ranks(page: Page, server: str) -> None:
         re.compile(r"rank 1 on node0, step 3: [\d.]+\sms \(affected rank\)")
     )
     page.screenshot(path=SCREENSHOTS / "many_ranks_steps.png")
+    # By node, with the straggler apart from those that are comparable; a rank is selected for all views.
+    tab.get_by_role("link", name="Ranks").click()
+    groups = [re.compile("1: rank 1"), re.compile("74 ranks, 5 to 297.+above the median"), "225 comparable ranks"]
+    expect(tab.locator(".groups tbody th")).to_have_text(groups)
+    expect(tab.locator(".bands tbody th").first).to_have_text("compute")
+    tab.locator("canvas.rank-grid").focus()
+    page.keyboard.press("ArrowDown")
+    expect(tab.locator(".readout").first).to_have_text(re.compile(r"rank \d+ on node0: [\d.]+\sms"))
+    page.keyboard.press("Enter")
+    expect(tab.locator(".chip")).to_have_text(re.compile(r"rank \d+"))
+    page.screenshot(path=SCREENSHOTS / "many_ranks.png")
 
 
 def test_a_finding_of_4096_ranks_opens_at_once(page: Page, server: str) -> None:
@@ -1368,7 +1379,7 @@ def test_the_timeline_opens_ranks_reaches_gaps_and_says_what_an_event_is(page: P
     # What is under the pointer stands beside it.
     canvas.hover(position={"x": box["width"] * 0.6, "y": 40 + 8})
     page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 66)
-    expect(tab.locator(".timeline-tip")).to_contain_text("rank 0")
+    expect(tab.locator(".timeline-tip")).to_contain_text(re.compile(r"rank \d"))
     # Zooming out stops at the record.
     canvas.focus()
     for _ in range(40):
@@ -1377,6 +1388,40 @@ def test_the_timeline_opens_ranks_reaches_gaps_and_says_what_an_event_is(page: P
     first, last = views["record_ms"]
     room = 0.02 * (last - first)
     page.wait_for_url(re.compile(rf"ddp_doctor\.from={round((first - room) * 1000)}&"))
+
+
+def test_what_is_clicked_opens_in_the_timeline(page: Page, server: str) -> None:
+    tab = opened(page, server, "steps")
+    chosen(tab, "straggler_cpu")
+    here, dock = tab.locator(".tabs [aria-current]"), tab.locator(".dock")
+    ranks, chips = tab.get_by_label("Ranks", exact=True), tab.locator(".chip")
+    # A cell of Steps: its step and rank, both selected.
+    tab.get_by_role("link", name="rank 2, step 3").click()
+    expect(here).to_have_text("Timeline")
+    expect(ranks).to_have_value(re.compile("^2"))
+    expect(chips).to_have_text(["rank 2", "step 3"])
+    for chip in ("step 3", "rank 2"):
+        chips.filter(has_text=chip).click()
+    # A segment of a bar: the longest such stretch of that rank.
+    tab.get_by_role("link", name="Budget", exact=True).click()
+    tab.get_by_role("img", name=re.compile("rank 1 on .+: CPU outside any op")).click()
+    expect(dock.locator("h3")).to_have_text("GPU idle, CPU outside any op")
+    expect(dock.locator(".duration")).to_have_text(re.compile(r"1[34]\d\.\d\sms"))
+    expect(chips).to_have_text(["rank 1", "CPU outside any op"])
+    # A kernel: its instances, its op and the call that launched it.
+    tab.get_by_role("link", name="Operators", exact=True).click()
+    kernel = tab.locator(".grid").first.locator("tbody th a").nth(1)
+    name = kernel.text_content() or ""
+    kernel.click()
+    expect(tab.locator(".hits")).to_contain_text("hit")
+    assert tab.get_by_label("Search").input_value() in name or name in tab.get_by_label("Search").input_value()
+    # A dot: the arrivals of its ranks.
+    tab.get_by_role("link", name="Communication", exact=True).click()
+    tab.locator("canvas.scatter").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    expect(ranks).to_have_value("0\u20133")
+    expect(tab.locator(".hits")).to_contain_text("hit")
 
 
 def test_without_traces_the_timeline_shows_a_lane_for_each_rank(page: Page, server: str) -> None:

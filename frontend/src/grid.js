@@ -12,6 +12,7 @@ import { csv, download } from "./table.js";
  *   and what is saved is the value itself
  * @property {string} [title] what it means
  * @property {(value: any) => Value} [by] what sorts in its stead
+ * @property {(value: any, text: string) => Node | null} [link] what leads on from a cell, with its text; null where nothing does
  * @property {boolean} [bar] whether a bar shows its share of the largest
  */
 
@@ -142,7 +143,8 @@ export function grid({ title, shown, columns, rows, sort, descending = true, mar
       style: columns[i].bar ? `--share: ${(100 * Math.max(0, share)).toFixed(1)}%` : null,
       title: isText[i] && text.length > 24 ? String(value) : null,
     };
-    return i ? h("td", attributes, text) : h("th", { ...attributes, scope: "row" }, h("span", {}, text));
+    const inner = columns[i].link?.(value, text) ?? text;
+    return i ? h("td", attributes, inner) : h("th", { ...attributes, scope: "row" }, h("span", {}, inner));
   }
 
   const save = () => download(`${title}.csv`, csv({ heads: columns.map(({ head, unit }) => (unit ? `${head}, ${unit}` : head)), rows: current() }));

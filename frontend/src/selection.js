@@ -1,12 +1,13 @@
-// What is selected, the same in all views: a finding, a rank and a step, as chips above them and in the address.
+// What is selected, the same in all views: a finding, a rank, a step and an owner, as chips above them and in the address.
 
 import { h } from "./dom.js";
-import { numberOf } from "./model.js";
+import { numberOf, ownerName } from "./model.js";
+import { ofStep } from "./timeline/place.js";
 
 /** @typedef {import("./address.js").Place} Place */
 /** @typedef {import("./model.js").Report} Report */
 
-const SELECTED = ["finding", "rank", "step"];
+const SELECTED = ["finding", "rank", "step", "owner"];
 
 /**
  * The part of a place that another view keeps.
@@ -39,6 +40,7 @@ export function chips(report, place, change, link) {
  * @param {string} value
  */
 function nameOf({ diagnosis }, key, value) {
+  if (key === "owner") return ownerName(value);
   const number = key === "finding" ? numberOf(diagnosis, value) : 0;
   return `${key} ${number > 0 ? number : value}`;
 }
@@ -50,12 +52,10 @@ function nameOf({ diagnosis }, key, value) {
  * @param {(view: string, changes?: Place) => HTMLAnchorElement} link
  */
 function inTimeline({ views }, { rank, step, view }, link) {
-  if (!views || views.from_digests || !rank || !step || view === "timeline") return null;
-  const [row, column] = [views.ranks.indexOf(Number(rank)), views.steps.indexOf(Number(step))];
-  const start = views.clock_ms[row]?.[column];
-  const length = views.step_ms[row]?.[column];
-  if (start === null || start === undefined || !length) return null;
-  const anchor = link("timeline", { from: String(Math.round(start * 1000)), to: String(Math.round((start + length) * 1000)), ranks: rank });
+  if (!views || !rank || !step || view === "timeline") return null;
+  const place = ofStep(views, Number(rank), Number(step));
+  if (!place) return null;
+  const anchor = link("timeline", place);
   anchor.textContent = "Open in timeline";
   return anchor;
 }

@@ -40,8 +40,10 @@ class Traffic:
     dtypes: tuple[str, ...]
     #: Steps of the job.
     steps: int
-    #: One value a collective, by first arrival: index of its step; bytes (-1 if unknown); from the last arrival to the
-    #: end, and the part of that with no compute beside it, ns; waiting of all its ranks together, ns.
+    #: One value a collective, by first arrival: its row in the job's matched collectives; index of its step; bytes (-1
+    #: if unknown); from the last arrival to the end, and the part of that with no compute beside it, ns; waiting of all
+    #: its ranks together, ns.
+    row: Ints
     step: Ints
     bytes: Ints
     transfer_ns: Ints
@@ -136,6 +138,7 @@ def _traffic(job: Job, rows: Ints) -> Iterator[Traffic]:
             size=max(int(matched.group_size[mine].max()), len(ranks)),
             dtypes=tuple(sorted(dtypes[family[members[0]]])),
             steps=len(job.steps),
+            row=mine,
             step=step[members],
             bytes=size,
             transfer_ns=moved,

@@ -60,15 +60,19 @@ def _operations(result: Result) -> dict[str, Any]:
 
 
 def _communication(result: Result) -> dict[str, Any]:
-    """Matched collectives as points, by kind and group: bytes, transfer in us, step; and nodes beside each other."""
+    """Matched collectives as points, by kind and group, and nodes beside each other.
+
+    Points have bytes, transfer in us, their step, and when the last rank arrives, us after the first step's start.
+    """
     job = result.job
     measured = communication(job)
     compared = links(job, measured)
     link_of = {link.traffic: link for link in compared}
     most = max(_POINTS // max(len(measured), 1), _LEAST_POINTS)
     steps = max(len(job.steps), 1)
+    origin_ns = _origin(job)
     return {
-        "families": [_family(job, traffic, link_of.get(traffic), most) for traffic in measured],
+        "families": [_family(job, traffic, link_of.get(traffic), most, origin_ns) for traffic in measured],
         "nodes": [
             {
                 "name": label(node.name),
@@ -85,7 +89,7 @@ def _communication(result: Result) -> dict[str, Any]:
     }
 
 
-def _family(job: Job, traffic: Traffic, link: Link | None, most: int) -> dict[str, Any]:
+def _family(job: Job, traffic: Traffic, link: Link | None, most: int, origin_ns: int) -> dict[str, Any]:
     """One kind and group; of more than `most` collectives every so-many-th is a point, and as many outliers."""
     calls = len(traffic.step)
     outlier = _outliers(traffic)
@@ -113,6 +117,7 @@ def _family(job: Job, traffic: Traffic, link: Link | None, most: int) -> dict[st
         "us_per_byte": line.beta_ns / 1e3 if line else None,
         "significant": line is not None and line.is_significant,
         "step": job.steps[traffic.step[shown]].tolist(),
+        "last_us": _rounded((job.waiting.last_ns[traffic.row[shown]] - origin_ns) / 1e3),
         "bytes": traffic.bytes[shown].tolist(),
         "transfer_us": _rounded(traffic.transfer_ns[shown] / 1e3),
         "wait_us": _rounded(wait_us[shown]),
@@ -146,9 +151,7 @@ def _memory(result: Result) -> dict[str, Any]:
     peaks = {i: int(job.digests[i].memory.reserved.max()) for i in told}
     by_peak = sorted(told, key=lambda i: -peaks[i])
     shown, fullest = sorted(by_peak[:_CURVES]), by_peak[:_PICTURES]
-    origin = min(
-        int(on_common_clock(job, int(job.ranks[i]), job.budget.start_ns[i]).min()) for i in range(len(job.ranks))
-    )
+    origin = _origin(job)
     return {
         "ranks_told": len(told),
         "curves": [
@@ -167,6 +170,13 @@ def _memory(result: Result) -> dict[str, Any]:
             for i in shown
         ],
     }
+
+
+def _origin(job: Job) -> int:
+    """The first step's start on the common clock, ns: the origin of `views`."""
+    return min(
+        int(on_common_clock(job, int(job.ranks[i]), job.budget.start_ns[i]).min()) for i in range(len(job.ranks))
+    )
 
 
 def _ranks(result: Result) -> dict[str, Any]:

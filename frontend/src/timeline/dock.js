@@ -5,7 +5,7 @@ import { ms, ranges } from "../format.js";
 import { ownerName } from "../model.js";
 import { IDLE } from "../step_parts.js";
 import { about, bandwidth, waiting } from "./about.js";
-import { ownerOf } from "./events.js";
+import { said } from "./events.js";
 import { plainName, shortName, written } from "./rows.js";
 
 /** @typedef {import("./rows.js").Laid} Laid */
@@ -37,6 +37,7 @@ export function dock(laid, chosen, step, ways) {
   const known = about(laid, chosen.row, index);
   const speed = one && bandwidth(one);
   const gap = row.paint === "budget" && IDLE.has(row.owners[row.owner[index]]);
+  const owned = said(row.paint, row.owners[row.owner[index]]);
   /** @type {[string, string][]} */
   const facts = [
     ...(one && waits > 0 ? [/** @type {[string, string]} */ ([`straggler wait for rank ${one.last_rank}`, ms(waits / 1e3)])] : []),
@@ -44,7 +45,7 @@ export function dock(laid, chosen, step, ways) {
     ...(one && one.bytes > 0 ? [/** @type {[string, string]} */ (["size", size(one.bytes)])] : []),
     ...(speed ? [/** @type {[string, string]} */ (["algbw", rate(speed.algbw)]), /** @type {[string, string]} */ (["busbw", rate(speed.busbw)])] : []),
     [`from – to${step ? `, in step ${step.step}` : ""}`, `${from(start)} – ${from(end)}`],
-    ...(row.paint === "budget" || one ? [] : [/** @type {[string, string]} */ (["owner", ownerOf(row.owners[row.owner[index]])])]),
+    ...(owned && !one ? [/** @type {[string, string]} */ (["owner", owned])] : []),
   ];
   return h(
     "div",

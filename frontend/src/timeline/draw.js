@@ -84,6 +84,7 @@ function fillsOf(context, colour) {
 }
 
 /**
+ * The boxes of a row, a fill at a time: to change the pen costs more than to move it.
  * @param {CanvasRenderingContext2D} context
  * @param {(name: string) => string} colour
  * @param {Scene} scene
@@ -97,23 +98,39 @@ function events(context, colour, { laid, span, chosen, found }, row, number, lan
   const height = row.height - 1.5;
   const scale = lanes / (span.to - span.from);
   const dims = found.size > 0;
-  for (const { index, x, width, count } of visible(row.starts, row.ends, span, lanes)) {
-    const left = GUTTER + x;
-    const owner = row.owners[row.owner[index]];
+  const drawn = visible(row.starts, row.ends, span, lanes);
+  /** @type {Map<string, number[]>} lefts and widths by owner, those that the search did not find apart */
+  const boxes = new Map();
+  for (const { index, x, width, count } of drawn) {
     const lit = !dims || (count === 1 ? found.has(`${number}:${index}`) : anyFound(found, number, index, count));
-    context.globalAlpha = lit ? 1 : 0.25;
-    context.fillStyle = fills(owner, row.paint);
-    context.fillRect(left, top, Math.max(0.8, width - (width > 3 ? 0.6 : 0)), height);
-    if (count > 1 || width < 1.5) continue;
-    const waited = owner === "communication" ? waitsUntil(row, index, laid.joined) : row.starts[index];
-    if (waited > row.starts[index]) {
-      const until = Math.min(lanes, (waited - span.from) * scale);
-      context.fillStyle = fills("wait", row.paint);
-      if (until > x) context.fillRect(left, top, until - x, height);
-    }
-    if (width > NAMED_PX && row.height >= 10) name(context, colour, row, index, laid, left, width, top, height);
+    const key = `${lit ? "" : " "}${row.owners[row.owner[index]]}`;
+    let list = boxes.get(key);
+    if (!list) boxes.set(key, (list = []));
+    const [left, wide] = [GUTTER + x, Math.max(0.8, width - (width > 3 ? 0.6 : 0))];
+    const last = list.length - 2;
+    // Slivers in a row are one box.
+    if (wide <= 1 && last >= 0 && left <= list[last] + list[last + 1] + 0.2) list[last + 1] = left + wide - list[last];
+    else list.push(left, wide);
+  }
+  for (const [key, list] of boxes) {
+    context.globalAlpha = key.startsWith(" ") ? 0.25 : 1;
+    context.fillStyle = fills(key.trim(), row.paint);
+    for (let i = 0; i < list.length; i += 2) context.fillRect(list[i], top, list[i + 1], height);
   }
   context.globalAlpha = 1;
+  for (const { index, x, width, count } of drawn) {
+    if (count > 1 || width < 1.5) continue;
+    const communicates = row.owners[row.owner[index]] === "communication";
+    const waited = communicates ? waitsUntil(row, index, laid.joined) : row.starts[index];
+    if (waited > row.starts[index]) {
+      const until = Math.min(lanes, (waited - span.from) * scale);
+      context.globalAlpha = !dims || found.has(`${number}:${index}`) ? 1 : 0.25;
+      context.fillStyle = fills("wait", row.paint);
+      if (until > x) context.fillRect(GUTTER + x, top, until - x, height);
+      context.globalAlpha = 1;
+    }
+    if (width > NAMED_PX && row.height >= 10) name(context, colour, row, index, laid, GUTTER + x, width, top, height);
+  }
   if (chosen?.row === number) {
     const left = GUTTER + (row.starts[chosen.index] - span.from) * scale;
     context.strokeStyle = colour("ink");

@@ -27,10 +27,17 @@ export function sentence({ rows, joined }, row, index, zero) {
     `rank ${rank}, ${lane}: ${shortName(names[name[index]])}`,
     `${ms((ends[index] - starts[index]) / 1000)} from ${ms((starts[index] - zero) / 1000)}`,
     until > starts[index] ? `of that ${ms((until - starts[index]) / 1000)} straggler wait for rank ${one?.last_rank}` : "",
-    one ? `${one.kind} of ${(one.bytes / 1e6).toFixed(1)} MB` : paint === "budget" ? "" : ownerOf(owners[owner[index]]),
+    one ? `${one.kind} of ${(one.bytes / 1e6).toFixed(1)} MB` : said(paint, owners[owner[index]]),
   ];
   return parts.filter(Boolean).join(", ");
 }
+
+/**
+ * The owner of an event, where that says more than its name: what the CPU does blocks the GPU, or it does not.
+ * @param {import("./rows.js").Row["paint"]} paint
+ * @param {string} owner
+ */
+export const said = (paint, owner) => (paint === "budget" || (paint === "host" && ["host", "dispatch", "compute"].includes(owner)) ? "" : ownerOf(owner));
 
 /** @param {string} owner of a slice, which does not split communication */
 export const ownerOf = (owner) => (owner === "communication" ? "communication" : owner === "profiler" ? "the profiler's work" : ownerName(owner));

@@ -2,6 +2,7 @@
 // x is CSS pixels from the left edge of the lanes, which stand below those of the timeline.
 
 import { hatch, paint, picture } from "../canvas.js";
+import { h } from "../dom.js";
 import { GUTTER } from "./frame.js";
 import { within } from "./scale.js";
 
@@ -25,43 +26,10 @@ export class Overview {
    */
   constructor(whole, span, show, steps) {
     this.whole = whole;
-    this.canvas = picture("timeline-overview", "The whole record; drag the frame to move what shows below", (context, width, height, colour) => {
-      const x = (/** @type {number} */ at) => GUTTER + ((at - whole.from) / (whole.to - whole.from)) * (width - GUTTER);
-      context.font = `11px ${getComputedStyle(context.canvas).fontFamily}`;
-      context.textBaseline = "middle";
-      context.fillStyle = colour("soft");
-      context.fillText("whole record", 0, height / 2 + 6);
-      let until = 0;
-      for (const { step, from } of steps) {
-        context.fillRect(x(from), 0, 1, height);
-        const text = `step ${step}`;
-        if (x(from) + 4 < until || x(from) + 4 + context.measureText(text).width > width) continue;
-        context.fillText(text, x(from) + 4, 7);
-        until = x(from) + 12 + context.measureText(text).width;
-      }
-      const first = Math.min(...steps.map(({ from }) => from));
-      const ahead = "CPU runs ahead of the GPU";
-      if (x(first) - GUTTER > context.measureText(ahead).width + 20) context.fillText(ahead, GUTTER + 4, height / 2 + 6);
-      const ranks = this.#lanes?.ranks ?? [];
-      const pitch = (height - 16) / Math.max(1, ranks.length);
-      const fills = (this.#lanes?.owners ?? []).map((owner) => (owner === "wait" ? hatch(context, colour) : colour(owner)));
-      ranks.forEach(({ owner, start_us, length_us }, row) =>
-        owner.forEach((one, i) => {
-          context.fillStyle = fills[one];
-          const left = x(start_us[i] + this.#shift);
-          context.fillRect(left, 15 + row * pitch, Math.max(0.6, x(start_us[i] + length_us[i] + this.#shift) - left), Math.max(1, pitch - (pitch > 3 ? 1 : 0)));
-        }),
-      );
-      const [left, right] = [x(span().from), x(span().to)];
-      context.fillStyle = colour("card");
-      context.globalAlpha = 0.55;
-      context.fillRect(GUTTER, 14, Math.max(0, left - GUTTER), height);
-      context.fillRect(right, 14, Math.max(0, width - right), height);
-      context.globalAlpha = 1;
-      context.strokeStyle = colour("accent");
-      context.lineWidth = 1.5;
-      context.strokeRect(left, 14, Math.max(3, right - left - 1), height - 15);
-    });
+    this.frame = h("div", { class: "overview-frame" });
+    this.canvas = picture("timeline-overview", "The whole record; drag the frame to move what shows below", (context, width, height, colour) => this.#draw(context, width, height, colour, steps));
+    this.span = span;
+    this.element = h("div", { class: "overview" }, this.canvas, this.frame);
     const at = (/** @type {PointerEvent} */ event) => {
       const { left, width } = this.canvas.getBoundingClientRect();
       return whole.from + ((event.clientX - left - GUTTER) / Math.max(1, width - GUTTER)) * (whole.to - whole.from);
@@ -90,9 +58,50 @@ export class Overview {
     this.#lanes = lanes;
     this.#shift = shift;
     paint(this.canvas);
+    this.redraw();
   }
 
+  /** The frame follows what shows; the lanes below it stay as they are drawn. */
   redraw() {
-    paint(this.canvas);
+    const { from, to } = this.span();
+    const share = (/** @type {number} */ at) => (at - this.whole.from) / (this.whole.to - this.whole.from);
+    this.frame.style.cssText = `left: calc(${GUTTER}px + (100% - ${GUTTER}px) * ${share(from)}); width: max(3px, (100% - ${GUTTER}px) * ${share(to) - share(from)})`;
+  }
+
+  /**
+   * @param {CanvasRenderingContext2D} context
+   * @param {number} width
+   * @param {number} height
+   * @param {(name: string) => string} colour
+   * @param {import("./steps.js").Step[]} steps
+   */
+  #draw(context, width, height, colour, steps) {
+    const { whole } = this;
+    const x = (/** @type {number} */ at) => GUTTER + ((at - whole.from) / (whole.to - whole.from)) * (width - GUTTER);
+    context.font = `11px ${getComputedStyle(context.canvas).fontFamily}`;
+    context.textBaseline = "middle";
+    context.fillStyle = colour("soft");
+    context.fillText("whole record", 0, height / 2 + 6);
+    let until = 0;
+    for (const { step, from } of steps) {
+      const text = `step ${step}`;
+      if (x(from) + 4 < until || x(from) + 4 + context.measureText(text).width > width) continue;
+      context.fillRect(x(from), 0, 1, height);
+      context.fillText(text, x(from) + 4, 7);
+      until = x(from) + 12 + context.measureText(text).width;
+    }
+    const first = Math.min(...steps.map(({ from }) => from));
+    const ahead = "CPU runs ahead of the GPU";
+    if (x(first) - GUTTER > context.measureText(ahead).width + 20) context.fillText(ahead, GUTTER + 4, height / 2 + 6);
+    const ranks = this.#lanes?.ranks ?? [];
+    const pitch = (height - 16) / Math.max(1, ranks.length);
+    const fills = (this.#lanes?.owners ?? []).map((owner) => (owner === "wait" ? hatch(context, colour) : colour(owner)));
+    ranks.forEach(({ owner, start_us, length_us }, row) =>
+      owner.forEach((one, i) => {
+        context.fillStyle = fills[one];
+        const left = x(start_us[i] + this.#shift);
+        context.fillRect(left, 15 + row * pitch, Math.max(0.6, x(start_us[i] + length_us[i] + this.#shift) - left), Math.max(1, pitch - (pitch > 3 ? 1 : 0)));
+      }),
+    );
   }
 }

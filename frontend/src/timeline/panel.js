@@ -86,7 +86,7 @@ export class Panel {
    * @param {number[]} opened ranks
    * @param {Span} span
    */
-  constructor({ diagnosis, views, keep }, whole, spot, opened, span) {
+  constructor({ diagnosis, views, keep, place }, whole, spot, opened, span) {
     this.run = diagnosis.name;
     this.views = /** @type {import("../model.js").Views} */ (views);
     this.keep = keep;
@@ -97,6 +97,9 @@ export class Panel {
     this.span = within(span, whole);
     this.affected = affectedRanks(diagnosis);
     this.path = legs(diagnosis.critical_path ?? [], this.origin);
+    this.sought.value = place.find ?? "";
+    /** What is to be chosen once it is here: the longest stretch of an owner on a rank, or the longest event found. */
+    this.wanted = place.owner || place.find ? { owner: place.owner, rank: Number(place.rank ?? NaN) } : null;
     /** Called with the opened ranks when they change. @type {(ranks: number[]) => void} */
     this.changed = () => {};
     /** Where the pointer is, us. */
@@ -263,10 +266,24 @@ export class Panel {
     if (!before || this.#failed) this.say(HINT);
     this.#failed = false;
     this.#mark(chosen);
+    this.#wish();
     paint(this.canvas);
     this.overview.redraw();
     this.#list();
     this.#range();
+  }
+
+  /** Choose what the timeline was opened for, once. */
+  #wish() {
+    const { laid, wanted, hits, span } = this;
+    if (!laid || !wanted) return;
+    this.wanted = null;
+    const { owner, rank } = wanted;
+    /** @type {[number, number][]} */
+    const all = owner ? ofOwner(laid.rows, rank, owner) : hits;
+    const long = (/** @type {[number, number]} */ [row, index]) => Math.min(laid.rows[row].ends[index], span.to) - Math.max(laid.rows[row].starts[index], span.from);
+    const longest = all.reduce((/** @type {[number, number] | null} */ best, one) => (best && long(best) >= long(one) ? best : one), null);
+    if (longest && long(longest) > 0) this.choose({ row: longest[0], index: longest[1] });
   }
 
   /**
@@ -501,6 +518,22 @@ export class Panel {
     clearTimeout(this.#timer);
     cancelAnimationFrame(this.#frame);
   }
+}
+
+/**
+ * A rank's stretches of an owner; where the GPU works, its kernels and copies of that.
+ * @param {import("./rows.js").Row[]} rows
+ * @param {number} rank
+ * @param {string} owner
+ * @returns {[number, number][]}
+ */
+function ofOwner(rows, rank, owner) {
+  const onDevice = owner === "wait" || owner === "transfer" ? "communication" : owner;
+  return rows.flatMap((row, i) => {
+    if (row.rank !== rank || row.paint === "host") return [];
+    const wanted = row.owners.indexOf(row.paint === "budget" ? owner : onDevice);
+    return [...row.owner].flatMap((one, index) => (one === wanted ? [/** @type {[number, number]} */ ([i, index])] : []));
+  });
 }
 
 /**

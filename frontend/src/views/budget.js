@@ -7,12 +7,14 @@ import { card, h } from "../dom.js";
 import { ms, percent } from "../format.js";
 import { affectedRanks } from "../model.js";
 import { ORDERS, cut, kindsOf, perNode, sorted } from "../cuts.js";
+import { ofOwner } from "../timeline/place.js";
 import { ticks } from "../timeline/scale.js";
 
 /** @typedef {import("../views.js").View} View */
 /** @typedef {import("../views.js").Shown} Shown */
 /** @typedef {import("../cuts.js").Row} Row */
 /** @typedef {import("../cuts.js").Kind} Kind */
+/** @typedef {(row: Row, part: number) => void} Go to the longest stretch of a part in the timeline */
 
 /** More bars than this are drawn on a canvas. */
 const MOST_BARS = 48;
@@ -24,7 +26,7 @@ const [LEFT, TOP] = [NAMES + 12, 20];
 const HATCHED = 6;
 /** So high are the bars of the affected at least, over their neighbours: to be seen at all. */
 const LEAST_AFFECTED = 3;
-const HINT = "Mean over steps. Point at a bar, or use the arrow keys, for exact values.";
+const HINT = "Mean over steps. Point at a bar, or use the arrow keys, for exact values; click or Enter opens the longest such stretch in the timeline.";
 
 /** @type {View} */
 export const budget = {
@@ -38,7 +40,7 @@ export const budget = {
       rows: cut(shown, kind).map(({ name, node, values, total, busy }) => [name, node, ...values, total, busy]),
     };
   },
-  keys: [["Arrow keys", "move along the bars of the budget"]],
+  keys: [["Arrow keys, Enter", "move along the bars of the budget; open a part in the timeline"]],
 };
 
 /** @param {Shown} shown */
@@ -60,12 +62,23 @@ function render(element, shown) {
   const affected = affectedRanks(diagnosis);
   const body = h("div");
 
+  /** @type {Go} */
+  function go(row, part) {
+    const kind = kinds.find(({ id }) => id === choices.cut) ?? kinds[0];
+    if (!views || kind.id !== "owners") return;
+    // Of a node, the rank that has most of it.
+    const { id } = kind.parts[part];
+    const most = row.ranks.reduce((best, rank) => ((diagnosis.budget_ms[rank]?.[id] ?? 0) > (diagnosis.budget_ms[best]?.[id] ?? 0) ? rank : best));
+    const place = ofOwner(views, most, id, shown.place.step ? Number(shown.place.step) : null);
+    if (place) shown.link("timeline", place).click();
+  }
+
   function draw() {
     const kind = kinds.find(({ id }) => id === choices.cut) ?? kinds[0];
     const ranks = cut(shown, kind);
     const rows = sorted(choices.by === "node" ? perNode(ranks) : ranks, choices.order);
     const marked = rows.map(({ ranks }) => ranks.some((rank) => affected.has(rank)));
-    body.replaceChildren(...(rows.length > MOST_BARS ? canvas(rows, kind, marked) : bars(rows, kind, marked)));
+    body.replaceChildren(...(rows.length > MOST_BARS ? canvas(rows, kind, marked, go) : bars(rows, kind, marked, go)));
   }
 
   /**
@@ -108,8 +121,9 @@ function render(element, shown) {
  * @param {Row[]} rows
  * @param {Kind} kind
  * @param {boolean[]} marked
+ * @param {Go} go
  */
-function bars(rows, kind, marked) {
+function bars(rows, kind, marked, go) {
   const longest = Math.max(...rows.map(({ total }) => total));
   const readout = h("p", { class: "readout", "aria-live": "polite" }, HINT);
   const list = h(
@@ -124,7 +138,13 @@ function bars(rows, kind, marked) {
   list.addEventListener("pointerover", show);
   list.addEventListener("pointerleave", () => (readout.textContent = HINT));
   list.addEventListener("focusin", show);
-  list.addEventListener("keydown", move);
+  const open = (/** @type {Event} */ { target }) => {
+    const part = /** @type {HTMLElement} */ (target).closest(".part");
+    const row = part?.closest(".row");
+    if (part && row) go(rows[[...list.children].indexOf(row)], Number(part.getAttribute("data-part")));
+  };
+  list.addEventListener("click", open);
+  list.addEventListener("keydown", (event) => (event.key === "Enter" ? open(event) : move(event)));
   return [list, legend(rows, kind), readout];
 }
 
@@ -156,6 +176,7 @@ function bar(row, kind, longest, affected, first) {
           {
             class: `part owner-${part.colour}`,
             style: `flex: ${values[i]} 1 0`,
+            "data-part": i,
             role: "img",
             tabindex: first && place === 0 ? 0 : -1,
             "aria-label": said(row, kind, i),
@@ -224,8 +245,9 @@ function legend(rows, kind, flat) {
  * @param {Row[]} rows
  * @param {Kind} kind
  * @param {boolean[]} marked
+ * @param {Go} go
  */
-function canvas(rows, kind, marked) {
+function canvas(rows, kind, marked, go) {
   const longest = Math.max(...rows.map(({ total }) => total));
   const pitch = Math.max(1, Math.min(12, Math.floor(512 / rows.length)));
   const readout = h("p", { class: "readout", "aria-live": "polite" }, HINT);
@@ -289,7 +311,9 @@ function canvas(rows, kind, marked) {
   };
   image.addEventListener("pointerleave", leave);
   image.addEventListener("blur", leave);
+  image.addEventListener("click", () => go(rows[at.row], at.part));
   image.addEventListener("keydown", (event) => {
+    if (event.key === "Enter") go(rows[at.row], at.part);
     const [down, right] = MOVES[event.key] ?? [0, 0];
     if (!down && !right) return;
     event.preventDefault();

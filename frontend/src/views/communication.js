@@ -7,6 +7,7 @@ import { detail } from "../detail.js";
 import { card, h } from "../dom.js";
 import { count, ms, percent, ranges } from "../format.js";
 import { grid, plain } from "../grid.js";
+import { span } from "../timeline/place.js";
 
 /** @typedef {import("../views.js").Shown} Shown */
 /**
@@ -29,6 +30,7 @@ import { grid, plain } from "../grid.js";
  * @property {number | null} us_per_byte
  * @property {boolean} significant whether the line is to be believed
  * @property {number[]} step of each point; of many collectives not all are points
+ * @property {number[]} last_us when the last rank arrives, after the first step's start
  * @property {number[]} bytes -1 where unknown
  * @property {number[]} transfer_us
  * @property {number[]} wait_us
@@ -54,7 +56,7 @@ export const communication = {
   fragment: "communication",
   render: (element, shown) => detail(element, shown.diagnosis.name, "communication", (told) => drawn(told, shown)),
   table: () => null, // it has some of its own
-  keys: [["Arrow keys", "move over the collectives of the chart, longest first"]],
+  keys: [["Arrow keys, Enter", "move over the collectives of the chart, longest first; show one in the timeline"]],
 };
 
 /**
@@ -67,7 +69,7 @@ function drawn({ families, nodes }, shown) {
   }
   const series = seriesOf(families.filter(({ bytes, transfer_us }) => bytes.some((size, i) => size > 0 && transfer_us[i] > 0)));
   return [
-    series.length ? card("Time by size", ...chart(series.slice(0, DRAWN), series.length)) : null,
+    series.length ? card("Time by size", ...chart(series.slice(0, DRAWN), series.length, shown)) : null,
     card("By kind and group", summary(families, shown)),
     nodes.length ? card("By node", ...byNode(nodes, shown)) : null,
     card("Each collective", calls(families, shown)),
@@ -109,8 +111,9 @@ const rate = (/** @type {number} */ gbs) => `${gbs.toFixed(gbs < 10 ? 2 : 0)}\u0
 /**
  * @param {Family[][]} series
  * @param {number} all
+ * @param {Shown} shown
  */
-function chart(series, all) {
+function chart(series, all, shown) {
   const points = series.flatMap((families, of) =>
     families.flatMap((family) =>
       family.bytes.map((bytes, i) => ({ of, family, i, bytes, us: family.transfer_us[i] })).filter(({ bytes, us }) => bytes > 0 && us > 0),
@@ -118,7 +121,7 @@ function chart(series, all) {
   );
   const across = axisOf(points.map(({ bytes }) => bytes));
   const up = axisOf(points.map(({ us }) => us));
-  const hint = "Point at a collective, or use the arrow keys, for its numbers. Ringed: outlier for its size, or in a group slower than comparable groups. Time is without straggler wait.";
+  const hint = "Point at a collective, or use the arrow keys, for its numbers; click or Enter shows its arrivals in the timeline. Ringed: outlier for its size, or in a group slower than comparable groups. Time is without straggler wait.";
   const readout = h("p", { class: "readout", role: "status" }, hint);
   /** @type {(typeof points)[number] | null} */
   let chosen = null;
@@ -197,6 +200,9 @@ function chart(series, all) {
     show(slowestFirst[Math.max(0, Math.min(points.length - 1, place))]);
   });
   canvas.addEventListener("blur", () => show(null));
+  const arrivals = () => chosen && inTimeline(chosen.family, chosen.i, shown).click();
+  canvas.addEventListener("click", arrivals);
+  canvas.addEventListener("keydown", ({ key }) => key === "Enter" && arrivals());
   return [
     series.length < all && h("p", { class: "note" }, `${series.length} of ${all} kinds and groups: those with the longest time without wait and known size.`),
     h("div", { class: "heat-frame" }, canvas, marker),
@@ -207,6 +213,20 @@ function chart(series, all) {
     ),
     readout,
   ];
+}
+
+/** Ranks whose arrivals show. */
+const ARRIVALS = 6;
+
+/**
+ * The way to a collective's arrivals on some of its ranks.
+ * @param {Family} family
+ * @param {number} i
+ * @param {Shown} shown
+ */
+function inTimeline({ ranks, kind, last_us, transfer_us, wait_us }, i, { link }) {
+  const place = span(last_us[i] - 2 * wait_us[i], last_us[i] + transfer_us[i]);
+  return link("timeline", { ...place, ranks: ranks.slice(0, ARRIVALS).join(","), find: kind });
 }
 
 /** @param {Family[]} families alike */

@@ -50,6 +50,20 @@ function tables(told, shown) {
   ];
 }
 
+/**
+ * From a name to its events in the timeline, the longest chosen: its op and its stack stand beside it there.
+ * @param {Shown} shown
+ */
+const instances = ({ views, link }) => (/** @type {string} */ name, /** @type {string} */ text) => {
+  if (!views || views.from_digests || name === named("")) return null;
+  const anchor = link("timeline", { find: name.slice(0, LETTERS) });
+  anchor.textContent = text;
+  return anchor;
+};
+
+/** Of a name that is sought: names of kernels may be hundreds of letters. */
+const LETTERS = 120;
+
 const named = (/** @type {string} */ name) => name || "(all others)";
 
 /**
@@ -65,7 +79,7 @@ function kernels(told, rows, shown) {
     search: "Filter",
     sort: 1,
     columns: [
-      { head: "kernel", show: plainName },
+      { head: "kernel", show: plainName, link: instances(shown) },
       { head: "GPU time", unit: "ms", show: plain, bar: true },
       { head: "share", show: percent, title: "of the GPU time of all rows" },
       { head: "calls", show: calls, title: "per step and rank" },
@@ -101,7 +115,7 @@ function table(told, rows, shown) {
     search: "Filter",
     sort: 1,
     columns: [
-      { head: "operator" },
+      { head: "operator", link: instances(shown) },
       { head: "Self CPU", unit: "ms", show: plain, bar: true },
       { head: "Self CUDA", unit: "ms", show: plain, bar: true },
       { head: "calls", show: calls, title: "per step and rank" },

@@ -1,11 +1,15 @@
-// The table that the field knows: compute, communication and their overlap on each rank. Straggler wait is not
-// communication here: with it, the ranks that wait for a straggler look as if they overlapped nothing.
+// All ranks beside each other. Of many: where they stand on their nodes, which stand out and which are alike, and how each
+// owner spreads. Then the table that the field knows: compute, communication and their overlap on each rank. Straggler wait
+// is not communication there: with it, the ranks that wait for a straggler look as if they overlapped nothing.
 
 import { detail } from "../detail.js";
 import { card, h } from "../dom.js";
-import { percent } from "../format.js";
+import { among, ms, percent } from "../format.js";
 import { grid, plain } from "../grid.js";
-import { affectedRanks } from "../model.js";
+import { affectedRanks, faults, numberOf, ownerName } from "../model.js";
+import { bands } from "../ranks/bands.js";
+import { rankGrid } from "../ranks/grid.js";
+import { groupsOf, perRank } from "../ranks/spread.js";
 
 /** @typedef {Record<string, number[]> & {nodes: string[]}} Told columns, one row per rank */
 
@@ -13,9 +17,88 @@ import { affectedRanks } from "../model.js";
 export const ranks = {
   title: "Ranks",
   fragment: "ranks",
-  render: (element, shown) => detail(element, shown.diagnosis.name, "ranks", (told) => [compared(told, shown)]),
+  render(element, shown) {
+    if (shown.views && shown.views.ranks.length >= MANY) element.append(...overview(shown, shown.views));
+    return detail(element, shown.diagnosis.name, "ranks", (told) => [compared(told, shown)]);
+  },
   table: () => null, // it is a table
+  keys: [["Arrow keys, Enter", "move over the ranks of the picture; select one"]],
 };
+
+/** From so many ranks on, pictures of all stand above the table. */
+const MANY = 8;
+
+/**
+ * Where the ranks stand, by one of several times, and what groups they make.
+ * @param {import("../views.js").Shown} shown
+ * @param {import("../model.js").Views} views
+ */
+function overview(shown, views) {
+  const { diagnosis, place, keep, link } = shown;
+  const affected = affectedRanks(diagnosis);
+  const column = views.steps.indexOf(Number(place.step || NaN));
+  const body = h("div");
+  const measures = [{ id: "busy", name: "busy time (step minus straggler wait)", of: views.busy_ms }, ...views.owners.filter((owner) => views.budget_ms[owner].some((row) => row.some((value) => value > 0))).map((owner) => ({ id: owner, name: ownerName(owner), of: views.budget_ms[owner] }))];
+  const draw = (/** @type {string | undefined} */ wanted) => {
+    const { of } = measures.find(({ id }) => id === wanted) ?? measures[0];
+    body.replaceChildren(...rankGrid(views, perRank(of, column), affected, place.rank ? Number(place.rank) : null, (rank) => keep({ rank: String(rank) })));
+  };
+  const choice = /** @type {HTMLSelectElement} */ (
+    h(
+      "select",
+      {
+        change: () => {
+          keep({ colour: choice.value });
+          draw(choice.value);
+        },
+      },
+      measures.map(({ id, name }) => h("option", { value: id, selected: id === place.colour }, name)),
+    )
+  );
+  draw(place.colour);
+  const groups = groupsOf(views, perRank(views.busy_ms, column), faults(diagnosis));
+  const when = column < 0 ? `mean of ${views.steps.length} steps` : `step ${views.steps[column]}`;
+  return [
+    card(
+      "Ranks on their nodes",
+      h("div", { class: "controls" }, h("label", {}, "Coloured by", choice)),
+      h("p", { class: "note" }, `${when}, ms. Columns are nodes, rows the ranks of a node: a slow node is a column, a slow rail a row.`),
+      body,
+    ),
+    h("div", { class: "rank-groups" }, card("Groups and outliers", h("p", { class: "note" }, `Busy time, ${when}.`), grouped(groups, diagnosis, link)), card("Budget of all ranks", h("p", { class: "note" }, `ms of ${when}.`), bands(views, groups, column))),
+  ];
+}
+
+/**
+ * @param {import("../ranks/spread.js").Group[]} groups
+ * @param {import("../model.js").Diagnosis} diagnosis
+ * @param {import("../views.js").Shown["link"]} link
+ */
+function grouped(groups, diagnosis, link) {
+  const named = (/** @type {import("../ranks/spread.js").Group} */ { name, ranks: some, finding }) => {
+    const text = name ? `${some.length.toLocaleString("en")} comparable ranks` : some.length > 8 ? `${some.length.toLocaleString("en")} ranks, ${some[0]} to ${some[some.length - 1]}` : among(some, diagnosis.ranks, "rank");
+    if (!finding) return text;
+    const anchor = link("findings", { finding: finding.id });
+    anchor.textContent = `${numberOf(diagnosis, finding.id)}: ${text}`;
+    return anchor;
+  };
+  return h(
+    "div",
+    { class: "scroll", tabindex: 0, role: "region", "aria-label": "Groups of ranks" },
+    h(
+      "table",
+      { class: "groups" },
+      h("thead", {}, h("tr", {}, ["ranks", "number", "median", "p99", "cost a step"].map((head) => h("th", { scope: "col" }, head)))),
+      h(
+        "tbody",
+        {},
+        groups.map((group) =>
+          h("tr", {}, h("th", { scope: "row" }, named(group), group.cause && h("small", {}, group.cause)), h("td", {}, group.ranks.length.toLocaleString("en")), h("td", {}, ms(group.spread.median)), h("td", {}, group.ranks.length > 1 ? ms(group.spread.p99) : "–"), h("td", {}, group.finding ? ms(group.finding.cost_ms) : "–")),
+        ),
+      ),
+    ),
+  );
+}
 
 /**
  * @param {Told} told

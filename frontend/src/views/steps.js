@@ -6,8 +6,10 @@ import { picture } from "../canvas.js";
 import { NAMES, nameRows, namedColumns } from "../chart/marks.js";
 import { card, h } from "../dom.js";
 import { among, ms } from "../format.js";
+import { lines } from "../ranks/lines.js";
 import { pixels, rgb, shading, slowest } from "../heat.js";
 import { affectedRanks } from "../model.js";
+import { ofStep } from "../timeline/place.js";
 
 /** @typedef {import("../views.js").View} View */
 /** @typedef {import("../views.js").Shown} Shown */
@@ -51,14 +53,15 @@ export const steps = {
       ),
     };
   },
-  keys: [["Arrow keys", "move over the ranks and steps of the picture"]],
+  keys: [["Arrow keys, Enter", "move over the ranks and steps of the picture; open one in the timeline"]],
 };
 
 /**
  * @param {HTMLElement} element
  * @param {Shown} shown
  */
-function render(element, { diagnosis, views, place, keep }) {
+function render(element, shown) {
+  const { diagnosis, views, place, keep } = shown;
   if (!views) {
     element.append(h("p", { class: "note" }, "Time per rank and step is not available for this run."));
     return;
@@ -70,7 +73,7 @@ function render(element, { diagnosis, views, place, keep }) {
   const choose = (/** @type {typeof KINDS[0]} */ kind, kept = false) => {
     buttons.forEach((button, j) => button.setAttribute("aria-pressed", String(kind === KINDS[j])));
     note.textContent = kind.says;
-    body.replaceChildren(...heat(views, kind.of(views), affected, kind.id === "busy"));
+    body.replaceChildren(...present(heat(shown, views, kind.of(views), affected, kind.id === "busy")));
     if (kept) keep({ of: kind.id });
   };
   choose(KINDS.find(({ id }) => id === place.of) ?? KINDS[0]);
@@ -84,6 +87,9 @@ function render(element, { diagnosis, views, place, keep }) {
     ),
   );
 }
+
+/** @param {(Node | null)[]} parts */
+const present = (parts) => parts.filter((part) => part !== null);
 
 /**
  * Who is slowest from step to step, in words.
@@ -102,12 +108,24 @@ function moving(views, all) {
 }
 
 /**
+ * The way from a cell to its step and rank in the timeline, both selected; null where that place is not known.
+ * @param {Shown} shown
+ * @param {number} row
+ * @param {number} column
+ */
+function toTimeline({ views, link }, row, column) {
+  const place = views && ofStep(views, views.ranks[row], views.steps[column]);
+  return place && link("timeline", { ...place, rank: String(views.ranks[row]), step: String(views.steps[column]) });
+}
+
+/**
+ * @param {Shown} shown
  * @param {Views} views
  * @param {Grid} grid
  * @param {Set<number>} affected
  * @param {boolean} ranked whether to frame the slowest rank of each step
  */
-function heat(views, grid, affected, ranked) {
+function heat(shown, views, grid, affected, ranked) {
   const values = grid.flat().filter((value) => value !== null);
   if (!values.length) return [h("p", { class: "note" }, "No rank recorded a whole step.")];
   const shade = shading(values);
@@ -121,30 +139,36 @@ function heat(views, grid, affected, ranked) {
   );
   const few = views.ranks.length <= FEW_RANKS && views.steps.length <= FEW_STEPS;
   const last = ranked ? slowest(grid) : [];
-  return few ? [cells(views, grid, affected, shade, last), key] : image(views, grid, affected, shade, last, key);
+  return few ? [cells(shown, views, grid, affected, shade, last), key] : image(shown, views, grid, affected, shade, last, key);
 }
 
 /** @typedef {ReturnType<typeof shading>} Shade */
 
 /**
+ * @param {Shown} shown
  * @param {Views} views
  * @param {Grid} grid
  * @param {Set<number>} affected
  * @param {Shade} shade
  * @param {(number | null)[]} last the slowest row of each step
  */
-function cells(views, grid, affected, shade, last) {
-  const cell = (/** @type {number | null} */ value, /** @type {boolean} */ slow) =>
-    value === null
-      ? h("td", { class: "none" }, "–")
-      : h(
+function cells(shown, views, grid, affected, shade, last) {
+  const cell = (/** @type {number | null} */ value, /** @type {boolean} */ slow, /** @type {number} */ row, /** @type {number} */ column) => {
+    if (value === null) return h("td", { class: "none" }, "–");
+    const way = toTimeline(shown, row, column);
+    if (way) {
+      way.textContent = ms(value);
+      way.setAttribute("aria-label", `rank ${views.ranks[row]}, step ${views.steps[column]}: ${ms(value)}, open in timeline`);
+    }
+    return h(
           "td",
           {
             class: [ink(shade.of(value)), slow && "slowest"].filter(Boolean).join(" "),
             style: `--heat: ${10 + 90 * shade.of(value)}%`,
           },
-          ms(value),
+          way ?? ms(value),
         );
+  };
   return h(
     "table",
     { class: "heat" },
@@ -166,7 +190,7 @@ function cells(views, grid, affected, shade, last) {
           "tr",
           {},
           h("th", { scope: "row", class: affected.has(rank) ? "affected" : null }, `rank ${rank}`),
-          grid[i].map((value, j) => cell(value, last[j] === i)),
+          grid[i].map((value, j) => cell(value, last[j] === i, i, j)),
         ),
       ),
     ),
@@ -177,6 +201,7 @@ function cells(views, grid, affected, shade, last) {
 const ink = (/** @type {number} */ share) => (share > 0.93 ? "full" : share > 0.6 ? "strong" : null);
 
 /**
+ * @param {Shown} shown
  * @param {Views} views
  * @param {Grid} grid
  * @param {Set<number>} affected
@@ -184,11 +209,11 @@ const ink = (/** @type {number} */ share) => (share > 0.93 ? "full" : share > 0.
  * @param {(number | null)[]} last the slowest row of each step
  * @param {HTMLElement} key
  */
-function image(views, grid, affected, shade, last, key) {
+function image(shown, views, grid, affected, shade, last, key) {
   const height = Math.max(1, Math.min(14, Math.floor(420 / views.ranks.length)));
   const cursor = { row: 0, column: 0 };
   const marker = h("div", { class: "heat-cursor", hidden: true });
-  const hint = "Point at a cell, or use the arrow keys, for exact values.";
+  const hint = "Point at a cell, or use the arrow keys, for exact values; click or Enter opens its step in the timeline.";
   const readout = h("p", { class: "readout", "aria-live": "polite" }, hint);
   const canvas = picture("heat-map", `Time of ${views.ranks.length} ranks in ${views.steps.length} steps`, draw);
   canvas.style.height = `${TOP + height * views.ranks.length}px`;
@@ -200,7 +225,9 @@ function image(views, grid, affected, shade, last, key) {
       ((event.clientX - box.left - LEFT) / (box.width - LEFT)) * views.steps.length,
     );
   });
+  canvas.addEventListener("click", () => toTimeline(shown, cursor.row, cursor.column)?.click());
   canvas.addEventListener("keydown", (event) => {
+    if (event.key === "Enter") toTimeline(shown, cursor.row, cursor.column)?.click();
     const [down, right] = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[
       event.key
     ] ?? [0, 0];
@@ -269,6 +296,7 @@ function image(views, grid, affected, shade, last, key) {
   }
 
   return [
+    views.steps.length > 1 ? lines(grid, LEFT) : null,
     h("div", { class: "heat-frame" }, canvas, marker),
     key,
     readout,

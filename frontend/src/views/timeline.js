@@ -80,7 +80,7 @@ function render(element, shown) {
       h(
         "div",
         { class: "timeline-body" },
-        h("div", { class: "pictures" }, panel.overview.canvas, h("div", { class: "timeline-frame" }, panel.canvas, panel.tooltip), panel.paged, legend(), panel.readout, panel.hidden, panel.selected),
+        h("div", { class: "pictures" }, panel.overview.element, h("div", { class: "timeline-frame" }, panel.canvas, panel.tooltip), panel.paged, legend(), panel.readout, panel.hidden, panel.selected),
         panel.docked,
       ),
       panel.listed,

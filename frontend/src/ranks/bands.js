@@ -1,0 +1,65 @@
+// How each owner spreads over many ranks: a bar from p25 to p75 on a band from p1 to p99, the median, and the affected
+// ranks beside it.
+
+import { h } from "../dom.js";
+import { ms, ranges } from "../format.js";
+import { ownerName } from "../model.js";
+import { perRank, spreadOf } from "./spread.js";
+
+/** @typedef {import("../model.js").Views} Views */
+
+/** Groups that have a mark of their own. */
+const MARKED = 2;
+const MARKS = ["○", "△"];
+
+/**
+ * @param {Views} views
+ * @param {import("./spread.js").Group[]} groups
+ * @param {number} column of the step, -1 for all
+ */
+export function bands(views, groups, column) {
+  const row = new Map(views.ranks.map((rank, i) => [rank, i]));
+  const marked = groups.filter(({ name }) => name !== "comparable").slice(0, MARKED);
+  const owners = views.owners.flatMap((owner) => {
+    const values = perRank(views.budget_ms[owner], column);
+    return values.some((value) => value > 0) ? [{ owner, values, spread: spreadOf(values) }] : [];
+  });
+  const most = Math.max(...owners.map(({ spread }) => spread.max)) || 1;
+  const share = (/** @type {number} */ value) => `${((100 * value) / most).toFixed(2)}%`;
+  const median = (/** @type {number[]} */ values, /** @type {number[]} */ some) => spreadOf(some.map((rank) => values[row.get(rank) ?? 0])).median;
+  const nameOf = (/** @type {number[]} */ some) => (some.length > 4 ? `${some.length} ranks` : `rank${some.length > 1 ? "s" : ""} ${ranges(some)}`);
+  return h(
+    "div",
+    { class: "scroll", tabindex: 0, role: "region", "aria-label": "Budget of all ranks" },
+    h(
+      "table",
+      { class: "bands" },
+      h("thead", {}, h("tr", {}, ["owner", "p1 – p99, p25 – p75", "median, ms", "p99, ms", ...marked.map(({ ranks }, i) => `${MARKS[i]} ${nameOf(ranks)}`)].map((head) => h("th", { scope: "col" }, head)))),
+      h(
+        "tbody",
+        {},
+        owners.map(({ owner, values, spread }) =>
+          h(
+            "tr",
+            {},
+            h("th", { scope: "row" }, ownerName(owner)),
+            h(
+              "td",
+              {},
+              h(
+                "div",
+                { class: "band", role: "img", "aria-label": `${ownerName(owner)}: p1 ${ms(spread.p1)}, p25 ${ms(spread.p25)}, median ${ms(spread.median)}, p75 ${ms(spread.p75)}, p99 ${ms(spread.p99)}` },
+                h("i", { class: `wide owner-${owner}`, style: `left: ${share(spread.p1)}; width: max(1px, ${share(spread.p99 - spread.p1)})` }),
+                h("i", { class: `narrow owner-${owner}`, style: `left: ${share(spread.p25)}; width: max(2px, ${share(spread.p75 - spread.p25)})` }),
+                marked.map(({ ranks }, i) => h("b", { style: `left: ${share(median(values, ranks))}` }, MARKS[i])),
+              ),
+            ),
+            h("td", {}, spread.median.toFixed(2)),
+            h("td", {}, spread.p99.toFixed(2)),
+            marked.map(({ ranks }) => h("td", { class: Math.abs(median(values, ranks) - spread.median) > 0.1 * most ? "affected" : null }, median(values, ranks).toFixed(2))),
+          ),
+        ),
+      ),
+    ),
+  );
+}

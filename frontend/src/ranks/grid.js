@@ -1,0 +1,113 @@
+// All ranks as a grid: nodes side by side, the ranks of a node below each other. So a slow node is a column and a slow
+// rail a row. Coordinates are CSS pixels; cells begin right of LEFT and below TOP.
+
+import { paint, picture } from "../canvas.js";
+import { namedColumns } from "../chart/marks.js";
+import { h } from "../dom.js";
+import { ms } from "../format.js";
+import { shading } from "../heat.js";
+import { places } from "./spread.js";
+
+/** @typedef {import("../model.js").Views} Views */
+
+const [LEFT, TOP] = [54, 20];
+const HINT = "Point at a rank, or use the arrow keys; click or Enter selects it.";
+
+/**
+ * @param {Views} views
+ * @param {number[]} values of each rank, ms
+ * @param {Set<number>} affected
+ * @param {number | null} selected
+ * @param {(rank: number) => void} select
+ */
+export function rankGrid({ ranks, nodes }, values, affected, selected, select) {
+  const { columns, rows, cells, known } = places(ranks, nodes);
+  const shade = shading(values);
+  const tall = Math.max(3, Math.min(18, Math.floor(260 / rows)));
+  const wide = (/** @type {number} */ width) => Math.min(34, (width - LEFT) / columns.length);
+  const at = new Map(cells.map(({ column, row }, i) => [`${column}:${row}`, i]));
+  let cursor = Math.max(0, ranks.indexOf(selected ?? ranks[0]));
+  let active = false;
+  const readout = h("p", { class: "readout", "aria-live": "polite" }, HINT);
+  const canvas = picture("rank-grid", `${ranks.length} ranks on ${columns.length} ${known ? "nodes" : "columns"}`, (context, width, _, colour) => {
+    const pitch = wide(width);
+    const gap = Math.min(pitch, tall) > 5 ? 1 : 0;
+    context.fillStyle = colour("line");
+    context.fillRect(LEFT, TOP, pitch * columns.length, tall * rows);
+    cells.forEach(({ column, row }, i) => {
+      const [x, y] = [LEFT + column * pitch, TOP + row * tall];
+      context.globalAlpha = 1;
+      context.fillStyle = colour("card");
+      context.fillRect(x, y, Math.max(1, pitch - gap), tall - gap);
+      context.globalAlpha = 0.1 + 0.9 * shade.of(values[i]);
+      context.fillStyle = colour("host");
+      context.fillRect(x, y, Math.max(1, pitch - gap), tall - gap);
+    });
+    context.globalAlpha = 1;
+    const frame = (/** @type {number} */ i, /** @type {string} */ name, /** @type {number} */ thick) => {
+      const { column, row } = cells[i];
+      const size = Math.max(5, pitch);
+      context.strokeStyle = colour(name);
+      context.lineWidth = thick;
+      context.strokeRect(LEFT + column * pitch - (size - pitch) / 2, TOP + row * tall, size - gap, tall - gap);
+    };
+    ranks.forEach((rank, i) => affected.has(rank) && frame(i, "ink", 1.5));
+    if (active) frame(cursor, "accent", 2);
+    context.font = `11px ${getComputedStyle(canvas).fontFamily}`;
+    context.fillStyle = colour("soft");
+    context.textBaseline = "middle";
+    context.textAlign = "right";
+    const every = Math.max(1, Math.ceil(14 / tall));
+    for (let row = 0; row < rows; row += every) context.fillText(known ? `GPU ${row}` : `+${row}`, LEFT - 6, TOP + (row + 0.5) * tall);
+    context.textAlign = "left";
+    let until = 0;
+    for (const column of namedColumns(columns.map((_, i) => i), pitch * columns.length)) {
+      const x = LEFT + column * pitch;
+      const text = columns[column] ?? "";
+      if (x < until || x + context.measureText(text).width > width) continue;
+      context.fillText(text, x, TOP / 2 - 1);
+      until = x + context.measureText(text).width + 8;
+    }
+  });
+  canvas.style.height = `${TOP + tall * rows + 2}px`;
+  canvas.tabIndex = 0;
+
+  function show(/** @type {number} */ i) {
+    cursor = i;
+    active = true;
+    paint(canvas);
+    const node = nodes[i] && ` on ${nodes[i]}`;
+    readout.textContent = `rank ${ranks[i]}${node}: ${ms(values[i])}${affected.has(ranks[i]) ? " (affected rank)" : ""}`;
+  }
+  function leave() {
+    active = false;
+    paint(canvas);
+    readout.textContent = HINT;
+  }
+  const under = (/** @type {MouseEvent} */ event) => {
+    const box = canvas.getBoundingClientRect();
+    const [column, row] = [Math.floor((event.clientX - box.left - LEFT) / wide(box.width)), Math.floor((event.clientY - box.top - TOP) / tall)];
+    return at.get(`${column}:${row}`);
+  };
+  canvas.addEventListener("pointermove", (event) => {
+    const i = under(event);
+    if (i !== undefined && (i !== cursor || !active)) show(i);
+  });
+  canvas.addEventListener("click", (event) => {
+    const i = under(event);
+    if (i !== undefined) select(ranks[i]);
+  });
+  canvas.addEventListener("keydown", (event) => {
+    if (event.key === "Enter") return select(ranks[cursor]);
+    const [down, right] = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key] ?? [0, 0];
+    if (!down && !right) return;
+    event.preventDefault();
+    const { column, row } = cells[cursor];
+    const next = at.get(`${column + right}:${row + down}`);
+    show(next ?? cursor);
+  });
+  canvas.addEventListener("pointerleave", leave);
+  canvas.addEventListener("blur", leave);
+  const key = h("p", { class: "key" }, `median ${ms(shade.median)}`, h("i", { class: "ramp" }), `${ms(shade.full)}${shade.full > shade.longest ? " (1.5 × median)" : ", longest"}`, h("span", { class: "framed" }, "affected ranks"));
+  return [h("div", { class: "heat-frame" }, canvas), key, readout];
+}
