@@ -1,6 +1,7 @@
 // All ranks on one clock around the evidence: a few opened, CPU and GPU, the others folded to a lane each; the critical
 // path through them, straggler wait hatched, and beside them what is known of the chosen event.
 
+import { isReport } from "../api.js";
 import { card, h } from "../dom.js";
 import { ranges } from "../format.js";
 import { keysDialog } from "../keys.js";
@@ -51,8 +52,9 @@ export const timeline = {
  */
 function render(element, shown) {
   const { diagnosis, views, place } = shown;
-  if (!views) {
-    element.append(card("Timeline", h("p", { class: "note" }, "The timeline is not available for this run.")));
+  if (!views || isReport) {
+    const reason = isReport ? "A report has no traces. Open the log directory in TensorBoard to see the timeline." : "The timeline is not available for this run.";
+    element.append(card("Timeline", h("p", { class: "note" }, reason)));
     return;
   }
   const affected = affectedRanks(diagnosis);
