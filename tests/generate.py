@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 import frontend_sources
+import recorders
 from examples import EXAMPLES, Example
 from test_golden import GOLDEN, diagnose, essence, names
 
@@ -100,8 +101,17 @@ def terminal(command: str) -> str:
     return "\n".join(line.rstrip() for line in said.rstrip().splitlines())
 
 
+#: The page of recorders: its table takes a diagnosis for each rule and recorder.
+RECORDERS = DOCS / "recorders.md"
+_OF_RECORDERS = re.compile(
+    r"(?<=<!-- Made by `python tests/generate\.py` of drawn jobs\. -->\n\n).*?(?=\n\n)", re.DOTALL
+)
+
+
 def main() -> None:
     """Write all of it."""
+    page = RECORDERS.read_text(encoding="utf-8")
+    RECORDERS.write_text(_OF_RECORDERS.sub(lambda _: recorders.table(), page), encoding="utf-8")
     documentation.write(DOCS / "rules")
     for path, text in made().items():
         path.write_text(text(), encoding="utf-8")

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import sqlite3
 import struct
-from collections.abc import Iterable, Mapping
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, RankTrace
 
 _TABLES = {
@@ -74,12 +78,24 @@ class Export:
         self._file.close()
 
 
-def write(path: Path, traces: Mapping[int, RankTrace], *, steps: str = "ProfilerStep#{}") -> Path:
-    """Ranks as processes of one export; `steps` is what the range of a step is called."""
+def write(
+    path: Path,
+    traces: Mapping[int, RankTrace],
+    *,
+    steps: str = "ProfilerStep#{}",
+    operators: bool = True,
+    payloads: bool = False,
+) -> Path:
+    """Ranks as processes of one export; `steps` is what the range of a step is called.
+
+    With `operators` as under emit_nvtx. With `payloads` NCCL's ranges say what the metadata of the kernels does.
+    """
     export = Export(path, epoch_ns=1)
     with closing(export):
         for rank, trace in traces.items():
-            _process(export, rank, trace, steps)
+            _process(export, rank, trace, steps, operators)
+            if payloads:
+                export.add("NVTX_EVENTS", _told(rank, trace))
         names = {name for trace in traces.values() for name in trace.header.devices.values()}
         export.add("TARGET_INFO_GPU", [(rank, name, None, 9, 0) for rank in traces for name in names])
     return path
@@ -90,7 +106,43 @@ def process_number(pid: int) -> int:
     return 1 << 48 | pid << 24
 
 
-def _process(export: Export, rank: int, trace: RankTrace, steps: str) -> None:
+_CALLS = {
+    "all_reduce": "ncclAllReduce",
+    "all_gather": "ncclAllGather",
+    "reduce_scatter": "ncclReduceScatter",
+    "broadcast": "ncclBroadcast",
+}
+
+
+def _told(rank: int, trace: RankTrace) -> Iterator[tuple[Any, ...]]:
+    """NCCL's ranges with payloads, around the launches of kernels that have metadata."""
+    events, comms, number = trace.events, trace.comms, process_number(100 + rank)
+    calls = np.flatnonzero(events.category == Category.RUNTIME)
+    launches = dict(zip(events.correlation[calls].tolist(), calls.tolist(), strict=True))
+    communicators: dict[str, int] = {}
+    for at, row in enumerate(comms.event.tolist()):
+        launch = launches.get(int(events.correlation[row]))
+        name = _CALLS.get(names.collective(trace.strings[comms.collective[at]]))
+        if launch is None or name is None:
+            continue
+        size = int(comms.group_size[at])
+        group = trace.strings[comms.group[at]]
+        start = int(events.start_ns[launch]) - 2
+        thread = number | int(trace.threads[events.thread[launch]][1])
+        if group not in communicators:
+            communicators[group] = zlib.crc32(group.encode())
+            members = sorted(trace.header.groups.get(group, range(size)))
+            place = members.index(rank) if rank in members else 0
+            told = {"NCCL communicator ID": communicators[group], "No. of ranks": size, "Rank": place}
+            yield start, start, 59, "ncclCommInitRank", thread, None, 1, json.dumps(told), None
+        element = names.ELEMENT_BYTES.get(trace.strings[comms.dtype[at]], 1)
+        elements = int(min(comms.elements_in[at], comms.elements_out[at]))
+        told = {"NCCL communicator ID": communicators[group], "Message size [bytes]": elements * element}
+        end = start + int(events.duration_ns[launch]) + 2
+        yield start, end, 59, name, thread, None, 1, json.dumps(told), None
+
+
+def _process(export: Export, rank: int, trace: RankTrace, steps: str, operators: bool) -> None:
     events = trace.events
     number = process_number(100 + rank)
     rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in _TABLES}
@@ -114,6 +166,8 @@ def _process(export: Export, rank: int, trace: RankTrace, steps: str) -> None:
         elif category is Category.OVERHEAD:
             rows["CUPTI_ACTIVITY_KIND_OVERHEAD"].append((start, end, thread, 8))
         else:
+            if category is Category.OP and not operators:
+                continue
             text = name.replace("ProfilerStep#", steps.partition("{")[0]) if "ProfilerStep#" in name else name
             if category is Category.OP:
                 text += f", op_id = {i}" + (f", sizes = {shape}" if shape else "")
