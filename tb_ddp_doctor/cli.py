@@ -11,6 +11,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
@@ -20,6 +21,7 @@ from rich.text import Text
 
 from tb_ddp_doctor import __version__, engine
 from tb_ddp_doctor.cache import MAX_BYTES, Cache, default_directory, write_digest
+from tb_ddp_doctor.calibration.load import load
 from tb_ddp_doctor.discover.names import DIGEST_SUFFIX, trace_name
 from tb_ddp_doctor.discover.runs import DiscoverError, Run, discover, no_traces, only_run, with_step_range
 from tb_ddp_doctor.findings import SCHEMA_VERSION, Diagnosis, Prospect, Severity
@@ -276,6 +278,13 @@ def _reading_options(logdirs: Mapping[str, str]) -> _Parser:
         "(default: one that repeats)",
     )
     options.add_argument(
+        "--calibration",
+        type=Path,
+        metavar="FILE",
+        help="what the ranks and links can do: calibration.json of tb_ddp_doctor.check, or what nccl-tests printed "
+        "(default: where it lies beside the traces)",
+    )
+    options.add_argument(
         "--cache", type=Path, metavar="DIR", help="keep what was read there (default: the user's cache directory)"
     )
     options.add_argument("--no-cache", action="store_true", help="keep nothing, and use nothing that was kept")
@@ -295,7 +304,7 @@ def _diagnose(options: argparse.Namespace, errors: Console) -> int:
     cache, runs = _discover(options, needed=not dumps)
     dumps = stuck.beside(dumps, {run.name for run in runs})
     with executor(options.scheduler) as workers:
-        results = _diagnose_all(runs, engine.Reading(cache, workers), settings, errors)
+        results = _diagnose_all(runs, _reading(options, cache, workers), settings, errors)
     jobs = _examine_all(dumps, [run.name for run in runs], errors)
     if not results and not jobs:
         return 2
@@ -355,7 +364,7 @@ def _whatif(options: argparse.Namespace, errors: Console) -> int:
     chosen = None if options.without is None else _finding_names(options.without)
     cache, runs = _discover(options)
     with executor(options.scheduler) as workers:
-        results = _diagnose_all(runs, engine.Reading(cache, workers), {}, errors)
+        results = _diagnose_all(runs, _reading(options, cache, workers), {}, errors)
     predicted = {result.diagnosis.name: _predict(result, chosen) for result in results}
     if options.json:
         _print_json(predicted)
@@ -394,7 +403,7 @@ def _compare(options: argparse.Namespace, errors: Console) -> int:
     named = [only_run(location, peek=cache.peek) for location in (options.before, options.after)]
     runs = [with_step_range(run, options.step_range) for run in named]
     with executor(options.scheduler) as workers:
-        results = _diagnose_all(runs, engine.Reading(cache, workers), {}, errors)
+        results = _diagnose_all(runs, _reading(options, cache, workers), {}, errors)
     if len(results) < 2:
         return 2
     found = compare(*results)
@@ -463,7 +472,7 @@ def _one_result(options: argparse.Namespace, errors: Console) -> tuple[Cache, en
         names = ", ".join(run.name for run in runs)
         raise ValueError(f"Which run? Name one of these with --run: {names}.")
     with executor(options.scheduler) as workers:
-        results = _diagnose_all(chosen, engine.Reading(cache, workers), {}, errors)
+        results = _diagnose_all(chosen, _reading(options, cache, workers), {}, errors)
     if not results:
         raise ValueError("There is nothing to write of a run that cannot be diagnosed.")
     return cache, results[0]
@@ -509,7 +518,7 @@ def _digest(options: argparse.Namespace, errors: Console) -> int:
     with executor(options.scheduler) as workers, _progress(errors) as counting:
         count = counting("Reading", len(traces))
         digests, warnings = engine.digest_files(
-            traces, engine.Reading(cache, workers), lambda done, _total, _file: count(done)
+            traces, _reading(options, cache, workers), lambda done, _total, _file: count(done)
         )
     base = logdir if logdir.is_dir() else logdir.parent
     for file, digest in digests:
@@ -559,6 +568,11 @@ def _capture(options: argparse.Namespace, errors: Console) -> int:
         _complain(errors, str(error))
         return 2
     return 0
+
+
+def _reading(options: argparse.Namespace, cache: Cache, workers: Executor | None) -> engine.Reading:
+    """How files are read. Raises CalibrationError for a calibration that is none."""
+    return engine.Reading(cache, workers, calibration=load(options.calibration) if options.calibration else None)
 
 
 def _cache(options: argparse.Namespace) -> Cache:

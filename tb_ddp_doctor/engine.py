@@ -16,6 +16,8 @@ from operator import or_
 from pathlib import Path
 
 from tb_ddp_doctor.cache import Cache
+from tb_ddp_doctor.calibration.load import CalibrationError, beside, load
+from tb_ddp_doctor.calibration.model import Calibration
 from tb_ddp_doctor.diagnosis import Lacking, assemble
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.discover import nccl_logs
@@ -67,6 +69,8 @@ class Reading:
     #: end, since it may yet come.
     changing: Collection[str] = ()
     expected: Collection[str] = ()
+    #: What the ranks and links can do, in place of what lies beside the traces.
+    calibration: Calibration | None = None
 
 
 #: No job has more; larger numbers in a file are nonsense, and each rank that is missing is listed.
@@ -138,7 +142,14 @@ def diagnose(
     except Exception as error:
         _log.debug("joining the ranks of %s failed", run.name, exc_info=True)
         raise RunError(f"Joining its ranks failed in a way that is {_OUR_FAULT} ({_named(error)}).") from error
-    job = replace(job, network=_network(run, job), rank_evidence=_rank_evidence(run, job))
+    calibration, unusable = _calibration(run, reading)
+    job = replace(
+        job,
+        network=_network(run, job),
+        rank_evidence=_rank_evidence(run, job),
+        calibration=calibration,
+        warnings=(*job.warnings, *unusable),
+    )
     lacking = {"still arriving": [one.file for one in arriving], "unreadable": [one.file for one in failed]}
     diagnosis, savings = _examine(job, rules, lacking)
     paths = tuple(_shown(by_rank[rank][0].path) for rank in job.ranks.tolist())
@@ -204,6 +215,20 @@ def _rank_evidence(run: Run, job: Job) -> dict[int, RankEvidence]:
     except Exception:
         _log.debug("reading what lies beside the traces of %s failed", run.name, exc_info=True)
         return {}
+
+
+def _calibration(run: Run, reading: Reading) -> tuple[Calibration | None, list[FileWarning]]:
+    """What the ranks and links can do, named or beside the traces; and a warning for a file there that is none."""
+    if reading.calibration or not isinstance(run.directory, Path):
+        return reading.calibration, []
+    folders = [file.path.parent for file in run.files if isinstance(file.path, Path)]
+    path = beside([run.directory, *folders, run.directory.parent])
+    if path is None:
+        return None, []
+    try:
+        return load(path), []
+    except CalibrationError as error:
+        return None, [FileWarning(str(path), str(error))]
 
 
 def examine(job: Job, settings: Settings | None = None) -> Diagnosis:

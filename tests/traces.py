@@ -47,6 +47,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from tb_ddp_doctor.calibration.model import Calibration
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.facts.facts import Facts
@@ -224,11 +225,14 @@ def digests(text: str, **options: Any) -> dict[int, RankDigest]:
     return {rank: digest(trace) for rank, trace in read(text, **options).items()}
 
 
-def job(text: str, *, nodes: Mapping[int, str] | None = None, **options: Any) -> Job:
+def job(
+    text: str, *, nodes: Mapping[int, str] | None = None, calibration: Calibration | None = None, **options: Any
+) -> Job:
     """The drawn job; every rank is a node of its own, unless `nodes` says otherwise."""
     ranks = digests(text, **options)
     named = {rank: f"host{rank}" for rank in ranks} | dict(nodes or {})
-    return build("drawn", ranks, named, next(iter(ranks.values())).header.world_size)
+    built = build("drawn", ranks, named, next(iter(ranks.values())).header.world_size)
+    return replace(built, calibration=calibration)
 
 
 def check(

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tb_ddp_doctor.calibration.model import bus_factor
 from tb_ddp_doctor.facts.latency import Line, line
 from tb_ddp_doctor.job.collectives import LATEST
 from tb_ddp_doctor.job.model import Job
@@ -100,14 +101,6 @@ class Traffic:
         if self.line is None or self.transfer_per_step_ns <= 0:
             return 0.0
         return min(self.line.alpha_ns * self.calls / self.transfer_per_step_ns, 1.0)
-
-
-def bus_factor(kind: str, size: int) -> float:
-    """Bytes that each link carries for a byte of the message, as in nccl-tests' PERFORMANCE.md."""
-    share = (size - 1) / size if size > 0 else 1.0
-    if kind == "all_reduce":
-        return 2 * share
-    return share if kind in ("all_gather", "reduce_scatter", "all_to_all") else 1.0
 
 
 def communication(job: Job) -> tuple[Traffic, ...]:

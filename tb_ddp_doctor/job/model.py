@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_ddp_doctor.calibration.model import Calibration
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.model import RankDigest, StepWork
 from tb_ddp_doctor.evidence.model import RankEvidence
@@ -97,6 +98,8 @@ class Job:
     network: Network | None = None
     #: What files beside the traces say of ranks, by rank number.
     rank_evidence: Mapping[int, RankEvidence] = field(default_factory=dict)
+    #: What its ranks and links can do; None where nobody measured it.
+    calibration: Calibration | None = None
     #: Files whose ranks are left out, or some of their steps, since their record is not as complete as others'.
     damaged: tuple[str, ...] = ()
 

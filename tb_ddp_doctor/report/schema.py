@@ -1,4 +1,4 @@
-"""The JSON Schemas of `ddp-doctor diagnose --json` and `ddp-doctor compare --json`."""
+"""The JSON Schemas of `ddp-doctor diagnose --json`, `ddp-doctor compare --json` and `calibration.json`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from tb_ddp_doctor.calibration.model import Calibration
 from tb_ddp_doctor.comparison.model import Comparison
 from tb_ddp_doctor.findings import SCHEMA_VERSION
 from tb_ddp_doctor.stuck.model import Report
@@ -25,8 +26,13 @@ def comparison() -> dict[str, Any]:
     return {"$schema": _DIALECT, "title": "ddp-doctor compare --json", **msgspec.json.schema(Comparison)}
 
 
+def calibration() -> dict[str, Any]:
+    """Made likewise."""
+    return {"$schema": _DIALECT, "title": "calibration.json of tb_ddp_doctor.check", **msgspec.json.schema(Calibration)}
+
+
 #: By name, as docs/NAME.schema.json has them.
-SCHEMAS = {"diagnosis": diagnosis, "comparison": comparison}
+SCHEMAS = {"diagnosis": diagnosis, "comparison": comparison, "calibration": calibration}
 
 
 def text(name: str) -> str:

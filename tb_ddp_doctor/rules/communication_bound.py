@@ -9,6 +9,7 @@ import numpy as np
 
 from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.evidence_locator import Places
+from tb_ddp_doctor.facts.expected import Expected
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.links import Link, excess_ns
 from tb_ddp_doctor.facts.repeats import Repeats
@@ -31,7 +32,8 @@ class CommunicationBound(Rule):
     Why:
         When communication takes longer than the compute beside it, the links set the step time.
     Evidence:
-        The longest exposed communication on the slowest rank of the step; the measured busbw; and the time that
+        The longest exposed communication on the slowest rank of the step; the measured busbw, beside that of a
+        calibration where there is one (docs/check.md); and the time that
         communication would take as bfloat16, by the latency and busbw fitted to the trace.
     Fix:
         Send fewer bytes (compress to bfloat16, accumulate gradients), compute more per byte (a larger local batch),
@@ -75,6 +77,7 @@ class CommunicationBound(Rule):
         network: Network | None,
         links: tuple[Link, ...],
         repeats: Repeats,
+        expected: Expected | None,
         places: Places,
     ) -> Result:
         slow_links = [link for link in links if link.is_slow(self.slow_link, self.slow_steps)]
@@ -106,7 +109,7 @@ class CommunicationBound(Rule):
             title=f"Communication takes longer than compute can hide: {text.ms(median)} of every "
             f"{text.ms(frame.step_ns)} is exposed communication.",
             why=f"Communication takes {text.ms(total)} a step{size}, compute {text.ms(compute)}. "
-            f"{_link(communication)}{self._prospects(communication, total, compute)}{text.network(network)}"
+            f"{_link(communication, expected)}{self._prospects(communication, total, compute)}{text.network(network)}"
             f"{text.choice(network, communication[0]) if communication else ''}{basis}",
             fix=_fix(transfers, frame.has_device, network),
             evidence=most_exposed(exposed, whatif, places),
@@ -124,12 +127,19 @@ class CommunicationBound(Rule):
         return said
 
 
-def _link(communication: tuple[Traffic, ...]) -> str:
-    """The bandwidth of what transfers longest, a sentence and a space; "" where it is unknown."""
+def _link(communication: tuple[Traffic, ...], expected: Expected | None) -> str:
+    """The busbw of what transfers longest, beside what it could be, and a space; "" where it is unknown."""
     if not communication or not communication[0].has_bytes:
         return ""
     longest = communication[0]
-    return f"{longest.kind} reaches a busbw of {text.gigabytes_per_second(longest.bus_rate)}. "
+    reached = f"{longest.kind} reaches a busbw of {text.gigabytes_per_second(longest.bus_rate)}"
+    if expected is None:
+        return f"{reached}. What these links can do is not known: no calibration.json lies beside the traces. "
+    possible = expected.bus_rate(longest)
+    if possible is None:
+        return f"{reached}; the calibration has no {longest.kind} of {longest.size} ranks. "
+    share = text.percent(longest.bus_rate / possible)
+    return f"{reached}, {share} of the {text.gigabytes_per_second(possible)} that the calibration gave at these sizes. "
 
 
 def _saved_as_bfloat16(traffic: Traffic) -> float:

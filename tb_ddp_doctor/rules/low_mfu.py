@@ -10,6 +10,7 @@ import numpy as np
 from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.compute import Utilization
 from tb_ddp_doctor.facts.evidence_locator import Places
+from tb_ddp_doctor.facts.expected import Expected
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.rules.support import text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
@@ -29,7 +30,8 @@ class LowMfu(Rule):
     Fix:
         The fixes of the other findings; if there are none, larger GEMMs.
     Limits:
-        Needs shapes of operators (record_shapes=True) and a GPU that the table of peaks has, or the threshold `peak`.
+        Needs shapes of operators (record_shapes=True) and a GPU that the table of peaks has, the threshold `peak`, or
+        a calibration, whose GEMM rate is then the peak.
         GEMMs inside compiled kernels are not counted, and convolutions only where they are trained. Recomputation is
         detected by checkpoint functions, and by forward operators in the backward pass. MFU names no fault of its own,
         so it is info.
@@ -44,12 +46,13 @@ class LowMfu(Rule):
     )
     peak: float = threshold(0.0, "TFLOPS", "The GPU's peak; 0 takes it from the table, by the GPU's name.")
 
-    def check(self, *, frame: Frame, utilization: Utilization, places: Places) -> Result:
-        peak = self.peak * 1e12 or utilization.peak
+    def check(self, *, frame: Frame, utilization: Utilization, expected: Expected | None, places: Places) -> Result:
+        measured = expected.gemm_rate(utilization.precision) if expected else None
+        peak = self.peak * 1e12 or utilization.peak or measured
         if peak is None:
             return NotApplicable(
                 f"The peak of {utilization.device or 'this GPU'} in {utilization.precision} is not known: set it "
-                "with --set low-mfu.peak=TFLOPS."
+                "with --set low-mfu.peak=TFLOPS, or measure GEMMs with torchrun ... -m tb_ddp_doctor.check."
             )
         seconds = frame.step_ns / 1e9
         model, executed = (float(amount.mean()) / seconds for amount in (utilization.model_flops, utilization.flops))
@@ -59,6 +62,8 @@ class LowMfu(Rule):
             f"{model / 1e12:.3g} of {peak / 1e12:.3g} TFLOPS in {utilization.precision}: "
             f"an MFU of {text.percent(mfu)}{computed_again}."
         )
+        if measured:
+            told += f" Large GEMMs reach {measured / 1e12:.3g} TFLOPS on these GPUs, by the calibration."
         if mfu >= self.min_mfu:
             return Clear(f"The model computes {told}")
         per_rank = utilization.model_flops.mean(axis=1)

@@ -11,8 +11,10 @@ import numpy as np
 from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.evidence_locator import Places
+from tb_ddp_doctor.facts.expected import Expected
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.links import Link, excess_ns
+from tb_ddp_doctor.facts.traffic import Traffic
 from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Network
 from tb_ddp_doctor.rules.support import limits, text
@@ -26,7 +28,8 @@ class SlowLink(Rule):
 
     What:
         Groups whose collectives take much longer than those of comparable groups: same kind and bytes, same number of
-        ranks, same distance between ranks, same number of nodes.
+        ranks, same distance between ranks, same number of nodes. With a calibration, also links that are all much
+        slower than it.
     Why:
         A cable, a switch port, a GPU without peer access or a node that fell back to sockets slows every collective
         through it, and the whole job waits for those ranks.
@@ -36,8 +39,8 @@ class SlowLink(Rule):
     Fix:
         Measure the link alone with nccl-tests; look at what NCCL's log says that it uses there, and at the hardware.
     Limits:
-        Needs groups to compare: if all ranks are in one group, as in plain DDP, all links of its ring look as slow as
-        the slowest. Sizes must be recorded. Sends and receives are not compared.
+        Needs groups to compare, or a calibration: if all ranks are in one group, as in plain DDP, all links of its
+        ring look as slow as the slowest. Sizes must be recorded. Sends and receives are not compared.
     """
 
     id: ClassVar[str] = "slow-link"
@@ -46,15 +49,35 @@ class SlowLink(Rule):
     min_slowdown: float = threshold(*limits.SLOW_LINK)
     min_steps: float = threshold(0.75, "of the steps", "A link that is slow now and then is shared with other traffic.")
 
+    below_calibration: float = threshold(
+        2.0,
+        "times as long",
+        "A calibration has the links to itself; beside compute, NCCL's kernels share the GPU and its memory.",
+    )
+
     def check(
-        self, *, frame: Frame, whatif: WhatIf, links: tuple[Link, ...], network: Network | None, places: Places
+        self,
+        *,
+        frame: Frame,
+        whatif: WhatIf,
+        links: tuple[Link, ...],
+        communication: tuple[Traffic, ...],
+        expected: Expected | None,
+        network: Network | None,
+        places: Places,
     ) -> Result:
+        slow = [link for link in links if link.is_slow(self.min_slowdown, self.min_steps)]
+        # On CPUs compute takes the cores that communication needs: there a calibration says little of links.
+        if not slow and expected is not None and frame.has_device:
+            calibrated = expected.links(communication)
+            below = [link for link in calibrated if link.is_slow(self.below_calibration, self.min_steps)]
+            if below:
+                return self._below_calibration(below, calibrated, frame, network, places)
         if not links:
             return NotApplicable(
                 "No two comparable groups have collectives of one size, so links cannot be compared; "
-                "nccl-tests between pairs of nodes can."
+                "torchrun ... -m tb_ddp_doctor.check measures what they can do, and pairs of nodes."
             )
-        slow = [link for link in links if link.is_slow(self.min_slowdown, self.min_steps)]
         if not slow:
             worst = max(links, key=lambda link: link.slowdown)
             return Clear(
@@ -84,6 +107,38 @@ class SlowLink(Rule):
             fix=_fix(frame, slow),
             evidence=(
                 places.longest(int(rank), int(step), RankOwner.COMMUNICATION, "Communication over the slow link."),
+            ),
+        )
+
+    def _below_calibration(
+        self,
+        below: Sequence[Link],
+        calibrated: Sequence[Link],
+        frame: Frame,
+        network: Network | None,
+        places: Places,
+    ) -> Fault:
+        """All links are slower than they were when nothing else ran: no group is the odd one."""
+        excess = excess_ns(below, len(frame.ranks), len(frame.steps))
+        change = Change(transfer_ns=excess)
+        worst = max(below, key=lambda link: link.slowdown)
+        affected = np.unique(np.concatenate([link.traffic.ranks for link in below]))
+        rank, step = np.unravel_index(int(excess.argmax()), excess.shape)
+        return Fault(
+            change=change,
+            ranks=frame.rank_numbers(affected),
+            steps=frame.all_steps,
+            cause="below_calibration",
+            confidence="medium",
+            title=f"The links are slower than the calibration: {worst.traffic.kind} takes {worst.slowdown:.1f} times "
+            "as long as it did when nothing else ran.",
+            why=f"{len(below)} of {len(calibrated)} kinds and groups are slower. The slowest has a busbw of "
+            f"{text.gigabytes_per_second(worst.traffic.bus_rate)}; the calibration gave "
+            f"{text.gigabytes_per_second(worst.peer_bus_rate)} at these sizes. "
+            f"{_transport(network, frame.rank_numbers(affected))}",
+            fix=_fix(frame, below),
+            evidence=(
+                places.longest(int(rank), int(step), RankOwner.COMMUNICATION, "Communication over the slow links."),
             ),
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from test_slow_link import calibrated
 from test_slow_link import drawn as linked
 from traces import MS, finding, in_row, lies_in_its_step, outcome, ranks, step_ms
 
@@ -124,3 +125,15 @@ def test_cpus_may_be_bound_too() -> None:
 def test_one_slow_collective_is_not_every_steps() -> None:
     usual, once = ranks(HIDDEN, HIDDEN, steps=2), ranks(BOUND, BOUND, steps=1)
     assert outcome(RULE, in_row(usual, once, usual)).status == "clear"
+
+
+def test_with_a_calibration_the_busbw_is_a_share_of_what_it_gave() -> None:
+    # 4 MB in 30 ms.
+    why = finding(RULE, ranks(BOUND, BOUND), calibration=calibrated(12.6, size=2)).why
+    assert "all_reduce reaches a busbw of 0.1 GB/s, 42 % of the 0.3 GB/s that the calibration gave" in why
+    other = finding(RULE, ranks(BOUND, BOUND), calibration=calibrated(12.6, size=16)).why
+    assert "the calibration has no all_reduce of 2 ranks" in other
+
+
+def test_without_a_calibration_it_says_that_the_links_are_unknown() -> None:
+    assert "What these links can do is not known" in finding(RULE, ranks(BOUND, BOUND)).why

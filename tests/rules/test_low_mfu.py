@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from traces import finding, outcome, ranks
 
+from tb_ddp_doctor.calibration.model import Calibration, Measure
+
 RULE = "low-mfu"
 #: 20 ms a step.
 MODEL = """
@@ -59,3 +61,13 @@ def test_an_unknown_device_needs_its_peak() -> None:
 def test_without_products_it_is_not_applicable(options: dict[str, Any]) -> None:
     result = outcome(RULE, ranks(MODEL), **options)
     assert result.status == "not-applicable"
+
+
+def test_a_calibration_tells_what_gemms_reach() -> None:
+    values = (400.0, 300.0)
+    measure = Measure(name="GEMM bfloat16", unit="TFLOPS", more_is_better=True, values=values, spreads=(None, None))
+    calibration = Calibration(source="check", world_size=2, measures=(measure,))
+    unknown = finding(RULE, ranks(MODEL), calibration=calibration, **of(0.5, device={"name": "Drawn GPU"}))
+    assert "of 350 TFLOPS" in unknown.why
+    known = finding(RULE, ranks(MODEL), calibration=calibration, **of(2))
+    assert "of 989 TFLOPS" in known.why and "Large GEMMs reach 350 TFLOPS on these GPUs" in known.why

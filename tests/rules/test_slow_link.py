@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from traces import MS, finding, in_row, job, lies_in_its_step, outcome, ranks
 
+from tb_ddp_doctor.calibration.model import Calibration, Point, curve
 from tb_ddp_doctor.facts.links import Link, excess_ns, links
 from tb_ddp_doctor.facts.traffic import communication
 
@@ -133,7 +134,7 @@ def test_where_all_ranks_are_in_one_group_it_is_not_applicable() -> None:
     """
     result = outcome(RULE, ranks(text, text))
     assert result.status == "not-applicable"
-    assert "nccl-tests" in result.reason
+    assert "tb_ddp_doctor.check" in result.reason
 
 
 def test_without_sizes_it_is_not_applicable() -> None:
@@ -142,3 +143,36 @@ def test_without_sizes_it_is_not_applicable() -> None:
 
 def test_no_group_means_no_excess() -> None:
     assert not np.any(excess_ns([], 2, 3))
+
+
+#: 32 MB among all ranks in 22 ms.
+ALL = """
+    rank# step |1
+          gpu  [fwd][bwd]
+          nccl          [ar/world@8..........]
+"""
+
+
+def calibrated(time_ms: float, size: int = 4) -> Calibration:
+    us = time_ms * 1e3
+    points = [Point(bytes=scale * 1000, count=9, time_us=us, low_us=us, high_us=us) for scale in (1, 100_000)]
+    return Calibration(
+        source="check", world_size=size, curves=(curve("all_reduce", "world", range(size), size, points),)
+    )
+
+
+def test_with_a_calibration_links_that_are_all_slow_are_found() -> None:
+    found = finding(RULE, ranks(*[ALL] * 4), calibration=calibrated(5))
+    assert (found.ranks, found.cause) == ((0, 1, 2, 3), "below_calibration")
+    assert found.cost_ms == pytest.approx(22 - 5, rel=0.1)
+    assert "4.4 times as long as it did when nothing else ran" in found.title
+    assert "the calibration gave 9.6 GB/s at these sizes" in found.why
+
+
+def test_links_as_fast_as_their_calibration_are_no_fault() -> None:
+    assert outcome(RULE, ranks(*[ALL] * 4), calibration=calibrated(18)).status == "not-applicable"
+
+
+def test_without_a_calibration_of_as_many_ranks_nothing_is_known_of_one_group() -> None:
+    ended = outcome(RULE, ranks(*[ALL] * 4), calibration=calibrated(1, size=8))
+    assert ended.status == "not-applicable" and "tb_ddp_doctor.check" in ended.reason

@@ -1,0 +1,78 @@
+"""A calibration from a file that is named, or that lies beside the logs.
+
+Beside the logs are the folder of a run's traces and the one above it, in this order: `calibration.json`, then text
+files with "nccl-tests", "nccl_tests" or "_perf" in their name. Everything in them is untrusted: only so much is read,
+and what is not finite, not positive or without order is refused.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+
+from tb_ddp_doctor.calibration.model import SCHEMA_VERSION, Calibration, Curve
+from tb_ddp_doctor.calibration.nccl_tests import parse
+
+#: 100,000 ranks with their measures take less.
+_MOST_BYTES = 64 << 20
+_MOST_FILES = 16
+NAME = "calibration.json"
+_TESTS = re.compile(r"nccl[-_]?tests|(?:^|[._-])(?:all|reduce|broadcast|sendrecv)\w*_perf", re.IGNORECASE)
+
+
+class CalibrationError(ValueError):
+    """A file that is no calibration. Its text is a sentence for users that names the file."""
+
+
+def load(path: Path) -> Calibration:
+    """The calibration in a file: `calibration.json`, or what nccl-tests printed. Raises CalibrationError."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise CalibrationError(f"{path} cannot be read: {error.strerror}.") from None
+    if len(data) > _MOST_BYTES:
+        raise CalibrationError(f"{path} is larger than any calibration ({_MOST_BYTES >> 20} MiB).")
+    if not data.lstrip().startswith(b"{"):
+        found = parse(data.decode(errors="replace"), path.name)
+        if found is None:
+            raise CalibrationError(f"{path} is neither calibration.json nor what nccl-tests prints.")
+        return found
+    try:
+        calibration = msgspec.json.decode(data, type=Calibration)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise CalibrationError(f"{path} is no calibration.json: {error}.") from None
+    if calibration.schema_version > SCHEMA_VERSION:
+        raise CalibrationError(
+            f"{path} has version {calibration.schema_version}; this ddp-doctor knows up to {SCHEMA_VERSION}."
+        )
+    if not all(map(_is_sane, calibration.curves)):
+        raise CalibrationError(f"{path} holds times or sizes that are not positive, or not in order.")
+    return calibration
+
+
+def _is_sane(curve: Curve) -> bool:
+    sizes = [point.bytes for point in curve.points]
+    times = [point.time_us for point in curve.points]
+    ordered = bool(sizes) and sizes[0] > 0 and all(a < b for a, b in pairwise(sizes))
+    return ordered and curve.size > 0 and all(math.isfinite(time) and time > 0 for time in times)
+
+
+def beside(folders: Iterable[Path]) -> Path | None:
+    """The first file in these folders whose name is that of a calibration."""
+    for folder in dict.fromkeys(folders):
+        try:
+            names = sorted(entry.name for entry in os.scandir(folder) if entry.is_file())
+        except OSError:
+            continue
+        if NAME in names:
+            return folder / NAME
+        for name in [name for name in names if _TESTS.search(name) and not name.endswith(".json")][:_MOST_FILES]:
+            return folder / name
+    return None

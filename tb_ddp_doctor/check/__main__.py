@@ -1,0 +1,138 @@
+"""`torchrun ... -m tb_ddp_doctor.check`: measures all ranks, and the links between them, in about a minute."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import math
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from tb_ddp_doctor.calibration.load import NAME
+from tb_ddp_doctor.calibration.model import Calibration
+from tb_ddp_doctor.report.calibration import page, printed
+from tb_ddp_doctor.report.escape import printable, printable_json
+
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one rank; returns the exit status.
+
+    0; 1 for `--fail-on`; 2 for options or an environment that nothing can be measured in; 3 if a rank did not answer.
+    """
+    options = _parser().parse_args(arguments)
+    # Read when torch is imported. What its store and gloo say of a rank that does not answer is said in a sentence.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
+    from tb_ddp_doctor.check.run import Launched, Options, run
+
+    # Under a launcher, standard error is shared by all ranks.
+    logging.basicConfig(level=logging.WARNING)
+    errors = Console(stderr=True, highlight=False)
+
+    def tell(found: Calibration) -> int:
+        return _told(found, options, errors)
+
+    chosen = Options(
+        backend=options.backend,
+        cpu=options.cpu,
+        seconds=options.seconds,
+        patience_s=options.patience,
+        most_bytes=options.max_bytes,
+    )
+    try:
+        return run(Launched.here(os.environ), chosen, tell)
+    except KeyboardInterrupt:
+        return 130
+    except (OSError, ValueError, RuntimeError) as error:
+        errors.print(Text(f"tb_ddp_doctor.check: {printable(str(error).partition(chr(10))[0])}"), soft_wrap=True)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="torchrun ... -m tb_ddp_doctor.check",
+        description="Measures what each rank and the links between ranks can do, and names outliers.",
+    )
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help=f"write {NAME} there, beside a job's traces")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="also write a page with pictures, as one file")
+    parser.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
+    parser.add_argument(
+        "--fail-on",
+        type=_percent,
+        metavar="PCT",
+        help="exit with 1 if a rank or a pair is an outlier, by at least so many percent; 0 takes every outlier",
+    )
+    parser.add_argument(
+        "--seconds", type=_seconds, default=30.0, metavar="S", help="for collectives and pairs (default: %(default)g)"
+    )
+    parser.add_argument(
+        "--patience",
+        type=_seconds,
+        default=30.0,
+        metavar="S",
+        help="a rank that is silent for so long does not answer (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--max-bytes", type=_bytes, default=1 << 30, metavar="SIZE", help="largest message, as 64M (default: 1G)"
+    )
+    parser.add_argument("--backend", metavar="NAME", help="nccl, gloo or mpi (default: nccl on GPUs, else gloo)")
+    parser.add_argument("--cpu", action="store_true", help="measure CPUs where there are GPUs, too")
+    return parser
+
+
+def _told(found: Calibration, options: argparse.Namespace, errors: Console) -> int:
+    """Write and print what was found, on the one rank that does; returns the exit status."""
+    if options.output:
+        options.output.mkdir(parents=True, exist_ok=True)
+        path = options.output / NAME
+        # A reader never sees half of it.
+        new = path.with_suffix(".new")
+        new.write_bytes(msgspec.json.format(msgspec.json.encode(found)))
+        new.replace(path)
+        errors.print(Text(printable(f"{path}: calibration of {found.world_size} ranks")), soft_wrap=True)
+    if options.html:
+        options.html.write_text(page(found), encoding="utf-8")
+        errors.print(Text(printable(f"{options.html}: the same with pictures")), soft_wrap=True)
+    if options.json:
+        sys.stdout.buffer.write(printable_json(found))
+    else:
+        printed(Console(highlight=False), found)
+    sys.stdout.flush()
+    if found.no_answer:
+        return 3
+    if options.fail_on is not None and any(one.worse >= options.fail_on for one in found.outliers):
+        return 1
+    return 0
+
+
+def _percent(text: str) -> float:
+    share = float(text.rstrip("% ")) / 100
+    if not 0 <= share < math.inf:
+        raise ValueError
+    return share
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < 1e6:
+        raise ValueError
+    return seconds
+
+
+def _bytes(text: str) -> int:
+    unit = _UNITS.get(text[-1:].upper(), 1)
+    size = int(text[:-1] if unit > 1 else text) * unit
+    if not 0 < size <= 1 << 40:
+        raise ValueError
+    return size
+
+
+if __name__ == "__main__":
+    sys.exit(main())

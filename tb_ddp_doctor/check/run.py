@@ -1,0 +1,278 @@
+"""One rank of a check: the phases that all ranks go through together, and what happens when one does not answer.
+
+A phase begins when all ranks have arrived at it, by the store. A rank that does not arrive is named, by those that did;
+they then stop, since no collective can go on without it, and give what was found until then. Nothing waits for ever:
+phases and collectives have a patience, and each process ends by itself when the whole time is over, whatever hangs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import faulthandler
+import logging
+import math
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO
+
+import msgspec
+import torch
+from torch import distributed
+
+from tb_ddp_doctor.calibration.model import Calibration, NoAnswer, Pair
+from tb_ddp_doctor.check.collectives import KINDS, largest, ping_pong, timed
+from tb_ddp_doctor.check.device import Device
+from tb_ddp_doctor.check.measures import plans, throttled
+from tb_ddp_doctor.check.pairs import schedule
+from tb_ddp_doctor.check.results import Host, RankCurve, RankResults, assemble, node_names
+from tb_ddp_doctor.check.store import Board, NotAllAnsweredError
+
+_log = logging.getLogger(__name__)
+
+#: Of the time that is given for collectives and pairs, pairs take this share.
+_PAIRS_SHARE = 0.25
+#: Large enough for bandwidth.
+_GPU_PAIR_BYTES, _CPU_PAIR_BYTES = 64 << 20, 4 << 20
+#: After the whole time is over, so long is left to name who does not answer, s.
+_LAST_WORDS_S = 10
+_ROLL_CALL_S = 5.0
+#: Until all have started, patience is so many times as long: torch is slow to import from a shared file system.
+_START_TIMES = 4
+#: As torchrun's.
+_PORT = 29500
+#: What launchers call rank, world size, local rank and node, those of torchrun first.
+_LAUNCHERS = (
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_NODE_RANK"),
+    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What is measured, and for how long."""
+
+    #: None takes nccl where there are GPUs, else gloo.
+    backend: str | None = None
+    cpu: bool = False
+    #: For the collectives and pairs, s.
+    seconds: float = 30.0
+    #: A rank that is silent for so long does not answer, s.
+    patience_s: float = 30.0
+    most_bytes: int = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """This process's place in the job."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    place: str
+
+    @classmethod
+    def here(cls, environment: Mapping[str, str]) -> Launched:
+        """As the launcher says; one rank where there is none."""
+        for rank, world, local, node in _LAUNCHERS:
+            if rank in environment and world in environment:
+                return cls(
+                    int(environment[rank]),
+                    int(environment[world]),
+                    int(environment.get(local, 0)),
+                    environment.get(node, ""),
+                )
+        return cls(0, 1, 0, "")
+
+
+class Check:
+    """One rank of a check."""
+
+    def __init__(self, launched: Launched, options: Options) -> None:
+        self._launched = launched
+        self._options = options
+        self._device = Device(launched.local_rank, cpu=options.cpu)
+        self._backend = options.backend or ("nccl" if self._device.is_gpu else "gloo")
+        self._board = Board(
+            _store(launched, os.environ, _START_TIMES * options.patience_s), launched.rank, launched.world_size
+        )
+        host = Host(socket.gethostname(), launched.place, self._device.name, self._device.is_gpu)
+        self._found = RankResults(host)
+        self._hosts: list[Host | None] = [None] * launched.world_size
+        self._phase = "start"
+        self._reported = threading.Lock()
+
+    def run(self) -> Calibration | None:
+        """Go through all phases; the calibration on the lowest rank that answers, None on the others."""
+        try:
+            self._measure_all()
+        except NotAllAnsweredError as error:
+            return self._report(error.phase, error.ranks)
+        except (RuntimeError, distributed.DistError) as error:
+            _log.debug("rank %d fails in %s", self._launched.rank, self._phase, exc_info=True)
+            self._found.notes.append(f"rank {self._launched.rank} failed in {self._phase}: {_first_line(error)}")
+            return self._report(self._phase, None)
+        return self._report("end", ())
+
+    def _measure_all(self) -> None:
+        rank, world = self._launched.rank, self._launched.world_size
+        with self._all("start", self._found.host):
+            self._hosts = [msgspec.json.decode(self._board.read("start", other), type=Host) for other in range(world)]
+        nodes = node_names([host for host in self._hosts if host])
+        if world > 1:
+            # Its time-out, too, names nobody: the roll call does.
+            os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
+            distributed.init_process_group(
+                self._backend,
+                store=distributed.PrefixStore("group", self._board.store),
+                rank=rank,
+                world_size=world,
+                timeout=dt.timedelta(seconds=self._options.patience_s),
+            )
+        self._measures()
+        if world > 1:
+            self._pairs(nodes)
+            self._curves(nodes)
+            distributed.destroy_process_group()
+
+    @contextlib.contextmanager
+    def _all(self, phase: str, value: object = None) -> Iterator[None]:
+        """A phase that begins when all ranks have arrived."""
+        self._phase = phase
+        if self._launched.world_size > 1 or phase == "start":
+            patience_s = self._options.patience_s * (_START_TIMES if phase == "start" else 1)
+            self._board.arrive(phase, patience_s, value)
+        yield
+
+    def _measures(self) -> None:
+        for plan in plans(self._device):
+            with self._all(plan.name):
+                try:
+                    repeats = plan.take()
+                except RuntimeError as error:
+                    self._found.notes.append(f"rank {self._launched.rank}: no {plan.name}: {_first_line(error)}")
+                    continue
+                self._found.repeats[plan.name] = [value if math.isfinite(value) else None for value in repeats]
+                self._found.about[plan.name] = (plan.unit, plan.more_is_better)
+        self._found.throttled = list(throttled(self._device))
+
+    def _pairs(self, nodes: Sequence[str]) -> None:
+        rank = self._launched.rank
+        size = _GPU_PAIR_BYTES if self._device.is_gpu else _CPU_PAIR_BYTES
+        for number, pairs in enumerate(schedule(nodes)):
+            with self._all(f"pairs of round {number + 1}"):
+                for pair in pairs:
+                    if rank in pair:
+                        latency, gbs = ping_pong(
+                            rank, sum(pair) - rank, self._device, min(size, self._options.most_bytes)
+                        )
+                        if rank == pair[0]:
+                            within = nodes[pair[0]] == nodes[pair[1]]
+                            self._found.pairs.append(Pair(ranks=pair, within_node=within, latency_us=latency, gbs=gbs))
+
+    def _curves(self, nodes: Sequence[str]) -> None:
+        world = list(range(len(nodes)))
+        groups: list[tuple[str, list[int], distributed.ProcessGroup | None]] = [("world", world, None)]
+        if len(set(nodes)) > 1:
+            for node in dict.fromkeys(nodes):
+                ranks = [rank for rank in world if nodes[rank] == node]
+                group = distributed.new_group(ranks)
+                if self._launched.rank in ranks and len(ranks) > 1:
+                    groups.append(("node", ranks, group))
+        scopes = 1 if len(set(nodes)) == 1 else 2
+        budget = self._options.seconds * (1 - _PAIRS_SHARE) / len(KINDS) / scopes
+        here = nodes[self._launched.rank]
+        room = largest(self._device, nodes.count(here), self._options.most_bytes)
+        least = torch.tensor([room], device=self._device.torch)
+        distributed.all_reduce(least, op=distributed.ReduceOp.MIN)
+        for scope in ("world", "node")[:scopes]:
+            for kind in KINDS:
+                with self._all(f"{kind} of {scope}"):
+                    for _, ranks, group in [one for one in groups if one[0] == scope]:
+                        self._curve(kind, scope, ranks, group, int(least.item()), budget)
+
+    def _curve(
+        self, kind: str, scope: str, ranks: list[int], group: distributed.ProcessGroup | None, most: int, budget: float
+    ) -> None:
+        curve = RankCurve(kind, scope, ranks, {})
+        self._found.curves.append(curve)
+        for one in timed(kind, group, self._device, most, budget):
+            curve.times_s[one.bytes] = one.times_s
+
+    def _report(self, phase: str, silent: Sequence[int] | None) -> Calibration | None:
+        """Give what was found, and on the lowest rank that answers all of it, with who did not answer in which phase.
+
+        `silent` has the ranks that are known not to; None asks who does.
+        """
+        if not self._reported.acquire(blocking=False):
+            return None
+        self._board.post("results", self._found)
+        if silent is None:
+            silent = self._board.wait_for("results", _ROLL_CALL_S)
+        answering = [rank for rank in range(self._launched.world_size) if rank not in silent]
+        if self._launched.rank != min(answering, default=self._launched.rank):
+            return None
+        late = self._board.wait_for("results", _ROLL_CALL_S if silent else self._options.patience_s, answering)
+        missing = sorted({*silent, *late})
+        found = {
+            rank: msgspec.json.decode(self._board.read("results", rank), type=RankResults)
+            for rank in answering
+            if rank not in missing
+        }
+        hosts = [found[rank].host if rank in found else host for rank, host in enumerate(self._hosts)]
+        return assemble(hosts, found, self._backend, [NoAnswer(rank=rank, phase=phase) for rank in missing])
+
+    def give_up(self, tell: Callable[[Calibration], int]) -> None:
+        """End this process, with what was found until now; called when all time is over, on another thread."""
+        status = 3
+        try:
+            found = self._report(self._phase, None)
+            if found is not None:
+                status = tell(found)
+        finally:
+            os._exit(status)
+
+
+def _store(launched: Launched, environment: Mapping[str, str], patience_s: float) -> distributed.Store:
+    """The store of the job: torchrun's own, else one that the first rank keeps. Waits for no rank but the first."""
+    if launched.world_size == 1:
+        return distributed.HashStore()
+    store = distributed.TCPStore(
+        environment.get("MASTER_ADDR", "127.0.0.1"),
+        int(environment.get("MASTER_PORT", _PORT)),
+        launched.world_size,
+        is_master=launched.rank == 0 and environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True",
+        timeout=dt.timedelta(seconds=patience_s),
+        wait_for_workers=False,
+    )
+    return distributed.PrefixStore("ddp-doctor", store)
+
+
+def run(launched: Launched, options: Options, tell: Callable[[Calibration], int]) -> int:
+    """Run this rank to its end; returns the exit status. `tell` is called on the one rank that reports."""
+    check = Check(launched, options)
+    # Measures take some seconds; each phase may take its patience once, in which case it is the last one.
+    whole_s = options.seconds * 2 + options.patience_s * (_START_TIMES + 2) + 30
+    watch = threading.Timer(whole_s, check.give_up, [tell])
+    watch.daemon = True
+    watch.start()
+    with open(os.devnull, "w") as nowhere:
+        _end_after(whole_s + _LAST_WORDS_S * 2, nowhere)
+        found = check.run()
+        status = 0 if found is None else tell(found)
+        watch.cancel()
+        faulthandler.cancel_dump_traceback_later()
+    return status
+
+
+def _end_after(seconds: float, nowhere: IO[str]) -> None:
+    """End this process then, even where a native call holds the interpreter's lock."""
+    faulthandler.dump_traceback_later(seconds, exit=True, file=nowhere)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0][:200]

@@ -1,0 +1,144 @@
+"""Calibrations: the fit of alpha and beta, what nccl-tests prints, and files that are none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from tb_ddp_doctor.calibration.fit import alpha_beta
+from tb_ddp_doctor.calibration.load import CalibrationError, beside, load
+from tb_ddp_doctor.calibration.model import Calibration, Point, curve
+from tb_ddp_doctor.calibration.nccl_tests import parse
+
+#: What all_reduce_perf -b 1K -e 1M -f 32 prints on two nodes.
+PRINTED = """\
+# nThread 1 nGpus 1 minBytes 1024 maxBytes 1048576 step: 32(factor) warmup iters: 5 iters: 20 agg iters: 1
+# Using devices
+#  Rank  0 Group  0 Pid   4242 on      node1 device  0 [0x01] NVIDIA H100 80GB HBM3
+#  Rank  1 Group  0 Pid   4243 on      node2 device  0 [0x01] NVIDIA H100 80GB HBM3
+#
+#                                                              out-of-place                       in-place
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+        1024           256     float     sum      -1    20.00    0.05    0.05      0    19.80    0.05    0.05      0
+       32768          8192     float     sum      -1    22.10    1.48    1.48      0    22.00    1.49    1.49      0
+     1048576        262144     float     sum      -1    60.00   17.48   17.48      0    59.00   17.77   17.77      0
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 6.4
+"""
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.05])
+@pytest.mark.parametrize(("alpha_us", "gbs"), [(5, 400), (20, 12), (150, 1.2)])
+def test_the_fit_finds_alpha_and_beta_within_2_percent(alpha_us: float, gbs: float, noise: float) -> None:
+    sizes = 2 ** np.arange(10, 31)
+    random = np.random.default_rng(round(alpha_us * gbs))
+    errors = []
+    for _ in range(20):
+        drawn = (alpha_us + sizes / gbs / 1e3) * (1 + noise * random.standard_normal((30, len(sizes))))
+        # Some repeats are held up, as on any machine.
+        drawn[random.random(drawn.shape) < 0.02] *= 10
+        found = alpha_beta(sizes, np.median(drawn, axis=0))
+        assert found
+        errors.append([found.alpha_us / alpha_us - 1, found.beta_us * gbs * 1e3 - 1])
+        assert found.r2 > 0.99 and found.mean_error < 0.03 and found.max_error < 0.12
+    assert np.abs(errors).max() < 0.02
+
+
+def test_a_line_is_not_fitted_to_one_size_or_to_what_is_no_time() -> None:
+    assert alpha_beta([1024, 1024], [1, 2]) is None
+    assert alpha_beta([1024, 2048], [np.nan, 2]) is None
+    assert alpha_beta([], []) is None
+
+
+def test_neither_latency_nor_time_per_byte_is_negative() -> None:
+    falling = alpha_beta([1, 10, 100], [9, 6, 3])
+    assert falling and falling.beta_us == 0 and falling.alpha_us > 0
+    steep = alpha_beta([10, 100, 1000], [1, 100, 10_000])
+    assert steep and steep.alpha_us == 0 and steep.beta_us > 0
+
+
+def points(**time_us: float) -> list[Point]:
+    return [Point(bytes=int(size[1:]), count=1, time_us=us, low_us=us, high_us=us) for size, us in time_us.items()]
+
+
+def test_between_and_beyond_measured_sizes_the_points_tell() -> None:
+    found = curve("all_reduce", "world", range(2), 2, points(_1000=10, _100000=100))
+    assert found.time_us([1, 1000, 10_000, 100_000, 1_000_000]).tolist() == pytest.approx(
+        [10, 10, 31.6, 100, 1000], rel=1e-3
+    )
+
+
+def test_output_of_nccl_tests_is_a_calibration() -> None:
+    found = parse(PRINTED)
+    assert found
+    assert (found.source, found.world_size, found.nodes) == ("nccl-tests", 2, ("node1", "node2"))
+    assert found.device == "NVIDIA H100 80GB HBM3"
+    (one,) = found.curves
+    assert (one.kind, one.size) == ("all_reduce", 2)
+    assert [(point.bytes, point.time_us) for point in one.points] == [(1024, 20), (32768, 22.1), (1048576, 60)]
+    assert found.curve("all_reduce", 2, within_node=False) is one
+    assert found.curve("all_reduce", 4, within_node=False) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("1024 256 float sum -1 20.0 1.0 1.75 0", "all_reduce"),
+        ("1024 256 float sum -1 20.0 1.0 0.875 0", "reduce_scatter"),
+        ("1024 256 float none -1 20.0 1.0 0.875 0", "all_gather"),
+        ("1024 256 float none 0 20.0 1.0 1.0 0", "broadcast"),
+        ("1024 256 float sum 0 20.0 1.0 1.0 0", "reduce"),
+    ],
+)
+def test_a_collective_without_a_name_is_known_by_its_ratio(line: str, kind: str) -> None:
+    found = parse(line)
+    assert found and found.curves[0].kind == kind
+    if kind.startswith("all"):
+        assert found.world_size == 8
+
+
+def test_the_files_name_tells_the_collective() -> None:
+    found = parse("1024 256 float none -1 20.0 1.0 0.875 0 1 1 1 0", "alltoall_perf.8.txt")
+    assert found and found.curves[0].kind == "all_to_all"
+
+
+def test_a_calibration_is_found_beside_the_logs(tmp_path: Path) -> None:
+    assert beside([tmp_path / "absent", tmp_path]) is None
+    (tmp_path / "all_reduce_perf.txt").write_text(PRINTED)
+    assert beside([tmp_path]) == tmp_path / "all_reduce_perf.txt"
+    assert load(tmp_path / "all_reduce_perf.txt").world_size == 2
+    written = msgspec.json.encode(Calibration(source="check", world_size=1))
+    (tmp_path / "calibration.json").write_bytes(written)
+    assert beside([tmp_path]) == tmp_path / "calibration.json"
+    assert load(tmp_path / "calibration.json") == Calibration(source="check", world_size=1)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"no results",
+        b"{",
+        b"{}",
+        b'{"source": "check", "world_size": 1, "schema_version": 99}',
+        b'{"source": "check", "world_size": "many"}',
+        b'{"source": "check", "world_size": 2, "curves": [{"kind": "a", "scope": "world", "ranks": [], "size": 2, '
+        b'"points": []}]}',
+        b'{"source": "check", "world_size": 2, "curves": ' + b"[" * 100_000,
+        b"\x1f\x8b\x00\xff" * 100,
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_calibration_is_named(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "calibration.json"
+    path.write_bytes(content)
+    with pytest.raises(CalibrationError, match=r"calibration\.json"):
+        load(path)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CalibrationError, match="No such file"):
+        load(tmp_path / "calibration.json")
