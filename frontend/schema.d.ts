@@ -129,6 +129,8 @@ export interface Diagnosis {
   critical_path: PathStep[];
   /** null where no trace has memory events (profile_memory=True). */
   memory: Memory | null;
+  /** The last snapshot of torch.cuda.memory of each rank beside the traces. */
+  memory_snapshots: MemorySnapshot[];
   findings: Finding[];
   /** How the verdict is shown. */
   level: "critical" | "healthy" | "info" | "major" | "minor";
@@ -278,6 +280,19 @@ export interface MemoryBlock {
   source: Source | null;
 }
 
+/** The largest request that failed for lack of memory; bytes. */
+export interface MemoryFailure {
+  bytes: number;
+  /** What the GPU had free beside what was reserved. */
+  device_free: number;
+  source: Source | null;
+  /** Whether no segment is as large, so that whole ones would have to be given back. */
+  whole_segments: boolean;
+  /** What would have to be released for it, at least: the total, and what it is. */
+  to_release: number;
+  holders: MemoryHolder[];
+}
+
 /** Allocated memory that grows from step to step: a leak, if it goes on. */
 export interface MemoryGrowth {
   rank: number;
@@ -286,6 +301,14 @@ export interface MemoryGrowth {
   steps: number;
   /** What is allocated in most steps and not released, the largest first. */
   places: MemoryPlace[];
+}
+
+/** Blocks of one category that one function allocated. */
+export interface MemoryHolder {
+  category: string;
+  source: Source | null;
+  bytes: number;
+  count: number;
 }
 
 /** What a phase does to allocated memory, mean over steps; bytes. */
@@ -332,6 +355,36 @@ export interface MemorySaving {
   why: string;
   /** Advice in words; then, after an empty line, the code or command to copy. */
   fix: string;
+}
+
+/** A segment that the allocator reserves, and that is in use in part; bytes. */
+export interface MemorySegment {
+  bytes: number;
+  /** Reserved but unallocated, and the largest block of that. */
+  inactive: number;
+  largest_free: number;
+  /** What is allocated in it, so that it cannot be given back, the largest first. */
+  holders: MemoryHolder[];
+}
+
+/** What a snapshot of torch.cuda.memory beside the traces holds; bytes. */
+export interface MemorySnapshot {
+  file: string;
+  /** What stands out, a sentence or two for each thing. */
+  said: string[];
+  /** null where neither the file's name nor its folder's tells it. */
+  rank: number | null;
+  allocated: number;
+  reserved: number;
+  reserved_but_unallocated: number;
+  /** What is allocated is made of, by category, as stacks and annotations tell: sums to it. */
+  categories: Record<string, number>;
+  /** Blocks that are reserved but unallocated, and the largest: no larger request fits without cudaMalloc. */
+  free_blocks: number;
+  largest_free: number;
+  /** The segments with most that is reserved but unallocated. */
+  segments: MemorySegment[];
+  failure: MemoryFailure | null;
 }
 
 /** What the model's states take on a rank, by its gradients; bytes, None where that is not known. */

@@ -15,10 +15,12 @@ from functools import reduce
 from operator import or_
 from pathlib import Path
 
+import msgspec
+
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.calibration.load import CalibrationError, beside, load
 from tb_ddp_doctor.calibration.model import Calibration
-from tb_ddp_doctor.diagnosis import Lacking, assemble
+from tb_ddp_doctor.diagnosis import Lacking, assemble, encodable
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.discover import nccl_logs
 from tb_ddp_doctor.discover.files import digested_trace
@@ -40,7 +42,9 @@ from tb_ddp_doctor.findings import (
 )
 from tb_ddp_doctor.job.build import JobError, build
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.memory_snapshot import find as memory_snapshots
 from tb_ddp_doctor.rules import CATALOGUE
+from tb_ddp_doctor.rules.support import memory_text
 from tb_ddp_doctor.rules.support.base import Found, Rule, configured
 from tb_ddp_doctor.rules.support.base import run as run_rule
 from tb_ddp_doctor.rules.support.savings import Savings
@@ -152,6 +156,7 @@ def diagnose(
     )
     lacking = {"still arriving": [one.file for one in arriving], "unreadable": [one.file for one in failed]}
     diagnosis, savings = _examine(job, rules, lacking)
+    diagnosis = _with_snapshots(run, diagnosis)
     paths = tuple(_shown(by_rank[rank][0].path) for rank in job.ranks.tolist())
     from_digests = all(path.suffix == DIGEST_SUFFIX for path in paths)
     return Result(diagnosis, savings, job, paths, from_digests, unfinished)
@@ -229,6 +234,24 @@ def _calibration(run: Run, reading: Reading) -> tuple[Calibration | None, list[F
         return load(path), []
     except CalibrationError as error:
         return None, [FileWarning(str(path), str(error))]
+
+
+def _with_snapshots(run: Run, diagnosis: Diagnosis) -> Diagnosis:
+    """The diagnosis with what snapshots of memory beside the traces hold; of remote traces, none."""
+    if not isinstance(run.directory, Path):
+        return diagnosis
+    try:
+        folders = [file.path.parent for file in run.files if not isinstance(file.path, RemotePath)]
+        found, warnings = memory_snapshots.read(memory_snapshots.find(folders, run.directory))
+        snapshots = tuple(
+            msgspec.structs.replace(one, file=encodable(one.file), said=tuple(memory_text.snapshot_sentences(one)))
+            for one in found
+        )
+    except Exception:
+        _log.debug("reading the snapshots of memory of %s failed", run.name, exc_info=True)
+        return diagnosis
+    told = (FileWarning(encodable(one.file), encodable(one.message), one.kind) for one in warnings)
+    return msgspec.structs.replace(diagnosis, memory_snapshots=snapshots, warnings=(*diagnosis.warnings, *told))
 
 
 def examine(job: Job, settings: Settings | None = None) -> Diagnosis:

@@ -468,6 +468,61 @@ class Memory(msgspec.Struct, frozen=True):
     ranks: tuple[MemoryRank, ...]
 
 
+class MemoryHolder(msgspec.Struct, frozen=True):
+    """Blocks of one category that one function allocated."""
+
+    category: str
+    source: Source | None
+    bytes: int
+    count: int
+
+
+class MemorySegment(msgspec.Struct, frozen=True):
+    """A segment that the allocator reserves, and that is in use in part; bytes."""
+
+    bytes: int
+    #: Reserved but unallocated, and the largest block of that.
+    inactive: int
+    largest_free: int
+    #: What is allocated in it, so that it cannot be given back, the largest first.
+    holders: tuple[MemoryHolder, ...]
+
+
+class MemoryFailure(msgspec.Struct, frozen=True):
+    """The largest request that failed for lack of memory; bytes."""
+
+    bytes: int
+    #: What the GPU had free beside what was reserved.
+    device_free: int
+    source: Source | None
+    #: Whether no segment is as large, so that whole ones would have to be given back.
+    whole_segments: bool
+    #: What would have to be released for it, at least: the total, and what it is.
+    to_release: int
+    holders: tuple[MemoryHolder, ...]
+
+
+class MemorySnapshot(msgspec.Struct, frozen=True):
+    """What a snapshot of torch.cuda.memory beside the traces holds; bytes."""
+
+    file: str
+    #: What stands out, a sentence or two for each thing.
+    said: tuple[str, ...]
+    #: None where neither the file's name nor its folder's tells it.
+    rank: int | None
+    allocated: int
+    reserved: int
+    reserved_but_unallocated: int
+    #: What is allocated is made of, by category, as stacks and annotations tell: sums to it.
+    categories: dict[str, int]
+    #: Blocks that are reserved but unallocated, and the largest: no larger request fits without cudaMalloc.
+    free_blocks: int
+    largest_free: int
+    #: The segments with most that is reserved but unallocated.
+    segments: tuple[MemorySegment, ...]
+    failure: MemoryFailure | None
+
+
 class Diagnosis(msgspec.Struct, frozen=True):
     """All that the doctor says of one run."""
 
@@ -503,6 +558,8 @@ class Diagnosis(msgspec.Struct, frozen=True):
     critical_path: tuple[PathStep, ...] = ()
     #: None where no trace has memory events (profile_memory=True).
     memory: Memory | None = None
+    #: The last snapshot of torch.cuda.memory of each rank beside the traces.
+    memory_snapshots: tuple[MemorySnapshot, ...] = ()
 
     @property
     def level(self) -> Level:

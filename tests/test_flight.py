@@ -17,7 +17,7 @@ from dumps import drawn, write
 from tb_ddp_doctor.flight import ras
 from tb_ddp_doctor.flight.find import find
 from tb_ddp_doctor.flight.load import DumpError, load
-from tb_ddp_doctor.flight.unpickle import PickleError, loads
+from tb_ddp_doctor.storage.unpickle import PickleError, loads
 from tb_ddp_doctor.stuck.run import StuckError, examine, examine_all
 
 REAL = Path(__file__).parent / "flight_recorder"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Literal
 
 import pytest
 from playwright.sync_api import Page, expect
 from test_memory_contents import BEFORE_GB, TRAINS, USUAL
+from test_memory_snapshot import snapshot
 from test_tab import SCREENSHOTS, browser, context, page, pytestmark, violations_of_axe
 from traces import ranks, write
 
@@ -23,6 +25,7 @@ def test_the_memory_view_shows_what_is_allocated_and_what_would_save_some(
     scheme: Literal["light", "dark"],
 ) -> None:
     write(tmp_path / "job", ranks(TRAINS + USUAL, TRAINS + USUAL, steps=2), allocated_gb=BEFORE_GB)
+    (tmp_path / "job" / "rank0.pickle").write_bytes(pickle.dumps(snapshot("aa..x.")))
     report = tmp_path / "report.html"
     assert cli.main(["diagnose", str(tmp_path / "job"), "--no-cache", "--html", str(report)]) == 0
     SCREENSHOTS.mkdir(exist_ok=True)
@@ -40,5 +43,6 @@ def test_the_memory_view_shows_what_is_allocated_and_what_would_save_some(
     saving.locator("summary").click()
     expect(saving).to_contain_text("ZeroRedundancyOptimizer")
     expect(page.locator("canvas.memory-canvas")).to_have_count(2)
+    expect(page.locator("main")).to_contain_text("Rank 0 has 3.0 MB allocated of 6.0 MB reserved")
     assert violations_of_axe(page) == []
     page.screenshot(path=SCREENSHOTS / f"memory-{scheme}.png", full_page=True)

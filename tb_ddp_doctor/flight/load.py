@@ -37,8 +37,8 @@ from tb_ddp_doctor.flight.model import (
     Shape,
     Status,
 )
-from tb_ddp_doctor.flight.unpickle import PickleError, loads
 from tb_ddp_doctor.storage.paths import FilePath
+from tb_ddp_doctor.storage.unpickle import PickleError, loads
 
 #: Bytes: 2,000 entries with stacks take some 2 MB.
 MAX_BYTES = 1 << 28

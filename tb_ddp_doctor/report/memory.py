@@ -21,11 +21,19 @@ _NUMBERS = ("MB", "share", "change, MB", "peak, MB", "ms a step")
 
 def print_memory(console: Console, diagnosis: Diagnosis) -> None:
     """Print what the rank with the highest peak has allocated for, what would save some of it, and the other ranks."""
-    memory = diagnosis.memory
     console.print()
-    if memory is None:
+    if diagnosis.memory:
+        _print_contents(console, diagnosis.memory)
+    else:
         print_wrapped(console, NOTHING, "dim")
-        return
+    for snapshot in diagnosis.memory_snapshots:
+        console.print()
+        print_code(console, f"Snapshot {printable(snapshot.file)}", "bold")
+        for sentence in snapshot.said:
+            print_wrapped(console, printable(sentence))
+
+
+def _print_contents(console: Console, memory: Memory) -> None:
     print_code(console, "Memory", "bold")
     for sentence in memory.said:
         print_wrapped(console, printable(sentence))

@@ -46,6 +46,18 @@ export function contents(memory, shown) {
   ].filter((part) => part !== null);
 }
 
+/**
+ * What snapshots of torch.cuda.memory beside the traces say.
+ * @param {import("../../schema.js").MemorySnapshot[]} some
+ */
+export function snapshots(some) {
+  if (!some.length) return null;
+  return card(
+    "Snapshots of torch.cuda.memory",
+    some.map(({ file, said }) => h("div", {}, h("h3", {}, file), said.map((sentence) => h("p", { class: "note" }, prose(sentence))))),
+  );
+}
+
 /** @param {Memory} memory */
 const parts = ({ peak }) => [...MEMORY].map(([id, part]) => ({ id, ...part, bytes: peak.categories[id] ?? 0 })).filter(({ bytes }) => bytes > 0);
 

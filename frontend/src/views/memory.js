@@ -6,7 +6,7 @@ import { detail } from "../detail.js";
 import { card, copyable, folded, h } from "../dom.js";
 import { count, ms, percent } from "../format.js";
 import { grid } from "../grid.js";
-import { colourOf, contents } from "../memory/contents.js";
+import { colourOf, contents, snapshots } from "../memory/contents.js";
 import { savings } from "../memory/savings.js";
 import { MEMORY } from "../step_parts.js";
 import { numbers } from "../table.js";
@@ -35,8 +35,9 @@ export const memory = {
  * @param {Shown} shown
  */
 function drawn({ ranks_told, curves }, shown) {
-  if (!curves.length) return [absent()];
   const told = shown.diagnosis.memory ?? null;
+  const beside = snapshots(shown.diagnosis.memory_snapshots ?? []);
+  if (!curves.length) return [absent(), ...(beside ? [beside] : [])];
   const most = Math.max(...curves.map(({ reserved }) => Math.max(...reserved)));
   const span = { from: Math.min(...curves.map(({ time_ms }) => time_ms[0])), to: Math.max(...curves.map(({ time_ms }) => time_ms[time_ms.length - 1])) };
   const fullest = [...curves].sort((a, b) => Math.max(...b.reserved) - Math.max(...a.reserved)).slice(0, PANELS);
@@ -45,6 +46,7 @@ function drawn({ ranks_told, curves }, shown) {
   return [
     ...(told ? contents(told, shown) : []),
     told && savings(told),
+    beside,
     card(
       "Memory over time",
       h(

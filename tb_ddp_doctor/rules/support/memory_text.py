@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tb_ddp_doctor import step_parts
-from tb_ddp_doctor.findings import Memory, Source
+from tb_ddp_doctor.findings import Memory, MemoryHolder, MemorySnapshot, Source
 from tb_ddp_doctor.rules.support import text
 
 #: Ranks with more than their peers that have a sentence each.
 _RANKS = 4
+#: Holders of a segment that are named.
+_PLACES = 3
 
 
 def sentences(memory: Memory) -> list[str]:
@@ -53,6 +57,46 @@ def sentences(memory: Memory) -> list[str]:
             "in 90 % of the GPU."
         )
     return found
+
+
+def snapshot_sentences(one: MemorySnapshot) -> list[str]:
+    """What is said of a snapshot of torch.cuda.memory."""
+    whose = f"Rank {one.rank}" if one.rank is not None else "A rank"
+    parts = sorted(((size, name) for name, size in one.categories.items() if size), reverse=True)
+    listed = text.listing([f"{step_parts.MEMORY[name].title} {_size(size)}" for size, name in parts])
+    found = [
+        f"{whose} has {_size(one.allocated)} allocated of {_size(one.reserved)} reserved"
+        + (f": {listed}." if listed else ".")
+    ]
+    if one.free_blocks:
+        found.append(
+            f"{_size(one.reserved_but_unallocated)} are reserved but unallocated, in {one.free_blocks} "
+            f"block{'s' if one.free_blocks > 1 else ''}, the largest of {_size(one.largest_free)}."
+        )
+    if one.segments:
+        worst = one.segments[0]
+        kept = f", kept by {_held(worst.holders)}" if worst.holders else ""
+        found.append(
+            f"Most of it in one segment: {_size(worst.inactive)} of {_size(worst.bytes)}, the largest piece "
+            f"{_size(worst.largest_free)}{kept}."
+        )
+    if failure := one.failure:
+        found.append(
+            f"A request of {_size(failure.bytes)}{_at(failure.source)} failed, with {_size(failure.device_free)} of "
+            f"the GPU free. For it {_size(failure.to_release)} would have to be released"
+            + (", in whole segments" if failure.whole_segments else ", in one place")
+            + (f": {_held(failure.holders)}." if failure.holders else ".")
+        )
+    return found
+
+
+def _held(holders: Sequence[MemoryHolder]) -> str:
+    return text.listing(
+        [
+            f"{step_parts.MEMORY[each.category].title}{_at(each.source)} ({_size(each.bytes)})"
+            for each in holders[:_PLACES]
+        ]
+    )
 
 
 def _at(source: Source | None) -> str:

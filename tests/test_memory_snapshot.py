@@ -1,0 +1,169 @@
+"""Snapshots of torch.cuda.memory beside traces: sizes in MB, segments drawn as text.
+
+`"aa..bbb."` is a segment of 8 MB: two MB that `a` allocated, two free ones, three of `b`, one free.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Mapping
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+from traces import ranks, write
+
+from tb_ddp_doctor.cli import main
+from tb_ddp_doctor.findings import MemorySnapshot
+from tb_ddp_doctor.memory_snapshot.find import find, read
+from tb_ddp_doctor.memory_snapshot.summary import SnapshotError, summary
+
+MB = 1_000_000
+#: Stacks by letter, innermost first.
+STACKS: dict[str, list[tuple[str, str]]] = {
+    "a": [("torch/nn/functional.py", "linear"), ("train.py", "forward")],
+    "g": [("torch/autograd/graph.py", "_engine_run_backward"), ("train.py", "step")],
+    "o": [("torch/optim/adam.py", "_init_group"), ("train.py", "step")],
+    "p": [("torch/nn/modules/linear.py", "__init__"), ("model.py", "build")],
+    "c": [("torch/distributed/distributed_c10d.py", "all_gather"), ("train.py", "step")],
+    "x": [("cache.py", "keep")],
+    "n": [],
+}
+ROOT = Path(__file__).parents[1]
+
+
+def frames(letter: str) -> list[dict[str, Any]]:
+    return [{"filename": file, "name": name, "line": 7} for file, name in STACKS[letter]]
+
+
+def snapshot(*segments: str, oom: tuple[int, int] | None = None, **more: Any) -> dict[str, Any]:
+    """A snapshot with these segments; `oom` is a request that failed and what the device had free, MB."""
+    listed, at = [], 1 << 30
+    for drawn in segments:
+        blocks, start = [], at
+        for letter, run in groupby(drawn):
+            size = len([*run]) * MB
+            state = "inactive" if letter == "." else "active_allocated"
+            stack = [] if letter == "." else frames(letter)
+            blocks.append({"address": at, "size": size, "state": state, "frames": stack})
+            at += size
+        listed.append({"address": start, "total_size": at - start, "stream": 0, "blocks": blocks})
+    failed = [{"action": "oom", "size": oom[0] * MB, "device_free": oom[1] * MB, "frames": frames("a")}] if oom else []
+    return {"segments": listed, "device_traces": [failed], **more}
+
+
+def of(*segments: str, **more: Any) -> MemorySnapshot:
+    return summary(pickle.loads(pickle.dumps(snapshot(*segments, **more))), "file", 0)
+
+
+def some(categories: Mapping[str, int]) -> dict[str, int]:
+    return {name: size // MB for name, size in categories.items() if size}
+
+
+def test_blocks_are_of_what_their_stacks_say() -> None:
+    got = of("aaag.oopcx")
+    assert some(got.categories) == {
+        "activations": 3, "gradients": 1, "optimizer_states": 2, "parameters": 1, "communication": 1, "other": 1,
+    }  # fmt: skip
+    assert (got.allocated, got.reserved, got.reserved_but_unallocated) == (9 * MB, 10 * MB, MB)
+    assert sum(got.categories.values()) == got.allocated
+
+
+def test_a_block_without_a_stack_is_of_what_was_annotated_when_it_was_allocated() -> None:
+    allocation = {"action": "alloc", "addr": 1 << 30, "size": MB, "time_us": 50}
+    notes = [
+        {"stage": stage, "name": "## forward ##", "device": 0, "time_us": time}
+        for stage, time in (("START", 40), ("END", 60))
+    ]
+    told = snapshot("n.") | {"device_traces": [[allocation]], "external_annotations": notes}
+    assert some(summary(told, "file", 0).categories) == {"activations": 1}
+    later = told | {"device_traces": [[allocation | {"time_us": 70}]]}
+    assert some(summary(later, "file", 0).categories) == {"other": 1}
+
+
+def test_what_a_segment_has_beyond_its_blocks_is_split_by_its_sums() -> None:
+    told = snapshot("aa")
+    told["segments"][0] |= {"total_size": 10 * MB, "active_size": 7 * MB}
+    got = summary(told, "file", 0)
+    assert some(got.categories) == {"activations": 2, "other": 5}
+    assert (got.reserved, got.largest_free) == (10 * MB, 3 * MB)
+
+
+def test_segments_with_most_that_is_free_come_first_with_what_keeps_them() -> None:
+    got = of("aaaa", "x.....", "a..a..")
+    assert [(one.inactive // MB, one.largest_free // MB) for one in got.segments] == [(5, 5), (4, 2)]
+    (holder,) = got.segments[0].holders
+    assert (holder.category, holder.bytes, holder.count) == ("other", MB, 1)
+    assert holder.source is not None and (holder.source.file, holder.source.function) == ("cache.py", "keep")
+    assert (got.free_blocks, got.largest_free) == (3, 5 * MB)
+
+
+def test_for_a_failed_request_the_fewest_bytes_are_released() -> None:
+    got = of("aaa..aaaa", "aa...x..aa", oom=(6, 1)).failure
+    assert got is not None
+    assert (got.bytes, got.device_free, got.to_release, got.whole_segments) == (6 * MB, MB, MB, False)
+    assert [(one.category, one.bytes) for one in got.holders] == [("other", MB)]
+    assert got.source is not None and got.source.function == "forward"
+
+
+def test_where_no_segment_is_as_large_whole_ones_go() -> None:
+    got = of("aaa.", "x...", "aaaa", oom=(9, 2)).failure
+    assert got is not None and got.whole_segments
+    assert got.to_release == 4 * MB
+
+
+def test_without_a_failed_request_nothing_has_to_be_released() -> None:
+    assert of("aa..").failure is None
+
+
+class Evil:
+    """What would run a command where it is unpickled without care."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, ("touch evil",)
+
+
+def test_nothing_in_a_snapshot_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rank0.pickle").write_bytes(pickle.dumps(snapshot("a") | {"more": Evil()}))
+    found, warnings = read(find([tmp_path], tmp_path))
+    assert not found
+    assert "more than plain data" in warnings[0].message
+    assert not (tmp_path / "evil").exists()
+
+
+@pytest.mark.parametrize("data", [None, [], {}, {"segments": {}}, "segments"])
+def test_what_is_no_snapshot_is_refused(data: Any) -> None:
+    with pytest.raises(SnapshotError, match="no list of segments"):
+        summary(data, "file", 0)
+
+
+def test_odd_values_count_as_missing() -> None:
+    odd: dict[str, Any] = snapshot("a.", oom=(1, 0))
+    odd["segments"] += [None, {"blocks": [3, {"size": "x", "state": 5, "frames": [1, {"name": 3}]}], "total_size": -1}]
+    odd["segments"].append({"blocks": [{"size": 1 << 80, "frames": [{"filename": "\ud800.py", "name": "f"}]}]})
+    odd["device_traces"].append([{"action": "alloc", "addr": []}])
+    assert summary(odd, "file", 0).allocated == MB
+
+
+def test_the_last_snapshot_of_each_rank_beside_the_traces_is_read(tmp_path: Path) -> None:
+    for step, drawn in ((9, "a"), (10, "aa")):
+        folder = tmp_path / "memory_snapshot" / f"step_{step}"
+        folder.mkdir(parents=True)
+        for rank in (0, 1):
+            (folder / f"rank{rank}_memory_snapshot.pickle").write_bytes(pickle.dumps(snapshot(drawn * (rank + 1))))
+    (tmp_path / "weights.pkl").write_bytes(pickle.dumps({"weights": [1]}))
+    found, warnings = read(find([tmp_path], tmp_path))
+    assert [(one.rank, one.allocated // MB) for one in found] == [(0, 2), (1, 4)]
+    assert not warnings
+
+
+def test_a_diagnosis_has_the_snapshots_beside_its_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "job", ranks("rank# step |1\n host [fwd]\n gpu [fwd....]", steps=2))
+    (tmp_path / "job" / "rank0.pickle").write_bytes(pickle.dumps(snapshot("aa..x.", oom=(3, 0))))
+    assert main(["diagnose", str(tmp_path / "job"), "--no-cache", "--memory"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Rank 0 has 3.0 MB allocated of 6.0 MB reserved: activations 2.0 MB and other 1.0 MB." in said
+    assert "For it 1.0 MB would have to be released, in one place: other at cache.py:7 (keep) (1.0 MB)." in said
