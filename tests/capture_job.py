@@ -16,12 +16,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import repeat
 from pathlib import Path
 
 import torch
 import torch._inductor.config  # torch's profiler looks at it: once here, and not in each rank
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
 
 from tb_ddp_doctor.capture import Doctor
 
@@ -89,13 +91,32 @@ FAULTS: dict[tuple[str, int | None, int], Callable[[int, Path], None]] = {
 }
 
 
+class SlowSamples(Dataset[torch.Tensor]):
+    """Eight of them take 40 ms."""
+
+    def __len__(self) -> int:
+        return 8 * 2 * STEPS_TRAINED
+
+    def __getitem__(self, _index: int) -> torch.Tensor:
+        time.sleep(0.005)
+        return torch.ones(64)
+
+
+class SleepingLayer(nn.Module):
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.03)
+        return value
+
+
 def train(rank: int, scenario: str, folder: Path) -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     model: nn.Module = nn.Sequential(*(nn.Linear(64, 64) for _ in range(3)))
+    if scenario == "watched" and rank == 1:
+        model.add_module("readout", SleepingLayer())
     # Ranks with faults of their own train alone: with DDP the others would wait for them, Doctor or not.
     kind = scenario.split("-", maxsplit=1)[0]
-    if kind in ("scheduled", "requests", "together"):
+    if kind in ("scheduled", "requests", "together", "watched"):
         store = distributed.FileStore(str(folder / "store"), RANKS)
         distributed.init_process_group("gloo", store=store, rank=rank, world_size=RANKS)
         model = DistributedDataParallel(model)
@@ -112,9 +133,14 @@ def train(rank: int, scenario: str, folder: Path) -> None:
     )
     if kind == "missing" and rank == 1:  # as on a full disk: no file may grow beyond this
         resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
+    batches: Iterator[torch.Tensor] = repeat(torch.ones(8, 64))
+    if kind == "watched":
+        loader = DataLoader(SlowSamples(), batch_size=8, num_workers=2)
+        doctor.watch(model, loader)
+        batches = iter(loader)
     for step in steps_of(rank, kind, folder):
         optimizer.zero_grad()
-        model(torch.ones(8, 64)).square().mean().backward()
+        model(next(batches)).square().mean().backward()
         optimizer.step()
         doctor.step(step)
     doctor.close(wait_s=60)

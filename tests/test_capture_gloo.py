@@ -27,7 +27,7 @@ from tb_ddp_doctor.discover.runs import discover, only_run
 
 #: torch may lie in another environment than the tests': `DDP_DOCTOR_TORCH_PYTHON=/path/to/python`.
 PYTHON = os.environ.get("DDP_DOCTOR_TORCH_PYTHON", sys.executable)
-SCENARIOS = ("requests", "terminated", "scheduled-kept", "faults", "missing", "unwritable")
+SCENARIOS = ("requests", "terminated", "scheduled-kept", "watched", "faults", "missing", "unwritable")
 #: On a machine that does much else.
 PATIENCE_S = 90.0
 
@@ -207,6 +207,20 @@ def test_a_job_that_is_terminated_in_a_capture_ends(jobs: Jobs) -> None:
     assert jobs.exits("terminated") == [-signal.SIGTERM] * 4
     assert jobs.ended_s < 10
     assert jobs.captured("terminated") == {}
+
+
+def test_a_job_that_is_watched_shows_modules_and_loading(jobs: Jobs) -> None:
+    folder = CaptureFolder.of(jobs.folder / "watched" / "job", 12)
+    for record in folder.records().values():
+        loading = record.evidence.loading
+        assert loading is not None
+        assert loading.workers == 2
+        assert 40 <= loading.median_ms <= loading.longest_ms
+    diagnosis = engine.diagnose(only_run(str(folder.path))).diagnosis
+    (straggler,) = [finding for finding in diagnosis.findings if finding.rule == "straggler"]
+    assert straggler.ranks == (1,)
+    assert ", in module readout." in straggler.evidence[0].what
+    assert "in Python, for example in nn.Module: readout" in straggler.why
 
 
 def test_captures_are_runs_by_step(jobs: Jobs, capsys: pytest.CaptureFixture[str]) -> None:

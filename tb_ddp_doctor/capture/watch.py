@@ -55,7 +55,7 @@ class Watched:
     def start(self) -> None:
         """Mark modules from now on."""
         for name, module in self._modules.items():
-            marks = _Marks(f"module {name}")
+            marks = _Marks(f"nn.Module: {name}")
             self._hooks.append(module.register_forward_pre_hook(marks.enter))
             self._hooks.append(module.register_forward_hook(marks.leave, always_call=True))
 

@@ -1,4 +1,7 @@
-"""Which Python function the host is in, where stacks were recorded: over time, and while the device has nothing."""
+"""Which Python function the host is in, where stacks were recorded: over time, and while the device has nothing.
+
+Without stacks, the modules that `Doctor.watch` marks stand for the user's own functions.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,8 @@ _MOST_CODE = 2_000
 def own_function(host: HostCalls, instant: Ints, thread: Indices) -> Ints:
     """The innermost function of the user's own code around each instant: an index into `strings`, or -1."""
     functions = _Functions.of(host)
-    return functions.innermost(instant, thread, functions.named(names.is_own_code))
+    is_own = names.is_own_code if len(host.trace.frames) else names.is_module
+    return functions.innermost(instant, thread, functions.named(is_own))
 
 
 def code(host: HostCalls, device: DeviceEvents, words: Vocabulary) -> Code:
@@ -34,7 +38,7 @@ def code(host: HostCalls, device: DeviceEvents, words: Vocabulary) -> Code:
 
     What backward launches, on a thread of autograd's own without Python, is of the function that waits for it.
     """
-    if not len(host.trace.frames):
+    if not len(host.trace.frames) and not any(map(names.is_module, host.trace.strings)):
         nothing, no_words = np.empty(0, np.int64), np.empty(0, np.int32)
         return Code(no_words, no_words, nothing, nothing)
     launched = np.flatnonzero(device.is_launched)
@@ -52,9 +56,9 @@ def code(host: HostCalls, device: DeviceEvents, words: Vocabulary) -> Code:
 
 def _host_code(host: HostCalls) -> NDArray[np.int64]:
     """Shape (4, rows): kind, function, start and end on the training thread."""
-    frames, thread = host.trace.frames, host.training_thread
-    here = frames.thread == thread
-    start, end = frames.start_ns[here], frames.start_ns[here] + frames.duration_ns[here]
+    functions, thread = _Functions.of(host), host.training_thread
+    here = functions.thread == thread
+    start, end = functions.start_ns[here], functions.end_ns[here]
     edges = np.unique(np.concatenate((start, end)))
     middle = edges[:-1] + np.diff(edges) // 2
     function = own_function(host, middle, np.full(len(middle), thread, np.int32))

@@ -79,6 +79,8 @@ class Places:
     ) -> Evidence:
         if owner is not None and not function:
             function = self._function(rank, start_ns, end_ns, owner)
+        if names.is_module(function):
+            what = f"{what.removesuffix('.')}, in module {names.module_name(function)}."
         found = names.source(function)
         source = Source(*found) if found else None
         return Evidence(int(self._job.ranks[rank]), int(self._job.steps[step]), start_ns, end_ns, what, source)

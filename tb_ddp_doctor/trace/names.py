@@ -218,6 +218,8 @@ class Activity(Enum):
 
 def activity(function: str) -> Activity:
     """What a Python function or an annotation does, by its name."""
+    if is_module(function):  # which may have any name
+        return Activity.PYTHON
     lowered = function[:_MOST_LETTERS].lower()
     return next((kind for kind, part in _ACTIVITIES if part.search(lowered)), Activity.PYTHON)
 
@@ -403,6 +405,8 @@ def phase(annotation: str) -> Phase:
     """
     if loader(annotation) is not None:
         return Phase.LOADING
+    if is_module(annotation):  # which may have any name
+        return Phase.OTHER
     words = set(re.findall(r"zero_grad|[a-z]+", annotation.lower()))
     if words & {"pre", "post"}:
         return Phase.OTHER
@@ -435,7 +439,7 @@ def only_allocates(operator: str) -> bool:
 
 
 def is_module(frame: str) -> bool:
-    """Whether a Python function, as with_stack=True records it, is the call of a module."""
+    """Whether a Python function, as with_stack=True records it, or a mark of `Doctor.watch` is the call of a module."""
     return frame.startswith(_MODULE)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.trace import names
 
 SENTENCE = "The traces have no Python stacks, so evidence names no file and line"
 _CODE = """\
@@ -23,7 +25,12 @@ with profile(
 
 def lacking(job: Job) -> bool:
     """Whether no trace of a job has stacks."""
-    return not any(digest.header.has_stacks or len(digest.code) for digest in job.digests)
+    return not any(digest.header.has_stacks or _names_functions(digest) for digest in job.digests)
+
+
+def _names_functions(digest: RankDigest) -> bool:
+    """Whether it has functions of the user's own, and not the modules alone that `Doctor.watch` marks."""
+    return any(not names.is_module(digest.strings[name]) for name in set(digest.code.function.tolist()))
 
 
 def advice(job: Job) -> str:
