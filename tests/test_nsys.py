@@ -17,11 +17,13 @@ from traces import read as drawn
 
 import tb_ddp_doctor
 from tb_ddp_doctor import cli
+from tb_ddp_doctor.capture.step_ranges import StepRanges
 from tb_ddp_doctor.digest.build import digest
+from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.discover.runs import DiscoverError, discover
 from tb_ddp_doctor.nsys.database import NsysError, opened
 from tb_ddp_doctor.nsys.processes import start_ns
-from tb_ddp_doctor.trace import nsys
+from tb_ddp_doctor.trace import names, nsys
 from tb_ddp_doctor.trace.model import Category, RankTrace
 from tb_ddp_doctor.trace.reader import read
 
@@ -207,6 +209,47 @@ def test_larger_ranks_are_read_for_a_window(tmp_path: Path, monkeypatch: pytest.
     assert set(_events(part)) <= set(_events(whole))
     assert len(digest(part).steps) >= 15
     assert any("of this process's rows: more than" in warning.message for warning in part.warnings)
+
+
+class _Nvtx:
+    """Records what is pushed and popped."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def range_push(self, name: str) -> None:
+        self.said.append(name)
+
+    def range_pop(self) -> None:
+        self.said.append("end")
+
+
+def test_the_capture_helper_marks_steps(caplog: pytest.LogCaptureFixture) -> None:
+    nvtx = _Nvtx()
+    ranges = StepRanges(nvtx)
+    ranges.begin(1)
+    ranges.begin(2)
+    ranges.end()
+    ranges.end()
+    assert nvtx.said == ["step 1", "end", "step 2", "end"]
+    StepRanges(object()).begin(1)
+    assert "steps are no NVTX ranges" in caplog.text
+
+
+def test_a_thread_that_launches_trains_where_no_operator_says_so(tmp_path: Path) -> None:
+    bare = JOB.replace("[load]", "      ")
+    job = drawn(ranks(bare, bare), metadata="nowhere")
+    named = {rank: replace(trace, strings=_without_steps(trace)) for rank, trace in job.items()}
+    trace = _traces(write(tmp_path / "job.sqlite", named, operators=False))[0]
+    assert len(digest(trace).steps) == 1
+    host = HostCalls.of(trace)
+    assert host.trains[host.named(names.launches_work)].all() and host.trains.any()
+
+
+def _without_steps(trace: RankTrace) -> tuple[str, ...]:
+    """Names of a trace whose steps are ranges that never come twice."""
+    kinds = iter(("warmup", "evaluation", "checkpoint", "export", "report", "rest"))
+    return tuple(next(kinds) if text.startswith("ProfilerStep") else text for text in trace.strings)
 
 
 _SCHEMAS = [

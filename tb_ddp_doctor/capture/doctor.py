@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from tb_ddp_doctor.capture.agent import Agent, Captured
 from tb_ddp_doctor.capture.gpu import Gpu
+from tb_ddp_doctor.capture.step_ranges import StepRanges
 from tb_ddp_doctor.capture.task import Keep
 from tb_ddp_doctor.capture.windows import Schedule, Window
 
@@ -47,6 +48,7 @@ class Doctor:
         max_gb: float | None = None,
         stacks: bool = False,
         memory: bool = False,
+        nvtx: bool = False,
         scratch: str | os.PathLike[str] | None = None,
         poll_s: float = 1.0,
         margin_s: float | None = None,
@@ -57,7 +59,8 @@ class Doctor:
         `every` so many steps, `steps` are captured; None captures on request alone (`ddp-doctor capture LOGDIR`,
         SIGUSR2). `keep` says what stays beside digests of kilobytes: "digests" nothing, "traces" all traces, "accused"
         those of the ranks that findings name and of a typical one. Beyond `max_gb` the oldest captures are deleted.
-        `stacks` and `memory` are torch.profiler's with_stack and profile_memory.
+        `stacks` and `memory` are torch.profiler's with_stack and profile_memory. With `nvtx` each step is an NVTX range
+        too ("step 17"), for recordings of Nsight Systems.
 
         `scratch` is a directory on a local disk (default: the system's for temporary files), where a trace is until
         it is digested. Requests are looked for every `poll_s`; a step is agreed on `margin_s` ahead (default: 3 s on
@@ -74,6 +77,7 @@ class Doctor:
         self._limits = (max_gb, patience_s)
         self._poll_s, self._margin_s = poll_s, margin_s
         self._scratch = Path(scratch or tempfile.gettempdir()) / f"ddp_doctor-{os.getpid()}-{os.urandom(4).hex()}"
+        self._ranges = StepRanges() if nvtx else None
         self._step = -1
         #: `step` has nothing to do but to count before the end of this step.
         self._due = -1
@@ -99,6 +103,8 @@ class Doctor:
         """
         if n is None:
             n = self._step + 1
+        if self._ranges is not None:
+            self._ranges.begin(n + 1)
         if self._step < n < self._due:
             self._step = n
             return
@@ -129,6 +135,8 @@ class Doctor:
             return
         try:
             self._due = _NEVER
+            if self._ranges is not None:
+                self._ranges.end()
             self._drop("the training ends")
             if self._watched is not None:
                 self._watched.close()

@@ -67,6 +67,8 @@ class LaunchBound(Rule):
             return NotApplicable("The traces are sampled: the GPU may be busy where no event is recorded.")
         change = shared(whatif, frame, CpuTime.WORK)
         cost = whatif.cost_ns(change)
+        if not whatif.plays:
+            return NotApplicable("Steps cannot be replayed, so it is not known what launching costs.")
         if cost < self.min_cost * frame.step_ns:
             return Clear(f"Without launch overhead the untraced step would be {text.ms(cost)} shorter.")
         starved = starvation.of(Starved.LAUNCHES) + starvation.of(Starved.RECORDING)
