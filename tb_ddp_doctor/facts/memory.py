@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tb_ddp_doctor.facts import memory_contents
 from tb_ddp_doctor.facts.facts import Fact, Facts, MissingFactError, needs_device
 from tb_ddp_doctor.trace.model import Ints
 
@@ -18,6 +19,7 @@ class MemoryUse:
     reserved_at_peak: Ints
     peak_reserved: Ints
     scattered: Ints
+    unusable: Ints
     released: Ints
     #: What each rank's device has, shape (R,); 0 where it is not known.
     capacity: Ints
@@ -45,4 +47,5 @@ def _memory(facts: Facts) -> MemoryUse:
 #: The facts made here, by the name of a rule's parameter.
 BY_NAME: dict[str, Fact] = {
     "memory": _memory,
+    "memory_contents": memory_contents.memory,
 }

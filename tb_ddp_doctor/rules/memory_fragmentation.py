@@ -12,9 +12,10 @@ from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.memory import MemoryUse
-from tb_ddp_doctor.findings import Confidence
+from tb_ddp_doctor.findings import Confidence, Memory
 from tb_ddp_doctor.rules.support import text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
+from tb_ddp_doctor.step_parts import MEMORY
 
 Floats = NDArray[np.float64]
 
@@ -54,7 +55,7 @@ class MemoryFragmentation(Rule):
     min_unused_gb: float = threshold(1.0, "GB", "In jobs that reserve little, single segments of 20 MB matter.")
     near_limit: float = threshold(0.9, "of the GPU's memory", "CUDA and NCCL themselves need some gigabytes.")
 
-    def check(self, *, frame: Frame, memory: MemoryUse, places: Places) -> Result:
+    def check(self, *, frame: Frame, memory: MemoryUse, memory_contents: Memory | None, places: Places) -> Result:
         held = memory.peak_reserved.max(axis=1)
         growth = self._growth(memory)
         unused = np.median(memory.reserved_at_peak - memory.peak_allocated, axis=1)
@@ -81,10 +82,10 @@ class MemoryFragmentation(Rule):
             cause=cause,
             confidence=level,
             title=f"Rank {frame.ranks[worst]} reserves {holds}{what}.",
-            why=f"Allocated at the peak: {text.gigabytes(memory.peak_allocated[worst].max())}. Reserved: "
-            f"{text.gigabytes(held[worst])}{limit}, of which {text.gigabytes(memory.scattered[worst].sum())} were "
-            f"added in {text.steps_seen(int((memory.scattered[worst] > 0).sum()), len(frame.steps))} while as much was "
-            f"reserved but unallocated, in pieces. {_OUTLOOK[bool(is_full[worst])]}",
+            why=f"Allocated at the peak: {text.gigabytes(memory.peak_allocated[worst].max())}"
+            f"{_made_of(memory_contents, int(frame.ranks[worst]))}. Reserved: {text.gigabytes(held[worst])}{limit}. "
+            f"{_unusable(memory, worst, len(frame.steps))}{_grows(memory_contents)}{_OUTLOOK[bool(is_full[worst])]}"
+            f"{_would_save(memory_contents) if cause != 'growing' else ''}",
             fix=_FULL if cause == "near_limit" else _FIX,
             evidence=(places.window(worst, step, _SHOWS[cause]),),
         )
@@ -109,6 +110,49 @@ class MemoryFragmentation(Rule):
         return "near_limit", "high", f", which is more than {text.percent(self.near_limit)} of all"
 
 
+def _made_of(contents: Memory | None, rank: int) -> str:
+    """What most of a rank's allocated memory is, in brackets; "" if it is not known."""
+    for one in contents.ranks if contents else ():
+        if one.rank == rank:
+            most = sorted(one.categories.items(), key=lambda item: -item[1])[:_NAMED]
+            parts = [f"{MEMORY[name].title} {text.gigabytes(size)}" for name, size in most if size]
+            return f" ({text.listing(parts)})" if parts else ""
+    return ""
+
+
+def _unusable(memory: MemoryUse, worst: int, steps: int) -> str:
+    """What was reserved although enough was reserved but unallocated, a sentence and a space; "" if nothing was."""
+    added = memory.scattered[worst]
+    if not added.any():
+        return ""
+    seen = text.steps_seen(int((added > 0).sum()), steps)
+    return (
+        f"{text.gigabytes(added.sum())} of it were added in {seen}, while up to "
+        f"{text.gigabytes(memory.unusable[worst].max())} were reserved but unallocated, in pieces too small to use. "
+    )
+
+
+def _grows(contents: Memory | None) -> str:
+    """Whether allocated memory grows too, a sentence and a space."""
+    growth = contents.growth if contents else None
+    if growth is None:
+        return ""
+    by = f", allocated by {growth.places[0].op}" if growth.places and growth.places[0].op else ""
+    return f"Allocated memory grows too, by {text.gigabytes(growth.bytes)} a step on rank {growth.rank}{by}. "
+
+
+def _would_save(contents: Memory | None) -> str:
+    """What would save most of allocated memory, a space and a sentence."""
+    told = [
+        f"{one.title} ({text.gigabytes(one.bytes)}, {f'{one.cost_ms:.1f} ms a step' if one.cost_ms else 'no cost'})"
+        for one in (contents.savings if contents else ())
+        if one.cost_ms is not None
+    ][:_NAMED]
+    return f" What saves most: {'; '.join(told)}." if told else ""
+
+
+#: Categories and savings that are named.
+_NAMED = 3
 _SHOWS = {
     "growing": "Memory is reserved here although enough is unallocated.",
     "unused": "Allocated memory peaks here, and much of the reserved memory is unallocated.",

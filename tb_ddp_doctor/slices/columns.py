@@ -34,8 +34,8 @@ from typing import IO, Any
 import msgspec
 import numpy as np
 
+from tb_ddp_doctor.calibration.model import bus_factor
 from tb_ddp_doctor.digest.model import RankOwner
-from tb_ddp_doctor.facts.traffic import bus_factor
 from tb_ddp_doctor.slices import words
 from tb_ddp_doctor.slices.model import CATEGORY_NAMES, RankSlice, Slice
 from tb_ddp_doctor.trace.model import Category, Ints

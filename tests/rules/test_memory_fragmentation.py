@@ -32,6 +32,8 @@ def test_memory_that_grows_although_enough_is_free_is_fragmented() -> None:
     found = finding(RULE, GROWING)
     assert (found.cause, found.severity, found.cost_ms, found.confidence) == ("growing", "info", 0.0, "high")
     assert "reserves 43.0 GB of GPU memory and 1.0 GB more in each step" in found.title
+    assert "while up to 22.0 GB were reserved but unallocated, in pieces too small to use." in found.why
+    assert "Allocated memory grows too" not in found.why
     assert "expandable_segments:True" in found.fix
     (window,) = found.evidence
     assert lies_in_its_step(window, GROWING)
@@ -69,6 +71,8 @@ def test_a_device_that_is_nearly_full(device_gb: int | None, is_full: bool) -> N
     found = finding(RULE, STEADY, device_gb=device_gb)
     assert found.cause == "near_limit"
     assert "40.0 GB of GPU memory, which is more than 90 % of all" in found.title
+    assert "Allocated at the peak: 38.0 GB (other 20.0 GB and temporary 18.0 GB)." in found.why
+    assert "What saves most: Expandable segments (2.0 GB, no cost)." in found.why
     assert "num_alloc_retries" in found.fix
 
 
