@@ -6,6 +6,7 @@ is the last) is agreed by an AllReduce, so that no rank calls a collective that 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -53,7 +54,7 @@ def timed(
     sizes = [SMALLEST * _STEP**k for k in range(32) if SMALLEST * _STEP**k <= max(most_bytes, SMALLEST)]
     for size in sizes:
         # Each rank of a group gets a whole number of elements.
-        count = max(round(size / _ELEMENT / ranks), 1) * ranks
+        count = math.ceil(size / _ELEMENT / ranks) * ranks
         run = _collective(kind, group, device, count, ranks)
         run()
         device.wait()
