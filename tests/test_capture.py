@@ -23,6 +23,7 @@ from tb_ddp_doctor.capture.agent import Agent, Captured
 from tb_ddp_doctor.capture.directory import CaptureFolder, Verdict, capture_folders, read_json, write_json
 from tb_ddp_doctor.capture.gpu import Gpu
 from tb_ddp_doctor.capture.requests import LOCAL_MARGIN_S, NETWORK_MARGIN_S, Mailbox, Request, margin_s
+from tb_ddp_doctor.capture.step_ranges import StepRanges
 from tb_ddp_doctor.capture.task import Keep, Task
 from tb_ddp_doctor.capture.windows import Schedule, Window, parse_ranks, placed, steps_ahead
 from tb_ddp_doctor.cli import main
@@ -261,6 +262,18 @@ def test_other_ranks_alone_may_be_asked_for(loop: Loop) -> None:
 def test_arguments_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="keep is one of digests, traces, accused"):
         Doctor(tmp_path, keep="everything")  # type: ignore[arg-type]
+
+
+def test_nvtx_that_fails_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """`step` calls it outside of what catches errors."""
+    for missing in ("range_push", "range_pop"):
+        calls = {"range_push": lambda _: None, "range_pop": lambda: None}
+        del calls[missing]
+        ranges = StepRanges(SimpleNamespace(**calls))
+        for step in range(3):
+            ranges.begin(step)
+        ranges.end()
+    assert caplog.text.count("steps are no NVTX ranges") == 2
 
 
 def test_torch_is_not_imported_by_the_command_or_the_child() -> None:

@@ -35,7 +35,10 @@ class StepRanges:
     def end(self) -> None:
         """The step ends."""
         if self._is_open and self._nvtx is not None:
-            self._nvtx.range_pop()
+            try:
+                self._nvtx.range_pop()
+            except Exception as error:
+                self._give_up(error)
         self._is_open = False
 
     def _give_up(self, error: Exception) -> None:
