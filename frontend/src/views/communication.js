@@ -7,6 +7,7 @@ import { detail } from "../detail.js";
 import { card, h } from "../dom.js";
 import { count, ms, percent, ranges } from "../format.js";
 import { grid, plain } from "../grid.js";
+import { chosen } from "../nccl.js";
 import { span } from "../timeline/place.js";
 
 /** @typedef {import("../views.js").Shown} Shown */
@@ -331,6 +332,10 @@ function summary(families, shown) {
     ],
     [{ head: "outliers", title: "calls that take much longer than others of their size" }, ({ far }) => far],
   ];
+  const { network } = shown.diagnosis;
+  if (network?.choices.length) {
+    columns.push([{ head: "NCCL chose", title: "algorithm, protocol and channels, by NCCL's log" }, (family) => chosen(network, family)]);
+  }
   if (compared) {
     const title = "time without straggler wait over the median of comparable groups, at the same size";
     columns.push([{ head: "vs comparable groups", show: times, title }, ({ slowdown }) => slowdown]);
