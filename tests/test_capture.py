@@ -276,6 +276,19 @@ def test_nvtx_that_fails_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.text.count("steps are no NVTX ranges") == 2
 
 
+@pytest.mark.parametrize("configured", ["", "logging.basicConfig(stream=sys.stderr)"])
+def test_a_job_with_and_without_a_log_is_told_once(configured: str, tmp_path: Path) -> None:
+    code = f"""
+import logging, sys
+from tb_ddp_doctor.capture import Doctor
+doctor = Doctor({str(tmp_path)!r})
+{configured}
+logging.getLogger("tb_ddp_doctor.capture.agent").info("told")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.count("told") == 1
+
+
 def test_torch_is_not_imported_by_the_command_or_the_child() -> None:
     code = "import sys; from tb_ddp_doctor.capture import child, command; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -340,5 +340,8 @@ def _say_somewhere() -> None:
     logger = logging.getLogger("tb_ddp_doctor.capture")
     if logger.level == logging.NOTSET:
         logger.setLevel(logging.INFO)
-    if not logger.hasHandlers():
-        logger.addHandler(logging.StreamHandler())
+    if not logger.handlers:
+        handler = logging.StreamHandler()
+        # The job may set its log up later.
+        handler.addFilter(lambda _: not logging.getLogger().handlers)
+        logger.addHandler(handler)
