@@ -522,7 +522,7 @@ def _digest(options: argparse.Namespace, errors: Console) -> int:
         )
     base = logdir if logdir.is_dir() else logdir.parent
     for file, digest in digests:
-        write_digest(digest, output / f"{trace_name(_below(base, file.path))}{DIGEST_SUFFIX}")
+        write_digest(digest, output / f"{trace_name(_below(base, file.path, file.rank))}{DIGEST_SUFFIX}")
     for warning in [*(warning for run in runs for warning in run.warnings), *warnings]:
         _complain(errors, f"{warning.file}: {warning.message}")
     told = f"{len(digests)} of {len(traces)} traces were digested to {printable(str(options.output))}."
@@ -530,12 +530,13 @@ def _digest(options: argparse.Namespace, errors: Console) -> int:
     return 0 if digests else 2
 
 
-def _below(base: Path, path: FilePath) -> str:
+def _below(base: Path, path: FilePath, rank: int) -> str:
     """Where a trace lies below the log directory; of a remote one, which may have any name, its folders and name."""
     if isinstance(path, RemotePath):
         return "/".join(part for part in path.path.split("/") if part not in ("", ".", ".."))
     if isinstance(path, ProcessPath):
-        return f"{_below(base, path.file)}.{path.label.replace(' ', '')}"
+        # A name that says the rank, as those of traces do.
+        return f"{_below(base, path.file.with_suffix(''), rank)}_rank{rank}.pt.trace.json"
     return str(path.resolve().relative_to(base))
 
 

@@ -330,6 +330,14 @@ def test_sessions_that_lie_apart_are_several_runs(tmp_path: Path) -> None:
     assert len(discover(tmp_path)) == 2
 
 
+def test_digests_of_its_ranks_are_diagnosed_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "logs" / "job.sqlite", drawn(ranks(JOB, JOB), metadata="nowhere"))
+    assert cli.main(["digest", str(path.parent), "--no-cache", "-o", str(tmp_path / "digests")]) == 0
+    (one,) = tb_ddp_doctor.diagnose(path, cache=False)
+    (other,) = tb_ddp_doctor.diagnose(tmp_path / "digests", cache=False)
+    assert (one.step_ms, one.verdict, one.ranks) == (other.step_ms, other.verdict, other.ranks)
+
+
 def _foreign() -> Iterator[tuple[str, bytes, str]]:
     yield "report.nsys-rep", b"", "nsys export --type sqlite --include-json true report.nsys-rep"
     yield "report.json", b'{"Type":48,"NvtxEvent":{"GlobalTid":"3"}}', "JSON export of Nsight Systems"
