@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,9 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from traces import draw, ranks
+from traces import draw, job, ranks
 
-from tb_ddp_doctor.capture import Doctor, child, retention
+from tb_ddp_doctor import engine
+from tb_ddp_doctor.capture import Doctor, child, retention, verdict
 from tb_ddp_doctor.capture.agent import Agent, Captured
 from tb_ddp_doctor.capture.directory import CaptureFolder, Verdict, capture_folders, read_json, write_json
 from tb_ddp_doctor.capture.gpu import Gpu
@@ -675,3 +677,40 @@ def test_amdsmi_is_asked_where_there_is_no_nvml(monkeypatch: pytest.MonkeyPatch)
 
 def test_without_a_library_nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert on_gpu(monkeypatch) is None
+
+
+# ------------------------------------------------------------------------------------------------ the verdict
+
+_LATE = """
+    rank# step |10
+          host [fwd]          [bwd]
+          gpu  [fwd.]         [bwd.]
+          nccl                      [ar.]
+"""
+_PROMPT = """
+    rank# step |10
+          host [fwd][bwd]
+          gpu  [fwd.][bwd.]
+          nccl             [ar..........]
+"""
+
+
+def test_the_line_names_rank_node_cost_and_cause() -> None:
+    drawn = job(ranks(_PROMPT, _PROMPT, _LATE, _PROMPT), nodes={0: "node0", 1: "node0", 2: "node1", 3: "node1"})
+    diagnosis = engine.examine(drawn)
+    told = verdict.line(diagnosis, drawn)
+    assert re.match(r"rank 2 \(node1\) costs \d+ of \d+ ms a step \(\d+ %\): host, its GPU idles ", told)
+    assert told.endswith(".")
+    traced = verdict.to_trace(diagnosis, drawn)
+    assert 2 in traced and len(traced) == 2
+
+
+def test_the_line_of_a_fault_of_all_ranks_names_the_rule() -> None:
+    drawn = job(ranks(_PROMPT, _PROMPT))
+    diagnosis = engine.examine(drawn)
+    assert verdict.line(diagnosis, drawn).startswith("communication-bound costs 7 of 26 ms a step (27 %). Commun")
+    assert len(verdict.to_trace(diagnosis, drawn)) == 1
+    scalars = verdict.measured(diagnosis)
+    assert scalars["step_ms"] == diagnosis.step_ms
+    parts = sum(value for name, value in scalars.items() if name not in ("step_ms", "unexplained_ms"))
+    assert parts <= diagnosis.step_ms + 1e-9
