@@ -186,6 +186,8 @@ export interface Finding {
   evidence: Evidence[];
   /** Commands of other tools. */
   commands: string[];
+  /** What to record once more; null where that would tell no more. */
+  record: Recording | null;
 }
 
 /** What became of the findings of one rule. */
@@ -488,6 +490,14 @@ export interface Prospect {
   without_ms: number;
   /** From where to where `without_ms` lies in 8 of 10 jobs. */
   range_ms: [number, number];
+}
+
+/** What to record once more, to learn more of a finding. */
+export interface Recording {
+  /** What the traces at hand do not tell. */
+  why: string;
+  /** For a job that has the doctor's recorder. */
+  command: string;
 }
 
 /** How a rule ended, with the reason in words: "no data" is never "healthy". */

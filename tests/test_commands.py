@@ -80,3 +80,27 @@ def test_each_cause_has_its_tools() -> None:
 
 def test_what_no_tool_outside_of_the_trace_confirms_has_none() -> None:
     assert commands.commands(JOB, a_finding("trace-quality", None)) == []
+
+
+def test_another_recording_is_asked_for_what_the_traces_lack() -> None:
+    """On the finding's ranks and one to compare with; for longer where it was seen seldom."""
+    told = commands.recording(JOB, a_finding())
+    assert told and told.command == "ddp-doctor capture LOGDIR --ranks 0,1 --steps 20 --stacks"
+    assert "Python stacks" in told.why and "1 of 1" in told.why
+    of_memory = commands.recording(JOB, a_finding("allocator-churn", None))
+    assert of_memory and of_memory.command.endswith("--steps 20 --memory")
+
+
+def test_no_other_recording_where_it_would_tell_no_more() -> None:
+    steps = "rank# step |1   |2   |3\n      host [a]  [a]  [a]\n      python [step........]\n      gpu [a]  [a]  [a]"
+    long = job("\n".join(steps.replace("#", str(rank)) for rank in (0, 1)))
+    every = tuple(long.steps.tolist())
+    assert commands.recording(long, a_finding("slow-link", None, steps=every)) is None
+    assert commands.recording(long, a_finding(steps=every)) is None
+    seldom = commands.recording(long, a_finding("slow-link", None, steps=every[:1]))
+    assert seldom and "1 of 3" in seldom.why
+
+
+@pytest.mark.parametrize("rule", sorted(commands._OF_CODE | commands._OF_MEMORY))
+def test_recordings_are_of_rules_that_there_are(rule: str) -> None:
+    assert rule in CATALOGUE

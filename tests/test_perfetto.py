@@ -247,7 +247,26 @@ def test_the_query_to_copy_works(context: BrowserContext, server: str) -> None:
     assert len(longest) == 50
     assert {"rank 0 (node0)", "rank 1 (node0)"} <= {row["rank"] for row in longest}
     commands = tab.locator(".tools pre").nth(1)
-    expect(commands).to_contain_text(re.compile(r"py-spy dump --pid \d+"))
+    expect(commands).to_contain_text("nvidia-smi -q")
+    # The process has ended: nothing asks for its number.
+    assert not any("--pid" in text for text in tab.locator(".tools pre").all_text_contents())
+
+
+def test_commands_for_a_process_show_while_files_are_written(context: BrowserContext, server: str) -> None:
+    def live(route: Route) -> None:
+        listing = route.fetch().json()
+        for run in listing["runs"]:
+            run["arriving"] = 1
+        route.fulfill(json=listing)
+
+    page = context.new_page()
+    page.route("**/ddp_doctor/runs*", live)
+    tab = opened(page, server, "findings")
+    chosen(tab, "straggler_cpu")
+    finding = tab.locator("details.finding").first
+    finding.locator("summary").first.click()
+    finding.get_by_text("Other tools").click()
+    expect(finding.locator(".tools pre").nth(1)).to_contain_text(re.compile(r"py-spy dump --pid \d+"))
 
 
 def test_chrome_json_opens_in_perfetto_too(context: BrowserContext, server: str) -> None:
@@ -281,7 +300,7 @@ def test_what_is_copied_is_what_is_shown(context: BrowserContext, server: str, a
     blocks = finding.locator(".code")
     expect(blocks).to_have_count(4)
     shown = [block.locator("pre").text_content() for block in blocks.all()]
-    assert [str(text).split()[0] for text in shown] == ["py-spy", "SELECT", "py-spy", "from"]
+    assert [str(text).split()[0] for text in shown] == ["ddp-doctor", "SELECT", "nvidia-smi", "from"]
     for block, text in zip(blocks.all(), shown, strict=True):
         block.get_by_role("button").click()
         expect(block.get_by_role("button")).to_have_text("Copied")

@@ -129,7 +129,7 @@ export function start(root) {
       const answer = await fetchRun(entry.name);
       if (shown !== JSON.stringify(entry)) return; // another run was opened meanwhile
       if (answer.state === "ready") {
-        report = ofDumps(answer) ? stuckReport(answer.diagnosis, select) : shell(answer, went);
+        report = ofDumps(answer) ? stuckReport(answer.diagnosis, select) : shell({ ...answer, live: entry.arriving > 0 }, went);
         main.replaceChildren(...dumpsBeside(entry), report.element);
         main.scrollTop = 0;
         report.show(place);

@@ -1,5 +1,6 @@
 // What is selected, the same in all views: a finding, a rank, a step and an owner, as chips above them and in the address.
 
+import { isReport } from "./api.js";
 import { h } from "./dom.js";
 import { numberOf, ownerName } from "./model.js";
 import { ofStep } from "./timeline/place.js";
@@ -52,7 +53,7 @@ function nameOf({ diagnosis }, key, value) {
  * @param {(view: string, changes?: Place) => HTMLAnchorElement} link
  */
 function inTimeline({ views }, { rank, step, view }, link) {
-  if (!views || !rank || !step || view === "timeline") return null;
+  if (!views || isReport || !rank || !step || view === "timeline") return null;
   const place = ofStep(views, Number(rank), Number(step));
   if (!place) return null;
   const anchor = link("timeline", place);

@@ -23,7 +23,7 @@ const KEYS = [
 ];
 
 /**
- * @param {Report} report
+ * @param {Report & {live?: boolean}} report
  * @param {(place: Place, how: {step: boolean}) => void} went called when something in here leads to another place
  */
 export function shell(report, went) {

@@ -2,9 +2,10 @@
 
 import { fetchTrace, fetchViewers, sliceAddress } from "./api.js";
 import { copyable, folded, h, split } from "./dom.js";
+import { needsProcess } from "./findings/advice.js";
 import { foreign, sandboxed, show, waiting } from "./perfetto.js";
 
-/** @typedef {Pick<import("./model.js").Report, "diagnosis" | "views">} Report */
+/** @typedef {Pick<import("./model.js").Report, "diagnosis" | "views"> & {live?: boolean}} Report `live`: files of the run are still being written */
 /** @typedef {import("./model.js").Finding} Finding */
 /** @typedef {import("./model.js").Window} SliceWindow */
 
@@ -35,7 +36,8 @@ export function openButton(report, finding, item) {
  */
 export function otherTools(report, finding) {
   const where = finding.evidence[0]?.window;
-  const { commands } = finding;
+  // A process id is of use while the process runs.
+  const commands = finding.commands.filter((command) => report.live || !needsProcess(command));
   if (!where && !commands.length) return null;
   return folded("Other tools", () => {
     const { name } = report.diagnosis;
@@ -61,7 +63,7 @@ export function otherTools(report, finding) {
           ]
         : null,
       commands.length
-        ? [h("p", {}, `Run these on the machine of ${placeOf(report, finding)} while the job runs to confirm it:`), copyable(commands.join("\n"))]
+        ? [h("p", {}, `Run these on the machine of ${placeOf(report, finding)} ${report.live ? "while the job runs " : ""}to confirm it:`), copyable(commands.join("\n"))]
         : null,
       report.views?.stacks ? stacks(report.views.stacks) : null,
       profiler,

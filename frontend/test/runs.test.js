@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
+import { bySimilarity } from "../src/runs/similar.js";
 import { arranged } from "../src/runs/order.js";
 
 const run = (name, lost_ms = 0, more = {}) => ({ name, state: "ready", verdict: lost_ms ? "straggler" : "healthy", severity: "major", lost_ms, step_ms: 100, unexplained_ms: 0, ...more });
@@ -36,4 +37,11 @@ test("the filter takes names and verdicts, and opens folders", () => {
   assert.deepEqual(shown(runs, { filter: " STRAGGLER", closed: ["b"] }), ["b/ 1", "two"]);
   assert.deepEqual(shown(runs, { filter: "a/o" }), ["a/ 1", "one"]);
   assert.deepEqual(shown(runs, { filter: "nothing" }), []);
+});
+
+test("the run most similar comes first: as many ranks, a like name, a like step time", () => {
+  const run = (/** @type {string} */ name, /** @type {number | null} */ world_size, /** @type {number | null} */ step_ms) => /** @type {any} */ ({ name, world_size, step_ms });
+  const runs = [run("other", 8, 900), run("gpt/bucket_25", 8, 110), run("gpt/bucket_50", 64, 100), run("unread", null, null), run("gpt/bucket_100", 8, 100)];
+  const sorted = bySimilarity(runs, { name: "gpt/bucket_10", world_size: 8, step_ms: 101 }).map(({ name }) => name);
+  assert.deepEqual(sorted, ["gpt/bucket_100", "gpt/bucket_25", "gpt/bucket_50", "other", "unread"]);
 });

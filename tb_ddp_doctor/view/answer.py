@@ -12,7 +12,7 @@ from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.findings import Level
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.slices import cut
-from tb_ddp_doctor.view.commands import commands
+from tb_ddp_doctor.view.commands import Recording, commands, recording
 from tb_ddp_doctor.view.views import Views, views
 
 _log = logging.getLogger(__name__)
@@ -44,6 +44,8 @@ class Finding(findings.Finding, frozen=True, kw_only=True):
     evidence: tuple[Evidence, ...]
     #: Commands of other tools.
     commands: tuple[str, ...]
+    #: What to record once more; None where that would tell no more.
+    record: Recording | None
 
 
 class Diagnosis(findings.Diagnosis, frozen=True, kw_only=True):
@@ -85,7 +87,9 @@ def _finding(finding: findings.Finding, job: Job | None = None, has_traces: bool
         for piece in finding.evidence
     )
     known = tuple(commands(job, finding)) if job else ()
-    return Finding(**_fields(finding) | {"evidence": evidence}, commands=known)
+    return Finding(
+        **_fields(finding) | {"evidence": evidence}, commands=known, record=recording(job, finding) if job else None
+    )
 
 
 def _window(job: Job, finding: findings.Finding, evidence: findings.Evidence) -> Window:

@@ -7,9 +7,21 @@ from __future__ import annotations
 
 import re
 
+import msgspec
+
 from tb_ddp_doctor.findings import Evidence, Finding
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.rules.support import stacks
 
+#: Findings whose cause is a place in the code, and those of the allocator.
+_OF_CODE = frozenset(
+    {"straggler", "host-stall", "host-sync", "launch-bound", "dataloader-stall", "op-stall", "slow-step"}
+)
+_OF_MEMORY = frozenset({"allocator-churn", "memory-fragmentation"})
+#: Steps to capture of what occurs in each, and of what does not; fewer recorded ones are too few to tell.
+_FEW_STEPS, _MORE_STEPS = 3, 20
+#: More ranks than these are not listed in a command.
+_NAMED_RANKS = 8
 _PID = re.compile(r"[0-9]{1,10}")
 
 _STACKS = "py-spy dump --pid {pid}"
@@ -59,6 +71,46 @@ def commands(job: Job, finding: Finding) -> list[str]:
         return []
     pid = job.digests[job.ranks.tolist().index(rank)].pid
     return [command.format(pid=pid if _PID.fullmatch(pid) else "PID", rank=rank) for command in known]
+
+
+class Recording(msgspec.Struct, frozen=True):
+    """What to record once more, to learn more of a finding."""
+
+    #: What the traces at hand do not tell.
+    why: str
+    #: For a job that has the doctor's recorder.
+    command: str
+
+
+def recording(job: Job, finding: Finding) -> Recording | None:
+    """How to capture what the traces lack for a finding; None where another recording would tell no more."""
+    lacks: list[str] = []
+    options = ""
+    if finding.rule in _OF_CODE and stacks.lacking(job):
+        lacks.append("Python stacks, which name file and line")
+        options += " --stacks"
+    if finding.rule in _OF_MEMORY and not any(len(digest.memory.time_ns) for digest in job.digests):
+        lacks.append("the allocator's events")
+        options += " --memory"
+    seldom = len(finding.steps) < len(job.steps) or len(job.steps) < _FEW_STEPS
+    if seldom:
+        lacks.append(f"more steps: it was seen in {len(finding.steps)} of {len(job.steps)}")
+    if not lacks:
+        return None
+    ranks = _recorded(job, finding)
+    options = f" --steps {_MORE_STEPS if seldom else _FEW_STEPS}{options}"
+    return Recording(
+        f"The traces lack {' and '.join(lacks)}.",
+        f"ddp-doctor capture LOGDIR{f' --ranks {ranks}' if ranks else ''}{options}",
+    )
+
+
+def _recorded(job: Job, finding: Finding) -> str:
+    """The ranks of a finding, and one other to compare with; "" where that is all or too many to name."""
+    others = [rank for rank in job.ranks.tolist() if rank not in finding.ranks]
+    if not others or len(finding.ranks) > _NAMED_RANKS:
+        return ""
+    return ",".join(map(str, sorted([*finding.ranks, others[0]])))
 
 
 def _shown(finding: Finding) -> int | None:

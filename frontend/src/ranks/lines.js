@@ -57,7 +57,7 @@ export function lines(grid, left) {
       const line = Math.max(y(at), below + LABEL);
       if (line > height - 4) break;
       context.fillStyle = colour(name);
-      context.fillText(`${key} ${ms(at).replace("\\u00a0ms", "")}`, left - 6, line);
+      context.fillText(`${key} ${ms(at).replace(/\sms$/, "")}`, left - 6, line);
       below = line;
     }
     context.textAlign = "left";

@@ -1,6 +1,7 @@
 // Where each rank's step goes: one bar per rank or node, cut into owners or phases that sum to the step. Few are bars of
 // elements, many a canvas with a row of pixels each; both read out by pointer and by keyboard.
 
+import { isReport } from "../api.js";
 import { hatch, picture } from "../canvas.js";
 import { NAMES, nameRows } from "../chart/marks.js";
 import { card, h } from "../dom.js";
@@ -26,7 +27,7 @@ const [LEFT, TOP] = [NAMES + 12, 20];
 const HATCHED = 6;
 /** So high are the bars of the affected at least, over their neighbours: to be seen at all. */
 const LEAST_AFFECTED = 3;
-const HINT = "Mean over steps. Point at a bar, or use the arrow keys, for exact values; click or Enter opens the longest such stretch in the timeline.";
+const HINT = `Mean over steps. Point at a bar, or use the arrow keys, for exact values${isReport ? "" : "; click or Enter opens the longest such stretch in the timeline"}.`;
 
 /** @type {View} */
 export const budget = {
@@ -65,7 +66,7 @@ function render(element, shown) {
   /** @type {Go} */
   function go(row, part) {
     const kind = kinds.find(({ id }) => id === choices.cut) ?? kinds[0];
-    if (!views || kind.id !== "owners") return;
+    if (!views || isReport || kind.id !== "owners") return;
     // Of a node, the rank that has most of it.
     const { id } = kind.parts[part];
     const most = row.ranks.reduce((best, rank) => ((diagnosis.budget_ms[rank]?.[id] ?? 0) > (diagnosis.budget_ms[best]?.[id] ?? 0) ? rank : best));

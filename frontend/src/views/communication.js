@@ -1,6 +1,7 @@
 // Size against time of each collective, both logarithmic, with the fit alpha + beta * size, algbw and busbw.
 // Groups are compared with groups like them, and nodes with each other.
 
+import { isReport } from "../api.js";
 import { picture } from "../canvas.js";
 import { axisOf, logTicks, place } from "../chart/log.js";
 import { detail } from "../detail.js";
@@ -122,7 +123,7 @@ function chart(series, all, shown) {
   );
   const across = axisOf(points.map(({ bytes }) => bytes));
   const up = axisOf(points.map(({ us }) => us));
-  const hint = "Point at a collective, or use the arrow keys, for its numbers; click or Enter shows its arrivals in the timeline. Ringed: outlier for its size, or in a group slower than comparable groups. Time is without straggler wait.";
+  const hint = `Point at a collective, or use the arrow keys, for its numbers${isReport ? "" : "; click or Enter shows its arrivals in the timeline"}. Ringed: outlier for its size, or in a group slower than comparable groups. Time is without straggler wait.`;
   const readout = h("p", { class: "readout", role: "status" }, hint);
   /** @type {(typeof points)[number] | null} */
   let chosen = null;
@@ -201,7 +202,7 @@ function chart(series, all, shown) {
     show(slowestFirst[Math.max(0, Math.min(points.length - 1, place))]);
   });
   canvas.addEventListener("blur", () => show(null));
-  const arrivals = () => chosen && inTimeline(chosen.family, chosen.i, shown).click();
+  const arrivals = () => chosen && !isReport && inTimeline(chosen.family, chosen.i, shown).click();
   canvas.addEventListener("click", arrivals);
   canvas.addEventListener("keydown", ({ key }) => key === "Enter" && arrivals());
   return [

@@ -5,6 +5,9 @@ import { fetchComparison, fetchRuns, isReport } from "../api.js";
 import { compared } from "../compared.js";
 import { card, h, prose } from "../dom.js";
 import { count, ms } from "../format.js";
+import { grid, plain } from "../grid.js";
+import { lossOf } from "../model.js";
+import { bySimilarity, natural } from "../runs/similar.js";
 import { howFar } from "../states.js";
 
 /** @typedef {import("../model.js").RunEntry} RunEntry */
@@ -20,7 +23,8 @@ export const compare = {
   render(element, shown) {
     const chosen = h("div");
     const main = h("div", {}, h("p", { class: "note", role: "status" }, "Loading…"));
-    element.append(chosen, main);
+    const all = h("div");
+    element.append(chosen, main, all);
     let left = false;
     let timer = 0;
 
@@ -28,9 +32,10 @@ export const compare = {
 
     /** @param {RunEntry[]} runs */
     function choose(runs) {
-      const others = runs.filter(({ name, kind }) => name !== shown.diagnosis.name && kind !== "dumps");
+      const others = bySimilarity(runs.filter(({ name, kind }) => name !== shown.diagnosis.name && kind !== "dumps"), shown.diagnosis);
       const before = others.find(({ name }) => name === shown.place.before) ?? (others.length === 1 ? others[0] : null);
       chosen.replaceChildren(...(others.length ? [picker(others, before, pick, shown)] : []));
+      all.replaceChildren(...series(runs.filter(({ kind }) => kind !== "dumps"), shown));
       if (before) ask(before.name);
       else main.replaceChildren(others.length ? candidates(others, pick, shown) : alone());
 
@@ -138,4 +143,52 @@ function candidates(others, pick, { diagnosis }) {
     h("p", { class: "note" }, `${diagnosis.name} takes ${ms(diagnosis.step_ms)} a step on ${count(diagnosis.ranks.length, "rank")}.`),
     h("ul", { class: "candidates" }, rows),
   );
+}
+
+/** From so many runs on they make a series. */
+const SERIES = 3;
+
+/**
+ * All runs that are read, in the order of their names, as those of a sweep or of one job over time.
+ * @param {RunEntry[]} runs
+ * @param {Shown} shown
+ */
+function series(runs, shown) {
+  const read = runs.filter(({ state, step_ms }) => state === "ready" && step_ms !== null).sort((a, b) => natural(a.name, b.name));
+  if (read.length < SERIES) return [];
+  const { name: open, step_ms: now } = shown.diagnosis;
+  return [
+    card(
+      `All ${read.length} runs`,
+      h("p", { class: "note" }, `Step time in the order of names; the change is against ${open}.`),
+      grid({
+        title: "runs",
+        shown,
+        sort: 0,
+        descending: false,
+        search: "Filter",
+        marked: ([name]) => name === open,
+        columns: [
+          { head: "run", link: (name, text) => (name === open ? null : against(name, text, shown)) },
+          { head: "ranks" },
+          { head: "step", unit: "ms", show: plain, bar: true },
+          { head: "change", show: (/** @type {number} */ share) => `${share > 0 ? "+" : share < 0 ? "−" : ""}${(100 * Math.abs(share)).toFixed(1)}\u00a0%`, title: `step time against ${open}` },
+          { head: "loss", unit: "ms", show: plain, title: "what its findings cost a step, or what nothing explains" },
+          { head: "verdict" },
+        ],
+        rows: read.map((run) => [run.name, run.ranks, run.step_ms, now > 0 && run.step_ms !== null ? run.step_ms / now - 1 : null, lossOf(run), run.verdict ?? ""]),
+      }),
+    ),
+  ];
+}
+
+/**
+ * @param {string} name
+ * @param {string} text
+ * @param {Shown} shown
+ */
+function against(name, text, { link }) {
+  const anchor = link(compare.fragment, { before: name });
+  anchor.textContent = text;
+  return anchor;
 }

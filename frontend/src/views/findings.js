@@ -2,7 +2,8 @@
 // fixed in the bar above.
 
 import { fetchRule } from "../api.js";
-import { card, copyButton, copyable, folded, h, prose, split, table, toClipboard } from "../dom.js";
+import { card, copyButton, copyable, folded, h, prose, table, toClipboard } from "../dom.js";
+import { advised } from "../findings/advice.js";
 import { where } from "../findings/where.js";
 import { among, interval, ms, percent, ranges } from "../format.js";
 import { framed, largeLanes, smallLanes, smallSteps, withinStep } from "../lanes.js";
@@ -164,7 +165,7 @@ function small({ evidence }, views) {
  */
 function body(finding, shown) {
   const { diagnosis, views, link } = shown;
-  const [advice, code] = split(finding.fix);
+  const [advice, code] = advised(finding.fix, shown.live ?? false);
   const affected = new Set(finding.ranks.length < diagnosis.ranks.length ? finding.ranks : []);
   const windows = h("div", { class: "windows" });
   const draw = () => windows.replaceChildren(...(finding.evidence.length ? [h("h3", {}, "Where to look"), ...[total(finding), evidence(finding, shown)].filter((part) => part !== null)] : []));
@@ -188,6 +189,7 @@ function body(finding, shown) {
         )
       : null,
     windows,
+    again(finding),
     otherTools(shown, finding),
     h(
       "ul",
@@ -201,6 +203,21 @@ function body(finding, shown) {
     finding.measurements.length ? folded("How this was computed", () => h("div", {}, finding.cost_ms > 0 || finding.alone_ms > 0 ? arithmetic(finding, diagnosis) : null, measurements(finding, shown))) : null,
     folded(`About the rule ${finding.rule}`, () => help(finding.rule)),
     h("p", { class: "actions" }, copyLink(link("findings", { finding: finding.id }).href)),
+  );
+}
+
+/**
+ * What to record once more, where that tells more of it.
+ * @param {Finding} finding
+ */
+function again({ record }) {
+  if (!record) return null;
+  return h(
+    "div",
+    { class: "again" },
+    h("h3", {}, "Record again"),
+    h("p", {}, record.why, " While the job trains with ", h("code", {}, "tb_ddp_doctor.capture.Doctor(LOGDIR)"), ", this captures it:"),
+    copyable(record.command),
   );
 }
 

@@ -2,6 +2,7 @@
 // coloured numbers; many are a canvas with a cursor: its cells are (column, row) = (step, rank) in equal boxes, right of
 // the names of ranks and below the numbers of steps.
 
+import { isReport } from "../api.js";
 import { picture } from "../canvas.js";
 import { NAMES, nameRows, namedColumns } from "../chart/marks.js";
 import { card, h } from "../dom.js";
@@ -114,8 +115,8 @@ function moving(views, all) {
  * @param {number} column
  */
 function toTimeline({ views, link }, row, column) {
-  const place = views && ofStep(views, views.ranks[row], views.steps[column]);
-  return place && link("timeline", { ...place, rank: String(views.ranks[row]), step: String(views.steps[column]) });
+  const place = views && !isReport && ofStep(views, views.ranks[row], views.steps[column]);
+  return place ? link("timeline", { ...place, rank: String(views.ranks[row]), step: String(views.steps[column]) }) : null;
 }
 
 /**
@@ -213,7 +214,7 @@ function image(shown, views, grid, affected, shade, last, key) {
   const height = Math.max(1, Math.min(14, Math.floor(420 / views.ranks.length)));
   const cursor = { row: 0, column: 0 };
   const marker = h("div", { class: "heat-cursor", hidden: true });
-  const hint = "Point at a cell, or use the arrow keys, for exact values; click or Enter opens its step in the timeline.";
+  const hint = `Point at a cell, or use the arrow keys, for exact values${isReport ? "" : "; click or Enter opens its step in the timeline"}.`;
   const readout = h("p", { class: "readout", "aria-live": "polite" }, hint);
   const canvas = picture("heat-map", `Time of ${views.ranks.length} ranks in ${views.steps.length} steps`, draw);
   canvas.style.height = `${TOP + height * views.ranks.length}px`;

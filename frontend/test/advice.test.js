@@ -1,0 +1,15 @@
+// What a finding advises: node --test frontend/test
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { advised, needsProcess } from "../src/findings/advice.js";
+
+const FIX = "Move it out of the training loop. While it trains, on that host:\n\npy-spy dump --pid 427   # rank 1\ntop -H -p 427";
+
+test("commands for a process show while it runs, and not after", () => {
+  assert.deepEqual(advised(FIX, true), ["Move it out of the training loop. While it trains, on that host:", "py-spy dump --pid 427   # rank 1\ntop -H -p 427"]);
+  assert.deepEqual(advised(FIX, false), ["Move it out of the training loop.", ""]);
+  assert.deepEqual(advised("Use more workers.\n\nDataLoader(num_workers=4)", false), ["Use more workers.", "DataLoader(num_workers=4)"]);
+  assert.equal(needsProcess("nvidia-smi -q -d PERFORMANCE"), false);
+});
