@@ -128,3 +128,18 @@ def test_the_sums_hold_whatever_the_events_say(rows: list[tuple[int, int, int, i
     seen = got.peak_allocated >= 0
     assert (got.categories[seen].sum(axis=1) == got.peak_allocated[seen]).all()
     assert (got.series.sum(axis=1) == got.allocated).all()
+
+
+def test_what_an_all_gather_fills_is_a_communication_buffer() -> None:
+    def gathers(elements: int) -> Memory:
+        return digests(f"""
+            rank0 step     |1                                                              |2
+                  host     [fwd................]                    [update..........]     [fwd.....]
+                  autograd                     [bwd...............]
+                  gpu      [fwd................][bwd...............][update..........]     [fwd.....]
+                  nccl                     [ag@{elements}..]
+                  memory   [4of9a]             [0of9a]
+        """)[0].memory
+
+    assert parts(gathers(1000).category_peaks[0]) == {"communication": 4}
+    assert parts(gathers(2000).category_peaks[0]) == {"activation": 4}
