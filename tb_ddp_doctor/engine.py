@@ -233,7 +233,7 @@ def _calibration(run: Run, reading: Reading) -> tuple[Calibration | None, list[F
     try:
         return load(path), []
     except CalibrationError as error:
-        return None, [FileWarning(str(path), str(error))]
+        return None, [FileWarning(str(path), f"It{str(error).removeprefix(str(path))}")]
 
 
 def _with_snapshots(run: Run, diagnosis: Diagnosis) -> Diagnosis:

@@ -7,11 +7,17 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from traces import in_row, ranks, write
 
+from tb_ddp_doctor import engine
+from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.calibration.fit import alpha_beta
 from tb_ddp_doctor.calibration.load import CalibrationError, beside, load
-from tb_ddp_doctor.calibration.model import Calibration, Point, curve
+from tb_ddp_doctor.calibration.model import Calibration, Measure, NoAnswer, Pair, Point, curve
 from tb_ddp_doctor.calibration.nccl_tests import parse
+from tb_ddp_doctor.check.pairs import schedule
+from tb_ddp_doctor.discover.runs import only_run
+from tb_ddp_doctor.report.calibration import page
 
 #: What all_reduce_perf -b 1K -e 1M -f 32 prints on two nodes.
 PRINTED = """\
@@ -142,3 +148,46 @@ def test_a_file_that_is_no_calibration_is_named(tmp_path: Path, content: bytes) 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(CalibrationError, match="No such file"):
         load(tmp_path / "calibration.json")
+
+
+def test_the_engine_takes_the_calibration_beside_the_traces(tmp_path: Path) -> None:
+    folder = write(tmp_path / "job", in_row(ranks("rank# step |1\n gpu [fwd..]", "rank# step |1\n gpu [fwd..]")))
+    run = only_run(str(folder))
+    assert engine.diagnose(run, reading=engine.Reading(cache=Cache(None))).job.calibration is None
+    (folder / "calibration.json").write_bytes(msgspec.json.encode(Calibration(source="check", world_size=2)))
+    found = engine.diagnose(only_run(str(folder)), reading=engine.Reading(cache=Cache(None)))
+    assert found.job.calibration == Calibration(source="check", world_size=2)
+    assert not [warning for warning in found.diagnosis.warnings if "calibration" in warning.file]
+    named = Calibration(source="nccl-tests", world_size=4)
+    reading = engine.Reading(cache=Cache(None), calibration=named)
+    assert engine.diagnose(run, reading=reading).job.calibration is named
+    (folder / "calibration.json").write_text("{")
+    broken = engine.diagnose(run, reading=engine.Reading(cache=Cache(None)))
+    (warning,) = [one for one in broken.diagnosis.warnings if "calibration" in one.file]
+    assert warning.message.startswith("It is no calibration.json: ")
+
+
+def test_a_page_shows_curves_pairs_and_ranks_and_obeys_no_name_in_them() -> None:
+    hostile = "<script>alert(1)</script>\x1b[31m"
+    measure = Measure(name="GEMM", unit="TFLOPS", more_is_better=True, values=(1.0, None), spreads=(0.1, None))
+    pair = Pair(ranks=(0, 1), within_node=False, latency_us=3, gbs=20)
+    found = Calibration(
+        source="check",
+        world_size=2,
+        device=hostile,
+        nodes=(hostile, "b"),
+        measures=(measure,),
+        curves=(curve("all_reduce", "world", (0, 1), 2, points(_1024=10, _4096=11, _65536=40)),),
+        pairs=(pair,),
+        no_answer=(NoAnswer(rank=1, phase="GEMM"),),
+    )
+    text = page(found)
+    assert text.count("<svg") == 2 and "<script" not in text and "\x1b" not in text
+    assert "No answer in &#x27;GEMM&#x27; from rank 1 on b" in text and "1 ±10 %" in text
+    # Of more ranks than a matrix can show, it shows nodes.
+    nodes = [f"node{rank // 8}" for rank in range(512)]
+    pairs = [
+        Pair(ranks=ranks, within_node=False, latency_us=1, gbs=9) for round_ in schedule(nodes) for ranks in round_
+    ]
+    many = Calibration(source="check", world_size=512, nodes=tuple(nodes), pairs=tuple(pairs))
+    assert page(many).count("<rect") < 64 * 64

@@ -1,7 +1,7 @@
 """Ranks and pairs that are worse than comparable ones.
 
 A rank is an outlier where it is worse than the median rank by more than a stated share, by more than the ranks differ
-from each other anyway (the median absolute deviation), and not only now and then: in most of the repeats, which all
+from each other anyway (the median absolute deviation), and not only now and then: in most blocks of repeats, which all
 ranks make at the same time.
 
 R = ranks, W = repeats, P = pairs.
@@ -9,7 +9,7 @@ R = ranks, W = repeats, P = pairs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +26,9 @@ LEAST_OF_PAIRS = 0.25
 #: And by so many standard deviations, estimated by the median absolute deviation.
 _DEVIATIONS = 4.0
 _OF_NORMAL = 1.4826
-#: In so many of its repeats it is worse by half of that share.
-_REPEATS = 0.8
+#: Repeats are pooled into so many blocks, each long beside a scheduler's time slice; in such a share of them a rank
+#: must be worse by half of the least share.
+_BLOCKS, _MOST_BLOCKS = 4, 0.75
 #: Of fewer there is no usual one.
 _FEWEST = 3
 
@@ -41,18 +42,50 @@ def worse(repeats: Floats, *, more_is_better: bool, least: float) -> Floats:
     having = np.flatnonzero(np.isfinite(repeats).any(axis=1))
     if len(having) < _FEWEST:
         return result
-    # As costs: twice the cost is half the rate.
-    known = repeats[having]
+    known = _blocks(repeats[having])
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = known / np.nanmedian(known, axis=0)
         deficit = 1 - ratio if more_is_better else ratio - 1
-    usual = np.nanmedian(deficit, axis=1)
-    middle = float(np.median(usual))
-    scatter = _OF_NORMAL * float(np.median(np.abs(usual - middle)))
+    level = np.nanmean(deficit, axis=1)
+    middle = float(np.median(level))
+    scatter = _OF_NORMAL * float(np.median(np.abs(level - middle)))
     limit = max(least, _DEVIATIONS * scatter)
-    often = np.nanmean(deficit - middle > least / 2, axis=1) >= _REPEATS
-    result[having] = np.where((usual - middle > limit) & often, usual - middle, 0.0)
+    often = np.nanmean(deficit - middle > least / 2, axis=1) >= _MOST_BLOCKS
+    result[having] = np.where((level - middle > limit) & often, level - middle, 0.0)
     return result
+
+
+def _blocks(repeats: Floats) -> Floats:
+    """The mean of each block of repeats, shape (R, blocks); NaN where a rank has none in it."""
+    parts = np.array_split(repeats, min(_BLOCKS, repeats.shape[1]), axis=1)
+    counts = [np.isfinite(part).sum(axis=1) for part in parts]
+    sums = [np.nansum(part, axis=1) for part in parts]
+    columns = [
+        np.where(count > 0, total / np.maximum(count, 1), np.nan) for total, count in zip(sums, counts, strict=True)
+    ]
+    return np.stack(columns, axis=1)
+
+
+def of_all_measures(
+    measured: Sequence[tuple[Measure, Floats]], nodes: Sequence[str], least: float, named: Collection[int]
+) -> Iterator[Outlier]:
+    """Ranks, other than those that are named, that are slow in most measures, each with its repeats, shape (R, W).
+
+    On a machine that is shared, one measure alone may differ too much from repeat to repeat to tell.
+    """
+    speeds = []
+    for measure, repeats in measured:
+        if measure.more_is_better is not None and repeats.shape[1] >= _BLOCKS:
+            known = _blocks(repeats)
+            ratio = known / np.median(known, axis=0)
+            speeds.append(np.nanmean(ratio if measure.more_is_better else 1 / ratio, axis=1))
+    if len(speeds) < _FEWEST or not np.isfinite(speeds).all():
+        return
+    speed = np.stack(speeds, axis=1)
+    share = worse(speed, more_is_better=True, least=least)
+    for rank in np.flatnonzero(share).tolist():
+        if rank not in named:
+            yield _outlier((rank,), nodes[rank], "speed over all measures", 1 - share[rank], 1.0, "of the median rank")
 
 
 def of_measure(measure: Measure, repeats: Floats, nodes: Sequence[str], least: float) -> Iterator[Outlier]:

@@ -75,13 +75,15 @@ def assemble(
         notes.append(f"The ranks' devices differ: {counts}.")
     is_gpu = any(host.is_gpu for host in hosts if host)
     least = outliers.LEAST_OF_DEVICE if is_gpu else outliers.LEAST_OF_CPU
-    measures: list[Measure] = []
+    measured: list[tuple[Measure, Floats]] = []
     odd: list[Outlier] = []
     for name, (unit, more_is_better) in _all_measures(found).items():
         repeats = _matrix(name, found, len(hosts))
         measure = _measure(name, unit, more_is_better, repeats)
-        measures.append(measure)
+        measured.append((measure, repeats))
         odd += outliers.of_measure(measure, repeats, nodes, least)
+    if not is_gpu:
+        odd += outliers.of_all_measures(measured, nodes, least, {one.ranks[0] for one in odd})
     pairs = [pair for results in found.values() for pair in results.pairs]
     odd += outliers.of_pairs(pairs, nodes, of_cpus=not is_gpu)
     return Calibration(
@@ -91,7 +93,7 @@ def assemble(
         device=devices.most_common(1)[0][0] if devices else "",
         world_size=len(hosts),
         nodes=tuple(nodes),
-        measures=tuple(measures),
+        measures=tuple(measure for measure, _ in measured),
         curves=tuple(_curves(found)),
         pairs=tuple(sorted(pairs, key=lambda pair: pair.ranks)),
         outliers=tuple(odd),

@@ -22,6 +22,9 @@ from tb_ddp_doctor.rules.support import limits, text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.exposed import most_exposed
 
+#: A job that is faster than its calibration by this has another one.
+_NOT_OF_THESE_LINKS = 1.25
+
 
 @dataclass(frozen=True)
 class CommunicationBound(Rule):
@@ -138,8 +141,11 @@ def _link(communication: tuple[Traffic, ...], expected: Expected | None) -> str:
     possible = expected.bus_rate(longest)
     if possible is None:
         return f"{reached}; the calibration has no {longest.kind} of {longest.size} ranks. "
+    given = text.gigabytes_per_second(possible)
+    if longest.bus_rate > _NOT_OF_THESE_LINKS * possible:
+        return f"{reached}, above the {given} of the calibration, which was measured on other links or beside a job. "
     share = text.percent(longest.bus_rate / possible)
-    return f"{reached}, {share} of the {text.gigabytes_per_second(possible)} that the calibration gave at these sizes. "
+    return f"{reached}, {share} of the {given} that the calibration gave at these sizes. "
 
 
 def _saved_as_bfloat16(traffic: Traffic) -> float:

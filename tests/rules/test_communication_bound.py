@@ -133,6 +133,8 @@ def test_with_a_calibration_the_busbw_is_a_share_of_what_it_gave() -> None:
     assert "all_reduce reaches a busbw of 0.1 GB/s, 42 % of the 0.3 GB/s that the calibration gave" in why
     other = finding(RULE, ranks(BOUND, BOUND), calibration=calibrated(12.6, size=16)).why
     assert "the calibration has no all_reduce of 2 ranks" in other
+    slower = finding(RULE, ranks(BOUND, BOUND), calibration=calibrated(60, size=2)).why
+    assert "above the 0.1 GB/s of the calibration, which was measured on other links" in slower
 
 
 def test_without_a_calibration_it_says_that_the_links_are_unknown() -> None:
