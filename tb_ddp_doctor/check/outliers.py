@@ -19,8 +19,8 @@ from tb_ddp_doctor.calibration.model import Measure, Outlier, Pair
 Floats = NDArray[np.float64]
 
 #: An outlier is worse than the median by this share at least. GPUs of one kind differ by up to 5 % in their GEMM rate;
-#: CPUs that share their cores with other processes by 20 %.
-LEAST_OF_DEVICE, LEAST_OF_CPU = 0.10, 0.25
+#: CPUs that share their cores with other processes by up to 30 %.
+LEAST_OF_DEVICE, LEAST_OF_CPU = 0.10, 0.33
 #: Links are measured while the other pairs of the round use theirs.
 LEAST_OF_PAIRS = 0.25
 #: And by so many standard deviations, estimated by the median absolute deviation.
