@@ -608,6 +608,22 @@ def test_a_child_that_dies_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixt
     assert not trace.parent.exists()
 
 
+def test_what_a_child_says_after_the_training_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    one = agent(tmp_path)
+    one.start()
+    trace = tmp_path / "scratch" / "step_10" / "trace.json"
+    trace.parent.mkdir(parents=True)
+    trace.write_bytes(b"{}")
+    one.take(Captured(Window(10, 3), trace, time.time_ns(), None, None))
+    one.close(wait_s=0)
+    until = time.monotonic() + 60
+    while (tmp_path / "scratch").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not (tmp_path / "scratch").exists()
+    assert "step 10: rank 0 is missing" in caplog.text
+
+
 # ------------------------------------------------------------------------------------------------ GPUs
 
 

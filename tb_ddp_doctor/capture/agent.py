@@ -122,10 +122,11 @@ class Agent:
 
     def close(self, wait_s: float) -> None:
         """Start the children that are due, and wait so long for all of them."""
-        self._ended = True
-        self._woken.set()
         with self._turn:
             self._start_children(len(self._finished))
+        # Not before: the thread ends when there are no children.
+        self._ended = True
+        self._woken.set()
         until = time.monotonic() + wait_s
         for child, _ in self._children:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -143,7 +144,8 @@ class Agent:
             self.switch_off(f"{self.logdir} cannot be written to ({error.strerror or error}).")
             return
         pace = _Pace()
-        while not self._ended:
+        # Once the training has ended, what children say is waited for as long as the process lives.
+        while not self._ended or self._children:
             self._woken.wait(_GPU_S if self._recording and self._gpu else self.poll_s)
             self._woken.clear()
             try:
@@ -153,13 +155,16 @@ class Agent:
                 with self._turn:
                     self._hear_children()
                     self._start_children(_MOST_CHILDREN - len(self._children))
-                self._look_for_requests(mailbox, margin, pace)
+                if not self._ended:
+                    self._look_for_requests(mailbox, margin, pace)
             except OSError as error:
                 # A directory that does not answer now may do so later.
                 self._say_once(f"{self.logdir} cannot be used ({error.strerror or error}); it is tried again.")
             except Exception as error:
                 self.switch_off(f"{type(error).__name__}: {error}")
                 return
+        with contextlib.suppress(OSError):
+            self.scratch.rmdir()
 
     def _open(self) -> tuple[Mailbox, float]:
         mailbox = Mailbox(self.logdir)
