@@ -63,6 +63,17 @@ CLICK = """
   look();
 })
 """
+#: ms from a click on a view's tab until the frame that shows it.
+OPENS = """
+(tabs, title) => new Promise((done) => {
+  const tab = [...tabs.children].find(({ textContent }) => textContent === title);
+  const start = performance.now();
+  tab.click();
+  requestAnimationFrame(() => setTimeout(() => done(performance.now() - start)));
+})
+"""
+#: The views whose data is there when the run is.
+VIEWS = ("Verdict", "Findings", "Budget", "Steps", "Timeline", "Ranks")
 #: In the timeline: ms that each frame of a way through the job takes, from its key to its pixels.
 TRAVEL = """
 async (canvas) => {
@@ -206,6 +217,12 @@ def measure(page: Page, base: str, times: int) -> dict[str, list[float]]:
         page.goto(f"{base}#ddp_doctor&p.ddp_doctor.view=findings")
         summary = page.wait_for_selector("details.finding > summary")
         found["a finding opens"].append(summary.evaluate(CLICK))
+    page.goto("about:blank")
+    page.goto(base)
+    tabs = page.wait_for_selector(".tabs")
+    for _ in range(times):
+        for title in (*VIEWS[1:], VIEWS[0]):
+            found.setdefault(f"{title} opens", []).append(tabs.evaluate(OPENS, title))
     for view, selector in (("steps", "canvas.heat-map"), ("budget", "canvas.budget-map")):
         page.goto("about:blank")
         page.goto(f"{base}#ddp_doctor&p.ddp_doctor.view={view}")
@@ -226,6 +243,7 @@ def measure(page: Page, base: str, times: int) -> dict[str, list[float]]:
 LIMITS_MS = {
     "first useful paint": 500,
     "a finding opens": 100,
+    **{f"{title} opens": 200 for title in VIEWS},
     "steps are drawn": 50,
     "budget is drawn": 1000 / 60,
     "frames of the budget": 18,

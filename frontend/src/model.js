@@ -224,8 +224,13 @@ export function affectedRanks(diagnosis) {
  * @param {(number | null)[]} row
  */
 export function mean(row) {
-  const present = row.filter((value) => value !== null);
-  return present.length ? present.reduce((sum, value) => sum + value, 0) / present.length : 0;
+  let [sum, present] = [0, 0];
+  for (const value of row) {
+    if (value === null) continue;
+    sum += value;
+    present += 1;
+  }
+  return present ? sum / present : 0;
 }
 
 /**

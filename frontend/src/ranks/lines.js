@@ -16,7 +16,13 @@ const LABEL = 12;
  * The spread of each step over its ranks.
  * @param {Grid} grid
  */
-export const perStep = (grid) => (grid[0] ?? []).map((_, column) => spreadOf(grid.flatMap((row) => row[column] ?? [])));
+export function perStep(grid) {
+  return (grid[0] ?? []).map((_, column) => {
+    const values = [];
+    for (const row of grid) if (row[column] !== null) values.push(row[column]);
+    return spreadOf(/** @type {number[]} */ (values));
+  });
+}
 
 /**
  * @param {Grid} grid
