@@ -374,7 +374,7 @@ export interface MemorySnapshot {
   file: string;
   /** What stands out, a sentence or two for each thing. */
   said: string[];
-  /** null where neither the file's name nor its folder's tells it. */
+  /** As the file's name or its folder's says; null where neither does. */
   rank: number | null;
   allocated: number;
   reserved: number;

@@ -508,7 +508,7 @@ class MemorySnapshot(msgspec.Struct, frozen=True):
     file: str
     #: What stands out, a sentence or two for each thing.
     said: tuple[str, ...]
-    #: None where neither the file's name nor its folder's tells it.
+    #: As the file's name or its folder's says; None where neither does.
     rank: int | None
     allocated: int
     reserved: int

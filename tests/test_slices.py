@@ -374,7 +374,10 @@ def hostile_traces(draw: st.DrawFn) -> RankTrace:
         (thread, np.int32), (SMALL, np.int32), (NUMBER, np.int64), (NUMBER, np.int64), (NUMBER, np.int64),
         (missing_word, np.int32), (SMALL, np.int32),
     )  # fmt: skip
-    memory = table(MemoryEvents, (START, np.int64), (SMALL, np.int32), (SMALL, np.int32), *((NUMBER, np.int64),) * 3)
+    memory = table(
+        MemoryEvents, (START, np.int64), (SMALL, np.int32), (SMALL, np.int32), *((NUMBER, np.int64),) * 4,
+        (thread, np.int32),
+    )  # fmt: skip
     frames = table(Frames, (word, np.int32), (START, np.int64), (LENGTH, np.int64), (thread, np.int32))
     comms = CommArgs(*(np.empty(0, np.int64) for _ in CommArgs.__slots__))
     return RankTrace("hostile.json", Header(), strings, threads, events, comms, memory, frames, {}, ())
