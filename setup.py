@@ -49,9 +49,9 @@ setup(
     ext_modules=[
         Extension(
             SCANNER,
-            sources=["native/scanner.c", "native/vocabulary.c"],
-            depends=["native/json.h", "native/numbers.h", "native/scanner.h", "native/vocabulary.h"],
-            optional=True,  # without it traces are read by msgspec
+            sources=["native/nccl_lines.c", "native/scanner.c", "native/vocabulary.c"],
+            depends=[f"native/{name}.h" for name in ("api", "json", "nccl_lines", "numbers", "scanner", "vocabulary")],
+            optional=True,  # without it traces are read by msgspec, NCCL's logs in Python
         )
     ],
     cmdclass={"build_ext": BuildScanner, "bdist_wheel": Wheel},

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "nccl_lines.h"
 #include "scanner.h"
 
 enum { HEADER = 2, MAX_FUZZED_COLUMNS = 11 };
@@ -152,7 +153,24 @@ static void check_table(struct scanner *left, struct scanner *right, int table, 
     }
 }
 
+/* Lines of NCCL lie in the text one behind the other. */
+static void check_lines(const uint8_t *text, size_t size) {
+    const size_t room = size / NCCL_SHORTEST_LINE + 1;
+    struct nccl_line *found = malloc(room * sizeof *found);
+    size_t lines = 0;
+    uint64_t end = 0;
+    require(found != NULL);
+    const size_t count = nccl_lines(text, size, found, room, &lines);
+    require(count <= lines && count <= room);
+    for (size_t row = 0; row < count; row++) {
+        require(found[row].start >= end && found[row].end >= found[row].start && found[row].end <= size);
+        end = found[row].end;
+    }
+    free(found);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    check_lines(data, size);
     if (size < HEADER) {
         return 0;
     }

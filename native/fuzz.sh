@@ -15,7 +15,8 @@ flags=(-std=c99 -g -O1 -Wall -Wextra -Wpedantic -Wconversion -fsanitize=fuzzer,a
     -fno-sanitize-recover=undefined)
 clang "${flags[@]}" -Dcalloc=fuzz_calloc -Drealloc=fuzz_realloc -c scanner.c -o "$out/scanner.o"
 clang "${flags[@]}" -Dcalloc=fuzz_calloc -Drealloc=fuzz_realloc -c vocabulary.c -o "$out/vocabulary.o"
-clang "${flags[@]}" fuzz.c "$out/scanner.o" "$out/vocabulary.o" -o "$out/fuzz"
+clang "${flags[@]}" -c nccl_lines.c -o "$out/nccl_lines.o"
+clang "${flags[@]}" fuzz.c "$out/nccl_lines.o" "$out/scanner.o" "$out/vocabulary.o" -o "$out/fuzz"
 python3 seeds.py "$out/seeds"
 
 status=0

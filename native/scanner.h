@@ -24,13 +24,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#if defined(_WIN32)
-#define SCANNER_API __declspec(dllexport)
-#elif defined(__GNUC__)
-#define SCANNER_API __attribute__((visibility("default")))
-#else
-#define SCANNER_API
-#endif
+#include "api.h"
 
 /* native.py mirrors every enumeration here; raise it with any change. */
 enum { SCANNER_VERSION = 7 };
@@ -140,40 +134,40 @@ struct scanner_loss {
 
 struct scanner;
 
-SCANNER_API int scanner_version(void);
+NATIVE_API int scanner_version(void);
 
 /* `position` is that of the text's first byte, for losses. `communication` is the name, a JSON string, of those host
  * events that carry metadata of communication, `memory` that of the instants that are kept. NULL: no memory. */
-SCANNER_API struct scanner *scanner_new(uint64_t position, const char *communication, const char *memory,
-                                        uint64_t max_event_bytes, uint32_t max_strings);
+NATIVE_API struct scanner *scanner_new(uint64_t position, const char *communication, const char *memory,
+                                       uint64_t max_event_bytes, uint32_t max_strings);
 /* Keep events of a category, a JSON string; what is not named is dropped and counted. False: no memory. */
-SCANNER_API int scanner_keep(struct scanner *scanner, const char *category, int code);
+NATIVE_API int scanner_keep(struct scanner *scanner, const char *category, int code);
 
 /* Returns an `enum scanner_status`. Text that follows the list's end is kept for `scanner_rest`. */
-SCANNER_API int scanner_feed(struct scanner *scanner, const uint8_t *text, size_t size);
+NATIVE_API int scanner_feed(struct scanner *scanner, const uint8_t *text, size_t size);
 /* The text has ended. */
-SCANNER_API int scanner_finish(struct scanner *scanner);
-SCANNER_API void scanner_free(struct scanner *scanner);
+NATIVE_API int scanner_finish(struct scanner *scanner);
+NATIVE_API void scanner_free(struct scanner *scanner);
 
 /* What is done with: all bytes before this position. */
-SCANNER_API uint64_t scanner_position(const struct scanner *scanner);
+NATIVE_API uint64_t scanner_position(const struct scanner *scanner);
 /* What has been fed and is not done with. */
-SCANNER_API const uint8_t *scanner_rest(const struct scanner *scanner, size_t *size);
+NATIVE_API const uint8_t *scanner_rest(const struct scanner *scanner, size_t *size);
 /* Events, kept or not, that have a "ph". */
-SCANNER_API uint64_t scanner_seen(const struct scanner *scanner);
-SCANNER_API const struct scanner_loss *scanner_lost(const struct scanner *scanner, int kind);
+NATIVE_API uint64_t scanner_seen(const struct scanner *scanner);
+NATIVE_API const struct scanner_loss *scanner_lost(const struct scanner *scanner, int kind);
 /* Events dropped, for each of SCANNER_CATEGORIES. */
-SCANNER_API const uint64_t *scanner_dropped(const struct scanner *scanner);
+NATIVE_API const uint64_t *scanner_dropped(const struct scanner *scanner);
 
-SCANNER_API size_t scanner_rows(const struct scanner *scanner, int table);
+NATIVE_API size_t scanner_rows(const struct scanner *scanner, int table);
 /* A column becomes the caller's, to be released; NULL if it has no rows or was taken. */
-SCANNER_API void *scanner_take(struct scanner *scanner, int table, int column);
-SCANNER_API void scanner_release(void *column);
+NATIVE_API void *scanner_take(struct scanner *scanner, int table, int column);
+NATIVE_API void scanner_release(void *column);
 
 /* Strings of a vocabulary, how many, where each ends in its bytes, and where each was first seen. */
-SCANNER_API size_t scanner_strings(const struct scanner *scanner, int vocabulary, const uint8_t **bytes,
+NATIVE_API size_t scanner_strings(const struct scanner *scanner, int vocabulary, const uint8_t **bytes,
                                    const uint64_t **ends, const uint64_t **positions);
 /* Replace each number of a column by what `map` has for it; -1 stays. */
-SCANNER_API void scanner_remap(int32_t *column, size_t rows, const int32_t *map);
+NATIVE_API void scanner_remap(int32_t *column, size_t rows, const int32_t *map);
 
 #endif

@@ -10,7 +10,7 @@ from traces import ranks, write
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
-from tb_ddp_doctor.discover import nccl_logs
+from tb_ddp_doctor.discover import nccl_lines, nccl_logs
 from tb_ddp_doctor.discover.runs import discover
 from tb_ddp_doctor.findings import Diagnosis, NcclCalls, NcclChoice, Network
 from tb_ddp_doctor.rules.support import text
@@ -349,3 +349,42 @@ def test_a_slow_link_says_what_its_ranks_alone_use(tmp_path: Path) -> None:
         (folder / f"nccl.{rank}.log").write_text("".join(f"{line}{what}\n" for what in said))
     (found,) = [finding for finding in diagnose(folder).findings if finding.rule == "slow-link"]
     assert "By NCCL's log only they use SHM." in found.why
+
+
+STEPS = "".join(f"vm:7:9 [0] NCCL INFO {CALL.format(number, 7)}\r\n" for number in range(20, 23))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        log(SOCKETS, 0, 7),
+        STEPS,
+        "\x1b[36m(Worker pid=1)\x1b[0m " + STEPS + "epoch 1\n\nvm:7:9 [0] NCCL INFO AllReduce: opCount x count\n",
+        "vm:7:9 [0] NCCL INFO AllReduce: 8 Bytes -> Algo 1 proto 2 time 3\nvm:7:9 [0] NCCL INFO 8 Bytes -> Algo 1",
+        "".join(f"[2026-05-22 10:11:{second}] vm:7:9 [0] a.cc:5 NCCL WARN late\n" for second in (12, 13)),
+        "NCCL INFO \nNCCL WARN \nNCCL\nNCCL INFORM x\n" + "x" * 2000 + " NCCL INFO late\n",
+        "vm:7:9 [0] NCCL INFO Send: opCount 1 sendbuff 0x1 recvbuff (nil) acc (nil) count 8 datatype 7 op 0 comm 0x5\n",
+    ],
+)
+def test_the_native_reader_finds_what_python_finds(text: str) -> None:
+    if nccl_lines._library() is None:
+        pytest.skip("there was no C compiler: the library was not built")
+    native, python = nccl_lines.lines(text.encode()), nccl_lines._in_python(text.encode())
+    assert native.total == python.total
+    for column in ("start", "end", "op_count", "communicator", "kind"):
+        assert native.rows[column].tolist() == python.rows[column].tolist(), column
+    for column in ("key", "process"):
+        same = [[one == other for other in rows[column]] for rows in (native.rows, python.rows) for one in rows[column]]
+        assert same[: len(native.rows)] == same[len(native.rows) :], column
+
+
+def test_without_the_library_the_same_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = read(tmp_path, log(SOCKETS, 0, 7) + STEPS)
+    assert expected and expected.calls == (NcclCalls("all_reduce", 4096, 3),)
+    monkeypatch.setattr(nccl_lines, "_library", lambda: None)
+    assert read(tmp_path, log(SOCKETS, 0, 7) + STEPS) == expected
+
+
+def test_calls_of_sends_and_of_rccl_are_counted(tmp_path: Path) -> None:
+    said = "Recv: opCount 1 sendbuff (nil) recvbuff 0x1 acc (nil) count 8 datatype 7 op 0 root 1 comm 0x5 [nranks=2]"
+    assert seen(tmp_path, said).calls == (NcclCalls("recv", 32, 1),)

@@ -20,8 +20,8 @@ Lines of NCCL 2.4 to 2.28 and of RCCL are known:
     host:pid:tid [dev] file.cc:99 NCCL WARN message
 
 Files are streamed: with NCCL_DEBUG_SUBSYS=COLL,TUNING each call is a line or two, and a log has gigabytes. Such lines
-are counted by kind and size without a regular expression for each. Everything is untrusted: of all files together no
-more than `_MOST_BYTES` are read, and what is kept is short.
+are counted by kind and size, and of lines that say the same one is read. Everything is untrusted: of all files together
+no more than `_MOST_BYTES` are read, and what is kept is short.
 """
 
 from __future__ import annotations
@@ -35,6 +35,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeAlias
 
+import numpy as np
+
+from tb_ddp_doctor.discover import nccl_lines
+from tb_ddp_doctor.discover.nccl_lines import lines
 from tb_ddp_doctor.findings import NcclCalls, NcclChoice, Network
 
 #: Read at once.
@@ -49,8 +53,8 @@ _Process: TypeAlias = tuple[bytes, bytes]
 _MOST_KEPT, _LONGEST = 8, 200
 #: Kinds and sizes of calls that are counted, and that are kept; real jobs have hundreds.
 _MOST_CALLS, _MOST_SHOWN = 1 << 14, 64
-#: Marks of the lines of which there is one for each call.
-_CALL, _CHOICE = b": opCount ", b" Bytes -> Algo "
+#: Lines that are known to have been read.
+_MOST_READ = 1 << 17
 _LONGEST_LINE = 1000
 
 _TEXT = (".log", ".txt", ".out", ".err")
@@ -180,44 +184,34 @@ class _Log:
         self._tree: dict[int, int] = {}
         #: The time that a line begins with, and a space.
         self._stamp = b""
-        #: Whether what begins a line is one of the job's processes.
-        self._is_own: dict[bytes, bool] = {}
+        #: What the lines that were read tell of calls, by key.
+        self._read: dict[int, tuple[bytes, ...] | None] = {}
 
     def take_block(self, block: bytes) -> None:
-        """Lines; those of which there is one for each call are counted, all others looked at."""
-        lines = block.count(b"\n") + (not block.endswith(b"\n"))
-        self._lines += lines
-        found = _EACH_CALL.findall(block) if self._is_all_own(block) else []
-        if len(found) < lines:
-            found = list(self._one_by_one(block))
-        if len(self._each) < _MOST_CALLS:
-            self._each.update(found)
+        """Take whole lines: of those that say the same, one is read."""
+        found = lines(block)
+        self._lines += found.total
+        _, first, times = np.unique(found.rows["key"], return_index=True, return_counts=True)
+        order = first.argsort()
+        for row, count in zip(found.rows[first[order]].tolist(), times[order].tolist(), strict=True):
+            start, end, key, *_, kind = row
+            if key not in self._read:
+                told = self._told(block[start : min(end, start + _LONGEST_LINE)], kind)
+                if len(self._read) < _MOST_READ:
+                    self._read[key] = told
+            else:
+                told = self._read[key]
+            if told is not None and (told in self._each or len(self._each) < _MOST_CALLS):
+                self._each[told] += count
 
-    def _is_all_own(self, block: bytes) -> bool:
-        """Whether all lines of NCCL are the job's: as many as name one of its processes."""
-        return sum(block.count(b":%b:" % pid) for pid in self._pids) == block.count(b" NCCL ") if self._pids else False
-
-    def _one_by_one(self, block: bytes) -> Iterator[tuple[bytes, ...]]:
-        """Of lines of any kind those that tell a call; the others are taken."""
-        for line in block.split(b"\n"):
-            if _CALL in line or _CHOICE in line:
-                found = _EACH_CALL.search(line[:_LONGEST_LINE])
-                if found and self._is_of_job(line):
-                    yield found.groups(b"")
-            elif b"NCCL" in line:
-                self.take(line)
-
-    def _is_of_job(self, line: bytes) -> bool:
-        """Whether a line is of one of the job's processes, remembered by how it begins."""
-        begins = line.partition(b" NCCL ")[0]
-        own = self._is_own.get(begins)
-        if own is None:
-            found = _LINE.match(line[:_LONGEST_LINE])
-            own = found is not None and found["pid"] in self._pids
-            # A time stamp makes each beginning another one.
-            if len(self._is_own) < _MOST_CALLS:
-                self._is_own[begins] = own
-        return own
+    def _told(self, line: bytes, kind: int) -> tuple[bytes, ...] | None:
+        """What a call or a choice is of; None of another line, which is taken, and of other jobs."""
+        found = _EACH_CALL.search(line) if kind != nccl_lines.OTHER else None
+        if found is None:
+            self.take(line)
+            return None
+        process = _LINE.match(line)
+        return found.groups(b"") if process and process["pid"] in self._pids else None
 
     def tree(self, process: _Process, said: re.Match[bytes]) -> None:
         """The parent of a rank in the first channel's tree of the job's communicator."""
@@ -317,7 +311,7 @@ _TAKEN = (
 
 #: Kind, then count and type of a call, or size and choice. Without a group before "NCCL INFO": it is searched quickly.
 _EACH_CALL = re.compile(
-    rb"NCCL INFO (?:(\w+): )?(?:opCount \w+ sendbuff \w+ recvbuff \w+ count (\d+ datatype \d+)"
+    rb"NCCL INFO (?:(\w+): )?(?:opCount \w+ sendbuff \S+ recvbuff \S+ (?:acc \S+ )?count (\d+ datatype \d+)"
     rb"|(\d+ Bytes -> Algo \w+ proto \w+(?: +channel\{Lo\.\.Hi\}=\{\d+\.\.\d+\})?))"
 )
 _COUNT = re.compile(rb"(\d{1,18}) datatype (\d{1,2})")

@@ -1,0 +1,99 @@
+"""NCCL's lines in a block of a log: which of them say the same, and which calls they tell.
+
+Read by the native library (native/nccl_lines.h), some 100 times as fast as line by line in Python; without it by the
+latter, which finds the same lines with other keys.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+# From here to `_SHORTEST`: native/nccl_lines.h.
+OTHER, CALL, CHOICE = range(3)
+ROW = np.dtype([(name, "<u8") for name in ("start", "end", "key", "process", "op_count", "communicator", "kind")])
+_SHORTEST = 10
+
+_LONGEST = 1000
+_NCCL = re.compile(rb"(?:(\S+)\s+\S+\s+)?NCCL INFO\s|(?:(\S+)\s+\S+\s+\S+\s+)?NCCL WARN\s")
+_CALL = re.compile(
+    rb"(\S+)\s+opCount\s+([0-9a-f]+)\s.*?\scount\s+(\S+\s+datatype\s+\S+)(?:.*?\scomm\s+0x([0-9a-f]+))?", re.DOTALL
+)
+_CHOICE = re.compile(rb"(?:\S+\s+){0,2}?Bytes\s")
+_VIA = re.compile(rb"\s(via\s.*)", re.DOTALL)
+_MASK = (1 << 64) - 1
+
+
+class Lines(NamedTuple):
+    """What a block holds."""
+
+    #: All lines, whoever wrote them.
+    total: int
+    #: Those of NCCL, as `ROW`: where each begins and ends, a key that is the same for lines that say the same, and one
+    #: for lines of the same thread; of calls also how many the communicator had before, and its address (0: not said).
+    rows: NDArray[Any]
+
+
+def lines(block: bytes) -> Lines:
+    """NCCL's lines of a block of whole lines."""
+    library = _library()
+    if library is None:
+        return _in_python(block)
+    rows = np.empty(len(block) // _SHORTEST + 1, ROW)
+    count = ctypes.c_size_t()
+    found = library.nccl_lines(block, len(block), rows.ctypes.data, len(rows), ctypes.byref(count))
+    return Lines(count.value, rows[:found])
+
+
+@cache
+def _library() -> Any:
+    """The function's library, which is the scanner's; None where it was not built."""
+    name = "_scanner.dll" if sys.platform == "win32" else "_scanner.so"
+    try:
+        library = ctypes.CDLL(str(Path(__file__).parents[1] / "trace" / name))
+        library.nccl_lines.restype = ctypes.c_size_t
+        library.nccl_lines.argtypes = [
+            ctypes.c_char_p,
+            ctypes.c_size_t,
+            ctypes.c_void_p,
+            ctypes.c_size_t,
+            ctypes.POINTER(ctypes.c_size_t),
+        ]
+    except (OSError, AttributeError):
+        return None
+    return library
+
+
+def _in_python(block: bytes) -> Lines:
+    rows = []
+    texts = block.split(b"\n")
+    texts = texts[:-1] if not texts[-1] else texts
+    at = 0
+    for text in texts:
+        row = _row(text[:_LONGEST]) if b"NCCL" in text else None
+        if row is not None:
+            rows.append((at, at + len(text), *row))
+        at += len(text) + 1
+    return Lines(len(texts), np.array(rows, ROW))
+
+
+def _row(text: bytes) -> tuple[int, int, int, int, int] | None:
+    """Key, process, number of calls before, communicator and kind; None if the line is none of NCCL's."""
+    found = _NCCL.search(text)
+    if found is None:
+        return None
+    process = hash(found[1] or found[2]) & _MASK
+    said = text[found.end() :]
+    if call := _CALL.match(said):
+        key = hash((process, call[1], call[3])) & _MASK
+        return key, process, int(call[2], 16) & _MASK, int(call[4] or b"0", 16) & _MASK, CALL
+    via = _VIA.search(said)
+    key = hash((process, via[1]) if via else text[found.start() :]) & _MASK
+    return key, process, 0, 0, CHOICE if _CHOICE.match(said) else OTHER
