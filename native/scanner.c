@@ -52,6 +52,7 @@ enum value {
     SOURCE,
     DESTINATION,
     OCCUPANCY,
+    SEQUENCE_NUMBER,
     /* Of no interest. */
     OTHER,
     VALUES,
@@ -79,7 +80,7 @@ static const uint64_t MEMORY_ARGUMENTS = BIT(SOURCE) - BIT(CHANGE);
 static const uint64_t NUMBERS = BIT(TS) | BIT(DUR) | BIT(DEVICE) | BIT(STREAM) | BIT(CORRELATION) | BIT(BYTES) |
                                 BIT(GROUP_SIZE) | BIT(ELEMENTS_IN) | BIT(ELEMENTS_OUT) | BIT(SEQ) | BIT(CHANGE) |
                                 BIT(DEVICE_ID) | BIT(DEVICE_TYPE) | BIT(TOTAL_ALLOCATED) | BIT(TOTAL_RESERVED) |
-                                BIT(ADDRESS) | BIT(SOURCE) | BIT(DESTINATION) | BIT(OCCUPANCY);
+                                BIT(ADDRESS) | BIT(SOURCE) | BIT(DESTINATION) | BIT(OCCUPANCY) | BIT(SEQUENCE_NUMBER);
 
 static void put(struct event *event, enum value value, const uint8_t *at, const uint8_t *end) {
     event->present |= BIT(value);
@@ -97,7 +98,7 @@ enum { UNKNOWN_CATEGORY = 0, COMMUNICATION_NAME = 0, MEMORY_NAME = 1, DROPPED = 
 
 enum { MAX_CATEGORIES = 1 << 10 };
 
-enum { MAX_COLUMNS = 11, FIRST_ROWS = 1 << 12 };
+enum { MAX_COLUMNS = 12, FIRST_ROWS = 1 << 12 };
 
 struct table {
     size_t rows, capacity;
@@ -106,7 +107,7 @@ struct table {
 
 /* Bytes of each column's numbers; 0 behind the last. */
 static const uint8_t WIDTHS[SCANNER_TABLES][MAX_COLUMNS + 1] = {
-    [SCANNER_EVENTS] = {4, 1, 8, 8, 4, 4, 8, 8, 8, 4, 4, 0},
+    [SCANNER_EVENTS] = {4, 1, 8, 8, 4, 4, 8, 8, 8, 4, 4, 8, 0},
     [SCANNER_COMMS] = {8, 4, 4, 4, 8, 8, 8, 4, 8, 8, 0},
     [SCANNER_MEMORY] = {8, 4, 4, 8, 8, 8, 8, 4, 0},
     [SCANNER_FRAMES] = {4, 8, 8, 4, 0},
@@ -305,6 +306,7 @@ static enum value argument_of(struct span key) {
         return IS(key, "Collective name")   ? COLLECTIVE
                : IS(key, "Concrete Inputs") ? CONCRETE_INPUTS
                : IS(key, "Total Allocated") ? TOTAL_ALLOCATED
+               : IS(key, "Sequence number") ? SEQUENCE_NUMBER
                                             : OTHER;
     case 18: return IS(key, "Process Group Name") ? GROUP : OTHER;
     case 19: return IS(key, "Process Group Ranks") ? GROUP_RANKS : OTHER;
@@ -525,7 +527,7 @@ static uint64_t wanted_arguments(const struct scanner *scanner, const struct eve
         return ALL_ARGUMENTS;
     }
     switch (scanner->codes[event->category]) {
-    case SCANNER_OP: return BIT(INPUT_DIMS);
+    case SCANNER_OP: return BIT(INPUT_DIMS) | BIT(SEQUENCE_NUMBER);
     case SCANNER_RUNTIME: return BIT(CORRELATION);
     case SCANNER_INSTANT: return MEMORY_ARGUMENTS;
     case SCANNER_FRAME: return 0;
@@ -712,6 +714,7 @@ static void add_arguments(struct scanner *scanner, const struct event *event, in
     set_word(scanner, event, table, EVENT_SHAPE, SCANNER_SHAPES,
              on_device ? get(event, GRID) : code == SCANNER_OP ? get(event, INPUT_DIMS) : none);
     set_integer(scanner, event, table, EVENT_OCCUPANCY, on_device ? get(event, OCCUPANCY) : none);
+    set_integer(scanner, event, table, EVENT_SEQUENCE, code == SCANNER_OP ? get(event, SEQUENCE_NUMBER) : none);
 }
 
 static void add_event(struct scanner *scanner, const struct event *event) {

@@ -27,7 +27,7 @@
 #include "api.h"
 
 /* native.py mirrors every enumeration here; raise it with any change. */
-enum { SCANNER_VERSION = 7 };
+enum { SCANNER_VERSION = 8 };
 
 enum scanner_status {
     SCANNER_MORE,      /* within the list */
@@ -71,6 +71,7 @@ enum scanner_event_column {
     EVENT_BYTES,
     EVENT_SHAPE,
     EVENT_OCCUPANCY,
+    EVENT_SEQUENCE,
 };
 
 /* Columns of SCANNER_COMMS, as `model.CommArgs`. */

@@ -97,6 +97,7 @@ def trace(events: list[tuple[int, int, int, int, int, int]], *, device: bool) ->
             bytes=np.full(len(table), -1),
             shape=np.where(on_device, -1, len(NAMES) + varied % len(SHAPES)).astype(np.int32),
             occupancy=np.where(on_device, varied % 120, -1).astype(np.int32),
+            sequence=np.where(table[:, 0] == int(Category.OP), varied % 8 - 1, -1),
         ),
         comms=CommArgs(
             comms, *(nothing.astype(np.int32),) * 3, *(nothing,) * 3, nothing.astype(np.int32), nothing, nothing

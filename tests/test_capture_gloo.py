@@ -223,6 +223,13 @@ def test_a_job_that_is_watched_shows_modules_and_loading(jobs: Jobs) -> None:
     assert "in Python, for example in nn.Module: readout" in straggler.why
 
 
+def test_a_job_that_is_watched_shows_the_modules_of_forward_and_backward(jobs: Jobs) -> None:
+    digest = Cache(None).digest(CaptureFolder.of(jobs.folder / "watched" / "job", 12).digest(0))
+    first = digest.code.start_ns < digest.steps.end_ns[0]
+    functions = [digest.strings[name] for name in digest.code.function[first].tolist()]
+    assert functions == [f"nn.Module: {layer}" for layer in (0, 1, 2, 2, 1, 0)]
+
+
 def test_captures_are_runs_by_step(jobs: Jobs, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diagnose", str(jobs.folder / "requests"), "--no-cache"]) == 0
     steps = sorted(jobs.captured("requests"))

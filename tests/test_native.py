@@ -133,6 +133,7 @@ ARGUMENTS = [
     "device", "stream", "correlation", "bytes", "grid", "Input Dims", "Collective name", "Process Group Name",
     "Process Group Ranks", "Group size", "In msg nelems", "Out msg nelems", "dtype", "Seq", "Concrete Inputs", "Ev Idx",
     "Src Rank", "Dst Rank", "Bytes", "Device Id", "Device Type", "Total Allocated", "Total Reserved", "Addr",
+    "Sequence number",
 ]  # fmt: skip
 CONCRETE = st.lists(STRING, max_size=3).map(lambda inputs: array(inputs, " "))
 ARGUMENT = st.sampled_from(ARGUMENTS).flatmap(

@@ -34,7 +34,10 @@ def each_reader(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-OP = '{"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 2, "ts": 10.500, "dur": 2.250}'
+OP = (
+    '{"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 2, "ts": 10.500, "dur": 2.250,'
+    ' "args": {"Sequence number": 54, "Fwd thread id": 0}}'
+)
 LAUNCH = (
     '{"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 2, "ts": 11.000, "dur": 1.000,'
     ' "args": {"cbid": 211, "correlation": 77}}'
@@ -88,6 +91,7 @@ def test_every_column_of_every_category() -> None:
     assert got.events.stream.tolist() == [-1, -1, 7, 7]
     assert got.events.correlation.tolist() == [-1, 77, 77, 78]
     assert got.events.bytes.tolist() == [-1, -1, -1, 128]
+    assert got.events.sequence.tolist() == [54, -1, -1, -1]
     assert [index if index < 0 else got.strings[index] for index in got.events.shape] == [-1, -1, "[4, 1, 1]", -1]
     assert not got.warnings and not got.dropped
 

@@ -557,7 +557,7 @@ def _add_collective(
 def columns(**given: list[int]) -> Events:
     """Events from the columns that matter; the others are zero, and missing where that can be."""
     size = len(next(iter(given.values())))
-    missing = dict.fromkeys(("device", "stream", "correlation", "bytes", "shape", "occupancy"), -1)
+    missing = dict.fromkeys(("device", "stream", "correlation", "bytes", "shape", "occupancy", "sequence"), -1)
     types = {"category": np.int8} | dict.fromkeys(("name", "thread", "device", "shape", "occupancy"), np.int32)
     return Events(
         **{

@@ -1,6 +1,7 @@
 """Which Python function the host is in, where stacks were recorded: over time, and while the device has nothing.
 
-Without stacks, the modules that `Doctor.watch` marks stand for the user's own functions.
+Without stacks, the modules that `Doctor.watch` marks stand for the user's own functions. What a node of autograd does
+is of the function that called its operator in forward.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_ddp_doctor.digest.autograd_nodes import follows, nodes
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.launches import enclosing
@@ -28,15 +30,13 @@ _MOST_CODE = 2_000
 
 def own_function(host: HostCalls, instant: Ints, thread: Indices) -> Ints:
     """The innermost function of the user's own code around each instant: an index into `strings`, or -1."""
-    functions = _Functions.of(host)
-    is_own = names.is_own_code if len(host.trace.frames) else names.is_module
-    return functions.innermost(instant, thread, functions.named(is_own))
+    return _Functions.own(host).innermost(instant, thread)
 
 
 def code(host: HostCalls, device: DeviceEvents, words: Vocabulary) -> Code:
     """The user's own functions over time, of the host and of the device's events.
 
-    What backward launches, on a thread of autograd's own without Python, is of the function that waits for it.
+    What backward launches on a thread of autograd's own, in no node of a known operator, is of the function that waits.
     """
     if not len(host.trace.frames) and not any(map(names.is_module, host.trace.strings)):
         nothing, no_words = np.empty(0, np.int64), np.empty(0, np.int32)
@@ -56,12 +56,12 @@ def code(host: HostCalls, device: DeviceEvents, words: Vocabulary) -> Code:
 
 def _host_code(host: HostCalls) -> NDArray[np.int64]:
     """Shape (4, rows): kind, function, start and end on the training thread."""
-    functions, thread = _Functions.of(host), host.training_thread
+    functions, thread = _Functions.own(host), host.training_thread
     here = functions.thread == thread
     start, end = functions.start_ns[here], functions.end_ns[here]
     edges = np.unique(np.concatenate((start, end)))
     middle = edges[:-1] + np.diff(edges) // 2
-    function = own_function(host, middle, np.full(len(middle), thread, np.int32))
+    function = functions.innermost(middle, np.full(len(middle), thread, np.int32))
     return _runs(function, edges[:-1], edges[1:], CodeOf.HOST)
 
 
@@ -97,7 +97,7 @@ def stalled(host: HostCalls, pieces: Pieces, words: Vocabulary) -> Stalled:
     activity = functions.activities()
     doing = np.full(len(instant), -1, np.int64)
     for kind in range(len(names.Activity)):
-        found = functions.innermost(instant, thread, activity == kind)
+        found = functions.only(activity == kind).innermost(instant, thread)
         doing = np.where(doing >= 0, doing, found)
     own = own_function(host, instant, thread)
     known = doing >= 0
@@ -119,7 +119,7 @@ def stalled(host: HostCalls, pieces: Pieces, words: Vocabulary) -> Stalled:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Functions:
-    """Annotations but steps, and Python functions, in the order of the file; shape (functions,)."""
+    """What has the name of a function; shape (functions,)."""
 
     strings: tuple[str, ...]
     #: Index into `strings`.
@@ -130,6 +130,7 @@ class _Functions:
 
     @classmethod
     def of(cls, host: HostCalls) -> _Functions:
+        """Annotations but steps, and Python functions, in the order of the file."""
         frames = host.trace.frames
         notes = np.flatnonzero(host.is_annotation & ~host.named(names.is_step))
         notes = notes[np.argsort(host.row[notes])]
@@ -141,10 +142,35 @@ class _Functions:
             np.concatenate((host.thread[notes], frames.thread)),
         )
 
-    def named(self, test: Callable[[str], bool]) -> Mask:
-        """Which have a name that passes."""
-        passes: Mask = self._classified(test) > 0
-        return passes
+    @classmethod
+    def own(cls, host: HostCalls) -> _Functions:
+        """The user's own functions, and autograd's nodes by the function that called their operator."""
+        functions = cls.of(host)
+        is_own = names.is_own_code if len(host.trace.frames) else names.is_module
+        own = functions.only(functions._classified(is_own) > 0)
+        if not len(own.name):
+            return own
+        node, operator = nodes(host)
+        function = np.full(len(node), -1, np.int32)
+        made = operator >= 0
+        function[made] = own.innermost(host.start_ns[operator[made]], host.thread[operator[made]])
+        goes_on = follows(host, node) & (np.diff(function, prepend=-1) == 0)
+        first = np.flatnonzero(~goes_on)
+        last = np.append(first[1:], len(node)) - 1
+        first, last = first[function[first] >= 0], last[function[first] >= 0]
+        return cls(
+            own.strings,
+            np.concatenate((own.name, function[first])),
+            np.concatenate((own.start_ns, host.start_ns[node[first]])),
+            np.concatenate((own.end_ns, host.end_ns[node[last]])),
+            np.concatenate((own.thread, host.thread[node[first]])),
+        )
+
+    def only(self, chosen: Mask) -> _Functions:
+        """The chosen ones."""
+        return _Functions(
+            self.strings, self.name[chosen], self.start_ns[chosen], self.end_ns[chosen], self.thread[chosen]
+        )
 
     def activities(self) -> Ints:
         """The `names.Activity` of each, by its place among them."""
@@ -156,12 +182,11 @@ class _Functions:
         kinds: Ints = np.array([classify(self.strings[name]) for name in used.tolist()], np.int64)[which]
         return kinds
 
-    def innermost(self, instant: Ints, thread: Indices, chosen: Mask) -> Ints:
-        """The innermost of the chosen ones around each instant: an index into `strings`, or -1."""
-        name = self.name[chosen]
-        row = enclosing(self.start_ns[chosen], self.end_ns[chosen], self.thread[chosen], instant, thread)
+    def innermost(self, instant: Ints, thread: Indices) -> Ints:
+        """The innermost around each instant: an index into `strings`, or -1."""
+        row = enclosing(self.start_ns, self.end_ns, self.thread, instant, thread)
         found = np.full(len(instant), -1, np.int64)
-        found[row >= 0] = name[row[row >= 0]]
+        found[row >= 0] = self.name[row[row >= 0]]
         return found
 
 

@@ -1,7 +1,7 @@
 """Where memory is allocated: the op, the module and the user's own function around it.
 
-Modules and functions are told where stacks are recorded (with_stack=True), and the backward pass, on a thread without
-Python, has none.
+Modules and functions are told where stacks are recorded (with_stack=True). The backward pass, on a thread without
+Python, has no calls of modules; its functions are those of forward.
 """
 
 from __future__ import annotations

@@ -44,6 +44,7 @@ class OpArgs(msgspec.Struct, gc=False):
     """Of operators."""
 
     dims: Raw = msgspec.field(default=ABSENT, name="Input Dims")
+    sequence: Int64 = msgspec.field(default=MISSING, name="Sequence number")
 
 
 class MemoryArgs(msgspec.Struct, gc=False):

@@ -53,6 +53,7 @@ EVENT_TYPES: dict[str, type[np.generic]] = {
     "bytes": np.int64,
     "shape": np.int32,
     "occupancy": np.int32,
+    "sequence": np.int64,
 }
 COMM_TYPES: dict[str, type[np.generic]] = {
     "event": np.int64,
@@ -250,7 +251,9 @@ class Columns:
         part["correlation"][rows] = _column([args.correlation for args in arguments(RuntimeArgs, rows)])
 
         rows = np.flatnonzero(category == Category.OP)
-        part["shape"][rows] = _column([self._shapes[bytes(args.dims)] for args in arguments(OpArgs, rows)])
+        ops = arguments(OpArgs, rows)
+        part["shape"][rows] = _column([self._shapes[bytes(args.dims)] for args in ops])
+        part["sequence"][rows] = _column([args.sequence for args in ops])
 
     def _metadata(self, args: CommunicationArgs) -> tuple[int, ...]:
         """A row of `CommArgs`, but for the event."""

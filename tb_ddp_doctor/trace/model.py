@@ -78,6 +78,9 @@ class Events:
     shape: Indices
     #: Estimated occupancy of a kernel, percent; 0 also where Kineto could not estimate it.
     occupancy: Indices
+    #: "Sequence number": joins an operator of forward with the autograd node that it made. Each thread counts for
+    #: itself; operators that make no node have the number of the next one that does.
+    sequence: Ints
 
     def __len__(self) -> int:
         return len(self.name)
