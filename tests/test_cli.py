@@ -291,6 +291,8 @@ RUN = {
     "clock": {"residual_us": UNKNOWN, "offset_us": {"0": NUMBER}},
     "communication": [TRAFFIC],
     "network": (dict, type(None)),
+    "memory": (dict, type(None)),
+    "memory_snapshots": [dict],
     "findings": [FINDING],
     "outcomes": [{"rule": str, "status": str, "reason": str}],
     "warnings": [{"file": str, "message": str, "kind": str}],

@@ -9,7 +9,7 @@ import numpy as np
 from tb_ddp_doctor.digest.model import RankDigest, RankOwner, Starved
 from tb_ddp_doctor.findings import FileWarning, LeftOutStep
 from tb_ddp_doctor.job.align import align
-from tb_ddp_doctor.job.axis import Axis, AxisError
+from tb_ddp_doctor.job.axis import Axis
 from tb_ddp_doctor.job.beginnings import beginnings
 from tb_ddp_doctor.job.budget import settle
 from tb_ddp_doctor.job.calls import job_steps
@@ -66,10 +66,7 @@ def build(
         notes.append(FileWarning(name, f"Step {first} is left out: {reason}"))
         left_out_steps = (LeftOutStep(first, _first_ms(aligned.digests, step_index), reason),)
         aligned, step_index = aligned.without_first_step(), step_index[:, 1:]
-    try:
-        axis = Axis.of(aligned.digests)
-    except AxisError:
-        raise JobError("The times of its steps are damaged: they are decades apart.") from None
+    axis = Axis.of(aligned.digests)
     budget, waiting = settle(aligned.digests, step_index, axis, aligned.calls, aligned.matched, aligned.clock)
     sizes = np.array([len(digest.steps) for digest in aligned.digests])
     return Job(
