@@ -16,6 +16,9 @@ import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from tb_ddp_doctor.discover import nccl_logs
+from tb_ddp_doctor.discover.nccl_matching import NumberedCalls
+
 _PIDS = (7, 8)
 _CALLS = 100
 _REPEATED_BYTES = 100_000_000
@@ -42,13 +45,17 @@ def made(size: int) -> Iterator[str]:
         number += 1
 
 
-def _measure(name: str, files: Collection[Path], pids: Collection[str]) -> None:
-    from tb_ddp_doctor.discover import nccl_logs
+def _traced() -> Iterator[NumberedCalls]:
+    """Some steps of the made log, as a trace of them would have it."""
+    calls = {number: ("all_reduce", number) for number in range(3 * _CALLS, 6 * _CALLS)}
+    yield from (NumberedCalls(str(pid), "default", calls) for pid in _PIDS)
 
+
+def _measure(name: str, files: Collection[Path], pids: Collection[str]) -> None:
     size = sum(file.stat().st_size for file in files)
     with_lines = sum(file.read_bytes().count(b"\n") for file in files) if size < 1 << 30 else -1
     began = time.process_time()
-    found = nccl_logs.read(files, pids, len(_PIDS))
+    found = nccl_logs.read(files, pids, len(_PIDS), list(_traced()))
     taken = time.process_time() - began
     assert found is not None
     counted = f"{found.lines:,} lines" + (f" of {with_lines:,}" if with_lines >= 0 else "")

@@ -418,6 +418,8 @@ export interface NcclChoice {
   /** Channels that it goes through; 0 where that is not logged. */
   channels: number;
   times: number;
+  /** Name of the process group, where calls could be matched to its collectives by opCount: then those beside the traced ones are counted. Else "". */
+  group: string;
 }
 
 /** What NCCL's own logs (NCCL_DEBUG=INFO) say that the job's ranks use. */

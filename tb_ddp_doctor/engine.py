@@ -22,6 +22,7 @@ from tb_ddp_doctor.calibration.load import CalibrationError, beside, load
 from tb_ddp_doctor.calibration.model import Calibration
 from tb_ddp_doctor.diagnosis import Lacking, assemble, encodable
 from tb_ddp_doctor.digest.model import RankDigest
+from tb_ddp_doctor.digest.numbered_calls import numbered_calls
 from tb_ddp_doctor.discover import nccl_logs
 from tb_ddp_doctor.discover.files import digested_trace
 from tb_ddp_doctor.discover.names import DIGEST_SUFFIX, host_in_name, names_process
@@ -202,7 +203,9 @@ def _network(run: Run, job: Job) -> Network | None:
     try:
         folders = [file.path.parent for file in run.files if not isinstance(file.path, RemotePath)]
         files = nccl_logs.find(folders, run.directory)
-        return nccl_logs.read(files, {digest.pid for digest in job.digests}, job.world_size)
+        pids = {digest.pid for digest in job.digests}
+        traced = [one for digest in job.digests for one in numbered_calls(digest)] if files else []
+        return nccl_logs.read(files, pids, job.world_size, traced)
     except Exception:
         _log.debug("reading NCCL's logs of %s failed", run.name, exc_info=True)
         return None

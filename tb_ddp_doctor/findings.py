@@ -302,6 +302,9 @@ class NcclChoice(msgspec.Struct, frozen=True):
     #: Channels that it goes through; 0 where that is not logged.
     channels: int
     times: int
+    #: Name of the process group, where calls could be matched to its collectives by opCount: then those beside the
+    #: traced ones are counted. Else "".
+    group: str = ""
 
 
 class Network(msgspec.Struct, frozen=True):

@@ -10,7 +10,9 @@ from traces import ranks, write
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
+from tb_ddp_doctor.digest.numbered_calls import numbered_calls
 from tb_ddp_doctor.discover import nccl_lines, nccl_logs
+from tb_ddp_doctor.discover.nccl_matching import NumberedCalls
 from tb_ddp_doctor.discover.runs import discover
 from tb_ddp_doctor.findings import Diagnosis, NcclCalls, NcclChoice, Network
 from tb_ddp_doctor.rules.support import text
@@ -388,3 +390,56 @@ def test_without_the_library_the_same_is_counted(tmp_path: Path, monkeypatch: py
 def test_calls_of_sends_and_of_rccl_are_counted(tmp_path: Path) -> None:
     said = "Recv: opCount 1 sendbuff (nil) recvbuff 0x1 acc (nil) count 8 datatype 7 op 0 root 1 comm 0x5 [nranks=2]"
     assert seen(tmp_path, said).calls == (NcclCalls("recv", 32, 1),)
+
+
+def _logged(communicator: int, algorithm: str, sizes: list[int]) -> str:
+    """Calls of a process, all at once, each with what NCCL chose for it."""
+    return "".join(
+        f"vm:7:9 [0] NCCL INFO AllReduce: opCount {number:x} sendbuff 0x1 recvbuff 0x1 count {size} datatype 7 op 0 "
+        f"root 0 comm {communicator:#x} [nranks=2] stream 0x6\n"
+        f"vm:7:9 [0] NCCL INFO AllReduce: {4 * size} Bytes -> Algo {algorithm} proto LL128 channel{{Lo..Hi}}={{0..1}}\n"
+        for number, size in enumerate(sizes)
+    )
+
+
+@pytest.mark.parametrize("has_library", [True, False])
+def test_calls_are_matched_to_collectives_by_their_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_library: bool
+) -> None:
+    if not has_library:
+        monkeypatch.setattr(nccl_lines, "_library", lambda: None)
+    inside, across = [1, 2, 3, 5] * 9, [2, 1, 5, 3] * 9
+    path = tmp_path / "nccl.log"
+    path.write_text(_logged(0xA0, "RING", inside) + _logged(0xB0, "TREE", across))
+    # torch counts from 1; of the trace's window only the middle is recorded.
+    traced = [
+        NumberedCalls("7", group, {number: ("all_reduce", 4 * sizes[number - 1]) for number in range(20, 30)})
+        for group, sizes in (("inside", inside), ("across", across))
+    ]
+    found = nccl_logs.read([path], {"7"}, 4, traced)
+    assert found
+    assert {(choice.group, choice.algorithm) for choice in found.choices} == {("inside", "ring"), ("across", "tree")}
+    assert sum(choice.times for choice in found.choices) == len(inside) + len(across)
+
+
+def test_a_group_that_no_communicator_fits_alone_is_not_matched(tmp_path: Path) -> None:
+    path = tmp_path / "nccl.log"
+    path.write_text(_logged(0xA0, "RING", [1, 2, 3]) + _logged(0xB0, "TREE", [1, 2, 3]))
+    both = NumberedCalls("7", "either", {1: ("all_reduce", 4), 2: ("all_reduce", 8)})
+    neither = NumberedCalls("7", "neither", {1: ("all_reduce", 400), 2: ("all_gather", 8)})
+    found = nccl_logs.read([path], {"7"}, 4, [both, neither])
+    assert found and {choice.group for choice in found.choices} == {""}
+
+
+def test_a_finding_says_what_nccl_chose_for_its_group(tmp_path: Path) -> None:
+    folder = write(tmp_path / "job", ranks(BOUND, BOUND), sequence=True)
+    (run,) = discover(folder)
+    digest = engine.diagnose(run, reading=engine.Reading(cache=Cache(None))).job.digests[0]
+    (traced,) = numbered_calls(digest)
+    last, elements = max(traced.calls), traced.calls[max(traced.calls)][1] // 4
+    # Another communicator has more calls of this kind and size, at other numbers.
+    text = _logged(0xA0, "TREE", [elements] * (last + 1)) + _logged(0xB0, "RING", [5] * (last + 20) + [elements] * 100)
+    text = "vm:7:9 [0] NCCL INFO 16 coll channels\n" + text
+    (folder / "nccl.vm.log").write_text(text.replace("vm:7:", f"vm:{digest.pid}:"))
+    (found,) = [finding for finding in diagnose(folder).findings if finding.rule == "communication-bound"]
+    assert "For all_reduce NCCL chose tree, LL128, 2 of 16 channels." in found.why

@@ -34,11 +34,11 @@ _MASK = (1 << 64) - 1
 class Lines(NamedTuple):
     """What a block holds."""
 
-    #: All lines, whoever wrote them.
-    total: int
     #: Those of NCCL, as `ROW`: where each begins and ends, a key that is the same for lines that say the same, and one
     #: for lines of the same thread; of calls also how many the communicator had before, and its address (0: not said).
     rows: NDArray[Any]
+    #: All lines, whoever wrote them.
+    total: int
 
 
 def lines(block: bytes) -> Lines:
@@ -49,7 +49,24 @@ def lines(block: bytes) -> Lines:
     rows = np.empty(len(block) // _SHORTEST + 1, ROW)
     count = ctypes.c_size_t()
     found = library.nccl_lines(block, len(block), rows.ctypes.data, len(rows), ctypes.byref(count))
-    return Lines(count.value, rows[:found])
+    return Lines(rows[:found], count.value)
+
+
+def communicators(rows: NDArray[Any]) -> NDArray[np.uint64]:
+    """The communicator of the last call of each line's thread; 0 without one."""
+    order = np.argsort(rows["process"], kind="stable")
+    process, is_call = rows["process"][order], rows["kind"][order] == CALL
+    place = np.arange(len(rows))
+    last = np.maximum.accumulate(np.where(is_call, place, -1))
+    known = (last >= 0) & (process[last] == process)
+    found = np.zeros(len(rows), np.uint64)
+    found[order] = np.where(known, rows["communicator"][order][last], 0)
+    return found
+
+
+def mixed(one: NDArray[np.uint64], other: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """A key for each pair, of which the first is a key itself."""
+    return np.asarray(one ^ (other * np.uint64(0xFF51AFD7ED558CCD)), np.uint64)
 
 
 @cache
@@ -81,7 +98,7 @@ def _in_python(block: bytes) -> Lines:
         if row is not None:
             rows.append((at, at + len(text), *row))
         at += len(text) + 1
-    return Lines(len(texts), np.array(rows, ROW))
+    return Lines(np.array(rows, ROW), len(texts))
 
 
 def _row(text: bytes) -> tuple[int, int, int, int, int] | None:

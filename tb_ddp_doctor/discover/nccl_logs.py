@@ -30,15 +30,17 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tb_ddp_doctor.discover import nccl_lines
 from tb_ddp_doctor.discover.nccl_lines import lines
+from tb_ddp_doctor.discover.nccl_matching import Matching, NumberedCalls
 from tb_ddp_doctor.findings import NcclCalls, NcclChoice, Network
 
 #: Read at once.
@@ -80,9 +82,14 @@ def find(folders: Iterable[Path], run: Path) -> list[Path]:
     return list(found)
 
 
-def read(files: Collection[Path], pids: Collection[str], world_size: int) -> Network | None:
-    """What the processes `pids` of a job of so many ranks wrote there; None if they wrote nothing."""
-    log = _Log(frozenset(pid.encode() for pid in pids if pid), world_size)
+def read(
+    files: Collection[Path], pids: Collection[str], world_size: int, traced: Collection[NumberedCalls] = ()
+) -> Network | None:
+    """What the processes `pids` of a job of so many ranks wrote there; None if they wrote nothing.
+
+    With the calls that were traced, choices are those of their process groups.
+    """
+    log = _Log(frozenset(pid.encode() for pid in pids if pid), world_size, Matching(traced))
     # NCCL_DEBUG_FILE names its process with %p; where there are too many, those of other jobs stand back.
     chosen = sorted(files, key=lambda path: not _numbers_in(path.name) & set(pids))
     left = _MOST_BYTES
@@ -161,11 +168,19 @@ def _blocks(path: Path, most: int) -> Iterator[bytes]:
         yield rest
 
 
+class _Told(NamedTuple):
+    """What a line tells of a call, as `_EACH_CALL` has it, and the process that wrote it."""
+
+    pid: bytes
+    call: tuple[bytes, ...]
+
+
 class _Log:
     """What the lines of all files say together."""
 
-    def __init__(self, pids: frozenset[bytes], world_size: int) -> None:
+    def __init__(self, pids: frozenset[bytes], world_size: int, matching: Matching) -> None:
         self._pids = pids
+        self._matching = matching
         self._world_size = world_size
         #: By process, as (host, pid): rank in the job, and what its channels go through.
         self._rank: dict[_Process, int] = {}
@@ -181,37 +196,61 @@ class _Log:
         self._lines = 0
         #: Lines of which there is one for each call, as `_EACH_CALL` has them.
         self._each: Counter[tuple[bytes, ...]] = Counter()
+        #: Choices by process, communicator and what they are.
+        self._chosen: Counter[tuple[bytes, int, tuple[bytes, ...]]] = Counter()
         self._tree: dict[int, int] = {}
         #: The time that a line begins with, and a space.
         self._stamp = b""
         #: What the lines that were read tell of calls, by key.
-        self._read: dict[int, tuple[bytes, ...] | None] = {}
+        self._read: dict[int, _Told | None] = {}
 
     def take_block(self, block: bytes) -> None:
         """Take whole lines: of those that say the same, one is read."""
-        found = lines(block)
-        self._lines += found.total
-        _, first, times = np.unique(found.rows["key"], return_index=True, return_counts=True)
-        order = first.argsort()
-        for row, count in zip(found.rows[first[order]].tolist(), times[order].tolist(), strict=True):
-            start, end, key, *_, kind = row
+        rows, total = lines(block)
+        self._lines += total
+        different, first, times = np.unique(rows["key"], return_index=True, return_counts=True)
+        told: dict[int, _Told] = {}
+        for at in first.argsort().tolist():
+            key, row = int(different[at]), rows[first[at]]
             if key not in self._read:
-                told = self._told(block[start : min(end, start + _LONGEST_LINE)], kind)
+                start, end = int(row["start"]), int(row["end"])
+                found = self._told(block[start : min(end, start + _LONGEST_LINE)], int(row["kind"]))
                 if len(self._read) < _MOST_READ:
-                    self._read[key] = told
+                    self._read[key] = found
             else:
-                told = self._read[key]
-            if told is not None and (told in self._each or len(self._each) < _MOST_CALLS):
-                self._each[told] += count
+                found = self._read[key]
+            if found is not None and (found.call in self._each or len(self._each) < _MOST_CALLS):
+                self._each[found.call] += int(times[at])
+                told[key] = found
+        if len(self._matching.numbers):
+            self._match(rows, told)
 
-    def _told(self, line: bytes, kind: int) -> tuple[bytes, ...] | None:
+    def _match(self, rows: NDArray[Any], told: Mapping[int, _Told]) -> None:
+        """Keep calls with the numbers of traced ones, and the choices beside them; `told` goes by key."""
+        numbers, own = self._matching.numbers, rows["op_count"]
+        wanted = np.flatnonzero((rows["kind"] == nccl_lines.CALL) & (own >= numbers[0]) & (own <= numbers[-1]))
+        wanted = wanted[np.isin(own[wanted], numbers)]
+        if not len(wanted):
+            return
+        calls = rows[["key", "op_count", "communicator"]][wanted].tolist()
+        for key, number, communicator in calls:
+            if key in told and (sized := _size(told[key].call)):
+                self._matching.add(told[key].pid.decode(), communicator, number, sized)
+        choices = np.flatnonzero(rows["kind"] == nccl_lines.CHOICE)
+        pairs = np.stack([rows["key"][choices], nccl_lines.communicators(rows)[choices]])
+        _, first, times = np.unique(nccl_lines.mixed(*pairs), return_index=True, return_counts=True)
+        for key, communicator, count in zip(*pairs[:, first].tolist(), times.tolist(), strict=True):
+            if key in told and len(self._chosen) < _MOST_CALLS:
+                self._chosen[told[key].pid, communicator, told[key].call] += count
+
+    def _told(self, line: bytes, kind: int) -> _Told | None:
         """What a call or a choice is of; None of another line, which is taken, and of other jobs."""
         found = _EACH_CALL.search(line) if kind != nccl_lines.OTHER else None
         if found is None:
             self.take(line)
             return None
         process = _LINE.match(line)
-        return found.groups(b"") if process and process["pid"] in self._pids else None
+        return _Told(process["pid"], found.groups(b"")) if process and process["pid"] in self._pids else None
 
     def tree(self, process: _Process, said: re.Match[bytes]) -> None:
         """The parent of a rank in the first channel's tree of the job's communicator."""
@@ -282,9 +321,21 @@ class _Log:
             warnings=tuple(self._warnings),
             lines=self._lines,
             calls=tuple(_calls(self._each)),
-            choices=tuple(_choices(self._each)),
+            choices=tuple(_choices(self._grouped())),
             tree=tuple(self._tree[rank] for rank in range(self._world_size)) if self._has_tree() else (),
         )
+
+    def _grouped(self) -> Counter[tuple[str, tuple[bytes, ...]]]:
+        """Choices by process group, "" where that is not known, and what they are."""
+        groups = self._matching.groups()
+        found: Counter[tuple[str, tuple[bytes, ...]]] = Counter()
+        left = Counter({call: times for call, times in self._each.items() if call[2]})
+        for (pid, communicator, call), times in self._chosen.items():
+            if group := groups.get((pid.decode(), communicator)):
+                found[group, call] += times
+                left[call] -= times
+        found.update({("", call): times for call, times in left.items() if times > 0})
+        return found
 
     def _has_tree(self) -> bool:
         """Whether each rank of the job has one parent, but the root."""
@@ -326,21 +377,31 @@ _PROTOCOLS = ("LL", "LL128", "Simple")
 
 def _calls(counted: Counter[tuple[bytes, ...]]) -> list[NcclCalls]:
     found: Counter[tuple[str, int]] = Counter()
-    for (kind, call, _), times in counted.items():
-        sized = _COUNT.fullmatch(call)
-        if sized and int(sized[2]) < len(_TYPE_BYTES):
-            found[_collective(kind), int(sized[1]) * _TYPE_BYTES[int(sized[2])]] += times
+    for call, times in counted.items():
+        if sized := _size(call):
+            found[sized] += times
     return [NcclCalls(kind, size, times) for (kind, size), times in found.most_common(_MOST_SHOWN)]
 
 
-def _choices(counted: Counter[tuple[bytes, ...]]) -> list[NcclChoice]:
-    found: Counter[tuple[str, int, str, str, int]] = Counter()
-    for (kind, _, choice), times in counted.items():
+def _size(call: tuple[bytes, ...]) -> tuple[str, int] | None:
+    """Kind and bytes of a call."""
+    sized = _COUNT.fullmatch(call[1])
+    if sized is None or int(sized[2]) >= len(_TYPE_BYTES):
+        return None
+    return _collective(call[0]), int(sized[1]) * _TYPE_BYTES[int(sized[2])]
+
+
+def _choices(counted: Counter[tuple[str, tuple[bytes, ...]]]) -> list[NcclChoice]:
+    found: Counter[tuple[str, int, str, str, int, str]] = Counter()
+    for (group, (kind, _, choice)), times in counted.items():
         if chosen := _CHOSEN.fullmatch(choice):
             channels = int(chosen[5]) - int(chosen[4]) + 1 if chosen[5] else 0
             algorithm, protocol = _named(chosen[2], _ALGORITHMS), _named(chosen[3], _PROTOCOLS)
-            found[_collective(kind), int(chosen[1]), algorithm, protocol, channels] += times
-    return [NcclChoice(*chosen, times) for chosen, times in found.most_common(_MOST_SHOWN)]
+            found[_collective(kind), int(chosen[1]), algorithm, protocol, channels, group] += times
+    return [
+        NcclChoice(kind, size, algorithm, protocol, channels, times, group)
+        for (kind, size, algorithm, protocol, channels, group), times in found.most_common(_MOST_SHOWN)
+    ]
 
 
 def _named(said: bytes, known: tuple[str, ...]) -> str:

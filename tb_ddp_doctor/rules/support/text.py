@@ -211,6 +211,7 @@ def network(seen: Network | None) -> str:
 def choice(seen: Network | None, traffic: Traffic) -> str:
     """What NCCL's tuner chose for some collectives, a sentence and a space; "" where its log does not say."""
     own = [each for each in seen.choices if each.kind == traffic.kind] if seen else []
+    own = [each for each in own if each.group == traffic.group] or own
     exact = [each for each in own if (traffic.bytes == each.bytes).any()]
     if seen is None or not own:
         return ""

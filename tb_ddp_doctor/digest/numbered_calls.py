@@ -1,0 +1,23 @@
+"""A rank's collectives by process group and number, as NCCL's log would name them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from tb_ddp_doctor.digest.model import RankDigest
+from tb_ddp_doctor.discover.nccl_matching import Call, NumberedCalls
+
+#: NCCL logs what one rank gives or gets of these, digests have the larger side.
+_PARTS = ("all_gather", "reduce_scatter")
+
+
+def numbered_calls(digest: RankDigest) -> list[NumberedCalls]:
+    """The collectives that have a number and a size, by group."""
+    table, text = digest.collectives, digest.strings
+    found: defaultdict[str, dict[int, Call]] = defaultdict(dict)
+    columns = (table.kind, table.group, table.group_size, table.bytes, table.sequence)
+    for kind, group, ranks, size, number in zip(*(column.tolist() for column in columns), strict=True):
+        if number >= 0 and size >= 0:
+            divided = size // ranks if text[kind] in _PARTS and ranks > 0 else size
+            found[text[group]][number] = (text[kind], divided)
+    return [NumberedCalls(digest.pid, group, calls) for group, calls in found.items()]
