@@ -129,7 +129,7 @@ def train(rank: int, scenario: str, folder: Path) -> None:
         scratch=folder,
         poll_s=0.1,
         margin_s=0.5 if kind in ("together", "apart") else 1.0,
-        patience_s=1.0 if kind in ("faults", "missing") else 60.0,
+        patience_s=1.0 if kind == "missing" or (kind, rank) == ("faults", 0) else 60.0,
     )
     if kind == "missing" and rank == 1:  # as on a full disk: no file may grow beyond this
         resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))

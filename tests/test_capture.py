@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -22,7 +23,7 @@ from traces import draw, job, ranks
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.capture import Doctor, child, retention, verdict
 from tb_ddp_doctor.capture.agent import Agent, Captured
-from tb_ddp_doctor.capture.directory import CaptureFolder, Verdict, capture_folders, read_json, write_json
+from tb_ddp_doctor.capture.directory import CaptureFolder, Claim, Verdict, capture_folders, read_json, write_json
 from tb_ddp_doctor.capture.gpu import Gpu
 from tb_ddp_doctor.capture.requests import LOCAL_MARGIN_S, NETWORK_MARGIN_S, Mailbox, Request, margin_s
 from tb_ddp_doctor.capture.step_ranges import StepRanges
@@ -446,7 +447,7 @@ _SLOW = """
 """
 
 
-def digested(folder: Path, keep: Keep) -> CaptureFolder:
+def digested(folder: Path, keep: Keep, patience_s: float = 0.0) -> CaptureFolder:
     """Traces of four ranks, of which rank 2 is late, with the tasks of their children."""
     drawn = draw(ranks(_QUICK, _QUICK, _SLOW, _QUICK))
     captured = CaptureFolder.of(folder / "job", 10)
@@ -459,7 +460,7 @@ def digested(folder: Path, keep: Keep) -> CaptureFolder:
             logdir=str(folder / "job"),
             keep=keep,
             max_gb=None,
-            patience_s=0.0,
+            patience_s=patience_s,
             rank=rank,
             world_size=4,
             node=f"node{rank // 2}",
@@ -480,8 +481,15 @@ def _as_urgent_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child, "_stand_back", lambda: None)
 
 
+def report(folder: CaptureFolder, ago_s: int = 0) -> None:
+    """Rank 0 reports, or did so in an earlier job."""
+    write_json(folder.record(0), Record(0, 4, "", 100, 10, 3, time.time_ns() - ago_s * 1_000_000_000, {}))
+
+
 def run_children(folder: Path, *ranks_: int) -> list[int]:
-    """As many children one after the other; rank 0 diagnoses, and waits for nobody."""
+    """As many children one after the other, each as if rank 0 had reported already if it is among them."""
+    if 0 in ranks_:
+        report(CaptureFolder.of(folder / "job", 10))
     return [child.main([str(folder / f"scratch{rank}" / "task")]) for rank in ranks_]
 
 
@@ -493,6 +501,7 @@ def test_digests_stay_and_traces_go(tmp_path: Path, capsys: pytest.CaptureFixtur
         *(f"rank{rank}.pt.trace.json.gz.digest" for rank in range(4)),
         *(f"rank{rank}.capture" for rank in range(4)),
         "verdict.json",
+        "verdict.claim",
     }
     assert not list(tmp_path.glob("scratch*/trace.json"))
     verdict = read_json(folder.verdict, Verdict)
@@ -505,6 +514,7 @@ def test_accused_keeps_the_traces_of_the_named_and_of_a_typical_rank(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = digested(tmp_path, "accused")
+    report(folder)
     write_json(folder.verdict, Verdict(10, "", "", (2, 3), (), {}))
     assert run_children(tmp_path, 3, 2, 1) == [0, 0, 0]
     assert sorted(path.name for path in folder.path.glob("*.gz")) == [
@@ -518,6 +528,39 @@ def test_ranks_that_do_not_report_are_missing(tmp_path: Path, capsys: pytest.Cap
     digested(tmp_path, "digests")
     assert run_children(tmp_path, 2, 0) == [0, 0]
     assert capsys.readouterr().out.endswith(" Without ranks 1 and 3, which did not report.\n")
+
+
+def test_the_lowest_rank_that_reported_diagnoses_where_the_first_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each rank waits for rank 0, and looks then whether a lower one is there."""
+    folder = digested(tmp_path, "digests", patience_s=1.0)
+    report(folder, ago_s=3600)
+    children = [Thread(target=run_children, args=(tmp_path, rank)) for rank in (2, 1, 3)]
+    for one in children:
+        one.start()
+    for one in children:
+        one.join()
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.endswith(" Without rank 0, which did not report.")
+    assert read_json(folder.claim, Claim) == Claim(1, folder.records()[1].captured_ns)
+    assert set(folder.records()) == {1, 2, 3}
+
+
+def test_a_first_rank_that_is_late_does_not_diagnose_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = digested(tmp_path, "digests", patience_s=1.0)
+    write_json(folder.claim, Claim(1, time.time_ns()))
+    assert run_children(tmp_path, 0) == [0]
+    assert capsys.readouterr().out == ""
+
+
+def test_who_diagnosed_an_earlier_capture_of_the_step_does_not_count(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = digested(tmp_path, "digests", patience_s=1.0)
+    write_json(folder.claim, Claim(1, time.time_ns() - 60_000_000_000))
+    assert run_children(tmp_path, 3, 2, 1, 0) == [0, 0, 0, 0]
+    assert len(capsys.readouterr().out.splitlines()) == 1
 
 
 def test_a_trace_that_is_none_and_a_directory_that_is_none_are_said(

@@ -195,6 +195,7 @@ def test_ranks_that_stop_are_elsewhere_or_cannot_write_are_missing(jobs: Jobs) -
     assert jobs.captured("missing")[1008] == {2}
     assert "rank 1 is missing from the capture of steps 12 to 14: its trace cannot be" in jobs.said("missing", 1)
     assert "Without ranks 1-3, which did not report." in jobs.said("missing", 0)
+    assert "Without ranks 0, 1 and 3, which did not report." in jobs.said("missing", 2)
 
 
 def test_a_directory_that_cannot_be_written_to_is_said_once(jobs: Jobs) -> None:

@@ -15,9 +15,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from tb_ddp_doctor.cache import Cache, write_digest
 from tb_ddp_doctor.capture import retention
-from tb_ddp_doctor.capture.directory import CaptureFolder, Verdict, read_json, write_json
+from tb_ddp_doctor.capture.directory import CaptureFolder, Claim, Verdict, read_json, write_json
 from tb_ddp_doctor.capture.task import Task
 from tb_ddp_doctor.evidence.model import Record
 from tb_ddp_doctor.storage.column_file import written_whole
@@ -60,8 +62,8 @@ def main(arguments: list[str]) -> int:
 def run(task: Task) -> None:
     """Digest, report, diagnose, keep. Raises OSError and TraceError."""
     folder, trace = CaptureFolder.of(Path(task.logdir), task.step), Path(task.trace)
-    if task.diagnoses:
-        retention.remove_older(folder, task.captured_ns - round(_EARLIER_S * 1e9))
+    if task.is_first:
+        retention.remove_older(folder, _oldest_ns(task))
     digest = Cache(None).digest(trace)
     for warning in digest.warnings:
         if warning.loses_events:
@@ -72,7 +74,7 @@ def run(task: Task) -> None:
         _compress(trace, folder.trace(task.rank))
         written.append(folder.trace(task.rank))
     _record(task, folder, written)
-    if task.diagnoses:
+    if task.is_first or _takes_over(task, folder):
         _diagnose(task, folder)
     if task.keep == "accused" and task.rank in _traced(task, folder):
         _compress(trace, folder.trace(task.rank))
@@ -114,9 +116,11 @@ def _record(task: Task, folder: CaptureFolder, written: list[Path]) -> None:
 
 
 def _diagnose(task: Task, folder: CaptureFolder) -> None:
-    """Wait for the other ranks for a while, diagnose what is there, and say it."""
+    """Wait for the other ranks for a while, diagnose what is there, and say it; unless another rank does."""
     from tb_ddp_doctor.capture import scalars, verdict
 
+    if not _claim(task, folder):
+        return
     missing = _wait_for_others(task, folder)
     found = verdict.of_capture(folder, missing)
     if isinstance(found, str):
@@ -131,6 +135,46 @@ def _diagnose(task: Task, folder: CaptureFolder) -> None:
         _say(f"step {task.step}: no scalars were written ({type(error).__name__}: {error}).")
     if task.max_gb is not None:
         retention.trim(Path(task.logdir), round(task.max_gb * 1e9), but=folder)
+
+
+def _takes_over(task: Task, folder: CaptureFolder) -> bool:
+    """Whether the first rank has not reported for long, and this is the lowest one that has."""
+    # The first rank would have had its verdict in half of that, whoever else is missing.
+    until = time.monotonic() + 2 * task.patience_s
+    while not _has_reported(task.first, task, folder):
+        if time.monotonic() >= until:
+            break
+        time.sleep(_POLL_S)
+    if any(_has_reported(rank, task, folder) for rank in sorted(task.expected) if rank < task.rank):
+        return False
+    retention.remove_older(folder, _oldest_ns(task))
+    return True
+
+
+def _has_reported(rank: int, task: Task, folder: CaptureFolder) -> bool:
+    record = read_json(folder.record(rank), Record)
+    return record is not None and record.captured_ns >= _oldest_ns(task)
+
+
+def _oldest_ns(task: Task) -> int:
+    """What was captured before is an earlier job's."""
+    return task.captured_ns - round(_EARLIER_S * 1e9)
+
+
+def _claim(task: Task, folder: CaptureFolder) -> bool:
+    """Say that this rank diagnoses; False if another one does, so that no two verdicts are written."""
+    claim = Claim(task.rank, task.captured_ns)
+    with contextlib.suppress(FileExistsError), folder.claim.open("xb") as file:
+        file.write(msgspec.json.encode(claim))
+        return True
+    other = read_json(folder.claim, Claim)
+    if other is None:  # being written
+        return task.is_first
+    is_another_capture = abs(other.captured_ns - task.captured_ns) > task.patience_s * 1e9
+    if other.rank != task.rank and not is_another_capture:
+        return False
+    write_json(folder.claim, claim)
+    return True
 
 
 def _wait_for_others(task: Task, folder: CaptureFolder) -> tuple[int, ...]:
@@ -152,7 +196,7 @@ def _traced(task: Task, folder: CaptureFolder) -> tuple[int, ...]:
         told = read_json(folder.verdict, Verdict)
         if told is not None:
             return told.traced
-        if task.diagnoses:
+        if task.is_first:
             break
         time.sleep(_POLL_S)
     return ()

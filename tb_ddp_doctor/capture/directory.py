@@ -3,7 +3,8 @@
     step_12000/rank5.pt.trace.json.gz.digest   what the diagnosis needs of a rank
     step_12000/rank5.pt.trace.json.gz          its trace, where it is kept
     step_12000/rank5.capture                   who captured it, which files, and what traces cannot show (Record)
-    step_12000/verdict.json                    what rank 0's child says of all (Verdict)
+    step_12000/verdict.json                    what rank 0's child, or that of another rank, says of all (Verdict)
+    step_12000/verdict.claim                   whose child that is (Claim)
     ddp_doctor/events.out.tfevents.*           the same as TensorBoard's time series
     .capture/requests, .capture/plans          how ranks agree on steps (requests.py)
 
@@ -27,6 +28,7 @@ from tb_ddp_doctor.storage.column_file import written_whole
 SCALARS_FOLDER = "ddp_doctor"
 CONTROL_FOLDER = ".capture"
 VERDICT_NAME = "verdict.json"
+CLAIM_NAME = "verdict.claim"
 #: Records and verdicts are small; anything larger is something else.
 _MOST_BYTES = 64 << 20
 T = TypeVar("T")
@@ -44,6 +46,14 @@ class Verdict(msgspec.Struct, frozen=True):
     missing_ranks: tuple[int, ...]
     #: By name, in TensorBoard's units (ms).
     scalars: dict[str, float]
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """Who diagnoses a capture."""
+
+    rank: int
+    #: When its own trace was written: another job may capture the same step later.
+    captured_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +76,10 @@ class CaptureFolder:
     @property
     def verdict(self) -> Path:
         return self.path / VERDICT_NAME
+
+    @property
+    def claim(self) -> Path:
+        return self.path / CLAIM_NAME
 
     def trace(self, rank: int) -> Path:
         return self.path / f"rank{rank}.pt.trace.json.gz"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tb_ddp_doctor.capture.directory import CaptureFolder, Verdict, capture_folders, read_json
+from tb_ddp_doctor.capture.directory import CaptureFolder, Claim, Verdict, capture_folders, read_json
 from tb_ddp_doctor.discover.names import DIGEST_SUFFIX
 from tb_ddp_doctor.evidence.model import Record
 
@@ -48,8 +48,8 @@ def remove_older(folder: CaptureFolder, than_ns: int) -> None:
             for file in _of(folder, record):
                 file.path.unlink(missing_ok=True)
             folder.record(rank).unlink(missing_ok=True)
-    if read_json(folder.verdict, Verdict) is not None and not folder.records():
-        folder.verdict.unlink(missing_ok=True)
+    if not folder.records():
+        _forget_verdict(folder)
 
 
 def _owned(folder: CaptureFolder) -> Iterator[_Owned]:
@@ -74,7 +74,13 @@ def _forget_if_empty(folder: CaptureFolder) -> None:
         return
     for rank in records:
         folder.record(rank).unlink(missing_ok=True)
-    if read_json(folder.verdict, Verdict) is not None:
-        folder.verdict.unlink(missing_ok=True)
+    _forget_verdict(folder)
     with contextlib.suppress(OSError):
         folder.path.rmdir()
+
+
+def _forget_verdict(folder: CaptureFolder) -> None:
+    if read_json(folder.verdict, Verdict) is not None:
+        folder.verdict.unlink(missing_ok=True)
+    if read_json(folder.claim, Claim) is not None:
+        folder.claim.unlink(missing_ok=True)

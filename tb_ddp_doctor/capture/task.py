@@ -40,6 +40,11 @@ class Task(msgspec.Struct, frozen=True):
         return tuple(range(self.world_size)) if self.ranks is None else self.ranks
 
     @property
-    def diagnoses(self) -> bool:
-        """Whether this rank's child makes the verdict: the first that captures."""
-        return self.rank == min(self.expected, default=0)
+    def is_first(self) -> bool:
+        """Whether this is the lowest rank that captures: its child makes the verdict."""
+        return self.rank == self.first
+
+    @property
+    def first(self) -> int:
+        """The lowest rank that captures."""
+        return min(self.expected, default=0)
