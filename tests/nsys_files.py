@@ -111,6 +111,8 @@ _CALLS = {
     "all_gather": "ncclAllGather",
     "reduce_scatter": "ncclReduceScatter",
     "broadcast": "ncclBroadcast",
+    "send": "ncclSend",
+    "recv": "ncclRecv",
 }
 
 
@@ -129,15 +131,17 @@ def _told(rank: int, trace: RankTrace) -> Iterator[tuple[Any, ...]]:
         group = trace.strings[comms.group[at]]
         start = int(events.start_ns[launch]) - 2
         thread = number | int(trace.threads[events.thread[launch]][1])
+        members = sorted(trace.header.groups.get(group, range(size)))
         if group not in communicators:
             communicators[group] = zlib.crc32(group.encode())
-            members = sorted(trace.header.groups.get(group, range(size)))
             place = members.index(rank) if rank in members else 0
             told = {"NCCL communicator ID": communicators[group], "No. of ranks": size, "Rank": place}
             yield start, start, 59, "ncclCommInitRank", thread, None, 1, json.dumps(told), None
         element = names.ELEMENT_BYTES.get(trace.strings[comms.dtype[at]], 1)
         elements = int(min(comms.elements_in[at], comms.elements_out[at]))
         told = {"NCCL communicator ID": communicators[group], "Message size [bytes]": elements * element}
+        if (peer := int(comms.peer[at])) >= 0:
+            told["Peer rank"] = members.index(peer)
         end = start + int(events.duration_ns[launch]) + 2
         yield start, end, 59, name, thread, None, 1, json.dumps(told), None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import lzma
 import sqlite3
 from collections.abc import Iterator
@@ -311,6 +312,29 @@ def test_payloads_of_nccl_tell_rank_group_and_size(tmp_path: Path, as_json: bool
     assert found.bytes.tolist() == [128, 1024]
     assert found.group_size.tolist() == [2, 2]
     assert {words[group] for group in found.group} == {"0x4d"}
+
+
+def test_payloads_of_nccl_tell_who_sends_to_whom(tmp_path: Path) -> None:
+    """Peers are ranks in the communicator: in one of ranks 1 and 2, and in one that nobody initialised, unknown."""
+    export = Export(tmp_path / "job.sqlite")
+    for rank in range(3):
+        process = process_number(100 + rank)
+        name, launch = export.text("ncclDevKernel_SendRecv(ncclDevComm*)"), export.text("cuLaunchKernelEx")
+        made = [(77, 3, rank)] + [(88, 2, rank - 1)] * (rank > 0)
+        initialised = [{"NCCL communicator ID": one, "No. of ranks": size, "Rank": own} for one, size, own in made]
+        sent = [{"NCCL communicator ID": one, "Message size [bytes]": 8, "Peer": 1} for one in (77, 88, 99)]
+        for number, (call, told) in enumerate(
+            [*(("ncclCommInitRank", one) for one in initialised), *(("ncclSend", one) for one in sent)]
+        ):
+            start = 100 * number
+            row = (start, start + 50, 59, call, process | 1, None, 1, json.dumps(told), None)
+            export.add("NVTX_EVENTS", [row])
+        export.add("CUPTI_ACTIVITY_KIND_RUNTIME", [(510, 520, process | 1, 1, launch)])
+        export.add("CUPTI_ACTIVITY_KIND_KERNEL", [(530, 590, rank, 9, 1, process, name, name, 4, 1, 1)])
+    export.close()
+    traces = _traces(tmp_path / "job.sqlite")
+    # Rank 0 has no part in communicator 88, but the file says who has.
+    assert [digest(trace).messages.peer.tolist() for trace in traces.values()] == [[-1, 1, 2]] * 3
 
 
 def test_several_files_are_one_run_on_one_clock(tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ _PID_BITS = 24
 _PID_MASK = (1 << _PID_BITS) - 1
 #: A file with more is no recording of a node.
 _MOST_PROCESSES = 1_024
+#: Payloads may say anything: no job is larger.
+_MOST_RANKS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,19 @@ def communicators(database: Database) -> dict[int, tuple[int, int]]:
     if any(count > 1 for count in claimed.values()):
         return {}
     return {process: (one.rank, one.ranks) for process, one in found.items() if one.ranks == largest}
+
+
+def members(database: Database) -> dict[tuple[int, int], int]:
+    """Ranks in the job by communicator and rank in it, of the processes in the file and of the job's communicator."""
+    job = communicators(database)
+    found = {}
+    for process, payload in _initialised(database):
+        if process in job and 0 <= payload.rank < payload.ranks <= _MOST_RANKS:
+            rank, size = job[process]
+            found[payload.communicator, payload.rank] = rank
+            if payload.ranks == size:
+                found.update({(payload.communicator, one): one for one in range(size)})
+    return found
 
 
 def _initialised(database: Database) -> Iterator[tuple[int, Payload]]:

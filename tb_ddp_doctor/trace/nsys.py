@@ -282,6 +282,7 @@ class _Reader:
             start, length, thread = map(_ints, block[:3])
             threads = self._host_threads.of(thread)
             texts = self._nvtx_texts(*block[3:5])
+            told_before = len(self._calls)
             is_nccl = np.array([text.startswith("nccl") for text in texts], np.bool_)
             for at in np.flatnonzero(is_nccl).tolist():
                 payload = payloads.read(block[5][at], block[6][at]) if payloads else None
@@ -289,6 +290,11 @@ class _Reader:
                 self._calls.append(Call(int(threads[at]), first, first + int(length[at]), texts[at], payload))
             parsed = np.array([named.parse(text) for text in texts], np.int64).reshape(-1, 3)
             is_operator = parsed[:, 1].astype(np.bool_)
+            # As in Kineto's traces, a call that says whom it sends to is an operator on the host.
+            is_message = np.array([self._is_message(call) for call in self._calls[told_before:]], np.bool_)
+            messages = np.flatnonzero(is_nccl)[is_message]
+            parsed[messages, :2] = self._strings[names.RECORD_PARAM_COMMS], True
+            is_operator[messages] = True
             for category, chosen in ((Category.OP, is_operator), (Category.ANNOTATION, ~is_operator & ~is_nccl)):
                 self._add(
                     category,
@@ -298,6 +304,12 @@ class _Reader:
                     thread=threads[chosen],
                     shape=parsed[chosen, 2],
                 )
+
+    @staticmethod
+    def _is_message(call: Call) -> bool:
+        """Whether it is a send or a receive of which the other rank is known."""
+        known = call.payload is not None and call.payload.peer >= 0
+        return known and names.is_point_to_point(names.collective(call.name))
 
     def _nvtx_texts(self, given: Sequence[Any], registered: Sequence[Any]) -> list[str]:
         """Texts of ranges, which stand there or in the table of strings."""
@@ -332,16 +344,22 @@ class _Reader:
         rows = []
         communicates = np.array([names.is_communication_kernel(text) for text in self._strings], np.bool_)
         told = told_of_kernels(events, communicates, self._calls) if len(communicates) else {}
-        for row, call in told.items():
+        for row, of in told.items():
             word = self._strings
-            group = word[f"{call.communicator:#x}"] if call.communicator >= 0 else MISSING
-            dtype = word[names.UNKNOWN_DTYPE] if call.bytes_in >= 0 else MISSING
-            rows.append(
-                (row, word[call.kind], group, MISSING, call.ranks, call.bytes_in, call.bytes_out, dtype, MISSING, -1)
-            )
+            group = word[f"{of.communicator:#x}"] if of.communicator >= 0 else MISSING
+            dtype = word[names.UNKNOWN_DTYPE] if of.bytes_in >= 0 else MISSING
+            rows.append((row, word[of.kind], group, MISSING, of.ranks, of.bytes_in, of.bytes_out, dtype, MISSING, -1))
         # As of Kineto's traces, each operator that encloses a launch has a row, whether or not it tells anything.
         encloses = (events["category"] == Category.OP) & (events["name"] == self._strings[names.RECORD_PARAM_COMMS])
-        rows += [(row, *[MISSING] * (len(COMM_TYPES) - 1)) for row in np.flatnonzero(encloses).tolist()]
+        messages = {(call.thread, call.start_ns): call for call in self._calls if self._is_message(call)}
+        job_rank = processes.members(self._database) if messages else {}
+        for row in np.flatnonzero(encloses).tolist():
+            call = messages.get((int(events["thread"][row]), int(events["start_ns"][row])))
+            kind = peer = MISSING
+            if call and call.payload:
+                kind = self._strings[names.collective(call.name)]
+                peer = job_rank.get((call.payload.communicator, call.payload.peer), MISSING)
+            rows.append((row, kind, *[MISSING] * (len(COMM_TYPES) - 3), peer))
         table = np.array(rows, np.int64).reshape(-1, len(COMM_TYPES)).T
         columns = zip(COMM_TYPES.items(), table, strict=True)
         return CommArgs(**{name: column.astype(dtype) for (name, dtype), column in columns})
