@@ -604,6 +604,7 @@ def test_the_oldest_traces_are_deleted_first_then_the_oldest_digests(tmp_path: P
     folders = [CaptureFolder.of(tmp_path, step) for step in (90, 100, 110)]
     for folder in folders:
         kept(folder, 0, trace=1000, digest=100)
+        write_json(folder.claim, Claim(0, 1))
     retention.trim(tmp_path, 2300, but=folders[2])
     assert [folder.trace(0).exists() for folder in folders] == [False, True, True]
     retention.trim(tmp_path, 1250, but=folders[2])
