@@ -354,6 +354,19 @@ def test_sessions_that_lie_apart_are_several_runs(tmp_path: Path) -> None:
     assert len(discover(tmp_path)) == 2
 
 
+@pytest.mark.parametrize(("began_s", "runs"), [((0, 2), 1), ((0, 60), 2), ((0, 2, 60, 61), 2)])
+def test_recordings_that_overlap_are_one_run(tmp_path: Path, began_s: tuple[int, ...], runs: int) -> None:
+    """Recordings of 10 s each: those of one job overlap, those of two jobs do not, minutes apart as they may be."""
+    for number, began in enumerate(began_s):
+        export = Export(tmp_path / f"node{number}.sqlite", 10**18 + began * 10**9)
+        name = export.text("kernel")
+        export.add("CUPTI_ACTIVITY_KIND_KERNEL", [(0, 10 * 10**9, 0, 7, 1, process_number(5), name, name, 1, 1, 1)])
+        export.close()
+    found = discover(tmp_path)
+    assert len(found) == runs
+    assert sum(len(run.files) for run in found) == len(began_s)
+
+
 def test_digests_of_its_ranks_are_diagnosed_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "logs" / "job.sqlite", drawn(ranks(JOB, JOB), metadata="nowhere"))
     assert cli.main(["digest", str(path.parent), "--no-cache", "-o", str(tmp_path / "digests")]) == 0

@@ -164,3 +164,12 @@ def test_a_changed_object_is_another_file(s3: Any, bucket: str) -> None:
     (after,) = discover(f"s3://{bucket}/logs")
     assert before.files[0] != after.files[0]
     assert before.files[1:] == after.files[1:]
+
+
+def test_an_sqlite_file_in_a_bucket_is_answered_with_what_to_do(s3: Any, bucket: str) -> None:
+    s3.put_object(Bucket=bucket, Key="logs/node0.sqlite", Body=b"SQLite format 3\0")
+    with pytest.raises(DiscoverError, match="copy it to a local folder and diagnose that"):
+        discover(f"s3://{bucket}/logs")
+    put(s3, bucket, "logs")
+    (run,) = discover(f"s3://{bucket}/logs")
+    assert any("node0.sqlite" in warning.file and "copy it" in warning.message for warning in run.warnings)

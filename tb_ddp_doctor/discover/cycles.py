@@ -27,7 +27,8 @@ def worker_of(file: TraceFile) -> Worker:
 
 def by_cycle(files: list[TraceFile]) -> list[list[TraceFile]]:
     """The files by profiler cycle."""
-    by_time = _by_time([file for file in files if file.time_ns is not None])
+    timed = [file for file in files if file.time_ns is not None]
+    by_time = _by_overlap(timed) if all(file.end_ns is not None for file in timed) else _by_time(timed)
     by_number = _by_number([file for file in files if file.time_ns is None])
     # Names without a span beside one cycle of names with one: somebody renamed files of that cycle.
     return [files] if len(by_time) <= 1 and len(by_number) <= 1 else by_time + by_number
@@ -43,6 +44,19 @@ def _by_time(files: list[TraceFile]) -> list[list[TraceFile]]:
             cycles[-1].append(file)
         else:
             cycles.append([file])
+    return cycles
+
+
+def _by_overlap(files: list[TraceFile]) -> list[list[TraceFile]]:
+    """Files of which both ends are known: recordings of one job overlap, those of one job after another do not."""
+    cycles: list[list[TraceFile]] = []
+    until = 0
+    for file in sorted(files, key=_time):
+        if cycles and _time(file) < until:
+            cycles[-1].append(file)
+        else:
+            cycles.append([file])
+        until = max(until, file.end_ns or 0)
     return cycles
 
 

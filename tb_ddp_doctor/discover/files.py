@@ -32,6 +32,10 @@ from tb_ddp_doctor.storage.paths import FilePath
 from tb_ddp_doctor.storage.time_limit import within
 
 _PACKED = "This format is not supported: unpack it, or compress traces with gzip."
+_SQLITE = (
+    "An SQLite file cannot be read where it lies: if this is an export of Nsight Systems, copy it to a local folder "
+    "and diagnose that."
+)
 #: Reading heads waits for the disk, on network file systems for milliseconds each.
 _PEEKERS = 8
 
@@ -86,6 +90,8 @@ def scan_remote(
             continue
         if PACKED_NAME.fullmatch(name):
             unreadable.append(FileWarning(str(file), _PACKED))
+        elif recordings.is_named_so(name):
+            unreadable.append(FileWarning(str(file), _SQLITE))
         elif JSON_NAME.fullmatch(name):
             found.append((tuple(parts), file, file.stat()))
     root_name = root.rpartition("/")[2]

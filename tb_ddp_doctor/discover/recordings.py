@@ -35,6 +35,7 @@ def files(path: Path, status: Status | None) -> list[TraceFile]:
                 worker=f"{path.stem} GPU {process.device} pid {process.pid}",
                 span="",
                 time_ns=recording.start_ns,
+                end_ns=recording.end_ns,
                 size=(status.st_size if status else 0) // len(recording.processes),
                 modified_ns=status.st_mtime_ns if status else 0,
                 is_readable=True,

@@ -33,6 +33,8 @@ class TraceFile:
     world_size: int | None
     rank: int | None = None
     source: RankSource = "order"
+    #: When recording ended, where the file says both: `time_ns` is then when it began.
+    end_ns: int | None = None
 
     @property
     def is_stray(self) -> bool:

@@ -49,6 +49,8 @@ class Recording:
     processes: tuple[Process, ...]
     #: When recording began, ns since 1970; None where the file does not say.
     start_ns: int | None
+    #: When the last kernel ended that was looked at, ns since 1970; None where that or the start is not known.
+    end_ns: int | None
 
 
 def read(path: Path) -> Recording:
@@ -62,12 +64,15 @@ def _read(path: Path, _state: str) -> Recording:
         if "StringIds" not in database.columns:
             raise NsysError("It is an SQLite file, but no export of Nsight Systems.")
         ranks = communicators(database)
+        devices, end = _devices(database)
+        start = start_ns(database)
         found = [
             Process(number, number >> _PID_BITS & _PID_MASK, device, *ranks.get(number, (None, None)))
-            for number, device in _devices(database).items()
+            for number, device in devices.items()
         ]
         found.sort(key=lambda process: (process.device, process.pid))
-        return Recording(tuple(found[:_MOST_PROCESSES]), start_ns(database))
+        ended = None if start is None or end is None else start + end
+        return Recording(tuple(found[:_MOST_PROCESSES]), start, ended)
 
 
 def start_ns(database: Database) -> int | None:
@@ -124,18 +129,21 @@ def _initialised(database: Database) -> Iterator[tuple[int, Payload]]:
             yield thread & ~_PID_MASK, payload
 
 
-def _devices(database: Database) -> dict[int, int]:
-    """Of each process with kernels the device that most of them ran on."""
-    if not database.has(KERNEL, "globalPid", "deviceId"):
-        return {}
+def _devices(database: Database) -> tuple[dict[int, int], int | None]:
+    """Of each process with kernels the device that most of them ran on; and when the last of them ended, ns."""
+    if not database.has(KERNEL, "globalPid", "deviceId", "end"):
+        return {}, None
     counted: defaultdict[int, Counter[int]] = defaultdict(Counter)
+    until: int | None = None
     last = database.last_row(KERNEL)
-    query = f"SELECT globalPid, deviceId FROM {KERNEL} WHERE rowid"
+    query = f"SELECT globalPid, deviceId, end FROM {KERNEL} WHERE rowid"
     looked = database.rows(f"{query} <= ?", (_LOOKED_AT,))
     apart = max(last // _PROBES, 1)
     probed = (row for at in range(_LOOKED_AT + 1, last + 1, apart) for row in database.rows(f"{query} = ?", (at,)))
-    for rows in (looked, probed):
-        for process, device in rows:
+    ends = database.rows(f"{query} > ?", (max(last - _PROBES, _LOOKED_AT),))
+    for rows in (looked, probed, ends):
+        for process, device, end in rows:
             if isinstance(process, int) and isinstance(device, int):
                 counted[process][device] += 1
-    return {process: devices.most_common(1)[0][0] for process, devices in counted.items()}
+                until = max(until or 0, end) if isinstance(end, int) and end < 1 << 62 else until
+    return {process: devices.most_common(1)[0][0] for process, devices in counted.items()}, until
