@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 #: What predictions miss by in 8 of 10 simulated jobs: a share of the cost and of the step. Of 199 faulty ones of
-#: benchmarks/simulated.py, costs missed by 0.05 % of the step in the median and 0.5 % in 8 of 10; with these shares 87 %
-#: of the ranges held the true cost, with 1 % of the step 92 %.
+#: benchmarks/simulated.py, costs missed by 0.05 % of the step in the median and 0.5 % in 8 of 10; with these shares, 87
+#: of 100 ranges held the true cost; with 1 % of the step, 92.
 _OF_COST = 0.02
 _OF_STEP = 0.005
 #: Student's t for a two-sided interval of 80 %, by degrees of freedom from 1 on; its limit is 1.28.
