@@ -14,8 +14,8 @@ from tb_ddp_doctor.rules.support import text
 
 #: What to record where traces have no memory events.
 NOTHING = "Memory: not checked. The traces have no memory events: capture with profile(..., profile_memory=True)."
-#: Ranks that have a line each.
-_SHOWN_RANKS = 16
+#: Ranks that have a column each.
+_SHOWN_RANKS = 8
 _NUMBERS = ("MB", "share", "change, MB", "peak, MB", "ms a step")
 
 
@@ -75,13 +75,16 @@ def _ranks(memory: Memory) -> Table:
     if len(memory.ranks) < 2:
         return Table()
     fullest = sorted(memory.ranks, key=lambda one: -one.allocated)[:_SHOWN_RANKS]
-    seen = [name for name in step_parts.MEMORY if any(one.categories[name] for one in fullest)]
-    table = _table(
-        "Ranks at their peaks, MB", "rank", "allocated", "reserved", *(_title(name).replace(" ", "\n") for name in seen)
-    )
-    for one in sorted(fullest, key=lambda one: one.rank):
-        cells = (one.allocated, one.reserved, *(one.categories[name] for name in seen))
-        table.add_row(str(one.rank), *map(_mb, cells), style="bold red" if one.excess_category else None)
+    fullest.sort(key=lambda one: one.rank)
+    table = _table("Ranks at their peaks, MB", "of rank")
+    for one in fullest:
+        style = "bold red" if one.excess_category else None
+        table.add_column(str(one.rank), justify="right", style=style, no_wrap=True)
+    rows = {"allocated": [one.allocated for one in fullest], "reserved": [one.reserved for one in fullest]}
+    rows |= {_title(name): [one.categories[name] for one in fullest] for name in step_parts.MEMORY}
+    for title, sizes in rows.items():
+        if any(sizes):
+            table.add_row(title, *(f"{size / 1e6:,.0f}" for size in sizes))
     if len(memory.ranks) > _SHOWN_RANKS:
         table.caption = f"The {_SHOWN_RANKS} with the highest peaks, of {len(memory.ranks)}."
     return table
@@ -98,7 +101,7 @@ def _savings(memory: Memory) -> Table:
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 1, 0, 0))
     for column in columns:
-        is_number = column in _NUMBERS or "rank" in columns
+        is_number = column in _NUMBERS
         table.add_column(column, justify="right" if is_number else "left", no_wrap=is_number)
     return table
 
