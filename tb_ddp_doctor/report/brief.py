@@ -36,7 +36,7 @@ def size(result: Result) -> str:
     """How much of the job was seen, and how long its step is."""
     diagnosis = result.diagnosis
     steps = f"step {diagnosis.steps[0]}" if len(diagnosis.steps) == 1 else f"{len(diagnosis.steps)} steps"
-    source = ", from digests; the traces themselves are not here" if result.from_digests else ""
+    source = ", from digests alone" if result.from_digests else ""
     return f"{len(diagnosis.ranks)} of {diagnosis.world_size} ranks, {steps}, {diagnosis.step_ms:.1f} ms a step{source}"
 
 
