@@ -1,4 +1,4 @@
-"""From a run's files to its diagnosis: the executor, the progress, and the rules one by one.
+"""From a run's files to its diagnosis: the executor, the progress, and what the rules say.
 
 Nothing that a file holds, and no rule's exception, takes a run down: a bad file costs that file and a warning, a
 failing rule ends as an error outcome and hides no other rule's result.
@@ -11,8 +11,6 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
-from functools import reduce
-from operator import or_
 from pathlib import Path
 
 import msgspec
@@ -29,16 +27,12 @@ from tb_ddp_doctor.discover.names import DIGEST_SUFFIX, host_in_name, names_proc
 from tb_ddp_doctor.discover.runs import RankFile, Run
 from tb_ddp_doctor.evidence import find as beside_traces
 from tb_ddp_doctor.evidence.model import RankEvidence
-from tb_ddp_doctor.facts import unrecognised
-from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.facts import Facts
-from tb_ddp_doctor.facts.whatif import WhatIf, whatif
+from tb_ddp_doctor.facts.whatif import whatif
 from tb_ddp_doctor.findings import (
     Diagnosis,
     FileWarning,
     Network,
-    RuleOutcome,
-    Severity,
     WarningKind,
 )
 from tb_ddp_doctor.job.build import JobError, build
@@ -46,8 +40,8 @@ from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.memory_snapshot import find as memory_snapshots
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support import memory_text
-from tb_ddp_doctor.rules.support.base import Found, Rule, configured
-from tb_ddp_doctor.rules.support.base import run as run_rule
+from tb_ddp_doctor.rules.support.base import Rule, configured
+from tb_ddp_doctor.rules.support.looks import look
 from tb_ddp_doctor.rules.support.savings import Savings
 from tb_ddp_doctor.storage.paths import FilePath, RemotePath
 from tb_ddp_doctor.trace.model import NotJsonError, TraceError
@@ -83,10 +77,6 @@ _MOST_RANKS = 1 << 17
 #: A rank beyond as many times the size that the job's files claim is nonsense too; as many ranks are always possible.
 _BEYOND_CLAIM = 4
 _SURE_RANKS = 64
-#: So often rules look for what other faults hide.
-_MOST_LOOKS = 2
-#: Where less of the step than this is unexplained, no other fault hides.
-_NOTHING_HIDDEN = Severity.MINOR.least_share
 _ARRIVING = "Still arriving: left out until it is whole."
 _ALL_ARRIVING = "Its files are still arriving."
 _OUR_FAULT = "the doctor's fault, please report it"
@@ -269,7 +259,7 @@ def _examine(job: Job, rules: Iterable[Rule], lacking: Lacking) -> tuple[Diagnos
     damaged = [file for file in (dict.fromkeys(job.damaged) | lost) if file not in told]
     lacking = {"incomplete": list(cut), "damaged": damaged, **lacking}
     facts = Facts(job)
-    outcomes, found = _apply_until_clear(tuple(rules), facts)
+    outcomes, found = look(tuple(rules), facts)
     savings = Savings(found, facts.get(whatif), job)
     return assemble(facts, outcomes, savings, lacking), savings
 
@@ -362,113 +352,6 @@ def _world_size(run: Run, digests: Sequence[tuple[RankFile, RankDigest]]) -> int
     claims = [digest.header.world_size for _, digest in digests]
     possible = [size for size in claims if size and size <= _MOST_RANKS]
     return max(set(possible), key=possible.count) if possible else None
-
-
-def _apply_until_clear(rules: Sequence[Rule], facts: Facts) -> tuple[list[RuleOutcome], list[Found]]:
-    """Apply the rules; then those that found nothing again, to the job as it were without what was found.
-
-    One fault hides another: while a straggler keeps all ranks waiting, none waits for its loader. Rules that explain
-    the rest come last.
-    """
-    outcomes, found = _apply(rules, facts)
-    try:
-        plays = facts.get(whatif).plays
-    except Exception:
-        return outcomes, found
-    if plays:
-        common = [rule for rule in rules if not rule.explains_the_rest]
-        if any(_costly(each, facts.get(whatif)) is not each.change for each in found):
-            outcomes, found = _look_again(common, facts, outcomes, found, _costly)
-        outcomes, found = _look_until_silent(common, facts, outcomes, found)
-        outcomes, found = _look_until_silent(rules, facts, outcomes, found)
-    return outcomes, found
-
-
-def _look_until_silent(
-    rules: Sequence[Rule], facts: Facts, outcomes: list[RuleOutcome], found: list[Found]
-) -> tuple[list[RuleOutcome], list[Found]]:
-    for _ in range(_MOST_LOOKS):
-        before = len(found)
-        outcomes, found = _look_again(rules, facts, outcomes, found, _everything)
-        if len(found) == before:
-            break
-    return outcomes, found
-
-
-def _everything(found: Found, _: WhatIf) -> Change:
-    return found.change
-
-
-def _costly(found: Found, whatif: WhatIf) -> Change:
-    """What was found, without slow ranks that cost nothing by themselves: these may be slow for a fault of all ranks,
-    which their fix would hide.
-    """
-    if not found.rule.names_stragglers:
-        return found.change
-    least = _NOTHING_HIDDEN * float(whatif.recorded_ns.mean())
-    costly = [fault.change for fault in found.faults if whatif.cost_ns(fault.change) >= least]
-    return found.change if len(costly) in (0, len(found.faults)) else reduce(or_, costly)
-
-
-def _look_again(
-    rules: Sequence[Rule],
-    facts: Facts,
-    outcomes: list[RuleOutcome],
-    found: list[Found],
-    fix: Callable[[Found, WhatIf], Change],
-) -> tuple[list[RuleOutcome], list[Found]]:
-    """Apply those of the rules that found nothing to the job without what the rules found, as far as it is fixed."""
-    ids, played = {rule.id for rule in rules}, facts.get(whatif)
-    serious = [
-        each for each in found if each.rule.id in ids and not each.rule.only_informs and not each.change.is_nothing
-    ]
-    silent = ids.intersection(outcome.rule for outcome in outcomes if outcome.status == "clear")
-    if not serious or not silent:
-        return outcomes, found
-    fixes = reduce(or_, [fix(each, played) for each in serious], played.tracing)
-    if _unexplained_share(played, fixes) < _NOTHING_HIDDEN:
-        return outcomes, found
-    later = facts.replaced(whatif, played.after(fixes))
-    again, new = _apply([rule for rule in rules if rule.looks_again and rule.id in silent], later)
-    new = [each for each in new if not each.change.is_nothing]
-    names = tuple(dict.fromkeys(each.rule.id for each in serious))
-    found = [*found, *(replace(each, hidden_by=names) for each in new)]
-    ends = {outcome.rule: outcome for outcome in again if outcome.rule in {each.rule.id for each in new}}
-    return [ends.get(outcome.rule, outcome) for outcome in outcomes], found
-
-
-def _unexplained_share(whatif: WhatIf, fixes: Change) -> float:
-    """The share of the step that a job without any fault would not need once something is fixed."""
-    left, floor = whatif.step_ns(fixes).mean(), whatif.step_ns(fixes | whatif.faultless).mean()
-    return float((left - floor) / max(whatif.recorded_ns.mean(), 1.0))
-
-
-def _apply(rules: Iterable[Rule], facts: Facts) -> tuple[list[RuleOutcome], list[Found]]:
-    outcomes: list[RuleOutcome] = []
-    everything: list[Found] = []
-    for rule in rules:
-        found = None
-        if why := _cannot_hold(rule, facts.job):
-            outcomes.append(RuleOutcome(rule.id, "not-applicable", why))
-            continue
-        try:
-            outcome, found = run_rule(rule, facts)
-        except Exception as error:
-            _log.debug("rule %s failed", rule.id, exc_info=True)
-            outcome = RuleOutcome(rule.id, "error", f"The rule failed ({_named(error)}).")
-        outcomes.append(outcome)
-        if found:
-            everything.append(found)
-    return outcomes, everything
-
-
-def _cannot_hold(rule: Rule, job: Job) -> str | None:
-    """Why a rule cannot hold for a job whatever its times are, as a sentence; None where it can."""
-    if unrecognised.hides_its_device(job) and not rule.of_every_device:
-        return "It needs the GPU events, which these traces do not have; the CPU alone is not enough."
-    if not unrecognised.trains(job) and not rule.of_every_program:
-        return "It is about training loops, and this program does not train."
-    return None
 
 
 def _named(error: Exception) -> str:

@@ -7,11 +7,11 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from tb_ddp_doctor import engine
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.facts import Facts
 from tb_ddp_doctor.facts.whatif import WhatIf, whatif
+from tb_ddp_doctor.rules.support import looks
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule
 
 _LEAST = 3
@@ -74,9 +74,9 @@ class Loader(Rule):
 
 def found(monkeypatch: Any) -> dict[str, tuple[str, ...]]:
     """What the rules find, by rule, and what hid it."""
-    monkeypatch.setattr(engine, "_cannot_hold", lambda rule, job: None)
+    monkeypatch.setattr(looks, "_cannot_hold", lambda rule, job: None)
     facts = Facts(cast(Any, None)).replaced(whatif, cast(WhatIf, Steps()))
-    _, everything = engine._apply_until_clear([SlowRanks(), Loader()], facts)
+    _, everything = looks.look([SlowRanks(), Loader()], facts)
     return {each.rule.id: each.hidden_by for each in everything}
 
 

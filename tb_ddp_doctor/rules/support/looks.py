@@ -1,0 +1,128 @@
+"""Applies the rules to a job, and again to the job without what they found: one fault hides another.
+
+While a straggler keeps all ranks waiting, none waits for its loader.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import reduce
+from operator import or_
+
+from tb_ddp_doctor.facts import unrecognised
+from tb_ddp_doctor.facts.change import Change
+from tb_ddp_doctor.facts.facts import Facts
+from tb_ddp_doctor.facts.whatif import WhatIf, whatif
+from tb_ddp_doctor.findings import RuleOutcome, Severity
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.rules.support.base import Found, Rule, run
+
+_log = logging.getLogger(__name__)
+#: So often rules look for what other faults hide.
+_MOST_LOOKS = 2
+#: Where less of the step than this is unexplained, no other fault hides.
+_NOTHING_HIDDEN = Severity.MINOR.least_share
+
+
+def look(rules: Sequence[Rule], facts: Facts) -> tuple[list[RuleOutcome], list[Found]]:
+    """How each rule ends, and what was found. Rules that explain the rest look again last. No rule's exception leaves.
+
+    Slow ranks that cost nothing by themselves may be so for a fault of all ranks, which their fix would hide: that is
+    looked for before they are fixed.
+    """
+    outcomes, found = _apply(rules, facts)
+    try:
+        played = facts.get(whatif)
+    except Exception:
+        return outcomes, found
+    if not played.plays:
+        return outcomes, found
+    looks = _Looks(facts, played, outcomes, found)
+    common = [rule for rule in rules if not rule.explains_the_rest]
+    costly = [_costly(each, played) for each in found]
+    if costly != found:
+        looks.again(common, costly)
+    looks.until_silent(common)
+    looks.until_silent(rules)
+    return looks.outcomes, looks.found
+
+
+class _Looks:
+    """What the rules have said of a job so far."""
+
+    def __init__(self, facts: Facts, played: WhatIf, outcomes: list[RuleOutcome], found: list[Found]) -> None:
+        self._facts, self._played = facts, played
+        self.outcomes, self.found = outcomes, found
+
+    def until_silent(self, rules: Sequence[Rule]) -> None:
+        for _ in range(_MOST_LOOKS):
+            if not self.again(rules, self.found):
+                break
+
+    def again(self, rules: Sequence[Rule], without: Sequence[Found]) -> bool:
+        """Apply those of the rules that found nothing to the job without what these rules found; whether they find."""
+        ids = {rule.id for rule in rules}
+        serious = [
+            each
+            for each in without
+            if each.rule.id in ids and not each.rule.only_informs and not each.change.is_nothing
+        ]
+        silent = ids.intersection(outcome.rule for outcome in self.outcomes if outcome.status == "clear")
+        fixes = reduce(or_, [each.change for each in serious], self._played.tracing)
+        if not serious or not silent or _unexplained_share(self._played, fixes) < _NOTHING_HIDDEN:
+            return False
+        later = self._facts.replaced(whatif, self._played.after(fixes))
+        again, new = _apply([rule for rule in rules if rule.looks_again and rule.id in silent], later)
+        new = [each for each in new if not each.change.is_nothing]
+        hidden_by = tuple(dict.fromkeys(each.rule.id for each in serious))
+        self.found = [*self.found, *(replace(each, hidden_by=hidden_by) for each in new)]
+        ends = {outcome.rule: outcome for outcome in again if outcome.rule in {each.rule.id for each in new}}
+        self.outcomes = [ends.get(outcome.rule, outcome) for outcome in self.outcomes]
+        return bool(new)
+
+
+def _costly(found: Found, played: WhatIf) -> Found:
+    """What was found, without slow ranks that cost nothing by themselves, where others do."""
+    if not found.rule.names_stragglers:
+        return found
+    least = _NOTHING_HIDDEN * float(played.recorded_ns.mean())
+    costly = tuple(fault for fault in found.faults if played.cost_ns(fault.change) >= least)
+    if len(costly) in (0, len(found.faults)):
+        return found
+    return replace(found, faults=costly, change=reduce(or_, [fault.change for fault in costly]))
+
+
+def _unexplained_share(played: WhatIf, fixes: Change) -> float:
+    """The share of the step that a job without any fault would not need once something is fixed."""
+    left, floor = played.step_ns(fixes).mean(), played.step_ns(fixes | played.faultless).mean()
+    return float((left - floor) / max(played.recorded_ns.mean(), 1.0))
+
+
+def _apply(rules: Iterable[Rule], facts: Facts) -> tuple[list[RuleOutcome], list[Found]]:
+    outcomes: list[RuleOutcome] = []
+    everything: list[Found] = []
+    for rule in rules:
+        found = None
+        if why := _cannot_hold(rule, facts.job):
+            outcomes.append(RuleOutcome(rule.id, "not-applicable", why))
+            continue
+        try:
+            outcome, found = run(rule, facts)
+        except Exception as error:
+            _log.debug("rule %s failed", rule.id, exc_info=True)
+            outcome = RuleOutcome(rule.id, "error", f"The rule failed ({type(error).__name__}: {error}).")
+        outcomes.append(outcome)
+        if found:
+            everything.append(found)
+    return outcomes, everything
+
+
+def _cannot_hold(rule: Rule, job: Job) -> str | None:
+    """Why a rule cannot hold for a job whatever its times are, as a sentence; None where it can."""
+    if unrecognised.hides_its_device(job) and not rule.of_every_device:
+        return "It needs the GPU events, which these traces do not have; the CPU alone is not enough."
+    if not unrecognised.trains(job) and not rule.of_every_program:
+        return "It is about training loops, and this program does not train."
+    return None
