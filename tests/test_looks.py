@@ -12,7 +12,7 @@ from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.facts import Facts
 from tb_ddp_doctor.facts.whatif import WhatIf, whatif
 from tb_ddp_doctor.rules.support import looks
-from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule
+from tb_ddp_doctor.rules.support.base import Clear, Fault, Found, Result, Rule
 
 _LEAST = 3
 _NOTHING = Change()
@@ -20,12 +20,13 @@ _NOTHING = Change()
 
 @dataclass(frozen=True)
 class Steps:
-    """Steps of 100 ms of three ranks: the first one's device takes 100, all load for 50, and the last stalls for 10.
+    """Steps of 100 ms of three ranks: the first one's device takes 100, all load, and the last stalls for 10.
 
     Devices take 54 ms otherwise, and hide what the host does up to that.
     """
 
     base: Change = _NOTHING
+    loading: float = 50.0
     tracing: ClassVar[Change] = _NOTHING
     plays: ClassVar[bool] = True
     recorded_ns: ClassVar[np.ndarray] = np.full((3, 1), 100)
@@ -34,7 +35,7 @@ class Steps:
     def step_ns(self, change: Change) -> np.ndarray:
         """The step of all ranks is the longest, ms."""
         slow = change.device_at_median is None or not change.device_at_median[0]
-        host = {CpuTime.INPUT: np.full((3, 1), 50.0), CpuTime.STALL: np.array([[0.0], [0.0], [10.0]])}
+        host = {CpuTime.INPUT: np.full((3, 1), self.loading), CpuTime.STALL: np.array([[0.0], [0.0], [10.0]])}
         left = sum(spent * (1 - change.of_host.get(kind, 0)) for kind, spent in host.items())
         device = np.array([[100 if slow else 54], [54], [54]])
         longest = device.max() if change.no_host else max(device.max(), np.max(left))
@@ -72,16 +73,36 @@ class Loader(Rule):
         return LOADS if whatif.cost_ns(LOADS.change) >= _LEAST else Clear("It is hidden.")
 
 
-def found(monkeypatch: Any) -> dict[str, tuple[str, ...]]:
-    """What the rules find, by rule, and what hid it."""
+class CostlySlowRanks(Rule):
+    id: ClassVar[str] = "straggler"
+    names_stragglers: ClassVar[bool] = True
+    looks_again: ClassVar[bool] = True
+
+    def check(self, whatif: WhatIf) -> Result:
+        return SLOW_DEVICE if whatif.cost_ns(SLOW_DEVICE.change) >= _LEAST else Clear("They cost nothing.")
+
+
+def found(monkeypatch: Any, steps: Steps, *rules: Rule) -> list[Found]:
     monkeypatch.setattr(looks, "_cannot_hold", lambda rule, job: None)
-    facts = Facts(cast(Any, None)).replaced(whatif, cast(WhatIf, Steps()))
-    _, everything = looks.look([SlowRanks(), Loader()], facts)
-    return {each.rule.id: each.hidden_by for each in everything}
+    return looks.look(rules, Facts(cast(Any, None)).replaced(whatif, cast(WhatIf, steps)))[1]
 
 
 def test_a_fault_of_all_is_looked_for_before_ranks_that_cost_nothing_by_themselves_are_fixed(monkeypatch: Any) -> None:
     # With the device and the last rank's stalls fixed, loading hides behind the devices; with the device alone, not.
     assert Steps(SLOW_DEVICE.change | STALLS.change).cost_ns(LOADS.change) == 0
     assert Steps(SLOW_DEVICE.change).cost_ns(LOADS.change) > _LEAST
-    assert found(monkeypatch) == {"straggler": (), "dataloader-stall": ("straggler",)}
+    both = found(monkeypatch, Steps(), SlowRanks(), Loader())
+    assert {each.rule.id: each.hidden_by for each in both} == {"straggler": (), "dataloader-stall": ("straggler",)}
+
+
+def test_faults_of_cpus_and_of_gpus_that_take_equally_long_are_found_and_share_what_both_save(monkeypatch: Any) -> None:
+    steps = Steps(loading=90.0)
+    assert steps.cost_ns(SLOW_DEVICE.change) == steps.cost_ns(LOADS.change) == 0
+    both = found(monkeypatch, steps, CostlySlowRanks(), Loader())
+    hides_with = {each.rule.id: each.hides_with for each in both}
+    assert hides_with == {"straggler": ("dataloader-stall",), "dataloader-stall": ("straggler",)}
+
+
+def test_a_fault_that_takes_longer_than_the_other_is_not_found_with_it(monkeypatch: Any) -> None:
+    (one,) = found(monkeypatch, Steps(loading=40.0), CostlySlowRanks(), Loader())
+    assert one.rule.id == "straggler" and not one.hides_with

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from functools import reduce
 from operator import or_
 
@@ -18,6 +19,7 @@ from tb_ddp_doctor import engine
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import CpuTime, RankDigest
 from tb_ddp_doctor.facts.change import Change
+from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Account
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support.savings import Savings
@@ -113,3 +115,34 @@ def test_what_a_rank_has_beyond_the_others_goes_beside_what_all_share() -> None:
     assert own.of_host[CpuTime.INPUT].tolist() == [[0.6], [0.0]]
     assert (own | own).of_host[CpuTime.INPUT].tolist() == [[0.6], [0.0]]
     assert not shared.is_nothing
+
+
+#: All load for 20 ms, and the device of one rank computes for as long.
+EITHER_SIDE = """
+    rank# step |1                      |2                      |3
+          host [load..............][f.][load..............][f.][load..............][f.]
+"""
+OTHERS = """
+          gpu                      [f.]                    [f.]                    [f.]
+          nccl                         [ar................]    [ar................]    [ar................]
+"""
+SLOW = """
+          gpu                      [f.................]    [f.................]    [f.................]
+          nccl                                         [ar]                    [ar]                    [ar]
+"""
+
+
+def test_faults_that_hide_each_other_share_what_both_save_by_what_each_saves_last() -> None:
+    job = drawn(
+        "".join((EITHER_SIDE + lanes).replace("#", str(rank)) for rank, lanes in enumerate((OTHERS, OTHERS, SLOW)))
+    )
+    found = engine._examine(job, CATALOGUE.values(), {})[1].everything
+    loader, slow = (next(each for each in found if each.rule.id == rule) for rule in ("dataloader-stall", "straggler"))
+    hiding = [replace(loader, hides_with=("straggler",)), replace(slow, hides_with=("dataloader-stall",))]
+    savings = Savings(hiding, WhatIf.of(job), job)
+    costs = {finding.rule: finding.cost_ms for finding in savings.findings}
+    both = savings.whatif.cost_ns(loader.change | slow.change) / 1e6
+    last = {"dataloader-stall": both - savings.whatif.cost_ns(slow.change) / 1e6}
+    last["straggler"] = both - savings.whatif.cost_ns(loader.change) / 1e6
+    assert costs == pytest.approx({rule: both * part / sum(last.values()) for rule, part in last.items()})
+    assert sum(prefixed(savings.account)) == savings.account.total_ns

@@ -119,6 +119,8 @@ class Found:
     change: Change
     #: The rules whose findings had to be fixed before it showed.
     hidden_by: tuple[str, ...] = ()
+    #: The rules whose findings must be fixed with it: to fix one of them alone saves little, and the others the rest.
+    hides_with: tuple[str, ...] = ()
 
     @property
     def by_id(self) -> dict[str, Fault]:

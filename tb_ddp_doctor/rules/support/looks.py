@@ -18,6 +18,7 @@ from tb_ddp_doctor.facts.whatif import WhatIf, whatif
 from tb_ddp_doctor.findings import RuleOutcome, Severity
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.rules.support.base import Found, Rule, run
+from tb_ddp_doctor.rules.support.verdict import MOST_UNEXPLAINED
 
 _log = logging.getLogger(__name__)
 #: So often rules look for what other faults hide.
@@ -46,6 +47,7 @@ def look(rules: Sequence[Rule], facts: Facts) -> tuple[list[RuleOutcome], list[F
         looks.again(common, costly)
     looks.until_silent(common)
     looks.until_silent(rules)
+    looks.of_either_side(rules)
     return looks.outcomes, looks.found
 
 
@@ -69,18 +71,59 @@ class _Looks:
             for each in without
             if each.rule.id in ids and not each.rule.only_informs and not each.change.is_nothing
         ]
-        silent = ids.intersection(outcome.rule for outcome in self.outcomes if outcome.status == "clear")
         fixes = reduce(or_, [each.change for each in serious], self._played.tracing)
-        if not serious or not silent or _unexplained_share(self._played, fixes) < _NOTHING_HIDDEN:
+        if not serious or _unexplained_share(self._played, fixes) < _NOTHING_HIDDEN:
             return False
-        later = self._facts.replaced(whatif, self._played.after(fixes))
-        again, new = _apply([rule for rule in rules if rule.looks_again and rule.id in silent], later)
-        new = [each for each in new if not each.change.is_nothing]
+        silent = {outcome.rule for outcome in self.outcomes if outcome.status == "clear"}
+        again, new = self._find([rule for rule in rules if rule.looks_again and rule.id in silent], fixes)
         hidden_by = tuple(dict.fromkeys(each.rule.id for each in serious))
-        self.found = [*self.found, *(replace(each, hidden_by=hidden_by) for each in new)]
-        ends = {outcome.rule: outcome for outcome in again if outcome.rule in {each.rule.id for each in new}}
-        self.outcomes = [ends.get(outcome.rule, outcome) for outcome in self.outcomes]
+        self._add(again, [replace(each, hidden_by=hidden_by) for each in new])
         return bool(new)
+
+    def of_either_side(self, rules: Sequence[Rule]) -> None:
+        """Find faults of CPUs and of GPUs that take equally long, so that to fix one alone saves nothing.
+
+        Rules look at the CPUs as if every GPU took the median rank's time, and at the GPUs as if no CPU took any. Slow
+        ranks that were found and cost nothing are no reason not to look for others.
+        """
+        fixes = reduce(or_, [each.change for each in self.found], self._played.tracing)
+        if _unexplained_share(self._played, fixes) < MOST_UNEXPLAINED:
+            return
+        least = _NOTHING_HIDDEN * float(self._played.recorded_ns.mean())
+        costly = {each.rule.id for each in self.found if self._played.cost_ns(each.change) >= least}
+        looking = [rule for rule in rules if rule.looks_again and rule.id not in costly]
+        at_median = Change(device_at_median=self._played.faultless.device_at_median)
+        again: list[RuleOutcome] = []
+        new: list[Found] = []
+        for other_side in (at_median, Change(no_host=True)):
+            outcomes, found = self._find(looking, fixes | other_side)
+            again += outcomes
+            new += [each for each in found if each.rule.id not in {one.rule.id for one in new}]
+        new = self._which_hide_each_other(new, fixes)
+        self._add(again, [replace(each, hides_with=tuple(o.rule.id for o in new if o is not each)) for each in new])
+
+    def _which_hide_each_other(self, new: Sequence[Found], fixes: Change) -> list[Found]:
+        """Those of the findings without whose fix the others save little, if all together save much."""
+        played = self._played.after(fixes)
+        least = _NOTHING_HIDDEN * float(played.recorded_ns.mean())
+        together = played.cost_ns(reduce(or_, [each.change for each in new], Change()))
+        hiding = [
+            each
+            for each in new
+            if together - played.cost_ns(reduce(or_, [one.change for one in new if one is not each], Change())) >= least
+        ]
+        return hiding if len(hiding) > 1 else []
+
+    def _find(self, rules: Iterable[Rule], fixes: Change) -> tuple[list[RuleOutcome], list[Found]]:
+        """What rules find in the job with some fixes."""
+        outcomes, found = _apply(rules, self._facts.replaced(whatif, self._played.after(fixes)))
+        return outcomes, [each for each in found if not each.change.is_nothing]
+
+    def _add(self, outcomes: Iterable[RuleOutcome], found: Sequence[Found]) -> None:
+        new = {each.rule.id for each in found}
+        self.found = [*(each for each in self.found if each.rule.id not in new), *found]
+        ends = {outcome.rule: outcome for outcome in outcomes if outcome.rule in new and outcome.status == "finding"}
+        self.outcomes = [ends.get(outcome.rule, outcome) for outcome in self.outcomes]
 
 
 def _costly(found: Found, played: WhatIf) -> Found:

@@ -11,7 +11,7 @@ line is negative, and all of them sum to the step.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from operator import or_
 
@@ -116,7 +116,16 @@ class Savings:
             after_ns = min(max(self.step_total_ns - int((self.whatif.recorded_ns - after).sum()), 0), before_ns)
             links.append(_Link(found, before_ns - after_ns, (steps - after).mean(axis=0)))
             before_ns, steps = after_ns, after
-        return tuple(links)
+        return tuple(self._shared_by_hiding(links))
+
+    def _shared_by_hiding(self, links: Sequence[_Link]) -> Iterator[_Link]:
+        """Links of findings that hide each other share what all of them save, by what each saves last."""
+        hiding = [link for link in links if link.found.hides_with]
+        weights = self.whatif.costs_ns([link.found.change for link in hiding]) if hiding else []
+        parts = iter(_divided(sum(link.total_ns for link in hiding), weights))
+        by_step_ns = np.sum([link.by_step_ns for link in hiding], axis=0)
+        for link in links:
+            yield replace(link, total_ns=next(parts), by_step_ns=by_step_ns) if link in hiding else link
 
     def _alone(self, found: Found) -> float:
         return self.whatif.cost_ns(found.change)
@@ -146,7 +155,7 @@ class Savings:
             seemed = found.rule.names_stragglers or alone_ns >= Severity.MINOR.least_share * step_ns
             if seemed and not found.rule.only_informs and share < found.rule.least_share:
                 continue
-            hidden = found.hidden_by and alone_ns < cost_ns / 2
+            hidden = alone_ns < cost_ns / 2
             least, most = interval(cost_ns, self.job.clock.residual_ns or 0.0, step_ns)
             level = _LOWER[fault.confidence] if cost_ns and uncertain(link.by_step_ns) else fault.confidence
             yield Finding(
@@ -161,7 +170,7 @@ class Savings:
                 cause=fault.cause,
                 confidence=level,
                 title=fault.title,
-                why=f"{fault.why} Visible once {text.listing(found.hidden_by)} is fixed." if hidden else fault.why,
+                why=f"{fault.why} {_behind(found)}".rstrip() if hidden else fault.why,
                 fix=fault.fix,
                 evidence=fault.evidence,
                 measurements=(*fault.measurements, *self._arithmetic(fault, alone_ns, cost_ns)),
@@ -369,6 +378,14 @@ _OWNERS_OF = {
     "device": ("compute", "copy"),
     "communication": ("transfer", "wait"),
 }
+
+
+def _behind(found: Found) -> str:
+    """What has to be fixed before a finding's fix saves time."""
+    if found.hides_with:
+        return f"Alone its fix saves little: fix {text.listing(found.hides_with)} as well."
+    are = "are" if len(found.hidden_by) > 1 else "is"
+    return f"Visible once {text.listing(found.hidden_by)} {are} fixed." if found.hidden_by else ""
 
 
 def _divided(total: int, weights: Sequence[float]) -> list[int]:
