@@ -8,14 +8,12 @@ from typing import Literal
 
 import pytest
 from playwright.sync_api import Page, expect
+from tab import SCREENSHOTS, violations_of_axe
 from test_memory_contents import BEFORE_GB, TRAINS, USUAL
 from test_memory_snapshot import snapshot
-from test_tab import SCREENSHOTS, browser, context, page, pytestmark, violations_of_axe
 from traces import ranks, write
 
 from tb_ddp_doctor import cli
-
-__all__ = ["browser", "context", "page", "pytestmark"]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -28,7 +26,6 @@ def test_the_memory_view_shows_what_is_allocated_and_what_would_save_some(
     (tmp_path / "job" / "rank0.pickle").write_bytes(pickle.dumps(snapshot("aa..x.")))
     report = tmp_path / "report.html"
     assert cli.main(["diagnose", str(tmp_path / "job"), "--no-cache", "--html", str(report)]) == 0
-    SCREENSHOTS.mkdir(exist_ok=True)
     page.emulate_media(color_scheme=scheme)
     page.goto(report.as_uri())
     page.get_by_role("link", name="Memory", exact=True).click()

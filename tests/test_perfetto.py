@@ -11,18 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Frame, FrameLocator, Page, Route, expect
-from test_tab import (
-    DEMO_LOGS,
-    PATIENCE_S,
-    SCREENSHOTS,
-    analysed,
-    browser,  # noqa: F401
-    chosen,
-    get,
-    opened,
-    pytestmark,  # noqa: F401 - pytest reads it
-    tensorboard,
-)
+from tab import PATIENCE_S, SCREENSHOTS, analysed, chosen, get, opened, tensorboard
 from traces import ranks, write
 
 RANKS = ["rank 0 (node0)", "rank 1 (node0)", "rank 2 (node1)", "rank 3 (node1)"]
@@ -49,16 +38,8 @@ STAND_IN = """<!doctype html><script>
 </script>"""
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    SCREENSHOTS.mkdir(exist_ok=True)
-    with tensorboard(tmp_path_factory.mktemp("server"), f"--logdir={DEMO_LOGS}") as base:
-        analysed(base)
-        yield base
-
-
 @pytest.fixture
-def context(browser: Browser) -> Iterator[BrowserContext]:  # noqa: F811
+def context(browser: Browser) -> Iterator[BrowserContext]:
     """Fails if anything from outside of this machine was loaded.
 
     Perfetto asks Google whether its user works there, which the content security policy refuses.

@@ -9,26 +9,13 @@ from typing import Literal
 import pytest
 from dumps import write
 from playwright.sync_api import Page, expect
+from tab import SCREENSHOTS, analysed, chosen, opened, tensorboard, violations_of_axe
 from test_report import JOB
 from test_stuck_output import HOSTILE, STUCK, _hostile
-from test_tab import (
-    SCREENSHOTS,
-    analysed,
-    browser,
-    chosen,
-    context,
-    opened,
-    page,
-    pytestmark,
-    tensorboard,
-    violations_of_axe,
-)
 from traces import ranks
 from traces import write as write_traces
 
 from tb_ddp_doctor import cli
-
-__all__ = ["browser", "context", "page", "pytestmark"]
 
 REAL = Path(__file__).parent / "flight_recorder"
 
@@ -49,7 +36,6 @@ def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, logdir: Path) -> Iterator[str]:
-    SCREENSHOTS.mkdir(exist_ok=True)
     with tensorboard(tmp_path_factory.mktemp("server"), f"--logdir={logdir}") as base:
         runs = {run["name"]: run for run in analysed(base)}
         assert runs["gpu_error_1st"]["verdict"] == "stuck" and runs["gpu_error_1st"]["severity"] == "critical"

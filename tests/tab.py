@@ -1,0 +1,269 @@
+"""A real TensorBoard in headless Chromium, as all tests of the tab have it.
+
+Whatever a test does, it fails on a console error, on an exception in the page, and on any request that leaves
+127.0.0.1. Screenshots in both themes go to `screenshots/`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import axe_playwright_python
+import pytest
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    FrameLocator,
+    Locator,
+    Page,
+    Request,
+    ViewportSize,
+    expect,
+    sync_playwright,
+)
+
+REPOSITORY = Path(__file__).parent.parent
+DEMO_LOGS = REPOSITORY / "demo_logs"
+SCREENSHOTS = REPOSITORY / "screenshots"
+AXE = Path(axe_playwright_python.__file__).with_name("axe.min.js")
+CHROMIUM = Path("/usr/bin/chromium")
+SIZE: ViewportSize = {"width": 1320, "height": 1000}
+HOSTILE = '<img src=x onerror="top.hacked=1">'
+#: TensorBoard's start and the reading of five small jobs, on a machine that is busy with other tests.
+PATIENCE_S = 120
+# A page is drawn later than the 5 s that Playwright waits, where other tests take the cores.
+expect.set_options(timeout=30_000)
+
+
+@contextmanager
+def tensorboard(tmp_path: Path, *flags: str, page: Page | None = None) -> Iterator[str]:
+    """A TensorBoard of its own on a free port; its address, without a slash at the end.
+
+    The page, if given, leaves it before it stops: what it asks for after that is no error.
+    """
+    log = tmp_path / "tensorboard.log"
+    command = [sys.executable, "-m", "tensorboard.main", "--port=0", *flags]
+    with log.open("w") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+    try:
+        yield wait_for(lambda: address(log, process), "TensorBoard to start")
+        if page:
+            page.goto("about:blank")
+    finally:
+        process.terminate()
+        process.wait(30)
+    assert "Traceback" not in log.read_text(), log.read_text()
+
+
+def address(log: Path, process: subprocess.Popen[bytes]) -> str | None:
+    text = log.read_text()
+    assert process.poll() is None, text
+    found = re.search(r"http://[^/\s]+:(\d+)(/\S*)? \(Press", text)
+    return f"http://127.0.0.1:{found[1]}{(found[2] or '').rstrip('/')}" if found else None
+
+
+def wait_for(ask: Callable[[], Any], what: str) -> Any:
+    until = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until:
+        if answer := ask():
+            return answer
+        time.sleep(0.2)
+    raise AssertionError(f"waited {PATIENCE_S} s for {what}")
+
+
+def get(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=30) as response:
+        assert response.headers["X-Content-Type-Options"] == "nosniff"
+        return json.load(response)
+
+
+def analysed(base: str) -> list[dict[str, Any]]:
+    """The runs once none is being read."""
+
+    def runs() -> list[dict[str, Any]] | None:
+        listing = get(f"{base}/data/plugin/ddp_doctor/runs")
+        done = listing["runs"] and all(run["state"] in ("ready", "failed") for run in listing["runs"])
+        return listing["runs"] if done else None
+
+    found: list[dict[str, Any]] = wait_for(runs, "the runs to be read")
+    return found
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a TensorBoard on `demo_logs`, once its runs are read."""
+    with tensorboard(tmp_path_factory.mktemp("server"), f"--logdir={DEMO_LOGS}") as base:
+        analysed(base)
+        yield base
+
+
+def overview() -> None:
+    """A page with all screenshots, for those who look at what CI keeps."""
+    pictures = sorted(path.name for path in SCREENSHOTS.glob("*.png"))
+    figures = "".join(
+        f'<figure><figcaption>{name}</figcaption><img src="{name}" loading="lazy"></figure>' for name in pictures
+    )
+    style = "figure { display: inline-block; margin: 8px } img { max-width: 640px; border: 1px solid #888 }"
+    page = f"<!doctype html><title>Screenshots</title><style>{style}</style>{figures}"
+    (SCREENSHOTS / "index.html").write_text(page)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if "CI" not in os.environ and not CHROMIUM.exists():
+        pytest.skip(f"no Chromium at {CHROMIUM}; in CI this would fail")
+    SCREENSHOTS.mkdir(exist_ok=True)
+    with sync_playwright() as playwright:
+        flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+        yield browser
+        browser.close()
+    overview()
+
+
+#: A tab begins with nothing kept by those before it, whatever it is told to keep from then on.
+FRESH = "if (self === top && !sessionStorage.begun) { localStorage.clear(); sessionStorage.begun = true; }"
+
+
+@pytest.fixture(scope="module")
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    """What the tabs share: what Chromium has cached of TensorBoard's own scripts."""
+    context = browser.new_context(viewport=SIZE)
+    context.add_init_script(f"try {{ {FRESH} }} catch {{}}")
+    yield context
+    context.close()
+
+
+@contextmanager
+def watched(context: BrowserContext, wrong: list[str]) -> Iterator[Page]:
+    """A page that remembers what must not happen."""
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE_S * 1000)
+
+    def console(message: ConsoleMessage) -> None:
+        # Under --path_prefix TensorBoard asks for its own fonts at the root.
+        if message.type == "error" and "/font-roboto/" not in message.location["url"]:
+            wrong.append(f"console: {message.text} {message.location}")
+
+    def request(request: Request) -> None:
+        if urlsplit(request.url).hostname not in ("127.0.0.1", None):  # data: and blob: have no host
+            wrong.append(f"request: {request.url}")
+
+    page.on("console", console)
+    page.on("pageerror", lambda error: wrong.append(f"exception: {error}"))
+    context.on("request", request)
+    yield page
+    page.close()
+    context.remove_listener("request", request)
+
+
+@pytest.fixture
+def page(context: BrowserContext) -> Iterator[Page]:
+    """A page of the test's own, which fails on what must not happen at the end."""
+    wrong: list[str] = []
+    with watched(context, wrong) as page:
+        yield page
+    assert wrong == []
+
+
+@pytest.fixture(scope="module", params=["light", "dark"])
+def theme(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def themed_page(context: BrowserContext, server: str, theme: str) -> Iterator[tuple[Page, list[str]]]:
+    wrong: list[str] = []
+    with watched(context, wrong) as page:
+        opened(page, server, dark=theme == "dark")
+        yield page, wrong
+
+
+@pytest.fixture
+def shared_page(themed_page: tuple[Page, list[str]]) -> Iterator[Page]:
+    """A page that many tests go on with, from view to view, since TensorBoard itself takes seconds to load."""
+    page, wrong = themed_page
+    wrong.clear()
+    page.set_viewport_size(SIZE)
+    yield page
+    assert wrong == []
+
+
+VIEWS = (
+    "verdict",
+    "findings",
+    "budget",
+    "steps",
+    "timeline",
+    "communication",
+    "memory",
+    "operators",
+    "ranks",
+    "quality",
+    "compare",
+)
+
+
+def opened(page: Page, base: str, view: str = "verdict", dark: bool = False) -> FrameLocator:
+    page.goto(f"{base}/?darkMode={'true' if dark else 'false'}#ddp_doctor&p.ddp_doctor.view={view}")
+    return page.frame_locator("iframe").first
+
+
+def button(tab: FrameLocator, run: str) -> Locator:
+    return tab.locator("button.run").and_(tab.get_by_title(run, exact=True))
+
+
+def chosen(tab: FrameLocator, run: str) -> None:
+    button(tab, run).click()
+    expect(tab.locator(".facts b")).to_have_text(run)
+
+
+PHONE: ViewportSize = {"width": 390, "height": 844}
+
+
+def number(text: str) -> float:
+    """What a cell shows, ms."""
+    return float(re.sub(r"\s(ms|s)$", "", text.replace("\N{MINUS SIGN}", "-")))
+
+
+def violations_of_axe(page: Page) -> list[str]:
+    page.wait_for_timeout(300)  # colours fade in
+    frame = next((frame for frame in page.frames if frame.parent_frame), page.main_frame)
+    frame.evaluate(AXE.read_text())
+    # Without the elements that pass, thousands in a large table.
+    passes, violations = frame.evaluate(
+        "() => axe.run(document, {iframes: false, resultTypes: ['violations']})"
+        ".then(({passes, violations}) => [passes.length, violations])"
+    )
+    assert passes > 15
+    return [
+        f"{violation['id']}: {node['html'][:200]} {node['failureSummary']}"
+        for violation in violations
+        for node in violation["nodes"]
+    ]
+
+
+def poison(value: Any, key: str = "") -> Any:
+    if isinstance(value, dict):
+        # The kind of a line of the account chooses how it is shown, that of a collective is shown.
+        kept = {"kind": value["kind"]} if "total_ns" in value and "kind" in value else {}
+        return {name: poison(item, name) for name, item in value.items()} | kept
+    if isinstance(value, list):
+        return [poison(item, key) for item in value]
+    # What is shown, rather than shown itself, and whole ns, which are text for their length.
+    choosing = key in ("state", "severity", "level", "status", "owners", "role", "fate")
+    choosing |= key.endswith("_ns") or key in ("start", "end", "seen")
+    return HOSTILE + value if isinstance(value, str) and not choosing else value

@@ -1,0 +1,195 @@
+"""What holds in every view of the tab: its width, its names, axe, the keyboard, and text from a trace."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import (
+    Page,
+    Route,
+    expect,
+)
+from tab import HOSTILE, PHONE, SCREENSHOTS, SIZE, VIEWS, button, chosen, opened, poison, violations_of_axe
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"], indirect=True)
+@pytest.mark.parametrize("view", VIEWS)
+def test_on_a_phone_nothing_is_wider_than_the_page(shared_page: Page, server: str, view: str, theme: str) -> None:
+    shared_page.set_viewport_size(PHONE)
+    tab = opened(shared_page, server, view, dark=theme == "dark")
+    expect(tab.locator(".facts b")).to_be_visible()
+    shared_page.wait_for_timeout(300)
+    for summary in tab.locator("details:not([open]) > summary").all()[::-1]:
+        summary.click()
+    for part in ("html", "main", ".runs"):
+        over = tab.locator(part).evaluate("element => element.scrollWidth - element.clientWidth")
+        assert over == 0, f"{part} is {over} px too wide"
+    outside = tab.locator("main").evaluate(
+        "main => [...main.querySelectorAll('*')].filter(part => !part.closest('.scroll, pre, .heat-frame, .facts')"
+        " && part.getBoundingClientRect().right > main.clientWidth + 1).map(part => part.outerHTML.slice(0, 120))"
+    )
+    assert outside == []
+    assert violations_of_axe(shared_page) == []
+    height = tab.locator("main").evaluate("element => element.scrollHeight + 160")
+    shared_page.set_viewport_size({"width": 390, "height": min(height, 4000)})
+    shared_page.wait_for_timeout(100)
+    shared_page.screenshot(path=SCREENSHOTS / f"phone_{view}_{theme}.png")
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_nothing_scrolls_sideways(shared_page: Page, server: str, view: str, theme: str) -> None:
+    tab = opened(shared_page, server, view, dark=theme == "dark")
+    for run in ("straggler_cpu", "zero_workers", "healthy"):
+        chosen(tab, run)
+        if tab.locator("details.finding").count():
+            tab.locator("details.finding > summary").first.click()
+        expect(tab.locator("html")).to_have_class("dark" if theme == "dark" else "")
+        for width in (1000, 1320, 2560):
+            shared_page.set_viewport_size({"width": width, "height": 1000})
+            for part in ("html", "main", ".runs"):
+                over = tab.locator(part).evaluate("element => element.scrollWidth - element.clientWidth")
+                assert over == 0, f"{run}: {part} is {over} px too wide at {width} px"
+        height = tab.locator("main").evaluate("element => element.scrollHeight + 80")
+        shared_page.set_viewport_size({**SIZE, "height": height})
+        shared_page.wait_for_timeout(100)  # pictures redraw
+        shared_page.screenshot(path=SCREENSHOTS / f"{run}_{view}_{theme}.png")
+
+
+def test_what_belongs_together_stands_in_one_row(page: Page, server: str) -> None:
+    page.set_viewport_size({"width": 1000, "height": 1000})
+    tab = opened(page, server)
+    chosen(tab, "straggler_cpu")
+    for row in (".tabs > a", ".tiles > div"):
+        tops = tab.locator(row).evaluate_all("parts => parts.map(part => part.getBoundingClientRect().top)")
+        assert len(tops) >= 4 and len(set(tops)) == 1, row
+    for view in ("operators", "ranks", "communication", "quality"):
+        tab = opened(page, server, view)
+        for table in tab.locator(".grid > .scroll").all():
+            expect(table.locator("tbody tr").first).to_be_visible()
+            over = table.evaluate("element => element.scrollWidth - element.clientWidth")
+            assert over == 0, f"{view}: {table.get_attribute('aria-label')} is {over} px too wide"
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_axe_finds_nothing(shared_page: Page, server: str, view: str, theme: str) -> None:
+    """WCAG A and AA and the best practices, contrast among them, with all that can be opened open."""
+    tab = opened(shared_page, server, view, dark=theme == "dark")
+    for run in ("straggler_cpu", "healthy"):
+        chosen(tab, run)
+        for summary in tab.locator("details:not([open]) > summary").all()[::-1]:
+            summary.click()
+        wrong = violations_of_axe(shared_page)
+        assert not wrong, f"{run}\n" + "\n".join(wrong)
+
+
+def test_long_names_stay_within_the_page(page: Page, server: str) -> None:
+    """Labels as long as German ones, and paths as a name: nothing is pushed out of the page."""
+    long = "Donaudampfschifffahrtsgesellschaftskapitaensmuetze/" * 4
+
+    def answer(route: Route) -> None:
+        body = route.fetch().json()
+        diagnosis, views = body["diagnosis"], body["views"]
+        diagnosis["headline"] = f"Rank 1 is the straggler: {long}"
+        views["nodes"] = [long + node for node in views["nodes"]]
+        views["device"] = long
+        for finding in diagnosis["findings"]:
+            finding.update(title=long + finding["title"], why=long, fix=f"{long}\n\n{long}", cause=long)
+        route.fulfill(json=body)
+
+    page.route("**/ddp_doctor/run?*", answer)
+    for view in VIEWS:
+        tab = opened(page, server, view)
+        chosen(tab, "straggler_cpu")
+        if view == "findings":
+            tab.locator("details.finding > summary").first.click()
+        if view == "budget":
+            tab.get_by_label("One bar per").select_option("node")
+        for width in (390, 2560, 1000):
+            page.set_viewport_size({"width": width, "height": 1000})
+            over = tab.locator("main").evaluate("element => element.scrollWidth - element.clientWidth")
+            assert over == 0, f"{view} is {over} px too wide at {width} px"
+        page.screenshot(path=SCREENSHOTS / f"long_names_{view}.png")
+
+
+@pytest.mark.parametrize("theme", ["light"], indirect=True)
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_control_is_reached_by_keyboard(shared_page: Page, server: str, view: str) -> None:
+    """With the Tab key alone, from the first to the last; with a ring around the one that has it."""
+    tab = opened(shared_page, server, view)
+    chosen(tab, "straggler_cpu")
+    shared_page.wait_for_timeout(500)
+    for summary in tab.locator("details:not([open]) > summary").all()[::-1]:
+        summary.click()
+    shared_page.wait_for_timeout(300)
+    found = tab.locator("body").evaluate(
+        """body => {
+          const controls = body.querySelectorAll("a[href], button, input, select, textarea, summary, canvas[tabindex]");
+          const shown = [...controls].filter(control => control.checkVisibility() && !control.disabled);
+          shown.forEach((control, i) => (control.dataset.control = i));
+          shown[0].focus();
+          window.bare = [];
+          window.reached = new Set(["0"]);
+          body.addEventListener("focusin", ({target}) => {
+            if (target.dataset.control) reached.add(target.dataset.control);
+            if (getComputedStyle(target).outlineStyle === "none") bare.push(target.outerHTML.slice(0, 120));
+          });
+          return shown.length;
+        }"""
+    )
+    assert found > 10
+    for _ in range(found + 30):  # regions that scroll take the focus too
+        shared_page.keyboard.press("Tab")
+    missed = tab.locator("body").evaluate(
+        "() => [...document.querySelectorAll('[data-control]')]"
+        ".filter(control => !reached.has(control.dataset.control)).map(control => control.outerHTML.slice(0, 120))"
+    )
+    assert missed == []
+    assert tab.locator("body").evaluate("() => bare") == []
+
+
+@pytest.mark.parametrize("width", [1000, 1141, 1240, 1341, 1400])
+def test_the_views_tabs_take_one_line(page: Page, server: str, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    tab = opened(page, server)
+    expect(tab.locator(".tabs a").last).to_be_visible()
+    tops = tab.locator(".tabs a").evaluate_all("tabs => tabs.map((tab) => tab.getBoundingClientRect().top)")
+    assert len(set(tops)) == 1
+
+
+def test_text_from_a_trace_stays_text(page: Page, server: str) -> None:
+    """Every string that the server sends is made hostile: none becomes an element."""
+
+    def answer(route: Route) -> None:
+        route.fulfill(json=poison(route.fetch().json()))
+
+    def predict(route: Route) -> None:
+        route.fulfill(json={"fixed": [HOSTILE], "step_ms": 100.0, "without_ms": 50.0, "range_ms": [50.0, 50.0]})
+
+    page.route("**/ddp_doctor/run?*", answer)
+
+    def explain(route: Route) -> None:
+        route.fulfill(json={"summary": HOSTILE, "sections": {HOSTILE: HOSTILE}})
+
+    def further(route: Route) -> None:
+        """The page asks for what it was told of, the run with the hostile name."""
+        route.fulfill(json=poison(route.fetch(url=route.request.url.replace(quote(HOSTILE, safe=""), "")).json()))
+
+    page.route("**/ddp_doctor/whatif?*", predict)
+    page.route("**/ddp_doctor/rule?*", explain)
+    page.route("**/ddp_doctor/detail?*", further)
+    page.route("**/ddp_doctor/slice?*", further)
+    page.route("**/ddp_doctor/lanes?*", further)
+    for view in VIEWS:
+        tab = opened(page, server, view)
+        button(tab, "straggler_cpu").click()
+        expect(tab.locator(".run[aria-current]")).to_contain_text("straggler_cpu")
+        expect(tab.locator("h1")).to_contain_text(HOSTILE)
+        for _ in range(20):  # an opened part may hold others
+            if not (closed := tab.locator("details:not([open]) > summary")).count():
+                break
+            closed.first.click()
+        if view == "findings":
+            expect(tab.locator(".evidence td").last).to_contain_text(HOSTILE)
+        assert tab.locator("img").count() == 0
+        assert page.evaluate("window.hacked") is None

@@ -1,0 +1,255 @@
+"""The tab on several runs: comparisons, reports, and TensorBoards with other directories and flags."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Literal
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import (
+    FrameLocator,
+    Page,
+    Route,
+    expect,
+)
+from tab import (
+    DEMO_LOGS,
+    HOSTILE,
+    SCREENSHOTS,
+    analysed,
+    button,
+    chosen,
+    get,
+    opened,
+    poison,
+    tensorboard,
+    violations_of_axe,
+)
+
+from tb_ddp_doctor import cli
+
+
+def against(page: Page, base: str, before: str, after: str, dark: bool = False) -> FrameLocator:
+    """The view that compares two runs, opened by its address."""
+    place = f"&p.ddp_doctor.run={after}&p.ddp_doctor.before={before}"
+    page.goto(f"{base}/?darkMode={'true' if dark else 'false'}#ddp_doctor&p.ddp_doctor.view=compare{place}")
+    return page.frame_locator("iframe").first
+
+
+def test_two_runs_are_compared_by_keyboard(page: Page, server: str) -> None:
+    tab = opened(page, server, "compare")
+    chosen(tab, "four_workers")
+    expect(tab.get_by_role("heading", name="Compare four_workers with which run?")).to_be_visible()
+    tab.get_by_role("button", name="zero_workers").last.focus()
+    page.keyboard.press("Enter")
+    told = tab.locator(".told")
+    expect(told).to_contain_text("four_workers takes 51.0 ms a step, zero_workers 168.0 ms: 70 % less")
+    expect(tab.get_by_label("Before")).to_be_focused()
+    expect(tab.locator(".explanation")).to_contain_text("Copies no longer block the CPU")
+    expect(tab.locator(".fates li").first).to_contain_text("Fixed")
+    loading = tab.locator(".pair").filter(has_text="input")
+    expect(loading.locator("b")).to_have_text("\N{MINUS SIGN}101.33")
+    page.reload()
+    expect(told).to_contain_text("70 % less")
+    page.keyboard.press("Tab")
+    tab.get_by_label("Before").select_option("healthy")
+    expect(told).to_contain_text("No significant difference")
+    expect(tab.locator(".fates")).to_have_count(0)
+    tab.get_by_role("link", name="Swap").focus()
+    page.keyboard.press("Enter")
+    expect(tab.locator(".facts b")).to_have_text("healthy")
+    expect(tab.get_by_label("Before")).to_have_value("four_workers")
+    page.go_back()
+    expect(tab.get_by_label("Before")).to_have_value("healthy")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_comparison_is_readable(page: Page, server: str, theme: str) -> None:
+    """At every width nothing scrolls sideways, and axe finds nothing with all tables unfolded."""
+    for before, after in (("zero_workers", "four_workers"), ("healthy", "no_overlap")):
+        page.set_viewport_size({"width": 1320, "height": 1000})
+        tab = against(page, server, before, after, dark=theme == "dark")
+        expect(tab.locator(".told")).to_contain_text(after)
+        for width in (1000, 1320, 2560):
+            height = tab.locator("main").evaluate("element => element.scrollHeight + 80")
+            page.set_viewport_size({"width": width, "height": height})
+            for part in ("html", "main"):
+                over = tab.locator(part).evaluate("element => element.scrollWidth - element.clientWidth")
+                assert over == 0, f"{part} is {over} px too wide at {width} px"
+        page.set_viewport_size({"width": 1320, "height": height})
+        page.screenshot(path=SCREENSHOTS / f"{after}_compare_{before}_{theme}.png")
+        for summary in tab.locator("details:not([open]) > summary").all()[::-1]:
+            summary.click()
+        assert violations_of_axe(page) == []
+
+
+def test_a_single_run_says_how_to_get_another(page: Page, tmp_path: Path) -> None:
+    shutil.copytree(DEMO_LOGS / "healthy", tmp_path / "logs" / "healthy")
+    with tensorboard(tmp_path, f"--logdir={tmp_path / 'logs'}", page=page) as base:
+        analysed(base)
+        tab = opened(page, base, "compare")
+        expect(tab.get_by_role("heading", name="No other run to compare with")).to_be_visible()
+        expect(tab.locator(".view.compare")).to_contain_text("ddp-doctor compare BEFORE AFTER")
+        expect(tab.locator(".view.compare select")).to_have_count(0)
+
+
+def test_a_comparison_waits_for_runs_that_are_read(page: Page, server: str) -> None:
+    waiting = [True]
+
+    def answer(route: Route) -> None:
+        progress = {"done": 1, "total": 4, "file": "", "elapsed_s": 2.0}
+        if waiting[0]:
+            route.fulfill(status=202, json={"state": "reading", "run": "zero_workers", "progress": progress})
+        else:
+            route.continue_()
+
+    page.route("**/ddp_doctor/compare?*", answer)
+    tab = against(page, server, "zero_workers", "four_workers")
+    note = tab.locator(".view.compare [role=status]")
+    expect(note).to_contain_text("Reading zero_workers. 1 of 4 rank files read in 2")
+    waiting[0] = False
+    expect(tab.locator(".told")).to_contain_text("four_workers takes 51.0 ms a step")
+
+
+def test_a_comparison_that_fails_says_so_and_leaves_the_choice(page: Page, server: str) -> None:
+    # An answer with an error's status would be an error in the console too.
+    page.route("**/ddp_doctor/compare?before=healthy&*", lambda route: route.fulfill(json=None))
+    tab = against(page, server, "healthy", "four_workers")
+    expect(tab.locator(".view.compare [role=status]")).to_contain_text("TensorBoard answered 200. Its log says why.")
+    tab.get_by_label("Before").select_option("zero_workers")
+    expect(tab.locator(".told")).to_contain_text("four_workers takes 51.0 ms a step")
+
+
+def test_names_from_a_trace_stay_text_in_a_comparison(page: Page, server: str) -> None:
+    page.route("**/ddp_doctor/compare?*", lambda route: route.fulfill(json=poison(route.fetch().json())))
+    tab = against(page, server, "zero_workers", "four_workers")
+    expect(tab.locator(".told")).to_contain_text(HOSTILE)
+    for summary in tab.locator("details:not([open]) > summary").all()[::-1]:
+        summary.click()
+    expect(tab.locator("details .grid tbody th").last).to_contain_text(HOSTILE)
+    assert tab.locator("img").count() == 0
+    assert page.evaluate("window.hacked") is None
+
+
+def test_the_reload_button_shows_what_has_come(page: Page, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    shutil.copytree(DEMO_LOGS / "healthy", logs / "first")
+    with tensorboard(tmp_path, f"--logdir={logs}", page=page) as base:
+        analysed(base)
+        tab = opened(page, base)
+        expect(button(tab, "first")).to_be_visible()
+        # The first list is then on the page, and the next one half a minute away.
+        page.wait_for_timeout(2_000)
+        shutil.copytree(DEMO_LOGS / "straggler_cpu", logs / "second")
+        page.locator("button.reload-button").click(timeout=15_000)
+        expect(button(tab, "second")).to_contain_text("rank", timeout=15_000)
+
+
+def test_a_run_with_a_hostile_name(page: Page, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    name = HOSTILE.replace("/", "")
+    (logs / name).symlink_to(DEMO_LOGS / "healthy")
+    cut = logs / "cut_off"
+    cut.mkdir()
+    for file in (DEMO_LOGS / "straggler_cpu").iterdir():
+        content = file.read_bytes()
+        (cut / file.name).write_bytes(content[: len(content) // 2] if "node1" in file.name else content)
+    (logs / "no_trace").mkdir()
+    (logs / "no_trace" / "rank0.pt.trace.json").write_text("this is no trace")
+    with tensorboard(tmp_path, f"--logdir={logs}", page=page) as base:
+        runs = {run["name"]: run for run in analysed(base)}
+        assert runs[name]["state"] == "ready"
+        tab = opened(page, base)
+        chosen(tab, name)
+        expect(tab.locator("h1")).to_contain_text("Healthy")
+        assert tab.locator("img").count() == 0
+        chosen(tab, "cut_off")
+        tab.get_by_role("link", name="Data quality").click()
+        expect(tab.locator(".warning").first).to_contain_text("node1_")
+        button(tab, "no_trace").click()
+        expect(tab.locator("h1")).to_contain_text("no_trace")
+        expect(tab.locator("main")).not_to_contain_text("Traceback")
+
+
+def test_a_report_of_two_runs_compares_them(page: Page, tmp_path: Path) -> None:
+    for name in ("zero_workers", "four_workers"):
+        shutil.copytree(DEMO_LOGS / name, tmp_path / "logs" / name)
+    report = tmp_path / "report.html"
+    assert cli.main(["diagnose", str(tmp_path / "logs"), "--html", str(report)]) == 0
+    page.goto(report.as_uri())
+    page.get_by_role("link", name="Compare").click()
+    expect(page.locator(".told")).to_contain_text("zero_workers takes 168.0 ms a step, four_workers 51.0 ms")
+    page.get_by_role("link", name="Swap").click()
+    expect(page.locator(".told")).to_contain_text("four_workers takes 51.0 ms a step, zero_workers 168.0 ms")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_report_is_the_tab_in_a_file(page: Page, tmp_path: Path, scheme: Literal["light", "dark"]) -> None:
+    report = tmp_path / "report of a job.html"
+    assert cli.main(["diagnose", str(DEMO_LOGS), "--html", str(report)]) == 0
+    page.emulate_media(color_scheme=scheme)
+    page.goto(report.as_uri())
+    page.get_by_role("button", name="zero_workers").click()
+    expect(page.locator("h1")).to_contain_text("DataLoader")
+    assert page.locator("html.dark").count() == (scheme == "dark")
+    page.get_by_role("link", name="Findings", exact=True).click()
+    first = page.locator("details.finding").first
+    first.locator("summary").first.click()
+    expect(first.locator("canvas.large-lanes")).to_be_visible()
+    said = page.locator(".prospect")
+    expect(said).to_contain_text(re.compile(r"64\.\d\sms a step instead of 168\.\d\sms"))
+    for box in page.locator(".fix input").all():
+        box.set_checked(box.get_attribute("value") == "profiler-overhead")
+    expect(said).to_contain_text(re.compile(r"157\.\d\sms a step"))
+    page.screenshot(path=SCREENSHOTS / f"report-{scheme}.png")
+    for view in page.locator(".tabs a").all():
+        view.click()
+        expect(page.locator(".tabs [aria-current]")).to_have_text(view.inner_text())
+        expect(page.locator("main")).not_to_contain_text("This is not in the report")
+        expect(page.locator("main [role=status]", has_text="Loading")).to_have_count(0)
+
+
+def test_a_report_of_one_run_promises_no_other(page: Page, tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+    assert cli.main(["diagnose", str(DEMO_LOGS / "healthy"), "--html", str(report)]) == 0
+    page.goto(report.as_uri())
+    page.get_by_role("link", name="Compare", exact=True).click()
+    expect(page.locator("main")).to_contain_text("makes a report that compares them")
+    expect(page.locator("main")).not_to_contain_text("appears in the list")
+
+
+def test_an_empty_directory_says_how_to_record_traces(page: Page, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    with tensorboard(tmp_path, f"--logdir={logs}", page=page) as base:
+        tab = opened(page, base)
+        expect(tab.locator("h1")).to_contain_text("No profiler traces")
+        expect(tab.locator("pre")).to_contain_text(f'tensorboard_trace_handler("{logs}/my_run"')
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--load_fast=false", "--path_prefix=/tb", f"--logdir={DEMO_LOGS}"),
+        ("--load_fast=true", "--bind_all", f"--logdir={DEMO_LOGS}"),
+        (f"--logdir_spec=one:{DEMO_LOGS / 'healthy'},two:{DEMO_LOGS / 'straggler_cpu'}",),
+    ],
+    ids=["path_prefix", "bind_all", "logdir_spec"],
+)
+def test_under_the_flags_of_tensorboard(page: Page, tmp_path: Path, flags: tuple[str, ...]) -> None:
+    with tensorboard(tmp_path, *flags, page=page) as base:
+        assert get(f"{base}/data/plugins_listing")["ddp_doctor"]["enabled"]
+        tab = opened(page, base)
+        expect(tab.locator(".run").first).to_be_visible()
+        expect(tab.locator(".verdict h1")).to_be_visible()
+        for path in ("../../../setup.py", "../assets.py", "%2e%2e/plugin.py", "run?run=" + quote("../../etc/passwd")):
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                get(f"{base}/data/plugin/ddp_doctor/{path}")
+            refused.value.close()
+            assert refused.value.code == 404
