@@ -45,6 +45,9 @@ export function kindsOf({ phases_ms }) {
   return Object.keys(phases_ms ?? {}).length ? [BY_OWNER, BY_PHASE] : [BY_OWNER];
 }
 
+/** @type {WeakMap<Diagnosis, Map<Kind, Row[]>>} rows of diagnoses, which do not change */
+const known = new WeakMap();
+
 /**
  * A row for each rank.
  * @param {{diagnosis: Diagnosis, views: {nodes: string[]} | null}} report
@@ -52,12 +55,25 @@ export function kindsOf({ phases_ms }) {
  * @returns {Row[]}
  */
 export function cut({ diagnosis, views }, kind) {
+  const cuts = known.get(diagnosis) ?? new Map();
+  known.set(diagnosis, cuts);
+  if (!cuts.has(kind)) cuts.set(kind, rowsOf(diagnosis, views?.nodes ?? [], kind));
+  return cuts.get(kind);
+}
+
+/**
+ * @param {Diagnosis} diagnosis
+ * @param {string[]} nodes
+ * @param {Kind} kind
+ * @returns {Row[]}
+ */
+function rowsOf(diagnosis, nodes, kind) {
   const source = kind.id === "phases" ? diagnosis.phases_ms : diagnosis.budget_ms;
   return diagnosis.ranks.map((rank, i) => {
     const values = kind.parts.map(({ id }) => source[rank]?.[id] ?? 0);
     const owners = diagnosis.budget_ms[rank] ?? {};
     const busy = Object.entries(owners).reduce((sum, [owner, value]) => (owner === "wait" ? sum : sum + value), 0);
-    return { name: `rank ${rank}`, node: views?.nodes[i] ?? "", ranks: [rank], values, total: sum(values), busy };
+    return { name: `rank ${rank}`, node: nodes[i] ?? "", ranks: [rank], values, total: sum(values), busy };
   });
 }
 

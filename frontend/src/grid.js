@@ -16,8 +16,10 @@ import { csv, download } from "./table.js";
  * @property {boolean} [bar] whether a bar shows its share of the largest
  */
 
-/** More rows than this are not for reading; filter, or save. */
-const READABLE = 300;
+/** Rows that are drawn at first, and more each time that the end of them comes near. */
+const DRAWN = 60;
+/** So near, CSS pixels. */
+const NEAR = 600;
 /** Browsers let an address change only so often: it waits until nobody types. */
 const QUIET_MS = 250;
 
@@ -65,6 +67,9 @@ export function sortOf(text, columns) {
   return column < 0 ? null : { column, descending };
 }
 
+/** By digits after the point; to make one takes longer than to use it. */
+const FIXED = [0, 1, 2, 3].map((digits) => new Intl.NumberFormat("en", { minimumFractionDigits: digits, maximumFractionDigits: digits }));
+
 /**
  * A number without its unit, of as many digits as the others of its column, so that the points stand in one line.
  * @param {number} value
@@ -75,7 +80,7 @@ export function plain(value, most) {
   const digits = most >= 999.95 ? 1 : most >= 0.9995 ? 2 : 3;
   const least = 10 ** -digits;
   if (value > 0 && value < least / 2) return `<${least.toFixed(digits)}`;
-  return value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+  return FIXED[digits].format(value);
 }
 
 /**
@@ -97,6 +102,8 @@ export function grid({ title, shown, columns, rows, sort, descending = true, mar
   let words = shown.place[`${title}-filter`] ?? "";
   ({ column: sort, descending } = sortOf(shown.place[`${title}-sort`], columns) ?? { column: sort, descending });
   let timer = 0;
+  /** @type {Value[][]} rows that match, in order */
+  let found = [];
   const heads = columns.map(({ head, title: meaning }, i) => {
     const button = h("button", { type: "button", class: "sort", title: meaning, click: () => by(i) }, head);
     return h("th", { scope: "col", class: isText[i] ? "text" : null }, button);
@@ -125,10 +132,16 @@ export function grid({ title, shown, columns, rows, sort, descending = true, mar
       if (i === sort) head.setAttribute("aria-sort", descending ? "descending" : "ascending");
       else head.removeAttribute("aria-sort");
     });
-    const found = current();
-    body.replaceChildren(...found.slice(0, READABLE).map((row) => h("tr", { class: marked?.(row) ? "affected" : null }, row.map(cell))));
-    const more = found.length - READABLE;
-    note.textContent = !found.length ? "No row matches the filter." : more > 0 ? `${more.toLocaleString("en")} more rows: filter, or download them.` : "";
+    found = current();
+    body.replaceChildren();
+    drawMore();
+  }
+
+  function drawMore() {
+    const drawn = body.childElementCount;
+    body.append(...found.slice(drawn, drawn + DRAWN).map((row) => h("tr", { class: marked?.(row) ? "affected" : null }, row.map(cell))));
+    const more = found.length - body.childElementCount;
+    note.textContent = !found.length ? "No row matches the filter." : more > 0 ? `${more.toLocaleString("en")} more rows: scroll, filter, or download them.` : "";
   }
 
   /**
@@ -149,6 +162,10 @@ export function grid({ title, shown, columns, rows, sort, descending = true, mar
 
   const save = () => download(`${title}.csv`, csv({ heads: columns.map(({ head, unit }) => (unit ? `${head}, ${unit}` : head)), rows: current() }));
   fill();
+  const scrolled = (/** @type {Event} */ { currentTarget }) => {
+    const { scrollTop, clientHeight, scrollHeight } = /** @type {HTMLElement} */ (currentTarget);
+    if (scrollHeight - scrollTop - clientHeight < NEAR && body.childElementCount < found.length) drawMore();
+  };
   return h(
     "div",
     { class: "grid" },
@@ -160,7 +177,7 @@ export function grid({ title, shown, columns, rows, sort, descending = true, mar
     ),
     h(
       "div",
-      { class: "scroll tall", tabindex: 0, role: "region", "aria-label": title },
+      { class: "scroll tall", tabindex: 0, role: "region", "aria-label": title, scroll: scrolled },
       h("table", {}, h("thead", {}, h("tr", {}, heads)), body),
     ),
     note,

@@ -7,7 +7,7 @@
 /**
  * How far a value stands above the median: 0 at or below it, 1 at half as much again, or at the longest if that is
  * more. So an even job stays pale, however long its steps are.
- * @param {number[]} values
+ * @param {number[] | Float64Array} values
  */
 export function shading(values) {
   const sorted = Float64Array.from(values).sort();
@@ -19,19 +19,35 @@ export function shading(values) {
 }
 
 /**
- * The row with the largest value of each column, where it stands out: by a tenth of the column's median or more.
+ * What is there of a grid.
  * @param {Grid} grid
- * @returns {(number | null)[]}
  */
-export function slowest(grid) {
-  return (grid[0] ?? []).map((_, column) => {
-    const values = grid.map((row) => row[column] ?? -1);
-    const row = values.reduce((best, value, i) => (value > values[best] ? i : best), 0);
-    const present = Float64Array.from(values.filter((value) => value >= 0)).sort();
-    const median = present[Math.floor((present.length - 1) / 2)] ?? 0;
-    return values[row] > 1.1 * median && present.length > 1 ? row : null;
-  });
+export function present(grid) {
+  const values = new Float64Array(grid.reduce((sum, row) => sum + row.length, 0));
+  let count = 0;
+  for (const row of grid) for (const value of row) if (value !== null) values[count++] = value;
+  return values.subarray(0, count);
 }
+
+/**
+ * A grid in so many rows at most: each is the largest of as many successive ones.
+ * @param {Grid} grid
+ * @param {number} most
+ */
+export function joinedRows(grid, most) {
+  const of = Math.max(1, Math.ceil(grid.length / most));
+  if (of === 1) return { of, rows: grid };
+  const rows = Array.from({ length: Math.ceil(grid.length / of) }, (_, i) => {
+    const [first, ...others] = grid.slice(i * of, (i + 1) * of);
+    const row = [...first];
+    for (const other of others) for (let j = 0; j < row.length; j++) row[j] = larger(row[j], other[j]);
+    return row;
+  });
+  return { of, rows };
+}
+
+/** @param {number | null} a @param {number | null} b */
+const larger = (a, b) => (a === null ? b : b === null || a > b ? a : b);
 
 /**
  * @param {Grid} grid

@@ -82,7 +82,7 @@ export function shell(report, went) {
     try {
       leave = view.render(body, shown) ?? leave;
       const table = view.table(shown);
-      if (table) panel.append(folded("The same numbers as a table", () => numbers(view, table)));
+      if (table) panel.append(folded("The same numbers as a table", () => numbers(view, table())));
     } catch (error) {
       // One view never hides the others.
       console.warn(error);

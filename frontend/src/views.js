@@ -36,7 +36,7 @@ import { verdict } from "./views/verdict.js";
  * @property {string} fragment its name in the address
  * @property {(element: HTMLElement, shown: Shown) => void | (() => void)} render into an empty element; what it returns
  *   is called when the view is left
- * @property {(shown: Shown) => Table | null} table the numbers of its picture; null where there are none
+ * @property {(shown: Shown) => (() => Table) | null} table makes the numbers of its picture; null where there are none
  * @property {[string, string][]} [keys] the keys it listens to, and what they do
  */
 

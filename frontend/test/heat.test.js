@@ -1,7 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { rgb, shading, slowest } from "../src/heat.js";
+import { joinedRows, present, rgb, shading } from "../src/heat.js";
+import { slowest } from "../src/ranks/per_step.js";
 
 test("an even job stays pale, however long its steps are", () => {
   const { of } = shading([100, 101, 99, 100]);
@@ -26,4 +27,11 @@ test("the slowest rank of each step is found where it moves, and nobody where no
 test("colours of the style sheet, short and long", () => {
   assert.deepEqual(rgb("#fff"), [255, 255, 255]);
   assert.deepEqual(rgb("#cb3f53"), [203, 63, 83]);
+});
+
+test("of many ranks a row is the longest of several, and missing values give way to those that are there", () => {
+  const grid = [[1, null], [3, null], [2, 5], [9, 1], [4, 4]];
+  assert.deepEqual(joinedRows(grid, 3), { of: 2, rows: [[3, null], [9, 5], [4, 4]] });
+  assert.equal(joinedRows(grid, 5).rows, grid);
+  assert.deepEqual([...present(grid)], [1, 3, 2, 5, 9, 1, 4, 4]);
 });

@@ -219,6 +219,7 @@ def _quality(result: Result) -> dict[str, Any]:
             for i, start in enumerate(job.budget.start_ns)
         ]
     )
+    matched = job.matched.present.sum(axis=0)
     return {
         "files": [
             {
@@ -232,7 +233,7 @@ def _quality(result: Result) -> dict[str, Any]:
                 "stacks": digest.header.has_stacks,
                 "memory": len(digest.memory.time_ns) > 0,
                 "collectives": len(digest.collectives),
-                "matched": int(job.matched.present[:, i].sum()),
+                "matched": int(matched[i]),
                 "drift_us": round(float(drift[i]) / 1e3, 3),
             }
             for i, (rank, node, digest) in enumerate(zip(job.ranks.tolist(), job.nodes, job.digests, strict=True))

@@ -3,6 +3,7 @@
 import { h } from "../dom.js";
 import { count, ms } from "../format.js";
 import { largest, mean, ownerName, ownerOf } from "../model.js";
+import { perRank } from "../ranks/spread.js";
 import { byRank, lengthOf, stepToShow } from "../verdict/path.js";
 
 /** @typedef {import("../model.js").Finding} Finding */
@@ -53,7 +54,7 @@ export function where(finding, shown, selected) {
  */
 function sum(finding, views, owner) {
   const affected = new Set(finding.ranks);
-  const rows = views.budget_ms[owner].map((row, i) => ({ rank: views.ranks[i], value: mean(row) }));
+  const rows = perRank(views.budget_ms[owner]).map((value, i) => ({ rank: views.ranks[i], value }));
   const mine = rows.filter(({ rank }) => affected.has(rank)).map(({ value }) => value);
   const others = rows.filter(({ rank }) => !affected.has(rank)).map(({ value }) => value);
   const on = mine.length === 1 ? `rank ${finding.ranks[0]}` : others.length ? `${count(mine.length, "rank")}, mean` : `all ${count(mine.length, "rank")}, mean`;
@@ -72,7 +73,7 @@ function sum(finding, views, owner) {
 function cells(finding, views, grid, owner, chosen, select) {
   const affected = new Set(finding.ranks);
   const steps = new Set(finding.steps);
-  const rows = largest(grid.map(mean), (row) => affected.has(views.ranks[row]) && affected.size < views.ranks.length, RANKS);
+  const rows = largest(perRank(grid), (row) => affected.has(views.ranks[row]) && affected.size < views.ranks.length, RANKS);
   const columns = largest(views.steps.map(() => 0), (column) => steps.has(views.steps[column]), STEPS);
   const most = grid.reduce((most, row) => row.reduce((/** @type {number} */ longest, value) => Math.max(longest, value ?? 0), most), Number.MIN_VALUE);
   const cell = (/** @type {number} */ row, /** @type {number} */ column) => {
@@ -118,14 +119,14 @@ function effects(finding, { diagnosis, views, place }) {
   /** @type {[string, string][]} */
   const found = [];
   if (views && others.length) {
-    const waits = (views.budget_ms.wait ?? []).filter((_, row) => !affected.has(views.ranks[row])).map(mean);
-    found.push([ms(mean(waits)), `straggler wait a step on ${others.length === 1 ? `rank ${others[0]}` : `the ${others.length} other ranks, mean`}`]);
+    const waits = perRank(views.budget_ms.wait ?? []).filter((_, row) => !affected.has(views.ranks[row]));
+    found.push([ms(mean(waits)), `straggler wait a step on ${others.length === 1 ? `rank ${others[0]}` : `the ${count(others.length, "other rank")}, mean`}`]);
   }
   const path = diagnosis.critical_path ?? [];
   if (path.length && others.length) {
     const step = stepToShow(path, place.step ? Number(place.step) : null);
     const on = byRank(step).filter(({ key }) => affected.has(key)).reduce((total, one) => total + one.ms, 0);
-    found.push([`${ms(on)} of ${ms(lengthOf(step))}`, `of the critical path of step ${step.step} on ${finding.ranks.length === 1 ? `rank ${finding.ranks[0]}` : `these ${finding.ranks.length} ranks`}`]);
+    found.push([`${ms(on)} of ${ms(lengthOf(step))}`, `of the critical path of step ${step.step} on ${finding.ranks.length === 1 ? `rank ${finding.ranks[0]}` : `these ${count(finding.ranks.length, "rank")}`}`]);
   }
   return found;
 }

@@ -34,14 +34,13 @@ export function rankGrid({ ranks, nodes }, values, affected, selected, select) {
     const gap = Math.min(pitch, tall) > 5 ? 1 : 0;
     context.fillStyle = colour("line");
     context.fillRect(LEFT, TOP, pitch * columns.length, tall * rows);
-    cells.forEach(({ column, row }, i) => {
-      const [x, y] = [LEFT + column * pitch, TOP + row * tall];
-      context.globalAlpha = 1;
-      context.fillStyle = colour("card");
-      context.fillRect(x, y, Math.max(1, pitch - gap), tall - gap);
+    const fill = (/** @type {{column: number, row: number}} */ { column, row }) => context.fillRect(LEFT + column * pitch, TOP + row * tall, Math.max(1, pitch - gap), tall - gap);
+    context.fillStyle = colour("card");
+    cells.forEach(fill);
+    context.fillStyle = colour("host");
+    cells.forEach((cell, i) => {
       context.globalAlpha = 0.1 + 0.9 * shade.of(values[i]);
-      context.fillStyle = colour("host");
-      context.fillRect(x, y, Math.max(1, pitch - gap), tall - gap);
+      fill(cell);
     });
     context.globalAlpha = 1;
     const frame = (/** @type {number} */ i, /** @type {string} */ name, /** @type {number} */ thick) => {

@@ -3,6 +3,7 @@
 
 import { picture } from "../canvas.js";
 import { ms } from "../format.js";
+import { perStep } from "./per_step.js";
 import { spreadOf } from "./spread.js";
 
 /** @typedef {import("../model.js").Grid} Grid */
@@ -13,23 +14,11 @@ const [TOP, BOTTOM] = [8, 8];
 const LABEL = 12;
 
 /**
- * The spread of each step over its ranks.
- * @param {Grid} grid
- */
-export function perStep(grid) {
-  return (grid[0] ?? []).map((_, column) => {
-    const values = [];
-    for (const row of grid) if (row[column] !== null) values.push(row[column]);
-    return spreadOf(/** @type {number[]} */ (values));
-  });
-}
-
-/**
  * @param {Grid} grid
  * @param {number} left pixels before the first column
  */
 export function lines(grid, left) {
-  const spreads = perStep(grid);
+  const spreads = perStep(grid).map(({ spread }) => spread);
   const [least, most] = [Math.min(...spreads.map(({ min }) => min)), Math.max(...spreads.map(({ max }) => max))];
   const mid = spreadOf(spreads.map(({ median }) => median)).median;
   const canvas = picture("step-lines", `Per step over ${grid.length} ranks: min ${ms(least)}, median ${ms(mid)}, max ${ms(most)}`, (context, width, height, colour) => {

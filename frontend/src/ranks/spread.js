@@ -11,7 +11,7 @@ import { mean } from "../model.js";
 const STANDS_OUT = 1.1;
 
 /**
- * @param {number[]} values
+ * @param {number[] | Float64Array} values
  * @returns {Spread}
  */
 export function spreadOf(values) {
@@ -25,12 +25,20 @@ export function spreadOf(values) {
   return { min: at(0), p1: at(0.01), p25: at(0.25), median: at(0.5), p75: at(0.75), p99: at(0.99), max: at(1) };
 }
 
+/** @type {WeakMap<(number | null)[][], number[]>} means of grids, which do not change */
+const means = new WeakMap();
+
 /**
  * A mean over steps for each rank, or the value in one step.
  * @param {(number | null)[][]} grid
- * @param {number} column -1 for all steps
+ * @param {number} [column] -1 for all steps
  */
-export const perRank = (grid, column) => grid.map((row) => (column < 0 ? mean(row) : (row[column] ?? 0)));
+export function perRank(grid, column = -1) {
+  if (column >= 0) return grid.map((row) => row[column] ?? 0);
+  const found = means.get(grid) ?? grid.map(mean);
+  means.set(grid, found);
+  return found;
+}
 
 /**
  * The ranks of each finding that is limited to some, those that stand out beside them, and the others as one.

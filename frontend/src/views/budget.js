@@ -19,6 +19,8 @@ import { ticks } from "../timeline/scale.js";
 
 /** More bars than this are drawn on a canvas. */
 const MOST_BARS = 48;
+/** More rows than this do not fit on a page. */
+const MOST_ROWS = 600;
 /** A part narrower than this share of the bar has no room for its number. */
 const LABELLED = 0.05;
 /** Where the bars of the canvas begin: right of the names, below the axis of time. */
@@ -36,10 +38,10 @@ export const budget = {
   render,
   table(shown) {
     const kind = kindOf(shown);
-    return {
+    return () => ({
       heads: ["rank", "node", ...kind.parts.map(({ name }) => `${name}, ms`), "step, ms", "busy time, ms"],
       rows: cut(shown, kind).map(({ name, node, values, total, busy }) => [name, node, ...values, total, busy]),
-    };
+    });
   },
   keys: [["Arrow keys, Enter", "move along the bars of the budget; open a part in the timeline"]],
 };
@@ -250,8 +252,11 @@ function legend(rows, kind, flat) {
  */
 function canvas(rows, kind, marked, go) {
   const longest = Math.max(...rows.map(({ total }) => total));
-  const pitch = Math.max(1, Math.min(12, Math.floor(512 / rows.length)));
-  const readout = h("p", { class: "readout", "aria-live": "polite" }, HINT);
+  const { of, lines } = standIns(rows, marked);
+  const pitch = Math.max(1, Math.min(12, Math.floor(512 / lines.length)));
+  const top = (/** @type {number} */ row) => TOP + Math.floor(row / of) * pitch;
+  const hint = of > 1 ? `${HINT} A row is the rank with the longest busy time of ${of}.` : HINT;
+  const readout = h("p", { class: "readout", "aria-live": "polite" }, hint);
   const marker = h("div", { class: "heat-cursor", hidden: true });
   const image = picture("budget-map", `Budget of ${rows.length} ranks or nodes`, (context, width, _, colour) => {
     const scale = (width - LEFT) / longest;
@@ -259,23 +264,24 @@ function canvas(rows, kind, marked, go) {
     const fills = kind.parts.map(({ colour: name }) => (name === "wait" && hatched ? hatch(context, colour) : colour(name)));
     const gap = pitch > 3 ? 1 : 0;
     // A colour at a time: to change the pen costs more than to move it.
-    const bars = (/** @type {boolean} */ affected, /** @type {number} */ tall) => {
-      const left = rows.map(() => LEFT);
+    const bars = (/** @type {number[]} */ some, /** @type {number} */ tall) => {
+      const left = some.map(() => LEFT);
       kind.parts.forEach((_, part) => {
         context.fillStyle = fills[part];
-        rows.forEach(({ values }, i) => {
-          const wide = values[part] * scale;
-          if (wide > 0 && marked[i] === affected) context.fillRect(left[i], TOP + i * pitch, wide, tall);
+        some.forEach((row, i) => {
+          const wide = rows[row].values[part] * scale;
+          if (wide > 0) context.fillRect(left[i], top(row), wide, tall);
           left[i] += wide;
         });
       });
     };
-    bars(false, pitch - gap);
-    bars(true, Math.max(LEAST_AFFECTED, pitch - gap));
+    const affected = lines.filter((row) => marked[row]);
+    bars(lines.filter((row) => !marked[row]), pitch - gap);
+    bars(affected, Math.max(LEAST_AFFECTED, pitch - gap));
     context.fillStyle = colour("critical");
-    marked.forEach((affected, i) => affected && context.fillRect(LEFT - 8, TOP + i * pitch, 5, Math.max(LEAST_AFFECTED, pitch - gap)));
+    for (const row of affected) context.fillRect(LEFT - 8, top(row), 5, Math.max(LEAST_AFFECTED, pitch - gap));
     const names = rows.map(({ name }) => name);
-    nameRows(context, colour, { names, affected: (row) => marked[row], pitch, top: TOP, right: LEFT - 12 });
+    nameRows(context, colour, { names, affected: (row) => marked[row], pitch: pitch / of, top: TOP, right: LEFT - 12 });
     context.font = `11px ${getComputedStyle(image).fontFamily}`;
     context.fillStyle = colour("soft");
     for (const at of ticks({ from: 0, to: longest }, width - LEFT, 96)) {
@@ -283,7 +289,7 @@ function canvas(rows, kind, marked, go) {
       if (LEFT + at * scale + context.measureText(text).width < width) context.fillText(text, LEFT + at * scale, TOP / 2 - 1);
     }
   });
-  image.style.height = `${TOP + pitch * rows.length}px`;
+  image.style.height = `${TOP + pitch * lines.length}px`;
   image.tabIndex = 0;
   const at = { row: 0, part: 0 };
 
@@ -294,13 +300,13 @@ function canvas(rows, kind, marked, go) {
     marker.hidden = false;
     marker.style.cssText =
       `left: ${LEFT + before * scale}px; width: ${Math.max(2, values[at.part] * scale)}px; ` +
-      `top: ${TOP + at.row * pitch}px; height: ${pitch}px`;
+      `top: ${top(at.row)}px; height: ${pitch}px`;
     readout.textContent = `${said(rows[at.row], kind, at.part)}${marked[at.row] ? " (affected rank)" : ""}`;
     return total;
   }
   image.addEventListener("pointermove", (event) => {
     const box = image.getBoundingClientRect();
-    at.row = clamp(Math.floor((event.clientY - box.top - TOP) / pitch), rows.length);
+    at.row = lines[clamp(Math.floor((event.clientY - box.top - TOP) / pitch), lines.length)];
     let value = ((event.clientX - box.left - LEFT) / (box.width - LEFT)) * longest;
     at.part = rows[at.row].values.findIndex((part) => (value -= part) < 0);
     if (at.part < 0) at.part = rows[at.row].values.length - 1;
@@ -308,7 +314,7 @@ function canvas(rows, kind, marked, go) {
   });
   const leave = () => {
     marker.hidden = true;
-    readout.textContent = HINT;
+    readout.textContent = hint;
   };
   image.addEventListener("pointerleave", leave);
   image.addEventListener("blur", leave);
@@ -324,6 +330,20 @@ function canvas(rows, kind, marked, go) {
     marker.scrollIntoView({ block: "nearest" });
   });
   return [h("div", { class: "heat-frame" }, image, marker), legend(rows, kind, pitch < HATCHED), readout];
+}
+
+/**
+ * The rows that are drawn: of too many, one of as many successive ones, an affected one or the longest in busy time.
+ * @param {Row[]} rows
+ * @param {boolean[]} marked
+ */
+function standIns(rows, marked) {
+  const of = Math.max(1, Math.ceil(rows.length / MOST_ROWS));
+  const first = (/** @type {number} */ a, /** @type {number} */ b) => (marked[a] === marked[b] ? rows[b].busy > rows[a].busy : marked[b]) ? b : a;
+  /** @type {number[]} */
+  const lines = [];
+  rows.forEach((_, i) => (i % of ? (lines[lines.length - 1] = first(lines[lines.length - 1], i)) : lines.push(i)));
+  return { of, lines };
 }
 
 /** @type {Record<string, [number, number]>} */

@@ -5,7 +5,7 @@ import { fetchRule } from "../api.js";
 import { card, copyButton, copyable, folded, h, prose, table, toClipboard } from "../dom.js";
 import { advised } from "../findings/advice.js";
 import { where } from "../findings/where.js";
-import { among, interval, ms, percent, ranges } from "../format.js";
+import { among, count, interval, ms, percent, ranges } from "../format.js";
 import { framed, largeLanes, smallLanes, smallSteps, withinStep } from "../lanes.js";
 import { belowFaults, evidenceId, evidenceSum, faults, numberOf } from "../model.js";
 import { openButton, otherTools } from "../trace.js";
@@ -27,7 +27,7 @@ export const findings = {
   render,
   table({ diagnosis }) {
     if (!diagnosis.findings.length) return null;
-    return {
+    return () => ({
       heads: ["finding", "cause", "severity", "ranks", "cost, ms", "80 % interval from, ms", "to, ms", "if fixed alone, ms", "confidence"],
       rows: diagnosis.findings.map((finding) => [
         finding.id,
@@ -39,7 +39,7 @@ export const findings = {
         finding.alone_ms,
         finding.confidence,
       ]),
-    };
+    });
   },
   keys: [["Space", "on a box: tick this finding as fixed"], ["Enter", "on a finding: open or close it"]],
 };
@@ -299,9 +299,9 @@ function copyLink(address) {
  */
 function caption(views, finding) {
   const { lanes, ranks } = views;
-  const who = lanes.ranks.length < ranks.length ? `the ${lanes.ranks.length} slowest of ${ranks.length}` : "all";
+  const who = lanes.ranks.length < ranks.length ? `the ${lanes.ranks.length} slowest of ${count(ranks.length, "rank")}` : "all ranks";
   const frames = framed(views, finding.evidence).length ? "; frames mark evidence" : "";
-  return `Timeline of step ${lanes.step}, ${who} ranks on one clock${frames}.`;
+  return `Timeline of step ${lanes.step}, ${who} on one clock${frames}.`;
 }
 
 /**

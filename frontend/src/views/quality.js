@@ -15,7 +15,7 @@ export const quality = {
     element.append(unseen(shown.diagnosis));
     return files(element, shown);
   },
-  table: ({ diagnosis }) => ({
+  table: ({ diagnosis }) => () => ({
     heads: ["rule", "result", "reason"],
     rows: diagnosis.outcomes.map(({ rule, status, reason }) => [rule, status, reason]),
   }),

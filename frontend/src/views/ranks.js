@@ -38,7 +38,7 @@ function overview(shown, views) {
   const affected = affectedRanks(diagnosis);
   const column = views.steps.indexOf(Number(place.step || NaN));
   const body = h("div");
-  const measures = [{ id: "busy", name: "busy time (step minus straggler wait)", of: views.busy_ms }, ...views.owners.filter((owner) => views.budget_ms[owner].some((row) => row.some((value) => value > 0))).map((owner) => ({ id: owner, name: ownerName(owner), of: views.budget_ms[owner] }))];
+  const measures = [{ id: "busy", name: "busy time (step minus straggler wait)", of: views.busy_ms }, ...views.owners.filter((owner) => perRank(views.budget_ms[owner]).some((value) => value > 0)).map((owner) => ({ id: owner, name: ownerName(owner), of: views.budget_ms[owner] }))];
   const draw = (/** @type {string | undefined} */ wanted) => {
     const { of } = measures.find(({ id }) => id === wanted) ?? measures[0];
     body.replaceChildren(...rankGrid(views, perRank(of, column), affected, place.rank ? Number(place.rank) : null, (rank) => keep({ rank: String(rank) })));

@@ -30,7 +30,7 @@ export const verdict = {
     ];
     element.append(...parts.filter((part) => part !== null));
   },
-  table: (shown) => ({ heads: ["number", "value", "basis"], rows: facts(shown).map(({ name, value, basis }) => [name, value, basis]) }),
+  table: (shown) => () => ({ heads: ["number", "value", "basis"], rows: facts(shown).map(({ name, value, basis }) => [name, value, basis]) }),
 };
 
 /**
