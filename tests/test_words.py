@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from test_golden import diagnose, names
 
-from tb_ddp_doctor import cli
+from tb_ddp_doctor.commands import options
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support import documentation, text
 
@@ -98,7 +98,7 @@ def test_a_rules_sentences_have_the_fields_words(rule: str) -> None:
 
 
 def test_the_commands_help_has_the_fields_words() -> None:
-    assert old("\n".join(_helps(cli._parser()))) == []
+    assert old("\n".join(_helps(options.parser()))) == []
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,46 @@
+"""Show what differs between two runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from rich.console import Console
+
+from tb_ddp_doctor.commands.output import complain, print_json
+from tb_ddp_doctor.commands.runs import cache_of, diagnose_all, reading_of
+from tb_ddp_doctor.comparison.build import compare
+from tb_ddp_doctor.comparison.model import Comparison
+from tb_ddp_doctor.discover.runs import only_run, with_step_range
+from tb_ddp_doctor.report import markdown, terminal
+from tb_ddp_doctor.workers.cluster import executor
+
+
+def run(options: argparse.Namespace, errors: Console) -> int:
+    """Compare the two runs; 1 for a regression beyond the limit, 2 where one of them cannot be diagnosed."""
+    cache = cache_of(options)
+    named = [only_run(location, peek=cache.peek) for location in (options.before, options.after)]
+    runs = [with_step_range(run, options.step_range) for run in named]
+    with executor(options.scheduler) as workers:
+        results = diagnose_all(runs, reading_of(options, cache, workers), {}, errors)
+    if len(results) < 2:
+        return 2
+    found = compare(*results)
+    if options.json:
+        print_json(found)
+    elif options.markdown:
+        sys.stdout.buffer.write(markdown.comparison(found).encode("utf-8", errors="replace"))
+    else:
+        terminal.compared(Console(highlight=False), found)
+    return 1 if _regressed(found, options.fail_on_regression, errors) else 0
+
+
+def _regressed(found: Comparison, limit: float | None, errors: Console) -> bool:
+    """Whether the later run is slower than allowed; where it may be by chance it is not, and that is said."""
+    if limit is None or found.step.change * 100 <= limit:
+        return False
+    if not found.step.tells:
+        complain(errors, f"no failure for {found.step.change * 100:.1f} % more: it may be noise.")
+        return False
+    complain(errors, f"failed: {found.step.change * 100:.1f} % more than before, {limit:g} % are allowed.")
+    return True

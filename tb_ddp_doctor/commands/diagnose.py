@@ -1,0 +1,135 @@
+"""Diagnose every run below a log directory."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from tb_ddp_doctor import engine
+from tb_ddp_doctor.commands.output import complain, print_json, progress, say_written
+from tb_ddp_doctor.commands.runs import diagnose_all, discovered, reading_of
+from tb_ddp_doctor.findings import SCHEMA_VERSION, Diagnosis, Severity
+from tb_ddp_doctor.flight.find import DumpRun, find
+from tb_ddp_doctor.report.escape import printable
+from tb_ddp_doctor.workers.cluster import executor
+
+# What one kind of answer alone needs is imported for it: a small job from the cache takes little else.
+if TYPE_CHECKING:
+    from tb_ddp_doctor.stuck.model import StuckRun
+
+
+def run(options: argparse.Namespace, errors: Console) -> int:
+    """Diagnose, write and print; the status says what `--fail-on` asks for."""
+    settings = _settings(options.set)
+    dumps = find(options.logdir)
+    cache, runs = discovered(options, needed=not dumps)
+    with executor(options.scheduler) as workers:
+        results = diagnose_all(runs, reading_of(options, cache, workers), settings, errors)
+    jobs = _examine_all(dumps, [run.name for run in runs], errors) if dumps else []
+    if not results and not jobs:
+        return 2
+    _show(results, jobs, options, errors)
+    diagnoses = [result.diagnosis for result in results]
+    if options.fail_on is None:
+        return 0
+    if _worst(diagnoses, jobs) >= Severity[options.fail_on.upper()]:
+        return 1
+    # What was not seen has not passed, nor what cannot be told.
+    if len(results) < len(runs) or len(jobs) < len(dumps):
+        return 2
+    verdicts = {*(diagnosis.verdict for diagnosis in diagnoses), *(job.verdict for job in jobs)}
+    return 3 if "unknown" in verdicts else 0
+
+
+def _settings(assignments: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Raises ValueError, with a sentence, for what is no RULE.THRESHOLD=NUMBER."""
+    settings: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    for assignment in assignments:
+        name, _, value = assignment.partition("=")
+        rule, _, threshold = name.rpartition(".")
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number):
+            raise ValueError(f"--set takes RULE.THRESHOLD=NUMBER, not {assignment!r}.")
+        settings[rule][threshold] = number
+    return dict(settings)
+
+
+def _examine_all(dumps: Sequence[DumpRun], traces: Sequence[str], errors: Console) -> list[StuckRun]:
+    """What the dumps of each job say; `traces` are the names of all runs of traces."""
+    from tb_ddp_doctor.stuck import run as stuck
+
+    found = []
+    with progress(errors) as counting:
+        for run in stuck.beside(dumps, traces):
+            count = counting(printable(run.name), len(run.files))
+
+            def advance(done: int, _total: int, _file: str, count: Callable[[int], None] = count) -> None:
+                count(done)
+
+            try:
+                found.append(stuck.examine(run, traces, advance))
+            except stuck.StuckError as error:
+                complain(errors, f"{run.name}: {error}")
+    return found
+
+
+def _show(
+    results: Sequence[engine.Result], jobs: Sequence[StuckRun], options: argparse.Namespace, errors: Console
+) -> None:
+    """Write and print what the options ask for."""
+    if options.html:
+        from tb_ddp_doctor.report import html
+
+        size = html.write(results, options.logdir, options.html, jobs)
+        count = len(results) + len(jobs)
+        say_written(errors, options.html, f"{count} run{'s' if count > 1 else ''}, {size / 1e3:.0f} kB")
+    if options.markdown:
+        from tb_ddp_doctor.report import markdown
+        from tb_ddp_doctor.report import stuck as report_of_stuck
+
+        sections = [markdown.document(results) if results else "", report_of_stuck.markdown(jobs)]
+        sys.stdout.buffer.write("\n".join(filter(None, sections)).encode("utf-8", errors="replace"))
+    elif options.json:
+        from tb_ddp_doctor.stuck.model import Report
+
+        print_json(Report(SCHEMA_VERSION, tuple(result.diagnosis for result in results), tuple(jobs)))
+    else:
+        from tb_ddp_doctor.report import terminal
+
+        console = Console(highlight=False)
+        for result in results:
+            terminal.diagnosed(
+                console,
+                result,
+                verbose=options.verbose,
+                communication=options.communication,
+                phases=options.phases,
+                critical_path=options.critical_path,
+                memory=options.memory,
+            )
+        if jobs:
+            from tb_ddp_doctor.report import stuck as report_of_stuck
+
+            for job in jobs:
+                report_of_stuck.print_run(console, job)
+
+
+def _worst(diagnoses: Sequence[Diagnosis], jobs: Sequence[StuckRun]) -> Severity | float:
+    """The worst severity of all findings, and of what nothing explains where that is the verdict."""
+    severities = [Severity[finding.severity.upper()] for diagnosis in diagnoses for finding in diagnosis.findings]
+    severities += [Severity[finding.severity.upper()] for job in jobs for finding in job.findings]
+    severities += [
+        Severity.of_share(diagnosis.account.line("unexplained").share)
+        for diagnosis in diagnoses
+        if diagnosis.verdict == "unexplained"
+    ]
+    return max(severities, default=float("-inf"))

@@ -1,0 +1,50 @@
+"""Reduce traces to digests."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from tb_ddp_doctor import engine
+from tb_ddp_doctor.cache import write_digest
+from tb_ddp_doctor.commands.output import complain, progress
+from tb_ddp_doctor.commands.runs import discovered, reading_of
+from tb_ddp_doctor.discover.names import DIGEST_SUFFIX, trace_name
+from tb_ddp_doctor.report.escape import printable
+from tb_ddp_doctor.storage.paths import FilePath, ProcessPath, RemotePath
+from tb_ddp_doctor.workers.cluster import executor
+
+
+def run(options: argparse.Namespace, errors: Console) -> int:
+    """Write the digests; 2 where no trace can be read."""
+    logdir, output = Path(options.logdir).resolve(), options.output.resolve()
+    if output.is_relative_to(logdir):
+        raise ValueError(f"Nothing is written into the log directory; {options.output} is inside of it.")
+    cache, runs = discovered(options)
+    traces = [file for run in runs for file in run.files]
+    with executor(options.scheduler) as workers, progress(errors) as counting:
+        count = counting("Reading", len(traces))
+        digests, warnings = engine.digest_files(
+            traces, reading_of(options, cache, workers), lambda done, _total, _file: count(done)
+        )
+    base = logdir if logdir.is_dir() else logdir.parent
+    for file, digest in digests:
+        write_digest(digest, output / f"{trace_name(_below(base, file.path, file.rank))}{DIGEST_SUFFIX}")
+    for warning in [*(warning for run in runs for warning in run.warnings), *warnings]:
+        complain(errors, f"{warning.file}: {warning.message}")
+    told = f"{len(digests)} of {len(traces)} traces were digested to {printable(str(options.output))}."
+    errors.print(Text(told), soft_wrap=True)
+    return 0 if digests else 2
+
+
+def _below(base: Path, path: FilePath, rank: int) -> str:
+    """Where a trace lies below the log directory; of a remote one, which may have any name, its folders and name."""
+    if isinstance(path, RemotePath):
+        return "/".join(part for part in path.path.split("/") if part not in ("", ".", ".."))
+    if isinstance(path, ProcessPath):
+        # A name that says the rank, as those of traces do.
+        return f"{_below(base, path.file.with_suffix(''), rank)}_rank{rank}.pt.trace.json"
+    return str(path.resolve().relative_to(base))

@@ -1,0 +1,245 @@
+"""What the command line takes."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tb_ddp_doctor import __version__
+from tb_ddp_doctor.cache import MAX_BYTES
+from tb_ddp_doctor.findings import Severity
+from tb_ddp_doctor.report.escape import printable
+
+
+class _Version(argparse.Action):
+    """Says the version, and which reader there is."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        from tb_ddp_doctor.trace import reader
+
+        sys.stdout.write(f"ddp-doctor {__version__} ({reader.name()} reader)\n")
+        parser.exit()
+
+
+class _Parser(argparse.ArgumentParser):
+    """Repeats what it was given, such as names of files that the shell found, as harmlessly as all else."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(printable(message))
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of the command line; `command` of what it gives is the module in this package."""
+    parser = _Parser(
+        prog="ddp-doctor", description="Says why distributed PyTorch training is slow, from its profiler traces."
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="say the version, and exit")
+    reading = _reading_options({"logdir": "the directory that torch.profiler wrote its traces to"})
+    dumps = "or, of a job that is stuck, the Flight Recorder its dumps"
+    either = _reading_options({"logdir": f"the directory that torch.profiler wrote its traces to, {dumps}"})
+    commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
+    diagnose = commands.add_parser("diagnose", parents=[either], help="diagnose every run below a log directory")
+    printed = diagnose.add_mutually_exclusive_group()
+    printed.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
+    printed.add_argument(
+        "--markdown",
+        action="store_true",
+        help="print Markdown, for a pull request, and nothing else, on standard output",
+    )
+    diagnose.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="print all of the diagnosis: each finding's evidence and fix, the account, each rank's budget",
+    )
+    diagnose.add_argument(
+        "--html", type=Path, metavar="FILE", help="also write the report there, as one file that works without a server"
+    )
+    diagnose.add_argument(
+        "--communication",
+        action="store_true",
+        help="also show each kind of collective: size, wait, time, busbw and latency",
+    )
+    diagnose.add_argument(
+        "--phases", action="store_true", help="also show each rank's step by phase, on the GPU and on the CPU"
+    )
+    diagnose.add_argument(
+        "--critical-path",
+        action="store_true",
+        help="also show the critical path of each step across ranks: what determines its length, in order of time",
+    )
+    diagnose.add_argument(
+        "--memory",
+        action="store_true",
+        help="also show what allocated memory is made of at the peak, and what would save some of it",
+    )
+    diagnose.add_argument(
+        "--fail-on",
+        choices=[severity.label for severity in Severity],
+        metavar="SEVERITY",
+        help="exit with 1 if a finding, or the unexplained share of the step, is at least this severe: info, minor, "
+        "major or critical; with 3 if none is and a verdict is unknown",
+    )
+    diagnose.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="RULE.THRESHOLD=VALUE",
+        help="set a rule's threshold, for example straggler.min_excess=0.05; may be given more than once",
+    )
+    whatif = commands.add_parser(
+        "whatif", parents=[reading], help="predict the step time of every run with some of its findings fixed"
+    )
+    whatif.add_argument(
+        "--without",
+        metavar="FINDING[,FINDING]",
+        help="fix these findings, by rule or id, for example straggler:1,no-overlap (default: each alone, and all)",
+    )
+    whatif.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
+    both = _reading_options(
+        {
+            "before": "the directory of the earlier run; of several profiler cycles, one: DIRECTORY/span_1",
+            "after": "the same of the later run",
+        }
+    )
+    comparing = commands.add_parser(
+        "compare", parents=[both], help="show what differs between two runs, and whether it is significant"
+    )
+    form = comparing.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
+    form.add_argument(
+        "--markdown",
+        action="store_true",
+        help="print Markdown, for a pull request, and nothing else, on standard output",
+    )
+    comparing.add_argument(
+        "--fail-on-regression",
+        type=_percent,
+        metavar="PCT",
+        help="exit with 1 if a step takes more than this many percent longer; what may be noise, and less than 3 "
+        "percent, never fails",
+    )
+    slice_ = commands.add_parser(
+        "slice", parents=[reading], help="write the part of the traces that shows a finding, all ranks on one clock"
+    )
+    slice_.add_argument(
+        "--finding", type=_count, default=1, metavar="N", help="the finding with this number in diagnose (default: 1)"
+    )
+    slice_.add_argument(
+        "--evidence",
+        type=_count,
+        default=1,
+        metavar="N",
+        help='the N-th "See ..." of the finding in diagnose -v (default: 1)',
+    )
+    merge = commands.add_parser(
+        "merge", parents=[reading], help="write the traces of all ranks as one, on one clock, with the findings in it"
+    )
+    for command in (slice_, merge):
+        command.add_argument("--run", metavar="NAME", help="the run, where the log directory has several")
+        command.add_argument(
+            "-o",
+            "--output",
+            type=Path,
+            required=True,
+            metavar="FILE",
+            help="where to: .pftrace for Perfetto's own format, .json for Chrome's",
+        )
+    digest = commands.add_parser(
+        "digest",
+        parents=[reading],
+        help="reduce traces to digests of kilobytes, which are diagnosed like the traces themselves",
+    )
+    digest.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="where to write the digests")
+    _add_capture(commands)
+    return parser
+
+
+def _add_capture(commands: argparse._SubParsersAction[_Parser]) -> None:
+    capture = commands.add_parser(
+        "capture", help="ask a job that trains with tb_ddp_doctor.capture.Doctor for a capture, and print its verdict"
+    )
+    capture.add_argument("logdir", type=Path, help="the log directory that the job gave its Doctor")
+    capture.add_argument("--steps", type=_count, metavar="N", help="capture so many steps (default: as the job says)")
+    capture.add_argument("--ranks", metavar="RANKS", help="capture these ranks alone, for example 0,5-7")
+    capture.add_argument("--stacks", action="store_true", help="record Python stacks (with_stack)")
+    capture.add_argument("--memory", action="store_true", help="record the memory (profile_memory)")
+    capture.add_argument(
+        "--wait",
+        type=_percent,
+        default=600.0,
+        metavar="SECONDS",
+        help="wait so long for the verdict; 0 only until the steps are known (default: %(default)g)",
+    )
+    capture.add_argument(
+        "--dynolog",
+        action="store_true",
+        help="ask nobody, but print how Dynolog captures a job that trains without a Doctor",
+    )
+
+
+def _reading_options(logdirs: Mapping[str, str]) -> _Parser:
+    """What all commands that read traces take, after directories by name with their meaning."""
+    options = _Parser(add_help=False)
+    for name, meaning in logdirs.items():
+        options.add_argument(name, help=meaning)
+    options.add_argument(
+        "--scheduler", metavar="ADDRESS", help="read on the Dask cluster whose scheduler is there (tcp://host:8786)"
+    )
+    options.add_argument(
+        "--step-range",
+        default="",
+        metavar="NAME",
+        help="of recordings of Nsight Systems: the NVTX range that is a step, as named there or with # for numbers "
+        "(default: one that repeats)",
+    )
+    options.add_argument(
+        "--calibration",
+        type=Path,
+        metavar="FILE",
+        help="what the ranks and links can do: calibration.json of tb_ddp_doctor.check, or what nccl-tests printed "
+        "(default: where it lies beside the traces)",
+    )
+    options.add_argument(
+        "--cache", type=Path, metavar="DIR", help="keep what was read there (default: the user's cache directory)"
+    )
+    options.add_argument("--no-cache", action="store_true", help="keep nothing, and use nothing that was kept")
+    options.add_argument(
+        "--cache-size",
+        type=_gibibytes,
+        default=MAX_BYTES / 2**30,
+        metavar="GIB",
+        help="remove what was used longest ago beyond this size (default: %(default)g)",
+    )
+    return options
+
+
+def _count(text: str) -> int:
+    """A number from 1 on, as an option gives it."""
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
+def _gibibytes(text: str) -> float:
+    """A size from 0 on, as an option gives it: 0 keeps nothing for longer than it is used."""
+    try:
+        size = float(text)
+    except ValueError:
+        size = math.nan
+    if not 0 <= size < math.inf:
+        raise argparse.ArgumentTypeError(f"a size in GiB, 0 or more, and not {text!r}")
+    return size
+
+
+def _percent(text: str) -> float:
+    """A finite number from 0 on, as an option gives it."""
+    number = float(text)
+    if not 0 <= number < math.inf:
+        raise ValueError
+    return number

@@ -1,0 +1,65 @@
+"""What commands say: answers on standard output, all else on standard error."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+from rich.console import Console
+from rich.text import Text
+
+from tb_ddp_doctor.report.escape import printable, printable_json
+
+T = TypeVar("T")
+#: Called with a name and how many files it has; what it gives is called with how many are done.
+_Counting: TypeAlias = Callable[[str, int], Callable[[int], None]]
+
+
+def complain(errors: Console, sentence: str) -> None:
+    """Say what is wrong."""
+    errors.print(Text(f"ddp-doctor: {printable(sentence)}"), soft_wrap=True)
+
+
+def print_json(value: Any) -> None:
+    """Print it as UTF-8, whatever the terminal is."""
+    sys.stdout.buffer.write(printable_json(value))
+
+
+def say_written(errors: Console, path: Path, what: str) -> None:
+    """Say that a file was written, and what it shows."""
+    errors.print(Text(printable(f"{path}: {what}")), soft_wrap=True)
+
+
+@contextmanager
+def progress(errors: Console) -> Iterator[_Counting]:
+    """A bar of files on a terminal, for each name and number of files that it is called with; nothing elsewhere."""
+    if not errors.is_terminal:
+        yield lambda _name, _total: lambda _done: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    bar = Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("files"),
+        console=errors,
+        transient=True,
+    )
+
+    def counting(name: str, total: int) -> Callable[[int], None]:
+        task = bar.add_task(name, total=total)
+        return lambda done: bar.update(task, completed=done)
+
+    with bar:
+        yield counting
+
+
+def counted(values: Iterable[T], done: Callable[[int], None]) -> Iterator[T]:
+    """The values, each counted when the next one is asked for."""
+    for count, value in enumerate(values, 1):
+        yield value
+        done(count)

@@ -1,0 +1,81 @@
+"""The runs that the options name, found and diagnosed."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+
+from rich.console import Console
+
+from tb_ddp_doctor import engine
+from tb_ddp_doctor.cache import Cache, default_directory
+from tb_ddp_doctor.calibration.load import load
+from tb_ddp_doctor.commands.output import complain, progress
+from tb_ddp_doctor.discover.runs import DiscoverError, Run, discover, no_traces, with_step_range
+from tb_ddp_doctor.report.escape import printable
+from tb_ddp_doctor.workers.cluster import executor
+
+
+def reading_of(options: argparse.Namespace, cache: Cache, workers: Executor | None) -> engine.Reading:
+    """How files are read. Raises CalibrationError for a calibration that is none."""
+    return engine.Reading(cache, workers, calibration=load(options.calibration) if options.calibration else None)
+
+
+def cache_of(options: argparse.Namespace) -> Cache:
+    """The cache that the options ask for."""
+    directory = None if options.no_cache else options.cache or default_directory()
+    return Cache(directory, round(options.cache_size * 2**30))
+
+
+def discovered(options: argparse.Namespace, *, needed: bool = True) -> tuple[Cache, list[Run]]:
+    """The cache that the options ask for, and the runs; DiscoverError if there are none and some are needed."""
+    cache = cache_of(options)
+    try:
+        runs = [with_step_range(run, options.step_range) for run in discover(options.logdir, peek=cache.peek)]
+    except DiscoverError:
+        if needed:
+            raise
+        runs = []
+    if not runs and needed:
+        raise DiscoverError(no_traces(options.logdir))
+    return cache, runs
+
+
+def diagnose_all(
+    runs: Sequence[Run], reading: engine.Reading, settings: engine.Settings, errors: Console
+) -> list[engine.Result]:
+    """Diagnose runs one after the other; of one that cannot be, say why."""
+    results = []
+    with progress(errors) as counting:
+        for run in runs:
+            count = counting(printable(run.name), len(run.files))
+
+            def advance(done: int, _total: int, _file: str, count: Callable[[int], None] = count) -> None:
+                count(done)
+
+            try:
+                results.append(engine.diagnose(run, progress=advance, reading=reading, settings=settings))
+            except engine.RunError as error:
+                complain(errors, f"{run.name}: {error}")
+    return results
+
+
+def one_result(options: argparse.Namespace, errors: Console) -> tuple[Cache, engine.Result]:
+    """The run to write a part of; ValueError where it is not clear which, or where to."""
+    from tb_ddp_doctor.slices import files
+
+    files.check_name(options.output)
+    if options.output.resolve().is_relative_to(Path(options.logdir).resolve()):
+        raise ValueError(f"Nothing is written into the log directory; {options.output} is inside of it.")
+    cache, runs = discovered(options)
+    chosen = [run for run in runs if options.run in (None, run.name)]
+    if len(chosen) != 1:
+        names = ", ".join(run.name for run in runs)
+        raise ValueError(f"Which run? Name one of these with --run: {names}.")
+    with executor(options.scheduler) as workers:
+        results = diagnose_all(chosen, reading_of(options, cache, workers), {}, errors)
+    if not results:
+        raise ValueError("There is nothing to write of a run that cannot be diagnosed.")
+    return cache, results[0]

@@ -1,0 +1,29 @@
+"""Write the part of the traces that shows a finding."""
+
+from __future__ import annotations
+
+import argparse
+
+from rich.console import Console
+
+from tb_ddp_doctor.commands.output import say_written
+from tb_ddp_doctor.commands.runs import one_result
+from tb_ddp_doctor.report.shown import where
+from tb_ddp_doctor.slices import cut, files
+
+
+def run(options: argparse.Namespace, errors: Console) -> int:
+    """Write the slice."""
+    cache, result = one_result(options, errors)
+    findings = result.diagnosis.findings
+    if options.finding > len(findings):
+        raise ValueError(f"{result.diagnosis.name} has {len(findings)} findings: there is no {options.finding}.")
+    finding = findings[options.finding - 1]
+    if options.evidence > len(finding.evidence):
+        raise ValueError(f"{finding.rule} has {len(finding.evidence)} places to see: there is no {options.evidence}.")
+    evidence = finding.evidence[options.evidence - 1]
+    seen = cut.window(result.job, finding, evidence)
+    files.save(cut.cut(result, cache, cut.with_margin(seen)), options.output)
+    length = (seen.end_ns - seen.start_ns) / 1e6
+    say_written(errors, options.output, f"{finding.rule}: {where(evidence, result.job)} ({length:.1f} ms)")
+    return 0

@@ -1,0 +1,51 @@
+"""Predict the step time of every run with some of its findings fixed."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from tb_ddp_doctor import engine
+from tb_ddp_doctor.commands.output import print_json
+from tb_ddp_doctor.commands.runs import diagnose_all, discovered, reading_of
+from tb_ddp_doctor.findings import Prospect
+from tb_ddp_doctor.report import terminal
+from tb_ddp_doctor.rules import CATALOGUE, is_name
+from tb_ddp_doctor.workers.cluster import executor
+
+
+def run(options: argparse.Namespace, errors: Console) -> int:
+    """Predict and print; 2 where no run can be diagnosed."""
+    chosen = None if options.without is None else _finding_names(options.without)
+    cache, runs = discovered(options)
+    with executor(options.scheduler) as workers:
+        results = diagnose_all(runs, reading_of(options, cache, workers), {}, errors)
+    predicted = {result.diagnosis.name: _predict(result, chosen) for result in results}
+    if options.json:
+        print_json(predicted)
+        return 0 if results else 2
+
+    console = Console(highlight=False)
+    for result in results:
+        terminal.predicted(console, result.diagnosis, predicted[result.diagnosis.name])
+    return 0 if results else 2
+
+
+def _finding_names(text: str) -> list[str]:
+    """Ids of findings, or rules. Raises ValueError for what is neither."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if not is_name(name):
+            raise ValueError(f"There is no rule {name!r}; there are: {', '.join(CATALOGUE)}.")
+    return names
+
+
+def _predict(result: engine.Result, chosen: Sequence[str] | None) -> list[Prospect]:
+    """The step without what was chosen; by default without each finding, then without all."""
+    if chosen is not None:
+        return [result.savings.without(chosen)]
+    found = [each.id for each in result.diagnosis.findings if max(each.cost_ms, each.alone_ms) > 0]
+    sets = [[name] for name in found] + ([found] if len(found) > 1 else [])
+    return [result.savings.without(names) for names in sets]
