@@ -20,6 +20,12 @@ pytest_plugins = ["pytester", "tab"]
 #: Tests of packages that CI does not install: whoever has them says where.
 collect_ignore = [] if "DDP_DOCTOR_TRAINERS_PYTHON" in os.environ else ["test_trainers.py"]
 
+#: Files with tests of a minute and more in all.
+LONGEST = (
+    "test_tab", "test_tab_every_view", "test_hostile", "test_tab_runs", "test_gloo", "test_tab_selection",
+    "test_capture_gloo", "test_any_job", "test_wheel", "test_perfetto", "test_check", "test_stuck_gloo",
+)  # fmt: skip
+
 # A machine that runs a browser and a build beside the tests is slow at times.
 settings.register_profile("patient", settings(), deadline=None)
 settings.load_profile("patient")
@@ -35,6 +41,11 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:
 
 def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 1
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The files that take longest begin first, so that no process is left with one of them at the end."""
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
 
 
 @contextmanager

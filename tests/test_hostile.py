@@ -63,9 +63,9 @@ def long_name() -> bytes:
 
 
 def event_bomb() -> bytes:
-    """A megabyte that becomes three million kernels."""
+    """A third of a megabyte that becomes a million kernels."""
     kernel = (KERNEL % ("k", 7, "1", "2", 7)).encode()
-    return packed(HEAD, (kernel + b",") * 10_000, 300, kernel + b"]}")
+    return packed(HEAD, (kernel + b",") * 10_000, 100, kernel + b"]}")
 
 
 def deep_arguments() -> bytes:
@@ -74,7 +74,7 @@ def deep_arguments() -> bytes:
 
 
 def many_names() -> bytes:
-    return HEAD + ",".join(KERNEL % (f"k{i}", 7, i, "0.5", 7) for i in range(300_000)).encode() + b"]}"
+    return HEAD + ",".join(KERNEL % (f"k{i}", 7, i, "0.5", 7) for i in range(100_000)).encode() + b"]}"
 
 
 def long_paths() -> bytes:
@@ -83,8 +83,8 @@ def long_paths() -> bytes:
     return HEAD + ",".join(function % ("/" * 14_000, i, i) for i in range(1_000)).encode() + b"]}"
 
 
-def a_million_streams() -> bytes:
-    return HEAD + ",".join(KERNEL % ("k", i, i, "0.5", i) for i in range(1_000_000)).encode() + b"]}"
+def many_streams() -> bytes:
+    return HEAD + ",".join(KERNEL % ("k", i, i, "0.5", i) for i in range(300_000)).encode() + b"]}"
 
 
 def odd_times() -> bytes:
@@ -95,7 +95,7 @@ def odd_times() -> bytes:
 BAD = {
     each.__name__: each
     for each in (
-        gzip_bomb, event_bomb, deep_json, deep_arguments, long_name, long_paths, many_names, a_million_streams,
+        gzip_bomb, event_bomb, deep_json, deep_arguments, long_name, long_paths, many_names, many_streams,
         odd_times,
     )
 }  # fmt: skip
@@ -182,15 +182,15 @@ for path in sorted(Path(sys.argv[1]).iterdir()):
 
 def test_a_killed_writer_loses_its_own_entry_only(tmp_path: Path) -> None:
     """A real process is killed at some moments; what it kept before is found again."""
-    folder = write(tmp_path / "job", ranks(*[HEALTHY] * 40))
+    folder = write(tmp_path / "job", ranks(*[HEALTHY] * 20))
     command = [sys.executable, "-c", KEEPER, str(folder)]
     killed = 0
-    for round_ in range(8):
+    for round_ in range(4):
         directory = tmp_path / f"cache{round_}"
         with subprocess.Popen([*command, str(directory)], stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout
             first = process.stdout.readline()
-            time.sleep(0.005 * round_)
+            time.sleep(0.01 * round_)
             process.kill()
             kept = [Path(line) for line in (first + process.stdout.read()).splitlines()]
         killed += process.returncode == -signal.SIGKILL
@@ -201,5 +201,5 @@ def test_a_killed_writer_loses_its_own_entry_only(tmp_path: Path) -> None:
         assert len(entries) - 2 * len(kept) in (0, 1, 2)  # columns and a digest each
         # The next one goes on from there.
         again = subprocess.run([*command, str(directory)], capture_output=True, check=True, text=True)
-        assert len(again.stdout.splitlines()) == 40
-    assert killed > 4
+        assert len(again.stdout.splitlines()) == 20
+    assert killed > 2

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tb_ddp_doctor.cli import main
@@ -35,14 +36,14 @@ def poisoned(value: Any, key: str = "") -> Any:
 
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two demo jobs whose names, and whose files' names, are poisoned, and a job with a file that is no trace."""
+    """Two ranks of two demo jobs, whose names, and whose files' names, are poisoned, and a file that is no trace."""
     logs = tmp_path_factory.mktemp("logs")
     for name in ("zero_workers", "no_overlap"):
         folder = logs / f"{name}{OBEYED}"
         folder.mkdir()
-        for path in (DEMO_LOGS / name).iterdir():
-            events = poisoned(json.loads(gzip.decompress(path.read_bytes())))
-            (folder / f"{OBEYED}{path.name}").write_bytes(gzip.compress(json.dumps(events).encode(), 1))
+        for path in sorted((DEMO_LOGS / name).iterdir())[:2]:
+            events = poisoned(msgspec.json.decode(gzip.decompress(path.read_bytes())))
+            (folder / f"{OBEYED}{path.name}").write_bytes(gzip.compress(msgspec.json.encode(events), 1))
     (logs / f"broken{OBEYED}").mkdir()
     (logs / f"broken{OBEYED}" / f"{OBEYED}.pt.trace.json").write_text("not json")
     return logs
