@@ -146,8 +146,13 @@ export interface Evidence {
   what: string;
   /** What the host is in, or was in when it launched what the device runs; null without stacks (with_stack=True), and where no one function has most of the window. */
   source: Source | null;
+  /** Where the host is outside any op: the last op that ended before and the first that starts after; "" if unknown. */
+  op_before: string;
+  op_after: string;
   /** null where the traces are elsewhere. */
   window: Window | null;
+  /** null without stacks, and where the file is not here. */
+  source_line: SourceLine | null;
 }
 
 /** Something that a user must know about an input: which file, and what was wrong and what was kept. */
@@ -515,6 +520,13 @@ export interface Source {
   /** Where the function begins; of one that ran already when recording began, where it was then. Stacks tell no other. */
   line: number;
   function: string;
+}
+
+/** A line of a file that is here. */
+export interface SourceLine {
+  /** Absolute, for an editor. */
+  path: string;
+  text: string;
 }
 
 /** The mean step time of both runs. */

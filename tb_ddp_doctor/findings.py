@@ -104,6 +104,9 @@ class Evidence(msgspec.Struct, frozen=True):
     #: What the host is in, or was in when it launched what the device runs; None without stacks (with_stack=True), and
     #: where no one function has most of the window.
     source: Source | None = None
+    #: Where the host is outside any op: the last op that ended before and the first that starts after; "" if unknown.
+    op_before: str = ""
+    op_after: str = ""
 
 
 class Measurement(msgspec.Struct, frozen=True):

@@ -216,6 +216,7 @@ def test_a_run_that_cannot_be_read_hides_no_other(tmp_path: Path, capsys: pytest
 
 NUMBER = (int, float)
 EVIDENCE = {"rank": int, "step": int, "start_ns": int, "end_ns": int, "what": str, "source": (dict, type(None))}
+EVIDENCE |= {"op_before": str, "op_after": str}
 MEASUREMENT = {
     "name": str,
     "value": NUMBER,

@@ -14,6 +14,7 @@ from tb_ddp_doctor.digest.copies import copies
 from tb_ddp_doctor.digest.device_events import CATEGORIES, DeviceEvents
 from tb_ddp_doctor.digest.flops import flops
 from tb_ddp_doctor.digest.frames import code, stalled
+from tb_ddp_doctor.digest.gap_ops import gap_ops
 from tb_ddp_doctor.digest.gemms import gemms
 from tb_ddp_doctor.digest.graph_walks import graph_walks
 from tb_ddp_doctor.digest.host_calls import HostCalls, one_of
@@ -130,6 +131,7 @@ def _digest_device(host: HostCalls, number: int) -> RankDigest:
         operators=operators(host, device, steps, words),
         blocking=blocking,
         stalled=stalled(host, pieces, words),
+        gap_ops=gap_ops(host, pieces, words),
         code=code(host, device, words),
         op_stalls=op_stalls(host, device, steps, layers, stuck, words),
         memory=memory(host, number, steps, phases, found, words),
@@ -190,6 +192,7 @@ def _digest_host(host: HostCalls) -> RankDigest:
         operators=operators(host, device, steps, words),
         blocking=no_blocking(),
         stalled=stalled(host, pieces, words),
+        gap_ops=gap_ops(host, pieces, words),
         code=code(host, device, words),
         op_stalls=no_op_stalls(),
         memory=memory(host, ON_CPU, steps, phases, found, words),

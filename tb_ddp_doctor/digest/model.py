@@ -326,6 +326,22 @@ class OpStalls:
         return len(self.step)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class GapOps:
+    """The ops around the longest stretches of each step in which the device idles and the host is outside any op."""
+
+    #: Index of the step.
+    step: Indices
+    #: When the stretch begins, as in `Pieces`.
+    start_ns: Ints
+    #: The last op that ended before it and the first that starts after it, "" if there is none.
+    before: Indices
+    after: Indices
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+
 class CodeOf(IntEnum):
     """What a stretch of `Code` is of."""
 
@@ -659,6 +675,7 @@ class RankDigest:
     blocking: Blocking
     stalled: Stalled
     op_stalls: OpStalls
+    gap_ops: GapOps
     code: Code
     memory: Memory
     track: Track

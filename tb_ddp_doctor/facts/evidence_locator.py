@@ -21,6 +21,9 @@ _CODE_OF = {
     RankOwner.COMMUNICATION: CodeOf.COMMUNICATION,
 }
 
+#: Longer names of ops are cut.
+_MOST_LETTERS = 200
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Places:
@@ -82,8 +85,25 @@ class Places:
         if names.is_module(function):
             what = f"{what.removesuffix('.')}, in module {names.module_name(function)}."
         found = names.source(function)
-        source = Source(*found) if found else None
-        return Evidence(int(self._job.ranks[rank]), int(self._job.steps[step]), start_ns, end_ns, what, source)
+        return Evidence(
+            int(self._job.ranks[rank]),
+            int(self._job.steps[step]),
+            start_ns,
+            end_ns,
+            what,
+            Source(*found) if found else None,
+            *self._ops_around(rank, step, start_ns, owner),
+        )
+
+    def _ops_around(self, rank: int, step: int, start_ns: int, owner: RankOwner | None) -> tuple[str, str]:
+        """The last op before a gap outside any op and the first after it; "" where they are not known."""
+        digest = self._job.digests[rank]
+        gaps = digest.gap_ops
+        rows = np.flatnonzero((gaps.step == self._job.step_index[rank, step]) & (gaps.start_ns == start_ns))
+        if owner is not RankOwner.HOST or not len(rows):
+            return "", ""
+        before, after = (digest.strings[op[rows[0]]] for op in (gaps.before, gaps.after))
+        return _shown(before), _shown(after)
 
     def _function(self, rank: int, start_ns: int, end_ns: int, owner: RankOwner) -> str:
         """The user's own function that has most of a window of an owner's time, as stacks name it; "" if none has."""
@@ -97,6 +117,11 @@ class Places:
         total = np.bincount(code.function[rows], weights=overlap[rows])
         most = int(total.argmax())
         return digest.strings[most] if 2 * total[most] >= end_ns - start_ns else ""
+
+
+def _shown(name: str) -> str:
+    """A name from a trace as a sentence and JSON can hold it."""
+    return name[:_MOST_LETTERS].encode(errors="replace").decode()
 
 
 def _places(facts: Facts) -> Places:

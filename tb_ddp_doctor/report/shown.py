@@ -36,9 +36,12 @@ def where(evidence: Evidence, job: Job) -> str:
 
 
 def _code(evidence: Evidence) -> str:
-    """Where in the user's own code that is, after a space; "" where stacks do not tell."""
-    source = evidence.source
-    return f" In {source.function} ({source.file}:{source.line})." if source else ""
+    """Where in the user's own code that is, after a space: by stacks, else by the ops around; "" if neither tells."""
+    if source := evidence.source:
+        return f" In {source.function} ({source.file}:{source.line})."
+    if not (evidence.op_before and evidence.op_after):
+        return ""
+    return f" The last op before it is {evidence.op_before}, the first after it {evidence.op_after}."
 
 
 def account_parts(diagnosis: Diagnosis) -> Iterator[tuple[str, AccountLine, str]]:

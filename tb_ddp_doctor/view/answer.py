@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -13,6 +14,7 @@ from tb_ddp_doctor.findings import Level
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.slices import cut
 from tb_ddp_doctor.view.commands import Recording, commands, recording
+from tb_ddp_doctor.view.source_line import SourceLine, source_line
 from tb_ddp_doctor.view.views import Views, views
 
 _log = logging.getLogger(__name__)
@@ -36,6 +38,8 @@ class Evidence(findings.Evidence, frozen=True, kw_only=True):
 
     #: None where the traces are elsewhere.
     window: Window | None
+    #: None without stacks, and where the file is not here.
+    source_line: SourceLine | None
 
 
 class Finding(findings.Finding, frozen=True, kw_only=True):
@@ -83,7 +87,11 @@ def answer(result: Result, *, in_report: bool = False) -> Answer:
 
 def _finding(finding: findings.Finding, job: Job | None = None, has_traces: bool = False) -> Finding:
     evidence = tuple(
-        Evidence(**_fields(piece), window=_window(job, finding, piece) if job and has_traces else None)
+        Evidence(
+            **_fields(piece),
+            window=_window(job, finding, piece) if job and has_traces else None,
+            source_line=source_line(piece.source, Path()) if piece.source else None,
+        )
         for piece in finding.evidence
     )
     known = tuple(commands(job, finding)) if job else ()

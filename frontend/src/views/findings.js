@@ -2,8 +2,9 @@
 // fixed in the bar above.
 
 import { fetchRule } from "../api.js";
-import { card, copyButton, copyable, folded, h, prose, table, toClipboard } from "../dom.js";
+import { card, copyable, folded, h, prose, table, toClipboard } from "../dom.js";
 import { advised } from "../findings/advice.js";
+import { codeOf, editorChoice } from "../findings/code.js";
 import { where } from "../findings/where.js";
 import { among, count, interval, ms, percent, ranges } from "../format.js";
 import { framed, largeLanes, smallLanes, smallSteps, withinStep } from "../lanes.js";
@@ -189,6 +190,7 @@ function body(finding, shown) {
         )
       : null,
     windows,
+    finding.evidence.some(({ source }) => source) ? folded("Editor of file:line", () => editorChoice(draw)) : null,
     again(finding),
     otherTools(shown, finding),
     h(
@@ -332,7 +334,7 @@ function evidence(finding, shown) {
       within ? `${ms(within.from)} – ${ms(within.to)}` : "",
       ms((item.end_ns - item.start_ns) / 1e6),
       h("span", { class: "ways" }, toTimeline(shown, finding, i), openButton(shown, finding, i)),
-      h("span", {}, prose(item.what), item.source ? code(item.source) : null),
+      h("span", {}, prose(item.what), codeOf(item)),
     ];
   });
   const rows = matching ? all.filter((_, i) => selected[i]) : all;
@@ -363,13 +365,6 @@ function toTimeline({ views, link }, finding, item) {
   anchor.textContent = "Timeline";
   return anchor;
 }
-
-/**
- * Where in the user's own code it is, to be copied into an editor's "go to".
- * @param {import("../../schema.js").Source} source
- */
-const code = ({ file, line, function: name }) =>
-  h("span", { class: "source" }, h("code", {}, `${file}:${line}`), ` ${name} `, copyButton(`${file}:${line}`));
 
 /** @param {string} name an identifier as words */
 const words = (name) => name.replace(/[_-]/g, " ");

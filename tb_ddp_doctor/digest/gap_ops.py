@@ -1,0 +1,42 @@
+"""Between which ops the CPU is outside any op while the GPU idles: without stacks, all that says where in the code."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tb_ddp_doctor.digest.host_calls import HostCalls
+from tb_ddp_doctor.digest.model import GapOps, Pieces, RankOwner
+from tb_ddp_doctor.digest.vocabulary import Vocabulary
+from tb_ddp_doctor.trace.model import Ints
+
+#: Gaps of each step that are kept, the longest: evidence shows no more of them.
+_OF_STEP = 4
+
+
+def gap_ops(host: HostCalls, pieces: Pieces, words: Vocabulary) -> GapOps:
+    """The last op that ended before each of the longest such gaps, and the first that starts after it."""
+    gaps = _longest(pieces)
+    start, end = pieces.start_ns[gaps], pieces.end_ns[gaps]
+    ops = np.flatnonzero(host.is_operator & host.trains) if len(gaps) else np.empty(0, np.int64)
+    # Of ops that begin or end together, the outermost comes first.
+    ended = ops[np.argsort(host.end_ns[ops], kind="stable")]
+    began = ops[np.argsort(host.start_ns[ops], kind="stable")]
+    ends = host.end_ns[ended]
+    last = ends[np.maximum(np.searchsorted(ends, start, side="right") - 1, 0)] if len(ops) else start
+    before = np.where(last <= start, np.searchsorted(ends, last), len(ops))
+    after = np.searchsorted(host.start_ns[began], end)
+    return GapOps(
+        step=pieces.step[gaps],
+        start_ns=start,
+        before=words.indices(host.texts(np.append(ended, -1)[before])),
+        after=words.indices(host.texts(np.append(began, -1)[after])),
+    )
+
+
+def _longest(pieces: Pieces) -> Ints:
+    """Rows of the longest gaps of each step, by step and length."""
+    rows = np.flatnonzero(pieces.owner == RankOwner.HOST)
+    rows = rows[np.lexsort((pieces.start_ns[rows] - pieces.end_ns[rows], pieces.step[rows]))]
+    _, first, count = np.unique(pieces.step[rows], return_index=True, return_counts=True)
+    place = np.arange(len(rows)) - np.repeat(first, count)
+    return rows[place < _OF_STEP]
