@@ -438,9 +438,12 @@ def test_a_first_step_that_ranks_begin_apart_is_left_out(tmp_path: Path) -> None
               gpu  [?before.......][fwd....][bwd.]
               nccl                                [ar........]
     """
-    diagnosis = first_step(tmp_path, early, late)
+    diagnosis = first_step(tmp_path / "late", early, late)
     assert diagnosis.steps == (2, 3, 4, 5)
     assert "the ranks begin it 12.0 ms apart" in said(diagnosis, diagnosis.name)
+    # Twelve milliseconds do not explain another forty.
+    longer = [text.replace("[bwd.]", f"[bwd.{'.' * 40}]").replace("[ar", f"{' ' * 40}[ar") for text in (early, late)]
+    assert first_step(tmp_path / "longer", *longer).steps == (1, 2, 3, 4, 5)
 
 
 #: Rank 0 begins each step, the first one too, 8 ms after rank 1, which is through with the last as much sooner.

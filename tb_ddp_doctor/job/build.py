@@ -20,6 +20,8 @@ from tb_ddp_doctor.trace.model import Ints
 
 #: A first step is odd that takes so many times as long as the median of the others, or as much less.
 ODD = 1.25
+#: Its lateness apart, a fault of its own makes it longer than this many median steps: 1.2 in a healthy job of ours.
+FAR_LONGER = 1.5
 #: Ranks begin it apart by so much of the median step: then what one of them did before the record delays it.
 APART = 0.2
 #: What is odd of it is explained by what takes at least this share of it.
@@ -120,7 +122,8 @@ def _unlike_the_others(digests: tuple[RankDigest, ...], step_index: Ints, clock:
         # If the lateness is like every step's, the first stays where it has a fault of its own or other work than most:
         # without it, steps that accumulate would no longer be in proportion.
         is_one_of_many = first <= usual + apart and _has_usual_collectives(digests, step_index)
-        if apart > APART * usual and (unlike > APART * usual or is_one_of_many):
+        is_late = unlike > APART * usual and first <= FAR_LONGER * usual + apart
+        if apart > APART * usual and (is_late or is_one_of_many):
             return (
                 f"the ranks begin it {apart / 1e6:.1f} ms apart, so what delayed the late ones is not in their traces."
             )
