@@ -103,10 +103,22 @@ export function copyable(code) {
 
 /** @param {string} text */
 export function copyButton(text) {
-  const button = h("button", { class: "copy-code", type: "button", click: copy }, "Copy");
+  const button = copying("Copy", () => text, "Select and copy by hand");
+  button.classList.add("copy-code");
+  return button;
+}
+
+/**
+ * A button that copies a text.
+ * @param {string} label
+ * @param {() => string} text
+ * @param {string} refused what it says where the browser does not allow that
+ */
+export function copying(label, text, refused) {
+  const button = h("button", { type: "button", click: copy }, label);
   async function copy() {
-    button.textContent = (await toClipboard(text)) ? "Copied" : "Select and copy by hand";
-    setTimeout(() => (button.textContent = "Copy"), 2000);
+    button.textContent = (await toClipboard(text())) ? "Copied" : refused;
+    setTimeout(() => (button.textContent = label), 2000);
   }
   return button;
 }

@@ -7,7 +7,7 @@ import { count, ranges } from "./format.js";
 
 /**
  * @param {Report} report
- * @param {HTMLElement} beside what stands to the right of the job's facts
+ * @param {HTMLElement[]} beside what stands to the right of the job's facts
  */
 export function heading(report, beside) {
   const { diagnosis } = report;

@@ -2,9 +2,11 @@
 // numbers of its picture as a table.
 
 import { linkTo } from "./address.js";
-import { folded, h } from "./dom.js";
+import { isReport } from "./api.js";
+import { copying, folded, h } from "./dom.js";
 import { heading } from "./heading.js";
 import { keysDialog } from "./keys.js";
+import { printed } from "./print.js";
 import { failed } from "./states.js";
 import { chips, selectionOf } from "./selection.js";
 import { numbers } from "./table.js";
@@ -40,7 +42,14 @@ export function shell(report, went) {
   // One of the two shows: the row of tabs, or where the page is narrow what chooses among them.
   const narrow = h("label", { class: "view-choice" }, "View ", chooser);
   const selected = h("div", { class: "chips", role: "group", "aria-label": "Selection" });
-  const element = h("div", { class: "report" }, heading(report, selected), tabs, narrow, panel);
+  const share = h(
+    "div",
+    { class: "share" },
+    isReport ? null : copying("Copy link", () => linkTo({ run: report.diagnosis.name, ...place }), "Copy it from the address bar"),
+    h("button", { type: "button", click: () => print() }, "Print"),
+  );
+  const element = h("div", { class: "report" }, heading(report, [selected, share]), tabs, narrow, panel);
+  const unfollow = printed(report, link);
   tabs.addEventListener("keydown", alongTabs);
   document.addEventListener("keydown", pressed);
 
@@ -116,6 +125,7 @@ export function shell(report, went) {
 
   function close() {
     document.removeEventListener("keydown", pressed);
+    unfollow();
     showing += 1;
     leave();
   }

@@ -18,6 +18,7 @@ import { verdict } from "./views/verdict.js";
  * @property {import("./model.js").Diagnosis} diagnosis
  * @property {import("./model.js").Views | null} views
  * @property {boolean} [live] whether files of the run are still being written
+ * @property {boolean} [whole] whether all findings are open, as on paper
  * @property {import("./address.js").Place} place
  * @property {(changes: import("./address.js").Place) => void} keep notes in the address what this view now shows
  * @property {(view: string, changes?: import("./address.js").Place) => HTMLAnchorElement} link to another view, empty

@@ -35,10 +35,10 @@ export function editorChoice(changed) {
   const own = /** @type {HTMLInputElement} */ (h("input", { value: template, placeholder: "editor://open?file={file}&line={line}", "aria-label": "Address of the editor, with {file} and {line}", hidden: known, change: save }));
   const root = /** @type {HTMLInputElement} */ (h("input", { value: folder, placeholder: "/home/me/project", change: save }));
   const select = /** @type {HTMLSelectElement} */ (
-    h("select", { change: pick }, [...EDITORS, { name: "another …", template: "own" }].map(({ name, template: value }) => h("option", { value, selected: known ? value === template : value === "own" }, name)))
+    h("select", { change: pick }, [...EDITORS, { name: "another …", template: "custom" }].map(({ name, template: value }) => h("option", { value, selected: known ? value === template : value === "custom" }, name)))
   );
   function pick() {
-    own.hidden = select.value !== "own";
+    own.hidden = select.value !== "custom";
     if (own.hidden) own.value = select.value;
     save();
   }

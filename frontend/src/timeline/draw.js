@@ -5,7 +5,7 @@ import { hatch } from "../canvas.js";
 import { ms } from "../format.js";
 import { visible } from "./cull.js";
 import { AXIS, GUTTER, axis, names, tints } from "./frame.js";
-import { criticalPath, joins, labels, launch, rulers } from "./marks.js";
+import { criticalPath, joins, labels, launch, pathTurns, rulers } from "./marks.js";
 import { waitsUntil, written } from "./rows.js";
 
 /** @typedef {import("./rows.js").Laid} Laid */
@@ -53,6 +53,7 @@ export function draw(context, width, height, colour, scene) {
   context.clip();
   const fills = fillsOf(context, colour);
   context.font = `10.5px ${font}`;
+  pathTurns(context, colour, scene, x);
   laid.rows.forEach((row, number) => events(context, colour, scene, row, number, lanes, fills));
   joins(context, colour, scene, x);
   launch(context, colour, scene, x);

@@ -82,31 +82,59 @@ export function launch(context, colour, { laid, chosen, launch: other }, x) {
 }
 
 /**
- * The critical path: one line along the bottom of the ranks that it lies on, with a halo; it leaves out ranks that do not
- * show.
+ * The height of each rank's leg of the critical path, and the legs that show; ranks that do not show are left out.
+ * @param {Scene} scene
+ * @param {X} x
+ */
+function pathLegs({ laid, span, path }, x) {
+  const places = new Map(laid.blocks.map(({ rank, top, height, folded }) => [rank, AXIS + top + height - (folded ? 2 : 4)]));
+  const perPixel = (span.to - span.from) / Math.max(1, x(span.to) - x(span.from));
+  return { places, shown: seen(path, span, LEG_PX * perPixel) };
+}
+
+/**
+ * Where the critical path goes from rank to rank: thin, and below the boxes, whose names it would cross.
+ * @param {CanvasRenderingContext2D} context
+ * @param {(name: string) => string} colour
+ * @param {Scene} scene
+ * @param {X} x
+ */
+export function pathTurns(context, colour, scene, x) {
+  const { places, shown } = pathLegs(scene, x);
+  context.strokeStyle = colour("ink");
+  context.lineWidth = 1;
+  context.beginPath();
+  shown.forEach(({ rank, from, to }, i) => {
+    const [before, y] = [i ? places.get(shown[i - 1].rank) : undefined, places.get(rank)];
+    if (before === undefined || y === undefined || before === y) return;
+    const left = x(from);
+    context.moveTo(left - TURN_PX, before);
+    context.bezierCurveTo(left, before, left, y, Math.min(left + TURN_PX, x(to)), y);
+  });
+  context.stroke();
+}
+
+/**
+ * The critical path: a line with a halo along the bottom of the ranks that it lies on.
  * @param {CanvasRenderingContext2D} context
  * @param {(name: string) => string} colour
  * @param {string} font
  * @param {Scene} scene
  * @param {X} x
  */
-export function criticalPath(context, colour, font, { laid, span, path }, x) {
-  const places = new Map(laid.blocks.map(({ rank, top, height, folded }) => [rank, AXIS + top + height - (folded ? 2 : 4)]));
-  const perPixel = (span.to - span.from) / Math.max(1, x(span.to) - x(span.from));
-  const shown = seen(path, span, LEG_PX * perPixel);
+export function criticalPath(context, colour, font, scene, x) {
+  const { span, path } = scene;
+  const { places, shown } = pathLegs(scene, x);
   const line = () => {
     context.beginPath();
-    let before = /** @type {number | undefined} */ (undefined);
-    for (const { rank, from, to } of shown) {
+    shown.forEach(({ rank, from, to }, i) => {
       const y = places.get(rank);
-      if (y !== undefined) {
-        const left = x(from);
-        if (before === undefined) context.moveTo(left, y);
-        else context.bezierCurveTo(left, before, left, y, Math.min(left + TURN_PX, x(to)), y);
-        context.lineTo(Math.max(left, x(to) - (to < span.to ? TURN_PX : 0)), y);
-      }
-      before = y;
-    }
+      if (y === undefined) return;
+      const [turned, turns] = [i > 0 && shown[i - 1].rank !== rank, i + 1 < shown.length && shown[i + 1].rank !== rank];
+      const left = x(from) + (turned ? TURN_PX : 0);
+      context.moveTo(Math.min(left, x(to)), y);
+      context.lineTo(Math.max(left, x(to) - (turns ? TURN_PX : 0)), y);
+    });
     context.stroke();
   };
   context.lineJoin = "round";

@@ -34,7 +34,7 @@ export function seen(all, { from, to }, least) {
   for (const leg of all) {
     if (leg.to < from || leg.from > to) continue;
     const last = found[found.length - 1];
-    if (last && (leg.to - leg.from < least || last.rank === leg.rank)) last.to = leg.to;
+    if (last && (leg.to - leg.from < least || (last.rank === leg.rank && last.step === leg.step))) last.to = leg.to;
     else found.push({ ...leg });
   }
   return found;

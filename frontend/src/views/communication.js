@@ -107,7 +107,8 @@ function seriesOf(families) {
 const size = (/** @type {number} */ bytes) =>
   bytes >= 1e9 ? `${trim(bytes / 1e9)}\u00a0GB` : bytes >= 1e6 ? `${trim(bytes / 1e6)}\u00a0MB` : bytes >= 1e3 ? `${trim(bytes / 1e3)}\u00a0kB` : `${bytes}\u00a0B`;
 const trim = (/** @type {number} */ value) => value.toFixed(value < 10 ? 1 : 0).replace(/\.0$/, "");
-const time = (/** @type {number} */ us) => ms(us / 1000).replace(/\.0(?=\D)/, "");
+const time = (/** @type {number} */ us) => ms(us / 1000);
+const short = (/** @type {number} */ us) => time(us).replace(/\.0(?=\D)/, "");
 const rate = (/** @type {number} */ gbs) => `${gbs.toFixed(gbs < 10 ? 2 : 0)}\u00a0GB/s`;
 
 /**
@@ -152,7 +153,7 @@ function chart(series, all, shown) {
       context.fillRect(LEFT, Math.round(y(us)), width - LEFT, 1);
       context.fillStyle = colour("soft");
       context.textAlign = "right";
-      if (y(us) > 8) context.fillText(time(us), LEFT - 8, y(us));
+      if (y(us) > 8) context.fillText(short(us), LEFT - 8, y(us));
     }
     context.textAlign = "right";
     context.fillText("size", width - 4, height - 7);
@@ -303,6 +304,8 @@ function line(context, { alpha_us, us_per_byte, significant, bytes }, colour, wi
   context.setLineDash([]);
 }
 
+const perStep = (/** @type {number} */ value) => value.toLocaleString("en", { maximumFractionDigits: 1 });
+
 /**
  * @param {Family[]} families
  * @param {Shown} shown
@@ -314,7 +317,7 @@ function summary(families, shown) {
     [{ head: "collective" }, kindOf],
     [{ head: "ranks" }, ({ ranks: some }) => ranges(some)],
     [{ head: "nodes", title: "how many its ranks are on" }, ({ nodes }) => nodes.length],
-    [{ head: "calls" }, ({ calls }) => calls],
+    [{ head: "calls", show: perStep, title: "per step" }, ({ calls }) => calls / Math.max(1, shown.diagnosis.steps.length)],
     [{ head: "size", show: size, title: "bytes of one call, mean" }, ({ mean_bytes }) => mean_bytes],
     [{ head: "straggler wait", show: time, title: "of one call, mean over its ranks" }, ({ mean_wait_us }) => mean_wait_us],
     [{ head: "time", show: time, bar: true, title: "of one call without straggler wait, mean" }, ({ mean_transfer_us }) => mean_transfer_us],
@@ -378,7 +381,7 @@ function byNode(nodes, shown) {
       columns: [
         { head: "node" },
         { head: "ranks" },
-        { head: "calls", show: (value) => value.toLocaleString("en", { maximumFractionDigits: 1 }), title: "collectives per step that its ranks take part in" },
+        { head: "calls", show: perStep, title: "collectives per step that its ranks take part in" },
         { head: "arrives last", show: percent, title: "share of its collectives in which other nodes wait for one of its ranks" },
         { head: "wait caused", unit: "ms", show: ms, bar: true, title: "straggler wait of the other nodes for this one, per step, mean over their ranks" },
         { head: "straggler wait", unit: "ms", show: ms, bar: true, title: "per step, mean over its ranks" },

@@ -2,7 +2,7 @@
 // fixed in the bar above.
 
 import { fetchRule } from "../api.js";
-import { card, copyable, folded, h, prose, table, toClipboard } from "../dom.js";
+import { card, copyable, copying, folded, h, prose, table } from "../dom.js";
 import { advised } from "../findings/advice.js";
 import { codeOf, editorChoice } from "../findings/code.js";
 import { where } from "../findings/where.js";
@@ -57,7 +57,7 @@ function render(element, shown) {
     element.append(card("Findings", h("p", {}, diagnosis.verdict === "unexplained" ? "No rule explains what is slow. " : "No findings. ", linked(shown, "quality", "See the checks"))));
     return;
   }
-  const predicted = prediction(shown);
+  const predicted = shown.whole ? null : prediction(shown);
   const list = (/** @type {Finding[]} */ some) => some.map((finding) => item(finding, shown, predicted));
   element.append(
     ...[predicted?.element].filter((part) => part !== undefined),
@@ -134,7 +134,7 @@ function item(finding, shown, predicted) {
     )
   );
   const fill = () => details.childElementCount === 1 && details.append(body(finding, shown));
-  if (place.finding === id) {
+  if (place.finding === id || shown.whole) {
     fill();
     details.open = true;
   }
@@ -204,7 +204,7 @@ function body(finding, shown) {
     ),
     finding.measurements.length ? folded("How this was computed", () => h("div", {}, finding.cost_ms > 0 || finding.alone_ms > 0 ? arithmetic(finding, diagnosis) : null, measurements(finding, shown))) : null,
     folded(`About the rule ${finding.rule}`, () => help(finding.rule)),
-    h("p", { class: "actions" }, copyLink(link("findings", { finding: finding.id }).href)),
+    h("p", { class: "actions" }, copying("Copy link to this finding", () => link("findings", { finding: finding.id }).href, "Copy it from the address bar")),
   );
 }
 
@@ -283,16 +283,6 @@ function help(rule) {
     (error) => (element.textContent = error.message),
   );
   return element;
-}
-
-/** @param {string} address */
-function copyLink(address) {
-  const button = h("button", { type: "button", click: copy }, "Copy link to this finding");
-  async function copy() {
-    button.textContent = (await toClipboard(address)) ? "Copied" : "Copy it from the address bar";
-    setTimeout(() => (button.textContent = "Copy link to this finding"), 2000);
-  }
-  return button;
 }
 
 /**

@@ -1,0 +1,131 @@
+"""What people come to the tab for: how many clicks it takes, by keyboard alone, and on paper."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from playwright.sync_api import BrowserContext, FrameLocator, Locator, Page, expect
+from tab import DEMO_LOGS, SCREENSHOTS, opened
+
+from tb_ddp_doctor import cli
+
+#: From the opened tab to what somebody came for.
+MOST_CLICKS = 3
+#: Presses of the Tab key from one thing to the next that is meant.
+MOST_TABS = 120
+
+
+class Task:
+    """One task in the tab that opens on the worst run."""
+
+    def __init__(self, page: Page, server: str) -> None:
+        self.clicks = 0
+        self.tab: FrameLocator = opened(page, server)
+        expect(self.tab.locator(".facts b")).to_have_text("straggler_cpu")
+
+    def click(self, target: Locator) -> None:
+        self.clicks += 1
+        assert self.clicks <= MOST_CLICKS
+        target.click()
+
+
+def test_five_tasks_take_three_clicks_at_most(context: BrowserContext, page: Page, server: str) -> None:
+    """Each leaves its Playwright trace beside the screenshots."""
+    page.add_init_script("if (navigator.clipboard) navigator.clipboard.writeText = async (text) => (top.copied = text)")
+    context.tracing.start(snapshots=True)
+
+    @contextmanager
+    def task(name: str) -> Iterator[Task]:
+        page.goto("about:blank")
+        context.tracing.start_chunk(title=name)
+        yield Task(page, server)
+        context.tracing.stop_chunk(path=SCREENSHOTS / f"task_{name.replace(' ', '_')}.zip")
+
+    with task("find the slow rank") as one:
+        expect(one.tab.locator("h1")).to_contain_text("Rank 1 is the straggler")
+    with task("see why") as one:
+        one.click(one.tab.locator(".costliest .title a").first)
+        expect(one.tab.locator(".opened").first).to_contain_text("while its CPU is outside any op")
+        expect(one.tab.locator(".cells th.affected")).to_have_text("rank 1")
+    with task("see where in the code") as one:
+        one.click(one.tab.locator(".costliest .title a").first)
+        expect(one.tab.locator(".evidence .source")).to_have_text(
+            "last op before: aten::cross_entropy_loss; first op after: aten::ones_like"
+        )
+        one.click(one.tab.get_by_role("link", name="Timeline of rank 1, step 4"))
+        expect(one.tab.locator("canvas.timeline-canvas")).to_be_visible()
+    with task("compare with another run") as one:
+        one.click(one.tab.get_by_role("link", name="Compare", exact=True))
+        one.click(one.tab.get_by_role("main").get_by_role("button", name="healthy"))
+        expect(one.tab.locator(".told")).to_contain_text("straggler_cpu takes 182.9 ms a step, healthy")
+    with task("send it to a colleague") as one:
+        one.click(one.tab.locator(".costliest .title a").first)
+        one.click(one.tab.get_by_role("button", name="Copy link", exact=True))
+        expect(one.tab.get_by_role("button", name="Copied")).to_be_visible()
+        link = page.evaluate("copied")
+        page.goto("about:blank")
+        page.goto(link)
+        expect(one.tab.locator("details.finding[open] .title")).to_contain_text("Rank 1")
+    context.tracing.stop()
+
+
+def test_by_keyboard_from_the_verdict_to_perfetto_and_back(page: Page, server: str) -> None:
+    tab = Task(page, server).tab
+
+    def reach(target: Locator) -> None:
+        for _ in range(MOST_TABS):
+            page.keyboard.press("Tab")
+            if target.evaluate("element => element === document.activeElement"):
+                return
+        raise AssertionError(f"the Tab key does not lead to {target}")
+
+    tab.locator(".tabs [aria-current]").focus()
+    reach(tab.locator(".costliest .title a").first)
+    page.keyboard.press("Enter")
+    finding = tab.locator("details.finding[open]")
+    expect(finding).to_be_visible()
+    tab.locator(".tabs [aria-current]").focus()
+    trace = finding.locator(".open-trace").first
+    reach(trace)
+    page.keyboard.press("Enter")
+    dialog = tab.locator("dialog.trace")
+    expect(dialog.locator("iframe, [role=status]").first).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+    expect(trace).to_be_focused()
+    page.keyboard.press("1")
+    expect(tab.locator(".tabs [aria-current]")).to_have_text("Verdict")
+
+
+def test_a_report_prints_as_a_document_whatever_view_is_open(page: Page, tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+    assert cli.main(["diagnose", str(DEMO_LOGS / "straggler_cpu"), "--html", str(report)]) == 0
+    page.emulate_media(color_scheme="dark")
+    page.goto(report.as_uri())
+    page.get_by_role("link", name="Operators", exact=True).click()
+    page.set_viewport_size({"width": 720, "height": 1000})
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print")
+    paper = page.locator(".printed")
+    for part in (
+        "Account of the step",
+        "Costliest findings",
+        "What was seen",
+        "Where each rank's step goes",
+        "Time by size",
+    ):
+        expect(paper.get_by_text(part, exact=True).first).to_be_visible()
+    expect(paper.locator("details.finding[open]")).to_have_count(3)
+    drawn = paper.locator("canvas.large-lanes").first.evaluate("canvas => canvas.width > 300 && canvas.height > 50")
+    assert drawn and page.locator("html.dark").count() == 0
+    expect(page.locator("main")).to_be_hidden()
+    assert paper.evaluate("element => element.scrollWidth <= element.clientWidth")
+    page.screenshot(path=SCREENSHOTS / "print.png", full_page=True)
+    page.emulate_media(media="screen")
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    expect(paper).to_have_count(0)
+    expect(page.locator(".tabs [aria-current]")).to_have_text(re.compile("Operators"))
+    assert page.locator("html.dark").count() == 1
