@@ -55,11 +55,14 @@ class Intervals:
         """Length of the set before each interval, and in all."""
         return np.concatenate((np.zeros(1, np.int64), np.cumsum(self.end - self.start)))
 
+    @cached_property
+    def _end_before(self) -> Ints:
+        """End of the interval before each one, and of the last."""
+        return np.concatenate((np.full(1, _EARLIEST), self.end))
+
     def _length_until(self, instant: Ints) -> Ints:
         index = np.searchsorted(self.start, instant, side="right")
-        inside = np.zeros(len(instant), np.int64)
-        some = index > 0
-        inside[some] = np.maximum(self.end[index[some] - 1] - instant[some], 0)
+        inside = np.maximum(self._end_before[index], instant) - instant
         return self._before[index] - inside
 
     def measure(self, start: Ints, end: Ints) -> Ints:

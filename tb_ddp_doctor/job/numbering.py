@@ -17,9 +17,13 @@ _MOST_SPREAD = 8
 def numbered(*columns: Whole) -> Ints:
     """Which of the distinct rows of some columns, of numbers or flags, each row is, as an index in their order."""
     which = np.zeros(len(columns[0]), np.int64)
+    distinct = 1
     for column in columns:
         place = _places(column)
-        which = _places(which * (int(place.max(initial=-1)) + 1) + place)
+        values = int(place.max(initial=-1)) + 1
+        if values > 1:
+            which = _places(which * values + place) if distinct > 1 else place
+            distinct = int(which.max()) + 1
     return which
 
 
@@ -27,6 +31,8 @@ def _places(values: Whole) -> Ints:
     if not len(values):
         return np.empty(0, np.int64)
     least, most = int(values.min()), int(values.max())
+    if most == least:
+        return np.zeros(len(values), np.int64)
     if most - least >= _MOST_SPREAD * len(values):
         place: Ints = np.unique(values, return_inverse=True)[1].reshape(-1)
         return place
