@@ -40,8 +40,8 @@ class HostCalls:
     name: Indices
     #: Index of the call around it; -1 for none.
     parent: Ints
-    #: Whether it lies on a thread that trains, which is one with operators or steps, or, where none has any, one that
-    #: launches: NCCL's watchdog polls events and pin-memory threads allocate, whatever the training does.
+    #: Whether it lies on a thread that trains, which is one with operators or steps, or, where there are no operators,
+    #: one that launches: NCCL's watchdog polls events and pin-memory threads allocate, whatever the training does.
     trains: Mask
 
     @classmethod
@@ -57,8 +57,9 @@ class HostCalls:
         notes = np.flatnonzero(category == Category.ANNOTATION)
         training = np.zeros(len(trace.threads), np.bool_)
         training[thread[category == Category.OP]] = True
+        has_operators = training.any()
         training[thread[notes[known.among(name[notes], names.is_step)]]] = True
-        if not training.any():
+        if not has_operators:
             calls = np.flatnonzero(category == Category.RUNTIME)
             training[thread[calls[known.among(name[calls], names.launches_work)]]] = True
         return cls(trace, known, rows, thread, start, end, category, name, around(start, end, thread), training[thread])

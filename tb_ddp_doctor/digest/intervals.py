@@ -76,6 +76,13 @@ class Intervals:
         covered[covered] = self.end[index[covered]] > instant[covered]
         return covered
 
+    def joined(self, apart_ns: int) -> Intervals:
+        """The same without the gaps between two that are shorter than this."""
+        if not len(self):
+            return self
+        far = self.start[1:] - self.end[:-1] >= apart_ns
+        return Intervals(self.start[np.append(True, far)], self.end[np.append(far, True)])
+
     def __or__(self, other: Intervals) -> Intervals:
         if not len(self) or not len(other):
             return self if len(self) else other

@@ -506,7 +506,7 @@ class PhaseWork:
     device_ns: Annotated[Ints, Phase]
     #: The part of it in which only communication runs; each row sums to that owner.
     exposed_ns: Annotated[Ints, Phase]
-    #: The host's phase while device and host do nothing, in stretches of at least `starvation.LONG_STALL_NS`.
+    #: The host's phase while device and host do nothing, in stretches of at least `owners.LONG_STALL_NS`.
     stalled_ns: Annotated[Ints, Phase]
 
 

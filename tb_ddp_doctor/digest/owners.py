@@ -21,6 +21,10 @@ from tb_ddp_doctor.trace.model import Category, Ints
 KEPT_SHARE = 1 / 2000
 
 
+#: From here on a stretch with the host outside operators is a stall; below, it is Python between two operators, ns.
+LONG_STALL_NS = 1_000_000
+
+
 @dataclass(frozen=True)
 class Layers:
     """What holds at each instant, one set per owner but the last; where several hold, the first one owns."""
@@ -60,8 +64,17 @@ def device_layers(host: HostCalls, device: DeviceEvents) -> Layers:
         input=host.over(host.trains & host.named(names.is_loader)),
         sync=host.over(calls & (host.named(names.is_sync) | blocking)),
         alloc=host.over(calls & host.named(names.is_alloc)),
-        dispatch=host.over(host.trains & ~host.is_annotation),
+        dispatch=_called(host),
     )
+
+
+def _called(host: HostCalls) -> Intervals:
+    """When the host is in an operator or a call of the runtime.
+
+    Where operators were not recorded, calls that follow each other closely are taken to be made by them.
+    """
+    called = host.over(host.trains & ~host.is_annotation)
+    return called if host.is_operator.any() else called.joined(LONG_STALL_NS)
 
 
 def _running(device: DeviceEvents, chosen: Mask) -> Intervals:

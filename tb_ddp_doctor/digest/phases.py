@@ -22,7 +22,6 @@ from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.intervals import Intervals, partition
 from tb_ddp_doctor.digest.model import Pieces, RankOwner, Steps
-from tb_ddp_doctor.digest.starvation import LONG_STALL_NS
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, Ints
 from tb_ddp_doctor.trace.names import Phase
@@ -165,7 +164,7 @@ def exposed_on_host(host: HostPhases, pieces: Pieces, steps: Steps) -> Ints:
 
 def stalled_phases(host: HostPhases, pieces: Pieces, steps: Steps) -> Ints:
     """The part of each phase in which device and host do nothing, in long stretches, shape (S, len(Phase))."""
-    long = pieces.end_ns - pieces.start_ns >= LONG_STALL_NS
+    long = pieces.end_ns - pieces.start_ns >= owners.LONG_STALL_NS
     return _in_pieces(host, pieces, long & (pieces.owner == RankOwner.HOST), steps)
 
 
@@ -185,7 +184,9 @@ def _with_other(told: list[Ints], in_all: Ints) -> Ints:
 def _joined(start: Ints, end: Ints, phase: Ints) -> HostPhases:
     """Pieces, without short ones of other between two of one phase: Python between two of its operations."""
     short = np.zeros(len(start), np.bool_)
-    short[1:-1] = (phase[1:-1] == Phase.OTHER) & (phase[:-2] == phase[2:]) & ((end - start)[1:-1] < LONG_STALL_NS)
+    short[1:-1] = (
+        (phase[1:-1] == Phase.OTHER) & (phase[:-2] == phase[2:]) & ((end - start)[1:-1] < owners.LONG_STALL_NS)
+    )
     phase[short] = phase[np.flatnonzero(short) - 1]
     changes = np.concatenate(([True], phase[1:] != phase[:-1]))[: len(start)]
     return HostPhases(start[changes], end[np.concatenate((changes[1:], [True]))[: len(start)]], phase[changes])

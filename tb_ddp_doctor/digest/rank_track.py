@@ -10,9 +10,9 @@ from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.intervals import EMPTY, Intervals
 from tb_ddp_doctor.digest.launch_queue import HostStalls
 from tb_ddp_doctor.digest.model import Steps, Track
-from tb_ddp_doctor.digest.owners import Layers
+from tb_ddp_doctor.digest.owners import LONG_STALL_NS, Layers
 from tb_ddp_doctor.digest.phases import HostPhases
-from tb_ddp_doctor.digest.starvation import BLOCKING, LONG_STALL_NS, blocking_calls, recording_ns
+from tb_ddp_doctor.digest.starvation import BLOCKING, blocking_calls, recording_ns
 from tb_ddp_doctor.digest.steps import step_of
 from tb_ddp_doctor.trace.names import Phase
 
@@ -55,8 +55,10 @@ def rank_track(
 
 
 def _launched_by_operators(host: HostCalls, device: DeviceEvents) -> bool:
-    """Whether most launches lie within operators: without them the host seems to do nothing."""
+    """Whether most launches lie within operators, if there are any: outside of them the host seems to do nothing."""
     launch = device.launch[device.is_launched & ~device.communicates]
+    if not host.is_operator.any():
+        return len(launch) > 0
     return 2 * int((host.around(launch, host.is_operator) >= 0).sum()) > len(launch)
 
 

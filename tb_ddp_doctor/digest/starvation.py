@@ -38,8 +38,6 @@ from tb_ddp_doctor.trace.model import Ints
 
 #: From a launch to its kernel's start on an empty device, at most, ns: 5 to 10 us were measured while traced.
 LATENCY_NS = 20_000
-#: From here on a stretch with the host outside operators is a stall; below, it is Python between two operators, ns.
-LONG_STALL_NS = 1_000_000
 #: What recording one host event costs, ns, by how long a launch call takes while traced. Measured on ten jobs whose
 #: steps were also timed untraced: 0.5 us where the median launch takes 6 us, 3 us from 7.4 us on, unlike by rank.
 _RECORDING_NS = (400, 4_000)
@@ -121,7 +119,7 @@ def _gaps(device: DeviceEvents, layers: owners.Layers, op_stalls: Intervals, ste
     arrives = np.where(known, returned[by] + LATENCY_NS, idle.start)
     starved = Intervals.union(idle.start, np.minimum(idle.end, arrives))
     stalled = starved - layers.host_busy
-    long = stalled.end - stalled.start >= LONG_STALL_NS
+    long = stalled.end - stalled.start >= owners.LONG_STALL_NS
     others = layers.input | Intervals(stalled.start[long], stalled.end[long]) | op_stalls
     points = different(starved.start, starved.end, steps.start_ns, steps.end_ns)
     start, end = points[:-1], points[1:]

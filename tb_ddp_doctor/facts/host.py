@@ -40,7 +40,7 @@ class Stalls:
     """Stretches in which device and host both do nothing."""
 
     _job: Job
-    #: Shape (R, S), ns, in stretches of at least `starvation.LONG_STALL_NS`.
+    #: Shape (R, S), ns, in stretches of at least `owners.LONG_STALL_NS`.
     long_ns: Ints
     #: The same by the host's phase, shape (R, S, len(PHASES)).
     phase_ns: Ints

@@ -322,6 +322,14 @@ class _Reader:
         ranges = np.flatnonzero((events["category"] == Category.ANNOTATION) | (events["category"] == Category.OP))
         starts_work = np.array([names.launches_work(text) for text in self._strings], np.bool_)
         launches = (events["category"] == Category.RUNTIME) & starts_work[events["name"]]
+        if not launches.any():
+            self._say(
+                "It holds no CUDA API calls, which tell the step that launched a kernel: all of it is one step. Record "
+                "with nsys profile --trace=cuda,nvtx."
+            )
+            marks = np.array([names.is_step(text) for text in self._strings], np.bool_)
+            events["name"][marks[events["name"]]] = self._strings["step"]
+            return
         steps = chosen_steps(
             Ranges(**{name: events[name][ranges] for name in Ranges._fields}),
             tuple(self._strings),
