@@ -25,8 +25,8 @@ from tb_ddp_doctor.capture import Doctor, child, retention, verdict
 from tb_ddp_doctor.capture.agent import Agent, Captured
 from tb_ddp_doctor.capture.directory import CaptureFolder, Claim, Verdict, capture_folders, read_json, write_json
 from tb_ddp_doctor.capture.gpu import Gpu
+from tb_ddp_doctor.capture.nvtx_ranges import NvtxRanges
 from tb_ddp_doctor.capture.requests import LOCAL_MARGIN_S, NETWORK_MARGIN_S, Mailbox, Request, margin_s
-from tb_ddp_doctor.capture.step_ranges import StepRanges
 from tb_ddp_doctor.capture.task import Keep, Task
 from tb_ddp_doctor.capture.windows import Schedule, Window, parse_ranks, placed, steps_ahead
 from tb_ddp_doctor.cli import main
@@ -272,11 +272,11 @@ def test_nvtx_that_fails_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     for missing in ("range_push", "range_pop"):
         calls = {"range_push": lambda _: None, "range_pop": lambda: None}
         del calls[missing]
-        ranges = StepRanges(SimpleNamespace(**calls))
+        ranges = NvtxRanges(SimpleNamespace(**calls))
         for step in range(3):
             ranges.begin(step)
         ranges.end()
-    assert caplog.text.count("steps are no NVTX ranges") == 2
+    assert caplog.text.count("no NVTX ranges") == 2
 
 
 @pytest.mark.parametrize("configured", ["", "logging.basicConfig(stream=sys.stderr)"])

@@ -6,6 +6,7 @@ import json
 import lzma
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,15 @@ from traces import read as drawn
 
 import tb_ddp_doctor
 from tb_ddp_doctor import cli
-from tb_ddp_doctor.capture.step_ranges import StepRanges
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.host_calls import HostCalls
+from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.discover.runs import DiscoverError, discover
 from tb_ddp_doctor.nsys.database import NsysError, opened
 from tb_ddp_doctor.nsys.processes import start_ns
 from tb_ddp_doctor.trace import names, nsys
 from tb_ddp_doctor.trace.model import Category, RankTrace
+from tb_ddp_doctor.trace.names import Phase
 from tb_ddp_doctor.trace.reader import read
 
 JOB = """
@@ -212,31 +214,6 @@ def test_larger_ranks_are_read_for_a_window(tmp_path: Path, monkeypatch: pytest.
     assert any("of this process's rows: more than" in warning.message for warning in part.warnings)
 
 
-class _Nvtx:
-    """Records what is pushed and popped."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def range_push(self, name: str) -> None:
-        self.said.append(name)
-
-    def range_pop(self) -> None:
-        self.said.append("end")
-
-
-def test_the_capture_helper_marks_steps(caplog: pytest.LogCaptureFixture) -> None:
-    nvtx = _Nvtx()
-    ranges = StepRanges(nvtx)
-    ranges.begin(1)
-    ranges.begin(2)
-    ranges.end()
-    ranges.end()
-    assert nvtx.said == ["step 1", "end", "step 2", "end"]
-    StepRanges(object()).begin(1)
-    assert "steps are no NVTX ranges" in caplog.text
-
-
 def test_a_thread_that_launches_trains_where_no_operator_says_so(tmp_path: Path) -> None:
     bare = JOB.replace("[load]", "      ")
     job = drawn(ranks(bare, bare), metadata="nowhere")
@@ -245,6 +222,80 @@ def test_a_thread_that_launches_trains_where_no_operator_says_so(tmp_path: Path)
     assert len(digest(trace).steps) == 1
     host = HostCalls.of(trace)
     assert host.trains[host.named(names.launches_work)].all() and host.trains.any()
+
+
+MARKED = """
+    rank# step   |1                                     |2
+          host   [own_forward..][own_backward..][update] [own_forward..][own_backward..][update]
+          within  [own_layer..]  [bwd]           [optim]  [own_layer..]  [bwd]           [optim]
+          gpu      [fwd.......]  [bwd.........]  [optim]    [fwd.......]  [bwd.........]  [optim]
+"""
+
+
+@pytest.mark.parametrize("operators", [True, False])
+def test_ranges_name_steps_phases_and_modules_as_record_function_does(tmp_path: Path, operators: bool) -> None:
+    """As the capture helper writes them, with and without emit_nvtx."""
+    named = {"## forward ##": "forward", "## backward ##": "backward", "## layer ##": "nn.Module: layer"}
+    job = drawn(ranks(MARKED, MARKED), metadata="nowhere")
+    job = {
+        rank: replace(one, strings=tuple(named.get(text, text) for text in one.strings)) for rank, one in job.items()
+    }
+    expected = {rank: digest(_of_devices(trace, rank)) for rank, trace in job.items()}
+    traces = _traces(write(tmp_path / "job.sqlite", job, steps="step {}", operators=operators))
+    for rank, trace in traces.items():
+        found, other = digest(trace), expected[rank]
+        assert np.array_equal(found.work.phases.device_ns, other.work.phases.device_ns)
+        assert (found.work.phases.device_ns[:, [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]] > 0).all()
+        assert _modules(found) == _modules(other) != set()
+
+
+def _modules(found: RankDigest) -> set[str]:
+    return {text for text in found.strings if names.is_module(text)}
+
+
+def test_autograds_thread_trains_without_operators(tmp_path: Path) -> None:
+    """Steps are ranges of the main thread, and backward launches from one of its own."""
+    on_its_own = """
+    rank# step     |1                              |2
+          host     [fwd...]        [sync..........][fwd...]        [sync..........]
+          autograd          [bwd..]                         [bwd..]
+          gpu       [fwd....]      [bwd......]      [fwd....]      [bwd......]
+    """
+    trace = _traces(write(tmp_path / "job.sqlite", drawn(ranks(on_its_own, on_its_own)), operators=False))[0]
+    host = HostCalls.of(trace)
+    launches = host.named(names.launches_work)
+    assert len(np.unique(host.thread[launches])) == 2
+    assert host.trains[launches].all() and len(digest(trace).steps) == 6
+
+
+@pytest.mark.parametrize("lost", ["", "NVTX_EVENTS"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_without_operators_the_replay_gives_what_it_gives_with_them(tmp_path: Path, lost: str, count: int) -> None:
+    job = drawn(ranks(*[JOB] * count))
+    plain = write(tmp_path / "plain/job.sqlite", job, operators=False)
+    _drop(plain, lost)
+    (found,) = tb_ddp_doctor.diagnose(plain, cache=False)
+    assert found.account.method == "replay"
+    if not lost:
+        (whole,) = tb_ddp_doctor.diagnose(write(tmp_path / "whole/job.sqlite", job), cache=False)
+        assert found.verdict == whole.verdict == "dataloader-stall"
+        assert found.findings[0].cost_ms == pytest.approx(whole.findings[0].cost_ms, rel=0.01)
+
+
+def test_without_calls_of_the_api_the_recording_is_one_step(tmp_path: Path) -> None:
+    path = write(tmp_path / "job.sqlite", drawn(ranks(JOB, JOB)), operators=False)
+    _drop(path, "CUPTI_ACTIVITY_KIND_RUNTIME")
+    (found,) = tb_ddp_doctor.diagnose(path, cache=False)
+    assert len(found.steps) == 1 and found.account.method == "busy_time"
+    assert any("It holds no CUDA API calls" in warning.message for warning in found.warnings)
+
+
+def _drop(path: Path, table: str) -> None:
+    """Take a table out of an export, if one is named."""
+    with closing(sqlite3.connect(path)) as file:
+        if table:
+            file.execute(f"DROP TABLE {table}")
+            file.commit()
 
 
 def _without_steps(trace: RankTrace) -> tuple[str, ...]:

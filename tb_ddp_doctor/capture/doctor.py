@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from tb_ddp_doctor.capture.agent import Agent, Captured
 from tb_ddp_doctor.capture.gpu import Gpu
-from tb_ddp_doctor.capture.step_ranges import StepRanges
+from tb_ddp_doctor.capture.nvtx_ranges import NvtxRanges
 from tb_ddp_doctor.capture.task import Keep
 from tb_ddp_doctor.capture.windows import Schedule, Window
 
@@ -59,8 +59,8 @@ class Doctor:
         `every` so many steps, `steps` are captured; None captures on request alone (`ddp-doctor capture LOGDIR`,
         SIGUSR2). `keep` says what stays beside digests of kilobytes: "digests" nothing, "traces" all traces, "accused"
         those of the ranks that findings name and of a typical one. Beyond `max_gb` the oldest captures are deleted.
-        `stacks` and `memory` are torch.profiler's with_stack and profile_memory. With `nvtx` each step is an NVTX range
-        too ("step 17"), for recordings of Nsight Systems.
+        `stacks` and `memory` are torch.profiler's with_stack and profile_memory. With `nvtx` steps, optimizers and, of
+        a model that is watched, forward, backward and modules are NVTX ranges, for recordings of Nsight Systems.
 
         `scratch` is a directory on a local disk (default: the system's for temporary files), where a trace is until
         it is digested. Requests are looked for every `poll_s`; a step is agreed on `margin_s` ahead (default: 3 s on
@@ -77,7 +77,9 @@ class Doctor:
         self._limits = (max_gb, patience_s)
         self._poll_s, self._margin_s = poll_s, margin_s
         self._scratch = Path(scratch or tempfile.gettempdir()) / f"ddp_doctor-{os.getpid()}-{os.urandom(4).hex()}"
-        self._ranges = StepRanges() if nvtx else None
+        self._ranges = NvtxRanges() if nvtx else None
+        if self._ranges is not None:
+            self._ranges.watch_optimizers()
         self._step = -1
         #: `step` has nothing to do but to count before the end of this step.
         self._due = -1
@@ -124,6 +126,8 @@ class Doctor:
             self._watched = self._watched or Watched(self._scratch)
             if model is not None:
                 self._watched.watch_model(model, depth)
+                if self._ranges is not None:
+                    self._ranges.watch(model, self._watched.modules())
             if loader is not None:
                 self._watched.watch_loader(loader)
         except Exception as error:
@@ -136,7 +140,7 @@ class Doctor:
         try:
             self._due = _NEVER
             if self._ranges is not None:
-                self._ranges.end()
+                self._ranges.close()
             self._drop("the training ends")
             if self._watched is not None:
                 self._watched.close()

@@ -43,6 +43,10 @@ class Watched:
             if parts and len(parts) <= depth and len(self._modules) < _MOST_MODULES and not _is_compiled(module):
                 self._modules[".".join(parts)] = module
 
+    def modules(self) -> dict[str, Any]:
+        """The modules that are marked, by what a trace calls them."""
+        return {f"nn.Module: {name}": module for name, module in self._modules.items()}
+
     def watch_loader(self, loader: Any) -> None:
         """Time the batches of a DataLoader in its workers; without workers, the trace itself shows them."""
         if not getattr(loader, "num_workers", 0):
@@ -54,8 +58,8 @@ class Watched:
 
     def start(self) -> None:
         """Mark modules from now on."""
-        for name, module in self._modules.items():
-            marks = _Marks(f"nn.Module: {name}")
+        for name, module in self.modules().items():
+            marks = _Marks(name)
             self._hooks.append(module.register_forward_pre_hook(marks.enter))
             self._hooks.append(module.register_forward_hook(marks.leave, always_call=True))
 
