@@ -34,7 +34,8 @@ def random_job(seed: int) -> FaultyJob:
 
     def work(rank: int, step: int) -> Work:
         slow = rank == late and (steady or step == odd)
-        return Work(pick.randint(6, 12), pick.randint(20, 60) if slow else 0, pick.randint(10, 20), pick.randint(16, 30))
+        stall = pick.randint(20, 60) if slow else 0
+        return Work(pick.randint(6, 12), stall, pick.randint(10, 20), pick.randint(16, 30))
 
     return FaultyJob(
         tuple(tuple(work(rank, step) for step in range(steps)) for rank in range(world)),
