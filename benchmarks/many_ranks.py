@@ -29,6 +29,7 @@ from tb_ddp_doctor.digest.model import (
     FlopWork,
     GapOps,
     GemmWork,
+    Gradients,
     GraphWalkWork,
     Kernels,
     KernelWork,
@@ -175,7 +176,7 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
             np.array([5], np.int32),
             np.array([6], np.int32),
             np.array([0], np.int32),
-            *(np.array([value]) for value in (600 * steps, int(compute.sum()), 0, 0, 0, 0)),
+            *(np.array([value]) for value in (600 * steps, int(compute.sum()), 0, 0, 0, 0, 0, 0, 0, 0)),
         ),
         blocking=no_blocking(),
         op_stalls=no_op_stalls(),
@@ -190,8 +191,25 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
             *(np.array([value]) for value in (600 * steps, 0, int(compute.sum()), 0, 0, 0)),
         ),
         track=_track(start + stall, start, finish, compute, arrival, end, shown),
+        gradients=_gradients(start + stall, compute, shown),
         contents=TraceContents({}, "", "training", "ProfilerStep", 0.0),
         warnings=(),
+    )
+
+
+def _gradients(begin, compute, shown) -> Gradients:
+    """One gradient for each bucket, ready as its kernel is launched, and done with it."""
+    marks = begin[:, None] + compute[:, None] * (1 + 2 * np.arange(1, BUCKETS + 1) / BUCKETS) / 3
+    steps, launched = len(begin), begin[:, None] + np.arange(1, BUCKETS + 1) * MS // 20
+    index = np.repeat(np.arange(steps, dtype=np.int32), BUCKETS)
+    return Gradients(
+        step=index,
+        backward=index,
+        elements=np.tile(np.arange(1, BUCKETS + 1) * 1_000_000, steps),
+        ready_ns=shown(launched.ravel()),
+        done_ns=shown(marks.ravel()),
+        launching_ns=np.full(index.size, MS // 50),
+        module=np.zeros(index.size, np.int32),
     )
 
 

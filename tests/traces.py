@@ -15,7 +15,7 @@ character. Lanes:
   "## ... ##". `optim` and `multi_tensor_apply` are operators in an optimizer's step, `scores`, `scale`, `softmax`,
   `values` and `undo` (the softmax backward) operations of attention, with shapes.
 - within: the same, within those of the lane host. thread2, thread3, ...: operators of other threads.
-- autograd: backward's thread; its operators are autograd nodes.
+- autograd: backward's thread; its operators are autograd nodes. `grad@2` completes a gradient of 2 million elements.
 - gpu: kernels of the compute stream. `pageable` and `pinned` are copies from the host of 16 MB. `name*20` are twenty
   kernels in a row, `name@64` has a grid of 64 blocks.
 - gpu2, gpu3, ...: the same, each on a stream of its own; copy: one for copies.
@@ -467,10 +467,21 @@ def _add_host(events: _Events, blocks: list[Block], options: Options) -> None:
 
 def _add_autograd(events: _Events, blocks: list[Block], options: Options) -> None:
     for block in blocks:
+        if block.name.startswith("grad"):
+            _add_gradient(events, block, options)
+            continue
         name = f"autograd::engine::evaluate_function: {block.name}"
         events.add("cpu_op", name, block.start_ns, block.end_ns, _AUTOGRAD)
         if block.name in _ATTENTION:
             _add_attention(events, block, _AUTOGRAD, options)
+
+
+def _add_gradient(events: _Events, block: Block, options: Options) -> None:
+    """A node that adds to a gradient, in the first half of its time; DDP's hook has the second."""
+    shapes = {"Input Dims": [[(block.size or 1) * 1_000_000]]} if options.shapes else {}
+    name = "torch::autograd::AccumulateGrad"
+    events.add("cpu_op", f"autograd::engine::evaluate_function: {name}", block.start_ns, block.end_ns, _AUTOGRAD)
+    events.add("cpu_op", name, block.start_ns, (block.start_ns + block.end_ns) // 2, _AUTOGRAD, **shapes)
 
 
 def _add_attention(events: _Events, block: Block, tid: int, options: Options) -> None:

@@ -16,6 +16,7 @@ from tb_ddp_doctor.digest.flops import flops
 from tb_ddp_doctor.digest.frames import code, stalled
 from tb_ddp_doctor.digest.gap_ops import gap_ops
 from tb_ddp_doctor.digest.gemms import gemms
+from tb_ddp_doctor.digest.gradients import gradients, no_gradients
 from tb_ddp_doctor.digest.graph_walks import graph_walks
 from tb_ddp_doctor.digest.host_calls import HostCalls, one_of
 from tb_ddp_doctor.digest.kernels import kernel_work, kernels, operators_as_kernels
@@ -136,6 +137,7 @@ def _digest_device(host: HostCalls, number: int) -> RankDigest:
         op_stalls=op_stalls(host, device, steps, layers, stuck, words),
         memory=memory(host, number, steps, phases, found, words),
         track=rank_track(host, device, steps, layers, blocked, stuck.intervals, phases),
+        gradients=gradients(host, device, steps, phase, words),
         contents=contents,
         warnings=(*trace.warnings, *_joining_warnings(device, number)),
         strings=words.strings(),
@@ -197,6 +199,7 @@ def _digest_host(host: HostCalls) -> RankDigest:
         op_stalls=no_op_stalls(),
         memory=memory(host, ON_CPU, steps, phases, found, words),
         track=no_track(),
+        gradients=no_gradients(),
         contents=contents,
         warnings=(*trace.warnings, *_group_warnings(trace, found)),
         strings=words.strings(),

@@ -56,14 +56,8 @@ def enqueues(host: HostCalls) -> Mask:
 
 
 def _launched_by(host: HostCalls, device: DeviceEvents, by_backward: Mask) -> Launched:
-    """What launched the collectives among the device's events.
-
-    A backward pass is a run of kernels in the order of their launches that backward launched.
-    """
-    known = np.flatnonzero(device.computes & device.is_launched)
-    known = known[np.argsort(device.launch_ns[known], kind="stable")]
-    inside = by_backward[known]
-    passes = device.launch_ns[known][inside & ~np.concatenate(([False], inside[:-1]))]
+    """What launched the collectives among the device's events."""
+    passes = backward_passes(device, by_backward)
     begun = np.sort(host.start_ns[host.is_annotation & host.named(names.is_optimizer_step)])
     communicates = device.communicates
     instant = device.launch_ns[communicates]
@@ -74,6 +68,15 @@ def _launched_by(host: HostCalls, device: DeviceEvents, by_backward: Mask) -> La
         backward=np.where(by_backward[communicates], backward, -1),
         update=np.where(device.is_launched[communicates], update, -1),
     )
+
+
+def backward_passes(device: DeviceEvents, by_backward: Mask) -> Ints:
+    """When each backward pass begins: a run of kernels in the order of their launches that backward launched."""
+    known = np.flatnonzero(device.computes & device.is_launched)
+    known = known[np.argsort(device.launch_ns[known], kind="stable")]
+    inside = by_backward[known]
+    begins: Ints = device.launch_ns[known][inside & ~np.concatenate(([False], inside[:-1]))]
+    return begins
 
 
 def host_collectives(host: HostCalls, steps: Steps, until_ns: int, words: Vocabulary) -> Collectives:

@@ -8,6 +8,7 @@ from tb_ddp_doctor.digest.collectives import count_elements
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.gemms import slow_inputs
 from tb_ddp_doctor.digest.host_calls import HostCalls
+from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.model import Kernels, KernelWork, Steps
 from tb_ddp_doctor.digest.sums import count, longest, total
 from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
@@ -41,6 +42,7 @@ def kernels(host: HostCalls, device: DeviceEvents, words: Vocabulary) -> Kernels
         trace,
         rows,
         which,
+        _beside_ns(device, events),
         name=words.indices(trace.strings[i] for i in (kinds // width).tolist()),
         shape=words.indices(trace.strings[i - 1] if i else "" for i in (kinds % width).tolist()),
         inputs=words.indices(slow_inputs(host, device, events[at])),
@@ -69,17 +71,28 @@ def operators_as_kernels(host: HostCalls, computing: Mask, steps: Steps, words: 
         trace,
         rows,
         which,
+        np.zeros(len(rows), np.int64),
         name=words.indices(trace.strings[i] for i in (kinds % width).tolist()),
         shape=words.indices(f"[{distinct[i]}]" for i in (kinds // width).tolist()),
         inputs=words.indices([""] * len(kinds)),
     )
 
 
-def _table(trace: RankTrace, rows: Ints, which: Ints, name: Indices, shape: Indices, inputs: Indices) -> Kernels:
-    """The table of some events, given the kind of each."""
+def _beside_ns(device: DeviceEvents, chosen: Ints) -> Ints:
+    """For how long each of some events runs beside communication, ns."""
+    communicates = device.communicates
+    communication = Intervals.union(device.start_ns[communicates], device.end_ns[communicates])
+    return communication.measure(device.start_ns[chosen], device.end_ns[chosen])
+
+
+def _table(
+    trace: RankTrace, rows: Ints, which: Ints, beside_ns: Ints, name: Indices, shape: Indices, inputs: Indices
+) -> Kernels:
+    """The table of some events, given the kind of each and for how long it runs beside communication."""
     events, size = trace.events, len(name)
     every, length = np.ones(len(rows), np.bool_), events.duration_ns[rows]
     occupancy = events.occupancy[rows].astype(np.int64)
+    beside, alone = (length > 0) & (beside_ns >= length), beside_ns == 0
     longest_start, longest_end = longest(which, every, events.start_ns[rows], length, size)
     return Kernels(
         name=name,
@@ -87,6 +100,10 @@ def _table(trace: RankTrace, rows: Ints, which: Ints, name: Indices, shape: Indi
         inputs=inputs,
         count=count(which, every, size),
         total_ns=total(which, every, length, size),
+        beside=count(which, beside, size),
+        beside_ns=total(which, beside, length, size),
+        alone=count(which, alone, size),
+        alone_ns=total(which, alone, length, size),
         estimated_ns=total(which, occupancy > 0, length, size),
         occupied_ns=total(which, occupancy > 0, length // 100 * np.minimum(occupancy, 100), size),
         longest_start_ns=longest_start,

@@ -162,6 +162,11 @@ class Kernels:
     inputs: Indices
     count: Ints
     total_ns: Ints
+    #: Of those that run beside communication from start to end, and of those that run without any: number and time.
+    beside: Ints
+    beside_ns: Ints
+    alone: Ints
+    alone_ns: Ints
     #: Time of those whose occupancy was estimated, and that time weighed with it, ns.
     estimated_ns: Ints
     occupied_ns: Ints
@@ -282,6 +287,27 @@ class Track:
     #: The row whose device work it awaits, or -1; and when it arrives after that, its launch and the one before.
     needs: Indices
     ready_ns: Ints
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gradients:
+    """Gradients of parameters in the order in which backward completes them; empty where autograd is not recorded."""
+
+    #: Index of the step, and which backward pass of the trace, as in `Collectives`.
+    step: Indices
+    backward: Indices
+    #: Elements of the parameter, -1 if shapes are not recorded.
+    elements: Ints
+    #: When the host has it and could launch its transfer, and when the device is done with all launched before that.
+    ready_ns: Ints
+    done_ns: Ints
+    #: The host's time from then on that launching a collective with it takes; 0 where none is launched.
+    launching_ns: Ints
+    #: Module whose forward used the parameter (with_stack=True), "" if unknown.
+    module: Indices
 
     def __len__(self) -> int:
         return len(self.step)
@@ -679,5 +705,6 @@ class RankDigest:
     code: Code
     memory: Memory
     track: Track
+    gradients: Gradients
     contents: TraceContents
     warnings: tuple[FileWarning, ...]

@@ -63,7 +63,7 @@ def _reduced(found: Collectives, words: tuple[str, ...]) -> tuple[int, int]:
 
 def _accumulated(host: HostCalls, phases: HostPhases) -> int:
     """Elements of the gradients that a backward pass accumulates, the median; 0 where shapes are not recorded."""
-    calls = np.flatnonzero(host.is_operator & host.named(_accumulates) & (host.shape >= 0))
+    calls = np.flatnonzero(host.is_operator & host.named(names.accumulates_gradient) & (host.shape >= 0))
     if not len(calls):
         return 0
     used, which = np.unique(host.shape[calls], return_inverse=True)
@@ -73,10 +73,6 @@ def _accumulated(host: HostCalls, phases: HostPhases) -> int:
     sums = np.sort(np.bincount(of, weights=elements[which]))
     sums = sums[sums >= _ALL * sums.max()]
     return int(sums[len(sums) // 2])
-
-
-def _accumulates(name: str) -> bool:
-    return name == "torch::autograd::AccumulateGrad"
 
 
 def optimizer_tensors(host: HostCalls) -> tuple[str, int]:

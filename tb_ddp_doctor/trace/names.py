@@ -388,6 +388,11 @@ def reads_value(name: str) -> bool:
     return name in ("aten::_local_scalar_dense", "aten::item")
 
 
+def accumulates_gradient(name: str) -> bool:
+    """Whether an op adds to a parameter's gradient, which is complete with it."""
+    return name == "torch::autograd::AccumulateGrad"
+
+
 def is_backward(name: str) -> bool:
     """Whether an operator belongs to autograd's backward pass."""
     return bool(_BACKWARD.search(name))
