@@ -56,7 +56,7 @@ class Bindings:
         self._lengths = replay.without(Change())
         self._played = play(schedule, self._lengths, kept=True)
         self._ends_ns = ends = replay.step_ends(self._played)
-        rank, step = np.arange(len(schedule.step_index))[:, None], schedule.step_index
+        rank, step = np.arange(len(schedule.frame.step_index))[:, None], schedule.frame.step_index
         #: When each of the job's steps begins, where what was before it ends last, and when it ends; shape (S,), ns.
         self.start_ns: Ints = ends[rank, step].max(axis=0)
         self.end_ns: Ints = ends[rank, step + 1].max(axis=0)
@@ -66,7 +66,7 @@ class Bindings:
     def last(self) -> Node | None:
         """The last event of the last step, on the rank where it ends last; None where there is none."""
         rows, parts, played = self._schedule.rows, self._schedule.parts, self._played
-        index = self._schedule.step_index
+        index = self._schedule.frame.step_index
         rank = int(self._ends_ns[np.arange(len(index)), index[:, -1] + 1].argmax())
         own_step = index[rank, -1]
         mine = np.flatnonzero((rows.rank == rank) & (rows.own_step <= own_step))
@@ -94,7 +94,7 @@ class Bindings:
     def _issued(self, row: int) -> Binding:
         rows, lengths = self._schedule.rows, self._lengths
         before = self._before(row)
-        host_ns = self._played.ended_ns[before] if before >= 0 else self._schedule.host_start_ns[rows.rank[row]]
+        host_ns = self._played.ended_ns[before] if before >= 0 else self._schedule.frame.host_start_ns[rows.rank[row]]
         by, left_ns = self._queue(row)
         if not rows.synced[row] and left_ns + lengths.queue_ns[row] > host_ns + lengths.work_ns[row]:
             return self._of_row(row, by, left_ns)
@@ -113,7 +113,7 @@ class Bindings:
     def _done(self, row: int) -> Binding:
         rows, lengths, played = self._schedule.rows, self._lengths, self._played
         before = self._before(row)
-        free_ns = int(played.done_ns[before] if before >= 0 else self._schedule.device_start_ns[rows.rank[row]])
+        free_ns = int(played.done_ns[before] if before >= 0 else self._schedule.frame.device_start_ns[rows.rank[row]])
         gate_ns = int(played.end_ns[rows.awaits[row]])
         gated_ns = gate_ns + int(rows.delay_ns[row])
         issued_ns, fed_ns = int(played.issued_ns[row]), int(rows.fed_ns[row])
@@ -150,7 +150,7 @@ class Bindings:
         rows, played = self._schedule.rows, self._played
         behind, part = int(rows.queue_row[row]), int(rows.queue_part[row])
         if rows.queue_before[row]:
-            return None, int(self._schedule.device_start_ns[rows.rank[row]])
+            return None, int(self._schedule.frame.device_start_ns[rows.rank[row]])
         if behind >= 0:
             return Node(Event.DONE, behind), int(played.done_ns[behind] - rows.queue_tail_ns[row])
         nothing = len(self._schedule.parts.rank) - 1

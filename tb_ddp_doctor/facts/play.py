@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tb_ddp_doctor.digest.track import LONG_AGO
-from tb_ddp_doctor.facts.schedule import Round, Schedule
+from tb_ddp_doctor.facts.schedule_model import Round, Schedule
 from tb_ddp_doctor.trace.model import Ints
 
 
@@ -67,9 +67,9 @@ class _Playing:
     ) -> None:
         self._schedule, self._lengths, self._kept = schedule, lengths, kept
         rows, parts = len(schedule.rows.rank), len(schedule.parts.rank)
-        begin_ns = schedule.device_start_ns - sooner_ns
+        begin_ns = schedule.frame.device_start_ns - sooner_ns
         self._device_at = begin_ns.copy()
-        self._host_at = schedule.host_start_ns - sooner_ns - lead_ns
+        self._host_at = schedule.frame.host_start_ns - sooner_ns - lead_ns
         if lengths.no_host:
             self._host_at = np.full_like(self._device_at, LONG_AGO // 2)
         #: When a part's own launch and what that needs let it start.

@@ -18,7 +18,7 @@ from tb_ddp_doctor.digest.track import LONG_AGO
 from tb_ddp_doctor.facts.cells import Cells, Places, lower_median, of_equal, share_at_median
 from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.play import Lengths, Played, play
-from tb_ddp_doctor.facts.schedule import Parts, Rows, Schedule
+from tb_ddp_doctor.facts.schedule_model import Parts, Rows, Schedule
 from tb_ddp_doctor.trace.model import Ints
 
 Flags = NDArray[np.bool_]
@@ -34,12 +34,13 @@ _LEAP = 4
 class Replay:
     """The steps of R ranks, to be played without this or that."""
 
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self, schedule: Schedule, recorded: Replay | None = None) -> None:
+        """`recorded` is the replay of the record itself, where the schedule is another one."""
         self.schedule = schedule
-        rows, parts, shape = schedule.rows, schedule.parts, schedule.step_index.shape
+        rows, parts, shape = schedule.rows, schedule.parts, schedule.frame.step_index.shape
         self._cells = Cells.of(rows.rank, rows.step, shape)
         self._part_cells = Cells.of(parts.rank, parts.step, shape)
-        places = (shape[0], schedule.most_steps + 2)
+        places = (shape[0], schedule.frame.most_steps + 2)
         last = _last_rows(rows)
         self._last_row = Places.of(rows.rank[last], rows.own_step[last] + 1, places, last)
         last = _last_parts(parts, schedule.rounds[-1].completed.stop if schedule.rounds else 0)
@@ -49,20 +50,23 @@ class Replay:
         self._after_queue = np.flatnonzero((rows.queue_ns > 0) & ~rows.synced)
         self._host_ns: dict[CpuTime, Ints] = {}
         #: Ranks and steps that can be compared, as indices into all of them.
-        self._comparable = tuple(of_equal(schedule.sequence.ravel()))
-        self._recorded = self._ends(self.without(Change()))
+        self._comparable = tuple(of_equal(schedule.frame.sequence.ravel()))
+        self._recorded: Ints = recorded._recorded if recorded else self._ends(self.without(Change()))
 
     def alone_ns(self, change: Change) -> Ints:
         """The same as `step_ns` if no rank waited for another: collectives begin when the rank itself arrives."""
         return self.step_ns(change, alone=True)
 
     def step_ns(self, change: Change, *, alone: bool = False) -> Ints:
-        """Windows of the job's steps without what is removed, shape (R, S), ns.
+        """Windows of the job's steps without what is removed, shape (R, S), ns."""
+        return self.settled_ns(replace(self.without(change), alone=alone))
+
+    def settled_ns(self, lengths: Lengths) -> Ints:
+        """Windows of the job's steps where things take so long, shape (R, S), ns.
 
         Earlier steps were like these: each host begins with the lead that it has gained or lost at the end, each rank
         as much sooner as it would end, and the steps are played again until that is so.
         """
-        lengths = replace(self.without(change), alone=alone)
         lead, moved, sooner = np.zeros((3, len(self._recorded)), np.int64)
         ends, steady = self._ends(lengths), _STEADY * float(self.recorded_ns.mean())
         for _ in range(_MOST_PASSES):
@@ -82,7 +86,7 @@ class Replay:
 
         Never ahead by more, nor less, than the record begins with and the steps end with.
         """
-        begins, at_end = self.schedule.device_start_ns - self.schedule.host_start_ns, ends[:, -1]
+        begins, at_end = self.schedule.frame.device_start_ns - self.schedule.frame.host_start_ns, ends[:, -1]
         lead = begins + at_end - self._recorded[:, -1]
         steady: Ints = np.clip(lead, np.minimum(begins, at_end), np.maximum(begins, at_end)) - begins
         return steady
@@ -93,7 +97,7 @@ class Replay:
         One that its own CPU holds up as much sooner as it would be through at the end, compared with other ranks; one
         that joins others in a later step as much sooner as they get there.
         """
-        begins = self.schedule.beginnings
+        begins = self.schedule.frame.beginnings
         sooner: Ints = np.clip(_late_at_end(self._recorded) - _late_at_end(ends), 0, begins.again_ns)
         for joined in begins.joined:
             gained = (self._recorded - ends)[joined.others, joined.index]
@@ -143,7 +147,7 @@ class Replay:
 
     def step_ends(self, played: Played) -> Ints:
         """When each rank starts the first step of its record and ends each one, and one more; shape (R, steps + 2)."""
-        ends = np.full((len(self.schedule.step_index), self.schedule.most_steps + 2), LONG_AGO)
+        ends = np.full((len(self.schedule.frame.step_index), self.schedule.frame.most_steps + 2), LONG_AGO)
         self._last_row.raise_to(ends, played.done_ns)
         self._last_part.raise_to(ends, played.end_ns)
         ends[:, 0] = played.begin_ns
@@ -151,7 +155,7 @@ class Replay:
 
     def _windows(self, ends: Ints) -> Ints:
         """From ends of all steps, shape (R, steps + 2), the first one where the first step starts."""
-        each, index = np.arange(len(ends))[:, None], self.schedule.step_index
+        each, index = np.arange(len(ends))[:, None], self.schedule.frame.step_index
         windows: Ints = ends[each, index + 1] - ends[each, index]
         return windows
 
@@ -209,7 +213,7 @@ class Replay:
 
         A place is what lies between the same two collectives. Steps that the job leaves out are compared with none.
         """
-        rows, (ranks, steps) = self.schedule.rows, self.schedule.step_index.shape
+        rows, (ranks, steps) = self.schedule.rows, self.schedule.frame.step_index.shape
         mine = np.flatnonzero(rows.step >= 0)
         most = int(rows.between.max(initial=0)) + 1
         cell = rows.rank[mine] * steps + rows.step[mine]

@@ -1,0 +1,150 @@
+"""The tables of a schedule: rows of host and device, parts of collectives, and the rounds in which they are played.
+
+Times are ns on the common clock. R = ranks, S = steps of the job; rows and parts are those of all ranks, joined; a part
+is one rank's share of a collective.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.digest.model import CpuTime
+from tb_ddp_doctor.job.beginnings import Beginnings
+from tb_ddp_doctor.trace.model import Indices, Ints
+
+Flags = NDArray[np.bool_]
+#: Indices, as a slice where they follow each other: it is copied from and to several times as fast.
+Some: TypeAlias = slice | NDArray[np.integer[Any]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """The rows of all tracks, round by round; the columns of `Track` with indices into all rows and parts."""
+
+    rank: Indices
+    #: Index of the step in the rank's digest, and in the job; -1 if the job leaves it out.
+    own_step: Indices
+    step: Indices
+    #: The host's time in the row but for what holds it at the end.
+    work_ns: Ints
+    blocked_by: Indices
+    blocked_ns: Ints
+    #: Whether what holds it waits for its device work.
+    waits: Flags
+    #: What leaves the launch queue first: an earlier row, or -1; whether what was launched before the record; a part,
+    #: the last where it is none.
+    queue_row: Indices
+    queue_before: Flags
+    queue_tail_ns: Ints
+    queue_part: Indices
+    queue_ns: Ints
+    #: Whether that holds the row's end.
+    synced: Flags
+    device_ns: Ints
+    lead_ns: Ints
+    fed_ns: Ints
+    #: Index of a part; the last, which was over long ago, where the row awaits none.
+    awaits: Indices
+    delay_ns: Ints
+    launches: Indices
+    #: How many collectives the rank has launched in the step before.
+    between: Indices
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spent:
+    """The host's time that goes to one kind of thing."""
+
+    #: Rows, and how much of each row's `work_ns` it is.
+    working: Indices
+    work_ns: Ints
+    #: Rows that it holds at their end.
+    holding: Indices
+
+    @property
+    def is_some(self) -> bool:
+        return bool(len(self.working) or len(self.holding))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parts:
+    """The parts of all ranks, round by round as they complete, those that nothing launches, and one more that was over
+    long ago.
+    """
+
+    rank: Indices
+    #: Which of the rank's `Collectives` it is.
+    row: Indices
+    own_step: Indices
+    step: Indices
+    #: The collective that it is a part of.
+    collective: Indices
+    #: For how long it waits for ranks that have no trace, after those that have one; and then transfers.
+    absent_ns: Ints
+    transfer_ns: Ints
+    #: The part of `transfer_ns` with nothing beside it.
+    exposed_ns: Ints
+    #: As recorded: what no row launches ends so.
+    end_ns: Ints
+    #: The part before it on its stream; the last of all where there is none.
+    after: Indices
+    #: Index of the row whose device work it awaits, -1 for none.
+    needs: Indices
+    ready_ns: Ints
+    #: Which kind and size it is of, and how many of these the rank has launched in the step before.
+    like: Indices
+    ordinal: Indices
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Round:
+    """What can be played together: rows, one per rank at most; then parts of collectives that complete."""
+
+    rows: slice
+    #: The rows' ranks; and whether some row awaits a collective, leaves the launch queue only after something else, or
+    #: is held at its end.
+    ranks: Some
+    gated: bool
+    queued: bool
+    held: bool
+    #: Which of the rows launch a part, and the part; whether some of these need device work.
+    launching: Some
+    launched: Some
+    needing: bool
+    #: By collective; what is before each on its stream; where each collective's begin, and how many it has.
+    completed: slice
+    after: Some
+    starts: Ints
+    sizes: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frame:
+    """The steps of R ranks, and when their records begin."""
+
+    #: When each rank's host and device begin the first step of its record, shape (R,).
+    host_start_ns: Ints
+    device_start_ns: Ints
+    beginnings: Beginnings
+    #: Of the rank that recorded most.
+    most_steps: int
+    #: Index of each of the job's steps in the rank's digest, shape (R, S).
+    step_index: Ints
+    #: Which ranks and steps have the same collectives, and as many messages; indices of shape (R, S).
+    sequence: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Schedule:
+    """The steps of R ranks, ready to be played."""
+
+    rows: Rows
+    parts: Parts
+    rounds: tuple[Round, ...]
+    spent: Mapping[CpuTime, Spent]
+    frame: Frame

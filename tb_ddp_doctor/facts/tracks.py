@@ -1,0 +1,176 @@
+"""The tracks and collectives of all ranks joined, before they are put in an order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.digest.model import CpuTime, RankDigest
+from tb_ddp_doctor.digest.track import LATENCY_NS, LONG_AGO
+from tb_ddp_doctor.facts.schedule_model import Parts
+from tb_ddp_doctor.job.calls import job_steps
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.job.numbering import numbered
+from tb_ddp_doctor.trace.model import Indices, Ints
+
+
+class Tracks(Protocol):
+    """The tracks of all ranks joined, rank by rank; rows are those of all ranks."""
+
+    #: Where each rank's rows begin, and where the last one's end, shape (R + 1,); the rank of each row.
+    first: Ints
+    rank: Indices
+
+    def column(self, name: str) -> NDArray[Any]:
+        """A column of `Track`."""
+
+    def parts(self, name: str, missing: int) -> Indices:
+        """A column with collectives, as parts of all ranks; `missing` for none."""
+
+    def rows(self, name: str) -> Indices:
+        """A column with rows, as rows of all ranks; what is negative stays so."""
+
+    def job_step(self, step_index: Ints) -> Indices:
+        """The job's step of each row, -1 for none."""
+
+    def host_ns(self, kind: CpuTime) -> Ints:
+        """The host's time that goes to something."""
+
+
+class RecordedTracks:
+    """The tracks as the digests have them."""
+
+    def __init__(self, digests: Sequence[RankDigest]) -> None:
+        self._tracks = [digest.track for digest in digests]
+        self._steps = np.array([len(digest.steps) for digest in digests])
+        #: Where each rank's rows and parts begin, and where the last one's end, shape (R + 1,).
+        self.first = _base([len(track) for track in self._tracks])
+        self.first_part = _base([len(digest.collectives) for digest in digests])
+        self.rank = np.repeat(np.arange(len(digests), dtype=np.int32), np.diff(self.first))
+
+    def column(self, name: str) -> NDArray[Any]:
+        """A column of `Track`."""
+        return np.concatenate([getattr(track, name) for track in self._tracks])
+
+    def parts(self, name: str, missing: int) -> Indices:
+        """A column with rows of the rank's `Collectives`, as parts."""
+        own = self.column(name)
+        joined: Indices = np.where(own >= 0, own + self._base_of_each(self.first_part), missing).astype(np.int32)
+        return joined
+
+    def rows(self, name: str) -> Indices:
+        """A column with rows of the rank's track, as rows of all; what is negative stays so."""
+        own = self.column(name)
+        joined: Indices = np.where(own >= 0, own + self._base_of_each(self.first), own).astype(np.int32)
+        return joined
+
+    def _base_of_each(self, first: Ints) -> Ints:
+        return np.repeat(first[:-1], np.diff(self.first))
+
+    def job_step(self, step_index: Ints) -> Indices:
+        """The job's step of each row, -1 for none."""
+        return job_steps(step_index, self.rank, self.column("step"), self._steps)
+
+    def host_ns(self, kind: CpuTime) -> Ints:
+        """The host's time that goes to something."""
+        return np.concatenate([track.host_ns[:, kind] for track in self._tracks])
+
+
+def _base(counts: Sequence[int]) -> Ints:
+    """Where each one's things begin, and where the last one's end, once all are joined."""
+    return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+
+
+def recorded_parts(job: Job, tracks: RecordedTracks) -> Parts:
+    """The parts of all ranks, rank by rank, and one more."""
+    calls, matched, waiting = job.calls, job.matched, job.waiting
+    rank, nothing = calls.rank, len(calls)
+    own_step, end = calls.column("step"), calls.column("end_ns")
+    arrived, traced = waiting.all_arrived_ns, waiting.all_traced_arrived_ns
+
+    collective = np.full(nothing + 1, -1, np.int32)
+    of_match, of_rank = np.nonzero(matched.present)
+    collective[calls.first[of_rank] + matched.row[of_match, of_rank]] = of_match
+    alone = collective < 0
+    collective[alone] = len(matched) + np.arange(int(alone.sum()))
+
+    launches = tracks.parts("launches", -1)
+    launching = np.flatnonzero(launches >= 0)
+
+    def of_launch(values: NDArray[Any], missing: int) -> NDArray[Any]:
+        """What the row that launches a part has."""
+        of_part = np.full(nothing + 1, missing, values.dtype)
+        of_part[launches[launching]] = values[launching]
+        return of_part
+
+    like = numbered(calls.text("kind").code, calls.column("elements"), calls.column("group_size"))
+    exposed = waiting.exposed.measure(job.axis.place(rank, arrived), job.axis.place(rank, end))
+    return Parts(
+        rank=_and(rank, 0),
+        row=_and(np.arange(nothing) - calls.first[rank], -1),
+        own_step=_and(own_step, -1),
+        step=_and(job.call_step, -1),
+        collective=collective,
+        absent_ns=np.append(arrived - traced, 0),
+        transfer_ns=np.append(end - arrived, 0),
+        exposed_ns=np.append(exposed, 0),
+        end_ns=np.append(end - job.clock.correction(rank, end), LONG_AGO),
+        after=of_launch(tracks.parts("after", nothing), nothing),
+        needs=of_launch(tracks.rows("needs"), -1),
+        ready_ns=of_launch(tracks.column("ready_ns"), 0),
+        like=_and(like, 0),
+        ordinal=_and(_ordinals(numbered(rank, own_step, like)), 0),
+    )
+
+
+def _and(indices: NDArray[Any], of_nothing: int) -> Indices:
+    """Indices, and one more."""
+    return np.append(indices, of_nothing).astype(np.int32)
+
+
+def _ordinals(of: Ints) -> Ints:
+    """How many equal ones are before each one."""
+    order = np.argsort(of, kind="stable")
+    first = np.flatnonzero(np.diff(of[order], prepend=-1))
+    ordinal = np.empty(len(of), np.int64)
+    ordinal[order] = np.arange(len(of)) - np.repeat(first, np.diff(first, append=len(of)))
+    return ordinal
+
+
+def awaited(tracks: Tracks, parts: Parts) -> Indices:
+    """The part that each row awaits; the last where it awaits none.
+
+    What comes after a collective only for want of its launch need not await it. It does if it has to on other ranks,
+    and does not if more of them go on without waiting.
+    """
+    nothing = len(parts.rank) - 1
+    awaits = tracks.parts("awaits", nothing)
+    gated = np.flatnonzero(awaits < nothing)
+    proven = tracks.column("delay_ns")[gated] < LATENCY_NS
+    # Of each part: 0 if no row awaits it, 1 if one does so for all that is known, 2 if one has to.
+    how = np.zeros(nothing, np.int8)
+    np.maximum.at(how, awaits[gated], 1 + proven.astype(np.int8))
+    collectives = int(parts.collective.max()) + 1
+    free, held = (np.bincount(parts.collective[:-1][how == it], minlength=collectives) for it in (0, 2))
+    of = parts.collective[awaits[gated]]
+    awaits[gated[~proven & (free[of] > held[of])]] = nothing
+    return awaits
+
+
+def sequences(parts: Parts, digests: Sequence[RankDigest], step_index: Ints) -> Ints:
+    """Which ranks and steps have the same collectives, and as many messages; indices of shape (R, S)."""
+    ranks, steps = step_index.shape
+    known = np.flatnonzero(parts.step >= 0)
+    cell = parts.rank[known] * steps + parts.step[known]
+    # How many there are of each kind, as a sum of hashes: order differs between streams.
+    place = parts.ordinal[known]
+    hashed = (parts.like[known].astype(np.uint64) + 1) * np.uint64(0x9E3779B97F4A7C15) ^ (
+        (place.astype(np.uint64) + 1) * np.uint64(0xC2B2AE3D27D4EB4F)
+    )
+    total = np.zeros(ranks * steps, np.uint64)
+    np.add.at(total, cell, hashed * (hashed >> np.uint64(29)))
+    messages = np.array([int(digest.messages.count.sum()) // max(len(digest.steps), 1) for digest in digests])
+    return numbered(total.view(np.int64), np.repeat(messages, steps)).reshape(ranks, steps)
