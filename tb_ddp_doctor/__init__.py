@@ -3,15 +3,15 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tb_ddp_doctor.api import compare, diagnose, examine_dumps
+    from tb_ddp_doctor.api import compare, diagnose, examine_dumps, plan
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "compare", "diagnose", "examine_dumps"]
+__all__ = ["__version__", "compare", "diagnose", "examine_dumps", "plan"]
 
 
 def __getattr__(name: str) -> Any:
     # Imported when it is asked for: TensorBoard imports this package with each of its plugins.
-    if name in ("compare", "diagnose", "examine_dumps"):
+    if name in ("compare", "diagnose", "examine_dumps", "plan"):
         from tb_ddp_doctor import api
 
         return getattr(api, name)

@@ -1,10 +1,10 @@
-"""The doctor from Python: `tb_ddp_doctor.diagnose`, `compare` and `examine_dumps`."""
+"""The doctor from Python: `tb_ddp_doctor.diagnose`, `compare`, `plan` and `examine_dumps`."""
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tb_ddp_doctor import engine
@@ -12,7 +12,11 @@ from tb_ddp_doctor.cache import Cache, default_directory
 from tb_ddp_doctor.comparison import build
 from tb_ddp_doctor.comparison.model import Comparison
 from tb_ddp_doctor.discover.runs import DiscoverError, Run, discover, no_traces, only_run, with_step_range
+from tb_ddp_doctor.facts.facts import Facts
 from tb_ddp_doctor.findings import Diagnosis
+from tb_ddp_doctor.planning.answer import OVERVIEW, answer
+from tb_ddp_doctor.planning.model import PlanResult, Question
+from tb_ddp_doctor.rules import CATALOGUE, is_name
 from tb_ddp_doctor.stuck import run as dumps
 from tb_ddp_doctor.stuck.model import StuckRun
 from tb_ddp_doctor.workers.cluster import executor
@@ -66,6 +70,39 @@ def compare(before: Logdir, after: Logdir, *, cache: Logdir | bool | None = True
     runs = [only_run(os.fspath(location), peek=kept.peek) for location in (before, after)]
     with executor(scheduler) as workers:
         return build.compare(*(_result(run, engine.Reading(kept, workers), {}) for run in runs))
+
+
+def plan(
+    logdir: Logdir,
+    question: Question | None = None,
+    *,
+    curves: Mapping[str, Sequence[object]] | None = None,
+    cache: Logdir | bool | None = True,
+    scheduler: str = "",
+) -> list[PlanResult]:
+    """Predict the step of every run below a log directory, in the order of their names.
+
+    `question` is what is otherwise, all of it together; `curves` are values of its fields to predict each of, as
+    `{"bucket_mb": (1.0, 5.0, 25.0)}`. Without both, those of `planning.answer.OVERVIEW`. What a run cannot tell is a
+    refusal in its result. Raises as `diagnose`, and ValueError for a finding to fix that no rule has.
+    """
+    kept = _cache(cache)
+    runs = discover(os.fspath(logdir), peek=kept.peek)
+    if not runs:
+        raise DiscoverError(no_traces(os.fspath(logdir)))
+    one = question or Question()
+    wanted = curves if curves or one != Question() else OVERVIEW
+    with executor(scheduler) as workers:
+        return [planned(_result(run, engine.Reading(kept, workers), {}), one, wanted or {}) for run in runs]
+
+
+def planned(result: engine.Result, question: Question, curves: Mapping[str, Sequence[object]]) -> PlanResult:
+    """The plan of a diagnosed run. Raises ValueError for a finding to fix that no rule has."""
+    for name in question.fixed:
+        if not is_name(name):
+            raise ValueError(f"There is no rule {name!r}; there are: {', '.join(CATALOGUE)}.")
+    fixes = {name: result.savings.change_of([name]) for name in question.fixed}
+    return answer(result.job, Facts(result.job), question, curves, fixes)
 
 
 def examine_dumps(logdir: Logdir) -> list[StuckRun]:

@@ -11,6 +11,7 @@ from generate import COMMAND, SHOWING, made, with_output
 
 from tb_ddp_doctor import findings
 from tb_ddp_doctor.comparison import model as comparison
+from tb_ddp_doctor.planning import model as plans
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support import documentation
 from tb_ddp_doctor.stuck import model as stuck
@@ -31,7 +32,7 @@ def test_a_page_shows_what_commands_print_and_all_rules(path: Path) -> None:
 
 
 def test_the_readme_and_other_pages_show_what_commands_print() -> None:
-    assert [path.name for path in SHOWING] == ["README.md", "capturing.md", "command-line.md", "compare.md"]
+    assert [path.name for path in SHOWING] == ["README.md", "capturing.md", "command-line.md", "compare.md", "plan.md"]
 
 
 def test_each_rule_has_a_page_of_its_own(tmp_path: Path) -> None:
@@ -104,6 +105,17 @@ def test_the_page_of_the_json_has_every_field_and_no_other(name: str) -> None:
     assert section, f"docs/json.md has no section {name}"
     documented = re.findall(r"^\| `(\w+)` \|", section[1], re.MULTILINE)
     assert documented == [field.name for field in msgspec.structs.fields(struct)]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["PlanReport", "PlanResult", "Question", "Prediction", "Rests", "Refusal", "Curve", "Buckets", "Bucket"],
+)
+def test_the_page_of_plans_has_every_field_of_their_json(name: str) -> None:
+    section = re.search(rf"^### {name}\n(.*?)(?=^#|\Z)", (DOCS / "plan.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert section, f"docs/plan.md has no section {name}"
+    documented = re.findall(r"^\| `(\w+)` \|", section[1], re.MULTILINE)
+    assert documented == [field.name for field in msgspec.structs.fields(getattr(plans, name))]
 
 
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from tb_ddp_doctor import __version__
 from tb_ddp_doctor.cache import MAX_BYTES
 from tb_ddp_doctor.findings import Severity
+from tb_ddp_doctor.planning.words import FIELDS
 from tb_ddp_doctor.report.escape import printable
 
 
@@ -100,6 +101,7 @@ def parser() -> argparse.ArgumentParser:
         help="fix these findings, by rule or id, for example straggler:1,no-overlap (default: each alone, and all)",
     )
     whatif.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
+    _add_plan(commands, reading)
     both = _reading_options(
         {
             "before": "the directory of the earlier run; of several profiler cycles, one: DIRECTORY/span_1",
@@ -157,6 +159,23 @@ def parser() -> argparse.ArgumentParser:
     digest.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="where to write the digests")
     _add_capture(commands)
     return parser
+
+
+def _add_plan(commands: argparse._SubParsersAction[_Parser], reading: _Parser) -> None:
+    plan = commands.add_parser(
+        "plan", parents=[reading], help="predict the step with other buckets, ranks, links, dtypes, loaders or devices"
+    )
+    for name, field in FIELDS.items():
+        plan.add_argument(field.option, dest=name, metavar="VALUE[,VALUE]", help=field.help)
+    plan.add_argument(
+        "--strong", action="store_true", help="with --ranks: as much work in all as now, not on each rank"
+    )
+    plan.add_argument("--graphs", action="store_true", help="launch by CUDA graphs: the CPU hardly delays the GPU")
+    plan.add_argument(
+        "--no-pin-memory", action="store_true", help="copy batches from pageable memory in place of pinned"
+    )
+    plan.add_argument("--fixed", metavar="FINDING[,FINDING]", default="", help="also fix these, by rule or id")
+    plan.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
 
 
 def _add_capture(commands: argparse._SubParsersAction[_Parser]) -> None:

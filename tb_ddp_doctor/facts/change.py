@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +59,23 @@ class Change:
             kind: np.minimum(self.host.get(kind, 0.0) + self.shared.get(kind, np.zeros(1)), 1.0)
             for kind in {**self.host, **self.shared}
         }
+
+    def of_ranks(self, ranks: Ints) -> Change:
+        """The same of some ranks alone."""
+
+        def chosen(amount: Any) -> Any:
+            return None if amount is None else amount[ranks]
+
+        return Change(
+            {kind: share[ranks] for kind, share in self.host.items()},
+            {kind: share[ranks] for kind, share in self.shared.items()},
+            chosen(self.device_ns),
+            chosen(self.transfer_ns),
+            chosen(self.device_at_median),
+            chosen(self.transfers_at_median),
+            self.absent,
+            self.no_host,
+        )
 
     def key(self) -> tuple[object, ...]:
         """Equal for what is equal, and in all likelihood for nothing else."""

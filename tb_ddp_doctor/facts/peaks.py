@@ -1,4 +1,4 @@
-"""What devices can compute at most: dense products, as their makers' data sheets state them.
+"""What devices can do at most: dense products and memory bandwidth, as their makers' data sheets state them.
 
 A part of a device (MIG) has that part of its multiprocessors and of its peak.
 """
@@ -13,13 +13,14 @@ from tb_ddp_doctor.trace.names import Precision
 
 @dataclass(frozen=True, slots=True)
 class _Peak:
-    """TFLOPS by precision, 0 where there is none; and multiprocessors (AMD: compute units)."""
+    """Multiprocessors (AMD: compute units); TFLOPS by precision, 0 where there is none; memory bandwidth, TB/s."""
 
     multiprocessors: int
     fp8: float
     half: float
     tf32: float
     float32: float
+    bandwidth: float
 
     def of(self, precision: Precision) -> float:
         return float(getattr(self, precision.name.lower()))
@@ -27,36 +28,56 @@ class _Peak:
 
 #: By a pattern of the device's name; the first that matches.
 _PEAKS: tuple[tuple[str, _Peak], ...] = (
-    (r"GB[23]00", _Peak(148, 5000, 2500, 1250, 80)),
-    (r"B[23]00", _Peak(148, 4500, 2250, 1125, 75)),
-    (r"B100", _Peak(148, 3500, 1750, 875, 60)),
-    (r"H20\b", _Peak(78, 296, 148, 74, 44)),
-    (r"H100.*PCIe", _Peak(114, 1513, 756, 378, 51)),
-    (r"H[12]00 NVL", _Peak(132, 1671, 835, 418, 60)),
-    (r"H[128]00|GH200", _Peak(132, 1979, 989, 494, 67)),
-    (r"A[18]00", _Peak(108, 0, 312, 156, 19.5)),
-    (r"A30\b", _Peak(56, 0, 165, 82, 10.3)),
-    (r"L40S", _Peak(142, 733, 362, 183, 91.6)),
-    (r"L40\b", _Peak(142, 362, 181, 90.5, 90.5)),
-    (r"L4\b", _Peak(58, 242, 121, 60, 30.3)),
-    (r"A40\b|RTX A6000", _Peak(84, 0, 150, 75, 37.4)),
-    (r"A10G\b", _Peak(80, 0, 70, 35, 35)),
-    (r"A10\b", _Peak(72, 0, 125, 62.5, 31.2)),
-    (r"RTX 6000 Ada", _Peak(142, 728, 364, 182, 91.1)),
-    (r"RTX 5090", _Peak(170, 419, 209.5, 104.8, 104.8)),
-    (r"RTX 4090", _Peak(128, 330, 165, 82.6, 82.6)),
-    (r"RTX 3090", _Peak(82, 0, 71, 35.6, 35.6)),
-    (r"V100", _Peak(80, 0, 125, 0, 15.7)),
-    (r"\bT4\b", _Peak(40, 0, 65, 0, 8.1)),
-    (r"MI355X", _Peak(256, 5033, 2516, 0, 157)),
-    (r"MI350X", _Peak(256, 4614, 2307, 0, 144)),
-    (r"MI3(00|25)X", _Peak(304, 2615, 1307, 653, 163)),
-    (r"MI300A", _Peak(228, 1961, 980, 490, 122)),
+    (r"GB[23]00", _Peak(148, 5000, 2500, 1250, 80, 8)),
+    (r"B[23]00", _Peak(148, 4500, 2250, 1125, 75, 8)),
+    (r"B100", _Peak(148, 3500, 1750, 875, 60, 8)),
+    (r"H20\b", _Peak(78, 296, 148, 74, 44, 4)),
+    (r"H100.*PCIe", _Peak(114, 1513, 756, 378, 51, 2)),
+    (r"H100 NVL", _Peak(132, 1671, 835, 418, 60, 3.9)),
+    (r"H200 NVL", _Peak(132, 1671, 835, 418, 60, 4.8)),
+    (r"GH200", _Peak(132, 1979, 989, 494, 67, 4)),
+    (r"H200", _Peak(132, 1979, 989, 494, 67, 4.8)),
+    (r"H[18]00", _Peak(132, 1979, 989, 494, 67, 3.35)),
+    (r"A[18]00.*80GB", _Peak(108, 0, 312, 156, 19.5, 2.039)),
+    (r"A[18]00", _Peak(108, 0, 312, 156, 19.5, 1.555)),
+    (r"A30\b", _Peak(56, 0, 165, 82, 10.3, 0.933)),
+    (r"L40S", _Peak(142, 733, 362, 183, 91.6, 0.864)),
+    (r"L40\b", _Peak(142, 362, 181, 90.5, 90.5, 0.864)),
+    (r"L4\b", _Peak(58, 242, 121, 60, 30.3, 0.3)),
+    (r"A40\b|RTX A6000", _Peak(84, 0, 150, 75, 37.4, 0.696)),
+    (r"A10G\b", _Peak(80, 0, 70, 35, 35, 0.6)),
+    (r"A10\b", _Peak(72, 0, 125, 62.5, 31.2, 0.6)),
+    (r"RTX 6000 Ada", _Peak(142, 728, 364, 182, 91.1, 0.96)),
+    (r"RTX 5090", _Peak(170, 419, 209.5, 104.8, 104.8, 1.792)),
+    (r"RTX 4090", _Peak(128, 330, 165, 82.6, 82.6, 1.008)),
+    (r"RTX 3090", _Peak(82, 0, 71, 35.6, 35.6, 0.936)),
+    (r"V100", _Peak(80, 0, 125, 0, 15.7, 0.9)),
+    (r"\bT4\b", _Peak(40, 0, 65, 0, 8.1, 0.32)),
+    (r"MI355X", _Peak(256, 5033, 2516, 0, 157, 8)),
+    (r"MI350X", _Peak(256, 4614, 2307, 0, 144, 8)),
+    (r"MI325X", _Peak(304, 2615, 1307, 653, 163, 6)),
+    (r"MI300X", _Peak(304, 2615, 1307, 653, 163, 5.3)),
+    (r"MI300A", _Peak(228, 1961, 980, 490, 122, 5.3)),
     # Each half is a device of its own.
-    (r"MI250X?", _Peak(110, 0, 191, 0, 47.9)),
-    (r"MI210", _Peak(104, 0, 181, 0, 45.3)),
-    (r"MI100", _Peak(120, 0, 185, 0, 46.1)),
+    (r"MI250X?", _Peak(110, 0, 191, 0, 47.9, 1.6)),
+    (r"MI210", _Peak(104, 0, 181, 0, 45.3, 1.6)),
+    (r"MI100", _Peak(120, 0, 185, 0, 46.1, 1.23)),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What kernels of a device run at most at: TFLOPS in half precision and float32, and memory bandwidth, TB/s."""
+
+    half: float
+    float32: float
+    bandwidth: float
+
+
+def limits(device: str) -> Limits | None:
+    """Those of a whole device by its name; None if it is not known."""
+    known = _known(device)
+    return Limits(known.half, known.float32, known.bandwidth) if known else None
 
 
 def speedup(device: str) -> float | None:

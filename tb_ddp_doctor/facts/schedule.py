@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.digest.track import BEFORE
 from tb_ddp_doctor.facts.schedule_model import Flags, Frame, Parts, Round, Rows, Schedule, Some, Spent
-from tb_ddp_doctor.facts.tracks import RecordedTracks, Tracks, awaited, recorded_parts, sequences
+from tb_ddp_doctor.facts.tracks import RecordedTracks, Tracks, awaited, families, recorded_parts, sequences
 from tb_ddp_doctor.job.beginnings import beginnings
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace.model import Indices, Ints
@@ -40,6 +40,7 @@ def schedule(job: Job) -> Schedule:
     parts = recorded_parts(job, tracks)
     host_start_ns, device_start_ns = _starts(job)
     frame = Frame(
+        families=families(job)[1],
         host_start_ns=host_start_ns,
         device_start_ns=device_start_ns,
         beginnings=beginnings(job.digests, job.clock),

@@ -99,6 +99,9 @@ class Parts:
     #: Which kind and size it is of, and how many of these the rank has launched in the step before.
     like: Indices
     ordinal: Indices
+    #: Bytes of the message, -1 if unknown; index into `Frame.families`.
+    bytes: Ints
+    family: Indices
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,9 +126,22 @@ class Round:
     sizes: Ints
 
 
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Collectives of one kind among as many ranks."""
+
+    kind: str
+    #: -1 if unknown.
+    group_size: int
+    #: Whether they are AllReduces that send gradients (`transfers.of_gradients`).
+    of_gradients: bool
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Frame:
     """The steps of R ranks, and when their records begin."""
+
+    families: tuple[Family, ...]
 
     #: When each rank's host and device begin the first step of its record, shape (R,).
     host_start_ns: Ints

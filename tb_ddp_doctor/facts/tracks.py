@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import CpuTime, RankDigest
 from tb_ddp_doctor.digest.track import LATENCY_NS, LONG_AGO
-from tb_ddp_doctor.facts.schedule_model import Parts
+from tb_ddp_doctor.facts.schedule_model import Family, Parts
+from tb_ddp_doctor.facts.transfers import of_gradients
 from tb_ddp_doctor.job.calls import job_steps
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.job.numbering import numbered
@@ -20,9 +21,13 @@ from tb_ddp_doctor.trace.model import Indices, Ints
 class Tracks(Protocol):
     """The tracks of all ranks joined, rank by rank; rows are those of all ranks."""
 
-    #: Where each rank's rows begin, and where the last one's end, shape (R + 1,); the rank of each row.
-    first: Ints
-    rank: Indices
+    @property
+    def first(self) -> Ints:
+        """Where each rank's rows begin, and where the last one's end, shape (R + 1,)."""
+
+    @property
+    def rank(self) -> Indices:
+        """The rank of each row."""
 
     def column(self, name: str) -> NDArray[Any]:
         """A column of `Track`."""
@@ -123,6 +128,21 @@ def recorded_parts(job: Job, tracks: RecordedTracks) -> Parts:
         ready_ns=of_launch(tracks.column("ready_ns"), 0),
         like=_and(like, 0),
         ordinal=_and(_ordinals(numbered(rank, own_step, like)), 0),
+        bytes=np.append(calls.column("bytes"), 0),
+        family=_and(families(job)[0], 0),
+    )
+
+
+def families(job: Job) -> tuple[Ints, tuple[Family, ...]]:
+    """The family of each of the job's calls, shape (N,), and what each is; there is one at least."""
+    kind, size, sends = job.calls.text("kind"), job.calls.column("group_size"), of_gradients(job)
+    family = numbered(kind.code, size, sends)
+    if not len(family):
+        return family, (Family("", -1, of_gradients=False),)
+    first = np.unique(family, return_index=True)[1]
+    return family, tuple(
+        Family(kind.words[code], int(ranks), of_gradients=bool(sending))
+        for code, ranks, sending in zip(kind.code[first].tolist(), size[first], sends[first], strict=True)
     )
 
 

@@ -249,6 +249,11 @@ class WhatIf:
         return left
 
     @property
+    def replay(self) -> Replay | None:
+        """The steps to be played otherwise than without something; None where they are not played."""
+        return self._replay
+
+    @property
     def bindings(self) -> Bindings | None:
         """What bound each event of the record; None where steps are not played."""
         return Bindings(self._replay) if self._replay else None

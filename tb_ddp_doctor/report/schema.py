@@ -1,4 +1,4 @@
-"""The JSON Schemas of `ddp-doctor diagnose --json`, `ddp-doctor compare --json` and `calibration.json`."""
+"""The JSON Schemas of `ddp-doctor diagnose --json`, `compare --json`, `plan --json` and `calibration.json`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import msgspec
 from tb_ddp_doctor.calibration.model import Calibration
 from tb_ddp_doctor.comparison.model import Comparison
 from tb_ddp_doctor.findings import SCHEMA_VERSION
+from tb_ddp_doctor.planning.model import PlanReport
 from tb_ddp_doctor.stuck.model import Report
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -31,8 +32,13 @@ def calibration() -> dict[str, Any]:
     return {"$schema": _DIALECT, "title": "calibration.json of tb_ddp_doctor.check", **msgspec.json.schema(Calibration)}
 
 
+def plan() -> dict[str, Any]:
+    """Made likewise."""
+    return {"$schema": _DIALECT, "title": "ddp-doctor plan --json", **msgspec.json.schema(PlanReport)}
+
+
 #: By name, as docs/NAME.schema.json has them.
-SCHEMAS = {"diagnosis": diagnosis, "comparison": comparison, "calibration": calibration}
+SCHEMAS = {"diagnosis": diagnosis, "comparison": comparison, "calibration": calibration, "plan": plan}
 
 
 def text(name: str) -> str:

@@ -312,6 +312,16 @@ class Savings:
         typical = time[np.ix_(ranks, others)].mean(axis=(0, 1)) if len(others) else np.zeros(time.shape[2])
         return owner, PHASES[int((time[chosen].mean(axis=(0, 1)) - typical).argmax())]
 
+    def change_of(self, chosen: Collection[str]) -> Change:
+        """What fixing some findings takes out of the steps, named by id or, all of a rule, by the rule."""
+        changes = (
+            fault.change
+            for found in self._needed
+            for name, fault in found.by_id.items()
+            if found.rule.id in chosen or name in chosen
+        )
+        return reduce(or_, changes, Change())
+
     def without(self, chosen: Collection[str]) -> Prospect:
         """The step if some findings were fixed, named by id or, all of a rule, by the rule.
 

@@ -1,0 +1,47 @@
+"""Predict the step of every run with other buckets, ranks, links, dtypes, loaders or devices."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+
+from tb_ddp_doctor.api import planned
+from tb_ddp_doctor.commands.output import print_json
+from tb_ddp_doctor.commands.runs import diagnose_all, discovered, reading_of
+from tb_ddp_doctor.planning.answer import OVERVIEW
+from tb_ddp_doctor.planning.model import PlanReport, Question
+from tb_ddp_doctor.planning.words import FIELDS, asked, values
+from tb_ddp_doctor.report.plan import print_plan
+from tb_ddp_doctor.workers.cluster import executor
+
+
+def run(options: argparse.Namespace, errors: Console) -> int:
+    """Predict and print; 2 where no run can be diagnosed."""
+    question, curves = _question(options)
+    cache, runs = discovered(options)
+    with executor(options.scheduler) as workers:
+        results = diagnose_all(runs, reading_of(options, cache, workers), {}, errors)
+    found = [planned(result, question, curves) for result in results]
+    if options.json:
+        print_json(PlanReport(runs=tuple(found)))
+        return 0 if results else 2
+
+    console = Console(highlight=False)
+    for one in found:
+        print_plan(console, one)
+    return 0 if results else 2
+
+
+def _question(options: argparse.Namespace) -> tuple[Question, Mapping[str, Sequence[object]]]:
+    """What the options ask: one question, and curves; without any, an overview. Raises ValueError."""
+    given = {name: values(name, text) for name in FIELDS if (text := getattr(options, name)) is not None}
+    one, curves = asked(
+        given,
+        strong=options.strong,
+        graphs=options.graphs,
+        pin_memory=False if options.no_pin_memory else None,
+        fixed=tuple(filter(None, (name.strip() for name in options.fixed.split(",")))),
+    )
+    return one, curves if curves or one != Question() else OVERVIEW

@@ -1,0 +1,122 @@
+"""The answer to a user's questions about one run: a prediction of all changes together, and curves over some."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from tb_ddp_doctor.facts.change import Change
+from tb_ddp_doctor.facts.facts import Facts
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.planning.buckets import explaining_caps
+from tb_ddp_doctor.planning.gradients import SentGradients
+from tb_ddp_doctor.planning.model import Bucket, Buckets, Curve, PlanResult, Prediction, Question, Refusal
+from tb_ddp_doctor.planning.predict import Planner
+from tb_ddp_doctor.planning.record import Record
+from tb_ddp_doctor.planning.refusal import CannotPlanError
+
+#: Values that a curve has where none are asked for: MiB, and times as fast.
+BUCKET_MB = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0)
+LINKS = (0.5, 2.0, 4.0, 8.0)
+#: Where nothing is asked: these curves.
+OVERVIEW: Mapping[str, tuple[object, ...]] = {
+    "bucket_mb": BUCKET_MB,
+    "links": LINKS,
+    "dtype": ("bfloat16",),
+    "accumulate": (2, 4, 8),
+}
+#: Steps within this share of the best are as good as it.
+_AS_GOOD = 0.01
+
+
+def answer(
+    job: Job, facts: Facts, question: Question, curves: Mapping[str, Sequence[object]], fixes: Mapping[str, Change]
+) -> PlanResult:
+    """Answer a question, and curves over fields of it, from one job; what cannot be answered is a refusal."""
+    refusals: dict[str, Refusal] = {}
+    found: list[Curve] = []
+    prediction: Prediction | None = None
+    buckets: Buckets | None = None
+    try:
+        planner = Planner(Record(facts), fixes)
+    except CannotPlanError as error:
+        refusals["all"] = Refusal("all", str(error))
+    else:
+        if question != Question():
+            try:
+                prediction = planner.predict(question)
+            except CannotPlanError as error:
+                refusals["prediction"] = Refusal(_asked(question), str(error))
+        for name, values in curves.items():
+            try:
+                found.append(_curve(planner, question, name, values))
+            except CannotPlanError as error:
+                refusals[name] = Refusal(name, str(error))
+        try:
+            buckets = recorded_buckets(planner.record.gradients)
+        except CannotPlanError as error:
+            refusals.setdefault("bucket_mb", Refusal("bucket_mb", str(error)))
+    return PlanResult(
+        run=job.name,
+        world_size=job.world_size,
+        ranks=len(job.ranks),
+        steps=tuple(job.steps.tolist()),
+        now_ms=job.step_ns / 1e6,
+        buckets=buckets,
+        prediction=prediction,
+        curves=tuple(found),
+        refusals=tuple(refusals.values()),
+    )
+
+
+def recorded_buckets(gradients: SentGradients) -> Buckets | None:
+    """The buckets of a pass; None where they are in another order than the gradients."""
+    if gradients.recorded is None:
+        return None
+    lasts, size = gradients.recorded, gradients.bytes
+    caps = explaining_caps(size, lasts)
+    firsts = np.append(0, lasts[:-1] + 1)
+    total = int(size.sum())
+    return Buckets(
+        cap_mb=(caps[0], caps[1] if np.isfinite(caps[1]) else None) if caps else None,
+        gradients=len(size),
+        bytes=total,
+        mean_bytes=total / len(lasts),
+        dtype=gradients.dtype,
+        buckets=tuple(
+            Bucket(
+                bytes=int(size[first : last + 1].sum()),
+                gradients=last + 1 - first,
+                first_module=gradients.modules[first],
+                last_module=gradients.modules[last],
+                ends_with_module=_ends_with_module(gradients.modules, last),
+            )
+            for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True)
+        ),
+    )
+
+
+def _ends_with_module(modules: Sequence[str], last: int) -> bool | None:
+    if not modules[last]:
+        return None
+    return last + 1 >= len(modules) or modules[last + 1] != modules[last]
+
+
+def _curve(planner: Planner, question: Question, name: str, values: Sequence[object]) -> Curve:
+    points = tuple(planner.predict(msgspec.structs.replace(question, **{name: value})) for value in values)
+    steps = [point.step_ms for point in points]
+    best = int(np.argmin(steps))
+    low = high = best
+    while low > 0 and steps[low - 1] <= (1 + _AS_GOOD) * steps[best]:
+        low -= 1
+    while high + 1 < len(steps) and steps[high + 1] <= (1 + _AS_GOOD) * steps[best]:
+        high += 1
+    told = tuple(value if isinstance(value, (int, float)) else str(value) for value in values)
+    return Curve(field=name, values=told, points=points, best=told[best], flat=(told[low], told[high]))
+
+
+def _asked(question: Question) -> str:
+    """The fields that a question sets."""
+    return ", ".join(msgspec.to_builtins(question))

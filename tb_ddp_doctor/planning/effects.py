@@ -1,0 +1,311 @@
+"""What each field of a question does to what the steps are played with.
+
+A case says which end of the range of what is fitted or assumed is taken. R = ranks that are played, S = steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.digest.model import CpuTime
+from tb_ddp_doctor.facts.change import Change
+from tb_ddp_doctor.facts.schedule_model import Family, Parts
+from tb_ddp_doctor.planning import collectives, devices
+from tb_ddp_doctor.planning.messages import Messages
+from tb_ddp_doctor.planning.model import Question, Rests
+from tb_ddp_doctor.planning.record import Record
+from tb_ddp_doctor.planning.refusal import CannotPlanError
+from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.names import Phase
+
+Floats = NDArray[np.float64]
+Case: TypeAlias = Literal["likely", "quickest", "slowest"]
+#: How many times as long each part transfers, shape (parts,).
+Factor: TypeAlias = Callable[[Parts], Floats]
+
+#: No link is so many times as fast.
+_MOST_TIMES = 1e6
+#: More than any model has of gradients: some larger number is a slip of the pen.
+MOST_BUCKET_MIB = 1e9
+DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float8": 1}
+#: Of the CPU's time in operators and launches, what replaying a CUDA graph saves: likely, quickest, slowest.
+_GRAPH_SAVES: dict[Case, float] = {"likely": 0.9, "quickest": 1.0, "slowest": 0.5}
+#: Copies from pageable memory, bytes per ns: the CPU moves them to a pinned buffer first, one core at a time.
+_PAGEABLE_RATE: dict[Case, float] = {"likely": 6.0, "quickest": 12.0, "slowest": 3.0}
+#: Ranks of a node at most, where the record has one node.
+_MOST_A_NODE = 8
+#: DataLoader workers share their cores and the disk: time of a batch with each, as a multiple of one alone.
+_SHARED: dict[Case, float] = {"likely": 1.0, "quickest": 1.0, "slowest": 1.5}
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What a question changes besides buckets."""
+
+    change: Change = field(default_factory=Change)
+    factors: tuple[Factor, ...] = ()
+    #: How many times as long the device's own work takes, shape (R, S); None for as long as recorded.
+    device: Floats | None = None
+    #: What a step takes on top, ns.
+    added_ns: float = 0.0
+    #: How many times as fast bytes move.
+    pace: float = 1.0
+
+    def transfer_ns(self, parts: Parts) -> Ints:
+        """How long each part transfers, ns."""
+        takes = parts.transfer_ns.astype(np.float64)
+        for factor in self.factors:
+            takes = takes * factor(parts)
+        return np.rint(takes).astype(np.int64)
+
+    def __or__(self, other: Effect) -> Effect:
+        device = self.device if other.device is None else other.device
+        if self.device is not None and other.device is not None:
+            device = self.device * other.device
+        return Effect(
+            self.change | other.change,
+            self.factors + other.factors,
+            device,
+            self.added_ns + other.added_ns,
+            self.pace * other.pace,
+        )
+
+
+def messages(record: Record, case: Case) -> Messages:
+    """What AllReduces of gradients take. Raises CannotPlanError."""
+    found = record.messages
+    return {"likely": found, "quickest": found.quickest(), "slowest": found.slowest()}[case]
+
+
+def slowdown(record: Record, case: Case) -> float:
+    """By what share kernels beside communication take longer."""
+    found = record.slowdown
+    return {"likely": found.share, "quickest": found.least, "slowest": found.most}[case]
+
+
+def of(record: Record, question: Question, case: Case) -> Effect:
+    """What the question changes. Raises CannotPlanError."""
+    effect = Effect()
+    if question.links is not None:
+        effect |= _links(question.links)
+    if question.dtype is not None:
+        effect |= _dtype(record, question.dtype, case)
+    if question.ranks is not None:
+        effect |= _ranks(record, question.ranks, strong=question.strong)
+    if question.graphs:
+        effect |= _without(record, CpuTime.WORK, _GRAPH_SAVES[case])
+    if question.device is not None:
+        effect |= Effect(device=devices.factor(record.job, question.device, case)[record.ranks])
+    if question.pin_memory is not None:
+        effect |= _pinning(record, case, pinned=question.pin_memory)
+    return effect
+
+
+def _without(record: Record, kind: CpuTime, share: float) -> Effect:
+    shape = (len(record.ranks), len(record.job.steps))
+    return Effect(Change({kind: np.broadcast_to(np.float64(share), shape)}))
+
+
+def _links(times: float) -> Effect:
+    if not 0 < times < _MOST_TIMES:
+        raise CannotPlanError("Links must be some positive number of times as fast.")
+    return Effect(factors=(lambda parts: np.full(len(parts.rank), 1 / times),), pace=times)
+
+
+def _dtype(record: Record, dtype: str, case: Case) -> Effect:
+    """Gradients sent in other elements: as many bytes less, with the same latency."""
+    if dtype not in DTYPE_BYTES:
+        raise CannotPlanError(f"There is no dtype {dtype!r} for gradients; there are: {', '.join(DTYPE_BYTES)}.")
+    families = _families(record)
+    if not any(one.of_gradients for one in families):
+        raise CannotPlanError("No AllReduce sends gradients in this record.")
+    ratio = DTYPE_BYTES[dtype] / _element_bytes(record)
+    takes = [_of_family(record, one, case) if one.of_gradients else None for one in families]
+
+    def factor(parts: Parts) -> Floats:
+        times = np.ones(len(parts.rank))
+        for index, known in enumerate(takes):
+            mine = (parts.family == index) & (parts.bytes > 0)
+            if known is not None and mine.any():
+                size = parts.bytes[mine]
+                times[mine] = known.time_ns(size * ratio) / np.maximum(known.time_ns(size), 1)
+        return times
+
+    return Effect(factors=(factor,))
+
+
+def _of_family(record: Record, family: Family, case: Case) -> Messages | None:
+    found = record.messages_of(family)
+    return found and {"likely": found, "quickest": found.quickest(), "slowest": found.slowest()}[case]
+
+
+def _families(record: Record) -> tuple[Family, ...]:
+    replay = record.whatif.replay
+    return replay.schedule.frame.families if replay else ()
+
+
+def _element_bytes(record: Record) -> float:
+    """Bytes of an element of the gradients that are sent. Raises CannotPlanError."""
+    calls, chosen = record.job.calls, record.sends_gradients
+    size, elements = calls.column("bytes")[chosen], calls.column("elements")[chosen]
+    known = (size > 0) & (elements > 0)
+    if not known.any():
+        raise CannotPlanError("The trace does not tell how many bytes an AllReduce sends, nor in which dtype.")
+    return float(np.median(size[known] / elements[known]))
+
+
+def _ranks(record: Record, ranks: int, *, strong: bool) -> Effect:
+    """As many ranks: collectives of the whole job among them, and the slowest of more of them."""
+    job = record.job
+    now, nodes = job.world_size, len({node for node in job.nodes if node})
+    if ranks < 1:
+        raise CannotPlanError("A job has at least one rank.")
+    if ranks > max(now, _MOST_A_NODE) and nodes < 2:
+        raise CannotPlanError(
+            "The record has one node, so what links between nodes take is not known. Record two nodes, or run "
+            "torchrun ... -m tb_ddp_doctor.check on several and name its calibration.json."
+        )
+    families = _families(record)
+    fits = [record.messages_of(one) if one.group_size == now else None for one in families]
+
+    def factor(parts: Parts) -> Floats:
+        times = np.ones(len(parts.rank))
+        for index, (family, fit) in enumerate(zip(families, fits, strict=True)):
+            mine = np.flatnonzero((parts.family == index) & (parts.bytes > 0))
+            if fit is not None and len(mine):
+                size, which = np.unique(parts.bytes[mine], return_inverse=True)
+                each = [_scaled(family.kind, now, ranks, float(one), fit) for one in size.tolist()]
+                times[mine] = np.array(each)[which]
+        return times
+
+    grows = collectives.expected_largest(ranks) - collectives.expected_largest(now)
+    share = np.full((len(record.ranks), len(job.steps)), now / ranks) if strong else None
+    return Effect(factors=(factor,), device=share, added_ns=max(grows, 0.0) * _spread_ns(record) if now > 1 else 0.0)
+
+
+def _scaled(kind: str, now: int, ranks: int, size: float, fit: Messages) -> float:
+    """How many times as long a collective, a ring as recorded, takes among other ranks; 1 without a formula."""
+    if kind not in ("all_reduce", "all_gather", "reduce_scatter"):
+        return 1.0
+    link = collectives.link_of(kind, now, fit.alpha_ns, fit.beta_ns)
+    recorded = collectives.ring(kind, now, size, link)
+    if recorded <= 0:
+        return 1.0
+    if kind == "all_reduce":
+        return collectives.all_reduce(ranks, size, link)[1] / recorded
+    return collectives.ring(kind, ranks, size, link) / recorded
+
+
+def _spread_ns(record: Record) -> float:
+    """Standard deviation of the ranks' busy times in a step, the median step's, ns."""
+    busy = record.whatif.busy_ns
+    return float(np.median(busy.std(axis=0, ddof=1))) if len(busy) > 1 else 0.0
+
+
+def _pinning(record: Record, case: Case, *, pinned: bool) -> Effect:
+    """Batches copied from pageable memory instead of pinned, by the bytes that the steps copy."""
+    copies = record.job.work(lambda work: work.copies)
+    if pinned:
+        raise CannotPlanError(
+            "What pinned memory saves is the cost of the finding pageable-memcpy: ask for it with --fixed."
+            if copies.pageable_bytes.any()
+            else "The steps copy nothing from pageable memory."
+        )
+    if not copies.pinned_bytes.any():
+        raise CannotPlanError("The steps copy nothing from pinned memory.")
+    longer = np.maximum(copies.pinned_bytes / _PAGEABLE_RATE[case] - copies.pinned_ns, 0)
+    need = np.maximum(record.whatif.device_ns, 1)
+    return Effect(device=(1 + longer / need)[record.ranks])
+
+
+def loading(record: Record, workers: int, case: Case) -> tuple[Effect, float]:
+    """The steps without waiting for batches, and how often one comes from so many workers, ns."""
+    job = record.job
+    kinds = {digest.loader for digest in job.digests if digest.loader}
+    if kinds != {"single_process"}:
+        raise CannotPlanError(
+            "The DataLoader's workers load outside of what is recorded: how long one batch takes, and how many workers "
+            "there are, is not in the trace. Record with num_workers=0."
+            if kinds
+            else "No DataLoader is in the trace: record its enumerate(DataLoader) annotation."
+        )
+    if workers < 0:
+        raise CannotPlanError("A DataLoader has no or some workers.")
+    loads = float(job.work(lambda work: work.loader_ns).mean())
+    every = loads if workers == 0 else loads / workers * _SHARED[case]
+    return _without(record, CpuTime.INPUT, 0.0 if workers == 0 else 1.0), 0.0 if workers == 0 else every
+
+
+def without_gradients(record: Record) -> Effect:
+    """Backward passes under no_sync: no AllReduce of gradients. Raises CannotPlanError."""
+    sends = [one.of_gradients for one in _families(record)]
+    if not any(sends):
+        raise CannotPlanError("No AllReduce sends gradients in this record, so accumulating saves none.")
+    times = np.array([0.0 if one else 1.0 for one in sends])
+    return Effect(factors=(lambda parts: times[parts.family],))
+
+
+def accumulated_ns(record: Record, passes: int, step_ns: float, without_ns: float) -> float:
+    """The step of each of so many passes, from one that sends its gradients and one that sends none, ns.
+
+    The optimizer updates after the last pass alone. Raises CannotPlanError.
+    """
+    if passes < 1:
+        raise CannotPlanError("Gradients are accumulated over one pass at least.")
+    digest = record.job.digests[0]
+    sending = np.unique(digest.gradients.backward[digest.gradients.backward >= 0])
+    if len(sending) > len(digest.steps):
+        raise CannotPlanError("The record accumulates gradients already: ask with a record of one pass a step.")
+    phases = record.job.work(lambda work: work.phases)
+    updates = float((phases.device_ns - phases.exposed_ns)[:, :, Phase.OPTIMIZER].mean())
+    return (step_ns + (passes - 1) * max(without_ns - updates, 0.0)) / passes
+
+
+def rests(record: Record, question: Question) -> Iterator[Rests]:
+    """What the answer to a question rests on."""
+    job = record.job
+    yield Rests(
+        "measured",
+        "Compute, launches and their order",
+        f"{len(job.steps)} steps of {len(job.ranks)} ranks, played again"
+        + (f" on {len(record.ranks)} of them" if len(record.ranks) < len(job.ranks) else ""),
+    )
+    communicates = question.bucket_mb is not None or question.dtype or question.ranks
+    if communicates:
+        for family in _families(record):
+            concerned = family.group_size == job.world_size if question.ranks else family.of_gradients
+            if concerned and (fit := record.messages_of(family)) is not None:
+                yield Rests(fit.basis, f"Time of {family.kind} over bytes", fit.rests_on)
+    if question.bucket_mb is not None:
+        total = len(record.gradients.elements)
+        yield Rests("measured", "When each gradient is ready", f"{total} gradients a pass, {len(job.ranks)} ranks")
+        if record.gradients.recorded is None:
+            yield Rests("assumed", "Order of the buckets", "by readiness; the recorded ones are in another order")
+    if communicates or question.links or question.accumulate:
+        yield Rests(record.slowdown.basis, "Kernels beside communication", record.slowdown.rests_on)
+    yield from _assumptions(question)
+
+
+def _assumptions(question: Question) -> Iterator[Rests]:
+    if question.links:
+        yield Rests("assumed", "Links", "transfers as many times as fast, latency included")
+    if question.dtype:
+        yield Rests("assumed", f"{question.dtype} gradients", "bytes in proportion, same latency and convergence")
+    if question.ranks:
+        how = "the same work in all" if question.strong else "as much work on each rank"
+        yield Rests("assumed", "Other numbers of ranks", f"{how}; ring or tree over links as recorded, no congestion")
+    if question.accumulate:
+        yield Rests("assumed", "Accumulation", "the passes before the last one under no_sync")
+    if question.workers is not None:
+        yield Rests("assumed", "DataLoader workers", "each loads as fast as the training process did; a core for each")
+    if question.pin_memory is not None:
+        yield Rests("assumed", "Pageable copies", "6 GB/s (3 to 12), as one core moves them")
+    if question.graphs:
+        yield Rests("assumed", "CUDA graphs", "90 % of the CPU's time in ops and launches goes (50 to 100 %)")
+    if question.device:
+        yield Rests("assumed", question.device, "kernels scale with the data sheets' limits; links and CPU stay")

@@ -1,0 +1,35 @@
+"""What does not await AllReduces of gradients although it came right after one: kernels of the same backward pass.
+
+Only what comes after the pass awaits them, as DDP's finalization does. In the record a kernel may begin by chance when
+an AllReduce ends; with other transfers it would not. What the device idled for then stays, as work of that row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from tb_ddp_doctor.planning.natural import Natural
+from tb_ddp_doctor.planning.rebucket import Sent
+
+
+def without_chance(tracks: Natural, sent: Sent) -> Natural:
+    """The tracks in which no row awaits an AllReduce of gradients before its pass has launched the last one."""
+    table, nothing = tracks.table, len(tracks.part_table.rank) - 1
+    launched = np.full(nothing + 1, -1)
+    launching = np.flatnonzero(table.launches >= 0)
+    launched[table.launches[launching]] = launching
+    until = np.full(nothing + 1, -1)
+    until[sent.parts] = launched[sent.parts].max(axis=1)[:, None]
+    early = np.flatnonzero(np.arange(len(table.rank)) <= until[table.awaits])
+    begins = np.where(
+        np.diff(table.rank, prepend=-1) != 0,
+        tracks.frame.device_start_ns[table.rank],
+        np.append(0, tracks.done_ns[:-1]),
+    )
+    awaited = tracks.end_ns[table.awaits[early]] + table.delay_ns[early]
+    device, awaits, delay = table.device_ns.copy(), table.awaits.copy(), table.delay_ns.copy()
+    device[early] += np.maximum(awaited - begins[early], 0)
+    awaits[early], delay[early] = nothing, 0
+    return replace(tracks, table=replace(table, device_ns=device, awaits=awaits, delay_ns=delay))

@@ -1,0 +1,120 @@
+"""How long messages take by their size: alpha + bytes * beta, with what the two rest on and between what they may lie.
+
+Alpha and beta are fitted to the job's own collectives where their sizes differ enough; else taken from a calibration of
+like collectives; else beta is what the job's one size takes, and alpha is assumed. A ring of n ranks has 2(n - 1) steps
+one after the other (Thakur et al. 2005), each of which takes a message from one rank to the next: some 1 to 10 us over
+NVLink or InfiniBand, some 20 to 60 us over TCP, where busbw stays below 12.5 GB/s, which is 100 Gbit/s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.calibration.fit import alpha_beta
+from tb_ddp_doctor.calibration.model import Calibration, bus_factor
+from tb_ddp_doctor.trace.model import Ints
+
+Floats = NDArray[np.float64]
+Basis = Literal["measured", "fitted", "assumed"]
+
+#: Sizes tell latency from bandwidth where they differ by so much.
+_SPREAD = 2.0
+#: Below this busbw, bytes per ns, links are taken for TCP; latency of a step of a ring, ns: likely, least and most.
+_TCP_BUSBW = 12.5
+_STEP_TCP_NS = (40_000.0, 10_000.0, 80_000.0)
+_STEP_RDMA_NS = (5_000.0, 1_000.0, 15_000.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """Messages of one kind in one group."""
+
+    #: ns, and ns per byte.
+    alpha_ns: float
+    beta_ns: float
+    #: Least and most that each may be.
+    alpha_range_ns: tuple[float, float]
+    beta_range_ns: tuple[float, float]
+    #: "fitted" to the job's own messages, "measured" by a calibration, or "assumed" of alpha.
+    basis: Basis
+    #: What was fitted or assumed, for users.
+    rests_on: str
+    #: Mean error of the fit as a share of the time, 0 where nothing was fitted.
+    error: float = 0.0
+
+    def time_ns(self, size: Ints) -> Floats:
+        """Of messages of so many bytes."""
+        return self.alpha_ns + self.beta_ns * np.asarray(size, np.float64)
+
+    def quickest(self) -> Messages:
+        """The same with alpha and beta at their least."""
+        return replace(self, alpha_ns=self.alpha_range_ns[0], beta_ns=self.beta_range_ns[0])
+
+    def slowest(self) -> Messages:
+        """The same with alpha and beta at their most."""
+        return replace(self, alpha_ns=self.alpha_range_ns[1], beta_ns=self.beta_range_ns[1])
+
+
+def messages(kind: str, group_size: int, size: Ints, time_ns: Ints, calibration: Calibration | None) -> Messages:
+    """From messages of so many bytes that took so long, at least one."""
+    spread = float(size.max() / size.min())
+    if spread >= _SPREAD and (line := alpha_beta(size, np.asarray(time_ns) / 1e3)):
+        return Messages(
+            alpha_ns=line.alpha_us * 1e3,
+            beta_ns=line.beta_us * 1e3,
+            alpha_range_ns=_around(line.alpha_us * 1e3, line.mean_error),
+            beta_range_ns=_around(line.beta_us * 1e3, line.mean_error),
+            basis="fitted",
+            rests_on=f"alpha {line.alpha_us / 1e3:.2f} ms and {_rate(line.beta_us * 1e3)} from {len(size)} transfers "
+            f"of {_mb(size.min())} to {_mb(size.max())}, R2 {line.r2:.2f}",
+            error=line.mean_error,
+        )
+    if calibration and (curve := calibration.curve(kind, group_size, within_node=False)) and curve.fit:
+        return _as_long(kind, group_size, size, time_ns, curve.fit.alpha_us * 1e3, calibration.source)
+    return _as_long(kind, group_size, size, time_ns)
+
+
+def _as_long(
+    kind: str, group_size: int, size: Ints, time_ns: Ints, alpha_ns: float | None = None, source: str = ""
+) -> Messages:
+    """Such that messages of about one size take as long as they do; without a calibration's alpha one is assumed."""
+    bytes_, takes = float(np.mean(size)), float(np.mean(time_ns))
+    least_ns, most_ns = np.percentile(time_ns, (10, 90)).tolist()
+    if alpha_ns is None:
+        tcp = bytes_ * bus_factor(kind, group_size) / takes < _TCP_BUSBW
+        step, low, high = _STEP_TCP_NS if tcp else _STEP_RDMA_NS
+        hops = max(2 * (group_size - 1), 1)
+        likely, low, high = (min(hops * one, takes / 2) for one in (step, low, high))
+        basis: Basis = "assumed"
+        rests_on = (
+            f"all transfers are of about {_mb(bytes_)}, so their latency cannot be told from their bandwidth: alpha is "
+            f"assumed to be {likely / 1e6:.2f} ms ({low / 1e6:.2f} to {high / 1e6:.2f}), {hops} steps of a ring over "
+            f"{'TCP' if tcp else 'NVLink or InfiniBand'}"
+        )
+    else:
+        likely = low = high = min(alpha_ns, takes / 2)
+        basis, rests_on = "measured", f"alpha {likely / 1e6:.2f} ms of {source}, bandwidth of this job's transfers"
+    return Messages(
+        alpha_ns=likely,
+        beta_ns=(takes - likely) / bytes_,
+        alpha_range_ns=(low, high),
+        beta_range_ns=((least_ns - low) / bytes_, (most_ns - low) / bytes_),
+        basis=basis,
+        rests_on=rests_on,
+    )
+
+
+def _around(value: float, share: float) -> tuple[float, float]:
+    return value * (1 - share), value * (1 + share)
+
+
+def _rate(beta_ns: float) -> str:
+    return f"{1 / beta_ns:.2f} GB/s" if beta_ns > 0 else "no limit of bandwidth"
+
+
+def _mb(size: float) -> str:
+    return f"{size / 1e6:.2f} MB" if size < 1e7 else f"{size / 1e6:.0f} MB"

@@ -1,0 +1,129 @@
+"""What is asked of a plan, and what it answers: frozen data with one JSON form.
+
+Times are ms a step, sizes of buckets MiB as `bucket_cap_mb` has them, other bytes bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+#: Raised when a field changes its meaning or goes.
+SCHEMA_VERSION = 1
+Basis = Literal["measured", "fitted", "assumed"]
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is otherwise; a field that is not set stays as recorded."""
+
+    #: `bucket_cap_mb` of DistributedDataParallel.
+    bucket_mb: float | None = None
+    #: Ranks of the job, each with as much work as now; with `strong`, all together with as much.
+    ranks: int | None = None
+    strong: bool = False
+    #: How many times as fast each transfer is.
+    links: float | None = None
+    #: What gradients are sent as: float32, float16, bfloat16, float8.
+    dtype: str | None = None
+    #: Backward passes for each AllReduce of the gradients; the step is then that of one of them.
+    accumulate: int | None = None
+    #: Workers of the DataLoader.
+    workers: int | None = None
+    #: Whether batches are copied from pinned memory.
+    pin_memory: bool | None = None
+    #: Another device by its name.
+    device: str | None = None
+    #: Whether the GPU never waits for launches, as with CUDA graphs.
+    graphs: bool = False
+    #: Findings that are fixed, by id.
+    fixed: tuple[str, ...] = ()
+
+
+class Rests(msgspec.Struct, frozen=True):
+    """Something that a prediction rests on."""
+
+    basis: Basis
+    #: What it is, and how it is known.
+    what: str
+    detail: str
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """A question that this run cannot answer."""
+
+    #: The field of the question.
+    question: str
+    #: Why, and what to record.
+    reason: str
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+    """The step under one question."""
+
+    question: Question
+    step_ms: float
+    #: From where to where the step is expected to lie.
+    low_ms: float
+    high_ms: float
+    #: `step_ms` less what is now.
+    change_ms: float
+    rests: tuple[Rests, ...]
+
+
+class Bucket(msgspec.Struct, frozen=True, kw_only=True):
+    """A bucket of gradients as recorded."""
+
+    bytes: int
+    gradients: int
+    #: Modules of the first and the last gradient, "" where stacks are not recorded.
+    first_module: str
+    last_module: str
+    #: Whether it ends where a module ends; None where modules are not known.
+    ends_with_module: bool | None
+
+
+class Buckets(msgspec.Struct, frozen=True, kw_only=True):
+    """The recorded buckets."""
+
+    #: Values of `bucket_cap_mb` that give them: least and most (None: no limit); None where none does.
+    cap_mb: tuple[float, float | None] | None
+    gradients: int
+    bytes: int
+    mean_bytes: float
+    dtype: str
+    buckets: tuple[Bucket, ...]
+
+
+class Curve(msgspec.Struct, frozen=True, kw_only=True):
+    """Predictions over the values of one field."""
+
+    #: Name of the field of `Question`.
+    field: str
+    values: tuple[float | str, ...]
+    points: tuple[Prediction, ...]
+    #: The value with the shortest step, and the range of neighbouring values whose steps are within 1 % of it.
+    best: float | str
+    flat: tuple[float | str, float | str]
+
+
+class PlanResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What the step of one run would be."""
+
+    run: str
+    world_size: int
+    ranks: int
+    steps: tuple[int, ...]
+    #: The step as recorded; all predictions are of a step as recorded, tracing included.
+    now_ms: float
+    buckets: Buckets | None
+    prediction: Prediction | None
+    curves: tuple[Curve, ...]
+    refusals: tuple[Refusal, ...]
+
+
+class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What `ddp-doctor plan --json` prints."""
+
+    schema_version: int = SCHEMA_VERSION
+    runs: tuple[PlanResult, ...]

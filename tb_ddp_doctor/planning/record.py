@@ -1,0 +1,149 @@
+"""What a job's record gives to plan with: its steps ready to be played, its gradients, and what messages take.
+
+R = ranks that are played, of all ranks of the job; S = steps of the job.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.facts.arrivals import traffic
+from tb_ddp_doctor.facts.facts import Facts
+from tb_ddp_doctor.facts.schedule_model import Family
+from tb_ddp_doctor.facts.transfers import of_gradients
+from tb_ddp_doctor.facts.whatif import WhatIf, whatif
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.planning.beside import Slowdown, slowdown
+from tb_ddp_doctor.planning.gates import without_chance
+from tb_ddp_doctor.planning.gradients import SendingPass, SentGradients, sent_gradients
+from tb_ddp_doctor.planning.messages import Messages, messages
+from tb_ddp_doctor.planning.natural import natural
+from tb_ddp_doctor.planning.rebucket import Sent, rebucketed
+from tb_ddp_doctor.planning.refusal import CannotPlanError
+from tb_ddp_doctor.planning.steps import Steps
+from tb_ddp_doctor.trace.model import Ints
+
+#: Of more ranks than these, those that others wait for most are played, and some spread over the others.
+_MOST_RANKS = 64
+
+
+class Record:
+    """One job. Making one raises CannotPlanError where its steps cannot be played."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts, self.job = facts, facts.job
+        self.whatif: WhatIf = facts.get(whatif)
+        if self.whatif.replay is None:
+            raise CannotPlanError(
+                "The steps cannot be played again: the traces lack GPU work, its launches or the CPU's operators. "
+                "Record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]."
+            )
+        #: Indices of the ranks that are played, ascending.
+        self.ranks = _played(self.job)
+        self._tracks = natural(self.whatif.replay, self.ranks)
+        with suppress(CannotPlanError):
+            self._tracks = without_chance(self._tracks, self._sent)
+        self.steps = Steps(self._tracks)
+        self._messages: dict[Family, Messages | None] = {}
+        self._rebucketed: dict[bytes, Steps] = {}
+
+    @cached_property
+    def sends_gradients(self) -> NDArray[np.bool_]:
+        """Which of the job's calls send gradients."""
+        return of_gradients(self.job) & (self.job.calls.column("step") >= 0)
+
+    @cached_property
+    def slowdown(self) -> Slowdown:
+        """What communication takes from kernels beside it."""
+        return slowdown(self.job.digests)
+
+    @cached_property
+    def gradients(self) -> SentGradients:
+        """What DDP's buckets send. Raises CannotPlanError."""
+        return sent_gradients(self.job)
+
+    @cached_property
+    def messages(self) -> Messages:
+        """What AllReduces of gradients take by their size. Raises CannotPlanError."""
+        family = Family("all_reduce", self.gradients.group_size, of_gradients=True)
+        found = self.messages_of(family)
+        if found is None:
+            raise CannotPlanError("No AllReduce of gradients was matched between ranks, so its transfer is not known.")
+        return found
+
+    def messages_of(self, family: Family) -> Messages | None:
+        """What collectives of a family take by their size; None where the record has no matched ones with bytes."""
+        if family not in self._messages:
+            alike = [
+                one
+                for one in self.facts.get(traffic)
+                if one.kind == family.kind and one.size == family.group_size and one.has_bytes
+            ]
+            self._messages[family] = (
+                messages(
+                    family.kind,
+                    family.group_size,
+                    np.concatenate([one.bytes for one in alike]),
+                    np.maximum(np.concatenate([one.transfer_ns for one in alike]), 1),
+                    self.job.calibration,
+                )
+                if alike
+                else None
+            )
+        return self._messages[family]
+
+    def with_buckets(self, lasts: Ints, taking: Messages) -> Steps:
+        """The steps with buckets that end with some gradients. Raises CannotPlanError."""
+        key = lasts.tobytes() + repr((taking.alpha_ns, taking.beta_ns)).encode()
+        if key not in self._rebucketed:
+            self._rebucketed[key] = Steps(rebucketed(self._tracks, self._sent, lasts, taking), self.steps)
+        return self._rebucketed[key]
+
+    @cached_property
+    def _sent(self) -> Sent:
+        place = np.full(len(self.job.ranks), -1)
+        place[self.ranks] = np.arange(len(self.ranks))
+        passes = [one for one in self.gradients.passes if place[one.rank] >= 0]
+        if len({len(one.collectives) for one in passes}) > 1:
+            raise CannotPlanError("Ranks or steps send their gradients in different numbers of buckets.")
+        parts = self._tracks.part_table
+        of_row = {pair: i for i, pair in enumerate(zip(parts.rank[:-1].tolist(), parts.row[:-1].tolist(), strict=True))}
+        return Sent(
+            rank=place[[one.rank for one in passes]],
+            ready_ns=np.stack([self._common(one, "ready_ns") for one in passes]),
+            done_ns=np.stack([self._common(one, "done_ns") for one in passes]),
+            launching_ns=np.stack([_launching(self.job, one) for one in passes]),
+            parts=np.array(
+                [[of_row[int(place[one.rank]), row] for row in one.collectives.tolist()] for one in passes], np.int64
+            ),
+            recorded=self.gradients.recorded,
+            bytes=self.gradients.bytes,
+        )
+
+    def _common(self, one: SendingPass, name: str) -> Ints:
+        """Times of a pass's gradients on the common clock."""
+        own: Ints = getattr(self.job.digests[one.rank].gradients, name)[one.gradients]
+        common: Ints = own - self.job.clock.correction(np.full(len(own), one.rank), own)
+        return common
+
+
+def _launching(job: Job, one: SendingPass) -> Ints:
+    """For how long the host would launch an AllReduce with each gradient of a pass."""
+    all_of_rank = job.digests[one.rank].gradients.launching_ns
+    usual = int(np.median(all_of_rank[all_of_rank > 0])) if all_of_rank.any() else 0
+    mine = all_of_rank[one.gradients]
+    return np.where(mine > 0, mine, usual)
+
+
+def _played(job: Job) -> Ints:
+    ranks = len(job.ranks)
+    if ranks <= _MOST_RANKS:
+        return np.arange(ranks)
+    often = np.bincount(job.waiting.last, minlength=ranks)
+    last = np.argsort(-often, kind="stable")[: _MOST_RANKS // 2]
+    spread = np.linspace(0, ranks - 1, _MOST_RANKS // 2).astype(np.int64)
+    return np.unique(np.concatenate((last, spread)))

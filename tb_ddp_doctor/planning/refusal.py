@@ -1,0 +1,7 @@
+"""What cannot be predicted from a run."""
+
+from __future__ import annotations
+
+
+class CannotPlanError(Exception):
+    """A question that this run's traces cannot answer. Its text says why, and what to record, for users."""

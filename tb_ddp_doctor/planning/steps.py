@@ -1,0 +1,139 @@
+"""The steps of a job played with other buckets, transfers and work: the one function that all predictions are made by.
+
+R = ranks that are played, S = steps of the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.digest.intervals import Intervals
+from tb_ddp_doctor.facts.change import Change
+from tb_ddp_doctor.facts.play import Lengths, Played, play
+from tb_ddp_doctor.facts.replay import Replay
+from tb_ddp_doctor.facts.schedule import scheduled
+from tb_ddp_doctor.facts.schedule_model import Parts
+from tb_ddp_doctor.planning.natural import Natural
+from tb_ddp_doctor.trace.model import Ints
+
+#: What runs beside communication depends on how long it takes. Each round leaves a third of the error at most, where
+#: kernels take 40 % longer beside it.
+_ROUNDS = 4
+#: Behind every time of a rank, so that ranks lie one after the other on one axis, ns.
+_APART_NS = 1 << 46
+
+
+def _as_recorded(parts: Parts) -> Ints:
+    return parts.transfer_ns
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Otherwise:
+    """What is otherwise, apart from the buckets."""
+
+    #: What fixes take out of the steps.
+    change: Change = field(default_factory=Change)
+    #: How long each part transfers once all its ranks have arrived, ns.
+    transfer_ns: Callable[[Parts], Ints] = _as_recorded
+    #: How many times as long the device takes for its own work, shape (R, S); None for as long as recorded.
+    device: NDArray[np.float64] | None = None
+    #: By what share kernels beside communication take longer than alone; and how many times as fast bytes move as in
+    #: the record, which `transfer_ns` has in it: what moving a byte takes from kernels stays.
+    slowdown: float = 0.0
+    pace: float = 1.0
+
+
+class Steps:
+    """The steps of R ranks with one set of buckets."""
+
+    def __init__(self, tracks: Natural, recorded: Steps | None = None) -> None:
+        """`recorded` are the steps as they are in the record, where the tracks are others."""
+        self._replay: Replay = Replay(
+            scheduled(tracks, tracks.part_table, tracks.table.awaits, tracks.frame),
+            recorded._replay if recorded else None,
+        )
+        schedule = self._replay.schedule
+        self._order = np.argsort(schedule.rows.rank, kind="stable")
+        self._origin_ns = int(schedule.frame.host_start_ns.min())
+        before: Natural = tracks if recorded is None else recorded._tracks
+        self._tracks: Natural = before
+        communication = self._union(before.part_table.rank[:-1], before.arrival_ns[:-1], before.end_ns[:-1])
+        #: How long each row's device work ran beside communication in the record, ns.
+        self._beside_ns = np.empty(len(self._order), np.int64)
+        self._beside_ns[self._order] = self._measured(
+            communication, tracks.table.rank, tracks.done_ns, tracks.table.device_ns
+        )
+
+    @property
+    def recorded_ns(self) -> Ints:
+        """Windows of the steps as recorded, shape (R, S)."""
+        return self._replay.recorded_ns
+
+    def windows_ns(self, otherwise: Otherwise) -> Ints:
+        """Windows of the steps, shape (R, S), ns."""
+        lengths = replace(self._replay.without(otherwise.change), transfer_ns=self._transfers(otherwise))
+        if otherwise.device is not None:
+            lengths = self._with_device(lengths, np.rint(lengths.device_ns * self._of_rows(otherwise.device)))
+        return self._replay.settled_ns(self._slowed(lengths, otherwise))
+
+    def _transfers(self, otherwise: Otherwise) -> Ints:
+        """What each part takes once those that are traced have arrived: what a fix leaves of another transfer."""
+        parts = self._replay.schedule.parts
+        left = self._replay.without(otherwise.change).transfer_ns
+        transfer = otherwise.transfer_ns(parts)
+        takes: Ints = np.maximum(left + transfer - parts.transfer_ns, 0)
+        return takes
+
+    def _of_rows(self, share: NDArray[np.float64]) -> NDArray[np.float64]:
+        rows = self._replay.schedule.rows
+        mean = share.mean(axis=1)
+        return np.where(rows.step >= 0, share[rows.rank, np.maximum(rows.step, 0)], mean[rows.rank])
+
+    def _slowed(self, lengths: Lengths, otherwise: Otherwise) -> Lengths:
+        """The lengths with device work that takes longer as far as it runs beside communication."""
+        if otherwise.slowdown <= 0:
+            return lengths
+        lost = otherwise.slowdown / (1 + otherwise.slowdown)
+        need = lengths.device_ns - lost * np.minimum(self._beside_ns, lengths.device_ns)
+        paced = replace(lengths, transfer_ns=np.rint(lengths.transfer_ns * otherwise.pace).astype(np.int64))
+        slowed = paced
+        for _ in range(_ROUNDS):
+            beside = self._beside(play(self._replay.schedule, slowed, kept=True), slowed)
+            slowed = self._with_device(paced, need + lost * beside)
+        return replace(slowed, transfer_ns=lengths.transfer_ns)
+
+    def _with_device(self, lengths: Lengths, need: NDArray[np.float64]) -> Lengths:
+        """The lengths with other device work: what follows from it is as much sooner or later."""
+        need_ns = np.maximum(np.rint(need), 0).astype(np.int64)
+        rows = self._replay.schedule.rows
+        behind = np.flatnonzero(rows.queue_row >= 0)
+        row = rows.queue_row[behind]
+        tail = lengths.queue_tail_ns.copy()
+        tail[behind] = np.rint(tail[behind] * (need_ns[row] / np.maximum(lengths.device_ns[row], 1)))
+        return replace(
+            lengths,
+            device_ns=need_ns,
+            lead_ns=lengths.lead_ns - (lengths.device_ns - need_ns),
+            queue_tail_ns=tail,
+        )
+
+    def _beside(self, played: Played, lengths: Lengths) -> Ints:
+        """How long each row's device work runs beside communication, ns."""
+        schedule = self._replay.schedule
+        launched = played.arrival_ns[:-1] > self._origin_ns - _APART_NS // 2
+        parts = np.flatnonzero(launched)
+        communication = self._union(schedule.parts.rank[parts], played.arrival_ns[parts], played.end_ns[parts])
+        return self._measured(communication, schedule.rows.rank, played.done_ns, lengths.device_ns)
+
+    def _union(self, rank: NDArray[np.integer], start_ns: Ints, end_ns: Ints) -> Intervals:
+        known = start_ns > self._origin_ns - _APART_NS // 2
+        base = rank[known].astype(np.int64) * _APART_NS - self._origin_ns
+        return Intervals.union(base + start_ns[known], base + end_ns[known])
+
+    def _measured(self, communication: Intervals, rank: NDArray[np.integer], done_ns: Ints, need_ns: Ints) -> Ints:
+        done = rank.astype(np.int64) * _APART_NS + done_ns - self._origin_ns
+        return communication.measure(done - np.maximum(need_ns, 0), done)

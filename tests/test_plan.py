@@ -1,0 +1,142 @@
+"""Steps predicted with other buckets, links and dtypes, on drawn jobs whose other steps follow from the drawing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tb_ddp_doctor.facts.facts import Facts
+from tb_ddp_doctor.planning.answer import OVERVIEW, answer, recorded_buckets
+from tb_ddp_doctor.planning.beside import slowdown
+from tb_ddp_doctor.planning.messages import messages
+from tb_ddp_doctor.planning.model import PlanResult, Question
+from tb_ddp_doctor.planning.predict import Planner
+from tb_ddp_doctor.planning.record import Record
+from tb_ddp_doctor.planning.refusal import CannotPlanError
+from tb_ddp_doctor.planning.steps import Otherwise
+from tests import traces
+
+#: Two gradients of 4 million float32, 15.3 MiB each, in one bucket, which is sent when backward is over.
+ONE_BUCKET = """
+    rank# step     |2
+          host     [fwd]                                  [opt][sync...............]
+          autograd      [bwd_a][grad@4][bwd_b][grad@4][ar]
+          gpu       [fwd......][bwd_a......][bwd_b......]                  [opt...]
+          nccl                                           [ar@8............]
+"""
+#: What the drawn AllReduce takes, ms; and the kernel beside which half of it could run.
+TRANSFER, HIDING = 18, 13
+JOB = traces.ranks(ONE_BUCKET, ONE_BUCKET, steps=4)
+
+
+def planner(text: str = JOB, **options: object) -> Planner:
+    return Planner(Record(Facts(traces.job(text, **options))))
+
+
+def test_the_recorded_buckets_give_the_recorded_steps() -> None:
+    record = planner().record
+    found = record.gradients
+    assert found.elements.tolist() == [4_000_000, 4_000_000]
+    assert found.recorded is not None
+    assert found.recorded.tolist() == [1]
+    again = record.with_buckets(found.recorded, record.messages)
+    assert np.array_equal(again.windows_ns(Otherwise(slowdown=0.3)), record.whatif.recorded_ns)
+
+
+def test_half_the_gradients_are_sent_while_the_other_half_is_computed() -> None:
+    plan = planner()
+    record = plan.record
+    halves = record.with_buckets(np.array([0, 1]), record.messages).windows_ns(Otherwise())
+    saved = (record.whatif.recorded_ns - halves).mean() / 1e6
+    alpha = record.messages.alpha_ns / 1e6
+    # The first half has all of the second kernel to hide behind; the second half pays the latency again.
+    assert saved == pytest.approx(min((TRANSFER - alpha) / 2 + alpha, HIDING) - alpha, abs=0.5)
+
+
+def test_links_twice_as_fast_halve_what_is_exposed() -> None:
+    plan = planner()
+    assert plan.predict(Question(links=2.0)).change_ms == pytest.approx(-TRANSFER / 2, abs=0.5)
+
+
+def test_half_the_bytes_take_half_the_time_but_for_the_latency() -> None:
+    plan = planner()
+    saved = -plan.predict(Question(dtype="bfloat16")).change_ms
+    assert saved == pytest.approx((TRANSFER - plan.record.messages.alpha_ns / 1e6) / 2, abs=0.5)
+
+
+def test_nothing_asked_changes_nothing() -> None:
+    assert planner().predict(Question()).change_ms == 0
+
+
+def test_changes_combine() -> None:
+    plan = planner()
+    both = plan.predict(Question(links=2.0, dtype="bfloat16")).step_ms
+    assert both < min(plan.predict(one).step_ms for one in (Question(links=2.0), Question(dtype="bfloat16")))
+
+
+def test_predictions_say_what_they_rest_on_and_lie_in_their_range() -> None:
+    found = planner().predict(Question(bucket_mb=10.0))
+    assert found.low_ms <= found.step_ms <= found.high_ms
+    assert {one.basis for one in found.rests} >= {"measured", "assumed"}
+    assert any("alpha is assumed" in one.detail for one in found.rests)
+
+
+def test_without_shapes_a_plan_says_to_record_them() -> None:
+    with pytest.raises(CannotPlanError, match="record_shapes=True"):
+        planner(shapes=False).predict(Question(bucket_mb=10.0))
+
+
+def test_what_cannot_be_answered_is_refused_beside_what_can() -> None:
+    job = traces.job(JOB)
+    found = answer(job, Facts(job), Question(), {**OVERVIEW, "workers": (4,)}, {})
+    assert isinstance(found, PlanResult)
+    assert {one.field for one in found.curves} == set(OVERVIEW)
+    assert [one.question for one in found.refusals] == ["workers"]
+    assert "DataLoader" in found.refusals[0].reason
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        Question(ranks=0),
+        Question(links=0.0),
+        Question(links=float("nan")),
+        Question(dtype="int3"),
+        Question(bucket_mb=-1.0),
+        Question(bucket_mb=float("inf")),
+        Question(accumulate=0),
+        Question(device="Abacus"),
+        Question(fixed=("nothing",)),
+        Question(pin_memory=True),
+    ],
+)
+def test_nonsense_is_refused_in_a_sentence(question: Question) -> None:
+    with pytest.raises(CannotPlanError, match=r"\.$"):
+        planner().predict(question)
+
+
+def test_a_job_that_cannot_be_played_is_refused() -> None:
+    with pytest.raises(CannotPlanError, match="ProfilerActivity"):
+        planner("rank0 step |2\n host [fwd....]\nrank1 step |2\n host [fwd....]\n")
+
+
+def test_recorded_buckets_have_sizes_and_the_caps_that_give_them() -> None:
+    found = recorded_buckets(planner().record.gradients)
+    assert found is not None
+    assert [one.bytes for one in found.buckets] == [32_000_000]
+    assert found.cap_mb is not None
+    assert found.cap_mb[1] is None
+
+
+def test_sizes_that_differ_are_fitted_and_one_size_assumes_a_latency() -> None:
+    size = np.array([1_000_000, 2_000_000, 4_000_000])
+    line = messages("all_reduce", 4, size, 300_000 + size // 2, None)
+    assert (line.basis, round(line.alpha_ns), round(line.beta_ns, 3)) == ("fitted", 300_000, 0.5)
+    alike = messages("all_reduce", 4, size[:1], np.array([800_000]), None)
+    assert alike.basis == "assumed"
+    assert alike.time_ns(size[:1])[0] == pytest.approx(800_000)
+    assert alike.quickest().alpha_ns < alike.alpha_ns < alike.slowest().alpha_ns
+
+
+def test_without_overlap_the_slowdown_beside_communication_is_assumed() -> None:
+    assert slowdown(traces.job(JOB).digests).basis == "assumed"
