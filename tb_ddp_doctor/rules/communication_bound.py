@@ -18,6 +18,8 @@ from tb_ddp_doctor.facts.transfers import Transfers
 from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Network
 from tb_ddp_doctor.job.model import Budget
+from tb_ddp_doctor.planning.fact import Plans
+from tb_ddp_doctor.planning.model import Question
 from tb_ddp_doctor.rules.support import limits, text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.exposed import most_exposed
@@ -82,6 +84,7 @@ class CommunicationBound(Rule):
         repeats: Repeats,
         expected: Expected | None,
         places: Places,
+        plans: Plans,
     ) -> Result:
         slow_links = [link for link in links if link.is_slow(self.slow_link, self.slow_steps)]
         slowed = excess_ns(slow_links, *whatif.shape)
@@ -114,7 +117,7 @@ class CommunicationBound(Rule):
             why=f"Communication takes {text.ms(total)} a step{size}, compute {text.ms(compute)}. "
             f"{_link(communication, expected)}{self._prospects(communication, total, compute)}{text.network(network)}"
             f"{text.choice(network, communication[0]) if communication else ''}{basis}",
-            fix=_fix(transfers, frame.has_device, network),
+            fix=_fix(transfers, frame.has_device, network, plans),
             evidence=most_exposed(exposed, whatif, places),
         )
 
@@ -158,10 +161,13 @@ def _saved_as_bfloat16(traffic: Traffic) -> float:
     return traffic.transfer_per_step_ns / 2
 
 
-def _fix(transfers: Transfers, has_device: bool, network: Network | None) -> str:
+def _fix(transfers: Transfers, has_device: bool, network: Network | None, plans: Plans) -> str:
     if not has_device:
         return _OF_CPUS
-    fix = _FLOAT32 if "Float" in transfers.dtypes else _OTHER
+    float32 = "Float" in transfers.dtypes
+    advice, code = (_FLOAT32 if float32 else _OTHER).split("\n\n", 1)
+    smaller = plans.predict(Question(dtype="bfloat16")) if float32 else None
+    fix = f"{advice}{plans.said(smaller, plans.predict(Question(accumulate=4)))}\n\n{code}"
     return _SOCKETS + fix if text.uses_sockets(network) else fix
 
 

@@ -14,6 +14,7 @@ from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import Loaders
 from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.job.model import Budget
+from tb_ddp_doctor.planning.fact import Plans
 from tb_ddp_doctor.rules.support import text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.rank_evidence import of_loading
@@ -75,6 +76,7 @@ class DataloaderStall(Rule):
         loaders: Loaders,
         rank_evidence: tuple[RankEvidence, ...],
         places: Places,
+        plans: Plans,
     ) -> Result:
         waits = budget.of("input")
         median = float(median_rank(waits.mean(axis=1)))
@@ -108,7 +110,7 @@ class DataloaderStall(Rule):
             title=f"The {who} wait for the DataLoader {text.ms(median)} of every {text.ms(frame.step_ns)}.",
             why=f"{kind}: loading takes {text.ms(loading)} a step, of which {text.ms(hidden)} are hidden behind "
             f"{beside}.{of_loading(int(worst[0]), rank_evidence)} {basis}",
-            fix=_fix(cause, frame.has_device),
+            fix=_fix(cause, frame.has_device, plans),
             evidence=tuple(
                 places.longest(
                     int(rank),
@@ -164,11 +166,12 @@ def _verb(late: Ints) -> str:
     return "waits" if len(late) == 1 else "wait"
 
 
-def _fix(cause: str, has_device: bool) -> str:
+def _fix(cause: str, has_device: bool, plans: Plans) -> str:
     workers, ahead = _WORKERS[cause]
     code = _LOADER.format(workers=workers, ahead=ahead, pinning=_PINNING if has_device else "")
     copies = _COPIES if cause == "single_process" and has_device else ""
-    return f"{_ADVICE[cause, has_device]}\n\n{code}{copies}"
+    said = plans.said(plans.fewest_workers()) if cause == "single_process" else ""
+    return f"{_ADVICE[cause, has_device]}{said}\n\n{code}{copies}"
 
 
 #: num_workers and prefetch_factor.

@@ -15,6 +15,7 @@ from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.transfers import Transfers
 from tb_ddp_doctor.facts.unused import UnusedSearch
 from tb_ddp_doctor.facts.whatif import WhatIf
+from tb_ddp_doctor.planning.fact import Plans
 from tb_ddp_doctor.rules.support import limits, text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.exposed import most_exposed
@@ -66,6 +67,7 @@ class NoOverlap(Rule):
         unused_search: UnusedSearch,
         computed: KernelWork,
         places: Places,
+        plans: Plans,
     ) -> Result:
         total = float(whatif.at_slowest(transfers.allreduce_ns).mean())
         exposed = float(whatif.at_slowest(transfers.allreduce_exposed_ns).mean())
@@ -109,7 +111,7 @@ class NoOverlap(Rule):
             f"{text.ms(frame.step_ns)} is exposed.",
             why=f"{_seen(cause, transfers)} Backward computes for {text.ms(backward)} and hides "
             f"{text.ms(max(hidden, 0))} of it. {basis}",
-            fix=_fix(cause, transfers.allreduce_bytes),
+            fix=_fix(cause, transfers.allreduce_bytes, plans),
             evidence=most_exposed(
                 whatif.at_slowest(transfers.allreduce_exposed_ns), whatif, places, "AllReduce: backward is over."
             ),
@@ -142,11 +144,14 @@ def _seen(cause: str, transfers: Transfers) -> str:
     return f"The gradients{size} go in {calls}, none beside backward."
 
 
-def _fix(cause: str, size: int) -> str:
-    """Buckets of a fifth of the gradients overlap; torch's default is 25 MB."""
+def _fix(cause: str, size: int, plans: Plans) -> str:
+    """With the buckets that are predicted to be best; else of a fifth of the gradients, which overlap."""
+    best = None if cause == "after_backward" else plans.best_buckets()
     bucket = min(max(round(size / 5 / 2**20), 1), 25) if size else 5
+    if best and best.question.bucket_mb:
+        bucket = round(best.question.bucket_mb)
     return f"""\
-{_ADVICE[cause]}
+{_ADVICE[cause]}{plans.said(best)}
 
 model = DistributedDataParallel(
     model,

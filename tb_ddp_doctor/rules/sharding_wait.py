@@ -96,7 +96,7 @@ class ShardingWait(Rule):
             why=f"{sharding.gathers:.0f} all-gathers{size} a step, and the reduce-scatters, take {text.ms(moved)}; in "
             f"the {cause} pass {text.ms(of_cause)} are exposed. Overlap would hide {text.ms(float(forward.mean()))} "
             f"more in the forward and {text.ms(float(backward.mean()))} more in the backward pass. {basis}",
-            fix=_fix(cause, sharding, len(set(frame.nodes)) > 1),
+            fix=_fix(cause, sharding, len(set(frame.nodes)) > 1, frame.step_ns, cost),
             evidence=most_exposed(alone, whatif, places),
         )
 
@@ -108,10 +108,12 @@ class ShardingWait(Rule):
         return saving
 
 
-def _fix(cause: str, sharding: Sharding, has_nodes: bool) -> str:
+def _fix(cause: str, sharding: Sharding, has_nodes: bool, step_ns: float, cost_ns: float) -> str:
     between = _BETWEEN_NODES if has_nodes else ""
     smaller = _FLOAT32 if "Float" in sharding.dtypes else ""
-    return f"{_FORWARD if cause == 'forward' else _BACKWARD}{smaller}{between}"
+    advice, code = (_FORWARD if cause == "forward" else _BACKWARD).split("\n\n", 1)
+    predicted = f"Predicted: with prefetch {text.ms(step_ns - cost_ns)} a step; now {text.ms(step_ns)}."
+    return f"{advice} {predicted}\n\n{code}{smaller}{between}"
 
 
 _FORWARD = """\

@@ -16,6 +16,7 @@ from tb_ddp_doctor.facts.latency import Line
 from tb_ddp_doctor.facts.traffic import Traffic
 from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.job.model import Budget
+from tb_ddp_doctor.planning.fact import Plans
 from tb_ddp_doctor.rules.support import limits, text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.exposed import most_exposed
@@ -70,13 +71,14 @@ class SmallCollectives(Rule):
         tiny_calls: TinyCalls | None,
         purposes: tuple[Purpose, ...],
         places: Places,
+        plans: Plans,
     ) -> Result:
         named = tuple(
             self._named(purpose, frame, whatif, places)
             for purpose in purposes
             if float(purpose.exposed_ns.mean()) >= self.min_purpose * frame.step_ns
         )
-        many = self._check_many(frame, budget, whatif, sized, tiny_calls, places)
+        many = self._check_many(frame, budget, whatif, sized, tiny_calls, places, plans)
         return (*([many] if isinstance(many, Fault) else []), *named) if named else many
 
     def _named(self, purpose: Purpose, frame: Frame, whatif: WhatIf, places: Places) -> Fault:
@@ -116,9 +118,10 @@ class SmallCollectives(Rule):
         sized: Sized | None,
         tiny_calls: TinyCalls | None,
         places: Places,
+        plans: Plans,
     ) -> Fault | Clear | NotApplicable:
         if sized:
-            return self._check_sized(frame, budget, whatif, sized, places)
+            return self._check_sized(frame, budget, whatif, sized, places, plans)
         if tiny_calls:
             return self._check_unsized(frame, whatif, tiny_calls, places)
         return NotApplicable("No collective appears in the traces.")
@@ -156,7 +159,7 @@ class SmallCollectives(Rule):
         )
 
     def _check_sized(
-        self, frame: Frame, budget: Budget, whatif: WhatIf, measured: Sized, places: Places
+        self, frame: Frame, budget: Budget, whatif: WhatIf, measured: Sized, places: Places, plans: Plans
     ) -> Fault | Clear | NotApplicable:
         sized = [traffic for traffic in measured.traffic if traffic.has_bytes]
         many = [traffic for traffic in sized if traffic.calls >= self.min_calls]
@@ -203,7 +206,7 @@ class SmallCollectives(Rule):
             f"{text.percent(traffic.latency_share)} of their {text.ms(traffic.transfer_per_step_ns)}.",
             why=f"Each takes {line.alpha_ns / 1e3:.0f} µs and 1 ms for {_per_ms(line)} (R2 {line.r2:.2f}); larger "
             f"messages would take {text.ms(saved)} less, of which {text.ms(cost)} are exposed. {basis}",
-            fix=_fix(line, self.large_message),
+            fix=_fix(line, self.large_message, plans),
             evidence=most_exposed(exposed, whatif, places),
         )
 
@@ -218,12 +221,15 @@ def _per_ms(line: Line) -> str:
     return f"{1 / line.beta_ns:.1f} MB" if line.beta_ns > 0 else "any size"
 
 
-def _fix(line: Line, large: float) -> str:
+def _fix(line: Line, large: float, plans: Plans) -> str:
     size = large * line.alpha_ns / line.beta_ns / 2**20 if line.beta_ns > 0 else 25
+    best = plans.best_buckets()
     bucket = min(max(round(size), 1), 25)
+    if best and best.question.bucket_mb:
+        bucket = round(best.question.bucket_mb)
     return f"""\
 Send more with each call: larger DDP buckets (about {bucket} MB here, torch's default is 25), several transformer \
-blocks in one FSDP unit, coalesced calls for many small tensors.
+blocks in one FSDP unit, coalesced calls for many small tensors.{plans.said(best)}
 
 model = DistributedDataParallel(model, device_ids=[local_rank], bucket_cap_mb={bucket})
 

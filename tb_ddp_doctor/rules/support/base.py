@@ -15,10 +15,11 @@ from functools import reduce
 from operator import or_
 from typing import Any, ClassVar, TypeAlias
 
-from tb_ddp_doctor.facts import BY_NAME
+from tb_ddp_doctor import facts as of_job
 from tb_ddp_doctor.facts.change import Change
-from tb_ddp_doctor.facts.facts import Facts, MissingFactError
+from tb_ddp_doctor.facts.facts import Fact, Facts, MissingFactError
 from tb_ddp_doctor.findings import Confidence, Evidence, Measurement, RuleOutcome, Severity, Threshold
+from tb_ddp_doctor.planning import fact as of_plans
 
 #: Headings that every rule's docstring has, in this order.
 SECTIONS = ("What", "Why", "Evidence", "Fix", "Limits")
@@ -59,6 +60,9 @@ class NotApplicable:
     reason: str
 
 
+#: What rules may ask for, by the name of a parameter.
+FACTS: dict[str, Fact] = {**of_job.BY_NAME, **of_plans.BY_NAME}
+
 #: Several faults where ranks have causes of their own; their costs add up to what fixing all of them gives.
 Result: TypeAlias = Fault | tuple[Fault, ...] | Clear | NotApplicable
 
@@ -98,7 +102,7 @@ class Rule:
     #: Whether it holds for every program: a loader that is seen feeds forward passes as it does training. Others
     #: advise a training loop, which a server of requests does not have.
     of_every_program: ClassVar[bool] = False
-    #: The method that looks. Each of its parameters is named for one of `facts.BY_NAME`.
+    #: The method that looks. Each of its parameters is named for one of `FACTS`.
     check: ClassVar[Callable[..., Result]]
 
     def thresholds(self) -> tuple[Threshold, ...]:
@@ -135,7 +139,7 @@ def run(rule: Rule, facts: Facts) -> tuple[RuleOutcome, Found | None]:
     given = {}
     for name in inspect.signature(rule.check).parameters:
         try:
-            given[name] = facts.get(BY_NAME[name])
+            given[name] = facts.get(FACTS[name])
         except MissingFactError as missing:
             return RuleOutcome(rule.id, "not-applicable", str(missing)), None
     result = rule.check(**given)

@@ -1,0 +1,80 @@
+"""What rules ask of plans: the step with the fix that they advise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from tb_ddp_doctor.facts.facts import Fact, Facts
+from tb_ddp_doctor.planning.model import Prediction, Question
+from tb_ddp_doctor.planning.predict import Planner
+from tb_ddp_doctor.planning.record import Record
+from tb_ddp_doctor.planning.refusal import CannotPlanError
+from tb_ddp_doctor.planning.words import shown
+
+#: Sizes of buckets that a fix may name, MiB; of those as good as the best within this share, the largest is named.
+_BUCKET_MB = (1.0, 2.0, 5.0, 10.0, 25.0)
+_AS_GOOD = 0.01
+_WORKERS = (4, 8, 16)
+
+
+class Plans:
+    """Predictions for one job, made when a rule asks for them."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+
+    def predict(self, question: Question) -> Prediction | None:
+        """The step under a question; None where the record cannot tell."""
+        if self._planner is None:
+            return None
+        try:
+            return self._planner.predict(question)
+        except CannotPlanError:
+            return None
+
+    def best_buckets(self, sizes: Sequence[float] = _BUCKET_MB) -> Prediction | None:
+        """The step with the largest buckets that are as good as the best; None where the record cannot tell, or where
+        none makes the step shorter.
+        """
+        if self._planner is None:
+            return None
+        try:
+            steps = [self._planner.likely_ns(Question(bucket_mb=size)) for size in sizes]
+        except CannotPlanError:
+            return None
+        good = [size for size, step in zip(sizes, steps, strict=True) if step <= (1 + _AS_GOOD) * min(steps)]
+        found = self.predict(Question(bucket_mb=max(good)))
+        return found if found and found.change_ms < 0 else None
+
+    def fewest_workers(self) -> Prediction | None:
+        """The step with the fewest workers of a DataLoader that are as good as many; None where nothing tells."""
+        found = [self.predict(Question(workers=number)) for number in _WORKERS]
+        known = [one for one in found if one is not None]
+        least = min((one.step_ms for one in known), default=0.0)
+        return next((one for one in known if one.step_ms <= (1 + _AS_GOOD) * least), None)
+
+    def said(self, *predictions: Prediction | None) -> str:
+        """What is predicted, a sentence after a space; "" of nothing."""
+        told = [
+            f"{shown(one.question)}: {one.step_ms:.1f} ms a step ({one.low_ms:.1f} to {one.high_ms:.1f})"
+            for one in predictions
+            if one is not None and one.change_ms < 0
+        ]
+        return f" Predicted: {'; '.join(told)}; now {self._facts.job.step_ns / 1e6:.1f}." if told else ""
+
+    @cached_property
+    def _planner(self) -> Planner | None:
+        try:
+            return Planner(Record(self._facts))
+        except CannotPlanError:
+            return None
+
+
+def plans(facts: Facts) -> Plans:
+    """Predictions for a job."""
+    return Plans(facts)
+
+
+#: The facts made here, by the name of a rule's parameter.
+BY_NAME: dict[str, Fact] = {"plans": plans}
