@@ -1,6 +1,6 @@
 """How right `tb_ddp_doctor.check` is on this machine: a slow rank, healthy ranks, and a link of known bandwidth.
 
-    python benchmarks/check.py slow [--runs 20]      # one of four gloo ranks has half the CPU time (nice 3)
+    python benchmarks/check.py slow [--runs 20]      # one of four gloo ranks at half speed, by each way in turn
     python benchmarks/check.py healthy [--runs 20]
     python benchmarks/check.py link [--mbit 100]     # two ranks in network namespaces, a veth pair shaped by tc's tbf
 
@@ -17,12 +17,22 @@ import socket
 import statistics
 import subprocess
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 _OPTIONS = ["-m", "tb_ddp_doctor.check", "--json", "--patience", "90"]
 _SHORT, _LONG = ["--seconds", "2", "--max-bytes", "256K"], ["--seconds", "20", "--max-bytes", "16M"]
-#: Weight 526 of 1024: half of what the other ranks get of a core that they share.
-_HALF = ["nice", "-n", "3"]
+#: A thread that holds Python's lock half of the time.
+_BUSY = """
+import runpy, sys, threading
+def spin():
+    while True: pass
+threading.Thread(target=spin, daemon=True).start()
+sys.argv = sys.argv[2:]
+runpy.run_module("tb_ddp_doctor.check", run_name="__main__")
+"""
+_GROUP = Path("/sys/fs/cgroup/cpu/ddp_doctor_check")
 
 
 def checked(ranks: int, prefixes: dict[int, list[str]], options: list[str], **variables: str) -> dict[str, Any]:
@@ -33,7 +43,7 @@ def checked(ranks: int, prefixes: dict[int, list[str]], options: list[str], **va
     job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
     processes = [
         subprocess.Popen(
-            [*prefixes.get(rank, []), sys.executable, *_OPTIONS, *options],
+            [*prefixes.get(rank, [sys.executable]), *_OPTIONS, *options],
             env={**os.environ, **job, **variables, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.PIPE,
         )
@@ -44,14 +54,36 @@ def checked(ranks: int, prefixes: dict[int, list[str]], options: list[str], **va
     return found
 
 
+def slowed() -> dict[str, list[str]]:
+    """Ways to run Python at half speed, as commands."""
+    ways = {
+        # Weight 526 of 1024: half of what the other ranks get of a core that they share.
+        "nice 3": ["nice", "-n", "3", sys.executable],
+        "busy thread": [sys.executable, "-c", _BUSY],
+    }
+    try:
+        _GROUP.mkdir(exist_ok=True)
+        (_GROUP / "cpu.cfs_period_us").write_text("100000")
+        (_GROUP / "cpu.cfs_quota_us").write_text("50000")
+        inside = f'echo $$ > {_GROUP}/tasks && exec {sys.executable} "$@"'
+        ways["half a core by cgroup"] = ["sh", "-c", inside, "sh"]
+    except OSError as error:
+        print(f"Without control groups (version 1): {error}")
+    return ways
+
+
 def named(runs: int, *, slow: bool) -> None:
+    ways = slowed() if slow else {"nothing": [sys.executable]}
     right = 0
     for run in range(runs):
-        rank = run % 4
-        found = checked(4, {rank: _HALF} if slow else {}, _SHORT, GLOO_SOCKET_IFNAME="lo")
+        rank, (way, command) = run % 4, [*ways.items()][run % len(ways)]
+        begun = time.perf_counter()
+        found = checked(4, {rank: command}, _SHORT, GLOO_SOCKET_IFNAME="lo")
         outliers = sorted({one for outlier in found["outliers"] for one in outlier["ranks"]})
         right += outliers == ([rank] if slow else [])
-        print(f"run {run}: slow {rank if slow else 'none'}, named {outliers}", flush=True)
+        by = ", ".join(f"{one['measure']} {one['worse']:.0%}" for one in found["outliers"])
+        took, load = time.perf_counter() - begun, os.getloadavg()[0]
+        print(f"run {run}: {way} on rank {rank}, named {outliers} ({by}); {took:.0f} s, load {load:.1f}", flush=True)
     print(f"{right} of {runs} right")
 
 
@@ -72,7 +104,9 @@ def link(mbit: float) -> None:
             _run(*inside, "ip", "link", "set", "lo", "up")
             shape = ("rate", f"{mbit}mbit", "burst", "64kb", "latency", "100ms")
             _run(*inside, "tc", "qdisc", "add", "dev", "veth0", "root", "tbf", *shape)
-        prefixes = {i: ["ip", "netns", "exec", name, "env", f"GROUP_RANK={i}"] for i, name in enumerate(names)}
+        prefixes = {
+            i: ["ip", "netns", "exec", name, "env", f"GROUP_RANK={i}", sys.executable] for i, name in enumerate(names)
+        }
         found = checked(2, prefixes, _LONG, MASTER_ADDR="10.99.0.1", GLOO_SOCKET_IFNAME="veth0")
     except subprocess.CalledProcessError as error:
         sys.exit(f"Skipped: this machine does not allow {' '.join(error.cmd)}.")

@@ -1,8 +1,9 @@
-"""The schedule of pairs, and outliers among ranks and pairs."""
+"""Pairs, turns, cores, and outliers among ranks and pairs."""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tb_ddp_doctor.calibration.model import Measure, Pair
-from tb_ddp_doctor.check.outliers import of_all_measures, of_measure, of_pairs, worse
+from tb_ddp_doctor.check.cores import compact, expanded, quota
+from tb_ddp_doctor.check.outliers import is_clear, of_measure, of_pairs, worse
 from tb_ddp_doctor.check.pairs import rounds, schedule
+from tb_ddp_doctor.check.turns import at_once, neighbours, turns
 
 
 @given(st.integers(2, 300))
@@ -111,16 +114,74 @@ def test_a_slow_pair_is_compared_with_pairs_as_far_apart() -> None:
     assert {one.ranks for one in of_pairs(pairs, nodes, of_cpus=False)} == {(2, 3), (4, 6)}
 
 
-def test_on_a_shared_machine_all_measures_together_tell() -> None:
-    random = np.random.default_rng(3)
-    measured = []
-    for name in ("a", "b", "c", "d"):
-        # Whoever has the core does all that it can, the others little: no repeat is like another.
-        drawn = np.array([10, 10, 5, 10])[:, None] * random.exponential(1, (4, 12))
-        measure = Measure(name=name, unit="", more_is_better=True, values=(1.0,) * 4, spreads=(None,) * 4)
-        measured.append((measure, drawn))
-    nodes = ["n"] * 4
-    (found,) = of_all_measures(measured, nodes, 0.25, ())
-    assert found.ranks == (2,) and "speed over all measures" in found.sentence
-    assert not [*of_all_measures(measured, nodes, 0.25, {2})]
-    assert not [*of_all_measures([(one, drawn[[0, 1, 3, 0]]) for one, drawn in measured], nodes, 0.25, ())]
+@pytest.mark.parametrize("seed", range(20))
+def test_on_a_shared_machine_more_rounds_tell_a_slow_rank_from_healthy_ones(seed: int) -> None:
+    """Whoever has the core does all that it can, the others half of it or less."""
+    random = np.random.default_rng(seed)
+
+    def drawn(*rates: float, rounds: int) -> np.ndarray:
+        return np.array(rates)[:, None] * random.choice([1, 0.5, 0.33], (len(rates), rounds), p=[0.6, 0.2, 0.2])
+
+    def named(*rates: float) -> list[int]:
+        rounds = 8
+        repeats = drawn(*rates, rounds=rounds)
+        while not is_clear(repeats, more_is_better=True, least=0.33) and rounds < 24:
+            repeats = np.hstack([repeats, drawn(*rates, rounds=8)])
+            rounds += 8
+        return np.flatnonzero(worse(repeats, more_is_better=True, least=0.33)).tolist()
+
+    assert named(10, 10, 10, 10, 10, 10, 10, 10) == []
+    assert named(10, 10, 4, 10, 10, 10, 10, 10) == [2]
+
+
+def test_what_differs_from_repeat_to_repeat_is_not_clear() -> None:
+    assert is_clear(repeats(10, 10, 5, 10), more_is_better=True, least=0.33)
+    assert not is_clear(repeats(10, 10, 6.5, 10, noise=0.1), more_is_better=True, least=0.33)
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 50))
+def test_each_rank_has_one_turn_of_a_round(count: int, together: int, number: int) -> None:
+    found = turns(range(count), together, number)
+    assert sorted(rank for turn in found for rank in turn) == list(range(count))
+    assert max(map(len, found)) <= together and len(found) == math.ceil(count / together)
+
+
+@given(st.integers(2, 20))
+def test_each_rank_meets_each_other_one_once(count: int) -> None:
+    rounds_of_all = count - 1 + count % 2
+    met = [pair for number in range(rounds_of_all) for pair in neighbours(range(count), number)]
+    assert sorted(tuple(sorted(pair)) for pair in met) == [(a, b) for a in range(count) for b in range(a + 1, count)]
+
+
+def test_ranks_take_turns_where_cores_are_few() -> None:
+    assert at_once(8, cores=64, threads=1) == 8
+    assert at_once(4, cores=2, threads=1) == 2
+    assert at_once(4, cores=8, threads=8) == 1
+    # More than four turns take too long.
+    assert at_once(64, cores=1, threads=1) == 16
+
+
+@given(st.sets(st.integers(0, 300), min_size=1))
+def test_numbers_of_cpus_are_told_as_ranges(numbers: set[int]) -> None:
+    assert expanded(compact(sorted(numbers))) == sorted(numbers)
+
+
+def test_the_quota_of_control_groups_is_the_least_of_those_around(tmp_path: Path) -> None:
+    own, groups = tmp_path / "cgroup", tmp_path / "fs"
+    (groups / "job/rank0").mkdir(parents=True)
+    own.write_text("0::/job/rank0\n")
+    assert quota(own, groups) == math.inf
+    (groups / "job/cpu.max").write_text("150000 100000\n")
+    (groups / "job/rank0/cpu.max").write_text("max 100000\n")
+    assert quota(own, groups) == 1.5
+
+
+def test_the_quota_of_control_groups_of_version_1_is_known(tmp_path: Path) -> None:
+    own, groups = tmp_path / "cgroup", tmp_path / "fs"
+    (groups / "cpu/job").mkdir(parents=True)
+    own.write_text("3:memory:/\n2:cpu,cpuacct:/job\n")
+    (groups / "cpu/job/cpu.cfs_period_us").write_text("100000\n")
+    (groups / "cpu/job/cpu.cfs_quota_us").write_text("50000\n")
+    assert quota(own, groups) == 0.5
+    (groups / "cpu/job/cpu.cfs_quota_us").write_text("-1\n")
+    assert quota(own, groups) == math.inf

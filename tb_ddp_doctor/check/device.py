@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import time
 from collections.abc import Callable
@@ -10,6 +9,8 @@ from pathlib import Path
 
 import psutil
 import torch
+
+from tb_ddp_doctor.check.repeats import WINDOW_S
 
 #: Work is enqueued for about so long before the device is waited for, s.
 _BATCH_S = 0.005
@@ -40,34 +41,25 @@ class Device:
         """Memory that is free now, of the device or of the machine."""
         return torch.cuda.mem_get_info(self.torch)[0] if self.is_gpu else int(psutil.virtual_memory().available)
 
-    def per_second(self, run: Callable[[], object], windows: int, window_s: float) -> list[float]:
-        """How often a second something runs, in each of so many windows of this length, back to back."""
+    def rate(self, run: Callable[[], object]) -> Callable[[], float]:
+        """What tells how often a second something runs, each time that it is called, in `WINDOW_S`."""
         run()
         self.wait()
         begun = time.perf_counter()
         run()
         self.wait()
         batch = min(max(round(_BATCH_S / max(time.perf_counter() - begun, 1e-9)), 1), _MOST_OF_A_BATCH)
-        rates = []
-        for _ in range(windows):
+
+        def window() -> float:
             done, begun = 0, time.perf_counter()
-            while (took := time.perf_counter() - begun) < window_s:
+            while (took := time.perf_counter() - begun) < WINDOW_S:
                 for _ in range(batch):
                     run()
                 self.wait()
                 done += batch
-            rates.append(done / took)
-        return rates
+            return done / took
 
-
-def cores() -> float:
-    """Cores that this process may use: its affinity, and its control group's quota."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return min(float(allowed), int(quota) / int(period))
-    except (OSError, ValueError):
-        return float(allowed)
+        return window
 
 
 def _cpu() -> str:

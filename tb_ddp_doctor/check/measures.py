@@ -1,8 +1,7 @@
-"""What each rank measures by itself, while all others measure the same.
+"""What each rank measures by itself, in rounds in which all others measure the same.
 
 Rates count work that is done, so they compare with data sheets: 2 n^3 FLOP of a GEMM of n x n matrices; each byte of a
-copy once where it crosses a link, and twice (read and written) in one memory. All ranks measure in the same windows of
-time, so that a rank that gets less of a shared machine is seen to.
+copy once where it crosses a link, and twice (read and written) in one memory.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ import psutil
 import torch
 
 from tb_ddp_doctor.capture.gpu import Gpu
-from tb_ddp_doctor.check.device import Device, cores
+from tb_ddp_doctor.check.cores import cores
+from tb_ddp_doctor.check.device import Device
+from tb_ddp_doctor.check.repeats import WINDOW_S
 
-#: Repeats of each measure, and the length of one, s.
-WINDOWS, WINDOW_S = 12, 0.1
 _GPU_GEMM, _CPU_GEMM = 8192, 384
 _GPU_COPY, _CPU_COPY = 1 << 30, 64 << 20
 _LINK_COPY = 256 << 20
@@ -33,8 +32,10 @@ class Plan:
     name: str
     unit: str
     more_is_better: bool | None
-    #: Gives the repeats.
-    take: Callable[[], list[float]]
+    #: Allocates, warms up, and gives what takes one repeat.
+    prepare: Callable[[], Callable[[], float]]
+    #: Whether one repeat tells all.
+    is_constant: bool = False
 
 
 def plans(device: Device) -> Iterator[Plan]:
@@ -47,10 +48,10 @@ def plans(device: Device) -> Iterator[Plan]:
             yield Plan(f"host to device ({name})", "GB/s", True, _link(device, pinned=pinned, to_device=True))
             yield Plan(f"device to host ({name})", "GB/s", True, _link(device, pinned=pinned, to_device=False))
     yield Plan("launch latency", "µs", False, _launch(device))
-    yield Plan("cores", "cores", None, lambda: [cores()])
-    yield Plan("CPU clock", "MHz", None, _cpu_clock)
+    yield Plan("cores", "cores", True, lambda: cores, is_constant=True)
+    yield Plan("CPU clock", "MHz", None, lambda: _cpu_clock, is_constant=True)
     if device.is_gpu:
-        yield Plan("GPU clock under load", "MHz", None, _gpu_clock(device))
+        yield Plan("GPU clock under load", "MHz", None, lambda: lambda: _gpu_clock(device), is_constant=True)
 
 
 def throttled(device: Device) -> tuple[str, ...]:
@@ -70,16 +71,21 @@ def _dtypes(device: Device) -> list[tuple[str, torch.dtype]]:
     return [("float32", torch.float32), *half]
 
 
-def _gemm(device: Device, dtype: torch.dtype, *, tf32: bool) -> Callable[[], list[float]]:
-    def take() -> list[float]:
+def _gemm(device: Device, dtype: torch.dtype, *, tf32: bool) -> Callable[[], Callable[[], float]]:
+    def prepare() -> Callable[[], float]:
         n = _GPU_GEMM if device.is_gpu else _CPU_GEMM
         a, b = (torch.randn(n, n, device=device.torch).to(dtype) for _ in range(2))
         out = torch.empty_like(a)
         with _tf32(tf32):
-            rates = device.per_second(lambda: torch.mm(a, b, out=out), WINDOWS, WINDOW_S)
-        return [2 * n**3 * rate / 1e12 for rate in rates]
+            rate = device.rate(lambda: torch.mm(a, b, out=out))
 
-    return take
+        def window() -> float:
+            with _tf32(tf32):
+                return 2 * n**3 * rate() / 1e12
+
+        return window
+
+    return prepare
 
 
 @contextmanager
@@ -92,70 +98,68 @@ def _tf32(allowed: bool) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def _copy(device: Device) -> Callable[[], list[float]]:
-    def take() -> list[float]:
+def _copy(device: Device) -> Callable[[], Callable[[], float]]:
+    def prepare() -> Callable[[], float]:
         size = min(_GPU_COPY if device.is_gpu else _CPU_COPY, device.free_bytes() // 8)
         source = torch.ones(size, dtype=torch.uint8, device=device.torch)
         target = torch.empty_like(source)
-        return [2 * size * rate / 1e9 for rate in device.per_second(lambda: target.copy_(source), WINDOWS, WINDOW_S)]
+        rate = device.rate(lambda: target.copy_(source))
+        return lambda: 2 * size * rate() / 1e9
 
-    return take
+    return prepare
 
 
-def _link(device: Device, *, pinned: bool, to_device: bool) -> Callable[[], list[float]]:
-    def take() -> list[float]:
+def _link(device: Device, *, pinned: bool, to_device: bool) -> Callable[[], Callable[[], float]]:
+    def prepare() -> Callable[[], float]:
         host = torch.ones(_LINK_COPY, dtype=torch.uint8, pin_memory=pinned)
         there = torch.empty(_LINK_COPY, dtype=torch.uint8, device=device.torch)
         source, target = (host, there) if to_device else (there, host)
-        rates = device.per_second(lambda: target.copy_(source, non_blocking=pinned), WINDOWS, WINDOW_S)
-        return [_LINK_COPY * rate / 1e9 for rate in rates]
+        rate = device.rate(lambda: target.copy_(source, non_blocking=pinned))
+        return lambda: _LINK_COPY * rate() / 1e9
 
-    return take
+    return prepare
 
 
-def _launch(device: Device) -> Callable[[], list[float]]:
+def _launch(device: Device) -> Callable[[], Callable[[], float]]:
     """CPU time that the smallest operator takes to be launched; on a CPU, to run."""
 
-    def take() -> list[float]:
+    def prepare() -> Callable[[], float]:
         value = torch.zeros(1, device=device.torch)
         for _ in range(100):
             value.add_(1)
-        taken = []
-        for _ in range(WINDOWS):
+
+        def window() -> float:
             device.wait()
-            # Fewer than a launch queue holds, which would block.
-            count, until = 0, time.perf_counter() + WINDOW_S / 4
-            spent = 0.0
+            count, spent, until = 0, 0.0, time.perf_counter() + WINDOW_S
             while time.perf_counter() < until:
                 begun = time.perf_counter()
+                # Fewer than a launch queue holds, which would block.
                 for _ in range(500):
                     value.add_(1)
                 spent += time.perf_counter() - begun
                 count += 500
                 device.wait()
-            taken.append(spent / count * 1e6)
-        return taken
+            return spent / count * 1e6
 
-    return take
+        return window
+
+    return prepare
 
 
-def _cpu_clock() -> list[float]:
+def _cpu_clock() -> float:
     try:
         # None where the system does not tell, which its types do not know.
-        return [float(psutil.cpu_freq().current) or math.nan]
+        return float(psutil.cpu_freq().current) or math.nan
     except (OSError, NotImplementedError, AttributeError):
-        return [math.nan]
+        return math.nan
 
 
-def _gpu_clock(device: Device) -> Callable[[], list[float]]:
-    def take() -> list[float]:
-        gpu = Gpu.of_this_thread()
-        if gpu is None:
-            return [math.nan]
-        a = torch.randn(4096, 4096, device=device.torch)
-        device.per_second(lambda: torch.mm(a, a), 1, WINDOW_S)
-        gpu.look()
-        state = gpu.state()
-        return [math.nan if state is None or state.sm_mhz is None else state.sm_mhz]
-
-    return take
+def _gpu_clock(device: Device) -> float:
+    gpu = Gpu.of_this_thread()
+    if gpu is None:
+        return math.nan
+    a = torch.randn(4096, 4096, device=device.torch)
+    device.rate(lambda: torch.mm(a, a))()
+    gpu.look()
+    state = gpu.state()
+    return math.nan if state is None or state.sm_mhz is None else state.sm_mhz

@@ -1,36 +1,47 @@
 """Ranks and pairs that are worse than comparable ones.
 
 A rank is an outlier where it is worse than the median rank by more than a stated share, by more than the ranks differ
-from each other anyway (the median absolute deviation), and not only now and then: in most blocks of repeats, which all
-ranks make at the same time.
+from each other anyway (the median absolute deviation), and not only now and then: in most rounds. Repeats of a round
+are compared with each other, since all ranks made them within a second.
 
 R = ranks, W = repeats, P = pairs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.calibration.model import Measure, Outlier, Pair
+from tb_ddp_doctor.check import core_share
 
 Floats = NDArray[np.float64]
 
 #: An outlier is worse than the median by this share at least. Chosen, not fitted: the share of devices was tried on no
-#: GPU; that of CPUs was raised when 0.25 named a healthy rank on two cores with a load of 12.
-LEAST_OF_DEVICE, LEAST_OF_CPU = 0.10, 0.33
+#: GPU; that of CPUs was raised when 0.25 named a healthy rank on two cores with a load of 12. Shares of a core are even
+#: to some hundredths; one step of nice takes a tenth, two take a fifth.
+LEAST_OF_DEVICE, LEAST_OF_CPU, LEAST_OF_SHARE = 0.10, 0.33, 0.15
 #: Links are measured while the other pairs of the round use theirs.
 LEAST_OF_PAIRS = 0.25
 #: And by so many standard deviations, estimated by the median absolute deviation.
 _DEVIATIONS = 4.0
 _OF_NORMAL = 1.4826
-#: Repeats are pooled into so many blocks, each long beside a scheduler's time slice; in such a share of them a rank
-#: must be worse by half of the least share.
-_BLOCKS, _MOST_BLOCKS = 4, 0.75
+#: In such a share of the rounds a rank must be worse by half of the least share.
+_MOST_ROUNDS = 0.75
+#: A rank is on one side of the least share if its median is so many standard errors away from it; that of a median is
+#: 1.25 times that of a mean.
+_SURE, _OF_MEDIAN = 2.5, 1.25
 #: Of fewer there is no usual one.
 _FEWEST = 3
+
+
+def least(measure: str, *, is_gpu: bool) -> float:
+    """The least share by which an outlier of a measure is worse."""
+    if measure == core_share.NAME:
+        return LEAST_OF_SHARE
+    return LEAST_OF_DEVICE if is_gpu else LEAST_OF_CPU
 
 
 def worse(repeats: Floats, *, more_is_better: bool, least: float) -> Floats:
@@ -39,53 +50,40 @@ def worse(repeats: Floats, *, more_is_better: bool, least: float) -> Floats:
     `repeats` has shape (R, W), NaN where a rank did not measure; an infinite share stands for a rank that has nothing.
     """
     result = np.zeros(len(repeats))
-    having = np.flatnonzero(np.isfinite(repeats).any(axis=1))
-    if len(having) < _FEWEST:
+    having, deficit, level = _deficits(repeats, more_is_better=more_is_better)
+    if not len(having):
         return result
-    known = _blocks(repeats[having])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = known / np.nanmedian(known, axis=0)
-        deficit = 1 - ratio if more_is_better else ratio - 1
-    level = np.nanmean(deficit, axis=1)
-    middle = float(np.median(level))
-    scatter = _OF_NORMAL * float(np.median(np.abs(level - middle)))
-    limit = max(least, _DEVIATIONS * scatter)
-    often = np.nanmean(deficit - middle > least / 2, axis=1) >= _MOST_BLOCKS
-    result[having] = np.where((level - middle > limit) & often, level - middle, 0.0)
+    scatter = _OF_NORMAL * float(np.median(np.abs(level)))
+    often = np.nanmean(np.where(np.isnan(deficit), np.nan, deficit > least / 2), axis=1) >= _MOST_ROUNDS
+    result[having] = np.where((level > max(least, _DEVIATIONS * scatter)) & often, level, 0.0)
     return result
 
 
-def _blocks(repeats: Floats) -> Floats:
-    """The mean of each block of repeats, shape (R, blocks); NaN where a rank has none in it."""
-    parts = np.array_split(repeats, min(_BLOCKS, repeats.shape[1]), axis=1)
-    counts = [np.isfinite(part).sum(axis=1) for part in parts]
-    sums = [np.nansum(part, axis=1) for part in parts]
-    columns = [
-        np.where(count > 0, total / np.maximum(count, 1), np.nan) for total, count in zip(sums, counts, strict=True)
-    ]
-    return np.stack(columns, axis=1)
+def is_clear(repeats: Floats, *, more_is_better: bool, least: float) -> bool:
+    """Whether more repeats would name no other ranks: each is far from the least share, beside its own spread."""
+    _, deficit, level = _deficits(repeats, more_is_better=more_is_better)
+    count = np.isfinite(deficit).sum(axis=1)
+    with np.errstate(invalid="ignore"):
+        error = _OF_MEDIAN * np.nanstd(deficit, axis=1) / np.sqrt(np.maximum(count, 1))
+        return not (np.abs(level - least) < _SURE * error).any()
 
 
-def of_all_measures(
-    measured: Sequence[tuple[Measure, Floats]], nodes: Sequence[str], least: float, named: Collection[int]
-) -> Iterator[Outlier]:
-    """Ranks, other than those that are named, that are slow in most measures, each with its repeats, shape (R, W).
+def _deficits(repeats: Floats, *, more_is_better: bool) -> tuple[NDArray[np.int64], Floats, Floats]:
+    """The ranks with repeats; by how much each repeat is worse than the round's median, over that of the median rank.
 
-    On a machine that is shared, one measure alone may differ too much from repeat to repeat to tell.
+    The latter has the shape (ranks, W), with its median over the rounds, shape (ranks,). Empty where too few compare.
     """
-    speeds = []
-    for measure, repeats in measured:
-        if measure.more_is_better is not None and repeats.shape[1] >= _BLOCKS:
-            known = _blocks(repeats)
-            ratio = known / np.median(known, axis=0)
-            speeds.append(np.nanmean(ratio if measure.more_is_better else 1 / ratio, axis=1))
-    if len(speeds) < _FEWEST or not np.isfinite(speeds).all():
-        return
-    speed = np.stack(speeds, axis=1)
-    share = worse(speed, more_is_better=True, least=least)
-    for rank in np.flatnonzero(share).tolist():
-        if rank not in named:
-            yield _outlier((rank,), nodes[rank], "speed over all measures", 1 - share[rank], 1.0, "of the median rank")
+    having = np.flatnonzero(np.isfinite(repeats).any(axis=1))
+    if len(having) < _FEWEST:
+        return having[:0], np.empty((0, repeats.shape[1])), np.empty(0)
+    known = repeats[having]
+    known = known[:, np.isfinite(known).any(axis=0)]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = known / np.nanmedian(known, axis=0)
+        deficit = 1 - ratio if more_is_better else ratio - 1
+    level = np.nanmedian(deficit, axis=1)
+    middle = float(np.median(level))
+    return having, deficit - middle, level - middle
 
 
 def of_measure(measure: Measure, repeats: Floats, nodes: Sequence[str], least: float) -> Iterator[Outlier]:

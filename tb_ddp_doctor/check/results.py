@@ -25,6 +25,12 @@ class Host(msgspec.Struct, frozen=True):
     place: str
     device: str
     is_gpu: bool
+    #: The CPUs that it may run on, as "0-3,8"; "" where the system does not tell.
+    cpus: str = ""
+    #: Cores' worth of time that its control groups allow; None without a limit.
+    quota: float | None = None
+    #: Threads that an operator on the CPU takes.
+    threads: int = 1
 
 
 class RankCurve(msgspec.Struct):
@@ -74,16 +80,13 @@ def assemble(
         counts = ", ".join(f"{count} of {device}" for device, count in devices.most_common())
         notes.append(f"The ranks' devices differ: {counts}.")
     is_gpu = any(host.is_gpu for host in hosts if host)
-    least = outliers.LEAST_OF_DEVICE if is_gpu else outliers.LEAST_OF_CPU
-    measured: list[tuple[Measure, Floats]] = []
+    measures: list[Measure] = []
     odd: list[Outlier] = []
     for name, (unit, more_is_better) in _all_measures(found).items():
         repeats = _matrix(name, found, len(hosts))
         measure = _measure(name, unit, more_is_better, repeats)
-        measured.append((measure, repeats))
-        odd += outliers.of_measure(measure, repeats, nodes, least)
-    if not is_gpu:
-        odd += outliers.of_all_measures(measured, nodes, least, {one.ranks[0] for one in odd})
+        measures.append(measure)
+        odd += outliers.of_measure(measure, repeats, nodes, outliers.least(name, is_gpu=is_gpu))
     pairs = [pair for results in found.values() for pair in results.pairs]
     odd += outliers.of_pairs(pairs, nodes, of_cpus=not is_gpu)
     return Calibration(
@@ -93,7 +96,7 @@ def assemble(
         device=devices.most_common(1)[0][0] if devices else "",
         world_size=len(hosts),
         nodes=tuple(nodes),
-        measures=tuple(measure for measure, _ in measured),
+        measures=tuple(measures),
         curves=tuple(_curves(found)),
         pairs=tuple(sorted(pairs, key=lambda pair: pair.ranks)),
         outliers=tuple(odd),

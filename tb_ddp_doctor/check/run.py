@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import faulthandler
+import functools
 import logging
 import math
 import os
@@ -17,20 +18,26 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, TypeVar
 
 import msgspec
+import numpy as np
 import torch
 from torch import distributed
 
 from tb_ddp_doctor.calibration.model import Calibration, NoAnswer, Pair
+from tb_ddp_doctor.check import core_share, outliers
 from tb_ddp_doctor.check.collectives import KINDS, largest, ping_pong, timed
+from tb_ddp_doctor.check.cores import allowed, compact, expanded, quota
 from tb_ddp_doctor.check.device import Device
 from tb_ddp_doctor.check.measures import plans, throttled
 from tb_ddp_doctor.check.pairs import schedule
+from tb_ddp_doctor.check.repeats import Floats, Node, repeated
 from tb_ddp_doctor.check.results import Host, RankCurve, RankResults, assemble, node_names
 from tb_ddp_doctor.check.store import Board, NotAllAnsweredError
+from tb_ddp_doctor.check.turns import at_once
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 #: Of the time that is given for collectives and pairs, pairs take this share.
@@ -100,7 +107,16 @@ class Check:
         self._board = Board(
             _store(launched, os.environ, _START_TIMES * options.patience_s), launched.rank, launched.world_size
         )
-        host = Host(socket.gethostname(), launched.place, self._device.name, self._device.is_gpu)
+        limit = quota()
+        host = Host(
+            socket.gethostname(),
+            launched.place,
+            self._device.name,
+            self._device.is_gpu,
+            compact(allowed()),
+            None if math.isinf(limit) else limit,
+            torch.get_num_threads(),
+        )
         self._found = RankResults(host)
         self._hosts: list[Host | None] = [None] * launched.world_size
         self._phase = "start"
@@ -121,8 +137,9 @@ class Check:
     def _measure_all(self) -> None:
         rank, world = self._launched.rank, self._launched.world_size
         with self._all("start", self._found.host):
-            self._hosts = [msgspec.json.decode(self._board.read("start", other), type=Host) for other in range(world)]
-        nodes = node_names([host for host in self._hosts if host])
+            hosts = [msgspec.json.decode(self._board.read("start", other), type=Host) for other in range(world)]
+            self._hosts = [*hosts]
+        nodes = node_names(hosts)
         if world > 1:
             # Its time-out, too, names nobody: the roll call does.
             os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
@@ -133,7 +150,7 @@ class Check:
                 world_size=world,
                 timeout=dt.timedelta(seconds=self._options.patience_s),
             )
-        self._measures()
+        self._measures(self._node(hosts, nodes), hosts, nodes)
         if world > 1:
             self._pairs(nodes)
             self._curves(nodes)
@@ -148,17 +165,61 @@ class Check:
             self._board.arrive(phase, patience_s, value)
         yield
 
-    def _measures(self) -> None:
+    def _node(self, hosts: Sequence[Host], nodes: Sequence[str]) -> Node:
+        rank = self._launched.rank
+        ranks = [other for other, node in enumerate(nodes) if node == nodes[rank]]
+        here = [hosts[other] for other in ranks]
+        cpus = len({cpu for host in here for cpu in expanded(host.cpus)}) or os.cpu_count() or 1
+        cores = min(float(cpus), max(host.quota or math.inf for host in here))
+        together = len(ranks) if self._device.is_gpu else at_once(len(ranks), cores, max(host.threads for host in here))
+        return Node(rank, tuple(ranks), together, self._gather)
+
+    def _gather(self, values: Sequence[float]) -> Floats:
+        own = torch.tensor(values, dtype=torch.float64)
+        if self._launched.world_size == 1:
+            return np.asarray(own[None].numpy())
+        own = own.to(self._device.torch)
+        every = [torch.empty_like(own) for _ in range(self._launched.world_size)]
+        distributed.all_gather(every, own)
+        return np.asarray(torch.stack(every).cpu().numpy())
+
+    def _measures(self, node: Node, hosts: Sequence[Host], nodes: Sequence[str]) -> None:
         for plan in plans(self._device):
             with self._all(plan.name):
-                try:
-                    repeats = plan.take()
-                except RuntimeError as error:
-                    self._found.notes.append(f"rank {self._launched.rank}: no {plan.name}: {_first_line(error)}")
-                    continue
-                self._found.repeats[plan.name] = [value if math.isfinite(value) else None for value in repeats]
-                self._found.about[plan.name] = (plan.unit, plan.more_is_better)
+                take = self._guarded(plan.name, plan.prepare, lambda: math.nan)
+                window = functools.partial(self._guarded, plan.name, take, math.nan)
+                if plan.is_constant:
+                    self._keep(plan.name, plan.unit, plan.more_is_better, [window()])
+                else:
+                    self._repeat(
+                        node, plan.name, plan.unit, plan.more_is_better, functools.partial(node.rounds, window)
+                    )
+        if len(set(nodes)) < len(nodes) and all(host.cpus for host in hosts):
+            cpus = {rank: expanded(hosts[rank].cpus) for rank in node.ranks}
+            with self._all(core_share.NAME):
+                self._repeat(
+                    node, core_share.NAME, core_share.UNIT, True, functools.partial(core_share.shares, node, cpus)
+                )
         self._found.throttled = list(throttled(self._device))
+
+    def _repeat(
+        self, node: Node, name: str, unit: str, more_is_better: bool | None, some: Callable[[int], Sequence[float]]
+    ) -> None:
+        share = outliers.least(name, is_gpu=self._device.is_gpu)
+        is_clear = functools.partial(outliers.is_clear, more_is_better=bool(more_is_better), least=share)
+        self._keep(name, unit, more_is_better, repeated(node, some, is_clear))
+
+    def _keep(self, name: str, unit: str, more_is_better: bool | None, values: Sequence[float]) -> None:
+        self._found.repeats[name] = [value if math.isfinite(value) else None for value in values]
+        self._found.about[name] = (unit, more_is_better)
+
+    def _guarded(self, name: str, run: Callable[[], T], otherwise: T) -> T:
+        """What a measure gives; where it fails, something else and a note: the other ranks count on this one."""
+        try:
+            return run()
+        except RuntimeError as error:
+            self._found.notes.append(f"rank {self._launched.rank}: no {name}: {_first_line(error)}")
+            return otherwise
 
     def _pairs(self, nodes: Sequence[str]) -> None:
         rank = self._launched.rank
