@@ -16,8 +16,8 @@ import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from tb_ddp_doctor.discover import nccl_logs
-from tb_ddp_doctor.discover.nccl_matching import NumberedCalls
+from tb_ddp_doctor.nccl_logs.matching import NumberedCalls
+from tb_ddp_doctor.nccl_logs.read import read_logs
 
 _PIDS = (7, 8)
 _CALLS = 100
@@ -55,7 +55,7 @@ def _measure(name: str, files: Collection[Path], pids: Collection[str]) -> None:
     size = sum(file.stat().st_size for file in files)
     with_lines = sum(file.read_bytes().count(b"\n") for file in files) if size < 1 << 30 else -1
     began = time.process_time()
-    found = nccl_logs.read(files, pids, len(_PIDS), list(_traced()))
+    found = read_logs(files, pids, len(_PIDS), list(_traced()))
     taken = time.process_time() - began
     assert found is not None
     counted = f"{found.lines:,} lines" + (f" of {with_lines:,}" if with_lines >= 0 else "")

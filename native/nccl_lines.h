@@ -1,4 +1,4 @@
-/* The lines of NCCL in a log. `tb_ddp_doctor/discover/nccl_lines.py` has the same declarations. */
+/* The lines of NCCL in a log. `tb_ddp_doctor/nccl_logs/lines.py` has the same declarations. */
 #ifndef NCCL_LINES_H
 #define NCCL_LINES_H
 

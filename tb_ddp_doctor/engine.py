@@ -21,7 +21,6 @@ from tb_ddp_doctor.calibration.model import Calibration
 from tb_ddp_doctor.diagnosis import Lacking, assemble, encodable
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.digest.numbered_calls import numbered_calls
-from tb_ddp_doctor.discover import nccl_logs
 from tb_ddp_doctor.discover.files import digested_trace
 from tb_ddp_doctor.discover.names import DIGEST_SUFFIX, host_in_name, names_process
 from tb_ddp_doctor.discover.runs import RankFile, Run
@@ -38,6 +37,8 @@ from tb_ddp_doctor.findings import (
 from tb_ddp_doctor.job.build import JobError, build
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.memory_snapshot import find as memory_snapshots
+from tb_ddp_doctor.nccl_logs.files import find_logs
+from tb_ddp_doctor.nccl_logs.read import read_logs
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support import memory_text
 from tb_ddp_doctor.rules.support.base import Rule, configured
@@ -192,10 +193,10 @@ def _network(run: Run, job: Job) -> Network | None:
         return None
     try:
         folders = [file.path.parent for file in run.files if not isinstance(file.path, RemotePath)]
-        files = nccl_logs.find(folders, run.directory)
+        files = find_logs(folders, run.directory)
         pids = {digest.pid for digest in job.digests}
         traced = [one for digest in job.digests for one in numbered_calls(digest)] if files else []
-        return nccl_logs.read(files, pids, job.world_size, traced)
+        return read_logs(files, pids, job.world_size, traced)
     except Exception:
         _log.debug("reading NCCL's logs of %s failed", run.name, exc_info=True)
         return None

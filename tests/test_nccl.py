@@ -11,10 +11,13 @@ from traces import ranks, write
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.digest.numbered_calls import numbered_calls
-from tb_ddp_doctor.discover import nccl_lines, nccl_logs
-from tb_ddp_doctor.discover.nccl_matching import NumberedCalls
 from tb_ddp_doctor.discover.runs import discover
 from tb_ddp_doctor.findings import Diagnosis, NcclCalls, NcclChoice, Network
+from tb_ddp_doctor.nccl_logs import lines
+from tb_ddp_doctor.nccl_logs import read as reading
+from tb_ddp_doctor.nccl_logs.files import find_logs
+from tb_ddp_doctor.nccl_logs.matching import NumberedCalls
+from tb_ddp_doctor.nccl_logs.read import read_logs
 from tb_ddp_doctor.rules.support import text
 
 REPOSITORY = Path(__file__).parents[1]
@@ -54,7 +57,7 @@ def log(text: str, rank: int, pid: int) -> str:
 
 def read(tmp_path: Path, text: str, *, world_size: int = 2, pids: tuple[str, ...] = ("7",)) -> Network | None:
     (tmp_path / "nccl.log").write_text(text)
-    return nccl_logs.read(nccl_logs.find([tmp_path], tmp_path), pids, world_size)
+    return read_logs(find_logs([tmp_path], tmp_path), pids, world_size)
 
 
 def seen(tmp_path: Path, *lines: str, **options: int) -> Network:
@@ -169,8 +172,8 @@ def test_logs_are_found_beside_the_traces_and_one_above(tmp_path: Path, place: s
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("epoch 1\n" + log(SOCKETS, 0, 7))
     (tmp_path / "job").mkdir(exist_ok=True)
-    assert nccl_logs.find([tmp_path / "job"], tmp_path / "job") == [path]
-    assert nccl_logs.read([path], {"7"}, 2)
+    assert find_logs([tmp_path / "job"], tmp_path / "job") == [path]
+    assert read_logs([path], {"7"}, 2)
 
 
 def test_logs_in_the_folders_of_ranks_are_found(tmp_path: Path) -> None:
@@ -178,7 +181,7 @@ def test_logs_in_the_folders_of_ranks_are_found(tmp_path: Path) -> None:
     for folder in folders:
         folder.mkdir(parents=True)
         (folder / "nccl.log").touch()
-    assert len(nccl_logs.find(folders, tmp_path / "job")) == 2
+    assert len(find_logs(folders, tmp_path / "job")) == 2
 
 
 @pytest.mark.parametrize(
@@ -186,12 +189,12 @@ def test_logs_in_the_folders_of_ranks_are_found(tmp_path: Path) -> None:
 )
 def test_other_files_are_not_opened(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(log(SOCKETS, 0, 7))
-    assert nccl_logs.find([tmp_path], tmp_path) == []
+    assert find_logs([tmp_path], tmp_path) == []
 
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "nccl.log")
-    assert nccl_logs.find([tmp_path], tmp_path) == []
+    assert find_logs([tmp_path], tmp_path) == []
 
 
 def test_a_large_file_is_read_to_its_end(tmp_path: Path) -> None:
@@ -274,12 +277,12 @@ def test_a_large_file_without_a_line_of_nccl_is_left_after_a_look(tmp_path: Path
 )
 def test_nonsense_does_no_harm(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "nccl.log").write_bytes(data)
-    found = nccl_logs.read([tmp_path / "nccl.log"], {"7"}, 2)
+    found = read_logs([tmp_path / "nccl.log"], {"7"}, 2)
     assert found is None or found.ring == ()
 
 
 def test_a_file_that_is_gone_is_passed_over(tmp_path: Path) -> None:
-    assert nccl_logs.read([tmp_path / "gone.log"], {"7"}, 2) is None
+    assert read_logs([tmp_path / "gone.log"], {"7"}, 2) is None
 
 
 def test_a_finding_of_communication_says_what_nccl_uses(tmp_path: Path) -> None:
@@ -369,9 +372,9 @@ STEPS = "".join(f"vm:7:9 [0] NCCL INFO {CALL.format(number, 7)}\r\n" for number 
     ],
 )
 def test_the_native_reader_finds_what_python_finds(text: str) -> None:
-    if nccl_lines._library() is None:
+    if lines._library() is None:
         pytest.skip("there was no C compiler: the library was not built")
-    native, python = nccl_lines.lines(text.encode()), nccl_lines._in_python(text.encode())
+    native, python = lines.lines(text.encode()), lines._in_python(text.encode())
     assert native.total == python.total
     for column in ("start", "end", "op_count", "communicator", "kind"):
         assert native.rows[column].tolist() == python.rows[column].tolist(), column
@@ -383,8 +386,25 @@ def test_the_native_reader_finds_what_python_finds(text: str) -> None:
 def test_without_the_library_the_same_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = read(tmp_path, log(SOCKETS, 0, 7) + STEPS)
     assert expected and expected.calls == (NcclCalls("all_reduce", 4096, 3),)
-    monkeypatch.setattr(nccl_lines, "_library", lambda: None)
+    monkeypatch.setattr(lines, "_library", lambda: None)
     assert read(tmp_path, log(SOCKETS, 0, 7) + STEPS) == expected
+
+
+def test_lines_that_all_differ_are_counted_and_few_of_them_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_MOST_CALLS", 2)
+    monkeypatch.setattr(reading, "_MOST_OTHERS", 3)
+    monkeypatch.setattr(reading, "_BLOCK_BYTES", 512)
+    calls = [f"vm:7:9 [0] NCCL INFO {CALL.format(number, 7)}\n" for number in range(9)]
+    others = [f"vm:7:9 [0] NCCL INFO NET/IB: posted {number}\n" for number in range(40)]
+    different = [line.replace(" count 1024 ", f" count {i} ") for i, line in enumerate(calls)]
+    assert different != calls
+    path = tmp_path / "nccl.log"
+    path.write_text("".join(calls + different + others + ["vm:7:9 [0] a.cc:5 NCCL WARN late\n"] + calls))
+    found = read_logs([path], {"7"}, 2)
+    assert found and found.lines == 68 and found.warnings == ("late",)
+    assert found.calls[0].times == 18
 
 
 def test_calls_of_sends_and_of_rccl_are_counted(tmp_path: Path) -> None:
@@ -407,7 +427,7 @@ def test_calls_are_matched_to_collectives_by_their_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_library: bool
 ) -> None:
     if not has_library:
-        monkeypatch.setattr(nccl_lines, "_library", lambda: None)
+        monkeypatch.setattr(lines, "_library", lambda: None)
     inside, across = [1, 2, 3, 5] * 9, [2, 1, 5, 3] * 9
     path = tmp_path / "nccl.log"
     path.write_text(_logged(0xA0, "RING", inside) + _logged(0xB0, "TREE", across))
@@ -416,7 +436,7 @@ def test_calls_are_matched_to_collectives_by_their_number(
         NumberedCalls("7", group, {number: ("all_reduce", 4 * sizes[number - 1]) for number in range(20, 30)})
         for group, sizes in (("inside", inside), ("across", across))
     ]
-    found = nccl_logs.read([path], {"7"}, 4, traced)
+    found = read_logs([path], {"7"}, 4, traced)
     assert found
     assert {(choice.group, choice.algorithm) for choice in found.choices} == {("inside", "ring"), ("across", "tree")}
     assert sum(choice.times for choice in found.choices) == len(inside) + len(across)
@@ -427,7 +447,7 @@ def test_a_group_that_no_communicator_fits_alone_is_not_matched(tmp_path: Path) 
     path.write_text(_logged(0xA0, "RING", [1, 2, 3]) + _logged(0xB0, "TREE", [1, 2, 3]))
     both = NumberedCalls("7", "either", {1: ("all_reduce", 4), 2: ("all_reduce", 8)})
     neither = NumberedCalls("7", "neither", {1: ("all_reduce", 400), 2: ("all_gather", 8)})
-    found = nccl_logs.read([path], {"7"}, 4, [both, neither])
+    found = read_logs([path], {"7"}, 4, [both, neither])
     assert found and {choice.group for choice in found.choices} == {""}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from tb_ddp_doctor.digest.model import RankDigest
-from tb_ddp_doctor.discover.nccl_matching import Call, NumberedCalls
+from tb_ddp_doctor.nccl_logs.matching import Call, NumberedCalls
 
 #: NCCL logs what one rank gives or gets of these, digests have the larger side.
 _PARTS = ("all_gather", "reduce_scatter")

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import msgspec
 
-from tb_ddp_doctor.discover import nccl_logs
 from tb_ddp_doctor.evidence import dcgm, nvidia_smi, py_spy
 from tb_ddp_doctor.evidence.model import RECORD_SUFFIX, RankEvidence, Record, SeenGpu
+from tb_ddp_doctor.nccl_logs.files import find_logs
 
 #: Of a text and of a record.
 _MOST_BYTES = 4 << 20
@@ -42,7 +42,7 @@ def find(folders: Iterable[Path], run: Path, ranks: Sequence[Rank]) -> dict[int,
     places = list(dict.fromkeys(folders))
     found = dict(_records(places, {rank.number for rank in ranks}))
     texts = _Texts(ranks)
-    for path in nccl_logs.find(places, run)[:_MOST_FILES]:
+    for path in find_logs(places, run)[:_MOST_FILES]:
         texts.take(path)
     for number, more in texts.known():
         # What was measured while the rank was recorded is closer to it.

@@ -1,8 +1,4 @@
-"""What NCCL says of itself: the logs of NCCL_DEBUG=INFO that lie beside the traces.
-
-Taken are text files with "nccl" in their name, and other `.log`, `.txt`, `.out` and `.err` that hold NCCL's lines (a
-job's own output), in the folders of the run's traces, in the run's folder and the one above, and in folders there with
-"nccl" in their name. Lines count if a process of the run wrote them, so that the logs of other jobs do no harm.
+"""What NCCL says of itself: the logs of NCCL_DEBUG=INFO. Lines count if a process of the run wrote them.
 
 Lines of NCCL 2.4 to 2.28 and of RCCL are known:
 
@@ -21,16 +17,14 @@ Lines of NCCL 2.4 to 2.28 and of RCCL are known:
 
 Files are streamed: with NCCL_DEBUG_SUBSYS=COLL,TUNING each call is a line or two, and a log has gigabytes. Such lines
 are counted by kind and size, and of lines that say the same one is read. Everything is untrusted: of all files together
-no more than `_MOST_BYTES` are read, and what is kept is short.
+no more than `_MOST_BYTES` are read, of lines that all differ so many, and what is kept is short.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -38,29 +32,28 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.discover import nccl_lines
-from tb_ddp_doctor.discover.nccl_lines import lines
-from tb_ddp_doctor.discover.nccl_matching import Matching, NumberedCalls
-from tb_ddp_doctor.findings import NcclCalls, NcclChoice, Network
+from tb_ddp_doctor.findings import Network
+from tb_ddp_doctor.nccl_logs.calls import EACH_CALL, calls_of, choices_of, size_of, words
+from tb_ddp_doctor.nccl_logs.lines import CALL, CHOICE, OTHER, communicators, lines, mixed
+from tb_ddp_doctor.nccl_logs.matching import Matching, NumberedCalls
 
 #: Read at once.
 _BLOCK_BYTES = 1 << 22
 #: By then a file that is not named for NCCL must have shown a line of it.
 _FIRST_LOOK = 1 << 16
 _MOST_BYTES = 8 << 30
-_MOST_FOLDERS = 256
 _READERS = 8
 _Process: TypeAlias = tuple[bytes, bytes]
-#: Of each list that is kept, and of each text in it.
-_MOST_KEPT, _LONGEST = 8, 200
-#: Kinds and sizes of calls that are counted, and that are kept; real jobs have hundreds.
-_MOST_CALLS, _MOST_SHOWN = 1 << 14, 64
+#: Of each list that is kept.
+_MOST_KEPT = 8
+#: Kinds and sizes of calls that are counted; real jobs have hundreds.
+_MOST_CALLS = 1 << 14
+#: Different lines of no call that are read; real jobs have some hundreds of each process.
+_MOST_OTHERS = 1 << 14
 #: Lines that are known to have been read.
 _MOST_READ = 1 << 17
 _LONGEST_LINE = 1000
 
-_TEXT = (".log", ".txt", ".out", ".err")
-_NO_TEXT = (".json", ".gz", ".zst", ".xml", ".so", ".py", ".pb", ".bin", ".pt", ".digest", ".csv", ".whl", ".deb")
 _LINE = re.compile(
     rb"^(?:.*?[\s\]>]:?)??(?P<host>[\w.-]+):(?P<pid>\d{1,10}):\d{1,10} \[-?\d+\](?P<rest> .*)$", re.ASCII
 )
@@ -70,19 +63,7 @@ _STAMP = re.compile(rb"\[(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,6})?)\]? ")
 _INTERFACES = re.compile(rb"\[\d+\]([\w.-]{1,32}):")
 
 
-def find(folders: Iterable[Path], run: Path) -> list[Path]:
-    """The files that may be logs of NCCL, for a run whose traces lie in `folders` below `run`."""
-    found: dict[Path, None] = {}
-    looked: set[Path] = set()
-    for folder in [*dict.fromkeys([run, *folders, run.parent])][:_MOST_FOLDERS]:
-        for place in (folder, *_named_for_nccl(folder)):
-            if place not in looked:
-                looked.add(place)
-                found.update(dict.fromkeys(_files(place)))
-    return list(found)
-
-
-def read(
+def read_logs(
     files: Collection[Path], pids: Collection[str], world_size: int, traced: Collection[NumberedCalls] = ()
 ) -> Network | None:
     """What the processes `pids` of a job of so many ranks wrote there; None if they wrote nothing.
@@ -105,37 +86,6 @@ def read(
 def _numbers_in(name: str) -> set[str]:
     """The numbers in a file's name, one of which may be a process."""
     return set(re.findall(r"\d+", name))
-
-
-def _named_for_nccl(folder: Path) -> list[Path]:
-    return [
-        folder / entry.name for entry in _entries(folder) if "nccl" in entry.name.lower() and _is(entry, folder=True)
-    ]
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    for entry in _entries(folder):
-        name = entry.name.lower()
-        wanted = name.endswith(_TEXT) or ("nccl" in name and not name.endswith(_NO_TEXT))
-        if wanted and _is(entry, folder=False):
-            yield folder / entry.name
-
-
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            return sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name)
-    except OSError:
-        return []
-
-
-def _is(entry: os.DirEntry[str], *, folder: bool) -> bool:
-    """Whether it is a folder, or else a plain file: reading a pipe or a device may never end."""
-    try:
-        mode = entry.stat().st_mode
-    except OSError:
-        return False
-    return stat.S_ISDIR(mode) if folder else stat.S_ISREG(mode)
 
 
 def _begins_as_log(path: Path) -> bool:
@@ -169,7 +119,7 @@ def _blocks(path: Path, most: int) -> Iterator[bytes]:
 
 
 class _Told(NamedTuple):
-    """What a line tells of a call, as `_EACH_CALL` has it, and the process that wrote it."""
+    """What a line tells of a call, as `EACH_CALL` has it, and the process that wrote it."""
 
     pid: bytes
     call: tuple[bytes, ...]
@@ -193,8 +143,8 @@ class _Log:
         self._interfaces: dict[str, None] = {}
         self._unavailable: dict[str, None] = {}
         self._warnings: dict[str, None] = {}
-        self._lines = 0
-        #: Lines of which there is one for each call, as `_EACH_CALL` has them.
+        self._lines = self._others = 0
+        #: Lines of which there is one for each call, as `EACH_CALL` has them.
         self._each: Counter[tuple[bytes, ...]] = Counter()
         #: Choices by process, communicator and what they are.
         self._chosen: Counter[tuple[bytes, int, tuple[bytes, ...]]] = Counter()
@@ -203,49 +153,74 @@ class _Log:
         self._stamp = b""
         #: What the lines that were read tell of calls, by key.
         self._read: dict[int, _Told | None] = {}
+        #: The keys of `_read`, ascending.
+        self._known = np.empty(0, np.uint64)
 
     def take_block(self, block: bytes) -> None:
         """Take whole lines: of those that say the same, one is read."""
         rows, total = lines(block)
         self._lines += total
-        different, first, times = np.unique(rows["key"], return_index=True, return_counts=True)
+        keys, first, times = np.unique(rows["key"], return_index=True, return_counts=True)
+        wanted = self._traced(rows)
+        warns = b"NCCL WARN" in block and len(self._warnings) < _MOST_KEPT
+        read = np.flatnonzero(self._are_read(keys, rows["kind"][first], rows["key"][wanted], warns))
+        read = read[first[read].argsort()]
+        seen = rows[first[read]]
+        columns = (seen[name].tolist() for name in ("key", "start", "end", "kind"))
         told: dict[int, _Told] = {}
-        for at in first.argsort().tolist():
-            key, row = int(different[at]), rows[first[at]]
+        for key, start, end, kind, count in zip(*columns, times[read].tolist(), strict=True):
             if key not in self._read:
-                start, end = int(row["start"]), int(row["end"])
-                found = self._told(block[start : min(end, start + _LONGEST_LINE)], int(row["kind"]))
+                self._others += kind == OTHER
+                found = self._told(block[start : min(end, start + _LONGEST_LINE)], kind)
                 if len(self._read) < _MOST_READ:
                     self._read[key] = found
             else:
                 found = self._read[key]
             if found is not None and (found.call in self._each or len(self._each) < _MOST_CALLS):
-                self._each[found.call] += int(times[at])
+                self._each[found.call] += count
                 told[key] = found
-        if len(self._matching.numbers):
-            self._match(rows, told)
+        self._match(rows, wanted, told)
 
-    def _match(self, rows: NDArray[Any], told: Mapping[int, _Told]) -> None:
-        """Keep calls with the numbers of traced ones, and the choices beside them; `told` goes by key."""
+    def _are_read(
+        self, keys: NDArray[np.uint64], kinds: NDArray[np.uint64], needed: NDArray[np.uint64], warns: bool
+    ) -> NDArray[np.bool_]:
+        """Which lines of these keys, ascending, are read: once there were enough of a kind, those known or needed."""
+        calls_full, others_full = len(self._each) >= _MOST_CALLS, self._others >= _MOST_OTHERS
+        full: NDArray[np.bool_] = np.where(kinds == OTHER, others_full and not warns, calls_full)
+        if not full.any():
+            return ~full
+        if len(self._known) != len(self._read):
+            self._known = np.sort(np.fromiter(self._read, np.uint64, len(self._read)))
+        place = np.minimum(np.searchsorted(self._known, keys), len(self._known) - 1)
+        are_read: NDArray[np.bool_] = ~full | (self._known[place] == keys) | np.isin(keys, needed)
+        return are_read
+
+    def _traced(self, rows: NDArray[Any]) -> NDArray[np.intp]:
+        """The rows of calls with the numbers of traced ones."""
         numbers, own = self._matching.numbers, rows["op_count"]
-        wanted = np.flatnonzero((rows["kind"] == nccl_lines.CALL) & (own >= numbers[0]) & (own <= numbers[-1]))
-        wanted = wanted[np.isin(own[wanted], numbers)]
+        if not len(numbers):
+            return np.empty(0, np.intp)
+        near = np.flatnonzero((rows["kind"] == CALL) & (own >= numbers[0]) & (own <= numbers[-1]))
+        return near[np.isin(own[near], numbers)]
+
+    def _match(self, rows: NDArray[Any], wanted: NDArray[np.intp], told: Mapping[int, _Told]) -> None:
+        """Keep the wanted calls, and the choices beside them; `told` goes by key."""
         if not len(wanted):
             return
         calls = rows[["key", "op_count", "communicator"]][wanted].tolist()
         for key, number, communicator in calls:
-            if key in told and (sized := _size(told[key].call)):
+            if key in told and (sized := size_of(told[key].call)):
                 self._matching.add(told[key].pid.decode(), communicator, number, sized)
-        choices = np.flatnonzero(rows["kind"] == nccl_lines.CHOICE)
-        pairs = np.stack([rows["key"][choices], nccl_lines.communicators(rows)[choices]])
-        _, first, times = np.unique(nccl_lines.mixed(*pairs), return_index=True, return_counts=True)
+        choices = np.flatnonzero(rows["kind"] == CHOICE)
+        pairs = np.stack([rows["key"][choices], communicators(rows)[choices]])
+        _, first, times = np.unique(mixed(*pairs), return_index=True, return_counts=True)
         for key, communicator, count in zip(*pairs[:, first].tolist(), times.tolist(), strict=True):
             if key in told and len(self._chosen) < _MOST_CALLS:
                 self._chosen[told[key].pid, communicator, told[key].call] += count
 
     def _told(self, line: bytes, kind: int) -> _Told | None:
         """What a call or a choice is of; None of another line, which is taken, and of other jobs."""
-        found = _EACH_CALL.search(line) if kind != nccl_lines.OTHER else None
+        found = EACH_CALL.search(line) if kind != OTHER else None
         if found is None:
             self.take(line)
             return None
@@ -288,13 +263,13 @@ class _Log:
 
     def setting(self, _process: _Process, said: re.Match[bytes]) -> None:
         if len(self._settings) < 4 * _MOST_KEPT:
-            self._settings[_words(said[1])] = _words(said[2])
+            self._settings[words(said[1])] = words(said[2])
 
     def channels(self, _process: _Process, said: re.Match[bytes]) -> None:
         self._channels = max(self._channels, int(said[1]))
 
     def version(self, _process: _Process, said: re.Match[bytes]) -> None:
-        self._version = _words(said[1])
+        self._version = words(said[1])
 
     def unavailable(self, _process: _Process, said: re.Match[bytes]) -> None:
         _keep(self._unavailable, said[1] or said[2])
@@ -320,8 +295,8 @@ class _Log:
             settings=self._settings,
             warnings=tuple(self._warnings),
             lines=self._lines,
-            calls=tuple(_calls(self._each)),
-            choices=tuple(_choices(self._grouped())),
+            calls=tuple(calls_of(self._each)),
+            choices=tuple(choices_of(self._grouped())),
             tree=tuple(self._tree[rank] for rank in range(self._world_size)) if self._has_tree() else (),
         )
 
@@ -360,78 +335,16 @@ _TAKEN = (
 )
 
 
-#: Kind, then count and type of a call, or size and choice. Without a group before "NCCL INFO": it is searched quickly.
-_EACH_CALL = re.compile(
-    rb"NCCL INFO (?:(\w+): )?(?:opCount \w+ sendbuff \S+ recvbuff \S+ (?:acc \S+ )?count (\d+ datatype \d+)"
-    rb"|(\d+ Bytes -> Algo \w+ proto \w+(?: +channel\{Lo\.\.Hi\}=\{\d+\.\.\d+\})?))"
-)
-_COUNT = re.compile(rb"(\d{1,18}) datatype (\d{1,2})")
-_CHOSEN = re.compile(
-    rb"(\d{1,18}) Bytes -> Algo (\w{1,20}) proto (\w{1,20})(?: +channel\{Lo\.\.Hi\}=\{(\d{1,4})\.\.(\d{1,4})\})?"
-)
-#: ncclDataType_t: bytes of int8, uint8, int32, uint32, int64, uint64, half, float, double, bfloat16, two 8-bit floats.
-_TYPE_BYTES = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1)
-_ALGORITHMS = ("tree", "ring", "CollNet direct", "CollNet chain", "NVLS", "NVLS tree", "PAT")
-_PROTOCOLS = ("LL", "LL128", "Simple")
-
-
-def _calls(counted: Counter[tuple[bytes, ...]]) -> list[NcclCalls]:
-    found: Counter[tuple[str, int]] = Counter()
-    for call, times in counted.items():
-        if sized := _size(call):
-            found[sized] += times
-    return [NcclCalls(kind, size, times) for (kind, size), times in found.most_common(_MOST_SHOWN)]
-
-
-def _size(call: tuple[bytes, ...]) -> tuple[str, int] | None:
-    """Kind and bytes of a call."""
-    sized = _COUNT.fullmatch(call[1])
-    if sized is None or int(sized[2]) >= len(_TYPE_BYTES):
-        return None
-    return _collective(call[0]), int(sized[1]) * _TYPE_BYTES[int(sized[2])]
-
-
-def _choices(counted: Counter[tuple[str, tuple[bytes, ...]]]) -> list[NcclChoice]:
-    found: Counter[tuple[str, int, str, str, int, str]] = Counter()
-    for (group, (kind, _, choice)), times in counted.items():
-        if chosen := _CHOSEN.fullmatch(choice):
-            channels = int(chosen[5]) - int(chosen[4]) + 1 if chosen[5] else 0
-            algorithm, protocol = _named(chosen[2], _ALGORITHMS), _named(chosen[3], _PROTOCOLS)
-            found[_collective(kind), int(chosen[1]), algorithm, protocol, channels, group] += times
-    return [
-        NcclChoice(kind, size, algorithm, protocol, channels, times, group)
-        for (kind, size, algorithm, protocol, channels, group), times in found.most_common(_MOST_SHOWN)
-    ]
-
-
-def _named(said: bytes, known: tuple[str, ...]) -> str:
-    """An algorithm or protocol, logged by its number or, since 2.24, by its name."""
-    if said.isdigit():
-        return known[int(said)] if int(said) < len(known) else _words(said)
-    spelled = said.replace(b"_", b"").lower()
-    return next((name for name in known if name.replace(" ", "").lower().encode() == spelled), _words(said))
-
-
-def _collective(name: bytes) -> str:
-    """AllReduce as all_reduce."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", _words(name)).lower()
-
-
 def _transport(via: bytes) -> str:
     """What a channel goes through, without numbers: "P2P", "SHM", "NET/Socket", "NET/IB/GDRDMA" ..."""
     parts = via.split(b" comm ")[0].split(b"/")
-    kind = _words(parts[0])[:16]
+    kind = words(parts[0])[:16]
     if kind == "NET" and len(parts) > 1:
-        kind = f"NET/{_words(parts[1])[:32]}"
+        kind = f"NET/{words(parts[1])[:32]}"
         return f"{kind}/GDRDMA" if any(part.startswith(b"GDRDMA") for part in parts[2:]) else kind
     return kind
 
 
 def _keep(kept: dict[str, None], text: bytes) -> None:
     if len(kept) < _MOST_KEPT:
-        kept[_words(text)] = None
-
-
-def _words(text: bytes) -> str:
-    decoded = text[:_LONGEST].decode("utf-8", errors="replace").strip()
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in decoded)
+        kept[words(text)] = None
