@@ -32,7 +32,18 @@ def started(*options: str, ranks: int, absent: Sequence[int] = ()) -> list[subpr
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tb_ddp_doctor.check", "--seconds", "0.5", "--max-bytes", "16K", *options]
+    command = [
+        sys.executable,
+        "-m",
+        "tb_ddp_doctor.check",
+        "--seconds",
+        "0.5",
+        "--repeat",
+        "0.01",
+        "--max-bytes",
+        "16K",
+        *options,
+    ]
     return [
         subprocess.Popen(
             command,

@@ -45,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         seconds=options.seconds,
         patience_s=options.patience,
         most_bytes=options.max_bytes,
+        window_s=options.repeat,
     )
     try:
         return run(Launched.here(os.environ), chosen, tell)
@@ -81,6 +82,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--max-bytes", type=_bytes, default=1 << 30, metavar="SIZE", help="largest message, as 64M (default: 1G)"
+    )
+    parser.add_argument(
+        "--repeat",
+        type=_seconds,
+        default=0.2,
+        metavar="S",
+        help="length of one repeat of what each rank measures by itself (default: %(default)g)",
     )
     parser.add_argument("--backend", metavar="NAME", help="nccl, gloo or mpi (default: nccl on GPUs, else gloo)")
     parser.add_argument("--cpu", action="store_true", help="measure CPUs where there are GPUs, too")

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from tb_ddp_doctor.check.cores import pinned
-from tb_ddp_doctor.check.repeats import ROUNDS, WINDOW_S, Node, sleep_until
+from tb_ddp_doctor.check.repeats import ROUNDS, Node, sleep_until
 from tb_ddp_doctor.check.turns import neighbours
 
 NAME, UNIT = "share of a core", "%"
@@ -27,7 +27,7 @@ def shares(node: Node, cpus: Mapping[int, Sequence[int]], first: int) -> list[fl
 
     `cpus` are those that each rank of the node may run on.
     """
-    length = WINDOW_S * min(math.ceil(len(node.ranks) / 2 / max(min(map(len, cpus.values())), 1)), _MOST_WINDOWS)
+    length = node.window_s * min(math.ceil(len(node.ranks) / 2 / max(min(map(len, cpus.values())), 1)), _MOST_WINDOWS)
     start = node.begin()
     met, spent = [], []
     for number in range(first, first + ROUNDS):

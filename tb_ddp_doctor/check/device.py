@@ -10,8 +10,6 @@ from pathlib import Path
 import psutil
 import torch
 
-from tb_ddp_doctor.check.repeats import WINDOW_S
-
 #: Work is enqueued for about so long before the device is waited for, s.
 _BATCH_S = 0.005
 _MOST_OF_A_BATCH = 10_000
@@ -41,8 +39,8 @@ class Device:
         """Memory that is free now, of the device or of the machine."""
         return torch.cuda.mem_get_info(self.torch)[0] if self.is_gpu else int(psutil.virtual_memory().available)
 
-    def rate(self, run: Callable[[], object]) -> Callable[[], float]:
-        """What tells how often a second something runs, each time that it is called, in `WINDOW_S`."""
+    def rate(self, run: Callable[[], object], window_s: float) -> Callable[[], float]:
+        """What tells how often a second something runs, each time that it is called, in a window."""
         run()
         self.wait()
         begun = time.perf_counter()
@@ -52,7 +50,7 @@ class Device:
 
         def window() -> float:
             done, begun = 0, time.perf_counter()
-            while (took := time.perf_counter() - begun) < WINDOW_S:
+            while (took := time.perf_counter() - begun) < window_s:
                 for _ in range(batch):
                     run()
                 self.wait()

@@ -18,7 +18,6 @@ import torch
 from tb_ddp_doctor.capture.gpu import Gpu
 from tb_ddp_doctor.check.cores import cores
 from tb_ddp_doctor.check.device import Device
-from tb_ddp_doctor.check.repeats import WINDOW_S
 
 _GPU_GEMM, _CPU_GEMM = 8192, 384
 _GPU_COPY, _CPU_COPY = 1 << 30, 64 << 20
@@ -38,20 +37,25 @@ class Plan:
     is_constant: bool = False
 
 
-def plans(device: Device) -> Iterator[Plan]:
-    """The measures of a rank; the same ones in the same order on all ranks with the same kind of device."""
+def plans(device: Device, window_s: float) -> Iterator[Plan]:
+    """The measures of a rank, each repeat as long as the window.
+
+    They are the same ones in the same order on all ranks with the same kind of device.
+    """
     for name, dtype in _dtypes(device):
-        yield Plan(f"GEMM {name}", "TFLOPS", True, _gemm(device, dtype, tf32=name == "tf32"))
-    yield Plan("memory bandwidth", "GB/s", True, _copy(device))
+        yield Plan(f"GEMM {name}", "TFLOPS", True, _gemm(device, window_s, dtype, tf32=name == "tf32"))
+    yield Plan("memory bandwidth", "GB/s", True, _copy(device, window_s))
     if device.is_gpu:
         for name, pinned in (("pinned", True), ("pageable", False)):
-            yield Plan(f"host to device ({name})", "GB/s", True, _link(device, pinned=pinned, to_device=True))
-            yield Plan(f"device to host ({name})", "GB/s", True, _link(device, pinned=pinned, to_device=False))
-    yield Plan("launch latency", "µs", False, _launch(device))
+            yield Plan(f"host to device ({name})", "GB/s", True, _link(device, window_s, pinned=pinned, to_device=True))
+            yield Plan(
+                f"device to host ({name})", "GB/s", True, _link(device, window_s, pinned=pinned, to_device=False)
+            )
+    yield Plan("launch latency", "µs", False, _launch(device, window_s))
     yield Plan("cores", "cores", True, lambda: cores, is_constant=True)
     yield Plan("CPU clock", "MHz", None, lambda: _cpu_clock, is_constant=True)
     if device.is_gpu:
-        yield Plan("GPU clock under load", "MHz", None, lambda: lambda: _gpu_clock(device), is_constant=True)
+        yield Plan("GPU clock under load", "MHz", None, lambda: lambda: _gpu_clock(device, window_s), is_constant=True)
 
 
 def throttled(device: Device) -> tuple[str, ...]:
@@ -71,13 +75,13 @@ def _dtypes(device: Device) -> list[tuple[str, torch.dtype]]:
     return [("float32", torch.float32), *half]
 
 
-def _gemm(device: Device, dtype: torch.dtype, *, tf32: bool) -> Callable[[], Callable[[], float]]:
+def _gemm(device: Device, window_s: float, dtype: torch.dtype, *, tf32: bool) -> Callable[[], Callable[[], float]]:
     def prepare() -> Callable[[], float]:
         n = _GPU_GEMM if device.is_gpu else _CPU_GEMM
         a, b = (torch.randn(n, n, device=device.torch).to(dtype) for _ in range(2))
         out = torch.empty_like(a)
         with _tf32(tf32):
-            rate = device.rate(lambda: torch.mm(a, b, out=out))
+            rate = device.rate(lambda: torch.mm(a, b, out=out), window_s)
 
         def window() -> float:
             with _tf32(tf32):
@@ -98,29 +102,29 @@ def _tf32(allowed: bool) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def _copy(device: Device) -> Callable[[], Callable[[], float]]:
+def _copy(device: Device, window_s: float) -> Callable[[], Callable[[], float]]:
     def prepare() -> Callable[[], float]:
         size = min(_GPU_COPY if device.is_gpu else _CPU_COPY, device.free_bytes() // 8)
         source = torch.ones(size, dtype=torch.uint8, device=device.torch)
         target = torch.empty_like(source)
-        rate = device.rate(lambda: target.copy_(source))
+        rate = device.rate(lambda: target.copy_(source), window_s)
         return lambda: 2 * size * rate() / 1e9
 
     return prepare
 
 
-def _link(device: Device, *, pinned: bool, to_device: bool) -> Callable[[], Callable[[], float]]:
+def _link(device: Device, window_s: float, *, pinned: bool, to_device: bool) -> Callable[[], Callable[[], float]]:
     def prepare() -> Callable[[], float]:
         host = torch.ones(_LINK_COPY, dtype=torch.uint8, pin_memory=pinned)
         there = torch.empty(_LINK_COPY, dtype=torch.uint8, device=device.torch)
         source, target = (host, there) if to_device else (there, host)
-        rate = device.rate(lambda: target.copy_(source, non_blocking=pinned))
+        rate = device.rate(lambda: target.copy_(source, non_blocking=pinned), window_s)
         return lambda: _LINK_COPY * rate() / 1e9
 
     return prepare
 
 
-def _launch(device: Device) -> Callable[[], Callable[[], float]]:
+def _launch(device: Device, window_s: float) -> Callable[[], Callable[[], float]]:
     """CPU time that the smallest operator takes to be launched; on a CPU, to run."""
 
     def prepare() -> Callable[[], float]:
@@ -130,7 +134,7 @@ def _launch(device: Device) -> Callable[[], Callable[[], float]]:
 
         def window() -> float:
             device.wait()
-            count, spent, until = 0, 0.0, time.perf_counter() + WINDOW_S
+            count, spent, until = 0, 0.0, time.perf_counter() + window_s
             while time.perf_counter() < until:
                 begun = time.perf_counter()
                 # Fewer than a launch queue holds, which would block.
@@ -154,12 +158,12 @@ def _cpu_clock() -> float:
         return math.nan
 
 
-def _gpu_clock(device: Device) -> float:
+def _gpu_clock(device: Device, window_s: float) -> float:
     gpu = Gpu.of_this_thread()
     if gpu is None:
         return math.nan
     a = torch.randn(4096, 4096, device=device.torch)
-    device.rate(lambda: torch.mm(a, a))()
+    device.rate(lambda: torch.mm(a, a), window_s)()
     gpu.look()
     state = gpu.state()
     return math.nan if state is None or state.sm_mhz is None else state.sm_mhz

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.check.turns import turns
+from tb_ddp_doctor.check.turns import MOST_TURNS, turns
 
 Floats: TypeAlias = NDArray[np.float64]
 #: What all ranks give, shape (R, values), to all of them: of this rank's values.
@@ -24,12 +24,15 @@ Gather: TypeAlias = Callable[[Sequence[float]], Floats]
 
 #: Rounds after which ranks are compared, and how often at most there are as many more.
 ROUNDS, _MOST_BATCHES = 8, 3
-#: Of one repeat, s: two periods of a control group's quota, some dozens of the scheduler's time slices.
-WINDOW_S = 0.2
 #: After it, for a rank that ends late.
 _GAP_S = 0.02
 #: From the last rank that is ready to the first window.
 _LEAD_S = 0.05
+
+
+def longest_s(window_s: float, batches: int = _MOST_BATCHES) -> float:
+    """How long the repeats of one measure may take at most."""
+    return batches * (ROUNDS * MOST_TURNS * (window_s + _GAP_S) + _LEAD_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,8 @@ class Node:
     ranks: tuple[int, ...]
     #: So many compute at the same time.
     together: int
+    #: How long a repeat takes, s.
+    window_s: float
     gather: Gather
 
     def begin(self) -> float:
@@ -53,7 +58,7 @@ class Node:
         for number in range(first, first + ROUNDS):
             order = turns(self.ranks, self.together, number)
             own = next(i for i, members in enumerate(order) if self.rank in members)
-            sleep_until(start + (passed + own) * (WINDOW_S + _GAP_S))
+            sleep_until(start + (passed + own) * (self.window_s + _GAP_S))
             values.append(window())
             passed += len(order)
         return values

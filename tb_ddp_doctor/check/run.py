@@ -32,7 +32,7 @@ from tb_ddp_doctor.check.cores import allowed, compact, expanded, quota
 from tb_ddp_doctor.check.device import Device
 from tb_ddp_doctor.check.measures import plans, throttled
 from tb_ddp_doctor.check.pairs import schedule
-from tb_ddp_doctor.check.repeats import Floats, Node, repeated
+from tb_ddp_doctor.check.repeats import Floats, Node, longest_s, repeated
 from tb_ddp_doctor.check.results import Host, RankCurve, RankResults, assemble, node_names
 from tb_ddp_doctor.check.store import Board, NotAllAnsweredError
 from tb_ddp_doctor.check.turns import at_once
@@ -49,6 +49,8 @@ _LAST_WORDS_S = 10
 _ROLL_CALL_S = 5.0
 #: Until all have started, patience is so many times as long: torch is slow to import from a shared file system.
 _START_TIMES = 4
+#: That are repeated, of a GPU and of its CPU.
+_MEASURES = 11
 #: As torchrun's.
 _PORT = 29500
 #: What launchers call rank, world size, local rank and node, those of torchrun first.
@@ -71,6 +73,8 @@ class Options:
     #: A rank that is silent for so long does not answer, s.
     patience_s: float = 30.0
     most_bytes: int = 1 << 30
+    #: Of one repeat of a rank's measures, s: two periods of a control group's quota, dozens of the scheduler's slices.
+    window_s: float = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +152,8 @@ class Check:
                 store=distributed.PrefixStore("group", self._board.store),
                 rank=rank,
                 world_size=world,
-                timeout=dt.timedelta(seconds=self._options.patience_s),
+                # Nodes of more ranks take more turns.
+                timeout=dt.timedelta(seconds=self._options.patience_s + longest_s(self._options.window_s, 1)),
             )
         self._measures(self._node(hosts, nodes), hosts, nodes)
         if world > 1:
@@ -172,7 +177,7 @@ class Check:
         cpus = len({cpu for host in here for cpu in expanded(host.cpus)}) or os.cpu_count() or 1
         cores = min(float(cpus), max(host.quota or math.inf for host in here))
         together = len(ranks) if self._device.is_gpu else at_once(len(ranks), cores, max(host.threads for host in here))
-        return Node(rank, tuple(ranks), together, self._gather)
+        return Node(rank, tuple(ranks), together, self._options.window_s, self._gather)
 
     def _gather(self, values: Sequence[float]) -> Floats:
         own = torch.tensor(values, dtype=torch.float64)
@@ -184,7 +189,7 @@ class Check:
         return np.asarray(torch.stack(every).cpu().numpy())
 
     def _measures(self, node: Node, hosts: Sequence[Host], nodes: Sequence[str]) -> None:
-        for plan in plans(self._device):
+        for plan in plans(self._device, self._options.window_s):
             with self._all(plan.name):
                 take = self._guarded(plan.name, plan.prepare, lambda: math.nan)
                 window = functools.partial(self._guarded, plan.name, take, math.nan)
@@ -316,8 +321,10 @@ def _store(launched: Launched, environment: Mapping[str, str], patience_s: float
 def run(launched: Launched, options: Options, tell: Callable[[Calibration], int]) -> int:
     """Run this rank to its end; returns the exit status. `tell` is called on the one rank that reports."""
     check = Check(launched, options)
-    # Measures take some seconds; each phase may take its patience once, in which case it is the last one.
-    whole_s = options.seconds * 2 + options.patience_s * (_START_TIMES + 2) + 30
+    # Each phase may take its patience once, in which case it is the last one.
+    whole_s = (
+        longest_s(options.window_s) * _MEASURES + options.seconds * 2 + options.patience_s * (_START_TIMES + 2) + 30
+    )
     watch = threading.Timer(whole_s, check.give_up, [tell])
     watch.daemon = True
     watch.start()

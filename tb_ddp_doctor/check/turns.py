@@ -10,12 +10,12 @@ import math
 from collections.abc import Sequence
 
 #: Of a node with more ranks for each core, several share a core: a check is to end within its time.
-_MOST_TURNS = 4
+MOST_TURNS = 4
 
 
 def at_once(ranks: int, cores: float, threads: int) -> int:
     """How many ranks of a node compute at the same time, each with so many threads."""
-    return min(max(int(cores / threads), math.ceil(ranks / _MOST_TURNS), 1), ranks)
+    return min(max(int(cores / threads), math.ceil(ranks / MOST_TURNS), 1), ranks)
 
 
 def turns(ranks: Sequence[int], together: int, number: int) -> list[list[int]]:
