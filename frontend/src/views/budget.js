@@ -27,6 +27,8 @@ const LABELLED = 0.05;
 const [LEFT, TOP] = [NAMES + 12, 20];
 /** In lower bars the hatching of waiting is no pattern but noise. */
 const HATCHED = 6;
+/** Parts of other owners than the selected one. */
+const FADED = 0.25;
 /** So high are the bars of the affected at least, over their neighbours: to be seen at all. */
 const LEAST_AFFECTED = 3;
 const HINT = `Mean over steps. Point at a bar, or use the arrow keys, for exact values${isReport ? "" : "; click or Enter opens the longest such stretch in the timeline"}.`;
@@ -81,7 +83,14 @@ function render(element, shown) {
     const ranks = cut(shown, kind);
     const rows = sorted(choices.by === "node" ? perNode(ranks) : ranks, choices.order);
     const marked = rows.map(({ ranks }) => ranks.some((rank) => affected.has(rank)));
-    body.replaceChildren(...(rows.length > MOST_BARS ? canvas(rows, kind, marked, go) : bars(rows, kind, marked, go)));
+    const owner = kind.id === "owners" ? (shown.place.owner ?? "") : "";
+    const pick = kind.id === "owners" ? (/** @type {string} */ id) => {
+      shown.keep({ owner: id === owner ? "" : id });
+      draw();
+      /** @type {HTMLElement | null} */ (body.querySelector(`.legend [data-owner="${id}"]`))?.focus();
+    } : null;
+    const drawn = rows.length > MOST_BARS ? canvas(rows, kind, marked, go, owner) : bars(rows, kind, marked, go, owner);
+    body.replaceChildren(drawn.picture, legend(rows, kind, drawn.flat, owner, pick), drawn.readout);
   }
 
   /**
@@ -125,14 +134,15 @@ function render(element, shown) {
  * @param {Kind} kind
  * @param {boolean[]} marked
  * @param {Go} go
+ * @param {string} owner the selected one, "" if none
  */
-function bars(rows, kind, marked, go) {
+function bars(rows, kind, marked, go, owner) {
   const longest = Math.max(...rows.map(({ total }) => total));
   const readout = h("p", { class: "readout", "aria-live": "polite" }, HINT);
   const list = h(
     "div",
     { class: `bars${rows.length > 24 ? " many" : ""}`, role: "group", "aria-label": "Budget of each rank" },
-    rows.map((row, i) => bar(row, kind, longest, marked[i], i === 0)),
+    rows.map((row, i) => bar(row, kind, longest, marked[i], i === 0, owner)),
   );
   const show = (/** @type {Event} */ event) => {
     const part = /** @type {HTMLElement} */ (event.target).closest(".part");
@@ -148,7 +158,7 @@ function bars(rows, kind, marked, go) {
   };
   list.addEventListener("click", open);
   list.addEventListener("keydown", (event) => (event.key === "Enter" ? open(event) : move(event)));
-  return [list, legend(rows, kind), readout];
+  return { picture: list, readout, flat: false };
 }
 
 /**
@@ -157,8 +167,9 @@ function bars(rows, kind, marked, go) {
  * @param {number} longest ms, the length of a whole track
  * @param {boolean} affected
  * @param {boolean} first
+ * @param {string} owner the selected one, "" if none
  */
-function bar(row, kind, longest, affected, first) {
+function bar(row, kind, longest, affected, first, owner) {
   const { name, node, values, total } = row;
   const parts = kind.parts.map((part, i) => ({ part, i })).filter(({ i }) => values[i] > 0);
   return h(
@@ -177,7 +188,7 @@ function bar(row, kind, longest, affected, first) {
         h(
           "span",
           {
-            class: `part owner-${part.colour}`,
+            class: `part owner-${part.colour}${owner && part.id !== owner ? " faded" : ""}`,
             style: `flex: ${values[i]} 1 0`,
             "data-part": i,
             role: "img",
@@ -228,18 +239,23 @@ function move(event) {
 }
 
 /**
+ * What the colours are; an owner is selected by its name.
  * @param {Row[]} rows
  * @param {Kind} kind
- * @param {boolean} [flat] whether waiting is drawn without its hatching
+ * @param {boolean} flat whether waiting is drawn without its hatching
+ * @param {string} owner the selected one, "" if none
+ * @param {((owner: string) => void) | null} pick
  */
-function legend(rows, kind, flat) {
+function legend(rows, kind, flat, owner, pick) {
   const used = kind.parts.filter((_, i) => rows.some(({ values, total }) => values[i] > total / 1000));
+  const item = (/** @type {import("../cuts.js").Part} */ { id, name, colour }) => {
+    const key = h("i", { class: `owner-${colour}` });
+    return pick ? h("button", { type: "button", class: "pick", "aria-pressed": String(id === owner), "data-owner": id, click: () => pick(id) }, key, name) : [key, name];
+  };
   return h(
     "ul",
     { class: `legend${flat ? " flat" : ""}` },
-    used.map(({ name, when, colour }) =>
-      h("li", { title: `${name}: ${when}` }, h("i", { class: `owner-${colour}` }), name),
-    ),
+    used.map((part) => h("li", { title: `${part.name}: ${part.when}` }, item(part))),
   );
 }
 
@@ -249,8 +265,9 @@ function legend(rows, kind, flat) {
  * @param {Kind} kind
  * @param {boolean[]} marked
  * @param {Go} go
+ * @param {string} owner the selected one, "" if none
  */
-function canvas(rows, kind, marked, go) {
+function canvas(rows, kind, marked, go, owner) {
   const longest = Math.max(...rows.map(({ total }) => total));
   const { of, lines } = standIns(rows, marked);
   const pitch = Math.max(1, Math.min(12, Math.floor(512 / lines.length)));
@@ -268,6 +285,7 @@ function canvas(rows, kind, marked, go) {
       const left = some.map(() => LEFT);
       kind.parts.forEach((_, part) => {
         context.fillStyle = fills[part];
+        context.globalAlpha = owner && kind.parts[part].id !== owner ? FADED : 1;
         some.forEach((row, i) => {
           const wide = rows[row].values[part] * scale;
           if (wide > 0) context.fillRect(left[i], top(row), wide, tall);
@@ -278,6 +296,7 @@ function canvas(rows, kind, marked, go) {
     const affected = lines.filter((row) => marked[row]);
     bars(lines.filter((row) => !marked[row]), pitch - gap);
     bars(affected, Math.max(LEAST_AFFECTED, pitch - gap));
+    context.globalAlpha = 1;
     context.fillStyle = colour("critical");
     for (const row of affected) context.fillRect(LEFT - 8, top(row), 5, Math.max(LEAST_AFFECTED, pitch - gap));
     const names = rows.map(({ name }) => name);
@@ -329,7 +348,7 @@ function canvas(rows, kind, marked, go) {
     show();
     marker.scrollIntoView({ block: "nearest" });
   });
-  return [h("div", { class: "heat-frame" }, image, marker), legend(rows, kind, pitch < HATCHED), readout];
+  return { picture: h("div", { class: "heat-frame" }, image, marker), readout, flat: pitch < HATCHED };
 }
 
 /**

@@ -74,7 +74,7 @@ function drawn({ families, nodes }, shown) {
     series.length ? card("Time by size", ...chart(series.slice(0, DRAWN), series.length, shown)) : null,
     card("By kind and group", summary(families, shown)),
     nodes.length ? card("By node", ...byNode(nodes, shown)) : null,
-    card("Each collective", calls(families, shown)),
+    card("Each collective", shown.place.step ? h("p", { class: "note" }, `Of the selected step ${shown.place.step}.`) : null, calls(families, shown)),
   ];
 }
 
@@ -421,7 +421,7 @@ function calls(families, shown) {
       { head: "outlier" },
     ],
     rows: families.flatMap((family) =>
-      family.transfer_us.map((us, i) => [
+      family.transfer_us.flatMap((us, i) => (shown.place.step && String(family.step[i]) !== shown.place.step ? [] : [[
         kindOf(family),
         named(family.nodes),
         family.step[i],
@@ -430,7 +430,7 @@ function calls(families, shown) {
         us,
         family.bytes[i] > 0 && us > 0 ? (family.bytes[i] / us / 1e3) * family.bus_factor : null,
         family.outlier[i] ? "outlier" : "",
-      ]),
+      ]])),
     ),
   });
 }

@@ -8,7 +8,7 @@ import { codeOf, editorChoice } from "../findings/code.js";
 import { where } from "../findings/where.js";
 import { among, count, interval, ms, percent, ranges } from "../format.js";
 import { framed, largeLanes, smallLanes, smallSteps, withinStep } from "../lanes.js";
-import { belowFaults, evidenceId, evidenceSum, faults, numberOf } from "../model.js";
+import { belowFaults, evidenceId, evidenceSum, faults, numberOf, ownerName, ownerOf } from "../model.js";
 import { openButton, otherTools } from "../trace.js";
 import { badge } from "../verdict/badge.js";
 import { arithmetic } from "../verdict/costliest.js";
@@ -57,18 +57,21 @@ function render(element, shown) {
     element.append(card("Findings", h("p", {}, diagnosis.verdict === "unexplained" ? "No rule explains what is slow. " : "No findings. ", linked(shown, "quality", "See the checks"))));
     return;
   }
+  const ofOwner = (/** @type {Finding} */ finding) => !place.owner || place.finding === finding.id || ownerOf(finding) === place.owner;
+  const hidden = diagnosis.findings.filter((finding) => !ofOwner(finding)).length;
   const predicted = shown.whole ? null : prediction(shown);
-  const list = (/** @type {Finding[]} */ some) => some.map((finding) => item(finding, shown, predicted));
+  const list = (/** @type {Finding[]} */ some) => some.filter(ofOwner).map((finding) => item(finding, shown, predicted));
   element.append(
     ...[predicted?.element].filter((part) => part !== undefined),
     h(
       "section",
       { class: "card findings" },
       h("h2", {}, worthFixing.length ? "Findings, costliest first" : "Findings"),
+      hidden > 0 && h("p", { class: "note hidden-findings" }, `${hidden} of ${count(diagnosis.findings.length, "finding")} not shown: their fixes remove no ${ownerName(place.owner)}. `, linked(shown, "findings", "Show all", { owner: "" })),
       list(worthFixing),
-      below.length ? h("h3", {}, "Other costs, not in the verdict") : null,
+      below.some(ofOwner) ? h("h3", {}, "Other costs, not in the verdict") : null,
       list(below),
-      observations.length ? h("h3", {}, "Observations, no cost") : null,
+      observations.some(ofOwner) ? h("h3", {}, "Observations, no cost") : null,
       list(observations),
     ),
   );
@@ -79,9 +82,10 @@ function render(element, shown) {
  * @param {Shown} shown
  * @param {string} view
  * @param {string} text
+ * @param {import("../address.js").Place} [changes]
  */
-function linked({ link }, view, text) {
-  const anchor = link(view);
+function linked({ link }, view, text, changes) {
+  const anchor = link(view, changes);
   anchor.textContent = text;
   return anchor;
 }

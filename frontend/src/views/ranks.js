@@ -52,10 +52,10 @@ function overview(shown, views) {
           draw(choice.value);
         },
       },
-      measures.map(({ id, name }) => h("option", { value: id, selected: id === place.colour }, name)),
+      measures.map(({ id, name }) => h("option", { value: id, selected: id === (place.colour ?? place.owner) }, name)),
     )
   );
-  draw(place.colour);
+  draw(place.colour ?? place.owner);
   const groups = groupsOf(views, perRank(views.busy_ms, column), faults(diagnosis));
   const when = column < 0 ? `mean of ${views.steps.length} steps` : `step ${views.steps[column]}`;
   return [

@@ -9,6 +9,7 @@ import { lines } from "../ranks/lines.js";
 import { slowest } from "../ranks/per_step.js";
 import { present as valuesOf, shading } from "../heat.js";
 import { affectedRanks } from "../model.js";
+import { OWNERS } from "../step_parts.js";
 import { ofStep } from "../timeline/place.js";
 
 /** @typedef {import("../views.js").View} View */
@@ -65,15 +66,16 @@ function render(element, shown) {
   }
   const affected = affectedRanks(diagnosis);
   const body = h("div");
-  const buttons = KINDS.map((kind) => h("button", { type: "button", click: () => choose(kind, true) }, kind.button));
+  const kinds = kindsOf(place.owner);
+  const buttons = kinds.map((kind) => h("button", { type: "button", click: () => choose(kind, true) }, kind.button));
   const note = h("p", { class: "note" });
   const choose = (/** @type {typeof KINDS[0]} */ kind, kept = false) => {
-    buttons.forEach((button, j) => button.setAttribute("aria-pressed", String(kind === KINDS[j])));
+    buttons.forEach((button, j) => button.setAttribute("aria-pressed", String(kind === kinds[j])));
     note.textContent = kind.says;
     body.replaceChildren(...present(heat(shown, views, kind.of(views), affected, kind.id === "busy")));
     if (kept) keep({ of: kind.id });
   };
-  choose(KINDS.find(({ id }) => id === place.of) ?? KINDS[0]);
+  choose(kinds.find(({ id }) => id === place.of) ?? kinds.find(({ id }) => id === place.owner) ?? kinds[0]);
   element.append(
     card(
       "Time per rank and step",
@@ -83,6 +85,16 @@ function render(element, shown) {
       body,
     ),
   );
+}
+
+/**
+ * The times to choose among: the selected owner's too.
+ * @param {string} [owner]
+ */
+function kindsOf(owner) {
+  const part = owner && !KINDS.some(({ id }) => id === owner) ? OWNERS.get(owner) : undefined;
+  if (!owner || !part) return KINDS;
+  return [...KINDS, { id: owner, button: part.name, says: part.when, of: (/** @type {Views} */ { budget_ms, busy_ms }) => budget_ms[owner] ?? busy_ms }];
 }
 
 /** @param {(Node | null)[]} parts */

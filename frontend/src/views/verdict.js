@@ -38,7 +38,7 @@ export const verdict = {
  * @param {Shown} shown
  */
 function where(shown) {
-  const { diagnosis, link } = shown;
+  const { diagnosis, link, place } = shown;
   const [kind] = kindsOf(diagnosis);
   const rows = cut(shown, kind);
   const affected = affectedRanks(diagnosis);
@@ -66,8 +66,8 @@ function where(shown) {
             role: "img",
             "aria-label": parts.map(({ name, i }) => `${name} ${ms(row.values[i])}`).join(", "),
           },
-          parts.map(({ colour, i }) =>
-            h("span", { class: `part owner-${colour}`, style: `flex: ${row.values[i]} 1 0` }, row.values[i] > longest / 20 && h("span", {}, row.values[i].toFixed(1))),
+          parts.map(({ id, colour, i }) =>
+            h("span", { class: `part owner-${colour}${place.owner && place.owner !== id ? " faded" : ""}`, style: `flex: ${row.values[i]} 1 0` }, row.values[i] > longest / 20 && h("span", {}, row.values[i].toFixed(1))),
           ),
         ),
         h("span", { class: "total" }, ms(row.total)),
