@@ -1,12 +1,13 @@
 """How long a diagnosis takes: traces to findings, without and with the cache; and a digest against reading its trace.
 
-    python benchmarks/diagnose.py [JOB] [--size MB]
+    python benchmarks/diagnose.py [JOB] [--size MB] [--hta PYTHON]
 
 The steps of each rank of JOB (by default demo_logs/straggler_cpu) are repeated, with times, step numbers and
 correlations that go on, until its JSON has the size; the job is then diagnosed by the command, in processes of its
 own, whose CPU time, wall time and largest resident set are those of the operating system. With the cache no trace may
 be opened: an audit hook counts. One rank is read and digested in turns, in a process of its own; the ratio is of the
-least CPU times.
+least CPU times. With --hta, a Python that has HolisticTraceAnalysis, its temporal breakdown and its overlap of
+communication and computation of the same files are timed beside it.
 """
 
 from __future__ import annotations
@@ -57,6 +58,14 @@ for _ in range(int(sys.argv[2])):
     print(done - began, time.process_time() - done)
 """
 _ROUNDS = 8
+#: Two analyses of HTA, which parses the files in processes of its own.
+_HTA = """
+import sys
+from hta.trace_analysis import TraceAnalysis
+analysis = TraceAnalysis(trace_dir=sys.argv[1])
+analysis.get_temporal_breakdown(visualize=False)
+analysis.get_comm_comp_overlap(visualize=False)
+"""
 
 
 def digest_against_reading(path: Path) -> tuple[float, float, list[float]]:
@@ -92,13 +101,11 @@ def lengthen(source: Path, target: Path, size: int, apart_us: int) -> int:
     return written
 
 
-def measure(arguments: list[str]) -> tuple[float, float, float, str, str]:
-    """(wall s, CPU s, largest resident set in GiB, standard output, standard error) of the command."""
+def measure(python: str | Path, code: str, *arguments: str) -> tuple[float, float, float, str, str]:
+    """(wall s, CPU s, largest resident set in GiB, standard output, standard error) of some code."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     began = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-c", _AUDITED, *arguments], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([python, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
     wall = time.perf_counter() - began
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -108,6 +115,7 @@ def measure(arguments: list[str]) -> tuple[float, float, float, str, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time a diagnosis, without and with the cache.")
     parser.add_argument("job", type=Path, nargs="?", default=ROOT / "demo_logs" / "straggler_cpu")
+    parser.add_argument("--hta", type=Path, metavar="PYTHON", help="a Python that has HolisticTraceAnalysis")
     parser.add_argument("--size", type=int, default=400, help="MB of JSON a rank (default: %(default)s)")
     options = parser.parse_args()
     print(f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}")
@@ -128,13 +136,18 @@ def main() -> None:
             ("filling the cache", ["--cache", str(cache)]),
             ("from the cache", ["--cache", str(cache)]),
         ):
-            wall, cpu, memory, output, errors = measure(["diagnose", str(logs), "--json", *arguments])
+            wall, cpu, memory, output, errors = measure(
+                sys.executable, _AUDITED, "diagnose", str(logs), "--json", *arguments
+            )
             run = json.loads(output)["runs"][0]
             rate = sum(sizes) / 1e6 / cpu
             print(
                 f"{title:<18} {wall:6.2f} s wall {cpu:6.2f} s CPU ({rate:6.0f} MB/s) {memory:5.2f} GiB in the largest "
                 f"process; {errors.strip().splitlines()[-1]}; {run['verdict']}, {len(run['steps'])} steps"
             )
+        if options.hta:
+            wall, cpu, memory, *_ = measure(options.hta, _HTA, str(logs))
+            print(f"{'HTA':<18} {wall:6.2f} s wall {cpu:6.2f} s CPU {memory:5.2f} GiB in the largest process")
 
 
 if __name__ == "__main__":
