@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -11,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 from nsys_files import SECRET, Export, payload, process_number, write
@@ -445,6 +447,15 @@ def test_other_recorders_are_answered(tmp_path: Path, name: str, content: bytes,
     write(tmp_path / "job.sqlite", drawn(JOB.replace("#", "0"), metadata="nowhere"))
     (run,) = discover(tmp_path)
     assert not any(name in warning.file for warning in run.warnings)
+
+
+def test_other_recorders_are_answered_in_remote_directories(tmp_path: Path) -> None:
+    files = fsspec.filesystem("memory")
+    for name, content, said in _foreign():
+        folder = f"/{tmp_path.name}/{name}"
+        files.pipe(f"{folder}/{name}", content)
+        with pytest.raises(DiscoverError, match=re.escape("copy it" if name == "mlflow.db" else said)):
+            discover(f"memory:/{folder}")
 
 
 def test_damage_raises_nothing_but_a_sentence(tmp_path: Path) -> None:

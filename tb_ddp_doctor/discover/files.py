@@ -38,6 +38,8 @@ _SQLITE = (
 )
 #: Reading heads waits for the disk, on network file systems for milliseconds each.
 _PEEKERS = 8
+#: In remote directories, of so many files that are no traces the beginning is read, to say what they are.
+_MOST_STRANGERS = 64
 
 
 def scan(
@@ -76,26 +78,35 @@ def scan(
 
 
 def scan_remote(
-    address: str, unreadable: list[FileWarning], peek: Callable[[FilePath], Head]
+    address: str, unreadable: list[FileWarning], others: list[FileWarning], peek: Callable[[FilePath], Head]
 ) -> tuple[str, dict[Parts, list[TraceFile]]]:
-    """The name of a remote directory, and the same of it. Raises RemoteError.
+    """The name of a remote directory, and the same of it as `scan` gives. Raises RemoteError.
 
     Digests are passed over: they are mapped into memory, so they must lie here.
     """
     root, files = paths.find(address)
-    found = []
+    found, strangers = [], []
     for file in files:
         *parts, name = paths.below(root, file)
         if any(part.startswith(".") for part in (*parts, name)):
             continue
         if PACKED_NAME.fullmatch(name):
             unreadable.append(FileWarning(str(file), _PACKED))
-        elif recordings.is_named_so(name):
-            unreadable.append(FileWarning(str(file), _SQLITE))
         elif JSON_NAME.fullmatch(name):
             found.append((tuple(parts), file, file.stat()))
+        elif recordings.is_named_so(name) or foreign.may_be(name):
+            strangers.append(file)
     root_name = root.rpartition("/")[2]
-    return root_name, _by_folder(root_name, found, peek)
+    folders = _by_folder(root_name, found, peek)
+    known = {file.path for files in folders.values() for file in files}
+    strangers += [file for _, file, _ in found if file not in known]
+    with ThreadPoolExecutor(_PEEKERS) as pool:
+        for explained in filter(None, pool.map(foreign.explained, strangers[:_MOST_STRANGERS])):
+            if explained.message == foreign.NO_RECORDING:
+                unreadable.append(FileWarning(explained.file, _SQLITE))
+            else:
+                others.append(explained)
+    return root_name, folders
 
 
 def digested_trace(path: Path) -> Path | None:

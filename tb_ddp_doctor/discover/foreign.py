@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from tb_ddp_doctor.discover.names import trace_name
 from tb_ddp_doctor.findings import FileWarning
+from tb_ddp_doctor.storage.paths import FilePath
 
 _HEAD_BYTES = 1 << 14
 _EXPORT = "nsys export --type sqlite --include-json true"
+#: Of an SQLite file that is nothing else.
+NO_RECORDING = (
+    "This is an SQLite file, but no export of Nsight Systems with kernels (`" + _EXPORT + " REPORT.nsys-rep`)."
+)
 #: By the end of the name.
 _BY_NAME = (
     (
@@ -61,7 +65,7 @@ _BY_HEAD = (
     (
         re.compile(r"\.(?:db|sqlite3?)$"),
         re.compile(rb"\ASQLite format 3\0"),
-        "This is an SQLite file, but no export of Nsight Systems with kernels (`" + _EXPORT + " REPORT.nsys-rep`).",
+        NO_RECORDING,
     ),
 )
 
@@ -71,7 +75,7 @@ def may_be(name: str) -> bool:
     return any(ending.search(name) for ending, _ in _BY_NAME) or any(ending.search(name) for ending, *_ in _BY_HEAD)
 
 
-def explained(path: Path) -> FileWarning | None:
+def explained(path: FilePath) -> FileWarning | None:
     """What another recorder's file is, and what to do with it; None for any other file."""
     name = trace_name(path.name)
     for ending, message in _BY_NAME:

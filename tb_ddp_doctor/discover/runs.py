@@ -222,10 +222,13 @@ def _with_unreadable(runs: Sequence[Run], unreadable: Sequence[FileWarning]) -> 
 
 def _discover_remote(logdir: str, name: str | None, peek: Callable[[FilePath], Head]) -> list[Run]:
     unreadable: list[FileWarning] = []
+    others: list[FileWarning] = []
     try:
-        base, folders = scan_remote(logdir, unreadable, peek)
+        base, folders = scan_remote(logdir, unreadable, others, peek)
     except RemoteError as error:
         raise DiscoverError(str(error)) from None
+    if not folders and not unreadable and others:
+        raise DiscoverError(_nothing_but(others))
     if not folders and unreadable:
         raise DiscoverError(_nothing_but(unreadable))
     runs = _runs_of_folders(folders, base if name is None else name, always=name is not None)
