@@ -27,9 +27,10 @@ from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.discover.runs import DiscoverError, discover
 from tb_ddp_doctor.nsys.database import NsysError, opened
 from tb_ddp_doctor.nsys.processes import start_ns
-from tb_ddp_doctor.trace import names, nsys
+from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, RankTrace
 from tb_ddp_doctor.trace.names import Phase
+from tb_ddp_doctor.trace.nsys import read as nsys
 from tb_ddp_doctor.trace.reader import read
 
 JOB = """

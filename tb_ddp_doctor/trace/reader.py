@@ -15,11 +15,12 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from tb_ddp_doctor.storage.paths import FilePath, ProcessPath
-from tb_ddp_doctor.trace import native, nsys
+from tb_ddp_doctor.trace import native
 from tb_ddp_doctor.trace.columns import Columns
 from tb_ddp_doctor.trace.document import Document
 from tb_ddp_doctor.trace.losses import Loss, Losses
 from tb_ddp_doctor.trace.model import Category, Header, RankTrace, TraceError
+from tb_ddp_doctor.trace.nsys.read import read as read_process
 from tb_ddp_doctor.trace.stream import MAX_BYTES, chunks, open_trace
 from tb_ddp_doctor.trace.times import MAX_NS
 
@@ -34,7 +35,7 @@ def read(path: str | FilePath, *, name: str | None = None, max_bytes: int = MAX_
     TraceError, with a sentence, for a file that cannot be read or is no trace.
     """
     if isinstance(path, ProcessPath):
-        return nsys.read(path)
+        return read_process(path)
     with open_trace(path) as file:
         return decode(chunks(file, max_bytes), name or str(path))
 
