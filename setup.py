@@ -12,6 +12,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 FRONTEND = "tb_ddp_doctor.frontend"
+HEADERS = ("api", "json", "nccl_lines", "numbers", "replay", "scanner", "vocabulary")
 SCANNER = "tb_ddp_doctor.trace._scanner"
 
 
@@ -49,9 +50,9 @@ setup(
     ext_modules=[
         Extension(
             SCANNER,
-            sources=["native/nccl_lines.c", "native/scanner.c", "native/vocabulary.c"],
-            depends=[f"native/{name}.h" for name in ("api", "json", "nccl_lines", "numbers", "scanner", "vocabulary")],
-            optional=True,  # without it traces are read by msgspec, NCCL's logs in Python
+            sources=[f"native/{name}.c" for name in ("nccl_lines", "replay", "scanner", "vocabulary")],
+            depends=[f"native/{name}.h" for name in HEADERS],
+            optional=True,  # without it traces are read by msgspec, NCCL's logs in Python, and numpy replays
         )
     ],
     cmdclass={"build_ext": BuildScanner, "bdist_wheel": Wheel},

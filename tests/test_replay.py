@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,7 +13,9 @@ from traces import MS, job, ranks
 
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import CpuTime
+from tb_ddp_doctor.facts import native_play
 from tb_ddp_doctor.facts.change import Change
+from tb_ddp_doctor.facts.play import Played, _Playing, play
 from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace.model import RankTrace
@@ -55,6 +59,34 @@ def test_nothing_removed_gives_the_recorded_steps_of_any_job(traces: list[RankTr
     found = joined([digest(trace) for trace in traces])
     if found and (replay := WhatIf.of(found)._replay):
         assert replay.step_ns(Change()).mean() == pytest.approx(found.budget.window_ns.mean(), rel=0.01)
+
+
+@pytest.mark.skipif(not native_play.is_available(), reason="the native library was not built")
+@given(st.lists(TRACES, min_size=1, max_size=3), st.floats(0, 1), st.booleans(), st.booleans())
+def test_the_native_library_plays_any_job_as_numpy_does(
+    traces: list[RankTrace], share: float, no_host: bool, kept: bool
+) -> None:
+    found = joined([digest(trace) for trace in traces])
+    if not found or not (replay := WhatIf.of(found)._replay):
+        return
+    shape = found.budget.window_ns.shape
+    less = Change({CpuTime.WORK: np.full(shape, share)}, transfers_at_median=np.ones(shape, np.bool_), no_host=no_host)
+    for alone in (False, True):
+        lengths = replace(replay.without(less), alone=alone)
+        one, other = (_Playing(replay.schedule, lengths, 5, 3, kept) for _ in range(2))
+        one.natively()
+        other.with_numpy()
+        for name in Played.__slots__:
+            assert getattr(one.played, name).tolist() == getattr(other.played, name).tolist(), name
+
+
+def test_a_schedule_out_of_range_is_not_played_natively() -> None:
+    replay = played(ranks(LOADED, LOADED))[1]._replay
+    assert replay
+    schedule = replay.schedule
+    beyond = replace(schedule, rows=replace(schedule.rows, awaits=schedule.rows.awaits + len(schedule.parts.rank)))
+    with pytest.raises(IndexError):
+        play(beyond, replay.without(Change()))
 
 
 @given(st.lists(TRACES, min_size=1, max_size=3), st.data())

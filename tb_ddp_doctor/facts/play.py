@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tb_ddp_doctor.digest.track import LONG_AGO
+from tb_ddp_doctor.facts import native_play
 from tb_ddp_doctor.facts.schedule_model import Round, Schedule
 from tb_ddp_doctor.trace.model import Ints
 
@@ -51,11 +52,10 @@ def play(
     Where `kept`, all is kept of when things happened, which takes twice the memory.
     """
     playing = _Playing(schedule, lengths, lead_ns, sooner_ns, kept)
-    for each in schedule.rounds:
-        if each.rows.start < each.rows.stop:
-            playing.rows(each)
-        if len(each.starts):
-            playing.parts(each)
+    if native_play.is_available():
+        playing.natively()
+    else:
+        playing.with_numpy()
     return playing.played
 
 
@@ -84,7 +84,20 @@ class _Playing:
             arrival_ns=np.full(parts if kept else 0, LONG_AGO),
         )
 
-    def rows(self, now: Round) -> None:
+    def natively(self) -> None:
+        """Play all rounds in the native library."""
+        begin_ns = self.played.begin_ns
+        native_play.play(self._schedule, self._lengths, begin_ns, self._host_at, self._ready, self.played)
+
+    def with_numpy(self) -> None:
+        """Play all rounds without it."""
+        for each in self._schedule.rounds:
+            if each.rows.start < each.rows.stop:
+                self._rows(each)
+            if len(each.starts):
+                self._parts(each)
+
+    def _rows(self, now: Round) -> None:
         """Play the rows of a round."""
         rows, lengths, played, here, ranks = self._schedule.rows, self._lengths, self.played, now.rows, now.ranks
         issued, free = self._host_at[ranks] + lengths.work_ns[here], self._device_at[ranks]
@@ -123,7 +136,7 @@ class _Playing:
             launch = np.maximum(launch, np.where(needs >= 0, self.played.done_ns[needs], LONG_AGO))
         self._ready[launched] = launch + parts.ready_ns[launched]
 
-    def parts(self, now: Round) -> None:
+    def _parts(self, now: Round) -> None:
         """Play the collectives that complete in a round."""
         parts, played, here = self._schedule.parts, self.played, now.completed
         arrival = np.maximum(self._ready[here], played.end_ns[now.after] + parts.ready_ns[here])

@@ -155,7 +155,7 @@ class Frame:
     sequence: Ints
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Schedule:
     """The steps of R ranks, ready to be played."""
 
