@@ -557,6 +557,8 @@ export interface Traffic {
   kind: string;
   /** Name of the group as the trace has it, "" if unknown. */
   group: string;
+  /** What the group is for (TP, DP, PP, EP, CP, SP, or several joined by "+"), "" where its description does not say. */
+  parallelism: string;
   /** Its ranks that have a trace, and how many it has. */
   ranks: number[];
   size: number;

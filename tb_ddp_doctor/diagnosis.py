@@ -165,6 +165,7 @@ def _traffic(traffic: measured.Traffic, ranks: Ints) -> Traffic:
     return Traffic(
         kind=traffic.kind,
         group=encodable(traffic.group),
+        parallelism=traffic.parallelism,
         ranks=tuple(ranks[traffic.ranks].tolist()),
         size=traffic.size,
         dtypes=tuple(map(encodable, traffic.dtypes)),

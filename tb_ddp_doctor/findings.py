@@ -263,6 +263,8 @@ class Traffic(msgspec.Struct, frozen=True):
     kind: str
     #: Name of the group as the trace has it, "" if unknown.
     group: str
+    #: What the group is for (TP, DP, PP, EP, CP, SP, or several joined by "+"), "" where its description does not say.
+    parallelism: str
     #: Its ranks that have a trace, and how many it has.
     ranks: tuple[int, ...]
     size: int

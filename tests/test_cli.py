@@ -247,6 +247,7 @@ UNKNOWN = (*NUMBER, type(None))
 TRAFFIC = {
     "kind": str,
     "group": str,
+    "parallelism": str,
     "ranks": [int],
     "size": int,
     "dtypes": [str],
@@ -357,6 +358,7 @@ def test_json_has_what_each_collective_does(tmp_path: Path, capsys: pytest.Captu
     assert traffic == {
         "kind": "all_reduce",
         "group": "0",
+        "parallelism": "",
         "ranks": [0, 1],
         "size": 2,
         "dtypes": ["Float"],

@@ -530,7 +530,9 @@ def test_nodes_and_groups_are_compared(page: Page, server: str) -> None:
         body = route.fetch().json()
         (family,) = body["families"]
         slow = {**family, "group": "7", "peers": 1, "slowdown": 2.5, "is_slow": True}
-        body["families"] = [{**family, "peers": 1, "slowdown": 1.0}, slow]
+        two = {**family, "group": "9", "parallelism": "TP", "ranks": [0, 1], "size": 2}
+        body["families"] = [{**family, "peers": 1, "slowdown": 1.0}, slow, two]
+        body["sent"] = [[2, 3, 4.0]]
         route.fulfill(json=body)
 
     tab = opened(page, server, "communication")
@@ -547,6 +549,18 @@ def test_nodes_and_groups_are_compared(page: Page, server: str) -> None:
     expect(tab.get_by_role("region", name="communication").locator("tr.affected th")).to_have_text(
         "all_reduce in group 7"
     )
+    # Ranks against ranks: those of a sub-group, and those that send.
+    pairs = tab.locator(".card").filter(has=tab.locator("canvas.pairs-map"))
+    pairs.locator("canvas").focus()
+    page.keyboard.press("ArrowDown")
+    expect(pairs.locator(".readout")).to_have_text("ranks 1 and 1: in no sub-group together")
+    page.keyboard.press("ArrowLeft")
+    expect(pairs.locator(".readout")).to_have_text(re.compile(r"ranks 1 and 0: [\d.]+\sGB/s, all_reduce in TP group 9"))
+    pairs.get_by_label("Shown").select_option("sent")
+    pairs.locator("canvas").focus()
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowDown")
+    expect(pairs.locator(".readout")).to_have_text("rank 2 to rank 3: 4\xa0a step, sent")
 
 
 def test_the_affected_is_marked_among_the_ranks(page: Page, server: str) -> None:

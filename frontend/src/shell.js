@@ -44,7 +44,7 @@ export function shell(report, went) {
   const selected = h("div", { class: "chips", role: "group", "aria-label": "Selection" });
   const share = h(
     "div",
-    { class: "share" },
+    { class: "ways-out" },
     isReport ? null : copying("Copy link", () => linkTo({ run: report.diagnosis.name, ...place }), "Copy it from the address bar"),
     h("button", { type: "button", click: () => print() }, "Print"),
   );

@@ -12,6 +12,7 @@ M = matched collectives of the job's steps, R = ranks.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -22,6 +23,7 @@ from tb_ddp_doctor.facts.latency import Line, line
 from tb_ddp_doctor.job.collectives import LATEST
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.names import parallelism
 
 #: All data comes from one rank or goes to one, which may be done before the others are.
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
@@ -34,6 +36,8 @@ class Traffic:
     kind: str
     #: Name of the group, "" where the trace has none.
     group: str
+    #: What the group is for, as "TP", by its description; "" where that does not say.
+    parallelism: str
     #: Indices of its ranks, as far as they have a trace, and how many it has.
     ranks: Ints
     size: int
@@ -127,6 +131,7 @@ def _traffic(job: Job, rows: Ints) -> Iterator[Traffic]:
         yield Traffic(
             kind=kind,
             group=group,
+            parallelism=_parallelism(job, group, ranks),
             ranks=ranks,
             size=max(int(matched.group_size[mine].max()), len(ranks)),
             dtypes=tuple(sorted(dtypes[family[members[0]]])),
@@ -139,6 +144,13 @@ def _traffic(job: Job, rows: Ints) -> Iterator[Traffic]:
             wait_ns=wait[members],
             line=line(size, moved) if (size > 0).all() else None,
         )
+
+
+def _parallelism(job: Job, group: str, ranks: Ints) -> str:
+    """What most of a group's ranks that say so call it."""
+    said = (job.digests[rank].header.group_descriptions.get(group, "") for rank in ranks.tolist())
+    found = Counter(filter(None, map(parallelism, said)))
+    return found.most_common(1)[0][0] if found else ""
 
 
 def _families(job: Job, rows: Ints) -> tuple[Ints, list[tuple[str, str, str]], list[set[str]]]:

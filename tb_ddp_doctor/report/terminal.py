@@ -285,7 +285,7 @@ def _communication_table(diagnosis: Diagnosis) -> Table:
         fit = traffic.fit
         table.add_row(
             traffic.kind or "?",
-            Text(printable(traffic.group) or "?"),
+            Text(" ".join(filter(None, (traffic.parallelism, printable(traffic.group)))) or "?"),
             str(traffic.size),
             f"{traffic.calls:.0f}",
             _number(traffic.megabytes, 2),

@@ -168,6 +168,8 @@ class Header:
     backend: str = ""
     #: Ranks of each process group, by its name ("pg_config").
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    #: What those say of themselves that say something, as "mesh_tp" ("pg_desc").
+    group_descriptions: dict[str, str] = field(default_factory=dict)
     #: Name of each device by its number ("deviceProperties").
     devices: dict[int, str] = field(default_factory=dict)
     #: Bytes of memory that each device has.

@@ -294,6 +294,24 @@ def step_number(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
+#: Words of the descriptions of process groups: dimensions of a DeviceMesh ("mesh_dp_shard"), groups of Megatron-LM.
+_PARALLELISM = {
+    "TP": {"tp", "tensor"},
+    "DP": {"dp", "data", "ddp", "fsdp", "hsdp"},
+    "PP": {"pp", "pipeline", "pipe"},
+    "EP": {"ep", "expert", "moe"},
+    "CP": {"cp", "context"},
+    "SP": {"sp", "sequence", "ulysses"},
+}
+_WORD = re.compile(r"[a-z]+")
+
+
+def parallelism(description: str) -> str:
+    """What a process group is for by its description, as "TP" or "TP+DP"; "" where that does not say."""
+    words = set(_WORD.findall(description.lower()))
+    return "+".join(kind for kind, known in _PARALLELISM.items() if known & words)
+
+
 def is_step(name: str) -> bool:
     """Whether an annotation marks a step of the profiler."""
     return step_number(name) is not None

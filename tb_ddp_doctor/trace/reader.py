@@ -110,6 +110,11 @@ def _header(members: Mapping[str, Any], losses: Losses) -> Header:
             for group in groups
             if isinstance(group.get("pg_name"), str | int)
         },
+        group_descriptions={
+            str(group.get("pg_name")): said
+            for group in groups
+            if isinstance(group.get("pg_name"), str | int) and (said := _text(group.get("pg_desc")))
+        },
         devices={
             device["id"]: _text(device.get("name")) for device in devices if _natural(device.get("id")) is not None
         },

@@ -5,7 +5,7 @@ What the page draws first is in `views`; these are larger, or seldom asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -74,6 +74,7 @@ def _communication(result: Result) -> dict[str, Any]:
     origin_ns = _origin(job)
     return {
         "families": [_family(job, traffic, link_of.get(traffic), most, origin_ns) for traffic in measured],
+        "sent": list(_sent(job)),
         "nodes": [
             {
                 "name": label(node.name),
@@ -90,6 +91,15 @@ def _communication(result: Result) -> dict[str, Any]:
     }
 
 
+def _sent(job: Job) -> Iterator[tuple[int, int, float]]:
+    """Sender, receiver and the number of point-to-point transfers in a step, where traces tell both."""
+    for rank, digest in zip(job.ranks.tolist(), job.digests, strict=True):
+        table = digest.messages
+        told = (table.sent == 1) & (table.peer >= 0)
+        for peer in np.unique(table.peer[told]).tolist():
+            yield rank, peer, round(int(table.count[told & (table.peer == peer)].sum()) / max(len(digest.steps), 1), 2)
+
+
 def _family(job: Job, traffic: Traffic, link: Link | None, most: int, origin_ns: int) -> dict[str, Any]:
     """One kind and group; of more than `most` collectives every so-many-th is a point, and as many outliers."""
     calls = len(traffic.step)
@@ -102,6 +112,7 @@ def _family(job: Job, traffic: Traffic, link: Link | None, most: int, origin_ns:
     return {
         "kind": label(traffic.kind),
         "group": label(traffic.group),
+        "parallelism": traffic.parallelism,
         "ranks": job.ranks[traffic.ranks].tolist(),
         "nodes": [label(name) for name in dict.fromkeys(names) if name],
         "size": traffic.size,

@@ -4,6 +4,7 @@
 import { isReport } from "../api.js";
 import { picture } from "../canvas.js";
 import { axisOf, logTicks, place } from "../chart/log.js";
+import { pairsCard } from "../communication/pairs_card.js";
 import { detail } from "../detail.js";
 import { card, h } from "../dom.js";
 import { count, ms, percent, ranges } from "../format.js";
@@ -16,6 +17,7 @@ import { span } from "../timeline/place.js";
  * @typedef {object} Family the collectives of one kind in one group
  * @property {string} kind
  * @property {string} group
+ * @property {string} parallelism what the group is for, as TP; "" if unknown
  * @property {number[]} ranks
  * @property {string[]} nodes
  * @property {number} size ranks of the group
@@ -62,24 +64,24 @@ export const communication = {
 };
 
 /**
- * @param {{families: Family[], nodes: Node[]}} told
+ * @param {{families: Family[], nodes: Node[], sent: [number, number, number][]}} told
  * @param {Shown} shown
  */
-function drawn({ families, nodes }, shown) {
+function drawn({ families, nodes, sent }, shown) {
   if (!families.length) {
-    return [card("Time by size", h("p", { class: "note" }, "No collective was matched between ranks, so there is nothing to measure."))];
+    return [card("Time by size", h("p", { class: "note" }, "No collective was matched between ranks, so there is nothing to measure.")), pairsCard([], sent, shown.diagnosis, kindOf)];
   }
   const series = seriesOf(families.filter(({ bytes, transfer_us }) => bytes.some((size, i) => size > 0 && transfer_us[i] > 0)));
   return [
     series.length ? card("Time by size", ...chart(series.slice(0, DRAWN), series.length, shown)) : null,
     card("By kind and group", summary(families, shown)),
+    pairsCard(families, sent, shown.diagnosis, kindOf),
     nodes.length ? card("By node", ...byNode(nodes, shown)) : null,
     card("Each collective", shown.place.step ? h("p", { class: "note" }, `Of the selected step ${shown.place.step}.`) : null, calls(families, shown)),
   ];
 }
 
-/** @param {Family} family */
-const kindOf = ({ kind, group }) => `${kind || "unknown"}${group ? ` in group ${group}` : ""}`;
+const kindOf = (/** @type {Pick<Family, "kind" | "group" | "parallelism">} */ { kind, group, parallelism }) => `${kind || "unknown"}${group || parallelism ? ` in ${[parallelism, "group", group].filter(Boolean).join(" ")}` : ""}`;
 /** @param {string[]} nodes */
 const named = (nodes) => (nodes.length > NAMED_NODES ? count(nodes.length, "node") : nodes.join(", "));
 /** @param {Family} family */
@@ -95,8 +97,8 @@ function seriesOf(families) {
   /** @type {Map<string, Family[]>} */
   const found = new Map();
   for (const family of families) {
-    const { kind, size, nodes, peers, group } = family;
-    const alike = peers ? JSON.stringify([kind, size, nodes.length]) : JSON.stringify([kind, size, nodes, group]);
+    const { kind, size, nodes, peers, group, parallelism } = family;
+    const alike = peers ? JSON.stringify([kind, parallelism, size, nodes.length]) : JSON.stringify([kind, size, nodes, group]);
     const series = found.get(alike);
     if (series) series.push(family);
     else found.set(alike, [family]);
@@ -237,7 +239,7 @@ function titled(families) {
   const [first] = families;
   if (families.length === 1) return nameOf(first) + fitted(first);
   const slow = families.filter(({ is_slow }) => is_slow).length;
-  return `${first.kind || "unknown"} in ${families.length} groups of ${count(first.size, "rank")}${slow ? `, ${slow} of them slow` : ""}`;
+  return `${first.kind || "unknown"} in ${families.length} ${first.parallelism ? `${first.parallelism} ` : ""}groups of ${count(first.size, "rank")}${slow ? `, ${slow} of them slow` : ""}`;
 }
 
 /** @param {Family} family */
