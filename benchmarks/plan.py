@@ -25,11 +25,9 @@ from rich.console import Console
 from rich.table import Table
 
 from tb_ddp_doctor import engine
+from tb_ddp_doctor.api import planner
 from tb_ddp_doctor.discover.runs import discover, only_run
-from tb_ddp_doctor.facts.facts import Facts
 from tb_ddp_doctor.planning.model import Question
-from tb_ddp_doctor.planning.predict import Planner
-from tb_ddp_doctor.planning.record import Record
 from tb_ddp_doctor.planning.refusal import CannotPlanError
 
 #: `bucket_cap_mb` of jobs that differ in nothing else.
@@ -67,12 +65,6 @@ class Row:
     def no_change(self) -> float:
         """The same of a prediction of no change."""
         return -100 * self.true_ms / self.step_ms
-
-
-def planner(result: engine.Result) -> Planner:
-    """Plans from a diagnosis, with its findings to fix by rule."""
-    fixes = {name: result.savings.change_of([name]) for name in {one.rule for one in result.diagnosis.findings}}
-    return Planner(Record(Facts(result.job)), fixes)
 
 
 def asked_pairs() -> list[tuple[str, str, Question]]:

@@ -47,6 +47,28 @@ export interface Answer {
   state: "ready";
 }
 
+/** A bucket of gradients as recorded. */
+export interface Bucket {
+  bytes: number;
+  gradients: number;
+  /** Modules of the first and the last gradient, "" where stacks are not recorded. */
+  first_module: string;
+  last_module: string;
+  /** Whether it ends where a module ends; null where modules are not known. */
+  ends_with_module: boolean | null;
+}
+
+/** The recorded buckets. */
+export interface Buckets {
+  /** Values of `bucket_cap_mb` that give them: least and most (null: no limit); null where none does. */
+  cap_mb: [number, number | null] | null;
+  gradients: number;
+  bytes: number;
+  mean_bytes: number;
+  dtype: string;
+  buckets: Bucket[];
+}
+
 /** One amount in both runs, mean over ranks and steps, ms. */
 export interface Change {
   name: string;
@@ -96,6 +118,17 @@ export interface Comparison {
   /** The 96 that changed most, and the sum of the others. */
   kernels: KernelChange[];
   operators: OperatorChange[];
+}
+
+/** Predictions over the values of one field. */
+export interface Curve {
+  /** Name of the field of `Question`. */
+  field: string;
+  values: (number | string)[];
+  points: Prediction[];
+  /** The value with the shortest step, and the range of neighbouring values whose steps are within 1 % of it. */
+  best: number | string;
+  flat: [number | string, number | string];
 }
 
 /** A diagnosis with these findings. */
@@ -237,6 +270,14 @@ export interface LeftOutStep {
   /** Its length, mean over ranks. */
   ms: number;
   reason: string;
+}
+
+/** A run of the same model with other buckets, as recorded. */
+export interface MeasuredStep {
+  run: string;
+  /** Where on the axis of bucket sizes its buckets stand, MiB. */
+  bucket_mb: number;
+  step_ms: number;
 }
 
 /** A number that a finding rests on. */
@@ -488,6 +529,39 @@ export interface PathStep {
   pieces: PathPiece[];
 }
 
+/** What the tab asks for. */
+export interface PlanAnswer {
+  plan: PlanResult;
+  /** Runs of the log directory that send the same gradients without another fault than their buckets, this one first. */
+  measured: MeasuredStep[];
+}
+
+/** What the step of one run would be. */
+export interface PlanResult {
+  run: string;
+  world_size: number;
+  ranks: number;
+  steps: number[];
+  /** The step as recorded; all predictions are of a step as recorded, tracing included. */
+  now_ms: number;
+  buckets: Buckets | null;
+  prediction: Prediction | null;
+  curves: Curve[];
+  refusals: Refusal[];
+}
+
+/** The step under one question. */
+export interface Prediction {
+  question: Question;
+  step_ms: number;
+  /** From where to where the step is expected to lie. */
+  low_ms: number;
+  high_ms: number;
+  /** `step_ms` less what is now. */
+  change_ms: number;
+  rests: Rests[];
+}
+
 /** The step if some faults were fixed. */
 export interface Prospect {
   /** Ids of the findings that are fixed. */
@@ -499,12 +573,53 @@ export interface Prospect {
   range_ms: [number, number];
 }
 
+/** What is otherwise; a field that is not set stays as recorded. */
+export interface Question {
+  /** `bucket_cap_mb` of DistributedDataParallel. */
+  bucket_mb: number | null;
+  /** Ranks of the job, each with as much work as now; with `strong`, all together with as much. */
+  ranks: number | null;
+  strong: boolean;
+  /** How many times as fast each transfer is. */
+  links: number | null;
+  /** What gradients are sent as: float32, float16, bfloat16, float8. */
+  dtype: string | null;
+  /** Backward passes for each AllReduce of the gradients; the step is then that of one of them. */
+  accumulate: number | null;
+  /** Workers of the DataLoader. */
+  workers: number | null;
+  /** Whether batches are copied from pinned memory. */
+  pin_memory: boolean | null;
+  /** Another device by its name. */
+  device: string | null;
+  /** Whether the GPU never waits for launches, as with CUDA graphs. */
+  graphs: boolean;
+  /** Findings that are fixed, by id. */
+  fixed: string[];
+}
+
 /** What to record once more, to learn more of a finding. */
 export interface Recording {
   /** What the traces at hand do not tell. */
   why: string;
   /** For a job that has the doctor's recorder. */
   command: string;
+}
+
+/** A question that this run cannot answer. */
+export interface Refusal {
+  /** The field of the question. */
+  question: string;
+  /** Why, and what to record. */
+  reason: string;
+}
+
+/** Something that a prediction rests on. */
+export interface Rests {
+  basis: "assumed" | "fitted" | "measured";
+  /** What it is, and how it is known. */
+  what: string;
+  detail: string;
 }
 
 /** How a rule ended, with the reason in words: "no data" is never "healthy". */

@@ -16,6 +16,8 @@ from tb_ddp_doctor.facts.facts import Facts
 from tb_ddp_doctor.findings import Diagnosis
 from tb_ddp_doctor.planning.answer import OVERVIEW, answer
 from tb_ddp_doctor.planning.model import PlanResult, Question
+from tb_ddp_doctor.planning.predict import Planner
+from tb_ddp_doctor.planning.record import Record
 from tb_ddp_doctor.rules import CATALOGUE, is_name
 from tb_ddp_doctor.stuck import run as dumps
 from tb_ddp_doctor.stuck.model import StuckRun
@@ -101,8 +103,12 @@ def planned(result: engine.Result, question: Question, curves: Mapping[str, Sequ
     for name in question.fixed:
         if not is_name(name):
             raise ValueError(f"There is no rule {name!r}; there are: {', '.join(CATALOGUE)}.")
-    fixes = {name: result.savings.change_of([name]) for name in question.fixed}
-    return answer(result.job, Facts(result.job), question, curves, fixes)
+    return answer(result.job, lambda: planner(result), question, curves)
+
+
+def planner(result: engine.Result) -> Planner:
+    """What answers questions about a diagnosed run. Raises CannotPlanError where its steps cannot be played."""
+    return Planner(Record(Facts(result.job)), lambda name: result.savings.change_of([name]))
 
 
 def examine_dumps(logdir: Logdir) -> list[StuckRun]:

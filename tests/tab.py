@@ -212,6 +212,7 @@ VIEWS = (
     "memory",
     "operators",
     "ranks",
+    "plan",
     "quality",
     "compare",
 )

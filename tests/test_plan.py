@@ -88,7 +88,7 @@ def test_without_shapes_a_plan_says_to_record_them() -> None:
 
 def test_what_cannot_be_answered_is_refused_beside_what_can() -> None:
     job = traces.job(JOB)
-    found = answer(job, Facts(job), Question(), {**OVERVIEW, "workers": (4,)}, {})
+    found = answer(job, lambda: Planner(Record(Facts(job))), Question(), {**OVERVIEW, "workers": (4,)})
     assert isinstance(found, PlanResult)
     assert {one.field for one in found.curves} == set(OVERVIEW)
     assert [one.question for one in found.refusals] == ["workers"]

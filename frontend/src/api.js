@@ -34,6 +34,15 @@ export const fetchProspect = (run, ids) =>
   get(`whatif?run=${encodeURIComponent(run)}&without=${encodeURIComponent(ids.toSorted().join(","))}`);
 
 /**
+ * The step of a run if something were otherwise; with its curve over bucket sizes, where that is wanted.
+ * @param {string} run
+ * @param {URLSearchParams} changes
+ * @param {boolean} curve
+ * @returns {Promise<import("../schema.js").PlanAnswer>}
+ */
+export const fetchPlan = (run, changes, curve) => get(`plan?${new URLSearchParams([["run", run], ...changes, ...(curve ? [["curve", "1"]] : [])])}`);
+
+/**
  * @param {string} rule
  * @returns {Promise<{summary: string, sections: Record<string, string>}>}
  */

@@ -6,6 +6,7 @@ import { compare } from "./views/compare.js";
 import { findings } from "./views/findings.js";
 import { memory } from "./views/memory.js";
 import { operators } from "./views/operators.js";
+import { plan } from "./views/plan.js";
 import { quality } from "./views/quality.js";
 import { ranks } from "./views/ranks.js";
 import { steps } from "./views/steps.js";
@@ -52,6 +53,7 @@ export const VIEWS = [
   memory,
   operators,
   ranks,
+  plan,
   quality,
   compare,
 ];

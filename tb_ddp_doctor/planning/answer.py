@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 import numpy as np
 
-from tb_ddp_doctor.facts.change import Change
-from tb_ddp_doctor.facts.facts import Facts
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.planning.buckets import explaining_caps
 from tb_ddp_doctor.planning.gradients import SentGradients
 from tb_ddp_doctor.planning.model import Bucket, Buckets, Curve, PlanResult, Prediction, Question, Refusal
 from tb_ddp_doctor.planning.predict import Planner
-from tb_ddp_doctor.planning.record import Record
 from tb_ddp_doctor.planning.refusal import CannotPlanError
 
 #: Values that a curve has where none are asked for: MiB, and times as fast.
@@ -32,15 +29,18 @@ _AS_GOOD = 0.01
 
 
 def answer(
-    job: Job, facts: Facts, question: Question, curves: Mapping[str, Sequence[object]], fixes: Mapping[str, Change]
+    job: Job, made: Callable[[], Planner], question: Question, curves: Mapping[str, Sequence[object]]
 ) -> PlanResult:
-    """Answer a question, and curves over fields of it, from one job; what cannot be answered is a refusal."""
+    """Answer a question, and curves over fields of it, from one job; what cannot be answered is a refusal.
+
+    `made` gives the job's planner, or raises CannotPlanError.
+    """
     refusals: dict[str, Refusal] = {}
     found: list[Curve] = []
     prediction: Prediction | None = None
     buckets: Buckets | None = None
     try:
-        planner = Planner(Record(facts), fixes)
+        planner = made()
     except CannotPlanError as error:
         refusals["all"] = Refusal("all", str(error))
     else:

@@ -67,3 +67,13 @@ def explaining_caps(gradient_bytes: Ints, lasts: Ints) -> tuple[float, float] | 
     least = int((sizes - gradient_bytes[lasts]).max()) + 1
     most = float(sizes[:-1].min()) if len(sizes) > 1 else np.inf
     return (least / MIB, most / MIB) if least <= most else None
+
+
+def bucket_mb_of(gradient_bytes: Ints, lasts: Ints) -> float:
+    """Where buckets that end with `lasts` stand on an axis of `bucket_cap_mb`, MiB: the largest that gives them.
+
+    Of one bucket alone, all its bytes; of buckets that no limit gives, their mean.
+    """
+    total = float(gradient_bytes.sum()) / MIB
+    caps = explaining_caps(gradient_bytes, lasts)
+    return min(caps[1], total) if caps else total / len(lasts)

@@ -122,6 +122,23 @@ class PlanResult(msgspec.Struct, frozen=True, kw_only=True):
     refusals: tuple[Refusal, ...]
 
 
+class MeasuredStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A run of the same model with other buckets, as recorded."""
+
+    run: str
+    #: Where on the axis of bucket sizes its buckets stand, MiB.
+    bucket_mb: float
+    step_ms: float
+
+
+class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What the tab asks for."""
+
+    plan: PlanResult
+    #: Runs of the log directory that send the same gradients without another fault than their buckets, this one first.
+    measured: tuple[MeasuredStep, ...]
+
+
 class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
     """What `ddp-doctor plan --json` prints."""
 

@@ -6,7 +6,7 @@ tracing, as costs of findings are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import get_args
 
 import msgspec
@@ -28,9 +28,9 @@ _OF_CHANGE, _OF_STEP = 0.05, 0.01
 class Planner:
     """Answers questions about one job; what several of them need is made once."""
 
-    def __init__(self, record: Record, fixes: Mapping[str, Change] | None = None) -> None:
-        """`fixes` are the changes of findings, by id."""
-        self.record, self._fixes = record, fixes or {}
+    def __init__(self, record: Record, fix: Callable[[str], Change] | None = None) -> None:
+        """`fix` gives what the fix of a finding takes out of the steps."""
+        self.record, self._fix = record, fix
         self._before_ns: dict[float, float] = {}
 
     @property
@@ -81,9 +81,9 @@ class Planner:
     def _fixed(self, question: Question) -> Change:
         change = Change()
         for name in question.fixed:
-            if name not in self._fixes:
+            if self._fix is None:
                 raise CannotPlanError(f"There is no finding {name!r} to fix.")
-            change = change | self._fixes[name]
+            change = change | self._fix(name)
         return change
 
 

@@ -71,6 +71,17 @@ def values(name: str, text: str) -> list[object]:
     return found
 
 
+def question_of(given: Mapping[str, str], **more: object) -> Question:
+    """A question of one value for each field. Raises ValueError, with a sentence."""
+    single = {}
+    for name, text in given.items():
+        found = values(name, text)
+        if len(found) != 1:
+            raise ValueError(f"{name} takes one value, not {text!r}.")
+        single[name] = found[0]
+    return msgspec.structs.replace(Question(), **single, **more)
+
+
 def asked(given: Mapping[str, Sequence[object]], **more: object) -> tuple[Question, dict[str, Sequence[object]]]:
     """A question of the fields with one value, and the fields with several, for curves."""
     single = {name: found[0] for name, found in given.items() if len(found) == 1}

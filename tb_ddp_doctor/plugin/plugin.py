@@ -9,6 +9,9 @@
     rule?rule=RULE      what a rule looks for, why it matters and what it cannot see: its documentation
     whatif?run=NAME&without=FINDING,FINDING
                        the predicted step of a run if these findings, by id or rule, were fixed
+    plan?run=NAME[&bucket_mb=5&links=2&dtype=bfloat16...][&fixed=FINDING,FINDING][&curve]
+                       the predicted step if this were otherwise (fields of `planning.model.Question`); with `curve`,
+                       over sizes of buckets too
     compare?before=NAME&after=NAME
                        what differs between two runs; while one of them is read, how far that is
     detail?run=NAME&of=operators|communication|memory|ranks|quality
@@ -47,6 +50,7 @@ from werkzeug import wrappers
 from tb_ddp_doctor.plugin import perfetto_ui
 from tb_ddp_doctor.plugin.analyses import Analyses, Diagnose, Progress
 from tb_ddp_doctor.plugin.arrivals import Stamp, Stamps
+from tb_ddp_doctor.plugin.run_plans import RunPlans
 from tb_ddp_doctor.plugin.turns import RETRY_AFTER_S, BusyError, Turns
 from tb_ddp_doctor.view.assets import assets
 
@@ -155,6 +159,7 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
         scheduler = getattr(context.flags, "ddp_doctor_scheduler", None) or ""
         diagnose = diagnose or partial(_diagnose, scheduler=scheduler)
         self._turns = Turns()
+        self._plans = RunPlans()
         self._analyses = Analyses(scan=self._scan, diagnose=diagnose, answer=answer, stamps=stamps)
 
     def get_plugin_apps(self) -> dict[str, Any]:
@@ -167,6 +172,7 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
             "/run": self._serve_run,
             "/rule": self._serve_rule,
             "/whatif": self._in_turn(self._serve_whatif),
+            "/plan": self._in_turn(self._serve_plan),
             "/compare": self._in_turn(self._serve_compare),
             "/detail": self._in_turn(self._serve_detail),
             "/slice": self._in_turn(self._serve_slice),
@@ -258,6 +264,20 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
         if unknown:
             return _respond(request, {"error": f"There is no rule {unknown[0]!r}."}, code=400)
         return _respond(request, msgspec.json.encode(result.savings.without(without)))
+
+    def _serve_plan(self, request: wrappers.Request) -> wrappers.Response:
+        import msgspec
+
+        name = request.args.get("run", "")
+        result = self._result(name)
+        if result is None:
+            return _respond(request, {"error": f"No run named {name!r} has been diagnosed."}, code=404)
+        others = {run["name"]: self._result(run["name"]) for run in self._analyses.listing()["runs"]}
+        try:
+            found = self._plans.answer(name, result, others, request.args)
+        except ValueError as error:
+            return _respond(request, {"error": str(error)}, code=400)
+        return _respond(request, msgspec.json.encode(found))
 
     def _serve_compare(self, request: wrappers.Request) -> wrappers.Response:
         import msgspec

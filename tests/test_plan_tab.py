@@ -1,0 +1,48 @@
+"""The Plan view: its sliders, the predicted bar and the curve, in a real TensorBoard."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import Page, expect
+from tab import SCREENSHOTS, get, opened, violations_of_axe
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_predicted_step_follows_its_sliders(page: Page, server: str, dark: bool) -> None:
+    tab = opened(page, server, "plan&p.ddp_doctor.run=no_overlap", dark=dark)
+    said = tab.locator(".prospect")
+    expect(said).to_contain_text("nothing changed")
+    expect(tab.locator(".plan-chart .measured")).to_have_count(2)  # this run, and healthy
+    slider = tab.get_by_role("slider", name="Bucket size")
+    slider.focus()
+    for _ in range(5):
+        slider.press("ArrowRight")
+    expect(slider).to_have_attribute("aria-valuetext", "5 MiB")
+    expect(said).to_have_text(re.compile(r"4\d\.\d\sms a step instead of 57\.9\sms: 1\d\s% less"))
+    expect(tab.locator(".plan-bar.then")).to_have_text(re.compile(r"4\d\.\d\sms"))
+    expect(tab.locator("pre")).to_contain_text("bucket_cap_mb=5")
+    expect(tab.locator(".plan-rests dt").first).to_have_text("measured")
+    expect(tab.locator(".plan-chart .chosen")).to_have_count(1)
+    assert f"plan={quote('bucket_mb=5', safe='')}" in page.url
+    assert violations_of_axe(page) == []
+    page.screenshot(path=SCREENSHOTS / f"plan-{'dark' if dark else 'light'}.png", full_page=True)
+    # What this loader does in its processes is not recorded.
+    workers = tab.get_by_role("slider", name="DataLoader workers")
+    workers.focus()
+    workers.press("ArrowRight")
+    expect(said).to_contain_text("Record with num_workers=0")
+
+
+def test_the_route_refuses_what_makes_no_question(server: str) -> None:
+    import urllib.error
+    import urllib.request
+
+    base = f"{server}/data/plugin/ddp_doctor/plan?run=healthy"
+    assert get(f"{base}&bucket_mb=5&dtype=bf16")["plan"]["prediction"]["step_ms"] > 0
+    for query, code in (("&bucket_mb=none", 400), ("&links=1,2", 400), ("&fixed=nothing", 400)):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(base + query, timeout=30)
+        assert refused.value.code == code
