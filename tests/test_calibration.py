@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -17,6 +18,7 @@ from tb_ddp_doctor.calibration.model import Calibration, Measure, NoAnswer, Pair
 from tb_ddp_doctor.calibration.nccl_tests import parse
 from tb_ddp_doctor.check.pairs import schedule
 from tb_ddp_doctor.discover.runs import only_run
+from tb_ddp_doctor.report import html as report
 from tb_ddp_doctor.report.calibration import page
 
 #: What all_reduce_perf -b 1K -e 1M -f 32 prints on two nodes.
@@ -165,6 +167,19 @@ def test_the_engine_takes_the_calibration_beside_the_traces(tmp_path: Path) -> N
     broken = engine.diagnose(run, reading=engine.Reading(cache=Cache(None)))
     (warning,) = [one for one in broken.diagnosis.warnings if "calibration" in one.file]
     assert warning.message.startswith("It is no calibration.json: ")
+
+
+def test_the_report_shows_the_calibration_that_a_job_was_compared_with(tmp_path: Path) -> None:
+    folder = write(tmp_path / "job", ranks("rank# step |1    |2\n gpu [fwd] [fwd]\n host [fwd] [fwd]"))
+    pair = Pair(ranks=(0, 1), within_node=False, latency_us=3, gbs=20)
+    measured = Calibration(source="check", world_size=2, device="<b>CPU</b>", nodes=("a", "b"), pairs=(pair,))
+    reading = engine.Reading(cache=Cache(None), calibration=measured)
+    text = report.page([engine.diagnose(only_run(str(folder)), reading=reading)], str(folder))
+    (told,) = re.findall(r'<template data-calibration-of="job">(.*?)</template>', text, re.DOTALL)
+    assert "2 ranks on 2 nodes, &lt;b&gt;CPU&lt;/b&gt;." in told and told.count("<svg") == 1
+    # The report's policy allows its style sheet alone.
+    assert "style=" not in told and "<style" not in told
+    assert "<template" not in report.page([engine.diagnose(only_run(str(folder)))], str(folder))
 
 
 def test_a_page_shows_curves_pairs_and_ranks_and_obeys_no_name_in_them() -> None:

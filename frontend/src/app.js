@@ -3,6 +3,7 @@
 
 import { follow, hashOf, here, write } from "./address.js";
 import { fetchRun, fetchRuns } from "./api.js";
+import { calibrationOf } from "./calibration.js";
 import { h } from "./dom.js";
 import { worstRun } from "./model.js";
 import { onReload } from "./reload.js";
@@ -130,7 +131,7 @@ export function start(root) {
       if (shown !== JSON.stringify(entry)) return; // another run was opened meanwhile
       if (answer.state === "ready") {
         report = ofDumps(answer) ? stuckReport(answer.diagnosis, select) : shell({ ...answer, live: entry.arriving > 0 }, went);
-        main.replaceChildren(...dumpsBeside(entry), report.element);
+        main.replaceChildren(...dumpsBeside(entry), report.element, ...calibrationOf(entry.name));
         main.scrollTop = 0;
         report.show(place);
       } else shown = "";

@@ -10,6 +10,7 @@
 //   tips.js glossary.js                      what terms mean
 //   lanes.js canvas.js heat.js table.js      pictures, and their numbers
 //   compared.js                              what differs between two runs
+//   calibration.js                           what a check of the cluster measured, in reports
 //   trace.js perfetto.js                     from a finding into the trace: Perfetto and other tools
 //   frame.js                                 what runs within Perfetto's sandbox, beside it
 //   model.js format.js dom.js theme.js api.js reload.js    types, words, elements, light and dark, the server

@@ -135,9 +135,19 @@ def _pair_rows(found: Calibration) -> Iterator[list[str]]:
 
 def page(found: Calibration) -> str:
     """The whole page, as one file."""
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
+        '<meta name="viewport" content="width=device-width">\n<title>Calibration</title>\n'
+        f"<style>{_STYLE}</style>\n</head>\n<body>\n<h1>Calibration</h1>{section(found)}\n</body>\n</html>\n"
+    )
+
+
+def section(found: Calibration) -> str:
+    """What the page shows below its heading, without a style of its own."""
     lines, *said = [*sentences(found)]
     odd = {(rank, outlier.measure) for outlier in found.outliers for rank in outlier.ranks}
-    parts = [f"<h1>Calibration</h1><p>{_escaped(lines)}</p>", *(f"<p>{_escaped(one)}</p>" for one in said)]
+    parts = [f"<p>{_escaped(lines)}</p>", *(f"<p>{_escaped(one)}</p>" for one in said)]
     if found.curves:
         parts += [
             "<h2>Time against size</h2>",
@@ -164,13 +174,7 @@ def page(found: Calibration) -> str:
         )
         names = ["", *(one.name for one in found.measures)]
         parts += ["<h2>Ranks</h2>", _html_table(head, rows, lambda row, column: (row, names[column]) in odd)]
-    body = "\n".join(parts)
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
-        '<meta name="viewport" content="width=device-width">\n<title>Calibration</title>\n'
-        f"<style>{_STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
-    )
+    return "\n".join(parts)
 
 
 _STYLE = """
@@ -182,6 +186,7 @@ body { font: 14px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
 body { margin: 24px; max-width: 1200px }
 h1 { font-size: 22px } h2 { font-size: 16px; margin-top: 32px } p { margin: 4px 0 }
 svg { max-width: 100%; height: auto } svg text { fill: var(--soft); font-size: 12px } svg .axis { stroke: var(--line) }
+svg .on-dark { fill: #fff } svg .on-light { fill: var(--ink) }
 .scroll { overflow-x: auto } table { border-collapse: collapse; font-variant-numeric: tabular-nums }
 th, td { text-align: right; padding: 3px 12px; border-bottom: 1px solid var(--line); white-space: nowrap }
 th:first-child, td:first-child { text-align: left } td.odd { color: var(--bad); font-weight: 600 }
@@ -280,10 +285,10 @@ def _matrix(found: Calibration) -> str:
                 f'fill="#2a78d6" fill-opacity="{0.12 + 0.88 * share:.2f}"><title>{told}</title></rect>'
             )
             if side >= 36:
-                ink = "#fff" if share > 0.5 else "var(--ink)"
+                ink = "on-dark" if share > 0.5 else "on-light"
                 drawn.append(
                     f'<text x="{left + side * b + side / 2:.0f}" y="{top + side * a + side / 2 + 4:.0f}" '
-                    f'text-anchor="middle" style="fill: {ink}">{gbs:.2g}</text>'
+                    f'text-anchor="middle" class="{ink}">{gbs:.2g}</text>'
                 )
     width, height = left + side * len(names) + 4, top + side * len(names) + 4
     label = "Bandwidth of pairs"

@@ -27,6 +27,7 @@ import msgspec
 from tb_ddp_doctor.comparison.build import compare
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.findings import Diagnosis, Severity
+from tb_ddp_doctor.report.calibration import section
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support.documentation import page as page_of
 from tb_ddp_doctor.stuck.model import StuckRun
@@ -68,9 +69,19 @@ def page(results: Sequence[Result], logdir: str, jobs: Sequence[StuckRun] = ()) 
         f'<meta name="viewport" content="width=device-width">\n<title>{title}</title>\n'
         f"<style>{style}</style>\n"
         f'<script type="application/json" id="ddp-doctor-answers">{_inert(_answers(results, logdir, jobs))}</script>\n'
-        f'<script type="module">{script}</script>\n'
+        f'<script type="module">{script}</script>\n{_calibrations(results)}'
         f"</head>\n<body>\n<noscript>{headlines}<p>The rest of this report needs JavaScript.</p></noscript>\n"
         "</body>\n</html>\n"
+    )
+
+
+def _calibrations(results: Sequence[Result]) -> str:
+    """What a check of the cluster measured, by run, where it lies beside its traces: shown below its diagnosis."""
+    return "".join(
+        f'<template data-calibration-of="{html.escape(result.diagnosis.name)}">{section(result.job.calibration)}'
+        "</template>\n"
+        for result in results
+        if result.job.calibration
     )
 
 
