@@ -45,4 +45,5 @@ def test_the_route_refuses_what_makes_no_question(server: str) -> None:
     for query, code in (("&bucket_mb=none", 400), ("&links=1,2", 400), ("&fixed=nothing", 400)):
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(base + query, timeout=30)
-        assert refused.value.code == code
+        with refused.value as answered:
+            assert answered.code == code
