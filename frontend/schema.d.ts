@@ -582,6 +582,8 @@ export interface Question {
   strong: boolean;
   /** How many times as fast each transfer is. */
   links: number | null;
+  /** Name of a calibration whose links the job has. */
+  links_of: string | null;
   /** What gradients are sent as: float32, float16, bfloat16, float8. */
   dtype: string | null;
   /** Backward passes for each AllReduce of the gradients; the step is then that of one of them. */

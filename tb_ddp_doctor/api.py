@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache, default_directory
+from tb_ddp_doctor.calibration.model import Calibration
 from tb_ddp_doctor.comparison import build
 from tb_ddp_doctor.comparison.model import Comparison
 from tb_ddp_doctor.discover.runs import DiscoverError, Run, discover, no_traces, only_run, with_step_range
@@ -98,17 +99,25 @@ def plan(
         return [planned(_result(run, engine.Reading(kept, workers), {}), one, wanted or {}) for run in runs]
 
 
-def planned(result: engine.Result, question: Question, curves: Mapping[str, Sequence[object]]) -> PlanResult:
-    """The plan of a diagnosed run. Raises ValueError for a finding to fix that no rule has."""
+def planned(
+    result: engine.Result,
+    question: Question,
+    curves: Mapping[str, Sequence[object]],
+    calibrations: Mapping[str, Calibration] | None = None,
+) -> PlanResult:
+    """The plan of a diagnosed run; `calibrations`, by name, are those whose links are asked for.
+
+    Raises ValueError for a finding to fix that no rule has.
+    """
     for name in question.fixed:
         if not is_name(name):
             raise ValueError(f"There is no rule {name!r}; there are: {', '.join(CATALOGUE)}.")
-    return answer(result.job, lambda: planner(result), question, curves)
+    return answer(result.job, lambda: planner(result, calibrations), question, curves)
 
 
-def planner(result: engine.Result) -> Planner:
+def planner(result: engine.Result, calibrations: Mapping[str, Calibration] | None = None) -> Planner:
     """What answers questions about a diagnosed run. Raises CannotPlanError where its steps cannot be played."""
-    return Planner(Record(Facts(result.job)), lambda name: result.savings.change_of([name]))
+    return Planner(Record(Facts(result.job)), lambda name: result.savings.change_of([name]), calibrations)
 
 
 def examine_dumps(logdir: Logdir) -> list[StuckRun]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tb_ddp_doctor.calibration.model import Calibration, Point, curve
 from tb_ddp_doctor.facts.facts import Facts
 from tb_ddp_doctor.planning.answer import OVERVIEW, answer, recorded_buckets
 from tb_ddp_doctor.planning.beside import slowdown
@@ -56,6 +57,20 @@ def test_half_the_gradients_are_sent_while_the_other_half_is_computed() -> None:
 def test_links_twice_as_fast_halve_what_is_exposed() -> None:
     plan = planner()
     assert plan.predict(Question(links=2.0)).change_ms == pytest.approx(-TRANSFER / 2, abs=0.5)
+
+
+def test_links_of_a_calibration_take_what_it_measured() -> None:
+    sizes = (1_000_000, 8_000_000, 64_000_000)
+    points = [Point(bytes=size, count=3, time_us=100 + size / 4e3, low_us=1, high_us=1) for size in sizes]
+    made = Calibration(source="check", world_size=2, curves=(curve("all_reduce", "world", range(2), 2, points),))
+    plan = Planner(planner().record, calibrations={"fast": made})
+    saved = -plan.predict(Question(links_of="fast")).change_ms
+    assert saved == pytest.approx(TRANSFER - (0.1 + 32 / 4), abs=0.1)
+    with pytest.raises(CannotPlanError, match="no calibration 'slow'"):
+        plan.predict(Question(links_of="slow"))
+    unlike = Calibration(source="check", world_size=8, curves=())
+    with pytest.raises(CannotPlanError, match="no all_reduce of 2 ranks"):
+        Planner(plan.record, calibrations={"other": unlike}).predict(Question(links_of="other"))
 
 
 def test_half_the_bytes_take_half_the_time_but_for_the_latency() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from rich.console import Console
 
 from tb_ddp_doctor.api import planned
+from tb_ddp_doctor.calibration.load import load
 from tb_ddp_doctor.commands.output import print_json
 from tb_ddp_doctor.commands.runs import diagnose_all, discovered, reading_of
 from tb_ddp_doctor.planning.answer import OVERVIEW
@@ -19,11 +21,15 @@ from tb_ddp_doctor.workers.cluster import executor
 
 def run(options: argparse.Namespace, errors: Console) -> int:
     """Predict and print; 2 where no run can be diagnosed."""
-    question, curves = _question(options)
+    calibrations = {}
+    if options.links and Path(options.links).is_file():
+        calibrations[options.links] = load(Path(options.links))
+        options.links = None
+    question, curves = _question(options, *calibrations)
     cache, runs = discovered(options)
     with executor(options.scheduler) as workers:
         results = diagnose_all(runs, reading_of(options, cache, workers), {}, errors)
-    found = [planned(result, question, curves) for result in results]
+    found = [planned(result, question, curves, calibrations) for result in results]
     if options.json:
         print_json(PlanReport(runs=tuple(found)))
         return 0 if results else 2
@@ -34,11 +40,14 @@ def run(options: argparse.Namespace, errors: Console) -> int:
     return 0 if results else 2
 
 
-def _question(options: argparse.Namespace) -> tuple[Question, Mapping[str, Sequence[object]]]:
+def _question(
+    options: argparse.Namespace, links_of: str | None = None
+) -> tuple[Question, Mapping[str, Sequence[object]]]:
     """What the options ask: one question, and curves; without any, an overview. Raises ValueError."""
     given = {name: values(name, text) for name in FIELDS if (text := getattr(options, name)) is not None}
     one, curves = asked(
         given,
+        links_of=links_of,
         strong=options.strong,
         graphs=options.graphs,
         pin_memory=False if options.no_pin_memory else None,

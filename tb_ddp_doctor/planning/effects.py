@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_ddp_doctor.calibration.model import Calibration
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.schedule_model import Family, Parts
@@ -115,6 +116,41 @@ def _links(times: float) -> Effect:
     if not 0 < times < _MOST_TIMES:
         raise CannotPlanError("Links must be some positive number of times as fast.")
     return Effect(factors=(lambda parts: np.full(len(parts.rank), 1 / times),), pace=times)
+
+
+def calibrated(record: Record, calibration: Calibration, case: Case) -> Effect:
+    """The links of a calibration: collectives take as much longer as its fit says. Raises CannotPlanError."""
+    families, pace = _families(record), 1.0
+    times: list[tuple[Messages, float, float] | None] = []
+    for family in families:
+        recorded, curve = (
+            _of_family(record, family, case),
+            calibration.curve(family.kind, family.group_size, within_node=False),
+        )
+        if recorded is None:
+            times.append(None)
+            continue
+        if curve is None or curve.fit is None or curve.fit.algbw_gbs <= 0:
+            raise CannotPlanError(
+                f"The calibration has no {family.kind} of {family.group_size} ranks over several sizes, which this job "
+                "has: measure it with torchrun ... -m tb_ddp_doctor.check on as many ranks."
+            )
+        # 1 GB/s is a byte in a nanosecond.
+        times.append((recorded, curve.fit.alpha_us * 1e3, 1 / curve.fit.algbw_gbs))
+        if family.of_gradients or pace == 1.0:
+            pace = recorded.beta_ns * curve.fit.algbw_gbs if recorded.beta_ns > 0 else 1.0
+
+    def factor(parts: Parts) -> Floats:
+        longer = np.ones(len(parts.rank))
+        for index, known in enumerate(times):
+            mine = (parts.family == index) & (parts.bytes > 0)
+            if known is not None and mine.any():
+                recorded, alpha_ns, beta_ns = known
+                size = parts.bytes[mine]
+                longer[mine] = (alpha_ns + beta_ns * size) / np.maximum(recorded.time_ns(size), 1)
+        return longer
+
+    return Effect(factors=(factor,), pace=pace)
 
 
 def _dtype(record: Record, dtype: str, case: Case) -> Effect:
@@ -286,7 +322,7 @@ def rests(record: Record, question: Question) -> Iterator[Rests]:
         yield Rests("measured", "When each gradient is ready", f"{total} gradients a pass, {len(job.ranks)} ranks")
         if record.gradients.recorded is None:
             yield Rests("assumed", "Order of the buckets", "by readiness; the recorded ones are in another order")
-    if communicates or question.links or question.accumulate:
+    if communicates or question.links or question.links_of or question.accumulate:
         yield Rests(record.slowdown.basis, "Kernels beside communication", record.slowdown.rests_on)
     yield from _assumptions(question)
 
@@ -294,6 +330,8 @@ def rests(record: Record, question: Question) -> Iterator[Rests]:
 def _assumptions(question: Question) -> Iterator[Rests]:
     if question.links:
         yield Rests("assumed", "Links", "transfers as many times as fast, latency included")
+    if question.links_of:
+        yield Rests("measured", "Links", f"alpha and algbw of {question.links_of}, against the job's own")
     if question.dtype:
         yield Rests("assumed", f"{question.dtype} gradients", "bytes in proportion, same latency and convergence")
     if question.ranks:

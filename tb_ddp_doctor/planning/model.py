@@ -24,6 +24,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     strong: bool = False
     #: How many times as fast each transfer is.
     links: float | None = None
+    #: Name of a calibration whose links the job has.
+    links_of: str | None = None
     #: What gradients are sent as: float32, float16, bfloat16, float8.
     dtype: str | None = None
     #: Backward passes for each AllReduce of the gradients; the step is then that of one of them.

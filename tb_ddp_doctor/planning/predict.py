@@ -6,11 +6,12 @@ tracing, as costs of findings are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import get_args
 
 import msgspec
 
+from tb_ddp_doctor.calibration.model import Calibration
 from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.planning import effects
 from tb_ddp_doctor.planning.buckets import Limits, last_of_buckets
@@ -28,9 +29,14 @@ _OF_CHANGE, _OF_STEP = 0.05, 0.01
 class Planner:
     """Answers questions about one job; what several of them need is made once."""
 
-    def __init__(self, record: Record, fix: Callable[[str], Change] | None = None) -> None:
-        """`fix` gives what the fix of a finding takes out of the steps."""
-        self.record, self._fix = record, fix
+    def __init__(
+        self,
+        record: Record,
+        fix: Callable[[str], Change] | None = None,
+        calibrations: Mapping[str, Calibration] | None = None,
+    ) -> None:
+        """`fix` gives what the fix of a finding takes out of the steps; `calibrations`, by name, other links."""
+        self.record, self._fix, self._calibrations = record, fix, calibrations or {}
         self._before_ns: dict[float, float] = {}
 
     @property
@@ -59,6 +65,8 @@ class Planner:
             self._before_ns[slowdown] = _mean_ns(record.steps, Effect(base), slowdown)
         steps = self._steps(question, case)
         effect = Effect(base | self._fixed(question).of_ranks(record.ranks)) | effects.of(record, question, case)
+        if question.links_of is not None:
+            effect |= self._links_of(question.links_of, case)
         every_ns = 0.0
         if question.workers is not None:
             loading, every_ns = effects.loading(record, question.workers, case)
@@ -77,6 +85,11 @@ class Planner:
             raise CannotPlanError("bucket_cap_mb is some positive number of MiB.")
         lasts = last_of_buckets(record.gradients.bytes, Limits.of_cap(question.bucket_mb))
         return record.with_buckets(lasts, effects.messages(record, case))
+
+    def _links_of(self, name: str, case: Case) -> Effect:
+        if name not in self._calibrations:
+            raise CannotPlanError(f"There is no calibration {name!r}.")
+        return effects.calibrated(self.record, self._calibrations[name], case)
 
     def _fixed(self, question: Question) -> Change:
         change = Change()

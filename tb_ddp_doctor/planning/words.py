@@ -50,7 +50,7 @@ def _dtype(text: str) -> str:
 FIELDS: Mapping[str, Field] = {
     "bucket_mb": Field("--bucket-mb", "bucket_cap_mb={}", _number, "bucket_cap_mb of DistributedDataParallel, MiB"),
     "ranks": Field("--ranks", "{} ranks", _count, "ranks, each with as much work as now (see --strong)"),
-    "links": Field("--links", "links {}x as fast", _times, "how many times as fast transfers are, such as 2x"),
+    "links": Field("--links", "links {}x as fast", _times, "times as fast, such as 2x; or a calibration.json"),
     "dtype": Field("--dtype", "gradients in {}", _dtype, "what gradients are sent as: fp32, fp16, bf16 or fp8"),
     "accumulate": Field("--accumulate", "{} passes for each AllReduce", _count, "backward passes for each AllReduce"),
     "workers": Field("--workers", "num_workers={}", _count, "workers of the DataLoader"),
@@ -98,6 +98,8 @@ def shown(question: Question) -> str:
     ]
     if question.strong:
         parts.append("the same work in all")
+    if question.links_of is not None:
+        parts.append(f"links as in {question.links_of}")
     if question.pin_memory is not None:
         parts.append(f"pin_memory={question.pin_memory}")
     if question.graphs:
