@@ -285,6 +285,14 @@ def test_without_operators_the_replay_gives_what_it_gives_with_them(tmp_path: Pa
         assert found.findings[0].cost_ms == pytest.approx(whole.findings[0].cost_ms, rel=0.01)
 
 
+def test_runs_whose_steps_are_other_ranges_are_said_to_be_hard_to_compare(tmp_path: Path) -> None:
+    job = drawn(ranks(JOB, JOB))
+    one, other = (write(tmp_path / name / f"{name}.sqlite", job, steps=f"{name} {{}}") for name in ("phase", "block"))
+    found = tb_ddp_doctor.compare(one, other)
+    assert any("Steps are the NVTX range 'block #' after, 'phase #' before" in said for said in found.unlike)
+    assert not any("NVTX" in said for said in tb_ddp_doctor.compare(one, one).unlike)
+
+
 def test_without_calls_of_the_api_the_recording_is_one_step(tmp_path: Path) -> None:
     path = write(tmp_path / "job.sqlite", drawn(ranks(JOB, JOB)), operators=False)
     _drop(path, "CUPTI_ACTIVITY_KIND_RUNTIME")

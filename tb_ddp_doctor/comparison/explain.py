@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 
 from tb_ddp_doctor.comparison.model import Change, Comparison, FindingChange, StepTime
@@ -165,6 +166,12 @@ def unlike(before: Result, after: Result) -> Iterator[str]:
             f"{without.diagnosis.name} shows no backward pass, which {with_.diagnosis.name} does: "
             "their steps may do different work."
         )
+    ranges = _step_range(before), _step_range(after)
+    if ranges[0] != ranges[1] and all(ranges):
+        yield (
+            f"Steps are the NVTX range {encodable(ranges[1])!r} after, {encodable(ranges[0])!r} before: they may do "
+            "different work. --step-range NAME chooses one of both."
+        )
     on_device = before.job.has_device, after.job.has_device
     if on_device[0] != on_device[1]:
         name = (after if on_device[0] else before).diagnosis.name
@@ -172,6 +179,12 @@ def unlike(before: Result, after: Result) -> Iterator[str]:
     devices = before.job.device, after.job.device
     if devices[0] != devices[1] and all(devices):
         yield f"The GPUs differ: {encodable(devices[1])} after, {encodable(devices[0])} before."
+
+
+def _step_range(result: Result) -> str:
+    """The NVTX range that the steps of most ranks are; "" where none was chosen."""
+    named = Counter(digest.header.step_range for digest in result.job.digests)
+    return named.most_common(1)[0][0] if named else ""
 
 
 def _ranks(count: int) -> str:

@@ -184,6 +184,8 @@ class Header:
     base_ns: int = 0
     has_shapes: bool = False
     has_stacks: bool = False
+    #: The NVTX range that was taken for a step, with "#" for numbers; "" where steps are marked as such.
+    step_range: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

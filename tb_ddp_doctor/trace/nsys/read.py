@@ -89,14 +89,14 @@ class _Reader:
         epoch_ns = processes.start_ns(self._database) or 0
         joined = self._rows.joined()
         comms = self._comms(joined, calls)
-        self._mark_steps(joined)
+        step_range = self._mark_steps(joined)
         joined["start_ns"] += epoch_ns
         mark_annotations(joined, self._strings)
         events = Events(**joined)
         has_shapes = bool((events.shape[events.category == Category.OP] >= 0).any())
         return RankTrace(
             file=str(self._path),
-            header=replace(self._header(epoch_ns), has_shapes=has_shapes),
+            header=replace(self._header(epoch_ns), has_shapes=has_shapes, step_range=step_range),
             strings=tuple(self._strings),
             threads=tuple(self._rows.threads.texts),
             events=events,
@@ -107,8 +107,8 @@ class _Reader:
             warnings=tuple(self._warnings),
         )
 
-    def _mark_steps(self, events: Mapping[str, NDArray[Any]]) -> None:
-        """Name the range that is a step as Kineto names steps."""
+    def _mark_steps(self, events: Mapping[str, NDArray[Any]]) -> str:
+        """Name the range that is a step as Kineto names steps; returns what it was called."""
         ranges = np.flatnonzero((events["category"] == Category.ANNOTATION) | (events["category"] == Category.OP))
         starts_work = np.array([names.launches_work(text) for text in self._strings], np.bool_)
         launches = (events["category"] == Category.RUNTIME) & starts_work[events["name"]]
@@ -119,7 +119,7 @@ class _Reader:
             )
             marks = np.array([names.is_step(text) for text in self._strings], np.bool_)
             events["name"][marks[events["name"]]] = self._strings["step"]
-            return
+            return ""
         steps = chosen_steps(
             Ranges(**{name: events[name][ranges] for name in Ranges._fields}),
             tuple(self._strings),
@@ -129,13 +129,14 @@ class _Reader:
         if steps is None:
             if self._path.step_range:
                 self._say(f"No NVTX range is called {self._path.step_range!r}: there are no steps.")
-            return
+            return ""
         for row, number in zip(ranges[steps.rows].tolist(), steps.numbers.tolist(), strict=True):
             events["name"][row] = self._strings[f"ProfilerStep#{number}"]
             events["category"][row] = Category.ANNOTATION
         if steps.name:
             other = "" if self._path.step_range else "; --step-range NAME chooses another"
             self._say(f"Steps are the NVTX range {steps.name!r}, which comes {len(steps.rows)} times{other}.")
+        return steps.name
 
     def _comms(self, events: Mapping[str, NDArray[Any]], calls: Sequence[Call]) -> CommArgs:
         """What NCCL's payloads say of its kernels and of sends and receives."""
