@@ -236,10 +236,12 @@ def straggles_by_sleeping(folder: Path) -> None:
     result = diagnose(folder)
     finding = worst(result)
     assert (finding.rule, finding.cause, finding.ranks) == ("straggler", "host", (1,))
-    assert finding.cost_ms == pytest.approx(FAULT_MS, rel=0.25)
-    assert mean_ms(result, 1, "host") > FAULT_MS
-    assert mean_ms(result, 0, "wait") == pytest.approx(FAULT_MS, rel=0.25)
-    assert mean_ms(result, 0, "compute") < 0.5 * FAULT_MS
+    # A busy machine lets it sleep for longer.
+    slept = mean_ms(result, 1, "host")
+    assert slept > FAULT_MS
+    assert finding.cost_ms == pytest.approx(slept, rel=0.25)
+    assert mean_ms(result, 0, "wait") == pytest.approx(slept, rel=0.25)
+    assert mean_ms(result, 0, "compute") < 0.5 * slept
 
 
 def has_more_work(folder: Path) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import traces
+from traces import MS
 
 from tb_ddp_doctor.digest.model import RankDigest
-from tests import traces
-from tests.traces import MS
 
 DRAWN = """
     rank0 step     |2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import traces
 
 from tb_ddp_doctor.calibration.model import Calibration, Point, curve
 from tb_ddp_doctor.facts.facts import Facts
@@ -15,7 +16,6 @@ from tb_ddp_doctor.planning.predict import Planner
 from tb_ddp_doctor.planning.record import Record
 from tb_ddp_doctor.planning.refusal import CannotPlanError
 from tb_ddp_doctor.planning.steps import Otherwise
-from tests import traces
 
 #: Two gradients of 4 million float32, 15.3 MiB each, in one bucket, which is sent when backward is over.
 ONE_BUCKET = """

@@ -180,6 +180,7 @@ def test_text_from_a_trace_stays_text(page: Page, server: str) -> None:
     page.route("**/ddp_doctor/detail?*", further)
     page.route("**/ddp_doctor/slice?*", further)
     page.route("**/ddp_doctor/lanes?*", further)
+    page.route("**/ddp_doctor/plan?*", further)
     for view in VIEWS:
         tab = opened(page, server, view)
         button(tab, "straggler_cpu").click()
