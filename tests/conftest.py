@@ -22,8 +22,8 @@ collect_ignore = [] if "DDP_DOCTOR_TRAINERS_PYTHON" in os.environ else ["test_tr
 
 #: Files with tests of a minute and more in all.
 LONGEST = (
-    "test_tab", "test_tab_every_view", "test_hostile", "test_tab_runs", "test_gloo", "test_tab_selection",
-    "test_capture_gloo", "test_any_job", "test_wheel", "test_perfetto", "test_check", "test_stuck_gloo",
+    "test_tab_every_view", "test_hostile", "test_tab", "test_gloo", "test_tab_runs", "test_capture_gloo",
+    "test_tab_selection", "test_any_job", "test_wheel", "test_perfetto", "test_check", "test_stuck_gloo",
 )  # fmt: skip
 
 # A machine that runs a browser and a build beside the tests is slow at times.
@@ -44,7 +44,9 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The files that take longest begin first, so that no process is left with one of them at the end."""
+    """The files that take longest begin first, so that no process is left with one of them at the end; browsers beside
+    what needs none.
+    """
     items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
 
 
