@@ -78,7 +78,8 @@ def play(schedule: Schedule, lengths: Lengths, begin_ns: Ints, host_at: Ints, re
     if schedule not in _TABLES:
         _TABLES[schedule] = _Table(schedule)
     kept: list[Any] = []
-    columns = [_column(getattr(lengths, name), np.int64, kept) for name in (*_ROW_LENGTHS, "transfer_ns")]
+    columns = [_column(getattr(lengths, name), np.int64, len(schedule.rows.rank), kept) for name in _ROW_LENGTHS]
+    columns.append(_column(lengths.transfer_ns, np.int64, len(schedule.parts.rank), kept))
     device_at, arrival_ns = begin_ns.copy(), played.arrival_ns
     if not len(arrival_ns):
         arrival_ns = np.empty(len(ready), np.int64)
@@ -116,23 +117,29 @@ class _Table:
         ).reshape(-1, 5)
         self._kept: list[Any] = [rounds]
         of_rows = (rows.rank, rows.queue_row, rows.queue_part, rows.awaits, rows.launches)
+        flags = (rows.waits, rows.queue_before, rows.synced)
         of_parts = (parts.collective, parts.after, parts.needs)
         self.schedule = _Schedule(
             rounds.ctypes.data,
             len(rounds),
-            *(_column(column, np.int32, self._kept) for column in of_rows),
-            *(_column(column, np.bool_, self._kept) for column in (rows.waits, rows.queue_before, rows.synced)),
-            _column(rows.delay_ns, np.int64, self._kept),
-            *(_column(column, np.int32, self._kept) for column in of_parts),
-            _column(parts.ready_ns, np.int64, self._kept),
+            *(_column(column, np.int32, row_count, self._kept) for column in of_rows),
+            *(_column(column, np.bool_, row_count, self._kept) for column in flags),
+            _column(rows.delay_ns, np.int64, row_count, self._kept),
+            *(_column(column, np.int32, part_count, self._kept) for column in of_parts),
+            _column(parts.ready_ns, np.int64, part_count, self._kept),
         )
 
 
 _TABLES: WeakKeyDictionary[Schedule, _Table] = WeakKeyDictionary()
 
 
-def _column(values: NDArray[Any], kind: type[np.generic], kept: list[Any]) -> _Column:
-    """A column of one value that is broadcast, or of as many as it has; `kept` keeps its memory."""
+def _column(values: NDArray[Any], kind: type[np.generic], size: int, kept: list[Any]) -> _Column:
+    """A column of one value that is broadcast, or of as many as it has; `kept` keeps its memory.
+
+    Raises IndexError for one of another size: the library looks at no bounds.
+    """
+    if len(values) != size:
+        raise IndexError(f"{len(values)} values for {size} things")
     if values.dtype != kind:
         values = values.astype(kind)
     if values.strides[0] not in (0, values.itemsize):
