@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from tb_ddp_doctor.nsys import database as tables
+from tb_ddp_doctor.trace.args import MISSING
 from tb_ddp_doctor.trace.model import Category, Indices, Ints
-from tb_ddp_doctor.trace.nsys.rows import Memo, Rows, ints
+from tb_ddp_doctor.trace.nsys.rows import Memo, Rows
 
 _COLUMNS = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
-_LAUNCHED = ("deviceId", "streamId", "coalesce(correlationId, -1)")
+#: Each column costs a tenth of what a row does: some numbers are packed in one.
+_LAUNCHED = ("(deviceId << 32) | streamId", "coalesce(correlationId, -1)")
 _COPY_KINDS = {
     0: "Unknown", 1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 5: "AtoA", 6: "AtoD", 7: "DtoA", 8: "DtoD", 9: "HtoH",
     10: "PtoP", 11: "HtoD", 12: "DtoH", 13: "DtoD",
@@ -22,7 +26,6 @@ def add_kernels(rows: Rows) -> None:
     """Kernels, with their grids as shapes."""
     name = next((one for one in ("demangledName", "shortName") if rows.has(tables.KERNEL, one)), "0")
     has_grid = rows.has(tables.KERNEL, "gridX", "gridY", "gridZ")
-    # One number for three: each costs as much as the row itself.
     grid = "(gridX << 32) | (gridY << 16) | gridZ" if has_grid else "-1"
     grids = Memo(lambda packed: rows.shapes[_grid(packed)])
     _add(rows, Category.KERNEL, tables.KERNEL, name, rows.names().of, shape=(grid, grids.of))
@@ -62,16 +65,16 @@ def _add(
     """The rows of a table, each named by what a column holds; further columns by name, with what they become."""
     if not rows.has(table, *_COLUMNS):
         return
-    for block in rows.blocks(table, (*_LAUNCHED, name, *(sql for sql, _ in further.values())), rows.of_process):
-        start, length, device, stream, correlation, text, *more = map(ints, block)
+    columns = (*_LAUNCHED, name, *(sql for sql, _ in further.values()))
+    for start, length, stream, correlation, text, *more in rows.integers(table, columns, rows.of_process):
         rows.add(
             category,
             start,
             length,
             name=named(text),
-            thread=rows.of_stream(device, stream),
-            device=device,
-            stream=stream,
+            thread=rows.of_stream(stream),
+            device=stream >> 32,
+            stream=np.where(stream < 0, MISSING, stream & 0xFFFFFFFF),
             correlation=correlation,
             **{
                 column: change(values) if change else values

@@ -6,7 +6,7 @@ import re
 
 from tb_ddp_doctor.nsys import database as tables
 from tb_ddp_doctor.trace.model import Category
-from tb_ddp_doctor.trace.nsys.rows import Memo, Rows, ints
+from tb_ddp_doctor.trace.nsys.rows import Memo, Rows
 
 #: Kineto's names of the profiler's own work, by the end of Nsight Systems'.
 _OVERHEADS = {
@@ -33,8 +33,7 @@ def add_runtime(rows: Rows) -> None:
         return
     texts, left_out = rows.names(_call), rows.strings[""]
     columns = ("globalTid", "coalesce(correlationId, -1)", "nameId")
-    for block in rows.blocks(table, columns, rows.of_threads):
-        start, length, thread, correlation, text = map(ints, block)
+    for start, length, thread, correlation, text in rows.integers(table, columns, rows.of_threads):
         name = texts.of(text)
         kept = name != left_out
         rows.add(
@@ -59,8 +58,7 @@ def add_overhead(rows: Rows) -> None:
         return rows.strings[next((name for end, name in _OVERHEADS.items() if label.endswith(end)), "Unknown")]
 
     kinds = Memo(named)
-    for block in rows.blocks(table, ("globalTid", "overheadType"), rows.of_threads):
-        start, length, thread, kind = map(ints, block)
+    for start, length, thread, kind in rows.integers(table, ("globalTid", "overheadType"), rows.of_threads):
         rows.add(Category.OVERHEAD, start, length, name=kinds.of(kind), thread=rows.of_host(thread))
 
 

@@ -13,15 +13,16 @@ from tb_ddp_doctor.nsys.payloads import Payloads, has_payloads
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.args import MISSING
 from tb_ddp_doctor.trace.columns import Shapes, Strings
-from tb_ddp_doctor.trace.model import Category
+from tb_ddp_doctor.trace.model import Category, Ints
 from tb_ddp_doctor.trace.nsys.nccl import Call
 from tb_ddp_doctor.trace.nsys.rows import Rows, ints
 
 #: NVTX's numbers of ranges that are pushed and popped, and of those that are started and ended.
 _RANGES = (59, 60)
-#: What `emit_nvtx` appends to the name of an operator or `record_function`.
-_SUFFIX = re.compile(r", (?:seq|op_id|sizes) = ")
-_SIZES = re.compile(r", sizes = (\[.*?\])(?:, input_op_ids = |$)")
+#: What `emit_nvtx` appends to the name of an operator or `record_function`: "aten::add, seq = 5, op_id = 3".
+_SUFFIX = re.compile(rb", (?:seq|op_id|sizes) = ")
+_SUFFIXES = (b"seq = ", b"op_id = ", b"sizes = ")
+_SIZES = re.compile(rb", sizes = (\[.*?\])(?:, input_op_ids = |$)")
 _OPERATOR = re.compile(r"::|Backward\d*$|^(?:detach_?|record_param_comms)$")
 
 
@@ -32,34 +33,33 @@ def add_ranges(rows: Rows) -> list[Call]:
     if not rows.has(table, "start", "end", "globalTid", "eventType", "text", "textId"):
         return []
     payloads = Payloads(rows.database) if has_payloads(rows.database) else None
-    told = ("jsonText", "binaryData") if payloads else ("NULL", "NULL")
-    named = _RangeNames(rows.strings, rows.shapes)
+    told = ("jsonText", "binaryData") if payloads else ()
+    kinds = _Kinds(rows.strings)
     where = f"{rows.of_threads} AND eventType IN {_RANGES} AND end IS NOT NULL"
-    for block in rows.blocks(table, ("globalTid", "text", "textId", *told), where):
-        start, length, thread = map(ints, block[:3])
+    # As bytes: of most texts only the name becomes a string, once.
+    for block in rows.blocks(table, ("globalTid", "CAST(text AS BLOB)", "textId", *told), where):
+        columns = list(zip(*block, strict=True))
+        start, length, thread = map(ints, columns[:3])
         threads = rows.of_host(thread)
-        texts = _texts(rows, *block[3:5])
-        told_before = len(calls)
-        is_nccl = np.array([text.startswith("nccl") for text in texts], np.bool_)
+        texts = _texts(rows, *columns[3:5])
+        kind, shape = kinds.parse(texts, rows.shapes)
+        name, is_operator, is_nccl = (np.array(column)[kind] for column in zip(*kinds.rows, strict=True))
         for at in np.flatnonzero(is_nccl).tolist():
-            payload = payloads.read(block[5][at], block[6][at]) if payloads else None
+            payload = payloads.read(columns[5][at], columns[6][at]) if payloads else None
             first = int(start[at])
-            calls.append(Call(int(threads[at]), first, first + int(length[at]), texts[at], payload))
-        parsed = np.array([named.parse(text) for text in texts], np.int64).reshape(-1, 3)
-        is_operator = parsed[:, 1].astype(np.bool_)
-        # As in Kineto's traces, a call that says whom it sends to is an operator on the host.
-        are_messages = np.array([is_message(call) for call in calls[told_before:]], np.bool_)
-        messages = np.flatnonzero(is_nccl)[are_messages]
-        parsed[messages, :2] = rows.strings[names.RECORD_PARAM_COMMS], True
-        is_operator[messages] = True
+            call = Call(int(threads[at]), first, first + int(length[at]), texts[at].decode("utf-8", "replace"), payload)
+            calls.append(call)
+            # As in Kineto's traces, a call that says whom it sends to is an operator on the host.
+            if is_message(call):
+                name[at], is_operator[at] = rows.strings[names.RECORD_PARAM_COMMS], True
         for category, chosen in ((Category.OP, is_operator), (Category.ANNOTATION, ~is_operator & ~is_nccl)):
             rows.add(
                 category,
                 start[chosen],
                 length[chosen],
-                name=parsed[chosen, 0],
+                name=name[chosen],
                 thread=threads[chosen],
-                shape=parsed[chosen, 2],
+                shape=shape[chosen],
             )
     return calls
 
@@ -70,28 +70,39 @@ def is_message(call: Call) -> bool:
     return known and names.is_point_to_point(names.collective(call.name))
 
 
-def _texts(rows: Rows, given: Sequence[Any], registered: Sequence[Any]) -> list[str]:
+def _texts(rows: Rows, given: Sequence[Any], registered: Sequence[Any]) -> list[bytes]:
     """Texts of ranges, which stand there or in the table of strings."""
     known = rows.database.texts(number for number in set(registered) if isinstance(number, int))
+    texts = {number: text.encode() for number, text in known.items()}
     both = zip(given, registered, strict=True)
-    return [text if isinstance(text, str) else known.get(number, "") for text, number in both]
+    return [text if text is not None else texts.get(number, b"") for text, number in both]
 
 
-class _RangeNames:
-    """Names of ranges, without what `emit_nvtx` appends: "aten::add, seq = 5, op_id = 3, sizes = [[2]]"."""
+class _Kinds(dict[tuple[bytes, bool], int]):
+    """Number of what a range is, growing: by its name, and whether `emit_nvtx` appended something."""
 
-    def __init__(self, strings: Strings, shapes: Shapes) -> None:
-        self._strings, self._shapes = strings, shapes
-        #: Index, and whether it is an operator, by name and whether anything followed.
-        self._known: dict[tuple[str, bool], tuple[int, bool]] = {}
+    def __init__(self, strings: Strings) -> None:
+        super().__init__()
+        self._strings = strings
+        #: By number: index of the name, whether it is an operator, whether a call of NCCL.
+        self.rows: list[tuple[int, bool, bool]] = []
 
-    def parse(self, text: str) -> tuple[int, bool, int]:
-        """Index of the name, whether it is an operator, and index of its shapes."""
-        suffix = _SUFFIX.search(text)
-        name = text[: suffix.start()] if suffix else text
-        key = (name, suffix is not None)
-        known = self._known.get(key)
-        if known is None:
-            known = self._known[key] = (self._strings[name], bool(suffix and _OPERATOR.search(name)))
-        sizes = _SIZES.search(text) if suffix and ", sizes = " in text else None
-        return (*known, self._shapes[sizes[1].encode()] if sizes else MISSING)
+    def __missing__(self, key: tuple[bytes, bool]) -> int:
+        name, is_followed = key[0].decode("utf-8", "replace"), key[1]
+        is_operator = is_followed and _OPERATOR.search(name) is not None
+        self.rows.append((self._strings[name], is_operator, name.startswith("nccl")))
+        self[key] = number = len(self)
+        return number
+
+    def parse(self, texts: Sequence[bytes], shapes: Shapes) -> tuple[Ints, Ints]:
+        """The numbers of texts, and the indices of the shapes in them."""
+        numbers, shape = [], np.full(len(texts), MISSING)
+        for at, text in enumerate(texts):
+            name, _, rest = text.partition(b", ")
+            is_followed = rest.startswith(_SUFFIXES)
+            if rest and not is_followed and (suffix := _SUFFIX.search(text)):
+                name, is_followed = text[: suffix.start()], True
+            numbers.append(self[name, is_followed])
+            if b"sizes = " in rest and is_followed and (sizes := _SIZES.search(text)):
+                shape[at] = shapes[sizes[1]]
+        return np.array(numbers), shape

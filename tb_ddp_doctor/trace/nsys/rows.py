@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -35,16 +36,24 @@ class Rows:
         self._host_threads = Memo(lambda key: self.threads[key >> 24 & _PID_MASK, key & _PID_MASK])
         self._parts: list[dict[str, NDArray[Any]]] = []
 
-    def blocks(self, table: str, columns: Sequence[str], where: str) -> Iterator[list[Any]]:
-        """Columns of the process's rows in the window, after start and length, some thousands of rows at a time."""
+    def blocks(self, table: str, columns: Sequence[str], where: str) -> Iterator[list[tuple[Any, ...]]]:
+        """The process's rows in the window: start, length and columns, some thousands of rows at a time."""
         query = (
             f"SELECT start, end - start, {', '.join(columns)} FROM {table} "
             f"WHERE rowid BETWEEN ? AND ? AND {where} AND start >= ? AND start < ? AND end >= start"
         )
         for first, last in self.window.parts.get(table, ()):
             values = (first, last, self.window.start, self.window.end)
-            for block in self.database.blocks(query, values, _BLOCK):
-                yield list(zip(*block, strict=True))
+            yield from self.database.blocks(query, values, _BLOCK)
+
+    def integers(self, table: str, columns: Sequence[str], where: str) -> Iterator[list[Ints]]:
+        """The same as columns of whole numbers; what is none is -1."""
+        for block in self.blocks(table, columns, where):
+            values = chain.from_iterable(block)
+            try:
+                yield list(np.fromiter(values, np.int64, len(block) * len(block[0])).reshape(len(block), -1).T)
+            except (TypeError, ValueError, OverflowError):
+                yield [ints(column) for column in zip(*block, strict=True)]
 
     def add(self, category: Category, start: Ints, length: Ints, **columns: NDArray[Any]) -> None:
         """Keep some rows; columns that are not given are missing."""
@@ -65,9 +74,9 @@ class Rows:
         """Whether a table has these columns."""
         return self.database.has(table, *columns)
 
-    def of_stream(self, device: Ints, stream: Ints) -> Indices:
-        """The thread of each stream of a device."""
-        return self._stream_threads.of((device << 32) | stream)
+    def of_stream(self, stream: Ints) -> Indices:
+        """The thread of each stream, numbered as device << 32 | stream."""
+        return self._stream_threads.of(stream)
 
     def of_host(self, thread: Ints) -> Indices:
         """The thread of each `globalTid`."""
