@@ -53,7 +53,7 @@ from tb_ddp_doctor.digest.plausible import plausible
 from tb_ddp_doctor.digest.point_to_point import messages
 from tb_ddp_doctor.digest.purposes import with_purposes
 from tb_ddp_doctor.digest.rank_track import rank_track
-from tb_ddp_doctor.digest.starvation import no_blocking, recording, starvation
+from tb_ddp_doctor.digest.starvation import blocking_calls, no_blocking, recording, starvation
 from tb_ddp_doctor.digest.steps import NO_STEP, device_windows, host_steps, repeated_steps, step_of
 from tb_ddp_doctor.digest.trace_contents import trace_contents
 from tb_ddp_doctor.digest.track import no_track
@@ -92,7 +92,8 @@ def _digest_device(host: HostCalls, number: int) -> RankDigest:
     phase_ns, exposed_phase_ns = device_phases(device, steps, phase, phases)
     blocked = host_stalls(host, device)
     stuck = stalls(host, layers, blocked)
-    starved_ns, blocking = starvation(host, device, steps, layers, blocked, stuck.intervals, words)
+    calls = blocking_calls(host, device, steps)
+    starved_ns, blocking = starvation(host, device, steps, layers, blocked, calls, stuck.intervals, words)
     found = device_collectives(host, device, phase, words)
     return RankDigest(
         file=trace.file,
@@ -116,7 +117,7 @@ def _digest_device(host: HostCalls, number: int) -> RankDigest:
             ),
             kernels=kernel_work(device, steps, phase),
             loader_ns=layers.input.measure(steps.host_start_ns, steps.host_end_ns),
-            copies=copies(device, steps, layers),
+            copies=copies(device, steps, layers, calls.over(Starved.COPY)),
             gemms=gemms(device, steps),
             flops=flops(host, steps),
             optimizer=optimizer(host, device, steps),
@@ -136,7 +137,7 @@ def _digest_device(host: HostCalls, number: int) -> RankDigest:
         code=code(host, device, words),
         op_stalls=op_stalls(host, device, steps, layers, stuck, words),
         memory=memory(host, number, steps, phases, found, words),
-        track=rank_track(host, device, steps, layers, blocked, stuck.intervals, phases),
+        track=rank_track(host, device, steps, layers, blocked, calls, stuck.intervals, phases),
         gradients=gradients(host, device, steps, phase, words),
         contents=contents,
         warnings=(*trace.warnings, *_joining_warnings(device, number)),

@@ -550,8 +550,8 @@ class KernelWork:
 class CopyWork:
     """Copies between host and device, shape (S,)."""
 
-    #: From or to pageable memory: number, bytes, device time, exposed device time, and the host's time in the calls,
-    #: which block.
+    #: From or to pageable memory: number, bytes, device time, exposed device time; and the host's time in those to the
+    #: device, which block, and in the synchronisation after each.
     pageable_copies: Ints
     pageable_bytes: Ints
     pageable_ns: Ints

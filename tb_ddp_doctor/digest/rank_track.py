@@ -12,7 +12,7 @@ from tb_ddp_doctor.digest.launch_queue import HostStalls
 from tb_ddp_doctor.digest.model import Steps, Track
 from tb_ddp_doctor.digest.owners import LONG_STALL_NS, Layers
 from tb_ddp_doctor.digest.phases import HostPhases
-from tb_ddp_doctor.digest.starvation import BLOCKING, blocking_calls, recording_ns
+from tb_ddp_doctor.digest.starvation import BLOCKING, BlockingCalls, recording_ns
 from tb_ddp_doctor.digest.steps import step_of
 from tb_ddp_doctor.trace.names import Phase
 
@@ -23,6 +23,7 @@ def rank_track(
     steps: Steps,
     layers: Layers,
     blocked: HostStalls,
+    calls: BlockingCalls,
     op_stalls: Intervals,
     phases: HostPhases,
 ) -> Track:
@@ -49,7 +50,7 @@ def rank_track(
         steps,
         track.Device(device.start_ns[work], device.end_ns[work], launched[work]),
         track.Communication(device.start_ns[comm], device.end_ns[comm], launched[comm], stream),
-        _host_time(host, device, steps, layers, blocked, op_stalls),
+        _host_time(host, device, steps, layers, blocked, calls, op_stalls),
         [phases.of(phase) for phase in Phase if phase is not Phase.OTHER],
     )
 
@@ -68,10 +69,10 @@ def _host_time(
     steps: Steps,
     layers: Layers,
     blocked: HostStalls,
+    calls: BlockingCalls,
     op_stalls: Intervals,
 ) -> track.HostTime:
     """What holds the host."""
-    calls = blocking_calls(host, device, steps, int(steps.host_end_ns[-1]))
     window = Intervals.span(int(steps.host_start_ns[0]), int(steps.host_end_ns[-1]))
     idle = window - layers.host_busy
     long = idle.end - idle.start >= LONG_STALL_NS

@@ -77,6 +77,11 @@ class BlockingCalls:
     #: The operator that encloses it, an index of `HostCalls`; -1 outside of all.
     op: Ints
 
+    def chosen(self, which: NDArray[np.bool_]) -> BlockingCalls:
+        """Some of them."""
+        columns = (self.call, self.kind, self.start_ns, self.end_ns, self.op)
+        return BlockingCalls(*(column[which] for column in columns))
+
     def over(self, kind: Starved) -> Intervals:
         """The time that those of a kind take."""
         mine = self.kind == kind
@@ -89,19 +94,20 @@ def starvation(
     steps: Steps,
     layers: owners.Layers,
     blocked: HostStalls,
+    calls: BlockingCalls,
     op_stalls: Intervals,
     words: Vocabulary,
 ) -> tuple[NDArray[np.int64], Blocking]:
     """Starvation of each step by its cause, shape (S, len(Starved)), and the calls that hold the host.
 
-    `op_stalls` is when the host is stalled inside an op.
+    `op_stalls` is when the host is stalled inside an op. What comes after the last launch delays nothing in the record.
     """
     charged = np.zeros((len(steps), len(Starved)), np.int64)
     if not len(steps) or not len(device):
         return charged, no_blocking()
     gaps = _gaps(device, layers, op_stalls, steps)
     last = min(int(device.launch_ns[device.is_launched].max(initial=0)), int(steps.host_end_ns[-1]))
-    calls = blocking_calls(host, device, steps, last)
+    calls = calls.chosen(host.start_ns[calls.call] < last)
     leads = _leads(host, steps, gaps, calls, blocked.profiler, recording_ns(device))
     credit_ns = _charges(gaps, leads)
     np.add.at(charged, gaps.step, credit_ns)
@@ -130,12 +136,11 @@ def _gaps(device: DeviceEvents, layers: owners.Layers, op_stalls: Intervals, ste
     return _Gaps(start, end, step, end - start - others.measure(start, end))
 
 
-def blocking_calls(host: HostCalls, device: DeviceEvents, steps: Steps, until_ns: int) -> BlockingCalls:
-    """Calls of the training threads that hold the host, from the first recorded step to some instant.
+def blocking_calls(host: HostCalls, device: DeviceEvents, steps: Steps) -> BlockingCalls:
+    """Calls of the training threads that hold the host in the recorded steps.
 
-    The last launch is such an instant: what comes after delays nothing in the record. The copies to the device from
-    pageable memory, and the synchronisation that follows each within its operator, are a kind of their own: pinned
-    memory takes both away.
+    The copies to the device from pageable memory, and the synchronisation that follows each within its operator, are a
+    kind of their own: pinned memory takes both away.
     """
     runtime = host.is_runtime & host.trains
     kind = np.full(len(host), -1, np.int8)
@@ -145,7 +150,8 @@ def blocking_calls(host: HostCalls, device: DeviceEvents, steps: Steps, until_ns
     kind[device.launch[pageable]] = Starved.SYNC
     kind[device.launch[pageable & device.to_device]] = Starved.COPY
     held = np.flatnonzero(kind >= 0)
-    held = held[(host.start_ns[held] >= steps.host_start_ns[0]) & (host.start_ns[held] < until_ns)]
+    first, last = (steps.host_start_ns[0], steps.host_end_ns[-1]) if len(steps) else (0, 0)
+    held = held[(host.start_ns[held] >= first) & (host.start_ns[held] < last)]
     # Of several that start at once, the first of the file comes first.
     held = held[np.lexsort((host.row[held], host.start_ns[held]))]
     op = host.around(held, host.is_operator & host.trains)

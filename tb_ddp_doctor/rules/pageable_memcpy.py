@@ -7,13 +7,19 @@ from typing import ClassVar
 
 import numpy as np
 
-from tb_ddp_doctor.digest.model import CopyWork, CpuTime, RankOwner
+from tb_ddp_doctor.digest.model import CopyWork, CpuTime, RankOwner, Starved
 from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.host import Starvation
 from tb_ddp_doctor.facts.whatif import WhatIf
-from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.findings import Evidence
+from tb_ddp_doctor.rules.support import blocking_calls, text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
+from tb_ddp_doctor.trace.model import Ints
+
+#: Calls that hold the CPU for less of this share of the time that copies do are not named.
+_MENTIONED = 0.05
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,9 @@ class PageableMemcpy(Rule):
     min_measured: float = threshold(1.0, "MB", "Pinned copies smaller than this in a step do not show the link's rate.")
     min_cost: float = threshold(0.002, "of the step", "Below this it is not worth a line.")
 
-    def check(self, *, frame: Frame, whatif: WhatIf, copies: CopyWork, places: Places) -> Result:
+    def check(
+        self, *, frame: Frame, whatif: WhatIf, copies: CopyWork, starvation: Starvation, places: Places
+    ) -> Result:
         number = float(copies.pageable_copies.mean())
         if number == 0 and copies.unnamed_copies.any():
             return NotApplicable("The traces have copies, but not the kind of memory that they use (ROCm's do not).")
@@ -54,40 +62,61 @@ class PageableMemcpy(Rule):
         size = float(copies.pageable_bytes.mean())
         if cost < self.min_cost * frame.step_ns:
             return Clear(f"{number:.0f} pageable copies of {size / 1e6:.2f} MB in total a step cost almost nothing.")
-        exposed = float(copies.pageable_exposed_ns.mean())
+        exposed, blocked = copies.pageable_exposed_ns, copies.pageable_blocked_ns
         seen = int((whatif.at_slowest(saved) > 0).sum())
         level, basis = text.confidence(frame, cost, seen)
-        affected = np.flatnonzero(copies.pageable_exposed_ns.mean(axis=1) > 0.5 * exposed)
-        rate = size / max(float(copies.pageable_exposed_ns.mean()), 1.0) * 1e9
-        worst = affected[np.argsort(-copies.pageable_exposed_ns[affected].mean(axis=1), kind="stable")][:2]
+        what = f"{blocking_calls.count(number)} cop{'y' if number == 1 else 'ies'} a step"
+        calls = [call for call in starvation.calls(Starved.COPY) if call.blocked_ns > _MENTIONED * blocked.mean()]
+        # Of small copies only the wait for what was launched before takes time, and that is the CPU's.
+        holds_cpu = bool(calls) and 2 * float(exposed.mean()) < min(cost, float(blocked.mean()))
+        lost = blocked if holds_cpu else exposed
+        taken, step, held = text.ms(float(lost.mean())), text.ms(frame.step_ns), text.ms(float(blocked.mean()))
+        affected = np.flatnonzero(lost.mean(axis=1) > 0.5 * lost.mean())
+        if holds_cpu:
+            title = f"Copies from pageable memory make the CPU wait for the GPU for {taken} of every {step}."
+            waits = "waits" if number == 1 else "wait"
+            why = f"{what}, {text.data(size)}, {waits} for all that was launched before: {blocking_calls.named(calls)}."
+            evidence = blocking_calls.evidence(
+                calls, places, "The CPU waits in {call} in {op} until the GPU has done all that was launched before."
+            )
+        else:
+            title = f"Copies from pageable memory delay the GPU by {taken} of every {step}."
+            rate = text.gigabytes_per_second(size / max(float(exposed.mean()), 1.0) * 1e9)
+            why = f"{what}: {size / 1e6:.1f} MB at {rate}, which block the CPU for {held}."
+            evidence = _exposed(exposed, affected, places)
         return Fault(
             change=change,
             ranks=frame.rank_numbers(affected),
             steps=frame.all_steps,
             cause="pageable_memory",
             confidence=level,
-            title=f"Copies from pageable memory delay the GPU by {text.ms(exposed)} of every {text.ms(frame.step_ns)}.",
-            why=f"{number:.0f} copies a step transfer {size / 1e6:.1f} MB at {text.gigabytes_per_second(rate)} and "
-            f"block the CPU for {text.ms(float(copies.pageable_blocked_ns.mean()))}. {basis}",
+            title=title,
+            why=f"{why} {basis}",
             fix=_FIX,
-            evidence=tuple(
-                places.longest(
-                    int(rank),
-                    int(copies.pageable_exposed_ns[rank].argmax()),
-                    RankOwner.COPY,
-                    "Only a copy from pageable memory runs on the GPU; the CPU waits for it.",
-                )
-                for rank in worst
-            ),
+            evidence=evidence,
         )
 
-    def _pinned_ns(self, copies: CopyWork) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+    def _pinned_ns(self, copies: CopyWork) -> Ints:
         """Time that the pageable copies would take if pinned, shape (R, S)."""
         bytes_per_ns = self.pinned_rate
         large = copies.pinned_bytes >= self.min_measured * 1e6
         if large.any():
             bytes_per_ns = float(copies.pinned_bytes[large].sum() / max(int(copies.pinned_ns[large].sum()), 1))
         return (copies.pageable_bytes / max(bytes_per_ns, 1e-9)).astype(np.int64)
+
+
+def _exposed(exposed_ns: Ints, affected: Ints, places: Places) -> tuple[Evidence, ...]:
+    """The longest exposed copy of each of the two ranks (indices) that lose most; `exposed_ns` of shape (R, S)."""
+    worst = affected[np.argsort(-exposed_ns[affected].mean(axis=1), kind="stable")][:2]
+    return tuple(
+        places.longest(
+            int(rank),
+            int(exposed_ns[rank].argmax()),
+            RankOwner.COPY,
+            "Only a copy from pageable memory runs on the GPU; the CPU waits for it.",
+        )
+        for rank in worst
+    )
 
 
 _FIX = """\

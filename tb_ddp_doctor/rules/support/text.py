@@ -184,6 +184,11 @@ def idle(frame: Frame, doing: str) -> str:
     return f"GPU idle while the CPU {doing}." if frame.has_device else f"The CPU {doing}."
 
 
+def data(size: float) -> str:
+    """A size of any magnitude, MB = 1e6 bytes: "8 bytes", "12 kB", "16.0 MB"."""
+    return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB" if size >= 1e3 else f"{size:.0f} bytes"
+
+
 def gigabytes(size: float) -> str:
     """A size, GB = 1e9 bytes: "4.3 GB", and "530 MB" below one."""
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
