@@ -226,6 +226,8 @@ export interface Finding {
   commands: string[];
   /** What to record once more; null where that would tell no more. */
   record: Recording | null;
+  /** How long the gaps of each owner are on its ranks and in its steps; {} where they are not known. */
+  gaps: Record<string, GapLengths>;
 }
 
 /** What became of the findings of one rule. */
@@ -236,6 +238,22 @@ export interface FindingChange {
   after_ms: number;
   /** Of the costliest of them, in the later run where it is still there. */
   title: string;
+}
+
+/** Gaps of at least `from_ms` and less than `to_ms`. */
+export interface GapBin {
+  from_ms: number;
+  to_ms: number;
+  count: number;
+  sum_ms: number;
+}
+
+/** Gaps of one owner by length, the shortest first; with `shorter_ms` they sum to the budget's time of that owner. */
+export interface GapLengths {
+  bins: GapBin[];
+  /** Those shorter than `kept_from_ms`, which are not counted. */
+  shorter_ms: number;
+  kept_from_ms: number;
 }
 
 /** Kernels of one name: time and launches of a rank's step. The name "" sums up all that are not listed. */
@@ -721,6 +739,8 @@ export interface Views {
   /** When each step's window starts, on the rank's own clock. */
   start_ns: number[][];
   budget_ms: Record<string, number[][]>;
+  /** How long the gaps of each owner are, of all ranks and steps. */
+  gaps: Record<string, GapLengths>;
   lanes: Lanes;
   /** On the common clock, as text: JavaScript's numbers do not hold it. */
   origin_ns: string;

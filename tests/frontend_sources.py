@@ -16,13 +16,13 @@ from tb_ddp_doctor import findings
 from tb_ddp_doctor.comparison import model as comparison
 from tb_ddp_doctor.planning import model as plans
 from tb_ddp_doctor.step_parts import IDLE, MEMORY, OWNERS, PHASES
-from tb_ddp_doctor.view import answer, commands, views
+from tb_ddp_doctor.view import answer, commands, gaps, views
 
 FRONTEND = Path(__file__).parents[1] / "frontend" / "src"
 _MADE = "// Made from {source} by `python tests/generate.py`."
 #: What the routes answer that is made of structs, and the modules that these are in: later ones have those that count.
 _ANSWERS = (answer.Answer, comparison.Comparison, findings.Prospect, plans.PlanAnswer)
-_MODULES: tuple[ModuleType, ...] = (findings, comparison, views, commands, plans, answer)
+_MODULES: tuple[ModuleType, ...] = (findings, comparison, gaps, views, commands, plans, answer)
 _TYPES = """\
 /**
  * @typedef {object} Owner

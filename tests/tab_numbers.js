@@ -72,6 +72,15 @@ async () => {
     }
     const [, mean, owner, rank] = text(row.querySelector(".amount")).match(/^(.+?) a step of (.+?) on (rank \d+)\b/) ?? [];
     if (mean) add(`${owner} of ${rank}`, "finding's sum", mean);
+    // The listed evidence and the lengths of gaps, where they are of one owner.
+    const [, stretches, kind, sum] = text(row.querySelector(".sum")).match(/^([\d,]+) stretches of GPU idle, (.+?) \(.+\), (.+?); /) ?? [];
+    const [, gaps, long] = text(row.querySelector(".histogram + .note")).match(/^([\d,]+) gaps?, ([\d.,]+ \S+)[ ,:]/) ?? [];
+    if (stretches && gaps && text(row.querySelector(".occurs h3")).startsWith(`Where: ${kind},`)) {
+      add(`stretches of finding ${number}`, "evidence", stretches);
+      add(`stretches of finding ${number}`, "gaps by length", gaps);
+      add(`sum of finding ${number}`, "evidence", sum);
+      add(`sum of finding ${number}`, "gaps by length", long);
+    }
     const of = text(row.querySelector(".occurs h3")).match(/^Where: (.+), ms per/)?.[1];
     for (const cell of all(".cells button", row)) {
       const [, place, value] = cell.getAttribute("aria-label").replace(/\s+/g, " ").match(/^(Rank \d+, step \d+): (.+)$/);

@@ -44,7 +44,7 @@ def test_a_report_has_no_slices_but_the_commands(result: engine.Result) -> None:
 def test_without_its_pictures_a_run_still_has_its_diagnosis(
     result: engine.Result, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answer, "views", lambda result: result["no such key"])
+    monkeypatch.setattr(answer, "views", lambda result, gaps: result["no such key"])
     shown = answer.answer(result)
     assert shown.views is None
     same = msgspec.convert(msgspec.to_builtins(shown.diagnosis), type(result.diagnosis))

@@ -43,26 +43,3 @@ export function paint(canvas) {
   const style = getComputedStyle(canvas);
   draw(context, width, height, (name) => style.getPropertyValue(`--${name}`).trim());
 }
-
-/**
- * The pattern of waiting: hatched, since it is nobody's work.
- * @param {CanvasRenderingContext2D} context
- * @param {(name: string) => string} colour
- */
-export function hatch(context, colour) {
-  const tile = document.createElement("canvas");
-  tile.width = tile.height = 8;
-  const pen = /** @type {CanvasRenderingContext2D} */ (tile.getContext("2d"));
-  pen.fillStyle = colour("wait");
-  pen.fillRect(0, 0, 8, 8);
-  pen.strokeStyle = colour("hatch");
-  pen.lineWidth = 1.6;
-  pen.beginPath();
-  for (const offset of [-8, 0, 8]) {
-    // Three parallels, so that the corners of neighbouring tiles meet.
-    pen.moveTo(offset - 2, 10);
-    pen.lineTo(offset + 10, -2);
-  }
-  pen.stroke();
-  return context.createPattern(tile, "repeat") ?? colour("wait");
-}

@@ -30,6 +30,16 @@ export function present(grid) {
 }
 
 /**
+ * The largest value, above 0 so that others can be shares of it.
+ * @param {Grid} grid
+ */
+export function longest(grid) {
+  let most = Number.MIN_VALUE;
+  for (const row of grid) for (const value of row) if (value !== null && value > most) most = value;
+  return most;
+}
+
+/**
  * A grid in so many rows at most: each is the largest of as many successive ones.
  * @param {Grid} grid
  * @param {number} most

@@ -1,6 +1,7 @@
 // The device timeline of one step, a lane per rank, all on one clock. Time is ms from the start of the picture.
 
-import { hatch, picture } from "./canvas.js";
+import { picture } from "./canvas.js";
+import { fillOf } from "./chart/textures.js";
 import { ms } from "./format.js";
 
 /** @typedef {import("./model.js").Views} Views */
@@ -23,9 +24,10 @@ export function smallLanes(views, evidence) {
   return picture("small-lanes", `Timeline of step ${lanes.step}`, (context, width, height, colour) => {
     const x = (/** @type {number} */ at) => ((at - lanes.start_ms) / (lanes.end_ms - lanes.start_ms)) * width;
     const pitch = height / lanes.ranks.length;
+    const fills = owners.map((owner) => (owner === "wait" ? fillOf(context, owner, colour) : colour(owner))); // too low for textures
     const all = () =>
       lanes.ranks.forEach((lane, i) =>
-        pieces(context, lane.pieces, owners, colour, x, i * pitch, Math.max(1, pitch - 1.5)),
+        pieces(context, lane.pieces, fills, x, i * pitch, Math.max(1, pitch - 1.5)),
       );
     context.globalAlpha = frames.length ? 0.3 : 1;
     all();
@@ -118,13 +120,14 @@ export function largeLanes(views, named, evidence) {
       if (room > context.measureText(label).width + 4)
         context.fillText(label, x(lanes.start_ms + at) + 4, AXIS / 2 - 1);
     }
+    const fills = owners.map((owner) => fillOf(context, owner, colour));
     lanes.ranks.forEach((lane, i) => {
       const top = AXIS + i * pitch;
       const affected = named.has(lane.rank);
       context.font = `${affected ? "650 " : ""}12px ${font}`;
       context.fillStyle = colour(affected ? "critical" : "ink");
       context.fillText(`rank ${lane.rank}`, 0, top + pitch / 2);
-      pieces(context, lane.pieces, owners, colour, x, top + 3, pitch - 6);
+      pieces(context, lane.pieces, fills, x, top + 3, pitch - 6);
     });
     context.strokeStyle = colour("ink");
     context.lineWidth = 1.5;
@@ -165,14 +168,12 @@ export function framed(views, evidence) {
 /**
  * @param {CanvasRenderingContext2D} context
  * @param {[number, number, number][]} list
- * @param {string[]} owners
- * @param {(name: string) => string} colour
+ * @param {(string | CanvasPattern)[]} fills by owner
  * @param {(at: number) => number} x
  * @param {number} top
  * @param {number} height
  */
-function pieces(context, list, owners, colour, x, top, height) {
-  const fills = owners.map((owner) => (owner === "wait" ? hatch(context, colour) : colour(owner)));
+function pieces(context, list, fills, x, top, height) {
   for (const [owner, from, to] of list) {
     context.fillStyle = fills[owner];
     context.fillRect(x(from), top, Math.max(0.6, x(to) - x(from)), height);

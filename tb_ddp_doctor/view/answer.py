@@ -14,6 +14,7 @@ from tb_ddp_doctor.findings import Level
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.slices import cut
 from tb_ddp_doctor.view.commands import Recording, commands, recording
+from tb_ddp_doctor.view.gaps import GapLengths, Gaps, gaps
 from tb_ddp_doctor.view.source_line import SourceLine, source_line
 from tb_ddp_doctor.view.views import Views, views
 
@@ -50,6 +51,8 @@ class Finding(findings.Finding, frozen=True, kw_only=True):
     commands: tuple[str, ...]
     #: What to record once more; None where that would tell no more.
     record: Recording | None
+    #: How long the gaps of each owner are on its ranks and in its steps; {} where they are not known.
+    gaps: dict[str, GapLengths]
 
 
 class Diagnosis(findings.Diagnosis, frozen=True, kw_only=True):
@@ -77,15 +80,18 @@ def answer(result: Result, *, in_report: bool = False) -> Answer:
     job, diagnosis = result.job, result.diagnosis
     has_traces = not (result.from_digests or in_report)
     try:
-        drawn = msgspec.structs.replace(views(result), from_digests=not has_traces)
-        found = [_finding(finding, job, has_traces) for finding in diagnosis.findings]
+        known = gaps(job)
+        drawn = msgspec.structs.replace(views(result, known), from_digests=not has_traces)
+        found = [_finding(finding, job, known, has_traces) for finding in diagnosis.findings]
     except Exception:
         _log.exception("The pictures of run %r could not be made", diagnosis.name)
         drawn, found = None, [_finding(finding) for finding in diagnosis.findings]
     return Answer(Diagnosis(**_fields(diagnosis) | {"findings": tuple(found), "level": diagnosis.level}), drawn)
 
 
-def _finding(finding: findings.Finding, job: Job | None = None, has_traces: bool = False) -> Finding:
+def _finding(
+    finding: findings.Finding, job: Job | None = None, known: Gaps | None = None, has_traces: bool = False
+) -> Finding:
     evidence = tuple(
         Evidence(
             **_fields(piece),
@@ -94,9 +100,11 @@ def _finding(finding: findings.Finding, job: Job | None = None, has_traces: bool
         )
         for piece in finding.evidence
     )
-    known = tuple(commands(job, finding)) if job else ()
     return Finding(
-        **_fields(finding) | {"evidence": evidence}, commands=known, record=recording(job, finding) if job else None
+        **_fields(finding) | {"evidence": evidence},
+        commands=tuple(commands(job, finding)) if job else (),
+        record=recording(job, finding) if job else None,
+        gaps=known.lengths(finding.ranks, finding.steps) if known else {},
     )
 
 

@@ -15,6 +15,7 @@ from tb_ddp_doctor.slices.cut import on_common_clock, whole
 from tb_ddp_doctor.slices.lanes import pieces
 from tb_ddp_doctor.slices.words import label
 from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.view.gaps import GapLengths, Gaps
 
 #: The small pictures show no more ranks than this.
 _LANES = 16
@@ -58,6 +59,8 @@ class Views(msgspec.Struct, frozen=True):
     #: When each step's window starts, on the rank's own clock.
     start_ns: list[list[int]]
     budget_ms: dict[str, Grid]
+    #: How long the gaps of each owner are, of all ranks and steps.
+    gaps: dict[str, GapLengths]
     lanes: Lanes
     #: On the common clock, as text: JavaScript's numbers do not hold it.
     origin_ns: str
@@ -69,7 +72,7 @@ class Views(msgspec.Struct, frozen=True):
     stacks: str
 
 
-def views(result: Result) -> Views:
+def views(result: Result, gaps: Gaps) -> Views:
     """What the page needs beside the diagnosis, ready for JSON."""
     job = result.job
     origin_ns, clock_ms = _clock(job)
@@ -85,6 +88,7 @@ def views(result: Result) -> Views:
         busy_ms=_ms(job.budget.busy_ns),
         start_ns=job.budget.start_ns.tolist(),
         budget_ms={owner: _ms(job.budget.of(owner)) for owner in OWNERS},
+        gaps=gaps.lengths(job.ranks.tolist(), job.steps.tolist()),
         lanes=_lanes(job, _shown_step(job, result.diagnosis)),
         origin_ns=origin_ns,
         clock_ms=clock_ms,

@@ -16,6 +16,8 @@ const TOP = 20;
 const [TALLEST, FILLS] = [14, 420];
 /** More rows do not fit on a page. */
 const MOST_ROWS = 600;
+/** What the row of an affected rank takes at least, to be seen among many. */
+const LOWEST_AFFECTED = 3;
 /** What a frame around a low cell takes at least. */
 const LOWEST_FRAME = 5;
 
@@ -24,17 +26,20 @@ const LOWEST_FRAME = 5;
  * @param {import("../model.js").Views} given.views
  * @param {Grid} given.grid
  * @param {Set<number>} given.affected ranks
- * @param {ReturnType<typeof import("../heat.js").shading>} given.shade
+ * @param {import("../heat.js").Shade} given.shade
  * @param {(number | null)[]} given.slowest row of each step, to be framed
  * @param {((row: number, column: number) => void) | null} given.go what a click does
+ * @param {string} [given.does] the same in words
+ * @param {string} [given.owner] whose colour cells have
+ * @param {number} [given.tall] pixels of all rows, at most
  */
-export function heatMap({ views: { ranks, steps, nodes }, grid, affected, shade, slowest, go }) {
-  const { of, rows } = joinedRows(grid, MOST_ROWS);
-  const height = Math.max(1, Math.min(TALLEST, Math.floor(FILLS / rows.length)));
+export function heatMap({ views: { ranks, steps, nodes }, grid, affected, shade, slowest, go, does = "opens its step in the timeline", owner = "host", tall }) {
+  const { of, rows } = joinedRows(grid, tall ?? MOST_ROWS);
+  const height = Math.max(1, Math.min(TALLEST, Math.floor((tall ?? FILLS) / rows.length)));
   const cursor = { row: 0, column: 0 };
   const marker = h("div", { class: "heat-cursor", hidden: true });
   const joined = of > 1 ? ` A row is the longest of ${of} ranks.` : "";
-  const hint = `Point at a cell, or use the arrow keys, for exact values${go ? "; click or Enter opens its step in the timeline" : ""}.${joined}`;
+  const hint = `Point at a cell, or use the arrow keys, for exact values${go ? `; click or Enter ${does}` : ""}.${joined}`;
   const readout = h("p", { class: "readout", "aria-live": "polite" }, hint);
   const canvas = picture("heat-map", `Time of ${ranks.length} ranks in ${steps.length} steps`, draw);
   canvas.style.height = `${TOP + height * rows.length}px`;
@@ -79,11 +84,15 @@ export function heatMap({ views: { ranks, steps, nodes }, grid, affected, shade,
   /** @type {import("../canvas.js").Draw} */
   function draw(context, width, _height, colour) {
     const small = document.createElement("canvas");
-    const values = pixels(rows, shade.of, rgb(colour("card")), rgb(colour("host")));
+    const values = pixels(rows, shade, rgb(colour("card")), rgb(colour(owner)));
     [small.width, small.height] = [values.width, values.height];
     small.getContext("2d")?.putImageData(values, 0, 0);
     context.imageSmoothingEnabled = false;
     context.drawImage(small, LEFT, TOP, width - LEFT, height * rows.length);
+    if (height < LOWEST_AFFECTED && affected.size * LOWEST_AFFECTED < rows.length) {
+      for (const row of new Set(ranks.flatMap((rank, i) => (affected.has(rank) ? Math.floor(i / of) : []))))
+        context.drawImage(small, 0, row, small.width, 1, LEFT, TOP + (row + 0.5) * height - LOWEST_AFFECTED / 2, width - LEFT, LOWEST_AFFECTED);
+    }
     const wide = (width - LEFT) / steps.length;
     context.fillStyle = colour("card");
     if (height > 3 && wide > 3) {
@@ -91,7 +100,7 @@ export function heatMap({ views: { ranks, steps, nodes }, grid, affected, shade,
       for (let j = 1; j < steps.length; j++) context.fillRect(LEFT + j * wide - 1, TOP, 1, height * rows.length);
     }
     context.strokeStyle = colour("ink");
-    context.fillStyle = colour("host");
+    context.fillStyle = colour(owner);
     context.lineWidth = height > LOWEST_FRAME ? 1.5 : 1;
     slowest.forEach((row, j) => {
       if (row === null) return;

@@ -133,7 +133,7 @@ export function statistics({ owned, kernels, length, owners, pinned, median, hid
     h("h3", {}, `Selected range, ${ms(length)}`),
     h(
       "div",
-      { class: "range-bars" },
+      { class: "range-bars textured" },
       rows.map(({ rank, of }) => h("div", { class: "row" }, h("span", { class: "rank" }, `rank ${rank}`), bar(of))),
       others ? h("div", { class: "row" }, h("span", { class: "rank" }, `median of ${others}`), bar(median)) : null,
     ),

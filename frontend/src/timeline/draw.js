@@ -1,7 +1,7 @@
 // The picture of the timeline. Coordinates are CSS pixels: lanes begin right of GUTTER and below AXIS; rows carry their
 // own place below that (`rows.js`). Time is us after the report's origin.
 
-import { hatch } from "../canvas.js";
+import { fillOf } from "../chart/textures.js";
 import { ms } from "../format.js";
 import { visible } from "./cull.js";
 import { AXIS, GUTTER, axis, names, tints } from "./frame.js";
@@ -72,12 +72,17 @@ export function draw(context, width, height, colour, scene) {
  * @param {(name: string) => string} colour
  */
 function fillsOf(context, colour) {
-  const wait = hatch(context, colour);
+  /** @type {Map<string, string | CanvasPattern>} */
+  const known = new Map();
+  const owned = (/** @type {string} */ owner) => {
+    const fill = known.get(owner) ?? fillOf(context, owner, colour);
+    known.set(owner, fill);
+    return fill;
+  };
   /** @type {(owner: string, paint: Row["paint"]) => string | CanvasPattern} */
   return (owner, paint) => {
-    if (owner === "wait") return wait;
     if (owner === "profiler") return colour("around");
-    if (paint === "budget") return colour(owner);
+    if (paint === "budget" || owner === "wait") return owned(owner);
     if (owner === "communication") return colour("transfer");
     if (owner === "dispatch" || (owner === "compute" && paint !== "device")) return colour("operator");
     return colour(owner === "host" ? "around" : owner);
@@ -169,6 +174,11 @@ function name(context, colour, row, index, laid, left, width, top, height) {
     context.fillStyle = colour("ink");
     context.fillText(text, left + 5, top + height / 2 + 0.5);
     return;
+  }
+  if (row.paint === "budget") {
+    // Over a texture, on a plate of its colour.
+    context.fillStyle = colour(owner);
+    context.fillRect(left + 1, top + 1.5, context.measureText(text).width + 4, height - 3);
   }
   context.fillStyle = colour(inkOn(owner, row.paint));
   context.fillText(text, left + 3, top + height / 2 + 0.5);

@@ -1,7 +1,8 @@
 // The whole record in a strip above the timeline: a thin lane for each rank, and a frame around what shows below.
 // x is CSS pixels from the left edge of the lanes, which stand below those of the timeline.
 
-import { hatch, paint, picture } from "../canvas.js";
+import { paint, picture } from "../canvas.js";
+import { fillOf } from "../chart/textures.js";
 import { h } from "../dom.js";
 import { GUTTER } from "./frame.js";
 import { within } from "./scale.js";
@@ -95,7 +96,7 @@ export class Overview {
     if (x(first) - GUTTER > context.measureText(ahead).width + 20) context.fillText(ahead, GUTTER + 4, height / 2 + 6);
     const ranks = this.#lanes?.ranks ?? [];
     const pitch = (height - 16) / Math.max(1, ranks.length);
-    const fills = (this.#lanes?.owners ?? []).map((owner) => (owner === "wait" ? hatch(context, colour) : colour(owner)));
+    const fills = (this.#lanes?.owners ?? []).map((owner) => (owner === "wait" ? fillOf(context, owner, colour) : colour(owner)));
     ranks.forEach(({ owner, start_us, length_us }, row) =>
       owner.forEach((one, i) => {
         context.fillStyle = fills[one];

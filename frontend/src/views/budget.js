@@ -2,8 +2,10 @@
 // elements, many a canvas with a row of pixels each; both read out by pointer and by keyboard.
 
 import { isReport } from "../api.js";
-import { hatch, picture } from "../canvas.js";
+import { picture } from "../canvas.js";
+import { gapsCard } from "../chart/gaps_card.js";
 import { NAMES, nameRows } from "../chart/marks.js";
+import { fillOf } from "../chart/textures.js";
 import { card, h } from "../dom.js";
 import { ms, percent } from "../format.js";
 import { affectedRanks } from "../model.js";
@@ -25,8 +27,8 @@ const MOST_ROWS = 600;
 const LABELLED = 0.05;
 /** Where the bars of the canvas begin: right of the names, below the axis of time. */
 const [LEFT, TOP] = [NAMES + 12, 20];
-/** In lower bars the hatching of waiting is no pattern but noise. */
-const HATCHED = 6;
+/** In lower bars textures are no patterns but noise. */
+const TEXTURED = 6;
 /** Parts of other owners than the selected one. */
 const FADED = 0.25;
 /** So high are the bars of the affected at least, over their neighbours: to be seen at all. */
@@ -66,6 +68,7 @@ function render(element, shown) {
   const choices = { cut: kindOf(shown).id, order: shown.place.order ?? "rank", by: shown.place.by ?? "rank" };
   const affected = affectedRanks(diagnosis);
   const body = h("div");
+  const gaps = gapsCard(shown);
 
   /** @type {Go} */
   function go(row, part) {
@@ -87,6 +90,7 @@ function render(element, shown) {
     const pick = kind.id === "owners" ? (/** @type {string} */ id) => {
       shown.keep({ owner: id === owner ? "" : id });
       draw();
+      if (id !== owner) gaps?.show(id);
       /** @type {HTMLElement | null} */ (body.querySelector(`.legend [data-owner="${id}"]`))?.focus();
     } : null;
     const drawn = rows.length > MOST_BARS ? canvas(rows, kind, marked, go, owner) : bars(rows, kind, marked, go, owner);
@@ -126,8 +130,12 @@ function render(element, shown) {
       body,
     ),
   );
+  if (gaps) element.append(gaps.element);
   draw();
 }
+
+/** Phases have the colours of owners, and not what their textures say. @param {Kind} kind */
+const isTextured = ({ id }) => id === "owners";
 
 /**
  * @param {Row[]} rows
@@ -141,7 +149,7 @@ function bars(rows, kind, marked, go, owner) {
   const readout = h("p", { class: "readout", "aria-live": "polite" }, HINT);
   const list = h(
     "div",
-    { class: `bars${rows.length > 24 ? " many" : ""}`, role: "group", "aria-label": "Budget of each rank" },
+    { class: `bars${rows.length > 24 ? " many" : ""}${isTextured(kind) ? " textured" : ""}`, role: "group", "aria-label": "Budget of each rank" },
     rows.map((row, i) => bar(row, kind, longest, marked[i], i === 0, owner)),
   );
   const show = (/** @type {Event} */ event) => {
@@ -254,7 +262,7 @@ function legend(rows, kind, flat, owner, pick) {
   };
   return h(
     "ul",
-    { class: `legend${flat ? " flat" : ""}` },
+    { class: `legend${flat ? " flat" : isTextured(kind) ? " textured" : ""}` },
     used.map((part) => h("li", { title: `${part.name}: ${part.when}` }, item(part))),
   );
 }
@@ -277,8 +285,8 @@ function canvas(rows, kind, marked, go, owner) {
   const marker = h("div", { class: "heat-cursor", hidden: true });
   const image = picture("budget-map", `Budget of ${rows.length} ranks or nodes`, (context, width, _, colour) => {
     const scale = (width - LEFT) / longest;
-    const hatched = pitch >= HATCHED;
-    const fills = kind.parts.map(({ colour: name }) => (name === "wait" && hatched ? hatch(context, colour) : colour(name)));
+    const textured = isTextured(kind) && pitch >= TEXTURED;
+    const fills = kind.parts.map(({ colour: name }) => (textured ? fillOf(context, name, colour) : colour(name)));
     const gap = pitch > 3 ? 1 : 0;
     // A colour at a time: to change the pen costs more than to move it.
     const bars = (/** @type {number[]} */ some, /** @type {number} */ tall) => {
@@ -348,7 +356,7 @@ function canvas(rows, kind, marked, go, owner) {
     show();
     marker.scrollIntoView({ block: "nearest" });
   });
-  return { picture: h("div", { class: "heat-frame" }, image, marker), readout, flat: pitch < HATCHED };
+  return { picture: h("div", { class: "heat-frame" }, image, marker), readout, flat: pitch < TEXTURED };
 }
 
 /**

@@ -150,7 +150,7 @@ function heat(shown, views, grid, affected, ranked) {
   const last = ranked ? slowest(grid) : [];
   if (few) return [cells(shown, views, grid, affected, shade, last), key];
   const go = isReport ? null : (/** @type {number} */ row, /** @type {number} */ column) => toTimeline(shown, row, column)?.click();
-  const { frame, readout } = heatMap({ views, grid, affected, shade, slowest: last, go });
+  const { frame, readout } = heatMap({ views, grid, affected, shade: shade.of, slowest: last, go });
   return [views.steps.length > 1 ? lines(grid, LEFT) : null, frame, key, readout];
 }
 

@@ -193,7 +193,7 @@ function actionOf(panel, help, onPicture, key) {
 function legend() {
   return h(
     "ul",
-    { class: "legend flush" },
+    { class: "legend flush textured" },
     [...BOXES].map(([owner, name]) => h("li", {}, h("i", { class: `owner-${owner}` }), name)),
     h("li", {}, h("i", { class: "path-line" }), "critical path"),
   );

@@ -61,7 +61,7 @@ function where(shown) {
         h(
           "div",
           {
-            class: "bar",
+            class: "bar textured",
             style: `width: ${(100 * row.total) / longest}%`,
             role: "img",
             "aria-label": parts.map(({ name, i }) => `${name} ${ms(row.values[i])}`).join(", "),
@@ -73,7 +73,7 @@ function where(shown) {
         h("span", { class: "total" }, ms(row.total)),
       ),
     ),
-    h("ul", { class: "legend" }, parts.map(({ name, when, colour }) => h("li", { title: when }, h("i", { class: `owner-${colour}` }), name))),
+    h("ul", { class: "legend textured" }, parts.map(({ name, when, colour }) => h("li", { title: when }, h("i", { class: `owner-${colour}` }), name))),
     h("p", { class: "more" }, more),
   );
 }
