@@ -5,9 +5,10 @@
 The steps of each rank of JOB (by default demo_logs/straggler_cpu) are repeated, with times, step numbers and
 correlations that go on, until its JSON has the size; the job is then diagnosed by the command, in processes of its
 own, whose CPU time, wall time and largest resident set are those of the operating system. With the cache no trace may
-be opened: an audit hook counts. One rank is read and digested in turns, in a process of its own; the ratio is of the
-least CPU times. With --hta, a Python that has HolisticTraceAnalysis, its temporal breakdown and its overlap of
-communication and computation of the same files are timed beside it.
+be opened: an audit hook counts. Another question is answered from the digests, the same one by what was printed. One
+rank is read and digested in turns, in a process of its own; the ratio is of the least CPU times. With --hta, a Python
+that has HolisticTraceAnalysis, its temporal breakdown and its overlap of communication and computation of the same
+files are timed beside it.
 """
 
 from __future__ import annotations
@@ -134,7 +135,8 @@ def main() -> None:
         for title, arguments in (
             ("no cache", ["--no-cache"]),
             ("filling the cache", ["--cache", str(cache)]),
-            ("from the cache", ["--cache", str(cache)]),
+            ("from the digests", ["--cache", str(cache), "--phases"]),
+            ("the same again", ["--cache", str(cache)]),
         ):
             wall, cpu, memory, output, errors = measure(
                 sys.executable, _AUDITED, "diagnose", str(logs), "--json", *arguments

@@ -24,11 +24,12 @@ import msgspec
 from playwright.sync_api import Page, sync_playwright
 
 from tb_ddp_doctor import engine
-from tb_ddp_doctor.cache import Cache, default_directory
+from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.discover.runs import discover
 from tb_ddp_doctor.slices import columns
 from tb_ddp_doctor.slices import lanes as job_lanes
 from tb_ddp_doctor.slices.cut import Window, cut, on_common_clock, whole
+from tb_ddp_doctor.storage.cache_directory import default_directory
 from tb_ddp_doctor.view.answer import answer as view_answer
 from tb_ddp_doctor.view.assets import assets
 

@@ -248,7 +248,7 @@ export interface GapBin {
   sum_ms: number;
 }
 
-/** Gaps of one owner by length, the shortest first; with `shorter_ms` they sum to the budget's time of that owner. */
+/** Gaps of one owner by length, the shortest first; with `shorter_ms` they sum to the owner's time in the budget. */
 export interface GapLengths {
   bins: GapBin[];
   /** Those shorter than `kept_from_ms`, which are not counted. */

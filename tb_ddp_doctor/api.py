@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tb_ddp_doctor import engine
-from tb_ddp_doctor.cache import Cache, default_directory
+from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.calibration.model import Calibration
 from tb_ddp_doctor.comparison import build
 from tb_ddp_doctor.comparison.model import Comparison
@@ -20,6 +20,7 @@ from tb_ddp_doctor.planning.model import PlanResult, Question
 from tb_ddp_doctor.planning.predict import Planner
 from tb_ddp_doctor.planning.record import Record
 from tb_ddp_doctor.rules import CATALOGUE, is_name
+from tb_ddp_doctor.storage.cache_directory import default_directory
 from tb_ddp_doctor.stuck import run as dumps
 from tb_ddp_doctor.stuck.model import StuckRun
 from tb_ddp_doctor.workers.cluster import executor

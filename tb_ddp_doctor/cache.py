@@ -23,12 +23,12 @@ from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.discover.files import digested_trace
 from tb_ddp_doctor.discover.head import Head, peek
 from tb_ddp_doctor.discover.names import DIGEST_SUFFIX
-from tb_ddp_doctor.storage.column_file import StoreError, dump, layout, load, written_whole
+from tb_ddp_doctor.storage.cache_directory import MAX_BYTES
+from tb_ddp_doctor.storage.column_file import StoreError, dump, layout, load
 from tb_ddp_doctor.storage.paths import FilePath, identity
+from tb_ddp_doctor.storage.whole_file import written_whole
 from tb_ddp_doctor.trace.model import RankTrace, TraceError
 
-#: A job of 128 ranks with 400 MB of JSON each takes 10 GB of columns.
-MAX_BYTES = 20 << 30
 #: Entries younger than this are not removed, whatever their size: another process may be about to use them.
 _KEPT_S = 60.0
 #: File beside the entries: the limit, bytes, that they were below when they were last looked at.
@@ -62,15 +62,6 @@ def _code() -> str:
 def digest_version() -> str:
     """The version of digest files: of their layout alone, since they go between machines with other releases."""
     return layout(RankDigest)
-
-
-def default_directory() -> Path:
-    """Where entries are kept unless the user says otherwise: $DDP_DOCTOR_CACHE, else the user's cache directory."""
-    if chosen := os.environ.get("DDP_DOCTOR_CACHE"):
-        return Path(chosen)
-    from platformdirs import user_cache_path
-
-    return user_cache_path("ddp-doctor")
 
 
 def read(path: FilePath) -> RankTrace:

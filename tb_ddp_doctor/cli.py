@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import io
 import os
 import sys
 from collections.abc import Sequence
 
-from rich.console import Console
-
+from tb_ddp_doctor.commands.answers import answered
 from tb_ddp_doctor.commands.options import parser
-from tb_ddp_doctor.commands.output import complain
-from tb_ddp_doctor.discover.runs import DiscoverError
-from tb_ddp_doctor.workers.cluster import SchedulerError
+from tb_ddp_doctor.commands.output import Errors, complain
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,13 +24,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that knows fewer letters shows question marks.
             stream.reconfigure(errors="replace")
-    errors = Console(stderr=True, highlight=False)
+    errors = Errors()
     if sys.stdout is None:
         complain(errors, "standard output is closed: there is nowhere to print to.")
         return 2
     try:
-        command = importlib.import_module(f"tb_ddp_doctor.commands.{options.command}")
-        status: int = command.run(options, errors)
+        status = answered(options, errors, lambda: _run(options, errors))
         sys.stdout.flush()
     except KeyboardInterrupt:
         complain(errors, "stopped.")
@@ -44,9 +41,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(exit_.__context__, BrokenPipeError):
             return _end_quietly()
         raise
-    except (DiscoverError, SchedulerError, OSError, ValueError) as error:
+    except (OSError, ValueError) as error:
         complain(errors, str(error))
         return 2
+    return status
+
+
+def _run(options: argparse.Namespace, errors: Errors) -> int:
+    """Run the command, of all that there are the only one that is imported."""
+    status: int = importlib.import_module(f"tb_ddp_doctor.commands.{options.command}").run(options, errors)
     return status
 
 

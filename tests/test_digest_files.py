@@ -11,7 +11,8 @@ import traces
 from tb_ddp_doctor import cli, engine
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.discover.runs import discover
-from tb_ddp_doctor.storage.column_file import dump, written_whole
+from tb_ddp_doctor.storage.column_file import dump
+from tb_ddp_doctor.storage.whole_file import written_whole
 
 STRAGGLER = traces.ranks(
     """

@@ -22,7 +22,7 @@ from tb_ddp_doctor.capture import retention
 from tb_ddp_doctor.capture.directory import CaptureFolder, Claim, Verdict, read_json, write_json
 from tb_ddp_doctor.capture.task import Task
 from tb_ddp_doctor.evidence.model import Record
-from tb_ddp_doctor.storage.column_file import written_whole
+from tb_ddp_doctor.storage.whole_file import written_whole
 from tb_ddp_doctor.trace.model import TraceError
 
 #: Between two looks for what other ranks have written, s.

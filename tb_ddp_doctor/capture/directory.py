@@ -22,7 +22,7 @@ import msgspec
 
 from tb_ddp_doctor.discover.names import CAPTURE_FOLDER, DIGEST_SUFFIX
 from tb_ddp_doctor.evidence.model import RECORD_SUFFIX, Record
-from tb_ddp_doctor.storage.column_file import written_whole
+from tb_ddp_doctor.storage.whole_file import written_whole
 
 #: TensorBoard's run with the scalars: beside the job's own, whose event files it would end to read otherwise.
 SCALARS_FOLDER = "ddp_doctor"

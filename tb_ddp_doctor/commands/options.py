@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tb_ddp_doctor import __version__
-from tb_ddp_doctor.cache import MAX_BYTES
 from tb_ddp_doctor.findings import Severity
 from tb_ddp_doctor.planning.words import FIELDS
 from tb_ddp_doctor.report.escape import printable
+from tb_ddp_doctor.storage.cache_directory import MAX_BYTES
 
 
 class _Version(argparse.Action):
@@ -204,6 +204,7 @@ def _add_capture(commands: argparse._SubParsersAction[_Parser]) -> None:
 def _reading_options(logdirs: Mapping[str, str]) -> _Parser:
     """What all commands that read traces take, after directories by name with their meaning."""
     options = _Parser(add_help=False)
+    options.set_defaults(reads=tuple(logdirs))
     for name, meaning in logdirs.items():
         options.add_argument(name, help=meaning)
     options.add_argument(

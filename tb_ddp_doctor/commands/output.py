@@ -18,8 +18,18 @@ T = TypeVar("T")
 _Counting: TypeAlias = Callable[[str, int], Callable[[int], None]]
 
 
+class Errors(Console):
+    """Standard error, and what was complained of there."""
+
+    def __init__(self) -> None:
+        super().__init__(stderr=True, highlight=False)
+        self.complaints: list[str] = []
+
+
 def complain(errors: Console, sentence: str) -> None:
     """Say what is wrong."""
+    if isinstance(errors, Errors):
+        errors.complaints.append(sentence)
     errors.print(Text(f"ddp-doctor: {printable(sentence)}"), soft_wrap=True)
 
 

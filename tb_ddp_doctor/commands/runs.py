@@ -10,11 +10,12 @@ from pathlib import Path
 from rich.console import Console
 
 from tb_ddp_doctor import engine
-from tb_ddp_doctor.cache import Cache, default_directory
+from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.calibration.load import load
 from tb_ddp_doctor.commands.output import complain, progress
 from tb_ddp_doctor.discover.runs import DiscoverError, Run, discover, no_traces, with_step_range
 from tb_ddp_doctor.report.escape import printable
+from tb_ddp_doctor.storage.cache_directory import default_directory
 from tb_ddp_doctor.workers.cluster import executor
 
 

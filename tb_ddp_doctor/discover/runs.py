@@ -68,7 +68,7 @@ _WITHOUT_FOLDER = re.compile(r"span_\d+|no_rank|world_size_(\d+|unknown)")
 _MOST_NAMED = 6
 
 
-class DiscoverError(Exception):
+class DiscoverError(ValueError):
     """There is nothing to look into. Its text is a sentence for users."""
 
 

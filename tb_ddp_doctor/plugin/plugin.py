@@ -75,13 +75,14 @@ class _Discover:
         self._heads: RememberedHeads | None = None
 
     def __call__(self, location: Location) -> Sequence[Run]:
-        from tb_ddp_doctor import cache
+        from tb_ddp_doctor.cache import Cache
         from tb_ddp_doctor.discover.head import RememberedHeads
         from tb_ddp_doctor.discover.runs import discover
         from tb_ddp_doctor.plugin.runs import with_dumps
+        from tb_ddp_doctor.storage.cache_directory import default_directory
 
         if self._heads is None:
-            self._heads = RememberedHeads(cache.Cache(cache.default_directory()).peek)
+            self._heads = RememberedHeads(Cache(default_directory()).peek)
         return with_dumps(location, partial(discover, location, peek=self._heads.peek))
 
 
@@ -89,8 +90,9 @@ def _diagnose(
     run: Run, progress: Progress, changing: Collection[str], expected: Collection[str], scheduler: str
 ) -> Result:
     from tb_ddp_doctor import engine
-    from tb_ddp_doctor.cache import Cache, default_directory
+    from tb_ddp_doctor.cache import Cache
     from tb_ddp_doctor.plugin.runs import Dumps, examine
+    from tb_ddp_doctor.storage.cache_directory import default_directory
     from tb_ddp_doctor.workers.cluster import executor
 
     if isinstance(run, Dumps):

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 
 import msgspec
 
-from tb_ddp_doctor.cache import Cache, default_directory
+from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.slices.cut import Window, cut
 from tb_ddp_doctor.slices.files import writer
 from tb_ddp_doctor.slices.lanes import lanes
 from tb_ddp_doctor.slices.model import SliceError
+from tb_ddp_doctor.storage.cache_directory import default_directory
 
 #: Modules that write them, by what a request calls them.
 _FORMATS = {"native": "native", "json": "chrome", "columns": "columns"}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import IO, Protocol, cast
 
 from tb_ddp_doctor.slices.model import Slice, SliceError
-from tb_ddp_doctor.storage.column_file import written_whole
+from tb_ddp_doctor.storage.whole_file import written_whole
 
 
 class Format(Protocol):

@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import os
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from enum import Enum
 from functools import cache
 from itertools import chain
@@ -32,24 +30,6 @@ _MAGIC = b"ddpdoc\x00\x01"
 _ALIGNMENT = 64
 _START = 24
 T = TypeVar("T")
-
-
-@contextmanager
-def written_whole(path: Path) -> Iterator[BinaryIO]:
-    """A file to write, which takes its place when all of it is there; otherwise nothing is left of it.
-
-    Folders are made as needed. Raises OSError.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Not `tempfile`, whose files nobody else may read: a directory on NFS may be a team's.
-    unfinished = path.with_name(f".new-{os.urandom(8).hex()}")
-    try:
-        with unfinished.open("xb") as file:
-            yield file
-        unfinished.replace(path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
 
 
 class StoreError(Exception):

@@ -11,7 +11,7 @@ _RETRIES = 3
 _CONNECT_S = 10
 
 
-class SchedulerError(Exception):
+class SchedulerError(ValueError):
     """The cluster cannot be used. Its text is a sentence for users."""
 
 

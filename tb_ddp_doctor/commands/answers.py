@@ -1,0 +1,155 @@
+"""What commands printed, kept until something that they read changes: the same question is then answered at once.
+
+An answer is named for all that it depends on: the options, the directory's files with their sizes and times, the
+terminal, and the code that made it. Giving it again takes neither numpy nor the rules.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import io
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+
+import tb_ddp_doctor
+from tb_ddp_doctor.commands.output import Errors, complain
+from tb_ddp_doctor.storage.cache_directory import default_directory
+from tb_ddp_doctor.storage.fingerprint import fingerprint
+from tb_ddp_doctor.storage.whole_file import written_whole
+
+#: Longer answers are not kept.
+_MOST_BYTES = 16 << 20
+
+
+class _Answer(msgspec.Struct):
+    """What a command said."""
+
+    status: int
+    printed: bytes
+    complaints: tuple[str, ...]
+
+
+def answered(options: argparse.Namespace, errors: Errors, command: Callable[[], int]) -> int:
+    """The command's exit status, and on standard output what it prints, or printed before when asked the same."""
+    entry = _entry(options)
+    terminal = sys.stdout
+    if not entry or not isinstance(terminal, io.TextIOWrapper):
+        return command()
+    if answer := _load(entry):
+        terminal.flush()
+        terminal.buffer.write(answer.printed)
+        for sentence in answer.complaints:
+            complain(errors, sentence)
+        return answer.status
+    with _recorded(terminal) as printed:
+        status = command()
+        sys.stdout.flush()
+    # What changed meanwhile was not what was asked.
+    if len(printed) <= _MOST_BYTES and _entry(options) == entry:
+        _save(entry, _Answer(status, bytes(printed), tuple(errors.complaints)))
+    return status
+
+
+def _entry(options: argparse.Namespace) -> Path | None:
+    """Where the answer is kept; None where it depends on more than can be told, or is more than what is printed."""
+    given = vars(options)
+    read = [Path(given[name]) for name in (*given.get("reads", ()), "calibration") if given.get(name)]
+    writes = any(given.get(name) for name in ("html", "output"))
+    if not given.get("reads") or writes or options.no_cache or options.scheduler:
+        return None
+    if any("://" in str(location) or not location.exists() for location in read):
+        return None
+    directories = [fingerprint(location) for location in read]
+    if None in directories:
+        return None
+    terminal = Console(highlight=False)
+    told = (
+        sorted((name, str(value)) for name, value in given.items()),
+        [str(location.absolute()) for location in read],
+        directories,
+        (terminal.width, terminal.color_system, terminal.encoding, terminal.is_terminal, terminal.no_color),
+        (sys.stdout.encoding, sys.stdout.errors, terminal.legacy_windows),
+        _code(),
+    )
+    name = hashlib.sha256(repr(told).encode(errors="surrogateescape")).hexdigest()
+    return (options.cache or default_directory()) / name[:2] / f"{name}.answer"
+
+
+def _code() -> tuple[str, ...]:
+    """What code there is: that which made an answer is not asked once it has changed."""
+    folder = Path(tb_ddp_doctor.__file__).parent
+    states = [(path, path.stat()) for path in sorted(folder.rglob("*.py"))]
+    return (
+        tb_ddp_doctor.__version__,
+        platform.python_version(),
+        *(f"{path} {status.st_size} {status.st_mtime_ns}" for path, status in states),
+    )
+
+
+def _load(entry: Path) -> _Answer | None:
+    try:
+        answer = msgspec.msgpack.decode(entry.read_bytes(), type=_Answer)
+        os.utime(entry)  # what is used stays
+    except (OSError, msgspec.MsgspecError):
+        return None
+    return answer
+
+
+def _save(entry: Path, answer: _Answer) -> None:
+    # A directory that cannot be written keeps nothing.
+    with contextlib.suppress(OSError), written_whole(entry) as file:
+        file.write(msgspec.msgpack.encode(answer))
+
+
+@contextmanager
+def _recorded(terminal: io.TextIOWrapper) -> Iterator[bytearray]:
+    """What is printed on standard output meanwhile."""
+    terminal.flush()
+    recorder = _Recorder(terminal.buffer)
+    sys.stdout = io.TextIOWrapper(
+        recorder, terminal.encoding, terminal.errors, line_buffering=terminal.line_buffering, write_through=True
+    )
+    try:
+        yield recorder.written
+    finally:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.detach()
+        sys.stdout = terminal
+
+
+class _Recorder(io.BufferedIOBase):
+    """Writes on, and keeps what was written, until it is too long to be kept."""
+
+    def __init__(self, out: Any) -> None:
+        self._out = out
+        self.written = bytearray()
+
+    def write(self, data: Any) -> int:
+        if len(self.written) <= _MOST_BYTES:
+            self.written += bytes(data)
+        size: int = self._out.write(data)
+        return size
+
+    def flush(self) -> None:
+        self._out.flush()
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        terminal: bool = self._out.isatty()
+        return terminal
+
+    def fileno(self) -> int:
+        number: int = self._out.fileno()
+        return number

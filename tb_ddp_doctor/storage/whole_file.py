@@ -1,0 +1,27 @@
+"""Files that are there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[BinaryIO]:
+    """A file to write, which takes its place when all of it is there; otherwise nothing is left of it.
+
+    Folders are made as needed. Raises OSError.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Not `tempfile`, whose files nobody else may read: a directory on NFS may be a team's.
+    unfinished = path.with_name(f".new-{os.urandom(8).hex()}")
+    try:
+        with unfinished.open("xb") as file:
+            yield file
+        unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,152 @@
+"""What commands printed is printed again, until something changes that it depends on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from traces import ranks, write
+
+from tb_ddp_doctor import cli
+
+STEPS = """
+    rank# step |1
+          host [a][b]
+          gpu  [a...][b......]
+          nccl               [ar...]
+"""
+HOUR_S = 3600.0
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """A job's traces, written an hour ago."""
+    write(tmp_path / "logs" / "job", ranks(STEPS, STEPS))
+    _age(tmp_path)
+    return tmp_path / "logs"
+
+
+@pytest.fixture
+def ask(
+    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> Callable[..., tuple[int, bytes, bytes, int]]:
+    """Status and output of `diagnose`, and how often a command had to run for it."""
+    runs = []
+    run = cli._run
+
+    def counted(*arguments: object) -> int:
+        runs.append(arguments)
+        return run(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(cli, "_run", counted)
+
+    def asked(*options: str) -> tuple[int, bytes, bytes, int]:
+        before = len(runs)
+        status = cli.main(["diagnose", str(logs), "--cache", str(tmp_path / "cache" / "here"), *options])
+        out, err = capsysbinary.readouterr()
+        return status, out, err, len(runs) - before
+
+    return asked
+
+
+def _age(folder: Path) -> None:
+    then = time.time() - HOUR_S
+    for path in folder.rglob("*"):
+        os.utime(path, (then, then))
+
+
+@pytest.mark.parametrize("options", [(), ("--json",), ("-v",), ("--fail-on", "info")])
+def test_the_same_question_is_answered_at_once(
+    ask: Callable[..., tuple[int, bytes, bytes, int]], options: tuple[str, ...]
+) -> None:
+    *first, ran = ask(*options)
+    *again, ran_again = ask(*options)
+    assert (ran, ran_again) == (1, 0)
+    assert again == first and first[1]
+
+
+def test_what_was_complained_of_is_complained_of_again(
+    ask: Callable[..., tuple[int, bytes, bytes, int]], logs: Path
+) -> None:
+    (logs / "other").mkdir()
+    (logs / "other" / "rank0.pt.trace.json").write_bytes(b"{ no JSON")
+    _age(logs)
+    *first, _ = ask()
+    assert b"ddp-doctor: other:" in first[2]
+    *again, ran = ask()
+    assert again == first and not ran
+
+
+def _touched(logs: Path) -> None:
+    trace = next((logs / "job").iterdir())
+    os.utime(trace, (time.time() - 60, time.time() - 60))
+
+
+def _added(logs: Path) -> None:
+    (logs / "job" / "notes.txt").write_text("")
+    _age(logs)
+
+
+def _beside(logs: Path) -> None:
+    (logs.parent / "calibration.json").write_text("{}")
+    _age(logs.parent)
+
+
+@pytest.mark.parametrize("change", [_touched, _added, _beside])
+def test_a_change_below_or_beside_the_directory_asks_anew(
+    ask: Callable[..., tuple[int, bytes, bytes, int]], logs: Path, change: Callable[[Path], None]
+) -> None:
+    ask()
+    change(logs)
+    assert ask()[-1] == 1
+
+
+def test_other_options_and_terminals_are_other_questions(
+    ask: Callable[..., tuple[int, bytes, bytes, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask()
+    assert ask("-v")[-1] == 1
+    monkeypatch.setenv("COLUMNS", "60")
+    assert ask()[-1] == 1
+
+
+def test_what_was_written_just_now_may_change_and_is_not_kept(
+    ask: Callable[..., tuple[int, bytes, bytes, int]], logs: Path
+) -> None:
+    soon = time.time() + HOUR_S
+    os.utime(next((logs / "job").iterdir()), (soon, soon))
+    ask()
+    assert ask()[-1] == 1
+
+
+@pytest.mark.parametrize("options", [("--no-cache",), ("--html", "report.html")])
+def test_what_is_to_be_read_or_written_is(
+    ask: Callable[..., tuple[int, bytes, bytes, int]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[str, ...],
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    ask(*options)
+    assert ask(*options)[-1] == 1
+
+
+def test_a_damaged_answer_is_made_anew(ask: Callable[..., tuple[int, bytes, bytes, int]], tmp_path: Path) -> None:
+    first = ask()
+    for kept in tmp_path.rglob("*.answer"):
+        kept.write_bytes(kept.read_bytes()[:-20])
+    assert ask() == first
+
+
+def test_answering_again_takes_no_numpy(logs: Path, tmp_path: Path) -> None:
+    arguments = ["diagnose", str(logs), "--cache", str(tmp_path / "cache" / "here")]
+    code = f"import sys; from tb_ddp_doctor.cli import main; main({arguments!r}); sys.exit('numpy' in sys.modules)"
+    asked = [subprocess.run([sys.executable, "-c", code], capture_output=True, check=False) for _ in range(2)]
+    assert [run.returncode for run in asked] == [1, 0]
+    assert asked[0].stdout == asked[1].stdout and asked[0].stdout
