@@ -121,7 +121,7 @@ def overview() -> None:
     (SCREENSHOTS / "index.html").write_text(page)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     if "CI" not in os.environ and not CHROMIUM.exists():
         pytest.skip(f"no Chromium at {CHROMIUM}; in CI this would fail")
@@ -138,7 +138,7 @@ def browser() -> Iterator[Browser]:
 FRESH = "if (self === top && !sessionStorage.begun) { localStorage.clear(); sessionStorage.begun = true; }"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def context(browser: Browser) -> Iterator[BrowserContext]:
     """What the tabs share: what Chromium has cached of TensorBoard's own scripts."""
     context = browser.new_context(viewport=SIZE)
@@ -171,35 +171,63 @@ def watched(context: BrowserContext, wrong: list[str]) -> Iterator[Page]:
 
 
 @pytest.fixture
-def page(context: BrowserContext) -> Iterator[Page]:
-    """A page of the test's own, which fails on what must not happen at the end."""
+def new_page(context: BrowserContext) -> Iterator[Page]:
+    """A page that no other test has, which fails on what must not happen at the end."""
     wrong: list[str] = []
     with watched(context, wrong) as page:
         yield page
     assert wrong == []
 
 
-@pytest.fixture(scope="module", params=["light", "dark"])
-def theme(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(scope="module")
-def themed_page(context: BrowserContext, server: str, theme: str) -> Iterator[tuple[Page, list[str]]]:
+@pytest.fixture(scope="session")
+def kept_page(context: BrowserContext) -> Iterator[tuple[Page, list[str]]]:
+    """A page in which TensorBoard stays open from test to test: it takes four times as long to load as its tab does."""
     wrong: list[str] = []
     with watched(context, wrong) as page:
-        opened(page, server, dark=theme == "dark")
         yield page, wrong
 
 
 @pytest.fixture
-def shared_page(themed_page: tuple[Page, list[str]]) -> Iterator[Page]:
-    """A page that many tests go on with, from view to view, since TensorBoard itself takes seconds to load."""
-    page, wrong = themed_page
+def shared_page(kept_page: tuple[Page, list[str]]) -> Iterator[Page]:
+    """The kept page, with the tab as the test before left it: for tests that only go from view to view."""
+    page, wrong = kept_page
     wrong.clear()
     page.set_viewport_size(SIZE)
     yield page
     assert wrong == []
+
+
+@pytest.fixture
+def page(request: pytest.FixtureRequest) -> Iterator[Page]:
+    """A page with nothing of another test: for a test of a server the kept page, whose tab is loaded anew."""
+    if "server" not in request.fixturenames:
+        yield request.getfixturevalue("new_page")
+        return
+    page: Page = request.getfixturevalue("shared_page")
+    emptied(page)
+    yield page
+    page.unroute_all(behavior="ignoreErrors")
+    emptied(page)
+
+
+#: What is only navigated elsewhere goes on listening to TensorBoard's address.
+TAKE_OUT = "frame => { window.takenOut = [frame.parentNode, frame]; frame.remove(); }"
+PUT_BACK = "() => { if (window.takenOut) takenOut[0].append(takenOut[1]); delete window.takenOut; }"
+
+
+def emptied(page: Page) -> None:
+    """Leave TensorBoard without its tab, and with nothing that is kept for the next time."""
+    if page.url == "about:blank":
+        return
+    for frame in page.locator("iframe").all():
+        frame.evaluate(TAKE_OUT)
+    page.evaluate("localStorage.clear(); sessionStorage.clear(); sessionStorage.begun = true;")
+    page.mouse.move(0, 0)
+
+
+@pytest.fixture(params=["light", "dark"])
+def theme(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 VIEWS = (
@@ -218,8 +246,15 @@ VIEWS = (
 )
 
 
-def opened(page: Page, base: str, view: str = "verdict", dark: bool = False) -> FrameLocator:
-    page.goto(f"{base}/?darkMode={'true' if dark else 'false'}#ddp_doctor&p.ddp_doctor.view={view}")
+def opened(page: Page, base: str, view: str = "verdict", dark: bool = False, **place: str) -> FrameLocator:
+    """The tab at a place, in the TensorBoard that the page shows already if it is this one."""
+    address = "#ddp_doctor" + "".join(f"&p.ddp_doctor.{key}={value}" for key, value in {"view": view, **place}.items())
+    if page.url.startswith(f"{base}/"):
+        page.evaluate("address => { location.hash = address }", address)
+        page.evaluate("dark => { document.body.classList.toggle('dark-mode', dark) }", dark)
+        page.evaluate(PUT_BACK)
+    else:
+        page.goto(f"{base}/?darkMode={'true' if dark else 'false'}{address}")
     return page.frame_locator("iframe").first
 
 

@@ -12,7 +12,7 @@ from tab import SCREENSHOTS, get, opened, violations_of_axe
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_the_predicted_step_follows_its_sliders(page: Page, server: str, dark: bool) -> None:
-    tab = opened(page, server, "plan&p.ddp_doctor.run=no_overlap", dark=dark)
+    tab = opened(page, server, "plan", dark, run="no_overlap")
     said = tab.locator(".prospect")
     expect(said).to_contain_text("nothing changed")
     expect(tab.locator(".plan-chart .measured")).to_have_count(2)  # this run, and healthy

@@ -35,8 +35,8 @@ def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, logdir: Path) -> Iterator[str]:
-    with tensorboard(tmp_path_factory.mktemp("server"), f"--logdir={logdir}") as base:
+def server(tmp_path_factory: pytest.TempPathFactory, logdir: Path, kept_page: tuple[Page, list[str]]) -> Iterator[str]:
+    with tensorboard(tmp_path_factory.mktemp("server"), f"--logdir={logdir}", page=kept_page[0]) as base:
         runs = {run["name"]: run for run in analysed(base)}
         assert runs["gpu_error_1st"]["verdict"] == "stuck" and runs["gpu_error_1st"]["severity"] == "critical"
         assert runs["job"].get("kind") is None and runs["job/comm_traces"]["traces"] == ["job"]

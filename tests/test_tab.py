@@ -453,14 +453,15 @@ def test_the_budget_reads_out_by_keyboard(page: Page, server: str) -> None:
     expect(readout).to_have_text(re.compile(r"rank 1 on node0: (?!compute).+ms"))
 
 
-def test_the_theme_follows_tensorboard_live(page: Page, server: str) -> None:
-    tab = opened(page, server)
+def test_the_theme_follows_tensorboard_live(new_page: Page, server: str) -> None:
+    tab = opened(new_page, server, dark=True)
     chosen(tab, "straggler_cpu")
     body = tab.locator("body")
-    light = body.evaluate("element => getComputedStyle(element).backgroundColor")
-    page.evaluate("document.body.classList.add('dark-mode')")
     expect(tab.locator("html")).to_have_class("dark")
-    assert body.evaluate("element => getComputedStyle(element).backgroundColor") != light
+    dark = body.evaluate("element => getComputedStyle(element).backgroundColor")
+    new_page.evaluate("document.body.classList.remove('dark-mode')")
+    expect(tab.locator("html")).not_to_have_class("dark")
+    assert body.evaluate("element => getComputedStyle(element).backgroundColor") != dark
 
 
 def test_a_name_does_not_turn_what_stands_behind_it(page: Page, server: str) -> None:
@@ -489,9 +490,9 @@ def test_a_job_with_an_incomplete_file_is_not_called_healthy(page: Page, server:
     expect(tab.locator("h1.info")).to_contain_text("No fault found in what is here")
 
 
-def test_nothing_moves_for_those_who_asked_for_that(page: Page, server: str) -> None:
-    page.emulate_media(reduced_motion="reduce")
-    tab = opened(page, server, "findings")
+def test_nothing_moves_for_those_who_asked_for_that(new_page: Page, server: str) -> None:
+    new_page.emulate_media(reduced_motion="reduce")
+    tab = opened(new_page, server, "findings")
     chosen(tab, "straggler_cpu")
     moving = tab.locator("body").evaluate(
         "body => [...body.querySelectorAll('*')].filter(element => "

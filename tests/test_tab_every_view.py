@@ -113,7 +113,6 @@ def test_long_names_stay_within_the_page(page: Page, server: str) -> None:
         page.screenshot(path=SCREENSHOTS / f"long_names_{view}.png")
 
 
-@pytest.mark.parametrize("theme", ["light"], indirect=True)
 @pytest.mark.parametrize("view", VIEWS)
 def test_every_control_is_reached_by_keyboard(shared_page: Page, server: str, view: str) -> None:
     """With the Tab key alone, from the first to the last; with a ring around the one that has it."""

@@ -36,9 +36,7 @@ from tb_ddp_doctor import cli
 
 def against(page: Page, base: str, before: str, after: str, dark: bool = False) -> FrameLocator:
     """The view that compares two runs, opened by its address."""
-    place = f"&p.ddp_doctor.run={after}&p.ddp_doctor.before={before}"
-    page.goto(f"{base}/?darkMode={'true' if dark else 'false'}#ddp_doctor&p.ddp_doctor.view=compare{place}")
-    return page.frame_locator("iframe").first
+    return opened(page, base, "compare", dark, run=after, before=before)
 
 
 def test_two_runs_are_compared_by_keyboard(page: Page, server: str) -> None:

@@ -381,9 +381,9 @@ def test_without_traces_the_timeline_shows_a_lane_for_each_rank(page: Page, serv
     expect(tab.get_by_label("Ranks", exact=True)).to_have_count(0)
 
 
-def test_another_run_leaves_no_listener_behind(page: Page, server: str) -> None:
+def test_another_run_leaves_no_listener_behind(new_page: Page, server: str) -> None:
     """The timeline listens to the whole page, as the tabs do: not for longer than its run shows."""
-    page.add_init_script("""
+    new_page.add_init_script("""
         window.listening = [];
         const {addEventListener, removeEventListener} = Document.prototype;
         Document.prototype.addEventListener = function (type, heard, ...rest) {
@@ -395,7 +395,7 @@ def test_another_run_leaves_no_listener_behind(page: Page, server: str) -> None:
           removeEventListener.call(this, type, heard, ...rest);
         };
     """)
-    tab = opened(page, server, "timeline")
+    tab = opened(new_page, server, "timeline")
     for run in ("straggler_cpu", "zero_workers", "healthy"):
         chosen(tab, run)
         expect(tab.locator(".readout")).to_contain_text("W S zoom")
@@ -403,9 +403,9 @@ def test_another_run_leaves_no_listener_behind(page: Page, server: str) -> None:
 
 
 def test_a_link_opens_the_same_window(page: Page, server: str) -> None:
-    place = {"run": "straggler_cpu", "view": "timeline", "from": 1000, "to": 9000, "ranks": "1-2"}
+    place = {"run": "straggler_cpu", "from": "1000", "to": "9000", "ranks": "1-2"}
     with page.expect_request("**/ddp_doctor/slice?*") as asked:
-        page.goto(f"{server}/#ddp_doctor" + "".join(f"&p.ddp_doctor.{key}={value}" for key, value in place.items()))
+        opened(page, server, "timeline", **place)
     assert "ranks=1,2&" in asked.value.url
     start, end = (int(re.findall(rf"{edge}=(\d+)", asked.value.url)[0]) for edge in ("start", "end"))
     assert end - start == 16_000_000  # as much again at each side
@@ -511,9 +511,7 @@ def test_a_cell_of_a_finding_selects_its_rank_and_step_in_all_views(page: Page, 
 
 
 def test_the_selected_rank_and_step_open_in_the_timeline(page: Page, server: str) -> None:
-    place = {"run": "straggler_cpu", "view": "budget", "rank": "1", "step": "4"}
-    page.goto(f"{server}/#ddp_doctor" + "".join(f"&p.ddp_doctor.{key}={value}" for key, value in place.items()))
-    tab = page.frame_locator("iframe").first
+    tab = opened(page, server, "budget", run="straggler_cpu", rank="1", step="4")
     with page.expect_request("**/ddp_doctor/slice?*") as asked:
         tab.locator(".chips").get_by_role("link", name="Open in timeline").click()
     # And beside it, a typical one.

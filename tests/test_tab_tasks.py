@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from playwright.sync_api import BrowserContext, FrameLocator, Locator, Page, expect
-from tab import DEMO_LOGS, SCREENSHOTS, opened
+from tab import DEMO_LOGS, SCREENSHOTS, emptied, opened
 
 from tb_ddp_doctor import cli
 
@@ -32,14 +32,15 @@ class Task:
         target.click()
 
 
-def test_five_tasks_take_three_clicks_at_most(context: BrowserContext, page: Page, server: str) -> None:
+def test_five_tasks_take_three_clicks_at_most(context: BrowserContext, new_page: Page, server: str) -> None:
     """Each leaves its Playwright trace beside the screenshots."""
+    page = new_page
     page.add_init_script("if (navigator.clipboard) navigator.clipboard.writeText = async (text) => (top.copied = text)")
     context.tracing.start(snapshots=True)
 
     @contextmanager
     def task(name: str) -> Iterator[Task]:
-        page.goto("about:blank")
+        emptied(page)
         context.tracing.start_chunk(title=name)
         yield Task(page, server)
         context.tracing.stop_chunk(path=SCREENSHOTS / f"task_{name.replace(' ', '_')}.zip")
