@@ -25,6 +25,14 @@ export interface AccountLine {
   share: number;
 }
 
+/** What is expected to be the quickest AllReduce of messages of some size. */
+export interface Algorithm {
+  /** ring, tree or hierarchical. */
+  name: string;
+  /** Of messages of so many bytes and more. */
+  from_bytes: number;
+}
+
 /** How transfer grows with bytes, least squares over a kind and group: alpha + bytes / bandwidth. */
 export interface AlphaBeta {
   alpha_us: number;
@@ -45,6 +53,17 @@ export interface Answer {
   /** null where they could not be made. */
   views: Views | null;
   state: "ready";
+}
+
+/** Where scaling breaks, in ranks, among powers of two. */
+export interface Breaks {
+  /** Ranks from which on the efficiency is below this. */
+  efficiency: number;
+  inefficient_from: number | null;
+  /** Ranks from which on communication takes longer than backward's compute, which could hide it. */
+  exposed_from: number | null;
+  /** Most ranks that were looked at. */
+  searched_to: number;
 }
 
 /** A bucket of gradients as recorded. */
@@ -129,6 +148,8 @@ export interface Curve {
   /** The value with the shortest step, and the range of neighbouring values whose steps are within 1 % of it. */
   best: number | string;
   flat: [number | string, number | string];
+  /** Of a curve over ranks. */
+  breaks: Breaks | null;
 }
 
 /** A diagnosis with these findings. */
@@ -563,6 +584,8 @@ export interface PlanResult {
   /** The step as recorded; all predictions are of a step as recorded, tracing included. */
   now_ms: number;
   buckets: Buckets | null;
+  /** What each rank holds and sends in the record; null where nothing is asked of sharding. */
+  rank_bytes: RankBytes | null;
   prediction: Prediction | null;
   curves: Curve[];
   refusals: Refusal[];
@@ -578,6 +601,10 @@ export interface Prediction {
   /** `step_ms` less what is now. */
   change_ms: number;
   rests: Rests[];
+  /** What each rank holds and sends; null where nothing is asked of sharding. */
+  rank_bytes: RankBytes | null;
+  /** null where no number of ranks is asked for. */
+  scaling: Scaling | null;
 }
 
 /** The step if some faults were fixed. */
@@ -604,6 +631,10 @@ export interface Question {
   links_of: string | null;
   /** What gradients are sent as: float32, float16, bfloat16, float8. */
   dtype: string | null;
+  /** How states are sharded: ddp, zero1, zero2, zero3 or hsdp; how many units are gathered ahead; and whether shards are kept and updated on the CPU. */
+  sharding: string | null;
+  prefetch: number | null;
+  offload: boolean;
   /** Backward passes for each AllReduce of the gradients; the step is then that of one of them. */
   accumulate: number | null;
   /** Workers of the DataLoader. */
@@ -616,6 +647,18 @@ export interface Question {
   graphs: boolean;
   /** Findings that are fixed, by id. */
   fixed: string[];
+}
+
+/** What each rank holds of the model's states, and sends in a step; bytes. */
+export interface RankBytes {
+  /** On the GPU: by the formulas of ZeRO; and the units that are gathered at a time. */
+  parameters: number;
+  gradients: number;
+  optimizer_states: number;
+  gathered: number;
+  /** On the CPU. */
+  on_cpu: number;
+  sent: number;
 }
 
 /** What to record once more, to learn more of a finding. */
@@ -632,6 +675,8 @@ export interface Refusal {
   question: string;
   /** Why, and what to record. */
   reason: string;
+  /** Values of a curve that are refused; none where all are. */
+  values: (number | string)[];
 }
 
 /** Something that a prediction rests on. */
@@ -647,6 +692,14 @@ export interface RuleOutcome {
   rule: string;
   status: "clear" | "error" | "finding" | "not-applicable";
   reason: string;
+}
+
+/** How well a job of another number of ranks scales. */
+export interface Scaling {
+  /** Weak: the step of one rank over that of all. Strong: that of one with all the work, over as many times the step. */
+  efficiency: number;
+  /** By ascending size; none of one rank. */
+  algorithms: Algorithm[];
 }
 
 /** A function of the user's own code, as Python stacks have it. */

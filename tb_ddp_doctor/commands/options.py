@@ -170,6 +170,7 @@ def _add_plan(commands: argparse._SubParsersAction[_Parser], reading: _Parser) -
     plan.add_argument(
         "--strong", action="store_true", help="with --ranks: as much work in all as now, not on each rank"
     )
+    plan.add_argument("--offload", action="store_true", help="keep and update shards on the CPU")
     plan.add_argument("--graphs", action="store_true", help="launch by CUDA graphs: the CPU hardly delays the GPU")
     plan.add_argument(
         "--no-pin-memory", action="store_true", help="copy batches from pageable memory in place of pinned"

@@ -49,8 +49,9 @@ def _question(
         given,
         links_of=links_of,
         strong=options.strong,
+        offload=options.offload,
         graphs=options.graphs,
         pin_memory=False if options.no_pin_memory else None,
         fixed=tuple(filter(None, (name.strip() for name in options.fixed.split(",")))),
     )
-    return one, curves if curves or one != Question() else OVERVIEW
+    return one, curves if curves or one != Question(strong=one.strong) else OVERVIEW

@@ -17,6 +17,7 @@ from tb_ddp_doctor.facts.arrivals import traffic
 from tb_ddp_doctor.facts.facts import Facts, MissingFactError
 from tb_ddp_doctor.facts.sharding import sharding
 from tb_ddp_doctor.findings import MemoryRank, MemorySaving
+from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace.names import Phase
 
 #: Copies from and to pinned memory where the trace has none to measure: PCIe 4.0 x16, bytes per second.
@@ -87,8 +88,7 @@ def _job(facts: Facts, peak: MemoryRank, digest: RankDigest) -> _Job:
     if reduces:
         largest = max(reduces, key=lambda one: one.bytes_per_step)
         ranks, per_byte = largest.size, 1e9 / largest.algorithm_rate
-    copied = sum(int(each.work.copies.pinned_bytes.sum()) for each in job.digests)
-    copying = sum(int(each.work.copies.pinned_ns.sum()) for each in job.digests)
+    rate, is_measured = copy_rate(job)
     forward = digest.work.phases.device_ns[:, Phase.FORWARD]
     return _Job(
         peak=peak,
@@ -96,11 +96,19 @@ def _job(facts: Facts, peak: MemoryRank, digest: RankDigest) -> _Job:
         ranks=ranks,
         is_sharded=sharding(job) is not None,
         reduce_ns_per_byte=per_byte,
-        copy_rate=copied / copying * 1e9 if copied >= _LEAST_BYTES and copying else _PCIE,
-        is_copy_measured=copied >= _LEAST_BYTES and copying > 0,
+        copy_rate=rate,
+        is_copy_measured=is_measured,
         # A trace without marked steps is one step.
         forward_ns=float(np.mean(forward)) / (1 if digest.has_steps else len(digest.memory.end_allocated) + 1),
     )
+
+
+def copy_rate(job: Job) -> tuple[float, bool]:
+    """Bytes per second of copies from and to pinned memory, and whether the job's own ones tell it."""
+    copied = sum(int(each.work.copies.pinned_bytes.sum()) for each in job.digests)
+    copying = sum(int(each.work.copies.pinned_ns.sum()) for each in job.digests)
+    is_measured = copied >= _LEAST_BYTES and copying > 0
+    return (copied / copying * 1e9 if is_measured else _PCIE), is_measured
 
 
 def _sharding(job: _Job) -> Iterator[MemorySaving]:

@@ -41,7 +41,7 @@ class Sharding:
 def sharding(job: Job) -> Sharding | None:
     """Measure the sharding of a job; None where no group shards."""
     calls = job.calls
-    gather, scatter = _of_shards(job)
+    gather, scatter = of_shards(job)
     if not gather[job.call_step >= 0].any():
         return None
     # A rank that gathers nothing shards nothing.
@@ -66,7 +66,7 @@ def sharding(job: Job) -> Sharding | None:
     )
 
 
-def _of_shards(job: Job) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def of_shards(job: Job) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Which of the job's calls gather parameters, and which scatter gradients."""
     calls = job.calls
     kind, launched = calls.text("kind"), calls.column("step") >= 0

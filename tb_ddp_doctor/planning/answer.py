@@ -10,7 +10,7 @@ import numpy as np
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.planning.buckets import explaining_caps
 from tb_ddp_doctor.planning.gradients import SentGradients
-from tb_ddp_doctor.planning.model import Bucket, Buckets, Curve, PlanResult, Prediction, Question, Refusal
+from tb_ddp_doctor.planning.model import Bucket, Buckets, Curve, PlanResult, Prediction, Question, RankBytes, Refusal
 from tb_ddp_doctor.planning.predict import Planner
 from tb_ddp_doctor.planning.refusal import CannotPlanError
 
@@ -22,6 +22,7 @@ OVERVIEW: Mapping[str, tuple[object, ...]] = {
     "bucket_mb": BUCKET_MB,
     "links": LINKS,
     "dtype": ("bfloat16",),
+    "sharding": ("ddp", "zero1", "zero2", "zero3"),
     "accumulate": (2, 4, 8),
 }
 #: Steps within this share of the best are as good as it.
@@ -39,25 +40,31 @@ def answer(
     found: list[Curve] = []
     prediction: Prediction | None = None
     buckets: Buckets | None = None
+    now_bytes: RankBytes | None = None
     try:
         planner = made()
     except CannotPlanError as error:
         refusals["all"] = Refusal("all", str(error))
     else:
-        if question != Question():
+        if question != Question(strong=question.strong):
             try:
                 prediction = planner.predict(question)
             except CannotPlanError as error:
                 refusals["prediction"] = Refusal(_asked(question), str(error))
         for name, values in curves.items():
-            try:
-                found.append(_curve(planner, question, name, values))
-            except CannotPlanError as error:
-                refusals[name] = Refusal(name, str(error))
+            points, refused = _points(planner, question, name, values)
+            for reason, those in refused.items():
+                refusals[f"{name}: {reason}"] = Refusal(name, reason, tuple(those) if points else ())
+            if points:
+                found.append(_curve(planner, question, name, points))
         try:
             buckets = recorded_buckets(planner.record.gradients)
         except CannotPlanError as error:
-            refusals.setdefault("bucket_mb", Refusal("bucket_mb", str(error)))
+            if not any(one.question == "bucket_mb" for one in refusals.values()):
+                refusals["bucket_mb"] = Refusal("bucket_mb", str(error))
+        told = [*([prediction] if prediction else []), *(point for curve in found for point in curve.points)]
+        sharded = next((one.question for one in told if one.rank_bytes), None)
+        now_bytes = planner.resharding(sharded).rank_bytes()[0] if sharded else None
     return PlanResult(
         run=job.name,
         world_size=job.world_size,
@@ -65,6 +72,7 @@ def answer(
         steps=tuple(job.steps.tolist()),
         now_ms=job.step_ns / 1e6,
         buckets=buckets,
+        rank_bytes=now_bytes,
         prediction=prediction,
         curves=tuple(found),
         refusals=tuple(refusals.values()),
@@ -104,17 +112,37 @@ def _ends_with_module(modules: Sequence[str], last: int) -> bool | None:
     return last + 1 >= len(modules) or modules[last + 1] != modules[last]
 
 
-def _curve(planner: Planner, question: Question, name: str, values: Sequence[object]) -> Curve:
-    points = tuple(planner.predict(msgspec.structs.replace(question, **{name: value})) for value in values)
-    steps = [point.step_ms for point in points]
+def _points(
+    planner: Planner, question: Question, name: str, values: Sequence[object]
+) -> tuple[dict[float | str, Prediction], dict[str, list[float | str]]]:
+    """Predictions by value, and the values that are refused, by the reason."""
+    points: dict[float | str, Prediction] = {}
+    refused: dict[str, list[float | str]] = {}
+    for value in values:
+        shown = value if isinstance(value, (int, float)) else str(value)
+        try:
+            points[shown] = planner.predict(msgspec.structs.replace(question, **{name: value}))
+        except CannotPlanError as error:
+            refused.setdefault(str(error), []).append(shown)
+    return points, refused
+
+
+def _curve(planner: Planner, question: Question, name: str, points: Mapping[float | str, Prediction]) -> Curve:
+    told, steps = tuple(points), [point.step_ms for point in points.values()]
     best = int(np.argmin(steps))
     low = high = best
     while low > 0 and steps[low - 1] <= (1 + _AS_GOOD) * steps[best]:
         low -= 1
     while high + 1 < len(steps) and steps[high + 1] <= (1 + _AS_GOOD) * steps[best]:
         high += 1
-    told = tuple(value if isinstance(value, (int, float)) else str(value) for value in values)
-    return Curve(field=name, values=told, points=points, best=told[best], flat=(told[low], told[high]))
+    return Curve(
+        field=name,
+        values=told,
+        points=tuple(points.values()),
+        best=told[best],
+        flat=(told[low], told[high]),
+        breaks=planner.breaks(question) if name == "ranks" else None,
+    )
 
 
 def _asked(question: Question) -> str:

@@ -19,6 +19,11 @@ import math
 from dataclasses import dataclass
 from statistics import NormalDist
 
+#: How many rounds of a ring each kind takes.
+_ROUNDS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
+#: Kinds with a formula.
+KINDS = frozenset(_ROUNDS)
+
 
 @dataclass(frozen=True, slots=True)
 class Link:
@@ -31,13 +36,12 @@ class Link:
 
 def ring(kind: str, ranks: int, size: float, link: Link) -> float:
     """all_reduce, all_gather or reduce_scatter of so many bytes, ns. Raises ValueError for other kinds."""
-    rounds = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
-    if kind not in rounds:
+    if kind not in KINDS:
         raise ValueError(f"There is no formula for {kind}.")
     if ranks < 2:
         return 0.0
     once = (ranks - 1) * link.step_ns + (ranks - 1) / ranks * size * link.byte_ns
-    return rounds[kind] * once
+    return _ROUNDS[kind] * once
 
 
 def tree(ranks: int, size: float, link: Link) -> float:

@@ -5,82 +5,36 @@ A case says which end of the range of what is fitted or assumed is taken. R = ra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
-
 import numpy as np
-from numpy.typing import NDArray
 
 from tb_ddp_doctor.calibration.model import Calibration
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.schedule_model import Family, Parts
-from tb_ddp_doctor.planning import collectives, devices
-from tb_ddp_doctor.planning.messages import Messages
-from tb_ddp_doctor.planning.model import Question, Rests
+from tb_ddp_doctor.planning import devices, ranks
+from tb_ddp_doctor.planning.effect import Effect, Floats
+from tb_ddp_doctor.planning.messages import Case, Messages
+from tb_ddp_doctor.planning.model import Question
 from tb_ddp_doctor.planning.record import Record
 from tb_ddp_doctor.planning.refusal import CannotPlanError
-from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.planning.resharded import DTYPE_BYTES
 from tb_ddp_doctor.trace.names import Phase
-
-Floats = NDArray[np.float64]
-Case: TypeAlias = Literal["likely", "quickest", "slowest"]
-#: How many times as long each part transfers, shape (parts,).
-Factor: TypeAlias = Callable[[Parts], Floats]
 
 #: No link is so many times as fast.
 _MOST_TIMES = 1e6
 #: More than any model has of gradients: some larger number is a slip of the pen.
 MOST_BUCKET_MIB = 1e9
-DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float8": 1}
 #: Of the CPU's time in operators and launches, what replaying a CUDA graph saves: likely, quickest, slowest.
 _GRAPH_SAVES: dict[Case, float] = {"likely": 0.9, "quickest": 1.0, "slowest": 0.5}
 #: Copies from pageable memory, bytes per ns: the CPU moves them to a pinned buffer first, one core at a time.
 _PAGEABLE_RATE: dict[Case, float] = {"likely": 6.0, "quickest": 12.0, "slowest": 3.0}
-#: Ranks of a node at most, where the record has one node.
-_MOST_A_NODE = 8
 #: DataLoader workers share their cores and the disk: time of a batch with each, as a multiple of one alone.
 _SHARED: dict[Case, float] = {"likely": 1.0, "quickest": 1.0, "slowest": 1.5}
 
 
-@dataclass(frozen=True, slots=True)
-class Effect:
-    """What a question changes besides buckets."""
-
-    change: Change = field(default_factory=Change)
-    factors: tuple[Factor, ...] = ()
-    #: How many times as long the device's own work takes, shape (R, S); None for as long as recorded.
-    device: Floats | None = None
-    #: What a step takes on top, ns.
-    added_ns: float = 0.0
-    #: How many times as fast bytes move.
-    pace: float = 1.0
-
-    def transfer_ns(self, parts: Parts) -> Ints:
-        """How long each part transfers, ns."""
-        takes = parts.transfer_ns.astype(np.float64)
-        for factor in self.factors:
-            takes = takes * factor(parts)
-        return np.rint(takes).astype(np.int64)
-
-    def __or__(self, other: Effect) -> Effect:
-        device = self.device if other.device is None else other.device
-        if self.device is not None and other.device is not None:
-            device = self.device * other.device
-        return Effect(
-            self.change | other.change,
-            self.factors + other.factors,
-            device,
-            self.added_ns + other.added_ns,
-            self.pace * other.pace,
-        )
-
-
 def messages(record: Record, case: Case) -> Messages:
     """What AllReduces of gradients take. Raises CannotPlanError."""
-    found = record.messages
-    return {"likely": found, "quickest": found.quickest(), "slowest": found.slowest()}[case]
+    return record.messages.of(case)
 
 
 def slowdown(record: Record, case: Case) -> float:
@@ -89,15 +43,19 @@ def slowdown(record: Record, case: Case) -> float:
     return {"likely": found.share, "quickest": found.least, "slowest": found.most}[case]
 
 
-def of(record: Record, question: Question, case: Case) -> Effect:
-    """What the question changes. Raises CannotPlanError."""
+def of(record: Record, question: Question, case: Case, calibration: Calibration | None, *, resharded: bool) -> Effect:
+    """What the question changes; `calibration` has the links that are asked for, and where `resharded` the collectives
+    are placed as the question has them. Raises CannotPlanError.
+    """
     effect = Effect()
     if question.links is not None:
         effect |= _links(question.links)
-    if question.dtype is not None:
+    if question.dtype is not None and not resharded:
         effect |= _dtype(record, question.dtype, case)
     if question.ranks is not None:
-        effect |= _ranks(record, question.ranks, strong=question.strong)
+        effect |= ranks.effect(record, question.ranks, case, calibration, strong=question.strong)
+    elif calibration is not None:
+        effect |= calibrated(record, calibration, case)
     if question.graphs:
         effect |= _without(record, CpuTime.WORK, _GRAPH_SAVES[case])
     if question.device is not None:
@@ -120,7 +78,7 @@ def _links(times: float) -> Effect:
 
 def calibrated(record: Record, calibration: Calibration, case: Case) -> Effect:
     """The links of a calibration: collectives take as much longer as its fit says. Raises CannotPlanError."""
-    families, pace = _families(record), 1.0
+    families, pace = record.families, 1.0
     times: list[tuple[Messages, float, float] | None] = []
     for family in families:
         recorded, curve = (
@@ -157,7 +115,7 @@ def _dtype(record: Record, dtype: str, case: Case) -> Effect:
     """Gradients sent in other elements: as many bytes less, with the same latency."""
     if dtype not in DTYPE_BYTES:
         raise CannotPlanError(f"There is no dtype {dtype!r} for gradients; there are: {', '.join(DTYPE_BYTES)}.")
-    families = _families(record)
+    families = record.families
     if not any(one.of_gradients for one in families):
         raise CannotPlanError("No AllReduce sends gradients in this record.")
     ratio = DTYPE_BYTES[dtype] / _element_bytes(record)
@@ -177,12 +135,7 @@ def _dtype(record: Record, dtype: str, case: Case) -> Effect:
 
 def _of_family(record: Record, family: Family, case: Case) -> Messages | None:
     found = record.messages_of(family)
-    return found and {"likely": found, "quickest": found.quickest(), "slowest": found.slowest()}[case]
-
-
-def _families(record: Record) -> tuple[Family, ...]:
-    replay = record.whatif.replay
-    return replay.schedule.frame.families if replay else ()
+    return found and found.of(case)
 
 
 def _element_bytes(record: Record) -> float:
@@ -193,54 +146,6 @@ def _element_bytes(record: Record) -> float:
     if not known.any():
         raise CannotPlanError("The trace does not tell how many bytes an AllReduce sends, nor in which dtype.")
     return float(np.median(size[known] / elements[known]))
-
-
-def _ranks(record: Record, ranks: int, *, strong: bool) -> Effect:
-    """As many ranks: collectives of the whole job among them, and the slowest of more of them."""
-    job = record.job
-    now, nodes = job.world_size, len({node for node in job.nodes if node})
-    if ranks < 1:
-        raise CannotPlanError("A job has at least one rank.")
-    if ranks > max(now, _MOST_A_NODE) and nodes < 2:
-        raise CannotPlanError(
-            "The record has one node, so what links between nodes take is not known. Record two nodes, or run "
-            "torchrun ... -m tb_ddp_doctor.check on several and name its calibration.json."
-        )
-    families = _families(record)
-    fits = [record.messages_of(one) if one.group_size == now else None for one in families]
-
-    def factor(parts: Parts) -> Floats:
-        times = np.ones(len(parts.rank))
-        for index, (family, fit) in enumerate(zip(families, fits, strict=True)):
-            mine = np.flatnonzero((parts.family == index) & (parts.bytes > 0))
-            if fit is not None and len(mine):
-                size, which = np.unique(parts.bytes[mine], return_inverse=True)
-                each = [_scaled(family.kind, now, ranks, float(one), fit) for one in size.tolist()]
-                times[mine] = np.array(each)[which]
-        return times
-
-    grows = collectives.expected_largest(ranks) - collectives.expected_largest(now)
-    share = np.full((len(record.ranks), len(job.steps)), now / ranks) if strong else None
-    return Effect(factors=(factor,), device=share, added_ns=max(grows, 0.0) * _spread_ns(record) if now > 1 else 0.0)
-
-
-def _scaled(kind: str, now: int, ranks: int, size: float, fit: Messages) -> float:
-    """How many times as long a collective, a ring as recorded, takes among other ranks; 1 without a formula."""
-    if kind not in ("all_reduce", "all_gather", "reduce_scatter"):
-        return 1.0
-    link = collectives.link_of(kind, now, fit.alpha_ns, fit.beta_ns)
-    recorded = collectives.ring(kind, now, size, link)
-    if recorded <= 0:
-        return 1.0
-    if kind == "all_reduce":
-        return collectives.all_reduce(ranks, size, link)[1] / recorded
-    return collectives.ring(kind, ranks, size, link) / recorded
-
-
-def _spread_ns(record: Record) -> float:
-    """Standard deviation of the ranks' busy times in a step, the median step's, ns."""
-    busy = record.whatif.busy_ns
-    return float(np.median(busy.std(axis=0, ddof=1))) if len(busy) > 1 else 0.0
 
 
 def _pinning(record: Record, case: Case, *, pinned: bool) -> Effect:
@@ -279,7 +184,7 @@ def loading(record: Record, workers: int, case: Case) -> tuple[Effect, float]:
 
 def without_gradients(record: Record) -> Effect:
     """Backward passes under no_sync: no AllReduce of gradients. Raises CannotPlanError."""
-    sends = [one.of_gradients for one in _families(record)]
+    sends = [one.of_gradients for one in record.families]
     if not any(sends):
         raise CannotPlanError("No AllReduce sends gradients in this record, so accumulating saves none.")
     times = np.array([0.0 if one else 1.0 for one in sends])
@@ -300,50 +205,3 @@ def accumulated_ns(record: Record, passes: int, step_ns: float, without_ns: floa
     phases = record.job.work(lambda work: work.phases)
     updates = float((phases.device_ns - phases.exposed_ns)[:, :, Phase.OPTIMIZER].mean())
     return (step_ns + (passes - 1) * max(without_ns - updates, 0.0)) / passes
-
-
-def rests(record: Record, question: Question) -> Iterator[Rests]:
-    """What the answer to a question rests on."""
-    job = record.job
-    yield Rests(
-        "measured",
-        "Compute, launches and their order",
-        f"{len(job.steps)} steps of {len(job.ranks)} ranks, played again"
-        + (f" on {len(record.ranks)} of them" if len(record.ranks) < len(job.ranks) else ""),
-    )
-    communicates = question.bucket_mb is not None or question.dtype or question.ranks
-    if communicates:
-        for family in _families(record):
-            concerned = family.group_size == job.world_size if question.ranks else family.of_gradients
-            if concerned and (fit := record.messages_of(family)) is not None:
-                yield Rests(fit.basis, f"Time of {family.kind} over bytes", fit.rests_on)
-    if question.bucket_mb is not None:
-        total = len(record.gradients.elements)
-        yield Rests("measured", "When each gradient is ready", f"{total} gradients a pass, {len(job.ranks)} ranks")
-        if record.gradients.recorded is None:
-            yield Rests("assumed", "Order of the buckets", "by readiness; the recorded ones are in another order")
-    if communicates or question.links or question.links_of or question.accumulate:
-        yield Rests(record.slowdown.basis, "Kernels beside communication", record.slowdown.rests_on)
-    yield from _assumptions(question)
-
-
-def _assumptions(question: Question) -> Iterator[Rests]:
-    if question.links:
-        yield Rests("assumed", "Links", "transfers as many times as fast, latency included")
-    if question.links_of:
-        yield Rests("measured", "Links", f"alpha and algbw of {question.links_of}, against the job's own")
-    if question.dtype:
-        yield Rests("assumed", f"{question.dtype} gradients", "bytes in proportion, same latency and convergence")
-    if question.ranks:
-        how = "the same work in all" if question.strong else "as much work on each rank"
-        yield Rests("assumed", "Other numbers of ranks", f"{how}; ring or tree over links as recorded, no congestion")
-    if question.accumulate:
-        yield Rests("assumed", "Accumulation", "the passes before the last one under no_sync")
-    if question.workers is not None:
-        yield Rests("assumed", "DataLoader workers", "each loads as fast as the training process did; a core for each")
-    if question.pin_memory is not None:
-        yield Rests("assumed", "Pageable copies", "6 GB/s (3 to 12), as one core moves them")
-    if question.graphs:
-        yield Rests("assumed", "CUDA graphs", "90 % of the CPU's time in ops and launches goes (50 to 100 %)")
-    if question.device:
-        yield Rests("assumed", question.device, "kernels scale with the data sheets' limits; links and CPU stay")

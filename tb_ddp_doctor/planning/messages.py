@@ -9,7 +9,7 @@ NVLink or InfiniBand, some 20 to 60 us over TCP, where busbw stays below 12.5 GB
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,8 @@ from tb_ddp_doctor.trace.model import Ints
 
 Floats = NDArray[np.float64]
 Basis = Literal["measured", "fitted", "assumed"]
+#: Which end of the range is taken of what is fitted or assumed.
+Case: TypeAlias = Literal["likely", "quickest", "slowest"]
 
 #: Sizes tell latency from bandwidth where they differ by so much.
 _SPREAD = 2.0
@@ -49,6 +51,10 @@ class Messages:
     def time_ns(self, size: Ints) -> Floats:
         """Of messages of so many bytes."""
         return self.alpha_ns + self.beta_ns * np.asarray(size, np.float64)
+
+    def of(self, case: Case) -> Messages:
+        """The same at an end of its range."""
+        return {"likely": self, "quickest": self.quickest(), "slowest": self.slowest()}[case]
 
     def quickest(self) -> Messages:
         """The same with alpha and beta at their least."""

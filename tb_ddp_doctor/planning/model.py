@@ -28,6 +28,11 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     links_of: str | None = None
     #: What gradients are sent as: float32, float16, bfloat16, float8.
     dtype: str | None = None
+    #: How states are sharded: ddp, zero1, zero2, zero3 or hsdp; how many units are gathered ahead; and whether shards
+    #: are kept and updated on the CPU.
+    sharding: str | None = None
+    prefetch: int | None = None
+    offload: bool = False
     #: Backward passes for each AllReduce of the gradients; the step is then that of one of them.
     accumulate: int | None = None
     #: Workers of the DataLoader.
@@ -58,6 +63,51 @@ class Refusal(msgspec.Struct, frozen=True):
     question: str
     #: Why, and what to record.
     reason: str
+    #: Values of a curve that are refused; none where all are.
+    values: tuple[float | str, ...] = ()
+
+
+class RankBytes(msgspec.Struct, frozen=True, kw_only=True):
+    """What each rank holds of the model's states, and sends in a step; bytes."""
+
+    #: On the GPU: by the formulas of ZeRO; and the units that are gathered at a time.
+    parameters: float
+    gradients: float
+    optimizer_states: float
+    gathered: float
+    #: On the CPU.
+    on_cpu: float
+    sent: float
+
+
+class Algorithm(msgspec.Struct, frozen=True, kw_only=True):
+    """What is expected to be the quickest AllReduce of messages of some size."""
+
+    #: ring, tree or hierarchical.
+    name: str
+    #: Of messages of so many bytes and more.
+    from_bytes: int
+
+
+class Scaling(msgspec.Struct, frozen=True, kw_only=True):
+    """How well a job of another number of ranks scales."""
+
+    #: Weak: the step of one rank over that of all. Strong: that of one with all the work, over as many times the step.
+    efficiency: float
+    #: By ascending size; none of one rank.
+    algorithms: tuple[Algorithm, ...]
+
+
+class Breaks(msgspec.Struct, frozen=True, kw_only=True):
+    """Where scaling breaks, in ranks, among powers of two."""
+
+    #: Ranks from which on the efficiency is below this.
+    efficiency: float
+    inefficient_from: int | None
+    #: Ranks from which on communication takes longer than backward's compute, which could hide it.
+    exposed_from: int | None
+    #: Most ranks that were looked at.
+    searched_to: int
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +121,10 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     #: `step_ms` less what is now.
     change_ms: float
     rests: tuple[Rests, ...]
+    #: What each rank holds and sends; None where nothing is asked of sharding.
+    rank_bytes: RankBytes | None = None
+    #: None where no number of ranks is asked for.
+    scaling: Scaling | None = None
 
 
 class Bucket(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,6 +161,8 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
     #: The value with the shortest step, and the range of neighbouring values whose steps are within 1 % of it.
     best: float | str
     flat: tuple[float | str, float | str]
+    #: Of a curve over ranks.
+    breaks: Breaks | None = None
 
 
 class PlanResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,6 +175,8 @@ class PlanResult(msgspec.Struct, frozen=True, kw_only=True):
     #: The step as recorded; all predictions are of a step as recorded, tracing included.
     now_ms: float
     buckets: Buckets | None
+    #: What each rank holds and sends in the record; None where nothing is asked of sharding.
+    rank_bytes: RankBytes | None
     prediction: Prediction | None
     curves: tuple[Curve, ...]
     refusals: tuple[Refusal, ...]

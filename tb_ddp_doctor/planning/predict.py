@@ -9,16 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import get_args
 
-import msgspec
+from msgspec.structs import replace
 
 from tb_ddp_doctor.calibration.model import Calibration
 from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.planning import effects
 from tb_ddp_doctor.planning.buckets import Limits, last_of_buckets
-from tb_ddp_doctor.planning.effects import Case, Effect
-from tb_ddp_doctor.planning.model import Prediction, Question
+from tb_ddp_doctor.planning.effect import Effect
+from tb_ddp_doctor.planning.messages import Case
+from tb_ddp_doctor.planning.model import Breaks, Prediction, Question
 from tb_ddp_doctor.planning.record import Record
 from tb_ddp_doctor.planning.refusal import CannotPlanError
+from tb_ddp_doctor.planning.resharded import Resharding, asks_of_sharding
+from tb_ddp_doctor.planning.rests import rests
+from tb_ddp_doctor.planning.scaling import breaks, scaling
 from tb_ddp_doctor.planning.steps import Otherwise, Steps
 
 #: What predictions miss by besides what they rest on: a share of the change, and of the step. The pairs of
@@ -52,7 +56,14 @@ class Planner:
         margin = _OF_CHANGE * abs(likely - self.now_ns) + _OF_STEP * self.now_ns
         low, high = min(likely, *others) - margin, max(likely, *others) + margin
         found = _prediction(question, likely, max(low, 0.0), high, self.now_ns)
-        return _with_rests(found, self.record)
+        told = [*rests(self.record, question, self._calibration(question.links_of))]
+        if question.ranks is not None:
+            found = replace(found, scaling=scaling(self.record, self.likely_ns, question, question.ranks, likely))
+        if asks_of_sharding(question):
+            resharding = self.resharding(question)
+            told += resharding.rests()
+            found = replace(found, rank_bytes=resharding.rank_bytes()[1])
+        return replace(found, rests=tuple(told))
 
     def likely_ns(self, question: Question) -> float:
         """The step under a question without its range, ns. Raises CannotPlanError."""
@@ -61,12 +72,10 @@ class Planner:
     def _step_ns(self, question: Question, case: Case) -> float:
         record, slowdown = self.record, effects.slowdown(self.record, case)
         base = record.whatif.tracing.of_ranks(record.ranks)
-        if slowdown not in self._before_ns:
-            self._before_ns[slowdown] = _mean_ns(record.steps, Effect(base), slowdown)
-        steps = self._steps(question, case)
-        effect = Effect(base | self._fixed(question).of_ranks(record.ranks)) | effects.of(record, question, case)
-        if question.links_of is not None:
-            effect |= self._links_of(question.links_of, case)
+        steps, compared, added_ns, resharded = self._steps(question, case)
+        calibration = self._calibration(question.links_of)
+        effect = Effect(base | self._fixed(question).of_ranks(record.ranks))
+        effect |= effects.of(record, question, case, calibration, resharded=resharded)
         every_ns = 0.0
         if question.workers is not None:
             loading, every_ns = effects.loading(record, question.workers, case)
@@ -75,21 +84,47 @@ class Planner:
         if question.accumulate is not None:
             alone = _mean_ns(steps, effect | effects.without_gradients(record), slowdown)
             step = effects.accumulated_ns(record, question.accumulate, step, alone)
-        return max(self.now_ns - self._before_ns[slowdown] + step, 0.0)
+        return max(self.now_ns - self._compared_ns(compared, base, slowdown) + step + added_ns, 0.0)
 
-    def _steps(self, question: Question, case: Case) -> Steps:
-        record = self.record
+    def _compared_ns(self, steps: Steps, base: Change, slowdown: float) -> float:
+        """Mean of steps without what tracing adds, ns; that of the record is kept."""
+        if steps is not self.record.steps:
+            return _mean_ns(steps, Effect(base), slowdown)
+        if slowdown not in self._before_ns:
+            self._before_ns[slowdown] = _mean_ns(steps, Effect(base), slowdown)
+        return self._before_ns[slowdown]
+
+    def _steps(self, question: Question, case: Case) -> tuple[Steps, Steps, float, bool]:
+        """The steps to be played, what they are compared with, what comes on top of each, ns, and whether the
+        collectives are placed as the question has them.
+        """
+        record, added_ns = self.record, 0.0
+        if asks_of_sharding(question):
+            resharding = self.resharding(question)
+            added_ns = resharding.added_ns(case)
+            if resharding.changes_collectives:
+                return *resharding.steps(case), added_ns, True
         if question.bucket_mb is None:
-            return record.steps
+            return record.steps, record.steps, added_ns, False
         if not 0 < question.bucket_mb < effects.MOST_BUCKET_MIB:
             raise CannotPlanError("bucket_cap_mb is some positive number of MiB.")
         lasts = last_of_buckets(record.gradients.bytes, Limits.of_cap(question.bucket_mb))
-        return record.with_buckets(lasts, effects.messages(record, case))
+        return record.with_buckets(lasts, effects.messages(record, case)), record.steps, added_ns, False
 
-    def _links_of(self, name: str, case: Case) -> Effect:
+    def resharding(self, question: Question) -> Resharding:
+        """The job's states sharded as asked. Raises CannotPlanError."""
+        return Resharding(self.record, question, self._calibration(question.links_of))
+
+    def breaks(self, question: Question) -> Breaks:
+        """Where scaling to other numbers of ranks breaks. Raises CannotPlanError."""
+        return breaks(self.record, self.likely_ns, question)
+
+    def _calibration(self, name: str | None) -> Calibration | None:
+        if name is None:
+            return None
         if name not in self._calibrations:
             raise CannotPlanError(f"There is no calibration {name!r}.")
-        return effects.calibrated(self.record, self._calibrations[name], case)
+        return self._calibrations[name]
 
     def _fixed(self, question: Question) -> Change:
         change = Change()
@@ -115,7 +150,3 @@ def _prediction(question: Question, step_ns: float, low_ns: float, high_ns: floa
         change_ms=(step_ns - now_ns) / 1e6,
         rests=(),
     )
-
-
-def _with_rests(prediction: Prediction, record: Record) -> Prediction:
-    return msgspec.structs.replace(prediction, rests=tuple(effects.rests(record, prediction.question)))

@@ -12,23 +12,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import CpuTime
-from tb_ddp_doctor.digest.track import LONG_AGO
 from tb_ddp_doctor.facts.schedule_model import Parts, Rows
 from tb_ddp_doctor.planning.messages import Messages
 from tb_ddp_doctor.planning.natural import Natural
+from tb_ddp_doctor.planning.parts import NewParts, with_new
+from tb_ddp_doctor.planning.pieces import Cuts, Pieces
+from tb_ddp_doctor.planning.streams import Streams
 from tb_ddp_doctor.trace.model import Indices, Ints
 
 Flags = NDArray[np.bool_]
 #: An AllReduce arrives at most so long after all that it needs, ns: what is longer has another reason.
 _MOST_READY_NS = 100_000
-#: Behind every time of a rank, so that ranks lie one after the other on one axis, ns.
-_APART_NS = 1 << 46
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,7 +100,7 @@ class _Rebucketing:
         )
 
     @cached_property
-    def _pieces(self) -> _Pieces:
+    def _pieces(self) -> Pieces:
         """Where the rows are cut; of the new parts, those of new buckets cut the row in which they become ready."""
         old, sent, lasts = self._old, self._sent, self._lasts
         cut = np.broadcast_to(~self._same, (self._passes, self._buckets)).ravel()
@@ -110,63 +109,13 @@ class _Rebucketing:
             column[:, lasts].ravel()[cut] for column in (sent.ready_ns, sent.done_ns, sent.launching_ns)
         )
         rank = np.repeat(sent.rank, self._buckets)[cut]
-        key = old.table.rank.astype(np.int64) * _APART_NS + old.begin_ns - int(old.begin_ns.min(initial=0))
-        row = np.searchsorted(key, rank * _APART_NS + ready - int(old.begin_ns.min(initial=0)), side="right") - 1
-        row = np.clip(row, old.first[:-1][rank], old.first[1:][rank] - 1)
-        length = old.issued_ns[row] - old.begin_ns[row]
-        share = np.clip((ready - old.begin_ns[row]) / np.maximum(length, 1), 0.0, 1.0)
-        table = old.table
-        needed = np.clip(done - (old.done_ns[row] - table.device_ns[row]), 0, table.device_ns[row])
-        spare = np.maximum(old.done_ns[row] - old.issued_ns[row] - table.lead_ns[row], 0)
-        lead = np.where(table.lead_ns[row] > LONG_AGO // 2, done - ready - spare, LONG_AGO)
-        rows = len(table.rank)
-        return _Pieces.of(
-            row=np.concatenate((row, np.arange(rows))),
-            share=np.concatenate((share, np.ones(rows))),
-            needed_ns=np.concatenate((needed, table.device_ns)),
-            lead_ns=np.concatenate((lead, table.lead_ns)),
-            done_ns=np.concatenate((np.minimum(done, old.done_ns[row]), old.done_ns)),
-            launching_ns=np.concatenate((launching, np.zeros(rows, np.int64))),
-            part=np.concatenate((part, np.full(rows, -1))),
-        )
+        return Pieces.of(old, Cuts(rank, ready, done, launching, part))
 
     def _rows(self) -> tuple[Rows, dict[CpuTime, Ints]]:
         """The pieces as rows."""
-        old, pieces, table = self._old, self._pieces, self._old.table
-        of, last, first = pieces.row, pieces.is_last, pieces.is_first
-        spent = {
-            kind: pieces.of_each(self._without_launching() if kind is CpuTime.WORK else work)
-            for kind, work in old.spent.items()
-        }
-        spent[CpuTime.WORK] = spent[CpuTime.WORK] + pieces.launching_ns
-        work: Ints = np.asarray(np.sum(list(spent.values()), axis=0, dtype=np.int64))
-        launches = np.where(last, self._kept_launches()[of], pieces.part)
-        queue_part, awaits = table.queue_part[of], np.where(first, table.awaits[of], self._first)
-        no = np.full(len(of), -1)
-        moved = Rows(
-            rank=table.rank[of],
-            own_step=table.own_step[of],
-            step=table.step[of],
-            work_ns=work,
-            blocked_by=np.where(last, table.blocked_by[of], no).astype(np.int32),
-            blocked_ns=np.where(last, table.blocked_ns[of], 0),
-            waits=table.waits[of] & last,
-            queue_row=np.where(last & (table.queue_row[of] >= 0), pieces.last_of[table.queue_row[of]], no).astype(
-                np.int32
-            ),
-            queue_before=table.queue_before[of] & last,
-            queue_tail_ns=np.where(last, table.queue_tail_ns[of], 0),
-            queue_part=np.where(last, queue_part, self._first).astype(np.int32),
-            queue_ns=np.where(last, table.queue_ns[of], 0),
-            synced=table.synced[of] & last,
-            device_ns=pieces.device_ns,
-            lead_ns=pieces.lead_ns,
-            fed_ns=np.where(last, table.fed_ns[of], -1),
-            awaits=awaits.astype(np.int32),
-            delay_ns=np.where(first, table.delay_ns[of], 0),
-            launches=launches.astype(np.int32),
-            between=np.zeros(len(of), np.int32),
-        )
+        pieces = self._pieces
+        spent = pieces.spent({**self._old.spent, CpuTime.WORK: self._without_launching()})
+        moved = pieces.rows(self._old.table, spent, self._kept_launches(), self._first)
         return self._awaiting(moved), spent
 
     def _without_launching(self) -> Ints:
@@ -246,35 +195,32 @@ class _Rebucketing:
         was, last = sent.parts[:, self._was], sent.parts[:, -1]
         takes = np.where(self._same, old.transfer_ns[was], takes)
         # A pass is the same one on all ranks whose last AllReduces belong together.
-        collective = int(old.collective.max()) + 1 + old.collective[last][:, None].astype(np.int64) * self._buckets
+        collective = old.collective[last][:, None].astype(np.int64) * self._buckets
         _, collective = np.unique(collective + np.arange(self._buckets), return_inverse=True)
         needs, ready = self._readiness()
-        survives = np.append(~self._gone[:-1], True)
 
-        def grown(column: NDArray[Any], new: NDArray[Any] | int) -> NDArray[Any]:
-            new = np.broadcast_to(new, shape).ravel()
-            return np.concatenate((column[:-1], new, column[-1:])).astype(column.dtype)
+        def each(values: Ints | Indices) -> Ints:
+            return np.broadcast_to(values, shape).ravel().astype(np.int64)
 
-        own_step, step = (np.where(survives, column, -1) for column in (old.own_step, old.step))
-        parts = Parts(
-            rank=grown(old.rank, sent.rank[:, None]),
-            row=grown(old.row, np.where(self._same, old.row[was], -1)),
-            own_step=grown(own_step.astype(np.int32), old.own_step[last][:, None]),
-            step=grown(step.astype(np.int32), old.step[last][:, None]),
-            collective=grown(old.collective, int(old.collective.max()) + 1 + collective.reshape(shape)),
-            absent_ns=grown(old.absent_ns, self._absent()),
-            transfer_ns=grown(old.transfer_ns, takes),
-            exposed_ns=grown(old.exposed_ns, np.where(self._same, old.exposed_ns[was], takes)),
-            end_ns=grown(np.where(survives, old.end_ns, LONG_AGO), LONG_AGO),
-            after=grown(np.where(old.after == self._first, self._nothing, old.after), self._nothing),
-            needs=grown(np.where(old.needs >= 0, self._pieces.last_of[old.needs], -1).astype(np.int32), needs),
-            ready_ns=grown(old.ready_ns, ready),
-            like=grown(old.like, int(old.like.max()) + 1 + np.arange(self._buckets)),
-            ordinal=grown(old.ordinal, 0),
-            bytes=grown(old.bytes, size),
-            family=grown(old.family, old.family[last][:, None]),
+        new = NewParts(
+            rank=each(sent.rank[:, None]),
+            row=each(np.where(self._same, old.row[was], -1)),
+            own_step=each(old.own_step[last][:, None]),
+            step=each(old.step[last][:, None]),
+            collective=collective.ravel(),
+            absent_ns=self._absent().ravel(),
+            transfer_ns=each(takes),
+            exposed_ns=each(np.where(self._same, old.exposed_ns[was], takes)),
+            needs=each(needs),
+            ready_ns=each(ready),
+            like=each(np.arange(self._buckets)),
+            bytes=each(size),
+            family=each(old.family[last][:, None]),
         )
-        return replace(parts, after=self._chained(parts.after, rows))
+        parts = with_new(old, self._gone, self._pieces.last_of, new)
+        streams = Streams.of(old.after, self._launching_row[: self._first] >= 0)
+        of_new = np.repeat(streams.of_part[sent.parts[:, -1]], self._buckets)
+        return replace(parts, after=streams.chained(parts.after, of_new, rows, sent.parts))
 
     def _pace(self) -> NDArray[np.float64]:
         """How many times as long each pass's transfers take as their sizes say, shape (P,)."""
@@ -301,87 +247,3 @@ class _Rebucketing:
         was = sent.parts[:, self._was]
         needed = np.where(old.needs[was] >= 0, self._pieces.last_of[old.needs[was]], -1)
         return np.where(self._same, needed, self._launched_by), np.where(self._same, old.ready_ns[was], usual)
-
-    def _chained(self, after: Indices, rows: Rows) -> Indices:
-        """The part before each on its stream, in the order of launches."""
-        old = self._old.part_table
-        chain = np.where(old.after < self._first, old.after, np.arange(self._first + 1))
-        while not np.array_equal(further := chain[chain], chain):
-            chain = further
-        streams = np.unique(chain[self._sent.parts])
-        of = np.concatenate((chain[:-1], np.repeat(chain[self._sent.parts[:, -1]], self._buckets), [-1]))
-        launching = np.flatnonzero(rows.launches >= 0)
-        launching = launching[np.isin(of[rows.launches[launching]], streams)]
-        launching = launching[np.lexsort((launching, of[rows.launches[launching]]))]
-        part = rows.launches[launching]
-        opens = np.diff(of[part], prepend=-2) != 0
-        # What was before the first of a stream was launched before the record, or stays what it is.
-        begun = np.full(len(of), self._nothing)
-        first_old = self._launching_row[: self._first] >= 0
-        candidates = np.flatnonzero(first_old & (old.after[:-1] < self._first))
-        outside = candidates[self._launching_row[old.after[candidates]] < 0]
-        begun[chain[outside]] = old.after[outside]
-        chained: Indices = after.copy()
-        chained[part] = np.where(opens, begun[of[part]], np.append(-1, part[:-1]))
-        return chained
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Pieces:
-    """What rows are cut into, in order; shape (pieces,)."""
-
-    row: Ints
-    #: Of the row's work of the host, how much is done with the piece and with the one before; 1 for the last.
-    share: NDArray[np.float64]
-    before: NDArray[np.float64]
-    #: As columns of `Rows`; and when the device is done with it in the record.
-    device_ns: Ints
-    lead_ns: Ints
-    done_ns: Ints
-    #: What the host does to launch the part that it launches, -1 for none but what the row launches at its end.
-    launching_ns: Ints
-    part: Ints
-    is_first: Flags
-    is_last: Flags
-    #: The last piece of each row, shape (rows,).
-    last_of: Ints
-
-    @classmethod
-    def of(
-        cls,
-        row: Ints,
-        share: NDArray[np.float64],
-        needed_ns: Ints,
-        lead_ns: Ints,
-        done_ns: Ints,
-        launching_ns: Ints,
-        part: Ints,
-    ) -> _Pieces:
-        """From what is done of the row when each ends; the last of each row, all of it, are behind the others."""
-        order = np.lexsort((part, share, part < 0, row))
-        row, share, needed = row[order], share[order], needed_ns[order]
-        is_first = np.diff(row, prepend=-1) != 0
-        is_last = np.append(is_first[1:], True)
-        # What is ready later is done later.
-        lengths = np.diff(np.flatnonzero(np.append(is_first, True)))
-        base = np.repeat(np.arange(len(lengths)), lengths) * (int(needed.max(initial=0)) + 1)
-        needed = np.maximum.accumulate(needed + base) - base
-        previous = np.where(is_first, 0, np.append(0, needed[:-1]))
-        return cls(
-            row=row,
-            share=share,
-            before=np.where(is_first, 0.0, np.append(0.0, share[:-1])),
-            device_ns=needed - previous,
-            lead_ns=lead_ns[order],
-            done_ns=done_ns[order],
-            launching_ns=launching_ns[order],
-            part=part[order],
-            is_first=is_first,
-            is_last=is_last,
-            last_of=np.flatnonzero(is_last),
-        )
-
-    def of_each(self, values: Ints) -> Ints:
-        """Values of rows, shared among their pieces."""
-        done: Ints = np.rint(values[self.row] * self.share).astype(np.int64)
-        return done - np.rint(values[self.row] * self.before).astype(np.int64)

@@ -44,10 +44,11 @@ class Record:
             )
         #: Indices of the ranks that are played, ascending.
         self.ranks = _played(self.job)
-        self._tracks = natural(self.whatif.replay, self.ranks)
+        self._frame = self.whatif.replay.schedule.frame
+        self.tracks = natural(self.whatif.replay, self.ranks)
         with suppress(CannotPlanError):
-            self._tracks = without_chance(self._tracks, self._sent)
-        self.steps = Steps(self._tracks)
+            self.tracks = without_chance(self.tracks, self.sent)
+        self.steps = Steps(self.tracks)
         self._messages: dict[Family, Messages | None] = {}
         self._rebucketed: dict[bytes, Steps] = {}
 
@@ -55,6 +56,11 @@ class Record:
     def sends_gradients(self) -> NDArray[np.bool_]:
         """Which of the job's calls send gradients."""
         return of_gradients(self.job) & (self.job.calls.column("step") >= 0)
+
+    @property
+    def families(self) -> tuple[Family, ...]:
+        """The families of the job's collectives."""
+        return self._frame.families
 
     @cached_property
     def slowdown(self) -> Slowdown:
@@ -100,34 +106,45 @@ class Record:
         """The steps with buckets that end with some gradients. Raises CannotPlanError."""
         key = lasts.tobytes() + repr((taking.alpha_ns, taking.beta_ns)).encode()
         if key not in self._rebucketed:
-            self._rebucketed[key] = Steps(rebucketed(self._tracks, self._sent, lasts, taking), self.steps)
+            self._rebucketed[key] = Steps(rebucketed(self.tracks, self.sent, lasts, taking), self.steps)
         return self._rebucketed[key]
 
     @cached_property
-    def _sent(self) -> Sent:
+    def sent(self) -> Sent:
+        """The passes of the played ranks whose gradients DDP's buckets send. Raises CannotPlanError."""
         place = np.full(len(self.job.ranks), -1)
         place[self.ranks] = np.arange(len(self.ranks))
         passes = [one for one in self.gradients.passes if place[one.rank] >= 0]
         if len({len(one.collectives) for one in passes}) > 1:
             raise CannotPlanError("Ranks or steps send their gradients in different numbers of buckets.")
-        parts = self._tracks.part_table
-        of_row = {pair: i for i, pair in enumerate(zip(parts.rank[:-1].tolist(), parts.row[:-1].tolist(), strict=True))}
         return Sent(
             rank=place[[one.rank for one in passes]],
             ready_ns=np.stack([self._common(one, "ready_ns") for one in passes]),
             done_ns=np.stack([self._common(one, "done_ns") for one in passes]),
             launching_ns=np.stack([_launching(self.job, one) for one in passes]),
             parts=np.array(
-                [[of_row[int(place[one.rank]), row] for row in one.collectives.tolist()] for one in passes], np.int64
+                [[self.part_of[int(place[one.rank]), row] for row in one.collectives.tolist()] for one in passes],
+                np.int64,
             ),
             recorded=self.gradients.recorded,
             bytes=self.gradients.bytes,
         )
 
+    @cached_property
+    def part_of(self) -> dict[tuple[int, int], int]:
+        """The part of each played rank's collectives, by index of the rank and row in its `Collectives`."""
+        parts = self.tracks.part_table
+        rows = zip(parts.rank[:-1].tolist(), parts.row[:-1].tolist(), strict=True)
+        return {pair: part for part, pair in enumerate(rows)}
+
     def _common(self, one: SendingPass, name: str) -> Ints:
         """Times of a pass's gradients on the common clock."""
         own: Ints = getattr(self.job.digests[one.rank].gradients, name)[one.gradients]
-        common: Ints = own - self.job.clock.correction(np.full(len(own), one.rank), own)
+        return self.common(one.rank, own)
+
+    def common(self, rank: int, own_ns: Ints) -> Ints:
+        """Times of a rank's clock, by index of the rank among all, on the common clock."""
+        common: Ints = own_ns - self.job.clock.correction(np.full(len(own_ns), rank), own_ns)
         return common
 
 

@@ -52,6 +52,8 @@ FIELDS: Mapping[str, Field] = {
     "ranks": Field("--ranks", "{} ranks", _count, "ranks, each with as much work as now (see --strong)"),
     "links": Field("--links", "links {}x as fast", _times, "times as fast, such as 2x; or a calibration.json"),
     "dtype": Field("--dtype", "gradients in {}", _dtype, "what gradients are sent as: fp32, fp16, bf16 or fp8"),
+    "sharding": Field("--sharding", "{}", str, "how states are sharded: ddp, zero1, zero2, zero3 or hsdp"),
+    "prefetch": Field("--prefetch", "prefetch={}", _count, "units of FSDP that are gathered ahead"),
     "accumulate": Field("--accumulate", "{} passes for each AllReduce", _count, "backward passes for each AllReduce"),
     "workers": Field("--workers", "num_workers={}", _count, "workers of the DataLoader"),
     "device": Field("--device", "on {}", str, "another GPU, by name, such as H200"),
@@ -102,6 +104,8 @@ def shown(question: Question) -> str:
         parts.append(f"links as in {question.links_of}")
     if question.pin_memory is not None:
         parts.append(f"pin_memory={question.pin_memory}")
+    if question.offload:
+        parts.append("shards on the CPU")
     if question.graphs:
         parts.append("launches by CUDA graphs")
     parts += [f"{name} fixed" for name in question.fixed]

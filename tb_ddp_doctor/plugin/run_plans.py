@@ -37,7 +37,8 @@ class RunPlans:
         fixed = tuple(filter(None, asked.get("fixed", "").split(",")))
         if unknown := [one for one in fixed if not is_name(one)]:
             raise ValueError(f"There is no rule {unknown[0]!r}.")
-        question = question_of(given, graphs="graphs" in asked, fixed=fixed)
+        flags = {flag: flag in asked for flag in ("graphs", "offload", "strong")}
+        question = question_of(given, **flags, fixed=fixed)
         curves = {"bucket_mb": BUCKET_MB} if "curve" in asked else {}
         with self._lock:
             plan = answer(result.job, lambda: self._planner(name, result), question, curves)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
 from rich.console import Console
 from rich.table import Table
 
-from tb_ddp_doctor.planning.model import Buckets, Curve, PlanResult, Prediction, Rests
+from tb_ddp_doctor.planning.model import Breaks, Buckets, Curve, PlanResult, Prediction, RankBytes, Rests, Scaling
 from tb_ddp_doctor.planning.words import FIELDS, shown
 from tb_ddp_doctor.report.escape import printable
 from tb_ddp_doctor.report.wrapping import print_code, print_wrapped, without_trailing_spaces
@@ -19,15 +22,21 @@ def print_plan(console: Console, found: PlanResult) -> None:
             print_wrapped(console, _recorded(found.buckets))
         if found.prediction:
             print_wrapped(console, _said(found.prediction, found.now_ms), "bold")
+            for sentence in _details(found.prediction, found.rank_bytes):
+                print_wrapped(console, sentence)
         for curve in found.curves:
             console.print()
             console.print(_table(curve, found.now_ms))
             if curve.field == "bucket_mb":
                 print_wrapped(console, _best(curve, found.now_ms))
+            if curve.breaks:
+                print_wrapped(console, _breaking(curve.breaks))
+                print_wrapped(console, f"Quickest AllReduce by size: {_algorithms_of(curve)}.")
         _print_rests(console, found)
         for refusal in found.refusals:
             name = FIELDS[refusal.question].option if refusal.question in FIELDS else refusal.question
-            print_wrapped(console, f"Not predicted ({name}): {printable(refusal.reason)}")
+            values = " " + ", ".join(map(_value, refusal.values)) if refusal.values else ""
+            print_wrapped(console, f"Not predicted ({name}{printable(values)}): {printable(refusal.reason)}")
         console.print()
 
 
@@ -55,21 +64,98 @@ def _said(prediction: Prediction, now_ms: float) -> str:
     )
 
 
+def _details(prediction: Prediction, now: RankBytes | None) -> Iterator[str]:
+    """What is predicted besides the step."""
+    if prediction.rank_bytes and now:
+        yield f"Each rank: {_held(prediction.rank_bytes)}; now {_held(now)}."
+    if prediction.scaling:
+        yield f"Efficiency {100 * prediction.scaling.efficiency:.0f} %."
+        if prediction.scaling.algorithms:
+            yield f"Quickest AllReduce: {_algorithms(prediction.scaling)}."
+
+
+def _held(each: RankBytes) -> str:
+    cpu = f", {_bytes(each.on_cpu)} on the CPU" if each.on_cpu else ""
+    gathered = f" and {_bytes(each.gathered)} gathered" if each.gathered else ""
+    return (
+        f"{_bytes(each.parameters)} of parameters{gathered}, {_bytes(each.gradients)} of gradients, "
+        f"{_bytes(each.optimizer_states)} of optimizer's states{cpu}; sends {_bytes(each.sent)} a step"
+    )
+
+
+def _algorithms(scaling: Scaling) -> str:
+    return ", ".join(
+        f"{one.name} from {_bytes(one.from_bytes)}" if one.from_bytes else one.name for one in scaling.algorithms
+    )
+
+
+def _algorithms_of(curve: Curve) -> str:
+    pairs = zip(curve.values, curve.points, strict=True)
+    told = [(value, point.scaling) for value, point in pairs if point.scaling and point.scaling.algorithms]
+    return "; ".join(f"{_value(value)} ranks: {_algorithms(scaling)}" for value, scaling in told) or "not known"
+
+
+def _breaking(breaks: Breaks) -> str:
+    share, most = f"{100 * breaks.efficiency:.0f} %", f"up to {breaks.searched_to}"
+    efficiency = (
+        f"Efficiency is below {share} from {breaks.inefficient_from} ranks on"
+        if breaks.inefficient_from
+        else f"Efficiency stays above {share} ({most} ranks)"
+    )
+    hidden = (
+        f"communication takes longer than the backward pass, which could hide it, from {breaks.exposed_from} ranks on"
+        if breaks.exposed_from
+        else f"the backward pass is longer than communication ({most} ranks)"
+    )
+    return f"{efficiency}; {hidden}."
+
+
+def _bytes(size: float) -> str:
+    for unit, one in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if size >= one:
+            return f"{size / one:.1f} {unit}"
+    return f"{size:.0f} bytes"
+
+
 def _table(curve: Curve, now_ms: float) -> Table:
     table = Table(box=None)
     table.add_column("")
-    for heading in ("step, ms", "range", "change, ms", "share"):
+    more = [column for column in _COLUMNS if any(column.of(point) for point in curve.points)]
+    for heading in ("step, ms", "range", "change, ms", "share", *(column.heading for column in more)):
         table.add_column(heading, justify="right")
     for value, point in zip(curve.values, curve.points, strict=True):
-        text = FIELDS[curve.field].shown.format(f"{value:g}" if isinstance(value, float) else value)
         table.add_row(
-            printable(text),
+            printable(FIELDS[curve.field].shown.format(_value(value))),
             f"{point.step_ms:.1f}",
             f"{point.low_ms:.1f} to {point.high_ms:.1f}",
             _signed(point.change_ms, 1),
             _signed(100 * point.change_ms / now_ms, 0) + " %" if now_ms else "",
+            *(column.of(point) for column in more),
         )
     return table
+
+
+def _value(value: float | str) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A column that tables have where some point has it."""
+
+    heading: str
+    of: Callable[[Prediction], str]
+
+
+_COLUMNS = (
+    _Column("on a rank", lambda one: _bytes(_on_gpu(one.rank_bytes)) if one.rank_bytes else ""),
+    _Column("sent", lambda one: _bytes(one.rank_bytes.sent) if one.rank_bytes else ""),
+    _Column("efficiency", lambda one: f"{100 * one.scaling.efficiency:.0f} %" if one.scaling else ""),
+)
+
+
+def _on_gpu(each: RankBytes) -> float:
+    return each.parameters + each.gathered + each.gradients + each.optimizer_states
 
 
 def _signed(value: float, digits: int) -> str:

@@ -14,6 +14,8 @@ from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.sharding import Sharding
 from tb_ddp_doctor.facts.whatif import WhatIf
+from tb_ddp_doctor.planning.fact import Plans
+from tb_ddp_doctor.planning.model import Question
 from tb_ddp_doctor.rules.support import limits, text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.exposed import most_exposed
@@ -52,7 +54,14 @@ class ShardingWait(Rule):
     min_cost: float = threshold(0.02, "of the step", "Every sharded job exposes a little at each unit's edges.")
 
     def check(
-        self, *, frame: Frame, whatif: WhatIf, sharding: Sharding | None, computed: KernelWork, places: Places
+        self,
+        *,
+        frame: Frame,
+        whatif: WhatIf,
+        sharding: Sharding | None,
+        computed: KernelWork,
+        plans: Plans,
+        places: Places,
     ) -> Result:
         if sharding is None:
             return Clear("No group gathers parameters and scatters gradients: nothing is sharded.")
@@ -96,7 +105,7 @@ class ShardingWait(Rule):
             why=f"{sharding.gathers:.0f} all-gathers{size} a step, and the reduce-scatters, take {text.ms(moved)}; in "
             f"the {cause} pass {text.ms(of_cause)} are exposed. Overlap would hide {text.ms(float(forward.mean()))} "
             f"more in the forward and {text.ms(float(backward.mean()))} more in the backward pass. {basis}",
-            fix=_fix(cause, sharding, len(set(frame.nodes)) > 1, frame.step_ns, cost),
+            fix=_fix(cause, sharding, plans, len(set(frame.nodes)) > 1),
             evidence=most_exposed(alone, whatif, places),
         )
 
@@ -108,13 +117,19 @@ class ShardingWait(Rule):
         return saving
 
 
-def _fix(cause: str, sharding: Sharding, has_nodes: bool, step_ns: float, cost_ns: float) -> str:
+def _fix(cause: str, sharding: Sharding, plans: Plans, has_nodes: bool) -> str:
     between = _BETWEEN_NODES if has_nodes else ""
     smaller = _FLOAT32 if "Float" in sharding.dtypes else ""
     advice, code = (_FORWARD if cause == "forward" else _BACKWARD).split("\n\n", 1)
-    predicted = f"Predicted: with prefetch {text.ms(step_ns - cost_ns)} a step; now {text.ms(step_ns)}."
-    return f"{advice} {predicted}\n\n{code}{smaller}{between}"
+    predicted = plans.said(*map(plans.predict, _ASKED[cause]))
+    return f"{advice}{predicted}\n\n{code}{smaller}{between}"
 
+
+#: What the fix of each cause changes.
+_ASKED = {
+    "forward": (Question(prefetch=1), Question(prefetch=2)),
+    "backward": (Question(prefetch=1), Question(prefetch=2), Question(sharding="zero2")),
+}
 
 _FORWARD = """\
 Gather the next unit's parameters while this one computes. If every unit computes for less time than the next \

@@ -1,0 +1,151 @@
+"""What a message takes within a node and between nodes, and by which algorithm a collective is the quickest.
+
+A job whose ranks are on several nodes is taken to be as fast as its links between nodes: they are the slowest of its
+rings. What links within a node take shows in groups whose ranks are all on one, or in a calibration.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tb_ddp_doctor.calibration.model import Calibration, Curve
+from tb_ddp_doctor.facts.arrivals import traffic
+from tb_ddp_doctor.facts.traffic import Traffic
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.planning import collectives
+from tb_ddp_doctor.planning.collectives import Link
+from tb_ddp_doctor.planning.messages import Basis, Case, Messages, messages
+from tb_ddp_doctor.planning.model import Rests
+from tb_ddp_doctor.planning.record import Record
+from tb_ddp_doctor.planning.refusal import CannotPlanError
+
+#: Ranks of a node where the record has one node.
+_A_NODE = 8
+#: Sizes of messages that algorithms are compared at, bytes.
+_SIZES = tuple(1 << power for power in range(10, 33))
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Links of one kind, and how they are known."""
+
+    link: Link
+    basis: Basis
+    rests_on: str
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """The links of a job."""
+
+    #: None where they are not known.
+    within: Scope | None
+    between: Scope | None
+    ranks_a_node: int
+
+    def time_ns(self, kind: str, ranks: int, size: float, *, apart: bool = False) -> tuple[str, float]:
+        """The quickest algorithm for so many bytes, and what it takes; `apart` if each rank is on another node.
+
+        Raises CannotPlanError, and ValueError for kinds without a formula.
+        """
+        times = dict(self._times(kind, ranks, size, apart))
+        best = min(times, key=times.__getitem__)
+        return best, times[best]
+
+    def _times(self, kind: str, ranks: int, size: float, apart: bool) -> Iterator[tuple[str, float]]:
+        inside = ranks <= self.ranks_a_node and not apart
+        flat = (self.within or self.between) if inside else self.between
+        if flat is None:
+            raise CannotPlanError(
+                "What links between nodes take is not known: the record has one node. Record two nodes, or run "
+                "torchrun ... -m tb_ddp_doctor.check on several and put its calibration.json beside the traces."
+            )
+        yield "ring", collectives.ring(kind, ranks, size, flat.link)
+        if kind == "all_reduce":
+            yield "tree", collectives.tree(ranks, size, flat.link)
+            if not inside and not apart and self.within and self.between:
+                nodes = -(-ranks // self.ranks_a_node)
+                yield (
+                    "hierarchical",
+                    collectives.hierarchical(self.ranks_a_node, nodes, size, self.within.link, self.between.link),
+                )
+
+    def algorithms(self, ranks: int) -> tuple[tuple[str, int], ...]:
+        """The quickest AllReduce by size: each with the bytes from which on it is. Raises CannotPlanError."""
+        found: list[tuple[str, int]] = []
+        for size in _SIZES if ranks > 1 else ():
+            name, _ = self.time_ns("all_reduce", ranks, float(size))
+            if not found or found[-1][0] != name:
+                found.append((name, size if found else 0))
+        return tuple(found)
+
+    def rests(self, ranks: int) -> Iterator[Rests]:
+        """What the time of a collective of so many ranks rests on."""
+        if self.between and (ranks > self.ranks_a_node or not self.within):
+            yield Rests(self.between.basis, "Links between nodes", self.between.rests_on)
+        if self.within:
+            yield Rests(self.within.basis, "Links within a node", self.within.rests_on)
+
+
+def links(record: Record, kind: str, case: Case, calibration: Calibration | None = None) -> Links:
+    """The links of a job as its collectives use them, those of one kind first; `calibration` has other links."""
+    job = record.job
+    nodes = Counter(filter(None, job.nodes))
+    spans = len(nodes) > 1
+    groups = [
+        one for one in record.facts.get(traffic) if one.has_bytes and one.kind in collectives.KINDS and one.size > 1
+    ]
+    within, between = (
+        (calibration and _measured(calibration, kind, inside))
+        or _recorded(job, [one for one in groups if _is_inside(job, one) is inside], kind, case)
+        or (job.calibration and _measured(job.calibration, kind, inside))
+        or None
+        for inside in (True, False)
+    )
+    a_node = max(nodes.values()) if spans else max(job.world_size, _A_NODE)
+    if calibration and len(set(calibration.nodes)) > 1:
+        a_node = max(Counter(calibration.nodes).values())
+    return Links(within, between, a_node)
+
+
+def _is_inside(job: Job, group: Traffic) -> bool:
+    """Whether a group's ranks are on one node, as far as nodes are known."""
+    return len({job.nodes[rank] for rank in group.ranks.tolist()} - {""}) < 2
+
+
+def _recorded(job: Job, groups: Sequence[Traffic], kind: str, case: Case) -> Scope | None:
+    alike = [one for one in groups if one.kind == kind] or list(groups)
+    if not alike:
+        return None
+    most = max(alike, key=lambda one: one.transfer_per_step_ns)
+    same = [one for one in alike if (one.kind, one.size) == (most.kind, most.size)]
+    size, time = (np.concatenate([getattr(one, name) for one in same]) for name in ("bytes", "transfer_ns"))
+    found = messages(most.kind, most.size, size, np.maximum(time, 1), job.calibration)
+    return Scope(_link(most.kind, most.size, found, case), found.basis, f"{most.kind}: {found.rests_on}")
+
+
+def _link(kind: str, ranks: int, found: Messages, case: Case) -> Link:
+    taken = found.of(case)
+    return collectives.link_of(kind, ranks, taken.alpha_ns, taken.beta_ns)
+
+
+def _measured(calibration: Calibration, kind: str, inside: bool) -> Scope | None:
+    """The links within a node, or between nodes, that a calibration measured."""
+    curves = [(one, one.fit) for one in calibration.curves if one.fit and one.fit.algbw_gbs > 0]
+    curves = [(one, fit) for one, fit in curves if one.kind in collectives.KINDS and one.size > 1]
+    curves = [(one, fit) for one, fit in curves if _is_of_node(calibration, one) is inside]
+    alike = [(one, fit) for one, fit in curves if one.kind == kind] or curves
+    if not alike:
+        return None
+    one, fit = max(alike, key=lambda curve: curve[0].size)
+    link = collectives.link_of(one.kind, one.size, fit.alpha_us * 1e3, 1 / fit.algbw_gbs)
+    told = f"{one.kind} of {one.size} ranks in {calibration.source}: alpha {fit.alpha_us:.0f} µs, "
+    return Scope(link, "measured", f"{told}busbw {fit.busbw_gbs:.1f} GB/s")
+
+
+def _is_of_node(calibration: Calibration, curve: Curve) -> bool:
+    return curve.scope == "node" or len(set(calibration.nodes)) < 2

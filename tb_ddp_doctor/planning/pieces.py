@@ -1,0 +1,162 @@
+"""Rows of tracks cut into pieces, for other collectives to be launched or awaited between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.digest.model import CpuTime
+from tb_ddp_doctor.digest.track import LONG_AGO
+from tb_ddp_doctor.facts.schedule_model import Rows
+from tb_ddp_doctor.planning.natural import Natural
+from tb_ddp_doctor.trace.model import Indices, Ints
+
+Flags = NDArray[np.bool_]
+#: Behind every time of a rank, so that ranks lie one after the other on one axis, ns.
+_APART_NS = 1 << 46
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cuts:
+    """Where rows are cut, in the order of those at the same instant; shape (cuts,)."""
+
+    #: Index of the rank, and when its host gets there.
+    rank: Ints
+    at_ns: Ints
+    #: When the device is done with all that was launched before; -1 where the record does not tell.
+    done_ns: Ints
+    #: What the host then does to launch a part, and which one; -1 for none.
+    launching_ns: Ints
+    part: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pieces:
+    """What rows are cut into, in order; shape (pieces,)."""
+
+    row: Ints
+    #: Of the row's work of the host, how much is done with the piece and with the one before; 1 for the last.
+    share: NDArray[np.float64]
+    before: NDArray[np.float64]
+    #: As columns of `Rows`; and when the device is done with it in the record.
+    device_ns: Ints
+    lead_ns: Ints
+    done_ns: Ints
+    #: What the host does to launch the part that it launches, -1 for none but what the row launches at its end.
+    launching_ns: Ints
+    part: Ints
+    is_first: Flags
+    is_last: Flags
+    #: The last piece of each row, shape (rows,); the piece that ends with each cut, shape (cuts,).
+    last_of: Ints
+    cut_at: Ints
+
+    @classmethod
+    def of(cls, tracks: Natural, cuts: Cuts) -> Pieces:
+        """The rows of tracks, cut."""
+        table, rows, row = tracks.table, len(tracks.table.rank), _rows_at(tracks, cuts)
+        begin, issued, end = tracks.begin_ns[row], tracks.issued_ns[row], tracks.done_ns[row]
+        work = table.device_ns[row]
+        share = np.clip((cuts.at_ns - begin) / np.maximum(issued - begin, 1), 0.0, 1.0)
+        done = np.where(cuts.done_ns >= 0, cuts.done_ns, end - np.rint((1 - share) * work).astype(np.int64))
+        spare = np.maximum(end - issued - table.lead_ns[row], 0)
+        lead = np.where(table.lead_ns[row] > LONG_AGO // 2, done - cuts.at_ns - spare, LONG_AGO)
+        return cls._ordered(
+            row=np.concatenate((row, np.arange(rows))),
+            share=np.concatenate((share, np.ones(rows))),
+            needed_ns=np.concatenate((np.clip(done - (end - work), 0, work), table.device_ns)),
+            lead_ns=np.concatenate((lead, table.lead_ns)),
+            done_ns=np.concatenate((np.minimum(done, end), tracks.done_ns)),
+            launching_ns=np.concatenate((cuts.launching_ns, np.zeros(rows, np.int64))),
+            part=np.concatenate((cuts.part, np.full(rows, -1))),
+        )
+
+    @classmethod
+    def _ordered(
+        cls,
+        row: Ints,
+        share: NDArray[np.float64],
+        needed_ns: Ints,
+        lead_ns: Ints,
+        done_ns: Ints,
+        launching_ns: Ints,
+        part: Ints,
+    ) -> Pieces:
+        """From what is done of the row when each ends; the last of each row, all of it, are behind the others."""
+        rows = int(row[-1]) + 1
+        ends = np.arange(len(row)) >= len(row) - rows
+        order = np.lexsort((share, ends, row))
+        row, share, needed = row[order], share[order], needed_ns[order]
+        is_first = np.diff(row, prepend=-1) != 0
+        is_last = np.append(is_first[1:], True)
+        # What is ready later is done later.
+        lengths = np.diff(np.flatnonzero(np.append(is_first, True)))
+        base = np.repeat(np.arange(len(lengths)), lengths) * (int(needed.max(initial=0)) + 1)
+        needed = np.maximum.accumulate(needed + base) - base
+        previous = np.where(is_first, 0, np.append(0, needed[:-1]))
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        return cls(
+            row=row,
+            share=share,
+            before=np.where(is_first, 0.0, np.append(0.0, share[:-1])),
+            device_ns=needed - previous,
+            lead_ns=lead_ns[order],
+            done_ns=done_ns[order],
+            launching_ns=launching_ns[order],
+            part=part[order],
+            is_first=is_first,
+            is_last=is_last,
+            last_of=np.flatnonzero(is_last),
+            cut_at=place[: len(order) - rows],
+        )
+
+    def of_each(self, values: Ints) -> Ints:
+        """Values of rows, shared among their pieces."""
+        done: Ints = np.rint(values[self.row] * self.share).astype(np.int64)
+        return done - np.rint(values[self.row] * self.before).astype(np.int64)
+
+    def spent(self, spent: Mapping[CpuTime, Ints]) -> dict[CpuTime, Ints]:
+        """What the host does in each piece: what it does in the rows, and the launches."""
+        each = {kind: self.of_each(work) for kind, work in spent.items()}
+        each[CpuTime.WORK] = each[CpuTime.WORK] + self.launching_ns
+        return each
+
+    def rows(self, table: Rows, spent: Mapping[CpuTime, Ints], launches: Indices, nothing: int) -> Rows:
+        """The pieces as rows; `launches` is what each old row launches still, `nothing` the part over long ago."""
+        of, last, first = self.row, self.is_last, self.is_first
+        queue_row = table.queue_row[of]
+        return Rows(
+            rank=table.rank[of],
+            own_step=table.own_step[of],
+            step=table.step[of],
+            work_ns=np.asarray(np.sum(list(spent.values()), axis=0, dtype=np.int64)),
+            blocked_by=np.where(last, table.blocked_by[of], -1).astype(np.int32),
+            blocked_ns=np.where(last, table.blocked_ns[of], 0),
+            waits=table.waits[of] & last,
+            queue_row=np.where(last & (queue_row >= 0), self.last_of[queue_row], -1).astype(np.int32),
+            queue_before=table.queue_before[of] & last,
+            queue_tail_ns=np.where(last, table.queue_tail_ns[of], 0),
+            queue_part=np.where(last, table.queue_part[of], nothing).astype(np.int32),
+            queue_ns=np.where(last, table.queue_ns[of], 0),
+            synced=table.synced[of] & last,
+            device_ns=self.device_ns,
+            lead_ns=self.lead_ns,
+            fed_ns=np.where(last, table.fed_ns[of], -1),
+            awaits=np.where(first, table.awaits[of], nothing).astype(np.int32),
+            delay_ns=np.where(first, table.delay_ns[of], 0),
+            launches=np.where(last, launches[of], self.part).astype(np.int32),
+            between=np.zeros(len(of), np.int32),
+        )
+
+
+def _rows_at(tracks: Natural, cuts: Cuts) -> Ints:
+    """The row in which each cut is."""
+    origin, first = int(tracks.begin_ns.min(initial=0)), tracks.first
+    key = tracks.table.rank.astype(np.int64) * _APART_NS + tracks.begin_ns - origin
+    row = np.searchsorted(key, cuts.rank * _APART_NS + cuts.at_ns - origin, side="right") - 1
+    found: Ints = np.clip(row, first[:-1][cuts.rank], first[1:][cuts.rank] - 1)
+    return found

@@ -1,0 +1,91 @@
+"""A job of another number of ranks: its collectives by the quickest algorithm, and the slowest of more ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tb_ddp_doctor.calibration.model import Calibration
+from tb_ddp_doctor.facts.arrivals import traffic
+from tb_ddp_doctor.facts.schedule_model import Family, Parts
+from tb_ddp_doctor.planning import collectives
+from tb_ddp_doctor.planning.effect import Effect, Floats
+from tb_ddp_doctor.planning.links import Links, links
+from tb_ddp_doctor.planning.messages import Case
+from tb_ddp_doctor.planning.record import Record
+from tb_ddp_doctor.planning.refusal import CannotPlanError
+
+#: More ranks than any job has.
+_MOST = 1 << 20
+
+
+def links_of_ranks(record: Record, case: Case, calibration: Calibration | None) -> Links:
+    """The links that AllReduces of other numbers of ranks use."""
+    return links(record, "all_reduce", case, calibration)
+
+
+def effect(record: Record, ranks: int, case: Case, calibration: Calibration | None, *, strong: bool) -> Effect:
+    """As many ranks; where `strong`, all together have as much work as now. Raises CannotPlanError."""
+    job, now = record.job, record.job.world_size
+    if not 1 <= ranks < _MOST:
+        raise CannotPlanError("A job has at least one rank.")
+    changes = ranks != now or calibration is not None
+    times = [
+        _Times(record, one, ranks, case, calibration) if changes and one.group_size == now else None
+        for one in record.families
+    ]
+
+    def factor(parts: Parts) -> Floats:
+        longer = np.ones(len(parts.rank))
+        for index, one in enumerate(times):
+            mine = np.flatnonzero((parts.family == index) & (parts.bytes > 0))
+            if one is not None and one.is_known and len(mine):
+                size, which = np.unique(parts.bytes[mine], return_inverse=True)
+                longer[mine] = np.array([one.of(float(each)) for each in size.tolist()])[which]
+        return longer
+
+    grows = collectives.expected_largest(ranks) - collectives.expected_largest(now)
+    share = np.full((len(record.ranks), len(job.steps)), now / ranks) if strong else None
+    added = max(grows, 0.0) * _spread_ns(record) if now > 1 else 0.0
+    return Effect(factors=(factor,), device=share, added_ns=added)
+
+
+class _Times:
+    """How many times as long the collectives of a family take among other ranks."""
+
+    def __init__(self, record: Record, family: Family, ranks: int, case: Case, calibration: Calibration | None) -> None:
+        """Raises CannotPlanError where links are not known."""
+        self._kind, self._ranks = family.kind, ranks
+        fit = record.messages_of(family)
+        self.is_known = fit is not None and family.kind in collectives.KINDS
+        if fit is not None and self.is_known:
+            self._fit = fit.of(case)
+            self._links = links(record, family.kind, case, calibration)
+            self.of(1.0)
+
+    def of(self, size: float) -> float:
+        """For so many bytes."""
+        recorded = self._fit.alpha_ns + self._fit.beta_ns * size
+        return self.time_ns(size) / recorded if recorded > 0 else 1.0
+
+    def time_ns(self, size: float) -> float:
+        """What one of so many bytes takes among the other ranks, ns."""
+        return self._links.time_ns(self._kind, self._ranks, size)[1]
+
+
+def transfers_ns(record: Record, ranks: int) -> float:
+    """What all collectives of the whole job take in a step among so many ranks, ns. Raises CannotPlanError."""
+    job, total = record.job, 0.0
+    for one in record.facts.get(traffic):
+        family = next((each for each in record.families if (each.kind, each.group_size) == (one.kind, one.size)), None)
+        if family and one.size == job.world_size and one.has_bytes and one.kind in collectives.KINDS:
+            times = _Times(record, family, ranks, "likely", None)
+            size, count = np.unique(one.bytes, return_counts=True)
+            takes = [times.time_ns(float(each)) for each in size.tolist()]
+            total += float(np.dot(takes, count)) / one.steps
+    return total
+
+
+def _spread_ns(record: Record) -> float:
+    """Standard deviation of the ranks' busy times in a step, the median step's, ns."""
+    busy = record.whatif.busy_ns
+    return float(np.median(busy.std(axis=0, ddof=1))) if len(busy) > 1 else 0.0

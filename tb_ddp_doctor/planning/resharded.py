@@ -1,0 +1,193 @@
+"""The steps of a job whose states are sharded in another way, and what each rank then holds and sends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import get_args
+
+import numpy as np
+
+from tb_ddp_doctor.calibration.model import Calibration
+from tb_ddp_doctor.facts.memory_savings import copy_rate
+from tb_ddp_doctor.facts.peaks import limits
+from tb_ddp_doctor.planning.links import links
+from tb_ddp_doctor.planning.messages import Case
+from tb_ddp_doctor.planning.model import Question, RankBytes, Rests
+from tb_ddp_doctor.planning.placed import placed
+from tb_ddp_doctor.planning.record import Record
+from tb_ddp_doctor.planning.refusal import CannotPlanError
+from tb_ddp_doctor.planning.sharding import AHEAD, OVERHEAD, STRATEGIES, Strategy, Time, launched
+from tb_ddp_doctor.planning.states import of_rank, offloaded, states
+from tb_ddp_doctor.planning.steps import Steps
+from tb_ddp_doctor.planning.units import units
+
+#: What launching an AllReduce takes of DDP's host where the record has none, ns; 140 to 240 µs were measured.
+_LAUNCH_NS = 190_000
+#: Of the copies of shards to the CPU and back, what compute does not hide.
+_EXPOSED: dict[Case, float] = {"likely": 0.5, "quickest": 0.0, "slowest": 1.0}
+#: Adam reads and writes 28 bytes for each float32 parameter; bytes per ns that a process moves on its CPU.
+_UPDATE_BYTES = 28.0
+_CPU_RATE: dict[Case, float] = {"likely": 25.0, "quickest": 50.0, "slowest": 10.0}
+#: Strategies whose gradients are sent by AllReduces.
+_REDUCED = ("ddp", "zero1")
+DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float8": 1}
+
+
+def asks_of_sharding(question: Question) -> bool:
+    """Whether a question is about sharding."""
+    return question.sharding is not None or question.prefetch is not None or question.offload
+
+
+class Resharding:
+    """The states of one job's model, sharded otherwise."""
+
+    def __init__(self, record: Record, question: Question, calibration: Calibration | None = None) -> None:
+        """`calibration` has the links that are asked for. Raises CannotPlanError."""
+        self._record, self._question, self._calibration = record, question, calibration
+        self.units = units(record, question.bucket_mb if question.sharding not in _REDUCED else None)
+        self.now = self._recorded()
+        self.then = self._asked()
+
+    def _recorded(self) -> Strategy:
+        found, ranks = self.units, self._record.job.world_size
+        if not found.is_sharded:
+            return Strategy("ddp", ranks, 1, AHEAD, found.gradient_bytes)
+        name = "zero3" if found.regathers else "zero2"
+        return Strategy(name, ranks, ranks, found.ahead, found.gradient_bytes)
+
+    def _asked(self) -> Strategy:
+        question, ranks = self._question, self._question.ranks or self.now.ranks
+        name = question.sharding or self.now.name
+        if name not in STRATEGIES:
+            raise CannotPlanError(f"There is no sharding {name!r}; there are: {', '.join(STRATEGIES)}.")
+        if question.accumulate is not None:
+            raise CannotPlanError("Sharding and accumulation are asked for one at a time.")
+        if (question.prefetch is not None or question.offload) and name in _REDUCED:
+            raise CannotPlanError("Only sharded parameters are gathered ahead or offloaded: ask with --sharding zero3.")
+        if question.prefetch is not None and not 0 <= question.prefetch < len(self.units.elements):
+            raise CannotPlanError(f"This model has {len(self.units.elements)} units to gather ahead.")
+        told = question.prefetch
+        ahead = (told, told) if told is not None else self.units.ahead if self.units.regathers else AHEAD
+        if question.dtype is not None and question.dtype not in DTYPE_BYTES:
+            raise CannotPlanError(f"There is no dtype {question.dtype!r} for gradients.")
+        if question.bucket_mb is not None and self.units.is_sharded and name not in _REDUCED:
+            raise CannotPlanError("The units of a sharded record are those that it gathers; bucket_cap_mb is DDP's.")
+        element = DTYPE_BYTES.get(question.dtype or "", self.units.gradient_bytes)
+        shards = 1 if name == "ddp" else self._of_a_node(ranks) if name == "hsdp" else ranks
+        return Strategy(name, ranks, shards, ahead, element)
+
+    def _of_a_node(self, ranks: int) -> int:
+        found = links(self._record, "all_gather", "likely", self._calibration)
+        shards = found.ranks_a_node
+        if shards < 2:
+            raise CannotPlanError("Each node has one rank, as far as the record tells: hsdp shards nothing there.")
+        if ranks <= shards:
+            raise CannotPlanError("All ranks are on one node, as far as the record tells: hsdp is zero3 there.")
+        if ranks % shards:
+            raise CannotPlanError(f"{ranks} ranks are not whole nodes of {shards}.")
+        if found.within is None:
+            raise CannotPlanError(
+                "What links within a node take is not known: run torchrun ... -m tb_ddp_doctor.check on two nodes and "
+                "put its calibration.json beside the traces."
+            )
+        return shards
+
+    @property
+    def changes_collectives(self) -> bool:
+        """Whether other collectives take the place of the recorded ones, not only DDP's buckets."""
+        return self.units.is_sharded or self.then.name not in _REDUCED
+
+    def steps(self, case: Case) -> tuple[Steps, Steps]:
+        """The steps as asked, and those that they are compared with. Raises CannotPlanError."""
+        before = self._record.steps
+        if self.units.is_sharded:
+            before = self._placed(self.now, case, None, None)
+        return self._placed(self.then, case, self._calibration, self._question.bucket_mb), before
+
+    def _placed(
+        self, strategy: Strategy, case: Case, calibration: Calibration | None, bucket_mib: float | None
+    ) -> Steps:
+        time = self._time(case, calibration)
+        takes, freed = (
+            round((self.units.launching_ns or _LAUNCH_NS) * (1 + OVERHEAD[case] * sharded))
+            for sharded in (strategy.name not in _REDUCED, self.units.is_sharded)
+        )
+        each = launched(self.units, strategy, time, takes, bucket_mib)
+        return Steps(placed(self._record.tracks, self.units, each, freed), self._record.steps)
+
+    def _time(self, case: Case, calibration: Calibration | None) -> Time:
+        kinds = ("all_reduce", "all_gather", "reduce_scatter")
+        net = {kind: links(self._record, kind, case, calibration) for kind in kinds}
+
+        def time_ns(kind: str, ranks: int, size: float, apart: bool) -> float:
+            return net[kind].time_ns(kind, ranks, size, apart=apart)[1]
+
+        return time_ns
+
+    def added_ns(self, case: Case) -> float:
+        """What comes on top of each step: the optimizer's update of other shards, its gather, and the CPU's."""
+        whole, update = states(self._record.job, self.units), self._update_ns()
+        if self._question.offload:
+            return self._offloaded_ns(case, whole.parameters + whole.gradients) - update / self.now.shards
+        added = update * (1 / self.then.shards - 1 / self.now.shards)
+        if self.then.name == "zero1":
+            added += self._time(case, self._calibration)("all_gather", self.then.ranks, whole.parameters, False)
+        return added
+
+    def _update_ns(self) -> float:
+        """What updating all parameters takes of the GPU, by the bytes that Adam moves; 0 for an unknown one."""
+        device = limits(self._record.job.device)
+        return float(self.units.elements.sum()) * _UPDATE_BYTES / (1e3 * device.bandwidth) if device else 0.0
+
+    def _offloaded_ns(self, case: Case, moved: float) -> float:
+        """Gradients go to the CPU, which updates its shard, and parameters come back."""
+        rate, _ = copy_rate(self._record.job)
+        elements = float(self.units.elements.sum()) / self.then.shards
+        return _EXPOSED[case] * moved / self.then.shards / rate * 1e9 + elements * _UPDATE_BYTES / _CPU_RATE[case]
+
+    def rank_bytes(self) -> tuple[RankBytes, RankBytes]:
+        """What each rank holds and sends, in the record and as asked."""
+        whole = states(self._record.job, self.units)
+        size = np.sort(self.units.elements * self.units.parameter_bytes)[::-1]
+        now, then = (
+            of_rank(whole, one.name, one.ranks, one.shards, float(size[: max(one.ahead) + 1].sum()))
+            for one in (self.now, self.then)
+        )
+        return now, offloaded(then) if self._question.offload else then
+
+    def rests(self) -> Iterator[Rests]:
+        """What the prediction rests on."""
+        found, record = self.units, self._record
+        count = f"{len(found.elements)} units of {np.median(found.elements) * found.parameter_bytes / 1e6:.1f} MB"
+        if found.is_sharded:
+            ahead = "{} ahead in forward and {} in backward".format(*found.ahead)
+            yield Rests("measured", "Units", f"{count}, as the record gathers them ({self.now.name}, {ahead})")
+        else:
+            yield Rests("assumed", "Units", f"{count}: {_UNITS[found.has_root]}")
+            yield Rests("assumed", "Forward of each unit", "its share of backward, in the reverse order")
+        net = links(record, "all_gather", "likely", self._calibration)
+        yield from net.rests(self.then.ranks)
+        if found.is_sharded != (self.then.name not in _REDUCED):
+            likely, least, most = (OVERHEAD[case] * (found.launching_ns or _LAUNCH_NS) / 1e6 for case in get_args(Case))
+            told = f"{likely:.2f} ms ({least:.2f} to {most:.2f}) for each collective"
+            yield Rests(
+                "assumed", "CPU time of fully_shard", f"{told}, 5 (1.5 to 8) times an AllReduce's launch by DDP"
+            )
+        whole = states(record.job, found)
+        yield Rests(whole.basis, "Optimizer's states", whole.rests_on)
+        if self._question.offload:
+            rate, is_measured = copy_rate(record.job)
+            how = "as the pinned copies of this job" if is_measured else "as PCIe 4.0 x16 has"
+            yield Rests(
+                "assumed",
+                "Offloading",
+                f"half (none to all) of the copies at {rate / 1e9:.1f} GB/s, {how}, is exposed; the CPU's update moves "
+                "28 bytes for each parameter at 25 GB/s (10 to 50)",
+            )
+
+
+#: How the units of a record without FSDP are told, whether there is a root.
+_UNITS = {
+    True: "layers whose gradients' sizes repeat, and the rest as the root",
+    False: "no layers repeat, so gradients in the order of backward up to a size (--bucket-mb, 25 MiB)",
+}

@@ -1,0 +1,127 @@
+"""Parameters, gradients and the optimizer's states sharded in another way: which collectives a pass then launches.
+
+- ddp: AllReduces of buckets of gradients (DistributedDataParallel, NO_SHARD).
+- zero1: those, and each rank updates its part of the parameters, which are gathered after that
+  (ZeroRedundancyOptimizer).
+- zero2: an AllGather of each unit before its forward, a ReduceScatter of its gradients (SHARD_GRAD_OP,
+  `reshard_after_forward=False`).
+- zero3: also an AllGather of each unit but the root before its backward (FULL_SHARD).
+- hsdp: as zero3 among the ranks of a node, and AllReduces of the shards between nodes (HYBRID_SHARD).
+
+Sources: Rajbhandari et al., "ZeRO", 2020; Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data
+Parallel", VLDB 2023, for units, prefetch and hybrid sharding; torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py
+for what is launched when: the AllGather of a unit at the begin of its forward, that of the next one at the begin of a
+unit's backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tb_ddp_doctor.planning.buckets import DEFAULT_FIRST_MIB, DEFAULT_MIB, MIB, Limits, last_of_buckets
+from tb_ddp_doctor.planning.messages import Case
+from tb_ddp_doctor.planning.placed import Placed
+from tb_ddp_doctor.planning.units import Units
+
+STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "hsdp")
+#: For each collective the host of fully_shard is in hooks, in copies into and out of buffers, and in events, for so
+#: many times as long as DDP takes to launch an AllReduce: likely as one model in both has it in the project's traces.
+OVERHEAD: dict[Case, float] = {"likely": 5.0, "quickest": 1.5, "slowest": 8.0}
+#: What fully_shard gathers ahead in forward and in backward unless it is told.
+AHEAD = (0, 1)
+
+#: What a collective of a kind among so many ranks takes for so many bytes, ns; whether each of them is on another node.
+Time = Callable[[str, int, float, bool], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """How states are sharded, and how far ahead units are gathered."""
+
+    name: str
+    #: Ranks of the job, and those that hold the shards of one copy.
+    ranks: int
+    shards: int
+    #: Units that are gathered ahead in forward and in backward.
+    ahead: tuple[int, int]
+    #: Bytes of an element of the gradients.
+    gradient_bytes: float
+
+
+def launched(units: Units, strategy: Strategy, time: Time, host_ns: int, bucket_mib: float | None) -> list[Placed]:
+    """The collectives of a pass, in the order in which they are launched; each takes `host_ns` of the host."""
+    if strategy.name in ("ddp", "zero1"):
+        return list(_buckets(units, strategy, time, host_ns, bucket_mib))
+    return [*_forward(units, strategy, time, host_ns), *_backward(units, strategy, time, host_ns)]
+
+
+def _buckets(units: Units, strategy: Strategy, time: Time, host_ns: int, bucket_mib: float | None) -> Iterator[Placed]:
+    """AllReduces of whole units, closed as DDP closes its buckets."""
+    size = np.rint(units.elements * strategy.gradient_bytes).astype(np.int64)
+    limits = Limits.of_cap(bucket_mib) if bucket_mib else Limits(int(DEFAULT_MIB * MIB), int(DEFAULT_FIRST_MIB * MIB))
+    lasts = last_of_buckets(size, limits)
+    for bucket, last in zip(np.diff(np.cumsum(size)[lasts], prepend=0).tolist(), lasts.tolist(), strict=True):
+        yield Placed(
+            at_ns=units.ready_ns[:, last],
+            host_ns=host_ns,
+            done_ns=units.done_ns[:, last],
+            gate_ns=units.after_ns if last == lasts[-1] else None,
+            bytes=bucket,
+            takes_ns=time("all_reduce", strategy.ranks, bucket, False),
+        )
+
+
+def _forward(units: Units, strategy: Strategy, time: Time, host_ns: int) -> Iterator[Placed]:
+    ahead, _ = strategy.ahead
+    order = np.arange(len(units.elements))[::-1]
+    for number, unit in enumerate(order.tolist()):
+        size = float(units.elements[unit] * units.parameter_bytes)
+        yield Placed(
+            at_ns=units.before_forward_ns[:, order[max(number - ahead, 0)]],
+            host_ns=host_ns,
+            done_ns=None,
+            gate_ns=units.forward_ns[:, unit],
+            bytes=size,
+            takes_ns=time("all_gather", strategy.shards, size, False),
+        )
+
+
+def _backward(units: Units, strategy: Strategy, time: Time, host_ns: int) -> Iterator[Placed]:
+    """What each unit's backward launches: AllGathers of those ahead, then what sends its gradients."""
+    _, ahead = strategy.ahead
+    count = len(units.elements)
+    again = 0 if strategy.name == "zero2" else count - units.has_root
+    gathered = 0
+    for unit in range(count):
+        while gathered < min(unit + ahead + 1, again):
+            size = float(units.elements[gathered] * units.parameter_bytes)
+            yield Placed(
+                at_ns=units.before_backward_ns[:, unit],
+                host_ns=host_ns,
+                done_ns=None,
+                gate_ns=units.backward_ns[:, gathered],
+                bytes=size,
+                takes_ns=time("all_gather", strategy.shards, size, False),
+            )
+            gathered += 1
+        yield from _sending(units, strategy, time, host_ns, unit)
+
+
+def _sending(units: Units, strategy: Strategy, time: Time, host_ns: int, unit: int) -> Iterator[Placed]:
+    size, copies = float(units.elements[unit] * strategy.gradient_bytes), strategy.ranks // strategy.shards
+    kinds = [("reduce_scatter", strategy.shards, size)]
+    if copies > 1:
+        kinds.append(("all_reduce", copies, size / strategy.shards))
+    is_last = unit == len(units.elements) - 1
+    for number, (kind, ranks, sent) in enumerate(kinds):
+        yield Placed(
+            at_ns=units.ready_ns[:, unit],
+            host_ns=host_ns,
+            done_ns=units.done_ns[:, unit],
+            gate_ns=units.after_ns if is_last and number == len(kinds) - 1 else None,
+            bytes=sent,
+            takes_ns=time(kind, ranks, sent, number > 0),
+        )

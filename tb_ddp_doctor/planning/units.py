@@ -1,0 +1,284 @@
+"""Units of a model that are sharded together: when each is computed in the passes of a record.
+
+Of a record of DistributedDataParallel the units are the layers whose gradients' sizes repeat, and the rest as a root,
+as `fully_shard` of each block and of the model has them. Backward shows when each is computed; forward is taken to
+compute them in the reverse order and in the same shares. Of a record of FSDP the units are those that it gathers.
+
+U = units in the order in which backward completes them, P = passes of the chosen ranks. Times are ns on the common
+clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tb_ddp_doctor.facts.sharding import of_shards
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.planning.buckets import Limits, last_of_buckets
+from tb_ddp_doctor.planning.layers import repeated_layers
+from tb_ddp_doctor.planning.natural import Natural
+from tb_ddp_doctor.planning.record import Record
+from tb_ddp_doctor.planning.refusal import CannotPlanError
+from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.names import Phase
+
+#: Units where neither layers repeat nor a size is asked for, MiB: as DDP's buckets.
+_UNIT_MIB = 25.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Units:
+    """The units of a record, and when they are computed."""
+
+    #: Indices of the rank among the chosen ones, and of the step in its digest and in the job, shape (P,).
+    rank: Ints
+    own_step: Ints
+    step: Ints
+    #: Which passes are the same one on all ranks, from 0; shape (P,).
+    number: Ints
+    #: When the host begins the forward and the backward of each unit, and when it may launch a gather before each of
+    #: these; when it has its gradients, and when the device is done with what was launched before that; shape (P, U).
+    forward_ns: Ints
+    backward_ns: Ints
+    before_forward_ns: Ints
+    before_backward_ns: Ints
+    ready_ns: Ints
+    done_ns: Ints
+    #: When the host begins what comes after backward, shape (P,).
+    after_ns: Ints
+    #: Elements of each unit, shape (U,); whether the last one is the root, which stays gathered after forward.
+    elements: Ints
+    has_root: bool
+    #: Bytes of an element as it is gathered, and as its gradient is sent.
+    parameter_bytes: int
+    gradient_bytes: int
+    #: What launching an AllReduce takes of the host, 0 where the record has none.
+    launching_ns: int
+    #: The parts that send them in the record, shape (P, recorded).
+    parts: Ints
+    #: Whether the record is sharded already, whether it gathers again in backward, and how many units ahead it
+    #: gathers in forward and in backward.
+    is_sharded: bool
+    regathers: bool
+    ahead: tuple[int, int]
+
+
+def units(record: Record, unit_mib: float | None = None) -> Units:
+    """The units of a record, of about one size where that is given. Raises CannotPlanError."""
+    gather, _ = of_shards(record.job)
+    if gather[record.job.call_step >= 0].any():
+        return _of_fsdp(record)
+    return _of_ddp(record, unit_mib)
+
+
+def _of_ddp(record: Record, unit_mib: float | None) -> Units:
+    sent, gradients = record.sent, record.gradients
+    elements = gradients.elements
+    lasts = repeated_layers(elements) if unit_mib is None else np.empty(0, np.int64)
+    has_layers = len(lasts) > 1
+    if has_layers:
+        before, lasts = lasts[:-1], lasts[1:]
+    else:
+        lasts = last_of_buckets(gradients.bytes, Limits.of_cap(unit_mib or _UNIT_MIB))
+        before = np.append(-1, lasts[:-1])
+    total = np.append(0, np.cumsum(elements))
+    size = total[lasts + 1] - total[before + 1]
+    has_root = has_layers and int(size.sum()) < int(total[-1])
+    if has_root:
+        lasts, before = np.append(lasts, len(elements) - 1), np.append(before, len(elements) - 1)
+        size = np.append(size, total[-1] - size.sum())
+    passes = [one for one in gradients.passes if one.rank in set(record.ranks.tolist())]
+    if len(passes) != len(record.ranks) * len(record.job.steps) or _accumulates(record):
+        raise CannotPlanError("Steps of several backward passes, or of none: ask with a record of one pass a step.")
+    begins, forward = np.array([_forward(record, one.rank, one.own_step) for one in passes]).T
+    ready = sent.ready_ns
+    starts = np.minimum(begins + forward, ready[:, 0])
+    edges = np.column_stack([starts, ready])
+    #: Of backward, how much comes after each gradient: forward computes that before it.
+    remaining = (edges[:, -1:] - edges[:, lasts + 1]) / np.maximum(edges[:, -1:] - edges[:, :1], 1)
+    at = begins[:, None] + np.rint(forward[:, None] * remaining).astype(np.int64)
+    parts = record.tracks.part_table
+    last = sent.parts[:, -1]
+    return Units(
+        rank=sent.rank,
+        own_step=parts.own_step[last].astype(np.int64),
+        step=parts.step[last].astype(np.int64),
+        number=np.unique(parts.collective[last], return_inverse=True)[1],
+        forward_ns=at,
+        backward_ns=edges[:, before + 1],
+        before_forward_ns=at,
+        before_backward_ns=edges[:, before + 1],
+        ready_ns=ready[:, lasts],
+        done_ns=sent.done_ns[:, lasts],
+        after_ns=_after(record.tracks, sent.rank, ready[:, -1], sent.parts),
+        elements=size,
+        has_root=has_root,
+        parameter_bytes=gradients.element_bytes,
+        gradient_bytes=gradients.element_bytes,
+        launching_ns=int(np.median(sent.launching_ns)),
+        parts=sent.parts,
+        is_sharded=False,
+        regathers=False,
+        ahead=(0, 0),
+    )
+
+
+def _accumulates(record: Record) -> bool:
+    """Whether steps have more than one backward pass."""
+    digest = record.job.digests[0]
+    return len(np.unique(digest.gradients.backward[digest.gradients.backward >= 0])) > len(digest.steps)
+
+
+def _forward(record: Record, rank: int, own_step: int) -> tuple[int, int]:
+    """When the host of a rank begins forward in a step, on the common clock, and for how long it is in it."""
+    digest = record.job.digests[rank]
+    host = digest.work.phases.host_ns[own_step]
+    start = record.common(rank, digest.steps.host_start_ns[own_step : own_step + 1])[0]
+    if not host[Phase.FORWARD]:
+        raise CannotPlanError("Where the forward pass ends is not in the trace: record with ProfilerActivity.CPU.")
+    return int(start + host[Phase.LOADING]), int(host[Phase.FORWARD])
+
+
+def _after(tracks: Natural, rank: Ints, ready_ns: Ints, parts: Ints) -> Ints:
+    """When each pass's rank comes to what awaits one of its collectives after the last gradient."""
+    found = ready_ns + 1
+    order = np.append(tracks.first, 0)
+    for i, (one, ready, mine) in enumerate(zip(rank.tolist(), ready_ns.tolist(), parts, strict=True)):
+        rows = slice(order[one], order[one + 1])
+        awaits = np.flatnonzero(np.isin(tracks.table.awaits[rows], mine) & (tracks.begin_ns[rows] >= ready))
+        if len(awaits):
+            found[i] = max(int(tracks.begin_ns[rows][awaits[0]]), ready + 1)
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pass:
+    """The collectives of one pass of FSDP, rows in the rank's `Collectives`, each in order."""
+
+    rank: int
+    own_step: int
+    #: Gathers in forward and in backward, and scatters.
+    forward: Ints
+    backward: Ints
+    scatters: Ints
+
+
+def _of_fsdp(record: Record) -> Units:
+    job, tracks = record.job, record.tracks
+    passes = [one for rank in record.ranks.tolist() for one in _passes(record, rank)]
+    shapes = {(len(one.forward), len(one.backward), len(one.scatters)) for one in passes}
+    if len(passes) != len(record.ranks) * len(job.steps) or len(shapes) != 1:
+        raise _unpaired()
+    count, again, scatters = shapes.pop()
+    if count != scatters or again > count:
+        raise _unpaired()
+    place = {rank: i for i, rank in enumerate(record.ranks.tolist())}
+    rank = np.array([place[one.rank] for one in passes])
+    forward, backward, scatter = (
+        np.array([[record.part_of[place[one.rank], row] for row in getattr(one, name).tolist()] for one in passes])
+        for name in ("forward", "backward", "scatters")
+    )
+    table = job.digests[passes[0].rank].collectives
+    elements = table.elements[passes[0].scatters]
+    if (
+        not np.array_equal(table.elements[passes[0].forward][::-1], elements)
+        or not np.array_equal(table.elements[passes[0].backward], elements[:again])
+        or (elements <= 0).any()
+    ):
+        raise _unpaired()
+    launched, gate = _launched(tracks), _gates(tracks)
+    backward = backward.reshape(len(passes), again)
+    ready, at = tracks.issued_ns[launched[scatter]], tracks.issued_ns[launched]
+    begun = np.column_stack([at[forward[:, -1]] + 1, ready[:, :-1]])
+    begun[:, :again] = gate[backward]
+    before = begun.copy()
+    ahead = _ahead(at[forward], gate[forward]), max(int((passes[0].backward < passes[0].scatters[0]).sum()) - 1, 0)
+    before[:, :again] = _before(at[backward], gate[backward], ahead[1])
+    needs = tracks.part_table.needs[scatter]
+    last, parts = scatter[:, -1], tracks.part_table
+    everything = np.column_stack([forward, backward, scatter])
+    return Units(
+        rank=rank,
+        own_step=parts.own_step[last].astype(np.int64),
+        step=parts.step[last].astype(np.int64),
+        number=np.unique(parts.collective[last], return_inverse=True)[1],
+        forward_ns=gate[forward][:, ::-1],
+        backward_ns=begun,
+        before_forward_ns=_before(at[forward], gate[forward], ahead[0])[:, ::-1],
+        before_backward_ns=before,
+        ready_ns=ready,
+        done_ns=np.where(needs >= 0, tracks.done_ns[needs], tracks.done_ns[launched[scatter]]),
+        after_ns=_after(tracks, rank, ready[:, -1], everything),
+        elements=elements,
+        has_root=again == count - 1,
+        parameter_bytes=_element(job, passes[0].rank, passes[0].forward[0]),
+        gradient_bytes=_element(job, passes[0].rank, passes[0].scatters[0]),
+        launching_ns=0,
+        parts=everything,
+        is_sharded=True,
+        regathers=again > 0,
+        ahead=ahead,
+    )
+
+
+def _passes(record: Record, rank: int) -> Iterator[_Pass]:
+    """The passes of a rank, one in each of the job's steps that has collectives of shards.
+
+    Forward gathers each unit once, and backward scatters each once: what is gathered beyond that is gathered again.
+    """
+    job, table = record.job, record.job.digests[rank].collectives
+    here = job.calls.of(rank)
+    step = job.call_step[here]
+    gather, scatter = (chosen[here] & (step >= 0) for chosen in of_shards(job))
+    for each in np.unique(step[gather | scatter]).tolist():
+        gathers, scatters = (np.flatnonzero(chosen & (step == each)) for chosen in (gather, scatter))
+        if len(gathers) and len(scatters):
+            count = len(scatters)
+            yield _Pass(rank, int(table.step[gathers[0]]), gathers[:count], gathers[count:], scatters)
+
+
+def _unpaired() -> CannotPlanError:
+    return CannotPlanError(
+        "The AllGathers and ReduceScatters of the steps do not pair up as one forward and one backward pass of FSDP "
+        "has them: record steps of one pass each, without activation checkpointing of sharded units."
+    )
+
+
+def _launched(tracks: Natural) -> Ints:
+    """The row that launches each part; the first where none does."""
+    row = np.zeros(len(tracks.part_table.rank), np.int64)
+    launching = np.flatnonzero(tracks.table.launches >= 0)
+    row[tracks.table.launches[launching]] = launching
+    return row
+
+
+def _gates(tracks: Natural) -> Ints:
+    """When the host of each part's rank begins what awaits the part; where nothing does, when it has launched it."""
+    at = tracks.issued_ns[_launched(tracks)] + 1
+    awaiting = np.flatnonzero(tracks.table.awaits < len(at) - 1)[::-1]
+    at[tracks.table.awaits[awaiting]] = tracks.begin_ns[awaiting]
+    return at
+
+
+def _element(job: Job, rank: int, row: int) -> int:
+    table = job.digests[rank].collectives
+    return max(int(table.bytes[row] // table.elements[row]), 1)
+
+
+def _before(launched_ns: Ints, gate_ns: Ints, ahead: int) -> Ints:
+    """When the host may launch a gather before it computes each unit, in their order: as it does those so far ahead."""
+    before = gate_ns.copy()
+    count = max(launched_ns.shape[1] - ahead, 0)
+    before[:, :count] = launched_ns[:, ahead:]
+    before[:, :1] = launched_ns[:, :1]
+    earliest: Ints = np.minimum(before, gate_ns)
+    return earliest
+
+
+def _ahead(launched_ns: Ints, gate_ns: Ints) -> int:
+    """How many units ahead forward gathers: how many others are computed between a launch and its own unit, usually."""
+    between = (gate_ns[:, None, :] > launched_ns[:, :, None]) & (gate_ns[:, None, :] < gate_ns[:, :, None])
+    return int(np.median(between[:, 1:].sum(axis=2))) if launched_ns.shape[1] > 1 else 0

@@ -1,0 +1,180 @@
+"""Steps predicted with states sharded otherwise, on drawn jobs whose other steps follow from the drawing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import traces
+
+from tb_ddp_doctor.calibration.model import Calibration, Point, curve
+from tb_ddp_doctor.facts.facts import Facts
+from tb_ddp_doctor.planning.layers import repeated_layers
+from tb_ddp_doctor.planning.model import Question
+from tb_ddp_doctor.planning.predict import Planner
+from tb_ddp_doctor.planning.record import Record
+from tb_ddp_doctor.planning.refusal import CannotPlanError
+from tb_ddp_doctor.planning.states import States, of_rank, offloaded
+from tb_ddp_doctor.planning.steps import Otherwise
+from tb_ddp_doctor.planning.units import units
+
+
+def drawn(*blocks: tuple[str, int, int, str]) -> str:
+    """A rank's step from lanes, begins, ends and names."""
+    lanes: dict[str, str] = {"step": "|2".ljust(250)}
+    for lane, begin, end, name in blocks:
+        lanes[lane] = lanes.get(lane, "").ljust(begin) + f"[{name}".ljust(end - begin - 1, ".") + "]"
+    return "\n".join(f"rank# {lane:<8} {drawing}" for lane, drawing in lanes.items()) + "\n"
+
+
+#: fully_shard of two units and of the root, without prefetch. The CPU awaits the GPU after each unit's forward, so that
+#: AllGathers run alone; collectives of n million elements take 10 + 4 n ms.
+FSDP = drawn(
+    ("host", 0, 5, "ag0"), ("nccl", 0, 14, "ag0@1"), ("host", 5, 11, "fwd0"), ("gpu", 14, 26, "fwd0"),
+    ("host", 11, 26, "sync"),
+    ("host", 26, 31, "ag1"), ("nccl", 26, 44, "ag1@2"), ("host", 31, 37, "fwd1"), ("gpu", 44, 70, "fwd1"),
+    ("host", 37, 70, "sync"),
+    ("host", 70, 75, "ag2"), ("nccl", 70, 92, "ag2@3"), ("host", 75, 81, "fwd2"), ("gpu", 92, 107, "fwd2"),
+    ("host", 81, 107, "sync"),
+    ("autograd", 107, 112, "ag5"), ("nccl", 107, 129, "ag5@3"), ("autograd", 112, 116, "b2"), ("gpu", 129, 149, "b2"),
+    ("autograd", 116, 121, "rs2"), ("nccl", 149, 171, "rs2@3"),
+    ("autograd", 121, 126, "ag6"), ("nccl", 171, 189, "ag6@2"), ("autograd", 126, 130, "b1"), ("gpu", 189, 209, "b1"),
+    ("autograd", 130, 135, "rs1"), ("nccl", 209, 227, "rs1@2"), ("autograd", 135, 139, "b0"), ("gpu", 209, 214, "b0"),
+    ("autograd", 139, 144, "rs0"), ("nccl", 227, 241, "rs0@1"),
+    ("host", 144, 149, "opt"), ("gpu", 241, 246, "opt"), ("host", 149, 246, "sync"),
+)  # fmt: skip
+#: Three layers of one size, whose gradients are sent in one bucket when backward is over.
+DDP = drawn(
+    ("host", 0, 5, "fwd"), ("gpu", 0, 45, "fwd"),
+    ("autograd", 5, 9, "b2"), ("gpu", 45, 65, "b2"), ("autograd", 9, 17, "grad@4"),
+    ("autograd", 17, 21, "b1"), ("gpu", 65, 85, "b1"), ("autograd", 21, 29, "grad@4"),
+    ("autograd", 29, 33, "b0"), ("gpu", 85, 105, "b0"), ("autograd", 33, 41, "grad@4"),
+    ("autograd", 41, 45, "ar"), ("nccl", 105, 141, "ar@12"),
+    ("host", 45, 50, "opt"), ("host", 50, 146, "sync"), ("gpu", 141, 146, "opt"),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def sharded() -> Planner:
+    return Planner(Record(Facts(traces.job(traces.ranks(FSDP, FSDP, steps=3)))))
+
+
+@pytest.fixture(scope="module")
+def reduced() -> Planner:
+    return Planner(Record(Facts(traces.job(traces.ranks(DDP, DDP, steps=3)))))
+
+
+def test_units_of_a_sharded_record_are_those_that_it_gathers(sharded: Planner) -> None:
+    found = units(sharded.record)
+    assert found.elements.tolist() == [3_000_000, 2_000_000, 1_000_000]
+    assert (found.has_root, found.regathers, found.ahead) == (True, True, (0, 0))
+
+
+def played_ms(plan: Planner, question: Question) -> tuple[float, float]:
+    """The second step as asked, and as the recorded sharding gives it; nothing is slower beside communication."""
+    then, now = (steps.windows_ns(Otherwise())[0, 1] / 1e6 for steps in plan.resharding(question).steps("likely"))
+    return then, now
+
+
+def test_the_recorded_sharding_gives_the_recorded_steps(sharded: Planner) -> None:
+    assert played_ms(sharded, Question(prefetch=0))[1] == pytest.approx(246, rel=0.02)
+    for same in (Question(sharding="zero3"), Question(prefetch=0)):
+        assert sharded.predict(same).change_ms == pytest.approx(0, abs=0.1)
+
+
+def test_gathering_a_unit_ahead_hides_it_behind_the_one_before(sharded: Planner) -> None:
+    # In forward 18 and 22 ms run alone, of which the CPU needs 5 each; in backward what follows b2 begins 38 ms sooner.
+    then, now = played_ms(sharded, Question(prefetch=1))
+    assert then - now == pytest.approx(-(13 + 17 + 38), abs=3)
+
+
+def test_without_resharding_backward_gathers_nothing(sharded: Planner) -> None:
+    then, now = played_ms(sharded, Question(sharding="zero2"))
+    assert then - now == pytest.approx(-(17 + 38), abs=4)
+
+
+def test_ddp_sends_one_bucket_and_gathers_nothing(sharded: Planner) -> None:
+    asked = Question(sharding="ddp", bucket_mb=100.0)
+    # The CPU launches fwd1, fwd2 and b2 5 ms after the GPU is done with what is before them, less what fully_shard took
+    # of it; then one AllReduce takes as long as both halves of a ring.
+    compute, late, overhead = 5 + 12 + 26 + 15 + 20 + 20 + 5, 3 * 5, 4 * 1.14
+    then, _ = played_ms(sharded, asked)
+    assert then == pytest.approx(compute + late - overhead + 2 * (10 + 4 * 6) + 5, abs=2)
+    found = sharded.predict(asked).rank_bytes
+    assert found is not None
+    assert found.sent == pytest.approx(24e6)
+
+
+def test_layers_of_a_ddp_record_become_units(reduced: Planner) -> None:
+    found = units(reduced.record)
+    assert found.elements.tolist() == [4_000_000] * 3
+    # Forward is taken to compute them in the reverse order, each for as long.
+    begins = found.forward_ns[0]
+    assert (np.diff(begins) < 0).all()
+
+
+def test_sharding_a_ddp_record_rests_on_assumptions_and_says_so(reduced: Planner) -> None:
+    found = reduced.predict(Question(sharding="zero3"))
+    assert found.low_ms <= found.step_ms <= found.high_ms
+    assert {"Units", "CPU time of fully_shard", "Optimizer's states"} <= {one.what for one in found.rests}
+    assert found.rank_bytes is not None
+    assert found.rank_bytes.parameters == pytest.approx(48e6 / 2)
+
+
+def test_zero1_gathers_the_parameters_after_the_update(reduced: Planner) -> None:
+    # Half of what the recorded AllReduce of as many bytes takes.
+    assert reduced.predict(Question(sharding="zero1")).change_ms == pytest.approx(36 / 2, abs=0.5)
+
+
+def test_sharding_combines_with_other_changes(reduced: Planner) -> None:
+    slow, fast = (reduced.predict(Question(sharding="zero3", links=links)).step_ms for links in (1.0, 4.0))
+    assert fast < slow
+
+
+@pytest.mark.parametrize(
+    ("question", "why"),
+    [
+        (Question(sharding="zero4"), "there are: ddp, zero1"),
+        (Question(sharding="hsdp"), "Each node has one rank"),
+        (Question(prefetch=1), "ask with --sharding zero3"),
+        (Question(sharding="zero3", prefetch=9), "units to gather ahead"),
+        (Question(sharding="zero3", accumulate=2), "one at a time"),
+        (Question(sharding="zero3", dtype="int3"), "no dtype"),
+    ],
+)
+def test_what_sharding_cannot_be_predicted_is_refused(reduced: Planner, question: Question, why: str) -> None:
+    with pytest.raises(CannotPlanError, match=why):
+        reduced.predict(question)
+
+
+def test_shards_within_a_node_need_the_links_within_one() -> None:
+    text = traces.ranks(DDP, DDP, DDP, DDP, steps=3)
+    job = {"nodes": {0: "a", 1: "a", 2: "b", 3: "b"}}
+    with pytest.raises(CannotPlanError, match="links within a node"):
+        Planner(Record(Facts(traces.job(text, **job)))).predict(Question(sharding="hsdp"))
+    points = [Point(bytes=size, count=3, time_us=20 + size / 1e5, low_us=1, high_us=1) for size in (10**6, 10**8)]
+    fast = curve("all_reduce", "node", range(2), 2, points)
+    known = Calibration(source="check", world_size=4, nodes=("a", "a", "b", "b"), curves=(fast,))
+    plan = Planner(Record(Facts(traces.job(text, calibration=known, **job))))
+    hybrid, full = (plan.predict(Question(sharding=name)) for name in ("hsdp", "zero3"))
+    assert hybrid.step_ms < full.step_ms
+    assert hybrid.rank_bytes is not None
+    assert hybrid.rank_bytes.parameters == pytest.approx(48e6 / 2)
+
+
+def test_each_stage_of_zero_shards_one_thing_more() -> None:
+    # Mixed precision with Adam, as in figure 1 of the paper: 7.5 billion parameters, 64 ranks, 16 bytes each.
+    whole = States(15e9, 15e9, 90e9, "assumed", "")
+    held = [of_rank(whole, name, 64, 64, 0.0) for name in ("ddp", "zero1", "zero2", "zero3")]
+    total = [(one.parameters + one.gradients + one.optimizer_states) / 1e9 for one in held]
+    assert total == pytest.approx([120, 31.4, 16.6, 1.9], abs=0.05)
+    # Section 7: stages 1 and 2 send as much as AllReduce, stage 3 half as much again; torch's stage 1 reduces fully.
+    assert [round(one.sent / held[0].sent, 2) for one in held] == [1.0, 1.5, 1.0, 1.5]
+    assert offloaded(held[3]).on_cpu == pytest.approx(1.875e9)
+
+
+def test_sizes_that_repeat_are_layers() -> None:
+    block = [16, 1, 64, 4]
+    found = repeated_layers(np.array([512, 9, *block * 3, 300]))
+    assert found.tolist() == [1, 5, 9, 13]
+    assert repeated_layers(np.array([5, 4, 3, 2, 1])).tolist() == []
+    assert repeated_layers(np.array([], np.int64)).tolist() == []
