@@ -183,7 +183,7 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
         gap_ops=GapOps(*(np.empty(0, kind) for kind in (np.int32, np.int64, np.int32, np.int32))),
         stalled=Stalled(*(np.empty(0, kind) for kind in (np.int32, np.int32, np.int64, np.int64, np.int64))),
         code=Code(*(np.empty(0, kind) for kind in (np.int32, np.int32, np.int64, np.int64))),
-        messages=PointToPoint(*(np.empty(0, kind) for kind in (np.int32, np.int32, np.int64, np.int64))),
+        messages=PointToPoint(*(np.empty(0, kind) for kind in (np.int32, np.int32, np.int64, np.int64, np.int64))),
         memory=no_memory(steps),
         operators=Operators(
             np.array([5], np.int32),

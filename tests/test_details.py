@@ -133,8 +133,8 @@ def test_quality_says_what_each_file_holds(get: Get) -> None:
 @pytest.mark.parametrize(
     ("of", "key", "file", "typedef"),
     [
-        ("communication", "families", "views/communication.js", "Family"),
-        ("communication", "nodes", "views/communication.js", "Node"),
+        ("communication", "families", "communication/family.js", "Family"),
+        ("communication", "nodes", "communication/family.js", "Node"),
         ("memory", "curves", "views/memory.js", "Curve"),
         ("operators", None, "views/operators.js", "Operations"),
         ("quality", "files", "files.js", "File"),

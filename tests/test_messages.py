@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 
-from traces import digests
+from traces import MS, digests, job
 
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import PointToPoint
+from tb_ddp_doctor.facts.messages import sent
 from tb_ddp_doctor.trace.reader import decode
+
+MB = 1_000_000
 
 
 def rows(messages: PointToPoint) -> list[tuple[int, ...]]:
-    """(step, 1 for sends, other rank, count) of each row."""
-    columns = (messages.step, messages.sent, messages.peer, messages.count)
+    """(step, 1 for sends, other rank, count, MB) of each row."""
+    columns = (messages.step, messages.sent, messages.peer, messages.count, messages.bytes // 1_000_000)
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
@@ -26,10 +29,10 @@ TWO_STEPS = """
 
 def test_messages_are_counted_by_step_and_rank() -> None:
     assert rows(digests(TWO_STEPS, world_size=4)[0].messages) == [
-        (0, 0, 3, 1),
-        (0, 1, 1, 2),
-        (1, 0, 3, 1),
-        (1, 1, 1, 1),
+        (0, 0, 3, 1, 4),
+        (0, 1, 1, 2, 8),
+        (1, 0, 3, 1, 4),
+        (1, 1, 1, 1, 4),
     ]
 
 
@@ -37,11 +40,28 @@ def test_without_metadata_on_the_host_there_are_none() -> None:
     assert not len(digests(TWO_STEPS, world_size=4, metadata="nowhere")[0].messages)
 
 
+def test_what_two_ranks_send_has_the_time_in_which_both_have_it_running() -> None:
+    """Two transfers of 4 MB, of 12 ms and 8 ms from when the later rank has begun."""
+    found = sent(
+        job("""
+            rank0 step |1                                        |2
+                  gpu  [fwd]                                     [fwd]
+                  nccl      [s1........]      [s1..........]
+            rank1 step |1                                        |2
+                  gpu  [fwd]                                     [fwd]
+                  nccl      [r0........]            [r0....]
+        """)
+    )
+    (one,) = found
+    assert (one.sender, one.receiver, one.count, one.bytes) == (0, 1, 2, 8 * MB)
+    assert one.running_ns is not None and round(one.running_ns / MS) == 12 + 8
+
+
 def test_gloo_does_not_name_the_other_rank() -> None:
     events = [event("ProfilerStep#1", 0, 100), event("gloo:send", 10, 5), event("gloo:send", 20, 5)]
     events += [event("gloo:recv", 30, 50), event("gloo:all_reduce", 90, 5), event("gloo:send", 200, 5)]
     trace = decode([json.dumps({"traceEvents": events}).encode()], "rank0")
-    assert rows(digest(trace).messages) == [(0, 0, -1, 1), (0, 1, -1, 2)]
+    assert rows(digest(trace).messages) == [(0, 0, -1, 1, -1), (0, 1, -1, 2, -1)]
 
 
 def event(name: str, start: int, length: int) -> dict[str, object]:

@@ -535,7 +535,7 @@ def test_nodes_and_groups_are_compared(page: Page, server: str) -> None:
         slow = {**family, "group": "7", "peers": 1, "slowdown": 2.5, "is_slow": True}
         two = {**family, "group": "9", "parallelism": "TP", "ranks": [0, 1], "size": 2}
         body["families"] = [{**family, "peers": 1, "slowdown": 1.0}, slow, two]
-        body["sent"] = [[2, 3, 4.0]]
+        body["sent"] = [[2, 3, 4.0, 8e6, 1000.0]]
         route.fulfill(json=body)
 
     tab = opened(page, server, "communication")
@@ -556,9 +556,19 @@ def test_nodes_and_groups_are_compared(page: Page, server: str) -> None:
     pairs = tab.locator(".card").filter(has=tab.locator("canvas.pairs-map"))
     pairs.locator("canvas").focus()
     page.keyboard.press("ArrowDown")
-    expect(pairs.locator(".readout")).to_have_text("ranks 1 and 1: in no sub-group together")
+    expect(pairs.locator(".readout")).to_have_text("within rank 1: nothing recorded")
     page.keyboard.press("ArrowLeft")
-    expect(pairs.locator(".readout")).to_have_text(re.compile(r"ranks 1 and 0: [\d.]+\sGB/s, all_reduce in TP group 9"))
+    expect(pairs.locator(".readout")).to_have_text(
+        re.compile(r"rank 1 and rank 0: [\d.]+\sGB/s, all_reduce in TP group 9")
+    )
+    pairs.get_by_label("Shown").select_option("rate")
+    pairs.get_by_label("A row per").select_option("node")
+    pairs.locator("canvas").focus()
+    page.keyboard.press("ArrowDown")
+    expect(pairs.locator(".readout")).to_have_text(
+        re.compile(r"within node1: 8\sGB/s, bytes sent over the time in which")
+    )
+    pairs.get_by_label("A row per").select_option("rank")
     pairs.get_by_label("Shown").select_option("sent")
     pairs.locator("canvas").focus()
     page.keyboard.press("ArrowUp")

@@ -3,23 +3,46 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { busbwPairs } from "../src/communication/pairs.js";
+import { MOST_ROWS, busbw, placesOf, pointToPoint } from "../src/communication/pairs.js";
 
 /** @param {string} group @param {number[]} ranks @param {number} us */
 const of = (group, ranks, us, more = {}) => ({ kind: "all_reduce", group, parallelism: "TP", ranks, size: ranks.length, bus_factor: 1, calls: 10, mean_bytes: 1e6, mean_transfer_us: us, is_slow: false, ...more });
-const name = (/** @type {{group: string}} */ { group }) => group;
+/** @param {number} n */
+const each = (n) => placesOf(Array.from({ length: n }, (_, rank) => rank), [])[0].places;
+const nodes = placesOf([0, 1, 2, 3], ["a", "a", "b", "b"]).find(({ id }) => id === "node")?.places ?? [];
+/** @param {{value: Float64Array}} matrix @param {number} n cells that have a value */
+const cells = ({ value }, n) => [...value.entries()].filter(([, one]) => !Number.isNaN(one)).map(([i, one]) => [Math.floor(i / n), i % n, one]);
 
 test("ranks of one sub-group have its busbw, both ways, and those of none have no cell", () => {
-  const pairs = busbwPairs([of("a", [0, 1], 100), of("b", [2, 3], 400, { is_slow: true })], [0, 1, 2, 3], 4, name);
-  assert.deepEqual(pairs.map(({ a, b, value, slow }) => [a, b, value, slow]), [[0, 1, 10, false], [1, 0, 10, false], [2, 3, 2.5, true], [3, 2, 2.5, true]]);
+  const matrix = busbw([of("a", [0, 1], 100), of("b", [2, 3], 400, { is_slow: true })], each(4), 4);
+  assert.deepEqual(cells(matrix, 4), [[0, 1, 10], [1, 0, 10], [2, 3, 2.5], [3, 2, 2.5]]);
+  assert.deepEqual([...matrix.slow.keys()].filter((i) => matrix.slow[i]), [2 * 4 + 3, 3 * 4 + 2]);
 });
 
 test("of two groups that hold both ranks, all bytes over all time", () => {
-  const [pair] = busbwPairs([of("a", [0, 1], 100), of("b", [0, 1], 300)], [0, 1, 2], 3, name);
-  assert.equal(pair.value, 5);
-  assert.equal(pair.of, "a, b");
+  assert.deepEqual(cells(busbw([of("a", [0, 1], 100), of("b", [0, 1], 300)], each(3), 3), 3), [[0, 1, 5], [1, 0, 5]]);
 });
 
 test("a group of all ranks, and one of unknown size, say nothing of pairs", () => {
-  assert.deepEqual(busbwPairs([of("world", [0, 1], 100), of("x", [0], 100, { size: 2, mean_bytes: null })], [0, 1], 2, name), []);
+  assert.deepEqual(cells(busbw([of("world", [0, 1], 100), of("x", [0], 100, { size: 2, mean_bytes: null })], each(2), 2), 2), []);
+});
+
+test("of nodes, a group within one is on the diagonal, and one between two beside it", () => {
+  assert.deepEqual(cells(busbw([of("tp", [0, 1], 100), of("dp", [1, 3], 400)], nodes, 4), 2), [[0, 0, 10], [0, 1, 2.5], [1, 0, 2.5]]);
+});
+
+test("point-to-point transfers go from rows to columns: bytes over time, or how many", () => {
+  /** @type {import("../src/communication/pairs.js").Sent[]} */
+  const sent = [[0, 2, 4, 8e6, 1000], [1, 3, 4, 8e6, 3000], [2, 0, 1, null, null]];
+  assert.deepEqual(cells(pointToPoint(sent, each(4), "rate"), 4), [[0, 2, 8], [1, 3, 8 / 3]]);
+  assert.deepEqual(cells(pointToPoint(sent, nodes, "rate"), 2), [[0, 1, 4]]);
+  assert.deepEqual(cells(pointToPoint(sent, nodes, "count"), 2), [[0, 1, 8], [1, 0, 1]]);
+});
+
+test("too many ranks are shown by node, and without nodes several in a row", () => {
+  const ranks = Array.from({ length: 4 * MOST_ROWS }, (_, rank) => rank);
+  assert.deepEqual(placesOf(ranks, ranks.map((rank) => `n${Math.floor(rank / 8)}`)).map(({ id, places }) => [id, places.length]), [["node", MOST_ROWS / 2]]);
+  const [{ places }] = placesOf(ranks, []);
+  assert.equal(places.length, MOST_ROWS);
+  assert.deepEqual(places[1], { name: "ranks 4–7", ranks: [4, 5, 6, 7] });
 });

@@ -17,7 +17,7 @@ from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, Indices, Ints, RankTrace
 
 #: More than any message has; their bytes and the sums of those still fit an int64.
-_MOST_ELEMENTS = 2**48
+MOST_ELEMENTS = 2**48
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,7 +132,7 @@ def _build(trace: RankTrace, rows: Ints, meta: Ints, by: Launched, words: Vocabu
         group_size=pick(comms.group_size),
         dtype=text(dtype),
         elements=elements,
-        bytes=np.where((elements >= 0) & (elements <= _MOST_ELEMENTS) & (size > 0), elements * size, -1),
+        bytes=np.where((elements >= 0) & (elements <= MOST_ELEMENTS) & (size > 0), elements * size, -1),
         sequence=pick(comms.sequence),
         arrival_ns=events.start_ns[rows],
         end_ns=events.start_ns[rows] + events.duration_ns[rows],
@@ -149,7 +149,7 @@ def count_elements(dims: str) -> int:
         total = _elements(json.loads(dims))
     except (ValueError, RecursionError):
         return -1
-    return total if 0 < total <= _MOST_ELEMENTS else -1
+    return total if 0 < total <= MOST_ELEMENTS else -1
 
 
 def _elements(shapes: object) -> int:

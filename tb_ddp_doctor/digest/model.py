@@ -146,6 +146,8 @@ class PointToPoint:
     #: The other one's rank in the job; -1 if unknown.
     peer: Ints
     count: Ints
+    #: Of all of them; -1 where the size of some is unknown.
+    bytes: Ints
 
     def __len__(self) -> int:
         return len(self.step)

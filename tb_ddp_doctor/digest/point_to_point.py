@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from tb_ddp_doctor.digest.collectives import MOST_ELEMENTS
 from tb_ddp_doctor.digest.model import PointToPoint, Steps
 from tb_ddp_doctor.trace import names
-from tb_ddp_doctor.trace.model import Category, RankTrace
+from tb_ddp_doctor.trace.model import Category, Ints, RankTrace
 
 
 def messages(trace: RankTrace, steps: Steps) -> PointToPoint:
@@ -20,19 +21,36 @@ def messages(trace: RankTrace, steps: Steps) -> PointToPoint:
     on_host = (events.category[comms.event] == Category.OP) & (comms.collective >= 0)
     rows = np.flatnonzero(on_host & np.isin(kinds[comms.collective], ("send", "recv")))
     kind, peer, start = kinds[comms.collective[rows]], comms.peer[rows], events.start_ns[comms.event[rows]]
+    size = _bytes(trace, rows)
     if not len(rows):
         by_cpu = np.array([names.is_host_collective(text) for text in trace.strings], np.bool_)
         chosen = by_cpu & np.isin(kinds, ("send", "recv"))
         rows = np.flatnonzero(chosen[events.name] & (events.category == Category.ANNOTATION))
         kind, peer, start = kinds[events.name[rows]], np.full(len(rows), -1), events.start_ns[rows]
+        size = np.full(len(rows), -1)
     step = np.searchsorted(steps.host_start_ns, start, side="right") - 1
     inside = step >= 0
     inside[inside] = start[inside] < steps.host_end_ns[step[inside]]
     table = np.stack([step, kind == "send", peer], axis=1)[inside].astype(np.int64)
-    different, count = np.unique(table, axis=0, return_counts=True)
+    different, which, count = np.unique(table, axis=0, return_inverse=True, return_counts=True)
+    known = np.ones(len(different), np.bool_)
+    which = which.ravel()  # numpy 2.0 gives it a second axis
+    known[which[size[inside] < 0]] = False
+    total = np.zeros(len(different), np.int64)
+    np.add.at(total, which, size[inside])
     return PointToPoint(
         step=different[:, 0].astype(np.int32),
         sent=different[:, 1].astype(np.int32),
         peer=different[:, 2],
         count=count.astype(np.int64),
+        bytes=np.where(known, total, -1),
     )
+
+
+def _bytes(trace: RankTrace, rows: Ints) -> Ints:
+    """Size of the messages in these rows of `comms`; -1 if unknown."""
+    comms = trace.comms
+    elements = np.maximum(comms.elements_in[rows], comms.elements_out[rows])
+    each = np.array([names.ELEMENT_BYTES.get(text, -1) for text in (*trace.strings, "")], np.int64)[comms.dtype[rows]]
+    known = (elements >= 0) & (elements <= MOST_ELEMENTS) & (each > 0)
+    return np.where(known, elements, -1) * np.where(known, each, 1)

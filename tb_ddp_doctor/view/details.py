@@ -14,6 +14,7 @@ from tb_ddp_doctor.calibration.model import bus_factor
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.facts.links import SLOW_TIMES, Link, links
+from tb_ddp_doctor.facts.messages import sent
 from tb_ddp_doctor.facts.nodes import nodes
 from tb_ddp_doctor.facts.operators import operators
 from tb_ddp_doctor.facts.traffic import Traffic, communication
@@ -91,13 +92,13 @@ def _communication(result: Result) -> dict[str, Any]:
     }
 
 
-def _sent(job: Job) -> Iterator[tuple[int, int, float]]:
-    """Sender, receiver and the number of point-to-point transfers in a step, where traces tell both."""
-    for rank, digest in zip(job.ranks.tolist(), job.digests, strict=True):
-        table = digest.messages
-        told = (table.sent == 1) & (table.peer >= 0)
-        for peer in np.unique(table.peer[told]).tolist():
-            yield rank, peer, round(int(table.count[told & (table.peer == peer)].sum()) / max(len(digest.steps), 1), 2)
+def _sent(job: Job) -> Iterator[tuple[int, int, float, float | None, float | None]]:
+    """Sender, receiver; transfers, bytes and us in which both have some running, all in a step."""
+    steps = max(len(job.steps), 1)
+    for one in sent(job):
+        us = None if one.running_ns is None else round(one.running_ns / steps / 1e3, 4)
+        size = None if one.bytes is None else round(one.bytes / steps, 1)
+        yield one.sender, one.receiver, round(one.count / steps, 2), size, us
 
 
 def _family(job: Job, traffic: Traffic, link: Link | None, most: int, origin_ns: int) -> dict[str, Any]:

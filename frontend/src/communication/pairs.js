@@ -1,37 +1,121 @@
-// What ranks have with each other: the busbw between those of one sub-group. Pure.
+// What ranks have with each other: the busbw between those of one sub-group, and what they send each other point to point;
+// rank by rank, or of many by places that hold several, as nodes. Pure.
 
 /** @typedef {{kind: string, group: string, parallelism: string, ranks: number[], size: number, bus_factor: number, calls: number, mean_bytes: number | null, mean_transfer_us: number, is_slow: boolean}} Group */
-/** @typedef {{a: number, b: number, value: number, of: string, slow: boolean}} Pair places of two ranks, a value and what it is of */
+/** @typedef {[number, number, number, number | null, number | null]} Sent sender, receiver; transfers, bytes and us in a step */
+/** @typedef {{name: string, ranks: number[]}} Place a row and a column of a matrix */
+
+/**
+ * @typedef {object} Matrix
+ * @property {Float64Array} value row by row; NaN where two have nothing with each other
+ * @property {Uint8Array} slow 1 where groups that are slower than comparable ones have most of the time
+ */
+
+/** More rows than this are no longer told apart. */
+export const MOST_ROWS = 512;
+
+/**
+ * The rows and columns that a matrix may have: each rank while these can be told apart, each node where there are several,
+ * and where neither works as many ranks in a row as it takes.
+ * @param {number[]} ranks
+ * @param {string[]} nodes of each rank, "" if unknown
+ * @returns {{id: "rank" | "node" | "ranks", name: string, places: Place[]}[]}
+ */
+export function placesOf(ranks, nodes) {
+  /** @type {Map<string, number[]>} */
+  const by = new Map();
+  ranks.forEach((rank, i) => {
+    const node = nodes[i] ?? "";
+    const some = by.get(node);
+    if (some) some.push(rank);
+    else by.set(node, [rank]);
+  });
+  /** @type {ReturnType<typeof placesOf>} */
+  const found = [];
+  if (ranks.length <= MOST_ROWS) found.push({ id: "rank", name: "rank", places: ranks.map((rank) => ({ name: `rank ${rank}`, ranks: [rank] })) });
+  if (by.size > 1 && by.size <= MOST_ROWS && !by.has("")) found.push({ id: "node", name: "node", places: [...by].map(([name, some]) => ({ name, ranks: some })) });
+  if (found.length) return found;
+  const of = Math.ceil(ranks.length / MOST_ROWS);
+  const places = Array.from({ length: Math.ceil(ranks.length / of) }, (_, i) => ranks.slice(i * of, (i + 1) * of)).map((some) => ({ name: `ranks ${some[0]}–${some[some.length - 1]}`, ranks: some }));
+  return [{ id: "ranks", name: `${of} ranks`, places }];
+}
+
+/**
+ * Whether collectives of a group tell the busbw of a part of the job.
+ * @param {Group} group
+ * @param {number} world ranks of the job
+ */
+export const tells = ({ size, mean_bytes, mean_transfer_us }, world) => size < world && (mean_bytes ?? 0) > 0 && mean_transfer_us > 0;
 
 /**
  * GB/s between the ranks of each sub-group: what its collectives move over the time that they take without straggler wait.
- * Of ranks that are together in several, all of these.
+ * Of places that are together in several, all of these.
  * @param {Group[]} groups
- * @param {number[]} ranks that have a trace
+ * @param {Place[]} places
  * @param {number} world ranks of the job
- * @param {(group: Group) => string} nameOf
- * @returns {Pair[]}
+ * @returns {Matrix}
  */
-export function busbwPairs(groups, ranks, world, nameOf) {
-  const place = new Map(ranks.map((rank, i) => [rank, i]));
-  /** @type {Map<string, {a: number, b: number, gb: number, s: number, of: Set<string>, slow: boolean}>} */
-  const found = new Map();
+export function busbw(groups, places, world) {
+  const at = placeOf(places);
+  const n = places.length;
+  const [gb, s, late] = [new Float64Array(n * n), new Float64Array(n * n), new Float64Array(n * n)];
   for (const group of groups) {
-    if (group.size >= world || !group.mean_bytes || !(group.mean_transfer_us > 0)) continue;
-    const members = group.ranks.flatMap((rank) => place.get(rank) ?? []);
-    const [gb, s] = [(group.mean_bytes * group.bus_factor * group.calls) / 1e9, (group.mean_transfer_us * group.calls) / 1e6];
-    for (const a of members) {
-      for (const b of members) {
-        if (a === b) continue;
-        const key = `${a}:${b}`;
-        const one = found.get(key) ?? { a, b, gb: 0, s: 0, of: new Set(), slow: false };
-        one.gb += gb;
-        one.s += s;
-        one.of.add(nameOf(group));
-        one.slow ||= group.is_slow;
-        found.set(key, one);
+    if (!tells(group, world)) continue;
+    const members = counted(group.ranks, at);
+    const moved = ((group.mean_bytes ?? 0) * group.bus_factor * group.calls) / 1e9;
+    const time = (group.mean_transfer_us * group.calls) / 1e6;
+    for (const [a, mine] of members) {
+      for (const b of members.keys()) {
+        if (a === b && mine < 2) continue;
+        gb[a * n + b] += moved;
+        s[a * n + b] += time;
+        if (group.is_slow) late[a * n + b] += time;
       }
     }
   }
-  return [...found.values()].map(({ a, b, gb, s, of, slow }) => ({ a, b, value: gb / s, of: [...of].join(", "), slow }));
+  return { value: gb.map((moved, i) => (s[i] ? moved / s[i] : NaN)), slow: Uint8Array.from(late, (time, i) => Number(time > s[i] / 2)) };
+}
+
+/**
+ * Point-to-point transfers from rows to columns: GB/s, the bytes over the time in which both have some running, or how many
+ * there are in a step.
+ * @param {Sent[]} sent
+ * @param {Place[]} places
+ * @param {"rate" | "count"} what
+ * @returns {Matrix}
+ */
+export function pointToPoint(sent, places, what) {
+  const at = placeOf(places);
+  const n = places.length;
+  const [over, under] = [new Float64Array(n * n), new Float64Array(n * n)];
+  for (const [from, to, count, bytes, us] of sent) {
+    const [a, b] = [at.get(from), at.get(to)];
+    if (a === undefined || b === undefined) continue;
+    if (what === "count") {
+      over[a * n + b] += count;
+      under[a * n + b] = 1;
+    } else if (bytes !== null && us !== null && us > 0) {
+      over[a * n + b] += bytes / 1e3;
+      under[a * n + b] += us;
+    }
+  }
+  return { value: over.map((sum, i) => (under[i] ? sum / under[i] : NaN)), slow: new Uint8Array(n * n) };
+}
+
+/** @param {Place[]} places */
+const placeOf = (places) => new Map(places.flatMap(({ ranks }, i) => ranks.map((rank) => /** @type {[number, number]} */ ([rank, i]))));
+
+/**
+ * How many of some ranks each place has.
+ * @param {number[]} ranks
+ * @param {Map<number, number>} at
+ */
+function counted(ranks, at) {
+  /** @type {Map<number, number>} */
+  const members = new Map();
+  for (const rank of ranks) {
+    const place = at.get(rank);
+    if (place !== undefined) members.set(place, (members.get(place) ?? 0) + 1);
+  }
+  return members;
 }
