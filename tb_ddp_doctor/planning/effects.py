@@ -13,6 +13,7 @@ from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.schedule_model import Family, Parts
 from tb_ddp_doctor.planning import devices, ranks
 from tb_ddp_doctor.planning.effect import Effect, Floats
+from tb_ddp_doctor.planning.loading import loads
 from tb_ddp_doctor.planning.messages import Case, Messages
 from tb_ddp_doctor.planning.model import Question
 from tb_ddp_doctor.planning.record import Record
@@ -28,8 +29,6 @@ MOST_BUCKET_MIB = 1e9
 _GRAPH_SAVES: dict[Case, float] = {"likely": 0.9, "quickest": 1.0, "slowest": 0.5}
 #: Copies from pageable memory, bytes per ns: the CPU moves them to a pinned buffer first, one core at a time.
 _PAGEABLE_RATE: dict[Case, float] = {"likely": 6.0, "quickest": 12.0, "slowest": 3.0}
-#: DataLoader workers share their cores and the disk: time of a batch with each, as a multiple of one alone.
-_SHARED: dict[Case, float] = {"likely": 1.0, "quickest": 1.0, "slowest": 1.5}
 
 
 def messages(record: Record, case: Case) -> Messages:
@@ -166,20 +165,17 @@ def _pinning(record: Record, case: Case, *, pinned: bool) -> Effect:
 
 def loading(record: Record, workers: int, case: Case) -> tuple[Effect, float]:
     """The steps without waiting for batches, and how often one comes from so many workers, ns."""
-    job = record.job
-    kinds = {digest.loader for digest in job.digests if digest.loader}
-    if kinds != {"single_process"}:
-        raise CannotPlanError(
-            "The DataLoader's workers load outside of what is recorded: how long one batch takes, and how many workers "
-            "there are, is not in the trace. Record with num_workers=0."
-            if kinds
-            else "No DataLoader is in the trace: record its enumerate(DataLoader) annotation."
-        )
     if workers < 0:
         raise CannotPlanError("A DataLoader has no or some workers.")
-    loads = float(job.work(lambda work: work.loader_ns).mean())
-    every = loads if workers == 0 else loads / workers * _SHARED[case]
-    return _without(record, CpuTime.INPUT, 0.0 if workers == 0 else 1.0), 0.0 if workers == 0 else every
+    known = loads(record.job)
+    every_ns = known.every_ns(workers, case)
+    if workers == 0 and not known.workers:
+        return Effect(), 0.0
+    if workers == 0:
+        # The training process then loads each batch besides what else it does.
+        whatif = record.whatif
+        every_ns += sum(float(whatif.host_ns(kind).mean()) for kind in CpuTime if kind is not CpuTime.INPUT)
+    return _without(record, CpuTime.INPUT, 1.0), every_ns
 
 
 def without_gradients(record: Record) -> Effect:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tb_ddp_doctor.calibration.model import Calibration
+from tb_ddp_doctor.planning.loading import loads
 from tb_ddp_doctor.planning.model import Question, Rests
 from tb_ddp_doctor.planning.ranks import links_of_ranks
 from tb_ddp_doctor.planning.record import Record
@@ -34,6 +35,8 @@ def rests(record: Record, question: Question, calibration: Calibration | None) -
             yield Rests("assumed", "Order of the buckets", "by readiness; the recorded ones are in another order")
     if communicates or question.links or question.links_of or question.accumulate:
         yield Rests(record.slowdown.basis, "Kernels beside communication", record.slowdown.rests_on)
+    if question.workers is not None:
+        yield Rests("measured", "Batches of the DataLoader", loads(job).told)
     yield from _assumptions(question)
 
 
@@ -52,7 +55,9 @@ def _assumptions(question: Question) -> Iterator[Rests]:
     if question.accumulate:
         yield Rests("assumed", "Accumulation", "the passes before the last one under no_sync")
     if question.workers is not None:
-        yield Rests("assumed", "DataLoader workers", "each loads as fast as the training process did; a core for each")
+        yield Rests(
+            "assumed", "DataLoader workers", "each loads as fast as now (to 1.5 times as long); a core for each"
+        )
     if question.pin_memory is not None:
         yield Rests("assumed", "Pageable copies", "6 GB/s (3 to 12), as one core moves them")
     if question.graphs:

@@ -170,7 +170,7 @@ def _fix(cause: str, has_device: bool, plans: Plans) -> str:
     workers, ahead = _WORKERS[cause]
     code = _LOADER.format(workers=workers, ahead=ahead, pinning=_PINNING if has_device else "")
     copies = _COPIES if cause == "single_process" and has_device else ""
-    said = plans.said(plans.fewest_workers()) if cause == "single_process" else ""
+    said = plans.said(plans.fewest_workers())
     return f"{_ADVICE[cause, has_device]}{said}\n\n{code}{copies}"
 
 

@@ -1,0 +1,58 @@
+"""How often a DataLoader of other workers delivers a batch.
+
+With num_workers=0 the record shows how long a batch takes; with workers a capture's record does
+(`Doctor.watch(model, loader)`). So many workers deliver one in that time over their number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tb_ddp_doctor.evidence.model import Loading
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.planning.messages import Case
+from tb_ddp_doctor.planning.refusal import CannotPlanError
+
+#: DataLoader workers share their cores and the disk: time of a batch with each, as a multiple of one alone; where it is
+#: that of so many workers, of those on top of them.
+_SHARED: dict[Case, float] = {"likely": 1.0, "quickest": 1.0, "slowest": 1.5}
+
+
+@dataclass(frozen=True, slots=True)
+class Loads:
+    """How long a batch takes to load, ns, in each of so many workers; 0 for the training process."""
+
+    batch_ns: float
+    workers: int
+
+    def every_ns(self, workers: int, case: Case) -> float:
+        """How often so many deliver one, ns."""
+        shared = _SHARED[case] if workers > max(self.workers, 1) else 1.0
+        return self.batch_ns * shared / max(workers, 1)
+
+    @property
+    def told(self) -> str:
+        """How it is known."""
+        if not self.workers:
+            return f"a batch takes {self.batch_ns / 1e6:.1f} ms in the training process"
+        return f"a batch takes {self.batch_ns / 1e6:.1f} ms in each of {self.workers} workers, as the capture recorded"
+
+
+def loads(job: Job) -> Loads:
+    """Of the rank that loads slowest. Raises CannotPlanError where the record does not tell."""
+    kinds = {digest.loader for digest in job.digests if digest.loader}
+    if not kinds:
+        raise CannotPlanError("No DataLoader is in the trace: record its enumerate(DataLoader) annotation.")
+    if kinds == {"single_process"}:
+        return Loads(float(job.work(lambda work: work.loader_ns).mean()), 0)
+    seen = [job.rank_evidence[rank].loading for rank in job.ranks.tolist() if rank in job.rank_evidence]
+    known = [one for one in seen if one is not None and one.workers > 0 and one.median_ms > 0]
+    if not known:
+        waits = float(job.work(lambda work: work.loader_ns).mean()) / 1e6
+        raise CannotPlanError(
+            "The DataLoader's workers load outside of what is traced, so how long a batch takes, and in how many "
+            f"workers, is not known: capture with Doctor.watch(model, loader), or record with num_workers=0. The "
+            f"training process is in the loader for {waits:.1f} ms a step, which is all that more workers could save."
+        )
+    slowest: Loading = max(known, key=lambda one: one.median_ms / one.workers)
+    return Loads(slowest.median_ms * 1e6, slowest.workers)
