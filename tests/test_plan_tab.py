@@ -33,7 +33,7 @@ def test_the_predicted_step_follows_its_sliders(page: Page, server: str, dark: b
     workers = tab.get_by_role("slider", name="DataLoader workers")
     workers.focus()
     workers.press("ArrowRight")
-    expect(said).to_contain_text("Record with num_workers=0")
+    expect(said).to_contain_text("record with num_workers=0")
 
 
 def test_the_route_refuses_what_makes_no_question(server: str) -> None:
