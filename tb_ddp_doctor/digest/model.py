@@ -250,13 +250,28 @@ class CpuTime(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class HostTimes:
+    """What the host's time in the rows of a `Track` goes to, by kind, then row; shape (times,). Most rows have one."""
+
+    #: A `CpuTime`, and a row.
+    kind: Annotated[Indices, CpuTime]
+    row: Indices
+    ns: Ints
+
+    def in_row(self, row: int) -> dict[CpuTime, int]:
+        """What it goes to in a row."""
+        mine = np.flatnonzero(self.row == row)
+        return {CpuTime(kind): ns for kind, ns in zip(self.kind[mine].tolist(), self.ns[mine].tolist(), strict=True)}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Track:
     """What a rank does between the points that can hold it up, in order; shape (rows,) unless a comment says more."""
 
     #: Index of the step in whose host window it lies.
     step: Indices
-    #: The host's time before it is held at the end, by what it goes to, shape (rows, len(CpuTime)).
-    host_ns: Annotated[Ints, CpuTime]
+    #: The host's time before it is held at the end.
+    host: HostTimes
     #: A `names.Phase`: where the host is for most of the row; OTHER where the trace does not tell.
     phase: Annotated[Indices, Phase]
     #: A `CpuTime`: what holds the host at the row's end; -1 if nothing does.

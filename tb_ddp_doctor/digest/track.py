@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.intervals import Intervals, partition
-from tb_ddp_doctor.digest.model import CpuTime, Steps, Track
+from tb_ddp_doctor.digest.model import CpuTime, HostTimes, Steps, Track
 from tb_ddp_doctor.trace.model import Indices, Ints
 from tb_ddp_doctor.trace.names import Phase
 
@@ -124,7 +124,7 @@ def track(
     after, needed, ready = _readiness(rows, needs, communication)
     return Track(
         step=(np.searchsorted(steps.host_start_ns, rows.begin_ns, side="right") - 1).astype(np.int32),
-        host_ns=np.column_stack((held, recording, work - recording)),
+        host=_host_times(np.column_stack((held, recording, work - recording))),
         phase=_phase(rows, phases),
         blocked_by=rows.blocked_by,
         blocked_ns=np.where(queue.holds, 0, rows.end_ns - np.where(waits, needs.done_ns, rows.issued_ns)),
@@ -151,7 +151,7 @@ def no_track() -> Track:
     nothing, index = np.empty(0, np.int64), np.empty(0, np.int32)
     return Track(
         step=index,
-        host_ns=np.empty((0, len(CpuTime)), np.int64),
+        host=HostTimes(index, index, nothing),
         phase=index,
         blocked_by=index,
         blocked_ns=nothing,
@@ -171,6 +171,12 @@ def no_track() -> Track:
         needs=index,
         ready_ns=nothing,
     )
+
+
+def _host_times(host_ns: Ints) -> HostTimes:
+    """Times of shape (rows, len(CpuTime))."""
+    kind, row = np.nonzero(host_ns.T)
+    return HostTimes(kind.astype(np.int32), row.astype(np.int32), host_ns[row, kind])
 
 
 def _phase(rows: _Rows, phases: Sequence[Intervals]) -> Indices:

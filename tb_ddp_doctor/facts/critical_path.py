@@ -141,11 +141,10 @@ class _Rank:
             return
         track = self._digest.track
         if event is Event.ISSUED:
-            host_ns = track.host_ns[row].copy()
+            host_ns = track.host.in_row(row)
             # By an estimate only, and all over the row.
-            host_ns[CpuTime.WORK] += host_ns[CpuTime.RECORDING]
-            host_ns[CpuTime.RECORDING] = 0
-            spent = CpuTime(int(host_ns.argmax())) if host_ns.any() else CpuTime.WORK
+            host_ns[CpuTime.WORK] = host_ns.get(CpuTime.WORK, 0) + host_ns.pop(CpuTime.RECORDING, 0)
+            spent = max(sorted(host_ns), key=host_ns.__getitem__)
         else:
             spent = CpuTime(max(int(track.blocked_by[row]), 0))
         yield Piece(self._rank, _OWNERS[spent], phase, self._doing(spent, start, end), start, end)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -60,7 +59,7 @@ def scheduled(tracks: Tracks, parts: Parts, awaits: Indices, frame: Frame) -> Sc
         rows=rows,
         parts=parts,
         rounds=tuple(_rounds(plan, rows, parts)),
-        spent=_spent(tracks, order, rows),
+        spent=_spent(tracks, _places(order), rows),
         frame=frame,
     )
 
@@ -87,7 +86,7 @@ def _rows(tracks: Tracks, awaits: Indices, step_index: Ints, order: Ints, comple
         rank=ordered(tracks.rank),
         own_step=ordered(own_step),
         step=ordered(tracks.job_step(step_index)),
-        work_ns=ordered(reduce(np.add, map(tracks.host_ns, CpuTime))),
+        work_ns=ordered(_work(tracks)),
         blocked_by=ordered(tracks.column("blocked_by")),
         blocked_ns=ordered(tracks.column("blocked_ns")),
         waits=ordered(tracks.column("waits")),
@@ -122,12 +121,23 @@ def _since_step(launches: Flags, rank: Indices, step: Indices) -> Indices:
     return (before - np.repeat(before[first], np.diff(first, append=len(before)))).astype(np.int32)
 
 
-def _spent(tracks: Tracks, order: Ints, rows: Rows) -> dict[CpuTime, Spent]:
-    """What the host's time goes to, by kind; most rows have no more than one or two."""
+def _work(tracks: Tracks) -> Ints:
+    """The host's time in each row but for what holds it at the end."""
+    work = np.zeros(len(tracks.rank), np.int64)
+    for kind in CpuTime:
+        row, ns = tracks.host_times(kind)
+        work[row] += ns
+    return work
+
+
+def _spent(tracks: Tracks, place: Indices, rows: Rows) -> dict[CpuTime, Spent]:
+    """What the host's time goes to, by kind; `place` is where each row is now."""
     spent = {}
     for kind in CpuTime:
-        host_ns = tracks.host_ns(kind)
-        host_ns = host_ns[order] if host_ns.any() else host_ns[:0]
+        row, ns = tracks.host_times(kind)
+        # As quick as sorting where there are few, and ten times as quick where all rows work.
+        host_ns = np.zeros(len(place) if len(row) else 0, np.int64)
+        host_ns[place[row]] = ns
         working = np.flatnonzero(host_ns).astype(np.int32)
         holding = np.flatnonzero(rows.blocked_by == kind).astype(np.int32)
         spent[kind] = Spent(working, host_ns[working], holding)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -41,8 +42,8 @@ class Tracks(Protocol):
     def job_step(self, step_index: Ints) -> Indices:
         """The job's step of each row, -1 for none."""
 
-    def host_ns(self, kind: CpuTime) -> Ints:
-        """The host's time that goes to something."""
+    def host_times(self, kind: CpuTime) -> tuple[Indices, Ints]:
+        """The rows in which the host's time goes to something, each once, and how much of it."""
 
 
 class RecordedTracks:
@@ -79,9 +80,22 @@ class RecordedTracks:
         """The job's step of each row, -1 for none."""
         return job_steps(step_index, self.rank, self.column("step"), self._steps)
 
-    def host_ns(self, kind: CpuTime) -> Ints:
-        """The host's time that goes to something."""
-        return np.concatenate([track.host_ns[:, kind] for track in self._tracks])
+    def host_times(self, kind: CpuTime) -> tuple[Indices, Ints]:
+        """The rows in which the host's time goes to something, each once, and how much of it."""
+        every, row, ns = self._host_times
+        mine = np.flatnonzero(every == kind)
+        return row[mine], ns[mine]
+
+    @cached_property
+    def _host_times(self) -> tuple[Indices, Indices, Ints]:
+        """Kinds, rows and times of all."""
+        times = [track.host for track in self._tracks]
+        base = np.repeat(self.first[:-1].astype(np.int32), [len(one.row) for one in times])
+        return (
+            np.concatenate([one.kind for one in times]),
+            np.concatenate([one.row for one in times]) + base,
+            np.concatenate([one.ns for one in times]),
+        )
 
 
 def _base(counts: Sequence[int]) -> Ints:

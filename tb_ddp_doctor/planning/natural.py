@@ -72,9 +72,10 @@ class Natural:
         """The job's step of each row, -1 for none."""
         return self.table.step
 
-    def host_ns(self, kind: CpuTime) -> Ints:
-        """The host's time that goes to something."""
-        return self.spent[kind]
+    def host_times(self, kind: CpuTime) -> tuple[Indices, Ints]:
+        """The rows in which the host's time goes to something, each once, and how much of it."""
+        row = np.flatnonzero(self.spent[kind]).astype(np.int32)
+        return row, self.spent[kind][row]
 
 
 def natural(replay: Replay, ranks: Ints) -> Natural:
