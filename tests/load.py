@@ -69,7 +69,8 @@ def tensorboard(logdir: Path) -> Iterator[tuple[str, psutil.Process]]:
             process.wait(30)
 
 
-def load(logdir: Path, clients: int = 50, seconds: float = 60.0) -> Load:
+def load(logdir: Path, clients: int = 50, seconds: float = 60.0, answers: int = 0) -> Load:
+    """Ask for so long, and until there are so many answers."""
     seen, lock = Load(), threading.Lock()
     with tensorboard(logdir) as (base, process):
         names = [urllib.parse.quote(name, safe="") for name in _analysed(base)]
@@ -81,7 +82,7 @@ def load(logdir: Path, clients: int = 50, seconds: float = 60.0) -> Load:
 
         def client(seed: int) -> None:
             chance = random.Random(seed)
-            while time.monotonic() < until:
+            while time.monotonic() < until or seen.answers < answers:
                 route, wanted = chance.choice(ASKED)
                 began = time.monotonic()
                 run, other = chance.choice(names), chance.choice(names)

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Thread
+from threading import Barrier, Thread
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -531,11 +531,18 @@ def test_ranks_that_do_not_report_are_missing(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_the_lowest_rank_that_reported_diagnoses_where_the_first_is_missing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each rank waits for rank 0, and looks then whether a lower one is there."""
-    folder = digested(tmp_path, "digests", patience_s=1.0)
+    folder = digested(tmp_path, "digests", patience_s=0.5)
     report(folder, ago_s=3600)
+    takes_over, all_reported = child._takes_over, Barrier(3)
+
+    def once_all_reported(task: Task, folder: CaptureFolder) -> bool:
+        all_reported.wait(60)
+        return takes_over(task, folder)
+
+    monkeypatch.setattr(child, "_takes_over", once_all_reported)
     children = [Thread(target=run_children, args=(tmp_path, rank)) for rank in (2, 1, 3)]
     for one in children:
         one.start()
@@ -548,7 +555,7 @@ def test_the_lowest_rank_that_reported_diagnoses_where_the_first_is_missing(
 
 
 def test_a_first_rank_that_is_late_does_not_diagnose_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = digested(tmp_path, "digests", patience_s=1.0)
+    folder = digested(tmp_path, "digests", patience_s=60.0)
     write_json(folder.claim, Claim(1, time.time_ns()))
     assert run_children(tmp_path, 0) == [0]
     assert capsys.readouterr().out == ""

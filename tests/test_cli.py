@@ -108,13 +108,13 @@ def test_a_reader_that_has_seen_enough_is_no_failure(slow: Path, form: list[str]
     process = command("diagnose", slow, *form, stdout=subprocess.PIPE)
     assert process.stdout
     process.stdout.close()
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=300)
     assert (process.returncode, errors) == (0, b"")
 
 
 def test_a_closed_standard_output_is_told(slow: Path) -> None:
     process = command("diagnose", slow, preexec_fn=lambda: os.close(1))
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=300)
     assert (process.returncode, errors) == (
         2,
         b"ddp-doctor: standard output is closed: there is nowhere to print to.\n",

@@ -94,14 +94,14 @@ def test_no_lock_is_held_while_runs_are_compared(get: Get, monkeypatch: pytest.M
 
     def slowly(before: engine.Result, after: engine.Result) -> object:
         reached.set()
-        assert go_on.wait(10)
+        assert go_on.wait(120)
         return compare(before, after)
 
     answered(get, before="short", after=ODD)
     monkeypatch.setattr(build, "compare", slowly)
     asking = threading.Thread(target=get, args=("/compare",), kwargs={"before": "short", "after": ODD})
     asking.start()
-    assert reached.wait(10)
+    assert reached.wait(120)
     assert get("/runs").status_code == get("/run", run="short").status_code == 200
     go_on.set()
-    asking.join(10)
+    asking.join(120)

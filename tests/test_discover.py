@@ -680,7 +680,7 @@ def test_another_tools_trace_is_not_found(tmp_path: Path) -> None:
 
 def test_a_file_that_never_answers_costs_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a link to /proc/kmsg or into a dead mount does."""
-    monkeypatch.setattr(time_limit, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(time_limit, "PATIENCE_S", 2.0)
     for rank in range(3):
         trace(tmp_path / f"rank{rank}.pt.trace.json", rank=rank, world_size=3)
 
@@ -694,14 +694,14 @@ def test_a_file_that_never_answers_costs_itself(tmp_path: Path, monkeypatch: pyt
     (warning,) = run.warnings
     assert (Path(warning.file).name, warning.message) == (
         "rank1.pt.trace.json",
-        "Left out: It did not answer within 0.2 s.",
+        "Left out: It did not answer within 2 s.",
     )
 
 
 def test_a_file_that_never_answers_is_told_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time_limit, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(time_limit, "PATIENCE_S", 2.0)
     path = trace(tmp_path / "rank0.pt.trace.json", rank=0)
-    with pytest.raises(DiscoverError, match=r"It did not answer within 0\.2 s\.$"):
+    with pytest.raises(DiscoverError, match=r"It did not answer within 2 s\.$"):
         discover(path, peek=lambda _: threading.Event().wait(60) and Head())  # type: ignore[arg-type,return-value]
 
 

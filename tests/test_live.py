@@ -23,6 +23,8 @@ from tb_ddp_doctor.plugin.plugin import DiagnosisPlugin
 
 TRACES = in_row(ranks(HEALTHY, SLOW, HEALTHY))
 Get = Callable[..., TestResponse]
+#: For what takes a second on a machine that has nothing else to do.
+PATIENCE_S = 120
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +36,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def entry_when(get: Get, true: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     """The only run, once nothing is being renewed and it is as the test waits for."""
-    until = time.monotonic() + 30
+    until = time.monotonic() + PATIENCE_S
     while time.monotonic() < until:
         listing = get("/runs").get_json()
         if listing["state"] == "ready" and len(listing["runs"]) == 1 and true(listing["runs"][0]):
@@ -205,7 +207,7 @@ def test_a_run_that_is_renamed_by_what_is_added_is_not_called_deleted(tmp_path: 
     entry_when(get, is_ready)
     for path in files(folder):
         path.with_name(path.name.replace("17000000000", "17000009000")).write_bytes(path.read_bytes())
-    until = time.monotonic() + 30
+    until = time.monotonic() + PATIENCE_S
     while [run["name"] for run in get("/runs").get_json()["runs"]] != ["job/span_1", "job/span_2"]:
         assert time.monotonic() < until
         time.sleep(0.02)
@@ -241,7 +243,7 @@ def test_the_reload_button_has_the_directory_searched_at_once(tmp_path: Path, mo
     time.sleep(0.3)
     assert len(get("/runs").get_json()["runs"]) == 1
     get("/runs", reload="")
-    until = time.monotonic() + 30
+    until = time.monotonic() + PATIENCE_S
     while len(get("/runs").get_json()["runs"]) < 2:
         assert time.monotonic() < until
 

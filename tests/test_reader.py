@@ -6,7 +6,6 @@ import gzip
 import io
 import json
 import threading
-import time
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -787,14 +786,23 @@ def test_one_corrupt_byte_costs_few_events(block: int, offset: int, which: int) 
     assert {f"n{i}" for i in range(12) if i not in (which, which + 1)} <= set(names(got)) | {f"n{which - 1}"}
 
 
+#: With what does not answer; what does is quicker, on a busy machine too, s.
+IMPATIENT_S = 2.0
+
+
 class Stalls(io.BytesIO):
     """A file that gives so many bytes and then none, and does not say that there are no more."""
 
     def __init__(self, data: bytes, given: int) -> None:
         super().__init__(data[:given])
+        self.has_answered = threading.Event()
 
     def read(self, size: int | None = -1, /) -> bytes:
-        return super().read(size) or (threading.Event().wait(60) and b"") or b""
+        if found := super().read(size):
+            return found
+        threading.Event().wait(60)
+        self.has_answered.set()
+        return b""
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -804,27 +812,27 @@ def test_a_file_that_stalls_gives_what_came_before(
     """But for what was under way."""
     text = trace(*(op(ts=f"{i}.000") for i in range(20_000)), head='"schemaVersion": 1, ').encode()
     data = gzip.compress(text, 0) if packed else text
-    monkeypatch.setattr(time_limit, "READ_PATIENCE_S", 0.2)
+    monkeypatch.setattr(time_limit, "READ_PATIENCE_S", IMPATIENT_S)
     monkeypatch.setattr(stream, "_READ_BYTES", 1 << 16)
     monkeypatch.setattr(stream, "CHUNK_BYTES", 1 << 14)
-    monkeypatch.setattr(stream, "_opened", lambda _: Stalls(data, len(data) // 2))
-    begun = time.monotonic()
+    stalls = Stalls(data, len(data) // 2)
+    monkeypatch.setattr(stream, "_opened", lambda _: stalls)
     found = read(tmp_path / "rank0.pt.trace.json")
-    assert time.monotonic() - begun < 20
+    assert not stalls.has_answered.is_set()
     assert 4_000 < len(found.events) <= 10_000
     assert {warning.kind for warning in found.warnings} == {"lost-end"}
-    assert any("it did not answer within 0.2 s" in warning.message for warning in found.warnings)
+    assert any("it did not answer within 2 s" in warning.message for warning in found.warnings)
 
 
 def test_a_file_that_stalls_at_once_is_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time_limit, "READ_PATIENCE_S", 0.2)
+    monkeypatch.setattr(time_limit, "READ_PATIENCE_S", IMPATIENT_S)
     monkeypatch.setattr(stream, "_opened", lambda _: Stalls(b"", 0))
-    with pytest.raises(TraceError, match=r"it did not answer within 0\.2 s"):
+    with pytest.raises(TraceError, match=r"it did not answer within 2 s"):
         read(tmp_path / "rank0.pt.trace.json")
 
 
 def test_a_file_that_does_not_open_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time_limit, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(time_limit, "PATIENCE_S", IMPATIENT_S)
     monkeypatch.setattr(stream, "_opened", lambda _: threading.Event().wait(60))
-    with pytest.raises(TraceError, match=r"cannot be opened: it did not answer within 0\.2 s\.$"):
+    with pytest.raises(TraceError, match=r"cannot be opened: it did not answer within 2 s\.$"):
         read(tmp_path / "rank0.pt.trace.json")

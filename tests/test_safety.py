@@ -98,13 +98,13 @@ def test_only_so_many_answers_are_computed_at_once(monkeypatch: pytest.MonkeyPat
 
     def blocked_by() -> None:
         with mine.turn():
-            inside.wait(10)
-            done.wait(10)
+            inside.wait(60)
+            done.wait(60)
 
     threads = [threading.Thread(target=blocked_by) for _ in range(turns.AT_ONCE)]
     for thread in threads:
         thread.start()
-    inside.wait(10)
+    inside.wait(60)
     with pytest.raises(BusyError, match="Ask again"), mine.turn():
         pass
     done.set()
@@ -117,20 +117,21 @@ def test_only_so_many_answers_are_computed_at_once(monkeypatch: pytest.MonkeyPat
 def test_only_so_many_wait_for_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "AT_ONCE", 0)
     monkeypatch.setattr(turns, "MOST_WAITING", 1)
-    monkeypatch.setattr(turns, "PATIENCE_S", 5.0)
+    monkeypatch.setattr(turns, "PATIENCE_S", 60.0)
     mine = Turns()
 
     def wait() -> None:
-        with pytest.raises(BusyError), mine.turn():
+        with mine.turn():
             pass
 
     first = threading.Thread(target=wait)
     first.start()
     while mine._places._value:
         time.sleep(0.001)
-    began = time.monotonic()
-    wait()
-    assert time.monotonic() - began < 1
+    with pytest.raises(BusyError):
+        wait()
+    assert first.is_alive()
+    mine._free.release()
     first.join()
 
 
@@ -149,7 +150,7 @@ def test_who_is_not_served_in_time_is_told(route: str, monkeypatch: pytest.Monke
 
 
 def test_many_clients(tmp_path: Path) -> None:
-    seen = load(write(tmp_path / "job", in_row(ranks(HEALTHY, SLOW, HEALTHY))).parent, clients=10, seconds=3)
+    write(tmp_path / "job", in_row(ranks(HEALTHY, SLOW, HEALTHY)))
+    seen = load(tmp_path, clients=10, seconds=0, answers=200)
     assert not seen.problems
-    assert seen.answers > 100
     assert seen.grown_mb < 100

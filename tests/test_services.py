@@ -146,7 +146,7 @@ def test_odd_names_in_the_tab(service: type[Folder], name: str) -> None:
         path.rename(path.with_name(name + path.name))
     job.rename(job.with_name(name))
     get = server(f"{service.service}://bucket/logs")
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while (
         not (runs := get("/runs", reload="").get_json()["runs"]) or runs[0]["state"] != "ready" or runs[0]["arriving"]
     ):

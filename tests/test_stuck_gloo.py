@@ -23,7 +23,7 @@ PYTHON = os.environ.get("DDP_DOCTOR_TORCH_PYTHON", sys.executable)
 def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The dumps of a job for each fault, in a folder of its name."""
     folder = tmp_path_factory.mktemp("dumps")
-    ran = subprocess.run([PYTHON, gloo_hang.__file__, folder, "missing", "order", "fine"], timeout=120, check=False)
+    ran = subprocess.run([PYTHON, gloo_hang.__file__, folder, "missing", "order", "fine"], timeout=300, check=False)
     if ran.returncode == gloo_hang.NO_RECORDER:
         pytest.skip("no torch that records gloo (2.13)")
     assert ran.returncode == 0

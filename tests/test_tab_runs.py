@@ -20,6 +20,7 @@ from playwright.sync_api import (
 from tab import (
     DEMO_LOGS,
     HOSTILE,
+    PATIENCE_S,
     SCREENSHOTS,
     analysed,
     button,
@@ -141,11 +142,10 @@ def test_the_reload_button_shows_what_has_come(page: Page, tmp_path: Path) -> No
         analysed(base)
         tab = opened(page, base)
         expect(button(tab, "first")).to_be_visible()
-        # The first list is then on the page, and the next one half a minute away.
-        page.wait_for_timeout(2_000)
         shutil.copytree(DEMO_LOGS / "straggler_cpu", logs / "second")
-        page.locator("button.reload-button").click(timeout=15_000)
-        expect(button(tab, "second")).to_contain_text("rank", timeout=15_000)
+        with page.expect_request(re.compile(r"/ddp_doctor/runs\?reload")):
+            page.locator("button.reload-button").click()
+        expect(button(tab, "second")).to_contain_text("rank", timeout=PATIENCE_S * 1000)
 
 
 def test_a_run_with_a_hostile_name(page: Page, tmp_path: Path) -> None:
