@@ -19,6 +19,7 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import msgspec
 from playwright.sync_api import Page, sync_playwright
@@ -32,6 +33,7 @@ from tb_ddp_doctor.slices.cut import Window, cut, on_common_clock, whole
 from tb_ddp_doctor.storage.cache_directory import default_directory
 from tb_ddp_doctor.view.answer import answer as view_answer
 from tb_ddp_doctor.view.assets import assets
+from tb_ddp_doctor.view.details import DETAILS
 
 DEMO = Path(__file__).parent.parent / "demo_logs"
 CHROMIUM = "/usr/bin/chromium"
@@ -73,6 +75,21 @@ OPENS = """
   requestAnimationFrame(() => setTimeout(() => done(performance.now() - start)));
 })
 """
+#: In the page, right after the run is shown: ms from the arrival of a view's own data until the frame that shows it.
+SHOWS = """
+() => new Promise((done) => {
+  const look = () => {
+    if (!document.querySelector(".view > .card .scroll")) return requestAnimationFrame(look);
+    requestAnimationFrame(() => setTimeout(() => {
+      const [told] = performance.getEntriesByType("resource").filter(({ name }) => name.includes("/detail?"));
+      done(performance.now() - told.responseEnd);
+    }));
+  };
+  look();
+})
+"""
+#: The views that ask for data of their own.
+DETAILED = {"Communication": "communication", "Operators": "operators", "Data quality": "quality"}
 #: The views whose data is there when the run is.
 VIEWS = ("Verdict", "Findings", "Budget", "Steps", "Timeline", "Ranks")
 #: In the timeline: ms that each frame of a way through the job takes, from its key to its pixels.
@@ -181,6 +198,22 @@ def lanes(result: engine.Result, part: dict[str, Any], ranks: int) -> dict[str, 
     return {**of_job, "start_ns": part["start_ns"], "end_ns": part["end_ns"], "ranks": told}
 
 
+def details(result: engine.Result, ranks: int) -> dict[str, Any]:
+    """The answers to `detail` for so many ranks: groups of 8, groups across these, and sends to the next."""
+    found = {of: DETAILS[of](result) for of in DETAILED.values()}
+    files = found["quality"]["files"]
+    found["quality"]["files"] = [{**files[rank % len(files)], "rank": rank} for rank in range(ranks)]
+    told = found["communication"]
+    (family, *_) = told["families"]
+    groups = [list(range(first, min(first + 8, ranks))) for first in range(0, ranks, 8)]
+    groups += [list(range(first, ranks, 8)) for first in range(8)]
+    told["families"] = [
+        {**family, "group": str(i), "ranks": group, "size": len(group)} for i, group in enumerate(groups)
+    ]
+    told["sent"] = [[rank, (rank + 8) % ranks, 8.0, 8e6, 500.0] for rank in range(ranks)]
+    return found
+
+
 class Handler(BaseHTTPRequestHandler):
     """The frontend's files, and the answers of the plugin's routes by name."""
 
@@ -189,7 +222,9 @@ class Handler(BaseHTTPRequestHandler):
         super().__init__(*arguments)
 
     def do_GET(self) -> None:
-        path = self.path.split("?")[0]
+        path, _, query = self.path.partition("?")
+        if of := parse_qs(query).get("of"):
+            path += f"/{of[0]}"
         files = assets()
         if path in files:
             content, kind = files[path][0].read_bytes(), files[path][1]
@@ -224,6 +259,11 @@ def measure(page: Page, base: str, times: int) -> dict[str, list[float]]:
     for _ in range(times):
         for title in (*VIEWS[1:], VIEWS[0]):
             found.setdefault(f"{title} opens", []).append(tabs.evaluate(OPENS, title))
+    for title, of in DETAILED.items():
+        for _ in range(max(times // 3, 3)):
+            page.goto("about:blank")
+            page.goto(f"{base}#ddp_doctor&p.ddp_doctor.view={of}")
+            found.setdefault(f"{title} shows", []).append(page.evaluate(SHOWS))
     for view, selector in (("steps", "canvas.heat-map"), ("budget", "canvas.budget-map")):
         page.goto("about:blank")
         page.goto(f"{base}#ddp_doctor&p.ddp_doctor.view={view}")
@@ -245,6 +285,7 @@ LIMITS_MS = {
     "first useful paint": 500,
     "a finding opens": 100,
     **{f"{title} opens": 200 for title in VIEWS},
+    **{f"{title} shows": 200 for title in DETAILED},
     "steps are drawn": 50,
     "budget is drawn": 1000 / 60,
     "frames of the budget": 18,
@@ -273,6 +314,7 @@ def main() -> int:
     runs["runs"] = [{**run, **numbers, "verdict": "straggler", "severity": "critical", "lost_ms": 1.0}]
     prospect = {"fixed": ["straggler"], "step_ms": 100.0, "without_ms": 50.0, "range_ms": [50.0, 50.0]}
     routes = {"/runs": runs, "/run": answer, "/whatif": prospect, "/slice": part, "/lanes": lanes(result, part, 40)}
+    routes |= {f"/detail/{of}": told for of, told in details(result, options.ranks).items()}
     handler = partial(Handler, {route: json.dumps(body).encode() for route, body in routes.items()})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -71,10 +71,11 @@ export const fetchDetail = (run, of) => get(`detail?run=${encodeURIComponent(run
  * @param {number[]} ranks
  * @param {string} start ns
  * @param {string} end ns
+ * @param {AbortSignal} signal that nobody waits for it any more
  * @returns {Promise<import("./timeline/rows.js").Slice>}
  */
-export const fetchSlice = (run, ranks, start, end) =>
-  get(`slice?run=${encodeURIComponent(run)}&ranks=${ranks.join(",")}&start=${start}&end=${end}&format=columns`);
+export const fetchSlice = (run, ranks, start, end, signal) =>
+  get(`slice?run=${encodeURIComponent(run)}&ranks=${ranks.join(",")}&start=${start}&end=${end}&format=columns`, signal);
 
 /**
  * The owners of the time of some ranks in a window of the common clock.
@@ -82,9 +83,10 @@ export const fetchSlice = (run, ranks, start, end) =>
  * @param {number[]} ranks
  * @param {string} start ns
  * @param {string} end ns
+ * @param {AbortSignal} signal that nobody waits for it any more
  * @returns {Promise<import("./timeline/rows.js").RankLanes>}
  */
-export const fetchLanes = (run, ranks, start, end) => get(`lanes?run=${encodeURIComponent(run)}&ranks=${ranks.join(",")}&start=${start}&end=${end}`);
+export const fetchLanes = (run, ranks, start, end, signal) => get(`lanes?run=${encodeURIComponent(run)}&ranks=${ranks.join(",")}&start=${start}&end=${end}`, signal);
 
 /** @returns {Promise<{perfetto: string | null, frames_perfetto_dev: boolean, torch_tb_profiler: boolean}>} */
 export const fetchViewers = () => get("viewers");
@@ -117,23 +119,29 @@ const answers = embedded && JSON.parse(embedded.textContent ?? "");
 /** Whether this is a report: one file, with no server behind it. */
 export const isReport = answers !== null;
 
-/** @param {string | URL} address */
-async function ask(address) {
+/**
+ * @param {string | URL} address
+ * @param {AbortSignal} [signal]
+ */
+async function ask(address, signal) {
   try {
-    return await fetch(address);
+    return await fetch(address, { signal });
   } catch {
     throw new Error("TensorBoard does not answer. Is it still running?");
   }
 }
 
-/** @param {string} route */
-async function get(route) {
+/**
+ * @param {string} route
+ * @param {AbortSignal} [signal]
+ */
+async function get(route, signal) {
   if (answers) {
     const answer = answers[decodeURIComponent(route)];
     if (!answer) throw new Error("This is not in the report. Open the log directory in TensorBoard to see it.");
     return answer;
   }
-  const response = await ask(new URL(route, import.meta.url));
+  const response = await ask(new URL(route, import.meta.url), signal);
   const body = await response.json().catch(() => null);
   if (!response.ok || body === null) {
     throw new Error(body?.error ?? `TensorBoard answered ${response.status}. Its log says why.`);

@@ -32,9 +32,9 @@ const QUIET_MS = 250;
  */
 export function ordered(rows, column, descending, by = (value) => value) {
   return rows
-    .map((row, i) => ({ row, i }))
+    .map((row, i) => ({ row, i, key: row[column] === null ? null : by(row[column]) }))
     .sort((a, b) => {
-      const [x, y] = [a.row[column], b.row[column]].map((value) => (value === null ? null : by(value)));
+      const [x, y] = [a.key, b.key];
       if (x === null || y === null) return x === y ? a.i - b.i : x === null ? 1 : -1;
       const less = typeof x === "number" && typeof y === "number" ? x - y : String(x).localeCompare(String(y), "en", { numeric: true });
       return (descending ? -less : less) || a.i - b.i;

@@ -39,6 +39,9 @@ export function longest(grid) {
   return most;
 }
 
+/** @type {WeakMap<Grid, Map<number, {of: number, rows: Grid}>>} of grids, which do not change, by how many rows of one */
+const joined = new WeakMap();
+
 /**
  * A grid in so many rows at most: each is the largest of as many successive ones.
  * @param {Grid} grid
@@ -47,20 +50,31 @@ export function longest(grid) {
 export function joinedRows(grid, most) {
   const of = Math.max(1, Math.ceil(grid.length / most));
   if (of === 1) return { of, rows: grid };
-  const rows = Array.from({ length: Math.ceil(grid.length / of) }, (_, i) => {
+  const known = joined.get(grid) ?? new Map();
+  joined.set(grid, known);
+  if (!known.has(of)) known.set(of, { of, rows: largestOf(grid, of) });
+  return known.get(of);
+}
+
+/**
+ * @param {Grid} grid
+ * @param {number} of
+ * @returns {Grid}
+ */
+function largestOf(grid, of) {
+  return Array.from({ length: Math.ceil(grid.length / of) }, (_, i) => {
     const [first, ...others] = grid.slice(i * of, (i + 1) * of);
     const row = [...first];
     for (const other of others) for (let j = 0; j < row.length; j++) row[j] = larger(row[j], other[j]);
     return row;
   });
-  return { of, rows };
 }
 
 /** @param {number | null} a @param {number | null} b */
 const larger = (a, b) => (a === null ? b : b === null || a > b ? a : b);
 
 /**
- * @param {Grid} grid
+ * @param {(ArrayLike<number | null>)[]} grid null or NaN where there is nothing
  * @param {Shade} shade
  * @param {[number, number, number]} pale red, green and blue
  * @param {[number, number, number]} full
@@ -80,7 +94,7 @@ export function pixels(grid, shade, pale, full) {
   grid.forEach((row, i) => {
     for (let j = 0; j < columns; j++) {
       const value = row[j];
-      if (value !== null && value !== undefined) out[i * columns + j] = colours[Math.round(255 * shade(value))];
+      if (value !== null && value !== undefined && value === value) out[i * columns + j] = colours[Math.round(255 * shade(value))];
     }
   });
   return image;

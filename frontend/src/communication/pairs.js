@@ -59,21 +59,45 @@ export function busbw(groups, places, world) {
   const at = placeOf(places);
   const n = places.length;
   const [gb, s, late] = [new Float64Array(n * n), new Float64Array(n * n), new Float64Array(n * n)];
-  for (const group of groups) {
-    if (!tells(group, world)) continue;
-    const members = counted(group.ranks, at);
-    const moved = ((group.mean_bytes ?? 0) * group.bus_factor * group.calls) / 1e9;
-    const time = (group.mean_transfer_us * group.calls) / 1e6;
-    for (const [a, mine] of members) {
-      for (const b of members.keys()) {
-        if (a === b && mine < 2) continue;
-        gb[a * n + b] += moved;
-        s[a * n + b] += time;
-        if (group.is_slow) late[a * n + b] += time;
+  for (const { members, counts, moved, time, lateness } of alike(groups.filter((group) => tells(group, world)), at)) {
+    for (let i = 0; i < members.length; i++) {
+      const first = members[i] * n;
+      for (let j = 0; j < members.length; j++) {
+        if (i === j && counts[i] < 2) continue;
+        const cell = first + members[j];
+        gb[cell] += moved;
+        s[cell] += time;
+        late[cell] += lateness;
       }
     }
   }
-  return { value: gb.map((moved, i) => (s[i] ? moved / s[i] : NaN)), slow: Uint8Array.from(late, (time, i) => Number(time > s[i] / 2)) };
+  const slow = new Uint8Array(n * n);
+  for (let i = 0; i < gb.length; i++) {
+    gb[i] = s[i] ? gb[i] / s[i] : NaN;
+    slow[i] = late[i] > s[i] / 2 ? 1 : 0;
+  }
+  return { value: gb, slow };
+}
+
+/**
+ * Groups with the same places as one, as all data-parallel groups have of nodes: GB, s, and s of slow ones.
+ * @param {Group[]} groups
+ * @param {Map<number, number>} at
+ */
+function alike(groups, at) {
+  /** @type {Map<string, {members: Int32Array, counts: Int32Array, moved: number, time: number, lateness: number}>} */
+  const found = new Map();
+  for (const { ranks, mean_bytes, bus_factor, calls, mean_transfer_us, is_slow } of groups) {
+    const [members, counts] = counted(ranks, at);
+    const key = `${members} ${counts}`;
+    const one = found.get(key) ?? { members, counts, moved: 0, time: 0, lateness: 0 };
+    const time = (mean_transfer_us * calls) / 1e6;
+    one.moved += ((mean_bytes ?? 0) * bus_factor * calls) / 1e9;
+    one.time += time;
+    if (is_slow) one.lateness += time;
+    found.set(key, one);
+  }
+  return found.values();
 }
 
 /**
@@ -106,9 +130,10 @@ export function pointToPoint(sent, places, what) {
 const placeOf = (places) => new Map(places.flatMap(({ ranks }, i) => ranks.map((rank) => /** @type {[number, number]} */ ([rank, i]))));
 
 /**
- * How many of some ranks each place has.
+ * The places of some ranks, and how many of them each has.
  * @param {number[]} ranks
  * @param {Map<number, number>} at
+ * @returns {[Int32Array, Int32Array]}
  */
 function counted(ranks, at) {
   /** @type {Map<number, number>} */
@@ -117,5 +142,5 @@ function counted(ranks, at) {
     const place = at.get(rank);
     if (place !== undefined) members.set(place, (members.get(place) ?? 0) + 1);
   }
-  return members;
+  return [Int32Array.from(members.keys()), Int32Array.from(members.values())];
 }

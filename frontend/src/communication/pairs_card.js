@@ -81,14 +81,30 @@ const shortened = (names) => (names.length > 3 ? `${names.slice(0, 2).join(", ")
 function matrix({ name, unit, less, of, said }, places) {
   const { value, slow } = of(places);
   const n = places.length;
-  const known = value.filter((one) => !Number.isNaN(one));
-  const [least, most] = [known.reduce((a, b) => Math.min(a, b), Infinity), known.reduce((a, b) => Math.max(a, b), -Infinity)];
+  let [least, most] = [Infinity, -Infinity];
+  for (let i = 0; i < value.length; i++) {
+    if (value[i] < least) least = value[i];
+    if (value[i] > most) most = value[i];
+  }
   const shade = (/** @type {number} */ one) => {
     const share = most > least ? Math.log(one / least) / Math.log(most / least) : 0.5;
     return less ? 1 - share : share;
   };
-  const rows = places.map((_, a) => Array.from(value.subarray(a * n, (a + 1) * n), (one) => (Number.isNaN(one) ? null : one)));
-  const marked = [...slow.keys()].filter((i) => slow[i]);
+  /** The cells as pixels, in the colours of the theme that they were made for. */
+  const cells = { of: "", image: document.createElement("canvas") };
+  const coloured = (/** @type {(name: string) => string} */ colour) => {
+    const of = `${colour("card")} ${colour("transfer")}`;
+    if (cells.of === of) return cells.image;
+    const [ground, full] = [rgb(colour("card")), rgb(colour("transfer"))];
+    const rows = places.map((_, a) => value.subarray(a * n, (a + 1) * n));
+    cells.of = of;
+    [cells.image.width, cells.image.height] = [n, n];
+    cells.image.getContext("2d")?.putImageData(pixels(rows, shade, mixed(ground, full, PALEST), full), 0, 0);
+    return cells.image;
+  };
+  /** @type {number[]} */
+  const marked = [];
+  for (let i = slow.indexOf(1); i >= 0; i = slow.indexOf(1, i + 1)) marked.push(i);
   const hint = `Point at a cell, or use the arrow keys. ${less ? "Darker is slower; framed: slower than comparable groups." : "Rows send, columns receive."}`;
   const readout = h("p", { class: "readout", "aria-live": "polite" }, hint);
   const first = value.findIndex((one) => !Number.isNaN(one));
@@ -102,13 +118,8 @@ function matrix({ name, unit, less, of, said }, places) {
     context.fillRect(LEFT, TOP, cell * n, cell * n);
     context.strokeStyle = colour("line");
     context.strokeRect(LEFT - 0.5, TOP - 0.5, cell * n + 1, cell * n + 1);
-    const small = document.createElement("canvas");
-    const [ground, full] = [rgb(colour("card")), rgb(colour("transfer"))];
-    const image = pixels(rows, shade, mixed(ground, full, PALEST), full);
-    [small.width, small.height] = [image.width, image.height];
-    small.getContext("2d")?.putImageData(image, 0, 0);
     context.imageSmoothingEnabled = false;
-    context.drawImage(small, LEFT, TOP, cell * n, cell * n);
+    context.drawImage(coloured(colour), LEFT, TOP, cell * n, cell * n);
     context.fillStyle = colour("card");
     for (let i = 1; gap && i <= n; i++) {
       context.fillRect(LEFT + i * cell - 1, TOP, 1, cell * n);

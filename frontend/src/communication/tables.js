@@ -1,7 +1,7 @@
 // The numbers behind communication: by kind and group, by node, and each collective.
 
 import { h } from "../dom.js";
-import { ms, percent, ranges } from "../format.js";
+import { briefly, ms, percent } from "../format.js";
 import { grid, plain } from "../grid.js";
 import { chosen } from "../nccl.js";
 import { kindOf, named, size, time, times } from "./family.js";
@@ -21,7 +21,7 @@ export function summary(families, shown) {
   /** @type {[import("../grid.js").Column, (family: Family) => import("../grid.js").Value][]} */
   const columns = [
     [{ head: "collective" }, kindOf],
-    [{ head: "ranks" }, ({ ranks: some }) => ranges(some)],
+    [{ head: "ranks" }, ({ ranks: some }) => briefly(some)],
     [{ head: "nodes", title: "how many its ranks are on" }, ({ nodes }) => nodes.length],
     [{ head: "calls", show: perStep, title: "per step" }, ({ calls }) => calls / Math.max(1, shown.diagnosis.steps.length)],
     [{ head: "size", show: size, title: "bytes of one call, mean" }, ({ mean_bytes }) => mean_bytes],
@@ -95,7 +95,7 @@ export function byNode(nodes, shown) {
       ],
       rows: nodes.map(({ name, ranks: some, calls, last, waited_for_ms, waits_ms, slowdown }) => [
         name,
-        ranges(some),
+        briefly(some),
         calls,
         last,
         waited_for_ms,

@@ -1,7 +1,7 @@
 // The time of one owner by rank and step, to choose a cell of: as numbers where they are few, else as a picture of all.
 
 import { h } from "../dom.js";
-import { longest } from "../heat.js";
+import { joinedRows, longest } from "../heat.js";
 import { ms } from "../format.js";
 import { ownerName } from "../model.js";
 import { heatMap } from "../ranks/heat_map.js";
@@ -79,7 +79,7 @@ function numbers(finding, views, owner, chosen, select) {
  */
 function strip(finding, views, owner, chosen, select) {
   const grid = views.budget_ms[owner];
-  const most = longest(grid);
+  const most = longest(joinedRows(grid, TALL).rows);
   const { ranks, steps } = views;
   const [row, column] = [ranks.indexOf(Number(chosen.rank || NaN)), steps.indexOf(Number(chosen.step || NaN))];
   const framed = steps.map((_, at) => (row >= 0 && at === column ? row : null));

@@ -4,7 +4,7 @@
 import { h } from "../dom.js";
 import { ms, ranges } from "../format.js";
 import { ownerName } from "../model.js";
-import { perRank, spreadOf } from "./spread.js";
+import { ofRanks, spreadOf } from "./spread.js";
 
 /** @typedef {import("../model.js").Views} Views */
 
@@ -13,15 +13,16 @@ const MARKED = 2;
 const MARKS = ["○", "△"];
 
 /**
- * @param {Views} views
+ * @param {{diagnosis: import("../model.js").Diagnosis, views: Views}} report
  * @param {import("./spread.js").Group[]} groups
  * @param {number} column of the step, -1 for all
  */
-export function bands(views, groups, column) {
+export function bands(report, groups, column) {
+  const { views } = report;
   const row = new Map(views.ranks.map((rank, i) => [rank, i]));
   const marked = groups.filter(({ name }) => name !== "comparable").slice(0, MARKED);
   const owners = views.owners.flatMap((owner) => {
-    const values = perRank(views.budget_ms[owner], column);
+    const values = ofRanks(report, owner, column);
     return values.some((value) => value > 0) ? [{ owner, values, spread: spreadOf(values) }] : [];
   });
   const most = Math.max(...owners.map(({ spread }) => spread.max)) || 1;

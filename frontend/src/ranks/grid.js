@@ -5,7 +5,7 @@ import { paint, picture } from "../canvas.js";
 import { namedColumns } from "../chart/marks.js";
 import { h } from "../dom.js";
 import { ms } from "../format.js";
-import { shading } from "../heat.js";
+import { pixels, rgb, shading } from "../heat.js";
 import { places } from "./spread.js";
 
 /** @typedef {import("../model.js").Views} Views */
@@ -26,6 +26,9 @@ export function rankGrid({ ranks, nodes }, values, affected, selected, select) {
   const tall = Math.max(3, Math.min(18, Math.floor(260 / rows)));
   const wide = (/** @type {number} */ width) => Math.min(34, (width - LEFT) / columns.length);
   const at = new Map(cells.map(({ column, row }, i) => [`${column}:${row}`, i]));
+  /** @type {import("../model.js").Grid} */
+  const grid = Array.from({ length: rows }, () => columns.map(() => null));
+  cells.forEach(({ column, row }, i) => (grid[row][column] = values[i]));
   let cursor = Math.max(0, ranks.indexOf(selected ?? ranks[0]));
   let active = false;
   const readout = h("p", { class: "readout", "aria-live": "polite" }, HINT);
@@ -34,15 +37,14 @@ export function rankGrid({ ranks, nodes }, values, affected, selected, select) {
     const gap = Math.min(pitch, tall) > 5 ? 1 : 0;
     context.fillStyle = colour("line");
     context.fillRect(LEFT, TOP, pitch * columns.length, tall * rows);
-    const fill = (/** @type {{column: number, row: number}} */ { column, row }) => context.fillRect(LEFT + column * pitch, TOP + row * tall, Math.max(1, pitch - gap), tall - gap);
+    const small = document.createElement("canvas");
+    [small.width, small.height] = [columns.length, rows];
+    small.getContext("2d")?.putImageData(pixels(grid, shade.of, rgb(colour("card")), rgb(colour("host"))), 0, 0);
+    context.imageSmoothingEnabled = false;
+    context.drawImage(small, LEFT, TOP, pitch * columns.length, tall * rows);
     context.fillStyle = colour("card");
-    cells.forEach(fill);
-    context.fillStyle = colour("host");
-    cells.forEach((cell, i) => {
-      context.globalAlpha = 0.1 + 0.9 * shade.of(values[i]);
-      fill(cell);
-    });
-    context.globalAlpha = 1;
+    for (let column = 1; gap && column <= columns.length; column++) context.fillRect(LEFT + column * pitch - gap, TOP, gap, tall * rows);
+    for (let row = 1; gap && row <= rows; row++) context.fillRect(LEFT, TOP + row * tall - gap, pitch * columns.length, gap);
     const frame = (/** @type {number} */ i, /** @type {string} */ name, /** @type {number} */ thick) => {
       const { column, row } = cells[i];
       const size = Math.max(5, pitch);

@@ -1,7 +1,5 @@
 // A value of each rank, how it spreads, and which ranks stand out. Pure. Times are ms.
 
-import { mean } from "../model.js";
-
 /** @typedef {import("../model.js").Views} Views */
 /** @typedef {import("../model.js").Finding} Finding */
 /** @typedef {{min: number, p1: number, p25: number, median: number, p75: number, p99: number, max: number}} Spread */
@@ -25,19 +23,25 @@ export function spreadOf(values) {
   return { min: at(0), p1: at(0.01), p25: at(0.25), median: at(0.5), p75: at(0.75), p99: at(0.99), max: at(1) };
 }
 
-/** @type {WeakMap<(number | null)[][], number[]>} means of grids, which do not change */
-const means = new WeakMap();
+/** What a rank is busy with, as an owner of its time: all but straggler wait. */
+export const BUSY = "busy";
 
 /**
- * A mean over steps for each rank, or the value in one step.
- * @param {(number | null)[][]} grid
- * @param {number} [column] -1 for all steps
+ * What an owner has of each rank's step, ms: the mean over steps, or in one step.
+ * @param {{diagnosis: import("../model.js").Diagnosis, views: Views}} report
+ * @param {string} owner or BUSY
+ * @param {number} column of the step, -1 for all
+ * @returns {number[]}
  */
-export function perRank(grid, column = -1) {
-  if (column >= 0) return grid.map((row) => row[column] ?? 0);
-  const found = means.get(grid) ?? grid.map(mean);
-  means.set(grid, found);
-  return found;
+export function ofRanks({ diagnosis: { ranks, budget_ms }, views }, owner, column) {
+  if (column >= 0) return (owner === BUSY ? views.busy_ms : views.budget_ms[owner]).map((row) => row[column] ?? 0);
+  if (owner !== BUSY) return ranks.map((rank) => budget_ms[rank]?.[owner] ?? 0);
+  return ranks.map((rank) => {
+    const owners = budget_ms[rank] ?? {};
+    let sum = 0;
+    for (const id in owners) if (id !== "wait") sum += owners[id];
+    return sum;
+  });
 }
 
 /**

@@ -62,6 +62,9 @@ export class Panel {
 
   /** Requests sent: the answer to an earlier one than the last comes too late. */
   #asked = 0;
+  /** Stops the requests of a window that is no longer shown, and all once the timeline is left. */
+  #window = new AbortController();
+  #gone = new AbortController();
   #failed = false;
   #left = false;
   #timer = 0;
@@ -224,7 +227,7 @@ export class Panel {
     const { shown } = folded(this.views, this.opened, this.matter, this.page);
     const ranks = [...this.opened, ...shown].slice(0, MOST_LANES);
     try {
-      const lanes = await fetchLanes(this.run, ranks, this.#ns(this.whole.from), this.#ns(this.whole.to));
+      const lanes = await fetchLanes(this.run, ranks, this.#ns(this.whole.from), this.#ns(this.whole.to), this.#gone.signal);
       if (!this.#left && lanes.ranks) this.overview.take(inOrder(lanes, ranks), usAfter(lanes.start_ns, this.origin));
     } catch {
       // Without it the strip is empty.
@@ -233,6 +236,9 @@ export class Panel {
 
   async load() {
     const mine = ++this.#asked;
+    this.#window.abort();
+    this.#window = new AbortController();
+    const { signal } = this.#window;
     const { from, to } = within(widened(this.span, 0.5), this.whole);
     const [start, end] = [this.#ns(from), this.#ns(to)];
     const { opened } = this;
@@ -240,15 +246,15 @@ export class Panel {
     try {
       const nothing = /** @type {Slice} */ ({ start_ns: start, end_ns: end, owners: [], collectives: {}, labels: [], left_out: "", ranks: [] });
       const [slice, lanes] = await Promise.all([
-        opened.length && !this.views.from_digests ? fetchSlice(this.run, [...opened].sort((a, b) => a - b), start, end) : nothing,
-        fetchLanes(this.run, [...opened, ...shown], start, end).catch(() => null),
+        opened.length && !this.views.from_digests ? fetchSlice(this.run, [...opened].sort((a, b) => a - b), start, end, signal) : nothing,
+        fetchLanes(this.run, [...opened, ...shown], start, end, signal).catch(() => null),
       ]);
       if (mine !== this.#asked || this.#left) return;
       this.lanes = lanes?.ranks ? inOrder(lanes, [...opened, ...shown]) : null;
       this.#take(laidOut(slice, this.origin, this.lanes, opened));
       this.#pages(shown, all);
     } catch (error) {
-      if (mine !== this.#asked) return;
+      if (mine !== this.#asked || this.#left) return;
       this.say(error instanceof Error ? error.message : String(error));
       this.#failed = true;
     }
@@ -515,6 +521,8 @@ export class Panel {
 
   leave() {
     this.#left = true;
+    this.#window.abort();
+    this.#gone.abort();
     clearTimeout(this.#timer);
     cancelAnimationFrame(this.#frame);
   }

@@ -9,7 +9,7 @@ import { grid, plain } from "../grid.js";
 import { affectedRanks, faults, numberOf, ownerName } from "../model.js";
 import { bands } from "../ranks/bands.js";
 import { rankGrid } from "../ranks/grid.js";
-import { groupsOf, perRank } from "../ranks/spread.js";
+import { BUSY, groupsOf, ofRanks } from "../ranks/spread.js";
 
 /** @typedef {Record<string, number[]> & {nodes: string[]}} Told columns, one row per rank */
 
@@ -38,10 +38,11 @@ function overview(shown, views) {
   const affected = affectedRanks(diagnosis);
   const column = views.steps.indexOf(Number(place.step || NaN));
   const body = h("div");
-  const measures = [{ id: "busy", name: "busy time (step minus straggler wait)", of: views.busy_ms }, ...views.owners.filter((owner) => perRank(views.budget_ms[owner]).some((value) => value > 0)).map((owner) => ({ id: owner, name: ownerName(owner), of: views.budget_ms[owner] }))];
+  const report = { diagnosis, views };
+  const measures = [{ id: BUSY, name: "busy time (step minus straggler wait)" }, ...views.owners.filter((owner) => ofRanks(report, owner, -1).some((value) => value > 0)).map((owner) => ({ id: owner, name: ownerName(owner) }))];
   const draw = (/** @type {string | undefined} */ wanted) => {
-    const { of } = measures.find(({ id }) => id === wanted) ?? measures[0];
-    body.replaceChildren(...rankGrid(views, perRank(of, column), affected, place.rank ? Number(place.rank) : null, (rank) => keep({ rank: String(rank) })));
+    const { id } = measures.find((one) => one.id === wanted) ?? measures[0];
+    body.replaceChildren(...rankGrid(views, ofRanks(report, id, column), affected, place.rank ? Number(place.rank) : null, (rank) => keep({ rank: String(rank) })));
   };
   const choice = /** @type {HTMLSelectElement} */ (
     h(
@@ -56,7 +57,7 @@ function overview(shown, views) {
     )
   );
   draw(place.colour ?? place.owner);
-  const groups = groupsOf(views, perRank(views.busy_ms, column), faults(diagnosis));
+  const groups = groupsOf(views, ofRanks(report, BUSY, column), faults(diagnosis));
   const when = column < 0 ? `mean of ${views.steps.length} steps` : `step ${views.steps[column]}`;
   return [
     card(
@@ -65,7 +66,7 @@ function overview(shown, views) {
       h("p", { class: "note" }, `${when}, ms. Columns are nodes, rows the ranks of a node: a slow node is a column, a slow rail a row.`),
       body,
     ),
-    h("div", { class: "rank-groups" }, card("Groups and outliers", h("p", { class: "note" }, `Busy time, ${when}.`), grouped(groups, diagnosis, link)), card("Budget of all ranks", h("p", { class: "note" }, `ms of ${when}.`), bands(views, groups, column))),
+    h("div", { class: "rank-groups" }, card("Groups and outliers", h("p", { class: "note" }, `Busy time, ${when}.`), grouped(groups, diagnosis, link)), card("Budget of all ranks", h("p", { class: "note" }, `ms of ${when}.`), bands(report, groups, column))),
   ];
 }
 
