@@ -109,6 +109,21 @@ def test_whatever_is_removed_steps_stay_within_reason(traces: list[RankTrace], d
     assert 0 <= saving.mean_ns <= found.budget.window_ns.sum()
 
 
+@given(st.lists(TRACES, min_size=1, max_size=3), st.data())
+def test_what_is_not_in_effect_changes_nothing(traces: list[RankTrace], data: st.DataObject) -> None:
+    found = joined([digest(trace) for trace in traces])
+    whatif = WhatIf.of(found) if found else None
+    if whatif is None or whatif.replay is None:
+        return
+    kinds = data.draw(st.lists(st.sampled_from(CpuTime), unique=True))
+    shares = data.draw(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=whatif.shape[0], max_size=whatif.shape[0]))
+    share = np.repeat(np.array(shares)[:, None], whatif.shape[1], axis=1)
+    change = Change(dict.fromkeys(kinds, share), shared=dict.fromkeys(kinds[:1], share / 2))
+    in_effect = whatif.replay.in_effect(change)
+    assert (whatif.replay.step_ns(in_effect) == whatif.replay.step_ns(change)).all()
+    assert in_effect.host.keys() <= change.host.keys()
+
+
 def test_the_device_starts_when_loading_no_longer_holds_its_launches() -> None:
     assert saved_ms(ranks(LOADED, LOADED), CpuTime.INPUT) == [12, 12, 12]
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tb_ddp_doctor.trace.model import Indices, Ints
 
 Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,9 +40,15 @@ class Cells:
 
     def of_each(self, share: Floats, things: Indices | None = None) -> Floats:
         """The share, shape (R, S), of the cell of each thing, or of some things."""
-        padded = np.concatenate((share, share.mean(axis=1, keepdims=True)), axis=1)
-        shares: Floats = padded.ravel()[self.cell if things is None else self.cell[things]]
+        shares: Floats = padded(share).ravel()[self.cell if things is None else self.cell[things]]
         return shares
+
+    def hold(self, things: Indices) -> Flags:
+        """Which cells some of these things belong to, shape (R, S + 1)."""
+        ranks, steps = self.shape
+        there = np.zeros(ranks * (steps + 1), np.bool_)
+        there[self.cell[things]] = True
+        return there.reshape(ranks, steps + 1)
 
     def spread(self, weights: Ints, amount: Ints) -> Ints:
         """Amounts of shape (R, S) over what each cell consists of, by weight; never more than the weight."""
@@ -54,6 +61,11 @@ class Cells:
         cell = self.cell if things is None else self.cell[things]
         total = np.bincount(cell, weights=values, minlength=ranks * (steps + 1)).astype(np.float64, copy=False)
         return total.reshape(ranks, steps + 1)[:, :steps]
+
+
+def padded(share: Floats) -> Floats:
+    """A share by rank and step, shape (R, S), and the one of the steps that the job leaves out, shape (R, S + 1)."""
+    return np.concatenate((share, share.mean(axis=1, keepdims=True)), axis=1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

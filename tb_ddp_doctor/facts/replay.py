@@ -11,17 +11,15 @@ from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.digest.track import LONG_AGO
-from tb_ddp_doctor.facts.cells import Cells, Places, lower_median, of_equal, share_at_median
+from tb_ddp_doctor.facts.cells import Cells, Flags, Floats, Places, lower_median, of_equal, padded, share_at_median
 from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.play import Lengths, Played, play
 from tb_ddp_doctor.facts.schedule_model import Parts, Rows, Schedule
 from tb_ddp_doctor.trace.model import Ints
 
-Flags = NDArray[np.bool_]
 #: So few like transfers have no median that tells which of them is slow.
 _FEWEST_LIKE = 3
 #: The steps are played at most so often in search of the lead that hosts begin and end with; leads that move by less
@@ -49,17 +47,32 @@ class Replay:
         self._behind = np.flatnonzero(rows.queue_row >= 0)
         self._after_queue = np.flatnonzero((rows.queue_ns > 0) & ~rows.synced)
         self._host_ns: dict[CpuTime, Ints] = {}
+        self._spending: dict[CpuTime, Flags] = {}
         #: Ranks and steps that can be compared, as indices into all of them.
         self._comparable = tuple(of_equal(schedule.frame.sequence.ravel()))
         self._recorded: Ints = recorded._recorded if recorded else self._ends(self.without(Change()))
 
-    def alone_ns(self, change: Change) -> Ints:
-        """The same as `step_ns` if no rank waited for another: collectives begin when the rank itself arrives."""
-        return self.step_ns(change, alone=True)
-
     def step_ns(self, change: Change, *, alone: bool = False) -> Ints:
-        """Windows of the job's steps without what is removed, shape (R, S), ns."""
+        """Windows of the job's steps without what is removed, shape (R, S), ns.
+
+        `alone` as if no rank waited for another: collectives begin when the rank itself arrives.
+        """
+        if change.is_nothing and not alone:
+            return self.recorded_ns
         return self.settled_ns(replace(self.without(change), alone=alone))
+
+    def in_effect(self, change: Change) -> Change:
+        """The same change without the shares of what none of its ranks and steps spends time on."""
+        host = {} if change.no_host else change.of_host
+        return replace(change, host={kind: share for kind, share in host.items() if self._has(kind, share)}, shared={})
+
+    def _has(self, kind: CpuTime, share: Floats) -> bool:
+        """Whether a share of the host's time of a kind, shape (R, S), takes away anything."""
+        if kind not in self._spending:
+            spent = self.schedule.spent[kind]
+            self._spending[kind] = self._cells.hold(spent.working) | self._cells.hold(spent.holding)
+        spending = self._spending[kind]
+        return bool(spending.any() and (padded(share)[spending] > 0).any())
 
     def settled_ns(self, lengths: Lengths) -> Ints:
         """Windows of the job's steps where things take so long, shape (R, S), ns.

@@ -90,7 +90,7 @@ class WhatIf:
         #: What tracing adds to the steps; and what savings are on top of: that, and what is fixed already.
         self.tracing = self._base = self.without(CpuTime.OVERHEAD, CpuTime.RECORDING)
         #: What each rank needs for a step by itself, shape (R, S), ns: the step if it waited for nobody.
-        self.busy_ns: Ints = replay.alone_ns(Change()) if replay else _compared_busy_ns(budget)
+        self.busy_ns: Ints = self._played_ns(replay, Change(), alone=True) if replay else _compared_busy_ns(budget)
         #: Index of the rank that waits least in each step as recorded, shape (S,): the one whose transfers are exposed
         #: for no other's sake.
         self.slowest: NDArray[np.int64] = budget.busy_ns.argmax(axis=0)
@@ -139,7 +139,9 @@ class WhatIf:
 
     def alone_ns(self, change: Change) -> Ints:
         """What each rank needs for a step by itself without what is removed, shape (R, S), ns."""
-        return self._replay.alone_ns(change) if self._replay else self.busy_ns - self._busy_part(change)
+        if self._replay:
+            return self._played_ns(self._replay, change, alone=True)
+        return self.busy_ns - self._busy_part(change)
 
     def like_the_median(
         self,
@@ -228,25 +230,24 @@ class WhatIf:
         return Saving(np.asarray((self._base_ns - self.step_ns(self._base | change)).mean(axis=0)))
 
     def step_ns(self, change: Change) -> Ints:
-        """The steps without what is removed, tracing included if it is not; shape (R, S), ns.
-
-        The last ones are kept.
-        """
-        key = change.key()
-        if key not in self._played:
-            if len(self._played) >= _KEPT:
-                del self._played[next(iter(self._played))]
-            self._played[key] = self._without(change)
-        return self._played[key]
-
-    def _without(self, change: Change) -> Ints:
+        """The steps without what is removed, tracing included if it is not; shape (R, S), ns."""
         if self._replay:
-            return self._replay.step_ns(change)
+            return self._played_ns(self._replay, change)
         own = self.busy_ns.max(axis=0) - (self.busy_ns - self._busy_part(change)).max(axis=0)
         # The slowest rank waits for none of those that have a trace.
         own += self.at_slowest(self._absent_ns) * change.absent
         left: Ints = np.maximum(self._budget.window_ns - own.astype(np.int64), 0)
         return left
+
+    def _played_ns(self, replay: Replay, change: Change, *, alone: bool = False) -> Ints:
+        """The steps played without what is removed, or each rank's by itself, shape (R, S), ns; the last are kept."""
+        change = replay.in_effect(change)
+        key = (alone, change.key())
+        if key not in self._played:
+            if len(self._played) >= _KEPT:
+                del self._played[next(iter(self._played))]
+            self._played[key] = replay.step_ns(change, alone=alone)
+        return self._played[key]
 
     @property
     def replay(self) -> Replay | None:
