@@ -75,7 +75,16 @@ class Replay:
         return bool(spending.any() and (padded(share)[spending] > 0).any())
 
     def settled_ns(self, lengths: Lengths) -> Ints:
-        """Windows of the job's steps where things take so long, shape (R, S), ns.
+        """Windows of the job's steps where things take so long, shape (R, S), ns."""
+        return self._windows(self._settled(lengths)[0])
+
+    def settled_play(self, lengths: Lengths) -> Played:
+        """When everything happens where things take so long."""
+        _, lead, sooner = self._settled(lengths)
+        return play(self.schedule, lengths, lead, sooner, kept=True)
+
+    def _settled(self, lengths: Lengths) -> tuple[Ints, Ints, Ints]:
+        """Ends of all steps, shape (R, steps + 2), and by how much each host begins ahead and each rank sooner, (R,).
 
         Earlier steps were like these: each host begins with the lead that it has gained or lost at the end, each rank
         as much sooner as it would end, and the steps are played again until that is so.
@@ -92,7 +101,7 @@ class Replay:
             lead = lead + np.where(drifts, _LEAP * move, move)
             moved = move
             ends = self._ends(lengths, lead, sooner)
-        return self._windows(ends)
+        return ends, lead, sooner
 
     def _lead_after(self, ends: Ints) -> Ints:
         """By how much more than recorded each host would begin ahead, given how far it is ahead at the end, shape (R,).

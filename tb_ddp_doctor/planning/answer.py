@@ -11,6 +11,7 @@ from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.planning.buckets import explaining_caps
 from tb_ddp_doctor.planning.gradients import SentGradients
 from tb_ddp_doctor.planning.model import Bucket, Buckets, Curve, PlanResult, Prediction, Question, RankBytes, Refusal
+from tb_ddp_doctor.planning.owners import recorded_ms
 from tb_ddp_doctor.planning.predict import Planner
 from tb_ddp_doctor.planning.refusal import CannotPlanError
 
@@ -49,6 +50,8 @@ def answer(
         if question != Question(strong=question.strong):
             try:
                 prediction = planner.predict(question)
+                split = planner.owners_ms(question, prediction.step_ms)
+                prediction = msgspec.structs.replace(prediction, owners_ms=split)
             except CannotPlanError as error:
                 refusals["prediction"] = Refusal(_asked(question), str(error))
         for name, values in curves.items():
@@ -71,6 +74,7 @@ def answer(
         ranks=len(job.ranks),
         steps=tuple(job.steps.tolist()),
         now_ms=job.step_ns / 1e6,
+        owners_ms=recorded_ms(job),
         buckets=buckets,
         rank_bytes=now_bytes,
         prediction=prediction,

@@ -121,6 +121,8 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     #: `step_ms` less what is now.
     change_ms: float
     rests: tuple[Rests, ...]
+    #: What the step goes to by owner, ms, summing to it; empty for the points of a curve.
+    owners_ms: dict[str, float] = msgspec.field(default_factory=dict)
     #: What each rank holds and sends; None where nothing is asked of sharding.
     rank_bytes: RankBytes | None = None
     #: None where no number of ranks is asked for.
@@ -172,8 +174,9 @@ class PlanResult(msgspec.Struct, frozen=True, kw_only=True):
     world_size: int
     ranks: int
     steps: tuple[int, ...]
-    #: The step as recorded; all predictions are of a step as recorded, tracing included.
+    #: The step as recorded; all predictions are of a step as recorded, tracing included. And what it goes to by owner.
     now_ms: float
+    owners_ms: dict[str, float]
     buckets: Buckets | None
     #: What each rank holds and sends in the record; None where nothing is asked of sharding.
     rank_bytes: RankBytes | None

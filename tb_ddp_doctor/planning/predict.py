@@ -7,13 +7,14 @@ tracing, as costs of findings are.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import get_args
 
 from msgspec.structs import replace
 
 from tb_ddp_doctor.calibration.model import Calibration
 from tb_ddp_doctor.facts.change import Change
-from tb_ddp_doctor.planning import effects
+from tb_ddp_doctor.planning import effects, owners
 from tb_ddp_doctor.planning.buckets import Limits, last_of_buckets
 from tb_ddp_doctor.planning.effect import Effect
 from tb_ddp_doctor.planning.messages import Case
@@ -28,6 +29,21 @@ from tb_ddp_doctor.planning.steps import Otherwise, Steps
 #: What predictions miss by besides what they rest on: a share of the change, and of the step. The pairs of
 #: benchmarks/plan.py whose buckets differ were missed by 0.2 to 2 % of the step.
 _OF_CHANGE, _OF_STEP = 0.05, 0.01
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Asked:
+    """What is played under a question: some steps with an effect, against others with that of no tracing alone."""
+
+    steps: Steps
+    compared: Steps
+    effect: Effect
+    base: Effect
+    #: By what share kernels beside communication take longer.
+    slowdown: float
+    #: What comes on top of each step, and how often a batch comes, ns.
+    added_ns: float
+    every_ns: float
 
 
 class Planner:
@@ -69,8 +85,29 @@ class Planner:
         """The step under a question without its range, ns. Raises CannotPlanError."""
         return self._step_ns(question, "likely")
 
+    def owners_ms(self, question: Question, step_ms: float) -> dict[str, float]:
+        """What the step, predicted to take so long, goes to by owner, mean over ranks and steps, ms."""
+        recorded = owners.recorded_ms(self.record.job)
+        if question == Question():
+            return recorded
+        asked = self._asked(question, "likely")
+        now, then = (
+            steps.split_ns(_otherwise(effect, asked.slowdown))
+            for steps, effect in ((asked.compared, asked.base), (asked.steps, asked.effect))
+        )
+        return owners.predicted_ms(recorded, now, then, question, step_ms)
+
     def _step_ns(self, question: Question, case: Case) -> float:
-        record, slowdown = self.record, effects.slowdown(self.record, case)
+        asked = self._asked(question, case)
+        step = max(_mean_ns(asked.steps, asked.effect, asked.slowdown), asked.every_ns)
+        if question.accumulate is not None:
+            without = asked.effect | effects.without_gradients(self.record)
+            alone = _mean_ns(asked.steps, without, asked.slowdown)
+            step = effects.accumulated_ns(self.record, question.accumulate, step, alone)
+        return max(self.now_ns - self._compared_ns(asked) + step + asked.added_ns, 0.0)
+
+    def _asked(self, question: Question, case: Case) -> _Asked:
+        record = self.record
         base = record.whatif.tracing.of_ranks(record.ranks)
         steps, compared, added_ns, resharded = self._steps(question, case)
         calibration = self._calibration(question.links_of)
@@ -80,19 +117,15 @@ class Planner:
         if question.workers is not None:
             loading, every_ns = effects.loading(record, question.workers, case)
             effect |= loading
-        step = max(_mean_ns(steps, effect, slowdown), every_ns)
-        if question.accumulate is not None:
-            alone = _mean_ns(steps, effect | effects.without_gradients(record), slowdown)
-            step = effects.accumulated_ns(record, question.accumulate, step, alone)
-        return max(self.now_ns - self._compared_ns(compared, base, slowdown) + step + added_ns, 0.0)
+        return _Asked(steps, compared, effect, Effect(base), effects.slowdown(record, case), added_ns, every_ns)
 
-    def _compared_ns(self, steps: Steps, base: Change, slowdown: float) -> float:
-        """Mean of steps without what tracing adds, ns; that of the record is kept."""
-        if steps is not self.record.steps:
-            return _mean_ns(steps, Effect(base), slowdown)
-        if slowdown not in self._before_ns:
-            self._before_ns[slowdown] = _mean_ns(steps, Effect(base), slowdown)
-        return self._before_ns[slowdown]
+    def _compared_ns(self, asked: _Asked) -> float:
+        """Mean of the steps that are compared with, without what tracing adds, ns; that of the record is kept."""
+        if asked.compared is not self.record.steps:
+            return _mean_ns(asked.compared, asked.base, asked.slowdown)
+        if asked.slowdown not in self._before_ns:
+            self._before_ns[asked.slowdown] = _mean_ns(asked.compared, asked.base, asked.slowdown)
+        return self._before_ns[asked.slowdown]
 
     def _steps(self, question: Question, case: Case) -> tuple[Steps, Steps, float, bool]:
         """The steps to be played, what they are compared with, what comes on top of each, ns, and whether the
@@ -135,10 +168,13 @@ class Planner:
         return change
 
 
+def _otherwise(effect: Effect, slowdown: float) -> Otherwise:
+    return Otherwise(effect.change, effect.transfer_ns, effect.device, slowdown, effect.pace)
+
+
 def _mean_ns(steps: Steps, effect: Effect, slowdown: float) -> float:
     """Mean step, ns."""
-    windows = steps.windows_ns(Otherwise(effect.change, effect.transfer_ns, effect.device, slowdown, effect.pace))
-    return float(windows.mean()) + effect.added_ns
+    return float(steps.windows_ns(_otherwise(effect, slowdown)).mean()) + effect.added_ns
 
 
 def _prediction(question: Question, step_ns: float, low_ns: float, high_ns: float, now_ns: float) -> Prediction:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.intervals import Intervals
+from tb_ddp_doctor.digest.track import LONG_AGO
 from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.play import Lengths, Played, play
 from tb_ddp_doctor.facts.replay import Replay
@@ -47,6 +48,16 @@ class Otherwise:
     pace: float = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class Split:
+    """What a step goes to, ns: device work, exposed communication before and after all ranks have arrived, idle."""
+
+    compute_ns: float
+    wait_ns: float
+    transfer_ns: float
+    idle_ns: float
+
+
 class Steps:
     """The steps of R ranks with one set of buckets."""
 
@@ -75,10 +86,32 @@ class Steps:
 
     def windows_ns(self, otherwise: Otherwise) -> Ints:
         """Windows of the steps, shape (R, S), ns."""
+        return self._replay.settled_ns(self._lengths(otherwise))
+
+    def split_ns(self, otherwise: Otherwise) -> Split:
+        """What a step goes to, mean over ranks and steps."""
+        schedule, lengths = self._replay.schedule, self._lengths(otherwise)
+        played = self._replay.settled_play(lengths)
+        ends, ranks = self._replay.step_ends(played), np.arange(len(schedule.frame.step_index))[:, None]
+        index, axis = schedule.frame.step_index, ranks * _APART_NS - self._origin_ns
+        begin, end = axis + ends[ranks, index], axis + ends[ranks, index + 1]
+        arrived = np.full(int(schedule.parts.collective.max()) + 1, LONG_AGO)
+        np.maximum.at(arrived, schedule.parts.collective[:-1], played.arrival_ns[:-1])
+        last = arrived[schedule.parts.collective[:-1]]
+        rows, of_part = schedule.rows.rank.astype(np.int64), schedule.parts.rank[:-1]
+        done = rows * _APART_NS - self._origin_ns + played.done_ns
+        compute = Intervals.union(done - np.maximum(lengths.device_ns, 0), done)
+        wait = self._union(of_part, played.arrival_ns[:-1], np.minimum(last, played.end_ns[:-1])) - compute
+        transfer = self._union(of_part, np.minimum(last, played.end_ns[:-1]), played.end_ns[:-1]) - compute - wait
+        works, waits, transfers = (float(one.measure(begin, end).mean()) for one in (compute, wait, transfer))
+        return Split(works, waits, transfers, float((end - begin).mean()) - works - waits - transfers)
+
+    def _lengths(self, otherwise: Otherwise) -> Lengths:
+        """How long everything takes."""
         lengths = replace(self._replay.without(otherwise.change), transfer_ns=self._transfers(otherwise))
         if otherwise.device is not None:
             lengths = self._with_device(lengths, np.rint(lengths.device_ns * self._of_rows(otherwise.device)))
-        return self._replay.settled_ns(self._slowed(lengths, otherwise))
+        return self._slowed(lengths, otherwise)
 
     def _transfers(self, otherwise: Otherwise) -> Ints:
         """What each part takes once those that are traced have arrived: what a fix leaves of another transfer."""
