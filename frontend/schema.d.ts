@@ -75,6 +75,10 @@ export interface Bucket {
   last_module: string;
   /** Whether it ends where a module ends; null where modules are not known. */
   ends_with_module: boolean | null;
+  /** The first and the last layer of which it has gradients, from 1 in the order of backward, and whether it ends where one ends; null where no sizes of gradients repeat, and of gradients that are of no layer. */
+  first_layer: number | null;
+  last_layer: number | null;
+  ends_with_layer: boolean | null;
 }
 
 /** The recorded buckets. */
@@ -85,6 +89,8 @@ export interface Buckets {
   bytes: number;
   mean_bytes: number;
   dtype: string;
+  /** Layers, by sizes of gradients that repeat; 0 where none do. */
+  layers: number;
   buckets: Bucket[];
 }
 
@@ -571,8 +577,8 @@ export interface PathStep {
 /** What the tab asks for. */
 export interface PlanAnswer {
   plan: PlanResult;
-  /** Runs of the log directory that send the same gradients without another fault than their buckets, this one first. */
-  measured: MeasuredStep[];
+  /** Fields of the question that the record does not answer; empty where that is not asked. */
+  unanswerable: Refusal[];
 }
 
 /** What the step of one run would be. */
@@ -581,13 +587,16 @@ export interface PlanResult {
   world_size: number;
   ranks: number;
   steps: number[];
-  /** The step as recorded; all predictions are of a step as recorded, tracing included. */
+  /** The step as recorded; all predictions are of a step as recorded, tracing included. And what it goes to by owner. */
   now_ms: number;
+  owners_ms: Record<string, number>;
   buckets: Buckets | null;
   /** What each rank holds and sends in the record; null where nothing is asked of sharding. */
   rank_bytes: RankBytes | null;
   prediction: Prediction | null;
   curves: Curve[];
+  /** With a curve over sizes of buckets: runs of the log directory that send the same gradients without another fault than their buckets, this one first. */
+  measured: MeasuredStep[];
   refusals: Refusal[];
 }
 
@@ -601,6 +610,8 @@ export interface Prediction {
   /** `step_ms` less what is now. */
   change_ms: number;
   rests: Rests[];
+  /** What the step goes to by owner, ms, summing to it; empty for the points of a curve. */
+  owners_ms: Record<string, number>;
   /** What each rank holds and sends; null where nothing is asked of sharding. */
   rank_bytes: RankBytes | null;
   /** null where no number of ranks is asked for. */

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tb_ddp_doctor import engine
@@ -15,6 +15,7 @@ from tb_ddp_doctor.comparison.model import Comparison
 from tb_ddp_doctor.discover.runs import DiscoverError, Run, discover, no_traces, only_run, with_step_range
 from tb_ddp_doctor.facts.facts import Facts
 from tb_ddp_doctor.findings import Diagnosis
+from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.planning.answer import OVERVIEW, answer
 from tb_ddp_doctor.planning.model import PlanResult, Question
 from tb_ddp_doctor.planning.predict import Planner
@@ -97,7 +98,8 @@ def plan(
     one = question or Question()
     wanted = curves if curves or one != Question() else OVERVIEW
     with executor(scheduler) as workers:
-        return [planned(_result(run, engine.Reading(kept, workers), {}), one, wanted or {}) for run in runs]
+        results = [_result(run, engine.Reading(kept, workers), {}) for run in runs]
+    return [planned(result, one, wanted or {}, others=results) for result in results]
 
 
 def planned(
@@ -105,15 +107,31 @@ def planned(
     question: Question,
     curves: Mapping[str, Sequence[object]],
     calibrations: Mapping[str, Calibration] | None = None,
+    others: Sequence[engine.Result] = (),
 ) -> PlanResult:
-    """The plan of a diagnosed run; `calibrations`, by name, are those whose links are asked for.
+    """The plan of a diagnosed run; `calibrations`, by name, are those whose links are asked for, `others` further runs.
 
     Raises ValueError for a finding to fix that no rule has.
     """
     for name in question.fixed:
         if not is_name(name):
             raise ValueError(f"There is no rule {name!r}; there are: {', '.join(CATALOGUE)}.")
-    return answer(result.job, lambda: planner(result, calibrations), question, curves)
+    return answer(result.job, lambda: planner(result, calibrations), question, curves, jobs_of_sweep(result, others))
+
+
+#: What other buckets may cause.
+_OF_BUCKETS = {"no-overlap", "small-collectives", "communication-bound"}
+
+
+def jobs_of_sweep(result: engine.Result, others: Iterable[engine.Result]) -> dict[str, Job]:
+    """The jobs of other runs whose alarms, if any, are of their buckets, by name."""
+    alike = (
+        other
+        for other in others
+        if other is not result
+        and {one.rule for one in other.diagnosis.findings if one.severity != "info"} <= _OF_BUCKETS
+    )
+    return {other.job.name: other.job for other in alike}
 
 
 def planner(result: engine.Result, calibrations: Mapping[str, Calibration] | None = None) -> Planner:

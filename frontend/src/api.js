@@ -34,13 +34,13 @@ export const fetchProspect = (run, ids) =>
   get(`whatif?run=${encodeURIComponent(run)}&without=${encodeURIComponent(ids.toSorted().join(","))}`);
 
 /**
- * The step of a run if something were otherwise; with its curve over bucket sizes, where that is wanted.
+ * The step of a run if something were otherwise; `more` asks for a curve over a field, or which fields have no answer.
  * @param {string} run
  * @param {URLSearchParams} changes
- * @param {boolean} curve
+ * @param {Record<string, string>} [more]
  * @returns {Promise<import("../schema.js").PlanAnswer>}
  */
-export const fetchPlan = (run, changes, curve) => get(`plan?${new URLSearchParams([["run", run], ...changes, ...(curve ? [["curve", "1"]] : [])])}`);
+export const fetchPlan = (run, changes, more = {}) => get(`plan?${new URLSearchParams([["run", run], ...changes, ...Object.entries(more)])}`);
 
 /**
  * @param {string} rule

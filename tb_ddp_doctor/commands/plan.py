@@ -29,7 +29,7 @@ def run(options: argparse.Namespace, errors: Console) -> int:
     cache, runs = discovered(options)
     with executor(options.scheduler) as workers:
         results = diagnose_all(runs, reading_of(options, cache, workers), {}, errors)
-    found = [planned(result, question, curves, calibrations) for result in results]
+    found = [planned(result, question, curves, calibrations, results) for result in results]
     if options.json:
         print_json(PlanReport(runs=tuple(found)))
         return 0 if results else 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -10,14 +11,38 @@ import numpy as np
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.planning.buckets import explaining_caps
 from tb_ddp_doctor.planning.gradients import SentGradients
+from tb_ddp_doctor.planning.layers import repeated_layers
 from tb_ddp_doctor.planning.model import Bucket, Buckets, Curve, PlanResult, Prediction, Question, RankBytes, Refusal
 from tb_ddp_doctor.planning.owners import recorded_ms
 from tb_ddp_doctor.planning.predict import Planner
 from tb_ddp_doctor.planning.refusal import CannotPlanError
+from tb_ddp_doctor.planning.sharding import STRATEGIES
+from tb_ddp_doctor.planning.sweep import measured
+from tb_ddp_doctor.trace.model import Ints
 
 #: Values that a curve has where none are asked for: MiB, and times as fast.
 BUCKET_MB = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0)
 LINKS = (0.5, 2.0, 4.0, 8.0)
+#: Values of the curves that can be drawn over a field.
+CURVES: Mapping[str, tuple[object, ...]] = {
+    "bucket_mb": BUCKET_MB,
+    "links": (0.5, 1.0, 2.0, 4.0, 8.0),
+    "ranks": tuple(1 << power for power in range(11)),
+    "sharding": STRATEGIES,
+    "prefetch": (0, 1, 2, 3),
+    "accumulate": (1, 2, 4, 8),
+    "workers": (1, 2, 4, 8, 16),
+}
+#: What tells whether a record answers questions of a field.
+_TRIED: Mapping[str, object] = {
+    "bucket_mb": 10.0,
+    "dtype": "bfloat16",
+    "ranks": 2,
+    "sharding": "zero3",
+    "accumulate": 2,
+    "workers": 4,
+    "device": "H100",
+}
 #: Where nothing is asked: these curves.
 OVERVIEW: Mapping[str, tuple[object, ...]] = {
     "bucket_mb": BUCKET_MB,
@@ -31,11 +56,16 @@ _AS_GOOD = 0.01
 
 
 def answer(
-    job: Job, made: Callable[[], Planner], question: Question, curves: Mapping[str, Sequence[object]]
+    job: Job,
+    made: Callable[[], Planner],
+    question: Question,
+    curves: Mapping[str, Sequence[object]],
+    others: Mapping[str, Job] | None = None,
 ) -> PlanResult:
     """Answer a question, and curves over fields of it, from one job; what cannot be answered is a refusal.
 
-    `made` gives the job's planner, or raises CannotPlanError.
+    `made` gives the job's planner, or raises CannotPlanError; `others` are jobs by name that may differ in their
+    buckets alone.
     """
     refusals: dict[str, Refusal] = {}
     found: list[Curve] = []
@@ -79,8 +109,20 @@ def answer(
         rank_bytes=now_bytes,
         prediction=prediction,
         curves=tuple(found),
+        measured=measured(job, others or {}) if any(curve.field == "bucket_mb" for curve in found) else (),
         refusals=tuple(refusals.values()),
     )
+
+
+def unanswerable(made: Callable[[], Planner]) -> tuple[Refusal, ...]:
+    """Of the fields of a question, those that a record does not answer; `made` as in `answer`."""
+    found: list[Refusal] = []
+    for name, value in _TRIED.items():
+        try:
+            made().likely_ns(msgspec.structs.replace(Question(), **{name: value}))
+        except CannotPlanError as error:
+            found.append(Refusal(name, str(error)))
+    return tuple(found)
 
 
 def recorded_buckets(gradients: SentGradients) -> Buckets | None:
@@ -90,13 +132,14 @@ def recorded_buckets(gradients: SentGradients) -> Buckets | None:
     lasts, size = gradients.recorded, gradients.bytes
     caps = explaining_caps(size, lasts)
     firsts = np.append(0, lasts[:-1] + 1)
-    total = int(size.sum())
+    total, layers = int(size.sum()), repeated_layers(gradients.elements)
     return Buckets(
         cap_mb=(caps[0], caps[1] if np.isfinite(caps[1]) else None) if caps else None,
         gradients=len(size),
         bytes=total,
         mean_bytes=total / len(lasts),
         dtype=gradients.dtype,
+        layers=max(len(layers) - 1, 0),
         buckets=tuple(
             Bucket(
                 bytes=int(size[first : last + 1].sum()),
@@ -104,10 +147,22 @@ def recorded_buckets(gradients: SentGradients) -> Buckets | None:
                 first_module=gradients.modules[first],
                 last_module=gradients.modules[last],
                 ends_with_module=_ends_with_module(gradients.modules, last),
+                **_layers_in(layers, first, last, len(size)),
             )
             for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True)
         ),
     )
+
+
+def _layers_in(layers: Ints, first: int, last: int, gradients: int) -> dict[str, Any]:
+    """Of a bucket of gradients from `first` to `last`, fields of `Bucket`; `layers` as `repeated_layers` has them."""
+    ends_with = bool(np.isin(last, layers)) or last == gradients - 1 if len(layers) else None
+    inside = [i for i in range(1, len(layers)) if layers[i - 1] < last and first <= layers[i]]
+    return {
+        "first_layer": inside[0] if inside else None,
+        "last_layer": inside[-1] if inside else None,
+        "ends_with_layer": ends_with,
+    }
 
 
 def _ends_with_module(modules: Sequence[str], last: int) -> bool | None:

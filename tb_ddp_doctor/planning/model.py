@@ -139,6 +139,11 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True):
     last_module: str
     #: Whether it ends where a module ends; None where modules are not known.
     ends_with_module: bool | None
+    #: The first and the last layer of which it has gradients, from 1 in the order of backward, and whether it ends
+    #: where one ends; null where no sizes of gradients repeat, and of gradients that are of no layer.
+    first_layer: int | None
+    last_layer: int | None
+    ends_with_layer: bool | None
 
 
 class Buckets(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,6 +155,8 @@ class Buckets(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     mean_bytes: float
     dtype: str
+    #: Layers, by sizes of gradients that repeat; 0 where none do.
+    layers: int
     buckets: tuple[Bucket, ...]
 
 
@@ -167,6 +174,15 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
     breaks: Breaks | None = None
 
 
+class MeasuredStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A run of the same model with other buckets, as recorded."""
+
+    run: str
+    #: Where on the axis of bucket sizes its buckets stand, MiB.
+    bucket_mb: float
+    step_ms: float
+
+
 class PlanResult(msgspec.Struct, frozen=True, kw_only=True):
     """What the step of one run would be."""
 
@@ -182,24 +198,18 @@ class PlanResult(msgspec.Struct, frozen=True, kw_only=True):
     rank_bytes: RankBytes | None
     prediction: Prediction | None
     curves: tuple[Curve, ...]
+    #: With a curve over sizes of buckets: runs of the log directory that send the same gradients without another fault
+    #: than their buckets, this one first.
+    measured: tuple[MeasuredStep, ...]
     refusals: tuple[Refusal, ...]
-
-
-class MeasuredStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A run of the same model with other buckets, as recorded."""
-
-    run: str
-    #: Where on the axis of bucket sizes its buckets stand, MiB.
-    bucket_mb: float
-    step_ms: float
 
 
 class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What the tab asks for."""
 
     plan: PlanResult
-    #: Runs of the log directory that send the same gradients without another fault than their buckets, this one first.
-    measured: tuple[MeasuredStep, ...]
+    #: Fields of the question that the record does not answer; empty where that is not asked.
+    unanswerable: tuple[Refusal, ...] = ()
 
 
 class PlanReport(msgspec.Struct, frozen=True, kw_only=True):

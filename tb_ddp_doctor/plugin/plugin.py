@@ -9,9 +9,9 @@
     rule?rule=RULE      what a rule looks for, why it matters and what it cannot see: its documentation
     whatif?run=NAME&without=FINDING,FINDING
                        the predicted step of a run if these findings, by id or rule, were fixed
-    plan?run=NAME[&bucket_mb=5&links=2&dtype=bfloat16...][&fixed=FINDING,FINDING][&curve]
+    plan?run=NAME[&bucket_mb=5&links=2&dtype=bfloat16...][&fixed=FINDING,FINDING][&curve=FIELD][&fields]
                        the predicted step if this were otherwise (fields of `planning.model.Question`); with `curve`,
-                       over sizes of buckets too
+                       over one of them too; with `fields`, which of them the record does not answer
     compare?before=NAME&after=NAME
                        what differs between two runs; while one of them is read, how far that is
     detail?run=NAME&of=operators|communication|memory|ranks|quality

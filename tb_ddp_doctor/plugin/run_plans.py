@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tb_ddp_doctor import engine
-    from tb_ddp_doctor.planning.model import MeasuredStep, PlanAnswer
+    from tb_ddp_doctor.planning.model import PlanAnswer
     from tb_ddp_doctor.planning.predict import Planner
 
 #: Runs whose planners are kept.
 _KEPT = 4
-#: What other buckets may cause.
-_OF_BUCKETS = {"no-overlap", "small-collectives", "communication-bound"}
 
 
 class RunPlans:
@@ -28,7 +26,8 @@ class RunPlans:
         self, name: str, result: engine.Result, others: Mapping[str, engine.Result | None], asked: Mapping[str, str]
     ) -> PlanAnswer:
         """What is asked of a run. Raises ValueError, with a sentence, for what makes no question."""
-        from tb_ddp_doctor.planning.answer import BUCKET_MB, answer
+        from tb_ddp_doctor.api import jobs_of_sweep
+        from tb_ddp_doctor.planning.answer import CURVES, answer, unanswerable
         from tb_ddp_doctor.planning.model import PlanAnswer
         from tb_ddp_doctor.planning.words import FIELDS, question_of
         from tb_ddp_doctor.rules import is_name
@@ -39,10 +38,15 @@ class RunPlans:
             raise ValueError(f"There is no rule {unknown[0]!r}.")
         flags = {flag: flag in asked for flag in ("graphs", "offload", "strong")}
         question = question_of(given, **flags, fixed=fixed)
-        curves = {"bucket_mb": BUCKET_MB} if "curve" in asked else {}
+        over = asked.get("curve", "")
+        if over and over not in CURVES:
+            raise ValueError(f"There is no curve over {over!r}; there are: {', '.join(CURVES)}.")
         with self._lock:
-            plan = answer(result.job, lambda: self._planner(name, result), question, curves)
-        return PlanAnswer(plan=plan, measured=tuple(_measured(name, result, others)) if curves else ())
+            curves = {over: CURVES[over]} if over else {}
+            jobs = jobs_of_sweep(result, filter(None, others.values()))
+            plan = answer(result.job, lambda: self._planner(name, result), question, curves, jobs)
+            refused = unanswerable(lambda: self._planner(name, result)) if "fields" in asked else ()
+        return PlanAnswer(plan=plan, unanswerable=refused)
 
     def _planner(self, name: str, result: engine.Result) -> Planner:
         from tb_ddp_doctor.api import planner
@@ -53,33 +57,3 @@ class RunPlans:
         while len(self._kept) > _KEPT:
             del self._kept[next(iter(self._kept))]
         return made
-
-
-def _measured(name: str, result: engine.Result, others: Mapping[str, engine.Result | None]) -> Iterator[MeasuredStep]:
-    """The run, and those that send the same gradients and have no other fault than their buckets."""
-    from tb_ddp_doctor.planning.buckets import bucket_mb_of
-    from tb_ddp_doctor.planning.gradients import sent_gradients
-    from tb_ddp_doctor.planning.model import MeasuredStep
-    from tb_ddp_doctor.planning.refusal import CannotPlanError
-
-    try:
-        ours = sent_gradients(result.job)
-    except CannotPlanError:
-        return
-    for run, other in {name: result, **others}.items():
-        if other is None or other.job.world_size != result.job.world_size:
-            continue
-        if other is not result and not _differs_in_buckets(other):
-            continue
-        try:
-            theirs = sent_gradients(other.job)
-        except CannotPlanError:
-            continue
-        if theirs.recorded is not None and theirs.bytes.tolist() == ours.bytes.tolist():
-            size = bucket_mb_of(theirs.bytes, theirs.recorded)
-            yield MeasuredStep(run=run, bucket_mb=size, step_ms=other.job.step_ns / 1e6)
-
-
-def _differs_in_buckets(result: engine.Result) -> bool:
-    """Whether a run's alarms, if any, are of its buckets."""
-    return {one.rule for one in result.diagnosis.findings if one.severity != "info"} <= _OF_BUCKETS

@@ -13,6 +13,9 @@ from tb_ddp_doctor.planning.words import FIELDS, shown
 from tb_ddp_doctor.report.escape import printable
 from tb_ddp_doctor.report.wrapping import print_code, print_wrapped, without_trailing_spaces
 
+#: Layers are told bucket by bucket up to so many.
+_FEW_BUCKETS = 16
+
 
 def print_plan(console: Console, found: PlanResult) -> None:
     """Print what the step of a run would be."""
@@ -29,6 +32,8 @@ def print_plan(console: Console, found: PlanResult) -> None:
             console.print(_table(curve, found.now_ms))
             if curve.field == "bucket_mb":
                 print_wrapped(console, _best(curve, found.now_ms))
+                if len(found.measured) > 1:
+                    print_wrapped(console, f"Measured: {printable(_sweep(found))}.")
             if curve.breaks:
                 print_wrapped(console, _breaking(curve.breaks))
                 print_wrapped(console, f"Quickest AllReduce by size: {_algorithms_of(curve)}.")
@@ -47,12 +52,29 @@ def _recorded(buckets: Buckets) -> str:
     if caps:
         explained = f", as bucket_cap_mb of {caps[0]:.2f} " + ("or more" if caps[1] is None else f"to {caps[1]:.2f}")
     aligned = [one.ends_with_module for one in buckets.buckets if one.ends_with_module is not None]
-    layers = f" {sum(aligned)} of {len(aligned)} end where a module ends." if aligned else ""
+    modules = f" {sum(aligned)} of {len(aligned)} end where a module ends." if aligned else ""
     each = f"{count} buckets of {min(sizes):.1f} to {max(sizes):.1f} MiB (mean {buckets.mean_bytes / 2**20:.1f})"
     return (
         f"{each if count > 1 else '1 bucket'} for {buckets.gradients} gradients of {buckets.bytes / 2**20:.1f} MiB"
-        f"{explained}.{layers}"
+        f"{explained}.{modules}{_layers(buckets)}"
     )
+
+
+def _layers(buckets: Buckets) -> str:
+    """The layers in the buckets, where sizes of gradients repeat."""
+    if not buckets.layers:
+        return ""
+    ending = sum(one.ends_with_layer is True for one in buckets.buckets)
+    said = f" {ending} of {len(buckets.buckets)} end where one of {buckets.layers} layers ends (sizes that repeat)."
+    if len(buckets.buckets) > _FEW_BUCKETS:
+        return said
+    inside = (
+        "none" if one.first_layer is None
+        else str(one.first_layer) if one.first_layer == one.last_layer
+        else f"{one.first_layer}-{one.last_layer}"
+        for one in buckets.buckets
+    )  # fmt: skip
+    return f"{said} Layers inside, in the order of backward: {', '.join(inside)}."
 
 
 def _said(prediction: Prediction, now_ms: float) -> str:
@@ -169,6 +191,10 @@ def _best(curve: Curve, now_ms: float) -> str:
     low, high = (f"{one:g}" if isinstance(one, float) else one for one in curve.flat)
     between = f" From {low} to {high} it hardly matters (1 %)." if low != high else ""
     return f"bucket_cap_mb={curve.best:g}: {best.step_ms:.1f} ms a step, now {now_ms:.1f}.{between}"
+
+
+def _sweep(found: PlanResult) -> str:
+    return "; ".join(f"{one.run} {one.step_ms:.1f} ms at {one.bucket_mb:.2g} MiB" for one in found.measured)
 
 
 def _print_rests(console: Console, found: PlanResult) -> None:
