@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import traces
 
 from tb_ddp_doctor.calibration.model import Calibration, Point, curve
 from tb_ddp_doctor.facts.facts import Facts
-from tb_ddp_doctor.planning.answer import OVERVIEW, answer, recorded_buckets
+from tb_ddp_doctor.planning.answer import OVERVIEW, answer, recorded_buckets, unanswerable
 from tb_ddp_doctor.planning.beside import slowdown
 from tb_ddp_doctor.planning.messages import messages
 from tb_ddp_doctor.planning.model import PlanResult, Question
@@ -24,6 +26,14 @@ ONE_BUCKET = """
           autograd      [bwd_a][grad@4][bwd_b][grad@4][ar]
           gpu       [fwd......][bwd_a......][bwd_b......]                  [opt...]
           nccl                                           [ar@8............]
+"""
+#: The same with a bucket for each.
+TWO_BUCKETS = """
+    rank# step     |2
+          host     [fwd]                                  [opt][sync.......]
+          autograd      [bwd_a][grad@4][ar1][bwd_b][grad@4][ar2]
+          gpu       [fwd......][bwd_a......][bwd_b......]          [opt...]
+          nccl                             [ar1@4...]     [ar2@4..]
 """
 #: What the drawn AllReduce takes, ms; and the kernel beside which half of it could run.
 TRANSFER, HIDING = 18, 13
@@ -141,6 +151,50 @@ def test_recorded_buckets_have_sizes_and_the_caps_that_give_them() -> None:
     assert [one.bytes for one in found.buckets] == [32_000_000]
     assert found.cap_mb is not None
     assert found.cap_mb[1] is None
+
+
+def test_recorded_buckets_tell_the_layers_inside_by_sizes_that_repeat() -> None:
+    found = recorded_buckets(planner().record.gradients)
+    assert found is not None
+    (bucket,) = found.buckets
+    assert (found.layers, bucket.first_layer, bucket.last_layer, bucket.ends_with_layer) == (2, 1, 2, True)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [Question(), Question(links=4.0), Question(bucket_mb=10.0), Question(sharding="zero2"), Question(accumulate=4)],
+)
+def test_the_owners_of_a_predicted_step_sum_to_it(question: Question) -> None:
+    job = traces.job(JOB)
+    found = answer(job, lambda: Planner(Record(Facts(job))), question, {})
+    assert sum(found.owners_ms.values()) == pytest.approx(found.now_ms)
+    if found.prediction:
+        assert sum(found.prediction.owners_ms.values()) == pytest.approx(found.prediction.step_ms)
+        assert min(found.prediction.owners_ms.values()) >= 0
+
+
+def test_faster_links_shorten_exposed_communication_and_nothing_else() -> None:
+    plan = planner()
+    step_ms = plan.predict(Question(links=2.0)).step_ms
+    now, then = plan.owners_ms(Question(), 0.0), plan.owners_ms(Question(links=2.0), step_ms)
+    assert now["transfer"] - then["transfer"] == pytest.approx(TRANSFER / 2, abs=0.5)
+    assert now["compute"] == pytest.approx(then["compute"], abs=0.5)
+
+
+def test_fields_that_a_record_does_not_answer_are_known_beforehand() -> None:
+    refused = unanswerable(planner)
+    assert [one.question for one in refused] == ["workers", "device"]
+
+
+def test_runs_with_other_buckets_are_points_on_the_curve() -> None:
+    job = traces.job(JOB)
+    halves = replace(traces.job(traces.ranks(TWO_BUCKETS, TWO_BUCKETS, steps=4)), name="halves")
+    unlike = replace(traces.job(JOB, world_size=4), name="four ranks")
+    found = answer(
+        job, lambda: Planner(Record(Facts(job))), Question(), {"bucket_mb": (15.0, 40.0)}, {"a": halves, "b": unlike}
+    )
+    assert [(one.run, round(one.bucket_mb)) for one in found.measured] == [("drawn", 31), ("a", 15)]
+    assert answer(job, lambda: Planner(Record(Facts(job))), Question(), {"links": (2.0,)}, {"a": halves}).measured == ()
 
 
 def test_sizes_that_differ_are_fitted_and_one_size_assumes_a_latency() -> None:

@@ -29,7 +29,26 @@ def test_the_predicted_step_follows_its_sliders(page: Page, server: str, dark: b
     assert f"plan={quote('bucket_mb=5', safe='')}" in page.url
     assert violations_of_axe(page) == []
     page.screenshot(path=SCREENSHOTS / f"plan-{'dark' if dark else 'light'}.png", full_page=True)
+    # What the step goes to, in the Budget's owners.
+    expect(
+        tab.get_by_role("img", name=re.compile(r"predicted 4\d\.\d\sms: compute .*exposed communication"))
+    ).to_be_visible()
+    if dark:
+        return
+    # Runs with other buckets are measured with nothing else changed.
+    tab.get_by_label("Sharding", exact=True).select_option("zero1")
+    expect(tab.locator(".plan-chart .point")).to_have_count(4)
+    expect(tab.locator(".plan-found")).to_contain_text("hsdp: What links within a node take is not known")
+    expect(tab.locator(".plan-found")).to_contain_text("MB of states and sends")
+    expect(tab.locator("pre")).to_contain_text("ZeroRedundancyOptimizer")
+    tab.get_by_label("Sharding", exact=True).select_option("")
+    tab.get_by_label("Step over", exact=True).select_option("ranks")
+    expect(tab.locator(".plan-found")).to_contain_text(re.compile("Efficiency (is below|stays above) 80"))
+    tab.get_by_label("no-overlap").check()
+    expect(said).to_contain_text("less")
+    assert "fixed" in page.url
     # What this loader does in its processes is not recorded.
+    expect(tab.locator(".plan-reason:visible")).to_have_count(1)
     workers = tab.get_by_role("slider", name="DataLoader workers")
     workers.focus()
     workers.press("ArrowRight")

@@ -91,6 +91,7 @@ function list({ field, name, values }, chosen, choose) {
     h(
       "select",
       {
+        "aria-label": name,
         change: () => {
           if (select.value) chosen.set(field, select.value);
           else chosen.delete(field);
@@ -100,7 +101,7 @@ function list({ field, name, values }, chosen, choose) {
       ["", ...values].map((value) => h("option", { value, selected: value === (chosen.get(field) ?? "") }, value || NOW)),
     )
   );
-  return h("label", {}, h("span", {}, name), select);
+  return h("label", {}, h("span", { "aria-hidden": "true" }, name), select);
 }
 
 /**

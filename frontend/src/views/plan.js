@@ -55,6 +55,7 @@ function planned(element, { diagnosis, place, keep }) {
     h(
       "select",
       {
+        "aria-label": "Step over",
         change: () => {
           over = axis.value;
           curve(asked);
