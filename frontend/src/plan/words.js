@@ -28,7 +28,7 @@ export function besides({ prediction, rank_bytes }) {
     const quickest = algorithms.length ? ` Quickest AllReduce: ${quick(algorithms)}.` : "";
     told.push(`Efficiency ${percent(efficiency)} of one rank's.${quickest}`);
   }
-  if (prediction?.rank_bytes && rank_bytes) told.push(`Each rank holds ${held(prediction.rank_bytes)}; now ${held(rank_bytes)}.`);
+  if (prediction?.rank_bytes && rank_bytes) told.push(`Each rank has ${held(prediction.rank_bytes)}; now ${held(rank_bytes)}.`);
   return told.map((text) => h("p", { class: "note" }, text));
 }
 
