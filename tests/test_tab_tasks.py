@@ -120,6 +120,7 @@ def test_a_report_prints_as_a_document_whatever_view_is_open(page: Page, tmp_pat
     ):
         expect(paper.get_by_text(part, exact=True).first).to_be_visible()
     expect(paper.locator("details.finding[open]")).to_have_count(3)
+    expect(paper.locator("th").filter(has_text="straggler wait").first).to_be_visible()  # heads are buttons on the screen
     drawn = paper.locator("canvas.large-lanes").first.evaluate("canvas => canvas.width > 300 && canvas.height > 50")
     assert drawn and page.locator("html.dark").count() == 0
     expect(page.locator("main")).to_be_hidden()
@@ -130,3 +131,15 @@ def test_a_report_prints_as_a_document_whatever_view_is_open(page: Page, tmp_pat
     expect(paper).to_have_count(0)
     expect(page.locator(".tabs [aria-current]")).to_have_text(re.compile("Operators"))
     assert page.locator("html.dark").count() == 1
+
+
+def test_within_tensorboard_a_print_has_the_communication_too(page: Page, server: str) -> None:
+    tab = opened(page, server, "operators")
+    expect(tab.locator(".facts b")).to_have_text("straggler_cpu")
+    tab.locator("html").evaluate("() => { window.print = () => dispatchEvent(new Event('beforeprint')); }")
+    tab.get_by_role("button", name="Print").click()
+    paper = tab.locator(".printed")
+    for part in ("Time by size", "Files and clocks"):
+        expect(paper.get_by_text(part, exact=True)).to_have_count(1)
+    tab.locator("html").evaluate("() => dispatchEvent(new Event('afterprint'))")
+    expect(paper).to_have_count(0)

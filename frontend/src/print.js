@@ -3,6 +3,7 @@
 
 import { isReport } from "./api.js";
 import { paint, repaint } from "./canvas.js";
+import { askAhead, forget, isAtHand } from "./detail.js";
 import { h } from "./dom.js";
 import { heading } from "./heading.js";
 import { budget } from "./views/budget.js";
@@ -14,14 +15,12 @@ import { verdict } from "./views/verdict.js";
 
 /** @typedef {import("./views.js").View} View */
 
-/** The numbers behind communication are at hand in a report alone: a print does not wait for a server. */
-const APPENDIX = [budget, steps, ...(isReport ? [communication] : []), quality];
-
 /**
  * Follow the browser's prints.
  * @param {import("./model.js").Report} report
  * @param {import("./views.js").Shown["link"]} link
- * @returns {() => void} to be called when the report is left
+ * @returns {{print: () => Promise<void>, leave: () => void}} to print with the numbers that only the server has; to be
+ *   called when the report is left
  */
 export function printed(report, link) {
   /** @type {HTMLElement | null} */
@@ -41,15 +40,22 @@ export function printed(report, link) {
     if (!page) return;
     page.remove();
     page = null;
+    forget();
     root.classList.toggle("dark", wasDark);
     repaint();
   }
   addEventListener("beforeprint", begin);
   addEventListener("afterprint", end);
-  return () => {
-    end();
-    removeEventListener("beforeprint", begin);
-    removeEventListener("afterprint", end);
+  return {
+    async print() {
+      await askAhead(report.diagnosis.name, ["communication", "quality"]);
+      print();
+    },
+    leave() {
+      end();
+      removeEventListener("beforeprint", begin);
+      removeEventListener("afterprint", end);
+    },
   };
 }
 
@@ -64,6 +70,8 @@ function documentOf(report, link) {
     view.render(body, shown);
     return h("section", { class: "part-of-print" }, title ? h("h2", {}, title) : null, body);
   };
+  // A print that the browser began waits for no server; a report is its own.
+  const appendix = [budget, steps, ...(isReport || isAtHand(report.diagnosis.name, "communication") ? [communication] : []), quality];
   return h(
     "div",
     { class: "printed report" },
@@ -71,6 +79,6 @@ function documentOf(report, link) {
     part(verdict, ""),
     report.diagnosis.findings.length ? part(findings, "Findings") : null,
     h("h1", {}, "Appendix"),
-    APPENDIX.map((view) => part(view, view.title)),
+    appendix.map((view) => part(view, view.title)),
   );
 }

@@ -46,10 +46,10 @@ export function shell(report, went) {
     "div",
     { class: "ways-out" },
     isReport ? null : copying("Copy link", () => linkTo({ run: report.diagnosis.name, ...place }), "Copy it from the address bar"),
-    h("button", { type: "button", click: () => print() }, "Print"),
+    h("button", { type: "button", click: () => paper.print() }, "Print"),
   );
+  const paper = printed(report, link);
   const element = h("div", { class: "report" }, heading(report, [selected, share]), tabs, narrow, panel);
-  const unfollow = printed(report, link);
   tabs.addEventListener("keydown", alongTabs);
   document.addEventListener("keydown", pressed);
 
@@ -107,6 +107,11 @@ export function shell(report, went) {
   /** @param {KeyboardEvent} event */
   function pressed(event) {
     const typing = event.target instanceof Element && event.target.closest("input, select, textarea, dialog");
+    if ((event.ctrlKey || event.metaKey) && event.key === "p") {
+      event.preventDefault();
+      paper.print();
+      return;
+    }
     if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || typing) return;
     const tab = /^\d$/.test(event.key) ? tabs.children[(Number(event.key) + 9) % 10] : null;
     if (tab instanceof HTMLElement) tab.click();
@@ -125,7 +130,7 @@ export function shell(report, went) {
 
   function close() {
     document.removeEventListener("keydown", pressed);
-    unfollow();
+    paper.leave();
     showing += 1;
     leave();
   }

@@ -79,12 +79,17 @@ function drawn(series, all, shown) {
     const { x, y } = at(width, height);
     context.font = `11px ${getComputedStyle(canvas).fontFamily}`;
     context.textBaseline = "middle";
+    let until = 0;
     for (const bytes of logTicks(across)) {
       context.fillStyle = colour("line");
       context.fillRect(Math.round(x(bytes)), 0, 1, height - BOTTOM);
+      const [text, at] = [size(bytes), Math.min(Math.max(x(bytes), LEFT + 20), width - 24)];
+      const half = context.measureText(text).width / 2;
+      if (at - half < until) continue;
       context.fillStyle = colour("soft");
       context.textAlign = "center";
-      context.fillText(size(bytes), Math.min(Math.max(x(bytes), LEFT + 20), width - 24), height - BOTTOM + 12);
+      context.fillText(text, at, height - BOTTOM + 12);
+      until = at + half + 6;
     }
     for (const us of logTicks(up)) {
       context.fillStyle = colour("line");

@@ -21,7 +21,7 @@ const LEAST_DRAWN = 0.001;
 /** Ticks of the axis: about so many. */
 const TICKS = 9;
 /** Behind this share of the width a number would not fit. */
-const LAST_TICK = 0.97;
+const LAST_TICK = 0.92;
 
 /** @param {Shown} shown */
 export function account(shown) {
@@ -197,7 +197,7 @@ function pathOf(shown, path, step, full, choose) {
 /** @param {number} full ms of the whole width */
 function axis(full) {
   const named = ticks({ from: 0, to: full * LAST_TICK }, 1, 1 / TICKS);
-  return h("div", { class: "axis", "aria-hidden": "true" }, named.map((at) => h("span", { style: `left: ${(100 * at) / full}%` }, at ? String(at) : "0\u00a0ms")));
+  return h("div", { class: "axis", "aria-hidden": "true" }, named.map((at) => h("span", { style: `left: ${(100 * at) / full}%` }, at ? String(Number(at.toPrecision(6))) : "0\u00a0ms")));
 }
 
 /**
