@@ -131,6 +131,32 @@ def test_the_open_run_survives_a_reload(page: Page, server: str) -> None:
     expect(tab.locator(".tabs [aria-current]")).to_have_text("Verdict")
 
 
+def test_a_run_that_is_read_again_keeps_place_selection_and_scroll(page: Page, server: str) -> None:
+    ranks = {"now": 4}
+
+    def more(route: Route) -> None:
+        body = route.fetch().json()
+        for run in body["runs"]:
+            run["ranks"] = ranks["now"]
+            run["arriving"] = 1  # so that the list is asked for each second
+        route.fulfill(json=body)
+
+    page.route("**/ddp_doctor/runs*", more)
+    tab = opened(page, server, "findings")
+    chosen(tab, "straggler_cpu")
+    finding = tab.locator("details.finding").first
+    finding.locator("summary").first.click()
+    finding.get_by_role("button", name=re.compile(r"^Rank 1, step 4: ")).click()
+    main = tab.locator("main")
+    main.evaluate("main => { main.scrollTop = 600; main.querySelector('.report').dataset.before = ''; }")
+    ranks["now"] = 3
+    expect(tab.locator(".run[aria-current]")).to_contain_text("3 ranks")
+    expect(tab.locator(".report[data-before]")).to_have_count(0)
+    expect(main).to_have_js_property("scrollTop", 600)
+    expect(tab.locator(".chip")).to_have_text(["finding 1", "rank 1", "step 4"])
+    expect(finding).to_have_attribute("open", "")
+
+
 def test_pictures_read_out_by_keyboard(page: Page, server: str) -> None:
     def told(route: Route) -> None:
         curve = {"rank": 0, "node": "node0", "device_bytes": 80e9, "time_ms": [0, 10, 20]}

@@ -120,7 +120,9 @@ def test_a_report_prints_as_a_document_whatever_view_is_open(page: Page, tmp_pat
     ):
         expect(paper.get_by_text(part, exact=True).first).to_be_visible()
     expect(paper.locator("details.finding[open]")).to_have_count(3)
-    expect(paper.locator("th").filter(has_text="straggler wait").first).to_be_visible()  # heads are buttons on the screen
+    expect(
+        paper.locator("th").filter(has_text="straggler wait").first
+    ).to_be_visible()  # heads are buttons on the screen
     drawn = paper.locator("canvas.large-lanes").first.evaluate("canvas => canvas.width > 300 && canvas.height > 50")
     assert drawn and page.locator("html.dark").count() == 0
     expect(page.locator("main")).to_be_hidden()

@@ -8,6 +8,7 @@ import { h } from "./dom.js";
 import { worstRun } from "./model.js";
 import { onReload } from "./reload.js";
 import { runList } from "./runs/list.js";
+import { holdScroll } from "./scroll.js";
 import { shell } from "./shell.js";
 import { empty, failed, reading, searching } from "./states.js";
 import { links, stuckReport } from "./stuck.js";
@@ -35,6 +36,8 @@ export function start(root) {
   let settled = "";
   /** @type {{element: HTMLElement, show: (place: Place) => void, close: () => void} | null} the report that shows */
   let report = null;
+  /** The run whose report was shown last. */
+  let loaded = "";
   /** What the main part shows now; it is rebuilt only when this changes, so focus stays. */
   let shown = "";
   /** The run that is open, "" if none. */
@@ -128,12 +131,16 @@ export function start(root) {
     report = null;
     try {
       const answer = await fetchRun(entry.name);
+      const top = main.scrollTop;
       if (shown !== JSON.stringify(entry)) return; // another run was opened meanwhile
       if (answer.state === "ready") {
         report = ofDumps(answer) ? stuckReport(answer.diagnosis, select) : shell({ ...answer, live: entry.arriving > 0 }, went);
         main.replaceChildren(...dumpsBeside(entry), report.element, ...calibrationOf(entry.name));
-        main.scrollTop = 0;
         report.show(place);
+        // The same run, read again since there is more of it: who reads it stays where they are.
+        if (loaded === entry.name) holdScroll(main, top);
+        else main.scrollTop = 0;
+        loaded = entry.name;
       } else shown = "";
     } catch (error) {
       if (shown === JSON.stringify(entry)) main.replaceChildren(failed(`${entry.name} could not be shown.`, sentence(error)));

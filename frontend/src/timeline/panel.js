@@ -313,6 +313,7 @@ export class Panel {
 
   #list() {
     const { rows, joined } = /** @type {Laid} */ (this.laid);
+    if (!rows.some(({ folded }) => !folded)) return this.listed.replaceChildren(); // lanes have no events
     const table = () => numbers({ title: "timeline" }, { heads: HEADS, rows: inView(rows, joined, this.span, this.zero) });
     const open = this.listed.querySelector("details")?.open ?? false;
     const details = /** @type {HTMLDetailsElement} */ (fold(`The ${LISTED} longest events of this window as a table`, table));
