@@ -26,6 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
 from tb_ddp_doctor.capture import Doctor
+from tb_ddp_doctor.capture.directory import CaptureFolder
 
 RANKS = 4
 #: Every so many steps of some 10 ms, so many are captured.
@@ -34,22 +35,24 @@ EVERY, STEPS = 12, 3
 STEPS_TRAINED = 2 * EVERY + 1
 #: Of the jobs that benchmarks/capture.py has agree on steps: one scheduled capture, and time for one on request.
 AGREEING_EVERY, AGREEING_STEPS = 100, 198
-#: Of a job that trains until it is told to end, s.
-LONGEST_S = 120.0
+#: For whatever comes at all on a machine that does much else, s.
+LONGEST_S = 600.0
 HANG_S = 2.0
-#: How long a rank that diagnoses awaits others, s: where nobody else will report, and where one reports later than it
-#: on a machine that does much else.
-PATIENCE_S = {("missing", 0): 1.0, ("missing", 2): 1.0, ("faults", 0): 15.0}
+#: How long a rank that diagnoses awaits others where nobody else will report, s.
+PATIENCE_S = {("missing", 0): 1.0, ("missing", 2): 1.0, ("faults", 0): 1.0}
 
 
 def steps_of(rank: int, kind: str, folder: Path) -> Iterator[int]:
     """The global steps that a rank trains, with the delays and the end that its scenario gives it."""
     delays = random.Random(f"{folder.name} {rank}")
+    first = skipped = 0
     if (kind, rank) == ("faults", 2):  # starts late
         time.sleep(0.3)
-    begin = {("faults", 2): 4, ("missing", 2): 1000}.get((kind, rank), 0)  # the latter resumes elsewhere
+        skipped = 4
+    if (kind, rank) == ("missing", 2):  # resumes elsewhere
+        first = 1000
     trained = AGREEING_STEPS if kind in ("together", "apart") else STEPS_TRAINED
-    for step in range(begin, begin + trained) if kind != "requests" else until_told(folder):
+    for step in range(first + skipped, first + trained) if kind != "requests" else until_told(folder):
         time.sleep(delays.uniform(0.0, 0.02))
         FAULTS.get((kind, rank, step), FAULTS.get((kind, None, step), lambda *_: None))(rank, folder)
         yield step
@@ -85,10 +88,18 @@ def await_the_end(rank: int, folder: Path) -> None:
     time.sleep(LONGEST_S)
 
 
+def await_reports(_rank: int, folder: Path) -> None:
+    """Go on once two other ranks have reported, so that the rank that diagnoses awaits only one that never will."""
+    captured = CaptureFolder.of(folder / "job", EVERY)
+    while not all(captured.record(rank).exists() for rank in (1, 2)):
+        time.sleep(0.05)
+
+
 #: What a rank (None: each) does within a step, by scenario.
 FAULTS: dict[tuple[str, int | None, int], Callable[[int, Path], None]] = {
     ("faults", 1, 5): hang,
     ("faults", 3, EVERY + 1): die,
+    ("faults", 0, EVERY + STEPS - 1): await_reports,
     ("missing", 3, 6): stop,
     ("terminated", None, EVERY + 1): await_the_end,
 }
@@ -132,7 +143,7 @@ def train(rank: int, scenario: str, folder: Path) -> None:
         scratch=folder,
         poll_s=0.1,
         margin_s=0.5 if kind in ("together", "apart") else 1.0,
-        patience_s=PATIENCE_S.get((kind, rank), 60.0),
+        patience_s=PATIENCE_S.get((kind, rank), LONGEST_S),
     )
     if kind == "missing" and rank == 1:  # as on a full disk: no file may grow beyond this
         resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
@@ -146,7 +157,7 @@ def train(rank: int, scenario: str, folder: Path) -> None:
         model(next(batches)).square().mean().backward()
         optimizer.step()
         doctor.step(step)
-    doctor.close(wait_s=60)
+    doctor.close(wait_s=LONGEST_S)
     if distributed.is_initialized():
         distributed.barrier()
 

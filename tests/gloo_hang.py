@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import pickle
+import signal
 import sys
 import threading
 import time
@@ -18,9 +20,8 @@ from pathlib import Path
 #: The exit status where torch is absent or does not record gloo.
 NO_RECORDER = 77
 WORLD = 3
-#: After this long each rank dumps, s; until then no collective may time out.
-DUMPED_AFTER_S = 4.0
-TIMEOUT_S = 60
+#: Until all ranks have dumped, no collective may time out, on a busy machine either.
+TIMEOUT_S = 600
 
 
 def hang(rank: int, fault: str) -> None:
@@ -47,6 +48,7 @@ def run(folder: Path, fault: str, rank: int) -> None:
     from torch import distributed
     from torch._C import _distributed_c10d
 
+    signal.alarm(TIMEOUT_S)  # nothing stays behind
     distributed.init_process_group(
         "gloo",
         init_method=f"file://{folder}.store",
@@ -54,11 +56,17 @@ def run(folder: Path, fault: str, rank: int) -> None:
         world_size=WORLD,
         timeout=dt.timedelta(seconds=TIMEOUT_S),
     )
-    threading.Thread(target=hang, args=(rank, fault), daemon=True).start()
-    time.sleep(DUMPED_AFTER_S)
-    (folder / f"gloo_trace_rank_{rank}").write_bytes(_distributed_c10d._dump_fr_trace())
+    thread = threading.Thread(target=hang, args=(rank, fault), daemon=True)
+    thread.start()
+    # Three collectives of all ranks, that of the pair, and the one that hangs.
+    enqueued = 3 + (rank < 2) + 1
+    while thread.is_alive() and len(pickle.loads(_distributed_c10d._dump_fr_trace())["entries"]) < enqueued:
+        time.sleep(0.05)
+    (folder / f".rank{rank}").write_bytes(_distributed_c10d._dump_fr_trace())
+    (folder / f".rank{rank}").rename(folder / f"gloo_trace_rank_{rank}")
     # Nobody leaves before all have dumped: what a rank does that is alone is another fault.
-    time.sleep(2)
+    while len(list(folder.glob("gloo_trace_rank_*"))) < WORLD:
+        time.sleep(0.05)
     os._exit(0)
 
 

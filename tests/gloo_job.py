@@ -2,17 +2,21 @@
 
     RANK=0 WORLD_SIZE=2 python gloo_job.py STORE SCENARIO OUT [SCENARIO OUT ...]
 
-A scenario is one of `SCENARIOS`, with "+stack" for Python stacks. Traces of stacks are plain JSON, others gzip.
+A scenario is one of `SCENARIOS`, with "+stack" for Python stacks. Traces of stacks are plain JSON, others gzip. Beside
+OUT, `OUT.rank0` has the rank's CPU time in each traced step, and how long its threads waited for a core, ns.
 `test_gloo` runs it; by hand it makes traces to look at.
 """
 
 from __future__ import annotations
 
 import gc
+import json
 import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -82,10 +86,34 @@ def train(rank: int, scenario: str, after_step: Callable[[], None]) -> None:
         after_step()
 
 
+def waited_ns() -> int:
+    """How long threads of this process were ready to run so far, but another one or another virtual machine had the
+    core; 0 where Linux does not tell.
+    """
+    waited = 0
+    for thread in Path("/proc/self/task").glob("*"):
+        with suppress(OSError):  # it has ended since
+            waited += int((thread / "schedstat").read_text().split()[1])
+    with suppress(OSError):
+        stolen_ticks = int(Path("/proc/stat").read_text().split()[8])
+        waited += stolen_ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+    return waited
+
+
 def capture(rank: int, scenario: str, out: str) -> None:
     """Train and trace the steps after the first."""
     scenario, _, stack = scenario.partition("+")
     assert scenario in SCENARIOS
+    seen: list[tuple[int, int]] = []
+
+    def look() -> None:
+        seen.append((time.process_time_ns(), waited_ns()))
+
+    def after_step() -> None:
+        look()
+        profiler.step()
+        look()
+
     with profile(
         activities=[ProfilerActivity.CPU],
         schedule=schedule(wait=_SKIPPED - 1, warmup=1, active=_TRACED, repeat=1),
@@ -93,7 +121,10 @@ def capture(rank: int, scenario: str, out: str) -> None:
         record_shapes=True,
         with_stack=bool(stack),
     ) as profiler:
-        train(rank, scenario, profiler.step)
+        train(rank, scenario, after_step)
+    begins, ends = seen[1::2], seen[2::2]
+    of_steps = [[b - a for a, b in zip(begin, end, strict=True)] for begin, end in zip(begins, ends, strict=False)]
+    Path(f"{out}.rank{rank}").write_text(json.dumps(of_steps[_SKIPPED - 1 : _SKIPPED - 1 + _TRACED]))
 
 
 def main() -> None:

@@ -43,7 +43,7 @@ def test_a_rank_that_never_comes(dumps: Path) -> None:
     assert run.verdict == "stuck"
     assert faults(run) == [("missing", (1,))]
     (finding,) = run.findings
-    assert (finding.call.backend, finding.call.kind, finding.call.timeout_s) == ("gloo", "all_reduce", 60)
+    assert (finding.call.backend, finding.call.kind, finding.call.timeout_s) == ("gloo", "all_reduce", 600)
     assert finding.call.site is not None and finding.call.site.function == "hang"
     assert "do not list the ranks of groups" in run.warnings[0].message
 
