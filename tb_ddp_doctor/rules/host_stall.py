@@ -21,6 +21,9 @@ from tb_ddp_doctor.rules.support.slowness import median_rank, phase_of_most, sha
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Ints
 
+#: Where the median rank stalls for less than this share of what it costs, others stall longer, and it waits for them.
+_PART = 0.5
+
 
 @dataclass(frozen=True)
 class HostStall(Rule):
@@ -66,9 +69,10 @@ class HostStall(Rule):
         change = shared(whatif, frame, CpuTime.STALL)
         cost = whatif.cost_ns(change)
         stalled = stalls.long_ns
-        waits = float(median_rank(stalled.mean(axis=1))) < self.min_share * frame.step_ns and whatif.plays
+        usual = float(median_rank(stalled.mean(axis=1)))
+        # The ranks stall in turn, so that each GPU waits in a collective while another rank's CPU stalls.
+        waits = whatif.plays and usual < max(self.min_share * frame.step_ns, _PART * cost)
         if waits:
-            # The ranks stall in turn, so that each GPU waits in a collective while another rank's CPU stalls.
             stalled = spent
         mean = stalled.mean(axis=1)
         median = float(median_rank(mean))
@@ -94,7 +98,13 @@ class HostStall(Rule):
             steps=tuple(int(step) for step in frame.steps[seen]) if rare else frame.all_steps,
             cause=known[0].value if known else None,
             confidence="low" if rare and len(seen) == 1 else level,
-            title=_title(frame, waits, median, float(typical[seen].mean()) if rare else 0.0, seen),
+            title=_title(
+                frame,
+                waits,
+                max(median, min(float(stalled.max(axis=0).mean()), cost)) if waits else median,
+                float(typical[seen].mean()) if rare else 0.0,
+                seen,
+            ),
             why=f"The CPU is outside any op there{_told(known)}.{looked} {where}{often}{basis}",
             fix=_FIXES.get(known[0] if known else None, _FIX),
             evidence=tuple(
@@ -109,7 +119,7 @@ class HostStall(Rule):
         )
 
 
-def _title(frame: Frame, waits: bool, median_ns: float, each_ns: float, seen: Ints) -> str:
+def _title(frame: Frame, waits: bool, stall_ns: float, each_ns: float, seen: Ints) -> str:
     """`waits` if GPUs wait for other ranks meanwhile; `each_ns` if rare: how long in the steps `seen` (indices)."""
     if waits:
         what, why = "The CPU is outside any op", "GPUs idle, or wait for the CPUs of other ranks"
@@ -120,7 +130,7 @@ def _title(frame: Frame, waits: bool, median_ns: float, each_ns: float, seen: In
     if each_ns:
         named = text.steps([int(step) for step in frame.steps[seen]])
         return f"{what} {text.ms(each_ns)} in {named} ({text.steps_seen(len(seen), len(frame.steps))}), on all ranks."
-    return f"{what} {text.ms(median_ns)} of every {text.ms(frame.step_ns)}: {why}."
+    return f"{what} {text.ms(stall_ns)} of every {text.ms(frame.step_ns)}: {why}."
 
 
 def _told(known: tuple[names.Activity, str] | None) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from traces import MS, finding, in_row, lies_in_its_step, outcome, ranks, step_ms
+from traces import MS, finding, in_row, job, lies_in_its_step, outcome, ranks, step_ms
+
+from tb_ddp_doctor.engine import examine
 
 RULE = "host-stall"
 STALLED = """
@@ -182,3 +184,23 @@ def test_a_stall_of_all_ranks_in_one_step_names_the_step() -> None:
     assert "in step 3 (1 of 5 steps), on all ranks" in found.title
     assert found.confidence == "low"
     assert "A longer capture would show how often it comes." in found.why
+
+
+def test_where_ranks_stall_for_unlike_times_what_it_costs_is_said() -> None:
+    # Nothing shows that the hosts wait for the collective: each seems to stall until the next step.
+    stalls, width = (27, 50, 1, 4), 70
+
+    def lane(name: str, drawn: str) -> str:
+        steps = (drawn.replace("|", f"|{number}") for number in (1, 2, 3))
+        return f"rank# {name} {''.join(step.ljust(width) for step in steps)}\n"
+
+    drawings = [
+        lane("step", "|")
+        + lane("host", f"[a]{' ' * stall}[b]")
+        + lane("gpu", f"[a..]{' ' * (stall - 1)}[b..]")
+        + lane("nccl", f"{' ' * (stall + 8)}[ar{'.' * (max(stalls) - stall)}]")
+        for stall in stalls
+    ]
+    found = next(one for one in examine(job(ranks(*drawings, steps=1))).findings if one.rule == RULE)
+    assert found.cost_ms > 30
+    assert f"The CPU is outside any op {found.cost_ms:.1f} ms of every 67.3 ms" in found.title
