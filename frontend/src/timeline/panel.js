@@ -2,31 +2,34 @@
 // marked and selected in it. It asks for the events of the span, with as much again at each side, once the span has come
 // to rest.
 
-import { fetchLanes, fetchSlice } from "../api.js";
 import { paint, picture } from "../canvas.js";
 import { folded as fold, h } from "../dom.js";
 import { count, ms, ranges } from "../format.js";
 import { affectedRanks } from "../model.js";
 import { numbers } from "../table.js";
 import { about } from "./about.js";
+import { Asking } from "./asking.js";
 import { eventAt } from "./cull.js";
 import { dock, statistics } from "./dock.js";
 import { draw } from "./draw.js";
 import { HEADS, LISTED, inView, sentence } from "./events.js";
 import { AXIS, GUTTER } from "./frame.js";
 import { nextGap } from "./gaps.js";
+import { longestOf, ofOwner, placeOf } from "./longest.js";
 import { MOST_LANES, Overview } from "./overview.js";
+import { pages } from "./pages.js";
 import { legs } from "./path.js";
 import { byKernel, byOwner, medianOf } from "./range.js";
 import { FOLDED, MOST_OPENED, folded } from "./ranks.js";
-import { foundAgain, laidOut, search, usAfter, written } from "./rows.js";
+import { foundAgain, laidOut, usAfter } from "./rows.js";
 import { widened, within } from "./scale.js";
+import { Seek } from "./seek.js";
 import { stepAt, stepsOf } from "./steps.js";
+import { tell } from "./tooltip.js";
 import { neighbour, toggled } from "./walk.js";
 
 /** @typedef {import("./rows.js").Laid} Laid */
 /** @typedef {import("./rows.js").RankLanes} RankLanes */
-/** @typedef {import("./rows.js").Slice} Slice */
 /** @typedef {import("./scale.js").Span} Span */
 /** @typedef {import("./spots.js").Spot} Spot */
 /** @typedef {import("./walk.js").Chosen} Chosen */
@@ -50,9 +53,6 @@ export class Panel {
   chosen = null;
   /** @type {Chosen | null} the call that launched it, or what it launched */
   launch = null;
-  /** @type {[number, number][]} Rows and events that the search found, and which of them is chosen. */
-  hits = [];
-  hit = -1;
   /** @type {number[]} us */
   marks = [];
   /** @type {Span | null} */
@@ -60,13 +60,7 @@ export class Panel {
   /** Which page of the folded ranks shows. */
   page = 0;
 
-  /** Requests sent: the answer to an earlier one than the last comes too late. */
-  #asked = 0;
-  /** Stops the requests of a window that is no longer shown, and all once the timeline is left. */
-  #window = new AbortController();
-  #gone = new AbortController();
   #failed = false;
-  #left = false;
   #timer = 0;
   #frame = 0;
 
@@ -77,10 +71,6 @@ export class Panel {
   tooltip = h("div", { class: "timeline-tip", hidden: true, "aria-hidden": "true" });
   selected = h("div", { class: "range", "aria-live": "polite" });
   paged = h("p", { class: "paged" });
-  found = h("span", { class: "hits", role: "status" });
-  sought = /** @type {HTMLInputElement} */ (
-    h("input", { type: "search", placeholder: "kernel, op, all_reduce", "aria-label": "Search", input: () => this.look(), keydown: (/** @type {KeyboardEvent} */ event) => this.#soughtOn(event) })
-  );
 
   /**
    * @param {import("../views.js").Shown} shown
@@ -100,7 +90,16 @@ export class Panel {
     this.span = within(span, whole);
     this.affected = affectedRanks(diagnosis);
     this.path = legs(diagnosis.critical_path ?? [], this.origin);
-    this.sought.value = place.find ?? "";
+    this.asking = new Asking(this.run, this.origin, !this.views.from_digests);
+    this.seek = new Seek(place.find ?? "", {
+      changed: () => this.look(),
+      next: (by) => this.next(by),
+      left: () => {
+        this.seek.box.value = "";
+        this.look();
+        this.canvas.focus();
+      },
+    });
     /** What is to be chosen once it is here: the longest stretch of an owner on a rank, or the longest event found. */
     this.wanted = place.owner || place.find ? { owner: place.owner, rank: Number(place.rank ?? NaN) } : null;
     /** Called with the opened ranks when they change. @type {(ranks: number[]) => void} */
@@ -108,9 +107,9 @@ export class Panel {
     /** Where the pointer is, us. */
     this.pointed = (this.span.from + this.span.to) / 2;
     this.canvas = picture("timeline-canvas", `Timeline of ${this.run}, all ranks on one clock`, (context, ...size) => {
-      const { laid, span, steps, zero, path, affected, chosen, launch, hits, marks, measured } = this;
+      const { laid, span, steps, zero, path, affected, chosen, launch, seek, marks, measured } = this;
       if (!laid) return;
-      const found = new Set(hits.map(([row, index]) => `${row}:${index}`));
+      const found = new Set(seek.hits.map(([row, index]) => `${row}:${index}`));
       draw(context, ...size, { laid, span, steps, zero, path, affected, chosen, launch, found, marks, measured });
     });
     this.canvas.tabIndex = 0;
@@ -217,44 +216,28 @@ export class Panel {
     else this.#list();
   }
 
-  /** @param {number} us */
-  #ns(us) {
-    return String(BigInt(this.origin) + BigInt(Math.round(us * 1000)));
-  }
-
   /** The whole record of the ranks that matter, for the strip above. */
   async #survey() {
     const { shown } = folded(this.views, this.opened, this.matter, this.page);
     const ranks = [...this.opened, ...shown].slice(0, MOST_LANES);
-    try {
-      const lanes = await fetchLanes(this.run, ranks, this.#ns(this.whole.from), this.#ns(this.whole.to), this.#gone.signal);
-      if (!this.#left && lanes.ranks) this.overview.take(inOrder(lanes, ranks), usAfter(lanes.start_ns, this.origin));
-    } catch {
-      // Without it the strip is empty.
-    }
+    const lanes = await this.asking.record(ranks, this.whole);
+    if (lanes) this.overview.take(lanes, usAfter(lanes.start_ns, this.origin));
   }
 
   async load() {
-    const mine = ++this.#asked;
-    this.#window.abort();
-    this.#window = new AbortController();
-    const { signal } = this.#window;
-    const { from, to } = within(widened(this.span, 0.5), this.whole);
-    const [start, end] = [this.#ns(from), this.#ns(to)];
     const { opened } = this;
     const { shown, all } = folded(this.views, opened, this.matter, this.page);
     try {
-      const nothing = /** @type {Slice} */ ({ start_ns: start, end_ns: end, owners: [], collectives: {}, labels: [], left_out: "", ranks: [] });
-      const [slice, lanes] = await Promise.all([
-        opened.length && !this.views.from_digests ? fetchSlice(this.run, [...opened].sort((a, b) => a - b), start, end, signal) : nothing,
-        fetchLanes(this.run, [...opened, ...shown], start, end, signal).catch(() => null),
-      ]);
-      if (mine !== this.#asked || this.#left) return;
-      this.lanes = lanes?.ranks ? inOrder(lanes, [...opened, ...shown]) : null;
-      this.#take(laidOut(slice, this.origin, this.lanes, opened));
-      this.#pages(shown, all);
+      const told = await this.asking.window(opened, shown, within(widened(this.span, 0.5), this.whole));
+      if (!told) return;
+      this.lanes = told.lanes;
+      this.#take(laidOut(told.slice, this.origin, told.lanes, opened));
+      const turn = (/** @type {number} */ page) => {
+        this.page = page;
+        this.load();
+      };
+      this.paged.replaceChildren(...pages(this.page, FOLDED, shown.length, all, turn));
     } catch (error) {
-      if (mine !== this.#asked || this.#left) return;
       this.say(error instanceof Error ? error.message : String(error));
       this.#failed = true;
     }
@@ -265,7 +248,7 @@ export class Panel {
     const before = this.laid;
     this.laid = laid;
     const chosen = before && this.chosen && foundAgain(before.rows[this.chosen.row], this.chosen.index, laid.rows);
-    this.#search(chosen);
+    this.seek.find(laid, chosen);
     this.canvas.style.height = `${AXIS + laid.height + 4}px`;
     this.hidden.textContent = laid.hidden ? `${count(laid.hidden, "short event")} hidden, zoom in to see them.` : "";
     // What it tells of the chosen event, or of the search, still holds.
@@ -281,34 +264,12 @@ export class Panel {
 
   /** Choose what the timeline was opened for, once. */
   #wish() {
-    const { laid, wanted, hits, span } = this;
+    const { laid, wanted, seek, span } = this;
     if (!laid || !wanted) return;
     this.wanted = null;
     const { owner, rank } = wanted;
-    /** @type {[number, number][]} */
-    const all = owner ? ofOwner(laid.rows, rank, owner) : hits;
-    const long = (/** @type {[number, number]} */ [row, index]) => Math.min(laid.rows[row].ends[index], span.to) - Math.max(laid.rows[row].starts[index], span.from);
-    const longest = all.reduce((/** @type {[number, number] | null} */ best, one) => (best && long(best) >= long(one) ? best : one), null);
-    if (longest && long(longest) > 0) this.choose({ row: longest[0], index: longest[1] });
-  }
-
-  /**
-   * Which of the folded ranks show.
-   * @param {number[]} shown
-   * @param {number} all
-   */
-  #pages(shown, all) {
-    const turn = (/** @type {number} */ by) => () => {
-      this.page += by;
-      this.load();
-    };
-    if (all <= FOLDED) return this.paged.replaceChildren();
-    this.paged.replaceChildren(
-      h("button", { type: "button", disabled: !this.page, "aria-label": "Previous folded ranks", click: turn(-1) }, "‹"),
-      ` ${shown.length} of ${all.toLocaleString("en")} folded ranks `,
-      h("button", { type: "button", disabled: (this.page + 1) * FOLDED >= all, "aria-label": "More folded ranks", click: turn(1) }, "›"),
-      " Name a rank or a node above to open it.",
-    );
+    const longest = longestOf(laid.rows, owner ? ofOwner(laid.rows, rank, owner) : seek.hits, span);
+    if (longest) this.choose(longest);
   }
 
   #list() {
@@ -336,23 +297,9 @@ export class Panel {
     if (laid && one) {
       const { launch, launched } = about(laid, one.row, one.index);
       const other = launch ?? launched;
-      if (other) this.launch = this.#rowOf(laid.rows[one.row].rank, other);
+      if (other) this.launch = placeOf(laid.rows, laid.rows[one.row].rank, other);
     }
     this.#docking();
-  }
-
-  /**
-   * Where an event shows that is known by its name and times.
-   * @param {number} rank
-   * @param {{name: string, start: number, end: number}} event
-   */
-  #rowOf(rank, { name, start }) {
-    for (const [row, { rank: other, starts, names, name: named }] of this.laid?.rows.entries() ?? []) {
-      if (other !== rank) continue;
-      const index = starts.indexOf(start);
-      if (index >= 0 && names[named[index]] === name) return { row, index };
-    }
-    return null;
   }
 
   #docking() {
@@ -367,7 +314,7 @@ export class Panel {
       dock(laid, chosen, stepAt(rank === this.opened[0] ? steps : stepsOf(this.views, rank), span), {
         zoom: () => this.show(widened(span, 0.15)),
         all: (name) => {
-          this.sought.value = name;
+          this.seek.box.value = name;
           this.look();
         },
         open: (one) => this.toggle(one),
@@ -397,14 +344,8 @@ export class Panel {
    * @param {number} y
    */
   tell(one, x, y) {
-    const { laid, tooltip } = this;
-    tooltip.hidden = !laid || !one;
-    if (!laid || !one) return;
-    const row = laid.rows[one.row];
-    const said = sentence(laid, one.row, one.index, this.zero).split(", ");
-    tooltip.replaceChildren(h("b", {}, written(row, one.index, laid.joined)), h("span", {}, ms((row.ends[one.index] - row.starts[one.index]) / 1e3)), h("span", {}, said.filter((part) => !part.startsWith(`${row.lane}:`)).join(", ")), row.folded ? h("span", {}, "Click to open the rank") : h("span", {}));
-    const room = this.canvas.clientWidth - tooltip.offsetWidth - 8;
-    tooltip.style.cssText = `left: ${Math.max(0, Math.min(x + 12, room))}px; top: ${y + 18}px`;
+    this.tooltip.hidden = true;
+    if (this.laid && one) tell(this.tooltip, this.laid, one, this.zero, { x, y, width: this.canvas.clientWidth });
   }
 
   /** To the event that an arrow key leads to. @param {string} key */
@@ -459,46 +400,19 @@ export class Panel {
 
   /** Seek what the box has. */
   look() {
-    this.#search();
-    this.say(this.sought.value ? `${this.hits.length.toLocaleString("en")} events found.` : HINT);
-    this.#counted();
+    this.seek.find(this.laid);
+    this.say(this.seek.box.value ? `${this.seek.hits.length.toLocaleString("en")} events found.` : HINT);
     this.redraw();
-  }
-
-  /** @param {Chosen | null} [chosen] which of the hits is chosen still */
-  #search(chosen = null) {
-    const { laid } = this;
-    this.hits = laid ? search(laid.rows, this.sought.value, laid.joined) : [];
-    this.hit = chosen ? this.hits.findIndex(([row, index]) => row === chosen.row && index === chosen.index) : -1;
-    this.#counted();
-  }
-
-  #counted() {
-    const { hits, hit, sought } = this;
-    this.found.textContent = !sought.value.trim() ? "" : hits.length ? `${hit < 0 ? "" : `${(hit + 1).toLocaleString("en")} of `}${count(hits.length, "hit")}` : "no hit";
-  }
-
-  /** @param {KeyboardEvent} event */
-  #soughtOn(event) {
-    event.stopPropagation();
-    if (event.key === "Escape") {
-      this.sought.value = "";
-      this.look();
-      this.canvas.focus();
-    }
-    if (event.key === "Enter") this.next(event.shiftKey ? -1 : 1);
   }
 
   /** To the next hit, or the one before. @param {1 | -1} by */
   next(by) {
-    if (!this.hits.length || !this.laid) return;
-    this.hit = this.hit < 0 && by < 0 ? this.hits.length - 1 : (this.hit + by + this.hits.length) % this.hits.length;
-    this.#counted();
-    const [row, index] = this.hits[this.hit];
-    const { starts, ends } = this.laid.rows[row];
-    if (starts[index] < this.span.from || ends[index] > this.span.to) this.#centre(starts[index]);
-    this.choose({ row, index });
-    this.say(`${this.hit + 1} of ${this.hits.length}: ${this.readout.textContent}`);
+    const one = this.laid && this.seek.step(by);
+    if (!this.laid || !one) return;
+    const { starts, ends } = this.laid.rows[one.row];
+    if (starts[one.index] < this.span.from || ends[one.index] > this.span.to) this.#centre(starts[one.index]);
+    this.choose(one);
+    this.say(`${this.seek.hit + 1} of ${this.seek.hits.length}: ${this.readout.textContent}`);
   }
 
   /** Set a marker at the chosen event or the pointer, or remove the one that is there. */
@@ -515,42 +429,14 @@ export class Panel {
   clear() {
     this.marks = [];
     this.select(null);
-    this.sought.value = "";
+    this.seek.box.value = "";
     this.look();
     this.choose(null);
   }
 
   leave() {
-    this.#left = true;
-    this.#window.abort();
-    this.#gone.abort();
+    this.asking.leave();
     clearTimeout(this.#timer);
     cancelAnimationFrame(this.#frame);
   }
-}
-
-/**
- * A rank's stretches of an owner; where the GPU works, its kernels and copies of that.
- * @param {import("./rows.js").Row[]} rows
- * @param {number} rank
- * @param {string} owner
- * @returns {[number, number][]}
- */
-function ofOwner(rows, rank, owner) {
-  const onDevice = owner === "wait" || owner === "transfer" ? "communication" : owner;
-  return rows.flatMap((row, i) => {
-    if (row.rank !== rank || row.paint === "host") return [];
-    const wanted = row.owners.indexOf(row.paint === "budget" ? owner : onDevice);
-    return [...row.owner].flatMap((one, index) => (one === wanted ? [/** @type {[number, number]} */ ([i, index])] : []));
-  });
-}
-
-/**
- * Lanes in an order of their ranks.
- * @param {RankLanes} lanes
- * @param {number[]} ranks
- * @returns {RankLanes}
- */
-function inOrder(lanes, ranks) {
-  return { ...lanes, ranks: [...lanes.ranks].sort((a, b) => ranks.indexOf(a.rank) - ranks.indexOf(b.rank)) };
 }

@@ -73,7 +73,7 @@ function render(element, shown) {
         "div",
         { class: "controls" },
         ...choices(panel, spots, views, open),
-        h("span", { class: "search" }, h("label", {}, "Search", panel.sought), panel.found, button("‹", "Previous hit", () => panel.next(-1)), button("›", "Next hit", () => panel.next(1))),
+        h("span", { class: "search" }, h("label", {}, "Search", panel.seek.box), panel.seek.counted, button("‹", "Previous hit", () => panel.next(-1)), button("›", "Next hit", () => panel.next(1))),
         button("Fit the evidence", null, () => panel.fit()),
         h("span", { class: "gaps" }, "Gap", button("P", "Previous gap", () => panel.gap(-1)), button("N", "Next gap", () => panel.gap(1))),
         button("Keys", null, () => help.showModal()),
@@ -183,7 +183,7 @@ function actionOf(panel, help, onPicture, key) {
     o: () => chosen && laid && panel.toggle(laid.rows[chosen.row].rank),
     r: () => panel.select({ ...span }),
     m: () => panel.mark(),
-    "/": () => panel.sought.focus(),
+    "/": () => panel.seek.box.focus(),
     "?": () => (help.open ? help.close() : help.showModal()),
     escape: () => panel.clear(),
   };
