@@ -42,8 +42,7 @@ export function contents(memory, shown) {
       card("Change by phase", h("p", { class: "note" }, "Of allocated memory, mean over steps."), byPhase(memory, shown)),
       card("The largest allocations at the peak", largest(memory, shown)),
     ),
-    memory.ranks.length > 1 ? card("Ranks at their peaks", byRank(memory, shown)) : null,
-  ].filter((part) => part !== null);
+  ];
 }
 
 /**
@@ -131,34 +130,6 @@ function largest(memory, shown) {
       bytes,
       nameOf(category),
       [module, source && `${source.file}:${source.line} (${source.function})`].filter(Boolean).join(", ") || phase,
-    ]),
-  });
-}
-
-/**
- * @param {Memory} memory
- * @param {Shown} shown
- */
-function byRank({ ranks }, shown) {
-  const seen = [...MEMORY].filter(([id]) => ranks.some(({ categories }) => categories[id] > 0));
-  const more = new Set(ranks.filter(({ excess_category: of }) => of).map(({ rank }) => `rank ${rank}`));
-  return grid({
-    title: "memory-ranks",
-    shown,
-    search: "Filter",
-    sort: 1,
-    marked: ([name]) => more.has(String(name)),
-    columns: [
-      { head: "rank" },
-      { head: "allocated", show: size, bar: true },
-      ...seen.map(([, { name }]) => ({ head: name, show: size })),
-      { head: "more than the median", show: size, title: "only where it is 5 % more or above" },
-    ],
-    rows: ranks.map(({ rank, allocated, categories, excess }) => [
-      `rank ${rank}`,
-      allocated,
-      ...seen.map(([id]) => categories[id]),
-      excess || null,
     ]),
   });
 }

@@ -4,9 +4,9 @@
 import { picture } from "../canvas.js";
 import { detail } from "../detail.js";
 import { card, copyable, folded, h } from "../dom.js";
-import { count, ms, percent } from "../format.js";
-import { grid } from "../grid.js";
-import { colourOf, contents, snapshots } from "../memory/contents.js";
+import { count, ms } from "../format.js";
+import { colourOf, contents, size, snapshots } from "../memory/contents.js";
+import { byRank } from "../memory/ranks.js";
 import { savings } from "../memory/savings.js";
 import { MEMORY } from "../step_parts.js";
 import { numbers } from "../table.js";
@@ -19,7 +19,6 @@ const GB = 1e9;
 const PANELS = 8;
 /** Room for the axes of bytes and of time, CSS pixels. */
 const [LEFT, BOTTOM] = [52, 16];
-const gb = (/** @type {number} */ bytes) => (bytes >= 1e8 ? `${(bytes / GB).toFixed(2)}\u00a0GB` : `${(bytes / 1e6).toFixed(1)}\u00a0MB`);
 
 /** @type {import("../views.js").View} */
 export const memory = {
@@ -59,7 +58,7 @@ function drawn({ ranks_told, curves }, shown) {
       ...fullest.map((curve) => panel(curve, span, most)),
       folded("The same numbers as a table", () => numbers({ title: "memory over time" }, points(fullest))),
     ),
-    card("Peaks", peaks(curves, shown)),
+    card("Ranks at their peaks", byRank(told, curves, shown)),
   ].filter((part) => part !== null);
 }
 
@@ -118,7 +117,7 @@ function panel(curve, span, most) {
  * @param {number} index
  * @param {string} when
  */
-const said = ({ allocated, reserved }, index, when) => `${gb(allocated[index])} allocated, ${gb(reserved[index])} reserved ${when}`;
+const said = ({ allocated, reserved }, index, when) => `${size(allocated[index])} allocated, ${size(reserved[index])} reserved ${when}`;
 
 /**
  * Steps: a value is valid until the next one.
@@ -197,28 +196,3 @@ const points = (curves) => ({
     ]),
   ),
 });
-
-/**
- * @param {Curve[]} curves
- * @param {Shown} shown
- */
-function peaks(curves, shown) {
-  return grid({
-    title: "memory",
-    shown,
-    search: "Filter",
-    sort: 3,
-    columns: [
-      { head: "rank" },
-      { head: "node" },
-      { head: "max allocated", show: gb, bar: true },
-      { head: "max reserved", show: gb, bar: true },
-      { head: "reserved, share of GPU", show: percent },
-      { head: "reserved but unallocated", show: gb, title: "at the peak of allocated" },
-    ],
-    rows: curves.map(({ rank, node, device_bytes, allocated, reserved }) => {
-      const [used, reservedMost] = [Math.max(...allocated), Math.max(...reserved)];
-      return [`rank ${rank}`, node, used, reservedMost, device_bytes > 0 ? reservedMost / device_bytes : null, reserved[allocated.indexOf(used)] - used];
-    }),
-  });
-}
