@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import traces
@@ -178,3 +180,16 @@ def test_sizes_that_repeat_are_layers() -> None:
     assert found.tolist() == [1, 5, 9, 13]
     assert repeated_layers(np.array([5, 4, 3, 2, 1])).tolist() == []
     assert repeated_layers(np.array([], np.int64)).tolist() == []
+
+
+def test_a_record_that_keeps_parameters_gathered_is_zero2() -> None:
+    kept = re.sub(r"\[ag[56][^]]*\]", lambda block: " " * len(block[0]), FSDP)
+    plan = Planner(Record(Facts(traces.job(traces.ranks(kept, kept, steps=3)))))
+    assert not units(plan.record).regathers
+    assert plan.predict(Question(sharding="zero2")).change_ms == pytest.approx(0, abs=0.1)
+
+
+def test_a_job_without_communication_is_refused_in_a_sentence() -> None:
+    silent = traces.ranks("\n".join(line for line in DDP.splitlines() if "nccl" not in line) + "\n", steps=3)
+    with pytest.raises(CannotPlanError, match=r"\.$"):
+        Planner(Record(Facts(traces.job(silent)))).predict(Question(ranks=8))

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from tb_ddp_doctor.calibration.model import Calibration, Curve
-from tb_ddp_doctor.facts.arrivals import traffic
 from tb_ddp_doctor.facts.traffic import Traffic
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.planning import collectives
@@ -96,9 +95,7 @@ def links(record: Record, kind: str, case: Case, calibration: Calibration | None
     job = record.job
     nodes = Counter(filter(None, job.nodes))
     spans = len(nodes) > 1
-    groups = [
-        one for one in record.facts.get(traffic) if one.has_bytes and one.kind in collectives.KINDS and one.size > 1
-    ]
+    groups = [one for one in record.traffic if one.has_bytes and one.kind in collectives.KINDS and one.size > 1]
     within, between = (
         (calibration and _measured(calibration, kind, inside))
         or _recorded(job, [one for one in groups if _is_inside(job, one) is inside], kind, case)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from tb_ddp_doctor.calibration.model import Calibration
-from tb_ddp_doctor.facts.arrivals import traffic
 from tb_ddp_doctor.facts.schedule_model import Family, Parts
 from tb_ddp_doctor.planning import collectives
 from tb_ddp_doctor.planning.effect import Effect, Floats
@@ -28,6 +27,8 @@ def effect(record: Record, ranks: int, case: Case, calibration: Calibration | No
     job, now = record.job, record.job.world_size
     if not 1 <= ranks < _MOST:
         raise CannotPlanError("A job has at least one rank.")
+    if not record.traffic:
+        raise CannotPlanError("No collective was matched between ranks, so what they take is not known.")
     changes = ranks != now or calibration is not None
     times = [
         _Times(record, one, ranks, case, calibration) if changes and one.group_size == now else None
@@ -75,7 +76,7 @@ class _Times:
 def transfers_ns(record: Record, ranks: int) -> float:
     """What all collectives of the whole job take in a step among so many ranks, ns. Raises CannotPlanError."""
     job, total = record.job, 0.0
-    for one in record.facts.get(traffic):
+    for one in record.traffic:
         family = next((each for each in record.families if (each.kind, each.group_size) == (one.kind, one.size)), None)
         if family and one.size == job.world_size and one.has_bytes and one.kind in collectives.KINDS:
             times = _Times(record, family, ranks, "likely", None)

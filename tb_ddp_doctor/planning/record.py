@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.facts.arrivals import traffic
-from tb_ddp_doctor.facts.facts import Facts
+from tb_ddp_doctor.facts.facts import Facts, MissingFactError
 from tb_ddp_doctor.facts.schedule_model import Family
+from tb_ddp_doctor.facts.traffic import Traffic
 from tb_ddp_doctor.facts.transfers import of_gradients
 from tb_ddp_doctor.facts.whatif import WhatIf, whatif
 from tb_ddp_doctor.job.model import Job
@@ -81,12 +82,20 @@ class Record:
             raise CannotPlanError("No AllReduce of gradients was matched between ranks, so its transfer is not known.")
         return found
 
+    @cached_property
+    def traffic(self) -> tuple[Traffic, ...]:
+        """The matched collectives of each kind and group. Raises CannotPlanError where there is none."""
+        try:
+            return self.facts.get(traffic)
+        except MissingFactError as error:
+            raise CannotPlanError(str(error)) from error
+
     def messages_of(self, family: Family) -> Messages | None:
         """What collectives of a family take by their size; None where the record has no matched ones with bytes."""
         if family not in self._messages:
             alike = [
                 one
-                for one in self.facts.get(traffic)
+                for one in self.traffic
                 if one.kind == family.kind and one.size == family.group_size and one.has_bytes
             ]
             self._messages[family] = (

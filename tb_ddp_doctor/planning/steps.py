@@ -16,9 +16,10 @@ from tb_ddp_doctor.digest.track import LONG_AGO
 from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.play import Lengths, Played, play
 from tb_ddp_doctor.facts.replay import Replay
-from tb_ddp_doctor.facts.schedule import scheduled
+from tb_ddp_doctor.facts.schedule import StuckError, scheduled
 from tb_ddp_doctor.facts.schedule_model import Parts
 from tb_ddp_doctor.planning.natural import Natural
+from tb_ddp_doctor.planning.refusal import CannotPlanError
 from tb_ddp_doctor.trace.model import Ints
 
 #: What runs beside communication depends on how long it takes. Each round leaves a third of the error at most, where
@@ -62,12 +63,14 @@ class Steps:
     """The steps of R ranks with one set of buckets."""
 
     def __init__(self, tracks: Natural, recorded: Steps | None = None) -> None:
-        """`recorded` are the steps as they are in the record, where the tracks are others."""
-        self._replay: Replay = Replay(
-            scheduled(tracks, tracks.part_table, tracks.table.awaits, tracks.frame),
-            recorded._replay if recorded else None,
-        )
-        schedule = self._replay.schedule
+        """`recorded` are the steps as they are in the record, where the tracks are others. Raises CannotPlanError."""
+        try:
+            schedule = scheduled(tracks, tracks.part_table, tracks.table.awaits, tracks.frame)
+        except StuckError as error:
+            raise CannotPlanError(
+                "In these steps collectives would wait for each other in a circle: ranks launch others in other orders."
+            ) from error
+        self._replay: Replay = Replay(schedule, recorded._replay if recorded else None)
         self._order = np.argsort(schedule.rows.rank, kind="stable")
         self._origin_ns = int(schedule.frame.host_start_ns.min())
         before: Natural = tracks if recorded is None else recorded._tracks

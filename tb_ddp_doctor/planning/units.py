@@ -178,7 +178,7 @@ def _of_fsdp(record: Record) -> Units:
     place = {rank: i for i, rank in enumerate(record.ranks.tolist())}
     rank = np.array([place[one.rank] for one in passes])
     forward, backward, scatter = (
-        np.array([[record.part_of[place[one.rank], row] for row in getattr(one, name).tolist()] for one in passes])
+        np.array([[record.part_of[place[one.rank], row] for row in getattr(one, name)] for one in passes], np.int64)
         for name in ("forward", "backward", "scatters")
     )
     table = job.digests[passes[0].rank].collectives

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import re
+
 import pytest
+from test_plan_sharding import FSDP
 from traces import finding, lies_in_its_step, outcome, ranks
 
 RULE = "sharding-wait"
@@ -118,3 +121,8 @@ def test_without_a_backward_pass_it_does_not_apply() -> None:
 def test_shards_within_a_node_are_advised_where_there_are_nodes(nodes: dict[int, str], said: bool) -> None:
     found = finding(RULE, ranks(LATE_FORWARD, LATE_FORWARD), nodes=nodes)
     assert ("HYBRID_SHARD" in found.fix) == said
+
+
+def test_the_fix_says_what_prefetch_is_predicted_to_give() -> None:
+    found = finding(RULE, ranks(FSDP, FSDP))
+    assert re.search(r"Predicted: prefetch=1: 1\d\d\.\d ms a step \(.*\); now 24\d\.\d\.", found.fix)
