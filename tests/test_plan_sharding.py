@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 import traces
 
+from tb_ddp_doctor import engine
 from tb_ddp_doctor.calibration.model import Calibration, Point, curve
+from tb_ddp_doctor.discover.runs import only_run
 from tb_ddp_doctor.facts.facts import Facts
 from tb_ddp_doctor.planning.layers import repeated_layers
 from tb_ddp_doctor.planning.model import Question
@@ -193,3 +196,11 @@ def test_a_job_without_communication_is_refused_in_a_sentence() -> None:
     silent = traces.ranks("\n".join(line for line in DDP.splitlines() if "nccl" not in line) + "\n", steps=3)
     with pytest.raises(CannotPlanError, match=r"\.$"):
         Planner(Record(Facts(traces.job(silent)))).predict(Question(ranks=8))
+
+
+def test_passes_of_steps_that_the_job_leaves_out_do_not_hinder_sharding() -> None:
+    job = engine.diagnose(only_run(str(Path(__file__).parent.parent / "demo_logs" / "four_workers"))).job
+    assert job.left_out
+    found = units(Record(Facts(job)))
+    assert len(found.rank) > len(job.ranks) * len(job.steps)
+    assert set(found.step.tolist()) >= set(range(len(job.steps)))

@@ -91,7 +91,9 @@ def _of_ddp(record: Record, unit_mib: float | None) -> Units:
         lasts, before = np.append(lasts, len(elements) - 1), np.append(before, len(elements) - 1)
         size = np.append(size, total[-1] - size.sum())
     passes = [one for one in gradients.passes if one.rank in set(record.ranks.tolist())]
-    if len(passes) != len(record.ranks) * len(record.job.steps) or _accumulates(record):
+    of_steps = {(one.rank, one.own_step) for one in passes}
+    wanted = {(rank, int(step)) for rank in record.ranks.tolist() for step in record.job.step_index[rank]}
+    if len(of_steps) < len(passes) or not wanted <= of_steps or _accumulates(record):
         raise CannotPlanError("Steps of several backward passes, or of none: ask with a record of one pass a step.")
     begins, forward = np.array([_forward(record, one.rank, one.own_step) for one in passes]).T
     ready = sent.ready_ns
