@@ -20,10 +20,12 @@ pytest_plugins = ["pytester", "tab"]
 #: Tests of packages that CI does not install: whoever has them says where.
 collect_ignore = [] if "DDP_DOCTOR_TRAINERS_PYTHON" in os.environ else ["test_trainers.py"]
 
-#: Files with tests of a minute and more in all.
+#: Files with tests of half a minute and more in all; those that mostly wait beside those that need the cores.
 LONGEST = (
-    "test_tab_every_view", "test_hostile", "test_tab", "test_gloo", "test_tab_runs", "test_capture_gloo",
-    "test_tab_selection", "test_any_job", "test_wheel", "test_perfetto", "test_check", "test_stuck_gloo",
+    "test_gloo", "test_wheel", "test_tab_every_view", "test_capture_gloo", "test_hostile", "test_tab", "test_check",
+    "test_perfetto", "test_any_job", "test_tab_selection", "test_tab_runs", "test_stuck_tab", "test_adding_a_rule",
+    "test_reader", "test_tab_tasks", "test_terminal", "test_native", "test_brief", "test_savings", "test_plan_tab",
+    "test_memory_tab", "test_tab_numbers", "test_stuck_gloo",
 )  # fmt: skip
 
 # A machine that runs a browser and a build beside the tests is slow at times.

@@ -24,8 +24,8 @@ from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.trace import native
 
 DOC = Path(__file__).parent.parent / "docs" / "reliability.md"
-#: Of the command as a whole, that reads four files one after the other; where msgspec reads, and a browser runs beside.
-MOST_S, MOST_BYTES = 180, 3 << 30
+#: Of the command as a whole, that reads four files one after the other: CPU time, and address space.
+MOST_S, MOST_BYTES = 60, 3 << 30
 HEAD = b'{"schemaVersion": 1, "distributedInfo": {"rank": 3, "world_size": 4}, "traceEvents": ['
 KERNEL = '{"ph":"X","cat":"kernel","name":"%s","pid":0,"tid":%d,"ts":%s,"dur":%s,"args":{"device":0,"stream":%d}}'
 
@@ -103,6 +103,7 @@ BAD = {
 
 def _limit() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
+    resource.setrlimit(resource.RLIMIT_CPU, (MOST_S, MOST_S))
 
 
 @pytest.mark.parametrize("reader", ["native", "msgspec"] if native.is_available() else ["msgspec"])
@@ -114,11 +115,9 @@ def test_a_bad_file_harms_no_other(tmp_path: Path, make: Callable[[], bytes], re
     bad = folder / f"host3_103.1700000000000000000.pt.trace.json{suffix}"
     bad.write_bytes(data)
     environ = {**os.environ, "DDP_DOCTOR_READER": reader}
-    began = time.monotonic()
     command = [sys.executable, "-m", "tb_ddp_doctor.cli", "diagnose", str(tmp_path), "--json", "--no-cache"]
-    ran = subprocess.run(command, capture_output=True, check=False, timeout=MOST_S, preexec_fn=_limit, env=environ)
+    ran = subprocess.run(command, capture_output=True, check=False, preexec_fn=_limit, env=environ)
     assert ran.returncode == 0, ran.stderr.decode()[-2000:]
-    assert time.monotonic() - began < MOST_S
     runs: list[dict[str, Any]] = json.loads(ran.stdout)["runs"]
     (run,) = runs
     assert run["ranks"] == [0, 1, 2]

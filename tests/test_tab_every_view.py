@@ -10,7 +10,7 @@ from playwright.sync_api import (
     Route,
     expect,
 )
-from tab import HOSTILE, PHONE, SCREENSHOTS, SIZE, VIEWS, button, chosen, opened, poison, violations_of_axe
+from tab import HOSTILE, PHONE, SCREENSHOTS, SIZE, VIEWS, button, chosen, drawn, opened, poison, violations_of_axe
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"], indirect=True)
@@ -18,8 +18,7 @@ from tab import HOSTILE, PHONE, SCREENSHOTS, SIZE, VIEWS, button, chosen, opened
 def test_on_a_phone_nothing_is_wider_than_the_page(shared_page: Page, server: str, view: str, theme: str) -> None:
     shared_page.set_viewport_size(PHONE)
     tab = opened(shared_page, server, view, dark=theme == "dark")
-    expect(tab.locator(".facts b")).to_be_visible()
-    shared_page.wait_for_timeout(300)
+    drawn(tab, view)
     for summary in tab.locator("details:not([open]) > summary").all()[::-1]:
         summary.click()
     for part in ("html", "main", ".runs"):
@@ -43,6 +42,7 @@ def test_nothing_scrolls_sideways(shared_page: Page, server: str, view: str, the
     tab = opened(shared_page, server, view, dark=theme == "dark")
     for run in ("straggler_cpu", "zero_workers", "healthy"):
         chosen(tab, run)
+        drawn(tab, view)
         if tab.locator("details.finding").count():
             tab.locator("details.finding > summary").first.click()
         expect(tab.locator("html")).to_have_class("dark" if theme == "dark" else "")
@@ -78,6 +78,7 @@ def test_axe_finds_nothing(shared_page: Page, server: str, view: str, theme: str
     tab = opened(shared_page, server, view, dark=theme == "dark")
     for run in ("straggler_cpu", "healthy"):
         chosen(tab, run)
+        drawn(tab, view)
         for summary in tab.locator("details:not([open]) > summary").all()[::-1]:
             summary.click()
         wrong = violations_of_axe(shared_page)
@@ -118,10 +119,10 @@ def test_every_control_is_reached_by_keyboard(shared_page: Page, server: str, vi
     """With the Tab key alone, from the first to the last; with a ring around the one that has it."""
     tab = opened(shared_page, server, view)
     chosen(tab, "straggler_cpu")
-    shared_page.wait_for_timeout(500)
+    drawn(tab, view)
     for summary in tab.locator("details:not([open]) > summary").all()[::-1]:
         summary.click()
-    shared_page.wait_for_timeout(300)
+    drawn(tab, view)
     found = tab.locator("body").evaluate(
         """body => {
           const controls = body.querySelectorAll("a[href], button, input, select, textarea, summary, canvas[tabindex]");
