@@ -4,7 +4,7 @@
 
 import { detail } from "../detail.js";
 import { card, h } from "../dom.js";
-import { among, ms, percent } from "../format.js";
+import { among, count, ms, percent } from "../format.js";
 import { grid, plain } from "../grid.js";
 import { affectedRanks, faults, numberOf, ownerName } from "../model.js";
 import { bands } from "../ranks/bands.js";
@@ -58,15 +58,15 @@ function overview(shown, views) {
   );
   draw(place.colour ?? place.owner);
   const groups = groupsOf(views, ofRanks(report, BUSY, column), faults(diagnosis));
-  const when = column < 0 ? `mean of ${views.steps.length} steps` : `step ${views.steps[column]}`;
+  const when = column < 0 ? `mean of ${count(views.steps.length, "step")}` : `step ${views.steps[column]}`;
   return [
     card(
       "Ranks on their nodes",
       h("div", { class: "controls" }, h("label", {}, "Coloured by", choice)),
-      h("p", { class: "note" }, `${when}, ms. Columns are nodes, rows the ranks of a node: a slow node is a column, a slow rail a row.`),
+      h("p", { class: "note" }, `ms, ${when}. Columns are nodes, rows the ranks of a node: a slow node is a column, a slow rail a row.`),
       body,
     ),
-    h("div", { class: "rank-groups" }, card("Groups and outliers", h("p", { class: "note" }, `Busy time, ${when}.`), grouped(groups, diagnosis, link)), card("Budget of all ranks", h("p", { class: "note" }, `ms of ${when}.`), bands(report, groups, column))),
+    h("div", { class: "rank-groups" }, card("Groups and outliers", h("p", { class: "note" }, `Busy time, ${when}.`), grouped(groups, diagnosis, link)), card("Budget of all ranks", h("p", { class: "note" }, `ms, ${when}.`), bands(report, groups, column))),
   ];
 }
 
