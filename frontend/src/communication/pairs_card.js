@@ -39,7 +39,7 @@ const MANY = 128;
  * @param {Sent[]} sent
  * @param {import("../views.js").Shown} shown
  */
-export function pairsCard(groups, sent, { diagnosis: { ranks, world_size }, views }) {
+export function pairsCard(groups, sent, { diagnosis: { ranks, world_size }, views, whole }) {
   const here = new Set(ranks);
   const both = sent.filter(([from, to]) => here.has(from) && here.has(to));
   const telling = groups.filter((group) => tells(group, world_size));
@@ -58,7 +58,9 @@ export function pairsCard(groups, sent, { diagnosis: { ranks, world_size }, view
   };
   const choice = /** @type {HTMLSelectElement} */ (h("select", { change: draw }, kinds.map(({ id, name }) => h("option", { value: id }, name))));
   const by = /** @type {HTMLSelectElement} */ (h("select", { change: draw }, cuts.map(({ id, name }) => h("option", { value: id, selected: id === "node" && ranks.length > MANY }, name))));
-  draw();
+  // Of thousands of ranks it takes longer than the rest of the view, which shows first; paper does not wait.
+  if (whole) draw();
+  else requestAnimationFrame(() => setTimeout(draw));
   const title = cuts.length > 1 || cuts[0].id === "rank" ? "Ranks against ranks" : "Nodes against nodes";
   return card(title, h("div", { class: "controls" }, h("label", {}, "Shown", choice), cuts.length > 1 && h("label", {}, "A row per", by)), body);
 }
