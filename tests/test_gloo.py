@@ -121,7 +121,7 @@ FAULT_MS = 150.0
 #: A capture of which the machine takes more than this in a step says nothing of the rules, ms (`taken_ms`).
 _DISTURBED_MS = FAULT_MS / 10
 #: So often at most is a scenario captured until the machine leaves it alone.
-_TRIES = 6
+_TRIES = 3
 #: A healthy job's ranks differ on few cores, beside whatever else runs there: faults here are much larger.
 _OF_A_BUSY_MACHINE = {
     "straggler": {"min_excess": 0.25},
