@@ -80,6 +80,13 @@ def _of_devices(trace: RankTrace, rank: int) -> RankTrace:
     )
 
 
+def _columns(table: Any) -> Iterator[np.ndarray]:
+    """Those of the tables in it too."""
+    for name in type(table).__slots__:
+        column = getattr(table, name)
+        yield from [column] if isinstance(column, np.ndarray) else _columns(column)
+
+
 def test_a_drawn_job_gives_the_digests_that_its_kineto_traces_give(tmp_path: Path) -> None:
     expected = {rank: _of_devices(trace, rank) for rank, trace in drawn(ranks(JOB, JOB), metadata="nowhere").items()}
     found = _traces(write(tmp_path / "job.sqlite", expected))
@@ -91,8 +98,8 @@ def test_a_drawn_job_gives_the_digests_that_its_kineto_traces_give(tmp_path: Pat
         assert np.array_equal(one.collectives.arrival_ns, other.collectives.arrival_ns)
         assert (one.pid, one.loader, one.contents) == (other.pid, other.loader, other.contents)
         for table in ("steps", "lost_kernels", "track"):
-            for column in type(getattr(one, table)).__slots__:
-                assert np.array_equal(getattr(getattr(one, table), column), getattr(getattr(other, table), column))
+            for mine, theirs in zip(_columns(getattr(one, table)), _columns(getattr(other, table)), strict=True):
+                assert np.array_equal(mine, theirs)
 
 
 def test_a_real_file_holds_what_sql_says(real: Path) -> None:
