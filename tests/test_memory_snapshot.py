@@ -34,6 +34,14 @@ STACKS: dict[str, list[tuple[str, str]]] = {
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A run's. What lies above it is looked at too, which is other tests' if it is not one down."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    return folder
+
+
 def frames(letter: str) -> list[dict[str, Any]]:
     return [{"filename": file, "name": name, "line": 7} for file, name in STACKS[letter]]
 
@@ -125,13 +133,13 @@ class Evil:
         return os.system, ("touch evil",)
 
 
-def test_nothing_in_a_snapshot_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "rank0.pickle").write_bytes(pickle.dumps(snapshot("a") | {"more": Evil()}))
-    found, warnings = read(find([tmp_path], tmp_path))
+def test_nothing_in_a_snapshot_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    (folder / "rank0.pickle").write_bytes(pickle.dumps(snapshot("a") | {"more": Evil()}))
+    found, warnings = read(find([folder], folder))
     assert not found
     assert "more than plain data" in warnings[0].message
-    assert not (tmp_path / "evil").exists()
+    assert not (folder / "evil").exists()
 
 
 @pytest.mark.parametrize("data", [None, [], {}, {"segments": {}}, "segments"])
@@ -148,14 +156,14 @@ def test_odd_values_count_as_missing() -> None:
     assert summary(odd, "file", 0).allocated == MB
 
 
-def test_the_last_snapshot_of_each_rank_beside_the_traces_is_read(tmp_path: Path) -> None:
+def test_the_last_snapshot_of_each_rank_beside_the_traces_is_read(folder: Path) -> None:
     for step, drawn in ((9, "a"), (10, "aa")):
-        folder = tmp_path / "memory_snapshot" / f"step_{step}"
-        folder.mkdir(parents=True)
+        of_step = folder / "memory_snapshot" / f"step_{step}"
+        of_step.mkdir(parents=True)
         for rank in (0, 1):
-            (folder / f"rank{rank}_memory_snapshot.pickle").write_bytes(pickle.dumps(snapshot(drawn * (rank + 1))))
-    (tmp_path / "weights.pkl").write_bytes(pickle.dumps({"weights": [1]}))
-    found, warnings = read(find([tmp_path], tmp_path))
+            (of_step / f"rank{rank}_memory_snapshot.pickle").write_bytes(pickle.dumps(snapshot(drawn * (rank + 1))))
+    (folder / "weights.pkl").write_bytes(pickle.dumps({"weights": [1]}))
+    found, warnings = read(find([folder], folder))
     assert [(one.rank, one.allocated // MB) for one in found] == [(0, 2), (1, 4)]
     assert not warnings
 
