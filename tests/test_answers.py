@@ -97,7 +97,13 @@ def _beside(logs: Path) -> None:
     _age(logs.parent)
 
 
-@pytest.mark.parametrize("change", [_touched, _added, _beside])
+def _beside_in_a_folder(logs: Path) -> None:
+    (logs.parent / "memory_snapshot" / "step_3").mkdir(parents=True)
+    (logs.parent / "memory_snapshot" / "step_3" / "rank0.pickle").write_bytes(b"")
+    _age(logs.parent)
+
+
+@pytest.mark.parametrize("change", [_touched, _added, _beside, _beside_in_a_folder])
 def test_a_change_below_or_beside_the_directory_asks_anew(
     ask: Callable[..., tuple[int, bytes, bytes, int]], logs: Path, change: Callable[[Path], None]
 ) -> None:

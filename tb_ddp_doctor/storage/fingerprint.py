@@ -15,10 +15,13 @@ from tb_ddp_doctor.storage.time_limit import PATIENCE_S, within
 _MOST_FILES = 20_000
 #: A file that was written so shortly before may change again without a sign, ns: file systems' clocks are coarse.
 _SETTLED_NS = 2_000_000_000
+#: In the names of folders beside traces in which NCCL's logs and snapshots of memory are looked for.
+_BESIDE = ("memory", "nccl")
 
 
 def fingerprint(path: Path) -> str | None:
-    """A hash of all that lies below a folder, and of the files beside it; of a file, of those in its folder.
+    """A hash of all that lies below a folder, of the files beside it, and of the folders beside it that `_BESIDE`
+    names; of a file, the same of its folder.
 
     None where that cannot be told: too much is there, something cannot be asked or was written just now.
     """
@@ -36,12 +39,11 @@ def fingerprint(path: Path) -> str | None:
 
 
 def _files(root: Path) -> list[tuple[str, os.stat_result]]:
-    """Paths and states of a folder's files, of all folders in it, and of the files beside it, in order; not all of more
-    than `_MOST_FILES`.
-    """
-    found = [*_listed(str(root.parent), [])]
+    """Paths and states of the files that `fingerprint` is of, in order; not all of more than `_MOST_FILES`."""
+    beside: list[str] = []
+    found = [*_listed(str(root.parent), beside)]
     seen: set[tuple[int, int]] = set()
-    folders = [str(root)]
+    folders = [str(root), *(path for path in beside if any(name in Path(path).name.lower() for name in _BESIDE))]
     while folders and len(found) <= _MOST_FILES:
         folder = folders.pop()
         status = os.stat(folder)
