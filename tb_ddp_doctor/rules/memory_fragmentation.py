@@ -63,10 +63,10 @@ class MemoryFragmentation(Rule):
         is_unused = (unused > self.min_unused * held) & (unused > self.min_unused_gb * 1e9)
         is_full = (memory.capacity > 0) & (held > self.near_limit * memory.capacity)
         worst = int((is_growing * 4 + is_unused * 2 + is_full + held / (held.max() + 1)).argmax())
-        holds = f"{text.gigabytes(held[worst])} of GPU memory"
+        holds = f"{text.size(held[worst])} of GPU memory"
         if not (is_growing | is_unused | is_full).any():
             return Clear(
-                f"Rank {frame.ranks[worst]} reserves {holds}, {text.gigabytes(unused[worst])} more than is allocated "
+                f"Rank {frame.ranks[worst]} reserves {holds}, {text.size(unused[worst])} more than is allocated "
                 "at the peak, and reserves no more while enough is unallocated."
             )
         cause, level, what = self._cause(
@@ -74,7 +74,7 @@ class MemoryFragmentation(Rule):
         )
         ranks = np.flatnonzero({"growing": is_growing, "unused": is_unused, "near_limit": is_full}[cause])
         step = int((memory.scattered if cause == "growing" else memory.peak_allocated)[worst].argmax())
-        limit = f" of the GPU's {text.gigabytes(memory.capacity[worst])}" if memory.capacity[worst] else ""
+        limit = f" of the GPU's {text.size(memory.capacity[worst])}" if memory.capacity[worst] else ""
         return Fault(
             change=Change(),
             ranks=frame.rank_numbers(ranks),
@@ -82,8 +82,8 @@ class MemoryFragmentation(Rule):
             cause=cause,
             confidence=level,
             title=f"Rank {frame.ranks[worst]} reserves {holds}{what}.",
-            why=f"Allocated at the peak: {text.gigabytes(memory.peak_allocated[worst].max())}"
-            f"{_made_of(memory_contents, int(frame.ranks[worst]))}. Reserved: {text.gigabytes(held[worst])}{limit}. "
+            why=f"Allocated at the peak: {text.size(memory.peak_allocated[worst].max())}"
+            f"{_made_of(memory_contents, int(frame.ranks[worst]))}. Reserved: {text.size(held[worst])}{limit}. "
             f"{_unusable(memory, worst, len(frame.steps))}{_grows(memory_contents)}{_OUTLOOK[bool(is_full[worst])]}"
             f"{_would_save(memory_contents) if cause != 'growing' else ''}",
             fix=_FULL if cause == "near_limit" else _FIX,
@@ -103,10 +103,10 @@ class MemoryFragmentation(Rule):
     def _cause(self, is_growing: bool, is_unused: bool, growth: float, unused: float) -> tuple[str, Confidence, str]:
         """The cause, how sure it is, and what is said of reserved memory."""
         if is_growing:
-            return "growing", "high", f" and {text.gigabytes(growth)} more in each step, although enough is unallocated"
+            return "growing", "high", f" and {text.size(growth)} more in each step, although enough is unallocated"
         if is_unused:
             # A larger step before the trace, say of an evaluation, may have needed it.
-            return "unused", "medium", f", of which {text.gigabytes(unused)} are unallocated even at the peak"
+            return "unused", "medium", f", of which {text.size(unused)} are unallocated even at the peak"
         return "near_limit", "high", f", which is more than {text.percent(self.near_limit)} of all"
 
 
@@ -115,7 +115,7 @@ def _made_of(contents: Memory | None, rank: int) -> str:
     for one in contents.ranks if contents else ():
         if one.rank == rank:
             most = sorted(one.categories.items(), key=lambda item: -item[1])[:_NAMED]
-            parts = [f"{MEMORY[name].title} {text.gigabytes(size)}" for name, size in most if size]
+            parts = [f"{MEMORY[name].title} {text.size(size)}" for name, size in most if size]
             return f" ({text.listing(parts)})" if parts else ""
     return ""
 
@@ -127,8 +127,8 @@ def _unusable(memory: MemoryUse, worst: int, steps: int) -> str:
         return ""
     seen = text.steps_seen(int((added > 0).sum()), steps)
     return (
-        f"{text.gigabytes(added.sum())} of it were added in {seen}, while up to "
-        f"{text.gigabytes(memory.unusable[worst].max())} were reserved but unallocated, in pieces too small to use. "
+        f"{text.size(added.sum())} of it were added in {seen}, while up to "
+        f"{text.size(memory.unusable[worst].max())} were reserved but unallocated, in pieces too small to use. "
     )
 
 
@@ -138,13 +138,13 @@ def _grows(contents: Memory | None) -> str:
     if growth is None:
         return ""
     by = f", allocated by {growth.places[0].op}" if growth.places and growth.places[0].op else ""
-    return f"Allocated memory grows too, by {text.gigabytes(growth.bytes)} a step on rank {growth.rank}{by}. "
+    return f"Allocated memory grows too, by {text.size(growth.bytes)} a step on rank {growth.rank}{by}. "
 
 
 def _would_save(contents: Memory | None) -> str:
     """What would save most of allocated memory, a space and a sentence."""
     told = [
-        f"{one.title} ({text.gigabytes(one.bytes)}, {f'{one.cost_ms:.1f} ms a step' if one.cost_ms else 'no cost'})"
+        f"{one.title} ({text.size(one.bytes)}, {f'{one.cost_ms:.1f} ms a step' if one.cost_ms else 'no cost'})"
         for one in (contents.savings if contents else ())
         if one.cost_ms is not None
     ][:_NAMED]

@@ -75,7 +75,7 @@ class PageableMemcpy(Rule):
         if holds_cpu:
             title = f"Copies from pageable memory make the CPU wait for the GPU for {taken} of every {step}."
             waits = "waits" if number == 1 else "wait"
-            why = f"{what}, {text.data(size)}, {waits} for all that was launched before: {blocking_calls.named(calls)}."
+            why = f"{what}, {text.size(size)}, {waits} for all that was launched before: {blocking_calls.named(calls)}."
             evidence = blocking_calls.evidence(
                 calls, places, "The CPU waits in {call} in {op} until the GPU has done all that was launched before."
             )

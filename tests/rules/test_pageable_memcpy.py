@@ -113,6 +113,6 @@ def test_a_copy_that_waits_for_all_before_it_is_charged_with_the_wait() -> None:
     """
     found = finding(RULE, ranks(waits, waits))
     assert "make the CPU wait for the GPU for 38.0 ms of every" in found.title
-    assert found.why.startswith("1 copy a step, 16.0 MB, waits for all that was launched before: 1 cuda")
+    assert found.why.startswith("1 copy a step, 16 MB, waits for all that was launched before: 1 cuda")
     assert {lies_in_its_step(window, ranks(waits, waits)) for window in found.evidence} == {True}
     assert found.cost_ms > 20

@@ -17,36 +17,40 @@ _PLACES = 3
 def sentences(memory: Memory) -> list[str]:
     """What is said of a job's memory, a sentence or two for each thing."""
     peak, where = memory.peak, "the CPU" if memory.on_cpu else "the GPU"
-    said = f"{_size(peak.allocated)} allocated at the peak, on rank {peak.rank} in step {peak.step}, in {peak.phase}"
+    said = (
+        f"{text.size(peak.allocated)} allocated at the peak, on rank {peak.rank} in step {peak.step}, in {peak.phase}"
+    )
     if memory.on_cpu:
         said += f", on {where}, whose allocator counts from the beginning of the recording"
     else:
-        of = f" of the GPU's {_size(memory.capacity)}" if memory.capacity else ""
-        said += f". Reserved then: {_size(peak.reserved)}{of}; reserved but unallocated: "
-        said += _size(memory.reserved_but_unallocated)
+        of = f" of the GPU's {text.size(memory.capacity)}" if memory.capacity else ""
+        said += f". Reserved then: {text.size(peak.reserved)}{of}; reserved but unallocated: "
+        said += text.size(memory.reserved_but_unallocated)
     found = [f"{said}."]
     if memory.unusable:
         found.append(
-            f"The allocator reserved more although {_size(memory.unusable)} were reserved but unallocated: they were "
-            "in pieces too small for what was asked for, so nothing could use them."
+            f"The allocator reserved more although {text.size(memory.unusable)} were reserved but unallocated: they "
+            "were in pieces too small for what was asked for, so nothing could use them."
         )
     states = memory.states
     if memory.on_cpu and states.parameters and not peak.categories["parameters"]:
-        kept = f", and {states.optimizer}'s states {_size(states.optimizer_states)}" if states.optimizer_states else ""
+        kept = (
+            f", and {states.optimizer}'s states {text.size(states.optimizer_states)}" if states.optimizer_states else ""
+        )
         found.append(
             f"Not counted, since it was there before: by the gradients' sizes, parameters take "
-            f"{_size(states.parameters)}{kept}."
+            f"{text.size(states.parameters)}{kept}."
         )
     if growth := memory.growth:
         places = "; ".join(
-            f"{place.op or 'an unknown op'}{_at(place.source)}: {_size(place.bytes)}" for place in growth.places
+            f"{place.op or 'an unknown op'}{_at(place.source)}: {text.size(place.bytes)}" for place in growth.places
         )
         found.append(
-            f"Rank {growth.rank} has {_size(growth.bytes)} more allocated after each step: a leak, if it goes on."
+            f"Rank {growth.rank} has {text.size(growth.bytes)} more allocated after each step: a leak, if it goes on."
             + (f" Allocated in most steps and not released: {places}." if places else "")
         )
     found += [
-        f"Rank {one.rank} has {_size(one.excess)} more than the median rank, most of it in "
+        f"Rank {one.rank} has {text.size(one.excess)} more than the median rank, most of it in "
         f"{step_parts.MEMORY[one.excess_category].title}."
         for one in memory.ranks
         if one.excess_category
@@ -63,27 +67,28 @@ def snapshot_sentences(one: MemorySnapshot) -> list[str]:
     """What is said of a snapshot of torch.cuda.memory."""
     whose = f"Rank {one.rank}" if one.rank is not None else "A rank"
     parts = sorted(((size, name) for name, size in one.categories.items() if size), reverse=True)
-    listed = text.listing([f"{step_parts.MEMORY[name].title} {_size(size)}" for size, name in parts])
+    listed = text.listing([f"{step_parts.MEMORY[name].title} {text.size(size)}" for size, name in parts])
     found = [
-        f"{whose} has {_size(one.allocated)} allocated of {_size(one.reserved)} reserved"
+        f"{whose} has {text.size(one.allocated)} allocated of {text.size(one.reserved)} reserved"
         + (f": {listed}." if listed else ".")
     ]
     if one.free_blocks:
         found.append(
-            f"{_size(one.reserved_but_unallocated)} are reserved but unallocated, in {one.free_blocks} "
-            f"block{'s' if one.free_blocks > 1 else ''}, the largest of {_size(one.largest_free)}."
+            f"{text.size(one.reserved_but_unallocated)} are reserved but unallocated, in {one.free_blocks} "
+            f"block{'s' if one.free_blocks > 1 else ''}, the largest of {text.size(one.largest_free)}."
         )
     if one.segments:
         worst = one.segments[0]
         kept = f", kept by {_held(worst.holders)}" if worst.holders else ""
         found.append(
-            f"Most of it in one segment: {_size(worst.inactive)} of {_size(worst.bytes)}, the largest piece "
-            f"{_size(worst.largest_free)}{kept}."
+            f"Most of it in one segment: {text.size(worst.inactive)} of {text.size(worst.bytes)}, the largest piece "
+            f"{text.size(worst.largest_free)}{kept}."
         )
     if failure := one.failure:
         found.append(
-            f"A request of {_size(failure.bytes)}{_at(failure.source)} failed, with {_size(failure.device_free)} of "
-            f"the GPU free. For it {_size(failure.to_release)} would have to be released"
+            f"A request of {text.size(failure.bytes)}{_at(failure.source)} failed, with "
+            f"{text.size(failure.device_free)} of the GPU free. "
+            f"For it {text.size(failure.to_release)} would have to be released"
             + (", in whole segments" if failure.whole_segments else ", in one place")
             + (f": {_held(failure.holders)}." if failure.holders else ".")
         )
@@ -93,7 +98,7 @@ def snapshot_sentences(one: MemorySnapshot) -> list[str]:
 def _held(holders: Sequence[MemoryHolder]) -> str:
     return text.listing(
         [
-            f"{step_parts.MEMORY[each.category].title}{_at(each.source)} ({_size(each.bytes)})"
+            f"{step_parts.MEMORY[each.category].title}{_at(each.source)} ({text.size(each.bytes)})"
             for each in holders[:_PLACES]
         ]
     )
@@ -101,7 +106,3 @@ def _held(holders: Sequence[MemoryHolder]) -> str:
 
 def _at(source: Source | None) -> str:
     return f" at {source.file}:{source.line} ({source.function})" if source else ""
-
-
-def _size(size: int) -> str:
-    return text.gigabytes(size) if size >= 1e7 else f"{size / 1e6:.1f} MB"

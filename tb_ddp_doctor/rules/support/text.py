@@ -184,14 +184,13 @@ def idle(frame: Frame, doing: str) -> str:
     return f"GPU idle while the CPU {doing}." if frame.has_device else f"The CPU {doing}."
 
 
-def data(size: float) -> str:
-    """A size of any magnitude, MB = 1e6 bytes: "8 bytes", "12 kB", "16.0 MB"."""
-    return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB" if size >= 1e3 else f"{size:.0f} bytes"
-
-
-def gigabytes(size: float) -> str:
-    """A size, GB = 1e9 bytes: "4.3 GB", and "530 MB" below one."""
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
+def size(count: float) -> str:
+    """A number of bytes, GB = 1e9 bytes: "4.3 GB", "530 MB", "1.6 MB" below ten, "12 kB", "8 bytes"."""
+    if count >= 1e9:
+        return f"{count / 1e9:.1f} GB"
+    if count >= 1e6:
+        return f"{count / 1e6:.{0 if count >= 1e7 else 1}f} MB"
+    return f"{count / 1e3:.0f} kB" if count >= 1e3 else f"{count:.0f} bytes"
 
 
 def gigabytes_per_second(rate: float) -> str:
