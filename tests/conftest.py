@@ -7,6 +7,7 @@ that need all cores are marked `alone`: while one of them runs, no other process
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from fcntl import LOCK_EX, LOCK_SH, LOCK_UN, flock
@@ -15,6 +16,11 @@ from typing import TypeVar
 
 import pytest
 from hypothesis import settings
+
+# Tests start hundreds of processes. Where byte code is not to be written, as containers often say, each would compile
+# the package again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 pytest_plugins = ["pytester", "tab"]
 #: Tests of packages that CI does not install: whoever has them says where.
