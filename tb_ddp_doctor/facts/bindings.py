@@ -11,7 +11,7 @@ import numpy as np
 from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.play import play
 from tb_ddp_doctor.facts.replay import Replay
-from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.model import Indices, Ints
 
 
 class Event(IntEnum):
@@ -139,8 +139,9 @@ class Bindings:
         parts = self._schedule.parts
         if self._launching[part] < 0:
             return self._of_part(part, None, int(parts.end_ns[part]))
-        first, last = np.searchsorted(parts.collective[self._by_collective], parts.collective[part] + np.arange(2))
-        members = self._by_collective[first:last]
+        launched, collective = self._by_collective
+        first, last = np.searchsorted(collective, parts.collective[part] + np.arange(2, dtype=collective.dtype))
+        members = launched[first:last]
         arrivals = self._played.arrival_ns[members]
         latest = len(members) - 1 - int(arrivals[::-1].argmax())
         return self._of_part(part, Node(Event.ARRIVED, int(members[latest])), int(arrivals[latest]))
@@ -187,7 +188,9 @@ class Bindings:
         return launching
 
     @cached_property
-    def _by_collective(self) -> Ints:
-        """Launched parts, those of a collective together."""
+    def _by_collective(self) -> tuple[Ints, Indices]:
+        """Launched parts, those of a collective together, and the collective of each."""
         launched = np.flatnonzero(self._launching >= 0)
-        return launched[np.argsort(self._schedule.parts.collective[launched], kind="stable")]
+        collective = self._schedule.parts.collective[launched]
+        order = np.argsort(collective, kind="stable")
+        return launched[order], collective[order]

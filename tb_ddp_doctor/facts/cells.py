@@ -72,10 +72,10 @@ def padded(share: Floats) -> Floats:
 class Places:
     """Things by their place in a table, for the largest value of each."""
 
-    #: Things, those of one place together; where each place's begin; the places.
+    #: Things, those of one place together; where each place's begin; the places, row by row.
     things: Ints
     starts: Ints
-    places: tuple[Ints, Ints]
+    places: Ints
 
     @classmethod
     def of(cls, row: Indices, column: Indices, shape: tuple[int, int], things: Ints) -> Places:
@@ -83,14 +83,15 @@ class Places:
         place = row.astype(np.int64) * shape[1] + column
         order = np.argsort(place, kind="stable")
         starts = np.flatnonzero(np.diff(place[order], prepend=-1))
-        distinct = place[order][starts]
-        return cls(things[order], starts, (distinct // shape[1], distinct % shape[1]))
+        return cls(things[order], starts, place[order][starts])
 
     def raise_to(self, table: Ints, values: Ints) -> None:
-        """Raise the table to the largest value of each place."""
+        """Raise the table, which is contiguous, to the largest value of each place."""
         if len(self.starts):
-            largest = np.maximum.reduceat(values[self.things], self.starts)
-            table[self.places] = np.maximum(table[self.places], largest)
+            largest, flat = values[self.things], table.reshape(-1)
+            if len(self.starts) < len(self.things):
+                largest = np.maximum.reduceat(largest, self.starts)
+            flat[self.places] = np.maximum(flat[self.places], largest)
 
 
 def lower_median(values: NDArray[Any]) -> Any:

@@ -246,6 +246,8 @@ def _by_name(rank: int, digest: RankDigest) -> Iterator[LongKernel]:
     """The rank's kernels whose occupancy is known and that multiply no matrices."""
     table = digest.kernels
     known = np.flatnonzero(table.estimated_ns)
+    if not len(known):
+        return
     distinct, which = np.unique(table.name[known], return_inverse=True)
     estimated, occupied, total, count = (
         np.bincount(which, weights=column[known], minlength=len(distinct))

@@ -126,6 +126,8 @@ class Starvation:
         merged: dict[tuple[str, str], list[tuple[int, int]]] = {}
         for rank, digest in enumerate(self._job.digests):
             table, text = digest.blocking, digest.strings
+            if not len(table.kind):
+                continue
             for row in np.flatnonzero(table.kind == kind).tolist():
                 merged.setdefault((text[table.call[row]], text[table.op[row]]), []).append((rank, row))
         found = [self._merge(call, op, rows) for (call, op), rows in merged.items()]
@@ -174,6 +176,8 @@ def _op_stalls(facts: Facts) -> OpStalls:
     found = []
     for rank, (digest, index) in enumerate(zip(job.digests, job.step_index, strict=True)):
         table, text = digest.op_stalls, digest.strings
+        if not len(table):
+            continue
         column = {step: i for i, step in enumerate(index.tolist())}
         found += [
             StallInOp(

@@ -30,7 +30,8 @@ class Pipeline:
 
 def pipeline(job: Job) -> Pipeline | None:
     """The pipeline that the messages of a job show; None where they show none."""
-    found = _from_peers(job) or _from_counts(job)
+    has_messages = any(len(digest.messages) for digest in job.digests)
+    found = (_from_peers(job) or _from_counts(job)) if has_messages else None
     if not found:
         return None
     return Pipeline(*found, messages_alone(job))

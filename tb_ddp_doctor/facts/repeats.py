@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.facts.transfers import exposed_alone, of_gradients
+from tb_ddp_doctor.facts.transfers import exposed_alone
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.job.numbering import numbered
 from tb_ddp_doctor.trace.model import Ints
@@ -72,7 +72,7 @@ def _repeated(job: Job) -> NDArray[np.bool_]:
     calls = job.calls
     step, backward, update, elements = (calls.column(name) for name in ("step", "backward", "update", "elements"))
     repeated = np.zeros(len(calls), np.bool_)
-    inside = of_gradients(job) & (step >= 0) & (backward >= 0) & (update >= 0) & (elements > 0)
+    inside = calls.of_gradients & (step >= 0) & (backward >= 0) & (update >= 0) & (elements > 0)
     rows = np.flatnonzero(inside)
     of_update = numbered(calls.rank[rows], calls.text("group").code[rows], step[rows], update[rows])
     for mine in _of_several_passes(rows, of_update, backward[rows]):

@@ -36,10 +36,11 @@ class StuckError(Exception):
 def schedule(job: Job) -> Schedule:
     """Compute what follows what in a job. Raises StuckError."""
     tracks = RecordedTracks(job.digests)
-    parts = recorded_parts(job, tracks)
+    family, every_family = families(job.calls)
+    parts = recorded_parts(job, tracks, family)
     host_start_ns, device_start_ns = _starts(job)
     frame = Frame(
-        families=families(job)[1],
+        families=every_family,
         host_start_ns=host_start_ns,
         device_start_ns=device_start_ns,
         beginnings=beginnings(job.digests, job.clock),

@@ -133,7 +133,7 @@ class Family:
     kind: str
     #: -1 if unknown.
     group_size: int
-    #: Whether they are AllReduces that send gradients (`transfers.of_gradients`).
+    #: Whether they are AllReduces that send gradients (`Calls.of_gradients`).
     of_gradients: bool
 
 

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from tb_ddp_doctor.digest.model import CpuTime, RankDigest
 from tb_ddp_doctor.digest.track import LATENCY_NS, LONG_AGO
 from tb_ddp_doctor.facts.schedule_model import Family, Parts
-from tb_ddp_doctor.facts.transfers import of_gradients
-from tb_ddp_doctor.job.calls import job_steps
+from tb_ddp_doctor.job.calls import Calls, job_steps
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.job.numbering import numbered
 from tb_ddp_doctor.trace.model import Indices, Ints
@@ -103,8 +102,8 @@ def _base(counts: Sequence[int]) -> Ints:
     return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
 
 
-def recorded_parts(job: Job, tracks: RecordedTracks) -> Parts:
-    """The parts of all ranks, rank by rank, and one more."""
+def recorded_parts(job: Job, tracks: RecordedTracks, family: Ints) -> Parts:
+    """The parts of all ranks, rank by rank, and one more; `family` is that of each of the job's calls."""
     calls, matched, waiting = job.calls, job.matched, job.waiting
     rank, nothing = calls.rank, len(calls)
     own_step, end = calls.column("step"), calls.column("end_ns")
@@ -143,13 +142,13 @@ def recorded_parts(job: Job, tracks: RecordedTracks) -> Parts:
         like=_and(like, 0),
         ordinal=_and(_ordinals(numbered(rank, own_step, like)), 0),
         bytes=np.append(calls.column("bytes"), 0),
-        family=_and(families(job)[0], 0),
+        family=_and(family, 0),
     )
 
 
-def families(job: Job) -> tuple[Ints, tuple[Family, ...]]:
-    """The family of each of the job's calls, shape (N,), and what each is; there is one at least."""
-    kind, size, sends = job.calls.text("kind"), job.calls.column("group_size"), of_gradients(job)
+def families(calls: Calls) -> tuple[Ints, tuple[Family, ...]]:
+    """The family of each of a job's calls, shape (N,), and what each is; there is one at least."""
+    kind, size, sends = calls.text("kind"), calls.column("group_size"), calls.of_gradients
     family = numbered(kind.code, size, sends)
     if not len(family):
         return family, (Family("", -1, of_gradients=False),)

@@ -9,12 +9,7 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.job.numbering import numbered
 from tb_ddp_doctor.trace.model import Ints
-
-#: A group that reduces more than this share of its elements outside of backward passes carries activations too
-#: (tensor parallelism), not gradients alone.
-_MOST_OUTSIDE = 0.2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +38,7 @@ def transfers(job: Job) -> Transfers:
     """Measure the transfers of every rank and step."""
     calls, exposed = job.calls, job.waiting.exposed
     start, end = moving(job)
-    reduces = of_gradients(job)
+    reduces = calls.of_gradients
     reducing = Intervals.union(start[reduces], end[reduces])
     launched = np.flatnonzero(reduces & (calls.column("step") >= 0))
     # Where a rank lacks the bytes of one, times tell which are large.
@@ -73,24 +68,6 @@ def moving(job: Job) -> tuple[Ints, Ints]:
     calls = job.calls
     start, end = job.waiting.all_arrived_ns, calls.column("end_ns")
     return job.axis.place(calls.rank, start), job.axis.place(calls.rank, end)
-
-
-def of_gradients(job: Job) -> NDArray[np.bool_]:
-    """Which of the job's calls are AllReduces, without those of groups that reduce activations, shape (N,).
-
-    Tensor-parallel layers reduce in the forward pass as in the backward pass, and wait for the result; a group that
-    reduces gradients launches them in the backward pass, or all of them after it.
-    """
-    calls, elements = job.calls, job.calls.column("elements")
-    reduces = calls.text("kind").where("all_reduce".__eq__)
-    sized = reduces & (calls.column("step") >= 0) & (elements > 0)
-    inside = sized & (calls.column("backward") >= 0)
-    group = numbered(calls.rank, calls.text("group").code)
-    total = np.bincount(group[sized], elements[sized], minlength=len(group))
-    ours = np.bincount(group[inside], elements[inside], minlength=len(group))
-    carries_activations = (ours > 0) & (total - ours > _MOST_OUTSIDE * total)
-    chosen: NDArray[np.bool_] = reduces & ~carries_activations[group]
-    return chosen
 
 
 def messages_alone(job: Job) -> Ints:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,9 @@ from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Indices, Ints
 
 Flags = NDArray[np.bool_]
+#: A group that reduces more than this share of its elements outside of backward passes carries activations too
+#: (tensor parallelism), not gradients alone.
+_MOST_OUTSIDE = 0.2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,6 +48,7 @@ class Calls:
         self.first: Ints = np.cumsum([0, *(len(digest.collectives) for digest in digests)])
         self.rank: Indices = np.repeat(np.arange(len(digests), dtype=np.int32), np.diff(self.first))
         self._texts: dict[str, Text] = {}
+        self._columns: dict[str, NDArray[Any]] = {}
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -53,8 +58,10 @@ class Calls:
         return slice(int(self.first[rank]), int(self.first[rank + 1]))
 
     def column(self, name: str) -> NDArray[Any]:
-        """A column of `Collectives`."""
-        return np.concatenate([getattr(digest.collectives, name) for digest in self._digests])
+        """A column of `Collectives`; it is not to be written to."""
+        if name not in self._columns:
+            self._columns[name] = np.concatenate([getattr(digest.collectives, name) for digest in self._digests])
+        return self._columns[name]
 
     def text(self, name: str) -> Text:
         """A column of texts."""
@@ -83,7 +90,7 @@ class Calls:
         found: Ints = np.concatenate(columns)[first[self.rank] + np.maximum(self.column("step"), 0)]
         return found
 
-    @property
+    @cached_property
     def between_two(self) -> Flags:
         """Which are sends and receives, which only two ranks take part in.
 
@@ -95,6 +102,24 @@ class Calls:
         unnamed = kind.where("send_recv".__eq__) & has_messages[self.rank]
         flags: Flags = kind.where(names.is_point_to_point) | unnamed
         return flags
+
+    @cached_property
+    def of_gradients(self) -> Flags:
+        """Which are AllReduces, without those of groups that reduce activations.
+
+        Tensor-parallel layers reduce in the forward pass as in the backward pass, and wait for the result; a group that
+        reduces gradients launches them in the backward pass, or all of them after it.
+        """
+        elements = self.column("elements")
+        reduces = self.text("kind").where("all_reduce".__eq__)
+        sized = reduces & (self.column("step") >= 0) & (elements > 0)
+        inside = sized & (self.column("backward") >= 0)
+        group = numbered(self.rank, self.text("group").code)
+        total = np.bincount(group[sized], elements[sized], minlength=len(group))
+        ours = np.bincount(group[inside], elements[inside], minlength=len(group))
+        carries_activations = (ours > 0) & (total - ours > _MOST_OUTSIDE * total)
+        chosen: Flags = reduces & ~carries_activations[group]
+        return chosen
 
 
 def job_steps(step_index: Ints, rank: Indices, own_step: Indices, sizes: Ints) -> Indices:

@@ -76,8 +76,8 @@ def _is_regular(family: Ints, lengths: Ints) -> NDArray[np.bool_]:
 def _pair_regular(candidates: _Candidates, chosen: NDArray[np.bool_], ordinal: Ints, ranks: int) -> NDArray[np.int64]:
     """Pair the chosen calls by family and ordinal, shape (calls, R)."""
     places = candidates.family[chosen] * (int(ordinal.max(initial=0)) + 1) + ordinal[chosen]
-    different, which = np.unique(places, return_inverse=True)
-    paired = np.full((len(different), ranks), -1, np.int64)
+    which = numbered(places)
+    paired = np.full((int(which.max(initial=-1)) + 1, ranks), -1, np.int64)
     paired[which, candidates.rank[chosen]] = candidates.row[chosen]
     return paired
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -70,7 +71,7 @@ class Waiting:
     exposed: Intervals
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Job:
     """All ranks of a run."""
 
@@ -119,7 +120,7 @@ class Job:
         """The devices' name, "" where no trace tells it."""
         return next((digest.device for digest in self.digests if digest.device), "")
 
-    @property
+    @cached_property
     def tells_phases(self) -> bool:
         """Whether some rank's trace shows where the training loop is: annotations, or autograd's nodes."""
         told = [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]
@@ -163,6 +164,9 @@ def _stacked(parts: Sequence[T], index: Ints) -> T:
 
 def of_steps(columns: Sequence[NDArray[Any]], index: Ints) -> NDArray[Any]:
     """A column of each rank's steps for those of the job, shape (R, S, ...): they are `index`, shape (R, S)."""
+    joined = np.concatenate(columns)
+    if len(joined) == index.size and (index == np.arange(index.shape[1])).all():
+        return joined.reshape(*index.shape, *joined.shape[1:])
     sizes = np.array([len(column) for column in columns])
-    chosen: NDArray[Any] = np.concatenate(columns)[(np.cumsum(sizes) - sizes)[:, None] + index]
+    chosen: NDArray[Any] = joined[(np.cumsum(sizes) - sizes)[:, None] + index]
     return chosen

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from tb_ddp_doctor.digest.model import Collectives, RankDigest
-from tb_ddp_doctor.facts.transfers import of_gradients
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.planning.refusal import CannotPlanError
 from tb_ddp_doctor.trace.model import Ints
@@ -67,7 +66,7 @@ def sent_gradients(job: Job) -> SentGradients:
             "The traces do not show when gradients are ready (no AccumulateGrad of autograd is recorded). "
             "Record the CPU's operators with torch.profiler, with record_shapes=True."
         )
-    reduces = of_gradients(job)
+    reduces = job.calls.of_gradients
     passes = tuple(
         one
         for rank, digest in enumerate(job.digests)

@@ -15,7 +15,6 @@ from tb_ddp_doctor.facts.arrivals import traffic
 from tb_ddp_doctor.facts.facts import Facts, MissingFactError
 from tb_ddp_doctor.facts.schedule_model import Family
 from tb_ddp_doctor.facts.traffic import Traffic
-from tb_ddp_doctor.facts.transfers import of_gradients
 from tb_ddp_doctor.facts.whatif import WhatIf, whatif
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.planning.beside import Slowdown, slowdown
@@ -56,7 +55,7 @@ class Record:
     @cached_property
     def sends_gradients(self) -> NDArray[np.bool_]:
         """Which of the job's calls send gradients."""
-        return of_gradients(self.job) & (self.job.calls.column("step") >= 0)
+        return self.job.calls.of_gradients & (self.job.calls.column("step") >= 0)
 
     @property
     def families(self) -> tuple[Family, ...]:
