@@ -96,9 +96,8 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
     offset, drift = node.uniform(-5 * MS, 5 * MS), node.uniform(-20e-6, 20e-6)
 
     def shown(times):  # on this node's clock
-        return (
-            (times * (1 + drift) + offset + 1.7e18).astype(np.int64) if rank >= NODE else times + 1_700_000_000 * 10**9
-        )
+        shifted = times * (1 + drift) + offset if rank >= NODE else times
+        return np.rint(shifted).astype(np.int64) + 1_700_000_000 * 10**9
 
     steps = len(start)
     first, last = shown(start), shown(finish)
