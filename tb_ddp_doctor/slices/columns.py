@@ -5,7 +5,6 @@
                                                               numbers do not hold it
       "owners": ["compute", "copy", "communication", ...],    what `owner` indexes; the last one is "profiler", the
                                                               profiler's own work
-      "categories": ["cpu_op", ...],                          what `category` indexes
       "collectives": {"7": {"kind", "group", "bytes", "size", "last_rank", "last_us", "transfer_us", "bus_factor"}},
                                                               size: ranks of its group; transfer: after the last arrival
       "labels": [{"title", "rank", "start_us", "end_us", "what"}],
@@ -15,11 +14,10 @@
         "names": ["aten::mm", ...],                           what `name` indexes
         "lanes": [{
           "title": "GPU 0 stream 7: compute", "role": "main" | "autograd" | "thread" | "stream",
-          "start_us": [...], "length_us": [...], "depth": [...], "name": [...], "owner": [...], "category": [...],
+          "start_us": [...], "length_us": [...], "depth": [...], "name": [...], "owner": [...],
           "collective": [...],                                key into `collectives`, or -1
           "launch": [...]                                     equal for a launch and what it launched, or -1
-        }],
-        "memory": {"time_us": [...], "allocated": [...], "reserved": [...]}
+        }]
       }]
     }
 
@@ -37,7 +35,7 @@ import numpy as np
 from tb_ddp_doctor.calibration.model import bus_factor
 from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.slices import words
-from tb_ddp_doctor.slices.model import CATEGORY_NAMES, RankSlice, Slice
+from tb_ddp_doctor.slices.model import RankSlice, Slice
 from tb_ddp_doctor.trace.model import Category, Ints
 
 CONTENT_TYPE = "application/json"
@@ -51,7 +49,6 @@ def write(part: Slice, file: IO[bytes]) -> None:
         "start_ns": str(part.start_ns),
         "end_ns": str(part.end_ns),
         "owners": [*(owner.name.lower() for owner in RankOwner), "profiler"],
-        "categories": CATEGORY_NAMES,
         "collectives": {
             str(row): {
                 "kind": words.label(one.kind),
@@ -99,23 +96,16 @@ def _rank(rank: RankSlice, origin: int) -> dict[str, Any]:
                 "depth": rank.depth[here].tolist(),
                 "name": name[here].tolist(),
                 "owner": owner[here].tolist(),
-                "category": rank.category[here].tolist(),
                 "collective": rank.collective[here].tolist(),
                 "launch": rank.correlation[here].tolist(),
             }
         )
-    memory = rank.memory
     return {
         "rank": rank.rank,
         "node": words.label(rank.node),
         "left_out": rank.left_out,
         "names": [words.label(rank.strings[index]) for index in used],
         "lanes": lanes,
-        "memory": {
-            "time_us": _us(memory.time_ns - origin),
-            "allocated": memory.allocated.tolist(),
-            "reserved": memory.reserved.tolist(),
-        },
     }
 
 
