@@ -40,6 +40,19 @@ export function paint(canvas) {
   canvas.width = Math.round(width * scale);
   canvas.height = Math.round(height * scale);
   context.scale(scale, scale);
-  const style = getComputedStyle(canvas);
-  draw(context, width, height, (name) => style.getPropertyValue(`--${name}`).trim());
+  draw(context, width, height, coloursOf(getComputedStyle(canvas)));
+}
+
+/**
+ * The theme's colours by name; each is read from the style once.
+ * @param {CSSStyleDeclaration} style
+ */
+function coloursOf(style) {
+  /** @type {Map<string, string>} */
+  const known = new Map();
+  return (/** @type {string} */ name) => {
+    let colour = known.get(name);
+    if (colour === undefined) known.set(name, (colour = style.getPropertyValue(`--${name}`).trim()));
+    return colour;
+  };
 }

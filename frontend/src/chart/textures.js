@@ -38,6 +38,9 @@ const OVER = {
   },
 };
 
+/** What was made, by owner and its colours: a theme has one of each. @type {Map<string, CanvasPattern>} */
+const made = new Map();
+
 /**
  * What an owner's time is filled with.
  * @param {CanvasRenderingContext2D} context
@@ -48,13 +51,18 @@ const OVER = {
 export function fillOf(context, owner, colour) {
   const over = OVER[owner];
   if (!over) return colour(owner);
+  const key = [owner, ...[owner, "card", "hatch", "on-light"].map(colour)].join(" ");
+  const known = made.get(key);
+  if (known) return known;
   const tile = document.createElement("canvas");
   tile.width = tile.height = TILE;
   const pen = /** @type {CanvasRenderingContext2D} */ (tile.getContext("2d"));
   pen.fillStyle = colour(owner);
   pen.fillRect(0, 0, TILE, TILE);
   over(pen, colour);
-  return context.createPattern(tile, "repeat") ?? colour(owner);
+  const pattern = context.createPattern(tile, "repeat");
+  if (pattern) made.set(key, pattern);
+  return pattern ?? colour(owner);
 }
 
 /**

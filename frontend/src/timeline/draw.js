@@ -4,7 +4,7 @@
 import { fillOf } from "../chart/textures.js";
 import { ms } from "../format.js";
 import { visible } from "./cull.js";
-import { AXIS, GUTTER, axis, names, tints } from "./frame.js";
+import { AXIS, GUTTER, axis, isDrawn, names, tints } from "./frame.js";
 import { criticalPath, joins, labels, launch, pathTurns, rulers } from "./marks.js";
 import { waitsUntil, written } from "./rows.js";
 
@@ -29,7 +29,10 @@ const LETTER_PX = 5.9;
  * @property {Set<string>} found `row:event` of what the search found
  * @property {number[]} marks us
  * @property {Span | null} measured
+ * @property {Part | null} part what is drawn; null for all
  */
+
+/** @typedef {{top: number, bottom: number}} Part of a picture's height, CSS pixels */
 
 /**
  * @param {CanvasRenderingContext2D} context
@@ -40,21 +43,25 @@ const LETTER_PX = 5.9;
  */
 export function draw(context, width, height, colour, scene) {
   const { laid, span } = scene;
+  const { top, bottom } = scene.part ?? { top: 0, bottom: height };
   const lanes = width - GUTTER;
   const x = (/** @type {number} */ at) => GUTTER + ((at - span.from) / (span.to - span.from)) * lanes;
   const font = getComputedStyle(context.canvas).fontFamily;
   context.textBaseline = "middle";
+  context.save();
+  context.beginPath();
+  context.rect(0, top, width, bottom - top);
+  context.clip();
   tints(context, width, colour, scene);
   axis(context, width, height, colour, font, scene, x);
   names(context, width, colour, font, scene);
-  context.save();
   context.beginPath();
   context.rect(GUTTER, 0, lanes, height);
   context.clip();
   const fills = fillsOf(context, colour);
   context.font = `10.5px ${font}`;
   pathTurns(context, colour, scene, x);
-  laid.rows.forEach((row, number) => events(context, colour, scene, row, number, lanes, fills));
+  laid.rows.forEach((row, number) => isDrawn(row, scene) && events(context, colour, scene, row, number, lanes, fills));
   joins(context, colour, scene, x);
   launch(context, colour, scene, x);
   criticalPath(context, colour, font, scene, x);

@@ -69,14 +69,24 @@ export function axis(context, width, height, colour, font, { span, steps, zero }
 }
 
 /**
+ * Whether some of what lies below the axis is in the part that is drawn.
+ * @param {{top: number, height: number}} place
+ * @param {Scene} scene
+ */
+export const isDrawn = ({ top, height }, { part }) => !part || (AXIS + top + height > part.top && AXIS + top < part.bottom);
+
+/**
  * @param {CanvasRenderingContext2D} context
  * @param {number} width
  * @param {(name: string) => string} colour
  * @param {string} font
  * @param {Scene} scene
  */
-export function names(context, width, colour, font, { laid, affected }) {
-  for (const [i, { rank, node, top, folded }] of laid.blocks.entries()) {
+export function names(context, width, colour, font, scene) {
+  const { laid, affected } = scene;
+  for (const [i, block] of laid.blocks.entries()) {
+    if (!isDrawn(block, scene)) continue;
+    const { rank, node, top, folded } = block;
     if (i && !(folded && laid.blocks[i - 1].folded)) {
       context.fillStyle = colour("line");
       context.fillRect(0, AXIS + top - 6, width, 1);
@@ -94,7 +104,7 @@ export function names(context, width, colour, font, { laid, affected }) {
   context.font = `11px ${font}`;
   context.fillStyle = colour("soft");
   context.textAlign = "right";
-  for (const { title, top, height } of laid.rows) if (title) context.fillText(title, GUTTER - 8, AXIS + top + height / 2);
+  for (const row of laid.rows) if (row.title && isDrawn(row, scene)) context.fillText(row.title, GUTTER - 8, AXIS + row.top + row.height / 2);
   context.textAlign = "left";
 }
 

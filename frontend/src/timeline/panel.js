@@ -2,7 +2,6 @@
 // marked and selected in it. It asks for the events of the span, with as much again at each side, once the span has come
 // to rest.
 
-import { paint, picture } from "../canvas.js";
 import { folded as fold, h } from "../dom.js";
 import { count, ms, ranges } from "../format.js";
 import { affectedRanks } from "../model.js";
@@ -12,6 +11,7 @@ import { Asking } from "./asking.js";
 import { eventAt } from "./cull.js";
 import { dock, statistics } from "./dock.js";
 import { draw } from "./draw.js";
+import { Drawing } from "./drawing.js";
 import { HEADS, LISTED, inView, sentence } from "./events.js";
 import { AXIS, GUTTER } from "./frame.js";
 import { nextGap } from "./gaps.js";
@@ -62,7 +62,6 @@ export class Panel {
 
   #failed = false;
   #timer = 0;
-  #frame = 0;
 
   readout = h("p", { class: "readout", role: "status" }, "Reading the traces…");
   hidden = h("p", { class: "note" });
@@ -106,12 +105,13 @@ export class Panel {
     this.changed = () => {};
     /** Where the pointer is, us. */
     this.pointed = (this.span.from + this.span.to) / 2;
-    this.canvas = picture("timeline-canvas", `Timeline of ${this.run}, all ranks on one clock`, (context, ...size) => {
+    this.drawing = new Drawing(`Timeline of ${this.run}, all ranks on one clock`, (context, width, height, colour, part) => {
       const { laid, span, steps, zero, path, affected, chosen, launch, seek, marks, measured } = this;
       if (!laid) return;
       const found = new Set(seek.hits.map(([row, index]) => `${row}:${index}`));
-      draw(context, ...size, { laid, span, steps, zero, path, affected, chosen, launch, found, marks, measured });
+      draw(context, width, height, colour, { laid, span, steps, zero, path, affected, chosen, launch, found, marks, measured, part });
     });
+    this.canvas = this.drawing.canvas;
     this.canvas.tabIndex = 0;
     this.overview = new Overview(whole, () => this.span, (to) => this.show(to), this.steps);
     this.#docking();
@@ -149,11 +149,7 @@ export class Panel {
   }
 
   redraw() {
-    cancelAnimationFrame(this.#frame);
-    this.#frame = requestAnimationFrame(() => {
-      paint(this.canvas);
-      this.overview.redraw();
-    });
+    this.drawing.soon(() => this.overview.redraw());
   }
 
   /** @param {Span} to */
@@ -256,7 +252,7 @@ export class Panel {
     this.#failed = false;
     this.#mark(chosen);
     this.#wish();
-    paint(this.canvas);
+    this.drawing.whole();
     this.overview.redraw();
     this.#list();
     this.#range();
@@ -436,7 +432,7 @@ export class Panel {
 
   leave() {
     this.asking.leave();
+    this.drawing.leave();
     clearTimeout(this.#timer);
-    cancelAnimationFrame(this.#frame);
   }
 }

@@ -201,28 +201,41 @@ const shows = ({ start_us, length_us }, length) => start_us.some((start, i) => s
  */
 function split(lane, rank, owners, shift, depths) {
   const onDevice = lane.role === "stream";
-  const deepest = Math.min(depths - 1, Math.max(0, ...new Set(lane.depth)));
+  /** Events of each depth. */
+  const counts = [0];
+  for (const depth of lane.depth) counts[depth] = (counts[depth] ?? 0) + 1;
   const title = { main: "CPU", autograd: "autograd", thread: lane.title, stream: streamTitle(lane.title) }[lane.role];
-  return Array.from({ length: deepest + 1 }, (_, depth) => {
-    const here = lane.depth.flatMap((at, i) => (at === depth ? [i] : []));
-    return {
-      rank: rank.rank,
-      title: depth ? "" : title,
-      lane: lane.title,
-      paint: onDevice ? "device" : "host",
-      folded: false,
-      top: 0,
-      height: onDevice && !depth ? DEVICE_HEIGHT : HOST_HEIGHT,
-      starts: Float64Array.from(here, (i) => lane.start_us[i] + shift),
-      ends: Float64Array.from(here, (i) => lane.start_us[i] + lane.length_us[i] + shift),
-      names: rank.names,
-      name: Int32Array.from(here, (i) => lane.name[i]),
-      owners,
-      owner: Int32Array.from(here, (i) => lane.owner[i]),
-      collective: Int32Array.from(here, (i) => lane.collective[i]),
-      launch: Int32Array.from(here, (i) => lane.launch?.[i] ?? -1),
-    };
-  });
+  /** @type {Row[]} */
+  const rows = Array.from(counts.slice(0, depths), (count = 0, depth) => ({
+    rank: rank.rank,
+    title: depth ? "" : title,
+    lane: lane.title,
+    paint: onDevice ? "device" : "host",
+    folded: false,
+    top: 0,
+    height: onDevice && !depth ? DEVICE_HEIGHT : HOST_HEIGHT,
+    starts: new Float64Array(count),
+    ends: new Float64Array(count),
+    names: rank.names,
+    name: new Int32Array(count),
+    owners,
+    owner: new Int32Array(count),
+    collective: new Int32Array(count),
+    launch: new Int32Array(count),
+  }));
+  const filled = new Int32Array(rows.length);
+  for (let i = 0; i < lane.depth.length; i++) {
+    const row = rows[lane.depth[i]];
+    if (!row) continue;
+    const at = filled[lane.depth[i]]++;
+    row.starts[at] = lane.start_us[i] + shift;
+    row.ends[at] = lane.start_us[i] + lane.length_us[i] + shift;
+    row.name[at] = lane.name[i];
+    row.owner[at] = lane.owner[i];
+    row.collective[at] = lane.collective[i];
+    row.launch[at] = lane.launch?.[i] ?? -1;
+  }
+  return rows;
 }
 
 /** @param {string} title as "GPU 0 stream 7: compute" */
@@ -242,11 +255,9 @@ function joinedOf(slice, rows, shift) {
       { key, kind, group, bytes, size, bus_factor, transfer: transfer_us, last_rank, last: last_us + shift, arrivals: [] },
     ]),
   );
-  for (const row of rows) {
-    row.collective.forEach((key, i) => {
-      const one = key < 0 ? undefined : found.get(String(key));
-      one?.arrivals.push({ rank: row.rank, at: row.starts[i], y: row.top + row.height / 2 });
-    });
+  for (const { rank, collective, starts, top, height } of rows) {
+    for (let i = 0; i < collective.length; i++)
+      if (collective[i] >= 0) found.get(String(collective[i]))?.arrivals.push({ rank, at: starts[i], y: top + height / 2 });
   }
   return found;
 }
