@@ -65,6 +65,33 @@ export function folded(label, build) {
 }
 
 /**
+ * A part of the page that is built once it comes near what shows.
+ * @param {() => (Node | null)[]} build
+ * @param {boolean | undefined} atOnce whether it is built now: it is small, or for paper
+ */
+export function nearby(build, atOnce) {
+  const body = h("div");
+  const fill = () => body.replaceChildren(...build().filter((part) => part !== null));
+  if (atOnce) {
+    fill();
+    return body;
+  }
+  const seen = new IntersectionObserver(
+    (entries) => {
+      if (!entries.some(({ isIntersecting }) => isIntersecting)) return;
+      seen.disconnect();
+      fill();
+    },
+    /** @type {IntersectionObserverInit} */ ({ rootMargin: NEAR, scrollMargin: NEAR }),
+  );
+  seen.observe(body);
+  return body;
+}
+
+/** So near to what shows, whether the page scrolls or a part of it. */
+const NEAR = "400px";
+
+/**
  * A table of numbers with a heading row and a heading column.
  * @param {string[]} heads
  * @param {(string | Node)[][]} rows the first cell of each names the row

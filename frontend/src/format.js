@@ -50,6 +50,15 @@ export function count(n, noun) {
   return `${n.toLocaleString("en")}${NBSP}${noun}${n === 1 ? "" : "s"}`;
 }
 
+/** To make one takes longer than to use it. */
+const TENTHS = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
+
+/**
+ * Calls a step, which need not be whole.
+ * @param {number} value
+ */
+export const perStep = (value) => TENTHS.format(value);
+
 /**
  * Whole numbers as ranges: [0, 2, 3, 4] is "0, 2–4".
  * @param {readonly number[]} numbers ascending

@@ -20,6 +20,8 @@ import { csv, download } from "./table.js";
 const DRAWN = 60;
 /** So near, CSS pixels. */
 const NEAR = 600;
+/** "rank 9" stands before "rank 10". */
+const COLLATOR = new Intl.Collator("en", { numeric: true });
 /** Browsers let an address change only so often: it waits until nobody types. */
 const QUIET_MS = 250;
 
@@ -36,7 +38,7 @@ export function ordered(rows, column, descending, by = (value) => value) {
     .sort((a, b) => {
       const [x, y] = [a.key, b.key];
       if (x === null || y === null) return x === y ? a.i - b.i : x === null ? 1 : -1;
-      const less = typeof x === "number" && typeof y === "number" ? x - y : String(x).localeCompare(String(y), "en", { numeric: true });
+      const less = typeof x === "number" && typeof y === "number" ? x - y : COLLATOR.compare(String(x), String(y));
       return (descending ? -less : less) || a.i - b.i;
     })
     .map(({ row }) => row);
@@ -95,7 +97,7 @@ export function plain(value, most) {
  * @param {string} [given.search] label of the filter; without one there is none
  */
 export function grid({ title, shown, columns, rows, sort, descending = true, marked, search }) {
-  const most = columns.map((_, i) => rows.reduce((largest, row) => Math.max(largest, Number(row[i]) || 0), 0));
+  const most = columns.map((_, i) => rows.reduce((largest, { [i]: value }) => (typeof value === "number" && value > largest ? value : largest), 0));
   const isText = columns.map((_, i) => rows.some((row) => typeof row[i] === "string"));
   const body = h("tbody");
   const note = h("p", { class: "note" });

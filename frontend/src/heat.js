@@ -10,7 +10,7 @@
  * @param {number[] | Float64Array} values
  */
 export function shading(values) {
-  const sorted = Float64Array.from(values).sort();
+  const sorted = new Float64Array(values).sort();
   const median = sorted[Math.floor((sorted.length - 1) / 2)] ?? 0;
   const longest = sorted[sorted.length - 1] ?? 0;
   const full = Math.max(1.5 * median, longest);
@@ -63,15 +63,15 @@ export function joinedRows(grid, most) {
  */
 function largestOf(grid, of) {
   return Array.from({ length: Math.ceil(grid.length / of) }, (_, i) => {
-    const [first, ...others] = grid.slice(i * of, (i + 1) * of);
-    const row = [...first];
-    for (const other of others) for (let j = 0; j < row.length; j++) row[j] = larger(row[j], other[j]);
+    const row = grid[i * of].slice();
+    for (const other of grid.slice(i * of + 1, (i + 1) * of))
+      for (let j = 0; j < row.length; j++) {
+        const [value, most] = [other[j], row[j]];
+        if (value !== null && (most === null || value > most)) row[j] = value;
+      }
     return row;
   });
 }
-
-/** @param {number | null} a @param {number | null} b */
-const larger = (a, b) => (a === null ? b : b === null || a > b ? a : b);
 
 /**
  * @param {(ArrayLike<number | null>)[]} grid null or NaN where there is nothing

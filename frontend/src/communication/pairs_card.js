@@ -3,7 +3,7 @@
 
 import { paint, picture } from "../canvas.js";
 import { namedColumns } from "../chart/marks.js";
-import { card, h } from "../dom.js";
+import { card, h, nearby } from "../dom.js";
 import { pixels, rgb } from "../heat.js";
 import { kindOf } from "./family.js";
 import { busbw, placesOf, pointToPoint, tells } from "./pairs.js";
@@ -51,16 +51,15 @@ export function pairsCard(groups, sent, { diagnosis: { ranks, world_size }, view
   if (both.length) kinds.push({ id: "sent", name: "point-to-point transfers a step", unit: "a step", less: false, of: (places) => pointToPoint(both, places, "count"), said: () => "sent" });
   if (!kinds.length) return null;
   const cuts = placesOf(ranks, views?.nodes ?? []);
-  const body = h("div");
-  const draw = () => {
+  const drawn = () => {
     const { places } = cuts.find(({ id }) => id === by.value) ?? cuts[0];
-    body.replaceChildren(...matrix(kinds.find(({ id }) => id === choice.value) ?? kinds[0], places));
+    return matrix(kinds.find(({ id }) => id === choice.value) ?? kinds[0], places);
   };
+  const draw = () => body.replaceChildren(...drawn());
   const choice = /** @type {HTMLSelectElement} */ (h("select", { change: draw }, kinds.map(({ id, name }) => h("option", { value: id }, name))));
   const by = /** @type {HTMLSelectElement} */ (h("select", { change: draw }, cuts.map(({ id, name }) => h("option", { value: id, selected: id === "node" && ranks.length > MANY }, name))));
-  // Of thousands of ranks it takes longer than the rest of the view, which shows first; paper does not wait.
-  if (whole) draw();
-  else requestAnimationFrame(() => setTimeout(draw));
+  // Of thousands of ranks it takes longer than the rest of the view.
+  const body = nearby(drawn, whole || ranks.length <= MANY);
   const title = cuts.length > 1 || cuts[0].id === "rank" ? "Ranks against ranks" : "Nodes against nodes";
   return card(title, h("div", { class: "controls" }, h("label", {}, "Shown", choice), cuts.length > 1 && h("label", {}, "A row per", by)), body);
 }

@@ -1,7 +1,7 @@
 // The numbers behind communication: by kind and group, by node, and each collective.
 
 import { h } from "../dom.js";
-import { briefly, ms, percent } from "../format.js";
+import { briefly, ms, perStep, percent } from "../format.js";
 import { grid, plain } from "../grid.js";
 import { chosen } from "../nccl.js";
 import { kindOf, named, size, time, times } from "./family.js";
@@ -9,8 +9,6 @@ import { kindOf, named, size, time, times } from "./family.js";
 /** @typedef {import("../views.js").Shown} Shown */
 /** @typedef {import("./family.js").Family} Family */
 /** @typedef {import("./family.js").Node} Node */
-
-const perStep = (/** @type {number} */ value) => value.toLocaleString("en", { maximumFractionDigits: 1 });
 
 /**
  * @param {Family[]} families
@@ -126,17 +124,18 @@ export function calls(families, shown) {
       { head: "busbw, GB/s", show: plain },
       { head: "outlier" },
     ],
-    rows: families.flatMap((family) =>
-      family.transfer_us.flatMap((us, i) => (shown.place.step && String(family.step[i]) !== shown.place.step ? [] : [[
-        kindOf(family),
-        named(family.nodes),
+    rows: families.flatMap((family) => {
+      const [kind, nodes] = [kindOf(family), named(family.nodes)];
+      return family.transfer_us.flatMap((us, i) => (shown.place.step && String(family.step[i]) !== shown.place.step ? [] : [[
+        kind,
+        nodes,
         family.step[i],
         family.bytes[i] > 0 ? family.bytes[i] : null,
         family.wait_us[i],
         us,
         family.bytes[i] > 0 && us > 0 ? (family.bytes[i] / us / 1e3) * family.bus_factor : null,
         family.outlier[i] ? "outlier" : "",
-      ]])),
-    ),
+      ]]));
+    }),
   });
 }

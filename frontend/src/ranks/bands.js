@@ -4,30 +4,24 @@
 import { h } from "../dom.js";
 import { ms, ranges } from "../format.js";
 import { ownerName } from "../model.js";
-import { ofRanks, spreadOf } from "./spread.js";
-
-/** @typedef {import("../model.js").Views} Views */
+import { spreadOf } from "./spread.js";
 
 /** Groups that have a mark of their own. */
 const MARKED = 2;
 const MARKS = ["○", "△"];
 
 /**
- * @param {{diagnosis: import("../model.js").Diagnosis, views: Views}} report
+ * @param {number[]} all ranks
+ * @param {ReturnType<typeof import("./spread.js").ownersOf>} owned
  * @param {import("./spread.js").Group[]} groups
- * @param {number} column of the step, -1 for all
  */
-export function bands(report, groups, column) {
-  const { views } = report;
-  const row = new Map(views.ranks.map((rank, i) => [rank, i]));
+export function bands(all, owned, groups) {
+  const row = new Map(all.map((rank, i) => [rank, i]));
   const marked = groups.filter(({ name }) => name !== "comparable").slice(0, MARKED);
-  const owners = views.owners.flatMap((owner) => {
-    const values = ofRanks(report, owner, column);
-    return values.some((value) => value > 0) ? [{ owner, values, spread: spreadOf(values) }] : [];
-  });
+  const median = (/** @type {number[]} */ values, /** @type {number[]} */ some) => spreadOf(some.map((rank) => values[row.get(rank) ?? 0])).median;
+  const owners = owned.map(({ owner, values }) => ({ owner, spread: spreadOf(values), medians: marked.map(({ ranks }) => median(values, ranks)) }));
   const most = Math.max(...owners.map(({ spread }) => spread.max)) || 1;
   const share = (/** @type {number} */ value) => `${((100 * value) / most).toFixed(2)}%`;
-  const median = (/** @type {number[]} */ values, /** @type {number[]} */ some) => spreadOf(some.map((rank) => values[row.get(rank) ?? 0])).median;
   const nameOf = (/** @type {number[]} */ some) => (some.length > 4 ? `${some.length} ranks` : `rank${some.length > 1 ? "s" : ""} ${ranges(some)}`);
   return h(
     "div",
@@ -39,7 +33,7 @@ export function bands(report, groups, column) {
       h(
         "tbody",
         {},
-        owners.map(({ owner, values, spread }) =>
+        owners.map(({ owner, spread, medians }) =>
           h(
             "tr",
             {},
@@ -52,12 +46,12 @@ export function bands(report, groups, column) {
                 { class: "band", role: "img", "aria-label": `${ownerName(owner)}: p1 ${ms(spread.p1)}, p25 ${ms(spread.p25)}, median ${ms(spread.median)}, p75 ${ms(spread.p75)}, p99 ${ms(spread.p99)}` },
                 h("i", { class: `wide owner-${owner}`, style: `left: ${share(spread.p1)}; width: max(1px, ${share(spread.p99 - spread.p1)})` }),
                 h("i", { class: `narrow owner-${owner}`, style: `left: ${share(spread.p25)}; width: max(2px, ${share(spread.p75 - spread.p25)})` }),
-                marked.map(({ ranks }, i) => h("b", { style: `left: ${share(median(values, ranks))}` }, MARKS[i])),
+                medians.map((value, i) => h("b", { style: `left: ${share(value)}` }, MARKS[i])),
               ),
             ),
             h("td", {}, spread.median.toFixed(2)),
             h("td", {}, spread.p99.toFixed(2)),
-            marked.map(({ ranks }) => h("td", { class: Math.abs(median(values, ranks) - spread.median) > 0.1 * most ? "affected" : null }, median(values, ranks).toFixed(2))),
+            medians.map((value) => h("td", { class: Math.abs(value - spread.median) > 0.1 * most ? "affected" : null }, value.toFixed(2))),
           ),
         ),
       ),

@@ -25,10 +25,17 @@ export function rankGrid({ ranks, nodes }, values, affected, selected, select) {
   const shade = shading(values);
   const tall = Math.max(3, Math.min(18, Math.floor(260 / rows)));
   const wide = (/** @type {number} */ width) => Math.min(34, (width - LEFT) / columns.length);
-  const at = new Map(cells.map(({ column, row }, i) => [`${column}:${row}`, i]));
-  /** @type {import("../model.js").Grid} */
-  const grid = Array.from({ length: rows }, () => columns.map(() => null));
-  cells.forEach(({ column, row }, i) => (grid[row][column] = values[i]));
+  const grid = Array.from({ length: rows }, () => new Float64Array(columns.length).fill(NaN));
+  /** The index of the rank of each cell, -1 where there is none. */
+  const numbered = new Int32Array(rows * columns.length).fill(-1);
+  cells.forEach(({ column, row }, i) => {
+    grid[row][column] = values[i];
+    numbered[row * columns.length + column] = i;
+  });
+  const rankAt = (/** @type {number} */ column, /** @type {number} */ row) => {
+    const i = column >= 0 && column < columns.length ? (numbered[row * columns.length + column] ?? -1) : -1;
+    return i < 0 ? undefined : i;
+  };
   let cursor = Math.max(0, ranks.indexOf(selected ?? ranks[0]));
   let active = false;
   const readout = h("p", { class: "readout", "aria-live": "polite" }, HINT);
@@ -88,7 +95,7 @@ export function rankGrid({ ranks, nodes }, values, affected, selected, select) {
   const under = (/** @type {MouseEvent} */ event) => {
     const box = canvas.getBoundingClientRect();
     const [column, row] = [Math.floor((event.clientX - box.left - LEFT) / wide(box.width)), Math.floor((event.clientY - box.top - TOP) / tall)];
-    return at.get(`${column}:${row}`);
+    return rankAt(column, row);
   };
   canvas.addEventListener("pointermove", (event) => {
     const i = under(event);
@@ -104,8 +111,7 @@ export function rankGrid({ ranks, nodes }, values, affected, selected, select) {
     if (!down && !right) return;
     event.preventDefault();
     const { column, row } = cells[cursor];
-    const next = at.get(`${column + right}:${row + down}`);
-    show(next ?? cursor);
+    show(rankAt(column + right, row + down) ?? cursor);
   });
   canvas.addEventListener("pointerleave", leave);
   canvas.addEventListener("blur", leave);

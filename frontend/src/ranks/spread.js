@@ -13,7 +13,7 @@ const STANDS_OUT = 1.1;
  * @returns {Spread}
  */
 export function spreadOf(values) {
-  const sorted = Float64Array.from(values).sort();
+  const sorted = new Float64Array(values).sort();
   const at = (/** @type {number} */ share) => {
     const place = share * (sorted.length - 1);
     const below = Math.floor(place);
@@ -41,6 +41,18 @@ export function ofRanks({ diagnosis: { ranks, budget_ms }, views }, owner, colum
     let sum = 0;
     for (const id in owners) if (id !== "wait") sum += owners[id];
     return sum;
+  });
+}
+
+/**
+ * The owners that have some of a step, with what each has of every rank's, ms: the mean over steps, or in one step.
+ * @param {Parameters<typeof ofRanks>[0]} report
+ * @param {number} column of the step, -1 for all
+ */
+export function ownersOf(report, column) {
+  return report.views.owners.flatMap((owner) => {
+    const values = ofRanks(report, owner, column);
+    return values.some((value) => value > 0) ? [{ owner, values }] : [];
   });
 }
 

@@ -4,11 +4,14 @@ import { chart } from "../communication/chart.js";
 import { pairsCard } from "../communication/pairs_card.js";
 import { byNode, calls, summary } from "../communication/tables.js";
 import { detail } from "../detail.js";
-import { card, h } from "../dom.js";
+import { card, h, nearby } from "../dom.js";
 
 /** @typedef {import("../views.js").Shown} Shown */
 /** @typedef {import("../communication/family.js").Family} Family */
 /** @typedef {import("../communication/family.js").Node} Node */
+
+/** From so many kinds and groups on, what stands far below is not built before somebody comes there. */
+const MANY = 128;
 
 /** @type {import("../views.js").View} */
 export const communication = {
@@ -34,6 +37,6 @@ function drawn({ families, nodes, sent }, shown) {
     card("By kind and group", summary(families, shown)),
     pairs,
     nodes.length ? card("By node", ...byNode(nodes, shown)) : null,
-    card("Each collective", shown.place.step ? h("p", { class: "note" }, `Of the selected step ${shown.place.step}.`) : null, calls(families, shown)),
+    card("Each collective", shown.place.step ? h("p", { class: "note" }, `Of the selected step ${shown.place.step}.`) : null, nearby(() => [calls(families, shown)], shown.whole || families.length <= MANY)),
   ];
 }

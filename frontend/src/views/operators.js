@@ -2,7 +2,7 @@
 
 import { detail } from "../detail.js";
 import { card, h } from "../dom.js";
-import { count, percent } from "../format.js";
+import { count, perStep, percent } from "../format.js";
 import { grid, plain } from "../grid.js";
 import { plainName } from "../timeline/rows.js";
 
@@ -22,8 +22,6 @@ import { plainName } from "../timeline/rows.js";
  * @property {number[]} most_ms
  * @property {number[]} most_rank
  */
-
-const calls = (/** @type {number} */ value) => value.toLocaleString("en", { maximumFractionDigits: 1 });
 
 /** @type {import("../views.js").View} */
 export const operators = {
@@ -82,7 +80,7 @@ function kernels(told, rows, shown) {
       { head: "kernel", show: plainName, link: instances(shown) },
       { head: "GPU time", unit: "ms", show: plain, bar: true },
       { head: "share", show: percent, title: "of the GPU time of all rows" },
-      { head: "calls", show: calls, title: "per step and rank" },
+      { head: "calls", show: perStep, title: "per step and rank" },
       { head: "mean, µs", show: plain },
       { head: "occupancy", show: percent, title: "estimated achieved occupancy from the profiler, weighted by time" },
       { head: "tensor cores", show: percent, title: "share of its time in kernels that use tensor cores, judged by kernel name" },
@@ -118,7 +116,7 @@ function table(told, rows, shown) {
       { head: "operator", link: instances(shown) },
       { head: "Self CPU", unit: "ms", show: plain, bar: true },
       { head: "Self CUDA", unit: "ms", show: plain, bar: true },
-      { head: "calls", show: calls, title: "per step and rank" },
+      { head: "calls", show: perStep, title: "per step and rank" },
       { head: "mean Self CPU, µs", show: plain },
       { head: "max", unit: "ms", show: plain, title: "the largest Self CPU of all ranks" },
       { head: "(rank)", title: "the rank with the max" },

@@ -9,7 +9,7 @@ import { grid, plain } from "../grid.js";
 import { affectedRanks, faults, numberOf, ownerName } from "../model.js";
 import { bands } from "../ranks/bands.js";
 import { rankGrid } from "../ranks/grid.js";
-import { BUSY, groupsOf, ofRanks } from "../ranks/spread.js";
+import { BUSY, groupsOf, ofRanks, ownersOf } from "../ranks/spread.js";
 
 /** @typedef {Record<string, number[]> & {nodes: string[]}} Told columns, one row per rank */
 
@@ -39,10 +39,12 @@ function overview(shown, views) {
   const column = views.steps.indexOf(Number(place.step || NaN));
   const body = h("div");
   const report = { diagnosis, views };
-  const measures = [{ id: BUSY, name: "busy time (step minus straggler wait)" }, ...views.owners.filter((owner) => ofRanks(report, owner, -1).some((value) => value > 0)).map((owner) => ({ id: owner, name: ownerName(owner) }))];
+  const busy = ofRanks(report, BUSY, column);
+  const owned = ownersOf(report, column);
+  const measures = [{ id: BUSY, name: "busy time (step minus straggler wait)", values: busy }, ...owned.map(({ owner, values }) => ({ id: owner, name: ownerName(owner), values }))];
   const draw = (/** @type {string | undefined} */ wanted) => {
-    const { id } = measures.find((one) => one.id === wanted) ?? measures[0];
-    body.replaceChildren(...rankGrid(views, ofRanks(report, id, column), affected, place.rank ? Number(place.rank) : null, (rank) => keep({ rank: String(rank) })));
+    const { values } = measures.find((one) => one.id === wanted) ?? measures[0];
+    body.replaceChildren(...rankGrid(views, values, affected, place.rank ? Number(place.rank) : null, (rank) => keep({ rank: String(rank) })));
   };
   const choice = /** @type {HTMLSelectElement} */ (
     h(
@@ -57,7 +59,7 @@ function overview(shown, views) {
     )
   );
   draw(place.colour ?? place.owner);
-  const groups = groupsOf(views, ofRanks(report, BUSY, column), faults(diagnosis));
+  const groups = groupsOf(views, busy, faults(diagnosis));
   const when = column < 0 ? `mean of ${count(views.steps.length, "step")}` : `step ${views.steps[column]}`;
   return [
     card(
@@ -66,7 +68,7 @@ function overview(shown, views) {
       h("p", { class: "note" }, `ms, ${when}. Columns are nodes, rows the ranks of a node: a slow node is a column, a slow rail a row.`),
       body,
     ),
-    h("div", { class: "rank-groups" }, card("Groups and outliers", h("p", { class: "note" }, `Busy time, ${when}.`), grouped(groups, diagnosis, link)), card("Budget of all ranks", h("p", { class: "note" }, `ms, ${when}.`), bands(report, groups, column))),
+    h("div", { class: "rank-groups" }, card("Groups and outliers", h("p", { class: "note" }, `Busy time, ${when}.`), grouped(groups, diagnosis, link)), card("Budget of all ranks", h("p", { class: "note" }, `ms, ${when}.`), bands(views.ranks, owned, groups))),
   ];
 }
 
