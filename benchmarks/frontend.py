@@ -2,9 +2,10 @@
 
     python benchmarks/frontend.py [--ranks 1024] [--steps 100] [--events 300000] [--times 15]
 
-The job is a demo's, repeated to as many ranks and steps, and in the timeline to as many events, of 16 ranks. A paint
-counts until the frame after it is shown, a drawing until its pixels can be read; "frames" are those of the browser,
-which shows 60 in a second at most, while something moves in each. Leaves with 1 if a limit is missed.
+The job is a demo's, repeated to as many ranks and steps, and where the timeline is drawn to as many events, of 16
+ranks. Where it is opened, it gets as many events as the plugin sends at most. A paint counts until the frame after it
+is shown, a drawing until its pixels can be read; "frames" are those of the browser, which shows 60 in a second at
+most, while something moves in each. Leaves with 1 if a limit is missed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import statistics
 import sys
 import threading
+from contextlib import suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -29,7 +31,7 @@ from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.discover.runs import discover
 from tb_ddp_doctor.slices import columns
 from tb_ddp_doctor.slices import lanes as job_lanes
-from tb_ddp_doctor.slices.cut import Window, cut, on_common_clock, whole
+from tb_ddp_doctor.slices.cut import MOST_EVENTS, Window, cut, on_common_clock, whole
 from tb_ddp_doctor.storage.cache_directory import default_directory
 from tb_ddp_doctor.view.answer import answer as view_answer
 from tb_ddp_doctor.view.assets import assets
@@ -75,13 +77,14 @@ OPENS = """
   requestAnimationFrame(() => setTimeout(() => done(performance.now() - start)));
 })
 """
-#: In the page, right after the run is shown: ms from the arrival of a view's own data until the frame that shows it.
+#: In the page, right after the run is shown: ms from the arrival of a view's own data by a route until the frame that
+#: shows it, which then has what a selector finds.
 SHOWS = """
-() => new Promise((done) => {
+([route, selector]) => new Promise((done) => {
   const look = () => {
-    if (!document.querySelector(".view > .card .scroll")) return requestAnimationFrame(look);
+    if (!document.querySelector(selector)) return requestAnimationFrame(look);
     requestAnimationFrame(() => setTimeout(() => {
-      const [told] = performance.getEntriesByType("resource").filter(({ name }) => name.includes("/detail?"));
+      const [told] = performance.getEntriesByType("resource").filter(({ name }) => name.includes(route));
       done(performance.now() - told.responseEnd);
     }));
   };
@@ -89,7 +92,7 @@ SHOWS = """
 })
 """
 #: The views that ask for data of their own.
-DETAILED = {"Communication": "communication", "Operators": "operators", "Data quality": "quality"}
+DETAILED = {"Communication": "communication", "Operators": "operators", "Ranks": "ranks", "Data quality": "quality"}
 #: The views whose data is there when the run is.
 VIEWS = ("Verdict", "Findings", "Budget", "Steps", "Timeline", "Ranks")
 #: In the timeline: ms that each frame of a way through the job takes, from its key to its pixels.
@@ -203,6 +206,9 @@ def details(result: engine.Result, ranks: int) -> dict[str, Any]:
     found = {of: DETAILS[of](result) for of in DETAILED.values()}
     files = found["quality"]["files"]
     found["quality"]["files"] = [{**files[rank % len(files)], "rank": rank} for rank in range(ranks)]
+    columns = found["ranks"]
+    found["ranks"] = {name: [values[rank % len(values)] for rank in range(ranks)] for name, values in columns.items()}
+    found["ranks"].update(ranks=list(range(ranks)), nodes=[f"node{rank // 8}" for rank in range(ranks)])
     told = found["communication"]
     (family, *_) = told["families"]
     groups = [list(range(first, min(first + 8, ranks))) for first in range(0, ranks, 8)]
@@ -223,8 +229,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path, _, query = self.path.partition("?")
-        if of := parse_qs(query).get("of"):
+        asked = parse_qs(query)
+        if of := asked.get("of"):
             path += f"/{of[0]}"
+        elif path == "/slice" and len(asked["ranks"][0].split(",")) < MOST_RANKS:
+            path += "/sent"
         files = assets()
         if path in files:
             content, kind = files[path][0].read_bytes(), files[path][1]
@@ -236,7 +245,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", f"{kind}; charset=utf-8")
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        self.wfile.write(content)
+        with suppress(ConnectionError):  # the page was left before it had all
+            self.wfile.write(content)
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -263,7 +273,11 @@ def measure(page: Page, base: str, times: int) -> dict[str, list[float]]:
         for _ in range(max(times // 3, 3)):
             page.goto("about:blank")
             page.goto(f"{base}#ddp_doctor&p.ddp_doctor.view={of}")
-            found.setdefault(f"{title} shows", []).append(page.evaluate(SHOWS))
+            found.setdefault(f"{title} shows", []).append(page.evaluate(SHOWS, ["/detail?", ".view > .card .scroll"]))
+    for _ in range(max(times // 3, 3)):
+        page.goto("about:blank")
+        page.goto(f"{base}#ddp_doctor&p.ddp_doctor.view=timeline")
+        found.setdefault("Timeline shows", []).append(page.evaluate(SHOWS, ["/slice?", ".view > .card details"]))
     for view, selector in (("steps", "canvas.heat-map"), ("budget", "canvas.budget-map")):
         page.goto("about:blank")
         page.goto(f"{base}#ddp_doctor&p.ddp_doctor.view={view}")
@@ -285,7 +299,7 @@ LIMITS_MS = {
     "first useful paint": 500,
     "a finding opens": 100,
     **{f"{title} opens": 200 for title in VIEWS},
-    **{f"{title} shows": 200 for title in DETAILED},
+    **{f"{title} shows": 200 for title in (*DETAILED, "Timeline")},
     "steps are drawn": 50,
     "budget is drawn": 1000 / 60,
     "frames of the budget": 18,
@@ -313,7 +327,8 @@ def main() -> int:
     runs = {"state": "ready", "error": None, "logdir": "logs"}
     runs["runs"] = [{**run, **numbers, "verdict": "straggler", "severity": "critical", "lost_ms": 1.0}]
     prospect = {"fixed": ["straggler"], "step_ms": 100.0, "without_ms": 50.0, "range_ms": [50.0, 50.0]}
-    routes = {"/runs": runs, "/run": answer, "/whatif": prospect, "/slice": part, "/lanes": lanes(result, part, 40)}
+    routes = {"/runs": runs, "/run": answer, "/whatif": prospect, "/lanes": lanes(result, part, 40)}
+    routes |= {"/slice": part, "/slice/sent": events(result, MOST_EVENTS)}
     routes |= {f"/detail/{of}": told for of, told in details(result, options.ranks).items()}
     handler = partial(Handler, {route: json.dumps(body).encode() for route, body in routes.items()})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
