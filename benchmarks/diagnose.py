@@ -19,14 +19,13 @@ import json
 import os
 import platform
 import re
-import resource
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from cost import ROOT, Cost, cost
+
 _TIME = re.compile(rb'"ts": (\d+)\.(\d+)')
 _STEP = re.compile(rb"ProfilerStep#(\d+)")
 _CORRELATION = re.compile(rb'"(correlation|id|External id)": (\d+)')
@@ -102,17 +101,6 @@ def lengthen(source: Path, target: Path, size: int, apart_us: int) -> int:
     return written
 
 
-def measure(python: str | Path, code: str, *arguments: str) -> tuple[float, float, float, str, str]:
-    """(wall s, CPU s, largest resident set in GiB, standard output, standard error) of some code."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    began = time.perf_counter()
-    done = subprocess.run([python, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
-    wall = time.perf_counter() - began
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return wall, cpu, after.ru_maxrss / 2**20, done.stdout, done.stderr
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time a diagnosis, without and with the cache.")
     parser.add_argument("job", type=Path, nargs="?", default=ROOT / "demo_logs" / "straggler_cpu")
@@ -138,18 +126,18 @@ def main() -> None:
             ("from the digests", ["--cache", str(cache), "--phases"]),
             ("the same again", ["--cache", str(cache)]),
         ):
-            wall, cpu, memory, output, errors = measure(
-                sys.executable, _AUDITED, "diagnose", str(logs), "--json", *arguments
-            )
-            run = json.loads(output)["runs"][0]
-            rate = sum(sizes) / 1e6 / cpu
+            took = cost([sys.executable, "-c", _AUDITED, "diagnose", str(logs), "--json", *arguments])
+            run = json.loads(took.output)["runs"][0]
             print(
-                f"{title:<18} {wall:6.2f} s wall {cpu:6.2f} s CPU ({rate:6.0f} MB/s) {memory:5.2f} GiB in the largest "
-                f"process; {errors.strip().splitlines()[-1]}; {run['verdict']}, {len(run['steps'])} steps"
+                f"{title:<18} {_told(took)} ({sum(sizes) / 1e6 / took.cpu_s:.0f} MB/s); "
+                f"{took.errors.strip().splitlines()[-1]}; {run['verdict']}, {len(run['steps'])} steps"
             )
         if options.hta:
-            wall, cpu, memory, *_ = measure(options.hta, _HTA, str(logs))
-            print(f"{'HTA':<18} {wall:6.2f} s wall {cpu:6.2f} s CPU {memory:5.2f} GiB in the largest process")
+            print(f"{'HTA':<18} {_told(cost([options.hta, '-c', _HTA, str(logs)]))}")
+
+
+def _told(took: Cost) -> str:
+    return f"{took.wall_s:6.2f} s wall {took.cpu_s:6.2f} s CPU {took.peak_gib:5.2f} GiB in the largest process"
 
 
 if __name__ == "__main__":

@@ -9,18 +9,17 @@ frames, everything completed but the last calls. Rank 700 (modulo the ranks) sto
 from __future__ import annotations
 
 import argparse
+import json
 import pickle
-import resource
+import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
-from tb_ddp_doctor.stuck.run import examine, find
+from cost import cost
 
 TP, STUCK, PENDING = 8, 700, 12
 FRAMES = [{"name": f"function_{i}", "filename": f"/job/module_{i}.py", "line": 10 * i} for i in range(8)]
-_WHO = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
 
 
 def dump(rank: int, ranks: int, entries: int, stuck: int) -> dict[str, Any]:
@@ -62,10 +61,6 @@ def dump(rank: int, ranks: int, entries: int, stuck: int) -> dict[str, Any]:
     return {"version": "2.9", "nccl_version": "2.27.3", "pg_config": config, "pg_status": {}, "entries": made}
 
 
-def _cpu_s() -> float:
-    return sum(sum(resource.getrusage(who)[:2]) for who in _WHO)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, default=1024)
@@ -79,14 +74,11 @@ def main() -> None:
             (Path(folder) / f"nccl_trace_rank_{rank}").write_bytes(data)
             size += len(data)
         print(f"{options.ranks} dumps of {options.entries} entries, {size / 1e6:.0f} MB")
-        wall, cpu = time.perf_counter(), _cpu_s()
-        (run,) = find(folder)
-        found = examine(run)
-        wall, cpu = time.perf_counter() - wall, _cpu_s() - cpu
-    whole, largest = (resource.getrusage(who).ru_maxrss / 2**20 for who in _WHO)
-    print(f"{wall:.1f} s wall, {cpu:.1f} s CPU of all processes, peak {whole:.2f} GiB, of a reader {largest:.2f} GiB")
-    print(found.headline)
-    assert [finding.ranks for finding in found.findings] == [(stuck,)]
+        took = cost([sys.executable, "-m", "tb_ddp_doctor.cli", "diagnose", "--no-cache", "--json", folder])
+    print(f"{took.wall_s:.1f} s wall, {took.cpu_s:.1f} s CPU of all processes, {took.peak_gib:.2f} GiB in the largest")
+    (job,) = json.loads(took.output)["stuck"]
+    print(job["headline"])
+    assert [finding["ranks"] for finding in job["findings"]] == [[stuck]]
 
 
 if __name__ == "__main__":

@@ -81,6 +81,8 @@ _SURE_RANKS = 64
 _ARRIVING = "Still arriving: left out until it is whole."
 _ALL_ARRIVING = "Its files are still arriving."
 _OUR_FAULT = "the doctor's fault, please report it"
+#: What reading and digesting take.
+_READERS = ("tb_ddp_doctor.cache", "tb_ddp_doctor.digest.build", "tb_ddp_doctor.trace.reader")
 
 
 class RunError(Exception):
@@ -299,7 +301,9 @@ def _digest_unread(
     digests: list[tuple[RankFile, RankDigest]] = []
     warnings: list[FileWarning] = []
     sizes = [(path, file.size) for path, file in unread.items()]
-    attempts = pool.run(reading.cache.digest, sizes, executor=reading.executor, cancelled=reading.cancelled)
+    attempts = pool.run(
+        reading.cache.digest, sizes, imports=_READERS, executor=reading.executor, cancelled=reading.cancelled
+    )
     for done, (path, attempt) in enumerate(attempts, of - len(unread) + 1):
         file = unread[path]
         try:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -75,6 +79,35 @@ def test_what_cannot_be_sent_is_an_exception_with_its_traceback() -> None:
     odd, fails = found["odd1"], found["fails1"]
     assert found["a1"] == "a1" and isinstance(odd, Exception) and "pickle" in str(odd)
     assert isinstance(fails, ValueError) and 'raise ValueError("on purpose")' in str(fails.__cause__)
+
+
+@pytest.mark.skipif(sys.platform != "linux" or sys.version_info < (3, 11, 1), reason="processes are spawned")
+def test_what_is_named_is_imported_once_for_all_processes(tmp_path: Path) -> None:
+    (tmp_path / "needed.py").write_text("print('imported', flush=True)\n")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from pathlib import Path\n"
+        "from tb_ddp_doctor.workers import pool\n"
+        "import tests_work\n"
+        f"files = [(Path(str(i)), {LARGE}) for i in range(8)]\n"
+        "pool._cores = lambda: 4\n"
+        "outcomes = [future.result() for _, future in pool.run(tests_work.work, files, imports=['needed'])]\n"
+        "print(*sorted(outcomes))\n"
+    )
+    (tmp_path / "tests_work.py").write_text("import needed\n\ndef work(path):\n    return path.name\n")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=120, check=False, env=environment
+    )
+    assert (done.stdout, done.stderr) == ("imported\nimported\n0 1 2 3 4 5 6 7\n", ""), "by the script and the server"
+
+
+def test_processes_are_spawned_where_none_can_be_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unable(_process: BaseProcess) -> None:
+        raise OSError("AF_UNIX path too long")
+
+    monkeypatch.setattr(ForkServerProcess, "_Popen", staticmethod(unable))
+    assert results(["a1", "a2"]) == {"a1": "a1", "a2": "a2"}
 
 
 def test_cancelling_ends_the_work_soon() -> None:

@@ -1,8 +1,8 @@
 """Calls one function per file in other processes: as many as cores and memory allow, and a crash costs one file.
 
-The processes are spawned, since forking is not safe under TensorBoard's threads. Each has a pipe to the parent that is
-its alone: whenever it dies, be it in the middle of an answer, its pipe ends and the other processes go on. Its file is
-tried again by itself, with all of the memory, and named if its process dies again.
+Each process has a pipe to the parent that is its alone: whenever it dies, be it in the middle of an answer, its pipe
+ends and the other processes go on. Its file is tried again by itself, with all of the memory, and named if its process
+dies again.
 
 `ProcessPoolExecutor` and pebble's pool share a pipe or queue among all workers, behind locks: a worker that the kernel
 kills while it holds one leaves the others without. With 400 short tasks and one kill at a random time, 1 of 40 runs
@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -22,13 +21,11 @@ from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
 from multiprocessing.connection import wait as wait_for_pipes
-from multiprocessing.context import SpawnProcess
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import ModuleType
 from typing import Any, TypeAlias, TypeVar
 
 from tb_ddp_doctor.storage.paths import FilePath
+from tb_ddp_doctor.workers.process import Process
 
 T = TypeVar("T")
 #: A path and its size on disk, bytes.
@@ -59,13 +56,15 @@ def run(
     function: Callable[[FilePath], T],
     files: Sequence[File],
     *,
+    imports: Sequence[str] = (),
     executor: Executor | None = None,
     cancelled: threading.Event | None = None,
 ) -> Iterator[tuple[FilePath, Future[T]]]:
     """Call `function`, which other processes must be able to import, for each file; yield futures as they finish.
 
-    Runs through `executor`, else in processes of its own where that pays. A future's exception is the function's, or
-    CrashError. Raises CancelledError soon after `cancelled` is set.
+    Runs through `executor`, else in processes of its own where that pays. `imports` names modules that it takes, which
+    are then imported once for all processes. A future's exception is the function's, or CrashError. Raises
+    CancelledError soon after `cancelled` is set.
     """
     stop = cancelled or threading.Event()
     # Largest first: nobody waits at the end for one large file.
@@ -77,6 +76,7 @@ def run(
             _check(stop)
             yield path, _here(function, path)
     else:
+        Process.share(imports)
         yield from _in_processes(function, paths, workers_for(files, cores=_cores(), free_bytes=_free_bytes()), stop)
 
 
@@ -148,7 +148,7 @@ def _started(function: Callable[[FilePath], T]) -> Connection:
     """The end of a pipe at whose other end a new process calls the function for each path."""
     ours, theirs = Pipe()
     with theirs:
-        _Process(target=_serve, args=(theirs, function)).start()
+        Process(target=_serve, args=(theirs, function)).start()
     return ours
 
 
@@ -210,27 +210,6 @@ def _failed(error: Exception) -> Future[Any]:
     future: Future[Any] = Future()
     future.set_exception(error)
     return future
-
-
-class _Process(SpawnProcess):
-    """A spawned process that does not run the script again which the parent was started with.
-
-    A script of a user's may call us without guarding its main part; and nothing that we call in a process needs it.
-    """
-
-    @staticmethod
-    def _Popen(process: BaseProcess) -> Any:  # noqa: N802 - overrides multiprocessing's
-        # `multiprocessing.spawn` tells the new process of the main module that it finds here.
-        with _starting:
-            main = sys.modules["__main__"]
-            sys.modules["__main__"] = ModuleType("__main__")
-            try:
-                return SpawnProcess._Popen(process)
-            finally:
-                sys.modules["__main__"] = main
-
-
-_starting = threading.Lock()
 
 
 def _check(stop: threading.Event) -> None:

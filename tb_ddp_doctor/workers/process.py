@@ -1,0 +1,64 @@
+"""A process that calls a function of ours, and starts at once where that is possible.
+
+Forking is not safe under TensorBoard's threads. On Linux the process is therefore forked from multiprocessing's server,
+a process of one thread that has imported what is needed; elsewhere it is spawned and imports it itself.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing.context import SpawnProcess
+from multiprocessing.process import BaseProcess
+from types import ModuleType
+from typing import Any
+
+#: macOS' frameworks do not bear a fork, and before 3.11.1 any user of the machine could talk to the server.
+_MAY_FORK = sys.platform == "linux" and sys.version_info >= (3, 11, 1)
+if _MAY_FORK:
+    from multiprocessing.context import ForkServerProcess
+    from multiprocessing.forkserver import set_forkserver_preload
+
+
+class Process(SpawnProcess):
+    """A process that does not run the script again which the parent was started with.
+
+    A script of a user's may call us without guarding its main part; and nothing that we call in a process needs it.
+    """
+
+    @staticmethod
+    def share(modules: Sequence[str]) -> None:
+        """Let the processes share these modules, imported once, unless one was started before."""
+        if _MAY_FORK:
+            set_forkserver_preload([*modules])
+
+    @staticmethod
+    def _Popen(process: BaseProcess) -> Any:  # noqa: N802 - overrides multiprocessing's
+        # `multiprocessing.spawn` tells the new process of the main module that it finds here.
+        with _starting:
+            main = sys.modules["__main__"]
+            sys.modules["__main__"] = ModuleType("__main__")
+            try:
+                if _MAY_FORK:
+                    # The path of the server's socket may be too long, and the server may have died.
+                    with suppress(OSError), _without_interrupts():
+                        return ForkServerProcess._Popen(process)
+                return SpawnProcess._Popen(process)
+            finally:
+                sys.modules["__main__"] = main
+
+
+_starting = threading.Lock()
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Ctrl-C is the parent's to answer, and interrupts no process that is started here."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
