@@ -34,6 +34,10 @@ LONGEST = (
     "test_memory_tab", "test_tab_numbers", "test_stuck_gloo",
 )  # fmt: skip
 
+# Compiled once, not by each process that a test starts, nor are the assertions of a file rewritten by each worker.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # A machine that runs a browser and a build beside the tests is slow at times.
 settings.register_profile("patient", settings(), deadline=None)
 settings.load_profile("patient")

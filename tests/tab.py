@@ -39,6 +39,7 @@ REPOSITORY = Path(__file__).parent.parent
 DEMO_LOGS = REPOSITORY / "demo_logs"
 SCREENSHOTS = REPOSITORY / "screenshots"
 AXE = Path(axe_playwright_python.__file__).with_name("axe.min.js")
+DISTINCT_LOOKS = Path(__file__).with_name("distinct_looks.js")
 CHROMIUM = Path("/usr/bin/chromium")
 SIZE: ViewportSize = {"width": 1320, "height": 1000}
 HOSTILE = '<img src=x onerror="top.hacked=1">'
@@ -273,7 +274,32 @@ def chosen(tab: FrameLocator, run: str) -> None:
     expect(tab.locator(".facts b")).to_have_text(run)
 
 
+def unfold(tab: FrameLocator) -> None:
+    """Open all that can be opened, what opens within it first."""
+    tab.locator("html").evaluate(
+        "html => [...html.querySelectorAll('details:not([open]) > summary')].reverse().forEach(part => part.click())"
+    )
+
+
+def too_wide(tab: FrameLocator, *parts: str) -> list[str]:
+    """Which of the elements scroll sideways, and by how much."""
+    found: list[str] = tab.locator("html").evaluate(
+        "(html, parts) => parts.map(part => [part, html.ownerDocument.querySelector(part)])"
+        ".map(([part, {scrollWidth, clientWidth}]) => [part, scrollWidth - clientWidth])"
+        ".filter(([, over]) => over).map(([part, over]) => `${part} is ${over} px too wide`)",
+        parts,
+    )
+    return found
+
+
 PHONE: ViewportSize = {"width": 390, "height": 844}
+
+
+def redrawn(tab: FrameLocator) -> None:
+    """Wait until pictures have their new size: they are drawn in the frame after the one that tells it."""
+    tab.locator("html").evaluate(
+        "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))"
+    )
 
 
 def number(text: str) -> float:
@@ -282,10 +308,15 @@ def number(text: str) -> float:
 
 
 def violations_of_axe(page: Page) -> list[str]:
-    page.wait_for_timeout(300)  # colours fade in
+    """What axe finds wrong, by all of its rules, once the colours of the theme are there."""
     frame = next((frame for frame in page.frames if frame.parent_frame), page.main_frame)
+    if frame.parent_frame:
+        is_dark = page.evaluate("document.body.classList.contains('dark-mode')")
+        expect(frame.locator("html")).to_have_class("dark" if is_dark else "")
+    frame.evaluate("() => Promise.allSettled(document.getAnimations().map((animation) => animation.finished))")
     if not frame.evaluate("() => 'axe' in window"):
         frame.evaluate(AXE.read_text())
+    frame.evaluate(DISTINCT_LOOKS.read_text())
     # Without the elements that pass, thousands in a large table.
     passes, violations = frame.evaluate(
         "() => axe.run(document, {iframes: false, resultTypes: ['violations']})"

@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 from dumps import write
 from playwright.sync_api import Page, expect
-from tab import SCREENSHOTS, analysed, chosen, opened, tensorboard, violations_of_axe
+from tab import SCREENSHOTS, analysed, chosen, opened, tensorboard, unfold, violations_of_axe
 from test_report import JOB
 from test_stuck_output import HOSTILE, STUCK, _hostile
 from traces import ranks
@@ -57,8 +57,7 @@ def test_the_tab_names_the_ranks_at_the_root(page: Page, server: str, dark: bool
     page.screenshot(path=SCREENSHOTS / f"stuck-{'dark' if dark else 'light'}.png", full_page=True)
     for job in ("gpu_error_1st", "many", "hostile"):
         chosen(tab, job)
-        for summary in tab.locator("details:not([open]) > summary").all()[::-1]:
-            summary.click()
+        unfold(tab)
         wrong = violations_of_axe(page)
         assert not wrong, f"{job}\n" + "\n".join(wrong)
 

@@ -29,6 +29,8 @@ from tab import (
     opened,
     poison,
     tensorboard,
+    too_wide,
+    unfold,
     violations_of_axe,
 )
 
@@ -77,13 +79,10 @@ def test_a_comparison_is_readable(page: Page, server: str, theme: str) -> None:
         for width in (1000, 1320, 2560):
             height = tab.locator("main").evaluate("element => element.scrollHeight + 80")
             page.set_viewport_size({"width": width, "height": height})
-            for part in ("html", "main"):
-                over = tab.locator(part).evaluate("element => element.scrollWidth - element.clientWidth")
-                assert over == 0, f"{part} is {over} px too wide at {width} px"
+            assert too_wide(tab, "html", "main") == [], f"at {width} px"
         page.set_viewport_size({"width": 1320, "height": height})
         page.screenshot(path=SCREENSHOTS / f"{after}_compare_{before}_{theme}.png")
-        for summary in tab.locator("details:not([open]) > summary").all()[::-1]:
-            summary.click()
+        unfold(tab)
         assert violations_of_axe(page) == []
 
 
@@ -128,8 +127,7 @@ def test_names_from_a_trace_stay_text_in_a_comparison(page: Page, server: str) -
     page.route("**/ddp_doctor/compare?*", lambda route: route.fulfill(json=poison(route.fetch().json())))
     tab = against(page, server, "zero_workers", "four_workers")
     expect(tab.locator(".told")).to_contain_text(HOSTILE)
-    for summary in tab.locator("details:not([open]) > summary").all()[::-1]:
-        summary.click()
+    unfold(tab)
     expect(tab.locator("details .grid tbody th").last).to_contain_text(HOSTILE)
     assert tab.locator("img").count() == 0
     assert page.evaluate("window.hacked") is None
