@@ -163,6 +163,7 @@ def test_the_frame_reaches_nothing(context: BrowserContext, server: str) -> None
     tab = open_evidence(page, server)
     frame = perfetto(page)
     assert tab.locator("dialog.trace iframe").get_attribute("sandbox") == "allow-scripts"
+    entry = get(f"{server}/data/plugins_listing")["ddp_doctor"]["loading_mechanism"]["module_path"]
     asked: list[str] = []
 
     def heard(response: Response) -> None:
@@ -183,11 +184,11 @@ def test_the_frame_reaches_nothing(context: BrowserContext, server: str) -> None
         "real.caches.call(window).open('a')",
         "event(indexedDB.open('a'), 'onsuccess', 'onerror')",
         "navigator.storage.getDirectory()",
-        "navigator.serviceWorker.register('/data/plugin/ddp_doctor/index.js')",
+        f"navigator.serviceWorker.register('{entry}')",
         "window.open('/data/environment')",
     ]
-    for route in ("data/environment", "data/plugin/ddp_doctor/runs", "data/plugin/ddp_doctor/index.js"):
-        address = f"{server}/{route}"
+    for route in ("/data/environment", "/data/plugin/ddp_doctor/runs", entry):
+        address = f"{server}{route}"
         in_worker = f"fetch(`{address}`).then(() => postMessage(0), () => setTimeout(() => {{ throw 0 }}))"
         tries += [
             f"fetch('{address}')",

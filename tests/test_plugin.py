@@ -22,6 +22,7 @@ from tb_ddp_doctor.findings import OWNERS, Account, AccountLine, Clock, Diagnosi
 from tb_ddp_doctor.plugin import analyses
 from tb_ddp_doctor.plugin.arrivals import Stamp
 from tb_ddp_doctor.plugin.plugin import DiagnosisPlugin
+from tb_ddp_doctor.view import assets
 
 FRONTEND = Path(__file__).parent.parent / "frontend" / "src"
 #: For what comes at once on a machine that has nothing else to do.
@@ -231,17 +232,30 @@ def test_metadata_names_the_tab() -> None:
     assert metadata.es_module_path in Bench({}).apps
 
 
+def test_a_browser_keeps_the_files_of_the_frontend_and_no_answer() -> None:
+    """All but the first opening of the tab ask for data alone; other files lie in another folder."""
+    bench = Bench({})
+    entry = bench.plugin.frontend_metadata().es_module_path
+    assert "max-age=86400" in bench.get(entry).headers["Cache-Control"]
+    assert "no-cache" in bench.get("/runs").headers["Cache-Control"]
+    contents = {"/index.js": b"import './app.js'", "/app.js": b""}
+    changed = [contents, contents | {"/app.js": b" "}, contents | {"/new.js": b""}]
+    assert len({assets.folder(files) for files in changed}) == 3
+    assert assets.folder(dict(reversed(contents.items()))) == assets.folder(contents)
+
+
 def test_every_file_of_the_frontend_is_served_and_nothing_else() -> None:
     bench = Bench({})
-    files = {f"/{file.relative_to(FRONTEND).as_posix()}" for file in FRONTEND.rglob("*.*")}
-    assert "/views/verdict.js" in files
+    folder = bench.plugin.frontend_metadata().es_module_path.removesuffix("/index.js")
+    files = {f"{folder}/{file.relative_to(FRONTEND).as_posix()}" for file in FRONTEND.rglob("*.*")}
+    assert f"{folder}/views/verdict.js" in files
     pages = {route for route in bench.apps if route.startswith("/perfetto/")}
     others = {"/runs", "/run", "/rule", "/whatif", "/slice", "/detail", "/compare", "/plan", "/lanes", "/viewers"}
     assert set(bench.apps) == files | pages | others
     for route in files:
         response = bench.get(route)
         assert response.status_code == 200
-        assert response.data == (FRONTEND / route[1:]).read_bytes()
+        assert response.data == (FRONTEND / route.removeprefix(f"{folder}/")).read_bytes()
         kind = {".js": "text/javascript", ".css": "text/css"}[Path(route).suffix]
         assert response.headers["Content-Type"] == f"{kind}; charset=utf-8"
         assert response.headers["X-Content-Type-Options"] == "nosniff"

@@ -21,7 +21,6 @@ import tb_ddp_doctor.plugin
 from tb_ddp_doctor.plugin import perfetto_ui, turns
 from tb_ddp_doctor.plugin.plugin import DiagnosisPlugin
 from tb_ddp_doctor.plugin.turns import BusyError, Turns
-from tb_ddp_doctor.view.assets import assets
 
 PARAMETER = re.compile(r'(?:args|asked)\.get(?:list)?\(\s*"(\w+)"|(?:args|asked)\["(\w+)"\]|"(\w+)" in request\.args')
 SOURCES = Path(tb_ddp_doctor.plugin.__file__).parent.glob("*.py")
@@ -30,7 +29,9 @@ PARAMETERS = sorted(
     {name for file in SOURCES for found in PARAMETER.findall(file.read_text()) for name in found if name} | {"other"}
 )
 ROUTES = sorted(
-    set(DiagnosisPlugin(base_plugin.TBContext(logdir="")).get_plugin_apps()) - set(assets()) - set(perfetto_ui.pages())
+    route
+    for route in DiagnosisPlugin(base_plugin.TBContext(logdir="")).get_plugin_apps()
+    if not route.startswith("/frontend-") and route not in perfetto_ui.pages()
 )
 LIKELY = (
     "job", "", "straggler", "straggler,host-sync", "operators", "memory", "0", "0,1", "-1", "1e9", "0x10", "nan",

@@ -101,6 +101,13 @@ def tensorboard(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         process.wait(timeout=30)
 
 
+@pytest.fixture(scope="module")
+def frontend(tensorboard: str) -> str:
+    """The folder that TensorBoard loads the tab from."""
+    listing = json.loads(fetch(f"{tensorboard}/data/plugins_listing")[0])
+    return tensorboard + str(listing["ddp_doctor"]["loading_mechanism"]["module_path"]).removesuffix("/index.js")
+
+
 def run(*command: str | Path, cwd: str = "/", **variables: str) -> str:
     environment = bare_environment() | variables
     done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
@@ -196,5 +203,5 @@ def test_tensorboard_lists_the_tab(tensorboard: str) -> None:
 
 
 @pytest.mark.parametrize("name", FRONTEND)
-def test_tensorboard_serves_every_file_of_the_frontend(tensorboard: str, name: str) -> None:
-    assert fetch(f"{tensorboard}/data/plugin/ddp_doctor/{name}")[0]
+def test_tensorboard_serves_every_file_of_the_frontend(frontend: str, name: str) -> None:
+    assert fetch(f"{frontend}/{name}")[0]

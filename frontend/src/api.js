@@ -92,13 +92,19 @@ export const fetchLanes = (run, ranks, start, end, signal) => get(`lanes?run=${e
 export const fetchViewers = () => get("viewers");
 
 /**
+ * The plugin's routes lie beside the folder of its modules, which is named for their content.
+ * @param {string} route
+ */
+export const addressOf = (route) => new URL(`../${route}`, import.meta.url);
+
+/**
  * @param {string} run
  * @param {import("./model.js").Window} where
  * @param {"native" | "json" | "columns"} format
  */
 export function sliceAddress(run, { ranks, start, end }, format) {
   const query = new URLSearchParams({ run, ranks: ranks.join(","), start, end, format });
-  return new URL(`slice?${query}`, import.meta.url).href;
+  return addressOf(`slice?${query}`).href;
 }
 
 /**
@@ -141,7 +147,7 @@ async function get(route, signal) {
     if (!answer) throw new Error("This is not in the report. Open the log directory in TensorBoard to see it.");
     return answer;
   }
-  const response = await ask(new URL(route, import.meta.url), signal);
+  const response = await ask(addressOf(route), signal);
   const body = await response.json().catch(() => null);
   if (!response.ok || body === null) {
     throw new Error(body?.error ?? `TensorBoard answered ${response.status}. Its log says why.`);

@@ -1,6 +1,6 @@
 // From a finding into the trace: opens the slice that proves it in Perfetto, or hands it over to other tools.
 
-import { fetchTrace, fetchViewers, sliceAddress } from "./api.js";
+import { addressOf, fetchTrace, fetchViewers, sliceAddress } from "./api.js";
 import { copyable, folded, h, split } from "./dom.js";
 import { needsProcess } from "./findings/advice.js";
 import { foreign, sandboxed, show, waiting } from "./perfetto.js";
@@ -142,7 +142,7 @@ async function open(run, where, title) {
     const viewers = await fetchViewers();
     if (viewers.perfetto) {
       // Perfetto starts while the slice is cut.
-      const page = new URL(viewers.perfetto, import.meta.url).href;
+      const page = addressOf(viewers.perfetto).href;
       const frame = framed(body, page, { sandbox: "allow-scripts", allow: "clipboard-write *" });
       const [viewer, buffer] = await Promise.all([sandboxed(frame, new URL(".", page).href), cut]);
       await show(viewer, { buffer, title, seen: where.seen });

@@ -1,6 +1,7 @@
 """The Diagnosis tab of TensorBoard: routes only.
 
-    index.js, ...      the frontend's files, from a list made at start (`assets`)
+    frontend-VERSION/index.js, ...
+                       the frontend's files as they were at start (`assets`)
     runs[?reload]      every run of the log directory, how far its analysis is, and its verdict; with `reload`, the
                        directory is searched again at once
     run?run=NAME[&arriving]
@@ -38,8 +39,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
-from pathlib import Path
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from tensorboard import version as tensorboard_version
@@ -52,7 +52,7 @@ from tb_ddp_doctor.plugin.analyses import Analyses, Diagnose, Progress
 from tb_ddp_doctor.plugin.arrivals import Stamp, Stamps
 from tb_ddp_doctor.plugin.run_plans import RunPlans
 from tb_ddp_doctor.plugin.turns import RETRY_AFTER_S, BusyError, Turns
-from tb_ddp_doctor.view.assets import assets
+from tb_ddp_doctor.view.assets import assets, folder
 
 if TYPE_CHECKING:
     from tb_ddp_doctor import engine
@@ -65,6 +65,8 @@ Serve = Callable[[wrappers.Request], wrappers.Response]
 
 #: From this version on TensorBoard lets its pages frame ui.perfetto.dev.
 _FRAMES_PERFETTO_DEV = (2, 21)
+#: How long a browser keeps files whose folder has the version in its name: of more than a hundred, none is asked for
+#: again when the tab opens again.
 _KEPT_S = 24 * 3600
 
 
@@ -164,10 +166,19 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
         self._plans = RunPlans()
         self._analyses = Analyses(scan=self._scan, diagnose=diagnose, answer=answer, stamps=stamps)
 
+    @cached_property
+    def _files(self) -> dict[str, tuple[bytes, str]]:
+        """Route to content and content type, for the files of the frontend."""
+        return {route: (path.read_bytes(), content_type) for route, (path, content_type) in assets().items()}
+
+    @cached_property
+    def _folder(self) -> str:
+        return folder({route: content for route, (content, _) in self._files.items()})
+
     def get_plugin_apps(self) -> dict[str, Any]:
         files = {
-            route: wrappers.Request.application(partial(_serve_file, path, content_type))
-            for route, (path, content_type) in assets().items()
+            f"{self._folder}{route}": wrappers.Request.application(partial(_serve_file, content, content_type))
+            for route, (content, content_type) in self._files.items()
         }
         routes = {
             "/runs": self._serve_runs,
@@ -208,7 +219,7 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
         return self._analyses.found()
 
     def frontend_metadata(self) -> base_plugin.FrontendMetadata:
-        return base_plugin.FrontendMetadata(es_module_path="/index.js", tab_name="Diagnosis")
+        return base_plugin.FrontendMetadata(es_module_path=f"{self._folder}/index.js", tab_name="Diagnosis")
 
     def _scan(self) -> Sequence[Run]:
         # TensorBoard leaves `logdir` empty under --logdir_spec; an empty path would mean the working directory.
@@ -364,7 +375,6 @@ def _serve_page(page: perfetto_ui.Page, request: wrappers.Request) -> wrappers.R
     if page.content_type == perfetto_ui.HTML:
         html, policy = perfetto_ui.frame(page.path.read_text(encoding="utf-8"))
         return _respond(request, html, page.content_type, headers=[("Content-Security-Policy", policy)])
-    # The folder's name has the version in it, so a browser need not ask again for its megabytes.
     return _respond(request, page.path.read_bytes(), page.content_type, expires=_KEPT_S)
 
 
@@ -381,8 +391,8 @@ def _asked(serve: Serve) -> Serve:
     return checked
 
 
-def _serve_file(path: Path, content_type: str, request: wrappers.Request) -> wrappers.Response:
-    return _respond(request, path.read_bytes(), content_type)
+def _serve_file(content: bytes, content_type: str, request: wrappers.Request) -> wrappers.Response:
+    return _respond(request, content, content_type, expires=_KEPT_S)
 
 
 def _respond(

@@ -6,6 +6,7 @@ A wheel carries them as the package `tb_ddp_doctor.frontend`; a checkout or an e
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -24,3 +25,11 @@ def assets() -> dict[str, tuple[Path, str]]:
                 if file.suffix in _CONTENT_TYPES and file.is_file()
             }
     raise FileNotFoundError(f"The files of the Diagnosis tab are missing: no index.js under {_PACKAGE}.")
+
+
+def folder(contents: dict[str, bytes]) -> str:
+    """A route ("/frontend-0123456789ab") that names the files' content: what a browser has kept of it is never old."""
+    digest = hashlib.sha256()
+    for route, content in sorted(contents.items()):
+        digest.update(f"{route} {len(content)} ".encode() + content)
+    return f"/frontend-{digest.hexdigest()[:12]}"
