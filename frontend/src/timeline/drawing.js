@@ -1,5 +1,5 @@
-// The canvas of a timeline. While it moves, only what shows of it on the page is drawn: of 16 opened ranks that is a
-// third. The rest follows once it is at rest, or when the page scrolls.
+// The canvas of a timeline. What shows of it on the page is drawn first: of 16 opened ranks that is a third. The rest
+// follows once it is at rest, or when the page scrolls.
 
 import { paint, picture } from "../canvas.js";
 
@@ -11,49 +11,53 @@ export class Drawing {
   #frame = 0;
   /** Runs while only a part is drawn. */
   #rest = 0;
-  /** @type {Part | null} */
-  #part = null;
+  #whole = false;
 
   /**
    * @param {string} label what it shows, for those who cannot see it
    * @param {(context: CanvasRenderingContext2D, width: number, height: number, colour: (name: string) => string, part: Part | null) => void} draw
    */
   constructor(label, draw) {
-    this.canvas = picture("timeline-canvas", label, (context, width, height, colour) => draw(context, width, height, colour, this.#part));
+    this.canvas = picture("timeline-canvas", label, (context, width, height, colour) => draw(context, width, height, colour, this.#part()));
+    this.canvas.tabIndex = 0;
     document.addEventListener("scroll", this.#scrolled, { capture: true, passive: true });
   }
 
-  /** All of it, at once. */
-  whole() {
-    clearTimeout(this.#rest);
-    this.#rest = 0;
+  /** At once. */
+  redraw() {
     paint(this.canvas);
   }
 
   /**
-   * What shows of it, with the next frame.
-   * @param {() => void} [beside] what is drawn with it
+   * With the next frame.
+   * @param {() => void} beside what is drawn with it
    */
   soon(beside) {
     cancelAnimationFrame(this.#frame);
     this.#frame = requestAnimationFrame(() => {
-      clearTimeout(this.#rest);
-      this.#rest = setTimeout(() => this.whole(), REST_MS);
-      this.#part = this.#onPage();
-      paint(this.canvas);
-      this.#part = null;
-      beside?.();
+      this.redraw();
+      beside();
     });
   }
 
-  /** @returns {Part} */
-  #onPage() {
+  /** What is to be drawn now; null for all. */
+  #part() {
+    clearTimeout(this.#rest);
+    this.#rest = 0;
+    if (this.#whole) return null;
+    this.#rest = setTimeout(() => this.#all(), REST_MS);
     const { top, height } = this.canvas.getBoundingClientRect();
     return { top: Math.max(0, -top), bottom: Math.min(height, innerHeight - top) };
   }
 
+  #all() {
+    this.#whole = true;
+    this.redraw();
+    this.#whole = false;
+  }
+
   #scrolled = () => {
-    if (this.#rest) this.whole();
+    if (this.#rest) this.#all();
   };
 
   leave() {

@@ -1,32 +1,28 @@
-// What a timeline shows: a span of the common clock, some ranks opened and others folded, and what is chosen, sought,
-// marked and selected in it. It asks for the events of the span, with as much again at each side, once the span has come
-// to rest.
+// What a timeline shows: a span of the common clock, and some ranks opened, others folded. It asks for the events of the
+// span, with as much again at each side, once the span has come to rest. What is chosen, measured and sought in it have
+// modules of their own.
 
 import { folded as fold, h } from "../dom.js";
-import { count, ms, ranges } from "../format.js";
+import { count } from "../format.js";
 import { affectedRanks } from "../model.js";
 import { numbers } from "../table.js";
-import { about } from "./about.js";
 import { Asking } from "./asking.js";
+import { Choice } from "./choice.js";
 import { eventAt } from "./cull.js";
-import { dock, statistics } from "./dock.js";
 import { draw } from "./draw.js";
 import { Drawing } from "./drawing.js";
-import { HEADS, LISTED, inView, sentence } from "./events.js";
+import { HEADS, LISTED, inView } from "./events.js";
 import { AXIS, GUTTER } from "./frame.js";
-import { nextGap } from "./gaps.js";
-import { longestOf, ofOwner, placeOf } from "./longest.js";
 import { MOST_LANES, Overview } from "./overview.js";
 import { pages } from "./pages.js";
 import { legs } from "./path.js";
-import { byKernel, byOwner, medianOf } from "./range.js";
 import { FOLDED, MOST_OPENED, folded } from "./ranks.js";
-import { foundAgain, laidOut, usAfter } from "./rows.js";
+import { laidOut, usAfter } from "./rows.js";
+import { Ruler } from "./ruler.js";
 import { widened, within } from "./scale.js";
 import { Seek } from "./seek.js";
 import { stepAt, stepsOf } from "./steps.js";
 import { tell } from "./tooltip.js";
-import { neighbour, toggled } from "./walk.js";
 
 /** @typedef {import("./rows.js").Laid} Laid */
 /** @typedef {import("./rows.js").RankLanes} RankLanes */
@@ -36,8 +32,6 @@ import { neighbour, toggled } from "./walk.js";
 
 const QUIET_MS = 150;
 const REACH_PX = 3;
-/** A gap that the keys stop at is so wide at least, as it shows. */
-const GAP_PX = 2;
 const HINT =
   "W S zoom, A D pan, F fits the evidence, N P next and previous gap, ? lists all keys. Click a rank to open or fold it. A dotted line is a last arrival.";
 
@@ -49,14 +43,6 @@ export class Panel {
   laid = null;
   /** @type {RankLanes | null} of the window that is laid out */
   lanes = null;
-  /** @type {Chosen | null} */
-  chosen = null;
-  /** @type {Chosen | null} the call that launched it, or what it launched */
-  launch = null;
-  /** @type {number[]} us */
-  marks = [];
-  /** @type {Span | null} */
-  measured = null;
   /** Which page of the folded ranks shows. */
   page = 0;
 
@@ -66,9 +52,7 @@ export class Panel {
   readout = h("p", { class: "readout", role: "status" }, "Reading the traces…");
   hidden = h("p", { class: "note" });
   listed = h("div");
-  docked = h("aside", { class: "dock", "aria-label": "Chosen event" });
   tooltip = h("div", { class: "timeline-tip", hidden: true, "aria-hidden": "true" });
-  selected = h("div", { class: "range", "aria-live": "polite" });
   paged = h("p", { class: "paged" });
 
   /**
@@ -92,29 +76,28 @@ export class Panel {
     this.asking = new Asking(this.run, this.origin, !this.views.from_digests);
     this.seek = new Seek(place.find ?? "", {
       changed: () => this.look(),
-      next: (by) => this.next(by),
+      next: (by) => this.choice.next(by),
       left: () => {
         this.seek.box.value = "";
         this.look();
         this.canvas.focus();
       },
     });
-    /** What is to be chosen once it is here: the longest stretch of an owner on a rank, or the longest event found. */
-    this.wanted = place.owner || place.find ? { owner: place.owner, rank: Number(place.rank ?? NaN) } : null;
     /** Called with the opened ranks when they change. @type {(ranks: number[]) => void} */
     this.changed = () => {};
     /** Where the pointer is, us. */
     this.pointed = (this.span.from + this.span.to) / 2;
+    this.choice = new Choice(this, place);
+    this.ruler = new Ruler(this);
     this.drawing = new Drawing(`Timeline of ${this.run}, all ranks on one clock`, (context, width, height, colour, part) => {
-      const { laid, span, steps, zero, path, affected, chosen, launch, seek, marks, measured } = this;
+      const { laid, span, steps, zero, path, affected, choice, ruler, seek } = this;
       if (!laid) return;
       const found = new Set(seek.hits.map(([row, index]) => `${row}:${index}`));
-      draw(context, width, height, colour, { laid, span, steps, zero, path, affected, chosen, launch, found, marks, measured, part });
+      const { event: chosen, launch } = choice;
+      draw(context, width, height, colour, { laid, span, steps, zero, path, affected, chosen, launch, found, marks: ruler.marks, measured: ruler.range, part });
     });
     this.canvas = this.drawing.canvas;
-    this.canvas.tabIndex = 0;
     this.overview = new Overview(whole, () => this.span, (to) => this.show(to), this.steps);
-    this.#docking();
     this.#survey();
   }
 
@@ -146,6 +129,10 @@ export class Panel {
   /** Below the picture. @param {string} words */
   say(words) {
     this.readout.textContent = words;
+  }
+
+  sayHint() {
+    this.say(HINT);
   }
 
   redraw() {
@@ -243,29 +230,18 @@ export class Panel {
   #take(laid) {
     const before = this.laid;
     this.laid = laid;
-    const chosen = before && this.chosen && foundAgain(before.rows[this.chosen.row], this.chosen.index, laid.rows);
+    const chosen = this.choice.found(before, laid);
     this.seek.find(laid, chosen);
     this.canvas.style.height = `${AXIS + laid.height + 4}px`;
     this.hidden.textContent = laid.hidden ? `${count(laid.hidden, "short event")} hidden, zoom in to see them.` : "";
     // What it tells of the chosen event, or of the search, still holds.
-    if (!before || this.#failed) this.say(HINT);
+    if (!before || this.#failed) this.sayHint();
     this.#failed = false;
-    this.#mark(chosen);
-    this.#wish();
-    this.drawing.whole();
+    this.choice.keep(chosen);
+    this.drawing.redraw();
     this.overview.redraw();
     this.#list();
-    this.#range();
-  }
-
-  /** Choose what the timeline was opened for, once. */
-  #wish() {
-    const { laid, wanted, seek, span } = this;
-    if (!laid || !wanted) return;
-    this.wanted = null;
-    const { owner, rank } = wanted;
-    const longest = longestOf(laid.rows, owner ? ofOwner(laid.rows, rank, owner) : seek.hits, span);
-    if (longest) this.choose(longest);
+    this.ruler.tell();
   }
 
   #list() {
@@ -276,47 +252,6 @@ export class Panel {
     const details = /** @type {HTMLDetailsElement} */ (fold(`The ${LISTED} longest events of this window as a table`, table));
     details.open = open;
     this.listed.replaceChildren(details);
-  }
-
-  /** @param {Chosen | null} one */
-  choose(one) {
-    this.#mark(one);
-    this.say(one && this.laid ? sentence(this.laid, one.row, one.index, this.zero) : HINT);
-    this.redraw();
-  }
-
-  /** @param {Chosen | null} one */
-  #mark(one) {
-    this.chosen = one;
-    this.launch = null;
-    const { laid } = this;
-    if (laid && one) {
-      const { launch, launched } = about(laid, one.row, one.index);
-      const other = launch ?? launched;
-      if (other) this.launch = placeOf(laid.rows, laid.rows[one.row].rank, other);
-    }
-    this.#docking();
-  }
-
-  #docking() {
-    const { laid, chosen, steps } = this;
-    if (!laid || !chosen) {
-      this.docked.replaceChildren(h("p", { class: "note" }, "Click an event, or reach one by the arrow keys, to see its op, stack and launch here. Shift-drag selects a range."));
-      return;
-    }
-    const { starts, ends, rank } = laid.rows[chosen.row];
-    const span = { from: starts[chosen.index], to: ends[chosen.index] };
-    this.docked.replaceChildren(
-      dock(laid, chosen, stepAt(rank === this.opened[0] ? steps : stepsOf(this.views, rank), span), {
-        zoom: () => this.show(widened(span, 0.15)),
-        all: (name) => {
-          this.seek.box.value = name;
-          this.look();
-        },
-        open: (one) => this.toggle(one),
-        close: () => this.choose(null),
-      }),
-    );
   }
 
   /** The event at a point of the picture. @param {number} at us @param {number} y CSS pixels @returns {Chosen | null} */
@@ -344,54 +279,10 @@ export class Panel {
     if (this.laid && one) tell(this.tooltip, this.laid, one, this.zero, { x, y, width: this.canvas.clientWidth });
   }
 
-  /** To the event that an arrow key leads to. @param {string} key */
-  walk(key) {
-    const one = this.laid?.rows.length ? neighbour(this.laid.rows, this.chosen, key, this.span.from) : null;
-    if (one) this.#reach(one);
-  }
-
-  /** To the next gap of the chosen event's rank, or of the one on top. @param {1 | -1} direction */
-  gap(direction) {
-    const { laid, chosen } = this;
-    if (!laid?.rows.length) return;
-    const row = chosen ? laid.rows[chosen.row] : laid.rows[0];
-    const at = chosen ? row.starts[chosen.index] : direction > 0 ? this.span.from : this.span.to;
-    const one = nextGap(laid.rows, row.rank, at, direction, GAP_PX * this.perPixel);
-    if (one) this.#reach(one);
-    else this.say(`Rank ${row.rank} has no ${direction > 0 ? "later" : "earlier"} gap in this window.`);
-  }
-
-  /** @param {Chosen} one */
-  #reach(one) {
-    if (!this.laid) return;
-    this.choose(one);
-    const { starts, ends } = this.laid.rows[one.row];
-    if (ends[one.index] < this.span.from || starts[one.index] > this.span.to) this.#centre((starts[one.index] + ends[one.index]) / 2);
-  }
-
   /** As wide as now. @param {number} at us */
-  #centre(at) {
+  centre(at) {
     const half = (this.span.to - this.span.from) / 2;
     this.show({ from: at - half, to: at + half });
-  }
-
-  /** Select a range, or none. @param {Span | null} range */
-  select(range) {
-    this.measured = range && range.to < range.from ? { from: range.to, to: range.from } : range;
-    if (this.measured) this.say(`${ms((this.measured.to - this.measured.from) / 1e3)} measured. Its statistics are below.`);
-    this.#range();
-    this.redraw();
-  }
-
-  #range() {
-    const { laid, lanes, measured, opened } = this;
-    if (!laid || !lanes || !measured || measured.to <= measured.from) return this.selected.replaceChildren();
-    const owned = byOwner(lanes, usAfter(lanes.start_ns, this.origin), measured);
-    const pinned = opened.length ? opened : [owned[0].rank];
-    const others = owned.filter(({ rank }) => !pinned.includes(rank));
-    this.selected.replaceChildren(
-      ...statistics({ owned, kernels: byKernel(laid.rows, measured), length: (measured.to - measured.from) / 1e3, owners: lanes.owners, pinned, median: medianOf(others, lanes.owners), hidden: laid.hidden }).filter((part) => part !== null),
-    );
   }
 
   /** Seek what the box has. */
@@ -401,33 +292,18 @@ export class Panel {
     this.redraw();
   }
 
-  /** To the next hit, or the one before. @param {1 | -1} by */
-  next(by) {
-    const one = this.laid && this.seek.step(by);
-    if (!this.laid || !one) return;
-    const { starts, ends } = this.laid.rows[one.row];
-    if (starts[one.index] < this.span.from || ends[one.index] > this.span.to) this.#centre(starts[one.index]);
-    this.choose(one);
-    this.say(`${this.seek.hit + 1} of ${this.seek.hits.length}: ${this.readout.textContent}`);
-  }
-
   /** Set a marker at the chosen event or the pointer, or remove the one that is there. */
   mark() {
-    const at = this.chosen && this.laid ? this.laid.rows[this.chosen.row].starts[this.chosen.index] : this.pointed;
-    this.marks = toggled(this.marks, at, REACH_PX * this.perPixel);
-    const [first, last] = this.marks.slice(-2);
-    this.say(
-      last === undefined ? "Marker set. Set another one to measure the time between." : `${ms((last - first) / 1000)} between the last two markers.`,
-    );
-    this.redraw();
+    const { event } = this.choice;
+    this.ruler.mark(event && this.laid ? this.laid.rows[event.row].starts[event.index] : this.pointed, REACH_PX * this.perPixel);
   }
 
   clear() {
-    this.marks = [];
-    this.select(null);
+    this.ruler.marks = [];
+    this.ruler.select(null);
     this.seek.box.value = "";
     this.look();
-    this.choose(null);
+    this.choice.choose(null);
   }
 
   leave() {

@@ -21,7 +21,7 @@ export function followPointer(panel) {
     if (event.button) return;
     canvas.setPointerCapture(event.pointerId);
     drag = { x: event.clientX, span: panel.span, at: instant(event), moved: false };
-    panel.measured = event.shiftKey ? { from: drag.at, to: drag.at } : null;
+    panel.ruler.range = event.shiftKey ? { from: drag.at, to: drag.at } : null;
   });
   canvas.addEventListener("pointermove", (event) => {
     panel.pointed = instant(event);
@@ -33,13 +33,13 @@ export function followPointer(panel) {
     }
     panel.tell(null, 0, 0);
     drag.moved ||= Math.abs(event.clientX - drag.x) > STILL;
-    if (panel.measured) {
-      panel.measured.to = panel.pointed;
+    if (panel.ruler.range) {
+      panel.ruler.range.to = panel.pointed;
       panel.redraw();
     } else if (drag.moved) panel.show(moved(drag.span, (drag.x - event.clientX) / Math.max(1, canvas.clientWidth - GUTTER)));
   });
   canvas.addEventListener("pointerup", (event) => {
-    if (panel.measured) panel.select(panel.measured);
+    if (panel.ruler.range) panel.ruler.select(panel.ruler.range);
     else if (drag && !drag.moved) click(panel, event, instant(event));
     drag = null;
   });
@@ -67,5 +67,5 @@ function click(panel, { clientX, clientY }, at) {
   const rank = panel.rankUnder(y);
   const one = x > GUTTER ? panel.eventUnder(at, y) : null;
   if (rank !== null && (x <= GUTTER || (one && panel.laid?.rows[one.row].folded))) panel.toggle(rank);
-  else panel.choose(one);
+  else panel.choice.choose(one);
 }

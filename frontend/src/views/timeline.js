@@ -73,17 +73,17 @@ function render(element, shown) {
         "div",
         { class: "controls" },
         ...choices(panel, spots, views, open),
-        h("span", { class: "search" }, h("label", {}, "Search", panel.seek.box), panel.seek.counted, button("‹", "Previous hit", () => panel.next(-1)), button("›", "Next hit", () => panel.next(1))),
+        h("span", { class: "search" }, h("label", {}, "Search", panel.seek.box), panel.seek.counted, button("‹", "Previous hit", () => panel.choice.next(-1)), button("›", "Next hit", () => panel.choice.next(1))),
         button("Fit the evidence", null, () => panel.fit()),
-        h("span", { class: "gaps" }, "Gap", button("P", "Previous gap", () => panel.gap(-1)), button("N", "Next gap", () => panel.gap(1))),
+        h("span", { class: "gaps" }, "Gap", button("P", "Previous gap", () => panel.choice.gap(-1)), button("N", "Next gap", () => panel.choice.gap(1))),
         button("Keys", null, () => help.showModal()),
       ),
       views.from_digests && h("p", { class: "note" }, "Only digests are here, so ranks show as one lane each. Open the log directory with the traces in TensorBoard to see kernels and ops."),
       h(
         "div",
         { class: "timeline-body" },
-        h("div", { class: "pictures" }, panel.overview.element, h("div", { class: "timeline-frame" }, panel.canvas, panel.tooltip), panel.paged, legend(), panel.readout, panel.hidden, panel.selected),
-        panel.docked,
+        h("div", { class: "pictures" }, panel.overview.element, h("div", { class: "timeline-frame" }, panel.canvas, panel.tooltip), panel.paged, legend(), panel.readout, panel.hidden, panel.ruler.selected),
+        panel.choice.docked,
       ),
       panel.listed,
       help,
@@ -168,8 +168,9 @@ function followKey(panel, help, event) {
  * @returns {(() => void) | undefined}
  */
 function actionOf(panel, help, onPicture, key) {
-  if (onPicture && key.startsWith("Arrow")) return () => panel.walk(key);
-  const { span, pointed, chosen, laid } = panel;
+  if (onPicture && key.startsWith("Arrow")) return () => panel.choice.walk(key);
+  const { span, pointed, laid } = panel;
+  const chosen = panel.choice.event;
   const centre = pointed > span.from && pointed < span.to ? pointed : (span.from + span.to) / 2;
   /** @type {Record<string, () => void>} */
   const actions = {
@@ -178,10 +179,10 @@ function actionOf(panel, help, onPicture, key) {
     a: () => panel.show(moved(span, -STEP)),
     d: () => panel.show(moved(span, STEP)),
     f: () => panel.fit(),
-    n: () => panel.gap(1),
-    p: () => panel.gap(-1),
+    n: () => panel.choice.gap(1),
+    p: () => panel.choice.gap(-1),
     o: () => chosen && laid && panel.toggle(laid.rows[chosen.row].rank),
-    r: () => panel.select({ ...span }),
+    r: () => panel.ruler.select({ ...span }),
     m: () => panel.mark(),
     "/": () => panel.seek.box.focus(),
     "?": () => (help.open ? help.close() : help.showModal()),
