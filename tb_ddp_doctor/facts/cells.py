@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,8 @@ from tb_ddp_doctor.trace.model import Indices, Ints
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
+#: Indices, or a slice for all.
+Some: TypeAlias = slice | Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,6 +44,16 @@ class Cells:
         """The share, shape (R, S), of the cell of each thing, or of some things."""
         shares: Floats = padded(share).ravel()[self.cell if things is None else self.cell[things]]
         return shares
+
+    def with_some(self, share: Floats, things: Indices) -> tuple[Some, Floats]:
+        """Which of some things are of a cell that has a share, shape (R, S), and the share of each of these."""
+        shares = padded(share).ravel()
+        there = shares != 0
+        cell = self.cell[things]
+        if 2 * np.count_nonzero(there) > len(there):
+            return slice(None), shares[cell]
+        mine = np.flatnonzero(there[cell])
+        return mine, shares[cell[mine]]
 
     def hold(self, things: Indices) -> Flags:
         """Which cells some of these things belong to, shape (R, S + 1)."""

@@ -198,8 +198,8 @@ class Replay:
         """The host's time in each row, how long it is held at the end, and how long after what left the queue."""
         rows = self.schedule.rows
         if change.no_host:
-            never = np.full(len(rows.work_ns), LONG_AGO // 4)
-            return np.zeros_like(never), np.where(rows.waits, never, 0), never
+            nothing, never = (np.broadcast_to(np.int64(ns), rows.work_ns.shape) for ns in (0, LONG_AGO // 4))
+            return nothing, np.where(rows.waits, never, nothing), never
         spent_on = {kind: spent for kind, spent in self.schedule.spent.items() if spent.is_some}
         shares = {kind: share for kind, share in change.of_host.items() if kind in spent_on and share.any()}
         if not shares:
@@ -207,10 +207,10 @@ class Replay:
         work, held, queue = rows.work_ns.copy(), rows.blocked_ns.copy(), rows.queue_ns.copy()
         for kind, share in shares.items():
             spent = spent_on[kind]
-            gone = self._cells.of_each(share, spent.working)
-            work[spent.working] -= np.rint(spent.work_ns * gone).astype(np.int64)
-            mine = spent.holding
-            gone = self._cells.of_each(share, mine)
+            some, gone = self._cells.with_some(share, spent.working)
+            work[spent.working[some]] -= np.rint(spent.work_ns[some] * gone).astype(np.int64)
+            some, gone = self._cells.with_some(share, spent.holding)
+            mine = spent.holding[some]
             # A call that is gone waits for nothing: far earlier than the device.
             held[mine] = np.where(gone >= 1, np.where(rows.waits[mine], LONG_AGO // 4, 0), held[mine] * (1 - gone))
             queue[mine] = np.where((gone >= 1) & rows.synced[mine], LONG_AGO // 4, queue[mine])
@@ -222,7 +222,9 @@ class Replay:
     def _device(self, change: Change) -> Ints:
         """What the device needs for each row."""
         need = self.schedule.rows.device_ns
-        if change.device_at_median is not None:
+        if change.device_at_median is not None and change.device_at_median.all():
+            need = self._device_at_median
+        elif change.device_at_median is not None:
             chosen = self._cells.of_each(change.device_at_median.astype(np.float64)) >= 0.5
             need = np.where(chosen, self._device_at_median, need)
         if change.device_ns is not None:
