@@ -2,9 +2,10 @@
 
     python benchmarks/many_ranks.py [--ranks 4096] [--steps 50]
 
-The digests are made up: 8 ranks a node; each step computes for 40 ms and sends 6 AllReduces, of which the last is
-exposed. Rank 1234 (modulo the ranks) stalls 20 ms on its host in every step; the ranks of node 77 (modulo the nodes)
-compute a tenth longer; nodes' clocks are off by up to 5 ms and drift by up to 20 ppm. Findings must name them.
+The digests are made up, written to files and read from them: 8 ranks a node; each step computes for 40 ms and sends 6
+AllReduces, of which the last is exposed. Rank 1234 (modulo the ranks) stalls 20 ms on its host in every step; the ranks
+of node 77 (modulo the nodes) compute a tenth longer; nodes' clocks are off by up to 5 ms and drift by up to 20 ppm.
+Findings must name them.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ import platform
 import resource
 import time
 from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from tb_ddp_doctor.cache import Cache, write_digest
 from tb_ddp_doctor.digest import track
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.memory import no_memory
@@ -85,10 +89,19 @@ def make(ranks: int, steps: int, seed: int = 0) -> tuple[dict[int, RankDigest], 
             end[:, step, bucket] = done - rng.integers(0, 20_000, ranks)
         clock = done
     finish = np.append(step_start[1:], clock)
-    return {
-        rank: _digest(rank, ranks, compute[rank], stall[rank], busy[rank], step_start, finish, arrival[rank], end[rank])
-        for rank in range(ranks)
-    }, {rank: f"node{rank // NODE}" for rank in range(ranks)}
+    with TemporaryDirectory() as folder:
+        each = (
+            _digest(rank, ranks, compute[rank], stall[rank], busy[rank], step_start, finish, arrival[rank], end[rank])
+            for rank in range(ranks)
+        )
+        read = {rank: _as_read(digest, Path(folder, f"{rank}.digest")) for rank, digest in enumerate(each)}
+    return read, {rank: f"node{rank // NODE}" for rank in range(ranks)}
+
+
+def _as_read(digest: RankDigest, path: Path) -> RankDigest:
+    """A digest as it is read from its file."""
+    write_digest(digest, path)
+    return Cache().digest(path)
 
 
 def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> RankDigest:

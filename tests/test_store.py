@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tb_ddp_doctor.digest.model import CodeOf, CpuTime, GemmWork, RankDigest, RankOwner, Starved, Steps, StepWork
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.storage import column_file
+from tb_ddp_doctor.storage.constant import constant, joined
 from tb_ddp_doctor.trace.model import Header, Indices, Ints, RankTrace
 from tb_ddp_doctor.trace.names import Phase
 
@@ -55,7 +56,8 @@ def test_a_digest_comes_back_as_it_was(tmp_path: Path) -> None:
 
 def test_what_is_loaded_is_mapped_and_cannot_be_changed(tmp_path: Path) -> None:
     steps = column_file.load(Steps, "1", dumped(tmp_path / "x", traces.digests(JOB)[0].steps))
-    assert isinstance(steps.start_ns.base, np.memmap)
+    assert isinstance(steps.start_ns.base, np.ndarray)
+    assert isinstance(steps.start_ns.base.base, np.memmap)
     with pytest.raises(ValueError, match="read-only"):
         steps.start_ns[0] = 1
 
@@ -63,6 +65,38 @@ def test_what_is_loaded_is_mapped_and_cannot_be_changed(tmp_path: Path) -> None:
 def test_empty_columns_come_back_with_their_types(tmp_path: Path) -> None:
     empty = Steps(*(np.empty(0, np.int64) for _ in range(5)))
     assert same(column_file.load(Steps, "1", dumped(tmp_path / "x", empty)), empty)
+
+
+def test_a_column_of_one_value_is_kept_once(tmp_path: Path) -> None:
+    steps = Steps(np.arange(40_000), *(np.full(40_000, i) for i in range(4)))
+    path = dumped(tmp_path / "x", steps)
+    assert path.stat().st_size < 1.01 * steps.number.nbytes
+    loaded = column_file.load(Steps, "1", path)
+    assert same(loaded, steps)
+    assert loaded.end_ns is column_file.load(Steps, "1", dumped(tmp_path / "y", loaded)).end_ns
+    with pytest.raises(ValueError, match="read-only"):
+        loaded.end_ns[0] = 1
+
+
+def test_a_damaged_shape_of_one_value_takes_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = dumped(tmp_path / "x", Steps(np.arange(9), *(np.full(9, i) for i in range(4))))
+    monkeypatch.setattr(column_file, "_LONGEST_CONSTANT", 8)
+    with pytest.raises(column_file.StoreError, match="constant column"):
+        column_file.load(Steps, "1", path)
+
+
+@given(
+    st.lists(st.tuples(st.integers(-1, 1), st.integers(1, 3), st.booleans()), min_size=1), st.sampled_from(["i4", "?"])
+)
+def test_columns_of_one_value_are_joined_like_any_others(pieces: list[tuple[int, int, bool]], kind: str) -> None:
+    dtype = np.dtype(kind)
+    columns = [
+        constant(kind, (size,), dtype.type(value).tobytes()) if once else np.full(size, value, dtype)
+        for value, size, once in pieces
+    ]
+    expected = np.concatenate(columns)
+    assert joined(columns).dtype == expected.dtype
+    assert joined(columns).tolist() == expected.tolist()
 
 
 def test_another_version_is_refused(tmp_path: Path) -> None:

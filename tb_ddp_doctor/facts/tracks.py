@@ -15,6 +15,7 @@ from tb_ddp_doctor.facts.schedule_model import Family, Parts
 from tb_ddp_doctor.job.calls import Calls, job_steps
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.job.numbering import numbered
+from tb_ddp_doctor.storage.constant import is_constant, joined
 from tb_ddp_doctor.trace.model import Indices, Ints
 
 
@@ -58,22 +59,27 @@ class RecordedTracks:
 
     def column(self, name: str) -> NDArray[Any]:
         """A column of `Track`."""
-        return np.concatenate([getattr(track, name) for track in self._tracks])
+        return joined([getattr(track, name) for track in self._tracks])
 
     def parts(self, name: str, missing: int) -> Indices:
         """A column with rows of the rank's `Collectives`, as parts."""
         own = self.column(name)
-        joined: Indices = np.where(own >= 0, own + self._base_of_each(self.first_part), missing).astype(np.int32)
-        return joined
+        if is_constant(own) and own[0] < 0:
+            return np.broadcast_to(np.int32(missing), own.shape)
+        base = self._base_of_each(self.first_part)
+        parts: Indices = np.where(own >= 0, own + base, np.int32(missing))
+        return parts
 
     def rows(self, name: str) -> Indices:
         """A column with rows of the rank's track, as rows of all; what is negative stays so."""
         own = self.column(name)
-        joined: Indices = np.where(own >= 0, own + self._base_of_each(self.first), own).astype(np.int32)
-        return joined
+        if is_constant(own) and own[0] < 0:
+            return own
+        rows: Indices = np.where(own >= 0, own + self._base_of_each(self.first), own)
+        return rows
 
-    def _base_of_each(self, first: Ints) -> Ints:
-        return np.repeat(first[:-1], np.diff(self.first))
+    def _base_of_each(self, first: Ints) -> Indices:
+        return np.repeat(first[:-1].astype(np.int32), np.diff(self.first))
 
     def job_step(self, step_index: Ints) -> Indices:
         """The job's step of each row, -1 for none."""
@@ -91,7 +97,7 @@ class RecordedTracks:
         times = [track.host for track in self._tracks]
         base = np.repeat(self.first[:-1].astype(np.int32), [len(one.row) for one in times])
         return (
-            np.concatenate([one.kind for one in times]),
+            joined([one.kind for one in times]),
             np.concatenate([one.row for one in times]) + base,
             np.concatenate([one.ns for one in times]),
         )
@@ -180,7 +186,7 @@ def awaited(tracks: Tracks, parts: Parts) -> Indices:
     and does not if more of them go on without waiting.
     """
     nothing = len(parts.rank) - 1
-    awaits = tracks.parts("awaits", nothing)
+    awaits: Indices = tracks.parts("awaits", nothing).copy()
     gated = np.flatnonzero(awaits < nothing)
     proven = tracks.column("delay_ns")[gated] < LATENCY_NS
     # Of each part: 0 if no row awaits it, 1 if one does so for all that is known, 2 if one has to.

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.job.numbering import numbered
+from tb_ddp_doctor.storage.constant import joined
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Indices, Ints
 
@@ -60,7 +61,7 @@ class Calls:
     def column(self, name: str) -> NDArray[Any]:
         """A column of `Collectives`; it is not to be written to."""
         if name not in self._columns:
-            self._columns[name] = np.concatenate([getattr(digest.collectives, name) for digest in self._digests])
+            self._columns[name] = joined([getattr(digest.collectives, name) for digest in self._digests])
         return self._columns[name]
 
     def text(self, name: str) -> Text:

@@ -22,6 +22,7 @@ from tb_ddp_doctor.job.axis import Axis
 from tb_ddp_doctor.job.calls import Calls
 from tb_ddp_doctor.job.clock import ClockFit
 from tb_ddp_doctor.job.collectives import Matched
+from tb_ddp_doctor.storage.constant import is_constant, joined
 from tb_ddp_doctor.trace.model import Indices, Ints
 from tb_ddp_doctor.trace.names import Phase
 
@@ -164,9 +165,13 @@ def _stacked(parts: Sequence[T], index: Ints) -> T:
 
 def of_steps(columns: Sequence[NDArray[Any]], index: Ints) -> NDArray[Any]:
     """A column of each rank's steps for those of the job, shape (R, S, ...): they are `index`, shape (R, S)."""
-    joined = np.concatenate(columns)
-    if len(joined) == index.size and (index == np.arange(index.shape[1])).all():
-        return joined.reshape(*index.shape, *joined.shape[1:])
+    every = joined(columns)
+    shape = *index.shape, *every.shape[1:]
+    if is_constant(every):
+        value = every.flat[0]
+        return np.full(shape, value, every.dtype) if value else np.zeros(shape, every.dtype)
+    if len(every) == index.size and (index == np.arange(index.shape[1])).all():
+        return every.reshape(shape)
     sizes = np.array([len(column) for column in columns])
-    chosen: NDArray[Any] = joined[(np.cumsum(sizes) - sizes)[:, None] + index]
+    chosen: NDArray[Any] = every[(np.cumsum(sizes) - sizes)[:, None] + index]
     return chosen

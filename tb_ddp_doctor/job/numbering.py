@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_ddp_doctor.storage.constant import is_constant
 from tb_ddp_doctor.trace.model import Ints
 
 Whole = NDArray[np.integer[Any]] | NDArray[np.bool_]
@@ -30,7 +31,7 @@ def numbered(*columns: Whole) -> Ints:
 def _places(values: Whole) -> Ints:
     if not len(values):
         return np.empty(0, np.int64)
-    least, most = int(values.min()), int(values.max())
+    least, most = (int(values[0]),) * 2 if is_constant(values) else (int(values.min()), int(values.max()))
     if most == least:
         return np.zeros(len(values), np.int64)
     if most - least >= _MOST_SPREAD * len(values):

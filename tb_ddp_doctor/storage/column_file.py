@@ -3,8 +3,8 @@
 Layout, little-endian, all blocks aligned to 64 bytes:
 
     magic (8 bytes)  length of the index (8)  CRC-32 of the index (4)  CRC-32 of the columns (4)
-    index: JSON {"kind", "version", "columns": [[dtype, shape, offset], ...], "values": {...}}
-    columns, raw
+    index: JSON {"kind", "version", "columns": [[dtype, shape, offset, is constant], ...], "values": {...}}
+    columns, raw; of a constant one its value alone
 
 The index holds the plain fields; a field that is an array stands in it as the number of its column. Files of another
 version are refused; what a dataclass looks like is a version (`layout`).
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 import zlib
 from collections.abc import Iterator, Mapping
 from enum import Enum
@@ -26,9 +27,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_ddp_doctor.storage.constant import constant, has_one_value
+
 _MAGIC = b"ddpdoc\x00\x01"
 _ALIGNMENT = 64
 _START = 24
+#: What the layout above is, apart from what is stored.
+_FORMAT = 2
+#: Columns of more values are never constant, so that a damaged file takes no more memory than its size says.
+_LONGEST_CONSTANT = 1 << 16
 T = TypeVar("T")
 
 
@@ -43,7 +50,7 @@ def layout(kind: type) -> str:
     That is other dataclasses, structs, and enumerations with the values of their members; what a column of numbers
     stands for is told by `Annotated`. Types count as they are spelled, since numpy's own names change with its version.
     """
-    told = []
+    told: list[object] = [_FORMAT]
     for each in named_in(kind):
         if issubclass(each, Enum):
             told.append((each.__name__, [(name, str(member.value)) for name, member in each.__members__.items()]))
@@ -73,7 +80,7 @@ def _classes(hint: Any) -> Iterator[type]:
 class _Index(msgspec.Struct):
     kind: str
     version: str
-    columns: list[tuple[str, list[int], int]]
+    columns: list[tuple[str, list[int], int, bool]]
     values: dict[str, msgspec.Raw]
 
 
@@ -81,11 +88,14 @@ def dump(value: Any, version: str, file: BinaryIO) -> None:
     """Write a dataclass whose fields are arrays, plain values that JSON can hold, or such dataclasses."""
     columns: list[NDArray[Any]] = []
     values = _pack(value, columns)
-    places: list[tuple[str, list[int], int]] = []
+    places: list[tuple[str, list[int], int, bool]] = []
     offset = 0
-    for column in columns:
-        places.append((column.dtype.str, list(column.shape), offset))
-        offset += _aligned(column.nbytes)
+    for i, column in enumerate(columns):
+        once = column.size <= _LONGEST_CONSTANT and has_one_value(column)
+        places.append((column.dtype.str, list(column.shape), offset, once))
+        if once:
+            columns[i] = column.reshape(-1)[:1]
+        offset += _aligned(columns[i].nbytes)
     index = msgspec.json.encode({"kind": type(value).__name__, "version": version, "columns": places, "values": values})
     index += b" " * (_aligned(_START + len(index)) - _START - len(index))
     checksum = 0
@@ -128,7 +138,8 @@ def values(path: Path) -> dict[str, Any]:
 def _open(path: Path, *, checked: bool) -> tuple[_Index, NDArray[np.uint8]]:
     """The index, and the columns as bytes."""
     try:
-        data = np.memmap(path, np.uint8, mode="r")
+        # A plain view: those of a memmap are as slow to make as they are large.
+        data = np.asarray(np.memmap(path, np.uint8, mode="r"))
     except (OSError, ValueError) as error:
         raise StoreError(f"It cannot be read ({error}).") from None
     head = data[:_START].tobytes()
@@ -150,8 +161,12 @@ def _aligned(size: int) -> int:
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
-def _view(columns: NDArray[np.uint8], dtype: str, shape: list[int], offset: int) -> NDArray[Any]:
+def _view(columns: NDArray[np.uint8], dtype: str, shape: list[int], offset: int, once: bool) -> NDArray[Any]:
     kind = np.dtype(dtype)
+    if once:
+        if math.prod(shape) > _LONGEST_CONSTANT:
+            raise ValueError(f"a constant column of {shape} values")
+        return constant(dtype, tuple(shape), columns[offset : offset + kind.itemsize].tobytes())
     size = kind.itemsize * int(np.prod(shape))
     return columns[offset : offset + size].view(kind).reshape(shape)
 
