@@ -1,5 +1,7 @@
 #include "replay.h"
 
+#include <stdlib.h>
+
 #define AT(column, i) ((column).at[(size_t)(i) * (column).step])
 
 /* Far times are sums of "long ago": they wrap, as numpy's do. */
@@ -79,4 +81,76 @@ void replay_play(const struct replay_schedule *schedule, const struct replay_len
         for (int64_t row = now.row; row < now.last_row; row++) launch(schedule, played, now.is, row);
         complete(schedule, lengths, played, now.part, now.last_part);
     }
+}
+
+static int by_index(const void *one, const void *other) {
+    int32_t first = *(const int32_t *)one, second = *(const int32_t *)other;
+    return (first > second) - (first < second);
+}
+
+/* Parts arrive whose launch and whose stream let them: the collectives that lack none complete, in their order. Returns
+ * where the completed parts end. */
+static int64_t arrive(const struct replay_tracks *tracks, const struct replay_ordering *now, size_t arriving,
+                      int64_t complete) {
+    size_t filled = 0;
+    for (size_t i = 0; i < arriving; i++) now->missing[tracks->collective[now->arriving[i]]]--;
+    for (size_t i = 0; i < arriving; i++) {
+        int32_t collective = tracks->collective[now->arriving[i]];
+        if (now->missing[collective] || now->full[collective]) continue;
+        now->full[collective] = 1;
+        now->filled[filled++] = collective;
+    }
+    qsort(now->filled, filled, sizeof *now->filled, by_index);
+    for (size_t i = 0; i < filled; i++) {
+        int32_t collective = now->filled[i];
+        for (int64_t at = tracks->members_at[collective]; at < tracks->members_at[collective + 1]; at++) {
+            now->done[tracks->members[at]] = 1;
+            now->completed[complete++] = tracks->members[at];
+        }
+    }
+    return complete;
+}
+
+int64_t replay_order(const struct replay_tracks *tracks, const struct replay_ordering *now) {
+    int64_t played = 0, complete = 0, rounds = 0, rows = tracks->first[tracks->ranks];
+    while (played < rows) {
+        int64_t began = played;
+        /* Nothing is over yet that another row of this round waits for: that is found out once all have been looked at. */
+        for (int64_t rank = 0; rank < tracks->ranks; rank++) {
+            int64_t row = now->place[rank];
+            if (row == tracks->first[rank + 1]) continue;
+            if (!now->done[AT(tracks->awaits, row)] || !now->done[AT(tracks->queue_part, row)]) continue;
+            now->place[rank]++;
+            now->order[played++] = row;
+        }
+        if (played == began) return -1;
+        for (int64_t i = began; i < played; i++) {
+            int32_t part = AT(tracks->launches, now->order[i]);
+            if (part >= 0) now->queued[part] = 1;
+        }
+        size_t arriving = 0;
+        for (int64_t i = began; i < played; i++) {
+            int32_t part = AT(tracks->launches, now->order[i]);
+            if (part >= 0 && now->done[tracks->after[part]]) now->arriving[arriving++] = part;
+        }
+        struct replay_together *together = &now->plan[rounds++];
+        *together = (struct replay_together){began, played, complete, complete};
+        while (arriving) {
+            int64_t since = complete;
+            complete = arrive(tracks, now, arriving, complete);
+            if (complete > since) {
+                if (together->last_part > together->part) {
+                    together = &now->plan[rounds++];
+                    *together = (struct replay_together){played, played, since, since};
+                }
+                together->last_part = complete;
+            }
+            arriving = 0;
+            for (int64_t i = since; i < complete; i++) {
+                int32_t part = tracks->following[now->completed[i]];
+                if (part >= 0 && now->queued[part]) now->arriving[arriving++] = part;
+            }
+        }
+    }
+    return rounds;
 }

@@ -1,5 +1,6 @@
-/* Plays a schedule. `tb_ddp_doctor/facts/native_play.py` has the same declarations, and `facts/play.py` says what each
- * column means and does the same. Every index is in range: the caller has looked. */
+/* Orders the rows and parts of a schedule, and plays it. `tb_ddp_doctor/facts/native_order.py` and `native_play.py` have
+ * the same declarations; `facts/order.py` and `play.py` say what each column means and do the same. Every index is in
+ * range: the caller has looked. */
 #ifndef REPLAY_H
 #define REPLAY_H
 
@@ -59,6 +60,40 @@ struct replay_played {
     int64_t *ready, *arrival_ns, *end_ns;
 };
 
+struct replay_tracks {
+    /* Where the rows of each rank begin, and where the last one's end. */
+    const int64_t *first;
+    int64_t ranks;
+    /* Of rows. */
+    struct replay_indices awaits, queue_part, launches;
+    /* Of parts: the collective; the part before on the stream, and one that comes after, or -1. */
+    const int32_t *collective, *after, *following;
+    /* The parts of each collective together, and where its begin. */
+    const int32_t *members;
+    const int64_t *members_at;
+};
+
+struct replay_together {
+    int64_t row, last_row;
+    int64_t part, last_part;
+};
+
+struct replay_ordering {
+    /* The next row of each rank; of parts, whether they are over and whether they are launched; how many parts each
+     * collective still lacks, and whether it is full. */
+    int64_t *place;
+    uint8_t *done, *queued;
+    int64_t *missing;
+    uint8_t *full;
+    /* Lists, of as many parts as there are, and of collectives. */
+    int32_t *arriving, *filled;
+    /* The order of rows, and of the parts that complete; what is played together. */
+    int64_t *order, *completed;
+    struct replay_together *plan;
+};
+
+/* How many are played together one after the other; -1 if rows wait for each other in a circle. */
+NATIVE_API int64_t replay_order(const struct replay_tracks *, const struct replay_ordering *);
 NATIVE_API void replay_play(const struct replay_schedule *, const struct replay_lengths *, const struct replay_played *);
 
 #endif

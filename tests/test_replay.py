@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -13,12 +14,14 @@ from traces import MS, job, ranks
 
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import CpuTime
-from tb_ddp_doctor.facts import native_play
+from tb_ddp_doctor.facts import native_order, native_play
 from tb_ddp_doctor.facts.change import Change
+from tb_ddp_doctor.facts.order import Ordering, StuckError, Together
 from tb_ddp_doctor.facts.play import Played, _Playing, play
+from tb_ddp_doctor.facts.tracks import RecordedTracks, awaited, families, recorded_parts
 from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.trace.model import RankTrace
+from tb_ddp_doctor.trace.model import Ints, RankTrace
 
 #: The device waits for what the host does, and the host for the device at the end.
 LOADED = """
@@ -78,6 +81,41 @@ def test_the_native_library_plays_any_job_as_numpy_does(
         other.with_numpy()
         for name in Played.__slots__:
             assert getattr(one.played, name).tolist() == getattr(other.played, name).tolist(), name
+
+
+@pytest.mark.skipif(not native_order.is_available(), reason="the native library was not built")
+@given(st.lists(TRACES, min_size=1, max_size=3), st.data())
+def test_the_native_library_orders_any_job_as_numpy_does(traces: list[RankTrace], data: st.DataObject) -> None:
+    found = joined([digest(trace) for trace in traces])
+    if not found or not all(len(one.track) for one in found.digests):
+        return
+    tracks = RecordedTracks(found.digests)
+    parts = recorded_parts(found, tracks, families(found.calls)[0])
+    awaits = awaited(tracks, parts)
+    if data.draw(st.booleans(), "rows that await anything"):
+        some = st.integers(0, len(parts.rank) - 1)
+        awaits = np.array(data.draw(st.lists(some, min_size=len(awaits), max_size=len(awaits))), np.int32)
+
+    def said(way: Callable[[Ordering], tuple[Ints, Ints, list[Together]]]) -> object:
+        try:
+            order, completed, plan = way(Ordering.of(tracks, parts, awaits))
+        except StuckError:
+            return None
+        return order.tolist(), completed.tolist(), [(one.rows, one.completed) for one in plan]
+
+    assert said(Ordering.natively) == said(Ordering.with_numpy)
+
+
+@pytest.mark.skipif(not native_order.is_available(), reason="the native library was not built")
+def test_rows_out_of_range_are_not_ordered_natively() -> None:
+    found = job(ranks(LOADED, LOADED))
+    tracks = RecordedTracks(found.digests)
+    parts = recorded_parts(found, tracks, families(found.calls)[0])
+    ordering = Ordering.of(tracks, parts, awaited(tracks, parts))
+    for name in ("awaits", "launches", "after"):
+        beyond = {name: getattr(ordering, name) + np.int32(len(parts.rank) + 1)}
+        with pytest.raises(IndexError):
+            native_order.order(replace(ordering, **beyond))
 
 
 def test_a_schedule_out_of_range_is_not_played_natively() -> None:

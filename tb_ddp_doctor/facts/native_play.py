@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.facts.schedule_model import Schedule
 from tb_ddp_doctor.trace import native
-from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.model import Indices, Ints
 
 if TYPE_CHECKING:
     from tb_ddp_doctor.facts.play import Lengths, Played
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 _GATED, _QUEUED, _HELD, _NEEDING = 1, 2, 4, 8
 
 
-class _Column(Structure):
+class Column(Structure):
+    """As in native/replay.h."""
+
     _fields_ = (("at", c_void_p), ("step", c_size_t))
 
 
@@ -32,9 +34,9 @@ class _Schedule(Structure):
     _fields_ = (
         ("rounds", c_void_p),
         ("count", c_size_t),
-        *((name, _Column) for name in ("rank", "queue_row", "queue_part", "awaits", "launches")),
-        *((name, _Column) for name in ("waits", "queue_before", "synced", "delay_ns")),
-        *((name, _Column) for name in ("collective", "after", "needs", "ready_ns")),
+        *((name, Column) for name in ("rank", "queue_row", "queue_part", "awaits", "launches")),
+        *((name, Column) for name in ("waits", "queue_before", "synced", "delay_ns")),
+        *((name, Column) for name in ("collective", "after", "needs", "ready_ns")),
     )
 
 
@@ -42,7 +44,7 @@ _ROW_LENGTHS = ("work_ns", "blocked_ns", "device_ns", "lead_ns", "queue_tail_ns"
 
 
 class _Lengths(Structure):
-    _fields_ = (*((name, _Column) for name in (*_ROW_LENGTHS, "transfer_ns")), ("alone", c_int64))
+    _fields_ = (*((name, Column) for name in (*_ROW_LENGTHS, "transfer_ns")), ("alone", c_int64))
 
 
 class _Played(Structure):
@@ -78,8 +80,8 @@ def play(schedule: Schedule, lengths: Lengths, begin_ns: Ints, host_at: Ints, re
     if schedule not in _TABLES:
         _TABLES[schedule] = _Table(schedule)
     kept: list[Any] = []
-    columns = [_column(getattr(lengths, name), np.int64, len(schedule.rows.rank), kept) for name in _ROW_LENGTHS]
-    columns.append(_column(lengths.transfer_ns, np.int64, len(schedule.parts.rank), kept))
+    columns = [column(getattr(lengths, name), np.int64, len(schedule.rows.rank), kept) for name in _ROW_LENGTHS]
+    columns.append(column(lengths.transfer_ns, np.int64, len(schedule.parts.rank), kept))
     device_at, arrival_ns = begin_ns.copy(), played.arrival_ns
     if not len(arrival_ns):
         arrival_ns = np.empty(len(ready), np.int64)
@@ -103,8 +105,7 @@ class _Table:
             (parts.after, 0, part_count),
             (parts.needs, -1, row_count),
         ):
-            if len(indices) and not least <= indices.min() <= indices.max() < count:
-                raise IndexError("a schedule out of range")
+            refuse_out_of_range(indices, least, count)
         rounds = np.array(
             [
                 (
@@ -122,18 +123,24 @@ class _Table:
         self.schedule = _Schedule(
             rounds.ctypes.data,
             len(rounds),
-            *(_column(column, np.int32, row_count, self._kept) for column in of_rows),
-            *(_column(column, np.bool_, row_count, self._kept) for column in flags),
-            _column(rows.delay_ns, np.int64, row_count, self._kept),
-            *(_column(column, np.int32, part_count, self._kept) for column in of_parts),
-            _column(parts.ready_ns, np.int64, part_count, self._kept),
+            *(column(each, np.int32, row_count, self._kept) for each in of_rows),
+            *(column(each, np.bool_, row_count, self._kept) for each in flags),
+            column(rows.delay_ns, np.int64, row_count, self._kept),
+            *(column(each, np.int32, part_count, self._kept) for each in of_parts),
+            column(parts.ready_ns, np.int64, part_count, self._kept),
         )
 
 
 _TABLES: WeakKeyDictionary[Schedule, _Table] = WeakKeyDictionary()
 
 
-def _column(values: NDArray[Any], kind: type[np.generic], size: int, kept: list[Any]) -> _Column:
+def refuse_out_of_range(indices: Indices, least: int, count: int) -> None:
+    """Raise IndexError unless all indices are of so many things, from the least one on."""
+    if len(indices) and not least <= indices.min() <= indices.max() < count:
+        raise IndexError("a schedule out of range")
+
+
+def column(values: NDArray[Any], kind: type[np.generic], size: int, kept: list[Any]) -> Column:
     """A column of one value that is broadcast, or of as many as it has; `kept` keeps its memory.
 
     Raises IndexError for one of another size: the library looks at no bounds.
@@ -145,4 +152,4 @@ def _column(values: NDArray[Any], kind: type[np.generic], size: int, kept: list[
     if values.strides[0] not in (0, values.itemsize):
         values = np.ascontiguousarray(values)
     kept.append(values)
-    return _Column(values.ctypes.data, int(values.strides[0] > 0))
+    return Column(values.ctypes.data, int(values.strides[0] > 0))

@@ -12,7 +12,6 @@ is one rank's share of a collective.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,17 +19,13 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.digest.track import BEFORE
+from tb_ddp_doctor.facts.order import Together, ordered
 from tb_ddp_doctor.facts.schedule_model import Flags, Frame, Parts, Round, Rows, Schedule, Some, Spent
 from tb_ddp_doctor.facts.tracks import RecordedTracks, Tracks, awaited, families, recorded_parts, sequences
 from tb_ddp_doctor.job.beginnings import beginnings
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.storage.constant import has_one_value, is_constant
 from tb_ddp_doctor.trace.model import Indices, Ints
-
-_NONE = np.empty(0, np.int64)
-
-
-class StuckError(Exception):
-    """Rows wait for each other in a circle: some match of collectives is wrong."""
 
 
 def schedule(job: Job) -> Schedule:
@@ -53,7 +48,7 @@ def schedule(job: Job) -> Schedule:
 
 def scheduled(tracks: Tracks, parts: Parts, awaits: Indices, frame: Frame) -> Schedule:
     """Compute what follows what in tracks; `awaits` is the part that each row awaits. Raises StuckError."""
-    order, completed, plan = _ordered(tracks, parts, awaits)
+    order, completed, plan = ordered(tracks, parts, awaits)
     rows = _rows(tracks, awaits, frame.step_index, order, completed)
     parts = _completing(parts, order, completed)
     return Schedule(
@@ -77,33 +72,33 @@ def _rows(tracks: Tracks, awaits: Indices, step_index: Ints, order: Ints, comple
     nothing = len(completed) - 1
     own_step, launches = tracks.column("step"), tracks.parts("launches", -1)
 
-    def ordered(values: NDArray[Any]) -> NDArray[Any]:
+    def moved(values: NDArray[Any]) -> NDArray[Any]:
         """A column in order; one value that all rows have is held once."""
-        if len(values) and (values == values[0]).all():
-            return np.broadcast_to(values[:1].copy(), values.shape)
-        return values[order]
+        if is_constant(values):
+            return values
+        return np.broadcast_to(values[:1].copy(), values.shape) if has_one_value(values) else values[order]
 
     return Rows(
-        rank=ordered(tracks.rank),
-        own_step=ordered(own_step),
-        step=ordered(tracks.job_step(step_index)),
-        work_ns=ordered(_work(tracks)),
-        blocked_by=ordered(tracks.column("blocked_by")),
-        blocked_ns=ordered(tracks.column("blocked_ns")),
-        waits=ordered(tracks.column("waits")),
-        queue_row=ordered(_moved(tracks.rows("queue_row"), place)),
-        queue_before=ordered(tracks.column("queue_row") == BEFORE),
-        queue_tail_ns=ordered(tracks.column("queue_tail_ns")),
-        queue_part=ordered(place_of_part[tracks.parts("queue_part", nothing)]),
-        queue_ns=ordered(tracks.column("queue_ns")),
-        synced=ordered(tracks.column("synced")),
-        device_ns=ordered(tracks.column("device_ns")),
-        lead_ns=ordered(tracks.column("lead_ns")),
-        fed_ns=ordered(tracks.column("fed_ns")),
-        awaits=ordered(place_of_part[awaits]),
-        delay_ns=ordered(tracks.column("delay_ns")),
-        launches=ordered(_moved(launches, place_of_part)),
-        between=ordered(_since_step(launches >= 0, tracks.rank, own_step)),
+        rank=moved(tracks.rank),
+        own_step=moved(own_step),
+        step=moved(tracks.job_step(step_index)),
+        work_ns=moved(_work(tracks)),
+        blocked_by=moved(tracks.column("blocked_by")),
+        blocked_ns=moved(tracks.column("blocked_ns")),
+        waits=moved(tracks.column("waits")),
+        queue_row=moved(_moved(tracks.rows("queue_row"), place)),
+        queue_before=moved(tracks.column("queue_row") == BEFORE),
+        queue_tail_ns=moved(tracks.column("queue_tail_ns")),
+        queue_part=moved(place_of_part[tracks.parts("queue_part", nothing)]),
+        queue_ns=moved(tracks.column("queue_ns")),
+        synced=moved(tracks.column("synced")),
+        device_ns=moved(tracks.column("device_ns")),
+        lead_ns=moved(tracks.column("lead_ns")),
+        fed_ns=moved(tracks.column("fed_ns")),
+        awaits=moved(place_of_part[awaits]),
+        delay_ns=moved(tracks.column("delay_ns")),
+        launches=moved(_moved(launches, place_of_part)),
+        between=moved(_since_step(launches >= 0, tracks.rank, own_step)),
     )
 
 
@@ -158,20 +153,12 @@ def _moved(things: Indices, place: Indices) -> Indices:
     return moved
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Together:
-    """Rows that follow no other ones still to be played, and the parts that complete with them; as in `Round`."""
-
-    rows: slice
-    launching: Ints
-    completed: slice
-
-
-def _rounds(plan: Sequence[_Together], rows: Rows, parts: Parts) -> Iterator[Round]:
+def _rounds(plan: Sequence[Together], rows: Rows, parts: Parts) -> Iterator[Round]:
     nothing = len(parts.rank) - 1
     for together in plan:
         now, completed = together.rows, together.completed
-        launched = rows.launches[now][together.launching]
+        launching = np.flatnonzero(rows.launches[now] >= 0)
+        launched = rows.launches[now][launching]
         starts = np.flatnonzero(np.diff(parts.collective[completed], prepend=-1))
         yield Round(
             rows=now,
@@ -179,7 +166,7 @@ def _rounds(plan: Sequence[_Together], rows: Rows, parts: Parts) -> Iterator[Rou
             gated=bool((rows.awaits[now] < nothing).any()),
             queued=bool(((rows.queue_row[now] >= 0) | rows.queue_before[now] | (rows.queue_part[now] < nothing)).any()),
             held=bool((rows.blocked_by[now] >= 0).any()),
-            launching=_some(together.launching),
+            launching=_some(launching),
             launched=_some(launched),
             needing=bool((parts.needs[launched] >= 0).any()),
             completed=completed,
@@ -195,66 +182,3 @@ def _some(indices: NDArray[np.integer[Any]]) -> Some:
     first = int(indices[0])
     until = first + len(indices)
     return slice(first, until) if np.array_equal(indices, np.arange(first, until)) else indices
-
-
-def _ordered(tracks: Tracks, parts: Parts, awaits: Indices) -> tuple[Ints, Ints, list[_Together]]:
-    """Rows and parts in the order in which they can be played, and what can be played together. Raises StuckError."""
-    launches, queue_part = tracks.parts("launches", -1), tracks.parts("queue_part", len(parts.rank) - 1)
-    launched = np.zeros(len(parts.rank), np.bool_)
-    launched[launches[launches >= 0]] = True
-    done = ~launched
-    following = np.full(len(parts.rank), -1)
-    chained = np.flatnonzero(launched & ~done[parts.after])
-    following[parts.after[chained]] = chained
-    missing = np.bincount(parts.collective[launched], minlength=int(parts.collective.max()) + 1)
-    members = np.flatnonzero(launched)
-    members = members[np.argsort(parts.collective[members], kind="stable")]
-    at = np.searchsorted(parts.collective[members], np.arange(len(missing) + 1))
-
-    place, last = tracks.first[:-1].copy(), tracks.first[1:]
-    queued = np.zeros(len(parts.rank), np.bool_)
-    order: list[Ints] = []
-    completing: list[NDArray[np.integer[Any]]] = []
-    plan: list[_Together] = []
-    played = complete = 0
-    while (active := np.flatnonzero(place < last)).size:
-        row = place[active]
-        row = row[done[awaits[row]] & done[queue_part[row]]]
-        if not len(row):
-            raise StuckError("Collectives wait for each other in a circle.")
-        place[tracks.rank[row]] += 1
-        launching = np.flatnonzero(launches[row] >= 0)
-        new = launches[row][launching]
-        queued[new] = True
-        now = slice(played, played + len(row))
-        played += len(row)
-        order.append(row)
-        for completed in _completed(new, parts, queued, done, following, missing, members, at):
-            plan.append(_Together(now, launching, slice(complete, complete + len(completed))))
-            complete += len(completed)
-            completing.append(completed)
-            now, launching = slice(played, played), launching[:0]
-        if now.stop > now.start:
-            plan.append(_Together(now, launching, slice(complete, complete)))
-    never = np.ones(len(parts.rank), np.bool_)
-    for completed in completing:
-        never[completed] = False
-    return np.concatenate(order or [_NONE]), np.concatenate([*completing, np.flatnonzero(never)]), plan
-
-
-def _completed(
-    new: Indices, parts: Parts, queued: Flags, done: Flags, following: Ints, missing: Ints, members: Ints, at: Ints
-) -> Iterator[NDArray[np.integer[Any]]]:
-    """Parts, by collective, that complete once the `new` ones are queued; and those that follow on their streams."""
-    arriving = new[done[parts.after[new]]]
-    while len(arriving):
-        np.subtract.at(missing, parts.collective[arriving], 1)
-        touched = np.unique(parts.collective[arriving])
-        full = touched[missing[touched] == 0]
-        completed = np.concatenate([members[at[i] : at[i + 1]] for i in full]) if len(full) else arriving[:0]
-        done[completed] = True
-        if len(completed):
-            yield completed
-        after = following[completed]
-        after = after[after >= 0]
-        arriving = after[queued[after]]

@@ -28,8 +28,9 @@ from tb_ddp_doctor.facts.bindings import Bindings
 from tb_ddp_doctor.facts.cells import lower_median
 from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.facts import Fact, Facts
+from tb_ddp_doctor.facts.order import StuckError
 from tb_ddp_doctor.facts.replay import Replay
-from tb_ddp_doctor.facts.schedule import StuckError, schedule
+from tb_ddp_doctor.facts.schedule import schedule
 from tb_ddp_doctor.job.model import Budget, Job
 from tb_ddp_doctor.trace.model import Ints
 

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.track import LONG_AGO
 from tb_ddp_doctor.facts.change import Change
+from tb_ddp_doctor.facts.order import StuckError
 from tb_ddp_doctor.facts.play import Lengths, Played, play
 from tb_ddp_doctor.facts.replay import Replay
-from tb_ddp_doctor.facts.schedule import StuckError, scheduled
+from tb_ddp_doctor.facts.schedule import scheduled
 from tb_ddp_doctor.facts.schedule_model import Parts
 from tb_ddp_doctor.planning.natural import Natural
 from tb_ddp_doctor.planning.refusal import CannotPlanError

@@ -1,0 +1,144 @@
+"""The order in which rows and parts of all ranks can be played, and what can be played together.
+
+A row follows the one before it, and the parts that it awaits and that leave the launch queue before it; the parts of a
+collective complete together, once all are launched and those before them on their streams are over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.facts import native_order
+from tb_ddp_doctor.facts.schedule_model import Flags, Parts
+from tb_ddp_doctor.facts.tracks import Tracks
+from tb_ddp_doctor.trace.model import Indices, Ints
+
+
+class StuckError(Exception):
+    """Rows wait for each other in a circle: some match of collectives is wrong."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Together:
+    """Rows that follow no other ones still to be played, and the parts that complete with them; as in `Round`."""
+
+    rows: slice
+    completed: slice
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ordering:
+    """What is to be put in order, and how far that has come."""
+
+    #: Where each rank's rows begin, and where the last one's end, shape (R + 1,).
+    first: Ints
+    #: Of rows: the part that each awaits, that leaves the queue before it, and that it launches, -1 for none.
+    awaits: Indices
+    queue_part: Indices
+    launches: Indices
+    #: Of parts: the collective, the part before it on its stream, and one that comes after it, -1 for none.
+    collective: Indices
+    after: Indices
+    following: Indices
+    #: The parts of each collective that are launched, together, and where its begin.
+    members: Indices
+    members_at: Ints
+    #: How many parts each collective still lacks; whether each part is over, and whether it is launched.
+    missing: Ints
+    done: Flags
+    queued: Flags
+
+    @classmethod
+    def of(cls, tracks: Tracks, parts: Parts, awaits: Indices) -> Ordering:
+        """At the beginning; `awaits` is the part that each row awaits."""
+        launches, queue_part = tracks.parts("launches", -1), tracks.parts("queue_part", len(parts.rank) - 1)
+        launched = np.zeros(len(parts.rank), np.bool_)
+        launched[launches[launches >= 0]] = True
+        done = ~launched
+        following = np.full(len(parts.rank), -1, np.int32)
+        chained = np.flatnonzero(launched & ~done[parts.after])
+        following[parts.after[chained]] = chained
+        collectives = int(parts.collective.max()) + 1
+        members = np.flatnonzero(launched).astype(np.int32)
+        members = members[np.argsort(parts.collective[members], kind="stable")]
+        missing = np.bincount(parts.collective[members], minlength=collectives)
+        return cls(
+            first=tracks.first,
+            awaits=awaits,
+            queue_part=queue_part,
+            launches=launches,
+            collective=parts.collective,
+            after=parts.after,
+            following=following,
+            members=members,
+            members_at=np.concatenate(([0], np.cumsum(missing))),
+            missing=missing,
+            done=done,
+            queued=np.zeros(len(parts.rank), np.bool_),
+        )
+
+    def natively(self) -> tuple[Ints, Ints, list[Together]]:
+        """By the native library: the order of rows, that of parts that complete, and the plan. Raises StuckError."""
+        found = native_order.order(self)
+        if found is None:
+            raise StuckError("Collectives wait for each other in a circle.")
+        order, completed, plan = found
+        return order, completed, [Together(slice(a, b), slice(c, d)) for a, b, c, d in plan.tolist()]
+
+    def with_numpy(self) -> tuple[Ints, Ints, list[Together]]:
+        """The same without it."""
+        place, last = self.first[:-1].copy(), self.first[1:]
+        order: list[Ints] = [np.empty(0, np.int64)]
+        completing: list[NDArray[np.integer]] = [np.empty(0, np.int64)]
+        plan: list[Together] = []
+        played = complete = 0
+        while (active := np.flatnonzero(place < last)).size:
+            row = place[active]
+            ready = self.done[self.awaits[row]] & self.done[self.queue_part[row]]
+            row = row[ready]
+            if not len(row):
+                raise StuckError("Collectives wait for each other in a circle.")
+            place[active[ready]] += 1
+            launches = self.launches[row]
+            new = launches[launches >= 0]
+            self.queued[new] = True
+            now = slice(played, played + len(row))
+            played += len(row)
+            order.append(row)
+            for completed in self._completed(new):
+                plan.append(Together(now, slice(complete, complete + len(completed))))
+                complete += len(completed)
+                completing.append(completed)
+                now = slice(played, played)
+            if now.stop > now.start:
+                plan.append(Together(now, slice(complete, complete)))
+        return np.concatenate(order), np.concatenate(completing), plan
+
+    def _completed(self, new: Indices) -> Iterator[Indices]:
+        """Parts, by collective, that complete once the `new` ones are queued; and those that follow on streams."""
+        arriving = new[self.done[self.after[new]]]
+        while len(arriving):
+            np.subtract.at(self.missing, self.collective[arriving], 1)
+            touched = np.unique(self.collective[arriving])
+            full = touched[self.missing[touched] == 0].tolist()
+            starts = self.members_at
+            completed = np.concatenate([arriving[:0], *(self.members[starts[i] : starts[i + 1]] for i in full)])
+            self.done[completed] = True
+            if len(completed):
+                yield completed
+            after = self.following[completed]
+            after = after[after >= 0]
+            arriving = after[self.queued[after]]
+
+
+def ordered(tracks: Tracks, parts: Parts, awaits: Indices) -> tuple[Ints, Ints, list[Together]]:
+    """Rows and parts in the order in which they can be played, and what can be played together. Raises StuckError."""
+    ordering = Ordering.of(tracks, parts, awaits)
+    order, completed, plan = ordering.natively() if native_order.is_available() else ordering.with_numpy()
+    never = np.ones(len(parts.rank), np.bool_)
+    never[completed] = False
+    return order, np.concatenate([completed, np.flatnonzero(never)]), plan
