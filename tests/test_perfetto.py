@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Frame, FrameLocator, Page, Response, Route, expect
-from tab import PATIENCE_S, SCREENSHOTS, analysed, chosen, get, opened, tensorboard
+from tab import DEMO_LOGS, PATIENCE_S, SCREENSHOTS, analysed, chosen, emptied, get, opened, tensorboard
 from traces import ranks, write
 
 RANKS = ["rank 0 (node0)", "rank 1 (node0)", "rank 2 (node1)", "rank 3 (node1)"]
@@ -37,18 +36,54 @@ STAND_IN = """<!doctype html><script>
 </script>"""
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a TensorBoard on a real job and a drawn one, whose Python stacks tell the user's code."""
+    logs = tmp_path_factory.mktemp("logs")
+    (logs / "straggler_cpu").symlink_to(DEMO_LOGS / "straggler_cpu")
+    write(logs / "job", STALLED)
+    with tensorboard(tmp_path_factory.mktemp("server"), f"--logdir={logs}") as base:
+        analysed(base)
+        yield base
+
+
+@pytest.fixture(scope="module")
+def context(browser: Browser, server: str) -> Iterator[BrowserContext]:
+    context = browser.new_context(viewport={"width": 1320, "height": 1000})
+    context.set_default_timeout(PATIENCE_S * 1000)
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    context.add_init_script(REAL)
+    yield context
+    context.close()
+
+
+@pytest.fixture(scope="module")
+def kept_page(context: BrowserContext) -> Page:
+    """A page in which TensorBoard stays open from test to test: most of a test would be its start."""
+    return context.new_page()
+
+
 @pytest.fixture
-def context(browser: Browser) -> Iterator[BrowserContext]:
-    """Fails if anything from outside of this machine was loaded.
+def page(context: BrowserContext, kept_page: Page) -> Iterator[Page]:
+    """The kept page without its tab, which opens anew. Fails if anything from outside of this machine was loaded.
 
     Perfetto asks Google whether its user works there, which the content security policy refuses.
     """
-    context = browser.new_context(viewport={"width": 1320, "height": 1000})
-    context.set_default_timeout(PATIENCE_S * 1000)
     loaded: list[str] = []
-    context.on("response", lambda response: loaded.append(response.url))
-    yield context
-    context.close()
+
+    def heard(response: Response) -> None:
+        loaded.append(response.url)
+
+    context.on("response", heard)
+    emptied(kept_page)
+    yield kept_page
+    for other in context.pages:
+        if other != kept_page:
+            other.close()
+    kept_page.unroute_all(behavior="ignoreErrors")
+    context.unroute_all()
+    emptied(kept_page)
+    context.remove_listener("response", heard)
     outside = {urlsplit(url).hostname for url in loaded if url.startswith("http")} - {"127.0.0.1", "ui.perfetto.dev"}
     assert outside == set()
 
@@ -106,8 +141,7 @@ def rows(frame: Frame, query: str, **columns: object) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_finding_opens_perfetto_at_its_range(context: BrowserContext, server: str) -> None:
-    page = context.new_page()
+def test_a_finding_opens_perfetto_at_its_range_and_its_query_works_there(page: Page, server: str) -> None:
     tab = open_evidence(page, server)
     expect(tab.locator("dialog.trace header")).to_contain_text("straggler_cpu: rank 1, step")
     frame = perfetto(page)
@@ -133,6 +167,16 @@ def test_a_finding_opens_perfetto_at_its_range(context: BrowserContext, server: 
     assert flows[0]["flows"] > 100
     lost = rows(frame, "select name, value from stats where severity != 'info' and value > 0", name="str", value=0)
     assert lost == []
+    tab.get_by_role("button", name="Close").press("Tab")  # the dialog covers the rest
+    tab.get_by_text("Other tools").first.evaluate("element => element.click()")
+    query = tab.locator(".tools pre").first.text_content() or ""
+    longest = rows(frame, query.rstrip().rstrip(";"), rank="str", lane="str", name="str", ms=0)
+    assert len(longest) == 50
+    assert {"rank 0 (node0)", "rank 1 (node0)"} <= {row["rank"] for row in longest}
+    commands = tab.locator(".tools pre").nth(1)
+    expect(commands).to_contain_text("nvidia-smi -q")
+    # The process has ended: nothing asks for its number.
+    assert not any("--pid" in text for text in tab.locator(".tools pre").all_text_contents())
     tab.get_by_role("button", name="Close").click()
     expect(tab.locator("dialog.trace")).to_have_count(0)
 
@@ -156,10 +200,8 @@ def reaches(frame: Frame, attempt: str, patience_s: int = PATIENCE_S) -> bool:
     return bool(frame.evaluate(REACHES, [attempt, patience_s * 1000]))
 
 
-def test_the_frame_reaches_nothing(context: BrowserContext, server: str) -> None:
+def test_the_frame_reaches_nothing(page: Page, server: str) -> None:
     """Neither the tab, nor TensorBoard's routes, nor storage, nor anything outside; it is handed Perfetto's files."""
-    context.add_init_script(REAL)
-    page = context.new_page()
     tab = open_evidence(page, server)
     frame = perfetto(page)
     assert tab.locator("dialog.trace iframe").get_attribute("sandbox") == "allow-scripts"
@@ -216,8 +258,9 @@ def test_the_frame_reaches_nothing(context: BrowserContext, server: str) -> None
     assert rows(frame, "select count(*) as slices from slice", slices=0)[0]["slices"] > 100
 
 
+@pytest.mark.usefixtures("page")
 def test_the_page_is_a_sandbox_when_it_is_opened_by_itself(context: BrowserContext, server: str) -> None:
-    context.add_init_script(REAL)
+    # Its own, since it navigates away from TensorBoard; closed with what else a test has opened.
     page = context.new_page()
     page.goto(f"{server}/data/plugin/ddp_doctor/{get(f'{server}/data/plugin/ddp_doctor/viewers')['perfetto']}")
     assert page.evaluate("window.origin") == "null"
@@ -225,30 +268,13 @@ def test_the_page_is_a_sandbox_when_it_is_opened_by_itself(context: BrowserConte
         assert not reaches(page.main_frame, attempt, 3), attempt
 
 
-def test_the_query_to_copy_works(context: BrowserContext, server: str) -> None:
-    page = context.new_page()
-    tab = open_evidence(page, server)
-    frame = perfetto(page)
-    tab.get_by_role("button", name="Close").press("Tab")  # the dialog covers the rest
-    tab.get_by_text("Other tools").first.evaluate("element => element.click()")
-    query = tab.locator(".tools pre").first.text_content() or ""
-    longest = rows(frame, query.rstrip().rstrip(";"), rank="str", lane="str", name="str", ms=0)
-    assert len(longest) == 50
-    assert {"rank 0 (node0)", "rank 1 (node0)"} <= {row["rank"] for row in longest}
-    commands = tab.locator(".tools pre").nth(1)
-    expect(commands).to_contain_text("nvidia-smi -q")
-    # The process has ended: nothing asks for its number.
-    assert not any("--pid" in text for text in tab.locator(".tools pre").all_text_contents())
-
-
-def test_commands_for_a_process_show_while_files_are_written(context: BrowserContext, server: str) -> None:
+def test_commands_for_a_process_show_while_files_are_written(page: Page, server: str) -> None:
     def live(route: Route) -> None:
         listing = route.fetch().json()
         for run in listing["runs"]:
             run["arriving"] = 1
         route.fulfill(json=listing)
 
-    page = context.new_page()
     page.route("**/ddp_doctor/runs*", live)
     tab = opened(page, server, "findings")
     chosen(tab, "straggler_cpu")
@@ -258,8 +284,7 @@ def test_commands_for_a_process_show_while_files_are_written(context: BrowserCon
     expect(finding.locator(".tools pre").nth(1)).to_contain_text(re.compile(r"py-spy dump --pid \d+"))
 
 
-def test_chrome_json_opens_in_perfetto_too(context: BrowserContext, server: str) -> None:
-    page = context.new_page()
+def test_chrome_json_opens_in_perfetto_too(page: Page, server: str) -> None:
     page.route("**/slice?*format=native", lambda route: route.continue_(url=route.request.url[:-6] + "json"))
     open_evidence(page, server)
     frame = perfetto(page)
@@ -275,17 +300,17 @@ def test_chrome_json_opens_in_perfetto_too(context: BrowserContext, server: str)
 
 
 @pytest.mark.parametrize("allowed", [True, False], ids=["clipboard", "no clipboard"])
-def test_what_is_copied_is_what_is_shown(context: BrowserContext, server: str, allowed: bool) -> None:
+def test_what_is_copied_is_what_is_shown(page: Page, server: str, allowed: bool) -> None:
     """Without the clipboard's interface, as over plain HTTP from another host, the selection is copied."""
-    context.grant_permissions(["clipboard-read", "clipboard-write"])
-    if not allowed:
-        context.add_init_script("navigator.clipboard.writeText = () => Promise.reject(new Error('not allowed'))")
-    page = context.new_page()
     tab = opened(page, server, "findings")
     chosen(tab, "straggler_cpu")
     finding = tab.locator("details.finding").first
     finding.locator("summary").first.click()
     finding.get_by_text("Other tools").click()
+    if not allowed:
+        tab.locator("html").evaluate(
+            "() => { navigator.clipboard.writeText = () => Promise.reject(new Error('not allowed')); }"
+        )
     blocks = finding.locator(".code")
     expect(blocks).to_have_count(4)
     shown = [block.locator("pre").text_content() for block in blocks.all()]
@@ -297,23 +322,18 @@ def test_what_is_copied_is_what_is_shown(context: BrowserContext, server: str, a
     expect(finding).to_contain_text("Run these on the machine of rank 1 (node0)")
 
 
-def test_a_line_of_the_users_code_is_copied(context: BrowserContext, tmp_path: Path) -> None:
-    context.grant_permissions(["clipboard-read", "clipboard-write"])
-    write(tmp_path / "logs" / "job", STALLED)
-    with tensorboard(tmp_path, f"--logdir={tmp_path / 'logs'}") as base:
-        analysed(base)
-        page = context.new_page()
-        tab = opened(page, base, "findings")
-        finding = tab.locator("details.finding").first
-        finding.locator("summary").first.click()
-        source = finding.locator(".source").first
-        expect(source).to_contain_text("train.py:4 step")
-        source.get_by_role("button").click()
-        expect(source.get_by_role("button")).to_have_text("Copied")
-        assert page.evaluate("navigator.clipboard.readText()") == "train.py:4"
-        finding.get_by_text("Other tools").click()
-        expect(finding.locator(".tools")).not_to_contain_text("no Python stacks")
-        page.goto("about:blank")
+def test_a_line_of_the_users_code_is_copied(page: Page, server: str) -> None:
+    tab = opened(page, server, "findings")
+    chosen(tab, "job")
+    finding = tab.locator("details.finding").first
+    finding.locator("summary").first.click()
+    source = finding.locator(".source").first
+    expect(source).to_contain_text("train.py:4 step")
+    source.get_by_role("button").click()
+    expect(source.get_by_role("button")).to_have_text("Copied")
+    assert page.evaluate("navigator.clipboard.readText()") == "train.py:4"
+    finding.get_by_text("Other tools").click()
+    expect(finding.locator(".tools")).not_to_contain_text("no Python stacks")
 
 
 def without_viztracer(page: Page, frames: bool) -> None:
@@ -326,7 +346,9 @@ def stand_in(route: Route) -> None:
 
 
 @pytest.mark.parametrize("frames", [True, False], ids=["frame", "window"])
-def test_without_viztracer_the_user_is_asked_once(context: BrowserContext, server: str, frames: bool) -> None:
+def test_without_viztracer_the_user_is_asked_once(
+    page: Page, context: BrowserContext, server: str, frames: bool
+) -> None:
     asked: list[str] = []
 
     def serve(route: Route) -> None:
@@ -334,7 +356,6 @@ def test_without_viztracer_the_user_is_asked_once(context: BrowserContext, serve
         stand_in(route)
 
     context.route("https://ui.perfetto.dev/**", serve)
-    page = context.new_page()
     without_viztracer(page, frames)
     tab = open_evidence(page, server)
     agree = tab.get_by_role("button", name="Agree and open ui.perfetto.dev")
@@ -361,8 +382,7 @@ def test_without_viztracer_the_user_is_asked_once(context: BrowserContext, serve
         expect(tab.get_by_role("button", name="Open ui.perfetto.dev", exact=True)).to_be_visible()
 
 
-def test_what_the_server_refuses_is_said(context: BrowserContext, server: str) -> None:
-    page = context.new_page()
+def test_what_the_server_refuses_is_said(page: Page, server: str) -> None:
     page.route(
         "**/ddp_doctor/slice?*", lambda route: route.fulfill(status=400, json={"error": "Rank 1 has <b>no</b> trace."})
     )
