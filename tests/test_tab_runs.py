@@ -86,16 +86,6 @@ def test_a_comparison_is_readable(page: Page, server: str, theme: str) -> None:
         assert violations_of_axe(page) == []
 
 
-def test_a_single_run_says_how_to_get_another(page: Page, tmp_path: Path) -> None:
-    shutil.copytree(DEMO_LOGS / "healthy", tmp_path / "logs" / "healthy")
-    with tensorboard(tmp_path, f"--logdir={tmp_path / 'logs'}", page=page) as base:
-        analysed(base)
-        tab = opened(page, base, "compare")
-        expect(tab.get_by_role("heading", name="No other run to compare with")).to_be_visible()
-        expect(tab.locator(".view.compare")).to_contain_text("ddp-doctor compare BEFORE AFTER")
-        expect(tab.locator(".view.compare select")).to_have_count(0)
-
-
 def test_a_comparison_waits_for_runs_that_are_read(page: Page, server: str) -> None:
     waiting = [True]
 
@@ -133,17 +123,28 @@ def test_names_from_a_trace_stay_text_in_a_comparison(page: Page, server: str) -
     assert page.evaluate("window.hacked") is None
 
 
-def test_the_reload_button_shows_what_has_come(page: Page, tmp_path: Path) -> None:
+def test_a_directory_that_fills_says_what_is_next_and_shows_it_on_reload(page: Page, tmp_path: Path) -> None:
+    """How to record the first run where none is, how to get another to compare with, and each once it has come."""
     logs = tmp_path / "logs"
-    shutil.copytree(DEMO_LOGS / "healthy", logs / "first")
+    logs.mkdir()
     with tensorboard(tmp_path, f"--logdir={logs}", page=page) as base:
-        analysed(base)
         tab = opened(page, base)
-        expect(button(tab, "first")).to_be_visible()
-        shutil.copytree(DEMO_LOGS / "straggler_cpu", logs / "second")
-        with page.expect_request(re.compile(r"/ddp_doctor/runs\?reload")):
-            page.locator("button.reload-button").click()
-        expect(button(tab, "second")).to_contain_text("rank", timeout=PATIENCE_S * 1000)
+        expect(tab.locator("h1")).to_contain_text("No profiler traces")
+        expect(tab.locator("pre")).to_contain_text(f'tensorboard_trace_handler("{logs}/my_run"')
+
+        def comes(run: str, name: str) -> None:
+            shutil.copytree(DEMO_LOGS / run, logs / name)
+            with page.expect_request(re.compile(r"/ddp_doctor/runs\?reload")):
+                page.locator("button.reload-button").click()
+            expect(button(tab, name)).to_contain_text("rank", timeout=PATIENCE_S * 1000)
+
+        comes("healthy", "first")
+        analysed(base)
+        tab = opened(page, base, "compare")
+        expect(tab.get_by_role("heading", name="No other run to compare with")).to_be_visible()
+        expect(tab.locator(".view.compare")).to_contain_text("ddp-doctor compare BEFORE AFTER")
+        expect(tab.locator(".view.compare select")).to_have_count(0)
+        comes("straggler_cpu", "second")
 
 
 def test_a_run_with_a_hostile_name(page: Page, tmp_path: Path) -> None:
@@ -218,15 +219,6 @@ def test_a_report_of_one_run_promises_no_other(page: Page, tmp_path: Path) -> No
     page.get_by_role("link", name="Compare", exact=True).click()
     expect(page.locator("main")).to_contain_text("makes a report that compares them")
     expect(page.locator("main")).not_to_contain_text("appears in the list")
-
-
-def test_an_empty_directory_says_how_to_record_traces(page: Page, tmp_path: Path) -> None:
-    logs = tmp_path / "logs"
-    logs.mkdir()
-    with tensorboard(tmp_path, f"--logdir={logs}", page=page) as base:
-        tab = opened(page, base)
-        expect(tab.locator("h1")).to_contain_text("No profiler traces")
-        expect(tab.locator("pre")).to_contain_text(f'tensorboard_trace_handler("{logs}/my_run"')
 
 
 @pytest.mark.parametrize(
