@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ DEMO = REPOSITORY / "demo_logs"
 GOLDEN = Path(__file__).parent / "golden" / "demo_logs.json"
 
 
+@cache
 def diagnose(name: str) -> Diagnosis:
     (run,) = discover(DEMO / name)
     return engine.diagnose(run, reading=engine.Reading(cache=Cache(None))).diagnosis
