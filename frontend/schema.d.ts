@@ -241,6 +241,8 @@ export interface Finding {
   confidence: "high" | "low" | "medium";
   /** One sentence that names the ranks, or what is slow. */
   title: string;
+  /** One sentence: who or what costs how much of the step; the title of what costs nothing. */
+  headline: string;
   /** What was seen that says so, and what the confidence rests on. */
   why: string;
   /** Advice in words; then, after an empty line, the code or command to copy. */

@@ -131,7 +131,7 @@ def diagnose(
         job = build(
             run.name,
             {rank: digest for rank, (_, digest) in by_rank.items()},
-            {rank: _node(file, digest, rank) for rank, (file, digest) in by_rank.items()},
+            {rank: encodable(_node(file, digest, rank)) for rank, (file, digest) in by_rank.items()},
             world_size,
             warnings,
         )

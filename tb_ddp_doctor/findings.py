@@ -215,6 +215,8 @@ class Finding(msgspec.Struct, frozen=True):
     confidence: Confidence
     #: One sentence that names the ranks, or what is slow.
     title: str
+    #: One sentence: who or what costs how much of the step; the title of what costs nothing.
+    headline: str
     #: What was seen that says so, and what the confidence rests on.
     why: str
     #: Advice in words; then, after an empty line, the code or command to copy.

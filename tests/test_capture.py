@@ -765,8 +765,8 @@ _PROMPT = """
 def test_the_line_names_rank_node_cost_and_cause() -> None:
     drawn = job(ranks(_PROMPT, _PROMPT, _LATE, _PROMPT), nodes={0: "node0", 1: "node0", 2: "node1", 3: "node1"})
     diagnosis = engine.examine(drawn)
-    told = verdict.line(diagnosis, drawn)
-    assert re.match(r"rank 2 \(node1\) costs \d+ of \d+ ms a step \(\d+ %\): host, its GPU idles ", told)
+    told = verdict.line(diagnosis)
+    assert re.match(r"Rank 2 \(node1\) costs \S+ ms of \S+ ms a step \(\d+ %\): host, its GPU idles ", told)
     assert told.endswith(".")
     traced = verdict.to_trace(diagnosis, drawn)
     assert 2 in traced and len(traced) == 2
@@ -775,7 +775,9 @@ def test_the_line_names_rank_node_cost_and_cause() -> None:
 def test_the_line_of_a_fault_of_all_ranks_names_the_rule() -> None:
     drawn = job(ranks(_PROMPT, _PROMPT))
     diagnosis = engine.examine(drawn)
-    assert verdict.line(diagnosis, drawn).startswith("communication-bound costs 7 of 26 ms a step (27 %). Commun")
+    assert verdict.line(diagnosis).startswith(
+        "Communication that compute cannot hide costs 7.0 ms of 26.0 ms a step (27 %). Commun"
+    )
     assert len(verdict.to_trace(diagnosis, drawn)) == 1
     scalars = verdict.measured(diagnosis)
     assert scalars["step_ms"] == diagnosis.step_ms

@@ -237,6 +237,7 @@ FINDING = {
     "cause": (str, type(None)),
     "confidence": str,
     "title": str,
+    "headline": str,
     "why": str,
     "fix": str,
     "evidence": [EVIDENCE],

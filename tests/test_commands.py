@@ -28,7 +28,7 @@ def with_pid(pid: str) -> Job:
 def a_finding(rule: str = "straggler", cause: str | None = "host", **changed: Any) -> Finding:
     evidence = (Evidence(0, 0, 0, 1, "Waits for rank 1."), Evidence(1, 0, 0, 1, "Is late."))
     cost = (1.0, 1.0, (1.0, 1.0))
-    made = Finding(rule, rule, "major", *cost, (1,), (0,), cause, "high", "title", "why", "fix", evidence)
+    made = Finding(rule, rule, "major", *cost, (1,), (0,), cause, "high", "title", "headline", "why", "fix", evidence)
     return made if not changed else Finding(**{name: getattr(made, name) for name in made.__struct_fields__} | changed)
 
 

@@ -58,7 +58,7 @@ def test_a_drawn_job_is_diagnosed_from_its_files(tmp_path: Path) -> None:
     assert (diagnosis.name, diagnosis.verdict) == ("job", "straggler")
     assert (diagnosis.ranks, diagnosis.world_size, diagnosis.missing_ranks) == ((0, 1, 2), 3, ())
     assert diagnosis.steps == (1, 2, 3)
-    assert diagnosis.headline == f"{diagnosis.findings[0].title} Fixing it saves 4.0 ms a step (15 %)."
+    assert diagnosis.headline == "Rank 1 (host1) costs 4.0 ms of 27.0 ms a step (15 %)."
     assert [outcome.rule for outcome in diagnosis.outcomes] == list(CATALOGUE)
 
 
@@ -84,7 +84,7 @@ def test_a_rule_may_find_several_faults(tmp_path: Path) -> None:
     diagnosis = diagnose(write(tmp_path, ranks(usual, throttled, usual, late, usual)))
     stragglers = [finding for finding in diagnosis.findings if finding.rule == "straggler"]
     assert [(finding.cause, finding.ranks) for finding in stragglers] == [("host", (3,)), ("slow_device", (1,))]
-    assert diagnosis.headline == f"{stragglers[0].title} Fixing it saves 9.0 ms a step (29 %)."
+    assert diagnosis.headline == f"Rank 3 (host3) costs 9.0 ms of {diagnosis.step_ms:.1f} ms a step (29 %)."
     (outcome,) = (outcome for outcome in diagnosis.outcomes if outcome.rule == "straggler")
     assert outcome.reason == " ".join(finding.title for finding in stragglers)
 
@@ -262,7 +262,7 @@ def test_a_heading_says_that_files_are_incomplete(
         assert diagnosis.headline.startswith("No fault found in these traces, but ")
         assert how in diagnosis.headline
     else:
-        assert diagnosis.headline == f"{diagnosis.findings[0].title} Fixing it saves 4.0 ms a step (15 %). ({how}.)"
+        assert diagnosis.headline == f"Rank 1 (host1) costs 4.0 ms of 27.0 ms a step (15 %). ({how}.)"
 
 
 def test_ranks_that_share_no_collective_are_not_called_healthy(tmp_path: Path) -> None:
@@ -379,10 +379,7 @@ def test_a_rank_without_device_events_is_missing_and_its_file_named(tmp_path: Pa
     diagnosis = diagnose(folder)
     assert (diagnosis.missing_ranks, diagnosis.incomplete) == ((3,), (str(odd),))
     assert "its trace has no GPU events" in said(diagnosis, "host3_")
-    assert (
-        diagnosis.headline
-        == f"{diagnosis.findings[0].title} Fixing it saves 4.0 ms a step (15 %). (1 file is damaged.)"
-    )
+    assert diagnosis.headline == "Rank 1 (host1) costs 4.0 ms of 27.0 ms a step (15 %). (1 file is damaged.)"
 
 
 # ------------------------------------------------------------------------------------------------------- steps

@@ -42,6 +42,7 @@ def finding(severity: str = "critical", cost_ms: float = 60.0) -> Finding:
         cause="host",
         confidence="high",
         title="Rank 1 is the straggler.",
+        headline=f"Rank 1 costs {cost_ms:.1f} ms of 100 ms a step.",
         why="Its host is outside operators.",
         fix="Look at it.\n\npy-spy dump",
         evidence=(),

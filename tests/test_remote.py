@@ -89,7 +89,7 @@ def test_a_report_of_a_bucket(s3: Any, bucket: str, tmp_path: Path, capsys: pyte
     assert cli.main(["diagnose", f"s3://{bucket}/logs", "--html", str(report)]) == 0
     assert "Rank 1 is the straggler" in report.read_text()
     assert cli.main(["diagnose", f"s3://{bucket}/logs", "--markdown"]) == 0
-    assert "**Rank 1 is the straggler" in capsys.readouterr().out
+    assert "**Rank 1 (host1) costs " in capsys.readouterr().out
 
 
 def test_without_credentials(

@@ -46,7 +46,7 @@ def test_five_tasks_take_three_clicks_at_most(context: BrowserContext, new_page:
         context.tracing.stop_chunk(path=SCREENSHOTS / f"task_{name.replace(' ', '_')}.zip")
 
     with task("find the slow rank") as one:
-        expect(one.tab.locator("h1")).to_contain_text("Rank 1 is the straggler")
+        expect(one.tab.locator("h1")).to_contain_text("Rank 1 (node0) costs 125")
     with task("see why") as one:
         one.click(one.tab.locator(".costliest .title a").first)
         expect(one.tab.locator(".opened").first).to_contain_text("while its CPU is outside any op")

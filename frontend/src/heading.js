@@ -15,7 +15,7 @@ export function heading(report, beside) {
     "header",
     { class: "verdict" },
     h("div", { class: "top" }, h("p", { class: "facts", title: diagnosis.name }, facts(report)), beside),
-    h("h1", { class: diagnosis.level }, namingRanks(diagnosis.headline)),
+    h("h1", { class: diagnosis.level }, stressed(diagnosis.headline)),
   );
 }
 
@@ -39,11 +39,11 @@ function facts({ diagnosis, views }) {
 }
 
 /**
- * A title with the affected ranks in the colour of the fault.
- * @param {string} title
+ * A headline with the affected ranks and the cost in the colour of the fault.
+ * @param {string} headline
  */
-function namingRanks(title) {
-  return title
-    .split(/(\branks? \d+(?:(?:, | and |–|-)\d+)*)/i)
-    .flatMap((part, i) => (i % 2 ? h("b", {}, part) : prose(part)));
+function stressed(headline) {
+  return headline
+    .split(/(\branks? \d+(?:(?:, | and |–|-)\d+)*|(?<=\bcosts? )[\d.,]+\s[mµ]?s\b)/i)
+    .flatMap((part, i) => (i % 2 ? h("b", {}, ...prose(part)) : prose(part)));
 }

@@ -8,7 +8,7 @@ from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.capture.directory import CaptureFolder, Verdict
 from tb_ddp_doctor.discover.runs import DiscoverError, only_run
-from tb_ddp_doctor.findings import Diagnosis, Finding, Severity
+from tb_ddp_doctor.findings import Diagnosis, Severity
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support import text
@@ -29,7 +29,7 @@ def of_capture(folder: CaptureFolder, missing: tuple[int, ...]) -> tuple[Verdict
     diagnosis = result.diagnosis
     told = Verdict(
         step=folder.step,
-        line=f"step {folder.step}: {line(diagnosis, result.job)}{_without(missing)}",
+        line=f"step {folder.step}: {line(diagnosis)}{_without(missing)}",
         headline=diagnosis.headline,
         traced=to_trace(diagnosis, result.job),
         missing_ranks=missing,
@@ -38,26 +38,15 @@ def of_capture(folder: CaptureFolder, missing: tuple[int, ...]) -> tuple[Verdict
     return told, result
 
 
-def line(diagnosis: Diagnosis, job: Job) -> str:
+def line(diagnosis: Diagnosis) -> str:
     """The verdict in one line: who, what it costs, why."""
     worst = diagnosis.findings[0] if diagnosis.findings else None
     if worst is None or diagnosis.verdict != worst.rule:
         return f"{diagnosis.step_ms:.0f} ms a step. {diagnosis.headline}"
-    share = worst.cost_ms / diagnosis.step_ms if diagnosis.step_ms else 0.0
-    verb = "cost" if CATALOGUE[worst.rule].names_stragglers and len(worst.ranks) > 1 else "costs"
-    cost = f"{verb} {worst.cost_ms:.0f} of {diagnosis.step_ms:.0f} ms a step ({share * 100:.0f} %)"
     if not CATALOGUE[worst.rule].names_stragglers:
-        return f"{worst.rule} {cost}. {worst.title}"
+        return f"{worst.headline} {worst.title}"
     what = worst.why.split(". ")[0].rstrip(".")
-    return f"{_who(worst, job)} {cost}: {worst.cause or worst.rule}, {what[:1].lower()}{what[1:]}."
-
-
-def _who(finding: Finding, job: Job) -> str:
-    """Such as "rank 5 (node2)"."""
-    numbers = job.ranks.tolist()
-    nodes = {job.nodes[numbers.index(rank)] for rank in finding.ranks if rank in numbers} - {""}
-    where = f" ({', '.join(sorted(nodes))})" if 0 < len(nodes) <= 2 else ""
-    return f"{text.ranks(finding.ranks)}{where}"
+    return f"{worst.headline.rstrip('.')}: {worst.cause or worst.rule}, {what[:1].lower()}{what[1:]}."
 
 
 def _without(missing: tuple[int, ...]) -> str:

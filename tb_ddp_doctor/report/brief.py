@@ -12,7 +12,7 @@ from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.findings import Diagnosis, Finding
 from tb_ddp_doctor.report.escape import printable
 from tb_ddp_doctor.report.wrapping import print_code, print_wrapped
-from tb_ddp_doctor.rules.support import text, verdict
+from tb_ddp_doctor.rules.support import text
 
 STYLES = {"critical": "bold red", "major": "red", "minor": "yellow", "info": "dim", "healthy": "bold green"}
 #: Findings that have a line each.
@@ -46,11 +46,11 @@ def label(finding: Finding) -> str:
 
 
 def _verdict(diagnosis: Diagnosis) -> str:
-    """The headline; what fixing the costliest finding saves is in the line of that."""
+    """The headline, with what is wrong in place of its cost, which the line of the costliest finding has."""
     if not diagnosis.findings:
         return diagnosis.headline
     first = diagnosis.findings[0]
-    return diagnosis.headline.replace(verdict.headline(first, diagnosis.step_ms), first.title)
+    return diagnosis.headline.replace(first.headline, first.title)
 
 
 def _row(finding: Finding, diagnosis: Diagnosis) -> str:

@@ -167,8 +167,7 @@ def _print_finding(console: Console, number: int, finding: Finding, result: Resu
     line.stylize("bold", 14, 14 + len(label(finding)))
     console.print(line, soft_wrap=True)
     advice, _, code = finding.fix.partition("\n\n")
-    if not result.diagnosis.headline.startswith(finding.title):
-        print_wrapped(console, printable(finding.title), indent=_INDENT)
+    print_wrapped(console, printable(finding.title), indent=_INDENT)
     print_wrapped(console, printable(finding.why), indent=_INDENT)
     for evidence in finding.evidence:
         print_wrapped(console, f"See {printable(where(evidence, result.job))}", "dim", _INDENT)

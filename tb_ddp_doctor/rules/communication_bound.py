@@ -50,6 +50,7 @@ class CommunicationBound(Rule):
     """
 
     id: ClassVar[str] = "communication-bound"
+    subject: ClassVar[str] = "Communication that compute cannot hide"
     yields_to: ClassVar[tuple[str, ...]] = (
         "straggler",
         "slow-step",

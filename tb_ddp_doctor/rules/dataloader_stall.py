@@ -45,6 +45,7 @@ class DataloaderStall(Rule):
     """
 
     id: ClassVar[str] = "dataloader-stall"
+    subject: ClassVar[str] = "Waiting for the DataLoader"
     of_every_program: ClassVar[bool] = True
     looks_again: ClassVar[bool] = True
 

@@ -46,6 +46,7 @@ class HostStall(Rule):
     """
 
     id: ClassVar[str] = "host-stall"
+    subject: ClassVar[str] = "Waiting for CPUs that are outside any op"
     looks_again: ClassVar[bool] = True
     yields_to: ClassVar[tuple[str, ...]] = ("op-stall",)
 

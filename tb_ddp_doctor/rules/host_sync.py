@@ -48,6 +48,7 @@ class HostSync(Rule):
     """
 
     id: ClassVar[str] = "host-sync"
+    subject: ClassVar[str] = "Waiting in syncs of the CPU with the GPU"
     looks_again: ClassVar[bool] = True
 
     min_cost: float = threshold(

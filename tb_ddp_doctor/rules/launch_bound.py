@@ -40,6 +40,7 @@ class LaunchBound(Rule):
     """
 
     id: ClassVar[str] = "launch-bound"
+    subject: ClassVar[str] = "Launching kernels (CPU overhead)"
     of_every_program: ClassVar[bool] = True
     looks_again: ClassVar[bool] = True
     yields_to: ClassVar[tuple[str, ...]] = (

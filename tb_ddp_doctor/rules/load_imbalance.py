@@ -46,6 +46,7 @@ class LoadImbalance(Rule):
     """
 
     id: ClassVar[str] = "load-imbalance"
+    subject: ClassVar[str] = "Load imbalance"
     looks_again: ClassVar[bool] = True
     explains_the_rest: ClassVar[bool] = True
     names_stragglers: ClassVar[bool] = True

@@ -38,6 +38,7 @@ class LowMfu(Rule):
     """
 
     id: ClassVar[str] = "low-mfu"
+    subject: ClassVar[str] = "Low MFU"
 
     min_mfu: float = threshold(
         0.10,

@@ -37,6 +37,7 @@ class LowOccupancy(Rule):
     """
 
     id: ClassVar[str] = "low-occupancy"
+    subject: ClassVar[str] = "Low occupancy"
     of_every_program: ClassVar[bool] = True
 
     max_occupancy: float = threshold(0.5, "of the warps", "Half of the warps hide the latency of most kernels.")

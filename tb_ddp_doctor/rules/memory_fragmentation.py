@@ -44,6 +44,7 @@ class MemoryFragmentation(Rule):
     """
 
     id: ClassVar[str] = "memory-fragmentation"
+    subject: ClassVar[str] = "Memory fragmentation"
     of_every_device: ClassVar[bool] = True
 
     min_growth: float = threshold(

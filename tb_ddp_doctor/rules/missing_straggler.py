@@ -36,6 +36,7 @@ class MissingStraggler(Rule):
     """
 
     id: ClassVar[str] = "missing-straggler"
+    subject: ClassVar[str] = "A rank without a trace"
     of_every_program: ClassVar[bool] = True
 
     min_share: float = threshold(*limits.MISSING_STRAGGLER)

@@ -43,6 +43,7 @@ class NoTensorCores(Rule):
     """
 
     id: ClassVar[str] = "no-tensor-cores"
+    subject: ClassVar[str] = "Compute without tensor cores"
 
     speedup: float = threshold(
         8.0,

@@ -45,6 +45,7 @@ class OpStall(Rule):
     """
 
     id: ClassVar[str] = "op-stall"
+    subject: ClassVar[str] = "Waiting for CPUs that are stalled inside ops"
     of_every_program: ClassVar[bool] = True
     looks_again: ClassVar[bool] = True
 

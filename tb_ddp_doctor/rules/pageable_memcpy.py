@@ -42,6 +42,7 @@ class PageableMemcpy(Rule):
     """
 
     id: ClassVar[str] = "pageable-memcpy"
+    subject: ClassVar[str] = "Copying from pageable memory"
 
     pinned_rate: float = threshold(20.0, "GB/s", "PCIe 4.0 x16 copies pinned memory at 20 to 26 GB/s.")
     min_measured: float = threshold(1.0, "MB", "Pinned copies smaller than this in a step do not show the link's rate.")

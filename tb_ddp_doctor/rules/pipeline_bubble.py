@@ -45,6 +45,7 @@ class PipelineBubble(Rule):
     """
 
     id: ClassVar[str] = "pipeline-bubble"
+    subject: ClassVar[str] = "The pipeline bubble"
 
     min_cost: float = threshold(
         0.05, "of the step", "Point-to-point transfers and launches take as much in healthy jobs."

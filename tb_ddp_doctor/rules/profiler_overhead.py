@@ -36,6 +36,7 @@ class ProfilerOverhead(Rule):
     """
 
     id: ClassVar[str] = "profiler-overhead"
+    subject: ClassVar[str] = "Tracing"
     of_every_program: ClassVar[bool] = True
     only_informs: ClassVar[bool] = True
     is_of_tracing: ClassVar[bool] = True

@@ -44,6 +44,7 @@ class SlowLink(Rule):
     """
 
     id: ClassVar[str] = "slow-link"
+    subject: ClassVar[str] = "Slow communication of one group"
     of_every_program: ClassVar[bool] = True
 
     min_slowdown: float = threshold(*limits.SLOW_LINK)

@@ -42,6 +42,7 @@ class SlowStep(Rule):
     """
 
     id: ClassVar[str] = "slow-step"
+    subject: ClassVar[str] = "The excess of slow steps"
     looks_again: ClassVar[bool] = True
     yields_to: ClassVar[tuple[str, ...]] = ("host-stall", "dataloader-stall")
 

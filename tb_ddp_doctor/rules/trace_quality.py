@@ -30,6 +30,7 @@ class TraceQuality(Rule):
     """
 
     id: ClassVar[str] = "trace-quality"
+    subject: ClassVar[str] = "What the traces lack"
     of_every_device: ClassVar[bool] = True
     of_every_program: ClassVar[bool] = True
 

@@ -40,6 +40,7 @@ class UnfusedAttention(Rule):
     """
 
     id: ClassVar[str] = "unfused-attention"
+    subject: ClassVar[str] = "Unfused attention"
     of_every_program: ClassVar[bool] = True
 
     recomputed: float = threshold(

@@ -37,6 +37,7 @@ class UnfusedOptimizer(Rule):
     """
 
     id: ClassVar[str] = "unfused-optimizer"
+    subject: ClassVar[str] = "The unfused optimizer"
 
     min_kernels: float = threshold(
         100.0,

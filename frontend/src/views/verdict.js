@@ -23,7 +23,7 @@ export const verdict = {
     const [worst] = faults(shown.diagnosis);
     const explained = worst && shown.diagnosis.verdict === worst.rule;
     const parts = [
-      explained ? h("p", { class: "why" }, prose(worst.why)) : null,
+      explained ? h("p", { class: "why" }, prose(`${worst.title} ${worst.why}`)) : null,
       account(shown),
       h("div", { class: "main" }, headroom(shown), costliest(shown), where(shown)),
       h("div", { class: "side" }, tiles(shown), checks(shown)),

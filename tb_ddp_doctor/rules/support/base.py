@@ -82,6 +82,8 @@ class Rule:
 
     #: Name of the rule and, with underscores, of its file and its tests.
     id: ClassVar[str]
+    #: What costs the time, in the singular, as the subject of a sentence; "" if its faults' ranks do.
+    subject: ClassVar[str] = ""
     #: Rules that tell the same more specially: its fault costs what is left after theirs.
     yields_to: ClassVar[tuple[str, ...]] = ()
     #: Whether it tells of the trace and not of the job: what it takes is taken out first, and is no alarm.

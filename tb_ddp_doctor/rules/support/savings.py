@@ -37,6 +37,7 @@ from tb_ddp_doctor.findings import (
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.rules.support import text
 from tb_ddp_doctor.rules.support.base import Fault, Found, severity
+from tb_ddp_doctor.rules.support.headline import headline
 from tb_ddp_doctor.rules.support.interval import interval, uncertain
 from tb_ddp_doctor.rules.support.needed import needed
 from tb_ddp_doctor.rules.support.stretches import stretches
@@ -170,6 +171,7 @@ class Savings:
                 cause=fault.cause,
                 confidence=level,
                 title=fault.title,
+                headline=headline(found.rule, fault, cost_ns, self.job),
                 why=f"{fault.why} {_behind(found)}".rstrip() if hidden else fault.why,
                 fix=fault.fix,
                 evidence=fault.evidence,

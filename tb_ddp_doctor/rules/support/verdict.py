@@ -54,14 +54,8 @@ def verdict(
             return Verdict("unexplained", _unexplained(unexplained.ms, job, account.unexplained) + but)
         worst = worst or next(finding for finding in findings if finding.id == charged[0].finding)
     if worst:
-        return Verdict(worst.rule, " ".join([headline(worst, job.step_ns / 1e6) + but, *notes]))
+        return Verdict(worst.rule, " ".join([worst.headline + but, *notes]))
     return Verdict("healthy", _healthy(job, outcomes, lacking))
-
-
-def headline(finding: Finding, step_ms: float) -> str:
-    """A finding in a line: what is wrong, and what fixing it saves."""
-    share = text.percent(finding.cost_ms / step_ms if step_ms else 0.0)
-    return f"{finding.title} Fixing it saves {text.ms(finding.cost_ms * 1e6)} a step ({share})."
 
 
 def _unexplained(lost_ms: float, job: Job, where: Unexplained | None) -> str:
