@@ -142,8 +142,9 @@ export function grid({ title, shown, columns, rows, sort, descending = true, mar
   function drawMore() {
     const drawn = body.childElementCount;
     body.append(...found.slice(drawn, drawn + DRAWN).map((row) => h("tr", { class: marked?.(row) ? "affected" : null }, row.map(cell))));
-    const more = found.length - body.childElementCount;
-    note.textContent = !found.length ? "No row matches the filter." : more > 0 ? `${more.toLocaleString("en")} more rows: scroll, filter, or download them.` : "";
+    const isCut = found.length > body.childElementCount;
+    const all = `${found.length.toLocaleString("en")} rows: scroll${search ? ", filter," : ""} or download them.`;
+    note.textContent = !rows.length ? "None in the traces." : !found.length ? "No row matches the filter." : isCut ? all : "";
   }
 
   /**
