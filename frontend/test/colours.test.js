@@ -15,7 +15,7 @@ const SEEN = {
   "protanopes": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
   "tritanopes": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.3039]],
 };
-const style = readFileSync(new URL("../src/style.css", import.meta.url), "utf8");
+const style = readFileSync(new URL("../src/style/theme.css", import.meta.url), "utf8");
 const [, light, dark] = /^:root \{(.*?)^\}.*?^:root\.dark \{(.*?)^\}/ms.exec(style);
 
 const linear = (colour) => rgb(colour).map((v) => (v / 255 <= 0.04045 ? v / 255 / 12.92 : ((v / 255 + 0.055) / 1.055) ** 2.4));

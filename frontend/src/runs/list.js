@@ -9,7 +9,7 @@ import { arranged, ORDERS } from "./order.js";
 /** @typedef {import("./order.js").Row} Row */
 /** @typedef {import("./order.js").Order} Order */
 
-/** Heights of rows, as style.css has them. */
+/** Heights of rows, as style/runs.css has them. */
 const RUN_HEIGHT = 48;
 const GROUP_HEIGHT = 32;
 /** Rows beyond the edges, so that the Tab key always finds a next one. */
