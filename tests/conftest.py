@@ -97,8 +97,14 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    return _fail_skips_in_ci((yield))
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    with ExitStack() as held:
+        if isinstance(collector, pytest.Module) and hasattr(collector.config, "workerinput"):
+            # One process rewrites the assertions of a file, the others read what it kept.
+            held.enter_context(locked(collector.path, LOCK_EX))
+        return _fail_skips_in_ci((yield))
 
 
 def _fail_skips_in_ci(report: Report) -> Report:
