@@ -45,6 +45,11 @@ class Cells:
         shares: Floats = padded(share).ravel()[self.cell if things is None else self.cell[things]]
         return shares
 
+    def chosen(self, flags: Flags) -> Flags:
+        """Which things are of a chosen cell, shape (R, S)."""
+        of_each: Flags = (padded(flags.astype(np.float64)) >= 0.5).ravel()[self.cell]
+        return of_each
+
     def with_some(self, share: Floats, things: Indices) -> tuple[Some, Floats]:
         """Which of some things are of a cell that has a share, shape (R, S), and the share of each of these."""
         shares = padded(share).ravel()

@@ -108,7 +108,8 @@ def _hashed(amount: Floats | Ints | Flags) -> int:
 def _larger(one: Mapping[CpuTime, Floats], other: Mapping[CpuTime, Floats]) -> Mapping[CpuTime, Floats]:
     larger = dict(one)
     for kind, share in other.items():
-        larger[kind] = np.maximum(larger[kind], share) if kind in larger else share
+        known = larger.get(kind)
+        larger[kind] = share if known is None or known is share else np.maximum(known, share)
     return larger
 
 

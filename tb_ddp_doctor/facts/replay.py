@@ -72,7 +72,7 @@ class Replay:
             spent = self.schedule.spent[kind]
             self._spending[kind] = self._cells.hold(spent.working) | self._cells.hold(spent.holding)
         spending = self._spending[kind]
-        return bool(spending.any() and (padded(share)[spending] > 0).any())
+        return bool(spending.any() and share.any() and (padded(share)[spending] > 0).any())
 
     def settled_ns(self, lengths: Lengths) -> Ints:
         """Windows of the job's steps where things take so long, shape (R, S), ns."""
@@ -151,6 +151,8 @@ class Replay:
 
         If `among`, shape (R,), is given, only these ranks are compared with, where there are any.
         """
+        if not values.any():
+            return np.zeros_like(values)
         flat, typical = values.ravel(), np.empty(values.size, values.dtype)
         asked = np.repeat(np.ones(len(values), np.bool_) if among is None else among, values.shape[1])
         for same in self._comparable:
@@ -204,19 +206,24 @@ class Replay:
         shares = {kind: share for kind, share in change.of_host.items() if kind in spent_on and share.any()}
         if not shares:
             return rows.work_ns, rows.blocked_ns, rows.queue_ns
-        work, held, queue = rows.work_ns.copy(), rows.blocked_ns.copy(), rows.queue_ns.copy()
+        work, held, queue = rows.work_ns.copy(), rows.blocked_ns, rows.queue_ns
         for kind, share in shares.items():
             spent = spent_on[kind]
             some, gone = self._cells.with_some(share, spent.working)
             work[spent.working[some]] -= np.rint(spent.work_ns[some] * gone).astype(np.int64)
             some, gone = self._cells.with_some(share, spent.holding)
             mine = spent.holding[some]
+            if not len(mine):
+                continue
+            held, queue = _own(held, rows.blocked_ns), _own(queue, rows.queue_ns)
             # A call that is gone waits for nothing: far earlier than the device.
             held[mine] = np.where(gone >= 1, np.where(rows.waits[mine], LONG_AGO // 4, 0), held[mine] * (1 - gone))
             queue[mine] = np.where((gone >= 1) & rows.synced[mine], LONG_AGO // 4, queue[mine])
         # What a row needs longer than the queue that blocked it is work after that, and goes as its work goes.
         worked = self._after_queue[work[self._after_queue] < rows.work_ns[self._after_queue]]
-        queue[worked] = np.rint(queue[worked] * (work[worked] / rows.work_ns[worked])).astype(np.int64)
+        if len(worked):
+            queue = _own(queue, rows.queue_ns)
+            queue[worked] = np.rint(queue[worked] * (work[worked] / rows.work_ns[worked])).astype(np.int64)
         return work, held, queue
 
     def _device(self, change: Change) -> Ints:
@@ -225,7 +232,7 @@ class Replay:
         if change.device_at_median is not None and change.device_at_median.all():
             need = self._device_at_median
         elif change.device_at_median is not None:
-            chosen = self._cells.of_each(change.device_at_median.astype(np.float64)) >= 0.5
+            chosen = self._cells.chosen(change.device_at_median)
             need = np.where(chosen, self._device_at_median, need)
         if change.device_ns is not None:
             need = need - self._cells.spread(need, change.device_ns)
@@ -256,7 +263,7 @@ class Replay:
         parts = self.schedule.parts
         transfer = parts.transfer_ns
         if change.transfers_at_median is not None:
-            chosen = self._part_cells.of_each(change.transfers_at_median.astype(np.float64)) >= 0.5
+            chosen = self._part_cells.chosen(change.transfers_at_median)
             transfer = np.where(chosen, np.minimum(transfer, self._transfers_at_median), transfer)
         takes = transfer if change.absent else parts.absent_ns + transfer
         if change.transfer_ns is None:
@@ -279,6 +286,11 @@ class Replay:
                 limit[collective[same]] = lower_median(takes[collective[same]])
         least: Ints = np.minimum(parts.transfer_ns, limit[parts.collective])
         return least
+
+
+def _own(values: Ints, recorded: Ints) -> Ints:
+    """The values, to be written to: a copy where they are the recorded ones."""
+    return values.copy() if values is recorded else values
 
 
 def _last_rows(rows: Rows) -> Ints:

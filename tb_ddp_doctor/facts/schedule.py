@@ -73,15 +73,13 @@ def _rows(tracks: Tracks, awaits: Indices, step_index: Ints, order: Ints, comple
     own_step, launches = tracks.column("step"), tracks.parts("launches", -1)
 
     def moved(values: NDArray[Any]) -> NDArray[Any]:
-        """A column in order; one value that all rows have is held once."""
-        if is_constant(values):
-            return values
-        return np.broadcast_to(values[:1].copy(), values.shape) if has_one_value(values) else values[order]
+        return _in_order(values, order)
 
+    step, in_record = tracks.job_step(step_index), moved(own_step)
     return Rows(
         rank=moved(tracks.rank),
-        own_step=moved(own_step),
-        step=moved(tracks.job_step(step_index)),
+        own_step=in_record,
+        step=in_record if np.array_equal(step, own_step) else moved(step),
         work_ns=moved(_work(tracks)),
         blocked_by=moved(tracks.column("blocked_by")),
         blocked_ns=moved(tracks.column("blocked_ns")),
@@ -104,10 +102,17 @@ def _rows(tracks: Tracks, awaits: Indices, step_index: Ints, order: Ints, comple
 
 def _completing(parts: Parts, order: Ints, completed: Ints) -> Parts:
     """The parts in the order `completed`; `order` is that of the rows."""
-    columns = {name: getattr(parts, name)[completed] for name in Parts.__slots__}
+    columns = {name: _in_order(getattr(parts, name), completed) for name in Parts.__slots__}
     columns["after"] = _places(completed)[columns["after"]]
     columns["needs"] = _moved(columns["needs"], _places(order))
     return Parts(**columns)
+
+
+def _in_order(values: NDArray[Any], order: Ints) -> NDArray[Any]:
+    """A column in an order; one value that all things have is held once."""
+    if is_constant(values):
+        return values
+    return np.broadcast_to(values[:1].copy(), values.shape) if has_one_value(values) else values[order]
 
 
 def _since_step(launches: Flags, rank: Indices, step: Indices) -> Indices:

@@ -157,10 +157,14 @@ class WhatIf:
         if not self._replay:
             return Change(device_at_median=chosen)
         host: dict[CpuTime, NDArray[np.float64]] = {}
+        there = _and_before(chosen)
+        whole = there.astype(np.float64)
         for kind in kinds:
             spent = self._replay.host_ns(kind)
-            typical = self._replay.typical(spent, among)
-            share = np.where(_and_before(chosen), np.maximum(1 - typical / np.maximum(spent, 1), 0), 0.0)
+            share = whole
+            if spent.any():
+                typical = self._replay.typical(spent, among)
+                share = np.where(there, np.maximum(1 - typical / np.maximum(spent, 1), 0), 0.0)
             if share.any():
                 host[kind] = share
         if len(kinds) < len(CpuTime):

@@ -89,6 +89,9 @@ def _common_steps(numbers: Mapping[int, frozenset[int]]) -> tuple[Ints, list[int
 
     Kept are the ranks of the step that most ranks have; of several such steps, the one whose ranks share the most.
     """
+    first = next(iter(numbers.values()))
+    if all(steps == first for steps in numbers.values()):
+        return np.array(sorted(first), np.int64), []
     ranks_of: defaultdict[int, list[int]] = defaultdict(list)
     for rank, steps in numbers.items():
         for step in steps:
@@ -101,5 +104,7 @@ def _common_steps(numbers: Mapping[int, frozenset[int]]) -> tuple[Ints, list[int
 
 
 def _positions(numbers: Ints, wanted: Ints) -> Ints:
+    if np.array_equal(numbers, wanted):
+        return np.arange(len(wanted))
     order = np.argsort(numbers, kind="stable")
     return order[np.searchsorted(numbers[order], wanted)]

@@ -15,6 +15,7 @@ from tb_ddp_doctor.job.calls import Calls
 from tb_ddp_doctor.job.clock import ClockFit
 from tb_ddp_doctor.job.collectives import ABSENT, Matched
 from tb_ddp_doctor.job.model import Budget, Waiting, of_steps
+from tb_ddp_doctor.storage.constant import joined
 from tb_ddp_doctor.trace.model import Ints
 
 #: Where each of a rank's owners goes; communication is split.
@@ -69,12 +70,9 @@ def settle(
 
 def _exposed_communication(digests: Sequence[RankDigest], axis: Axis) -> Intervals:
     """Communication with no compute and no copy beside it."""
-    chosen = [np.flatnonzero(digest.pieces.owner == RankOwner.COMMUNICATION) for digest in digests]
-    rank = np.repeat(np.arange(len(digests)), [len(rows) for rows in chosen])
-    start, end = (
-        np.concatenate([getattr(digest.pieces, of)[rows] for digest, rows in zip(digests, chosen, strict=True)])
-        for of in ("start_ns", "end_ns")
-    )
+    chosen = joined([digest.pieces.owner for digest in digests]) == RankOwner.COMMUNICATION
+    rank = np.repeat(np.arange(len(digests)), [len(digest.pieces) for digest in digests])[chosen]
+    start, end = (joined([getattr(digest.pieces, of) for digest in digests])[chosen] for of in ("start_ns", "end_ns"))
     return Intervals.union(axis.place(rank, start), axis.place(rank, end))
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.job.numbering import numbered
-from tb_ddp_doctor.storage.constant import joined
+from tb_ddp_doctor.storage.constant import is_constant, joined
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Indices, Ints
 
@@ -73,7 +73,10 @@ class Calls:
     def _text(self, name: str) -> Text:
         sizes = np.array([len(digest.strings) for digest in self._digests])
         first = np.cumsum(sizes) - sizes
-        string = self.column(name) + first[self.rank]
+        own = self.column(name)
+        if is_constant(own) and len(own) and len({digest.strings[own[0]] for digest in self._digests}) == 1:
+            return Text(np.broadcast_to(np.int32(0), own.shape), (self._digests[0].strings[own[0]],))
+        string = own + first[self.rank]
         which = numbered(string)
         distinct = np.empty(int(which.max(initial=-1)) + 1, np.int64)
         distinct[which] = string
@@ -128,6 +131,9 @@ def job_steps(step_index: Ints, rank: Indices, own_step: Indices, sizes: Ints) -
 
     `step_index`, shape (R, S), is where each rank has the job's steps; `own_step` is -1 for none.
     """
+    steps_of_job = step_index.shape[1]
+    if (sizes == steps_of_job).all() and (step_index == np.arange(steps_of_job)).all():
+        return own_step
     base = np.cumsum(sizes + 1) - (sizes + 1)
     of_job = np.full(int((sizes + 1).sum()), -1, np.int32)
     of_job[base[:, None] + step_index] = np.arange(step_index.shape[1])

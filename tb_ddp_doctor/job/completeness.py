@@ -176,9 +176,9 @@ def same_times(digests: Mapping[int, RankDigest]) -> list[list[int]]:
     """Groups of ranks whose events have the same times; where most have, the job is made of copies of one trace."""
     same: dict[bytes, list[int]] = {}
     for rank, digest in digests.items():
-        times = np.concatenate([digest.steps.start_ns, digest.steps.end_ns, digest.pieces.start_ns])
         if len(digest.steps):
-            same.setdefault(times.tobytes(), []).append(rank)
+            times = (digest.steps.start_ns, digest.steps.end_ns, digest.pieces.start_ns)
+            same.setdefault(b"".join(column.tobytes() for column in times), []).append(rank)
     return [ranks for ranks in same.values() if len(ranks) > 1 and _are_copies([digests[rank] for rank in ranks])]
 
 
@@ -217,6 +217,8 @@ def _lost_kernels(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
     ):
         tables = {rank: digest.lost_kernels for rank, digest in digests.items()}
         counts = {rank: (getattr(table, launched), getattr(table, lost)) for rank, table in tables.items()}
+        if not any(missing.any() for _, missing in counts.values()):
+            continue
         shares = [int(missing.sum()) / max(int(calls.sum()), 1) for calls, missing in counts.values()]
         usual = _lower_median(shares or [0.0])
         for rank, (calls, missing) in counts.items():

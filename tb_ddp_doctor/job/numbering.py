@@ -17,28 +17,37 @@ _MOST_SPREAD = 8
 
 def numbered(*columns: Whole) -> Ints:
     """Which of the distinct rows of some columns, of numbers or flags, each row is, as an index in their order."""
-    which = np.zeros(len(columns[0]), np.int64)
+    which: Ints | None = None
     distinct = 1
     for column in columns:
-        place = _places(column)
-        values = int(place.max(initial=-1)) + 1
-        if values > 1:
-            which = _places(which * values + place) if distinct > 1 else place
-            distinct = int(which.max()) + 1
-    return which
+        place, values = _places(column)
+        if place is not None:
+            which, distinct = (place, values) if which is None else _places_of_two(which, distinct, place, values)
+    return np.zeros(len(columns[0]), np.int64) if which is None else which
 
 
-def _places(values: Whole) -> Ints:
-    if not len(values):
-        return np.empty(0, np.int64)
-    least, most = (int(values[0]),) * 2 if is_constant(values) else (int(values.min()), int(values.max()))
+def _places_of_two(one: Ints, ones: int, other: Ints, others: int) -> tuple[Ints, int]:
+    """The places of pairs of so many and so many distinct values."""
+    if ones == 1:
+        return other, others
+    pairs, count = _places(one * others + other)
+    return (one, ones) if pairs is None else (pairs, count)
+
+
+def _places(values: Whole) -> tuple[Ints | None, int]:
+    """The place of each value among the distinct ones, and how many there are; None in place of zeros alone."""
+    if not len(values) or is_constant(values):
+        return None, 1
+    least, most = int(values.min()), int(values.max())
     if most == least:
-        return np.zeros(len(values), np.int64)
+        return None, 1
     if most - least >= _MOST_SPREAD * len(values):
-        place: Ints = np.unique(values, return_inverse=True)[1].reshape(-1)
-        return place
-    offset = values.astype(np.int64) - least
+        distinct, place = np.unique(values, return_inverse=True)
+        return place.reshape(-1), len(distinct)
+    offset = np.subtract(values, least, dtype=np.int64)
     there = np.zeros(most - least + 1, np.bool_)
     there[offset] = True
-    counted: Ints = (np.cumsum(there) - 1)[offset]
-    return counted
+    if there.all():
+        return offset, len(there)
+    counted = np.cumsum(there) - 1
+    return counted[offset], int(counted[-1]) + 1
