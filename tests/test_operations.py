@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from traces import MS, digests, job
 
 from tb_ddp_doctor.digest import operators as module
-from tb_ddp_doctor.digest.launches import around
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.facts.operators import operators
 
@@ -73,13 +69,3 @@ def test_ranks_are_joined_by_name_and_the_slowest_is_named() -> None:
     assert spent.ranks[row] == 2
     assert spent.device_ns[row] == (8 + 5) * MS
     assert (spent.most_rank[row], spent.most_ns[row]) == (0, 8 * MS)
-
-
-@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30), st.integers(0, 1)), max_size=40))
-def test_what_is_around_is_the_latest_that_still_runs(spans: list[tuple[int, int, int]]) -> None:
-    spans.sort(key=lambda one: (one[2], one[0], -one[1]))
-    start, length, on = np.array(spans, np.int64).reshape(-1, 3).T
-    end = start + length
-    for i, found in enumerate(around(start, end, on.astype(np.int32)).tolist()):
-        running = [j for j in range(i) if on[j] == on[i] and end[j] > start[i]]
-        assert found == max(running, default=-1)

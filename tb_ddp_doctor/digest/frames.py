@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from tb_ddp_doctor.digest.autograd_nodes import follows, nodes
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.host_calls import HostCalls
-from tb_ddp_doctor.digest.launches import enclosing
 from tb_ddp_doctor.digest.model import Code, CodeOf, Pieces, RankOwner, Stalled
+from tb_ddp_doctor.digest.nesting import enclosing
 from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Indices, Ints

@@ -12,9 +12,9 @@ from tb_ddp_doctor.digest.autograd_nodes import nodes
 from tb_ddp_doctor.digest.collectives import backward_passes, count_elements
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.host_calls import HostCalls
-from tb_ddp_doctor.digest.launches import enclosing
 from tb_ddp_doctor.digest.memory_places import Modules
 from tb_ddp_doctor.digest.model import Gradients, Steps
+from tb_ddp_doctor.digest.nesting import enclosing
 from tb_ddp_doctor.digest.steps import within
 from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
 from tb_ddp_doctor.trace import names

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from tb_ddp_doctor.digest.intervals import Intervals
-from tb_ddp_doctor.digest.launches import around
+from tb_ddp_doctor.digest.nesting import around
 from tb_ddp_doctor.digest.vocabulary import Mask, Names
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Bytes8, Category, Indices, Ints, RankTrace

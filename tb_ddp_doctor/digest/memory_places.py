@@ -15,9 +15,9 @@ import numpy as np
 from tb_ddp_doctor.digest.allocator import BEFORE, AllocatorEvents, Blocks
 from tb_ddp_doctor.digest.frames import own_function
 from tb_ddp_doctor.digest.host_calls import HostCalls
-from tb_ddp_doctor.digest.launches import around, enclosing
 from tb_ddp_doctor.digest.memory_categories import Runs
 from tb_ddp_doctor.digest.model import KeptBlocks, LargestBlocks, MemoryCategory, ModuleMemory
+from tb_ddp_doctor.digest.nesting import around, enclosing
 from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Indices, Ints
