@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from random_jobs import FaultyJob, faulty_jobs
+from random_jobs import FaultyJob, Work, faulty_jobs
 from random_traces import TRACES, joined
 from traces import job as drawn
 
@@ -105,6 +105,19 @@ def test_numbers_of_a_faulty_job_agree(faulty: FaultyJob, data: st.DataObject) -
     for finding in found:
         if finding.rule != "profiler-overhead":
             assert saved([finding.id]) == pytest.approx(finding.alone_ms, abs=1e-5)
+
+
+def test_findings_that_hide_each_other_save_less_alone_than_they_are_charged_with() -> None:
+    """Rank 1 loads for longer in one step, and rank 0 computes for longer in all."""
+    usual, slow = Work(6, 0, 10, 16), Work(7, 0, 12, 16)
+    faulty = FaultyJob(((slow, slow, replace(slow, load=6)), (replace(usual, load=19), usual, usual)), (4, 4, 4))
+    savings = engine._examine(drawn(faulty.drawing), CATALOGUE.values(), {})[1]
+    hiding = [each.rule.id for each in savings.everything if each.hides_with]
+    found = [finding for finding in savings.findings if finding.rule in hiding]
+    assert len(found) == 2 and all(finding.alone_ms < finding.cost_ms for finding in found)
+    for finding in found:
+        alone = savings.without([finding.id])
+        assert alone.step_ms - alone.without_ms == pytest.approx(finding.alone_ms, abs=1e-5)
 
 
 def test_what_a_rank_has_beyond_the_others_goes_beside_what_all_share() -> None:

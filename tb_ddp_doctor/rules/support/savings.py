@@ -362,6 +362,7 @@ class Savings:
         known = {frozenset[str](): left}
         every: tuple[set[str], int] = set(), left
         serious: tuple[set[str], int] = set(), left
+        hiding, fixed = sum(bool(link.found.hides_with) for link in self._chain), 0
         for link in self._chain:
             for name, (_, part) in self._parts(link).items():
                 if name not in findings:
@@ -369,8 +370,10 @@ class Savings:
                 every = every[0] | {name}, every[1] - part
                 if findings[name].severity != Severity.INFO.label:
                     serious = serious[0] | {name}, serious[1] - part
-            for names, left in (serious, every):
-                known[frozenset(names)] = left
+            fixed += bool(link.found.hides_with)
+            # Those that hide each other share what all of them save: some of them alone save less.
+            if fixed in (0, hiding):
+                known |= {frozenset(names): left for names, left in (serious, every)}
         return known
 
 
