@@ -118,7 +118,7 @@ class SlowSamples(Dataset[torch.Tensor]):
 
 class SleepingLayer(nn.Module):
     def forward(self, value: torch.Tensor) -> torch.Tensor:
-        time.sleep(0.03)
+        time.sleep(0.15)
         return value
 
 
