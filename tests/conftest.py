@@ -17,11 +17,6 @@ from typing import TypeVar
 import pytest
 from hypothesis import settings
 
-# Tests start hundreds of processes. Where byte code is not to be written, as containers often say, each would compile
-# the package again.
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-sys.dont_write_bytecode = False
-
 pytest_plugins = ["pytester", "tab"]
 #: Tests of packages that CI does not install: whoever has them says where.
 collect_ignore = [] if "DDP_DOCTOR_TRAINERS_PYTHON" in os.environ else ["test_trainers.py"]
@@ -34,7 +29,8 @@ LONGEST = (
     "test_memory_tab", "test_tab_numbers", "test_stuck_gloo",
 )  # fmt: skip
 
-# Compiled once, not by each process that a test starts, nor are the assertions of a file rewritten by each worker.
+# Containers often say that byte code is not to be written: each of the hundreds of processes that tests start would
+# compile the package, and each worker rewrite the assertions of all files.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
