@@ -65,8 +65,10 @@ function largestOf(grid, of) {
   return Array.from({ length: Math.ceil(grid.length / of) }, (_, i) => {
     const row = grid[i * of].slice();
     for (const other of grid.slice(i * of + 1, (i + 1) * of))
+      // Without a pair for each value: they were tens of MB, and what the collector took was half of the click.
       for (let j = 0; j < row.length; j++) {
-        const [value, most] = [other[j], row[j]];
+        const value = other[j];
+        const most = row[j];
         if (value !== null && (most === null || value > most)) row[j] = value;
       }
     return row;
