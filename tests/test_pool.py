@@ -110,6 +110,50 @@ def test_processes_are_spawned_where_none_can_be_forked(monkeypatch: pytest.Monk
     assert results(["a1", "a2"]) == {"a1": "a1", "a2": "a2"}
 
 
+def said_by(script: str, folder: Path, given: dict[str, str]) -> str:
+    """What a Python prints that runs `script` in `folder`, with no settings of OpenBLAS but those given."""
+    ours = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    path = os.pathsep.join([str(folder), ours.get("PYTHONPATH", "")])
+    (folder / "script.py").write_text(script)
+    return subprocess.run(
+        [sys.executable, folder / "script.py"],
+        stdout=subprocess.PIPE, text=True, timeout=120, check=True, env=ours | given | {"PYTHONPATH": path},
+    ).stdout  # fmt: skip
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc lists threads")
+def test_numpy_is_imported_with_one_thread_unless_the_user_wants_more(tmp_path: Path) -> None:
+    script = """
+import os, subprocess, sys
+import tb_ddp_doctor.workers.one_blas_thread, numpy
+print(len(os.listdir("/proc/self/task")), flush=True)
+subprocess.run([sys.executable, "-c", "import os; print(os.environ.get('OPENBLAS_NUM_THREADS'))"], check=True)
+"""
+    assert said_by(script, tmp_path, {}) == "1\nNone\n", "what is started afterwards inherits no setting"
+    two = min(2, pool._cores())
+    assert said_by(script, tmp_path, {"OPENBLAS_NUM_THREADS": "2"}) == f"{two}\n2\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc lists threads")
+@pytest.mark.parametrize("is_forked", [True, False])
+def test_numpy_has_one_thread_where_traces_are_read(tmp_path: Path, is_forked: bool) -> None:
+    (tmp_path / "reading.py").write_text("""
+import os, numpy
+def threads(path):
+    process = {"reader": os.getpid(), "server": os.getppid()}[path.name]
+    return len(os.listdir(f"/proc/{process}/task")), os.environ.get("OPENBLAS_NUM_THREADS")
+""")
+    script = f"""
+from pathlib import Path
+import reading
+from tb_ddp_doctor.workers import pool, process
+process._MAY_FORK &= {is_forked}
+files = [(Path("server" if process._MAY_FORK else "reader"), {LARGE})] * 2
+print(*[done.result() for _, done in pool.run(reading.threads, files, imports=["reading"])], sep="\\n")
+"""
+    assert said_by(script, tmp_path, {}) == "(1, None)\n" * 2
+
+
 def test_cancelling_ends_the_work_soon() -> None:
     cancelled = threading.Event()
     outcomes = pool.run(work, [(Path(f"slow{i}"), LARGE) for i in range(40)], cancelled=cancelled)

@@ -6,10 +6,11 @@ a process of one thread that has imported what is needed; elsewhere it is spawne
 
 from __future__ import annotations
 
+import importlib
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.context import SpawnProcess
 from multiprocessing.process import BaseProcess
@@ -22,6 +23,9 @@ if _MAY_FORK:
     from multiprocessing.context import ForkServerProcess
     from multiprocessing.forkserver import set_forkserver_preload
 
+#: What each process of ours imports before all else.
+_FIRST = "tb_ddp_doctor.workers.one_blas_thread"
+
 
 class Process(SpawnProcess):
     """A process that does not run the script again which the parent was started with.
@@ -33,7 +37,11 @@ class Process(SpawnProcess):
     def share(modules: Sequence[str]) -> None:
         """Let the processes share these modules, imported once, unless one was started before."""
         if _MAY_FORK:
-            set_forkserver_preload([*modules])
+            set_forkserver_preload([_FIRST, *modules])
+
+    def __getstate__(self) -> dict[str, object]:
+        # A spawned process unpickles in this order: what comes after may import numpy.
+        return {"_first": _Import(_FIRST), **self.__dict__}
 
     @staticmethod
     def _Popen(process: BaseProcess) -> Any:  # noqa: N802 - overrides multiprocessing's
@@ -49,6 +57,16 @@ class Process(SpawnProcess):
                 return SpawnProcess._Popen(process)
             finally:
                 sys.modules["__main__"] = main
+
+
+class _Import:
+    """Imports a module where it is unpickled."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    def __reduce__(self) -> tuple[Callable[[str], ModuleType], tuple[str]]:
+        return importlib.import_module, (self._module,)
 
 
 _starting = threading.Lock()
