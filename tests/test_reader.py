@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
+import random
 import threading
 from collections.abc import Iterator
 from decimal import Decimal
@@ -822,6 +824,26 @@ def test_a_file_that_stalls_gives_what_came_before(
     assert 4_000 < len(found.events) <= 10_000
     assert {warning.kind for warning in found.warnings} == {"lost-end"}
     assert any("it did not answer within 2 s" in warning.message for warning in found.warnings)
+
+
+@pytest.mark.parametrize("in_memory", [1.0, 0.5, 0.0])
+def test_a_file_is_read_whole_however_much_of_it_is_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_memory: float
+) -> None:
+    rolls = random.Random(0)
+
+    def preadv(file: int, buffers: list[memoryview], offset: int, _flags: int) -> int:
+        assert offset == -1, "from where the file is"
+        if rolls.random() >= in_memory:
+            raise BlockingIOError
+        return os.readv(file, [memoryview(buffers[0])[: rolls.randrange(1, 5000)]])
+
+    monkeypatch.setattr(os, "preadv", preadv, raising=False)
+    monkeypatch.setattr(stream, "_READ_BYTES", 1 << 12)
+    path = tmp_path / "file"
+    path.write_bytes(rolls.randbytes(100_000))
+    with stream.open_trace(path) as file:
+        assert b"".join(bytes(chunk) for chunk in stream.chunks(file)) == path.read_bytes()
 
 
 def test_a_file_that_stalls_at_once_is_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

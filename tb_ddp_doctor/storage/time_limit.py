@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
@@ -69,6 +71,8 @@ class PatientFile(io.RawIOBase):
     def readinto(self, buffer: Any, /) -> int:
         if self._stalled:
             raise self._stalled
+        if count := _read_at_once(self._source, buffer):
+            return count
         size = len(buffer)
         try:
             # Not into the buffer itself, which is somebody else's once the read has been given up.
@@ -84,3 +88,16 @@ class PatientFile(io.RawIOBase):
         if not self.closed and not self._stalled:
             self._source.close()
         super().close()
+
+
+def _read_at_once(source: Source, buffer: Any) -> int:
+    """Read into the buffer what the kernel has of the file in memory: nobody waits for that, and no thread is needed.
+
+    Returns how many bytes those are: 0 at the file's end, and where the system or the file system cannot tell.
+    """
+    if sys.platform != "linux" or not isinstance(source, io.FileIO):
+        return 0
+    try:
+        return os.preadv(source.fileno(), [buffer], -1, os.RWF_NOWAIT)
+    except OSError:  # it is not in memory, or the slower way says what is wrong
+        return 0

@@ -31,7 +31,7 @@ try:
 except ImportError:  # platforms without a wheel: the same bytes at a third of the speed
     _open_gzip = gzip.open
 
-#: What is asked for at once of a file: each time a thread is started, for some 0.1 ms.
+#: What is asked for at once of a file: each time that it is not in memory a thread is started, for some 0.1 ms.
 _READ_BYTES = 1 << 20
 #: Decoding is slower in larger chunks (they leave the cache) and in smaller ones (calls per chunk).
 CHUNK_BYTES = 1 << 18
