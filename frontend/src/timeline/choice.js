@@ -137,6 +137,5 @@ export class Choice {
     const { starts, ends } = laid.rows[one.row];
     if (starts[one.index] < span.from || ends[one.index] > span.to) this.panel.centre(starts[one.index]);
     this.choose(one);
-    this.panel.say(`${seek.hit + 1} of ${seek.hits.length}: ${this.panel.readout.textContent}`);
   }
 }
