@@ -139,11 +139,22 @@ def browser() -> Iterator[Browser]:
 FRESH = "if (self === top && !sessionStorage.begun) { localStorage.clear(); sessionStorage.begun = true; }"
 
 
+#: If set, each answer of the plugin comes this much later, which finds the test that acts before the tab is ready:
+#: `SLOW_TAB_MS=3000 python -m pytest tests/test_tab_selection.py`.
+SLOW_MS = int(os.environ.get("SLOW_TAB_MS", "0"))
+LATER = f"""
+    const ask = fetch, late = (answer) => new Promise((done) => setTimeout(() => done(answer), {SLOW_MS}));
+    window.fetch = (url, ...rest) => ask(url, ...rest).then(String(url).includes("/ddp_doctor/") ? late : undefined);
+"""
+
+
 @pytest.fixture(scope="session")
 def context(browser: Browser) -> Iterator[BrowserContext]:
     """What the tabs share: what Chromium has cached of TensorBoard's own scripts."""
     context = browser.new_context(viewport=SIZE)
     context.add_init_script(f"try {{ {FRESH} }} catch {{}}")
+    if SLOW_MS:
+        context.add_init_script(LATER)
     yield context
     context.close()
 
@@ -263,6 +274,14 @@ def drawn(tab: FrameLocator, view: str) -> None:
     """Wait until a view shows, with all that it asks the server for."""
     expect(tab.locator(f".view.{view}")).to_be_visible()
     expect(tab.locator(".view [role=status]", has_text="Loading")).to_have_count(0)
+
+
+def timeline(tab: FrameLocator) -> Locator:
+    """The timeline's picture, once its events are there, focused."""
+    expect(tab.locator(".timeline .readout")).not_to_have_text("Reading the traces\N{HORIZONTAL ELLIPSIS}")
+    canvas = tab.locator("canvas.timeline-canvas")
+    canvas.focus()
+    return canvas
 
 
 def button(tab: FrameLocator, run: str) -> Locator:

@@ -12,7 +12,7 @@ from playwright.sync_api import (
     Route,
     expect,
 )
-from tab import HOSTILE, SCREENSHOTS, chosen, get, number, opened, wait_for
+from tab import HOSTILE, SCREENSHOTS, chosen, get, number, opened, timeline, wait_for
 
 
 def test_the_critical_path_reads_out_and_leads_to_the_timeline(page: Page, server: str) -> None:
@@ -228,9 +228,7 @@ def test_the_timeline_is_driven_by_keys(page: Page, server: str) -> None:
     tab = opened(page, server, "timeline")
     chosen(tab, "straggler_cpu")
     readout = tab.locator(".readout")
-    expect(readout).to_contain_text("W S zoom")
-    canvas = tab.locator("canvas.timeline-canvas")
-    canvas.focus()
+    canvas = timeline(tab)
     page.keyboard.press("ArrowRight")
     # The straggler is on top.
     expect(readout).to_have_text(re.compile(r"rank 1, .+: .+, [\d.]+\s[mµ]?s from \u2212?[\d.]+\s[mµ]?s"))
@@ -267,7 +265,8 @@ def test_the_timeline_is_driven_by_keys(page: Page, server: str) -> None:
     page.keyboard.type("allreduce")
     expect(readout).to_contain_text("events found")
     page.keyboard.press("Enter")
-    expect(readout).to_have_text(re.compile(r"1 of \d+: rank \d, .+allreduce", re.IGNORECASE))
+    expect(tab.locator(".hits")).to_have_text(re.compile(r"\d+ of \d+\shits"))
+    expect(readout).to_have_text(re.compile(r"rank \d, .+allreduce", re.IGNORECASE))
     page.keyboard.press("Escape")
     page.keyboard.press("?")
     expect(tab.get_by_role("dialog")).to_be_visible()
@@ -293,13 +292,10 @@ def test_the_timeline_is_driven_by_keys(page: Page, server: str) -> None:
 def test_the_timeline_opens_ranks_reaches_gaps_and_says_what_an_event_is(page: Page, server: str) -> None:
     tab = opened(page, server, "timeline")
     chosen(tab, "straggler_cpu")
-    canvas, dock = tab.locator("canvas.timeline-canvas"), tab.locator(".dock")
-    readout = tab.locator(".readout")
-    expect(readout).to_contain_text("W S zoom")
+    canvas, dock = timeline(tab), tab.locator(".dock")
     # The straggler is opened beside a typical rank.
     ranks = tab.get_by_label("Ranks", exact=True)
     expect(ranks).to_have_value("1, 3")
-    canvas.focus()
     page.keyboard.press("n")
     expect(dock.locator("h3")).to_contain_text("GPU idle, CPU outside any op")
     expect(dock.locator(".duration")).to_have_text(re.compile(r"1[34]\d\.\d\sms"))
@@ -401,7 +397,7 @@ def test_without_traces_the_timeline_shows_a_lane_for_each_rank(page: Page, serv
     tab = opened(page, server, "timeline")
     chosen(tab, "straggler_cpu")
     expect(tab.locator(".timeline .note").first).to_contain_text("Only digests are here")
-    tab.locator("canvas.timeline-canvas").focus()
+    timeline(tab)
     page.keyboard.press("ArrowDown")
     expect(tab.locator(".readout")).to_contain_text("step by owner")
     expect(tab.get_by_label("Ranks", exact=True)).to_have_count(0)
@@ -456,7 +452,7 @@ def test_names_from_a_trace_stay_text_in_tables_and_timeline(page: Page, server:
     chosen(tab, "straggler_cpu")
     expect(tab.locator(".grid tbody th").first).to_have_text(HOSTILE)
     tab.get_by_role("link", name="Timeline").click()
-    tab.locator("canvas.timeline-canvas").focus()
+    timeline(tab)
     page.keyboard.press("ArrowRight")
     tab.get_by_text("longest events of this window").click()
     expect(tab.locator(".numbers td").filter(has_text=HOSTILE).first).to_be_visible()
