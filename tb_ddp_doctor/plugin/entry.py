@@ -32,7 +32,7 @@ class Ready:
 
     result: Result
     summary: dict[str, Any]
-    #: The answer to `run?run=NAME`, encoded once.
+    #: The answer to `run?run=NAME`: JSON in gzip, made once.
     body: bytes
 
 

@@ -250,8 +250,9 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
         answer = self._analyses.open(name, arriving="arriving" in request.args)
         if answer is None:
             return _respond(request, {"error": f"There is no run named {name!r} in the log directory."}, code=404)
-        waiting = isinstance(answer, dict) and answer["state"] != "failed"
-        return _respond(request, answer, code=202 if waiting else 200)
+        if isinstance(answer, bytes):
+            return _respond(request, answer, content_encoding="gzip")
+        return _respond(request, answer, code=200 if answer["state"] == "failed" else 202)
 
     def _serve_rule(self, request: wrappers.Request) -> wrappers.Response:
         from tb_ddp_doctor.rules import CATALOGUE
