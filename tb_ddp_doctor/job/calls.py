@@ -74,7 +74,7 @@ class Calls:
         sizes = np.array([len(digest.strings) for digest in self._digests])
         first = np.cumsum(sizes) - sizes
         own = self.column(name)
-        if is_constant(own) and len(own) and len({digest.strings[own[0]] for digest in self._digests}) == 1:
+        if is_constant(own) and len({digest.strings[own[0]] for digest in self._digests}) == 1:
             return Text(np.broadcast_to(np.int32(0), own.shape), (self._digests[0].strings[own[0]],))
         string = own + first[self.rank]
         which = numbered(string)
