@@ -8,7 +8,7 @@
 //   runs/ states.js            the list on the left; what shows while there is no report
 //   verdict/ findings/ selection.js          parts of the first two views; what is selected in all of them
 //   tips.js glossary.js                      what terms mean
-//   style.css style/                         the order of the style sheets, one for each view or kind of thing
+//   style/                                   a style sheet for each view or kind of thing
 //   lanes.js canvas.js heat.js table.js      pictures, and their numbers
 //   compared.js                              what differs between two runs
 //   calibration.js                           what a check of the cluster measured, in reports
@@ -21,16 +21,28 @@ import { repaint } from "./canvas.js";
 import { h } from "./dom.js";
 import { followTheme } from "./theme.js";
 
+/** The style sheets in the order in which they count: of rules alike, later ones win. A report has them in one. */
+const SHEETS = [
+  "theme", "base", "runs", "report", "plan", "whatif", "verdict", "costliest", "owners", "cards", "findings",
+  "budget", "steps", "states", "widths", "tables", "charts", "memory", "dialogs", "compare", "stuck",
+  "phone", "timeline", "ranks", "calibration", "paper",
+];
+
 export async function render() {
   document.title = "Diagnosis";
-  const style = h("link", { rel: "stylesheet", href: new URL("style.css", import.meta.url).href });
   // Pictures take their colours from the style sheets.
-  await new Promise((done) => {
+  await Promise.all(SHEETS.map(loaded));
+  show();
+}
+
+/** @param {string} name of a style sheet */
+function loaded(name) {
+  const style = h("link", { rel: "stylesheet", href: new URL(`style/${name}.css`, import.meta.url).href });
+  return new Promise((done) => {
     style.addEventListener("load", done);
     style.addEventListener("error", done);
     document.head.append(style);
   });
-  show();
 }
 
 export function show() {

@@ -48,15 +48,14 @@ _MOST_PAIRS = 6
 _IMPORT = re.compile(r"""^import\s*\{([^}]*)\}\s*from\s*["'](\.\.?/[\w./-]+\.js)["'];?""", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=((?:async )?function\*?|const|class)\s+([\w$]+))", re.MULTILINE)
 _OTHER = re.compile(r"^(?:export|import)\b(?!\.).*", re.MULTILINE)
-#: `@import "style/theme.css";`
-_SHEET = re.compile(r"""^@import "([\w/.-]+)";$""", re.MULTILINE)
+_SHEETS = re.compile(r"^const SHEETS = \[(.*?)\];$", re.MULTILINE | re.DOTALL)
 _START = "index.js"
 
 
 def page(results: Sequence[Result], logdir: str, jobs: Sequence[StuckRun] = ()) -> str:
     """All runs as one HTML file, those of traces and those of Flight Recorder dumps."""
     files = {route.lstrip("/"): path.read_text(encoding="utf-8") for route, (path, _) in assets().items()}
-    style = "\n" + "".join(files[name] for name in _SHEET.findall(files["style.css"]))
+    style = "\n" + "".join(files[f"style/{name}.css"] for name in _sheets(files[_START]))
     script = _bundled(files)
     policy = (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
@@ -85,6 +84,14 @@ def _calibrations(results: Sequence[Result]) -> str:
         for result in results
         if result.job.calibration
     )
+
+
+def _sheets(start: str) -> list[str]:
+    """The style sheets that index.js names, in its order."""
+    found = _SHEETS.search(start)
+    if found is None:
+        raise ValueError("index.js names no style sheets.")
+    return re.findall(r'"([\w-]+)"', found[1])
 
 
 def _bundled(files: Mapping[str, str]) -> str:
