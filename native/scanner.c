@@ -58,10 +58,17 @@ enum value {
     VALUES,
 };
 
+/* A text that stands at `at`, if it has a number in its vocabulary already. */
+struct known {
+    const uint8_t *at;
+    int32_t number;
+};
+
 /* Values as they are spelled; of members that come twice, the last. */
 struct event {
     uint64_t present; /* a bit for each value: to clear the others would cost a tenth of all time */
     struct span values[VALUES];
+    struct known name, shape;
     uint64_t position;
     uint64_t wanted; /* bits of those arguments that its row may want */
     uint8_t kind;    /* START, then 0, or 1 more than the code of its category, once that is known */
@@ -136,9 +143,9 @@ enum { CLOSE = VALUES };
  * overwritten freely. */
 struct gap {
     uint8_t text[MAX_GAP];
-    uint64_t mask; /* of its first eight bytes, if it has as many */
-    uint8_t size;  /* 0: not used */
-    uint8_t value; /* of its last key, or CLOSE */
+    uint64_t mask[2]; /* of its first sixteen bytes, if it has as many */
+    uint8_t size;     /* 0: not used */
+    uint8_t value;    /* of its last key, or CLOSE */
     bool is_argument;
     uint8_t constants; /* how many members there are before the last, and where in the text their values stand */
     struct {
@@ -147,6 +154,15 @@ struct gap {
     int32_t category; /* as in `struct event`, if one of them says it; else -1 */
     bool has_category;
     uint8_t next[KINDS + 1][WAYS]; /* by `event.kind` */
+};
+
+enum { GUESSES = 1 << 12 };
+
+/* What came last time in the same place: names follow each other as they did in the step before, and so do the shapes
+ * of what has the same name. A guess that is right is found by one comparison; `last` are the numbers before. */
+struct foresight {
+    uint32_t guesses[GUESSES];
+    uint32_t last[2];
 };
 
 struct scanner {
@@ -162,6 +178,7 @@ struct scanner {
     bool is_lost;
     struct table tables[SCANNER_TABLES];
     struct vocabulary vocabularies[SCANNER_VOCABULARIES];
+    struct foresight names, shapes;
     struct buffer thread; /* one key of SCANNER_THREADS: the last event's */
     int32_t thread_number;
     struct gap gaps[GAPS]; /* the first is never used: what nothing is known of points to it */
@@ -319,24 +336,20 @@ static inline uint64_t difference(const struct gap *gap, const uint8_t *at, size
     return load8(at + where) ^ load8(gap->text + where);
 }
 
-/* Whether that gap is at `at`, where there are more than MAX_GAP bytes, with its value behind it. The loop alone would
- * do, were it not so slow to begin: few gaps are longer than 32 bytes. */
+/* Whether that gap is at `at`, where there are more than MAX_GAP bytes, with its value behind it. */
 static inline bool is_gap(const struct gap *gap, const uint8_t *at, bool is_argument) {
-    if (difference(gap, at, 0) & gap->mask || gap->is_argument != is_argument || !gap->size) {
+    const size_t size = gap->size;
+    uint64_t differences = (difference(gap, at, 0) & gap->mask[0]) | (difference(gap, at, 8) & gap->mask[1]);
+    if (differences || gap->is_argument != is_argument || !size) {
         return false;
     }
-    const size_t size = gap->size;
-    uint64_t differences = 0;
-    if (size > 8) {
-        differences |= difference(gap, at, size - 8);
-    }
     if (size > 16) {
-        differences |= difference(gap, at, size - 16) | difference(gap, at, 8);
+        differences = difference(gap, at, size - 16) | difference(gap, at, size - 8);
+        for (size_t middle = 16; middle + 16 < size; middle += 8) {
+            differences |= difference(gap, at, middle);
+        }
     }
-    for (size_t middle = 16; middle + 16 < size; middle += 8) {
-        differences |= difference(gap, at, middle);
-    }
-    return !differences && (gap->value == CLOSE || !is_space(at[gap->size]));
+    return !differences && (gap->value == CLOSE || !is_space(at[size]));
 }
 
 /* From behind a "{" or a value, to where the next member's value begins, or to behind a "}". */
@@ -461,7 +474,7 @@ COLD static const uint8_t *new_gap_end(struct scanner *scanner, struct event *ev
         slot = (uint8_t)(1 + slot % (GAPS - 1));
     }
     memcpy(gap.text, at, gap.size);
-    memset(&gap.mask, 0xff, gap.size < sizeof gap.mask ? gap.size : sizeof gap.mask);
+    memset(gap.mask, 0xff, gap.size < sizeof gap.mask ? gap.size : sizeof gap.mask);
     memcpy(gap.next, scanner->gaps[slot].next, sizeof gap.next);
     scanner->gaps[slot] = gap;
     memmove(next + 1, next, WAYS - 1);
@@ -493,11 +506,40 @@ static inline const uint8_t *object_end(struct scanner *scanner, struct event *e
     return NULL;
 }
 
+/* The end of a text or list that may have been seen before, and then its number; `context` is what it may depend on
+ * beside those before it. What has a number is JSON. */
+static inline const uint8_t *known_end(const struct vocabulary *vocabulary, struct foresight *foresight,
+                                       uint32_t context, struct reading *reading, const uint8_t *at,
+                                       struct known *known) {
+    const uint32_t hash = (context * 0x9E3779B1u ^ foresight->last[0]) * 0x85EBCA6Bu ^ foresight->last[1] * 0xC2B2AE35u;
+    uint32_t *guess = &foresight->guesses[(hash ^ hash >> 16) % GUESSES];
+    known->at = NULL;
+    if (*at != '"' && !is_container(*at)) { /* a number's beginning may be another number */
+        return value_end(reading, at);
+    }
+    const size_t size = vocabulary_begins(vocabulary, *guess, at, reading->end);
+    const uint8_t *end = size ? at + size : rough_end(reading, at);
+    const int32_t number = size ? (int32_t)*guess : end ? vocabulary_find(vocabulary, at, (size_t)(end - at)) : NEW;
+    if (number == NEW) {
+        return value_end(reading, at);
+    }
+    *known = (struct known){at, number};
+    *guess = (uint32_t)number;
+    foresight->last[1] = foresight->last[0];
+    foresight->last[0] = (uint32_t)number;
+    return end;
+}
+
 static const uint8_t *take_argument(struct scanner *scanner, struct event *event, struct reading *reading,
                                     enum value argument, const uint8_t *at) {
-    (void)scanner;
     const bool is_wanted = event->wanted >> argument & 1;
-    const uint8_t *end = !is_wanted || NUMBERS >> argument & 1 ? rough_end(reading, at) : value_end(reading, at);
+    const uint8_t *end;
+    if (is_wanted && (argument == INPUT_DIMS || argument == GRID)) {
+        end = known_end(&scanner->vocabularies[SCANNER_SHAPES], &scanner->shapes, (uint32_t)event->name.number, reading,
+                        at, &event->shape);
+    } else {
+        end = !is_wanted || NUMBERS >> argument & 1 ? rough_end(reading, at) : value_end(reading, at);
+    }
     if (end && is_wanted) {
         put(event, argument, at, end);
     }
@@ -555,6 +597,8 @@ static const uint8_t *take_event_member(struct scanner *scanner, struct event *e
     if (member == ARGS && *at == '{' && !is_passed_over) {
         event->wanted = wanted_arguments(scanner, event);
         end = object_end(scanner, event, reading, at, true, take_argument);
+    } else if (member == NAME && !is_passed_over) {
+        end = known_end(&scanner->vocabularies[SCANNER_TEXTS], &scanner->names, event->kind, reading, at, &event->name);
     } else {
         end = (BIT(OTHER) | NUMBERS) >> member & 1 ? rough_end(reading, at) : value_end(reading, at);
     }
@@ -642,11 +686,17 @@ static inline void set_integer(struct scanner *scanner, const struct event *even
     }
 }
 
+/* A value's number in a vocabulary, which may be known. */
+static inline int32_t number_of(struct scanner *scanner, const struct event *event, int vocabulary, struct span value,
+                                const struct known *known) {
+    return known->at == value.at ? known->number : intern(scanner, vocabulary, value, event->position);
+}
+
 /* A cell of the last row that is a value's number in a vocabulary. */
 static void set_word(struct scanner *scanner, const struct event *event, int table, int column, int vocabulary,
                      struct span value) {
     const bool has_value = value.size && !(table == SCANNER_COMMS && IS(value, "null"));
-    const int32_t number = has_value ? intern(scanner, vocabulary, value, event->position) : MISSING;
+    const int32_t number = has_value ? number_of(scanner, event, vocabulary, value, &event->shape) : MISSING;
     if (has_value && number == FULL) {
         lose(scanner, LOSS_ARGUMENTS, event->position, "more different texts than can be kept");
     }
@@ -725,7 +775,7 @@ static void add_event(struct scanner *scanner, const struct event *event) {
         lose_for_its_times(scanner, event);
         return;
     }
-    const int32_t name = intern(scanner, SCANNER_TEXTS, text_or_empty(get(event, NAME)), event->position);
+    const int32_t name = number_of(scanner, event, SCANNER_TEXTS, text_or_empty(get(event, NAME)), &event->name);
     const int32_t thread = thread_of(scanner, event);
     if (name == FULL || thread == FULL) {
         lose(scanner, LOSS_BROKEN, event->position, "more different names or threads than can be kept");
@@ -961,6 +1011,7 @@ static const uint8_t *read_event(struct scanner *scanner, struct reading *readin
     event.kind = START;
     event.gap = scanner->first_gap;
     event.wanted = ALL_ARGUMENTS;
+    event.name = event.shape = (struct known){NULL, NEW};
     reading->problem = NULL;
     if (*at != '{') {
         return refuse(reading, "no event stands there");

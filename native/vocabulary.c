@@ -130,6 +130,20 @@ static int32_t add(struct vocabulary *vocabulary, struct slot *slot, uint32_t ha
     return (int32_t)vocabulary->count - 1;
 }
 
+size_t vocabulary_begins(const struct vocabulary *vocabulary, uint32_t number, const uint8_t *at, const uint8_t *end) {
+    if (number >= vocabulary->count) {
+        return 0;
+    }
+    const uint64_t start = start_of(vocabulary, number);
+    const size_t size = (size_t)(vocabulary->ends[number] - start);
+    return size <= (size_t)(end - at) && !memcmp(vocabulary->bytes + start, at, size) ? size : 0;
+}
+
+int32_t vocabulary_find(const struct vocabulary *vocabulary, const uint8_t *at, size_t size) {
+    const struct slot *slot = vocabulary->count ? find(vocabulary, hash_of(at, size), at, size) : NULL;
+    return slot && slot->number ? (int32_t)slot->number - 1 : NEW;
+}
+
 int32_t vocabulary_intern(struct vocabulary *vocabulary, const uint8_t *at, size_t size, uint64_t position) {
     if (vocabulary->count && equals(vocabulary, vocabulary->last, at, size)) {
         return (int32_t)vocabulary->last;

@@ -9,7 +9,7 @@
 /* Beyond it a vocabulary is full, as it is with `max_strings`. The largest file seen has 2,115 names of 200 KB. */
 enum { MAX_STRING_BYTES = 1 << 26 };
 
-enum { FULL = -1 };
+enum { FULL = -1, NEW = -1 };
 
 struct slot {
     uint32_t hash;
@@ -30,6 +30,10 @@ struct vocabulary {
     bool no_memory;
 };
 
+/* The size of the string of that number if `at` begins with it, before `end`; else 0. */
+size_t vocabulary_begins(const struct vocabulary *vocabulary, uint32_t number, const uint8_t *at, const uint8_t *end);
+/* The number of a string that is known; else NEW. */
+int32_t vocabulary_find(const struct vocabulary *vocabulary, const uint8_t *at, size_t size);
 /* The number of a string, new or known; FULL if it is new and there is no room, or none could be had. */
 int32_t vocabulary_intern(struct vocabulary *vocabulary, const uint8_t *at, size_t size, uint64_t position);
 void vocabulary_free(struct vocabulary *vocabulary);

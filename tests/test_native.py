@@ -227,6 +227,21 @@ def test_what_events_repeat_may_change_between_any_two_of_them() -> None:
     assert_agreement(trace(*(events[index] for index in order)), 1000)
 
 
+def test_names_and_shapes_may_come_in_any_order() -> None:
+    """The scanner guesses them by those before, and compares with the guess before it reads."""
+    texts = ['"a"', '"ab"', '"a\\"b"', '"record_param_comms"', '"4"', '""', "4", "42", "null", "4.5", "true", "[4]"]
+    shapes = ["[[2]]", "[[2], [3]]", "[ [2]]", "[]", "{}", "4", "42", "null", '"4"', '"42"', '[["]"]]', "[4, 1, 1]"]
+    events = [
+        f'{{"ph": "X", "cat": "{category}", "name": {name}, "ts": 1.5, "dur": 2.5, "args": {{"{key}": {shape}}}}}'
+        for category, key in (("cpu_op", "Input Dims"), ("kernel", "grid"), ("overhead", "grid"))
+        for name in [*texts, '"b", "name": "a"']
+        for shape in shapes
+    ]
+    order = np.random.default_rng(7).integers(0, len(events), 4000)
+    assert_agreement(trace(*(events[index] for index in order)))
+    assert_agreement(trace(*(events[index] for index in order)), 1000)
+
+
 def test_arguments_may_come_before_what_says_which_are_wanted() -> None:
     args = '"args": {"Input Dims": [[2]], "Collective name": "x", "correlation": 7, "Seq": 3}'
     late = [f"{{{args}, {OP[1:]}", f'{{"ph": "X", "cat": "cpu_op", {args}, {OP[1:]}']
