@@ -276,6 +276,7 @@ def test_listing() -> None:
         "error": None,
         "arriving": 0,
         "deleted": 0,
+        "modified_s": 0.0,
         "world_size": 2,
         "ranks": 2,
         "incomplete": 0,

@@ -76,6 +76,8 @@ def test_the_run_list_sorts_filters_and_keeps_its_order(page: Page, server: str)
     names = tab.locator(".run .name")
     worst = ["straggler_cpu", "zero_workers", "no_overlap", "four_workers", "healthy"]
     expect(names).to_have_text(worst)
+    tab.get_by_label("Sort runs").select_option("newest")
+    expect(tab.locator(".run .size")).to_have_text([re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d$")] * len(worst))
     tab.get_by_label("Sort runs").select_option("name")
     expect(names).to_have_text(sorted(worst))
     page.reload()

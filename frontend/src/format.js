@@ -33,6 +33,12 @@ export function percent(share) {
 export const interval = (least, most) => `80${NBSP}% interval ${ms(least)} to ${ms(most)}`;
 
 /**
+ * A time of day, as the reader's clock has it: "2026-11-23 09:05".
+ * @param {number} seconds since the epoch
+ */
+export const clockTime = (seconds) => new Date(seconds * 1000).toLocaleString("sv-SE").slice(0, 16);
+
+/**
  * A change, with its sign; nothing is no change.
  * @param {number} value
  * @param {number} digits

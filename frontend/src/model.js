@@ -20,6 +20,7 @@ import { OWNERS } from "./step_parts.js";
  * @property {string | null} error
  * @property {number} arriving files that are still being written, and left out
  * @property {number} deleted files that were read and are gone since
+ * @property {number | null} modified_s when the newest file was written, s since the epoch; null where that is unknown
  * @property {number | null} world_size
  * @property {number | null} ranks
  * @property {number | null} incomplete files of which a part or all is not in the diagnosis
@@ -96,16 +97,19 @@ export function belowFaults({ findings }) {
 }
 
 /**
- * The run to open where the address names none: the most severe one, then that which loses most; before any is read,
- * the first.
+ * The run to open where the address names none: the most severe one, then that which loses most, then the newest; before
+ * any is read, the first.
  * @param {RunEntry[]} runs
  * @returns {RunEntry | undefined}
  */
 export function worstRun(runs) {
   const ready = runs.filter(({ state }) => state === "ready");
   if (!ready.length) return runs[0];
-  return ready.reduce((worst, run) => (weightOf(run) > weightOf(worst) || (weightOf(run) === weightOf(worst) && lossOf(run) > lossOf(worst)) ? run : worst));
+  return ready.sort((a, b) => weightOf(b) - weightOf(a) || lossOf(b) - lossOf(a) || newerFirst(a, b))[0];
 }
+
+/** @param {RunEntry} a @param {RunEntry} b */
+export const newerFirst = (a, b) => (b.modified_s ?? -1) - (a.modified_s ?? -1);
 
 /**
  * What a run loses a step, ms: by its findings, or with no explanation where that is the verdict.

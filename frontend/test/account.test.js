@@ -48,11 +48,12 @@ test("evidence is named by its finding's id", () => {
   assert.equal(evidenceId(finding("straggler:2", "major", 12), 0), "straggler:2.1");
 });
 
-test("the worst run opens: by severity, then by what it loses", () => {
+test("the worst run opens: by severity, then by what it loses, then the newest", () => {
   const run = (name, severity, lost_ms, more = {}) => ({ name, state: "ready", verdict: "x", severity, lost_ms, step_ms: 100, ...more });
   const worst = (...runs) => worstRun(runs)?.name;
   assert.equal(worst(run("a", "minor", 9), run("b", "critical", 30), run("c", "critical", 40)), "c");
   assert.equal(worst(run("a", null, 0, { verdict: "healthy" }), run("b", "major", 0, { verdict: "unexplained", unexplained_ms: 15 }), run("c", "minor", 20)), "b");
+  assert.equal(worst(run("a", null, 0, { verdict: "healthy", modified_s: 1 }), run("b", null, 0, { verdict: "healthy", modified_s: 2 })), "b");
   assert.equal(worst({ name: "a", state: "queued" }, run("b", null, 0, { verdict: "healthy" })), "b");
   assert.equal(worst({ name: "a", state: "reading" }, { name: "b", state: "queued" }), "a");
   assert.equal(worst(), undefined);

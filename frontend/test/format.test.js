@@ -1,13 +1,17 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { among, briefly, ms, percent, ranges, signed } from "../src/format.js";
+import { among, briefly, clockTime, ms, percent, ranges, signed } from "../src/format.js";
 
 const plain = (text) => text.replace(/\u00a0/g, " ");
 
 test("a duration carries the unit that suits it", () => {
   const said = [0, 0.0001, 0.004, 0.5, 12.34, 9999, 12_340, -12.34].map(ms).map(plain);
   assert.deepEqual(said, ["0 ms", "0 ms", "4 µs", "0.50 ms", "12.3 ms", "9999.0 ms", "12.34 s", "−12.3 ms"]);
+});
+
+test("a time of day has a date and no seconds", () => {
+  assert.equal(clockTime(new Date(2026, 10, 3, 9, 5, 59).getTime() / 1000), "2026-11-03 09:05");
 });
 
 test("a share is never 0 % that is more", () => {

@@ -26,6 +26,11 @@ test("by name numbers count, by step time the longest is first", () => {
   assert.deepEqual(shown(runs, { order: "step" }), ["job9", "job10", "job1"]);
 });
 
+test("newest first: by the newest file, those of which that is unknown last", () => {
+  const runs = [run("remote", 0, { modified_s: null }), run("yesterday", 9, { modified_s: 1000 }), run("today", 0, { modified_s: 2000 })];
+  assert.deepEqual(shown(runs, { order: "newest" }), ["today", "yesterday", "remote"]);
+});
+
 test("folders are groups, in the order of their first run; one that is closed shows its name", () => {
   const runs = [run("a/one"), run("b/two", 30), run("alone", 10), run("b/deep/three", 5), run("b/four")];
   assert.deepEqual(shown(runs), ["b/ 2", "two", "four", "alone", "b/deep/ 1", "three", "a/ 1", "one"]);

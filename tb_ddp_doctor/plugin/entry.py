@@ -48,6 +48,12 @@ class Files:
     deleted: int = 0
 
     @property
+    def modified_s(self) -> float | None:
+        """When the newest of them was written, s since the epoch; None where no file can be asked."""
+        newest = max((stamp.modified_ns for stamp in self.stamps.values()), default=-1)
+        return newest / 1e9 if newest >= 0 else None
+
+    @property
     def arriving(self) -> frozenset[str]:
         return self.changing | self.unfinished
 
@@ -120,6 +126,7 @@ class Entry:
             "error": self.error,
             "arriving": len(self.files.arriving),
             "deleted": self.files.deleted,
+            "modified_s": self.files.modified_s,
             **(self.ready.summary if self.ready else _UNREAD),
         }
 

@@ -177,6 +177,7 @@ def _listed(diagnosis: Diagnosis | StuckRun, arriving: int = 0) -> dict[str, Any
         "error": None,
         "arriving": arriving,
         "deleted": 0,
+        "modified_s": None,
         **summary(diagnosis),
     }
 

@@ -2,7 +2,7 @@
 // the page, each at its place in a list of full height: y is CSS pixels from its top.
 
 import { h } from "../dom.js";
-import { count, percent } from "../format.js";
+import { clockTime, count, percent } from "../format.js";
 import { arranged, ORDERS } from "./order.js";
 
 /** @typedef {import("../model.js").RunEntry} RunEntry */
@@ -89,7 +89,7 @@ export function runList(select) {
     const next = new Map();
     for (const i of wanted) {
       const key = keyOf(rows[i]);
-      const shows = JSON.stringify([rows[i], key === `run ${open}`]);
+      const shows = JSON.stringify([rows[i], key === `run ${open}`, order]);
       const there = drawn.get(key);
       const row = there?.shows === shows ? there : { element: there?.element ?? h("li"), shows };
       if (row !== there) fill(row.element, rows[i]);
@@ -115,7 +115,7 @@ export function runList(select) {
   function fill(item, row) {
     const hadFocus = item.contains(document.activeElement);
     item.className = "run" in row ? "" : "folder";
-    item.replaceChildren("run" in row ? runButton(row, row.run.name === open, choosing) : folderButton(row, fold));
+    item.replaceChildren("run" in row ? runButton(row, row.run.name === open, order, choosing) : folderButton(row, fold));
     if (hadFocus) item.querySelector("button")?.focus();
   }
 
@@ -202,15 +202,16 @@ function folderButton({ group, runs, isClosed }, fold) {
 /**
  * @param {{run: RunEntry, name: string}} row
  * @param {boolean} isOpen
+ * @param {Order} order
  * @param {(name: string) => void} select
  */
-function runButton({ run, name }, isOpen, select) {
+function runButton({ run, name }, isOpen, order, select) {
   return h(
     "button",
     { type: "button", class: "run", title: run.name, "aria-current": isOpen ? "true" : null, click: () => select(run.name) },
     dot(run),
     h("span", { class: "name" }, name),
-    h("small", { class: "size" }, size(run)),
+    h("small", { class: "size" }, order === "newest" && run.modified_s ? clockTime(run.modified_s) : size(run)),
     outcome(run),
   );
 }

@@ -1,14 +1,15 @@
 // Which runs the list shows, in which order: filtered, sorted, and grouped by folder. Pure.
 
-import { lossOf } from "../model.js";
+import { lossOf, newerFirst } from "../model.js";
 
 /** @typedef {import("../model.js").RunEntry} RunEntry */
-/** @typedef {"cost" | "step" | "name"} Order */
+/** @typedef {"cost" | "newest" | "step" | "name"} Order */
 /** @typedef {{group: string, runs: number, isClosed: boolean} | {run: RunEntry, name: string}} Row a folder, or a run and its name in there */
 
 /** @type {[Order, string][]} */
 export const ORDERS = [
   ["cost", "by cost"],
+  ["newest", "newest first"],
   ["step", "by step time"],
   ["name", "by name"],
 ];
@@ -48,6 +49,7 @@ const byName = (a, b) => collator.compare(a.name, b.name);
 /** @type {Record<Order, (a: RunEntry, b: RunEntry) => number>} */
 const BY = {
   name: byName,
+  newest: (a, b) => newerFirst(a, b) || byName(a, b),
   step: (a, b) => (b.step_ms ?? -1) - (a.step_ms ?? -1) || byName(a, b),
   cost: (a, b) => rank(a) - rank(b) || lostShare(b) - lostShare(a) || byName(a, b),
 };
