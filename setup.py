@@ -12,7 +12,8 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 FRONTEND = "tb_ddp_doctor.frontend"
-HEADERS = ("api", "json", "nccl_lines", "nesting", "numbers", "replay", "scanner", "vocabulary")
+HEADERS = ("api", "columns", "intervals", "json", "nccl_lines", "nesting", "numbers", "replay", "scanner", "vocabulary")
+SOURCES = ("columns", "intervals", "nccl_lines", "nesting", "replay", "scanner", "vocabulary")
 SCANNER = "tb_ddp_doctor.trace._scanner"
 
 
@@ -50,7 +51,7 @@ setup(
     ext_modules=[
         Extension(
             SCANNER,
-            sources=[f"native/{name}.c" for name in ("nccl_lines", "nesting", "replay", "scanner", "vocabulary")],
+            sources=[f"native/{name}.c" for name in SOURCES],
             depends=[f"native/{name}.h" for name in HEADERS],
             optional=True,  # without it traces are read by msgspec, NCCL's logs in Python, and numpy replays
         )

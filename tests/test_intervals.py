@@ -5,9 +5,11 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tb_ddp_doctor.digest import native
 from tb_ddp_doctor.digest.intervals import EMPTY, Intervals, long_gaps, partition
 
 #: Starts and ends, some of them empty or inverted.
@@ -70,7 +72,7 @@ def test_covers_tells_the_start_from_the_end(pairs: list[tuple[int, int]], asked
 def test_partition_tiles_its_edges_and_the_first_layer_wins(
     layers: list[list[tuple[int, int]]], edges: list[int]
 ) -> None:
-    start, end, owner = partition([intervals(layer) for layer in layers], np.array(edges, np.int64))
+    start, end, owner, _ = partition([intervals(layer) for layer in layers], np.array(edges, np.int64))
     assert start[0] == edges[0] and end[-1] == edges[-1]
     assert (start[1:] == end[:-1]).all() and (end > start).all()
     sets = [instants(layer) for layer in layers]
@@ -81,13 +83,39 @@ def test_partition_tiles_its_edges_and_the_first_layer_wins(
 
 @given(st.lists(PAIRS, max_size=4), EDGES)
 def test_pieces_never_cross_an_edge(layers: list[list[tuple[int, int]]], edges: list[int]) -> None:
-    start, _, _ = partition([intervals(layer) for layer in layers], np.array(edges, np.int64))
+    start, _, _, _ = partition([intervals(layer) for layer in layers], np.array(edges, np.int64))
     assert set(edges[:-1]) <= set(start.tolist())
+
+
+@given(st.lists(PAIRS, max_size=4), EDGES)
+def test_each_piece_has_the_edge_before_it(layers: list[list[tuple[int, int]]], edges: list[int]) -> None:
+    start, end, _, edge = partition([intervals(layer) for layer in layers], np.array(edges, np.int64))
+    for low, high, index in zip(start.tolist(), end.tolist(), edge.tolist(), strict=True):
+        assert edges[index] <= low and high <= edges[index + 1]
+
+
+@pytest.mark.skipif(native.library() is None, reason="the native library was not built")
+@given(st.lists(PAIRS, max_size=4), EDGES, st.integers(1, 20))
+def test_without_the_native_library_all_is_the_same(
+    layers: list[list[tuple[int, int]]], edges: list[int], least: int
+) -> None:
+    pairs = np.array([pair for layer in layers for pair in layer] * 5, np.int64).reshape(-1, 2).T
+
+    def all_of_it() -> list[list[int]]:
+        sets = [intervals(layer) for layer in layers]
+        union, gaps = Intervals.union(*pairs), long_gaps(pairs[0], least)
+        columns = (union.start, union.end, gaps.start, gaps.end, *partition(sets, np.array(edges, np.int64)))
+        return [column.tolist() for column in columns]
+
+    found = all_of_it()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "library", lambda: None)
+        assert all_of_it() == found
 
 
 def test_partition_of_no_time_has_no_pieces() -> None:
     for edges in ([], [5]):
-        assert [len(column) for column in partition([EMPTY], np.array(edges, np.int64))] == [0, 0, 0]
+        assert [len(column) for column in partition([EMPTY], np.array(edges, np.int64))] == [0, 0, 0, 0]
 
 
 def test_times_of_an_epoch_are_not_rounded() -> None:
@@ -97,7 +125,7 @@ def test_times_of_an_epoch_are_not_rounded() -> None:
     assert found.total == 2
 
 
-@given(st.lists(st.integers(0, 60), min_size=1), st.integers(2, 20), st.sampled_from([0, 1 << 60]))
+@given(st.lists(st.integers(0, 60), min_size=1), st.integers(1, 20), st.sampled_from([0, 1 << 60]))
 def test_long_gaps_are_those_between_neighbours(instants: list[int], least: int, far: int) -> None:
     instants = [*instants, *([far] if far else [])]
     found = long_gaps(np.array(instants), least)

@@ -11,6 +11,7 @@ from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.collectives import host_collectives
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.host_calls import HostCalls
+from tb_ddp_doctor.digest.launches import DeviceRows
 from tb_ddp_doctor.digest.memory import POINTS, memory
 from tb_ddp_doctor.digest.model import Memory, Steps
 from tb_ddp_doctor.digest.phases import host_phases
@@ -129,7 +130,7 @@ def test_numbers_that_no_allocator_has_break_nothing() -> None:
 def of_events(trace: RankTrace, events: MemoryEvents, steps: Steps) -> Memory:
     """The memory of device 0 of a trace with these events instead of its own."""
     host = HostCalls.of(replace(trace, memory=events))
-    device = DeviceEvents.of(host, 0)
+    device = DeviceEvents.of(host, 0, DeviceRows.of(trace.events))
     nothing = host_collectives(host, steps, 0, words := Vocabulary())
     return memory(host, 0, steps, host_phases(host, device), nothing, words)
 

@@ -7,12 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tb_ddp_doctor.digest import nesting
-from tb_ddp_doctor.digest.nesting import around, enclosing
-from tb_ddp_doctor.trace import native
+from tb_ddp_doctor.digest import native
+from tb_ddp_doctor.digest.nesting import around, enclosing, first_chosen, outermost
 
 #: Start, length and thread.
 SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30), st.integers(0, 1)), max_size=40)
+
+#: From which one, and when.
+ASKED = st.lists(st.tuples(st.integers(-1, 40), st.integers(0, 90)))
 
 
 @given(SPANS)
@@ -25,14 +27,38 @@ def test_what_is_around_is_the_latest_that_still_runs(spans: list[tuple[int, int
         assert found == max(running, default=-1)
 
 
-@pytest.mark.skipif(not native.is_available(), reason="the native library was not built")
+@pytest.mark.parametrize("library", [native.library(), None], ids=["native", "numpy"])
+@given(
+    spans=SPANS, asked=st.lists(st.tuples(st.integers(-1, 40), st.integers(0, 90))), some=st.sets(st.integers(0, 40))
+)
+def test_the_chosen_are_found_outwards(
+    library: object, spans: list[tuple[int, int, int]], asked: list[tuple[int, int]], some: set[int]
+) -> None:
+    spans.sort(key=lambda one: (one[2], one[0], -one[1]))
+    start, length, on = np.array(spans, np.int64).reshape(-1, 3).T
+    end, chosen = start + length, np.array([row in some for row in range(len(spans))], np.bool_)
+    asked = [(at, instant) for at, instant in asked if at < len(spans)]
+    at, instant = np.array(asked, np.int64).reshape(-1, 2).T
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "library", lambda: library)
+        outer = around(start, end, on.astype(np.int32))
+        found, kept = first_chosen(at, instant, outer, end, chosen).tolist(), outermost(end, outer, chosen).tolist()
+    for (row, when), answer in zip(asked, found, strict=True):
+        while row >= 0 and not (chosen[row] and end[row] > when):
+            row = int(outer[row])
+        assert answer == row
+    holds = [outer[row] >= 0 and chosen[outer[row]] and end[row] <= end[outer[row]] for row in range(len(spans))]
+    assert kept == [row for row in range(len(spans)) if chosen[row] and not holds[row]]
+
+
+@pytest.mark.skipif(native.library() is None, reason="the native library was not built")
 @given(SPANS)
 def test_without_the_native_library_the_same_is_around(spans: list[tuple[int, int, int]]) -> None:
     spans.sort(key=lambda one: (one[2], one[0], -one[1]))
     start, length, on = np.array(spans, np.int64).reshape(-1, 3).T
     columns = start, start + length, on.astype(np.int32)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nesting, "_library", lambda: None)
+        patch.setattr(native, "library", lambda: None)
         in_numpy = around(*columns)
     assert around(*columns).tolist() == in_numpy.tolist()
 

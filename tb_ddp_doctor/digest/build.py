@@ -11,16 +11,17 @@ from tb_ddp_doctor.digest.allocator import ON_CPU
 from tb_ddp_doctor.digest.attention import attention
 from tb_ddp_doctor.digest.collectives import device_collectives, host_collectives
 from tb_ddp_doctor.digest.copies import copies
-from tb_ddp_doctor.digest.device_events import CATEGORIES, DeviceEvents
+from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.flops import flops
 from tb_ddp_doctor.digest.frames import code, stalled
 from tb_ddp_doctor.digest.gap_ops import gap_ops
 from tb_ddp_doctor.digest.gemms import gemms
 from tb_ddp_doctor.digest.gradients import gradients, no_gradients
 from tb_ddp_doctor.digest.graph_walks import graph_walks
-from tb_ddp_doctor.digest.host_calls import HostCalls, one_of
+from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.kernels import kernel_work, kernels, operators_as_kernels
 from tb_ddp_doctor.digest.launch_queue import host_stalls
+from tb_ddp_doctor.digest.launches import DeviceRows
 from tb_ddp_doctor.digest.lost_kernels import lost_kernels, without_device
 from tb_ddp_doctor.digest.memory import memory
 from tb_ddp_doctor.digest.model import (
@@ -60,7 +61,7 @@ from tb_ddp_doctor.digest.track import no_track
 from tb_ddp_doctor.digest.vocabulary import Vocabulary
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.trace import names
-from tb_ddp_doctor.trace.model import Category, Events, Ints, RankTrace
+from tb_ddp_doctor.trace.model import Events, Ints, RankTrace
 
 #: Overruns are said from this share of the device's time on: kernels launched programmatically overlap by design.
 _SAID_OVERRUN = 0.01
@@ -74,17 +75,20 @@ _NO_DEVICE = -1
 
 def digest(trace: RankTrace) -> RankDigest:
     """Reduce a trace to what the job needs of it. A trace without events gives a digest without steps."""
-    trace = plausible(replace(trace, strings=tuple(text[:_MOST_LETTERS] for text in trace.strings)))
-    device = _device(trace.events)
-    if device == _NO_DEVICE:
+    read = replace(trace, strings=tuple(text[:_MOST_LETTERS] for text in trace.strings))
+    rows = DeviceRows.of(read.events)
+    trace = plausible(read, rows)
+    if trace is not read:
+        rows = DeviceRows.of(trace.events)
+    if not len(rows.kernels):
         return _digest_host(HostCalls.of(trace))
-    return _digest_device(HostCalls.of(_clip_overruns(trace)), device)
+    return _digest_device(HostCalls.of(_clip_overruns(trace, rows)), rows)
 
 
-def _digest_device(host: HostCalls, number: int) -> RankDigest:
-    trace, words = host.trace, Vocabulary()
+def _digest_device(host: HostCalls, rows: DeviceRows) -> RankDigest:
+    trace, words, number = host.trace, Vocabulary(), rows.busiest
     contents, marked = _steps(host)
-    device, steps = _cut(DeviceEvents.of(host, number), contents, marked)
+    device, steps = _cut(DeviceEvents.of(host, number, rows), contents, marked)
     layers = owners.device_layers(host, device)
     owner_ns, pieces = owners.cut(layers, steps)
     phases = host_phases(host, device)
@@ -140,7 +144,7 @@ def _digest_device(host: HostCalls, number: int) -> RankDigest:
         track=rank_track(host, device, steps, layers, blocked, calls, stuck.intervals, phases),
         gradients=gradients(host, device, steps, phase, words),
         contents=contents,
-        warnings=(*trace.warnings, *_joining_warnings(device, number)),
+        warnings=(*trace.warnings, *_joining_warnings(device, number, rows)),
         strings=words.strings(),
     )
 
@@ -150,7 +154,7 @@ def _digest_host(host: HostCalls) -> RankDigest:
     contents, (number, start, end) = _steps(host)
     keep = (end > start) & (number != NO_STEP)
     steps = Steps(number[keep], start[keep], end[keep], start[keep], end[keep])
-    device = DeviceEvents.of(host, _NO_DEVICE)
+    device = DeviceEvents.of(host, _NO_DEVICE, DeviceRows.none(trace.events))
     calls = owners.host_operators(host)
     layers = owners.host_layers(host, calls)
     owner_ns, pieces = owners.cut(layers, steps)
@@ -235,35 +239,18 @@ def _whole_trace(events: Events) -> tuple[Ints, Ints, Ints]:
     return np.zeros(1, np.int64), events.start_ns.min(keepdims=True), end.max(keepdims=True) + 1
 
 
-def _device(events: Events) -> int:
-    """The device whose kernels run longest; `_NO_DEVICE` without kernels."""
-    kernels = np.flatnonzero(events.category == Category.KERNEL)
-    if not len(kernels):
-        return _NO_DEVICE
-    devices, which = np.unique(events.device[kernels], return_inverse=True)
-    busy = np.bincount(which, weights=events.duration_ns[kernels])
-    # -1 stands for kernels that name no device; they still make it a trace of a device.
-    return max(int(devices[busy.argmax()]), 0)
-
-
-def _clip_overruns(trace: RankTrace) -> RankTrace:
+def _clip_overruns(trace: RankTrace, rows: DeviceRows) -> RankTrace:
     """End a kernel where the next one of its stream starts: ROCm's durations can overrun it."""
-    events = trace.events
-    rows = np.flatnonzero(one_of(events.category, CATEGORIES) & (events.stream >= 0))
-    rows = rows[np.lexsort((events.start_ns[rows], events.stream[rows], events.device[rows]))]
-    if len(rows) < 2:
-        return trace
-    this, following = rows[:-1], rows[1:]
-    same = (events.stream[this] == events.stream[following]) & (events.device[this] == events.device[following])
-    gap = events.start_ns[following] - events.start_ns[this]
-    over = same & (gap > 0) & (events.duration_ns[this] > gap)
+    events, (this, following) = trace.events, rows.neighbours
+    gap, length = events.start_ns[following] - events.start_ns[this], events.duration_ns[this]
+    over = (gap > 0) & (length > gap)
     if not over.any():
         return trace
     duration = events.duration_ns.copy()
     duration[this[over]] = gap[over]
-    excess = int((events.duration_ns - duration).sum())
+    excess = int((length - gap)[over].sum())
     warnings = trace.warnings
-    if excess > _SAID_OVERRUN * int(duration[rows].sum()):
+    if excess > _SAID_OVERRUN * int(duration[rows.row[events.stream[rows.row] >= 0]].sum()):
         message = (
             f"{int(over.sum())} device events overran the next one of their stream, by {excess / 1e6:.1f} ms in all; "
             "they were cut there."
@@ -273,8 +260,8 @@ def _clip_overruns(trace: RankTrace) -> RankTrace:
 
 
 def _pid(host: HostCalls) -> str:
-    training = host.thread[host.trains]
-    return host.trace.threads[training[0]][0] if len(training) else ""
+    training = host.trains.argmax() if host.trains.any() else -1
+    return host.trace.threads[host.thread[training]][0] if training >= 0 else ""
 
 
 def _loader(trace: RankTrace) -> str:
@@ -297,11 +284,10 @@ def _group_warnings(trace: RankTrace, found: Collectives) -> list[FileWarning]:
     ]
 
 
-def _joining_warnings(device: DeviceEvents, number: int) -> list[FileWarning]:
-    warnings, events = [], device.trace.events
-    others = np.unique(events.device[(events.category == Category.KERNEL) & (events.device >= 0)])
-    if len(others) > 1:
-        message = f"Kernels run on {len(others)} devices; only device {number} is diagnosed."
+def _joining_warnings(device: DeviceEvents, number: int, rows: DeviceRows) -> list[FileWarning]:
+    warnings, named = [], sum(each >= 0 for each in rows.busy_ns)
+    if named > 1:
+        message = f"Kernels run on {named} devices; only device {number} is diagnosed."
         warnings.append(FileWarning(device.trace.file, message))
     if not device.is_launched.any():
         message = "No kernel can be joined to its launch; steps on the GPU are not known."

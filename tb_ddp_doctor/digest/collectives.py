@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.model import Collectives, Steps
@@ -61,8 +62,8 @@ def _launched_by(host: HostCalls, device: DeviceEvents, by_backward: Mask) -> La
     begun = np.sort(host.start_ns[host.is_annotation & host.named(names.is_optimizer_step)])
     communicates = device.communicates
     instant = device.launch_ns[communicates]
-    backward = np.searchsorted(passes, instant, side="right") - 1
-    update = np.searchsorted(begun, instant, side="right") if len(begun) else np.full(len(instant), -1)
+    backward = searchsorted(passes, instant, side="right") - 1
+    update = searchsorted(begun, instant, side="right") if len(begun) else np.full(len(instant), -1)
     return Launched(
         step=device.step[communicates],
         backward=np.where(by_backward[communicates], backward, -1),
@@ -108,7 +109,7 @@ def _build(trace: RankTrace, rows: Ints, meta: Ints, by: Launched, words: Vocabu
         return picked
 
     def text(column: Ints) -> Indices:
-        return np.array([words.index(trace.strings[i] if i >= 0 else "") for i in column], np.int32)
+        return np.array([words.index(trace.strings[i] if i >= 0 else "") for i in column.tolist()], np.int32)
 
     spelled = pick(comms.collective)
     named = np.where(spelled >= 0, spelled, events.name[rows]).tolist()
@@ -122,7 +123,7 @@ def _build(trace: RankTrace, rows: Ints, meta: Ints, by: Launched, words: Vocabu
         if known[i] or events.category[rows[i]] != Category.KERNEL:
             elements[i] = count_elements(trace.strings[shaped[i]])
     dtype = pick(comms.dtype)
-    size = np.array([names.ELEMENT_BYTES.get(trace.strings[d], -1) if d >= 0 else -1 for d in dtype], np.int64)
+    size = np.array([names.ELEMENT_BYTES.get(trace.strings[d], -1) if d >= 0 else -1 for d in dtype.tolist()], np.int64)
     order = np.argsort(events.start_ns[rows], kind="stable")
     columns = Collectives(
         step=by.step.astype(np.int32),

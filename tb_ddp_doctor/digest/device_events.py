@@ -10,13 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.host_calls import HostCalls, one_of
-from tb_ddp_doctor.digest.launches import launch_rows
+from tb_ddp_doctor.digest.launches import DeviceRows
 from tb_ddp_doctor.digest.vocabulary import Mask, Names
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Bytes8, Category, Indices, Ints, RankTrace
 from tb_ddp_doctor.trace.names import HostMemory
-
-CATEGORIES = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,8 +29,8 @@ class DeviceEvents:
     end_ns: Ints
     #: A `Category`.
     category: Bytes8
-    #: Index into `trace.strings`.
-    name: Indices
+    #: Index into `trace.strings`; searched for often, and so an int64, as numpy takes by.
+    name: Ints
     #: The call that launched it, an index of `HostCalls`; -1 if it is not recorded.
     launch: Ints
     #: When that starts, and how long it takes; undefined where it is not recorded.
@@ -42,12 +40,11 @@ class DeviceEvents:
     step: Ints
 
     @classmethod
-    def of(cls, host: HostCalls, device: int) -> DeviceEvents:
-        """The events of a device, and those that name none; of device -1, no events. All are of no step yet."""
+    def of(cls, host: HostCalls, device: int, found: DeviceRows) -> DeviceEvents:
+        """The events of a device, and those that name none. All are of no step yet."""
         trace, events = host.trace, host.trace.events
-        on_device = one_of(events.category, CATEGORIES) & ((events.device == device) | (events.device < 0))
-        rows = np.flatnonzero(on_device) if device >= 0 else np.empty(0, np.int64)
-        by = launch_rows(events, rows)
+        on_device = (events.device[found.row] == device) | (events.device[found.row] < 0)
+        rows, by = found.row[on_device], found.launch[on_device]
         launch = np.where(by >= 0, host.index[by], -1)
         start = events.start_ns[rows]
         return cls(
@@ -57,7 +54,7 @@ class DeviceEvents:
             start_ns=start,
             end_ns=start + events.duration_ns[rows],
             category=events.category[rows],
-            name=events.name[rows],
+            name=events.name[rows].astype(np.int64),
             launch=launch,
             launch_ns=host.start_ns[launch] if len(host) else np.zeros_like(start),
             launch_length_ns=host.length_ns[launch] if len(host) else np.zeros_like(start),
@@ -118,10 +115,16 @@ class DeviceEvents:
         """Their order by start."""
         return np.argsort(self.start_ns, kind="stable")
 
+    @cached_property
+    def usual_launch_ns(self) -> float:
+        """How long the median launch takes; 0 where none is recorded."""
+        lengths = self.launch_length_ns[self.is_launched]
+        return float(np.median(lengths)) if len(lengths) else 0.0
+
     def named(self, test: Callable[[str], bool]) -> Mask:
         """Which have a name that passes."""
         return self.names.among(self.name, test)
 
     def kinds(self, classify: Callable[[str], int]) -> NDArray[np.int8]:
         """What their names are."""
-        return self.names.kinds(classify)[self.name]
+        return self.names.kinds(classify).take(self.name)

@@ -30,7 +30,8 @@ _MOST_OF_A_STEP = 2**61
 def flops(host: HostCalls, steps: Steps) -> FlopWork:
     """Operations of the model, and those that were done again, by the step of their host."""
     multiplies = host.names.kinds(names.multiplies)
-    operators = np.flatnonzero(host.is_operator & (multiplies > 0)[host.name] & (host.shape >= 0))
+    operators = np.flatnonzero(host.is_operator & host.named(names.multiplies))
+    operators = operators[host.shape[operators] >= 0]
     kind, shape = multiplies[host.name[operators]], host.shape[operators]
     # A product's shape says most of its kind: each pair is counted once.
     pairs, which = np.unique(kind * np.int64(len(host.trace.strings)) + shape, return_inverse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.model import GapOps, Pieces, RankOwner
 from tb_ddp_doctor.digest.vocabulary import Vocabulary
@@ -17,14 +18,15 @@ def gap_ops(host: HostCalls, pieces: Pieces, words: Vocabulary) -> GapOps:
     """The last op that ended before each of the longest such gaps, and the first that starts after it."""
     gaps = _longest(pieces)
     start, end = pieces.start_ns[gaps], pieces.end_ns[gaps]
-    ops = np.flatnonzero(host.is_operator & host.trains) if len(gaps) else np.empty(0, np.int64)
+    # No op runs in a gap: of an op and those within it, the outer one ends last before it or begins first after it.
+    ops = host.outermost(host.is_operator & host.trains) if len(gaps) else np.empty(0, np.int64)
     # Of ops that begin or end together, the outermost comes first.
     ended = ops[np.argsort(host.end_ns[ops], kind="stable")]
     began = ops[np.argsort(host.start_ns[ops], kind="stable")]
     ends = host.end_ns[ended]
-    last = ends[np.maximum(np.searchsorted(ends, start, side="right") - 1, 0)] if len(ops) else start
-    before = np.where(last <= start, np.searchsorted(ends, last), len(ops))
-    after = np.searchsorted(host.start_ns[began], end)
+    last = ends[np.maximum(searchsorted(ends, start, side="right") - 1, 0)] if len(ops) else start
+    before = np.where(last <= start, searchsorted(ends, last), len(ops))
+    after = searchsorted(host.start_ns[began], end)
     return GapOps(
         step=pieces.step[gaps],
         start_ns=start,

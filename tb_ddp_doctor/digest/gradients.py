@@ -10,6 +10,7 @@ import numpy as np
 
 from tb_ddp_doctor.digest.autograd_nodes import nodes
 from tb_ddp_doctor.digest.collectives import backward_passes, count_elements
+from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.memory_places import Modules
@@ -33,7 +34,7 @@ def gradients(host: HostCalls, device: DeviceEvents, steps: Steps, phase: Ints, 
     passes = backward_passes(device, phase == names.Phase.BACKWARD)
     return Gradients(
         step=step.astype(np.int32),
-        backward=(np.searchsorted(passes, host.start_ns[adds], side="right") - 1).astype(np.int32),
+        backward=(searchsorted(passes, host.start_ns[adds], side="right") - 1).astype(np.int32),
         elements=_elements(host, adds),
         ready_ns=ready,
         done_ns=_done(device, ready),
@@ -78,7 +79,7 @@ def _done(device: DeviceEvents, instant: Ints) -> Ints:
     if not len(launched):
         return instant
     reach = np.maximum.accumulate(device.end_ns[launched])
-    last = np.searchsorted(device.launch_ns[launched], instant) - 1
+    last = searchsorted(device.launch_ns[launched], instant) - 1
     return np.maximum(np.where(last >= 0, reach[np.maximum(last, 0)], instant), instant)
 
 
@@ -98,7 +99,7 @@ def _modules(host: HostCalls, adds: Ints, words: Vocabulary) -> Indices:
     node, operator = nodes(host)
     by_start = np.argsort(host.start_ns[node], kind="stable")
     node, operator = node[by_start], operator[by_start]
-    at = np.searchsorted(host.start_ns[node], host.start_ns[adds], side="right") - 1
+    at = searchsorted(host.start_ns[node], host.start_ns[adds], side="right") - 1
     made = np.where(at >= 0, np.append(operator, -1)[at], -1)
     call = np.full(len(adds), -1, np.int64)
     known = np.flatnonzero(made >= 0)

@@ -12,8 +12,9 @@ from functools import cached_property
 
 import numpy as np
 
+from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.intervals import Intervals
-from tb_ddp_doctor.digest.nesting import around
+from tb_ddp_doctor.digest.nesting import around, first_chosen, outermost
 from tb_ddp_doctor.digest.vocabulary import Mask, Names
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Bytes8, Category, Indices, Ints, RankTrace
@@ -36,8 +37,8 @@ class HostCalls:
     end_ns: Ints
     #: A `Category`.
     category: Bytes8
-    #: Index into `trace.strings`.
-    name: Indices
+    #: Index into `trace.strings`; searched for often, and so an int64, as numpy takes by.
+    name: Ints
     #: Index of the call around it; -1 for none.
     parent: Ints
     #: Whether it lies on a thread that trains, which is one with operators or steps, or, where there are no operators,
@@ -51,12 +52,14 @@ class HostCalls:
         rows = np.flatnonzero(one_of(events.category, _CATEGORIES))
         rows = rows[_order(events.thread[rows], events.start_ns[rows], events.duration_ns[rows])]
         thread, start = events.thread[rows], events.start_ns[rows]
-        category, name = events.category[rows], events.name[rows]
+        category, name = events.category[rows], events.name[rows].astype(np.int64)
         end = start + events.duration_ns[rows]
         known = Names(trace)
         notes = np.flatnonzero(category == Category.ANNOTATION)
         training = np.zeros(len(trace.threads), np.bool_)
-        training[thread[category == Category.OP]] = True
+        begins = _begins(thread)
+        if len(rows):
+            training[thread[begins]] = np.logical_or.reduceat(category == Category.OP, begins)
         has_operators = training.any()
         training[thread[notes[known.among(name[notes], names.is_step)]]] = True
         if not has_operators:
@@ -105,6 +108,11 @@ class HostCalls:
         return int(self.thread[marks[self.row[marks].argmin()]]) if len(marks) else -1
 
     @cached_property
+    def threads(self) -> list[int]:
+        """The threads with calls."""
+        return [int(thread) for thread in self.thread[_begins(self.thread)]]
+
+    @cached_property
     def is_nested(self) -> Mask:
         """Which have a parent that holds all of them."""
         nested: Mask = (self.parent >= 0) & (self.end_ns <= self.end_ns.take(self.parent))
@@ -117,15 +125,15 @@ class HostCalls:
         index[self.row] = np.arange(len(self.row))
         return index
 
-    def named(self, test: Callable[[str], bool]) -> Mask:
-        """Which have a name that passes."""
+    def named(self, test: Callable[[str], int]) -> Mask:
+        """Which have a name that passes, or is of a kind that is not 0."""
         found = self._named.get(test)
         if found is None:
             found = self._named[test] = self.names.among(self.name, test)
         return found
 
     @cached_property
-    def _named(self) -> dict[Callable[[str], bool], Mask]:
+    def _named(self) -> dict[Callable[[str], int], Mask]:
         return {}
 
     def texts(self, calls: Ints) -> list[str]:
@@ -138,33 +146,37 @@ class HostCalls:
 
     def innermost(self, instant: Ints, thread: int, chosen: Mask) -> Ints:
         """The innermost of the chosen calls of a thread at each instant; -1 for none."""
-        first, last = np.searchsorted(self.thread, (thread, thread + 1))
-        at = first - 1 + np.searchsorted(self.start_ns[first:last], instant, side="right")
+        first, last = np.searchsorted(self.thread, np.array((thread, thread + 1), self.thread.dtype))
+        at = first - 1 + searchsorted(self.start_ns[first:last], instant, side="right")
         return self._chosen(np.where(at >= first, at, -1), instant, chosen)
 
     def _chosen(self, at: Ints, instant: Ints, chosen: Mask) -> Ints:
         """From some calls outwards, the first that is chosen and runs at an instant."""
-        going = np.flatnonzero(at >= 0)
-        while len(going):
-            call = at[going]
-            going = going[~chosen[call] | (self.end_ns[call] <= instant[going])]
-            at[going] = self.parent[at[going]]
-            going = going[at[going] >= 0]
-        return at
+        return first_chosen(at, instant, self.parent, self.end_ns, chosen)
 
     def over(self, chosen: Mask) -> Intervals:
         """The time that the chosen calls cover."""
-        # What lies within another one adds nothing.
-        calls = np.flatnonzero(chosen & ~(self.is_nested & chosen.take(self.parent)))
+        calls = self.outermost(chosen)
         return Intervals.union(self.start_ns[calls], self.end_ns[calls])
+
+    def outermost(self, chosen: Mask) -> Ints:
+        """The chosen calls but for those that a chosen parent holds; they cover the same time."""
+        return outermost(self.end_ns, self.parent, chosen)
 
 
 def one_of(category: Bytes8, wanted: tuple[Category, ...]) -> Mask:
     """Which categories are among some: `np.isin` takes ten times as long."""
     found = np.zeros(len(category), np.bool_)
     for kind in wanted:
-        found |= category == kind
+        found |= category == int(kind)  # of an enumeration's own type numpy makes an int64, and of the column too
     return found
+
+
+def _begins(thread: Indices) -> Ints:
+    """Where the calls of each thread begin."""
+    others = np.ones(len(thread), np.bool_)
+    others[1:] = thread[1:] != thread[:-1]
+    return np.flatnonzero(others)
 
 
 def _order(thread: Indices, start_ns: Ints, length_ns: Ints) -> Ints:
@@ -176,7 +188,8 @@ def _order(thread: Indices, start_ns: Ints, length_ns: Ints) -> Ints:
         return np.lexsort((-length_ns, start_ns, thread))
     key = (thread.astype(np.int64) << _TIME_BITS) | (start_ns - first)
     order = np.argsort(key, kind="stable")
-    same = np.diff(key[order]) == 0
+    ascending = key[order]
+    same = ascending[1:] == ascending[:-1]
     tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
     rows = order[tied]
     order[tied] = rows[np.lexsort((-length_ns[rows], key[rows]))]

@@ -12,6 +12,8 @@ from functools import cached_property
 
 import numpy as np
 
+from tb_ddp_doctor.digest import native
+from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.trace.model import Ints
 
 _EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
@@ -27,15 +29,16 @@ class Intervals:
     @classmethod
     def union(cls, start: Ints, end: Ints) -> Intervals:
         """The instants that any of [start[i], end[i]) holds; empty and inverted ones hold none."""
-        keep = end > start
-        order = np.argsort(start[keep], kind="stable")
-        start, end = start[keep][order], end[keep][order]
         if not len(start):
             return EMPTY
-        reach = np.maximum.accumulate(end)
-        opens = np.concatenate(([True], start[1:] > reach[:-1]))
-        closes = np.concatenate((opens[1:], [True]))
-        return cls(start[opens], reach[closes])
+        library = native.library()
+        if library is None:
+            return cls(*_union_in_numpy(start, end))
+        # The library merges into the room behind them.
+        sides = np.empty((2, 2 * len(start)), np.int64)
+        sides[:, : len(start)] = start, end
+        found = library.intervals_union(len(start), *native.addresses(*sides))
+        return cls(*sides[:, :found])
 
     @classmethod
     def span(cls, start: int, end: int) -> Intervals:
@@ -61,7 +64,7 @@ class Intervals:
         return np.concatenate((np.full(1, _EARLIEST), self.end))
 
     def _length_until(self, instant: Ints) -> Ints:
-        index = np.searchsorted(self.start, instant, side="right")
+        index = searchsorted(self.start, instant, side="right")
         inside = np.maximum(self._end_before[index], instant) - instant
         return self._before[index] - inside
 
@@ -71,7 +74,7 @@ class Intervals:
 
     def covers(self, instant: Ints) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """Whether each instant is in the set."""
-        index = np.searchsorted(self.start, instant, side="right") - 1
+        index = searchsorted(self.start, instant, side="right") - 1
         covered = index >= 0
         covered[covered] = self.end[index[covered]] > instant[covered]
         return covered
@@ -91,8 +94,8 @@ class Intervals:
     def __and__(self, other: Intervals) -> Intervals:
         few, many = (self, other) if len(self) <= len(other) else (other, self)
         # Of the many only those are looked at that one of the few meets.
-        first = np.searchsorted(many.end, few.start, side="right")
-        last = np.searchsorted(many.start, few.end, side="left")
+        first = searchsorted(many.end, few.start, side="right")
+        last = searchsorted(many.start, few.end, side="left")
         place = run(first, last)
         which = np.repeat(np.arange(len(few)), last - first)
         return Intervals(np.maximum(few.start[which], many.start[place]), np.minimum(few.end[which], many.end[place]))
@@ -119,45 +122,86 @@ def different(*sorted_runs: Ints) -> Ints:
     return instants[first]
 
 
-#: Cells that `long_gaps` cuts time into at most: a byte each.
-_MOST_CELLS = 1 << 26
+#: Cells that `long_gaps` cuts time into at most: 16 bytes each.
+_MOST_CELLS = 1 << 20
 
 
 def long_gaps(instant: Ints, least_ns: int) -> Intervals:
-    """The stretches of at least `least_ns`, 2 or more, within which none of the instants lies, which come in any order.
+    """The stretches of at least `least_ns`, 1 or more, within which none of the instants lies, which come in any order.
 
-    Time is cut into cells of at most half that length, so that such a stretch has an empty cell within it: only the
-    instants in cells beside empty ones are sorted, few of many.
+    Time is cut into cells that are no longer: such a stretch lies between the last instant of a cell and the first of
+    the next one that has any.
     """
     if not len(instant):
         return EMPTY
-    first = int(instant.min())
-    bits = max(least_ns.bit_length() - 2, 0)
-    if (int(instant.max()) - first) >> bits >= _MOST_CELLS:
-        edges = different(instant)
-        ends = np.ones(len(edges) - 1, np.bool_)
+    first, bits = int(instant.min()), least_ns.bit_length() - 1
+    cells = ((int(instant.max()) - first) >> bits) + 1
+    if cells > _MOST_CELLS:
+        begin = end = different(instant)
     else:
-        cell = ((instant - first) >> bits) + 1
-        holds = np.zeros(int(cell.max()) + 2, np.bool_)
-        holds[cell] = True
-        edges = different(instant[~(holds[cell - 1] & holds[cell + 1])])
-        # An instant of the next cell comes sooner, whether or not it is among the edges.
-        ends = ~holds[((edges[:-1] - first) >> bits) + 2]
-    long = ends & (np.diff(edges) >= least_ns)
-    return Intervals.union(edges[:-1][long], edges[1:][long])
+        begin, end = _of_cells(instant, first, bits, cells)
+    long = begin[1:] - end[:-1] >= least_ns
+    return Intervals.union(end[:-1][long], begin[1:][long])
+
+
+def _of_cells(instant: Ints, first: int, bits: int, cells: int) -> tuple[Ints, Ints]:
+    """The first and the last instant of each cell that has any; cells are 2 ** `bits` ns long, from `first` on."""
+    begin, end = np.full(cells, _LATEST), np.full(cells, _EARLIEST)
+    library = native.library()
+    if library is None:
+        cell = (instant - first) >> bits
+        np.minimum.at(begin, cell, instant)
+        np.maximum.at(end, cell, instant)
+    else:
+        instant = native.plain(instant)
+        address, *found = native.addresses(instant, begin, end)
+        library.intervals_cells(len(instant), address, first, bits, *found)
+    held = begin <= end
+    return begin[held], end[held]
+
+
+def _union_in_numpy(start: Ints, end: Ints) -> tuple[Ints, Ints]:
+    keep = end > start
+    order = np.argsort(start[keep], kind="stable")
+    start, end = start[keep][order], end[keep][order]
+    if not len(start):
+        return start, end
+    reach = np.maximum.accumulate(end)
+    opens = np.concatenate(([True], start[1:] > reach[:-1]))
+    closes = np.concatenate((opens[1:], [True]))
+    return start[opens], reach[closes]
 
 
 EMPTY = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
-def partition(layers: Sequence[Intervals], edges: Ints) -> tuple[Ints, Ints, Ints]:
+def partition(layers: Sequence[Intervals], edges: Ints) -> tuple[Ints, Ints, Ints, Ints]:
     """Cut the time from edges[0] to edges[-1] so that each piece has one owner: the first layer that holds it.
 
-    Pieces never cross an edge. Returns (start, end, layer), each of shape (pieces,), sorted and gapless;
-    `layer` is len(layers) where no layer holds.
+    Edges ascend, none twice, and pieces never cross one. Returns (start, end, layer, edge), each of shape (pieces,),
+    sorted and gapless; `layer` is len(layers) where no layer holds, `edge` the index of the last edge before the end.
     """
     if len(edges) < 2:
-        return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64)
+        nothing = np.empty(0, np.int64)
+        return nothing, nothing, nothing, nothing
+    library = native.library()
+    if library is None or len(layers) > _MOST_LAYERS:
+        return _partition_in_numpy(layers, edges)
+    edges, stop = native.plain(edges), np.cumsum([len(layer) for layer in layers], dtype=np.int64)
+    start = np.concatenate([EMPTY.start, *(layer.start for layer in layers)])
+    end = np.concatenate([EMPTY.end, *(layer.end for layer in layers)])
+    pieces = np.empty((4, len(edges) + 2 * len(start)), np.int64)
+    edge, *columns = native.addresses(edges, stop, start, end, *pieces)
+    found = library.intervals_partition(len(edges), edge, len(layers), *columns)
+    cut_start, cut_end, layer, edge_before = pieces[:, :found]
+    return cut_start, cut_end, layer, edge_before
+
+
+#: INTERVALS_LAYERS in native/intervals.h.
+_MOST_LAYERS = 64
+
+
+def _partition_in_numpy(layers: Sequence[Intervals], edges: Ints) -> tuple[Ints, Ints, Ints, Ints]:
     low, high = edges[0], edges[-1]
     cuts = [edges] + [side for layer in layers for side in (layer.start, layer.end)]
     points = different(*(np.clip(cut, low, high) for cut in cuts))
@@ -168,4 +212,5 @@ def partition(layers: Sequence[Intervals], edges: Ints) -> tuple[Ints, Ints, Int
         owner[run(first, last)] = index
     changes = np.concatenate(([True], owner[1:] != owner[:-1]))
     changes[np.searchsorted(points, edges[edges < high])] = True
-    return start[changes], end[np.concatenate((changes[1:], [True]))], owner[changes].astype(np.int64)
+    start, end = start[changes], end[np.concatenate((changes[1:], [True]))]
+    return start, end, owner[changes].astype(np.int64), np.searchsorted(edges, start, side="right") - 1

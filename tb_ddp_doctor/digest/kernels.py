@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from tb_ddp_doctor.digest.collectives import count_elements
+from tb_ddp_doctor.digest.columns import distinct
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.gemms import slow_inputs
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.model import Kernels, KernelWork, Steps
-from tb_ddp_doctor.digest.sums import count, longest, total
+from tb_ddp_doctor.digest.sums import count, longest, longest_of, total
 from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Indices, Ints, RankTrace
@@ -30,14 +31,9 @@ def kernels(host: HostCalls, device: DeviceEvents, words: Vocabulary) -> Kernels
     """The compute kernels of the steps."""
     trace = device.trace
     events = np.flatnonzero(device.computes & (device.step >= 0))
-    rows, length = device.row[events], device.length_ns[events]
-    width = len(trace.strings) + 1
-    key = device.name[events].astype(np.int64) * width + trace.events.shape[rows] + 1
-    kinds, which = np.unique(key, return_inverse=True)
-    # Of several of one kind the last one stays: the longest.
-    ascending = np.argsort(length, kind="stable")
-    at = np.zeros(len(kinds), np.int64)
-    at[which[ascending]] = ascending
+    rows, width = device.row[events], len(trace.strings) + 1
+    kinds, which = distinct(device.name[events] * width + trace.events.shape[rows] + 1, width * width)
+    at = longest_of(which, np.ones(len(events), np.bool_), device.length_ns[events], len(kinds))
     return _table(
         trace,
         rows,
@@ -65,7 +61,7 @@ def operators_as_kernels(host: HostCalls, computing: Mask, steps: Steps, words: 
     known = sizes[which] > 0
     rows, elements = rows[known], sizes[which][known]
     width = len(trace.strings)
-    distinct, size = np.unique(elements, return_inverse=True)
+    amounts, size = np.unique(elements, return_inverse=True)
     kinds, which = np.unique(size * width + events.name[rows], return_inverse=True)
     return _table(
         trace,
@@ -73,7 +69,7 @@ def operators_as_kernels(host: HostCalls, computing: Mask, steps: Steps, words: 
         which,
         np.zeros(len(rows), np.int64),
         name=words.indices(trace.strings[i] for i in (kinds % width).tolist()),
-        shape=words.indices(f"[{distinct[i]}]" for i in (kinds // width).tolist()),
+        shape=words.indices(f"[{amounts[i]}]" for i in (kinds // width).tolist()),
         inputs=words.indices([""] * len(kinds)),
     )
 

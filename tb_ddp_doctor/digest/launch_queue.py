@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.device_events import DeviceEvents
-from tb_ddp_doctor.digest.host_calls import HostCalls
+from tb_ddp_doctor.digest.host_calls import HostCalls, one_of
 from tb_ddp_doctor.digest.intervals import EMPTY, Intervals
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, Ints
@@ -41,8 +42,8 @@ class _Launches:
     def in_flight(self, at_ns: Ints) -> Ints:
         """How many launches were issued and not done at some instants."""
         before = len(self.done_ns) - len(self.end_ns)
-        issued = np.searchsorted(np.sort(self.end_ns, kind="stable"), at_ns, side="right")
-        return before + issued - np.searchsorted(self.done_ns, at_ns, side="right")
+        issued = searchsorted(np.sort(self.end_ns, kind="stable"), at_ns, side="right")
+        return before + issued - searchsorted(self.done_ns, at_ns, side="right")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +58,7 @@ class HostStalls:
 
 def host_stalls(host: HostCalls, device: DeviceEvents) -> HostStalls:
     """The stalls of a rank's host."""
-    overhead = np.flatnonzero(host.trace.events.category == Category.OVERHEAD)
+    overhead = np.flatnonzero(one_of(host.trace.events.category, (Category.OVERHEAD,)))
     calls = host.over(host.is_runtime & host.trains) if len(overhead) else EMPTY
     of_queue = host.names.among(host.trace.events.name[overhead], names.is_full_queue)
     recorded = _over(host, overhead[of_queue]) & calls

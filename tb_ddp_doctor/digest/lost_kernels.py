@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tb_ddp_doctor.digest.collectives import enqueues
+from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.model import LostKernels
@@ -30,7 +31,7 @@ def lost_kernels(
     lost = np.ones(len(calls), np.bool_)
     if len(device):
         wanted, there = correlation[host.row[calls]], np.sort(correlation[device.row], kind="stable")
-        lost = there[np.minimum(np.searchsorted(there, wanted), len(there) - 1)] != wanted
+        lost = there[np.minimum(searchsorted(there, wanted), len(there) - 1)] != wanted
     size = len(number)
     known = number != NO_STEP
     return LostKernels(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from tb_ddp_doctor.digest.allocator import BEFORE, ON_CPU, AllocatorEvents, Blocks, blocks
+from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.memory_categories import Runs, categories, gradient_blocks
 from tb_ddp_doctor.digest.memory_places import Places, kept, largest, modules
@@ -82,7 +83,7 @@ def memory(
     born_in = runs.at(each.born)
     model = states(host, phases, found, words.strings(), int(gradient_blocks(category, each, born_in).sum()))
     content = _content(events, each, category, model, has_buckets=_has_buckets(found, words))
-    step = np.searchsorted(steps.host_start_ns, events.time_ns, side="right") - 1
+    step = searchsorted(steps.host_start_ns, events.time_ns, side="right") - 1
     step[(step >= 0) & (events.time_ns >= steps.host_end_ns[step])] = -1
     added = np.diff(events.reserved, prepend=events.reserved[:1])
     free = np.concatenate(([0], (events.reserved - events.allocated)[:-1]))
@@ -173,7 +174,7 @@ def _communicates(host: HostCalls, events: AllocatorEvents, each: Blocks) -> Mas
     for wanted_size in np.unique(size[size > 0]).tolist():
         same = seen[each.bytes[seen] == wanted_size]
         if len(same):
-            at = np.searchsorted(events.time_ns[each.born[same]], instant[size == wanted_size], side="right") - 1
+            at = searchsorted(events.time_ns[each.born[same]], instant[size == wanted_size], side="right") - 1
             chosen = same[at[at >= 0]]
             died = np.append(events.time_ns, np.iinfo(np.int64).max)[each.died[chosen]]
             found[chosen[died >= instant[size == wanted_size][at >= 0]]] = True

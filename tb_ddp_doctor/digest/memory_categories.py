@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tb_ddp_doctor.digest.allocator import BEFORE, AllocatorEvents, Blocks
+from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.model import MemoryCategory
 from tb_ddp_doctor.digest.phases import HostPhases
 from tb_ddp_doctor.digest.vocabulary import Mask
@@ -49,7 +50,7 @@ class Runs:
         begins = np.zeros(len(phases.phase), np.int64)
         begins[told[starts]] = 1
         of_piece = np.append(np.cumsum(begins) - 1, -1)
-        piece = np.searchsorted(phases.start_ns, events.time_ns, side="right") - 1
+        piece = searchsorted(phases.start_ns, events.time_ns, side="right") - 1
         phase = phase[starts]
         backward = phase == Phase.BACKWARD
         updates = (phase == Phase.OPTIMIZER) & np.concatenate(([False], backward[:-1]))[: len(phase)]
@@ -150,8 +151,8 @@ def _find_parameters(category: Ints, blocks: Blocks, runs: Runs, born: Ints, sta
     # The n-th candidate of a size, by birth, is a parameter if as many gradients have that size.
     order = candidates[np.argsort(blocks.bytes[candidates], kind="stable")]
     of = blocks.bytes[order]
-    place = np.arange(len(order)) - np.searchsorted(of, of)
-    at = np.minimum(np.searchsorted(kinds, of), len(kinds) - 1)
+    place = np.arange(len(order)) - searchsorted(of, of)
+    at = np.minimum(searchsorted(kinds, of), len(kinds) - 1)
     found = order[(kinds[at] == of) & (place < wanted[at])]
     if blocks.bytes[found].sum() >= _MOST_MATCHED * size.sum():
         category[found] = MemoryCategory.PARAMETER

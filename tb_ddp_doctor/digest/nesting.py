@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from ctypes import CDLL, c_size_t, c_void_p
-from functools import cache
-
 import numpy as np
 
+from tb_ddp_doctor.digest import native
+from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.intervals import different
-from tb_ddp_doctor.trace import native
+from tb_ddp_doctor.digest.vocabulary import Mask
 from tb_ddp_doctor.trace.model import Indices, Ints
 
 
@@ -22,9 +21,9 @@ def enclosing(outer_start: Ints, outer_end: Ints, outer_thread: Indices, instant
     # One sortable key for (thread, time); places in the order of starts, since products of times would overflow.
     times = different(start)
     width = len(times) + 1
-    keys = on.astype(np.int64) * width + np.searchsorted(times, start, side="right")
-    wanted = thread.astype(np.int64) * width + np.searchsorted(times, instant, side="right")
-    at = np.searchsorted(keys, wanted, side="right") - 1
+    keys = on.astype(np.int64) * width + searchsorted(times, start, side="right")
+    wanted = thread.astype(np.int64) * width + searchsorted(times, instant, side="right")
+    at = searchsorted(keys, wanted, side="right") - 1
     at[on[at] != thread] = -1
     while (over := (at >= 0) & (end[at] <= instant)).any():
         at[over] = outer[at[over]]
@@ -33,27 +32,57 @@ def enclosing(outer_start: Ints, outer_end: Ints, outer_thread: Indices, instant
 
 def around(start: Ints, end: Ints, on: Indices) -> Ints:
     """For each interval, sorted by thread and start, the latest before it that still runs when it starts, or -1."""
-    library = _library()
+    library = native.library()
     if library is None:
-        return _in_numpy(start, end, on)
+        return _around_in_numpy(start, end, on)
     outer = np.empty(len(start), np.int64)
-    times = np.ascontiguousarray(start, np.int64), np.ascontiguousarray(end, np.int64)
-    threads = np.ascontiguousarray(on, np.int32)
-    addresses = [*(column.ctypes.data for column in times), threads.ctypes.data, outer.ctypes.data]
-    library.nesting_around(len(outer), *addresses)
+    columns = native.plain(start), native.plain(end), native.plain(on, np.int32)
+    library.nesting_around(len(outer), *native.addresses(*columns, outer))
     return outer
 
 
-@cache
-def _library() -> CDLL | None:
-    library = native.load()
-    if library is not None:
-        library.nesting_around.restype = None
-        library.nesting_around.argtypes = [c_size_t, *[c_void_p] * 4]
-    return library
+def first_chosen(at: Ints, instant: Ints, outer: Ints, end: Ints, chosen: Mask) -> Ints:
+    """From each of some intervals (-1: none) outwards, the first that is chosen and runs at an instant; -1 for none.
+
+    `outer` has the interval around each, as `around` tells.
+    """
+    library = native.library()
+    if library is None:
+        return _first_chosen_in_numpy(at, instant, outer, end, chosen)
+    found: Ints = at.copy()
+    columns = native.plain(instant), native.plain(outer), native.plain(end), native.plain(chosen, np.bool_)
+    library.nesting_chosen(len(found), *native.addresses(found, *columns))
+    return found
 
 
-def _in_numpy(start: Ints, end: Ints, on: Indices) -> Ints:
+def outermost(end: Ints, outer: Ints, chosen: Mask) -> Ints:
+    """The chosen intervals but for those within a chosen one that is next around them, as indices."""
+    library = native.library()
+    if library is None:
+        return _outermost_in_numpy(end, outer, chosen)
+    columns = native.plain(end), native.plain(outer), native.plain(chosen, np.bool_)
+    found = np.empty(len(end), np.int64)
+    kept: int = library.nesting_outermost(len(end), *native.addresses(*columns, found))
+    return found[:kept]
+
+
+def _outermost_in_numpy(end: Ints, outer: Ints, chosen: Mask) -> Ints:
+    within = (outer >= 0) & (end <= end.take(outer)) & chosen.take(outer)
+    return np.flatnonzero(chosen & ~within)
+
+
+def _first_chosen_in_numpy(at: Ints, instant: Ints, outer: Ints, end: Ints, chosen: Mask) -> Ints:
+    found: Ints = at.copy()
+    going = np.flatnonzero(found >= 0)
+    while len(going):
+        call = found[going]
+        going = going[~chosen[call] | (end[call] <= instant[going])]
+        found[going] = outer[found[going]]
+        going = going[found[going] >= 0]
+    return found
+
+
+def _around_in_numpy(start: Ints, end: Ints, on: Indices) -> Ints:
     outer = np.arange(-1, len(start) - 1)
     begins = on[1:] != on[:-1]
     outer[1:][begins] = -1

@@ -7,13 +7,15 @@ sum to what the thread was seen to do. What an operator takes on the device is w
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.model import Operators, Steps
+from tb_ddp_doctor.digest.sums import count, total
 from tb_ddp_doctor.digest.vocabulary import Vocabulary
 from tb_ddp_doctor.trace import names
-from tb_ddp_doctor.trace.model import Indices, Ints, RankTrace
+from tb_ddp_doctor.trace.model import RankTrace
 
 #: Names kept of the host's and of the device's, the rest is summed: a rank of 4,096 may not cost a megabyte.
 MOST = 96
@@ -29,61 +31,50 @@ def operators(host: HostCalls, device: DeviceEvents, steps: Steps, words: Vocabu
 
 
 def _on_host(host: HostCalls, device: DeviceEvents, steps: Steps, words: Vocabulary) -> Operators:
-    chosen = np.zeros(len(host), np.bool_)
+    chosen, size = np.zeros(len(host), np.bool_), len(host.trace.strings)
     if len(steps):
         chosen = (host.start_ns >= steps.host_start_ns[0]) & (host.start_ns < steps.host_end_ns[-1])
-    own, within = host.length_ns.copy(), host.length_ns.copy()
-    inner = np.flatnonzero(chosen & (host.parent >= 0))
+    within = host.length_ns.copy()
     # An end may lie a rounding beyond that of what is around.
-    beyond = inner[~host.is_nested[inner]]
+    beyond = np.flatnonzero((host.parent >= 0) & ~host.is_nested)
     within[beyond] = host.end_ns[host.parent[beyond]] - host.start_ns[beyond]
-    np.subtract.at(own, host.parent[inner], within[inner])
-    on_device = np.zeros(len(host), np.int64)
+    own = np.maximum(host.length_ns - total(host.parent, chosen, within, len(host)), 0)
     launched = np.flatnonzero((device.step >= 0) & device.is_launched)
     launched = launched[chosen[device.launch[launched]]]
     by = host.parent[device.launch[launched]]
-    np.add.at(on_device, by[by >= 0], device.length_ns[launched[by >= 0]])
-    calls = np.flatnonzero(chosen)
-    nothing = np.zeros(len(calls), np.int64)
-    times = (np.maximum(own[calls], 0), on_device[calls], nothing, nothing, nothing)
-    return _summed(host.trace, host.name[calls], words, 0, *times)
+    launches = (by >= 0) & chosen[by]
+    sums = np.zeros((len(Operators.__slots__) - 2, size), np.int64)
+    sums[0] = count(host.name, chosen, size)
+    sums[1] = total(host.name, chosen, own, size)
+    sums[2] = total(host.name[by], launches, device.length_ns[launched], size)
+    return _ranked(host.trace, sums, words, 0)
 
 
 def _on_device(device: DeviceEvents, words: Vocabulary) -> Operators:
-    events = np.flatnonzero(device.step >= 0)
-    length = device.length_ns[events]
-    occupancy = np.clip(device.occupancy[events], 0, 100)
-    estimated = np.where(occupancy > 0, length, 0)
-    tensor = np.where(device.kinds(names.product)[events] == names.Product.TENSOR, length, 0)
+    chosen, size, length = device.step >= 0, len(device.trace.strings), device.length_ns
+    occupancy = np.clip(device.occupancy, 0, 100)
     occupied = np.rint(length * (occupancy / 100)).astype(np.int64)
-    times = (np.zeros(len(events), np.int64), length, estimated, occupied, tensor)
-    return _summed(device.trace, device.name[events], words, 1, *times)
+    on_tensor_cores = device.kinds(names.product) == names.Product.TENSOR
+    sums = np.zeros((len(Operators.__slots__) - 2, size), np.int64)
+    sums[0] = count(device.name, chosen, size)
+    sums[2] = total(device.name, chosen, length, size)
+    sums[3] = total(device.name, chosen & (occupancy > 0), length, size)
+    sums[4] = total(device.name, chosen, occupied, size)
+    sums[5] = total(device.name, chosen & on_tensor_cores, length, size)
+    return _ranked(device.trace, sums, words, 1)
 
 
-def _summed(
-    trace: RankTrace,
-    name: Indices,
-    words: Vocabulary,
-    on_device: int,
-    host_ns: Ints,
-    device_ns: Ints,
-    estimated_ns: Ints,
-    occupied_ns: Ints,
-    tensor_ns: Ints,
-) -> Operators:
-    used, which = _named(trace, name)
-    sums = np.zeros((6, len(used)), np.int64)
-    columns = (np.ones(len(name), np.int64), host_ns, device_ns, estimated_ns, occupied_ns, tensor_ns)
-    for summed, values in zip(sums, columns, strict=True):
-        np.add.at(summed, which, values)
+def _ranked(trace: RankTrace, sums: NDArray[np.int64], words: Vocabulary, on_device: int) -> Operators:
+    """The table of the sums by name, shape (columns, strings)."""
+    used, merged = _merged(trace, sums)
     # Ranked by the greater of both times, so that neither a busy host nor a busy device is lost.
-    order = np.argsort(-np.maximum(sums[1], sums[2]), kind="stable")
+    order = np.argsort(-np.maximum(merged[1], merged[2]), kind="stable")
     kept, rest = order[:MOST], order[MOST:]
     texts = [used[name] for name in kept]
-    told = sums[:, kept]
+    told = merged[:, kept]
     if len(rest):
         texts.append("")
-        told = np.concatenate((told, sums[:, rest].sum(axis=1, keepdims=True)), axis=1)
+        told = np.concatenate((told, merged[:, rest].sum(axis=1, keepdims=True)), axis=1)
     return Operators(
         np.array([words.index(text) for text in texts], np.int32),
         np.full(len(texts), on_device, np.int32),
@@ -91,12 +82,12 @@ def _summed(
     )
 
 
-def _named(trace: RankTrace, name: Indices) -> tuple[list[str], Ints]:
-    """The different names of some events, and the index of each one's; all ProfilerSteps have one name."""
-    distinct = np.flatnonzero(np.bincount(name, minlength=len(trace.strings)))
+def _merged(trace: RankTrace, sums: NDArray[np.int64]) -> tuple[list[str], NDArray[np.int64]]:
+    """The names that occur, and the sums of each; all ProfilerSteps have one name."""
+    occur = np.flatnonzero(sums[0])
     numbers: dict[str, int] = {}
-    merged = np.zeros(len(trace.strings), np.int64)
-    for index in distinct.tolist():
-        text = trace.strings[index]
-        merged[index] = numbers.setdefault(STEP if names.is_step(text) else text, len(numbers))
-    return list(numbers), merged[name]
+    texts = (trace.strings[index] for index in occur.tolist())
+    which = [numbers.setdefault(STEP if names.is_step(text) else text, len(numbers)) for text in texts]
+    merged = np.zeros((len(numbers), len(sums)), np.int64)
+    np.add.at(merged, which, sums.T[occur])
+    return list(numbers), merged.T

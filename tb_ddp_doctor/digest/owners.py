@@ -9,10 +9,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.device_events import DeviceEvents
-from tb_ddp_doctor.digest.host_calls import HostCalls
+from tb_ddp_doctor.digest.host_calls import HostCalls, one_of
 from tb_ddp_doctor.digest.intervals import EMPTY, Intervals, partition
 from tb_ddp_doctor.digest.model import Pieces, RankOwner, Steps
+from tb_ddp_doctor.digest.sums import total_by
 from tb_ddp_doctor.digest.vocabulary import Mask
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, Ints
@@ -56,7 +58,7 @@ def device_layers(host: HostCalls, device: DeviceEvents) -> Layers:
     calls = host.is_runtime & host.trains
     blocking = np.zeros(len(host), np.bool_)
     blocking[device.launch[device.is_pageable & device.is_launched]] = True
-    copies = device.is_copy | (device.category == Category.MEMSET)
+    copies = one_of(device.category, (Category.MEMCPY, Category.MEMSET))
     return Layers(
         compute=_running(device, device.computes),
         copy=_running(device, copies),
@@ -105,7 +107,7 @@ def host_operators(host: HostCalls) -> HostOperators:
         here = host.thread == thread
         called = host.start_ns[calling & here]
         calls = np.flatnonzero(operator & ~calling & here)
-        around[calls] = np.searchsorted(called, host.start_ns[calls]) < np.searchsorted(called, host.end_ns[calls])
+        around[calls] = searchsorted(called, host.start_ns[calls]) < searchsorted(called, host.end_ns[calls])
     return HostOperators(operator & ~calling & ~around, calling, around, collective)
 
 
@@ -136,8 +138,7 @@ def cut(layers: Layers, steps: Steps) -> tuple[NDArray[np.int64], Pieces]:
     Returns the owners' times, shape (S, len(RankOwner)), each row summing to its window; and the pieces to keep.
     """
     start, step, length, owner = pieces_of(layers.in_order(), steps)
-    totals = np.zeros((len(steps), len(RankOwner)), np.int64)
-    np.add.at(totals, (step, owner), length)
+    totals = total_by(step, owner, length, (len(steps), len(RankOwner)))
     window = steps.end_ns - steps.start_ns
     keep = (length >= window[step] * KEPT_SHARE) | (owner == RankOwner.COMMUNICATION)
     pieces = Pieces(step[keep].astype(np.int32), start[keep], (start + length)[keep], owner[keep].astype(np.int32))
@@ -147,7 +148,7 @@ def cut(layers: Layers, steps: Steps) -> tuple[NDArray[np.int64], Pieces]:
 def pieces_of(layers: Sequence[Intervals], steps: Steps) -> tuple[Ints, Ints, Ints, Ints]:
     """Pieces of the steps' windows with one layer each, the first that holds: start, step, length and layer."""
     edges = np.unique(np.concatenate((steps.start_ns, steps.end_ns)))
-    start, end, layer = partition(layers, edges)
-    step = np.searchsorted(steps.start_ns, start, side="right") - 1
-    inside = (step >= 0) & (start < steps.end_ns[step]) if len(steps) else np.zeros(len(start), np.bool_)
-    return start[inside], step[inside], (end - start)[inside], layer[inside]
+    start, end, layer, edge = partition(layers, edges)
+    step = searchsorted(steps.start_ns, edges, side="right") - 1
+    inside = ((step >= 0) & (edges < steps.end_ns[step]))[edge] if len(steps) else np.zeros(len(start), np.bool_)
+    return start[inside], step[edge[inside]], (end - start)[inside], layer[inside]

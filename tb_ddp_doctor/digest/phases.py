@@ -18,10 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest import owners
+from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.device_events import DeviceEvents
-from tb_ddp_doctor.digest.host_calls import HostCalls
+from tb_ddp_doctor.digest.host_calls import HostCalls, one_of
 from tb_ddp_doctor.digest.intervals import Intervals, partition
 from tb_ddp_doctor.digest.model import Pieces, RankOwner, Steps
+from tb_ddp_doctor.digest.sums import total_by
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, Ints
 from tb_ddp_doctor.trace.names import Phase
@@ -41,7 +43,7 @@ class HostPhases:
 
     def at(self, instant: Ints) -> Ints:
         """The phase at each instant; other outside of the trace."""
-        piece = np.searchsorted(self.start_ns, instant, side="right") - 1
+        piece = searchsorted(self.start_ns, instant, side="right") - 1
         found = np.full(len(instant), int(Phase.OTHER), np.int64)
         inside = piece >= 0
         inside[inside] = instant[inside] < self.end_ns[piece[inside]]
@@ -94,13 +96,13 @@ def host_phases(host: HostCalls, device: DeviceEvents) -> HostPhases:
         },
     )
     copied = np.sort(device.launch_ns[device.to_device & device.is_launched])
-    brings = np.searchsorted(copied, rest.end) > np.searchsorted(copied, rest.start)
+    brings = searchsorted(copied, rest.end) > searchsorted(copied, rest.start)
     ahead[brings & (ahead == Phase.FORWARD)] = Phase.LOADING
     for phase in sets:
         chosen = ahead == phase
         sets[phase] |= Intervals(rest.start[chosen], rest.end[chosen])
     edges = np.array([events.start_ns.min(), (events.start_ns + events.duration_ns).max()])
-    start, end, layer = partition([sets[phase] for phase in _PRECEDENCE], np.unique(edges))
+    start, end, layer, _ = partition([sets[phase] for phase in _PRECEDENCE], np.unique(edges))
     return _joined(start, end, np.array([*_PRECEDENCE, Phase.OTHER], np.int64)[layer])
 
 
@@ -120,13 +122,13 @@ def _backward_passes(host: HostCalls) -> Intervals:
         return busy
     begun = np.sort(host.start_ns[host.trains & ~host.is_runtime & ~on_autograds & ~nodes], kind="stable")
     begun = begun[~busy.covers(begun)]
-    parts = np.searchsorted(begun, busy.start[1:]) > np.searchsorted(begun, busy.end[:-1])
+    parts = searchsorted(begun, busy.start[1:]) > searchsorted(begun, busy.end[:-1])
     start = busy.start[np.concatenate(([True], parts))]
     end = busy.end[np.concatenate((parts, [True]))]
     # Until then nothing but autograd's is begun. A collective may start on its own thread after the last node.
-    going_on = np.append(begun, np.iinfo(np.int64).max)[np.searchsorted(begun, end)]
+    going_on = np.append(begun, np.iinfo(np.int64).max)[searchsorted(begun, end)]
     gloo = np.flatnonzero(~host.is_runtime & host.named(names.is_host_collective))
-    by = np.searchsorted(start, host.start_ns[gloo], side="right") - 1
+    by = searchsorted(start, host.start_ns[gloo], side="right") - 1
     own = (by >= 0) & (host.start_ns[gloo] < going_on[by])
     reach = end.copy()
     np.maximum.at(reach, by[own], host.end_ns[gloo[own]])
@@ -138,7 +140,7 @@ def _without_closures(start: Ints, end: Ints, passes: Intervals) -> tuple[Ints, 
 
     A step that is given a closure runs forward and backward within itself, as Lightning's do.
     """
-    last = np.searchsorted(passes.start, end) - 1
+    last = searchsorted(passes.start, end) - 1
     within = last >= 0
     within[within] = passes.start[last[within]] >= start[within]
     start[within] = np.minimum(passes.end[last[within]], end[within])
@@ -150,7 +152,7 @@ def _next(instant: Ints, begun: dict[Phase, Ints]) -> NDArray[np.int64]:
     times = np.concatenate(list(begun.values()))
     keys = np.repeat(np.array(list(begun), np.int64), [len(each) for each in begun.values()])
     order = np.argsort(times, kind="stable")
-    return np.append(keys[order], Phase.OTHER)[np.searchsorted(times[order], instant, side="right")]
+    return np.append(keys[order], Phase.OTHER)[searchsorted(times[order], instant, side="right")]
 
 
 def _all(sets: Sequence[Intervals]) -> Intervals:
@@ -204,7 +206,7 @@ def device_phases(device: DeviceEvents, steps: Steps, phase: Ints, host: HostPha
     exposed communication.
     """
     start, end, is_communication = device.start_ns, device.end_ns, device.communicates
-    copies = device.category != Category.KERNEL
+    copies = ~one_of(device.category, (Category.KERNEL,))
     queued_from, queued_until = _queued(device)
     layers = []
     for kind in (~copies & ~is_communication, copies, is_communication):
@@ -217,13 +219,12 @@ def device_phases(device: DeviceEvents, steps: Steps, phase: Ints, host: HostPha
         layers[each] |= Intervals.union(queued_from[mine], queued_until[mine])
     layers += [host.of(each) for each in Phase if each is not Phase.OTHER]
     _, step, length, layer = owners.pieces_of(layers, steps)
-    in_all, exposed = (np.zeros((len(steps), len(Phase)), np.int64) for _ in range(2))
-    phases = len(Phase)
+    phases, shape = len(Phase), (len(steps), len(Phase))
     of_layer = np.arange(len(layers) + 1) % phases
-    np.add.at(in_all, (step, of_layer[layer]), length)
     alone = (layer >= 2 * phases) & (layer < 3 * phases)
-    np.add.at(exposed, (step[alone], of_layer[layer[alone]]), length[alone])
-    return in_all, exposed
+    phase_of_piece = of_layer[layer]
+    in_all = total_by(step, phase_of_piece, length, shape)
+    return in_all, total_by(step[alone], phase_of_piece[alone], length[alone], shape)
 
 
 def _queued(device: DeviceEvents) -> tuple[Ints, Ints]:

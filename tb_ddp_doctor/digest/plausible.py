@@ -8,20 +8,19 @@ kind than we know, or damaged as a whole, which only a comparison with other ran
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.intervals import long_gaps
-from tb_ddp_doctor.digest.launches import launch_rows
+from tb_ddp_doctor.digest.launches import DeviceRows, is_on_device
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.losses import Loss, Losses
-from tb_ddp_doctor.trace.model import Category, CommArgs, Events, Ints, RankTrace
+from tb_ddp_doctor.trace.model import Category, CommArgs, Events, RankTrace
 
 Mask = NDArray[np.bool_]
-_DEVICE_CATEGORIES = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 
 #: Nothing runs for so long between an event and all others: steps, operators and kernels cover a trace, ns.
 _FAR_NS = 1_000_000_000
@@ -41,16 +40,15 @@ _MOST_ZERO = 0.5
 _MOST_LETTERS = 64
 
 
-def plausible(trace: RankTrace) -> RankTrace:
+def plausible(trace: RankTrace, device: DeviceRows) -> RankTrace:
     """The trace without the events that cannot be, and a warning for each kind of them."""
     events = trace.events
     if not len(events):
         return trace
-    device = _Device.of(events)
     impossible = np.zeros(len(events), np.bool_)
     warnings: list[FileWarning] = []
     for found, why in _checks(trace, device):
-        if new := np.flatnonzero(found & ~impossible).tolist():
+        if found.any() and (new := np.flatnonzero(found & ~impossible).tolist()):
             impossible[new] = True
             losses = Losses()
             losses.add(Loss.IMPOSSIBLE, 0, f"{trace.strings[events.name[new[0]]][:_MOST_LETTERS]} {why}", len(new))
@@ -73,27 +71,14 @@ def _comms(comms: CommArgs, kept: Mask) -> CommArgs:
     return CommArgs(**{**columns, "event": (np.cumsum(kept) - 1)[columns["event"]]})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Device:
-    """The device's events: their rows, and the rows of the calls that launched them (-1: not recorded)."""
-
-    row: Ints
-    launch: Ints
-
-    @staticmethod
-    def of(events: Events) -> _Device:
-        row = np.flatnonzero(np.isin(events.category, _DEVICE_CATEGORIES))
-        return _Device(row, launch_rows(events, row))
-
-
-def _checks(trace: RankTrace, device: _Device) -> Iterator[tuple[Mask, str]]:
+def _checks(trace: RankTrace, device: DeviceRows) -> Iterator[tuple[Mask, str]]:
     """Which events cannot be, shape (E,), and what is said of the first."""
     events = trace.events
-    yield _timeless(events), "and others take no time"
+    yield _timeless(device), "and others take no time"
     yield _alone(trace, device), "lies seconds away from all others"
     if len(device.row):
         yield _endless(events), "lasts longer than the whole trace"
-        yield _overlapping(events, device.row), "runs on beside the next one of its stream"
+        yield _overlapping(device), "runs on beside the next one of its stream"
         yield _few(_before_launch(events, device), len(device.row)), "starts before it was launched"
         yield _few(_out_of_order(events, device), len(device.row)), "starts after what was launched behind it"
 
@@ -103,14 +88,15 @@ def _few(found: Mask, of: int) -> Mask:
     return found if found.sum() <= max(1, _FEW * of) else np.zeros_like(found)
 
 
-def _timeless(events: Events) -> Mask:
+def _timeless(device: DeviceRows) -> Mask:
     """Kernels without duration, where most are."""
-    kernels = events.category == Category.KERNEL
-    zero = kernels & (events.duration_ns == 0)
-    return zero if zero.sum() > _MOST_ZERO * kernels.sum() else np.zeros_like(zero)
+    found, kernels = np.zeros(len(device.events), np.bool_), device.kernels
+    zero = kernels[device.events.duration_ns[kernels] == 0]
+    found[zero] = len(zero) > _MOST_ZERO * len(kernels)
+    return found
 
 
-def _alone(trace: RankTrace, device: _Device) -> Mask:
+def _alone(trace: RankTrace, device: DeviceRows) -> Mask:
     """Steps, launches and device events that stand apart from all else, their launch or device event included."""
     events = trace.events
     found = np.zeros(len(events), np.bool_)
@@ -146,25 +132,22 @@ def _endless(events: Events) -> Mask:
     if int(events.duration_ns.max()) <= limit:
         return np.zeros(len(events), np.bool_)
     end = events.start_ns + events.duration_ns
-    on_device = np.isin(events.category, _DEVICE_CATEGORIES)
+    on_device = is_on_device(events)
     other_side = np.where(on_device, end[~on_device].max(initial=0), end[on_device].max(initial=0))
     found: Mask = (events.duration_ns > limit) & (end > other_side + _LONGEST_NS)
     return found
 
 
-def _overlapping(events: Events, rows: Ints) -> Mask:
+def _overlapping(device: DeviceRows) -> Mask:
     """Device events that run on for long beside the next one of their stream."""
+    events, (this, following) = device.events, device.neighbours
     found = np.zeros(len(events), np.bool_)
-    rows = rows[events.stream[rows] >= 0]
-    rows = rows[np.lexsort((events.start_ns[rows], events.stream[rows], events.device[rows]))]
-    this, following = rows[:-1], rows[1:]
-    same = (events.stream[this] == events.stream[following]) & (events.device[this] == events.device[following])
     over = events.start_ns[this] + events.duration_ns[this] - events.start_ns[following]
-    found[this[same & (over > _OVERLAP_NS)]] = True
+    found[this[over > _OVERLAP_NS]] = True
     return found
 
 
-def _before_launch(events: Events, device: _Device) -> Mask:
+def _before_launch(events: Events, device: DeviceRows) -> Mask:
     """Device events that start before their launch, by more than the clocks of host and device are apart."""
     found = np.zeros(len(events), np.bool_)
     joined = device.launch >= 0
@@ -175,7 +158,7 @@ def _before_launch(events: Events, device: _Device) -> Mask:
     return found
 
 
-def _out_of_order(events: Events, device: _Device) -> Mask:
+def _out_of_order(events: Events, device: DeviceRows) -> Mask:
     """Device events that start after what was launched later on their stream, while all around them is in order."""
     found = np.zeros(len(events), np.bool_)
     joined = (device.launch >= 0) & (events.stream[device.row] >= 0)

@@ -6,28 +6,28 @@ when the `record_param_comms` of each have ended, and so carries no metadata of 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
+from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.collectives import MOST_ELEMENTS
+from tb_ddp_doctor.digest.host_calls import one_of
 from tb_ddp_doctor.digest.model import PointToPoint, Steps
 from tb_ddp_doctor.trace import names
-from tb_ddp_doctor.trace.model import Category, Ints, RankTrace
+from tb_ddp_doctor.trace.model import Category, Indices, Ints, RankTrace
 
 
 def messages(trace: RankTrace, steps: Steps) -> PointToPoint:
     """The messages of each step, from what names them on the host; gloo's names do not say the other rank."""
     events, comms = trace.events, trace.comms
-    kinds = np.array([names.collective(text) for text in trace.strings], object)
-    on_host = (events.category[comms.event] == Category.OP) & (comms.collective >= 0)
-    rows = np.flatnonzero(on_host & np.isin(kinds[comms.collective], ("send", "recv")))
-    kind, peer, start = kinds[comms.collective[rows]], comms.peer[rows], events.start_ns[comms.event[rows]]
-    size = _bytes(trace, rows)
+    named = (events.category[comms.event] == Category.OP) & (comms.collective >= 0)
+    rows, kind = _messages(trace, np.flatnonzero(named), comms.collective, names.collective)
+    peer, start, size = comms.peer[rows], events.start_ns[comms.event[rows]], _bytes(trace, rows)
     if not len(rows):
-        by_cpu = np.array([names.is_host_collective(text) for text in trace.strings], np.bool_)
-        chosen = by_cpu & np.isin(kinds, ("send", "recv"))
-        rows = np.flatnonzero(chosen[events.name] & (events.category == Category.ANNOTATION))
-        kind, peer, start = kinds[events.name[rows]], np.full(len(rows), -1), events.start_ns[rows]
-        size = np.full(len(rows), -1)
+        notes = np.flatnonzero(one_of(events.category, (Category.ANNOTATION,)))
+        rows, kind = _messages(trace, notes, events.name, _of_cpu)
+        peer, start, size = np.full(len(rows), -1), events.start_ns[rows], np.full(len(rows), -1)
     step = np.searchsorted(steps.host_start_ns, start, side="right") - 1
     inside = step >= 0
     inside[inside] = start[inside] < steps.host_end_ns[step[inside]]
@@ -45,6 +45,20 @@ def messages(trace: RankTrace, steps: Steps) -> PointToPoint:
         count=count.astype(np.int64),
         bytes=np.where(known, total, -1),
     )
+
+
+def _messages(
+    trace: RankTrace, rows: Ints, name: Indices, classify: Callable[[str], str]
+) -> tuple[Ints, NDArray[np.object_]]:
+    """Those of some rows that are messages by what classifies their names, and what they are."""
+    used, which = np.unique(name[rows], return_inverse=True)
+    kind = np.array([classify(trace.strings[index]) for index in used.tolist()], object)[which]
+    chosen = (kind == "send") | (kind == "recv")
+    return rows[chosen], kind[chosen]
+
+
+def _of_cpu(annotation: str) -> str:
+    return names.collective(annotation) if names.is_host_collective(annotation) else ""
 
 
 def _bytes(trace: RankTrace, rows: Ints) -> Ints:

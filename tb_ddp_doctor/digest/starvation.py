@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest import owners
+from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.frames import own_function
 from tb_ddp_doctor.digest.host_calls import HostCalls
@@ -119,7 +120,7 @@ def _gaps(device: DeviceEvents, layers: owners.Layers, op_stalls: Intervals, ste
     starts = device.start_ns[device.by_start]
     returned = device.launch_ns + device.launch_length_ns
     idle = Intervals.span(int(steps.start_ns[0]), int(steps.end_ns[-1])) - layers.device_busy
-    ends_it = np.searchsorted(starts, idle.end)
+    ends_it = searchsorted(starts, idle.end)
     by = device.by_start[np.minimum(ends_it, len(starts) - 1)]
     known = (ends_it < len(starts)) & device.is_launched[by]
     arrives = np.where(known, returned[by] + LATENCY_NS, idle.start)
@@ -129,7 +130,7 @@ def _gaps(device: DeviceEvents, layers: owners.Layers, op_stalls: Intervals, ste
     others = layers.input | Intervals(stalled.start[long], stalled.end[long]) | op_stalls
     points = different(starved.start, starved.end, steps.start_ns, steps.end_ns)
     start, end = points[:-1], points[1:]
-    step = np.searchsorted(steps.start_ns, start, side="right") - 1
+    step = searchsorted(steps.start_ns, start, side="right") - 1
     keep = starved.covers(start) & (step >= 0)
     keep &= start < steps.end_ns[np.maximum(step, 0)]
     start, end, step = start[keep], end[keep], step[keep]
@@ -186,7 +187,7 @@ def _leads(
         unused = taken.total - int(_closed(gaps.until_ns, lead)[-1]) if len(lead) else 0
         leads.append(lead + max(unused, 0))
     without_stalls = leads[-1] + (stalls - taken).measure(since, until)
-    recorded = np.searchsorted(host.recorded_ns, until) - np.searchsorted(host.recorded_ns, since)
+    recorded = searchsorted(host.recorded_ns, until) - searchsorted(host.recorded_ns, since)
     return [*leads, without_stalls, without_stalls + recorded * event_ns]
 
 
@@ -210,17 +211,13 @@ def _closed(until_ns: Ints, lead: Ints) -> Ints:
 
 def recording_ns(device: DeviceEvents) -> int:
     """What recording one host event takes, ns, by how long launches take: an estimate."""
-    lengths = device.launch_length_ns[device.is_launched]
-    usual = float(np.median(lengths)) if len(lengths) else 0.0
     least, most = _RECORDING_NS
-    return round(min(max(least + _RECORDING_BY_LAUNCH * (usual - _QUICK_LAUNCH_NS), least), most))
+    return round(min(max(least + _RECORDING_BY_LAUNCH * (device.usual_launch_ns - _QUICK_LAUNCH_NS), least), most))
 
 
 def recording(host: HostCalls, device: DeviceEvents, steps: Steps) -> Ints:
     """The host's time that recording its calls took in each step, by an estimate, shape (S,), ns."""
-    calls = np.searchsorted(host.recorded_ns, steps.host_end_ns) - np.searchsorted(
-        host.recorded_ns, steps.host_start_ns
-    )
+    calls = searchsorted(host.recorded_ns, steps.host_end_ns) - searchsorted(host.recorded_ns, steps.host_start_ns)
     return calls * recording_ns(device)
 
 
@@ -233,6 +230,8 @@ def _by_call(gaps: _Gaps, calls: BlockingCalls, credit_ns: Ints) -> tuple[Ints, 
     until = calls.end_ns.copy()
     for kind in BLOCKING:
         mine = np.flatnonzero(calls.kind == kind)
+        # What reads a value begins with its operator, which may be before a call of another thread.
+        mine = mine[np.argsort(calls.start_ns[mine], kind="stable")]
         here = np.flatnonzero(credit_ns[:, kind] > 0)
         if not len(mine) or not len(here):
             continue
@@ -240,8 +239,8 @@ def _by_call(gaps: _Gaps, calls: BlockingCalls, credit_ns: Ints) -> tuple[Ints, 
         gap_start, gap_end = gaps.start_ns[here], gaps.end_ns[here]
         points = different(gap_start, gap_end, begun)
         start, end = points[:-1], points[1:]
-        gap = np.searchsorted(gap_start, start, side="right") - 1
-        call = np.searchsorted(begun, start, side="right") - 1
+        gap = searchsorted(gap_start, start, side="right") - 1
+        call = searchsorted(begun, start, side="right") - 1
         inside = (gap >= 0) & (call >= 0) & (start < gap_end[np.maximum(gap, 0)])
         gap, call, end, length = gap[inside], call[inside], end[inside], (end - start)[inside]
         share = credit_ns[here, kind][gap] * (length / (gap_end - gap_start)[gap])
@@ -260,7 +259,7 @@ def _blocking(host: HostCalls, calls: BlockingCalls, lost: Ints, until: Ints, wo
     size = len(kinds)
     # The last one of each kind in the order of loss, then of length, is its worst.
     order = np.lexsort((length, lost, which))
-    worst = order[np.searchsorted(which[order], np.arange(size), side="right") - 1] if size else order
+    worst = order[searchsorted(which[order], np.arange(size), side="right") - 1] if size else order
     blocked = np.zeros(size, np.int64)
     np.add.at(blocked, which, length)
     total = np.zeros(size, np.int64)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.model import Steps
 from tb_ddp_doctor.trace import names
@@ -40,7 +41,7 @@ def host_steps(host: HostCalls) -> tuple[Ints, Ints, Ints]:
 
 def step_of(instant: Ints, host_start_ns: Ints) -> Ints:
     """Index of the step in whose host window each instant lies; -1 before the first."""
-    return np.searchsorted(host_start_ns, instant, side="right") - 1
+    return searchsorted(host_start_ns, instant, side="right") - 1
 
 
 def within(instant: Ints, steps: Steps) -> Ints:
@@ -118,7 +119,7 @@ def _repeated_launches(trace: RankTrace) -> tuple[str, tuple[Ints, Ints, Ints]] 
         return np.sort(events.start_ns[calls & chosen])
 
     launches, copied = starts(names.launches_graph), starts(names.copies)
-    fed = np.diff(np.searchsorted(copied, launches)) > 0
+    fed = np.diff(searchsorted(copied, launches)) > 0
     # The last launch only ends the iteration before it.
     if len(launches) <= _LEAST_REPEATS or not fed.all() or not _is_regular(launches):
         return None

@@ -12,12 +12,14 @@ from collections import Counter
 
 import numpy as np
 
-from tb_ddp_doctor.digest.device_events import CATEGORIES
-from tb_ddp_doctor.digest.host_calls import HostCalls, one_of
+from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.intervals import Intervals, different
+from tb_ddp_doctor.digest.launches import is_on_device
 from tb_ddp_doctor.digest.model import TraceContents
+from tb_ddp_doctor.digest.sums import count
+from tb_ddp_doctor.digest.vocabulary import Mask
 from tb_ddp_doctor.trace import names
-from tb_ddp_doctor.trace.model import Category, Indices, RankTrace
+from tb_ddp_doctor.trace.model import Category, RankTrace
 from tb_ddp_doctor.trace.names import Program
 
 #: A trace of forward passes has more kinds of operators than this; fewer tell nothing.
@@ -45,7 +47,7 @@ def _unknown_work(trace: RankTrace) -> dict[str, tuple[int, int]]:
     """Events and busy time, ns, of categories that are no work that is known here; -1 where times were not read."""
     found = {}
     for category in names.UNKNOWN_DEVICES:
-        chosen = trace.events.category == names.CATEGORIES[category]
+        chosen = trace.events.category == int(names.CATEGORIES[category])
         if chosen.any():
             start = trace.events.start_ns[chosen]
             time = Intervals.union(start, start + trace.events.duration_ns[chosen])
@@ -58,7 +60,7 @@ def _unknown_work(trace: RankTrace) -> dict[str, tuple[int, int]]:
 def _hidden_work(host: HostCalls) -> str:
     """What shows that a device worked, in a trace without any device event; "" where nothing does."""
     events = host.trace.events
-    if one_of(events.category, CATEGORIES).any():
+    if is_on_device(events).any():
         return ""
     launches = int((host.is_runtime & host.named(names.launches_work)).sum())
     if launches:
@@ -70,12 +72,13 @@ def _hidden_work(host: HostCalls) -> str:
 
 def _program(host: HostCalls) -> Program:
     """What the program does: whatever has a backward pass or an optimizer trains."""
-    words = _texts(host, host.name[host.is_operator])
-    annotations = _texts(host, host.name[host.is_annotation])
+    words, annotations = _texts(host, host.is_operator), _texts(host, host.is_annotation)
     trains = (names.Phase.BACKWARD, names.Phase.OPTIMIZER)
     if any(map(names.is_backward, words)) or any(names.phase(name) in trains for name in annotations):
         return Program.TRAINING
-    used = _texts(host, np.concatenate((host.trace.events.name, host.trace.frames.name)))
+    occurs = np.zeros(len(host.trace.strings), np.bool_)
+    occurs[host.trace.events.name] = occurs[host.trace.frames.name] = True
+    used = [host.trace.strings[index] for index in np.flatnonzero(occurs).tolist()]
     told = Counter(kind for text in used if (kind := names.program(text)))
     if told:
         return told.most_common(1)[0][0]
@@ -83,9 +86,10 @@ def _program(host: HostCalls) -> Program:
     return Program.INFERENCE if len(words) >= _LEAST_OPERATORS and not talks else Program.UNKNOWN
 
 
-def _texts(host: HostCalls, name: Indices) -> list[str]:
-    """The different ones of some names."""
-    return [host.trace.strings[index] for index in np.flatnonzero(np.bincount(name)).tolist()]
+def _texts(host: HostCalls, chosen: Mask) -> list[str]:
+    """The different names of some calls."""
+    strings = host.trace.strings
+    return [strings[index] for index in np.flatnonzero(count(host.name, chosen, len(strings))).tolist()]
 
 
 def _calls_left_out(host: HostCalls) -> float:

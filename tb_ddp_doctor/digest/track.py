@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.intervals import Intervals, partition
 from tb_ddp_doctor.digest.model import CpuTime, HostTimes, Steps, Track
 from tb_ddp_doctor.trace.model import Indices, Ints
@@ -119,11 +120,11 @@ def track(
     full = np.where(queue.blocks, full, 0)
     held = np.column_stack([part.measure(rows.begin_ns, rows.issued_ns) for part in host.held])
     work = np.maximum(rows.issued_ns - rows.begin_ns - full - held.sum(axis=1), 0)
-    count = np.searchsorted(host.recorded_ns, rows.issued_ns) - np.searchsorted(host.recorded_ns, rows.begin_ns)
+    count = searchsorted(host.recorded_ns, rows.issued_ns) - searchsorted(host.recorded_ns, rows.begin_ns)
     recording = np.minimum(count * host.recording_ns, work)
     after, needed, ready = _readiness(rows, needs, communication)
     return Track(
-        step=(np.searchsorted(steps.host_start_ns, rows.begin_ns, side="right") - 1).astype(np.int32),
+        step=(searchsorted(steps.host_start_ns, rows.begin_ns, side="right") - 1).astype(np.int32),
         host=_host_times(np.column_stack((held, recording, work - recording))),
         phase=_phase(rows, phases),
         blocked_by=rows.blocked_by,
@@ -209,7 +210,7 @@ def _cut(steps: Steps, device: Device, communication: Communication, host: HostT
     steps_end = np.append(steps.host_start_ns[1:], until)
     # A step that ends while something holds the host ends after it: half a call would wait for nothing.
     if len(hold_end):
-        within = np.minimum(np.searchsorted(hold_end, steps_end), len(hold_end) - 1)
+        within = np.minimum(searchsorted(hold_end, steps_end), len(hold_end) - 1)
         steps_end = np.where(hold_start[within] < steps_end, np.maximum(steps_end, hold_end[within]), steps_end)
     crowded = np.sort(device.launched_ns[(device.launched_ns >= origin) & (device.launched_ns < until)])
     cuts = (
@@ -245,7 +246,7 @@ def _until(steps: Steps, host: HostTime) -> int:
 
 def _holds(host: HostTime, origin: int, until: int, steps: int) -> tuple[Ints, Ints, Ints]:
     """Starts, ends and kinds of the longest stretches that hold the host."""
-    start, end, kind = partition(host.held[: CpuTime.OVERHEAD], np.array([origin, until]))
+    start, end, kind, _ = partition(host.held[: CpuTime.OVERHEAD], np.array([origin, until]))
     long = (kind < CpuTime.OVERHEAD) & (end - start >= _SHORTEST_HOLD_NS)
     start, end, kind = start[long], end[long], kind[long]
     longest = np.sort(np.argsort(start - end, kind="stable")[: _HOLDS_A_STEP * steps])
@@ -259,7 +260,7 @@ def _awaiting_holds(start: Ints, end: Ints, kind: Ints, communication: Communica
     if not len(known) or not len(start):
         return nothing, nothing
     order = known[np.argsort(communication.end_ns[known], kind="stable")]
-    last = np.searchsorted(communication.end_ns[order], end, side="right") - 1
+    last = searchsorted(communication.end_ns[order], end, side="right") - 1
     collective = order[np.maximum(last, 0)]
     ends_here = (last >= 0) & (communication.end_ns[collective] > np.maximum(start, end - LATENCY_NS))
     waits = np.flatnonzero(ends_here & (kind <= CpuTime.SYNC) & (communication.launched_ns[collective] <= start))
@@ -277,10 +278,10 @@ def _gates(device: Device, communication: Communication) -> tuple[Ints, Ints]:
     busy = Intervals.union(device.start_ns, device.end_ns)
     gap_start, gap_end = busy.end[:-1], busy.start[1:]
     order = np.argsort(communication.end_ns, kind="stable")
-    last = np.searchsorted(communication.end_ns[order], gap_end, side="right") - 1
+    last = searchsorted(communication.end_ns[order], gap_end, side="right") - 1
     collective = order[np.maximum(last, 0)]
     gates = (last >= 0) & (communication.end_ns[collective] > gap_start)
-    event, collective = np.searchsorted(device.start_ns, gap_end[gates]), collective[gates]
+    event, collective = searchsorted(device.start_ns, gap_end[gates]), collective[gates]
     known = (communication.launched_ns[collective] >= 0) & (
         device.launched_ns[event] >= communication.launched_ns[collective]
     )
@@ -294,13 +295,13 @@ def _needs(rows: _Rows, device: Device, communication: Communication, origin: in
     host could have come later by the least slack of its events.
     """
     size = len(rows.end_ns)
-    row = np.searchsorted(rows.end_ns, device.launched_ns, side="right")
+    row = searchsorted(rows.end_ns, device.launched_ns, side="right")
     chosen = np.flatnonzero((device.launched_ns >= rows.begin_ns[0]) & (row < size))
     chosen = chosen[np.lexsort((device.start_ns[chosen], row[chosen]))]
     row, start, end = row[chosen], device.start_ns[chosen], device.end_ns[chosen]
     arrived = device.launched_ns[chosen] + LATENCY_NS
-    first = np.searchsorted(row, np.arange(size))
-    last = np.searchsorted(row, np.arange(size), side="right") - 1
+    first = searchsorted(row, np.arange(size))
+    last = searchsorted(row, np.arange(size), side="right") - 1
     filled = last >= first
 
     awaited = np.full(size, LONG_AGO)
@@ -375,12 +376,12 @@ def _queued(
         return _unqueued(size)
     event = np.full(size, -1)
 
-    unblocked = np.searchsorted(full.end, rows.issued_ns, side="right") - 1
+    unblocked = searchsorted(full.end, rows.issued_ns, side="right") - 1
     blocks = (unblocked >= 0) & (full.end[unblocked] > rows.begin_ns) if len(full) else np.zeros(size, np.bool_)
     by_end = np.argsort(end, kind="stable")
 
     def last_done(instant: Ints) -> Ints:
-        last = np.searchsorted(end[by_end], instant, side="right") - 1
+        last = searchsorted(end[by_end], instant, side="right") - 1
         return np.where(last >= 0, by_end[np.maximum(last, 0)], -1)
 
     holds = ((rows.blocked_by == CpuTime.SYNC) | (rows.blocked_by == CpuTime.STALL)) & ~waits
@@ -399,14 +400,14 @@ def _queued(
     order = order[np.diff(launched[order], append=np.iinfo(np.int64).max) > 0]
     order = order[launched[order] >= rows.begin_ns[0]]
     unrecorded = np.sort(end[launched < rows.begin_ns[0]])
-    issued = np.searchsorted(launched[order], rows.issued_ns, side="right")
-    done = np.searchsorted(np.sort(np.concatenate((unrecorded, end[order]))), rows.issued_ns, side="right")
+    issued = searchsorted(launched[order], rows.issued_ns, side="right")
+    done = searchsorted(np.sort(np.concatenate((unrecorded, end[order]))), rows.issued_ns, side="right")
     in_flight = len(unrecorded) + issued - done
     behind = issued - 1 - max(CAPACITY, int(in_flight.max(initial=0)))
     of_capacity = ~blocks & ~holds & (np.diff(issued, prepend=0) > 0) & (behind >= 0)
     event[of_capacity] = order[behind[of_capacity]]
 
-    of_row = np.searchsorted(rows.end_ns, launched[event], side="right")
+    of_row = searchsorted(rows.end_ns, launched[event], side="right")
     before = (event < 0) | (launched[event] < rows.begin_ns[0])
     by_row = ~before & (part[event] < 0) & (of_row < np.arange(size))
     by_part = ~before & (part[event] >= 0)
@@ -430,7 +431,7 @@ def _queued(
 def _last_collective(until_ns: Ints, communication: Communication, offset: int) -> Ints:
     """The last collective to end by some instants, as an index after `offset` events; -1 where none does."""
     order = np.argsort(communication.end_ns, kind="stable")
-    last = np.searchsorted(communication.end_ns[order], until_ns, side="right") - 1
+    last = searchsorted(communication.end_ns[order], until_ns, side="right") - 1
     if not len(order):
         return last
     found: Ints = np.where(last >= 0, offset + order[np.maximum(last, 0)], -1)
@@ -462,7 +463,7 @@ def _readiness(rows: _Rows, needs: _Needs, communication: Communication) -> tupl
     arrival, done = communication.start_ns[which], needs.done_ns[launching]
     freed = np.where(before >= 0, communication.end_ns[np.maximum(before, 0)] if len(which) else before, LONG_AGO)
     earliest = np.maximum(rows.end_ns[launching], freed)
-    last = np.minimum(np.searchsorted(needs.done_ns, arrival, side="right") - 1, launching)
+    last = np.minimum(searchsorted(needs.done_ns, arrival, side="right") - 1, launching)
     awaits_all = done <= arrival
     awaits_some = ~awaits_all & (last >= 0) & (arrival - earliest > LATENCY_NS)
     needed[launching] = np.where(awaits_all, launching, np.where(awaits_some, last, -1))

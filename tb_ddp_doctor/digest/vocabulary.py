@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.trace.model import Bytes8, Indices, RankTrace
+from tb_ddp_doctor.trace.model import Bytes8, Indices, Ints, RankTrace
 
 Mask = NDArray[np.bool_]
 
@@ -47,8 +47,8 @@ class Names:
             self._kinds[classify] = found
         return found
 
-    def among(self, name: Indices, test: Callable[[str], bool]) -> Mask:
-        """Which of some names pass."""
+    def among(self, name: Ints | Indices, test: Callable[[str], int]) -> Mask:
+        """Which of some names pass, or are of a kind that is not 0."""
         kinds = self.kinds(test)
         # Most tests are of what most traces lack.
         passes: Mask = kinds.astype(np.bool_).take(name) if kinds.any() else np.zeros(len(name), np.bool_)

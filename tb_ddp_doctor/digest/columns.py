@@ -1,0 +1,37 @@
+"""Searches in columns, as numpy has them, for what is common here: times that ascend, and numbers that are few."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from tb_ddp_doctor.digest import native
+from tb_ddp_doctor.trace.model import Ints
+
+#: Fewer are searched for by numpy, before the native library could be called.
+_FEW = 64
+#: Numbers are looked up in tables up to so many times as large as their column.
+_ROOM = 4
+
+
+def searchsorted(ascending: Ints, wanted: Ints, side: Literal["left", "right"] = "left") -> Ints:
+    """`np.searchsorted`, a quarter of the time of it where what is wanted mostly ascends, as times do."""
+    library = native.library()
+    if library is None or len(wanted) < _FEW:
+        return np.searchsorted(ascending, wanted, side=side)
+    ascending, wanted = native.plain(ascending), native.plain(wanted)
+    found = np.empty(len(wanted), np.int64)
+    (column, values, out) = native.addresses(ascending, wanted, found)
+    library.columns_search(len(ascending), column, len(wanted), values, side == "right", out)
+    return found
+
+
+def distinct(numbers: Ints, limit: int) -> tuple[Ints, Ints]:
+    """`np.unique` with the inverse, of numbers from 0 up to below a limit: without sorting many for few different."""
+    if limit > _ROOM * len(numbers):
+        found, which = np.unique(numbers, return_inverse=True)
+        return found, which
+    used = np.zeros(limit, np.bool_)
+    used[numbers] = True
+    return np.flatnonzero(used), (np.cumsum(used) - 1)[numbers]

@@ -1,0 +1,48 @@
+"""The native library's passes over columns (native/columns.h, native/intervals.h, native/nesting.h).
+
+Each has a twin in numpy beside its caller, with the same results, for where the library was not built.
+"""
+
+from __future__ import annotations
+
+from ctypes import CDLL, c_int, c_int64, c_size_t, c_void_p
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.trace import native
+
+#: Result and arguments.
+_PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
+    "columns_search": (None, [c_size_t, c_void_p, c_size_t, c_void_p, c_int, c_void_p]),
+    "columns_add": (None, [c_size_t, c_void_p, c_void_p, c_void_p, c_size_t, c_void_p]),
+    "intervals_union": (c_size_t, [c_size_t, *[c_void_p] * 2]),
+    "intervals_partition": (c_size_t, [c_size_t, c_void_p, c_size_t, *[c_void_p] * 7]),
+    "intervals_cells": (None, [c_size_t, c_void_p, c_int64, c_int, *[c_void_p] * 2]),
+    "nesting_around": (None, [c_size_t, *[c_void_p] * 4]),
+    "nesting_chosen": (None, [c_size_t, *[c_void_p] * 5]),
+    "nesting_outermost": (c_size_t, [c_size_t, *[c_void_p] * 4]),
+}
+
+
+@cache
+def library() -> CDLL | None:
+    """The library; None where it was not built."""
+    library = native.load()
+    if library is not None:
+        for name, (result, arguments) in _PROTOTYPES.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+    return library
+
+
+def plain(column: NDArray[Any], dtype: type[np.generic] = np.int64) -> NDArray[Any]:
+    """A column as the library reads it: its values one behind the other."""
+    return np.ascontiguousarray(column, dtype)
+
+
+def addresses(*columns: NDArray[Any] | None) -> list[int | None]:
+    """Where columns stand in memory; None for none."""
+    return [None if column is None else column.ctypes.data for column in columns]
