@@ -46,15 +46,15 @@ class DeviceEvents:
         on_device = (events.device[found.row] == device) | (events.device[found.row] < 0)
         rows, by = found.row[on_device], found.launch[on_device]
         launch = np.where(by >= 0, host.index[by], -1)
-        start = events.start_ns[rows]
+        start, name = events.start_ns[rows], events.name[rows].astype(np.int64)
         return cls(
             trace=trace,
-            names=host.names,
+            names=Names(trace.strings, name),
             row=rows,
             start_ns=start,
             end_ns=start + events.duration_ns[rows],
             category=events.category[rows],
-            name=events.name[rows].astype(np.int64),
+            name=name,
             launch=launch,
             launch_ns=host.start_ns[launch] if len(host) else np.zeros_like(start),
             launch_length_ns=host.length_ns[launch] if len(host) else np.zeros_like(start),

@@ -56,7 +56,7 @@ def _ready(host: HostCalls, device: DeviceEvents, adds: Ints) -> tuple[Ints, Int
     """
     node = np.where(host.is_nested[adds], host.parent[adds], adds)
     node = np.where(host.is_operator[node] & host.named(names.is_backward)[node], node, adds)
-    sends = np.isin(node, _nodes_that_send(host, device, node))
+    sends = _send(host, device, node)
     after = host.end_ns[node] - host.end_ns[adds]
     usual = int(np.median(after[~sends])) if (~sends).any() else 0
     after = np.where(sends, np.minimum(after, usual), after)
@@ -64,12 +64,14 @@ def _ready(host: HostCalls, device: DeviceEvents, adds: Ints) -> tuple[Ints, Int
     return ready, np.where(sends, host.end_ns[node] - ready, 0)
 
 
-def _nodes_that_send(host: HostCalls, device: DeviceEvents, node: Ints) -> Ints:
+def _send(host: HostCalls, device: DeviceEvents, node: Ints) -> Mask:
     """Which of some calls have the launch of a collective within them."""
-    chosen: Mask = np.zeros(len(host), np.bool_)
+    chosen, sends = np.zeros(len(host), np.bool_), np.zeros(len(host), np.bool_)
     chosen[node] = True
-    launch = device.launch[device.communicates & device.is_launched]
-    return host.around(launch, chosen)
+    around = host.around(device.launch[device.communicates & device.is_launched], chosen)
+    sends[around[around >= 0]] = True
+    mask: Mask = sends[node]
+    return mask
 
 
 def _done(device: DeviceEvents, instant: Ints) -> Ints:

@@ -54,7 +54,7 @@ class HostCalls:
         thread, start = events.thread[rows], events.start_ns[rows]
         category, name = events.category[rows], events.name[rows].astype(np.int64)
         end = start + events.duration_ns[rows]
-        known = Names(trace)
+        known = Names(trace.strings, name)
         notes = np.flatnonzero(category == Category.ANNOTATION)
         training = np.zeros(len(trace.threads), np.bool_)
         begins = _begins(thread)

@@ -16,6 +16,7 @@ from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.host_calls import HostCalls, one_of
 from tb_ddp_doctor.digest.intervals import EMPTY, Intervals
+from tb_ddp_doctor.digest.vocabulary import Names
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, Ints
 
@@ -60,7 +61,8 @@ def host_stalls(host: HostCalls, device: DeviceEvents) -> HostStalls:
     """The stalls of a rank's host."""
     overhead = np.flatnonzero(one_of(host.trace.events.category, (Category.OVERHEAD,)))
     calls = host.over(host.is_runtime & host.trains) if len(overhead) else EMPTY
-    of_queue = host.names.among(host.trace.events.name[overhead], names.is_full_queue)
+    name = host.trace.events.name[overhead]
+    of_queue = Names(host.trace.strings, name).among(name, names.is_full_queue)
     recorded = _over(host, overhead[of_queue]) & calls
     full = _full_queue(host, device, recorded)
     return HostStalls(full, (recorded | (_over(host, overhead[~of_queue]) & calls)) - full)

@@ -258,10 +258,13 @@ class HostTimes:
     row: Indices
     ns: Ints
 
-    def in_row(self, row: int) -> dict[CpuTime, int]:
-        """What it goes to in a row."""
-        mine = np.flatnonzero(self.row == row)
-        return {CpuTime(kind): ns for kind, ns in zip(self.kind[mine].tolist(), self.ns[mine].tolist(), strict=True)}
+    def by_row(self) -> dict[int, dict[CpuTime, int]]:
+        """What it goes to in each row that has any."""
+        rows: dict[int, dict[CpuTime, int]] = {}
+        kinds = [*CpuTime]
+        for kind, row, ns in zip(self.kind.tolist(), self.row.tolist(), self.ns.tolist(), strict=True):
+            rows.setdefault(row, {})[kinds[kind]] = ns
+        return rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.host_calls import HostCalls, one_of
-from tb_ddp_doctor.digest.intervals import EMPTY, Intervals, partition
+from tb_ddp_doctor.digest.intervals import EMPTY, Intervals, different, partition
 from tb_ddp_doctor.digest.model import Pieces, RankOwner, Steps
 from tb_ddp_doctor.digest.sums import total_by
 from tb_ddp_doctor.digest.vocabulary import Mask
@@ -147,7 +147,7 @@ def cut(layers: Layers, steps: Steps) -> tuple[NDArray[np.int64], Pieces]:
 
 def pieces_of(layers: Sequence[Intervals], steps: Steps) -> tuple[Ints, Ints, Ints, Ints]:
     """Pieces of the steps' windows with one layer each, the first that holds: start, step, length and layer."""
-    edges = np.unique(np.concatenate((steps.start_ns, steps.end_ns)))
+    edges = different(steps.start_ns, steps.end_ns)
     start, end, layer, edge = partition(layers, edges)
     step = searchsorted(steps.start_ns, edges, side="right") - 1
     inside = ((step >= 0) & (edges < steps.end_ns[step]))[edge] if len(steps) else np.zeros(len(start), np.bool_)

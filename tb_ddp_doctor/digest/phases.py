@@ -21,9 +21,10 @@ from tb_ddp_doctor.digest import owners
 from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.host_calls import HostCalls, one_of
-from tb_ddp_doctor.digest.intervals import Intervals, partition
+from tb_ddp_doctor.digest.intervals import Intervals, different, partition
 from tb_ddp_doctor.digest.model import Pieces, RankOwner, Steps
 from tb_ddp_doctor.digest.sums import total_by
+from tb_ddp_doctor.digest.vocabulary import Names
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, Ints
 from tb_ddp_doctor.trace.names import Phase
@@ -68,7 +69,8 @@ def host_phases(host: HostCalls, device: DeviceEvents) -> HostPhases:
     if not len(events):
         return HostPhases(*(np.empty(0, np.int64) for _ in range(3)))
     notes = np.flatnonzero(host.is_annotation & host.trains)
-    annotated = host.names.kinds(names.phase)[host.name[notes]]
+    # What names of phases mean takes long to tell, and operators have many names.
+    annotated = Names(host.trace.strings, host.name[notes]).kinds(names.phase)[host.name[notes]]
 
     def over(phase: Phase) -> Intervals:
         chosen = notes[annotated == phase]
@@ -102,7 +104,7 @@ def host_phases(host: HostCalls, device: DeviceEvents) -> HostPhases:
         chosen = ahead == phase
         sets[phase] |= Intervals(rest.start[chosen], rest.end[chosen])
     edges = np.array([events.start_ns.min(), (events.start_ns + events.duration_ns).max()])
-    start, end, layer, _ = partition([sets[phase] for phase in _PRECEDENCE], np.unique(edges))
+    start, end, layer, _ = partition([sets[phase] for phase in _PRECEDENCE], different(edges))
     return _joined(start, end, np.array([*_PRECEDENCE, Phase.OTHER], np.int64)[layer])
 
 

@@ -156,8 +156,10 @@ def blocking_calls(host: HostCalls, device: DeviceEvents, steps: Steps) -> Block
     # Of several that start at once, the first of the file comes first.
     held = held[np.lexsort((host.row[held], host.start_ns[held]))]
     op = host.around(held, host.is_operator & host.trains)
-    of_copies = op[(kind[held] == Starved.COPY) & (op >= 0)]
-    kinds = np.where(np.isin(op, of_copies) & (kind[held] == Starved.SYNC), Starved.COPY, kind[held])
+    copies = np.zeros(len(host), np.bool_)
+    copies[op[(kind[held] == Starved.COPY) & (op >= 0)]] = True
+    of_copies = (op >= 0) & copies[op] & (kind[held] == Starved.SYNC)
+    kinds = np.where(of_copies, Starved.COPY, kind[held])
     reads = (op >= 0) & host.names.among(host.name[op], names.reads_value) if len(host) else op >= 0
     around = np.where(reads, op, held)
     return BlockingCalls(held, kinds.astype(np.int64), host.start_ns[around], host.end_ns[around], op)

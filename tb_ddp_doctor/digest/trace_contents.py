@@ -17,7 +17,7 @@ from tb_ddp_doctor.digest.intervals import Intervals, different
 from tb_ddp_doctor.digest.launches import is_on_device
 from tb_ddp_doctor.digest.model import TraceContents
 from tb_ddp_doctor.digest.sums import count
-from tb_ddp_doctor.digest.vocabulary import Mask
+from tb_ddp_doctor.digest.vocabulary import Mask, Names
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, RankTrace
 from tb_ddp_doctor.trace.names import Program
@@ -66,7 +66,7 @@ def _hidden_work(host: HostCalls) -> str:
     if launches:
         return f"{launches:,} launch calls"
     others = events.name[events.category != Category.RUNTIME]
-    on_device = int(host.names.among(others, names.runs_on_device).sum())
+    on_device = int(Names(host.trace.strings, others).among(others, names.runs_on_device).sum())
     return f"{on_device:,} operators that only a device runs" if on_device else ""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.trace.model import Bytes8, Indices, Ints, RankTrace
+from tb_ddp_doctor.trace.model import Bytes8, Indices, Ints
 
 Mask = NDArray[np.bool_]
 
@@ -29,12 +29,12 @@ class Vocabulary:
 
 
 class Names:
-    """The names of a trace's events; arrays have shape (strings,), and zeros for strings that name no event."""
+    """The names in a column; arrays have shape (strings,), and zeros for strings that are not in the column."""
 
-    def __init__(self, trace: RankTrace) -> None:
-        self._strings = trace.strings
-        used = np.zeros(len(trace.strings), np.bool_)
-        used[trace.events.name] = True
+    def __init__(self, strings: tuple[str, ...], column: Ints | Indices) -> None:
+        self._strings = strings
+        used = np.zeros(len(strings), np.bool_)
+        used[column] = True
         self._used = np.flatnonzero(used).tolist()
         self._kinds: dict[Callable[[str], int], Bytes8] = {}
 
@@ -48,7 +48,7 @@ class Names:
         return found
 
     def among(self, name: Ints | Indices, test: Callable[[str], int]) -> Mask:
-        """Which of some names pass, or are of a kind that is not 0."""
+        """Which of some names of the column pass, or are of a kind that is not 0."""
         kinds = self.kinds(test)
         # Most tests are of what most traces lack.
         passes: Mask = kinds.astype(np.bool_).take(name) if kinds.any() else np.zeros(len(name), np.bool_)

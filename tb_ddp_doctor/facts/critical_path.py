@@ -141,7 +141,7 @@ class _Rank:
             return
         track = self._digest.track
         if event is Event.ISSUED:
-            host_ns = track.host.in_row(row)
+            host_ns = dict(self._host_ns.get(row, {}))
             # By an estimate only, and all over the row.
             host_ns[CpuTime.WORK] = host_ns.get(CpuTime.WORK, 0) + host_ns.pop(CpuTime.RECORDING, 0)
             spent = max(sorted(host_ns), key=host_ns.__getitem__)
@@ -168,6 +168,11 @@ class _Rank:
 
     def _phase(self, row: int) -> str | None:
         return PHASES[int(self._digest.track.phase[row])] if self._tells_phases and row >= 0 else None
+
+    @cached_property
+    def _host_ns(self) -> dict[int, dict[CpuTime, int]]:
+        """What the host's time in each row of the track goes to."""
+        return self._digest.track.host.by_row()
 
     @cached_property
     def _launching(self) -> Ints:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,17 +29,17 @@ def as_much(digests: Sequence[RankDigest], chosen: NDArray[np.bool_]) -> bool:
         list(map(_kernels, (digests[rank] for rank in np.flatnonzero(side)[:_ENOUGH]))) for side in (chosen, ~chosen)
     ]
     ranks = [*some[0], *some[1]]
-    if not all(grid for kernels in ranks for _, grid in kernels) or not all(ranks):
+    if not all(some) or not all(ranks) or not all(grid for kernels in ranks for _, grid in kernels):
         return False
     means = defaultdict(list)
     for kernels in ranks:
         for kind, (count, total_ns) in kernels.items():
             means[kind].append(total_ns / max(count, 1))
-    usual = {kind: float(np.median(each)) for kind, each in means.items()}
+    usual = {kind: median(each) for kind, each in means.items()}
     work, others = (
         [sum(count * usual[kind] for kind, (count, _) in kernels.items()) for kernels in side] for side in some
     )
-    return bool(np.median(work) >= (1 - AS_MUCH) * np.median(others))
+    return bool(median(work) >= (1 - AS_MUCH) * median(others))
 
 
 def _kernels(digest: RankDigest) -> dict[Kind, tuple[int, int]]:
