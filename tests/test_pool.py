@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tb_ddp_doctor.workers import pool
+from tb_ddp_doctor.workers import pool, process
 
 #: Large enough that processes are worth it.
 LARGE = 200 << 20
@@ -47,6 +47,17 @@ def _torn(self: Connection, buffer: bytes) -> None:
 def results(names: Sequence[str], size: int = LARGE) -> dict[str, object]:
     outcomes = pool.run(work, [(Path(name), size) for name in names])
     return {path.name: future.exception() or future.result() for path, future in outcomes}
+
+
+def said_by(script: str, folder: Path, given: dict[str, str]) -> str:
+    """What a Python prints that runs `script` in `folder`, with no settings of OpenBLAS but those given."""
+    ours = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    path = os.pathsep.join([str(folder), ours.get("PYTHONPATH", "")])
+    (folder / "script.py").write_text(script)
+    return subprocess.run(
+        [sys.executable, folder / "script.py"],
+        stdout=subprocess.PIPE, text=True, timeout=120, check=True, env=ours | given | {"PYTHONPATH": path},
+    ).stdout  # fmt: skip
 
 
 @pytest.mark.parametrize("size", [1, LARGE])
@@ -82,43 +93,46 @@ def test_what_cannot_be_sent_is_an_exception_with_its_traceback() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux" or sys.version_info < (3, 11, 1), reason="processes are spawned")
-def test_what_is_named_is_imported_once_for_all_processes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("threads", [1, 2])
+def test_what_is_named_is_imported_once_for_all_processes(tmp_path: Path, threads: int) -> None:
+    """By the script itself, or where a thread makes a fork of it unsafe, by a server too."""
     (tmp_path / "needed.py").write_text("print('imported', flush=True)\n")
-    script = tmp_path / "script.py"
-    script.write_text(
-        "from pathlib import Path\n"
-        "from tb_ddp_doctor.workers import pool\n"
-        "import tests_work\n"
-        f"files = [(Path(str(i)), {LARGE}) for i in range(8)]\n"
-        "pool._cores = lambda: 4\n"
-        "outcomes = [future.result() for _, future in pool.run(tests_work.work, files, imports=['needed'])]\n"
-        "print(*sorted(outcomes))\n"
-    )
     (tmp_path / "tests_work.py").write_text("import needed\n\ndef work(path):\n    return path.name\n")
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
-    done = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, timeout=120, check=False, env=environment
-    )
-    assert (done.stdout, done.stderr) == ("imported\nimported\n0 1 2 3 4 5 6 7\n", ""), "by the script and the server"
+    script = f"""
+from pathlib import Path
+import threading
+from tb_ddp_doctor.workers import pool
+import tests_work
+for _ in range({threads - 1}):
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+files = [(Path(str(i)), {LARGE}) for i in range(8)]
+pool._cores = lambda: 4
+outcomes = [future.result() for _, future in pool.run(tests_work.work, files, imports=['needed'])]
+print(*sorted(outcomes))
+"""
+    assert said_by(script, tmp_path, {}) == "imported\n" * threads + "0 1 2 3 4 5 6 7\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are spawned")
+def test_no_forked_process_keeps_another_from_ending(tmp_path: Path) -> None:
+    """Each inherits the parent's ends of all pipes, and they end when their pipes do."""
+    script = f"""
+import os
+from pathlib import Path
+from tb_ddp_doctor.workers import pool
+pool._cores = lambda: 4
+print(*[future.result() for _, future in pool.run(os.path.basename, [(Path(x), {LARGE}) for x in "aaaa"])])
+"""
+    assert said_by(script, tmp_path, {"OPENBLAS_NUM_THREADS": "1"}) == "a a a a\n"
 
 
 def test_processes_are_spawned_where_none_can_be_forked(monkeypatch: pytest.MonkeyPatch) -> None:
     def unable(_process: BaseProcess) -> None:
         raise OSError("AF_UNIX path too long")
 
+    monkeypatch.setattr(process, "_has_one_thread", lambda: False)
     monkeypatch.setattr(ForkServerProcess, "_Popen", staticmethod(unable))
     assert results(["a1", "a2"]) == {"a1": "a1", "a2": "a2"}
-
-
-def said_by(script: str, folder: Path, given: dict[str, str]) -> str:
-    """What a Python prints that runs `script` in `folder`, with no settings of OpenBLAS but those given."""
-    ours = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
-    path = os.pathsep.join([str(folder), ours.get("PYTHONPATH", "")])
-    (folder / "script.py").write_text(script)
-    return subprocess.run(
-        [sys.executable, folder / "script.py"],
-        stdout=subprocess.PIPE, text=True, timeout=120, check=True, env=ours | given | {"PYTHONPATH": path},
-    ).stdout  # fmt: skip
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc lists threads")
@@ -135,8 +149,8 @@ subprocess.run([sys.executable, "-c", "import os; print(os.environ.get('OPENBLAS
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc lists threads")
-@pytest.mark.parametrize("is_forked", [True, False])
-def test_numpy_has_one_thread_where_traces_are_read(tmp_path: Path, is_forked: bool) -> None:
+@pytest.mark.parametrize("has_server", [True, False])
+def test_numpy_has_one_thread_where_traces_are_read(tmp_path: Path, has_server: bool) -> None:
     (tmp_path / "reading.py").write_text("""
 import os, numpy
 def threads(path):
@@ -147,8 +161,9 @@ def threads(path):
 from pathlib import Path
 import reading
 from tb_ddp_doctor.workers import pool, process
-process._MAY_FORK &= {is_forked}
-files = [(Path("server" if process._MAY_FORK else "reader"), {LARGE})] * 2
+process._has_one_thread = lambda: False
+process._HAS_SERVER &= {has_server}
+files = [(Path("server" if process._HAS_SERVER else "reader"), {LARGE})] * 2
 print(*[done.result() for _, done in pool.run(reading.threads, files, imports=["reading"])], sep="\\n")
 """
     assert said_by(script, tmp_path, {}) == "(1, None)\n" * 2

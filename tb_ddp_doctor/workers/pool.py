@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,7 @@ from multiprocessing.connection import Connection, Pipe
 from multiprocessing.connection import wait as wait_for_pipes
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
+from weakref import WeakSet
 
 from tb_ddp_doctor.storage.paths import FilePath
 from tb_ddp_doctor.workers.process import Process
@@ -144,9 +146,24 @@ def _shared_out(
             pipe.close()
 
 
+#: The parent's ends of its processes' pipes.
+_OURS: WeakSet[Connection] = WeakSet()
+
+
+def _close_inherited() -> None:
+    """A forked process has the parent's ends of all pipes, and would keep them from ending."""
+    for pipe in [*_OURS]:
+        pipe.close()
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_close_inherited)
+
+
 def _started(function: Callable[[FilePath], T]) -> Connection:
     """The end of a pipe at whose other end a new process calls the function for each path."""
     ours, theirs = Pipe()
+    _OURS.add(ours)
     with theirs:
         Process(target=_serve, args=(theirs, function)).start()
     return ours

@@ -1,12 +1,14 @@
 """A process that calls a function of ours, and starts at once where that is possible.
 
-Forking is not safe under TensorBoard's threads. On Linux the process is therefore forked from multiprocessing's server,
-a process of one thread that has imported what is needed; elsewhere it is spawned and imports it itself.
+On Linux a process of one thread is forked as it is, with all that it has imported. Under threads, as in TensorBoard, a
+fork is not safe: there the processes are forked from multiprocessing's server, which has one thread and has imported
+what is needed. Elsewhere a process is spawned and imports it itself.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 import signal
 import sys
 import threading
@@ -17,9 +19,13 @@ from multiprocessing.process import BaseProcess
 from types import ModuleType
 from typing import Any
 
-#: macOS' frameworks do not bear a fork, and before 3.11.1 any user of the machine could talk to the server.
-_MAY_FORK = sys.platform == "linux" and sys.version_info >= (3, 11, 1)
-if _MAY_FORK:
+#: macOS' frameworks do not bear a fork.
+_FORKS = sys.platform == "linux"
+#: Before 3.11.1 any user of the machine could talk to the server.
+_HAS_SERVER = _FORKS and sys.version_info >= (3, 11, 1)
+if _FORKS:
+    from multiprocessing.context import ForkProcess
+if _HAS_SERVER:
     from multiprocessing.context import ForkServerProcess
     from multiprocessing.forkserver import set_forkserver_preload
 
@@ -36,7 +42,7 @@ class Process(SpawnProcess):
     @staticmethod
     def share(modules: Sequence[str]) -> None:
         """Let the processes share these modules, imported once, unless one was started before."""
-        if _MAY_FORK:
+        if _HAS_SERVER:
             set_forkserver_preload([_FIRST, *modules])
 
     def __getstate__(self) -> dict[str, object]:
@@ -45,12 +51,15 @@ class Process(SpawnProcess):
 
     @staticmethod
     def _Popen(process: BaseProcess) -> Any:  # noqa: N802 - overrides multiprocessing's
+        if _FORKS and _has_one_thread():
+            with _without_interrupts():
+                return ForkProcess._Popen(process)
         # `multiprocessing.spawn` tells the new process of the main module that it finds here.
         with _starting:
             main = sys.modules["__main__"]
             sys.modules["__main__"] = ModuleType("__main__")
             try:
-                if _MAY_FORK:
+                if _HAS_SERVER:
                     # The path of the server's socket may be too long, and the server may have died.
                     with suppress(OSError), _without_interrupts():
                         return ForkServerProcess._Popen(process)
@@ -70,6 +79,14 @@ class _Import:
 
 
 _starting = threading.Lock()
+
+
+def _has_one_thread() -> bool:
+    """Whether no other thread, of Python's or not, may hold a lock that a forked process would find held for ever."""
+    try:
+        return len(os.listdir("/proc/self/task")) == 1
+    except OSError:
+        return False
 
 
 @contextmanager
