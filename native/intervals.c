@@ -79,6 +79,23 @@ size_t intervals_union(size_t count, int64_t *start, int64_t *end) {
     return found;
 }
 
+size_t intervals_either(size_t count, const int64_t *one_start, const int64_t *one_end, size_t others,
+                        const int64_t *other_start, const int64_t *other_end, int64_t *start, int64_t *end) {
+    size_t one = 0, other = 0, found = 0;
+    while (one < count || other < others) {
+        int first = other >= others || (one < count && one_start[one] <= other_start[other]);
+        int64_t from = first ? one_start[one] : other_start[other];
+        int64_t until = first ? one_end[one++] : other_end[other++];
+        if (found && from <= end[found - 1]) {
+            if (until > end[found - 1]) end[found - 1] = until;
+        } else {
+            start[found] = from;
+            end[found++] = until;
+        }
+    }
+    return found;
+}
+
 size_t intervals_partition(size_t edges, const int64_t *edge, size_t layers, const int64_t *stop, const int64_t *start,
                            const int64_t *end, int64_t *piece_start, int64_t *piece_end, int64_t *piece_layer,
                            int64_t *piece_edge) {

@@ -14,6 +14,10 @@
  * for twice as many: the union stands at their begin. Returns its length. */
 NATIVE_API size_t intervals_union(size_t count, int64_t *start, int64_t *end);
 
+/* The union of two sets into `start` and `end`. Returns its length, at most that of both. */
+NATIVE_API size_t intervals_either(size_t count, const int64_t *one_start, const int64_t *one_end, size_t others,
+                                   const int64_t *other_start, const int64_t *other_end, int64_t *start, int64_t *end);
+
 /* Cuts the time from the first edge to the last into pieces, each of the first layer that holds it, or of the number
  * of layers where none does, and of the latest edge before it. Edges ascend, none twice. Layers are sets of intervals,
  * one behind the other in `start` and `end`: `stop` is where each ends. Returns the number of pieces, at most that of

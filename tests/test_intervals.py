@@ -104,7 +104,16 @@ def test_without_the_native_library_all_is_the_same(
     def all_of_it() -> list[list[int]]:
         sets = [intervals(layer) for layer in layers]
         union, gaps = Intervals.union(*pairs), long_gaps(pairs[0], least)
-        columns = (union.start, union.end, gaps.start, gaps.end, *partition(sets, np.array(edges, np.int64)))
+        either = union | gaps
+        columns = (
+            union.start,
+            union.end,
+            gaps.start,
+            gaps.end,
+            either.start,
+            either.end,
+            *partition(sets, np.array(edges, np.int64)),
+        )
         return [column.tolist() for column in columns]
 
     found = all_of_it()

@@ -94,7 +94,7 @@ def _digest_device(host: HostCalls, rows: DeviceRows) -> RankDigest:
     phases = host_phases(host, device)
     phase = launch_phases(device, phases)
     phase_ns, exposed_phase_ns = device_phases(device, steps, phase, phases)
-    blocked = host_stalls(host, device)
+    blocked = host_stalls(host, device, layers.device_busy)
     stuck = stalls(host, layers, blocked)
     calls = blocking_calls(host, device, steps)
     starved_ns, blocking = starvation(host, device, steps, layers, blocked, calls, stuck.intervals, words)

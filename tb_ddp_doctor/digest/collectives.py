@@ -109,7 +109,9 @@ def _build(trace: RankTrace, rows: Ints, meta: Ints, by: Launched, words: Vocabu
         return picked
 
     def text(column: Ints) -> Indices:
-        return np.array([words.index(trace.strings[i] if i >= 0 else "") for i in column.tolist()], np.int32)
+        told = column.tolist()
+        known = {i: words.index(trace.strings[i] if i >= 0 else "") for i in dict.fromkeys(told)}
+        return np.array([known[i] for i in told], np.int32)
 
     spelled = pick(comms.collective)
     named = np.where(spelled >= 0, spelled, events.name[rows]).tolist()

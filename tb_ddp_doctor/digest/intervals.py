@@ -89,7 +89,15 @@ class Intervals:
     def __or__(self, other: Intervals) -> Intervals:
         if not len(self) or not len(other):
             return self if len(self) else other
-        return Intervals.union(np.concatenate((self.start, other.start)), np.concatenate((self.end, other.end)))
+        library = native.library()
+        if library is None:
+            start, end = np.concatenate((self.start, other.start)), np.concatenate((self.end, other.end))
+            return Intervals.union(start, end)
+        sides = np.empty((2, len(self) + len(other)), np.int64)
+        one, two = ([native.plain(each.start), native.plain(each.end)] for each in (self, other))
+        outs = native.addresses(*two, *sides)
+        found = library.intervals_either(len(self), *native.addresses(*one), len(other), *outs)
+        return Intervals(*sides[:, :found])
 
     def __and__(self, other: Intervals) -> Intervals:
         few, many = (self, other) if len(self) <= len(other) else (other, self)

@@ -57,14 +57,14 @@ class HostStalls:
     profiler: Intervals
 
 
-def host_stalls(host: HostCalls, device: DeviceEvents) -> HostStalls:
-    """The stalls of a rank's host."""
+def host_stalls(host: HostCalls, device: DeviceEvents, device_busy: Intervals) -> HostStalls:
+    """The stalls of a rank's host; `device_busy` is when its device runs anything."""
     overhead = np.flatnonzero(one_of(host.trace.events.category, (Category.OVERHEAD,)))
     calls = host.over(host.is_runtime & host.trains) if len(overhead) else EMPTY
     name = host.trace.events.name[overhead]
     of_queue = Names(host.trace.strings, name).among(name, names.is_full_queue)
     recorded = _over(host, overhead[of_queue]) & calls
-    full = _full_queue(host, device, recorded)
+    full = _full_queue(host, device, recorded, device_busy)
     return HostStalls(full, (recorded | (_over(host, overhead[~of_queue]) & calls)) - full)
 
 
@@ -73,13 +73,12 @@ def _over(host: HostCalls, rows: Ints) -> Intervals:
     return Intervals.union(start, start + host.trace.events.duration_ns[rows])
 
 
-def _full_queue(host: HostCalls, device: DeviceEvents, stalls: Intervals) -> Intervals:
+def _full_queue(host: HostCalls, device: DeviceEvents, stalls: Intervals, busy: Intervals) -> Intervals:
     """When a launch call was blocked by the full queue, given when CUPTI records a full command buffer."""
     launches = _launches(host, device)
     if not len(launches.start_ns):
         return EMPTY
     if len(stalls):
-        busy = Intervals.union(device.start_ns, device.end_ns)
         busy |= Intervals.union(stalls.start, np.minimum(stalls.end, device.start_ns.min()))
         recorded = busy.measure(stalls.start, stalls.end) >= _BUSY * (stalls.end - stalls.start)
         stalls = Intervals(stalls.start[recorded], stalls.end[recorded])

@@ -19,6 +19,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "columns_search": (None, [c_size_t, c_void_p, c_size_t, c_void_p, c_int, c_void_p]),
     "columns_add": (None, [c_size_t, c_void_p, c_void_p, c_void_p, c_size_t, c_void_p]),
     "intervals_union": (c_size_t, [c_size_t, *[c_void_p] * 2]),
+    "intervals_either": (c_size_t, [c_size_t, *[c_void_p] * 2, c_size_t, *[c_void_p] * 4]),
     "intervals_partition": (c_size_t, [c_size_t, c_void_p, c_size_t, *[c_void_p] * 7]),
     "intervals_cells": (None, [c_size_t, c_void_p, c_int64, c_int, *[c_void_p] * 2]),
     "nesting_around": (None, [c_size_t, *[c_void_p] * 4]),
