@@ -86,11 +86,10 @@ def _repeated(job: Job) -> NDArray[np.bool_]:
 def _of_several_passes(rows: Ints, update: Ints, backward: Ints) -> Iterator[Ints]:
     """The rows of each update that several backward passes share."""
     updates = int(update.max(initial=-1)) + 1
-    first = np.full(updates, np.iinfo(np.int64).max)
-    last = np.full(updates, -1)
-    np.minimum.at(first, update, backward)
-    np.maximum.at(last, update, backward)
-    several = np.flatnonzero((last > first)[update])
+    one, has_others = np.empty(updates, np.int64), np.zeros(updates, np.bool_)
+    one[update] = backward
+    has_others[update[backward != one[update]]] = True
+    several = np.flatnonzero(has_others[update])
     order = several[np.argsort(update[several], kind="stable")]
     edges = np.flatnonzero(np.diff(update[order])) + 1
     yield from (mine for mine in np.split(rows[order], edges) if len(mine))

@@ -14,10 +14,11 @@ import numpy as np
 
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.digest.track import LONG_AGO
-from tb_ddp_doctor.facts.cells import Cells, Flags, Floats, Places, lower_median, of_equal, padded, share_at_median
+from tb_ddp_doctor.facts.cells import Cells, Flags, Floats, Places, lower_median, of_equal, share_at_median
 from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.play import Lengths, Played, play
 from tb_ddp_doctor.facts.schedule_model import Parts, Rows, Schedule
+from tb_ddp_doctor.job.numbering import in_order
 from tb_ddp_doctor.trace.model import Ints
 
 #: So few like transfers have no median that tells which of them is slow.
@@ -72,7 +73,9 @@ class Replay:
             spent = self.schedule.spent[kind]
             self._spending[kind] = self._cells.hold(spent.working) | self._cells.hold(spent.holding)
         spending = self._spending[kind]
-        return bool(spending.any() and share.any() and (padded(share)[spending] > 0).any())
+        if not spending.any() or not (there := share > 0).any():
+            return False
+        return bool((there & spending[:, :-1]).any() or (there.any(axis=1) & spending[:, -1]).any())
 
     def settled_ns(self, lengths: Lengths) -> Ints:
         """Windows of the job's steps where things take so long, shape (R, S), ns."""
@@ -295,7 +298,7 @@ def _own(values: Ints, recorded: Ints) -> Ints:
 
 def _last_rows(rows: Rows) -> Ints:
     """The last row of each rank and step, which is done last: no row is done before the one before it."""
-    order = np.argsort(rows.rank, kind="stable")
+    order = in_order(rows.rank)
     changes = (np.diff(rows.rank[order], append=-1) != 0) | (np.diff(rows.own_step[order], append=-1) != 0)
     changes[:-1] |= rows.device_ns[order[1:]] < 0
     last: Ints = order[changes]

@@ -87,20 +87,20 @@ class RecordedTracks:
 
     def host_times(self, kind: CpuTime) -> tuple[Indices, Ints]:
         """The rows in which the host's time goes to something, each once, and how much of it."""
-        every, row, ns = self._host_times
-        mine = np.flatnonzero(every == kind)
-        return row[mine], ns[mine]
+        return self._host_times[kind]
 
     @cached_property
-    def _host_times(self) -> tuple[Indices, Indices, Ints]:
-        """Kinds, rows and times of all."""
+    def _host_times(self) -> dict[CpuTime, tuple[Indices, Ints]]:
+        """Rows and times of all, by kind."""
         times = [track.host for track in self._tracks]
         base = np.repeat(self.first[:-1].astype(np.int32), [len(one.row) for one in times])
-        return (
-            joined([one.kind for one in times]),
-            np.concatenate([one.row for one in times]) + base,
-            np.concatenate([one.ns for one in times]),
-        )
+        kind = joined([one.kind for one in times])
+        row, ns = np.concatenate([one.row for one in times]) + base, np.concatenate([one.ns for one in times])
+        by_kind = {}
+        for each in CpuTime:
+            mine = np.flatnonzero(kind == each)
+            by_kind[each] = row[mine], ns[mine]
+        return by_kind
 
 
 def _base(counts: Sequence[int]) -> Ints:

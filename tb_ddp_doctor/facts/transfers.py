@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.intervals import Intervals
+from tb_ddp_doctor.facts.cells import Places
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace.model import Ints
 
@@ -48,8 +49,9 @@ def transfers(job: Job) -> Transfers:
     weight = np.where(sized[calls.rank], size, calls.column("end_ns") - job.waiting.all_arrived_ns)[launched]
     total = job.sum_by_step(launched, weight)
     heaviest = np.zeros(total.shape)
-    here = job.call_step[launched] >= 0
-    np.maximum.at(heaviest, (calls.rank[launched[here]], job.call_step[launched[here]]), weight[here])
+    here = np.flatnonzero(job.call_step[launched] >= 0)
+    step = job.call_step[launched[here]]
+    Places.of(calls.rank[launched[here]], step, total.shape, here).raise_to(heaviest, weight)
     return Transfers(
         total_ns=job.measure(Intervals.union(start, end)),
         allreduce_ns=job.measure(reducing),

@@ -73,9 +73,8 @@ def steps_begin_apart_ns(job: Job) -> float:
     """
     if job.clock.residual_ns is None:
         return 0.0
-    begin = job.budget.start_ns.copy()
-    for rank, own in enumerate(job.budget.start_ns):
-        begin[rank] -= job.clock.correction(rank, own)
+    own = job.budget.start_ns
+    begin = own - job.clock.correction(np.arange(len(own))[:, None], own)
     return float(np.median(np.ptp(begin, axis=0)))
 
 

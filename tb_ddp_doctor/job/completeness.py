@@ -11,6 +11,7 @@ held against what its own host launched first, and against others only in what a
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -174,11 +175,17 @@ def _copies(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
 
 def same_times(digests: Mapping[int, RankDigest]) -> list[list[int]]:
     """Groups of ranks whose events have the same times; where most have, the job is made of copies of one trace."""
+    spans = {
+        rank: (int(digest.steps.start_ns[0]), int(digest.steps.end_ns[-1]))
+        for rank, digest in digests.items()
+        if len(digest.steps)
+    }
+    often = Counter(spans.values())
     same: dict[bytes, list[int]] = {}
-    for rank, digest in digests.items():
-        if len(digest.steps):
-            times = (digest.steps.start_ns, digest.steps.end_ns, digest.pieces.start_ns)
-            same.setdefault(b"".join(column.tobytes() for column in times), []).append(rank)
+    for rank in (rank for rank, span in spans.items() if often[span] > 1):
+        steps = digests[rank].steps
+        times = (steps.start_ns, steps.end_ns, digests[rank].pieces.start_ns)
+        same.setdefault(b"".join(column.tobytes() for column in times), []).append(rank)
     return [ranks for ranks in same.values() if len(ranks) > 1 and _are_copies([digests[rank] for rank in ranks])]
 
 

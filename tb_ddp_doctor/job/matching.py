@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.job.calls import Calls
 from tb_ddp_doctor.job.collectives import Matched, assemble
-from tb_ddp_doctor.job.numbering import numbered
+from tb_ddp_doctor.job.numbering import in_order, numbered
 from tb_ddp_doctor.trace.model import Indices, Ints
 
 
@@ -58,7 +58,7 @@ def _candidates(digests: Sequence[RankDigest], calls: Calls) -> _Candidates:
     texts = (calls.text(name).code[chosen] for name in ("group", "group_ranks", "kind", "dtype"))
     place = np.where(sequence >= 0, sequence, step)
     family = numbered(*texts, calls.column("elements")[chosen], sequence >= 0, place)
-    sort = np.argsort(family, kind="stable")
+    sort = in_order(family)
     rank = calls.rank[chosen[sort]]
     return _Candidates(family[sort], rank, chosen[sort] - calls.first[rank])
 

@@ -36,11 +36,12 @@ def has_one_value(column: NDArray[Any]) -> bool:
 
 def joined(columns: Sequence[NDArray[Any]]) -> NDArray[Any]:
     """Columns one after the other; as a column of one value if all of them are of that one."""
-    distinct = {id(column): column for column in columns}
     first = columns[0]
-    if is_constant(first) and all(_continues(column, first) for column in distinct.values()):
-        size = len(first) * len(columns) if len(distinct) == 1 else sum(map(len, columns))
-        return np.broadcast_to(first.flat[:1], (size, *first.shape[1:]))
+    if is_constant(first):
+        distinct = dict(zip(map(id, columns), columns, strict=True))
+        if all(_continues(column, first) for column in distinct.values()):
+            size = len(first) * len(columns) if len(distinct) == 1 else sum(map(len, columns))
+            return np.broadcast_to(first.flat[:1], (size, *first.shape[1:]))
     return np.concatenate(columns)
 
 
