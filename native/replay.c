@@ -9,35 +9,139 @@ static int64_t plus(int64_t one, int64_t other) { return (int64_t)((uint64_t)one
 
 static int64_t later(int64_t one, int64_t other) { return one > other ? one : other; }
 
+static int64_t minus(int64_t one, int64_t other) { return (int64_t)((uint64_t)one - (uint64_t)other); }
+
+/* Without its fraction; what is out of range is as numpy has it. */
+static int64_t whole(double value) { return value > -0x1p63 && value < 0x1p63 ? (int64_t)value : INT64_MIN; }
+
+/* The nearest whole number, the even one of two, as rint has it, which would need the library of mathematics. */
+static int64_t nearest(double value) {
+    const double large = 0x1p52;
+    if (value >= 0 && value < large) return whole(value + large - large);
+    if (value < 0 && value > -large) return whole(value - large + large);
+    return whole(value);
+}
+
+/* How long a row takes. */
+struct row_lengths {
+    int64_t work, blocked, device, lead, queue_tail, queue;
+};
+
+static inline struct row_lengths recorded(const struct replay_lengths *lengths, int64_t is, int64_t row) {
+    struct row_lengths of = {AT(lengths->work_ns, row), 0, AT(lengths->device_ns, row), AT(lengths->lead_ns, row), 0, 0};
+    if (is & REPLAY_HELD) of.blocked = AT(lengths->blocked_ns, row);
+    if (is & REPLAY_QUEUED) {
+        of.queue_tail = AT(lengths->queue_tail_ns, row);
+        of.queue = AT(lengths->queue_ns, row);
+    }
+    return of;
+}
+
+/* The kinds that something goes of, and how far their working rows have been played. */
+struct cursor {
+    int kind[REPLAY_KINDS], kinds;
+    size_t at[REPLAY_KINDS];
+};
+
+static struct cursor first_of(const struct replay_cut *cut) {
+    struct cursor cursor = {{0}, 0, {0}};
+    for (int kind = 0; kind < REPLAY_KINDS; kind++)
+        if (cut->share[kind]) cursor.kind[cursor.kinds++] = kind;
+    return cursor;
+}
+
+static size_t cell_of(const struct replay_schedule *schedule, const struct replay_cut *cut, int64_t row) {
+    int64_t step = AT(schedule->step, row);
+    return (size_t)((step >= 0 ? step : cut->steps) * cut->ranks + AT(schedule->rank, row));
+}
+
+/* What the device needs for a row. */
+static int64_t needed(const struct replay_cut *cut, size_t cell, int64_t row, int64_t as_recorded) {
+    return cut->device_ns && (!cut->chosen || cut->chosen[cell]) ? cut->device_ns[row] : as_recorded;
+}
+
+/* Far sooner than anything else. */
+static const int64_t LONG_BEFORE = -((int64_t)1 << 60);
+
+static void shorten_host(struct row_lengths *of, const struct replay_schedule *schedule, const struct replay_cut *cut,
+                         struct cursor *cursor, size_t cell, int64_t row) {
+    int64_t work = of->work;
+    int synced = AT(schedule->synced, row);
+    for (int i = 0; i < cursor->kinds; i++) {
+        int kind = cursor->kind[i];
+        size_t at = cursor->at[i];
+        double gone = cut->share[kind][cell];
+        if (gone == 0) continue;
+        while (at < cut->count[kind] && cut->working[kind][at] < row) at++;
+        if (at < cut->count[kind] && cut->working[kind][at] == row)
+            of->work = minus(of->work, nearest((double)cut->working_ns[kind][at++] * gone));
+        cursor->at[i] = at;
+    }
+    int32_t by = AT(schedule->blocked_by, row);
+    double gone = by >= 0 && by < REPLAY_KINDS && cut->share[by] ? cut->share[by][cell] : 0;
+    if (gone >= 1) {
+        /* A call that is gone waits for nothing: far earlier than the device. */
+        of->blocked = AT(schedule->waits, row) ? LONG_BEFORE : 0;
+        if (synced) of->queue = LONG_BEFORE;
+    } else if (gone != 0) {
+        of->blocked = whole((double)of->blocked * (1 - gone));
+    }
+    /* What a row needs longer than the queue that blocked it is work after that, and goes as its work goes. */
+    if (of->queue > 0 && !synced && of->work < work)
+        of->queue = nearest((double)of->queue * ((double)of->work / (double)work));
+}
+
+static inline struct row_lengths shortened(const struct replay_schedule *schedule, const struct replay_lengths *lengths,
+                                    const struct replay_cut *cut, struct cursor *cursor, int64_t is, int64_t row) {
+    struct row_lengths of = recorded(lengths, is, row);
+    size_t cell = cell_of(schedule, cut, row);
+    if (cut->no_host) {
+        of.work = 0;
+        of.blocked = AT(schedule->waits, row) ? LONG_BEFORE : 0;
+        of.queue = LONG_BEFORE;
+    } else if (cursor->kinds) {
+        shorten_host(&of, schedule, cut, cursor, cell, row);
+    }
+    if (!cut->device_ns) return of;
+    int64_t need = needed(cut, cell, row, of.device), behind = AT(schedule->queue_row, row);
+    of.lead = minus(of.lead, minus(of.device, need));
+    of.device = need;
+    if (is & REPLAY_QUEUED && behind >= 0) {
+        int64_t all = AT(lengths->device_ns, behind);
+        need = needed(cut, cell_of(schedule, cut, behind), behind, all);
+        of.queue_tail = nearest((double)of.queue_tail * ((double)need / (double)later(all, 1)));
+    }
+    return of;
+}
+
 /* When what a row waits for has left the launch queue, or the event that it waits for is over. */
-static int64_t left_queue(const struct replay_schedule *schedule, const struct replay_lengths *lengths,
+static int64_t left_queue(const struct replay_schedule *schedule, const struct row_lengths *of,
                           const struct replay_played *played, int64_t row) {
     int64_t behind = AT(schedule->queue_row, row), left;
     if (AT(schedule->queue_before, row))
         left = played->begin_ns[AT(schedule->rank, row)];
     else if (behind >= 0)
-        left = plus(played->done_ns[behind], (int64_t)(0 - (uint64_t)AT(lengths->queue_tail_ns, row)));
+        left = minus(played->done_ns[behind], of->queue_tail);
     else
         left = played->end_ns[AT(schedule->queue_part, row)];
-    return plus(left, AT(lengths->queue_ns, row));
+    return plus(left, of->queue);
 }
 
-static void play_row(const struct replay_schedule *schedule, const struct replay_lengths *lengths,
+static void play_row(const struct replay_schedule *schedule, const struct row_lengths *of,
                      const struct replay_played *played, int64_t is, int64_t row) {
     int32_t rank = AT(schedule->rank, row);
-    int64_t issued = plus(played->host_at[rank], AT(lengths->work_ns, row)), free = played->device_at[rank], left = 0;
+    int64_t issued = plus(played->host_at[rank], of->work), free = played->device_at[rank], left = 0;
     int synced = 0;
     if (is & REPLAY_QUEUED) {
         synced = AT(schedule->synced, row);
-        left = left_queue(schedule, lengths, played, row);
+        left = left_queue(schedule, of, played, row);
         if (!synced) issued = later(issued, left);
     }
     if (is & REPLAY_GATED)
         free = later(free, plus(played->end_ns[AT(schedule->awaits, row)], AT(schedule->delay_ns, row)));
-    int64_t done = later(plus(free, AT(lengths->device_ns, row)), plus(issued, AT(lengths->lead_ns, row)));
+    int64_t done = later(plus(free, of->device), plus(issued, of->lead));
     int64_t ended = issued;
-    if (is & REPLAY_HELD)
-        ended = later(issued, plus(AT(schedule->waits, row) ? done : issued, AT(lengths->blocked_ns, row)));
+    if (is & REPLAY_HELD) ended = later(issued, plus(AT(schedule->waits, row) ? done : issued, of->blocked));
     if (synced) ended = later(ended, left);
     played->host_at[rank] = ended;
     played->device_at[rank] = played->done_ns[row] = done;
@@ -74,10 +178,16 @@ static void complete(const struct replay_schedule *schedule, const struct replay
 }
 
 void replay_play(const struct replay_schedule *schedule, const struct replay_lengths *lengths,
-                 const struct replay_played *played) {
+                 const struct replay_cut *cut, const struct replay_played *played) {
+    struct cursor cursor = {{0}, 0, {0}};
+    if (cut) cursor = first_of(cut);
     for (size_t i = 0; i < schedule->count; i++) {
         struct replay_round now = schedule->rounds[i];
-        for (int64_t row = now.row; row < now.last_row; row++) play_row(schedule, lengths, played, now.is, row);
+        for (int64_t row = now.row; row < now.last_row; row++) {
+            struct row_lengths of = cut ? shortened(schedule, lengths, cut, &cursor, now.is, row)
+                                        : recorded(lengths, now.is, row);
+            play_row(schedule, &of, played, now.is, row);
+        }
         for (int64_t row = now.row; row < now.last_row; row++) launch(schedule, played, now.is, row);
         complete(schedule, lengths, played, now.part, now.last_part);
     }

@@ -1,6 +1,6 @@
-/* Orders the rows and parts of a schedule, and plays it. `tb_ddp_doctor/facts/native_order.py` and `native_play.py` have
- * the same declarations; `facts/order.py` and `play.py` say what each column means and do the same. Every index is in
- * range: the caller has looked. */
+/* Orders the rows and parts of a schedule, and plays it. `tb_ddp_doctor/facts/replay_library.py` has the same
+ * declarations; `facts/order.py`, `replay.py` and `play.py` say what each column means and do the same. Every index is
+ * in range: the caller has looked. */
 #ifndef REPLAY_H
 #define REPLAY_H
 
@@ -23,6 +23,9 @@ struct replay_flags {
     size_t step;
 };
 
+/* How many kinds of host time there are. */
+enum { REPLAY_KINDS = 9 };
+
 enum { REPLAY_GATED = 1, REPLAY_QUEUED = 2, REPLAY_HELD = 4, REPLAY_NEEDING = 8 };
 
 struct replay_round {
@@ -35,7 +38,7 @@ struct replay_schedule {
     const struct replay_round *rounds;
     size_t count;
     /* Of rows. */
-    struct replay_indices rank, queue_row, queue_part, awaits, launches;
+    struct replay_indices rank, step, blocked_by, queue_row, queue_part, awaits, launches;
     struct replay_flags waits, queue_before, synced;
     struct replay_times delay_ns;
     /* Of parts. */
@@ -48,6 +51,23 @@ struct replay_lengths {
     struct replay_times work_ns, blocked_ns, device_ns, lead_ns, queue_tail_ns, queue_ns, transfer_ns;
     /* Whether nobody waits for other ranks. */
     int64_t alone;
+};
+
+/* What goes of the lengths of rows, by cell: each step has a cell for each rank, since ranks are played side by side,
+ * and last come those of the steps that the job leaves out. */
+struct replay_cut {
+    /* Of each kind: the share of cells that goes, null for none; the rows that work so, ascending, and how long. */
+    const double *share[REPLAY_KINDS];
+    const int32_t *working[REPLAY_KINDS];
+    const int64_t *working_ns[REPLAY_KINDS];
+    size_t count[REPLAY_KINDS];
+    /* What the device needs instead for the rows of chosen cells, or of all cells where that is null; null for what it
+     * needs as recorded. */
+    const int64_t *device_ns;
+    const uint8_t *chosen;
+    int64_t steps, ranks;
+    /* Whether hosts need no time at all. */
+    int64_t no_host;
 };
 
 struct replay_played {
@@ -94,6 +114,8 @@ struct replay_ordering {
 
 /* How many are played together one after the other; -1 if rows wait for each other in a circle. */
 NATIVE_API int64_t replay_order(const struct replay_tracks *, const struct replay_ordering *);
-NATIVE_API void replay_play(const struct replay_schedule *, const struct replay_lengths *, const struct replay_played *);
+/* Where there is a cut, the lengths are those as recorded. */
+NATIVE_API void replay_play(const struct replay_schedule *, const struct replay_lengths *, const struct replay_cut *,
+                            const struct replay_played *);
 
 #endif

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from random_traces import TRACES, joined
 from traces import MS, job, ranks
 
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import CpuTime
-from tb_ddp_doctor.facts import native_order, native_play
+from tb_ddp_doctor.facts import native_order, replay_library
 from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.order import Ordering, StuckError, Together
 from tb_ddp_doctor.facts.play import Played, _Playing, play
@@ -64,7 +65,7 @@ def test_nothing_removed_gives_the_recorded_steps_of_any_job(traces: list[RankTr
         assert replay.step_ns(Change()).mean() == pytest.approx(found.budget.window_ns.mean(), rel=0.01)
 
 
-@pytest.mark.skipif(not native_play.is_available(), reason="the native library was not built")
+@pytest.mark.skipif(not replay_library.is_available(), reason="the native library was not built")
 @given(st.lists(TRACES, min_size=1, max_size=3), st.floats(0, 1), st.booleans(), st.booleans())
 def test_the_native_library_plays_any_job_as_numpy_does(
     traces: list[RankTrace], share: float, no_host: bool, kept: bool
@@ -83,7 +84,31 @@ def test_the_native_library_plays_any_job_as_numpy_does(
             assert getattr(one.played, name).tolist() == getattr(other.played, name).tolist(), name
 
 
-@pytest.mark.skipif(not native_order.is_available(), reason="the native library was not built")
+@pytest.mark.skipif(not replay_library.is_available(), reason="the native library was not built")
+@given(st.lists(TRACES, min_size=1, max_size=3), st.data())
+def test_the_native_library_shortens_any_job_as_numpy_does(traces: list[RankTrace], data: st.DataObject) -> None:
+    found = joined([digest(trace) for trace in traces])
+    if not found or not (replay := WhatIf.of(found)._replay):
+        return
+    shape = found.budget.window_ns.shape
+
+    def drawn(of: st.SearchStrategy[float]) -> NDArray[np.float64]:
+        return np.array(data.draw(st.lists(of, min_size=shape[0] * shape[1], max_size=shape[0] * shape[1]))).reshape(
+            shape
+        )
+
+    less = Change(
+        {kind: drawn(st.sampled_from([0.0, 0.3, 1.0])) for kind in data.draw(st.sets(st.sampled_from(CpuTime)))},
+        device_ns=data.draw(st.sampled_from([None, drawn(st.integers(0, 5 * MS)).astype(np.int64)])),
+        device_at_median=data.draw(st.sampled_from([None, drawn(st.booleans()).astype(np.bool_)])),
+        no_host=data.draw(st.booleans()),
+    )
+    played = [play(replay.schedule, lengths) for lengths in (replay._cut(less), replay.without(less))]
+    for name in Played.__slots__:
+        assert len({tuple(getattr(one, name).tolist()) for one in played}) == 1, name
+
+
+@pytest.mark.skipif(not replay_library.is_available(), reason="the native library was not built")
 @given(st.lists(TRACES, min_size=1, max_size=3), st.data())
 def test_the_native_library_orders_any_job_as_numpy_does(traces: list[RankTrace], data: st.DataObject) -> None:
     found = joined([digest(trace) for trace in traces])
@@ -106,7 +131,7 @@ def test_the_native_library_orders_any_job_as_numpy_does(traces: list[RankTrace]
     assert said(Ordering.natively) == said(Ordering.with_numpy)
 
 
-@pytest.mark.skipif(not native_order.is_available(), reason="the native library was not built")
+@pytest.mark.skipif(not replay_library.is_available(), reason="the native library was not built")
 def test_rows_out_of_range_are_not_ordered_natively() -> None:
     found = job(ranks(LOADED, LOADED))
     tracks = RecordedTracks(found.digests)

@@ -102,7 +102,7 @@ class Places:
         starts = np.flatnonzero(np.diff(place[order], prepend=-1))
         return cls(things[order], starts, place[order][starts])
 
-    def raise_to(self, table: Ints, values: Ints) -> None:
+    def raise_to(self, table: NDArray[Any], values: Ints) -> None:
         """Raise the table, which is contiguous, to the largest value of each place."""
         if len(self.starts):
             largest, flat = values[self.things], table.reshape(-1)

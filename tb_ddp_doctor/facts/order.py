@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.facts import native_order
+from tb_ddp_doctor.facts import native_order, replay_library
 from tb_ddp_doctor.facts.schedule_model import Flags, Parts
 from tb_ddp_doctor.facts.tracks import Tracks
 from tb_ddp_doctor.trace.model import Indices, Ints
@@ -138,7 +138,7 @@ class Ordering:
 def ordered(tracks: Tracks, parts: Parts, awaits: Indices) -> tuple[Ints, Ints, list[Together]]:
     """Rows and parts in the order in which they can be played, and what can be played together. Raises StuckError."""
     ordering = Ordering.of(tracks, parts, awaits)
-    order, completed, plan = ordering.natively() if native_order.is_available() else ordering.with_numpy()
+    order, completed, plan = ordering.natively() if replay_library.is_available() else ordering.with_numpy()
     never = np.ones(len(parts.rank), np.bool_)
     never[completed] = False
     return order, np.concatenate([completed, np.flatnonzero(never)]), plan

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.digest.track import LONG_AGO
-from tb_ddp_doctor.facts import native_play
+from tb_ddp_doctor.facts import native_play, replay_library
+from tb_ddp_doctor.facts.cells import Flags, Floats
 from tb_ddp_doctor.facts.schedule_model import Round, Schedule
 from tb_ddp_doctor.trace.model import Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cut:
+    """What a fix removes of rows, by rank and step; shape (R, S + 1), as `cells.padded`."""
+
+    #: The share of the host's time that goes, by what it is spent on.
+    host: Mapping[CpuTime, Floats]
+    #: What the device needs for each row instead, and where: everywhere if None.
+    device_ns: Ints | None = None
+    chosen: Flags | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,6 +40,8 @@ class Lengths:
     no_host: bool
     #: Whether nobody waits for other ranks.
     alone: bool = False
+    #: What goes of the rows' columns, which are as recorded then: the native library alone can play it.
+    cut: Cut | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +68,7 @@ def play(
     Where `kept`, all is kept of when things happened, which takes twice the memory.
     """
     playing = _Playing(schedule, lengths, lead_ns, sooner_ns, kept)
-    if native_play.is_available():
+    if replay_library.is_available():
         playing.natively()
     else:
         playing.with_numpy()

@@ -14,9 +14,10 @@ import numpy as np
 
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.digest.track import LONG_AGO
-from tb_ddp_doctor.facts.cells import Cells, Flags, Floats, Places, lower_median, of_equal, share_at_median
+from tb_ddp_doctor.facts import replay_library
+from tb_ddp_doctor.facts.cells import Cells, Flags, Floats, Places, lower_median, of_equal, padded, share_at_median
 from tb_ddp_doctor.facts.change import Change
-from tb_ddp_doctor.facts.play import Lengths, Played, play
+from tb_ddp_doctor.facts.play import Cut, Lengths, Played, play
 from tb_ddp_doctor.facts.schedule_model import Parts, Rows, Schedule
 from tb_ddp_doctor.job.numbering import in_order
 from tb_ddp_doctor.trace.model import Ints
@@ -60,7 +61,8 @@ class Replay:
         """
         if change.is_nothing and not alone:
             return self.recorded_ns
-        return self.settled_ns(replace(self.without(change), alone=alone))
+        lengths = self._cut(change) if replay_library.is_available() else self.without(change)
+        return self.settled_ns(replace(lengths, alone=alone))
 
     def in_effect(self, change: Change) -> Change:
         """The same change without the shares of what none of its ranks and steps spends time on."""
@@ -199,19 +201,47 @@ class Replay:
             tail[mine] = np.rint(tail[mine] * (need[row] / np.maximum(rows.device_ns[row], 1))).astype(np.int64)
         return Lengths(work, held, need, lead, tail, queue, self._transfer(change), change.no_host)
 
+    def _cut(self, change: Change) -> Lengths:
+        """The same, with what goes of rows left to the native library."""
+        rows, host, chosen = self.schedule.rows, {}, None
+        if not change.no_host:
+            host = {kind: padded(share) for kind, share in self._shares(change).items()}
+        need: Ints | None = None
+        if change.device_ns is not None:
+            need = self._device(change)
+        elif change.device_at_median is not None:
+            need = self._device_at_median
+            if not change.device_at_median.all():
+                chosen = padded(change.device_at_median.astype(np.float64)) >= 0.5
+        return Lengths(
+            work_ns=rows.work_ns,
+            blocked_ns=rows.blocked_ns,
+            device_ns=rows.device_ns,
+            lead_ns=rows.lead_ns,
+            queue_tail_ns=rows.queue_tail_ns,
+            queue_ns=rows.queue_ns,
+            transfer_ns=self._transfer(change),
+            no_host=change.no_host,
+            cut=Cut(host, need, chosen),
+        )
+
+    def _shares(self, change: Change) -> dict[CpuTime, Floats]:
+        """What goes of the host's time by what some of it is spent on; shape (R, S)."""
+        spent = self.schedule.spent
+        return {kind: share for kind, share in change.of_host.items() if spent[kind].is_some and share.any()}
+
     def _host(self, change: Change) -> tuple[Ints, Ints, Ints]:
         """The host's time in each row, how long it is held at the end, and how long after what left the queue."""
         rows = self.schedule.rows
         if change.no_host:
             nothing, never = (np.broadcast_to(np.int64(ns), rows.work_ns.shape) for ns in (0, LONG_AGO // 4))
             return nothing, np.where(rows.waits, never, nothing), never
-        spent_on = {kind: spent for kind, spent in self.schedule.spent.items() if spent.is_some}
-        shares = {kind: share for kind, share in change.of_host.items() if kind in spent_on and share.any()}
+        shares = self._shares(change)
         if not shares:
             return rows.work_ns, rows.blocked_ns, rows.queue_ns
         work, held, queue = rows.work_ns.copy(), rows.blocked_ns, rows.queue_ns
         for kind, share in shares.items():
-            spent = spent_on[kind]
+            spent = self.schedule.spent[kind]
             some, gone = self._cells.with_some(share, spent.working)
             work[spent.working[some]] -= np.rint(spent.work_ns[some] * gone).astype(np.int64)
             some, gone = self._cells.with_some(share, spent.holding)

@@ -1,0 +1,147 @@
+"""The part of the native library that orders and plays a schedule, as native/replay.h declares it, through ctypes."""
+
+from __future__ import annotations
+
+from ctypes import CDLL, POINTER, Structure, c_int64, c_size_t, c_void_p
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.trace import native
+from tb_ddp_doctor.trace.model import Indices
+
+
+class Column(Structure):
+    """One value of each thing."""
+
+    _fields_ = (("at", c_void_p), ("step", c_size_t))
+
+
+#: What rounds are, in the bits of `Round.is`.
+GATED, QUEUED, HELD, NEEDING = 1, 2, 4, 8
+#: How many kinds of host time there are.
+KINDS = 9
+#: Columns of `schedule_model.Rows` and `Parts`: indices of rows, flags and times of rows, indices of parts.
+ROW_INDICES = ("rank", "step", "blocked_by", "queue_row", "queue_part", "awaits", "launches")
+ROW_FLAGS = ("waits", "queue_before", "synced")
+PART_INDICES = ("collective", "after", "needs")
+#: Columns of `play.Lengths` of rows.
+ROW_LENGTHS = ("work_ns", "blocked_ns", "device_ns", "lead_ns", "queue_tail_ns", "queue_ns")
+
+
+class ScheduleTable(Structure):
+    """A schedule, with rounds of shape (rounds, 5)."""
+
+    _fields_ = (
+        ("rounds", c_void_p),
+        ("count", c_size_t),
+        *((name, Column) for name in (*ROW_INDICES, *ROW_FLAGS, "delay_ns", *PART_INDICES, "ready_ns")),
+    )
+
+
+class LengthsTable(Structure):
+    """How long rows and parts take."""
+
+    _fields_ = (*((name, Column) for name in (*ROW_LENGTHS, "transfer_ns")), ("alone", c_int64))
+
+
+class CutTable(Structure):
+    """What goes of it."""
+
+    _fields_ = (
+        *((name, c_void_p * KINDS) for name in ("share", "working", "working_ns")),
+        ("count", c_size_t * KINDS),
+        *((name, c_void_p) for name in ("device_ns", "chosen")),
+        *((name, c_int64) for name in ("steps", "ranks", "no_host")),
+    )
+
+
+class PlayedTable(Structure):
+    """When things happened."""
+
+    _fields_ = tuple(
+        (name, c_void_p)
+        for name in (
+            *("begin_ns", "host_at", "device_at"),
+            *("done_ns", "issued_ns", "ended_ns"),
+            *("ready", "arrival_ns", "end_ns"),
+        )
+    )
+
+
+class TracksTable(Structure):
+    """What is to be put in order."""
+
+    _fields_ = (
+        ("first", c_void_p),
+        ("ranks", c_int64),
+        *((name, Column) for name in ("awaits", "queue_part", "launches")),
+        *((name, c_void_p) for name in ("collective", "after", "following", "members", "members_at")),
+    )
+
+
+class OrderingTable(Structure):
+    """How far that has come."""
+
+    _fields_ = tuple(
+        (name, c_void_p)
+        for name in (
+            *("place", "done", "queued", "missing", "full"),
+            *("arriving", "filled", "order", "completed", "plan"),
+        )
+    )
+
+
+@cache
+def load() -> CDLL | None:
+    """The library; None where it was not built."""
+    library = native.load()
+    if library is not None:
+        library.replay_order.restype = c_int64
+        library.replay_order.argtypes = [POINTER(TracksTable), POINTER(OrderingTable)]
+        library.replay_play.restype = None
+        tables = (ScheduleTable, LengthsTable, CutTable, PlayedTable)
+        library.replay_play.argtypes = [POINTER(table) for table in tables]
+    return library
+
+
+def is_available() -> bool:
+    """Whether the library was built here."""
+    return load() is not None
+
+
+def loaded() -> CDLL:
+    """The library. Raises RuntimeError where it was not built."""
+    library = load()
+    if library is None:
+        raise RuntimeError("the native library was not built")
+    return library
+
+
+def refuse_out_of_range(indices: Indices, least: int, count: int) -> None:
+    """Raise IndexError unless all indices are of so many things, from the least one on."""
+    if len(indices) and not least <= indices.min() <= indices.max() < count:
+        raise IndexError("a schedule out of range")
+
+
+def column(values: NDArray[Any], kind: type[np.generic], size: int, kept: list[Any]) -> Column:
+    """A column of one value that is broadcast, or of as many as it has; `kept` keeps its memory.
+
+    Raises IndexError for one of another size: the library looks at no bounds.
+    """
+    if len(values) != size:
+        raise IndexError(f"{len(values)} values for {size} things")
+    if values.dtype != kind:
+        values = values.astype(kind)
+    if values.strides[0] not in (0, values.itemsize):
+        values = np.ascontiguousarray(values)
+    kept.append(values)
+    return Column(values.ctypes.data, int(values.strides[0] > 0))
+
+
+def address(values: NDArray[Any], kind: type[np.generic], kept: list[Any]) -> int:
+    """Where all values of an array lie, one after the other; `kept` keeps its memory."""
+    kept.append(np.ascontiguousarray(values, kind))
+    return int(kept[-1].ctypes.data)
