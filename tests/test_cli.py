@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
+from rich.console import Console
 from traces import draw, ranks, write
 
 from tb_ddp_doctor.cli import main
+from tb_ddp_doctor.commands.output import progress
 from tb_ddp_doctor.findings import OWNERS, PHASES
 from tb_ddp_doctor.report.escape import printable, printable_lines
 from tb_ddp_doctor.rules import CATALOGUE
@@ -672,3 +676,18 @@ def test_what_cannot_be_written(
     assert main([option.format(job=slow) for option in options]) == 2
     assert sentence in capsys.readouterr().err
     assert sorted(tmp_path.rglob("*.pftrace")) == before
+
+
+def test_files_are_counted_on_a_terminal_without_a_thread() -> None:
+    """Processes that read cannot be forked under one."""
+    drawn, before = io.StringIO(), threading.active_count()
+    with progress(Console(file=drawn, force_terminal=True, width=80)) as counting:
+        done = counting("logs", 3)
+        assert "0/3" in plain(drawn)
+        done(1)
+        assert "1/3" in plain(drawn) and threading.active_count() <= before
+
+
+def plain(drawn: io.StringIO) -> str:
+    """What was drawn, without the colours."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn.getvalue())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,8 @@ from rich.text import Text
 from tb_ddp_doctor.report.escape import printable, printable_json
 
 T = TypeVar("T")
+#: Drawing for each of thousands of files would take seconds.
+_REDRAW_S = 0.1
 #: Called with a name and how many files it has; what it gives is called with how many are done.
 _Counting: TypeAlias = Callable[[str, int], Callable[[int], None]]
 
@@ -58,11 +61,20 @@ def progress(errors: Console) -> Iterator[_Counting]:
         TextColumn("files"),
         console=errors,
         transient=True,
+        auto_refresh=False,  # by a thread, under which the processes that read could not be forked
     )
 
     def counting(name: str, total: int) -> Callable[[int], None]:
         task = bar.add_task(name, total=total)
-        return lambda done: bar.update(task, completed=done)
+        drawn_s = 0.0
+
+        def count(done: int) -> None:
+            nonlocal drawn_s
+            is_due = time.monotonic() - drawn_s > _REDRAW_S
+            drawn_s = time.monotonic() if is_due else drawn_s
+            bar.update(task, completed=done, refresh=is_due)
+
+        return count
 
     with bar:
         yield counting
