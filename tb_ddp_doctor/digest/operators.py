@@ -7,7 +7,6 @@ sum to what the thread was seen to do. What an operator takes on the device is w
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.host_calls import HostCalls
@@ -15,7 +14,7 @@ from tb_ddp_doctor.digest.model import Operators, Steps
 from tb_ddp_doctor.digest.sums import count, total
 from tb_ddp_doctor.digest.vocabulary import Vocabulary
 from tb_ddp_doctor.trace import names
-from tb_ddp_doctor.trace.model import RankTrace
+from tb_ddp_doctor.trace.model import Ints, RankTrace
 
 #: Names kept of the host's and of the device's, the rest is summed: a rank of 4,096 may not cost a megabyte.
 MOST = 96
@@ -43,11 +42,14 @@ def _on_host(host: HostCalls, device: DeviceEvents, steps: Steps, words: Vocabul
     launched = launched[chosen[device.launch[launched]]]
     by = host.parent[device.launch[launched]]
     launches = (by >= 0) & chosen[by]
-    sums = np.zeros((len(Operators.__slots__) - 2, size), np.int64)
-    sums[0] = count(host.name, chosen, size)
-    sums[1] = total(host.name, chosen, own, size)
-    sums[2] = total(host.name[by], launches, device.length_ns[launched], size)
-    return _ranked(host.trace, sums, words, 0)
+    return _ranked(
+        host.trace,
+        words,
+        on_device=0,
+        count=count(host.name, chosen, size),
+        host_ns=total(host.name, chosen, own, size),
+        device_ns=total(host.name[by], launches, device.length_ns[launched], size),
+    )
 
 
 def _on_device(device: DeviceEvents, words: Vocabulary) -> Operators:
@@ -55,39 +57,34 @@ def _on_device(device: DeviceEvents, words: Vocabulary) -> Operators:
     occupancy = np.clip(device.occupancy, 0, 100)
     occupied = np.rint(length * (occupancy / 100)).astype(np.int64)
     on_tensor_cores = device.kinds(names.product) == names.Product.TENSOR
-    sums = np.zeros((len(Operators.__slots__) - 2, size), np.int64)
-    sums[0] = count(device.name, chosen, size)
-    sums[2] = total(device.name, chosen, length, size)
-    sums[3] = total(device.name, chosen & (occupancy > 0), length, size)
-    sums[4] = total(device.name, chosen, occupied, size)
-    sums[5] = total(device.name, chosen & on_tensor_cores, length, size)
-    return _ranked(device.trace, sums, words, 1)
-
-
-def _ranked(trace: RankTrace, sums: NDArray[np.int64], words: Vocabulary, on_device: int) -> Operators:
-    """The table of the sums by name, shape (columns, strings)."""
-    used, merged = _merged(trace, sums)
-    # Ranked by the greater of both times, so that neither a busy host nor a busy device is lost.
-    order = np.argsort(-np.maximum(merged[1], merged[2]), kind="stable")
-    kept, rest = order[:MOST], order[MOST:]
-    texts = [used[name] for name in kept]
-    told = merged[:, kept]
-    if len(rest):
-        texts.append("")
-        told = np.concatenate((told, merged[:, rest].sum(axis=1, keepdims=True)), axis=1)
-    return Operators(
-        np.array([words.index(text) for text in texts], np.int32),
-        np.full(len(texts), on_device, np.int32),
-        *told,
+    return _ranked(
+        device.trace,
+        words,
+        on_device=1,
+        count=count(device.name, chosen, size),
+        device_ns=total(device.name, chosen, length, size),
+        estimated_ns=total(device.name, chosen & (occupancy > 0), length, size),
+        occupied_ns=total(device.name, chosen, occupied, size),
+        tensor_ns=total(device.name, chosen & on_tensor_cores, length, size),
     )
 
 
-def _merged(trace: RankTrace, sums: NDArray[np.int64]) -> tuple[list[str], NDArray[np.int64]]:
-    """The names that occur, and the sums of each; all ProfilerSteps have one name."""
-    occur = np.flatnonzero(sums[0])
+def _ranked(trace: RankTrace, words: Vocabulary, on_device: int, **sums: Ints) -> Operators:
+    """The table of columns by name, each of shape (strings,); columns that are not given are 0."""
+    occur = np.flatnonzero(sums["count"])
+    # All ProfilerSteps have one name.
     numbers: dict[str, int] = {}
-    texts = (trace.strings[index] for index in occur.tolist())
-    which = [numbers.setdefault(STEP if names.is_step(text) else text, len(numbers)) for text in texts]
-    merged = np.zeros((len(numbers), len(sums)), np.int64)
-    np.add.at(merged, which, sums.T[occur])
-    return list(numbers), merged.T
+    named = (trace.strings[index] for index in occur.tolist())
+    which = np.array([numbers.setdefault(STEP if names.is_step(text) else text, len(numbers)) for text in named], int)
+    merged = {column: np.zeros(len(numbers), np.int64) for column in Operators.__slots__[2:]}
+    for column, values in sums.items():
+        np.add.at(merged[column], which, values[occur])
+    # Ranked by the greater of both times, so that neither a busy host nor a busy device is lost.
+    order = np.argsort(-np.maximum(merged["host_ns"], merged["device_ns"]), kind="stable")
+    kept, rest = order[:MOST], order[MOST:]
+    every = [*numbers]
+    texts, columns = [every[name] for name in kept.tolist()], [values[kept] for values in merged.values()]
+    if len(rest):
+        texts.append("")
+        columns = [np.append(values[kept], values[rest].sum()) for values in merged.values()]
+    return Operators(words.indices(texts), np.full(len(texts), on_device, np.int32), *columns)

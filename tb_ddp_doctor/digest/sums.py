@@ -1,4 +1,4 @@
-"""Sums by step. Everywhere `index`, shape (N,), is the step of each value, or -1: it then counts nowhere."""
+"""Sums by an index, shape (N,): the step of each value, its name or its call; -1 counts nowhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def total(index: Ints, chosen: Mask, values: Ints, size: int) -> Ints:
 
 
 def total_by(index: Ints, kind: Ints, values: Ints, shape: tuple[int, int]) -> NDArray[np.int64]:
-    """Sum of the values of each step and kind, both at least 0."""
+    """Sum of the values of each index and kind, both at least 0."""
     every = np.ones(len(index), np.bool_)
     return total(index * shape[1] + kind, every, values, shape[0] * shape[1]).reshape(shape)
 
@@ -27,7 +27,7 @@ def count(index: Ints, chosen: Mask, size: int) -> Ints:
 
 
 def longest(index: Ints, chosen: Mask, start_ns: Ints, length_ns: Ints, size: int) -> tuple[Ints, Ints]:
-    """Start and end of the longest chosen event of each step, shape (size,); zeros where there is none."""
+    """Start and end of the longest chosen event of each index, shape (size,); zeros where there is none."""
     start, end = np.zeros(size, np.int64), np.zeros(size, np.int64)
     rows = longest_of(index, chosen, length_ns, size)
     start[index[rows]] = start_ns[rows]
@@ -36,7 +36,7 @@ def longest(index: Ints, chosen: Mask, start_ns: Ints, length_ns: Ints, size: in
 
 
 def longest_of(index: Ints, chosen: Mask, length_ns: Ints, size: int) -> Ints:
-    """The longest chosen event of each step that has any, of equal ones the last, in the order of steps."""
+    """The longest chosen event of each index that has any, of equal ones the last, in the order of the index."""
     rows = np.flatnonzero(chosen & (index >= 0))
     most, last = np.full(size, np.iinfo(np.int64).min), np.full(size, -1, np.int64)
     np.maximum.at(most, index[rows], length_ns[rows])
