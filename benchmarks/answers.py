@@ -9,6 +9,7 @@ then does with an answer is benchmarks/frontend.py's. Leaves with 1 if the limit
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import re
 import statistics
@@ -20,6 +21,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 from many_ranks import NODE, make
@@ -58,6 +60,10 @@ def ask(address: str) -> tuple[float, bytes]:
     return (time.perf_counter() - started) * 1e3, body
 
 
+def told(address: str) -> Any:
+    return json.loads(gzip.decompress(ask(address)[1]))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--ranks", type=int, default=4096)
@@ -69,10 +75,10 @@ def main() -> int:
         for rank, digest in make(options.ranks, options.steps)[0].items():
             write_digest(digest, logs / f"node{rank // NODE}_rank{rank}.pt.trace.json{DIGEST_SUFFIX}")
         with tensorboard(logs.parent, Path(folder, "log")) as base:
-            while [run["state"] for run in json.loads(ask_plainly(f"{base}/runs"))["runs"]] != ["ready"]:
+            while [run["state"] for run in told(f"{base}/runs")["runs"]] != ["ready"]:
                 time.sleep(1)
             run = urlencode({"run": RUN})
-            views = json.loads(ask_plainly(f"{base}/run?{run}"))["views"]
+            views = told(f"{base}/run?{run}")["views"]
             # A window of a tenth of the record, in ns of the common clock.
             origin, (first, last) = int(views["origin_ns"]), views["record_ms"]
             window = {"start": origin + round(first * 1e6), "end": origin + round((first + (last - first) / 10) * 1e6)}
@@ -87,11 +93,6 @@ def main() -> int:
                 missed |= median > LIMIT_MS
                 print(f"  {name:<14} {median:6.0f} ms   worst {worst:6.0f}   {len(answers[0][1]) / 1e6:.2f} MB")
     return int(missed)
-
-
-def ask_plainly(address: str) -> bytes:
-    with urllib.request.urlopen(address, timeout=600) as response:
-        return bytes(response.read())
 
 
 if __name__ == "__main__":
