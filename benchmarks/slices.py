@@ -11,7 +11,6 @@ shown. Fails if the median of the native format misses the bar.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import gzip
 import io
 import statistics
@@ -20,6 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from tb_ddp_doctor import engine
@@ -55,11 +55,11 @@ def repeated(trace: RankTrace, times: int) -> RankTrace:
     events = trace.events
     apart = int((events.start_ns + events.duration_ns).max() - events.start_ns.min())
     number = np.repeat(np.arange(times), len(events))
-    tiled = {field.name: np.tile(getattr(events, field.name), times) for field in dataclasses.fields(events)}
+    tiled = {name: np.tile(getattr(events, name), times) for name in events.__struct_fields__}
     tiled["start_ns"] = tiled["start_ns"] + number * apart
     step = int(events.correlation.max()) + 1
     tiled["correlation"] = np.where(tiled["correlation"] >= 0, tiled["correlation"] + number * step, -1)
-    return dataclasses.replace(trace, events=type(events)(**tiled))
+    return msgspec.structs.replace(trace, events=type(events)(**tiled))
 
 
 def main() -> int:
@@ -82,21 +82,21 @@ def main() -> int:
             cache.keep(trace, path)
         # The same files stand for more ranks: the work is the same.
         more = [i % len(job.ranks) for i in range(options.ranks)]
-        job = dataclasses.replace(
+        job = msgspec.structs.replace(
             job,
             ranks=np.arange(options.ranks),
             nodes=tuple(job.nodes[i] for i in more),
             digests=tuple(job.digests[i] for i in more),
-            clock=dataclasses.replace(job.clock, offset_ns=job.clock.offset_ns[more], drift=job.clock.drift[more]),
-            matched=dataclasses.replace(
+            clock=msgspec.structs.replace(job.clock, offset_ns=job.clock.offset_ns[more], drift=job.clock.drift[more]),
+            matched=msgspec.structs.replace(
                 job.matched,
                 row=job.matched.row[:, more],
                 arrival_ns=job.matched.arrival_ns[:, more],
                 end_ns=job.matched.end_ns[:, more],
             ),
-            waiting=dataclasses.replace(job.waiting, arrival_ns=job.waiting.arrival_ns[:, more]),
+            waiting=msgspec.structs.replace(job.waiting, arrival_ns=job.waiting.arrival_ns[:, more]),
         )
-        result = dataclasses.replace(result, job=job, files=tuple(result.files[i] for i in more))
+        result = msgspec.structs.replace(result, job=job, files=tuple(result.files[i] for i in more))
         first = cache.columns(result.files[0], checked=False).events.start_ns
         begin, length = (
             int(on_common_clock(job, 0, np.array([first.min()]))[0]),

@@ -14,9 +14,10 @@ import hashlib
 import logging
 import os
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeGuard, TypeVar
+
+import msgspec
 
 from tb_ddp_doctor import __version__
 from tb_ddp_doctor.digest.model import RankDigest
@@ -78,8 +79,7 @@ def digest(trace: RankTrace) -> RankDigest:
     return build.digest(trace)
 
 
-@dataclass(frozen=True, slots=True)
-class Cache:
+class Cache(msgspec.Struct, frozen=True):
     """A directory of entries; None keeps nothing. It holds no state, so that it can be sent to other processes."""
 
     directory: Path | None = None

@@ -10,10 +10,10 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.calibration.load import CalibrationError, beside, load
@@ -55,12 +55,11 @@ Progress = Callable[[int, int, str], None]
 Settings = Mapping[str, Mapping[str, float]]
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(msgspec.Struct, frozen=True):
     """How files are read."""
 
     #: Where what was read is kept.
-    cache: Cache = field(default_factory=Cache)
+    cache: Cache = msgspec.field(default_factory=Cache)
     #: Where they are read; by default in processes of this machine, as many as pays.
     executor: Executor | None = None
     #: Set to give up; `diagnose` then raises pool.CancelledError.
@@ -94,8 +93,7 @@ class RunError(Exception):
         self.unfinished = unfinished
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(msgspec.Struct, frozen=True):
     """A diagnosis, and the job that it was made from."""
 
     diagnosis: Diagnosis
@@ -240,14 +238,13 @@ def _with_snapshots(run: Run, diagnosis: Diagnosis) -> Diagnosis:
         folders = [file.path.parent for file in run.files if not isinstance(file.path, RemotePath)]
         found, warnings = memory_snapshots.read(memory_snapshots.find(folders, run.directory))
         snapshots = tuple(
-            msgspec.structs.replace(one, file=encodable(one.file), said=tuple(memory_text.snapshot_sentences(one)))
-            for one in found
+            replace(one, file=encodable(one.file), said=tuple(memory_text.snapshot_sentences(one))) for one in found
         )
     except Exception:
         _log.debug("reading the snapshots of memory of %s failed", run.name, exc_info=True)
         return diagnosis
     told = (FileWarning(encodable(one.file), encodable(one.message), one.kind) for one in warnings)
-    return msgspec.structs.replace(diagnosis, memory_snapshots=snapshots, warnings=(*diagnosis.warnings, *told))
+    return replace(diagnosis, memory_snapshots=snapshots, warnings=(*diagnosis.warnings, *told))
 
 
 def examine(job: Job, settings: Settings | None = None) -> Diagnosis:

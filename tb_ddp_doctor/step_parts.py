@@ -8,11 +8,11 @@ Order, words and colours are here alone. The frontend gets them in `frontend/src
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Owner:
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
     """What a nanosecond of a step belongs to."""
 
     #: Heading and legend, as docs/glossary.md has it.
@@ -33,8 +33,7 @@ class Owner:
     ink: str = "on-owner"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Phase:
+class Phase(msgspec.Struct, frozen=True, kw_only=True):
     """What a training loop is at (`trace.names.Phase`)."""
 
     when: str
@@ -44,8 +43,7 @@ class Phase:
     colour: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryPart:
+class MemoryPart(msgspec.Struct, frozen=True, kw_only=True):
     """What allocated memory is for (`digest.model.MemoryCategory`)."""
 
     title: str

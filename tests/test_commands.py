@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from traces import job
 
 from tb_ddp_doctor.findings import Evidence, Finding

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from numpy.typing import NDArray
 from traces import MS, digests, in_row, ranks, read
 
@@ -41,9 +41,9 @@ Damage = Callable[[RankTrace], RankTrace]
 def without(trace: RankTrace, lost: Mask) -> RankTrace:
     kept = ~lost
     rows = kept[trace.comms.event]
-    comms = {name: getattr(trace.comms, name)[rows] for name in CommArgs.__slots__}
+    comms = {name: getattr(trace.comms, name)[rows] for name in CommArgs.__struct_fields__}
     comms["event"] = (np.cumsum(kept) - 1)[comms["event"]]
-    events = Events(*(getattr(trace.events, name)[kept] for name in Events.__slots__))
+    events = Events(*(getattr(trace.events, name)[kept] for name in Events.__struct_fields__))
     return replace(trace, events=events, comms=CommArgs(**comms))
 
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import frontend_sources
 import pytest
+from msgspec.structs import replace
 from tensorboard.plugins import base_plugin
 from traces import in_row, job, ranks, write
 from werkzeug.test import Client, TestResponse
 
+from tb_ddp_doctor import engine
 from tb_ddp_doctor.facts.traffic import communication
+from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.plugin.plugin import DiagnosisPlugin
+from tb_ddp_doctor.rules.support.savings import Savings
 from tb_ddp_doctor.view.details import DETAILS, _family
 
 USUAL = """
@@ -165,15 +168,11 @@ def test_what_there_is_not_is_said(get: Get, query: dict[str, str], status: int,
 
 @pytest.mark.parametrize("of", DETAILS)
 def test_a_job_of_cpus_has_every_view(of: str) -> None:
-
-    from tb_ddp_doctor.engine import Result
-
     read = job("""
         rank0 step |1            |2
               host [fwd.][bwd.]
         rank1 step |1            |2
               host [fwd.][bwd..]
     """)
-    result = Result.__new__(Result)
-    object.__setattr__(result, "job", read)
-    assert DETAILS[of](result)
+    savings = Savings([], WhatIf.of(read), read)
+    assert DETAILS[of](engine.Result(engine.examine(read), savings, read, (), True))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from traces import columns
 
 from tb_ddp_doctor.digest.flops import flops
@@ -34,9 +33,9 @@ def counted(*operators: tuple[str, str, int, int], steps: Steps = STEPS) -> tupl
             duration_ns=[end - start for _, _, start, end in operators],
             shape=[2 * i + 1 if shapes else -1 for i, (_, shapes, _, _) in enumerate(operators)],
         ),
-        comms=CommArgs(*(empty for _ in CommArgs.__slots__)),
-        memory=MemoryEvents(*(empty for _ in MemoryEvents.__slots__)),
-        frames=Frames(*(empty for _ in Frames.__slots__)),
+        comms=CommArgs(*(empty for _ in CommArgs.__struct_fields__)),
+        memory=MemoryEvents(*(empty for _ in MemoryEvents.__struct_fields__)),
+        frames=Frames(*(empty for _ in Frames.__struct_fields__)),
         dropped={},
         warnings=(),
     )

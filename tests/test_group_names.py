@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from traces import digests, ranks
 
 from tb_ddp_doctor.facts.traffic import communication

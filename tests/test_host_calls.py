@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import traces
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.intervals import Intervals

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 from traces import GB, MS, digests, read
 
 from tb_ddp_doctor.digest.build import digest

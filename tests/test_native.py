@@ -52,14 +52,14 @@ def rows(of: RankTrace) -> list[tuple[object, ...]]:
     """Events and their metadata with strings for their numbers: readers may number them differently."""
     texts = np.array([*of.strings, None], object)
     threads = [*of.threads]
-    events = {name: getattr(of.events, name).tolist() for name in of.events.__slots__}
+    events = {name: getattr(of.events, name).tolist() for name in of.events.__struct_fields__}
     events |= {name: texts[events[name]].tolist() for name in ("name", "shape")}
     events["thread"] = [threads[index] for index in events["thread"]]
-    comms = {name: getattr(of.comms, name).tolist() for name in of.comms.__slots__}
+    comms = {name: getattr(of.comms, name).tolist() for name in of.comms.__struct_fields__}
     comms |= {name: texts[comms[name]].tolist() for name in ("collective", "group", "group_ranks", "dtype")}
-    memory = [getattr(of.memory, name).tolist() for name in of.memory.__slots__ if name != "thread"]
+    memory = [getattr(of.memory, name).tolist() for name in of.memory.__struct_fields__ if name != "thread"]
     memory.append([of.threads[thread] for thread in of.memory.thread.tolist()])
-    frames = {name: getattr(of.frames, name).tolist() for name in of.frames.__slots__}
+    frames = {name: getattr(of.frames, name).tolist() for name in of.frames.__struct_fields__}
     frames["name"], frames["thread"] = texts[frames["name"]].tolist(), [threads[index] for index in frames["thread"]]
     tables = (events.values(), comms.values(), memory, frames.values())
     return [row for table in tables for row in zip(*table, strict=True)]
@@ -323,8 +323,8 @@ def test_no_bytes_crash_it(data: st.DataObject) -> None:
         got = by("native", bytes(text), *data.draw(SIZES))
     except TraceError:
         return
-    assert len({len(getattr(got.events, name)) for name in got.events.__slots__}) == 1
-    assert len({len(getattr(got.comms, name)) for name in got.comms.__slots__}) == 1
+    assert len({len(getattr(got.events, name)) for name in got.events.__struct_fields__}) == 1
+    assert len({len(getattr(got.comms, name)) for name in got.comms.__struct_fields__}) == 1
     assert np.all(got.events.start_ns >= 0) and np.all(got.events.duration_ns >= 0)
     assert np.all(got.comms.event < len(got.events))
 

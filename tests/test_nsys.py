@@ -8,13 +8,13 @@ import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from nsys_files import SECRET, Export, payload, process_number, write
 from traces import ranks
 from traces import read as drawn
@@ -82,7 +82,7 @@ def _of_devices(trace: RankTrace, rank: int) -> RankTrace:
 
 def _columns(table: Any) -> Iterator[np.ndarray]:
     """Those of the tables in it too."""
-    for name in type(table).__slots__:
+    for name in type(table).__struct_fields__:
         column = getattr(table, name)
         yield from [column] if isinstance(column, np.ndarray) else _columns(column)
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import traces
+from msgspec.structs import replace
 
 from tb_ddp_doctor.calibration.model import Calibration, Point, curve
 from tb_ddp_doctor.facts.facts import Facts

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import traces
+from msgspec.structs import replace
 
 from tb_ddp_doctor.evidence.model import Loading, RankEvidence
 from tb_ddp_doctor.facts.facts import Facts

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from traces import MS, ranks, read
 
 from tb_ddp_doctor.digest.build import digest
@@ -92,7 +92,7 @@ def test_what_lies_between_steps_of_which_several_lack_is_of_no_step() -> None:
     trace = drawn()
     kept = np.ones(len(trace.events), np.bool_)
     kept[[rows_of(trace, f"ProfilerStep#{number}")[0] for number in (7, 8)]] = False
-    columns = {name: getattr(trace.events, name)[kept] for name in Events.__slots__}
+    columns = {name: getattr(trace.events, name)[kept] for name in Events.__struct_fields__}
     steps, whole = digest(replace(trace, events=Events(**columns))).steps, digest(trace).steps
     assert steps.number.tolist() == [number for number in whole.number.tolist() if number not in (7, 8)]
     assert set((steps.end_ns - steps.start_ns).tolist()) == set((whole.end_ns - whole.start_ns).tolist())

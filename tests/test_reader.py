@@ -99,7 +99,7 @@ def test_every_column_of_every_category() -> None:
 
 def test_types_of_columns_are_those_of_the_model() -> None:
     for got in (of(trace()), of(trace(*EVENTS))):
-        columns = {name: getattr(got.events, name).dtype for name in got.events.__slots__}
+        columns = {name: getattr(got.events, name).dtype for name in got.events.__struct_fields__}
         assert columns.pop("category") == np.int8
         assert {name for name, dtype in columns.items() if dtype == np.int32} == {
             "name",
@@ -143,7 +143,7 @@ def test_what_allocators_did_has_a_table_of_its_own() -> None:
     other = MEMORY.replace("[memory]", "another instant")
     whole = MEMORY.replace('"i"', '"X"')
     got = of(trace(OP, MEMORY, other, whole, tail=', "baseTimeNanoseconds": 1000000'))
-    assert {name: getattr(got.memory, name).tolist() for name in got.memory.__slots__} == {
+    assert {name: getattr(got.memory, name).tolist() for name in got.memory.__struct_fields__} == {
         "time_ns": [1_010_125],
         "device_type": [1],
         "device": [0],
@@ -258,7 +258,7 @@ METADATA = (
 
 def comm(got: RankTrace, row: int = 0) -> dict[str, object]:
     texts = ("collective", "group", "group_ranks", "dtype")
-    columns = {name: int(getattr(got.comms, name)[row]) for name in got.comms.__slots__}
+    columns = {name: int(getattr(got.comms, name)[row]) for name in got.comms.__struct_fields__}
     return columns | {name: got.strings[columns[name]] if columns[name] >= 0 else "" for name in texts}
 
 
@@ -774,7 +774,7 @@ def test_corruption_never_raises_anything_but_trace_error(data: st.DataObject) -
         got = of(bytes(text), data.draw(st.sampled_from([1 << 20, 200, 13])))
     except TraceError:
         return
-    assert len({len(getattr(got.events, name)) for name in got.events.__slots__}) == 1
+    assert len({len(getattr(got.events, name)) for name in got.events.__struct_fields__}) == 1
     assert np.all(got.events.start_ns >= 0) and np.all(got.events.duration_ns >= 0)
     assert np.all(got.comms.event < len(got.events))
 

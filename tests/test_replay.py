@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from numpy.typing import NDArray
 from random_traces import TRACES, joined
 from traces import MS, job, ranks
@@ -80,7 +80,7 @@ def test_the_native_library_plays_any_job_as_numpy_does(
         one, other = (_Playing(replay.schedule, lengths, 5, 3, kept) for _ in range(2))
         one.natively()
         other.with_numpy()
-        for name in Played.__slots__:
+        for name in Played.__struct_fields__:
             assert getattr(one.played, name).tolist() == getattr(other.played, name).tolist(), name
 
 
@@ -104,7 +104,7 @@ def test_the_native_library_shortens_any_job_as_numpy_does(traces: list[RankTrac
         no_host=data.draw(st.booleans()),
     )
     played = [play(replay.schedule, lengths) for lengths in (replay._cut(less), replay.without(less))]
-    for name in Played.__slots__:
+    for name in Played.__struct_fields__:
         assert len({tuple(getattr(one, name).tolist()) for one in played}) == 1, name
 
 

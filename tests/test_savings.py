@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection
-from dataclasses import replace
 from functools import reduce
 from operator import or_
 
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from random_jobs import FaultyJob, Work, faulty_jobs
 from random_traces import TRACES, joined
 from traces import job as drawn
@@ -110,7 +111,10 @@ def test_numbers_of_a_faulty_job_agree(faulty: FaultyJob, data: st.DataObject) -
 def test_findings_that_hide_each_other_save_less_alone_than_they_are_charged_with() -> None:
     """Rank 1 loads for longer in one step, and rank 0 computes for longer in all."""
     usual, slow = Work(6, 0, 10, 16), Work(7, 0, 12, 16)
-    faulty = FaultyJob(((slow, slow, replace(slow, load=6)), (replace(usual, load=19), usual, usual)), (4, 4, 4))
+    faulty = FaultyJob(
+        ((slow, slow, dataclasses.replace(slow, load=6)), (dataclasses.replace(usual, load=19), usual, usual)),
+        (4, 4, 4),
+    )
     savings = engine._examine(drawn(faulty.drawing), CATALOGUE.values(), {})[1]
     hiding = [each.rule.id for each in savings.everything if each.hides_with]
     found = [finding for finding in savings.findings if finding.rule in hiding]

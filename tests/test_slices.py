@@ -7,7 +7,6 @@ import itertools
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
 from traces import MS, ranks, write
 
@@ -379,7 +379,7 @@ def hostile_traces(draw: st.DrawFn) -> RankTrace:
         (thread, np.int32),
     )  # fmt: skip
     frames = table(Frames, (word, np.int32), (START, np.int64), (LENGTH, np.int64), (thread, np.int32))
-    comms = CommArgs(*(np.empty(0, np.int64) for _ in CommArgs.__slots__))
+    comms = CommArgs(*(np.empty(0, np.int64) for _ in CommArgs.__struct_fields__))
     return RankTrace("hostile.json", Header(), strings, threads, events, comms, memory, frames, {}, ())
 
 

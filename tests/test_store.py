@@ -1,12 +1,12 @@
-"""Dataclasses of columns on disk."""
+"""Structs of columns on disk."""
 
 from __future__ import annotations
 
-import dataclasses
 from enum import IntEnum
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import numpy as np
 import pytest
 import traces
@@ -32,9 +32,9 @@ def same(one: object, other: object) -> bool:
     """Equal, arrays included, with their types."""
     if isinstance(one, np.ndarray):
         return isinstance(other, np.ndarray) and one.dtype == other.dtype and np.array_equal(one, other)
-    if dataclasses.is_dataclass(one):
-        fields = dataclasses.fields(one)
-        return type(one) is type(other) and all(same(getattr(one, f.name), getattr(other, f.name)) for f in fields)
+    if isinstance(one, msgspec.Struct):
+        names = one.__struct_fields__
+        return type(one) is type(other) and all(same(getattr(one, name), getattr(other, name)) for name in names)
     return one == other
 
 
@@ -141,13 +141,11 @@ class Kind(IntEnum):
     TWO = 1
 
 
-@dataclasses.dataclass
-class Inner:
+class Inner(msgspec.Struct):
     bytes: Ints
 
 
-@dataclasses.dataclass
-class Stored:
+class Stored(msgspec.Struct):
     kind: Annotated[Indices, Kind]
     inner: Inner
 

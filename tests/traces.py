@@ -36,10 +36,11 @@ host, or at the end of its last event; with a leading `?`, by a call that the tr
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -232,7 +233,7 @@ def job(
     ranks = digests(text, **options)
     named = {rank: f"host{rank}" for rank in ranks} | dict(nodes or {})
     built = build("drawn", ranks, named, next(iter(ranks.values())).header.world_size)
-    return replace(built, calibration=calibration)
+    return msgspec.structs.replace(built, calibration=calibration)
 
 
 def check(
@@ -251,7 +252,7 @@ def findings(
 ) -> tuple[Finding, ...] | RuleOutcome:
     """One rule on the drawn job: all its findings, or else how it ended."""
     facts = Facts(job(text, **options))
-    ended, found = run(replace(CATALOGUE[rule], **(settings or {})), facts)
+    ended, found = run(dataclasses.replace(CATALOGUE[rule], **(settings or {})), facts)
     return Savings([found], facts.get(whatif), facts.job).findings if found else ended
 
 
@@ -573,6 +574,6 @@ def columns(**given: list[int]) -> Events:
     return Events(
         **{
             name: np.array(given.get(name, [missing.get(name, 0)] * size), types.get(name, np.int64))
-            for name in Events.__slots__
+            for name in Events.__struct_fields__
         }
     )

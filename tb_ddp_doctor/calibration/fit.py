@@ -10,8 +10,7 @@ P = points.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -22,8 +21,7 @@ _ROUNDS = 20
 _SETTLED = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
-class AlphaBeta:
+class AlphaBeta(msgspec.Struct, frozen=True):
     """A line through sizes and times, and how well it predicts them."""
 
     #: µs, and µs per byte; neither is negative.

@@ -12,8 +12,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
 
 import tb_ddp_doctor
 from tb_ddp_doctor.capture.directory import CaptureFolder, write_json
@@ -34,8 +36,7 @@ _MOST_STEPS = 1000
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Captured:
+class Captured(msgspec.Struct, frozen=True):
     """A trace that has just been written."""
 
     window: Window
@@ -66,8 +67,7 @@ class _Pace:
             self._seen = (step, now)
 
 
-@dataclass(eq=False)
-class Agent:
+class Agent(msgspec.Struct, eq=False):
     """What a Doctor does outside of the training's thread."""
 
     logdir: Path
@@ -86,19 +86,19 @@ class Agent:
     signals: Callable[[], int]
     offer: Callable[[Window], None]
     switch_off: Callable[[str], None]
-    _finished: deque[Captured] = field(default_factory=deque)
-    _children: list[tuple[subprocess.Popen[bytes], Captured]] = field(default_factory=list)
-    _woken: threading.Event = field(default_factory=threading.Event)
+    _finished: deque[Captured] = msgspec.field(default_factory=deque)
+    _children: list[tuple[subprocess.Popen[bytes], Captured]] = msgspec.field(default_factory=list)
+    _woken: threading.Event = msgspec.field(default_factory=threading.Event)
     #: One thread at a time starts children and says what they said.
-    _turn: threading.Lock = field(default_factory=threading.Lock)
+    _turn: threading.Lock = msgspec.field(default_factory=threading.Lock)
     _ended: bool = False
     _recording: bool = False
     _gpu: Gpu | None = None
-    _said: set[str] = field(default_factory=set)
+    _said: set[str] = msgspec.field(default_factory=set)
     #: Plans that were taken up, windows that are planned, and when requests were first seen without a plan.
-    _seen: set[str] = field(default_factory=set)
-    _planned: list[Window] = field(default_factory=list)
-    _unanswered_since: dict[str, float] = field(default_factory=dict)
+    _seen: set[str] = msgspec.field(default_factory=set)
+    _planned: list[Window] = msgspec.field(default_factory=list)
+    _unanswered_since: dict[str, float] = msgspec.field(default_factory=dict)
     _signals_done: int = 0
 
     def start(self) -> None:

@@ -14,7 +14,6 @@ All files are written whole or not at all. Only files that a record lists are ev
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -56,8 +55,7 @@ class Claim(msgspec.Struct, frozen=True):
     captured_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class CaptureFolder:
+class CaptureFolder(msgspec.Struct, frozen=True):
     """The folder of one capture."""
 
     path: Path

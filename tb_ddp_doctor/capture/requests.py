@@ -11,10 +11,10 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import asdict
 
 from tb_ddp_doctor.capture.directory import CONTROL_FOLDER, read_json, write_json
 from tb_ddp_doctor.capture.windows import Window

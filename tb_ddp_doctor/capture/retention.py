@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from tb_ddp_doctor.capture.directory import CaptureFolder, Claim, Verdict, capture_folders, read_json
 from tb_ddp_doctor.discover.names import DIGEST_SUFFIX
 from tb_ddp_doctor.evidence.model import Record
 
 
-@dataclass(frozen=True, slots=True)
-class _Owned:
+class _Owned(msgspec.Struct, frozen=True):
     """A file that the doctor wrote."""
 
     folder: CaptureFolder

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 #: Steps between two windows: the profiler of the later one is prepared in the step before it.
 _APART = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(msgspec.Struct, frozen=True):
     """Consecutive steps to capture."""
 
     first: int
@@ -38,8 +38,7 @@ class Window:
         return self.first >= other.last + _APART or other.first >= self.last + _APART
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(msgspec.Struct, frozen=True):
     """A window at each multiple of `every`; None at no step."""
 
     every: int | None

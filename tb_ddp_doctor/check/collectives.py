@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from statistics import median
 
+import msgspec
 import torch
 from torch import distributed
 
@@ -31,8 +31,7 @@ _SHARE_OF_MEMORY = 0.1
 _PINGS, _PONGS_S = 20, 0.4
 
 
-@dataclass(frozen=True, slots=True)
-class Timed:
+class Timed(msgspec.Struct, frozen=True):
     """The repeats of one size on this rank."""
 
     bytes: int

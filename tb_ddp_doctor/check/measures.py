@@ -10,8 +10,8 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
+import msgspec
 import psutil
 import torch
 
@@ -24,8 +24,7 @@ _GPU_COPY, _CPU_COPY = 1 << 30, 64 << 20
 _LINK_COPY = 256 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """One measure: what it is called, its unit, and how it is taken."""
 
     name: str

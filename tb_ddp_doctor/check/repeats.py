@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -35,8 +35,7 @@ def longest_s(window_s: float, batches: int = _MOST_BATCHES) -> float:
     return batches * (ROUNDS * MOST_TURNS * (window_s + _GAP_S) + _LEAD_S)
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(msgspec.Struct, frozen=True):
     """This rank among the ranks of its node."""
 
     rank: int

@@ -17,7 +17,6 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import IO, TypeVar
 
 import msgspec
@@ -61,8 +60,7 @@ _LAUNCHERS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(msgspec.Struct, frozen=True):
     """What is measured, and for how long."""
 
     #: None takes nccl where there are GPUs, else gloo.
@@ -77,8 +75,7 @@ class Options:
     window_s: float = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class Launched:
+class Launched(msgspec.Struct, frozen=True):
     """This process's place in the job."""
 
     rank: int

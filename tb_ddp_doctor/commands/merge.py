@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 
+import msgspec
 from rich.console import Console
 
 from tb_ddp_doctor.commands.output import counted, progress, say_written
@@ -19,6 +19,6 @@ def run(options: argparse.Namespace, errors: Console) -> int:
     part = cut.cut(result, cache, cut.whole(result.job), most_events=None)
     with progress(errors) as counting:
         parts = counted(part.ranks, counting("Writing", len(ranks)))
-        files.save(dataclasses.replace(part, ranks=parts), options.output)
+        files.save(msgspec.structs.replace(part, ranks=parts), options.output)
     say_written(errors, options.output, f"{len(ranks)} ranks of {result.diagnosis.name}")
     return 0

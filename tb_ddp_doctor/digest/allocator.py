@@ -6,8 +6,7 @@ tells of all blocks; that of the CPU counts from the beginning of the recording,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from tb_ddp_doctor.trace.model import Indices, Ints, RankTrace
@@ -20,8 +19,7 @@ ON_CPU = -1
 BEFORE = -1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class AllocatorEvents:
+class AllocatorEvents(msgspec.Struct, frozen=True, eq=False):
     """Allocations and releases on one device, by time; shape (events,)."""
 
     time_ns: Ints
@@ -58,8 +56,7 @@ class AllocatorEvents:
         return len(self.time_ns)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Blocks:
+class Blocks(msgspec.Struct, frozen=True, eq=False):
     """Blocks that were allocated or released while the trace was recorded; shape (blocks,)."""
 
     bytes: Ints

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from tb_ddp_doctor.digest import owners
 from tb_ddp_doctor.digest.allocator import ON_CPU

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from tb_ddp_doctor.digest.columns import searchsorted
@@ -21,8 +21,7 @@ from tb_ddp_doctor.trace.model import Category, Indices, Ints, RankTrace
 MOST_ELEMENTS = 2**48
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Launched:
+class Launched(msgspec.Struct, frozen=True, eq=False):
     """What launched each collective; columns of `Collectives`, in the order of the events."""
 
     step: Ints
@@ -143,7 +142,7 @@ def _build(trace: RankTrace, rows: Ints, meta: Ints, by: Launched, words: Vocabu
         update=by.update.astype(np.int32),
         purpose=np.full(len(rows), words.index(""), np.int32),
     )
-    return Collectives(*(getattr(columns, name)[order] for name in Collectives.__slots__))
+    return Collectives(*(getattr(columns, name)[order] for name in Collectives.__struct_fields__))
 
 
 def count_elements(dims: str) -> int:

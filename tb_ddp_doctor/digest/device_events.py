@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,8 +17,7 @@ from tb_ddp_doctor.trace.model import Bytes8, Category, Indices, Ints, RankTrace
 from tb_ddp_doctor.trace.names import HostMemory
 
 
-@dataclass(frozen=True, eq=False)
-class DeviceEvents:
+class DeviceEvents(msgspec.Struct, frozen=True, eq=False, dict=True):
     """Kernels, copies and memsets of one device, in the order of the file; shape (events,)."""
 
     trace: RankTrace

@@ -7,8 +7,8 @@ is of the function that called its operator in forward.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -117,8 +117,7 @@ def stalled(host: HostCalls, pieces: Pieces, words: Vocabulary) -> Stalled:
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Functions:
+class _Functions(msgspec.Struct, frozen=True, eq=False):
     """What has the name of a function; shape (functions,)."""
 
     strings: tuple[str, ...]

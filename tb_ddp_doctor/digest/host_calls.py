@@ -7,9 +7,9 @@ they are but for roundings, the parent holds all of it, and the calls around an 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 
+import msgspec
 import numpy as np
 
 from tb_ddp_doctor.digest.columns import searchsorted
@@ -24,8 +24,7 @@ _CATEGORIES = (Category.OP, Category.ANNOTATION, Category.RUNTIME)
 _TIME_BITS = 48
 
 
-@dataclass(frozen=True, eq=False)
-class HostCalls:
+class HostCalls(msgspec.Struct, frozen=True, eq=False, dict=True):
     """Operators, annotations and runtime calls, by thread, start, and length, the longest first; shape (calls,)."""
 
     trace: RankTrace

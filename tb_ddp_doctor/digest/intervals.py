@@ -7,9 +7,9 @@ one interval. Everything is vectorised and pure; nothing is rounded.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
+import msgspec
 import numpy as np
 
 from tb_ddp_doctor.digest import native
@@ -19,8 +19,7 @@ from tb_ddp_doctor.trace.model import Ints
 _EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
-@dataclass(frozen=True, eq=False)
-class Intervals:
+class Intervals(msgspec.Struct, frozen=True, eq=False, dict=True):
     """A set of instants: sorted, disjoint, non-empty half-open intervals."""
 
     start: Ints

@@ -8,8 +8,7 @@ something that the host does: it starves nobody, and it goes away with what the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from tb_ddp_doctor.digest.columns import searchsorted
@@ -31,8 +30,7 @@ _MANY = 256
 _STILL = 0.5
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Launches:
+class _Launches(msgspec.Struct, frozen=True, eq=False):
     """Launch calls with a device event; shape (launches,), ns."""
 
     start_ns: Ints
@@ -47,8 +45,7 @@ class _Launches:
         return before + issued - searchsorted(self.done_ns, at_ns, side="right")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class HostStalls:
+class HostStalls(msgspec.Struct, frozen=True, eq=False):
     """When calls of the training threads are blocked by what is no work of theirs; disjoint."""
 
     #: The launch queue is full.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
+import msgspec
 import numpy as np
 
 from tb_ddp_doctor.digest.columns import distinct, searchsorted
@@ -14,8 +14,7 @@ from tb_ddp_doctor.digest.vocabulary import Mask
 from tb_ddp_doctor.trace.model import Category, Events, Ints
 
 
-@dataclass(frozen=True, eq=False)
-class DeviceRows:
+class DeviceRows(msgspec.Struct, frozen=True, eq=False, dict=True):
     """Kernels, copies and memsets of all devices, in the order of the file; shape (events,)."""
 
     events: Events

@@ -8,8 +8,7 @@ is persistent: `persistent` splits it by the bytes of the gradients.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from tb_ddp_doctor.digest.allocator import BEFORE, AllocatorEvents, Blocks
@@ -29,8 +28,7 @@ _MOST_MATCHED = 0.9
 _WHOLE_PASS = 0.5
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Runs:
+class Runs(msgspec.Struct, frozen=True, eq=False):
     """The phases of a rank without what is other, so that neighbours differ; shape (runs,)."""
 
     #: A `Phase`.

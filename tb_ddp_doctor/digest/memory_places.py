@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from tb_ddp_doctor.digest.allocator import BEFORE, AllocatorEvents, Blocks
@@ -30,8 +30,7 @@ _DEEPEST = 64
 _NUMBER = re.compile(r"_\d+\Z")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Modules:
+class Modules(msgspec.Struct, frozen=True, eq=False):
     """Calls of modules, by thread and start; shape (calls,)."""
 
     #: Index into `trace.strings`.
@@ -57,8 +56,7 @@ class Modules:
         return len(self.name)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Places:
+class Places(msgspec.Struct, frozen=True, eq=False):
     """Where blocks are allocated: the op, the module and the user's own function around it."""
 
     host: HostCalls

@@ -7,10 +7,10 @@ enumeration that a column holds, or whose members are its second axis; the store
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import Annotated, TypeVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,7 +18,7 @@ from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.trace.model import Header, Indices, Ints
 from tb_ddp_doctor.trace.names import Phase
 
-T = TypeVar("T")
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 class RankOwner(IntEnum):
@@ -52,8 +52,7 @@ class Starved(IntEnum):
     LAUNCHES = 5
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Steps:
+class Steps(msgspec.Struct, frozen=True, eq=False):
     """The steps whose window is whole, in order of time."""
 
     #: N of ProfilerStep#N; 0 for a trace without steps.
@@ -69,8 +68,7 @@ class Steps:
         return len(self.number)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LostKernels:
+class LostKernels(msgspec.Struct, frozen=True, eq=False):
     """Launches, and kernels that the trace lacks, of all steps that the host shows, in order of time; shape (N,)."""
 
     #: As `Steps.number`.
@@ -83,8 +81,7 @@ class LostKernels:
     lost_communications: Ints
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Pieces:
+class Pieces(msgspec.Struct, frozen=True, eq=False):
     """Stretches of a step with one owner: all communication that is exposed, and every longer stretch of the rest."""
 
     #: Index of the step.
@@ -104,8 +101,7 @@ NORM = "all_reduce of the gradient norm (clip_grad_norm_)"
 METRIC = "all_reduce of a few bytes outside backward (a metric or a loss)"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Collectives:
+class Collectives(msgspec.Struct, frozen=True, eq=False):
     """Communication kernels (on CPUs: gloo's operations), by arrival."""
 
     #: Index of the step that launched it; -1 if its launch is not recorded.
@@ -135,8 +131,7 @@ class Collectives:
         return len(self.step)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PointToPoint:
+class PointToPoint(msgspec.Struct, frozen=True, eq=False):
     """Sends and receives of the recorded steps, one row per step, direction and other rank."""
 
     #: Index of the step.
@@ -153,8 +148,7 @@ class PointToPoint:
         return len(self.step)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Kernels:
+class Kernels(msgspec.Struct, frozen=True, eq=False):
     """Compute kernels of whole steps, by name and grid; on CPUs operators, by name and number of elements "[N]"."""
 
     name: Indices
@@ -177,8 +171,7 @@ class Kernels:
     longest_end_ns: Ints
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Operators:
+class Operators(msgspec.Struct, frozen=True, eq=False):
     """What the steps spend by name (see `operations`), the host's first; the name "" is the sum of all others.
 
     Times are sums over events, which on different threads or streams may run side by side.
@@ -203,8 +196,7 @@ class Operators:
         return len(self.name)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Blocking:
+class Blocking(msgspec.Struct, frozen=True, eq=False):
     """Calls of the recorded steps that hold the host, one row per kind, name and operator."""
 
     #: A `Starved`: ALLOC, COPY or SYNC.
@@ -249,8 +241,7 @@ class CpuTime(IntEnum):
     WORK = 8
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class HostTimes:
+class HostTimes(msgspec.Struct, frozen=True, eq=False):
     """What the host's time in the rows of a `Track` goes to, by kind, then row; shape (times,). Most rows have one."""
 
     #: A `CpuTime`, and a row.
@@ -267,8 +258,7 @@ class HostTimes:
         return rows
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Track:
+class Track(msgspec.Struct, frozen=True, eq=False):
     """What a rank does between the points that can hold it up, in order; shape (rows,) unless a comment says more."""
 
     #: Index of the step in whose host window it lies.
@@ -312,8 +302,7 @@ class Track:
         return len(self.step)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Gradients:
+class Gradients(msgspec.Struct, frozen=True, eq=False):
     """Gradients of parameters in the order in which backward completes them; empty where autograd is not recorded."""
 
     #: Index of the step, and which backward pass of the trace, as in `Collectives`.
@@ -333,8 +322,7 @@ class Gradients:
         return len(self.step)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Stalled:
+class Stalled(msgspec.Struct, frozen=True, eq=False):
     """What the host does while it is outside operators for long and the device idles; empty without stacks."""
 
     #: The innermost Python function or annotation whose name tells what it does (`names.activity`), else the innermost
@@ -351,8 +339,7 @@ class Stalled:
         return len(self.doing)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class OpStalls:
+class OpStalls(msgspec.Struct, frozen=True, eq=False):
     """Stalls of the host inside one op or launch call, by time: the longest of the recorded steps."""
 
     #: Index of the step.
@@ -372,8 +359,7 @@ class OpStalls:
         return len(self.step)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class GapOps:
+class GapOps(msgspec.Struct, frozen=True, eq=False):
     """The ops around the longest stretches of each step in which the device idles and the host is outside any op."""
 
     #: Index of the step.
@@ -397,8 +383,7 @@ class CodeOf(IntEnum):
     COMMUNICATION = 2
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Code:
+class Code(msgspec.Struct, frozen=True, eq=False):
     """The user's own function that the host is in, or was in when it launched what the device runs.
 
     A row is a stretch of time with one function; of one kind they are in order of time. Empty without stacks.
@@ -431,8 +416,7 @@ class MemoryCategory(IntEnum):
     OTHER = 6
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LargestBlocks:
+class LargestBlocks(msgspec.Struct, frozen=True, eq=False):
     """The largest allocations at the peak of the whole trace, the largest first."""
 
     bytes: Ints
@@ -449,8 +433,7 @@ class LargestBlocks:
         return len(self.bytes)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class KeptBlocks:
+class KeptBlocks(msgspec.Struct, frozen=True, eq=False):
     """What is allocated in a step (or between two updates, without marked steps) and outlives the recording, by op and
     function: where memory may leak.
     """
@@ -466,8 +449,7 @@ class KeptBlocks:
         return len(self.op)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ModuleMemory:
+class ModuleMemory(msgspec.Struct, frozen=True, eq=False):
     """Activations at the peak by class of module, with all that is within it (with_stack=True), the largest first."""
 
     #: "Block" of Block_0, Block_1, ..., and how many of them have activations.
@@ -484,8 +466,7 @@ class ModuleMemory:
         return len(self.module)
 
 
-@dataclass(frozen=True, slots=True)
-class StateBytes:
+class StateBytes(msgspec.Struct, frozen=True):
     """What the model's states take by the gradients of a pass, whether the allocator counts them or not; -1 unknown."""
 
     gradients: int
@@ -497,8 +478,7 @@ class StateBytes:
     optimizer_name: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Memory:
+class Memory(msgspec.Struct, frozen=True, eq=False):
     """The device's memory as the rank's allocator has it, bytes; profile_memory=True tells it.
 
     Those of steps have shape (S,), or (S, ...) where a comment says so; the series is over the trace, empty where it is
@@ -542,8 +522,7 @@ class Memory:
     modules: ModuleMemory
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PhaseWork:
+class PhaseWork(msgspec.Struct, frozen=True, eq=False):
     """Each phase's time in the steps, shape (S, len(names.Phase)). Without a device all are of the host."""
 
     #: What the host is at; each row sums to the step's host window.
@@ -556,8 +535,7 @@ class PhaseWork:
     stalled_ns: Annotated[Ints, Phase]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class KernelWork:
+class KernelWork(msgspec.Struct, frozen=True, eq=False):
     """Compute kernels that each step launched, shape (S,)."""
 
     kernels: Ints
@@ -566,8 +544,7 @@ class KernelWork:
     backward_compute_ns: Ints
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CopyWork:
+class CopyWork(msgspec.Struct, frozen=True, eq=False):
     """Copies between host and device, shape (S,)."""
 
     #: From or to pageable memory: number, bytes, device time, exposed device time; and the host's time in those to the
@@ -585,8 +562,7 @@ class CopyWork:
     pinned_exposed_ns: Ints
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class GemmWork:
+class GemmWork(msgspec.Struct, frozen=True, eq=False):
     """Products of matrices, convolutions and attention (`names.Product`), shape (S,)."""
 
     #: Time on tensor cores; number and time in float32 off them; the same in half precision whose dimensions do not
@@ -601,8 +577,7 @@ class GemmWork:
     slow_product_end_ns: Ints
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FlopWork:
+class FlopWork(msgspec.Struct, frozen=True, eq=False):
     """Operations of products, convolutions and attention (`digest.flops`), shape (S,)."""
 
     #: The model's, and those done again.
@@ -610,8 +585,7 @@ class FlopWork:
     repeated_flops: Ints
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class OptimizerWork:
+class OptimizerWork(msgspec.Struct, frozen=True, eq=False):
     """Calls of a torch optimizer's step, shape (S,)."""
 
     optimizer_steps: Ints
@@ -624,8 +598,7 @@ class OptimizerWork:
     optimizer_end_ns: Ints
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class AttentionWork:
+class AttentionWork(msgspec.Struct, frozen=True, eq=False):
     """Attention by separate operations (`digest.attention`), shape (S,): zeros where shapes are not recorded."""
 
     #: Calls of scaled_dot_product_attention that fell back to them.
@@ -639,16 +612,14 @@ class AttentionWork:
     score_pass_end_ns: Ints
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class GraphWalkWork:
+class GraphWalkWork(msgspec.Struct, frozen=True, eq=False):
     """DDP's walks of the autograd graph for unused parameters, shape (S,): number, and the host's time in them."""
 
     graph_walks: Ints
     graph_walk_ns: Ints
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class StepWork:
+class StepWork(msgspec.Struct, frozen=True, eq=False):
     """What each step did, shape (S,) unless a comment says more."""
 
     #: Shape (S, len(RankOwner)); each row sums to the step's window.
@@ -671,11 +642,10 @@ class StepWork:
 
 def zeros(kind: type[T], steps: int) -> T:
     """A table of `StepWork` whose columns have shape (S,), all zero."""
-    return kind(*(np.zeros(steps, np.int64) for _ in fields(kind)))  # type: ignore[arg-type]
+    return kind(*(np.zeros(steps, np.int64) for _ in kind.__struct_fields__))
 
 
-@dataclass(frozen=True, slots=True)
-class TraceContents:
+class TraceContents(msgspec.Struct, frozen=True):
     """What a trace records, and what it shows to have been left out (see `digest.trace_contents`)."""
 
     #: Work of accelerators that are not known here, by category: events and busy time, ns (-1 if not read).
@@ -690,8 +660,7 @@ class TraceContents:
     calls_left_out: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RankDigest:
+class RankDigest(msgspec.Struct, frozen=True, eq=False):
     """One rank, digested."""
 
     file: str

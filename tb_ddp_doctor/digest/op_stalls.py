@@ -11,8 +11,7 @@ and DDP's search for unused parameters, which have owners of their own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from tb_ddp_doctor.digest import owners
@@ -35,8 +34,7 @@ _MOST_STALLS = 1_000
 _QUICK = 0.1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Stalls:
+class Stalls(msgspec.Struct, frozen=True, eq=False):
     """Stalls by time; shape (stalls,)."""
 
     start_ns: Ints

@@ -25,8 +25,8 @@ STEP = "ProfilerStep"
 def operators(host: HostCalls, device: DeviceEvents, steps: Steps, words: Vocabulary) -> Operators:
     """Sums by name of the steps' calls and events."""
     on_host, on_device = _on_host(host, device, steps, words), _on_device(device, words)
-    columns = (np.concatenate((getattr(on_host, name), getattr(on_device, name))) for name in Operators.__slots__)
-    return Operators(*columns)
+    names = Operators.__struct_fields__
+    return Operators(*(np.concatenate((getattr(on_host, name), getattr(on_device, name))) for name in names))
 
 
 def _on_host(host: HostCalls, device: DeviceEvents, steps: Steps, words: Vocabulary) -> Operators:
@@ -76,7 +76,7 @@ def _ranked(trace: RankTrace, words: Vocabulary, on_device: int, **sums: Ints) -
     numbers: dict[str, int] = {}
     named = (trace.strings[index] for index in occur.tolist())
     which = np.array([numbers.setdefault(STEP if names.is_step(text) else text, len(numbers)) for text in named], int)
-    merged = {column: np.zeros(len(numbers), np.int64) for column in Operators.__slots__[2:]}
+    merged = {column: np.zeros(len(numbers), np.int64) for column in Operators.__struct_fields__[2:]}
     for column, values in sums.items():
         np.add.at(merged[column], which, values[occur])
     # Ranked by the greater of both times, so that neither a busy host nor a busy device is lost.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,8 +27,7 @@ KEPT_SHARE = 1 / 2000
 LONG_STALL_NS = 1_000_000
 
 
-@dataclass(frozen=True)
-class Layers:
+class Layers(msgspec.Struct, frozen=True, dict=True):
     """What holds at each instant, one set per owner but the last; where several hold, the first one owns."""
 
     compute: Intervals
@@ -83,8 +82,7 @@ def _running(device: DeviceEvents, chosen: Mask) -> Intervals:
     return Intervals.union(device.start_ns[chosen], device.end_ns[chosen])
 
 
-@dataclass(frozen=True)
-class HostOperators:
+class HostOperators(msgspec.Struct, frozen=True):
     """What the calls of a rank without a device are, one mask over them each."""
 
     computing: Mask

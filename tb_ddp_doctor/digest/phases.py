@@ -12,8 +12,8 @@ launch on; before that the device waits for the host, and the host's phase holds
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,8 +33,7 @@ from tb_ddp_doctor.trace.names import Phase
 _PRECEDENCE = (Phase.LOADING, Phase.OPTIMIZER, Phase.BACKWARD, Phase.FORWARD)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class HostPhases:
+class HostPhases(msgspec.Struct, frozen=True, eq=False):
     """What the host is at, from the trace's first event to its last: gapless pieces by time, shape (pieces,)."""
 
     start_ns: Ints

@@ -8,9 +8,9 @@ kind than we know, or damaged as a whole, which only a comparison with other ran
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.intervals import long_gaps
@@ -58,7 +58,7 @@ def plausible(trace: RankTrace, device: DeviceRows) -> RankTrace:
     kept = ~impossible
     return replace(
         trace,
-        events=Events(*(getattr(events, column)[kept] for column in Events.__slots__)),
+        events=Events(*(getattr(events, column)[kept] for column in Events.__struct_fields__)),
         comms=_comms(trace.comms, kept),
         warnings=(*trace.warnings, *warnings),
     )
@@ -67,7 +67,7 @@ def plausible(trace: RankTrace, device: DeviceRows) -> RankTrace:
 def _comms(comms: CommArgs, kept: Mask) -> CommArgs:
     """The rows of the events that are kept, which have new places."""
     rows = kept[comms.event]
-    columns = {column: getattr(comms, column)[rows] for column in CommArgs.__slots__}
+    columns = {column: getattr(comms, column)[rows] for column in CommArgs.__struct_fields__}
     return CommArgs(**{**columns, "event": (np.cumsum(kept) - 1)[columns["event"]]})
 
 

@@ -6,9 +6,8 @@ and training loops reduce a loss or a metric. Each is small, so what it takes is
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.host_calls import HostCalls

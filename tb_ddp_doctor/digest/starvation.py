@@ -19,9 +19,9 @@ to no kind here: other rules own it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -48,8 +48,7 @@ _RECORDING_BY_LAUNCH = 1.8
 BLOCKING = (Starved.ALLOC, Starved.COPY, Starved.SYNC)
 
 
-@dataclass(frozen=True)
-class _Gaps:
+class _Gaps(msgspec.Struct, frozen=True, dict=True):
     """Starved stretches of the device, cut at the edges of steps, by time; shape (gaps,)."""
 
     start_ns: Ints
@@ -64,8 +63,7 @@ class _Gaps:
         return np.cumsum(self.end_ns - self.start_ns)
 
 
-@dataclass(frozen=True)
-class BlockingCalls:
+class BlockingCalls(msgspec.Struct, frozen=True):
     """Calls that hold the host, by start; shape (calls,)."""
 
     #: Index of `HostCalls`.

@@ -12,8 +12,8 @@ gives the recorded times to the nanosecond.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -42,8 +42,7 @@ _LAUNCHES_A_ROW = 128
 Flags = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Device:
+class Device(msgspec.Struct, frozen=True, eq=False):
     """A rank's device events without collectives, by start; shape (events,)."""
 
     start_ns: Ints
@@ -52,8 +51,7 @@ class Device:
     launched_ns: Ints
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Communication:
+class Communication(msgspec.Struct, frozen=True, eq=False):
     """A rank's collectives, in the order of its `Collectives`; shape (C,)."""
 
     start_ns: Ints
@@ -63,8 +61,7 @@ class Communication:
     stream: Ints
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class HostTime:
+class HostTime(msgspec.Struct, frozen=True, eq=False):
     """What the host spends its time on."""
 
     #: Disjoint sets, in the order of `Held` up to OVERHEAD; and when the launch queue is full, disjoint from them.
@@ -75,8 +72,7 @@ class HostTime:
     recording_ns: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Rows:
+class _Rows(msgspec.Struct, frozen=True, eq=False):
     """Where the host's time is cut; shape (rows,)."""
 
     begin_ns: Ints
@@ -89,8 +85,7 @@ class _Rows:
     awaits: Indices
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Needs:
+class _Needs(msgspec.Struct, frozen=True, eq=False):
     """What the device needs for each row; shape (rows,)."""
 
     #: When it could begin, and when it is done.
@@ -339,8 +334,7 @@ def _needs(rows: _Rows, device: Device, communication: Communication, origin: in
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Queued:
+class _Queued(msgspec.Struct, frozen=True, eq=False):
     """What each row waits for on the device; shape (rows,), columns of `Track`."""
 
     row: Indices

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+import msgspec
 
 from tb_ddp_doctor.discover.names import CAPTURE_FOLDER, RANK_FOLDER, natural
 from tb_ddp_doctor.discover.trace_file import Parts, TraceFile
@@ -14,22 +15,27 @@ from tb_ddp_doctor.discover.trace_file import Parts, TraceFile
 SAME_TIME_NS = 600 * 10**9
 
 
-@dataclass(slots=True)
-class Group:
+class Group(msgspec.Struct):
     """The files of one folder, or of several folders of one job."""
 
     parts: Parts
     files: list[TraceFile]
-    ranks: set[int] = field(init=False)
-    world_size: int | None = field(init=False)
+    ranks: set[int]
+    world_size: int | None
     #: First and last time in the file names; None where there is none.
-    times: tuple[int, int] | None = field(init=False)
+    times: tuple[int, int] | None
 
-    def __post_init__(self) -> None:
-        self.ranks = {file.rank for file in self.files if file.rank is not None}
-        self.world_size = most_claimed(file.world_size for file in self.files)
-        times = [file.time_ns for file in self.files if file.time_ns is not None]
-        self.times = (min(times), max(times)) if times else None
+    @classmethod
+    def of(cls, parts: Parts, files: list[TraceFile]) -> Group:
+        """With what the files tell."""
+        times = [file.time_ns for file in files if file.time_ns is not None]
+        return cls(
+            parts=parts,
+            files=files,
+            ranks={file.rank for file in files if file.rank is not None},
+            world_size=most_claimed(file.world_size for file in files),
+            times=(min(times), max(times)) if times else None,
+        )
 
     @property
     def is_partial(self) -> bool:
@@ -90,7 +96,7 @@ def _jobs_across(candidates: list[Group], level: int) -> list[list[Group]]:
                 members.append(group)
                 break
         else:
-            jobs.append((Group(group.parts, group.files), [group]))
+            jobs.append((Group.of(group.parts, group.files), [group]))
     return [members for _, members in jobs]
 
 
@@ -112,4 +118,4 @@ def _join(parts: Parts, level: int, job: list[Group]) -> Group:
         for file in group.files:
             if not file.node and not RANK_FOLDER.fullmatch(folder):
                 file.node = folder
-    return Group(parts, [file for group in job for file in group.files])
+    return Group.of(parts, [file for group in job for file in group.files])

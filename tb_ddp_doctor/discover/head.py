@@ -6,9 +6,11 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
 
 from tb_ddp_doctor.discover.names import DIGEST_SUFFIX
 from tb_ddp_doctor.storage.column_file import StoreError, values
@@ -26,8 +28,7 @@ _HOST_NAME = re.compile(rb'"host_name"\s*:\s*"([^"\\]{1,255})"')
 _KINETO_EVENT = re.compile(rb'"cat"\s*:\s*"(cpu_op|cuda_runtime|cuda_driver|gpu_memcpy|python_function|ac2g)"')
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(msgspec.Struct, frozen=True):
     """What the start of a file tells; all of it missing where it cannot be read."""
 
     is_trace: bool = False

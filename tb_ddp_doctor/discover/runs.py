@@ -35,9 +35,11 @@ import posixpath
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path, PurePath
+
+import msgspec
+from msgspec.structs import replace
 
 from tb_ddp_doctor.discover.cycles import Worker, by_cycle, by_job, in_order, order_of_recurring, worker_of
 from tb_ddp_doctor.discover.files import scan, scan_remote
@@ -72,8 +74,7 @@ class DiscoverError(ValueError):
     """There is nothing to look into. Its text is a sentence for users."""
 
 
-@dataclass(frozen=True, slots=True)
-class RankFile:
+class RankFile(msgspec.Struct, frozen=True):
     """The trace of one rank in one profiler cycle."""
 
     path: FilePath
@@ -91,8 +92,7 @@ class RankFile:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(msgspec.Struct, frozen=True):
     """The files of one job and one profiler cycle: one per rank, sorted by rank."""
 
     #: Path relative to the log directory, with "/"; its last part for the log directory itself.
@@ -238,7 +238,7 @@ def _discover_remote(logdir: str, name: str | None, peek: Callable[[FilePath], H
 def _runs_of_folders(folders: Mapping[Parts, list[TraceFile]], base: str, *, always: bool) -> list[Run]:
     """Runs, named for their folders below `base`, which `always` comes first."""
     runs: list[Run] = []
-    for group in merge_folders([Group(parts, files) for parts, files in folders.items()]):
+    for group in merge_folders([Group.of(parts, files) for parts, files in folders.items()]):
         prefix = (base,) if always or not group.parts else ()
         runs += _runs("/".join((*prefix, *group.parts)), group.files)
     return runs

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+import msgspec
 
 from tb_ddp_doctor.storage import paths
 from tb_ddp_doctor.storage.paths import FilePath
@@ -17,8 +18,7 @@ RankSource: TypeAlias = Literal["distributedInfo", "file name", "folder name", "
 Parts: TypeAlias = tuple[str, ...]
 
 
-@dataclass(slots=True)
-class TraceFile:
+class TraceFile(msgspec.Struct):
     """A file on its way into a run; its rank may not be known yet."""
 
     path: FilePath

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -27,8 +26,7 @@ _MOST_FILES = 4096
 _MARKS = (nvidia_smi.MARK, dcgm.EXPORTER_MARK, dcgm.DMON_MARK, py_spy.MARK)
 
 
-@dataclass(frozen=True, slots=True)
-class Rank:
+class Rank(msgspec.Struct, frozen=True):
     """What a file may name a rank by."""
 
     number: int

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import msgspec
 
 #: Files that the doctor's own captures leave beside traces (`Record`, as JSON).
@@ -26,8 +24,7 @@ class GpuState(msgspec.Struct, frozen=True):
     throttled: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SeenGpu:
+class SeenGpu(msgspec.Struct, frozen=True):
     """A GPU in somebody's file, and what tells whose it is."""
 
     state: GpuState

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from tb_ddp_doctor.digest.intervals import Intervals
@@ -22,8 +21,7 @@ from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace.model import Ints
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Arrivals:
+class Arrivals(msgspec.Struct, frozen=True, eq=False):
     """Who was late at which collective."""
 
     #: Shape (M,): step number, index of the rank that arrived last, kind or what it is for.
@@ -38,8 +36,7 @@ class Arrivals:
     wait_end_ns: Ints
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Absent:
+class Absent(msgspec.Struct, frozen=True, eq=False):
     """Waiting for ranks that have no trace."""
 
     #: Exposed, shape (R, S), ns.
@@ -53,8 +50,7 @@ class Absent:
     kind: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TinyCalls:
+class TinyCalls(msgspec.Struct, frozen=True, eq=False):
     """The collectives of one kind that run most often, whatever the traces tell of sizes and partners."""
 
     kind: str
@@ -67,8 +63,7 @@ class TinyCalls:
     latency_ns: Ints
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Purpose:
+class Purpose(msgspec.Struct, frozen=True, eq=False):
     """Small collectives outside of the backward pass that are for one thing, in every step."""
 
     #: What they are for, one of `digest.purposes`.
@@ -80,8 +75,7 @@ class Purpose:
     wait_ns: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Sized:
+class Sized(msgspec.Struct, frozen=True, eq=False):
     """What is measured of matched collectives."""
 
     transfers: Transfers

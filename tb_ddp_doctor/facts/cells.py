@@ -6,9 +6,9 @@ R = ranks, S = steps of the job.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,8 +20,7 @@ Flags = NDArray[np.bool_]
 Some: TypeAlias = slice | Ints
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Cells:
+class Cells(msgspec.Struct, frozen=True, eq=False):
     """To which rank and step of the job things belong, as one index; each rank has one more cell, for the steps that
     the job leaves out. They are taken to be like its other steps.
     """
@@ -85,8 +84,7 @@ def padded(share: Floats) -> Floats:
     return np.concatenate((share, share.mean(axis=1, keepdims=True)), axis=1)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Places:
+class Places(msgspec.Struct, frozen=True, eq=False):
     """Things by their place in a table, for the largest value of each."""
 
     #: Things, those of one place together; where each place's begin; the places, row by row.

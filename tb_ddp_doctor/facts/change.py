@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,14 +16,13 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Change:
+class Change(msgspec.Struct, frozen=True, eq=False):
     """What a fix takes out of the steps."""
 
     #: Share of the host's time that goes, 0 to 1, by what it was spent on; shape (R, S).
-    host: Mapping[CpuTime, Floats] = field(default_factory=dict)
+    host: Mapping[CpuTime, Floats] = msgspec.field(default_factory=dict)
     #: The same of what all ranks share, which goes beside what single ranks have on top of the median rank.
-    shared: Mapping[CpuTime, Floats] = field(default_factory=dict)
+    shared: Mapping[CpuTime, Floats] = msgspec.field(default_factory=dict)
     #: What the device need no longer do, shape (R, S), ns.
     device_ns: Ints | None = None
     #: Exposed transfer that goes, shape (R, S), ns.

@@ -6,10 +6,10 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
 
+import msgspec
 import numpy as np
 
 from tb_ddp_doctor.digest.model import AttentionWork, CopyWork, GemmWork, KernelWork, OptimizerWork, RankDigest
@@ -26,8 +26,7 @@ Number = TypeVar("Number", int, float)
 _GRID = re.compile(r"\s*\[\s*\d{1,10}\s*(,\s*\d{1,10}\s*){0,2}\]\s*", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Phases:
+class Phases(msgspec.Struct, frozen=True, eq=False):
     """What the training loop is at."""
 
     #: Whether the traces tell: without annotations and autograd's nodes all is other.
@@ -36,8 +35,7 @@ class Phases:
     busy_ns: Ints
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Gemms:
+class Gemms(msgspec.Struct, frozen=True, eq=False):
     """Products of matrices, convolutions and attention, on devices that have tensor cores."""
 
     #: Columns have shape (R, S).
@@ -52,8 +50,7 @@ class Gemms:
     has_bfloat16: bool
 
 
-@dataclass(frozen=True, slots=True)
-class KernelKind:
+class KernelKind(msgspec.Struct, frozen=True):
     """All launches of one kernel with one grid, on one rank; `blocks` are the grid's."""
 
     count: int
@@ -65,8 +62,7 @@ class KernelKind:
         return self.total_ns / self.count
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class KernelTable:
+class KernelTable(msgspec.Struct, frozen=True, eq=False):
     """Compute kernels of each rank."""
 
     _job: Job
@@ -85,8 +81,7 @@ class KernelTable:
         }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Utilization:
+class Utilization(msgspec.Struct, frozen=True, eq=False):
     """What of the device's peak the model uses."""
 
     #: Operations of the model, and with those that are done again, shape (R, S).
@@ -99,8 +94,7 @@ class Utilization:
     peak: float | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LongKernel:
+class LongKernel(msgspec.Struct, frozen=True, eq=False):
     """Kernels of one name on the rank that spends most time on them."""
 
     name: str
@@ -115,8 +109,7 @@ class LongKernel:
     end_ns: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LongKernels:
+class LongKernels(msgspec.Struct, frozen=True, eq=False):
     """Kernels that are no products of matrices, those that take most time first."""
 
     #: Whether the traces estimate occupancy.

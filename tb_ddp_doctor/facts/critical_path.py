@@ -10,10 +10,11 @@ Pure: a job and its bindings in, pieces out.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import CodeOf, CpuTime, RankDigest, RankOwner, Starved
@@ -46,8 +47,7 @@ _PROFILER = "profiler overhead"
 _LOADER = "DataLoader.__next__"
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(msgspec.Struct, frozen=True):
     """A stretch of the path on one rank."""
 
     #: Index of the rank.
@@ -67,8 +67,7 @@ class Piece:
         return self.rank, self.owner, self.phase, self.what
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(msgspec.Struct, frozen=True):
     """The path's part in one step."""
 
     #: Index of the job's step.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from tb_ddp_doctor.digest.intervals import Intervals
@@ -25,8 +25,7 @@ _CODE_OF = {
 _MOST_LETTERS = 200
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Places:
+class Places(msgspec.Struct, frozen=True, eq=False):
     """Where in the traces an owner's time lies, and in the user's own code, if stacks tell."""
 
     _job: Job

@@ -6,8 +6,8 @@ Without a calibration nothing here is known: a trace alone shows what was reache
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,8 +27,7 @@ _MEASURES = {
 }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Expected:
+class Expected(msgspec.Struct, frozen=True, eq=False):
     """What a calibration says of one job."""
 
     calibration: Calibration

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from tb_ddp_doctor.facts import unrecognised
@@ -12,8 +11,7 @@ from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.trace.model import Ints
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Frame:
+class Frame(msgspec.Struct, frozen=True, eq=False):
     """Who took part, when, and how far the numbers can be trusted."""
 
     #: Shape (R,) and (S,).
@@ -52,8 +50,7 @@ class Frame:
         return tuple(self.steps.tolist())
 
 
-@dataclass(frozen=True, slots=True)
-class Quality:
+class Quality(msgspec.Struct, frozen=True):
     """What the traces have, and what they lack."""
 
     #: Files that lack events which they should have.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from tb_ddp_doctor.digest.model import Starved
@@ -13,8 +13,7 @@ from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace.model import Ints
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Loaders:
+class Loaders(msgspec.Struct, frozen=True, eq=False):
     """DataLoaders as the traces show them."""
 
     #: "single_process" or "workers".
@@ -23,8 +22,7 @@ class Loaders:
     loading_ns: Ints
 
 
-@dataclass(frozen=True, slots=True)
-class Doing:
+class Doing(msgspec.Struct, frozen=True):
     """One thing that the host does while host and device seem to do nothing, over some ranks."""
 
     #: The innermost Python function or annotation: "<built-in function collect>", "train.py(12): log".
@@ -35,8 +33,7 @@ class Doing:
     mean_ns: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Stalls:
+class Stalls(msgspec.Struct, frozen=True, eq=False):
     """Stretches in which device and host both do nothing."""
 
     _job: Job
@@ -53,8 +50,7 @@ class Stalls:
         return _doing(self._job, ranks)
 
 
-@dataclass(frozen=True, slots=True)
-class StallInOp:
+class StallInOp(msgspec.Struct, frozen=True):
     """A stall of the host inside one op or launch call."""
 
     #: Indices of its rank and its step.
@@ -74,8 +70,7 @@ class StallInOp:
         return self.end_ns - self.start_ns
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class OpStalls:
+class OpStalls(msgspec.Struct, frozen=True, eq=False):
     """All of them; empty on CPUs, whose ops are what they compute."""
 
     every: tuple[StallInOp, ...]
@@ -89,8 +84,7 @@ class OpStalls:
         return [(one.start_ns, one.end_ns) for one in self.of(rank)]
 
 
-@dataclass(frozen=True, slots=True)
-class HoldingCalls:
+class HoldingCalls(msgspec.Struct, frozen=True):
     """Calls of one name in one operator that hold the host, over all ranks."""
 
     call: str
@@ -108,8 +102,7 @@ class HoldingCalls:
     end_ns: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Starvation:
+class Starvation(msgspec.Struct, frozen=True, eq=False):
     """Device idle that an earlier launch would have shortened, by what delayed the launch."""
 
     _job: Job

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,8 +14,7 @@ TELLING_SPREAD, TELLING_R2 = 2.0, 0.7
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(msgspec.Struct, frozen=True):
     """transfer = alpha + bytes * beta."""
 
     #: ns, and ns per byte; neither is negative.

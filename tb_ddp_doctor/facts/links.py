@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,8 +31,7 @@ Floats = NDArray[np.float64]
 SLOW_TIMES = 1.5
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Link:
+class Link(msgspec.Struct, frozen=True, eq=False):
     """One kind of collective in one group that has peers; only sizes that a peer has too."""
 
     traffic: Traffic

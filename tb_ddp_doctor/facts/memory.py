@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from tb_ddp_doctor.facts import memory_contents
@@ -11,8 +10,7 @@ from tb_ddp_doctor.facts.facts import Fact, Facts, MissingFactError, needs_devic
 from tb_ddp_doctor.trace.model import Ints
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class MemoryUse:
+class MemoryUse(msgspec.Struct, frozen=True, eq=False):
     """Columns of `digest.Memory`, shape (R, S), bytes; 0 where a step does not show it."""
 
     peak_allocated: Ints
@@ -39,7 +37,7 @@ def _memory(facts: Facts) -> MemoryUse:
         return known
 
     return MemoryUse(
-        **{name: column(name) for name in MemoryUse.__slots__ if name != "capacity"},
+        **{name: column(name) for name in MemoryUse.__struct_fields__ if name != "capacity"},
         capacity=np.array([digest.device_bytes for digest in job.digests], np.int64),
     )
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from tb_ddp_doctor.digest.model import MemoryCategory, RankDigest
@@ -30,8 +30,7 @@ _MODULES = 2
 _HEADROOM = 1.1
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
+class _Job(msgspec.Struct, frozen=True):
     """What the savings are computed from; bytes, ns, bytes per second."""
 
     peak: MemoryRank

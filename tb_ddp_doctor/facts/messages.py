@@ -6,16 +6,14 @@ least that a link gives: with other transfers beside them it gives more.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.job.model import Job
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(msgspec.Struct, frozen=True):
     """What one rank sends another, in all of the job's steps."""
 
     #: Rank numbers.

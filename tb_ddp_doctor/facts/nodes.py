@@ -6,8 +6,8 @@ R = ranks, M = matched collectives of the job's steps.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from tb_ddp_doctor.facts.links import SLOW_TIMES, Link
@@ -20,8 +20,7 @@ _LEAST_SHARE = 0.05
 _TIMES_OTHERS = 3.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class NodeTraffic:
+class NodeTraffic(msgspec.Struct, frozen=True, eq=False):
     """What the communication of one node's ranks looks like beside that of the other nodes."""
 
     name: str

@@ -5,8 +5,7 @@ N = names, one row for each on the host and each on the device. All sums are ove
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,8 +16,7 @@ from tb_ddp_doctor.trace.model import Ints
 _SUMS = ("count", "host_ns", "device_ns", "estimated_ns", "occupied_ns", "tensor_ns")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Spent:
+class Spent(msgspec.Struct, frozen=True, eq=False):
     """Shape (N,) each; the largest sums come first."""
 
     #: "" is the sum of what a rank has beyond the names that its digest keeps.

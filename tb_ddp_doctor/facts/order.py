@@ -7,8 +7,8 @@ collective complete together, once all are launched and those before them on the
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,16 +22,14 @@ class StuckError(Exception):
     """Rows wait for each other in a circle: some match of collectives is wrong."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Together:
+class Together(msgspec.Struct, frozen=True, eq=False):
     """Rows that follow no other ones still to be played, and the parts that complete with them; as in `Round`."""
 
     rows: slice
     completed: slice
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Ordering:
+class Ordering(msgspec.Struct, frozen=True, eq=False):
     """What is to be put in order, and how far that has come."""
 
     #: Where each rank's rows begin, and where the last one's end, shape (R + 1,).

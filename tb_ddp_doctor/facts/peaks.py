@@ -6,13 +6,13 @@ A part of a device (MIG) has that part of its multiprocessors and of its peak.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 from tb_ddp_doctor.trace.names import Precision
 
 
-@dataclass(frozen=True, slots=True)
-class _Peak:
+class _Peak(msgspec.Struct, frozen=True):
     """Multiprocessors (AMD: compute units); TFLOPS by precision, 0 where there is none; memory bandwidth, TB/s."""
 
     multiprocessors: int
@@ -65,8 +65,7 @@ _PEAKS: tuple[tuple[str, _Peak], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True):
     """What kernels of a device run at most at: TFLOPS in half precision and float32, and memory bandwidth, TB/s."""
 
     half: float

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from tb_ddp_doctor.facts.transfers import messages_alone
@@ -17,8 +17,7 @@ from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace.model import Ints
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Pipeline:
+class Pipeline(msgspec.Struct, frozen=True, eq=False):
     """A job whose ranks are stages."""
 
     stages: int

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from tb_ddp_doctor.digest.model import CpuTime
@@ -15,8 +15,7 @@ from tb_ddp_doctor.facts.schedule_model import Round, Schedule
 from tb_ddp_doctor.trace.model import Ints
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Cut:
+class Cut(msgspec.Struct, frozen=True, eq=False):
     """What a fix removes of rows, by rank and step; shape (R, S + 1), as `cells.padded`."""
 
     #: The share of the host's time that goes, by what it is spent on.
@@ -26,8 +25,7 @@ class Cut:
     chosen: Flags | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Lengths:
+class Lengths(msgspec.Struct, frozen=True, eq=False):
     """How long each row and part takes; as columns of `Rows` and `Parts`, without what a fix removes."""
 
     work_ns: Ints
@@ -44,8 +42,7 @@ class Lengths:
     cut: Cut | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Played:
+class Played(msgspec.Struct, frozen=True, eq=False):
     """When things happened: the first by row, the next by part, the next two by rank."""
 
     done_ns: Ints

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,8 +15,7 @@ from tb_ddp_doctor.job.numbering import numbered
 from tb_ddp_doctor.trace.model import Ints
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Repeats:
+class Repeats(msgspec.Struct, frozen=True, eq=False):
     """AllReduces of backward passes whose gradients a later pass reduces again, of R ranks in S steps."""
 
     #: AllReduces that are repeated, and backward passes that have some, shape (R, S).

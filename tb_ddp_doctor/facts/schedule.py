@@ -102,7 +102,7 @@ def _rows(tracks: Tracks, awaits: Indices, step_index: Ints, order: Ints, comple
 
 def _completing(parts: Parts, order: Ints, completed: Ints) -> Parts:
     """The parts in the order `completed`; `order` is that of the rows."""
-    columns = {name: _in_order(getattr(parts, name), completed) for name in Parts.__slots__}
+    columns = {name: _in_order(getattr(parts, name), completed) for name in Parts.__struct_fields__}
     columns["after"] = _places(completed)[columns["after"]]
     columns["needs"] = _moved(columns["needs"], _places(order))
     return Parts(**columns)

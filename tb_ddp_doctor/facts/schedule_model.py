@@ -7,9 +7,9 @@ is one rank's share of a collective.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,8 +22,7 @@ Flags = NDArray[np.bool_]
 Some: TypeAlias = slice | NDArray[np.integer[Any]]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Rows:
+class Rows(msgspec.Struct, frozen=True, eq=False):
     """The rows of all tracks, round by round; the columns of `Track` with indices into all rows and parts."""
 
     rank: Indices
@@ -56,8 +55,7 @@ class Rows:
     between: Indices
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Spent:
+class Spent(msgspec.Struct, frozen=True, eq=False):
     """The host's time that goes to one kind of thing."""
 
     #: Rows, and how much of each row's `work_ns` it is.
@@ -71,8 +69,7 @@ class Spent:
         return bool(len(self.working) or len(self.holding))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Parts:
+class Parts(msgspec.Struct, frozen=True, eq=False):
     """The parts of all ranks, round by round as they complete, those that nothing launches, and one more that was over
     long ago.
     """
@@ -104,8 +101,7 @@ class Parts:
     family: Indices
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Round:
+class Round(msgspec.Struct, frozen=True, eq=False):
     """What can be played together: rows, one per rank at most; then parts of collectives that complete."""
 
     rows: slice
@@ -126,8 +122,7 @@ class Round:
     sizes: Ints
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(msgspec.Struct, frozen=True):
     """Collectives of one kind among as many ranks."""
 
     kind: str
@@ -137,8 +132,7 @@ class Family:
     of_gradients: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Frame:
+class Frame(msgspec.Struct, frozen=True, eq=False):
     """The steps of R ranks, and when their records begin."""
 
     families: tuple[Family, ...]
@@ -155,8 +149,7 @@ class Frame:
     sequence: Ints
 
 
-@dataclass(frozen=True, eq=False)
-class Schedule:
+class Schedule(msgspec.Struct, frozen=True, eq=False, weakref=True):
     """The steps of R ranks, ready to be played."""
 
     rows: Rows

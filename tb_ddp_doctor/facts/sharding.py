@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,8 +17,7 @@ from tb_ddp_doctor.trace.model import Ints
 _MOST_OUTSIDE = 0.3
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Sharding:
+class Sharding(msgspec.Struct, frozen=True, eq=False):
     """All-gathers and reduce-scatters of the groups that shard, of R ranks in S steps; times have shape (R, S), ns."""
 
     #: Transfer of the all-gathers before and after the backward pass, and the part with nothing beside it.

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from tb_ddp_doctor.calibration.model import bus_factor
@@ -29,8 +29,7 @@ from tb_ddp_doctor.trace.names import parallelism
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Traffic:
+class Traffic(msgspec.Struct, frozen=True, eq=False):
     """The collectives of one kind in one process group."""
 
     kind: str

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,8 +12,7 @@ from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace.model import Ints
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Transfers:
+class Transfers(msgspec.Struct, frozen=True, eq=False):
     """Communication of R ranks in S steps."""
 
     #: Time in which data moves, hidden or exposed, shape (R, S), ns.

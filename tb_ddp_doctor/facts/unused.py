@@ -8,8 +8,7 @@ R = ranks, S = steps.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,8 +17,7 @@ from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace.model import Ints
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class UnusedSearch:
+class UnusedSearch(msgspec.Struct, frozen=True, eq=False):
     """The search for unused parameters in every step of every rank, shape (R, S)."""
 
     walks: Ints

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import or_
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -54,8 +54,7 @@ _OF_DEVICES: Mapping[CpuTime, str] = {
 _OF_CPUS: Mapping[CpuTime, str] = {**_OF_DEVICES, CpuTime.WORK: "compute"}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Saving:
+class Saving(msgspec.Struct, frozen=True, eq=False):
     """What a fix gives back."""
 
     #: Shape (S,), ns; negative where a step gets longer.

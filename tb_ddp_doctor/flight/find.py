@@ -18,10 +18,12 @@ import stat
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
+
+import msgspec
+from msgspec.structs import replace
 
 from tb_ddp_doctor.discover.names import is_remote, natural
 from tb_ddp_doctor.flight import table
@@ -53,8 +55,7 @@ _RAS_KEYS = (b'"communicators"', b'"communicators_count"')
 Parts: TypeAlias = tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DumpFile:
+class DumpFile(msgspec.Struct, frozen=True):
     """A file that looks like a dump."""
 
     path: FilePath
@@ -68,8 +69,7 @@ class DumpFile:
     is_table: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DumpRun:
+class DumpRun(msgspec.Struct, frozen=True):
     """The dumps of one job, by rank; those without a rank last."""
 
     #: Path relative to the log directory, with "/"; its last part for the log directory itself.

@@ -16,12 +16,12 @@ import gc
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from tb_ddp_doctor.flight import table
 from tb_ddp_doctor.flight.model import (

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -78,8 +78,7 @@ class Frame(NamedTuple):
         return any(part in self.file for part in _LIBRARIES)
 
 
-@dataclass(frozen=True, slots=True)
-class Entries:
+class Entries(msgspec.Struct, frozen=True):
     """What was recorded, in the order in which it was enqueued; each column has shape (E,)."""
 
     #: Counts all that the rank ever recorded: larger than 0 at first where the ring buffer was overrun, or where only
@@ -106,8 +105,7 @@ class Entries:
         return len(self.record)
 
 
-@dataclass(frozen=True)
-class Dump:
+class Dump(msgspec.Struct, frozen=True, dict=True):
     """What one rank recorded."""
 
     path: FilePath

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.job import clock as clocks
@@ -21,8 +22,7 @@ from tb_ddp_doctor.trace.model import Ints
 END_TOLERANCE_NS = 500_000
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Aligned:
+class Aligned(msgspec.Struct, frozen=True, eq=False):
     """The ranks that take part, the steps that all of them have, their collectives, and one clock."""
 
     #: By rank, in order.

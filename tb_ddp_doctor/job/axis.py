@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from tb_ddp_doctor.digest.model import RankDigest
@@ -14,8 +14,7 @@ from tb_ddp_doctor.trace.model import Indices, Ints
 LONGEST_NS = 1 << 62
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Axis:
+class Axis(msgspec.Struct, frozen=True, eq=False):
     """An axis for R ranks; columns have shape (R,), ns."""
 
     #: When each rank's first step starts and its last one ends, on its own clock.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from tb_ddp_doctor.digest.model import RankDigest
@@ -12,8 +12,7 @@ from tb_ddp_doctor.job.clock import ClockFit
 from tb_ddp_doctor.trace.model import Ints
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Joined:
+class Joined(msgspec.Struct, frozen=True, eq=False):
     """Ranks whose record begins with a step that others begin later in theirs."""
 
     #: Indices of ranks.
@@ -23,8 +22,7 @@ class Joined:
     index: Ints
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Beginnings:
+class Beginnings(msgspec.Struct, frozen=True, eq=False):
     """The beginnings of R ranks on the common clock, ns."""
 
     #: How much later each begins than the first of the ranks whose record begins with the same step, shape (R,).

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,8 +22,7 @@ Flags = NDArray[np.bool_]
 _MOST_OUTSIDE = 0.2
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Text:
+class Text(msgspec.Struct, frozen=True, eq=False):
     """A text for each of many things, as an index in the distinct ones, each of which stands in `words` once."""
 
     code: Indices

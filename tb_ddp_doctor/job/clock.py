@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,8 +25,7 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ClockFit:
+class ClockFit(msgspec.Struct, frozen=True, eq=False):
     """What to subtract from each rank's clock at time t: offset + drift * (t - origin)."""
 
     #: Shape (R,), ns.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import RankDigest
@@ -19,8 +20,7 @@ LATEST = int(np.iinfo(np.int64).max)
 ENDS_APART = ("broadcast", "reduce", "gather", "scatter")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Matched:
+class Matched(msgspec.Struct, frozen=True, eq=False):
     """M collectives over R ranks; ABSENT where a rank has no part."""
 
     kind: tuple[str, ...]

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,8 +24,7 @@ from tb_ddp_doctor.job.numbering import in_order, numbered
 from tb_ddp_doctor.trace.model import Indices, Ints
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Candidates:
+class _Candidates(msgspec.Struct, frozen=True, eq=False):
     """Calls that can have partners, shape (N,), sorted by family, rank and arrival."""
 
     family: Ints

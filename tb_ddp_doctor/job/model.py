@@ -6,10 +6,10 @@ R = ranks, S = steps that all ranks have, M = matched collectives, O = `findings
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,8 +29,7 @@ from tb_ddp_doctor.trace.names import Phase
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Budget:
+class Budget(msgspec.Struct, frozen=True, eq=False):
     """Owners of every rank's steps, ns."""
 
     #: Shape (R, S, O); sums over O to `window_ns`.
@@ -50,8 +49,7 @@ class Budget:
         return self.window_ns - self.of("wait")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Waiting:
+class Waiting(msgspec.Struct, frozen=True, eq=False):
     """When ranks arrive at collectives, and what of the waiting for them is exposed."""
 
     #: Exposed wait of each rank, shape (M, R), ns; 0 where absent.
@@ -72,8 +70,7 @@ class Waiting:
     exposed: Intervals
 
 
-@dataclass(frozen=True, eq=False)
-class Job:
+class Job(msgspec.Struct, frozen=True, eq=False, dict=True):
     """All ranks of a run."""
 
     name: str
@@ -99,7 +96,7 @@ class Job:
     #: What NCCL's logs say; None where there are none.
     network: Network | None = None
     #: What files beside the traces say of ranks, by rank number.
-    rank_evidence: Mapping[int, RankEvidence] = field(default_factory=dict)
+    rank_evidence: Mapping[int, RankEvidence] = msgspec.field(default_factory=dict)
     #: What its ranks and links can do; None where nobody measured it.
     calibration: Calibration | None = None
     #: Files whose ranks are left out, or some of their steps, since their record is not as complete as others'.
@@ -159,7 +156,7 @@ def _stacked(parts: Sequence[T], index: Ints) -> T:
     """Columns, or tables of columns, by step of each rank as such of shape (R, S): steps are `index`, shape (R, S)."""
     if isinstance(parts[0], np.ndarray):
         return of_steps(parts, index)  # type: ignore[arg-type, return-value]
-    names = [field.name for field in fields(parts[0])]  # type: ignore[arg-type]
+    names = parts[0].__struct_fields__  # type: ignore[attr-defined]
     return type(parts[0])(*(_stacked([getattr(part, name) for part in parts], index) for name in names))
 
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 import bisect
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from tb_ddp_doctor.findings import (
     MEMORY,
@@ -59,16 +60,14 @@ class SnapshotError(Exception):
     """A pickle that is no snapshot. Its text is a sentence for users."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
+class _Block(msgspec.Struct, frozen=True):
     size: int
     is_active: bool
     category: str
     source: Source | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Segment:
+class _Segment(msgspec.Struct, frozen=True):
     size: int
     blocks: list[_Block]
 

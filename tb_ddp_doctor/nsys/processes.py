@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+
+import msgspec
 
 from tb_ddp_doctor.nsys.database import KERNEL, NVTX, Database, NsysError, opened
 from tb_ddp_doctor.nsys.payloads import Payload, Payloads, has_payloads
@@ -27,8 +28,7 @@ _MOST_PROCESSES = 1_024
 _MOST_RANKS = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(msgspec.Struct, frozen=True):
     """A process with kernels."""
 
     #: As all tables number it: `globalPid`.
@@ -41,8 +41,7 @@ class Process:
     world_size: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Recording:
+class Recording(msgspec.Struct, frozen=True):
     """What an export holds."""
 
     #: By device, then by pid.

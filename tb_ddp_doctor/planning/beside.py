@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.planning.messages import Basis
@@ -18,8 +19,7 @@ _KINDS, _LEAST_NS = 3, 1_000_000
 _MOST_TIMES = 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class Slowdown:
+class Slowdown(msgspec.Struct, frozen=True):
     """Kernels beside communication take 1 + `share` times as long."""
 
     share: float

@@ -13,8 +13,7 @@ G = gradients, B = buckets.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from tb_ddp_doctor.trace.model import Ints
@@ -24,8 +23,7 @@ MIB = 1 << 20
 DEFAULT_MIB, DEFAULT_FIRST_MIB = 25.0, 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True):
     """Limits of buckets, bytes."""
 
     each: int

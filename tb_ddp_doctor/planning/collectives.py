@@ -16,8 +16,9 @@ bytes of the larger side of the collective, n the ranks. Reductions in memory ar
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from statistics import NormalDist
+
+import msgspec
 
 #: How many rounds of a ring each kind takes.
 _ROUNDS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
@@ -25,8 +26,7 @@ _ROUNDS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
 KINDS = frozenset(_ROUNDS)
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(msgspec.Struct, frozen=True):
     """What a message from one rank to the next takes."""
 
     #: ns, and ns per byte.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,11 +18,10 @@ Floats = NDArray[np.float64]
 Factor: TypeAlias = Callable[[Parts], Floats]
 
 
-@dataclass(frozen=True, slots=True)
-class Effect:
+class Effect(msgspec.Struct, frozen=True):
     """What a question changes besides buckets."""
 
-    change: Change = field(default_factory=Change)
+    change: Change = msgspec.field(default_factory=Change)
     factors: tuple[Factor, ...] = ()
     #: How many times as long the device's own work takes, shape (R, S); None for as long as recorded.
     device: Floats | None = None

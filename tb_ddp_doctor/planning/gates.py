@@ -6,9 +6,8 @@ an AllReduce ends; with other transfers it would not. What the device idled for 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from tb_ddp_doctor.planning.natural import Natural
 from tb_ddp_doctor.planning.rebucket import Sent

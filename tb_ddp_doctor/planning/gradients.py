@@ -9,8 +9,8 @@ G = gradients of a pass.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from tb_ddp_doctor.digest.model import Collectives, RankDigest
@@ -23,8 +23,7 @@ _RECORD_SHAPES = (
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SendingPass:
+class SendingPass(msgspec.Struct, frozen=True, eq=False):
     """A rank's backward pass whose gradients are sent."""
 
     #: Indices of the rank and of the step in its digest.
@@ -35,8 +34,7 @@ class SendingPass:
     collectives: Ints
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SentGradients:
+class SentGradients(msgspec.Struct, frozen=True, eq=False):
     """What all ranks send in each pass."""
 
     passes: tuple[SendingPass, ...]

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from tb_ddp_doctor.calibration.model import Calibration, Curve
@@ -28,8 +28,7 @@ _A_NODE = 8
 _SIZES = tuple(1 << power for power in range(10, 33))
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(msgspec.Struct, frozen=True):
     """Links of one kind, and how they are known."""
 
     link: Link
@@ -37,8 +36,7 @@ class Scope:
     rests_on: str
 
 
-@dataclass(frozen=True, slots=True)
-class Links:
+class Links(msgspec.Struct, frozen=True):
     """The links of a job."""
 
     #: None where they are not known.

@@ -6,7 +6,7 @@ With num_workers=0 the record shows how long a batch takes; with workers a captu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from tb_ddp_doctor.evidence.model import Loading
 from tb_ddp_doctor.job.model import Job
@@ -18,8 +18,7 @@ from tb_ddp_doctor.planning.refusal import CannotPlanError
 _SHARED: dict[Case, float] = {"likely": 1.0, "quickest": 1.0, "slowest": 1.5}
 
 
-@dataclass(frozen=True, slots=True)
-class Loads:
+class Loads(msgspec.Struct, frozen=True):
     """How long a batch takes to load, ns, in each of so many workers; 0 for the training process."""
 
     batch_ns: float

@@ -8,10 +8,11 @@ NVLink or InfiniBand, some 20 to 60 us over TCP, where busbw stays below 12.5 GB
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.calibration.fit import alpha_beta
@@ -31,8 +32,7 @@ _STEP_TCP_NS = (40_000.0, 10_000.0, 80_000.0)
 _STEP_RDMA_NS = (5_000.0, 1_000.0, 15_000.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Messages:
+class Messages(msgspec.Struct, frozen=True):
     """Messages of one kind in one group."""
 
     #: ns, and ns per byte.

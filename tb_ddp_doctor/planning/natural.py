@@ -7,10 +7,11 @@ that was over long ago.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import CpuTime
@@ -23,8 +24,7 @@ from tb_ddp_doctor.job.beginnings import Beginnings, Joined
 from tb_ddp_doctor.trace.model import Indices, Ints
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Natural:
+class Natural(msgspec.Struct, frozen=True, eq=False):
     """The tracks of some ranks; implements `facts.tracks.Tracks`."""
 
     #: Of each row, with indices into these rows and parts; `work_ns` is the sum of `spent`.
@@ -141,7 +141,7 @@ def _moved(things: Indices, place: Indices) -> Indices:
 
 def _taken(table: Any, chosen: Ints) -> Any:
     """The chosen ones of a table's rows."""
-    return type(table)(**{field.name: getattr(table, field.name)[chosen] for field in fields(table)})
+    return type(table)(**{name: getattr(table, name)[chosen] for name in table.__struct_fields__})
 
 
 def _spent(replay: Replay, row: Ints, place: Indices) -> dict[CpuTime, Ints]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,8 +13,7 @@ from tb_ddp_doctor.facts.schedule_model import Flags, Parts
 from tb_ddp_doctor.trace.model import Ints
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class NewParts:
+class NewParts(msgspec.Struct, frozen=True, eq=False):
     """Other parts, shape (parts,), as columns of `Parts`; collectives and what is alike are numbered from 0."""
 
     rank: Ints

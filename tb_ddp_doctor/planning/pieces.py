@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,8 +19,7 @@ Flags = NDArray[np.bool_]
 _APART_NS = 1 << 46
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Cuts:
+class Cuts(msgspec.Struct, frozen=True, eq=False):
     """Where rows are cut, in the order of those at the same instant; shape (cuts,)."""
 
     #: Index of the rank, and when its host gets there.
@@ -33,8 +32,7 @@ class Cuts:
     part: Ints
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Pieces:
+class Pieces(msgspec.Struct, frozen=True, eq=False):
     """What rows are cut into, in order; shape (pieces,)."""
 
     row: Ints

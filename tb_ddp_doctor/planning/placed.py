@@ -9,9 +9,10 @@ P = passes of `Units`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.facts.schedule_model import Flags, Rows
@@ -26,8 +27,7 @@ from tb_ddp_doctor.trace.model import Ints
 _LATENCY_NS = 8_000
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Placed:
+class Placed(msgspec.Struct, frozen=True, eq=False):
     """A collective that each pass launches."""
 
     #: When the host launches it, shape (P,), ns, and for how long.

@@ -7,9 +7,9 @@ tracing, as costs of findings are.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import get_args
 
+import msgspec
 from msgspec.structs import replace
 
 from tb_ddp_doctor.calibration.model import Calibration
@@ -31,8 +31,7 @@ from tb_ddp_doctor.planning.steps import Otherwise, Steps
 _OF_CHANGE, _OF_STEP = 0.05, 0.01
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Asked:
+class _Asked(msgspec.Struct, frozen=True, eq=False):
     """What is played under a question: some steps with an effect, against others with that of no tracing alone."""
 
     steps: Steps

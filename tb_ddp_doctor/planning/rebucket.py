@@ -10,10 +10,11 @@ G = gradients of a pass, B = new buckets, P = passes, C = P * B new parts, pass 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import cached_property
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import CpuTime
@@ -30,8 +31,7 @@ Flags = NDArray[np.bool_]
 _MOST_READY_NS = 100_000
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Sent:
+class Sent(msgspec.Struct, frozen=True, eq=False):
     """The passes of the chosen ranks whose gradients are sent, rank by rank, in order."""
 
     #: Index of the rank among the chosen ones, shape (P,).

@@ -17,8 +17,8 @@ unit's backward.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from tb_ddp_doctor.planning.buckets import DEFAULT_FIRST_MIB, DEFAULT_MIB, MIB, Limits, last_of_buckets
@@ -37,8 +37,7 @@ AHEAD = (0, 1)
 Time = Callable[[str, int, float, bool], float]
 
 
-@dataclass(frozen=True, slots=True)
-class Strategy:
+class Strategy(msgspec.Struct, frozen=True):
     """How states are sharded, and how far ahead units are gathered."""
 
     name: str

@@ -7,8 +7,6 @@ too, 3 parameters too. An AllReduce sends 2 (N - 1)/N bytes for a byte, AllGathe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import msgspec
 
 from tb_ddp_doctor.job.model import Job
@@ -20,8 +18,7 @@ from tb_ddp_doctor.planning.units import Units
 _ADAM = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class States:
+class States(msgspec.Struct, frozen=True):
     """Bytes of a model's states, not sharded, and how those of the optimizer are known."""
 
     parameters: float

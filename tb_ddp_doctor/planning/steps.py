@@ -6,9 +6,10 @@ R = ranks that are played, S = steps of the job.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.intervals import Intervals
@@ -34,12 +35,11 @@ def _as_recorded(parts: Parts) -> Ints:
     return parts.transfer_ns
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Otherwise:
+class Otherwise(msgspec.Struct, frozen=True, eq=False):
     """What is otherwise, apart from the buckets."""
 
     #: What fixes take out of the steps.
-    change: Change = field(default_factory=Change)
+    change: Change = msgspec.field(default_factory=Change)
     #: How long each part transfers once all its ranks have arrived, ns.
     transfer_ns: Callable[[Parts], Ints] = _as_recorded
     #: How many times as long the device takes for its own work, shape (R, S); None for as long as recorded.
@@ -50,8 +50,7 @@ class Otherwise:
     pace: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
+class Split(msgspec.Struct, frozen=True):
     """What a step goes to, ns: device work, exposed communication before and after all ranks have arrived, idle."""
 
     compute_ns: float

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from tb_ddp_doctor.facts.schedule_model import Flags, Rows
 from tb_ddp_doctor.trace.model import Indices, Ints
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Streams:
+class Streams(msgspec.Struct, frozen=True, eq=False):
     """The streams of a record's parts; each is named by its first part."""
 
     #: Of each part, the last of which was over long ago.

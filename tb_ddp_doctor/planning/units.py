@@ -11,8 +11,8 @@ clock.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from tb_ddp_doctor.facts.sharding import of_shards
@@ -29,8 +29,7 @@ from tb_ddp_doctor.trace.names import Phase
 _UNIT_MIB = 25.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Units:
+class Units(msgspec.Struct, frozen=True, eq=False):
     """The units of a record, and when they are computed."""
 
     #: Indices of the rank among the chosen ones, and of the step in its digest and in the job, shape (P,).
@@ -156,8 +155,7 @@ def _after(tracks: Natural, rank: Ints, ready_ns: Ints, parts: Ints) -> Ints:
     return found
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Pass:
+class _Pass(msgspec.Struct, frozen=True, eq=False):
     """The collectives of one pass of FSDP, rows in the rank's `Collectives`, each in order."""
 
     rank: int

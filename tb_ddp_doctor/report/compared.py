@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from tb_ddp_doctor.comparison.model import Change, Comparison
 from tb_ddp_doctor.rules.support import text
@@ -18,8 +19,7 @@ _TIMES_AND_CALLS = (*_TIMES, "calls")
 _Amounts = tuple[float, float, float, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(msgspec.Struct, frozen=True):
     """A table; the first column names its rows."""
 
     title: str

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
 
@@ -161,8 +161,7 @@ def _value(value: float | str) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-@dataclass(frozen=True)
-class _Column:
+class _Column(msgspec.Struct, frozen=True):
     """A column that tables have where some point has it."""
 
     heading: str

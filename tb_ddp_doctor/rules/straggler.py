@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import msgspec
 import numpy as np
 
 from tb_ddp_doctor.digest.model import CpuTime, RankOwner
@@ -161,8 +162,7 @@ def _op_stalls(rank: int, others: Ints, whatif: WhatIf, stalls: OpStalls) -> str
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Job:
+class _Job(msgspec.Struct, frozen=True, eq=False):
     """What the findings on its slow ranks rest on."""
 
     frame: Frame

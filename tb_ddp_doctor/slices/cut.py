@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from tb_ddp_doctor.cache import Cache
@@ -30,8 +30,7 @@ MOST_MARGIN_NS = 20_000_000
 _ALWAYS = (0, int(np.iinfo(np.int64).max) // 2)
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(msgspec.Struct, frozen=True):
     """Where to look: ranks, and a stretch of time on the common clock."""
 
     ranks: tuple[int, ...]

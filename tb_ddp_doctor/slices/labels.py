@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from tb_ddp_doctor.slices import words
 from tb_ddp_doctor.slices.model import Slice
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(msgspec.Struct, frozen=True):
     """A label, in words."""
 
     name: str

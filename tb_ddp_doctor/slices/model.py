@@ -6,8 +6,9 @@ N = events of a rank. Times are int64 ns on the common clock (`job.clock`); miss
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import IntEnum
+
+import msgspec
 
 from tb_ddp_doctor.trace.model import Category, Indices, Ints
 
@@ -44,16 +45,14 @@ class Role(IntEnum):
     STREAM = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
+class Lane(msgspec.Struct, frozen=True):
     """A host thread, or a stream of a device."""
 
     role: Role
     title: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Memory:
+class Memory(msgspec.Struct, frozen=True, eq=False):
     """The device's memory in the window, as the allocator has it, bytes."""
 
     time_ns: Ints
@@ -64,8 +63,7 @@ class Memory:
         return len(self.time_ns)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RankSlice:
+class RankSlice(msgspec.Struct, frozen=True, eq=False):
     """One rank's part: events by lane, then start, the outer ones first; each lies wholly within those around it."""
 
     rank: int
@@ -99,8 +97,7 @@ class RankSlice:
         return len(self.name)
 
 
-@dataclass(frozen=True, slots=True)
-class Label:
+class Label(msgspec.Struct, frozen=True):
     """A part of the window that the doctor has something to say about."""
 
     title: str
@@ -112,8 +109,7 @@ class Label:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class Collective:
+class Collective(msgspec.Struct, frozen=True):
     """A matched collective: who kept the others waiting."""
 
     kind: str
@@ -130,8 +126,7 @@ class Collective:
     shown_last: int
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(msgspec.Struct, frozen=True):
     """What to draw of a run."""
 
     run: str

@@ -6,8 +6,7 @@ looked at: four passes over a million numbers, milliseconds. Nothing else of the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,8 +21,7 @@ _SAMPLE = 50_000
 _DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Picked:
+class Picked(msgspec.Struct, frozen=True, eq=False):
     """Events of a window, shape (N,), on the rank's own clock; in no order, and perhaps not nested."""
 
     #: Row in `Events`; -1 for a Python function.

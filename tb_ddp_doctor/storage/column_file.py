@@ -1,4 +1,4 @@
-"""Dataclasses of numpy columns as one file, to be mapped into memory when read.
+"""Structs of numpy columns as one file, to be mapped into memory when read.
 
 Layout, little-endian, all blocks aligned to 64 bytes:
 
@@ -7,12 +7,11 @@ Layout, little-endian, all blocks aligned to 64 bytes:
     columns, raw; of a constant one its value alone
 
 The index holds the plain fields; a field that is an array stands in it as the number of its column. Files of another
-version are refused; what a dataclass looks like is a version (`layout`).
+version are refused; what a struct looks like is a version (`layout`).
 """
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import math
 import zlib
@@ -45,9 +44,9 @@ class StoreError(Exception):
 
 @cache
 def layout(kind: type) -> str:
-    """A hash of a stored dataclass: of its fields' names and types, in order, and of all that these types name.
+    """A hash of a stored struct: of its fields' names and types, in order, and of all that these types name.
 
-    That is other dataclasses, structs, and enumerations with the values of their members; what a column of numbers
+    That is other structs, and enumerations with the values of their members; what a column of numbers
     stands for is told by `Annotated`. Types count as they are spelled, since numpy's own names change with its version.
     """
     told: list[object] = [_FORMAT]
@@ -60,7 +59,7 @@ def layout(kind: type) -> str:
 
 
 def named_in(kind: type) -> list[type]:
-    """A dataclass, and the dataclasses, structs and enumerations that its fields' types name, in order, each once."""
+    """A struct, and the structs and enumerations that its fields' types name, in order, each once."""
     found = [kind]
     for each in found:
         if not issubclass(each, Enum):
@@ -71,7 +70,7 @@ def named_in(kind: type) -> list[type]:
 
 def _classes(hint: Any) -> Iterator[type]:
     """The classes in a type that say how they are stored."""
-    if isinstance(hint, type) and (dataclasses.is_dataclass(hint) or issubclass(hint, (msgspec.Struct, Enum))):
+    if isinstance(hint, type) and issubclass(hint, (msgspec.Struct, Enum)):
         yield hint
     for inner in (*get_args(hint), *getattr(hint, "__metadata__", ())):
         yield from _classes(inner)
@@ -84,8 +83,8 @@ class _Index(msgspec.Struct):
     values: dict[str, msgspec.Raw]
 
 
-def dump(value: Any, version: str, file: BinaryIO) -> None:
-    """Write a dataclass whose fields are arrays, plain values that JSON can hold, or such dataclasses."""
+def dump(value: msgspec.Struct, version: str, file: BinaryIO) -> None:
+    """Write a struct whose fields are arrays, plain values that JSON can hold, or such structs."""
     columns: list[NDArray[Any]] = []
     values = _pack(value, columns)
     places: list[tuple[str, list[int], int, bool]] = []
@@ -171,18 +170,18 @@ def _view(columns: NDArray[np.uint8], dtype: str, shape: list[int], offset: int,
     return columns[offset : offset + size].view(kind).reshape(shape)
 
 
-def _pack(value: Any, columns: list[NDArray[Any]]) -> dict[str, Any]:
+def _pack(value: msgspec.Struct, columns: list[NDArray[Any]]) -> dict[str, Any]:
     """Fields by name, arrays moved to `columns` and replaced by their number there."""
     packed: dict[str, Any] = {}
-    for field in dataclasses.fields(value):
-        content = getattr(value, field.name)
+    for name in value.__struct_fields__:
+        content = getattr(value, name)
         if isinstance(content, np.ndarray):
-            packed[field.name] = len(columns)
+            packed[name] = len(columns)
             columns.append(content)
-        elif dataclasses.is_dataclass(content):
-            packed[field.name] = _pack(content, columns)
+        elif isinstance(content, msgspec.Struct):
+            packed[name] = _pack(content, columns)
         else:
-            packed[field.name] = content
+            packed[name] = content
     return packed
 
 
@@ -193,7 +192,7 @@ def _unpack(kind: type[T], values: Mapping[str, msgspec.Raw], columns: list[NDAr
         raw = values[name]
         if getattr(hint, "__origin__", None) is np.ndarray:
             fields[name] = columns[msgspec.json.decode(raw, type=int)]
-        elif isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        elif isinstance(hint, type) and issubclass(hint, msgspec.Struct):
             fields[name] = _unpack(hint, msgspec.json.decode(raw, type=dict[str, msgspec.Raw]), columns)
         else:
             fields[name] = msgspec.json.decode(raw, type=hint)
@@ -201,7 +200,7 @@ def _unpack(kind: type[T], values: Mapping[str, msgspec.Raw], columns: list[NDAr
 
 
 @cache
-def _types(kind: type) -> dict[str, Any]:
-    """The types of a dataclass's fields, by name: finding them takes as long as reading a digest of three steps."""
+def _types(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """The types of a struct's fields, by name: finding them takes as long as reading a digest of three steps."""
     hints = get_type_hints(kind)
-    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+    return {name: hints[name] for name in kind.__struct_fields__}

@@ -13,10 +13,11 @@ import io
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
 
 #: What is asked for at once: some dozens of requests for a trace of hundreds of megabytes.
 _BLOCK_BYTES = 8 << 20
@@ -46,8 +47,7 @@ class Status(NamedTuple):
     st_mtime_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class RemotePath:
+class RemotePath(msgspec.Struct, frozen=True):
     """A file on another machine: the part of `Path` that reading takes."""
 
     #: "s3", and what follows "s3://".
@@ -96,8 +96,7 @@ class RemotePath:
         return io.BufferedReader(_Stream(file), 1 << 16)
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessPath:
+class ProcessPath(msgspec.Struct, frozen=True):
     """One process in a file of several, as those of Nsight Systems are: the part of `Path` that reading takes."""
 
     file: Path

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from tb_ddp_doctor.flight.model import COMPLETED, STARTED, Dump, Operation, Shape
@@ -40,8 +40,7 @@ class Came(Enum):
     NO_DUMP = "no dump"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Group:
+class Group(msgspec.Struct, frozen=True, eq=False):
     """A process group of the job; there is one object for each."""
 
     name: str
@@ -50,8 +49,7 @@ class Group:
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Op:
+class Op(msgspec.Struct, frozen=True, eq=False):
     """An entry that a rank enqueued and did not complete."""
 
     rank: int
@@ -89,8 +87,7 @@ class Reached(NamedTuple):
     completed: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Call:
+class Call(msgspec.Struct, frozen=True, eq=False):
     """A collective that some rank enqueued and did not complete."""
 
     group: Group

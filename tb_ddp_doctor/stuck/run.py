@@ -8,7 +8,8 @@ import posixpath
 import re
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.flight import ras

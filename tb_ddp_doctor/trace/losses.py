@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+import msgspec
 
 from tb_ddp_doctor.findings import FileWarning, WarningKind
 
@@ -35,8 +36,7 @@ def _kind(loss: Loss) -> WarningKind:
     return "lost-events" if loss in _TAKING else "note"
 
 
-@dataclass(slots=True)
-class _Entry:
+class _Entry(msgspec.Struct):
     position: int
     detail: str
     count: int

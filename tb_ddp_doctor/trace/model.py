@@ -11,10 +11,10 @@ functions, device-side copies of annotations.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -52,8 +52,7 @@ class NotJsonError(TraceError):
     """A file that does not begin as JSON does, so that more of it makes it no trace."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Events:
+class Events(msgspec.Struct, frozen=True, eq=False):
     """One row per complete event; every column has the same length."""
 
     #: Index into `RankTrace.strings`.
@@ -86,8 +85,7 @@ class Events:
         return len(self.name)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CommArgs:
+class CommArgs(msgspec.Struct, frozen=True, eq=False):
     """Metadata of communication, sparse: one row per event that carries some, on the kernel or on the host.
 
     A host-side `record_param_comms` has a row even if it carries nothing, since it encloses the launch.
@@ -116,8 +114,7 @@ class CommArgs:
         return len(self.event)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class MemoryEvents:
+class MemoryEvents(msgspec.Struct, frozen=True, eq=False):
     """What torch's allocators did ("[memory]", with profile_memory=True): one row per allocation or release."""
 
     #: ns, as `Events.start_ns`.
@@ -143,8 +140,7 @@ class MemoryEvents:
 SHORTEST_FRAME_NS = 100_000
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Frames:
+class Frames(msgspec.Struct, frozen=True, eq=False):
     """Python functions that last (with_stack=True): one row per call."""
 
     #: Index into `RankTrace.strings`: "train.py(41): step", with the function's first line (of one that runs
@@ -159,25 +155,24 @@ class Frames:
         return len(self.name)
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(msgspec.Struct, frozen=True):
     """What a file says about itself outside `traceEvents`; every field may be missing."""
 
     rank: int | None = None
     world_size: int | None = None
     backend: str = ""
     #: Ranks of each process group, by its name ("pg_config").
-    groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    groups: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
     #: What those say of themselves that say something, as "mesh_tp" ("pg_desc").
-    group_descriptions: dict[str, str] = field(default_factory=dict)
+    group_descriptions: dict[str, str] = msgspec.field(default_factory=dict)
     #: Name of each device by its number ("deviceProperties").
-    devices: dict[int, str] = field(default_factory=dict)
+    devices: dict[int, str] = msgspec.field(default_factory=dict)
     #: Bytes of memory that each device has.
-    device_bytes: dict[int, int] = field(default_factory=dict)
+    device_bytes: dict[int, int] = msgspec.field(default_factory=dict)
     #: Multiprocessors that each device has, or that part of it that the job sees.
-    multiprocessors: dict[int, int] = field(default_factory=dict)
+    multiprocessors: dict[int, int] = msgspec.field(default_factory=dict)
     #: Compute capability of each device that says it, as 8.6 for major 8 and minor 6. AMD's tell their GFX version.
-    capabilities: dict[int, float] = field(default_factory=dict)
+    capabilities: dict[int, float] = msgspec.field(default_factory=dict)
     #: Host name where the file has one, else "".
     host: str = ""
     #: "baseTimeNanoseconds": already added to `Events.start_ns`.
@@ -188,8 +183,7 @@ class Header:
     step_range: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RankTrace:
+class RankTrace(msgspec.Struct, frozen=True, eq=False):
     """One file, read."""
 
     file: str

@@ -11,8 +11,9 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any, TypeAlias
+
+from msgspec.structs import replace
 
 from tb_ddp_doctor.storage.paths import FilePath, ProcessPath
 from tb_ddp_doctor.trace import native

@@ -6,7 +6,6 @@ Digests keep stretches from `KEPT_SHARE` of their step on one by one; shorter on
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -39,8 +38,7 @@ class GapLengths(msgspec.Struct, frozen=True):
     kept_from_ms: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Gaps:
+class Gaps(msgspec.Struct, frozen=True, eq=False):
     """All gaps of a job's ranks in the steps that all have, one row each."""
 
     job: Job

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from random_traces import TRACES, joined
 from test_catalogue import STALLED, drawn
 from test_straggler import TAKING_TURNS
@@ -28,8 +29,10 @@ from tb_ddp_doctor.trace.times import MAX_NS
 
 def eager(rule: Rule) -> Rule:
     """The rule, with nothing too small for it; how often it must be seen stays."""
-    least = [field.name for field in fields(rule) if field.name.startswith("min_") and field.name != "min_steps"]
-    return replace(rule, **dict.fromkeys(least, 0.0))
+    least = [
+        field.name for field in dataclasses.fields(rule) if field.name.startswith("min_") and field.name != "min_steps"
+    ]
+    return dataclasses.replace(rule, **dict.fromkeys(least, 0.0))
 
 
 def examined(traces: list[RankTrace]) -> None:
@@ -57,7 +60,7 @@ def is_of(job: Job, window: Evidence) -> bool:
 def set_by_users(draw: st.DrawFn, rule: Rule) -> Rule:
     """The rule with some of its thresholds at values that a user may set, the ends of what is allowed among them."""
     values = {}
-    for field in fields(rule):
+    for field in dataclasses.fields(rule):
         least, most = field.metadata["least"], min(field.metadata["most"], 1e300)
         ends = st.sampled_from([least, most])
         values[field.name] = draw(st.just(getattr(rule, field.name)) | ends | st.floats(least, most))

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from traces import job, ranks
@@ -121,12 +122,12 @@ def test_every_input_is_taken_by_a_rule(name: str) -> None:
 
 
 def arrays(value: Any) -> Iterator[np.ndarray[Any, Any]]:
-    """All arrays within dataclasses and tuples."""
+    """All arrays within structs and tuples."""
     if isinstance(value, np.ndarray):
         yield value
     elif isinstance(value, tuple):
         for item in value:
             yield from arrays(item)
-    elif dataclasses.is_dataclass(value):
-        for field in dataclasses.fields(value):
-            yield from arrays(getattr(value, field.name))
+    elif isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            yield from arrays(getattr(value, name))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from traces import digests, finding, job, outcome, ranks
 
 from tb_ddp_doctor.facts.facts import Facts

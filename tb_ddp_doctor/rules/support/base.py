@@ -15,6 +15,8 @@ from functools import reduce
 from operator import or_
 from typing import Any, ClassVar, TypeAlias
 
+import msgspec
+
 from tb_ddp_doctor import facts as of_job
 from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.facts import Fact, Facts, MissingFactError
@@ -25,8 +27,7 @@ from tb_ddp_doctor.planning import fact as of_plans
 SECTIONS = ("What", "Why", "Evidence", "Fix", "Limits")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(msgspec.Struct, frozen=True):
     """A rule's finding before it is weighed against the step."""
 
     #: What the fix takes out of the steps: its cost is what they save by it.
@@ -46,15 +47,13 @@ class Fault:
     at_most: Severity = Severity.CRITICAL
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Clear:
+class Clear(msgspec.Struct, frozen=True):
     """Looked at, and not there."""
 
     reason: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class NotApplicable:
+class NotApplicable(msgspec.Struct, frozen=True):
     """The inputs are there, but do not show what the rule is about. "No data" is never "healthy"."""
 
     reason: str
@@ -115,8 +114,7 @@ class Rule:
         )
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Found:
+class Found(msgspec.Struct, frozen=True, eq=False):
     """What a rule found."""
 
     rule: Rule

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import inspect
 import re
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support.base import SECTIONS, Rule
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(msgspec.Struct, frozen=True):
     """What a rule's docstring says."""
 
     summary: str

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import reduce
 from operator import or_
+
+from msgspec.structs import replace
 
 from tb_ddp_doctor.facts import unrecognised
 from tb_ddp_doctor.facts.change import Change

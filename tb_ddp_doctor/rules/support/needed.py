@@ -7,11 +7,12 @@ the CPU has least else to do. And of two findings that give back the same time, 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.facts.change import Change
@@ -47,8 +48,7 @@ def _without(found: Found, kept: Collection[Fault]) -> Found | None:
     return replace(found, faults=faults, change=reduce(or_, [one.change for one in faults])) if faults else None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Selection:
+class _Selection(msgspec.Struct, frozen=True, eq=False):
     """Slow ranks beside what all ranks share."""
 
     #: Those that are needed least first.

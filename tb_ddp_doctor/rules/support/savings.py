@@ -11,11 +11,12 @@ line is negative, and all of them sum to the step.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from operator import or_
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import CpuTime
@@ -50,8 +51,7 @@ _LEAST_LOCATED = 0.01
 _LOWER: dict[Confidence, Confidence] = {"high": "medium", "medium": "low", "low": "low"}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Link:
+class _Link(msgspec.Struct, frozen=True, eq=False):
     """A rule in the chain of the account."""
 
     found: Found
@@ -60,8 +60,7 @@ class _Link:
     by_step_ns: NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False)
-class Savings:
+class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
     """What rules found in a job, and the job's steps to try the fixes on."""
 
     everything: Sequence[Found]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,8 +23,7 @@ _MANY_ON_NODE = 3
 Floats: TypeAlias = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(msgspec.Struct, frozen=True):
     """Slow ranks that are one finding."""
 
     cause: str
@@ -36,8 +35,7 @@ class Group:
         return np.array(self.ranks)
 
 
-@dataclass(slots=True)
-class _Unit:
+class _Unit(msgspec.Struct):
     """Ranks with one cause that stand or fall together: most of a node, or one rank."""
 
     cause: str

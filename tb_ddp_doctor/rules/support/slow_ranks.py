@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,8 +23,7 @@ from tb_ddp_doctor.trace.model import Ints
 HOST_OWNERS = tuple(owner for owner in IDLE if owner != "input")
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True):
     """Thresholds of `Straggler` on work."""
 
     same_work: float
@@ -43,8 +42,7 @@ def _gains(found: Slowness, whatif: WhatIf) -> dict[str, NDArray[np.float64]]:
     }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Peers:
+class Peers(msgspec.Struct, frozen=True, eq=False):
     """The ranks of a job, slow ones and those that they are compared with. R = ranks."""
 
     #: Mean over steps, shape (R, owners) and (R, phases), ns; and the median of the ranks that are well.

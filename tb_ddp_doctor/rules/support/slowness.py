@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -35,8 +35,7 @@ _SD_OF_MEDIAN = 1.5
 _MOST = 0.5
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Slowness:
+class Slowness(msgspec.Struct, frozen=True, eq=False):
     """What R ranks need by themselves in S steps, against comparable ranks and steps."""
 
     #: Beyond the median rank's, shape (R, S), ns; negative for faster ranks.

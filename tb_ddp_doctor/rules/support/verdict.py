@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence, Sized
-from dataclasses import dataclass
+
+import msgspec
 
 from tb_ddp_doctor.findings import Account, Finding, RuleOutcome, Severity, Unexplained
 from tb_ddp_doctor.job.model import Job
@@ -17,8 +18,7 @@ from tb_ddp_doctor.step_parts import IDLE, OWNERS, PHASES
 MOST_UNEXPLAINED = 0.06
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True):
     """The verdict, in a word and in a sentence."""
 
     #: A rule's id, "healthy", "unexplained" or "unknown".

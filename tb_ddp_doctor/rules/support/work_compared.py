@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from tb_ddp_doctor.facts.compute import KernelKind
@@ -16,8 +16,7 @@ Kinds = Mapping[tuple[str, str], KernelKind]
 _LARGER = 1.1
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(msgspec.Struct, frozen=True):
     """The kernel that differs most between two ranks: its name, and what each has of it."""
 
     name: str

@@ -18,10 +18,10 @@ where the rows of a table stand in the order of time, as exports have them, only
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.findings import FileWarning, WarningKind
