@@ -14,7 +14,6 @@ from tb_ddp_doctor.commands.answers import answered
 from tb_ddp_doctor.commands.options import parser
 from tb_ddp_doctor.commands.output import Errors, complain
 
-
 #: What a command makes it mostly keeps: to look for garbage among it every 700 objects takes a tenth of its time.
 _OBJECTS_BETWEEN_COLLECTIONS = 100_000
 
