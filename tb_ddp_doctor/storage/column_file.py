@@ -1,23 +1,29 @@
-"""Structs of numpy columns as one file, to be mapped into memory when read.
+"""Structs of numpy columns as one file, of which small tables are read and large ones mapped into memory.
 
 Layout, little-endian, all blocks aligned to 64 bytes:
 
-    magic (8 bytes)  length of the index (8)  CRC-32 of the index (4)  CRC-32 of the columns (4)
-    index: JSON {"kind", "version", "columns": [[dtype, shape, offset, is constant], ...], "values": {...}}
-    columns, raw; of a constant one its value alone
+    magic (8 bytes)  length of the index (8)  CRC-32 of the index (4)  CRC-32 of all that follows it (4)
+    index: JSON {"kind", "version", "read", "columns": [[dtype, shape, offset, is constant], ...], "values": {...}}
+    the columns of small tables, raw, `read` bytes; of a constant column its value alone
+    from the next page on: those of large ones
 
-The index holds the plain fields; a field that is an array stands in it as the number of its column. Files of another
-version are refused; what a struct looks like is a version (`layout`).
+The index holds the plain fields; a field that is an array stands in it as the number of its column. Offsets count
+through both parts as if nothing lay between them. Files of another version are refused; what a struct looks like is a
+version (`layout`).
+
+Small tables are read since a page of a map that is looked at brings 15 others with it, and stays until `give_back`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+import mmap
+import os
 import zlib
 from collections.abc import Iterator, Mapping
 from enum import Enum
-from functools import cache
+from functools import cache, lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, get_args, get_type_hints
@@ -32,7 +38,10 @@ _MAGIC = b"ddpdoc\x00\x01"
 _ALIGNMENT = 64
 _START = 24
 #: What the layout above is, apart from what is stored.
-_FORMAT = 2
+_FORMAT = 3
+_PAGE = 4096
+#: What a field holds is large from so many bytes on.
+_LARGE = 1 << 14
 #: Columns of more values are never constant, so that a damaged file takes no more memory than its size says.
 _LONGEST_CONSTANT = 1 << 16
 T = TypeVar("T")
@@ -79,6 +88,7 @@ def _classes(hint: Any) -> Iterator[type]:
 class _Index(msgspec.Struct):
     kind: str
     version: str
+    read: int
     columns: list[tuple[str, list[int], int, bool]]
     values: dict[str, msgspec.Raw]
 
@@ -86,32 +96,39 @@ class _Index(msgspec.Struct):
 def dump(value: msgspec.Struct, version: str, file: BinaryIO) -> None:
     """Write a struct whose fields are arrays, plain values that JSON can hold, or such structs."""
     columns: list[NDArray[Any]] = []
-    values = _pack(value, columns)
-    places: list[tuple[str, list[int], int, bool]] = []
+    values: dict[str, Any] = {}
+    small: list[int] = []
+    large: list[int] = []
+    for name in value.__struct_fields__:
+        first = len(columns)
+        values[name] = _packed(getattr(value, name), columns)
+        size = sum(_stored(column).nbytes for column in columns[first:])
+        (large if size >= _LARGE else small).extend(range(first, len(columns)))
+    blocks: dict[int, bytes] = {}
+    places: dict[int, tuple[str, list[int], int, bool]] = {}
     offset = 0
-    for i, column in enumerate(columns):
-        once = column.size <= _LONGEST_CONSTANT and has_one_value(column)
-        places.append((column.dtype.str, list(column.shape), offset, once))
-        if once:
-            columns[i] = column.reshape(-1)[:1]
-        offset += _aligned(columns[i].nbytes)
-    index = msgspec.json.encode({"kind": type(value).__name__, "version": version, "columns": places, "values": values})
-    index += b" " * (_aligned(_START + len(index)) - _START - len(index))
+    for i in (*small, *large):
+        column, stored = columns[i], _stored(columns[i])
+        places[i] = column.dtype.str, list(column.shape), offset, stored.size < column.size
+        blocks[i] = _padded(stored.tobytes())
+        offset += len(blocks[i])
+    read = sum(len(blocks[i]) for i in small)
+    described = _Index(type(value).__name__, version, read, [places[i] for i in range(len(columns))], values)
+    index = _padded(msgspec.json.encode(described), filler=b" ", after=_START)
+    parts = [blocks[i] for i in small]
+    if large:
+        parts.append(bytes(-(_START + len(index) + read) % _PAGE))
+    parts += [blocks[i] for i in large]
     checksum = 0
-    blocks = []
-    for column in columns:
-        data = np.ascontiguousarray(column).tobytes()
-        data += bytes(_aligned(len(data)) - len(data))
-        checksum = zlib.crc32(data, checksum)
-        blocks.append(data)
+    for part in parts:
+        checksum = zlib.crc32(part, checksum)
     file.write(_MAGIC + len(index).to_bytes(8, "little"))
     file.write(zlib.crc32(index).to_bytes(4, "little") + checksum.to_bytes(4, "little") + index)
-    for data in blocks:
-        file.write(data)
+    file.writelines(parts)
 
 
 def load(kind: type[T], version: str, path: Path, *, checked: bool = True) -> T:
-    """Read what `dump` wrote; the arrays are read-only views of the file. Raises StoreError.
+    """Read what `dump` wrote; the arrays are read-only. Raises StoreError.
 
     Unchecked, the columns are not compared with their checksum, for which all of them would have to be read.
     """
@@ -119,10 +136,22 @@ def load(kind: type[T], version: str, path: Path, *, checked: bool = True) -> T:
     if index.kind != kind.__name__ or index.version != version:
         raise StoreError(f"It holds a {index.kind} of version {index.version}, not a {kind.__name__} of {version}.")
     try:
-        arrays = [_view(columns, *place) for place in index.columns]
+        arrays = [columns.column(*place) for place in index.columns]
         return _unpack(kind, index.values, arrays)
     except (msgspec.MsgspecError, KeyError, IndexError, TypeError, ValueError) as error:
         raise StoreError(f"It is damaged: {error}.") from None
+
+
+def give_back(value: msgspec.Struct) -> None:
+    """Let the system have the memory of the map in which a loaded struct is, until somebody looks at it again."""
+    for name in value.__struct_fields__:
+        owner = getattr(value, name)
+        while owner is not None and not isinstance(owner, mmap.mmap):
+            owner = getattr(owner, "base", None)
+        if owner is not None:
+            if hasattr(owner, "madvise"):
+                owner.madvise(mmap.MADV_DONTNEED)
+            return
 
 
 def values(path: Path) -> dict[str, Any]:
@@ -134,55 +163,78 @@ def values(path: Path) -> dict[str, Any]:
         raise StoreError(f"It is damaged: {error}.") from None
 
 
-def _open(path: Path, *, checked: bool) -> tuple[_Index, NDArray[np.uint8]]:
-    """The index, and the columns as bytes."""
+def _stored(column: NDArray[Any]) -> NDArray[Any]:
+    """What a file holds of a column."""
+    return column.reshape(-1)[:1] if column.size <= _LONGEST_CONSTANT and has_one_value(column) else column
+
+
+class _Columns:
+    """The columns of a file: the part that is read, and the part that is mapped."""
+
+    def __init__(self, read: bytes, mapped: NDArray[np.uint8]) -> None:
+        self._read, self._mapped = np.frombuffer(read, np.uint8), mapped
+
+    def column(self, dtype: str, shape: list[int], offset: int, once: bool) -> NDArray[Any]:
+        """A column from its place in the index."""
+        kind = np.dtype(dtype)
+        if once:
+            if math.prod(shape) > _LONGEST_CONSTANT:
+                raise ValueError(f"a constant column of {shape} values")
+            return constant(dtype, tuple(shape), self._bytes(offset, kind.itemsize).tobytes())
+        size = kind.itemsize * math.prod(shape)
+        return self._bytes(offset, size).view(kind).reshape(shape) if size else _empty(dtype, tuple(shape))
+
+    def _bytes(self, offset: int, size: int) -> NDArray[np.uint8]:
+        if offset < len(self._read):
+            return self._read[offset : offset + size]
+        offset -= len(self._read)
+        return self._mapped[offset : offset + size]
+
+
+@lru_cache(1 << 10)
+def _empty(dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    """A column without values: all that have its shape are one."""
+    return np.empty(shape, np.dtype(dtype))
+
+
+def _open(path: Path, *, checked: bool) -> tuple[_Index, _Columns]:
+    """The index and the columns."""
     try:
-        # A plain view: those of a memmap are as slow to make as they are large.
-        data = np.asarray(np.memmap(path, np.uint8, mode="r"))
-    except (OSError, ValueError) as error:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            head = file.read(_START)
+            if len(head) < _START or head[:8] != _MAGIC:
+                raise StoreError("It is no file of ddp-doctor.")
+            text = file.read(min(int.from_bytes(head[8:16], "little"), size))
+            if zlib.crc32(text) != int.from_bytes(head[16:20], "little"):
+                raise StoreError("It is damaged: its index does not fit its checksum.")
+            index = msgspec.json.decode(text, type=_Index)
+            end = _START + len(text) + index.read
+            padding = -end % _PAGE
+            read = file.read(min(max(index.read, 0) + padding, size))
+            mapped = np.empty(0, np.uint8)
+            if size > end + padding:
+                # A plain view: those of a memmap are as slow to make as they are large.
+                mapped = np.asarray(np.memmap(file, np.uint8, mode="r", offset=end + padding))
+    except (OSError, ValueError, msgspec.MsgspecError) as error:
         raise StoreError(f"It cannot be read ({error}).") from None
-    head = data[:_START].tobytes()
-    if len(head) < _START or head[:8] != _MAGIC:
-        raise StoreError("It is no file of ddp-doctor.")
-    end = _START + int.from_bytes(head[8:16], "little")
-    text, columns = data[_START:end].tobytes(), data[end:]
-    if len(text) != end - _START or zlib.crc32(text) != int.from_bytes(head[16:20], "little"):
-        raise StoreError("It is damaged: its index does not fit its checksum.")
-    if checked and zlib.crc32(columns.data) != int.from_bytes(head[20:24], "little"):
+    if checked and zlib.crc32(mapped.data, zlib.crc32(read)) != int.from_bytes(head[20:24], "little"):
         raise StoreError("It is damaged: its columns do not fit their checksum.")
-    try:
-        return msgspec.json.decode(text, type=_Index), columns
-    except msgspec.MsgspecError as error:
-        raise StoreError(f"It is damaged: {error}.") from None
+    return index, _Columns(read[: index.read], mapped)
 
 
-def _aligned(size: int) -> int:
-    return -(-size // _ALIGNMENT) * _ALIGNMENT
+def _padded(data: bytes, filler: bytes = b"\0", after: int = 0) -> bytes:
+    return data + filler * (-(after + len(data)) % _ALIGNMENT)
 
 
-def _view(columns: NDArray[np.uint8], dtype: str, shape: list[int], offset: int, once: bool) -> NDArray[Any]:
-    kind = np.dtype(dtype)
-    if once:
-        if math.prod(shape) > _LONGEST_CONSTANT:
-            raise ValueError(f"a constant column of {shape} values")
-        return constant(dtype, tuple(shape), columns[offset : offset + kind.itemsize].tobytes())
-    size = kind.itemsize * int(np.prod(shape))
-    return columns[offset : offset + size].view(kind).reshape(shape)
-
-
-def _pack(value: msgspec.Struct, columns: list[NDArray[Any]]) -> dict[str, Any]:
-    """Fields by name, arrays moved to `columns` and replaced by their number there."""
-    packed: dict[str, Any] = {}
-    for name in value.__struct_fields__:
-        content = getattr(value, name)
-        if isinstance(content, np.ndarray):
-            packed[name] = len(columns)
-            columns.append(content)
-        elif isinstance(content, msgspec.Struct):
-            packed[name] = _pack(content, columns)
-        else:
-            packed[name] = content
-    return packed
+def _packed(content: Any, columns: list[NDArray[Any]]) -> Any:
+    """What stands in the index for a field: arrays are moved to `columns`, and stand there as their numbers."""
+    if isinstance(content, np.ndarray):
+        columns.append(content)
+        return len(columns) - 1
+    if isinstance(content, msgspec.Struct):
+        return {name: _packed(getattr(content, name), columns) for name in content.__struct_fields__}
+    return content
 
 
 def _unpack(kind: type[T], values: Mapping[str, msgspec.Raw], columns: list[NDArray[Any]]) -> T:
