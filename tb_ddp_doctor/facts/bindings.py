@@ -139,9 +139,7 @@ class Bindings:
         parts = self._schedule.parts
         if self._launching[part] < 0:
             return self._of_part(part, None, int(parts.end_ns[part]))
-        launched, collective = self._by_collective
-        first, last = np.searchsorted(collective, parts.collective[part] + np.arange(2, dtype=collective.dtype))
-        members = launched[first:last]
+        members = self._members(part)
         arrivals = self._played.arrival_ns[members]
         latest = len(members) - 1 - int(arrivals[::-1].argmax())
         return self._of_part(part, Node(Event.ARRIVED, int(members[latest])), int(arrivals[latest]))
@@ -179,18 +177,23 @@ class Bindings:
         return Binding(int(parts.rank[part]), int(parts.row[part]), by, since_ns, absent_ns)
 
     @cached_property
-    def _launching(self) -> Ints:
+    def _launching(self) -> Indices:
         """The row that launches each part, -1 for none."""
         launches = self._schedule.rows.launches
-        rows = np.flatnonzero(launches >= 0)
-        launching = np.full(len(self._schedule.parts.rank), -1)
+        rows = np.flatnonzero(launches >= 0).astype(np.int32)
+        launching = np.full(len(self._schedule.parts.rank), -1, np.int32)
         launching[launches[rows]] = rows
         return launching
 
+    def _members(self, part: int) -> Ints:
+        """The parts of a part's collective that are launched: they complete together."""
+        after = int(np.searchsorted(self._completed_until, part, side="right"))
+        first, last = self._completed_until[after - 1], self._completed_until[after]
+        mine = self._schedule.parts.collective[first:last] == self._schedule.parts.collective[part]
+        members: Ints = first + np.flatnonzero(mine)
+        return members
+
     @cached_property
-    def _by_collective(self) -> tuple[Ints, Indices]:
-        """Launched parts, those of a collective together, and the collective of each."""
-        launched = np.flatnonzero(self._launching >= 0)
-        collective = self._schedule.parts.collective[launched]
-        order = np.argsort(collective, kind="stable")
-        return launched[order], collective[order]
+    def _completed_until(self) -> Ints:
+        """Where the parts that complete in each round end, after 0."""
+        return np.array([0, *(each.completed.stop for each in self._schedule.rounds if len(each.starts))])

@@ -25,14 +25,15 @@ class Cells(msgspec.Struct, frozen=True, eq=False):
     the job leaves out. They are taken to be like its other steps.
     """
 
-    cell: Ints
+    cell: Indices
     shape: tuple[int, int]
 
     @classmethod
     def of(cls, rank: Indices, step: Indices, shape: tuple[int, int]) -> Cells:
         """From the rank of each thing and its step, -1 for none of the job's."""
         ranks, steps = shape
-        return cls(rank.astype(np.int64) * (steps + 1) + np.where(step >= 0, step, steps), (ranks, steps))
+        cell = rank * np.int32(steps + 1) + np.where(step >= 0, step, np.int32(steps))
+        return cls(cell.astype(np.int32, copy=False), (ranks, steps))
 
     def sum(self, values: Ints, things: Indices | None = None) -> Ints:
         """Of one value of each thing, or of some things, shape (R, S)."""

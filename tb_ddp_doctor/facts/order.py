@@ -29,6 +29,15 @@ class Together(msgspec.Struct, frozen=True, eq=False):
     completed: slice
 
 
+class Order(msgspec.Struct, frozen=True, eq=False):
+    """An order in which rows and parts of all ranks can be played, as indices of them, and what can be together."""
+
+    rows: Ints
+    #: Those that nothing launches last.
+    parts: Ints
+    plan: list[Together]
+
+
 class Ordering(msgspec.Struct, frozen=True, eq=False):
     """What is to be put in order, and how far that has come."""
 
@@ -133,10 +142,10 @@ class Ordering(msgspec.Struct, frozen=True, eq=False):
             arriving = after[self.queued[after]]
 
 
-def ordered(tracks: Tracks, parts: Parts, awaits: Indices) -> tuple[Ints, Ints, list[Together]]:
-    """Rows and parts in the order in which they can be played, and what can be played together. Raises StuckError."""
+def ordered(tracks: Tracks, parts: Parts, awaits: Indices) -> Order:
+    """The order in which rows and parts can be played. Raises StuckError."""
     ordering = Ordering.of(tracks, parts, awaits)
     order, completed, plan = ordering.natively() if replay_library.is_available() else ordering.with_numpy()
     never = np.ones(len(parts.rank), np.bool_)
     never[completed] = False
-    return order, np.concatenate([completed, np.flatnonzero(never)]), plan
+    return Order(order, np.concatenate([completed, np.flatnonzero(never)]), plan)

@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.digest.track import BEFORE
-from tb_ddp_doctor.facts.order import Together, ordered
+from tb_ddp_doctor.facts.order import Order, Together, ordered
 from tb_ddp_doctor.facts.schedule_model import Flags, Frame, Parts, Round, Rows, Schedule, Some, Spent
 from tb_ddp_doctor.facts.tracks import RecordedTracks, Tracks, awaited, families, recorded_parts, sequences
 from tb_ddp_doctor.job.beginnings import beginnings
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.storage.column_file import give_back
 from tb_ddp_doctor.storage.constant import has_one_value, is_constant
 from tb_ddp_doctor.trace.model import Indices, Ints
 
@@ -43,19 +44,30 @@ def schedule(job: Job) -> Schedule:
         step_index=job.step_index,
         sequence=sequences(parts, job.digests, job.step_index),
     )
-    return scheduled(tracks, parts, awaited(tracks, parts), frame)
+    awaits = awaited(tracks, parts)
+    order = ordered(tracks, parts, awaits)
+    # Those in the order of time are not needed beside these, and the tracks are not looked at for all ranks again.
+    parts = _completing(parts, order)
+    found = _scheduled(tracks, parts, awaits, order, frame)
+    for digest in job.digests:
+        give_back(digest.track)
+    return found
 
 
 def scheduled(tracks: Tracks, parts: Parts, awaits: Indices, frame: Frame) -> Schedule:
     """Compute what follows what in tracks; `awaits` is the part that each row awaits. Raises StuckError."""
-    order, completed, plan = ordered(tracks, parts, awaits)
-    rows = _rows(tracks, awaits, frame.step_index, order, completed)
-    parts = _completing(parts, order, completed)
+    order = ordered(tracks, parts, awaits)
+    return _scheduled(tracks, _completing(parts, order), awaits, order, frame)
+
+
+def _scheduled(tracks: Tracks, parts: Parts, awaits: Indices, order: Order, frame: Frame) -> Schedule:
+    """The same where the order is known, and the parts are in it."""
+    rows = _rows(tracks, awaits, frame.step_index, order)
     return Schedule(
         rows=rows,
         parts=parts,
-        rounds=tuple(_rounds(plan, rows, parts)),
-        spent=_spent(tracks, _places(order), rows),
+        rounds=tuple(_rounds(order.plan, rows, parts)),
+        spent=_spent(tracks, _places(order.rows), rows),
         frame=frame,
     )
 
@@ -66,14 +78,14 @@ def _starts(job: Job) -> tuple[Ints, Ints]:
     return common[:, 0], common[:, 1]
 
 
-def _rows(tracks: Tracks, awaits: Indices, step_index: Ints, order: Ints, completed: Ints) -> Rows:
-    """The rows in an order; `completed` is that of the parts."""
-    place, place_of_part = _places(order), _places(completed)
-    nothing = len(completed) - 1
+def _rows(tracks: Tracks, awaits: Indices, step_index: Ints, order: Order) -> Rows:
+    """The rows in an order."""
+    place, place_of_part = _places(order.rows), _places(order.parts)
+    nothing = len(order.parts) - 1
     own_step, launches = tracks.column("step"), tracks.parts("launches", -1)
 
     def moved(values: NDArray[Any]) -> NDArray[Any]:
-        return _in_order(values, order)
+        return _in_order(values, order.rows)
 
     step, in_record = tracks.job_step(step_index), moved(own_step)
     return Rows(
@@ -100,11 +112,11 @@ def _rows(tracks: Tracks, awaits: Indices, step_index: Ints, order: Ints, comple
     )
 
 
-def _completing(parts: Parts, order: Ints, completed: Ints) -> Parts:
-    """The parts in the order `completed`; `order` is that of the rows."""
-    columns = {name: _in_order(getattr(parts, name), completed) for name in Parts.__struct_fields__}
-    columns["after"] = _places(completed)[columns["after"]]
-    columns["needs"] = _moved(columns["needs"], _places(order))
+def _completing(parts: Parts, order: Order) -> Parts:
+    """The parts in an order."""
+    columns = {name: _in_order(getattr(parts, name), order.parts) for name in Parts.__struct_fields__}
+    columns["after"] = _places(order.parts)[columns["after"]]
+    columns["needs"] = _moved(columns["needs"], _places(order.rows))
     return Parts(**columns)
 
 
