@@ -19,7 +19,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
+from tb_ddp_doctor.workers import process_setup  # noqa: F401 - as `ddp-doctor` does, before numpy
+
+import numpy as np  # isort: skip
 
 from tb_ddp_doctor.cache import Cache, write_digest
 from tb_ddp_doctor.digest import track

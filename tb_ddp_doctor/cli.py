@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace, errors: Errors) -> int:
     """Run the command, of all that there are the only one that is imported."""
-    from tb_ddp_doctor.workers import one_blas_thread  # noqa: F401 - before anything imports numpy
+    from tb_ddp_doctor.workers import process_setup  # noqa: F401 - before anything imports numpy
 
     status: int = importlib.import_module(f"tb_ddp_doctor.commands.{options.command}").run(options, errors)
     return status

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 import threading
@@ -139,13 +140,32 @@ def test_processes_are_spawned_where_none_can_be_forked(monkeypatch: pytest.Monk
 def test_numpy_is_imported_with_one_thread_unless_the_user_wants_more(tmp_path: Path) -> None:
     script = """
 import os, subprocess, sys
-import tb_ddp_doctor.workers.one_blas_thread, numpy
+import tb_ddp_doctor.workers.process_setup, numpy
 print(len(os.listdir("/proc/self/task")), flush=True)
 subprocess.run([sys.executable, "-c", "import os; print(os.environ.get('OPENBLAS_NUM_THREADS'))"], check=True)
 """
     assert said_by(script, tmp_path, {}) == "1\nNone\n", "what is started afterwards inherits no setting"
     two = min(2, pool._cores())
     assert said_by(script, tmp_path, {"OPENBLAS_NUM_THREADS": "2"}) == f"{two}\n2\n"
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told to keep memory")
+def test_memory_that_is_freed_stays_unless_the_user_wants_it_handed_back(tmp_path: Path) -> None:
+    script = """
+import os, resource
+import tb_ddp_doctor.workers.process_setup, numpy
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+numpy.ones(1 << 21)
+before = faults()
+for _ in range(8):
+    numpy.ones(1 << 21)
+print(faults() - before < 1000, numpy._core.multiarray._get_madvise_hugepage())
+"""
+    assert said_by(script, tmp_path, {}) == "True False\n"
+    theirs = {"MALLOC_MMAP_THRESHOLD_": "65536", "NUMPY_MADVISE_HUGEPAGE": "0"}
+    assert said_by(script, tmp_path, theirs) == "False False\n"
+    assert said_by(script, tmp_path, {"NUMPY_MADVISE_HUGEPAGE": "1"}) == "True True\n"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc lists threads")

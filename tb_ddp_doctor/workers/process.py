@@ -30,7 +30,7 @@ if _HAS_SERVER:
     from multiprocessing.forkserver import set_forkserver_preload
 
 #: What each process of ours imports before all else.
-_FIRST = "tb_ddp_doctor.workers.one_blas_thread"
+_FIRST = "tb_ddp_doctor.workers.process_setup"
 
 
 class Process(SpawnProcess):
