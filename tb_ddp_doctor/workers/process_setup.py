@@ -4,7 +4,7 @@
   time before it sleeps. No product of matrices here is large enough for a second one.
 - Columns of millions of rows come and go by the hundred. glibc hands each one's memory back to the system, which clears
   it for the next one; here it stays with the process, which ends soon (mallopt(3)).
-- numpy asks for huge pages for each of these columns. To clear them costs a virtual machine a quarter of the time of a
+- numpy asks for huge pages for each of these columns. To clear them costs a virtual machine a fifth of the time of a
   large job; with memory that stays they save nothing.
 
 What the user has set stands, and the environment is as before once numpy is there: what this process starts inherits
