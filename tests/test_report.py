@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import re
 import subprocess
 from collections.abc import Callable
@@ -126,6 +127,22 @@ def test_the_page_has_the_same_diagnoses_as_the_json(results: list[engine.Result
 def test_the_page_lists_runs_as_the_tab_takes_them(results: list[engine.Result]) -> None:
     (run,) = answers(html.page(results[:1], "logs"))["runs"]["runs"]
     assert set(run) == set(frontend_sources.properties("model.js", "RunEntry"))
+
+
+def test_the_page_says_when_the_newest_trace_of_a_run_was_written(tmp_path: Path) -> None:
+    (run,) = discover(write(tmp_path / "job", ranks(JOB, JOB)))
+    result = engine.diagnose(run)
+
+    def modified_s() -> float | None:
+        (listed,) = answers(html.page([result], "logs"))["runs"]["runs"]
+        return listed["modified_s"]
+
+    for written_s, path in zip((2000, 1000), result.files, strict=True):
+        os.utime(str(path), (written_s, written_s))
+    assert modified_s() == 2000
+    for path in result.files:
+        Path(str(path)).unlink()
+    assert modified_s() is None
 
 
 def test_the_page_holds_every_choice_of_what_to_fix(results: list[engine.Result]) -> None:

@@ -19,6 +19,7 @@ import logging
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from tb_ddp_doctor.findings import Diagnosis, Severity
 from tb_ddp_doctor.report.calibration import section
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support.documentation import page as page_of
+from tb_ddp_doctor.storage.paths import FilePath
 from tb_ddp_doctor.stuck.model import StuckRun
 from tb_ddp_doctor.view.answer import answer
 from tb_ddp_doctor.view.assets import assets
@@ -147,7 +149,8 @@ def _inert(value: Any) -> str:
 
 def _answers(results: Sequence[Result], logdir: str, jobs: Sequence[StuckRun]) -> dict[str, Any]:
     """What the routes of `plugin` would answer, by route."""
-    runs = [_listed(one.diagnosis, len(one.unfinished)) for one in results] + [_listed(one) for one in jobs]
+    runs = [_listed(one.diagnosis, len(one.unfinished), _modified_s(one.files)) for one in results]
+    runs += [_listed(one) for one in jobs]
     answers: dict[str, Any] = {
         "viewers": {"perfetto": None, "frames_perfetto_dev": False},
         "runs": {"state": "ready", "error": None, "logdir": logdir, "runs": runs},
@@ -169,7 +172,7 @@ def _answers(results: Sequence[Result], logdir: str, jobs: Sequence[StuckRun]) -
     return answers
 
 
-def _listed(diagnosis: Diagnosis | StuckRun, arriving: int = 0) -> dict[str, Any]:
+def _listed(diagnosis: Diagnosis | StuckRun, arriving: int = 0, modified_s: float | None = None) -> dict[str, Any]:
     return {
         "name": diagnosis.name,
         "state": "ready",
@@ -177,9 +180,18 @@ def _listed(diagnosis: Diagnosis | StuckRun, arriving: int = 0) -> dict[str, Any
         "error": None,
         "arriving": arriving,
         "deleted": 0,
-        "modified_s": None,
+        "modified_s": modified_s,
         **summary(diagnosis),
     }
+
+
+def _modified_s(files: Sequence[FilePath]) -> float | None:
+    """When the newest of some files was written, s since the epoch; None where no file can be asked."""
+    newest = -1
+    for file in files:
+        with suppress(OSError):
+            newest = max(newest, file.stat().st_mtime_ns)
+    return newest / 1e9 if newest >= 0 else None
 
 
 def _details(result: Result) -> Iterator[tuple[str, msgspec.Raw]]:
