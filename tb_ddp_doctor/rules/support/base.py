@@ -45,6 +45,8 @@ class Fault(msgspec.Struct, frozen=True):
     measurements: tuple[Measurement, ...] = ()
     #: It is no more severe than this, whatever it costs.
     at_most: Severity = Severity.CRITICAL
+    #: The rules whose findings had to be fixed before it showed.
+    hidden_by: tuple[str, ...] = ()
 
 
 class Clear(msgspec.Struct, frozen=True):
@@ -121,8 +123,6 @@ class Found(msgspec.Struct, frozen=True, eq=False):
     faults: tuple[Fault, ...]
     #: What the fixes of all of them take out of the steps.
     change: Change
-    #: The rules whose findings had to be fixed before it showed.
-    hidden_by: tuple[str, ...] = ()
     #: The rules whose findings must be fixed with it: to fix one of them alone saves little, and the others the rest.
     hides_with: tuple[str, ...] = ()
 

@@ -65,21 +65,34 @@ class _Looks:
                 break
 
     def again(self, rules: Sequence[Rule], without: Sequence[Found]) -> bool:
-        """Apply those of the rules that found nothing to the job without what these rules found; whether they find."""
+        """Apply those of the rules that found nothing to the job without what these rules found; whether they find.
+
+        Rules on slow ranks look for others. What they found that costs nothing need not be what remains slow.
+        """
         ids = {rule.id for rule in rules}
         serious = [
             each
             for each in without
             if each.rule.id in ids and not each.rule.only_informs and not each.change.is_nothing
         ]
+        serious = [each for each in serious if not self._costs_nothing(each)] or serious
         fixes = reduce(or_, [each.change for each in serious], self._played.tracing)
         if not serious or _unexplained_share(self._played, fixes) < _NOTHING_HIDDEN:
             return False
         silent = {outcome.rule for outcome in self.outcomes if outcome.status == "clear"}
+        silent |= {each.rule.id for each in self.found if each.rule.names_stragglers}
         again, new = self._find([rule for rule in rules if rule.looks_again and rule.id in silent], fixes)
         hidden_by = tuple(dict.fromkeys(each.rule.id for each in serious))
-        self._add(again, [replace(each, hidden_by=hidden_by) for each in new])
-        return bool(new)
+        known = {each.rule.id: each for each in self.found if each.rule.id in hidden_by}
+        more = [_with_others(known.get(each.rule.id), _hidden(each, hidden_by)) for each in new]
+        found = [each for each in more if each]
+        self._add(again, found)
+        return bool(found)
+
+    def _costs_nothing(self, found: Found) -> bool:
+        """Whether a rule found slow ranks alone that cost nothing by themselves."""
+        least = _NOTHING_HIDDEN * float(self._played.recorded_ns.mean())
+        return found.rule.names_stragglers and self._played.cost_ns(found.change) < least
 
     def of_either_side(self, rules: Sequence[Rule]) -> None:
         """Find faults of CPUs and of GPUs that take equally long, so that to fix one alone saves nothing.
@@ -136,6 +149,23 @@ def _costly(found: Found, played: WhatIf) -> Found:
     if len(costly) in (0, len(found.faults)):
         return found
     return replace(found, faults=costly, change=reduce(or_, [fault.change for fault in costly]))
+
+
+def _hidden(found: Found, by: tuple[str, ...]) -> Found:
+    """What was found once what these rules found was fixed."""
+    return replace(found, faults=tuple(replace(fault, hidden_by=by) for fault in found.faults))
+
+
+def _with_others(known: Found | None, new: Found) -> Found | None:
+    """What a rule knew and what it found of other ranks; None if that is nothing."""
+    if known is None:
+        return new
+    ranks = {rank for fault in known.faults for rank in fault.ranks}
+    others = tuple(fault for fault in new.faults if ranks.isdisjoint(fault.ranks))
+    if not others:
+        return None
+    change = reduce(or_, [fault.change for fault in others], known.change)
+    return replace(known, faults=(*known.faults, *others), change=change)
 
 
 def _unexplained_share(played: WhatIf, fixes: Change) -> float:

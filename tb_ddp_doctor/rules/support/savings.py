@@ -171,7 +171,7 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
                 confidence=level,
                 title=fault.title,
                 headline=headline(found.rule, fault, cost_ns, self.job),
-                why=f"{fault.why} {_behind(found)}".rstrip() if hidden else fault.why,
+                why=f"{fault.why} {_behind(found, fault)}".rstrip() if hidden else fault.why,
                 fix=fault.fix,
                 evidence=fault.evidence,
                 measurements=(*fault.measurements, *self._arithmetic(fault, alone_ns, cost_ns)),
@@ -394,12 +394,12 @@ _OWNERS_OF = {
 }
 
 
-def _behind(found: Found) -> str:
-    """What has to be fixed before a finding's fix saves time."""
+def _behind(found: Found, fault: Fault) -> str:
+    """What has to be fixed before a fault's fix saves time."""
     if found.hides_with:
         return f"Alone its fix saves little: fix {text.listing(found.hides_with)} as well."
-    are = "are" if len(found.hidden_by) > 1 else "is"
-    return f"Visible once {text.listing(found.hidden_by)} {are} fixed." if found.hidden_by else ""
+    are = "are" if len(fault.hidden_by) > 1 else "is"
+    return f"Visible once {text.listing(fault.hidden_by)} {are} fixed." if fault.hidden_by else ""
 
 
 def _divided(total: int, weights: Sequence[float]) -> list[int]:
