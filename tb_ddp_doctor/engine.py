@@ -147,7 +147,11 @@ def diagnose(
         warnings=(*job.warnings, *unusable),
     )
     lacking = {"still arriving": [one.file for one in arriving], "unreadable": [one.file for one in failed]}
-    diagnosis, savings = _examine(job, rules, lacking)
+    try:
+        diagnosis, savings = _examine(job, rules, lacking)
+    except Exception as error:
+        _log.debug("examining %s failed", run.name, exc_info=True)
+        raise RunError(f"Examining it failed in a way that is {_OUR_FAULT} ({_named(error)}).") from error
     diagnosis = _with_snapshots(run, diagnosis)
     paths = tuple(_shown(by_rank[rank][0].path) for rank in job.ranks.tolist())
     from_digests = all(path.suffix == DIGEST_SUFFIX for path in paths)

@@ -649,11 +649,14 @@ def test_a_name_that_is_no_text_can_still_be_encoded(tmp_path: Path) -> None:
     assert msgspec.json.decode(msgspec.json.encode(diagnosis))["name"] == "b\\udcffd"
 
 
-def test_a_job_that_cannot_be_joined_is_a_run_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("stage", ["build", "assemble"])
+def test_a_job_that_cannot_be_joined_or_examined_is_a_run_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
     def fail(*_: object) -> None:
         raise IndexError("out of bounds")
 
-    monkeypatch.setattr(engine, "build", fail)
+    monkeypatch.setattr(engine, stage, fail)
     with pytest.raises(RunError, match=r"the doctor's fault.*IndexError: out of bounds"):
         diagnose(write(tmp_path, JOB))
 
