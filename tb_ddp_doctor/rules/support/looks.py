@@ -91,8 +91,7 @@ class _Looks:
 
     def _costs_nothing(self, found: Found) -> bool:
         """Whether a rule found slow ranks alone that cost nothing by themselves."""
-        least = _NOTHING_HIDDEN * float(self._played.recorded_ns.mean())
-        return found.rule.names_stragglers and self._played.cost_ns(found.change) < least
+        return found.rule.names_stragglers and self._played.cost_ns(found.change) < _least_ns(self._played)
 
     def of_either_side(self, rules: Sequence[Rule]) -> None:
         """Find faults of CPUs and of GPUs that take equally long, so that to fix one alone saves nothing.
@@ -103,7 +102,7 @@ class _Looks:
         fixes = reduce(or_, [each.change for each in self.found], self._played.tracing)
         if _unexplained_share(self._played, fixes) < MOST_UNEXPLAINED:
             return
-        least = _NOTHING_HIDDEN * float(self._played.recorded_ns.mean())
+        least = _least_ns(self._played)
         costly = {each.rule.id for each in self.found if self._played.cost_ns(each.change) >= least}
         looking = [rule for rule in rules if rule.looks_again and rule.id not in costly]
         at_median = Change(device_at_median=self._played.faultless.device_at_median)
@@ -119,7 +118,7 @@ class _Looks:
     def _which_hide_each_other(self, new: Sequence[Found], fixes: Change) -> list[Found]:
         """Those of the findings without whose fix the others save little, if all together save much."""
         played = self._played.after(fixes)
-        least = _NOTHING_HIDDEN * float(played.recorded_ns.mean())
+        least = _least_ns(played)
         together = played.cost_ns(reduce(or_, [each.change for each in new], Change()))
         hiding = [
             each
@@ -144,7 +143,7 @@ def _costly(found: Found, played: WhatIf) -> Found:
     """What was found, without slow ranks that cost nothing by themselves, where others do."""
     if not found.rule.names_stragglers:
         return found
-    least = _NOTHING_HIDDEN * float(played.recorded_ns.mean())
+    least = _least_ns(played)
     costly = tuple(fault for fault in found.faults if played.cost_ns(fault.change) >= least)
     if len(costly) in (0, len(found.faults)):
         return found
@@ -166,6 +165,11 @@ def _with_others(known: Found | None, new: Found) -> Found | None:
         return None
     change = reduce(or_, [fault.change for fault in others], known.change)
     return replace(known, faults=(*known.faults, *others), change=change)
+
+
+def _least_ns(played: WhatIf) -> float:
+    """What costs less than this a step hides nothing, ns."""
+    return _NOTHING_HIDDEN * float(played.recorded_ns.mean())
 
 
 def _unexplained_share(played: WhatIf, fixes: Change) -> float:
