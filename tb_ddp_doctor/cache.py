@@ -112,7 +112,10 @@ class Cache(msgspec.Struct, frozen=True):
         return found
 
     def kept(self, path: FilePath) -> RankDigest | None:
-        """The digest of a trace file if it is kept; None if the trace must be read."""
+        """What a digest file holds, or the digest of a trace file if it is kept; None if the trace must be read."""
+        if _is_digest(path):
+            with contextlib.suppress(StoreError):
+                return load(RankDigest, digest_version(), path)
         return self._load(RankDigest, _key(path))
 
     def columns(self, path: FilePath, *, checked: bool = True) -> RankTrace:

@@ -13,6 +13,7 @@ from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.discover.runs import discover
 from tb_ddp_doctor.storage.column_file import dump
 from tb_ddp_doctor.storage.whole_file import written_whole
+from tb_ddp_doctor.workers import pool
 
 STRAGGLER = traces.ranks(
     """
@@ -66,6 +67,15 @@ def test_digests_are_not_kept_again_and_nobody_is_warned(
     cache = tmp_path / "cache"
     assert cli.main(["diagnose", str(digests), "--cache", str(cache)]) == 0
     assert not caplog.records
+
+
+def test_digests_are_read_without_other_processes(digests: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(pool, "run", fail)
+    (run,) = discover(digests)
+    assert engine.diagnose(run).diagnosis.ranks == (0, 1)
 
 
 def test_nodes_digest_their_own_ranks_and_are_joined_later(logs: Path, tmp_path: Path) -> None:

@@ -94,6 +94,14 @@ def test_what_was_given_back_is_there_when_it_is_looked_at_again(tmp_path: Path)
     column_file.give_back(Column(np.arange(9)))
 
 
+def test_plain_fields_are_told_without_a_look_at_the_columns(tmp_path: Path) -> None:
+    path = dumped(tmp_path / "x", traces.digests(JOB)[0])
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    assert column_file.values(path)["has_device"] is True
+    with pytest.raises(column_file.StoreError, match="checksum"):
+        column_file.load(RankDigest, "1", path)
+
+
 def mapped(column: np.ndarray) -> bool:
     """Whether a column is a view of a file that is mapped."""
     owner: object = column

@@ -44,6 +44,7 @@ _PAGE = 4096
 _LARGE = 1 << 14
 #: Columns of more values are never constant, so that a damaged file takes no more memory than its size says.
 _LONGEST_CONSTANT = 1 << 16
+_UNREADABLE = (OSError, ValueError, msgspec.MsgspecError)
 T = TypeVar("T")
 
 
@@ -155,8 +156,12 @@ def give_back(value: msgspec.Struct) -> None:
 
 
 def values(path: Path) -> dict[str, Any]:
-    """The plain fields of what `dump` wrote, of whatever kind and version. Raises StoreError."""
-    index, _ = _open(path, checked=True)
+    """The plain fields of what `dump` wrote, of whatever kind and version, without its columns. Raises StoreError."""
+    try:
+        with path.open("rb") as file:
+            index, _, _ = _read_index(file)
+    except _UNREADABLE as error:
+        raise StoreError(f"It cannot be read ({error}).") from None
     try:
         return {name: msgspec.json.decode(raw) for name, raw in index.values.items()}
     except msgspec.MsgspecError as error:
@@ -197,28 +202,32 @@ def _empty(dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
     return np.empty(shape, np.dtype(dtype))
 
 
+def _read_index(file: BinaryIO) -> tuple[_Index, int, int]:
+    """The index, where it ends, and the checksum of what follows."""
+    head = file.read(_START)
+    if len(head) < _START or head[:8] != _MAGIC:
+        raise StoreError("It is no file of ddp-doctor.")
+    text = file.read(min(int.from_bytes(head[8:16], "little"), os.fstat(file.fileno()).st_size))
+    if zlib.crc32(text) != int.from_bytes(head[16:20], "little"):
+        raise StoreError("It is damaged: its index does not fit its checksum.")
+    return msgspec.json.decode(text, type=_Index), _START + len(text), int.from_bytes(head[20:24], "little")
+
+
 def _open(path: Path, *, checked: bool) -> tuple[_Index, _Columns]:
     """The index and the columns."""
     try:
         with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            head = file.read(_START)
-            if len(head) < _START or head[:8] != _MAGIC:
-                raise StoreError("It is no file of ddp-doctor.")
-            text = file.read(min(int.from_bytes(head[8:16], "little"), size))
-            if zlib.crc32(text) != int.from_bytes(head[16:20], "little"):
-                raise StoreError("It is damaged: its index does not fit its checksum.")
-            index = msgspec.json.decode(text, type=_Index)
-            end = _START + len(text) + index.read
+            index, end, checksum = _read_index(file)
+            size, end = os.fstat(file.fileno()).st_size, end + index.read
             padding = -end % _PAGE
             read = file.read(min(max(index.read, 0) + padding, size))
             mapped = np.empty(0, np.uint8)
             if size > end + padding:
                 # A plain view: those of a memmap are as slow to make as they are large.
                 mapped = np.asarray(np.memmap(file, np.uint8, mode="r", offset=end + padding))
-    except (OSError, ValueError, msgspec.MsgspecError) as error:
+    except _UNREADABLE as error:
         raise StoreError(f"It cannot be read ({error}).") from None
-    if checked and zlib.crc32(mapped.data, zlib.crc32(read)) != int.from_bytes(head[20:24], "little"):
+    if checked and zlib.crc32(mapped.data, zlib.crc32(read)) != checksum:
         raise StoreError("It is damaged: its columns do not fit their checksum.")
     return index, _Columns(read[: index.read], mapped)
 
