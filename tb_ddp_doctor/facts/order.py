@@ -30,7 +30,7 @@ class Together(msgspec.Struct, frozen=True, eq=False):
 
 
 class Order(msgspec.Struct, frozen=True, eq=False):
-    """An order in which rows and parts of all ranks can be played, as indices of them, and what can be together."""
+    """An order in which rows and parts of all ranks can be played, as indices, and what can be played together."""
 
     rows: Ints
     #: Those that nothing launches last.
