@@ -37,9 +37,11 @@ from tb_ddp_doctor.digest.model import (
     GemmWork,
     Gradients,
     GraphWalkWork,
+    HostMeetings,
     Kernels,
     KernelWork,
     LostKernels,
+    MessageEnds,
     Operators,
     OptimizerWork,
     PhaseWork,
@@ -144,6 +146,7 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
         elements=np.tile(np.arange(1, BUCKETS + 1) * 1_000_000, steps),
         bytes=np.tile(np.arange(1, BUCKETS + 1) * 4_000_000, steps),
         sequence=constant(-1),
+        stream=constant(16),
         arrival_ns=shown(arrival.ravel()),
         end_ns=shown(end.ravel()),
         backward=np.repeat(index, BUCKETS),
@@ -159,7 +162,7 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
             exposed_ns=no_phase,
             stalled_ns=np.stack([*[nothing] * (len(PHASES) - 1), stalled - first], axis=1),
         ),
-        kernels=KernelWork(nothing + 600, compute, compute * 2 // 3),
+        kernels=KernelWork(nothing + 600, compute, compute * 2 // 3, compute),
         loader_ns=nothing,
         copies=zeros(CopyWork, steps),
         gemms=zeros(GemmWork, steps),
@@ -181,7 +184,7 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
         has_steps=True,
         pid=str(rank),
         loader="",
-        lost_kernels=LostKernels(np.arange(steps), nothing + 600 + BUCKETS, nothing, nothing + BUCKETS, nothing),
+        lost_kernels=LostKernels(np.arange(steps), nothing + 600 + BUCKETS, nothing, nothing + BUCKETS, *[nothing] * 3),
         steps=Steps(np.arange(steps), first, last, first, last),
         work=work,
         pieces=pieces,
@@ -194,10 +197,12 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
         ),
         blocking=no_blocking(),
         op_stalls=no_op_stalls(),
-        gap_ops=GapOps(*(np.empty(0, kind) for kind in (np.int32, np.int64, np.int32, np.int32))),
+        gap_ops=GapOps(*(np.empty(0, kind) for kind in (np.int32, np.int64, np.int32, np.int32, np.int32))),
         stalled=Stalled(*(np.empty(0, kind) for kind in (np.int32, np.int32, np.int64, np.int64, np.int64))),
         code=Code(*(np.empty(0, kind) for kind in (np.int32, np.int32, np.int64, np.int64))),
         messages=PointToPoint(*(np.empty(0, kind) for kind in (np.int32, np.int32, np.int64, np.int64, np.int64))),
+        host_meetings=HostMeetings(*(np.empty(0, kind) for kind in (np.int32, np.int32, np.int64, np.int64))),
+        message_ends=MessageEnds(*(np.empty(0, kind) for kind in (np.int32, np.int32, np.int64, np.int32))),
         memory=no_memory(steps),
         operators=Operators(
             np.array([5], np.int32),
@@ -206,7 +211,7 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
         ),
         track=_track(start + stall, start, finish, compute, arrival, end, shown),
         gradients=_gradients(start + stall, compute, shown),
-        contents=TraceContents({}, "", "training", "ProfilerStep", 0.0),
+        contents=TraceContents({}, "", "training", "ProfilerStep", 0.0, 0, 600 * steps, 0, ""),
         warnings=(),
     )
 
@@ -237,10 +242,15 @@ def _track(begin, start, finish, compute, arrival, end, shown) -> track.Track:
     waiting = Intervals(shown(begin + MS), shown(np.minimum(end[:, -1] + MS // 1000, finish)))
     stalls = Intervals(shown(start[stalled]), shown(begin[stalled] - 1))
     steps = Steps(np.arange(len(start)), shown(start), shown(finish), shown(start), shown(finish))
-    stream = np.full(arrival.size, 20)
+    compute, stream = np.full(launched.size, 7), np.full(arrival.size, 20)
     return track.track(
         steps,
-        track.Device(shown(marks[:, :-1].ravel()), shown(marks[:, 1:].ravel()), shown(launched.ravel())),
+        track.Device(
+            shown(marks[:, :-1].ravel()),
+            shown(marks[:, 1:].ravel()),
+            shown(launched.ravel()),
+            np.full(launched.size, 7),
+        ),
         track.Communication(
             shown(arrival.ravel()), shown(end.ravel()), shown(launched[:, 1:].ravel() + MS // 50), stream
         ),

@@ -45,7 +45,7 @@ from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.discover.runs import discover
 from tb_ddp_doctor.facts.whatif import WhatIf
-from tb_ddp_doctor.findings import Finding, Severity
+from tb_ddp_doctor.findings import Diagnosis, Finding, Severity
 from tb_ddp_doctor.rules.support.savings import Savings
 from tb_ddp_doctor.rules.support.verdict import MOST_UNEXPLAINED
 
@@ -55,6 +55,8 @@ Pauses = Callable[[int, int], list[tuple[float, float]]]
 FIRST = 12
 #: Share of the step that a fault has to cost to be one.
 FAULTY = 0.08
+#: Of what the headline says, what its fixes save alone at least.
+HEADLINE_SAVES = 0.8
 SLOW = ("straggler", "load-imbalance")
 
 
@@ -135,6 +137,10 @@ class Seen:
     unexplained: float
     unexplained_share: float
     tracing_without_rules: float
+    #: Where the witnesses of slow ranks disagree.
+    contradictions: tuple[str, ...] = ()
+    #: What the fixes in the headline save alone, and what the headline says of them; 1 where it says nothing of one.
+    headline_saves: float = 1.0
 
     @property
     def loud(self) -> list[Finding]:
@@ -537,7 +543,17 @@ def examined(folder: Path, cache: Cache) -> Seen:
         unexplained=unexplained.ms,
         unexplained_share=unexplained.share,
         tracing_without_rules=bare.line("tracing").ms,
+        contradictions=result.diagnosis.contradictions,
+        headline_saves=_headline_saves(result.diagnosis),
     )
+
+
+def _headline_saves(diagnosis: Diagnosis) -> float:
+    """The share of what the headline says that the fixes which it names save alone."""
+    first = next((one for one in diagnosis.findings if one.rule == diagnosis.verdict), None)
+    if first is None or first.severity == Severity.INFO.label:
+        return 1.0
+    return (first.together.saved_ms if first.together else first.alone_ms) / max(first.cost_ms, 1e-9)
 
 
 @dataclass(frozen=True)
@@ -609,6 +625,9 @@ class Row:
             yield self.seen.verdict
         if self.is_faulty:
             yield from (f"misses {'/'.join(truth.rules)} {truth.ranks or ''}" for truth in self.missed)
+        yield from self.seen.contradictions
+        if self.seen.headline_saves < HEADLINE_SAVES:
+            yield f"the headline's fix saves {self.seen.headline_saves:.0%} of what it says"
         for finding in self.false(self.seen.loud):
             yield f"false {finding.rule} {finding.ranks} {finding.cost_ms:.1f} {finding.confidence}"
         if self.is_faulty and self.known.is_visible:
@@ -654,6 +673,9 @@ def bars(rows: Sequence[Row]) -> Iterator[tuple[str, str, str, bool]]:
     six = [row for row in rows if row.known.kind == "noise6"]
     yield of("noise6: no high confidence", [all(f.confidence != "high" for f in row.seen.loud) for row in six], 1)
     noisy = [row for row in rows if row.is_healthy]
+    yield of("no contradiction between witnesses", [not row.seen.contradictions for row in rows], 1)
+    saves = [row.seen.headline_saves >= HEADLINE_SAVES for row in rows]
+    yield of("the headline's fixes save 80 % of what it says", saves, 1)
     yield of("noise: no false finding above info", [not row.false(row.seen.loud) for row in noisy], 1)
 
 

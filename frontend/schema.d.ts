@@ -191,6 +191,9 @@ export interface Diagnosis {
   memory: Memory | null;
   /** The last snapshot of torch.cuda.memory of each rank beside the traces. */
   memory_snapshots: MemorySnapshot[];
+  setting: Setting;
+  /** Where who waits, the critical path and the replay disagree on who is slow, each in a sentence; then the findings concerned have less confidence. */
+  contradictions: string[];
   findings: Finding[];
   /** How the verdict is shown. */
   level: "critical" | "healthy" | "info" | "major" | "minor";
@@ -250,6 +253,8 @@ export interface Finding {
   /** The numbers that it rests on, and the steps from them to the cost. */
   measurements: Measurement[];
   thresholds: Threshold[];
+  /** null where its fix alone saves at least 80 % of what it costs, and of findings that only inform. */
+  together: Together | null;
   evidence: Evidence[];
   /** Commands of other tools. */
   commands: string[];
@@ -715,6 +720,18 @@ export interface Scaling {
   algorithms: Algorithm[];
 }
 
+/** What a job is, as far as advice depends on it. */
+export interface Setting {
+  /** How many hosts the ranks are on; 0 where some rank's host is not known. */
+  hosts: number;
+  /** What carries out collectives: "nccl" (RCCL too), or the CPU's "gloo", "mpi" or "ucc". */
+  backend: string;
+  /** What computes. */
+  device: "cpu" | "cuda" | "rocm";
+  /** Whether the doctor's own `Doctor` captured it; else a profiler that the training script sets up did. */
+  has_doctor: boolean;
+}
+
 /** A function of the user's own code, as Python stacks have it. */
 export interface Source {
   file: string;
@@ -751,6 +768,16 @@ export interface Threshold {
   value: number;
   unit: string;
   reason: string;
+}
+
+/** What else to fix where the fix of one finding alone saves much less than the finding costs. */
+export interface Together {
+  /** Ids of the other findings. */
+  findings: string[];
+  /** What all these fixes save together, ms a step. */
+  saved_ms: number;
+  /** The same in one sentence. */
+  sentence: string;
 }
 
 /** What the collectives of one kind do in one process group in a step, mean over steps; GB = 1e9 bytes. */

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fuzzes the scanner for so many seconds (60) with AddressSanitizer and UBSan, and prints executions, coverage and
+# Runs the passes over columns on hostile ones, then fuzzes the scanner for so many seconds (60), both with AddressSanitizer and UBSan, and prints executions, coverage and
 # crashes. Fails if there was a crash; the input then lies in build/fuzz.
 #
 #   native/fuzz.sh [SECONDS]
@@ -18,6 +18,11 @@ clang "${flags[@]}" -Dcalloc=fuzz_calloc -Drealloc=fuzz_realloc -c vocabulary.c 
 clang "${flags[@]}" -c nccl_lines.c -o "$out/nccl_lines.o"
 clang "${flags[@]}" fuzz.c "$out/nccl_lines.o" "$out/scanner.o" "$out/vocabulary.o" -o "$out/fuzz"
 python3 seeds.py "$out/seeds"
+
+# What takes columns and no bytes: any numbers, in the order that callers give them.
+checked=(-std=c99 -g -O1 -Wall -Wextra -Wpedantic -fsanitize=address,undefined -fno-sanitize-recover=undefined)
+clang "${checked[@]}" hostile.c columns.c intervals.c nesting.c -o "$out/hostile"
+"$out/hostile" 20000
 
 status=0
 "$out/fuzz" -max_total_time="$seconds" -max_len=8192 -dict=fuzz.dict -timeout=10 -rss_limit_mb=1024 \

@@ -257,8 +257,8 @@ int64_t replay_order(const struct replay_tracks *tracks, const struct replay_ord
             }
             arriving = 0;
             for (int64_t i = since; i < complete; i++) {
-                int32_t part = tracks->following[now->completed[i]];
-                if (part >= 0 && now->queued[part]) now->arriving[arriving++] = part;
+                for (int32_t part = tracks->following[now->completed[i]]; part >= 0; part = tracks->beside[part])
+                    if (now->queued[part]) now->arriving[arriving++] = part;
             }
         }
     }

@@ -86,8 +86,9 @@ struct replay_tracks {
     int64_t ranks;
     /* Of rows. */
     struct replay_indices awaits, queue_part, launches;
-    /* Of parts: the collective; the part before on the stream, and one that comes after, or -1. */
-    const int32_t *collective, *after, *following;
+    /* Of parts: the collective; the part that each comes after; the first one that comes after it, and the next one
+     * that comes after the same part, or -1. */
+    const int32_t *collective, *after, *following, *beside;
     /* The parts of each collective together, and where its begin. */
     const int32_t *members;
     const int64_t *members_at;

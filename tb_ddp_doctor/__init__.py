@@ -4,15 +4,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tb_ddp_doctor.api import compare, diagnose, examine_dumps, plan
+    from tb_ddp_doctor.planning.model import Question
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "compare", "diagnose", "examine_dumps", "plan"]
+__all__ = ["Question", "__version__", "compare", "diagnose", "examine_dumps", "plan"]
 
 
 def __getattr__(name: str) -> Any:
     # Imported when it is asked for: TensorBoard imports this package with each of its plugins.
-    if name in ("compare", "diagnose", "examine_dumps", "plan"):
+    if name in __all__:
         from tb_ddp_doctor import api
 
         return getattr(api, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

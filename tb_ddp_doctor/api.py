@@ -10,6 +10,7 @@ from pathlib import Path
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.calibration.model import Calibration
+from tb_ddp_doctor.choices import no_name
 from tb_ddp_doctor.comparison import build
 from tb_ddp_doctor.comparison.model import Comparison
 from tb_ddp_doctor.discover.runs import DiscoverError, Run, discover, no_traces, only_run, with_step_range
@@ -20,6 +21,7 @@ from tb_ddp_doctor.planning.answer import OVERVIEW, answer
 from tb_ddp_doctor.planning.model import PlanResult, Question
 from tb_ddp_doctor.planning.predict import Planner
 from tb_ddp_doctor.planning.record import Record
+from tb_ddp_doctor.planning.words import checked
 from tb_ddp_doctor.rules import CATALOGUE, is_name
 from tb_ddp_doctor.storage.cache_directory import default_directory
 from tb_ddp_doctor.stuck import run as dumps
@@ -89,13 +91,14 @@ def plan(
 
     `question` is what is otherwise, all of it together; `curves` are values of its fields to predict each of, as
     `{"bucket_mb": (1.0, 5.0, 25.0)}`. Without both, those of `planning.answer.OVERVIEW`. What a run cannot tell is a
-    refusal in its result. Raises as `diagnose`, and ValueError for a finding to fix that no rule has.
+    refusal in its result. Raises as `diagnose`, and ValueError for values that make no sense and for a finding to fix
+    that no rule has.
     """
     kept = _cache(cache)
     runs = discover(os.fspath(logdir), peek=kept.peek)
     if not runs:
         raise DiscoverError(no_traces(os.fspath(logdir)))
-    one = question or Question()
+    one, curves = checked(question or Question(), curves)
     wanted = curves if curves or one != Question() else OVERVIEW
     with executor(scheduler) as workers:
         results = [_result(run, engine.Reading(kept, workers), {}) for run in runs]
@@ -115,7 +118,7 @@ def planned(
     """
     for name in question.fixed:
         if not is_name(name):
-            raise ValueError(f"There is no rule {name!r}; there are: {', '.join(CATALOGUE)}.")
+            raise ValueError(no_name("rule", name, CATALOGUE))
     return answer(result.job, lambda: planner(result, calibrations), question, curves, jobs_of_sweep(result, others))
 
 

@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import TypeGuard, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from tb_ddp_doctor import __version__
 from tb_ddp_doctor.digest.model import RankDigest
+from tb_ddp_doctor.digest.valid import InvalidError, check
 from tb_ddp_doctor.discover.files import digested_trace
-from tb_ddp_doctor.discover.head import Head, peek
+from tb_ddp_doctor.discover.head import Head, peek, source
 from tb_ddp_doctor.discover.names import DIGEST_SUFFIX
 from tb_ddp_doctor.storage.cache_directory import MAX_BYTES
 from tb_ddp_doctor.storage.column_file import StoreError, dump, layout, load
@@ -98,7 +100,7 @@ class Cache(msgspec.Struct, frozen=True):
         """The digest of a trace file, or what a digest file holds. Raises TraceError if it is neither."""
         if _is_digest(path):
             try:
-                return load(RankDigest, digest_version(), path)
+                return read_digest(path)
             except StoreError as error:
                 # One of another release, and beside it what it was made from.
                 if trace := digested_trace(path):
@@ -115,7 +117,7 @@ class Cache(msgspec.Struct, frozen=True):
         """What a digest file holds, or the digest of a trace file if it is kept; None if the trace must be read."""
         if _is_digest(path):
             with contextlib.suppress(StoreError):
-                return load(RankDigest, digest_version(), path)
+                return read_digest(path)
         return self._load(RankDigest, _key(path))
 
     def columns(self, path: FilePath, *, checked: bool = True) -> RankTrace:
@@ -198,9 +200,19 @@ class Cache(msgspec.Struct, frozen=True):
             _write(value, _version(type(value)), path)
 
 
-def write_digest(value: RankDigest, path: Path) -> None:
-    """Write a digest file, whole or not at all. Raises OSError."""
-    _write(value, digest_version(), path)
+def write_digest(value: RankDigest, path: Path, trace: FilePath | None = None) -> None:
+    """Write a digest file, whole or not at all; it tells the trace that it was made of from others. Raises OSError."""
+    _write(replace(value, source=source(trace) if trace else ""), digest_version(), path)
+
+
+def read_digest(path: Path) -> RankDigest:
+    """Read a digest file, which anybody may have written. Raises StoreError."""
+    found = load(RankDigest, digest_version(), path, mapped=False)
+    try:
+        check(found)
+    except InvalidError as error:
+        raise StoreError(f"It is damaged: {error}.") from None
+    return found
 
 
 def _write(value: Head | RankTrace | RankDigest, version: str, path: Path) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from tb_ddp_doctor.commands.answers import answered
 from tb_ddp_doctor.commands.options import parser
-from tb_ddp_doctor.commands.output import Errors, complain
+from tb_ddp_doctor.commands.output import Errors, complain, reason
 
 #: What a command makes it mostly keeps: to look for garbage among it every 700 objects takes a tenth of its time.
 _OBJECTS_BETWEEN_COLLECTIONS = 100_000
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _end_quietly()
         raise
     except (OSError, ValueError) as error:
-        complain(errors, str(error))
+        complain(errors, reason(error))
         return 2
     return status
 

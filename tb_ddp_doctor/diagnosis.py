@@ -10,10 +10,11 @@ import msgspec
 
 from tb_ddp_doctor.facts import traffic as measured
 from tb_ddp_doctor.facts import unrecognised
-from tb_ddp_doctor.facts.arrivals import traffic
+from tb_ddp_doctor.facts.arrivals import arrivals, traffic
 from tb_ddp_doctor.facts.critical_path import Part, critical_path
 from tb_ddp_doctor.facts.facts import Facts, MissingFactError
 from tb_ddp_doctor.facts.memory_contents import memory
+from tb_ddp_doctor.facts.setting import setting
 from tb_ddp_doctor.facts.whatif import whatif
 from tb_ddp_doctor.findings import (
     OWNERS,
@@ -32,6 +33,7 @@ from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.rules.support import memory_text
 from tb_ddp_doctor.rules.support.savings import Savings
 from tb_ddp_doctor.rules.support.verdict import verdict
+from tb_ddp_doctor.rules.support.witnesses import Contradiction, Witnesses, contradictions, doubted
 from tb_ddp_doctor.trace.model import Ints
 
 _log = logging.getLogger(__name__)
@@ -60,6 +62,8 @@ def assemble(facts: Facts, outcomes: Sequence[RuleOutcome], savings: Savings, la
         lacking=but,
     )
     phases = job.work(lambda work: work.phases)
+    path = _critical_path(facts)
+    disagreeing = _contradictions(facts, savings, path)
     return Diagnosis(
         name=encodable(job.name),
         world_size=job.world_size,
@@ -83,14 +87,16 @@ def assemble(facts: Facts, outcomes: Sequence[RuleOutcome], savings: Savings, la
         ),
         communication=_communication(facts),
         network=job.network,
-        findings=savings.findings,
+        findings=tuple(doubted(finding, disagreeing) for finding in savings.findings),
         outcomes=tuple(outcomes),
         warnings=tuple(
             FileWarning(encodable(warning.file), encodable(warning.message), warning.kind)
-            for warning in (*job.warnings, *_unseen(job))
+            for warning in (*job.warnings, *_unseen(job), *(FileWarning(job.name, one.sentence) for one in disagreeing))
         ),
-        critical_path=_critical_path(facts),
+        critical_path=path,
         memory=_memory(facts),
+        setting=setting(job),
+        contradictions=tuple(one.sentence for one in disagreeing),
     )
 
 
@@ -128,6 +134,20 @@ def _critical_path(facts: Facts) -> tuple[PathStep, ...]:
         return tuple(_path_step(part, facts.job) for part in critical_path(facts.job, bindings)) if bindings else ()
     except Exception:
         _log.debug("following the critical path failed", exc_info=True)
+        return ()
+
+
+def _contradictions(facts: Facts, savings: Savings, path: Sequence[PathStep]) -> tuple[Contradiction, ...]:
+    """Where the witnesses of slow ranks disagree; none where one of them is missing."""
+    if len(facts.job.ranks) < 2 or not path:
+        return ()
+    try:
+        seen = Witnesses.of(facts.job, facts.get(arrivals), path)
+        return contradictions(seen, savings.findings, savings.whatif, facts.job)
+    except MissingFactError:
+        return ()
+    except Exception:
+        _log.debug("comparing the witnesses of slow ranks failed", exc_info=True)
         return ()
 
 

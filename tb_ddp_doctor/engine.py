@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -18,9 +19,11 @@ from msgspec.structs import replace
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.calibration.load import CalibrationError, beside, load
 from tb_ddp_doctor.calibration.model import Calibration
+from tb_ddp_doctor.choices import no_name
 from tb_ddp_doctor.diagnosis import Lacking, assemble, encodable
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.digest.numbered_calls import numbered_calls
+from tb_ddp_doctor.digest.valid import check
 from tb_ddp_doctor.discover.files import digested_trace
 from tb_ddp_doctor.discover.names import DIGEST_SUFFIX, host_in_name, names_process
 from tb_ddp_doctor.discover.runs import RankFile, Run
@@ -38,14 +41,18 @@ from tb_ddp_doctor.job.build import JobError, build
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.memory_snapshot import find as memory_snapshots
 from tb_ddp_doctor.nccl_logs.files import find_logs
+from tb_ddp_doctor.nccl_logs.matching import NumberedCalls
 from tb_ddp_doctor.nccl_logs.read import read_logs
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support import memory_text
 from tb_ddp_doctor.rules.support.base import Rule, configured
 from tb_ddp_doctor.rules.support.looks import look
 from tb_ddp_doctor.rules.support.savings import Savings
+from tb_ddp_doctor.storage import time_limit
 from tb_ddp_doctor.storage.paths import FilePath, RemotePath
+from tb_ddp_doctor.storage.time_limit import beginning, within
 from tb_ddp_doctor.trace.model import NotJsonError, TraceError
+from tb_ddp_doctor.workers import pool
 
 _log = logging.getLogger(__name__)
 
@@ -77,11 +84,11 @@ _MOST_RANKS = 1 << 17
 #: A rank beyond as many times the size that the job's files claim is nonsense too; as many ranks are always possible.
 _BEYOND_CLAIM = 4
 _SURE_RANKS = 64
+#: Files beside the traces that are opened at the same time.
+_OPENED_AT_ONCE = 8
 _ARRIVING = "Still arriving: left out until it is whole."
 _ALL_ARRIVING = "Its files are still arriving."
 _OUR_FAULT = "the doctor's fault, please report it"
-#: What reading and digesting take.
-_READERS = ("tb_ddp_doctor.cache", "tb_ddp_doctor.digest.build", "tb_ddp_doctor.trace.reader")
 
 
 class RunError(Exception):
@@ -139,12 +146,13 @@ def diagnose(
         _log.debug("joining the ranks of %s failed", run.name, exc_info=True)
         raise RunError(f"Joining its ranks failed in a way that is {_OUR_FAULT} ({_named(error)}).") from error
     calibration, unusable = _calibration(run, reading)
+    (network, rank_evidence), unread = _beside(run, job)
     job = replace(
         job,
-        network=_network(run, job),
-        rank_evidence=_rank_evidence(run, job),
+        network=network,
+        rank_evidence=rank_evidence,
         calibration=calibration,
-        warnings=(*job.warnings, *unusable),
+        warnings=(*job.warnings, *unusable, *unread),
     )
     lacking = {"still arriving": [one.file for one in arriving], "unreadable": [one.file for one in failed]}
     try:
@@ -191,47 +199,96 @@ def _without_unfinished(
     )
 
 
-def _network(run: Run, job: Job) -> Network | None:
-    """What NCCL's logs beside the traces say of the job's processes; of remote traces, nothing."""
-    if not isinstance(run.directory, Path):
-        return None
+class _Asked(msgspec.Struct, frozen=True):
+    """What logs and other texts beside the traces are asked."""
+
+    logs: Sequence[Path]
+    folders: Sequence[Path]
+    directory: Path
+    pids: Collection[str]
+    world_size: int
+    traced: Sequence[NumberedCalls]
+    ranks: Sequence[beside_traces.Rank]
+
+
+#: What NCCL's logs say, and what files beside the traces do of each rank.
+_Told: TypeAlias = tuple[Network | None, dict[int, RankEvidence]]
+
+
+def _beside(run: Run, job: Job) -> tuple[_Told, list[FileWarning]]:
+    """What texts beside the traces say of the job's processes and ranks, and what cannot be read; of remote traces,
+    nothing. They are read in a process of their own.
+    """
+    directory = run.directory
+    if not isinstance(directory, Path):
+        return (None, {}), []
+    folders = [file.path.parent for file in run.files if not isinstance(file.path, RemotePath)]
     try:
-        folders = [file.path.parent for file in run.files if not isinstance(file.path, RemotePath)]
-        files = find_logs(folders, run.directory)
-        pids = {digest.pid for digest in job.digests}
-        traced = [one for digest in job.digests for one in numbered_calls(digest)] if files else []
-        return read_logs(files, pids, job.world_size, traced)
-    except Exception:
-        _log.debug("reading NCCL's logs of %s failed", run.name, exc_info=True)
-        return None
-
-
-def _rank_evidence(run: Run, job: Job) -> dict[int, RankEvidence]:
-    """What other files beside the traces say of the ranks; of remote traces, nothing."""
-    if not isinstance(run.directory, Path):
-        return {}
+        listed = within(time_limit.PATIENCE_S, lambda: find_logs(folders, directory), directory)
+        logs, hung = _answering(listed)
+        size = sum(path.stat().st_size for path in logs)
+    except OSError as error:
+        return (None, {}), [FileWarning(str(directory), f"What lies beside the traces is left out: {error}")]
     named = zip(job.ranks.tolist(), job.nodes, job.digests, strict=True)
-    ranks = [beside_traces.Rank(rank, node, digest.pid) for rank, node, digest in named]
+    asked = _Asked(
+        logs,
+        folders,
+        directory,
+        {digest.pid for digest in job.digests},
+        job.world_size,
+        [one for digest in job.digests for one in numbered_calls(digest)] if logs else [],
+        [beside_traces.Rank(rank, node, digest.pid) for rank, node, digest in named],
+    )
     try:
-        folders = [file.path.parent for file in run.files if not isinstance(file.path, RemotePath)]
-        return beside_traces.find(folders, run.directory, ranks)
-    except Exception:
+        # The doctor's own records alone, small and of known types, are worth no process.
+        return pool.call(_told, asked, size, gives=_Told) if logs else _told(asked), hung
+    except Exception as error:
         _log.debug("reading what lies beside the traces of %s failed", run.name, exc_info=True)
-        return {}
+        said = str(error) if isinstance(error, pool.CrashError) else f"reading them failed ({_named(error)})."
+        return (None, {}), [*hung, FileWarning(str(directory), f"The logs beside the traces are left out: {said}")]
+
+
+def _answering(paths: Sequence[Path]) -> tuple[list[Path], list[FileWarning]]:
+    """The files that can be opened and read, and a warning for each that does not answer."""
+    warnings: list[FileWarning] = []
+
+    def answers(path: Path) -> bool:
+        try:
+            return bool(beginning(path, 1))
+        except TimeoutError as error:
+            warnings.append(FileWarning(str(path), f"Left out: {error}"))
+        except OSError:
+            pass
+        return False
+
+    with ThreadPoolExecutor(_OPENED_AT_ONCE) as threads:
+        found = [path for path, answer in zip(paths, threads.map(answers, paths), strict=True) if answer]
+    return found, warnings
+
+
+def _told(asked: _Asked) -> _Told:
+    network = read_logs(asked.logs, asked.pids, asked.world_size, asked.traced) if asked.logs else None
+    return network, beside_traces.find(asked.folders, asked.directory, asked.ranks, asked.logs)
 
 
 def _calibration(run: Run, reading: Reading) -> tuple[Calibration | None, list[FileWarning]]:
     """What the ranks and links can do, named or beside the traces; and a warning for a file there that is none."""
-    if reading.calibration or not isinstance(run.directory, Path):
+    directory = run.directory
+    if reading.calibration or not isinstance(directory, Path):
         return reading.calibration, []
     folders = [file.path.parent for file in run.files if isinstance(file.path, Path)]
-    path = beside([run.directory, *folders, run.directory.parent])
-    if path is None:
-        return None, []
+    places = [directory, *folders, directory.parent]
+    path = None
     try:
-        return load(path), []
+        path = within(time_limit.PATIENCE_S, lambda: beside(places), directory)
+        if path is None:
+            return None, []
+        beginning(path, 1)
+        return pool.call(load, path, path.stat().st_size, gives=Calibration, raises=(CalibrationError,)), []
     except CalibrationError as error:
         return None, [FileWarning(str(path), f"It{str(error).removeprefix(str(path))}")]
+    except (OSError, pool.CrashError) as error:
+        return None, [FileWarning(str(path or directory), f"Left out: {error}")]
 
 
 def _with_snapshots(run: Run, diagnosis: Diagnosis) -> Diagnosis:
@@ -271,7 +328,7 @@ def _examine(job: Job, rules: Iterable[Rule], lacking: Lacking) -> tuple[Diagnos
 def _rules(settings: Settings) -> list[Rule]:
     unknown = set(settings) - set(CATALOGUE)
     if unknown:
-        raise ValueError(f"There is no rule {min(unknown)!r}; there are: {', '.join(CATALOGUE)}.")
+        raise ValueError(no_name("rule", min(unknown), CATALOGUE))
     return [configured(rule, settings.get(name, {})) for name, rule in CATALOGUE.items()]
 
 
@@ -296,19 +353,23 @@ def _digest_unread(
     unread: Mapping[FilePath, RankFile], reading: Reading, of: int, progress: Progress | None
 ) -> tuple[list[tuple[RankFile, RankDigest]], list[FileWarning]]:
     """The digests of files that are not kept, the last ones of so many, and a warning for each that cannot be read."""
-    # Processes are imported where something is to be read.
-    from tb_ddp_doctor.workers import pool
-
     digests: list[tuple[RankFile, RankDigest]] = []
     warnings: list[FileWarning] = []
     sizes = [(path, file.size) for path, file in unread.items()]
     attempts = pool.run(
-        reading.cache.digest, sizes, imports=_READERS, executor=reading.executor, cancelled=reading.cancelled
+        reading.cache.digest,
+        sizes,
+        gives=RankDigest,
+        raises=(TraceError, NotJsonError),
+        executor=reading.executor,
+        cancelled=reading.cancelled,
     )
     for done, (path, attempt) in enumerate(attempts, of - len(unread) + 1):
         file = unread[path]
         try:
-            digests.append((file, attempt.result()))
+            found = attempt.result()
+            check(found)
+            digests.append((file, found))
         except (TraceError, pool.CrashError) as error:
             kind: WarningKind = "not-json" if isinstance(error, NotJsonError) else "note"
             warnings.append(FileWarning(str(path), f"Rank {file.rank} is left out: {error}", kind))

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from enum import IntEnum
 from html import escape
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 import msgspec
 
 from tb_ddp_doctor import step_parts
+from tb_ddp_doctor.choices import refusal
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -194,6 +195,17 @@ class Threshold(msgspec.Struct, frozen=True):
     reason: str
 
 
+class Together(msgspec.Struct, frozen=True):
+    """What else to fix where the fix of one finding alone saves much less than the finding costs."""
+
+    #: Ids of the other findings.
+    findings: tuple[str, ...]
+    #: What all these fixes save together, ms a step.
+    saved_ms: float
+    #: The same in one sentence.
+    sentence: str
+
+
 class Finding(msgspec.Struct, frozen=True):
     """One fault: what is wrong, on which ranks and steps, what it costs, how to fix it, where to look."""
 
@@ -225,6 +237,8 @@ class Finding(msgspec.Struct, frozen=True):
     #: The numbers that it rests on, and the steps from them to the cost.
     measurements: tuple[Measurement, ...] = ()
     thresholds: tuple[Threshold, ...] = ()
+    #: None where its fix alone saves at least 80 % of what it costs, and of findings that only inform.
+    together: Together | None = None
 
 
 class RuleOutcome(msgspec.Struct, frozen=True):
@@ -533,6 +547,37 @@ class MemorySnapshot(msgspec.Struct, frozen=True):
     failure: MemoryFailure | None
 
 
+class Setting(msgspec.Struct, frozen=True):
+    """What a job is, as far as advice depends on it."""
+
+    #: How many hosts the ranks are on; 0 where some rank's host is not known.
+    hosts: int = 0
+    #: What carries out collectives: "nccl" (RCCL too), or the CPU's "gloo", "mpi" or "ucc".
+    backend: str = "nccl"
+    #: What computes.
+    device: Literal["cuda", "rocm", "cpu"] = "cuda"
+    #: Whether the doctor's own `Doctor` captured it; else a profiler that the training script sets up did.
+    has_doctor: bool = False
+
+    @property
+    def may_use_network(self) -> bool:
+        """Whether ranks may be on several hosts."""
+        return self.hosts != 1
+
+    @property
+    def uses_nccl(self) -> bool:
+        return self.backend == "nccl"
+
+    @property
+    def has_gpu(self) -> bool:
+        return self.device != "cpu"
+
+    @property
+    def skew(self) -> str:
+        """What the ends of collectives differ by: on one host, which has one clock, that is no clock skew."""
+        return "clock skew" if self.may_use_network else "spread of the ends of collectives"
+
+
 class Diagnosis(msgspec.Struct, frozen=True):
     """All that the doctor says of one run."""
 
@@ -570,6 +615,10 @@ class Diagnosis(msgspec.Struct, frozen=True):
     memory: Memory | None = None
     #: The last snapshot of torch.cuda.memory of each rank beside the traces.
     memory_snapshots: tuple[MemorySnapshot, ...] = ()
+    setting: Setting = Setting()
+    #: Where who waits, the critical path and the replay disagree on who is slow, each in a sentence; then the findings
+    #: concerned have less confidence.
+    contradictions: tuple[str, ...] = ()
 
     @property
     def level(self) -> Level:
@@ -588,8 +637,10 @@ class Diagnosis(msgspec.Struct, frozen=True):
     def to_pandas(self, table: Table = "findings") -> pd.DataFrame:
         """One of its tables as a data frame: a row per finding, rule, collective, or rank.
 
-        Raises ImportError where pandas is not installed.
+        Raises ImportError where pandas is not installed, and ValueError for a table that there is not.
         """
+        if table not in get_args(Table):
+            raise ValueError(refusal("A table", table, get_args(Table)))
         import pandas as pd
 
         match table:

@@ -38,6 +38,8 @@ AGREEING_EVERY, AGREEING_STEPS = 100, 198
 #: For whatever comes at all on a machine that does much else, s.
 LONGEST_S = 600.0
 HANG_S = 2.0
+#: The ranks of each start of a job that is started more than once in one log directory.
+STARTS = {"again": (4, 2)}
 #: How long a rank that diagnoses awaits others where nobody else will report, s.
 PATIENCE_S = {("missing", 0): 1.0, ("missing", 2): 1.0, ("faults", 0): 1.0}
 
@@ -130,9 +132,10 @@ def train(rank: int, scenario: str, folder: Path) -> None:
         model.add_module("readout", SleepingLayer())
     # Ranks with faults of their own train alone: with DDP the others would wait for them, Doctor or not.
     kind = scenario.split("-", maxsplit=1)[0]
-    if kind in ("scheduled", "requests", "together", "watched"):
-        store = distributed.FileStore(str(folder / "store"), RANKS)
-        distributed.init_process_group("gloo", store=store, rank=rank, world_size=RANKS)
+    if kind in ("scheduled", "requests", "together", "watched", "again"):
+        size = int(os.environ["WORLD_SIZE"])
+        store = distributed.FileStore(str(folder / f"store{size}"), size)
+        distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
         model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     doctor = Doctor(
@@ -162,16 +165,16 @@ def train(rank: int, scenario: str, folder: Path) -> None:
         distributed.barrier()
 
 
-def run(folder: Path, scenario: str) -> list[int]:
-    """Train on all ranks; returns how each of them ended, as `os.waitstatus_to_exitcode`."""
+def run(folder: Path, scenario: str, size: int) -> list[int]:
+    """Train on so many ranks; returns how each of them ended, as `os.waitstatus_to_exitcode`."""
     pids = []
-    for rank in range(RANKS):
+    for rank in range(size):
         pid = os.fork()
         if pid == 0:
-            log = os.open(folder / f"rank{rank}.log", os.O_WRONLY | os.O_CREAT, 0o600)
+            log = os.open(folder / f"rank{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             os.dup2(log, 1)
             os.dup2(log, 2)
-            os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(RANKS), "GLOO_SOCKET_IFNAME": "lo"}
+            os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "GLOO_SOCKET_IFNAME": "lo"}
             logging.basicConfig(format="%(message)s")
             try:
                 train(rank, scenario, folder)
@@ -189,7 +192,7 @@ def main() -> None:
     for scenario in scenarios:
         folder = Path(base) / scenario
         folder.mkdir(parents=True)
-        exits = run(folder, scenario)
+        exits = [code for size in STARTS.get(scenario, (RANKS,)) for code in run(folder, scenario, size)]
         (folder / "unfinished").write_text(" ".join(map(str, exits)))
         (folder / "unfinished").rename(folder / "exits")
 

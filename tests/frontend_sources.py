@@ -51,18 +51,33 @@ _TYPES = """\
 
 def glossary() -> str:
     """`glossary.js`: what terms mean, for the tab, which has no page to read them from."""
-    page = (FRONTEND.parents[1] / "docs" / "glossary.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| ([^|]+?)(?: \(`\w+`\))? \| ([^|]+?) \|", page, re.MULTILINE)
-    entries = "".join(
-        f"  {json.dumps([term, meaning], ensure_ascii=False)},\n"
-        for term, meaning in rows
-        if term not in ("term", "---")
-    )
+    entries = "".join(f"  {json.dumps([term, meaning], ensure_ascii=False)},\n" for term, meaning in _terms())
     return (
         f"{_MADE.format(source='docs/glossary.md')}\n\n"
         "/** What a term means, or its formula. @type {Map<string, string>} */\n"
         f"export const GLOSSARY = new Map([\n{entries}]);\n"
     )
+
+
+def glossary_of_commands() -> str:
+    """`glossary.py`: the same for `ddp-doctor explain`."""
+    entries = "".join(
+        f"    {json.dumps(term, ensure_ascii=False)}: {json.dumps(meaning, ensure_ascii=False)},\n"
+        for term, meaning in _terms()
+        if not term.startswith("term (")
+    )
+    return (
+        '"""What terms mean. Made from docs/glossary.md by `python tests/generate.py`."""\n\n'
+        "# ruff: noqa: E501 - a term a line\n\n"
+        f"GLOSSARY = {{\n{entries}}}\n"
+    )
+
+
+def _terms() -> list[tuple[str, str]]:
+    """The rows of docs/glossary.md: a term, and its meaning."""
+    page = (FRONTEND.parents[1] / "docs" / "glossary.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([^|]+?)(?: \(`\w+`\))? \| ([^|]+?) \|", page, re.MULTILINE)
+    return [(term, meaning) for term, meaning in rows if term not in ("term", "---")]
 
 
 def step_parts() -> str:

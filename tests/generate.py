@@ -46,6 +46,10 @@ def made() -> dict[Path, Callable[[], str]]:
     frontend = {
         frontend_sources.FRONTEND / "step_parts.js": frontend_sources.step_parts,
         frontend_sources.FRONTEND / "glossary.js": frontend_sources.glossary,
+        frontend_sources.FRONTEND.parents[1]
+        / "tb_ddp_doctor"
+        / "report"
+        / "glossary.py": frontend_sources.glossary_of_commands,
         frontend_sources.FRONTEND.parent / "schema.d.ts": frontend_sources.schema,
     }
     return {**pages, **rules, **schemas, **frontend}

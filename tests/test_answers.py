@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -9,10 +10,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from traces import ranks, write
 
 from tb_ddp_doctor import cli
+from tb_ddp_doctor.storage import transient
 
 STEPS = """
     rank# step |1
@@ -156,3 +159,51 @@ def test_answering_again_takes_no_numpy(logs: Path, tmp_path: Path) -> None:
     asked = [subprocess.run([sys.executable, "-c", code], capture_output=True, check=False) for _ in range(2)]
     assert [run.returncode for run in asked] == [1, 0]
     assert asked[0].stdout == asked[1].stdout and asked[0].stdout
+
+
+def test_what_may_be_read_now_is_asked_anew(logs: Path, ask: Callable[..., tuple[int, bytes, bytes, int]]) -> None:
+    """A chmod changes neither size nor time of modification; root, too, may find a file unreadable on NFS."""
+    ask()
+    (path, *_) = sorted(logs.rglob("*.json"))
+    path.chmod(0o600)
+    assert ask()[3] == 1
+
+
+def test_what_could_not_be_read_for_a_reason_that_may_pass_is_asked_anew(
+    logs: Path, ask: Callable[..., tuple[int, bytes, bytes, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = cli._run
+
+    def late(*arguments: object) -> int:
+        transient.note()
+        return run(*arguments)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cli, "_run", late)
+        assert (ask()[3], ask()[3]) == (1, 1)
+    assert (ask()[3], ask()[3]) == (1, 0)
+
+
+def _entry(tmp_path: Path) -> Path:
+    (entry,) = tmp_path.rglob("*.answer")
+    return entry
+
+
+def test_an_answer_with_one_flipped_bit_is_made_anew(
+    ask: Callable[..., tuple[int, bytes, bytes, int]], tmp_path: Path
+) -> None:
+    first = ask()
+    data = bytearray(_entry(tmp_path).read_bytes())
+    data[len(data) // 2] ^= 1
+    _entry(tmp_path).write_bytes(data)
+    assert ask() == first
+
+
+@pytest.mark.parametrize("planted", [b"\x1b]0;title\x07", b"\x1b[2J", "\u202e".encode(), b"\r"])
+def test_an_answer_that_a_terminal_would_obey_is_made_anew(
+    ask: Callable[..., tuple[int, bytes, bytes, int]], tmp_path: Path, planted: bytes
+) -> None:
+    first = ask()
+    data = msgspec.msgpack.encode({"status": 0, "printed": planted + first[1], "complaints": ()})
+    _entry(tmp_path).write_bytes(hashlib.sha256(data).digest() + data)
+    assert ask() == first

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
@@ -14,6 +15,8 @@ from pathlib import Path
 from threading import Barrier, Thread
 from types import ModuleType, SimpleNamespace
 
+import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,14 +26,19 @@ from traces import draw, job, ranks
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.capture import Doctor, child, retention, verdict
 from tb_ddp_doctor.capture.agent import Agent, Captured
+from tb_ddp_doctor.capture.core_wait import core_wait_ns
 from tb_ddp_doctor.capture.directory import CaptureFolder, Claim, Verdict, capture_folders, read_json, write_json
 from tb_ddp_doctor.capture.gpu import Gpu
 from tb_ddp_doctor.capture.nvtx_ranges import NvtxRanges
+from tb_ddp_doctor.capture.process import Start
 from tb_ddp_doctor.capture.requests import LOCAL_MARGIN_S, NETWORK_MARGIN_S, Mailbox, Request, margin_s
+from tb_ddp_doctor.capture.starts import join
 from tb_ddp_doctor.capture.task import Keep, Task
 from tb_ddp_doctor.capture.windows import Schedule, Window, parse_ranks, placed, steps_ahead
 from tb_ddp_doctor.cli import main
 from tb_ddp_doctor.evidence.model import GpuState, RankEvidence, Record
+from tb_ddp_doctor.findings import Finding
+from tb_ddp_doctor.job.model import Job
 
 # ------------------------------------------------------------------------------------------------ which steps
 
@@ -88,6 +96,7 @@ class FakeRecorder:
 
     def __init__(self, window: Window, *_: object) -> None:
         self.window, self.is_recording, self.calls = window, False, list[str]()
+        self.gave_way, self.core_wait_ms = False, None
         self.made.append(self)
 
     def _call(self, name: str) -> None:
@@ -263,8 +272,31 @@ def test_other_ranks_alone_may_be_asked_for(loop: Loop) -> None:
 
 
 def test_arguments_that_make_no_sense_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="keep is one of digests, traces, accused"):
-        Doctor(tmp_path, keep="everything")  # type: ignore[arg-type]
+    with pytest.raises(
+        ValueError, match=r"keep is one of digests, traces, accused, not 'trace'. Did you mean 'traces'?"
+    ):
+        Doctor(tmp_path, keep="trace")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("every", value) for value in ("100", 100.0, True, 1)),
+        *(("steps", value) for value in ("3", 0, None, 99_999)),
+        *(("max_gb", value) for value in ("50", -1, float("nan"))),
+        *(("poll_s", value) for value in (0, "1", None, float("inf"))),
+        *(("patience_s", value) for value in (-1, "300")),
+        *(("margin_s", value) for value in (-1, "3")),
+        *((name, "yes") for name in ("stacks", "memory", "nvtx", "keep")),
+    ],
+)
+def test_an_argument_that_makes_no_sense_is_named(tmp_path: Path, name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"^{name} (is|must be) .*not "):
+        Doctor(tmp_path, **{name: value})  # type: ignore[arg-type]
+
+
+def test_numbers_of_any_type_are_taken(tmp_path: Path) -> None:
+    Doctor(tmp_path, every=np.int64(100), steps=np.int32(3), max_gb=np.float32(1), poll_s=1)  # type: ignore[arg-type]
 
 
 def test_nvtx_that_fails_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -307,31 +339,31 @@ def mailbox(tmp_path: Path) -> Mailbox:
     return box
 
 
-def test_a_request_has_one_plan(mailbox: Mailbox) -> None:
+def test_a_request_has_one_plan(mailbox: Mailbox, tmp_path: Path) -> None:
     name = mailbox.ask(Request(time.time(), "a test", 2))
     assert list(mailbox.unanswered()) == [name]
-    assert mailbox.answer(name, Window(40, 2, request=name), 0)
-    assert not mailbox.answer(name, Window(50, 2, request=name), 1)
+    joined = join(tmp_path, Start("now", 2, "", True), 0)
+    assert mailbox.answer(name, Window(40, 2, request=name), 0, joined)
+    assert not mailbox.answer(name, Window(50, 2, request=name), 1, joined)
     assert not mailbox.unanswered()
-    seen: set[str] = set()
-    assert list(mailbox.new_plans(seen)) == [Window(40, 2, request=name)]
-    assert list(mailbox.new_plans(seen)) == []
+    assert list(mailbox.new_plans("another start")) == []
+    mailbox = Mailbox(tmp_path)
+    assert list(mailbox.new_plans("now")) == [Window(40, 2, request=name)]
+    assert list(mailbox.new_plans("now")) == []
 
 
-def test_what_earlier_jobs_left_is_passed_over_and_removed(mailbox: Mailbox, tmp_path: Path) -> None:
-    old = mailbox.ask(Request(time.time() - 7200, "yesterday"))
+def test_what_nobody_answered_for_long_is_passed_over(mailbox: Mailbox) -> None:
+    mailbox.ask(Request(time.time() - 7200, "yesterday"))
     assert not mailbox.unanswered()
-    mailbox.clean()
-    assert not (tmp_path / ".capture" / "requests" / old).exists()
 
 
 def test_what_is_no_request_is_passed_over(mailbox: Mailbox, tmp_path: Path) -> None:
-    for name, data in {"a": b"\xff", "b": b'{"asked_s": "soon"}', ".new-c": b"{}"}.items():
+    names = ["a", ".new-c", *(f"1-{number}-00000000" for number in range(3))]
+    for name, data in zip(names, [b"{}", b"{}", b"\xff", b'{"asked_s": "soon"}', b"[" * 9999], strict=True):
         (tmp_path / ".capture" / "requests" / name).write_bytes(data)
-        (tmp_path / ".capture" / "plans" / f"plan{name}").write_bytes(data)
+        (tmp_path / ".capture" / "plans" / f"9{name}").write_bytes(data)
     assert not mailbox.unanswered()
-    assert list(mailbox.new_plans(set())) == []
-    mailbox.clean()
+    assert list(mailbox.new_plans("")) == []
 
 
 def test_the_margin_outlasts_the_caches_of_network_file_systems(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -363,6 +395,7 @@ def agent(folder: Path, rank: int = 0, step: int = 100, offered: list[Window] | 
         progress=lambda: step,
         signals=lambda: 0,
         offer=(offered if offered is not None else []).append,
+        withdraw=lambda _: None,
         switch_off=pytest.fail,
     )
 
@@ -372,6 +405,7 @@ def test_two_requests_at_once_are_answered_one_behind_the_other(mailbox: Mailbox
         mailbox.ask(Request(time.time(), "a test", steps))
     offered: list[Window] = []
     one = agent(tmp_path, offered=offered)
+    one._join(0)
     for name, request in mailbox.unanswered().items():
         one._answer(mailbox, name, request, 10)
         one._take_plans(mailbox)
@@ -470,6 +504,9 @@ def digested(folder: Path, keep: Keep, patience_s: float = 0.0) -> CaptureFolder
             ranks=None,
             captured_ns=time.time_ns(),
             evidence=RankEvidence(),
+            whole_logdir=str(folder / "job"),
+            job="a job",
+            start="this start",
         )
         write_json(trace.parent / "task", task)
     return captured
@@ -481,9 +518,9 @@ def _as_urgent_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child, "_stand_back", lambda: None)
 
 
-def report(folder: CaptureFolder, ago_s: int = 0) -> None:
-    """Rank 0 reports, or did so in an earlier job."""
-    write_json(folder.record(0), Record(0, 4, "", 100, 10, 3, time.time_ns() - ago_s * 1_000_000_000, {}))
+def report(folder: CaptureFolder, start: str = "this start") -> None:
+    """Rank 0 reports, or did so in another start."""
+    write_json(folder.record(0), Record(0, 4, "", 100, 10, 3, time.time_ns(), {}, job="a job", start=start))
 
 
 def run_children(folder: Path, *ranks_: int) -> list[int]:
@@ -535,7 +572,7 @@ def test_the_lowest_rank_that_reported_diagnoses_where_the_first_is_missing(
 ) -> None:
     """Each rank waits for rank 0, and looks then whether a lower one is there."""
     folder = digested(tmp_path, "digests", patience_s=0.5)
-    report(folder, ago_s=3600)
+    report(folder, "another start")
     takes_over, all_reported = child._takes_over, Barrier(3)
 
     def once_all_reported(task: Task, folder: CaptureFolder) -> bool:
@@ -550,24 +587,14 @@ def test_the_lowest_rank_that_reported_diagnoses_where_the_first_is_missing(
         one.join()
     (line,) = capsys.readouterr().out.splitlines()
     assert line.endswith(" Without rank 0, which did not report.")
-    assert read_json(folder.claim, Claim) == Claim(1, folder.records()[1].captured_ns)
-    assert set(folder.records()) == {1, 2, 3}
+    assert read_json(folder.claim, Claim) == Claim(1)
 
 
 def test_a_first_rank_that_is_late_does_not_diagnose_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = digested(tmp_path, "digests", patience_s=60.0)
-    write_json(folder.claim, Claim(1, time.time_ns()))
+    write_json(folder.claim, Claim(1))
     assert run_children(tmp_path, 0) == [0]
     assert capsys.readouterr().out == ""
-
-
-def test_who_diagnosed_an_earlier_capture_of_the_step_does_not_count(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = digested(tmp_path, "digests", patience_s=1.0)
-    write_json(folder.claim, Claim(1, time.time_ns() - 60_000_000_000))
-    assert run_children(tmp_path, 3, 2, 1, 0) == [0, 0, 0, 0]
-    assert len(capsys.readouterr().out.splitlines()) == 1
 
 
 def test_a_trace_that_is_none_and_a_directory_that_is_none_are_said(
@@ -576,10 +603,64 @@ def test_a_trace_that_is_none_and_a_directory_that_is_none_are_said(
     digested(tmp_path, "digests")
     (tmp_path / "scratch3" / "trace.json").write_bytes(b"nothing")
     assert run_children(tmp_path, 3) == [1]
-    assert capsys.readouterr().out.startswith("step 10: rank 3 is missing: ")
+    assert capsys.readouterr().err.startswith("step 10: rank 3 is missing: ")
     (tmp_path / "job").write_text("a file")
     assert run_children(tmp_path, 2) == [1]
-    assert capsys.readouterr().out.startswith("step 10: rank 2 is missing: [Errno")
+    assert re.match(r"step 10: rank 2 is missing: (Not a directory|File exists) \(/\S+/job", capsys.readouterr().err)
+
+
+def full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device", "/logs/job")
+
+
+@pytest.mark.parametrize(
+    ("fails", "said"),
+    [
+        ("write_digest", "step 10: rank 0 is missing: No space left on device (/logs/job)."),
+        ("_record", "step 10: rank 0: its digest is there, and the capture's other files cannot be written: No space "),
+    ],
+)
+def test_a_full_disk_is_called_one_and_what_was_written_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, fails: str, said: str
+) -> None:
+    folder = digested(tmp_path, "digests")
+    monkeypatch.setattr(child, fails, full)
+    assert run_children(tmp_path, 0) == [1]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(said)
+    assert folder.digest(0).exists() == (fails == "_record")
+
+
+def test_a_disk_that_fills_while_the_verdict_is_written_does_not_hide_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digested(tmp_path, "digests")
+    write = child.write_json
+    monkeypatch.setattr(
+        child, "write_json", lambda path, value: (full if "verdict" in path.name else write)(path, value)
+    )
+    run_children(tmp_path, 0)
+    told = capsys.readouterr()
+    assert told.out.startswith("step 10: ")
+    assert "No space left on device" in told.err
+
+
+def test_what_goes_wrong_at_each_capture_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = agent(tmp_path)
+    for step in (10, 20, 130):
+        one._say_once(f"step {step}: rank 0 is missing: No space left on device (/logs).")
+    one._say_once("step 20: rank 0 is missing: Permission denied (/logs).")
+    assert [record.message.count("No space") for record in caplog.records] == [1, 0]
+    caplog.clear()
+    monkeypatch.setattr(FakeRecorder, "fails_at", "save")
+    monkeypatch.setattr(FakeRecorder, "fails_with", OSError)
+    doctor = loop.doctor()
+    for n in range(45):
+        doctor.step(n)
+    assert len(loop.recorders) == 4
+    assert caplog.text.count("is missing from the capture of") == 1
 
 
 def test_tensorboard_shows_the_verdict_over_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -597,27 +678,27 @@ def test_tensorboard_shows_the_verdict_over_time(tmp_path: Path, capsys: pytest.
     assert verdict.headline in text.tensor_proto.string_val[0].decode()
 
 
-def kept(folder: CaptureFolder, rank: int, trace: int, digest: int, captured_ns: int = 1) -> None:
+def kept(folder: CaptureFolder, rank: int, trace: int, digest: int, job: str = "a job") -> None:
     """A rank's files of so many bytes, and its record."""
     folder.path.mkdir(parents=True, exist_ok=True)
     sizes = {folder.trace(rank): trace, folder.digest(rank): digest}
     for path, size in sizes.items():
         path.write_bytes(bytes(size))
     files = {path.name: size for path, size in sizes.items()}
-    write_json(folder.record(rank), Record(rank, 2, "", 1, folder.step, 3, captured_ns, files))
+    write_json(folder.record(rank), Record(rank, 2, "", 1, folder.step, 3, 1, files, job=job))
 
 
 def test_the_oldest_traces_are_deleted_first_then_the_oldest_digests(tmp_path: Path) -> None:
     folders = [CaptureFolder.of(tmp_path, step) for step in (90, 100, 110)]
     for folder in folders:
         kept(folder, 0, trace=1000, digest=100)
-        write_json(folder.claim, Claim(0, 1))
-    retention.trim(tmp_path, 2300, but=folders[2])
+        write_json(folder.claim, Claim(0))
+    retention.trim(tmp_path, "a job", 2300, but=folders[2])
     assert [folder.trace(0).exists() for folder in folders] == [False, True, True]
-    retention.trim(tmp_path, 1250, but=folders[2])
+    retention.trim(tmp_path, "a job", 1250, but=folders[2])
     assert [folder.path.exists() for folder in folders] == [False, True, True]
     assert not folders[1].trace(0).exists() and folders[1].digest(0).exists()
-    retention.trim(tmp_path, 0, but=folders[2])
+    retention.trim(tmp_path, "a job", 0, but=folders[2])
     assert capture_folders(tmp_path) == [folders[2]]
     assert folders[2].trace(0).exists()
 
@@ -630,20 +711,12 @@ def test_nothing_is_deleted_that_the_doctor_did_not_write(tmp_path: Path) -> Non
     outside = tmp_path / "precious"
     outside.write_bytes(bytes(7))
     record = folder.records()[0]
-    write_json(folder.record(0), Record(0, 2, "", 1, 10, 3, 1, {**record.files, "../precious": 7, "verdict.json": 0}))
+    files = {**record.files, "../precious": 7, "verdict.json": 0}
+    write_json(folder.record(0), msgspec.structs.replace(record, files=files))
     kept(newest, 0, trace=1, digest=1)
-    retention.trim(tmp_path, 0, but=newest)
+    retention.trim(tmp_path, "a job", 0, but=newest)
     assert folder.trace(0).exists() and folder.trace(1).exists() and outside.exists()
     assert not folder.digest(0).exists()
-
-
-def test_what_an_earlier_job_left_of_the_same_step_is_removed(tmp_path: Path) -> None:
-    folder = CaptureFolder.of(tmp_path, 10)
-    kept(folder, 0, 10, 10, captured_ns=100)
-    kept(folder, 1, 10, 10, captured_ns=2000)
-    retention.remove_older(folder, 1000)
-    assert set(folder.records()) == {1}
-    assert not folder.trace(0).exists() and folder.trace(1).exists()
 
 
 def test_a_child_that_dies_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -652,10 +725,9 @@ def test_a_child_that_dies_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixt
     trace = tmp_path / "scratch" / "step_10" / "trace.json"
     trace.parent.mkdir(parents=True)
     trace.write_bytes(b"{}")
-    one.take(Captured(Window(10, 3), trace, time.time_ns(), None, None))
+    one.take(Captured(Window(10, 3), trace, time.time_ns(), 0, None, None))
     one.close(wait_s=60)
     assert "step 10: rank 0 is missing" in caplog.text
-    assert "did not reach" in caplog.text
     assert not trace.parent.exists()
 
 
@@ -666,7 +738,7 @@ def test_what_a_child_says_after_the_training_is_said(tmp_path: Path, caplog: py
     trace = tmp_path / "scratch" / "step_10" / "trace.json"
     trace.parent.mkdir(parents=True)
     trace.write_bytes(b"{}")
-    one.take(Captured(Window(10, 3), trace, time.time_ns(), None, None))
+    one.take(Captured(Window(10, 3), trace, time.time_ns(), 0, None, None))
     one.close(wait_s=0)
     until = time.monotonic() + 60
     while (tmp_path / "scratch").exists() and time.monotonic() < until:
@@ -783,3 +855,59 @@ def test_the_line_of_a_fault_of_all_ranks_names_the_rule() -> None:
     assert scalars["step_ms"] == diagnosis.step_ms
     parts = sum(value for name, value in scalars.items() if name not in ("step_ms", "unexplained_ms"))
     assert parts <= diagnosis.step_ms + 1e-9
+
+
+def _late() -> tuple[Job, Finding]:
+    """A job whose rank 2 is late by its host, and what is found."""
+    drawn = job(ranks(_PROMPT, _PROMPT, _LATE, _PROMPT))
+    (found,) = [finding for finding in engine.examine(drawn).findings if finding.ranks == (2,)]
+    return drawn, found
+
+
+def test_the_line_says_how_sure_it_is_and_in_how_many_captures() -> None:
+    _, finding = _late()
+    sure = msgspec.structs.replace(finding, confidence="high")
+    unsure = msgspec.structs.replace(finding, confidence="low")
+
+    def told(*named: tuple[str, tuple[int, ...]]) -> list[Verdict]:
+        return [Verdict(step, "", "", (), (), {}, rule=rule, ranks=ranks) for step, (rule, ranks) in enumerate(named)]
+
+    same, other, none = (finding.rule, finding.ranks), (finding.rule, (1,)), ("", ())
+    assert verdict.confidence(sure, []) == " Confidence high."
+    assert "low confidence is no proof" in verdict.confidence(unsure, [])
+    assert verdict.confidence(unsure, told(same, none, same)) == " Confidence low, the same in 3 of 4 captures."
+    assert "the same in 1 of 3 captures. One capture with low" in verdict.confidence(unsure, told(other, other))
+    often = verdict.confidence(sure, told(other, other, other, none))
+    assert often.startswith(" Confidence high, the same in 1 of 5 captures. In 3 of 5 captures the verdict was ")
+    assert often.endswith(f"{finding.rule} on rank 1.")
+    assert verdict.confidence(None, told(other, none)) == ""
+    assert verdict.confidence(None, told(same, same, same)).endswith(f"the verdict was {finding.rule} on rank 2.")
+
+
+@pytest.mark.parametrize(("share", "taken"), [(None, 0), (0.1, 0), (0.4, 1), (0.7, 2)])
+@pytest.mark.parametrize("waiting", [2, 0])
+def test_a_rank_that_waited_for_cores_is_named_with_less_confidence(
+    share: float | None, taken: int, waiting: int
+) -> None:
+    """Where its fault is of the CPU, by the wait's share of the cost; the wait of other ranks explains nothing."""
+    drawn, finding = _late()
+    evidence = {waiting: RankEvidence(core_wait_ms=None if share is None else share * finding.alone_ms)}
+    found = engine.examine(msgspec.structs.replace(drawn, rank_evidence=evidence)).findings[0]
+    levels = ["high", "medium", "low", "low"]
+    expected = levels[levels.index(finding.confidence) + (taken if waiting == 2 else 0)]
+    assert (found.ranks, found.confidence) == ((2,), expected)
+    assert ("waited" in found.why) == (taken > 0 and waiting == 2)
+
+
+def test_threads_that_wait_for_a_core_are_counted() -> None:
+    if not Path("/proc/self/schedstat").exists():
+        pytest.skip("Linux alone counts")
+    before = core_wait_ns()
+    threads = [Thread(target=lambda: sum(range(3_000_000))) for _ in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    after = core_wait_ns()
+    assert before is not None and after is not None
+    assert after >= 0

@@ -22,13 +22,14 @@ from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.capture.directory import CaptureFolder, Verdict, capture_folders, read_json
 from tb_ddp_doctor.capture.requests import Mailbox, Request
+from tb_ddp_doctor.capture.starts import starts
 from tb_ddp_doctor.cli import main
 from tb_ddp_doctor.discover.names import DIGEST_SUFFIX
 from tb_ddp_doctor.discover.runs import discover, only_run
 
 #: torch may lie in another environment than the tests': `DDP_DOCTOR_TORCH_PYTHON=/path/to/python`.
 PYTHON = os.environ.get("DDP_DOCTOR_TORCH_PYTHON", sys.executable)
-SCENARIOS = ("requests", "terminated", "scheduled-kept", "watched", "faults", "missing", "unwritable")
+SCENARIOS = ("requests", "terminated", "scheduled-kept", "watched", "faults", "missing", "unwritable", "again")
 #: On a machine that does much else: for one thing of a job, and for all jobs.
 PATIENCE_S, IN_ALL_S = 300.0, 1200.0
 
@@ -199,6 +200,15 @@ def test_a_directory_that_cannot_be_written_to_is_said_once(jobs: Jobs) -> None:
     assert jobs.exits("unwritable") == [0, 0, 0, 0]
     for rank in range(4):
         assert jobs.said("unwritable", rank).count("/proc/doctor cannot be written to") == 1
+
+
+def test_a_log_directory_that_is_used_again_has_runs_apart(jobs: Jobs) -> None:
+    assert jobs.exits("again") == [0] * 6
+    runs = {run.name: [file.rank for file in run.files] for run in discover(jobs.folder / "again" / "job")}
+    assert runs == {"step_12": [0, 1, 2, 3], "start_2/step_12": [0, 1]}
+    assert "has captures of an earlier start; those of this one go to" in jobs.said("again", 0)
+    assert "which did not report" not in jobs.said("again", 0)
+    assert [one.has_ended for one in starts(jobs.folder / "again" / "job")] == [True, True]
 
 
 def test_a_job_that_is_terminated_in_a_capture_ends(jobs: Jobs) -> None:

@@ -134,7 +134,7 @@ def test_a_directory_without_a_name_is_told(capsys: pytest.CaptureFixture[str]) 
 def test_a_cache_has_a_size_that_makes_sense(slow: Path, capsys: pytest.CaptureFixture[str], size: str) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["diagnose", str(slow), f"--cache-size={size}"])
-    assert f"argument --cache-size: a size in GiB, 0 or more, and not '{size}'" in capsys.readouterr().err
+    assert f"argument --cache-size: takes a size in GiB, 0 or more, not '{size}'" in capsys.readouterr().err
 
 
 def nonsense(folder: Path, kind: str) -> Path:
@@ -247,6 +247,7 @@ FINDING = {
     "evidence": [EVIDENCE],
     "measurements": [MEASUREMENT],
     "thresholds": [{"name": str, "value": NUMBER, "unit": str, "reason": str}],
+    "together": (dict, type(None)),
 }
 UNKNOWN = (*NUMBER, type(None))
 TRAFFIC = {
@@ -298,6 +299,8 @@ RUN = {
     "clock": {"residual_us": UNKNOWN, "offset_us": {"0": NUMBER}},
     "communication": [TRAFFIC],
     "network": (dict, type(None)),
+    "setting": dict,
+    "contradictions": [str],
     "memory": (dict, type(None)),
     "memory_snapshots": [dict],
     "findings": [FINDING],
@@ -434,7 +437,7 @@ def test_the_text_has_the_account(slow: Path, capsys: pytest.CaptureFixture[str]
     for name, cells in (("floor", "23.0 ms 85 %"), ("tracing", "0.0 ms 0.0 %"), ("straggler", "4.0 ms 15 %")):
         assert f"{name} {cells}" in " ".join(text.split())
     assert "Costs come from busy times, since the traces allow no replay." in text
-    assert 'stays in the floor: docs/method.md, "The account".' in text
+    assert "stays in the floor (ddp-doctor explain floor)." in text
 
 
 @pytest.mark.parametrize("form", [["-v"], ["--markdown"]], ids=["text", "markdown"])
@@ -628,6 +631,7 @@ def perfetto_names(path: Path) -> list[str]:
 
 def test_slice_writes_what_proves_a_finding(slow: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "new" / "out.pftrace"
+    out.parent.mkdir()
     assert main(["slice", str(slow), "-o", str(out)]) == 0
     assert "straggler: rank 1, step" in capsys.readouterr().err
     names = perfetto_names(out)

@@ -49,6 +49,7 @@ def ended(
         end_ns=end,
         row=row,
         parts=(row >= 0).sum(axis=1),
+        together=np.ones(count, np.bool_),
         unmatched=(0,) * ranks,
         refused=0,
     )

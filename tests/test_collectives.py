@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 import pytest
-from traces import MS, digests, job
+from traces import MS, digests, job, ranks, repeat
 
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.collectives import count_elements
@@ -25,8 +25,9 @@ ALIKE = """
 
 
 def matched(text: str, **options: object) -> Matched:
-    found = tuple(digests(text, **options).values())
-    return match(found, Calls(found))
+    found = digests(text, **options)
+    every = tuple(found.values())
+    return match(every, Calls(every), tuple(found))
 
 
 def rows(found: Matched) -> list[list[int]]:
@@ -84,7 +85,39 @@ def test_groups_are_kept_apart() -> None:
     assert found.group_size.tolist() == [2, 2, 4]
 
 
-def test_sends_and_receives_are_left_alone() -> None:
+def test_sizes_of_all_to_alls_may_differ() -> None:
+    found = matched("""
+        rank0 step |1
+              nccl [a2a@8][a2a@1][ar]
+        rank1 step |1
+              nccl [a2a@2][a2a@5][ar]
+    """)
+    assert rows(found) == [[0, 0], [1, 1], [2, 2]]
+
+
+def test_where_counts_differ_sizes_tell_which_call_is_lost() -> None:
+    found = matched("""
+        rank0 step |1
+              nccl [ar@8][ar@2][ar@4]
+        rank1 step |1
+              nccl       [ar@2][ar@4]
+    """)
+    assert rows(found) == [[1, 0], [2, 1]]
+    assert found.unmatched == (1, 0)
+
+
+def test_calls_of_a_group_match_in_order_whatever_their_sizes() -> None:
+    """Where sizes are no partners for each other, as of uneven shards."""
+    found = matched("""
+        rank0 step |1
+              nccl [ag@8][ag@3]
+        rank1 step |1
+              nccl [ag@7][ag@2]
+    """)
+    assert rows(found) == [[0, 0], [1, 1]]
+
+
+def test_sends_and_receives_of_unknown_peers_are_left_alone() -> None:
     found = matched("""
         rank0 nccl [p2p.]
         rank1 nccl [p2p.]
@@ -300,3 +333,57 @@ def test_gloo_after_the_last_step_is_of_no_step() -> None:
     """
     rank = digests(text, last_step_ms=9)[0]
     assert rank.collectives.step.tolist() == [0, -1]
+
+
+#: Two replicas of two ranks each, whose kernels name no group. Rank 0 is slow, so its pair is late at its AllReduces;
+#: all four meet in those of the other stream.
+UNNAMED = """
+    rank0 step |1
+          gpu  [a.......]    [a.......]
+          nccl           [ar]          [ar]
+          comm                             [ar..]
+    rank1 step |1
+          gpu  [a]           [a]
+          nccl    [ar.......]   [ar.......]
+          comm                             [ar..]
+    rank2 step |1
+          gpu  [a] [a]
+          nccl    [ar][ar.]
+          comm             [ar..................]
+    rank3 step |1
+          gpu  [a] [a]
+          nccl    [ar][ar.]
+          comm             [ar..................]
+"""
+
+
+def test_streams_and_ends_tell_groups_that_kernels_do_not_name() -> None:
+    late = job(repeat(UNNAMED, 3), metadata="nowhere")
+    members = {tuple(np.flatnonzero(row >= 0).tolist()) for row in late.matched.row}
+    assert members == {(0, 1), (2, 3), (0, 1, 2, 3)}
+    assert (late.matched.unmatched, late.matched.refused) == ((0, 0, 0, 0), 0)
+    wait = late.budget.of("wait").mean(axis=1) / MS
+    assert wait[0] == 0
+    assert wait[1:].min() > 10
+
+
+def test_ranks_that_may_be_one_group_are_one() -> None:
+    """Where ends do not tell: the two replicas are as fast as each other."""
+    text = """
+        rank# step |1
+              gpu  [a..]     [a..]
+              nccl      [ar]      [ar]
+    """
+    found = job(ranks(text, text, text, text), metadata="nowhere").matched
+    assert (found.parts == 4).all()
+
+
+def test_jobs_without_communication_have_no_matches() -> None:
+    assert not len(
+        matched("""
+        rank0 step |1
+              gpu  [a]
+        rank1 step |1
+              gpu  [a]
+        """)
+    )

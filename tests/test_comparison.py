@@ -23,6 +23,7 @@ from tb_ddp_doctor.comparison.build import compare
 from tb_ddp_doctor.comparison.model import Comparison
 from tb_ddp_doctor.comparison.significance import differs, step_time
 from tb_ddp_doctor.discover.runs import discover
+from tb_ddp_doctor.report.compared import parts
 
 DEMO_LOGS = Path(__file__).parent.parent / "demo_logs"
 USUAL = """
@@ -367,3 +368,12 @@ def test_the_command_takes_a_run_that_shares_its_folder(tmp_path: Path, capsys: 
     assert "job/span_2 takes 31.0 ms a step, job/span_1 27.0 ms" in capsys.readouterr().out
     assert main(["compare", str(job / "span_1"), str(job / "span_3")]) == 2
     assert f"{job / 'span_3'} holds no profiler traces" in capsys.readouterr().err
+
+
+def test_kernels_that_did_not_change_are_not_among_those_that_changed_most(tmp_path: Path) -> None:
+    shown = {part.title: part.rows for part in parts(compared(tmp_path, ranks(USUAL, USUAL), ranks(LONGER, LONGER)))}
+    rows = shown["Kernels that changed most, ms"]
+    assert rows[0][0] == "fwd_kernel"
+    assert not [row for row in rows if row[0] != "(all others)" and row[3] in ("+0.00", "-0.00")]
+    alike = {part.title for part in parts(compared(tmp_path / "alike", ranks(USUAL), ranks(USUAL)))}
+    assert not [title for title in alike if "changed most" in title]

@@ -322,3 +322,156 @@ def test_a_warning_of_the_file_is_kept_beside_what_the_comparison_says() -> None
 def test_digests_are_not_changed() -> None:
     each: dict[int, RankDigest] = digests(ranks(USUAL, SLOW))
     assert build("drawn", each, {}, 2).digests == tuple(each.values())
+
+
+# ------------------------------------------------------------------------------------------------- few steps
+
+
+def one_mark_left(number: int) -> Damage:
+    def damage(trace: RankTrace) -> RankTrace:
+        return without(trace, called(trace, "ProfilerStep") & ~called(trace, f"ProfilerStep#{number}"))
+
+    return damage
+
+
+@pytest.mark.parametrize("number", [1, 3, 5])
+def test_a_rank_with_one_step_of_many_is_left_out(number: int) -> None:
+    job = joined(ranks(USUAL, SLOW, USUAL, USUAL, steps=5), one_mark_left(number), 1)
+    assert job.ranks.tolist() == [0, 2, 3] and len(job.steps) == 5
+    assert "Rank 1 is left out as damaged: it has 1 step, and other ranks have 5." in said_of(job, 1)
+    assert examine(job).verdict == "missing-straggler"
+
+
+def test_of_two_ranks_the_one_with_one_step_is_left_out() -> None:
+    job = joined(ranks(USUAL, SLOW, steps=5), one_mark_left(2), 1)
+    assert job.ranks.tolist() == [0] and len(job.steps) == 5
+
+
+def test_one_step_of_all_ranks_is_compared_and_not_called_healthy() -> None:
+    job = joined(ranks(*[HEALTHY] * 4), one_mark_left(2), 0, 1, 2, 3)
+    assert job.ranks.tolist() == [0, 1, 2, 3] and len(job.steps) == 1
+    diagnosis = examine(job)
+    assert diagnosis.verdict == "unknown"
+    assert diagnosis.headline.startswith("No fault shows in the one step that these traces have")
+
+
+def test_calls_without_a_match_forbid_healthy() -> None:
+    """Of two ranks with collectives of other kinds, nobody knows which one is of another job."""
+    text = ranks(*[HEALTHY] * 2)
+    other = ranks(HEALTHY, HEALTHY.replace("[ar@", "[ag@"))
+    assert examine(whole(text)).verdict == "healthy"
+    diagnosis = examine(whole(other))
+    assert diagnosis.verdict == "unknown"
+    assert "of the calls of collectives have no match on another rank" in diagnosis.headline
+
+
+# ------------------------------------------------------------------------------------- another job's, another clock's
+
+
+def paced(factor: float) -> Damage:
+    """A clock that is fast by this factor."""
+
+    def damage(trace: RankTrace) -> RankTrace:
+        events, first = trace.events, int(trace.events.start_ns.min())
+        start = first + np.rint((events.start_ns - first) * factor).astype(np.int64)
+        length = np.rint(events.duration_ns * factor).astype(np.int64)
+        return replace(trace, events=replace(events, start_ns=start, duration_ns=length))
+
+    return damage
+
+
+@pytest.mark.parametrize(("factor", "said"), [(1.3, "its clock is 30 % fast"), (0.8, "its clock is 20 % slow")])
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_rank_whose_clock_runs_at_another_pace_is_left_out(rank: int, factor: float, said: str) -> None:
+    job = joined(ranks(USUAL, SLOW, USUAL, USUAL, steps=6), paced(factor), rank)
+    assert job.missing_ranks == (rank,) and said in said_of(job, rank)
+    assert examine(job).findings[0].ranks == (1,)
+
+
+def test_times_in_ms_leave_a_rank_out() -> None:
+    job = joined(ranks(USUAL, SLOW, USUAL, USUAL), paced(0.001), 2)
+    assert job.missing_ranks == (2,)
+    assert "seems to take less than a hundredth of what it takes on other ranks" in said_of(job, 2)
+
+
+def test_clocks_drift_without_being_damaged() -> None:
+    job = joined(ranks(USUAL, SLOW, USUAL, USUAL, steps=6), paced(1.0002), 2)
+    assert len(job.ranks) == 4 and not job.damaged
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_file_of_another_job_is_left_out(rank: int) -> None:
+    """Its collectives are of sizes that no other rank has."""
+    lines = ranks(USUAL, SLOW, USUAL, USUAL).splitlines()
+    text = "\n".join(line.replace("@2", "@7").replace("@1", "@9") if f"rank{rank}" in line else line for line in lines)
+    job = joined(text, lambda trace: trace)
+    assert job.missing_ranks == (rank,)
+    assert "none of its collectives of all ranks is like those of other ranks" in said_of(job, rank)
+    assert examine(job).findings[0].ranks == (1,)
+
+
+def test_sizes_may_differ_between_all_ranks() -> None:
+    """As those of experts' all-to-alls do."""
+    lines = ranks(*[HEALTHY] * 4).splitlines()
+    whole("\n".join(line.replace("@2", f"@{3 + int(line[4])}") for line in lines))
+
+
+# --------------------------------------------------------------------------------------------- the host's events
+
+BUSY = """
+    rank# step |1
+          host [a][b][c][d][e][f]      [g][h]
+          gpu  [a...][b...][c*4][d...][e...][f...][g*4.][h...]
+          nccl                                                [ar@1...]
+"""
+
+
+def no_launches(first: int, last: int) -> Damage:
+    """A share of the launches, by their order."""
+
+    def damage(trace: RankTrace) -> RankTrace:
+        rows = np.flatnonzero(trace.events.category == Category.RUNTIME)
+        rows = rows[np.argsort(trace.events.start_ns[rows])][len(rows) * first // 30 : len(rows) * last // 30]
+        lost = np.zeros(len(trace.events), np.bool_)
+        lost[rows] = True
+        return without(trace, lost)
+
+    return damage
+
+
+def test_steps_with_kernels_whose_launch_is_lost_do_not_count() -> None:
+    job = joined(ranks(*[BUSY] * 3, steps=6), no_launches(11, 13), 1)
+    assert job.ranks.tolist() == [0, 1, 2] and job.steps.tolist() == [1, 2, 5, 6]
+    assert "kernels have no launch" in said_of(job, 1)
+
+
+def test_a_rank_that_lacks_many_launches_is_left_out() -> None:
+    job = joined(ranks(*[BUSY] * 3, steps=6), no_launches(3, 22), 1)
+    assert job.missing_ranks == (1,) and "Rank 1 is left out as damaged" in said_of(job, 1)
+
+
+def no_ops(first: float, last: float) -> Damage:
+    """The operators of a part of the record."""
+
+    def damage(trace: RankTrace) -> RankTrace:
+        start = trace.events.start_ns
+        place = (start - start.min()) / (start.max() - start.min())
+        return without(trace, (trace.events.category == Category.OP) & (place >= first) & (place < last))
+
+    return damage
+
+
+def test_a_step_that_lacks_operators_beside_other_steps_and_ranks_does_not_count() -> None:
+    job = joined(ranks(*[BUSY] * 3, steps=6), no_ops(0.34, 0.5), 1)
+    assert job.ranks.tolist() == [0, 1, 2] and 3 not in job.steps.tolist()
+    assert "its CPU has fewer events than other ranks' in step 3" in said_of(job, 1)
+
+
+def test_a_rank_without_the_operators_that_others_have_for_as_many_launches_is_left_out() -> None:
+    job = joined(ranks(*[BUSY] * 3, steps=6), no_ops(0, 1.1), 1)
+    assert job.missing_ranks == (1,) and "its CPU has fewer events" in said_of(job, 1)
+
+
+def test_ranks_that_do_less_on_their_cpu_are_whole() -> None:
+    less = BUSY.replace("[c]", "   ").replace("[c*4]", "     ")
+    whole(ranks(BUSY, less, BUSY))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import re
 import shutil
 from pathlib import Path
 
@@ -140,3 +142,37 @@ def test_a_digest_of_another_release_leaves_the_trace_beside_it(logs: Path, dige
     result = engine.diagnose(discover(logs)[0])
     assert result.diagnosis.ranks == (0, 1)
     assert not result.diagnosis.missing_ranks
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_digest_of_another_trace_than_the_one_beside_it_is_left_out(
+    logs: Path, digests: Path, compressed: bool
+) -> None:
+    """A job that runs again writes the same names: its traces are not the ones that were digested."""
+    for path in digests.rglob("*.digest"):
+        shutil.copy(path, logs / path.relative_to(digests))
+    first, second = sorted(logs.rglob("*.json"))
+    text = first.read_bytes()
+    if compressed:
+        first.unlink()
+        shutil.move(f"{first}.digest", f"{first}.gz.digest")
+        first = first.with_name(f"{first.name}.gz")
+        first.write_bytes(gzip.compress(text))
+        assert {file.path.suffix for file in discover(logs)[0].files} == {".digest"}
+    later = re.sub(rb'"ts":(\d)', rb'"ts":1\1', text)
+    assert later != text
+    first.write_bytes(gzip.compress(later) if compressed else later)
+    (run,) = discover(logs)
+    assert {file.path for file in run.files} == {first, second.with_name(f"{second.name}.digest")}
+    assert [(warning.file, warning.message) for warning in run.warnings] == [
+        (f"{first}.digest", "Left out: this digest was made of another trace than the one beside it, which is read.")
+    ]
+
+
+def test_a_digest_whose_trace_grew_is_left_out(logs: Path, digests: Path) -> None:
+    for path in digests.rglob("*.digest"):
+        shutil.copy(path, logs / path.relative_to(digests))
+    first, _ = sorted(logs.rglob("*.json"))
+    with first.open("ab") as file:
+        file.write(b"\n")
+    assert sorted(file.path.suffix for file in discover(logs)[0].files) == [".digest", ".json"]

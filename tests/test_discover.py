@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from tb_ddp_doctor.discover.head import Head, peek
 from tb_ddp_doctor.discover.runs import DiscoverError, Run, discover, parse_logdir_spec
+from tb_ddp_doctor.flight.find import find
 from tb_ddp_doctor.storage import time_limit
 from tb_ddp_doctor.storage.paths import FilePath
 
@@ -716,3 +717,13 @@ def test_captures_of_different_ranks_are_not_one_run(tmp_path: Path) -> None:
     trace(tmp_path / "step_100" / "rank0.pt.trace.json", rank=0, world_size=2)
     trace(tmp_path / "step_200" / "rank1.pt.trace.json", rank=1, world_size=2)
     assert shape(discover(tmp_path)) == {"step_100": [0], "step_200": [1]}
+
+
+def test_a_link_to_the_kernels_folders_is_left_out(tmp_path: Path) -> None:
+    """/proc has thousands of folders of processes and threads: it was walked for minutes."""
+    trace(tmp_path / "job" / "rank0.pt.trace.json", rank=0)
+    (tmp_path / "job" / "link").symlink_to("/proc")
+    run = only(discover(tmp_path))
+    assert ranks(run) == [0]
+    assert any("/link): name one" in warning.message for warning in run.warnings)
+    assert find(tmp_path) == []

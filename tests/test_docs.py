@@ -75,6 +75,7 @@ def test_the_readme_leads_to_the_page_of_each_rule() -> None:
         "Traffic",
         "AlphaBeta",
         "Network",
+        "Setting",
         "Finding",
         "Measurement",
         "Evidence",

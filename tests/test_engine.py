@@ -501,20 +501,25 @@ def test_a_rank_that_stopped_early_leaves_the_steps_that_all_have(tmp_path: Path
     assert diagnose(write(tmp_path, text)).steps == (1, 2, 3)
 
 
+def from_step_11(text: str, which: str) -> str:
+    """The drawn ranks with ten added to the numbers of their steps."""
+    return re.sub(rf"(?m)^rank[{which}] step.*$", lambda line: re.sub(r"\|(\d) ", r"|1\1", line[0]), text)
+
+
+#: The drawn steps are recorded ten steps later.
+LATER_MS = 10.0 * HEALTHY.splitlines()[3].index("]")
+
+
 def test_a_rank_that_shares_no_step_is_left_out_and_said(tmp_path: Path) -> None:
-    text = ranks(HEALTHY, SLOW, HEALTHY)
-    shifted = re.sub(r"(?m)^(rank2 step.*)$", lambda line: line[1].replace("|1 ", "|11").replace("|2 ", "|12"), text)
-    shifted = re.sub(r"(?m)^(rank2 step.*)$", lambda line: line[1].replace("|3 ", "|13"), shifted)
-    diagnosis = diagnose(write(tmp_path, shifted))
+    text = from_step_11(ranks(HEALTHY, SLOW, HEALTHY), "2")
+    diagnosis = diagnose(write(tmp_path, text, clock_ms={2: LATER_MS}))
     assert (diagnosis.ranks, diagnosis.missing_ranks) == ((0, 1), (2,))
     assert "shares no step" in said(diagnosis, "host2_")
 
 
 def test_ranks_in_pairs_of_other_steps_keep_all_steps_of_one_pair(tmp_path: Path) -> None:
-    text = ranks(HEALTHY, SLOW, HEALTHY, HEALTHY, steps=3)
-    for number in (1, 2, 3):
-        text = re.sub(rf"(?m)^(rank[23] step.*)\|{number} ", rf"\1|1{number}", text)
-    diagnosis = diagnose(write(tmp_path, text))
+    text = from_step_11(ranks(HEALTHY, SLOW, HEALTHY, HEALTHY, steps=3), "23")
+    diagnosis = diagnose(write(tmp_path, text, clock_ms={2: LATER_MS, 3: LATER_MS}))
     assert (diagnosis.ranks, diagnosis.steps) == ((0, 1), (1, 2, 3))
 
 

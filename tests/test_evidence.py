@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import pickle
+import threading
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 import traces
 from hypothesis import given
 from hypothesis import strategies as st
+from soak import HEALTHY
+from traces import ranks, write
 
 from tb_ddp_doctor import engine
-from tb_ddp_doctor.discover.runs import discover
+from tb_ddp_doctor.discover.runs import discover, only_run
 from tb_ddp_doctor.evidence import dcgm, nvidia_smi, py_spy
 from tb_ddp_doctor.evidence.find import Rank, find
 from tb_ddp_doctor.evidence.model import GpuState, Loading, RankEvidence, Record
 from tb_ddp_doctor.rules.support.rank_evidence import of_gpu, of_loading
+from tb_ddp_doctor.storage import time_limit
 
 SMI = """
 ==============NVSMI LOG==============
@@ -268,3 +274,37 @@ def test_workers_are_told_as_what_they_deliver() -> None:
     assert of_loading(0, known) == (
         " In its workers a batch takes 180 ms (median of 64; at most 250 ms): 4 of them deliver one every 45.0 ms."
     )
+
+
+SNAPSHOT = {"segments": [], "device_traces": []}
+NCCL_LINE = "host1:102:1 [0] NCCL INFO Using network Socket\n"
+
+
+@pytest.mark.parametrize("name", ["nccl.log", "smi.txt", "rank1_memory_snapshot.pickle", "calibration.json"])
+def test_a_file_beside_the_traces_that_never_answers_costs_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """As on a dead mount; and of one path one thread waits, however often it is asked for."""
+    monkeypatch.setattr(time_limit, "PATIENCE_S", 0.5)
+    folder = write(tmp_path / "job", ranks(HEALTHY, HEALTHY))
+    for each, text in {"nccl.log": NCCL_LINE, "smi.txt": SMI, "calibration.json": "{}"}.items():
+        (folder / each).write_text(text)
+    (folder / "rank1_memory_snapshot.pickle").write_bytes(pickle.dumps(SNAPSHOT))
+    opened, never = Path.open, threading.Event()
+
+    def hangs(path: Path, *arguments: Any, **more: Any) -> Any:
+        if path.name == name:
+            never.wait(60)
+        return opened(path, *arguments, **more)
+
+    monkeypatch.setattr(Path, "open", hangs)
+    waiting = []
+    for _ in range(3):
+        diagnosis = engine.diagnose(only_run(str(folder))).diagnosis
+        assert diagnosis.ranks == (0, 1)
+        # A file with a trace's ending is asked as one, too.
+        (said,) = {warning.message for warning in diagnosis.warnings if warning.file == str(folder / name)}
+        assert said == "Left out: It did not answer within 0.5 s."
+        waiting.append(sum(thread.name.startswith("Thread-") for thread in threading.enumerate()))
+    assert waiting[0] == waiting[-1]
+    never.set()

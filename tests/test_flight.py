@@ -314,13 +314,63 @@ def test_dumps_are_preferred_to_a_table_of_them(tmp_path: Path) -> None:
 
 
 def test_dumps_in_a_remote_directory(tmp_path: Path) -> None:
-    import fsspec  # type: ignore[import-untyped]
-
-    memory = fsspec.filesystem("memory")
     for rank, content in drawn(STUCK).items():
-        memory.pipe(f"/dumps_of_a_job/comm_traces/rank_{rank}", pickle.dumps(content, protocol=2))
-    memory.pipe("/dumps_of_a_job/.hidden/rank_9", pickle.dumps(content, protocol=2))
-    memory.pipe("/dumps_of_a_job/comm_traces/ras.json", b'{"communicators": 3}')
-    (run,) = examine_all("memory://dumps_of_a_job")
+        _wrote(tmp_path / f"dumps_of_a_job/comm_traces/rank_{rank}", pickle.dumps(content, protocol=2))
+    _wrote(tmp_path / "dumps_of_a_job/.hidden/rank_9", pickle.dumps(content, protocol=2))
+    _wrote(tmp_path / "dumps_of_a_job/comm_traces/ras.json", b'{"communicators": 3}')
+    # A service like any other: other processes see it, as they do not see fsspec's memory.
+    (run,) = examine_all(f"local://{tmp_path}/dumps_of_a_job")
     assert (run.name, run.ranks, run.findings[0].ranks) == ("comm_traces", (0, 1, 2), (1,))
     assert find("memory://no_such_place") == []
+
+
+def _wrote(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+def _shared(**content: Any) -> bytes:
+    """A dump in which equal parts are one, as a pickle's memo has them."""
+    return pickle.dumps({"version": "2.4", "entries": [], "pg_config": {}, **content}, protocol=2)
+
+
+def _entry(number: int, **more: Any) -> dict[str, Any]:
+    return {"record_id": number, "process_group": ("0", "dp"), "profiling_name": "nccl:all_reduce", **more}
+
+
+_SIZES = [[1] * 1000] * 1000
+_TYPES = ["Float"] * 1000
+_RANKS = [*range(100_000)]
+_RANKS_AS_TEXT = str(_RANKS)
+_LAUGHS: list[Any] = []
+for _ in range(60):
+    _LAUGHS = [_LAUGHS, _LAUGHS]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"entries": [_entry(i, input_sizes=[*_SIZES[:500], [i]]) for i in range(1000)]},
+        {"entries": [_entry(i, input_sizes=_SIZES, input_dtypes=[str(i)]) for i in range(2000)]},
+        {"entries": [_entry(0, output_dtypes=_TYPES, input_dtypes=[str(i)]) for i in range(9000)]},
+        {"pg_config": {str(i): {"name": str(i), "ranks": _RANKS} for i in range(20_000)}},
+        {"pg_config": {str(i): {"name": str(i), "ranks": _RANKS_AS_TEXT} for i in range(20_000)}},
+    ],
+    ids=["sizes", "one-size", "types", "ranks", "ranks-as-text"],
+)
+def test_a_dump_whose_lists_are_shared_costs_itself(tmp_path: Path, content: dict[str, Any]) -> None:
+    """Under 2 MB, and gigabytes once each list is written out: see `storage.budget`."""
+    path = tmp_path / "rank_0"
+    path.write_bytes(_shared(**content))
+    assert path.stat().st_size < 2 << 20
+    with pytest.raises(DumpError, match=r"Left out: Written out, its shared lists are over 2,000,000 values"):
+        load(path)
+
+
+def test_numbers_of_groups_are_numbers_or_texts(tmp_path: Path) -> None:
+    """Lists within lists that are one another are 2 to the power of 60 as text."""
+    path = tmp_path / "rank_0"
+    path.write_bytes(
+        _shared(entries=[_entry(0, pg_id=_LAUGHS)], pg_status={(): {}, 7: {"last_enqueued_collective": 3}})
+    )
+    assert load(path, 0).status == {}

@@ -58,7 +58,8 @@ def test_a_leak_is_found_at_its_op_and_function(captured: Path) -> None:
     assert text[kept.op[0]] == "aten::zeros"
     assert text[kept.own[0]].endswith(": train")
     assert kept.bytes[0] == kept.count[0] * known["leaked"]
-    assert kept.steps[0] >= known["steps"] - 2
+    # In all steps but the first and the last.
+    assert kept.steps[0] >= len(found.steps) - 2 >= known["steps"] - 3
     assert set(np.diff(found.memory.end_allocated).tolist()) == {known["leaked"]}
 
 

@@ -175,3 +175,49 @@ def test_a_diagnosis_has_the_snapshots_beside_its_traces(tmp_path: Path, capsys:
     said = " ".join(capsys.readouterr().out.split())
     assert "Rank 0 has 3.0 MB allocated of 6.0 MB reserved: activations 2.0 MB and other 1.0 MB." in said
     assert "For it 1.0 MB would have to be released, in one place: other at cache.py:7 (keep) (1.0 MB)." in said
+
+
+BLOCK = {"size": MB, "state": "active_allocated", "frames": []}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"segments": [{"address": i, "blocks": [BLOCK] * 100_000} for i in range(50)], "_blocks": 0},
+        {"segments": [], "device_traces": [[{"action": "alloc"}] * 100_000] * 10_000},
+    ],
+    ids=["blocks", "events"],
+)
+def test_a_snapshot_whose_lists_are_shared_costs_itself(folder: Path, content: dict[str, Any]) -> None:
+    """A list that is many segments' blocks, or many devices' events: half a megabyte, and gigabytes written out."""
+    blocks = [BLOCK] * 100_000
+    for segment in content["segments"]:
+        segment["blocks"] = blocks
+    path = folder / "rank0_snapshot.pickle"
+    path.write_bytes(pickle.dumps(content))
+    assert path.stat().st_size < 2 << 20
+    found, (warning,) = read([path])
+    assert not found
+    assert warning.message == (
+        "As a snapshot of memory: Written out, its shared lists are over 4,000,000 values: it is not read."
+    )
+
+
+def test_annotations_that_are_never_closed_are_read_once(folder: Path) -> None:
+    """100,000 of them: each event looked at all that were open, which took hours."""
+    opened = [{"name": f"range {i}", "stage": "START", "time_us": i} for i in range(100_000)]
+    opened += [{"name": "## backward ##", "stage": "START", "time_us": 100_000}]
+    data = snapshot("n") | {"external_annotations": opened}
+    data["device_traces"] = [[{"action": "alloc", "addr": 1 << 30, "time_us": 100_001}]]
+    assert summary(data, "a", 0).categories["gradients"] == MB
+
+
+def test_the_fewest_bytes_are_sought_once(folder: Path) -> None:
+    """Windows of ever fewer active bytes: each was written out, 20,000 blocks long."""
+    blocks = []
+    for i in range(20_000):
+        blocks += [{"size": 40_000 - i, "state": "active_allocated"}, {"size": MB + i, "state": "inactive"}]
+    data = {"segments": [{"address": 1, "blocks": blocks}]}
+    data["device_traces"] = [[{"action": "oom", "size": 10_000 * MB, "device_free": 0}]]  # type: ignore[assignment]
+    failure = summary(data, "a", 0).failure
+    assert failure is not None and not failure.whole_segments

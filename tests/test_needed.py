@@ -61,3 +61,38 @@ def test_a_fault_of_all_that_is_smaller_than_what_one_rank_does_explains_no_step
 def test_a_slow_rank_and_a_fault_of_all_may_both_be_needed() -> None:
     both = needed_of(HostOrDevice(load=60_000, stall=(0, 0, 50_000, 0), device=30_000))
     assert both == {"dataloader-stall", "straggler"}
+
+
+class RunsAhead(HostOrDevice):
+    """Steps in which a stall of rank 2's host costs time until no allocation and no sync blocks any host, ms.
+
+    Then hosts run ahead of their devices, and the stall is hidden.
+    """
+
+    def __init__(self, allocate: int, sync: int, stall: int, device: int) -> None:
+        self._device = device
+        self._host = {kind: np.full(self.shape, ms) for kind, ms in ((CpuTime.ALLOC, allocate), (CpuTime.SYNC, sync))}
+        self._host[CpuTime.STALL] = np.repeat([(0, 0, stall, 0)], 2, axis=0).T
+        self.recorded_ns = self.step_ns(Change())
+
+    def step_ns(self, change: Change) -> np.ndarray:
+        left = {kind: spent * (1 - change.of_host.get(kind, 0)) for kind, spent in self._host.items()}
+        blocks = (left[CpuTime.ALLOC] + left[CpuTime.SYNC]).max() > 0
+        host = left[CpuTime.ALLOC].max() + (left[CpuTime.STALL].max() if blocks else 0)
+        return np.full(self.shape, host + self._device, np.int64)
+
+
+def test_a_fix_for_all_ranks_that_saves_less_takes_nothing_of_what_one_rank_has() -> None:
+    whatif = RunsAhead(allocate=60_000, sync=30_000, stall=20_000, device=100_000)
+    of_all = {
+        "allocator-churn": Change(shared={CpuTime.ALLOC: np.ones((4, 2))}),
+        "host-sync": Change(shared={CpuTime.SYNC: np.ones((4, 2))}),
+    }
+    stall = Change({CpuTime.STALL: np.array([[0.0] * 2, [0.0] * 2, [1.0] * 2, [0.0] * 2])})
+    faults = {
+        rule: (Fault(change, (0, 1, 2, 3), (1, 2), None, "high", "", "", "", ()),) for rule, change in of_all.items()
+    }
+    faults["straggler"] = (Fault(stall, (2,), (1, 2), None, "high", "", "", "", ()),)
+    everything = [Found(CATALOGUE[rule], found, found[0].change) for rule, found in faults.items()]
+    left = {each.rule.id for each in needed(everything, cast(WhatIf, whatif), np.arange(4))}
+    assert left == {"allocator-churn", "host-sync", "straggler"}

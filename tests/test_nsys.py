@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import lzma
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from msgspec.structs import replace
 from nsys_files import SECRET, Export, payload, process_number, write
 from traces import ranks
 from traces import read as drawn
+from traces import write as write_traces
 
 import tb_ddp_doctor
 from tb_ddp_doctor import cli
@@ -207,8 +209,8 @@ def test_a_range_that_is_named_is_a_step(tmp_path: Path) -> None:
     (run,) = discover(write(tmp_path / "job.sqlite", drawn(ranks(JOB, JOB), metadata="nowhere")))
     path = run.files[0].path
     named = read(replace(path, step_range="enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"))
-    # The first one launches nothing that ends in it.
-    assert digest(named).steps.number.tolist() == [1, 2, 3, 4, 5]
+    # The last one launches nothing: what comes after its range is of no step.
+    assert digest(named).steps.number.tolist() == [0, 1, 2, 3, 4]
     without = read(replace(path, step_range="nowhere"))
     assert "No NVTX range is called 'nowhere'" in without.warnings[0].message
 
@@ -451,6 +453,13 @@ def _foreign() -> Iterator[tuple[str, bytes, str]]:
     yield "trace.pftrace", b"\x1f\x8b", "traceconv json trace.pftrace"
     yield "1_results.json", b'{"rocprofiler-sdk-tool": [{"metadata": {}}]}', "JSON of rocprof"
     yield "results.db", b"SQLite format 3\0" + b"CREATE TABLE rocpd_kernel", "rocpd convert -i results.db"
+    yield "trace_view.json", b'[{"ph": "X", "name": "aten::empty", "pid": 1, "cat": "cpu_op"}]', "Ascend NPUs"
+    yield (
+        "msprof_2.json.gz",
+        gzip.compress(b'[{"args": {"name": "CANN"}}]', mtime=0),
+        "Ascend NPUs",
+    )
+    yield "ascend_pytorch_profiler_0.db", b"SQLite format 3\0", "Ascend NPUs"
     yield "mlflow.db", b"SQLite format 3\0", "no export of Nsight Systems"
 
 
@@ -498,3 +507,80 @@ def test_values_of_the_wrong_type_are_missing(tmp_path: Path) -> None:
     with opened(tmp_path / "job.sqlite") as database:
         assert start_ns(database)
     assert len(_traces(tmp_path / "job.sqlite")[0].events) >= 1
+
+
+def _endless(path: Path) -> None:
+    """Let the table of kernels lead from page to page, 60 ways at each of 8: the same leaf at each end."""
+    data = bytearray(path.read_bytes())
+    page = int.from_bytes(data[16:18], "big")
+    with sqlite3.connect(path) as connection:
+        query = "SELECT rootpage FROM sqlite_master WHERE name = 'CUPTI_ACTIVITY_KIND_KERNEL'"
+        (root,) = connection.execute(query).fetchone()
+    at, pages = (root - 1) * page, len(data) // page
+    levels = 8
+    leaf = data[at : at + page]
+    for level in range(levels):
+        child = pages + level + 1
+        cell = child.to_bytes(4, "big") + b"\x01"
+        cells = [page - len(cell) * (i + 1) for i in range(60)]
+        head = (
+            b"\5\0\0" + len(cells).to_bytes(2, "big") + cells[-1].to_bytes(2, "big") + b"\0" + child.to_bytes(4, "big")
+        )
+        whole = bytearray((head + b"".join(one.to_bytes(2, "big") for one in cells)).ljust(page, b"\0"))
+        for one in cells:
+            whole[one : one + len(cell)] = cell
+        if level == 0:
+            data[at : at + page] = whole
+        else:
+            data += whole
+    data += leaf
+    data[28:32] = (len(data) // page).to_bytes(4, "big")
+    path.write_bytes(data)
+
+
+def _computed(path: Path) -> None:
+    """A column of megabytes that no byte of the file holds; gigabytes would do."""
+    with sqlite3.connect(path) as connection:
+        connection.execute("DROP TABLE StringIds")
+        computed = "value TEXT AS (replace(hex(zeroblob(10000)), '00', hex(zeroblob(1000))))"
+        connection.execute(f"CREATE TABLE StringIds (id INTEGER PRIMARY KEY, {computed})")
+        connection.execute("INSERT INTO StringIds (id) VALUES (1)")
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3 // 512 * 512])
+
+
+HARMS = {
+    _endless: "Reading it takes longer than its size explains: its pages lead to one another.",
+    _computed: "Its table StringIds computes columns, as no export of Nsight Systems does.",
+    _cut: "It is cut off: ",
+}
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_an_export_that_does_harm_costs_itself(tmp_path: Path, harm: Callable[[Path], None]) -> None:
+    """In the search of a directory, that is: the traces beside it are a run."""
+    path = write(tmp_path / "job.sqlite", drawn(JOB.replace("#", "0"), metadata="nowhere"))
+    harm(path)
+    assert path.stat().st_size < 2 << 20
+    write_traces(tmp_path, ranks(JOB, JOB))
+    (run,) = discover(tmp_path)
+    assert len(run.files) == 2
+    (said,) = [warning.message for warning in run.warnings if warning.file == str(path)]
+    assert said.startswith(f"Left out: {HARMS[harm]}")
+
+
+def test_only_functions_that_are_used_may_be_called(tmp_path: Path) -> None:
+    path = write(tmp_path / "job.sqlite", drawn(JOB.replace("#", "0"), metadata="nowhere"))
+    with opened(path) as database:
+        assert list(database.rows("SELECT max(id) FROM StringIds"))
+        for call in ("load_extension('x')", "printf('%1000000d', id)", "randomblob(9)"):
+            with pytest.raises(NsysError, match="not authorized"):
+                list(database.rows(f"SELECT {call} FROM StringIds"))
+
+
+def test_numbers_that_sqlite_does_not_hold_are_a_sentence(tmp_path: Path) -> None:
+    path = write(tmp_path / "job.sqlite", drawn(JOB.replace("#", "0"), metadata="nowhere"))
+    with opened(path) as database, pytest.raises(NsysError, match="too large"):
+        list(database.rows("SELECT id FROM StringIds WHERE id = ?", (1 << 64,)))

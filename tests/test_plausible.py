@@ -11,7 +11,7 @@ from traces import MS, ranks, read
 
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.launches import DeviceRows
-from tb_ddp_doctor.digest.plausible import plausible
+from tb_ddp_doctor.digest.plausible import plausible, without_copies
 from tb_ddp_doctor.trace.model import Category, Events, RankTrace
 
 RANK = """
@@ -38,7 +38,8 @@ def changed(trace: RankTrace, row: int, column: str, by_ns: int) -> RankTrace:
 
 
 def left_of(trace: RankTrace) -> RankTrace:
-    return plausible(trace, DeviceRows.of(trace.events))
+    once = without_copies(trace)
+    return plausible(once, DeviceRows.of(once.events))
 
 
 def dropped(trace: RankTrace) -> list[str]:
@@ -70,6 +71,23 @@ def test_a_kernel_of_three_hours_is_dropped(name: str, which: int) -> None:
     trace = drawn()
     (message,) = dropped(changed(trace, rows_of(trace, name)[which], "duration_ns", 3 * HOUR))
     assert message.startswith(f"1 event with impossible times left out: {name}")
+
+
+@pytest.mark.parametrize("name", ["fwd_kernel", "bwd_kernel", "nccl"])
+@pytest.mark.parametrize("by_ns", [50 * MS, 900 * MS])
+def test_a_kernel_that_runs_on_beside_the_next_of_its_stream_is_dropped(name: str, by_ns: int) -> None:
+    trace = drawn()
+    (message,) = dropped(changed(trace, rows_of(trace, name)[17], "duration_ns", by_ns))
+    assert message.startswith(f"1 event with impossible times left out: {name}")
+    assert "runs on beside the next one of its stream" in message
+
+
+def test_where_many_kernels_run_on_beside_the_next_they_are_cut_there() -> None:
+    """As ROCm's do."""
+    trace = drawn()
+    for row in rows_of(trace, "fwd_kernel")[::3]:
+        trace = changed(trace, row, "duration_ns", 20 * MS)
+    assert not dropped(trace)
 
 
 @pytest.mark.parametrize("by_ns", [300 * MS, -300 * MS])
@@ -141,3 +159,39 @@ def test_metadata_stays_with_its_collective() -> None:
     assert len(moved.comms) == len(trace.comms)
     names = [[one.strings[one.events.name[row]] for row in one.comms.event] for one in (trace, moved)]
     assert names[0] == names[1]
+
+
+# ------------------------------------------------------------------------------------------------ events twice
+
+
+def twice(trace: RankTrace, rows: list[int]) -> RankTrace:
+    """The trace with some of its events once more at its end."""
+    places = np.concatenate((np.arange(len(trace.events)), rows)).astype(np.int64)
+    columns = {name: getattr(trace.events, name)[places] for name in Events.__struct_fields__}
+    return replace(trace, events=Events(**columns))
+
+
+@pytest.mark.parametrize("name", ["fwd_kernel", "nccl", "cudaLaunchKernel", "aten::fwd", "ProfilerStep"])
+def test_an_event_that_is_there_twice_counts_once(name: str) -> None:
+    trace = drawn()
+    left = left_of(twice(trace, rows_of(trace, name)))
+    assert len(left.events) == len(trace.events)
+    (warning,) = left.warnings
+    assert warning.message.startswith(f"{len(rows_of(trace, name))} events left out that the file holds twice: {name}")
+    assert warning.kind == "note"
+
+
+def test_a_trace_with_all_events_twice_is_digested_as_if_they_were_there_once() -> None:
+    trace = drawn()
+    once, doubled = digest(trace), digest(twice(trace, list(range(len(trace.events)))))
+    assert doubled.work.kernels.kernels.tolist() == once.work.kernels.kernels.tolist()
+    assert doubled.work.owner_ns.tolist() == once.work.owner_ns.tolist()
+    assert len(doubled.collectives) == len(once.collectives)
+
+
+def test_two_calls_of_the_same_time_and_name_on_other_threads_are_two() -> None:
+    trace = drawn()
+    doubled = twice(trace, rows_of(trace, "aten::fwd"))
+    thread = doubled.events.thread.copy()
+    thread[len(trace.events) :] += 1
+    assert left_of(replace(doubled, events=replace(doubled.events, thread=thread))).warnings == ()

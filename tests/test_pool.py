@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import subprocess
@@ -17,13 +18,19 @@ from pathlib import Path
 
 import pytest
 
+from tb_ddp_doctor.storage.message import MessageError
 from tb_ddp_doctor.workers import pool, process
+from tb_ddp_doctor.workers.limits import Limits, limits_for
 
 #: Large enough that processes are worth it.
 LARGE = 200 << 20
 
 
-def work(path: Path) -> str:
+class OwnError(Exception):
+    """With a sentence for users."""
+
+
+def work(path: Path) -> str:  # noqa: C901 - a list
     """What its name says."""
     match path.stem.rstrip("0123456789"):
         case "dies":
@@ -35,6 +42,19 @@ def work(path: Path) -> str:
             return threading.Lock()  # type: ignore[return-value]  # what no pipe takes
         case "fails":
             raise ValueError("on purpose")
+        case "own":
+            raise OwnError("a sentence")
+        case "foreign":
+            raise json.JSONDecodeError("on purpose", "", 0)
+        case "hangs":
+            time.sleep(60)
+        case "burns":
+            while True:
+                pass
+        case "grows":
+            return str(len(bytearray(3 << 30)))
+        case "lies":
+            return 7  # type: ignore[return-value]
         case "slow":
             time.sleep(0.3)
     return path.name
@@ -46,7 +66,7 @@ def _torn(self: Connection, buffer: bytes) -> None:
 
 
 def results(names: Sequence[str], size: int = LARGE) -> dict[str, object]:
-    outcomes = pool.run(work, [(Path(name), size) for name in names])
+    outcomes = pool.run(work, [(Path(name), size) for name in names], gives=str, raises=(OwnError,))
     return {path.name: future.exception() or future.result() for path, future in outcomes}
 
 
@@ -89,8 +109,53 @@ def test_a_process_that_dies_in_the_middle_of_its_answer_holds_nobody_up() -> No
 def test_what_cannot_be_sent_is_an_exception_with_its_traceback() -> None:
     found = results(["a1", "odd1", "fails1"])
     odd, fails = found["odd1"], found["fails1"]
-    assert found["a1"] == "a1" and isinstance(odd, Exception) and "pickle" in str(odd)
+    assert found["a1"] == "a1" and isinstance(odd, Exception) and "lock cannot be sent" in str(odd)
     assert isinstance(fails, ValueError) and 'raise ValueError("on purpose")' in str(fails.__cause__)
+
+
+def test_exceptions_with_sentences_come_back_as_they_are() -> None:
+    found = results(["own1", "foreign1"])
+    own, foreign = found["own1"], found["foreign1"]
+    assert isinstance(own, OwnError) and str(own) == "a sentence"
+    assert type(foreign) is RuntimeError and str(foreign).startswith("JSONDecodeError: on purpose")
+
+
+def test_what_is_of_another_type_than_promised_is_not_taken() -> None:
+    lies = results(["lies1", "a1"])["lies1"]
+    assert isinstance(lies, MessageError) and "Expected `str`, got `int`" in str(lies)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("hangs1", "more than 2 s,"), ("burns1", "more than 1 s of CPU time,"), ("grows1", "more than 64 MiB of memory,")],
+)
+def test_a_file_that_takes_more_than_it_may_costs_itself(name: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However small it is: no file is read in the caller's process."""
+    limits = {"hangs1": Limits(2, 60, 1 << 32), "burns1": Limits(60, 1, 1 << 32), "grows1": Limits(60, 60, 64 << 20)}
+    monkeypatch.setattr(
+        pool, "limits_for", lambda size, _unpacked: limits[name] if size == 2 else Limits(60, 60, 1 << 32)
+    )
+    outcomes = dict(pool.run(work, [(Path("a1"), 1), (Path(name), 2), (Path("a2"), 1)], gives=str))
+    error = outcomes[Path(name)].exception()
+    assert isinstance(error, pool.LimitError) and said in str(error) and "no file of its size needs" in str(error)
+    assert [outcomes[Path(other)].result() for other in ("a1", "a2")] == ["a1", "a2"]
+
+
+def test_what_a_small_file_may_take() -> None:
+    """As the docs say: half a gigabyte with the process itself, and half a minute."""
+    limits = limits_for(2 << 20, 16 * (2 << 20))
+    assert limits.seconds <= 30 and limits.cpu_s < 30 and limits.bytes + (120 << 20) <= 640 << 20
+
+
+def test_a_large_file_may_take_what_a_slow_mount_and_reader_need() -> None:
+    limits = limits_for(400 << 20, 400 << 20)
+    assert limits.seconds > 3600 and limits.cpu_s > 120 and limits.bytes > 1 << 30
+
+
+def test_a_call_has_its_result_or_its_exception() -> None:
+    assert pool.call(work, Path("a1"), 0, gives=str) == "a1"
+    with pytest.raises(ValueError, match="on purpose"):
+        pool.call(work, Path("fails1"), 0, gives=str)
 
 
 @pytest.mark.skipif(sys.platform != "linux" or sys.version_info < (3, 11, 1), reason="processes are spawned")
@@ -108,7 +173,7 @@ for _ in range({threads - 1}):
     threading.Thread(target=threading.Event().wait, daemon=True).start()
 files = [(Path(str(i)), {LARGE}) for i in range(8)]
 pool._cores = lambda: 4
-outcomes = [future.result() for _, future in pool.run(tests_work.work, files, imports=['needed'])]
+outcomes = [future.result() for _, future in pool.run(tests_work.work, files, gives=str, imports=['needed'])]
 print(*sorted(outcomes))
 """
     assert said_by(script, tmp_path, {}) == "imported\n" * threads + "0 1 2 3 4 5 6 7\n"
@@ -122,7 +187,7 @@ import os
 from pathlib import Path
 from tb_ddp_doctor.workers import pool
 pool._cores = lambda: 4
-print(*[future.result() for _, future in pool.run(os.path.basename, [(Path(x), {LARGE}) for x in "aaaa"])])
+print(*[future.result() for _, future in pool.run(os.path.basename, [(Path(x), {LARGE}) for x in "aaaa"], gives=str)])
 """
     assert said_by(script, tmp_path, {"OPENBLAS_NUM_THREADS": "1"}) == "a a a a\n"
 
@@ -180,18 +245,21 @@ def threads(path):
     script = f"""
 from pathlib import Path
 import reading
+from tb_ddp_doctor.storage.message import MessageError
 from tb_ddp_doctor.workers import pool, process
+from tb_ddp_doctor.workers.limits import Limits, limits_for
 process._has_one_thread = lambda: False
 process._HAS_SERVER &= {has_server}
 files = [(Path("server" if process._HAS_SERVER else "reader"), {LARGE})] * 2
-print(*[done.result() for _, done in pool.run(reading.threads, files, imports=["reading"])], sep="\\n")
+done = pool.run(reading.threads, files, gives=tuple[int, str | None], imports=["reading"])
+print(*[one.result() for _, one in done], sep="\\n")
 """
     assert said_by(script, tmp_path, {}) == "(1, None)\n" * 2
 
 
 def test_cancelling_ends_the_work_soon() -> None:
     cancelled = threading.Event()
-    outcomes = pool.run(work, [(Path(f"slow{i}"), LARGE) for i in range(40)], cancelled=cancelled)
+    outcomes = pool.run(work, [(Path(f"slow{i}"), LARGE) for i in range(40)], gives=str, cancelled=cancelled)
     next(outcomes)
     cancelled.set()
     with pytest.raises(pool.CancelledError):
@@ -200,13 +268,13 @@ def test_cancelling_ends_the_work_soon() -> None:
 
 def test_an_executor_of_the_users_does_the_work() -> None:
     with ThreadPoolExecutor(2) as executor:
-        outcomes = dict(pool.run(work, [(Path("a1"), 1), (Path("fails1"), 1)], executor=executor))
+        outcomes = dict(pool.run(work, [(Path("a1"), 1), (Path("fails1"), 1)], gives=str, executor=executor))
     assert outcomes[Path("a1")].result() == "a1"
     assert isinstance(outcomes[Path("fails1")].exception(), ValueError)
 
 
 def test_no_files_are_no_work() -> None:
-    assert not list(pool.run(work, []))
+    assert not list(pool.run(work, [], gives=str))
 
 
 def test_there_is_a_worker_per_core_where_memory_allows() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -10,13 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from numpy.typing import NDArray
+from random_jobs import FaultyJob, faulty_jobs
 from random_traces import TRACES, joined
-from traces import MS, job, ranks
+from traces import MS, job, ranks, repeat
 
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.facts import native_order, replay_library
 from tb_ddp_doctor.facts.change import Change
+from tb_ddp_doctor.facts.host_meetings import with_host_meetings
 from tb_ddp_doctor.facts.order import Ordering, StuckError, Together
 from tb_ddp_doctor.facts.play import Played, _Playing, play
 from tb_ddp_doctor.facts.tracks import RecordedTracks, awaited, families, recorded_parts
@@ -115,7 +118,7 @@ def test_the_native_library_orders_any_job_as_numpy_does(traces: list[RankTrace]
     if not found or not all(len(one.track) for one in found.digests):
         return
     tracks = RecordedTracks(found.digests)
-    parts = recorded_parts(found, tracks, families(found.calls)[0])
+    parts = with_host_meetings(found, recorded_parts(found, tracks, families(found.calls)[0]))
     awaits = awaited(tracks, parts)
     if data.draw(st.booleans(), "rows that await anything"):
         some = st.integers(0, len(parts.rank) - 1)
@@ -135,7 +138,7 @@ def test_the_native_library_orders_any_job_as_numpy_does(traces: list[RankTrace]
 def test_rows_out_of_range_are_not_ordered_natively() -> None:
     found = job(ranks(LOADED, LOADED))
     tracks = RecordedTracks(found.digests)
-    parts = recorded_parts(found, tracks, families(found.calls)[0])
+    parts = with_host_meetings(found, recorded_parts(found, tracks, families(found.calls)[0]))
     ordering = Ordering.of(tracks, parts, awaited(tracks, parts))
     for name in ("awaits", "launches", "after"):
         beyond = {name: getattr(ordering, name) + np.int32(len(parts.rank) + 1)}
@@ -170,6 +173,28 @@ def test_whatever_is_removed_steps_stay_within_reason(traces: list[RankTrace], d
     saving = whatif.saving(change)
     assert np.isfinite(saving.by_step_ns).all()
     assert 0 <= saving.mean_ns <= found.budget.window_ns.sum()
+
+
+@given(st.one_of(st.lists(TRACES, min_size=1, max_size=3), faulty_jobs()), st.data())
+def test_no_play_saves_more_than_was_removed(given: list[RankTrace] | FaultyJob, data: st.DataObject) -> None:
+    found = job(given.drawing) if isinstance(given, FaultyJob) else joined([digest(trace) for trace in given])
+    if not found or not (replay := WhatIf.of(found).replay):
+        return
+    shape = found.budget.window_ns.shape
+
+    def drawn(of: st.SearchStrategy[float]) -> NDArray[np.float64]:
+        return np.array(data.draw(st.lists(of, min_size=math.prod(shape), max_size=math.prod(shape)))).reshape(shape)
+
+    change = Change(
+        {kind: drawn(st.sampled_from([0.0, 0.3, 1.0])) for kind in data.draw(st.sets(st.sampled_from(CpuTime)))},
+        device_ns=data.draw(st.sampled_from([None, drawn(st.integers(0, 5 * MS)).astype(np.int64)])),
+        transfer_ns=data.draw(st.sampled_from([None, drawn(st.integers(0, 5 * MS)).astype(np.int64)])),
+        device_at_median=data.draw(st.sampled_from([None, drawn(st.booleans()).astype(np.bool_)])),
+        transfers_at_median=data.draw(st.sampled_from([None, drawn(st.booleans()).astype(np.bool_)])),
+    )
+    saved_ns = float((replay.recorded_ns - replay.step_ns(change)).mean(axis=0).sum())
+    # Each rank and step is rounded to a nanosecond.
+    assert saved_ns <= replay.removed_ns(change) + 0.01 * float(replay.recorded_ns.mean()) + math.prod(shape)
 
 
 @given(st.lists(TRACES, min_size=1, max_size=3), st.data())
@@ -332,3 +357,35 @@ def test_what_came_after_a_collective_for_want_of_its_launch_need_not_await_it()
     _, whatif = played(ranks(freely, launched_late))
     without = whatif.step_ns(whatif.without(CpuTime.INPUT, CpuTime.STALL))
     assert without[1, 1:] == pytest.approx([32 * MS] * 2, rel=0.01)
+
+
+def test_steps_whose_kernels_one_graph_launches_are_played() -> None:
+    found = job(
+        repeat(
+            """
+            rank0 step |2
+                  host  [a]
+                  gpu    [a.][graph*20......]
+                  nccl                       [ar.........]
+            rank1 step |2
+                  host  [a]
+                  gpu    [a.][graph*20..............]
+                  nccl                               [ar.]
+            """,
+            3,
+        )
+    )
+    assert WhatIf.of(found).plays
+
+
+@pytest.mark.parametrize("copy", ["", "copy  [c]   [d]"])
+def test_a_copy_beside_the_work_that_runs_late_ties_no_kernel_to_its_launch(copy: str) -> None:
+    found = job(f"""
+        step |1    |2
+        host [c][a][d][b]
+        gpu  [?x..............][a........][b........]
+        {copy}
+    """)
+    whatif = WhatIf.of(found)
+    halved = whatif.step_ns(Change(device_ns=np.full(whatif.shape, 5 * MS)))
+    assert (halved / MS).tolist() == [[16.0, 6.0]]

@@ -106,6 +106,11 @@ def test_numbers_of_a_faulty_job_agree(faulty: FaultyJob, data: st.DataObject) -
     for finding in found:
         if finding.rule != "profiler-overhead":
             assert saved([finding.id]) == pytest.approx(finding.alone_ms, abs=1e-5)
+    for finding in (one for one in found if one.severity != "info"):
+        with_others = finding.together.findings if finding.together else ()
+        gain = saved([finding.id, *with_others])
+        assert gain >= 0.8 * finding.cost_ms - 1e-5
+        assert finding.together is None or gain == pytest.approx(finding.together.saved_ms, abs=1e-5)
 
 
 def test_findings_that_hide_each_other_save_less_alone_than_they_are_charged_with() -> None:
@@ -122,6 +127,8 @@ def test_findings_that_hide_each_other_save_less_alone_than_they_are_charged_wit
     for finding in found:
         alone = savings.without([finding.id])
         assert alone.step_ms - alone.without_ms == pytest.approx(finding.alone_ms, abs=1e-5)
+        assert finding.together and "binds first; together they save" in finding.together.sentence
+        assert finding.together.sentence in finding.why
 
 
 def test_what_a_rank_has_beyond_the_others_goes_beside_what_all_share() -> None:

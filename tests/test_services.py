@@ -69,8 +69,10 @@ class Folder(DirFileSystem):  # type: ignore[misc]  # fsspec has no types
 
 
 @pytest.fixture(params=sorted(TELLS))
-def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[type[Folder]]:
+def service(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Folder]]:
     """A service, and a bucket in it with a job."""
+    # Processes that read are forked from this one, which alone knows the service.
+    monkeypatch.setattr("tb_ddp_doctor.workers.process._has_one_thread", lambda: True)
     folder = type(
         "Service", (Folder,), {"root": tmp_path / "service", "service": request.param, "protocol": request.param}
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
-from traces import MS, digests
+from traces import MS, digests, draw
 
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import RankDigest
@@ -65,6 +67,16 @@ def test_a_step_whose_kernels_all_end_within_the_one_before_is_no_step() -> None
         nccl               [ar]
     """)[0]
     assert set(windows(rank)) == {1, 3}
+
+
+def test_a_copy_on_a_stream_of_its_own_does_not_begin_the_first_step() -> None:
+    rank = digests("""
+        step |1               |2
+        host [c][a]           [b]
+        gpu  [?x...][?y..][a...][b.......]
+        copy  [c]
+    """)[0]
+    assert windows(rank) == {1: (13, 19), 2: (19, 29)}
 
 
 def test_a_trace_without_steps_is_one_step() -> None:
@@ -137,10 +149,89 @@ def test_two_steps_of_one_number_stay_two() -> None:
     assert rank.steps.number.tolist() == [1, 1]
 
 
+def marked_twice(text: str, shift_ms: float, by: int, last: int | None = None) -> RankDigest:
+    """The drawn rank, whose steps a second profiler also marks: so much later, with other numbers, the last one cut."""
+    trace = json.loads(draw(text)[0])
+    marks = [event for event in trace["traceEvents"] if str(event.get("name")).startswith("ProfilerStep#")]
+    stop = max(event["ts"] + event["dur"] for event in marks) + 100
+    for event in marks[:last]:
+        number = int(event["name"].removeprefix("ProfilerStep#"))
+        start = event["ts"] + shift_ms * 1000
+        length = min(event["dur"], stop - start)
+        trace["traceEvents"].append({**event, "name": f"ProfilerStep#{number + by}", "ts": start, "dur": length})
+    return digest(decode([json.dumps(trace).encode()], "rank0.json"))
+
+
+_THREE = """
+    step |20         |21         |22
+    host   [a..][b.]   [a..][b.]   [a..][b.]
+    gpu    [a..][b.]   [a..][b.]   [a..][b.]
+"""
+
+
+@pytest.mark.parametrize("by", [-1, 0, 1, 2, 80])
+@pytest.mark.parametrize("shift_ms", [0.05, 6, 11.95])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_steps_that_a_second_profiler_marks_are_no_steps(by: int, shift_ms: float, steps: int) -> None:
+    text = _THREE if steps == 3 else "\n".join(line[:21] for line in _THREE.splitlines())
+    alone, beside = digests(text)[0], marked_twice(text, shift_ms, by)
+    assert beside.steps.number.tolist() == alone.steps.number.tolist()
+    assert beside.steps.start_ns.tolist() == alone.steps.start_ns.tolist()
+    # Where both have the same number, either may be taken.
+    assert beside.steps.end_ns.tolist() == pytest.approx(alone.steps.end_ns.tolist(), abs=0.2 * MS if by == 0 else 0)
+
+
+@pytest.mark.parametrize("damaged", [0, 1, 2])
+def test_a_step_with_a_damaged_end_takes_none_of_the_following_away(damaged: int) -> None:
+    trace = json.loads(draw(_THREE)[0])
+    marks = [event for event in trace["traceEvents"] if str(event.get("name")).startswith("ProfilerStep#")]
+    marks[damaged]["dur"] *= 10
+    rank = digest(decode([json.dumps(trace).encode()], "rank0.json"))
+    assert rank.steps.number.tolist() == [20, 21, 22]
+
+
+def test_numbers_that_begin_anew_are_steps() -> None:
+    rank = digests("""
+        step |7   |8   |0   |1
+        host [a]  [b]  [c]  [d]
+    """)[0]
+    assert rank.steps.number.tolist() == [7, 8, 0, 1]
+
+
 def test_windows_follow_each_other_though_launches_end_out_of_order() -> None:
     numbers = np.arange(3)
     host = np.array([0, 100, 200])
-    steps, index = device_windows(numbers, host, host + 100, np.array([300, 250, 400]), np.array([0, 1, 2]))
+    ends, streams = np.array([300, 250, 400]), np.zeros(3, np.int64)
+    steps, index = device_windows(numbers, host, host + 100, ends, np.array([0, 1, 2]), streams)
     assert steps.number.tolist() == [0, 2]
     assert list(zip(steps.start_ns.tolist(), steps.end_ns.tolist(), strict=True)) == [(0, 300), (300, 400)]
     assert index.tolist() == [0, -1, 1]
+
+
+def test_updates_are_steps_where_nothing_marks_them() -> None:
+    rank = digests("""
+        host     [fwd]        [update][fwd]        [update][fwd]        [update]
+        autograd      [grad@1]             [grad@1]             [grad@1]
+        gpu       [fwd.] [b..] [up..] [fwd.] [b..] [up..] [fwd.] [b..] [up..]
+    """)[0]
+    assert rank.has_steps and rank.contents.steps_from == "Optimizer.step"
+    assert rank.steps.number.tolist() == [0, 1]
+    assert ((rank.steps.host_end_ns - rank.steps.host_start_ns) // MS).tolist() == [21, 21]
+
+
+def test_optimizers_without_a_backward_pass_between_them_are_one_update() -> None:
+    rank = digests("""
+        host     [fwd]        [update][update][fwd]        [update][update]
+        autograd      [grad@1]                     [grad@1]
+        gpu       [fwd.] [b..] [up..]          [fwd.] [b..] [up..]
+    """)[0]
+    assert rank.steps.number.tolist() == [0]
+
+
+def test_one_update_shows_no_step() -> None:
+    rank = digests("""
+        host     [fwd]        [update]
+        autograd      [grad@1]
+        gpu       [fwd.] [b..] [up..]
+    """)[0]
+    assert not rank.has_steps

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from dumps import START_NS, drawn, examined, faults, read, write
+from msgspec.structs import replace
 
 from tb_ddp_doctor.flight.load import load
 from tb_ddp_doctor.stuck.build import build
@@ -74,6 +75,8 @@ def test_mismatch(tmp_path: Path, odd: str, difference: str, said: str) -> None:
     )
     assert faults(run) == [("mismatch", (1,))], difference
     assert said in run.findings[0].title
+    assert ("sizes and types" in run.findings[0].fix) == (difference != "collective")
+    assert ("call the same collective" in run.findings[0].fix) == (difference == "collective")
     assert run.findings[0].waiting == (0, 2)
 
 
@@ -462,3 +465,20 @@ def test_ranks_of_a_whole_node_are_one_finding(tmp_path: Path) -> None:
         ),
     )
     assert faults(run) == [("missing", (2, 3))]
+
+
+def test_gloo_has_no_gpu_to_look_at(tmp_path: Path) -> None:
+    drawing = """
+        groups: dp=0,1,2
+        rank0: all_reduce@dp*3+ all_reduce@dp
+        rank1: all_reduce@dp*3+ all_reduce@dp
+        rank2: all_reduce@dp*3+ all_reduce@dp
+        """
+    dumps = read(tmp_path, drawing)
+    for backend, looks_at_gpus in (("nccl", True), ("gloo", False)):
+        of_backend = [
+            replace(dump, operations=tuple(one._replace(backend=backend) for one in dump.operations)) for dump in dumps
+        ]
+        (finding,) = build("job", of_backend).findings
+        assert finding.cause == "stalled"
+        assert any(word in finding.fix for word in ("GPU", "NCCL")) == looks_at_gpus

@@ -43,6 +43,13 @@ def test_the_terminal_names_the_ranks_and_what_to_do(capsys: pytest.CaptureFixtu
     assert "EXPERT_MODEL_PARALLEL_GROUP (74) ranks 12-15 20538 rank 12 at 20536" in said
 
 
+def test_commands_are_not_wrapped(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    assert cli.main(["diagnose", str(REAL / "gpu_error_1st"), "--no-cache"]) == 0
+    command = "dmesg -T | grep -i xid; nvidia-smi -q | grep -iE -A4 'ecc errors|retired|remapped'"
+    assert command in [line.strip() for line in capsys.readouterr().out.splitlines()]
+
+
 @pytest.mark.parametrize(
     ("drawing", "limit", "status"),
     [(STUCK, "critical", 1), (STUCK, None, 0), (WELL, "info", 0), ("groups: dp=0,1\nrank0: \nrank1: ", "info", 3)],

@@ -7,12 +7,25 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import (
+    FloatRect,
+    Locator,
     Page,
     Request,
     Route,
     expect,
 )
 from tab import HOSTILE, SCREENSHOTS, chosen, get, number, opened, timeline, wait_for
+
+
+def _settled(page: Page, canvas: Locator) -> FloatRect:
+    """The place of a canvas once that has stayed the same for half a second: lanes come with their events."""
+    last, same = canvas.bounding_box(), 0
+    while same < 5:
+        page.wait_for_timeout(100)
+        now = canvas.bounding_box()
+        last, same = now, same + 1 if now == last else 0
+    assert last
+    return last
 
 
 def test_the_critical_path_reads_out_and_leads_to_the_timeline(page: Page, server: str) -> None:
@@ -315,8 +328,7 @@ def test_the_timeline_opens_ranks_reaches_gaps_and_says_what_an_event_is(page: P
     tab.get_by_role("button", name="Next hit").click()
     expect(hits).to_have_text(re.compile(r"\d+ of \d+\shits"))
     # A folded rank opens where it is clicked, and a node's ranks by its name.
-    box = canvas.bounding_box()
-    assert box
+    box = _settled(page, canvas)
     canvas.click(position={"x": 20, "y": box["height"] - 10})
     expect(ranks).to_have_value("1, 3, 2")
     expect(tab.get_by_label("Search")).to_have_value("all_reduce")

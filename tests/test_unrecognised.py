@@ -68,6 +68,7 @@ def test_an_accelerator_that_is_not_known_is_said_with_its_busy_time(category: s
     )
     assert found.verdict == "unknown"
     assert f"9 events of {category} (0.1 s busy)" in found.headline
+    assert ("MTIA" in found.headline, "Gaudi" in found.headline) == ("mtia" in category, "hpu" in category)
 
 
 def test_a_category_that_nobody_knows_is_said_where_no_device_event_is_left() -> None:
@@ -82,6 +83,49 @@ def test_launches_without_any_device_event_are_said() -> None:
     found = diagnosed(ranks(HEALTHY, HEALTHY), lambda event: None if event["cat"] == "kernel" else event)
     assert found.verdict == "unknown"
     assert found.headline.startswith("The GPU events are missing: the traces show 9 launch calls and no kernel.")
+
+
+# ----------------------------------------------------------------------------------------------------------- captures
+
+CAPTURE = """
+    rank0 host   [warm][a][b][c][d][e][f][g]
+          gpu     [warm]
+          gpu2         [a][b][c][d][e][f][g]
+"""
+
+
+def captured(text: str, *calls: str, ran: tuple[str, ...] = ("warm",), world_size: int = 1) -> Diagnosis:
+    """The drawn job in which only some kernels ran, with more runtime calls at its end."""
+    digests = {}
+    for rank, data in draw(text, world_size=world_size).items():
+        trace = msgspec.json.decode(data)
+        events = [e for e in trace["traceEvents"] if e["cat"] != "kernel" or e["name"].removesuffix("_kernel") in ran]
+        last = max(event["ts"] + event["dur"] for event in events)
+        made = {"ph": "X", "cat": "cuda_runtime", "pid": 100 + rank, "tid": 1, "dur": 5, "args": {"correlation": 9999}}
+        events += [made | {"name": name, "ts": last + 10 * place} for place, name in enumerate(calls, 1)]
+        digests[rank] = digest(decode([msgspec.json.encode(trace | {"traceEvents": events})], f"rank{rank}.json"))
+    return engine.examine(build("drawn", digests, {}, world_size))
+
+
+def test_the_capture_of_a_graph_is_no_step() -> None:
+    found = captured(CAPTURE, "cudaStreamEndCapture", "cudaGraphInstantiate")
+    assert found.verdict == "unknown"
+    assert found.headline.startswith("The traces show the capture of a CUDA graph, and no step: 7 of 8 kernel launches")
+    assert statuses(found)["launch-bound"] == "not-applicable"
+
+
+def test_a_graph_that_is_launched_too_is_in_a_step() -> None:
+    found = captured(CAPTURE, "cudaStreamEndCapture", "cudaGraphLaunch", "cudaStreamSynchronize")
+    assert "capture" not in found.headline
+
+
+def test_launches_whose_kernels_are_lost_are_no_capture() -> None:
+    assert "capture" not in captured(CAPTURE).headline
+
+
+def test_a_small_graph_captured_beside_work_that_runs_is_no_record_of_it() -> None:
+    found = captured(CAPTURE, "cudaStreamEndCapture", ran=("warm", "a", "b", "c", "d", "e", "f"))
+    assert "capture" not in found.headline
 
 
 # ------------------------------------------------------------------------------------------------------------- ranks

@@ -6,8 +6,12 @@ import msgspec
 import pytest
 from traces import finding, job, ranks
 
+from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.findings import Account, AccountLine, Finding, LineKind
-from tb_ddp_doctor.rules.support.verdict import verdict
+from tb_ddp_doctor.rules import CATALOGUE
+from tb_ddp_doctor.rules.support.base import Fault
+from tb_ddp_doctor.rules.support.headline import headline
+from tb_ddp_doctor.rules.support.verdict import Verdict, verdict
 
 FAST = """
     rank# step |1
@@ -24,8 +28,8 @@ SLOW = """
 TEXT = ranks(FAST, FAST, SLOW)
 
 
-def judged(unexplained: float, cost: float, severity: str) -> str:
-    """The verdict where a finding costs that share of the step, and that share is unexplained."""
+def judged(unexplained: float, cost: float, severity: str, tracing: float = 0.0) -> Verdict:
+    """The verdict where a finding, the unexplained rest and tracing take these shares of the step."""
     given = job(TEXT)
     step_ms = given.step_ns / 1e6
     found: Finding = msgspec.structs.replace(finding("straggler", TEXT), severity=severity, cost_ms=cost * step_ms)
@@ -34,13 +38,13 @@ def judged(unexplained: float, cost: float, severity: str) -> str:
         return AccountLine(kind, name, round(share * 1e9), share * step_ms, share)
 
     lines = (
-        line("floor", 1 - unexplained - cost),
-        line("tracing", 0.0),
+        line("floor", 1 - unexplained - cost - tracing),
+        line("tracing", tracing),
         line("finding", cost, found.id),
         line("unexplained", unexplained),
     )
     account = Account(method="replay", total_ns=10**9, lines=lines, unexplained=None, left_out=())
-    return verdict(given, [found], account, (), unrecognised=None, lacking=()).name
+    return verdict(given, [found], account, (), unrecognised=None, lacking=())
 
 
 @pytest.mark.parametrize(
@@ -59,4 +63,17 @@ def judged(unexplained: float, cost: float, severity: str) -> str:
 def test_what_is_not_healthy_is_named_for_what_costs_most(
     unexplained: float, cost: float, severity: str, said: str
 ) -> None:
-    assert judged(unexplained, cost, severity) == said
+    assert judged(unexplained, cost, severity).name == said
+
+
+def test_a_finding_that_names_no_ranks_has_a_headline() -> None:
+    """Recording is an estimate of the whole job: no rank need lose time to it."""
+    fault = Fault(Change(), (), (1,), None, "high", "", "", "", ())
+    assert headline(CATALOGUE["profiler-overhead"], fault, 1e6, job(TEXT)).startswith("Tracing costs 1.0 ms of ")
+
+
+def test_healthy_says_how_much_of_the_step_is_floor() -> None:
+    step_ms = job(TEXT).step_ns / 1e6
+    assert judged(0.01, 0.01, "info").headline == f"Healthy: {0.98 * step_ms:.1f} of {step_ms:.1f} ms is floor."
+    said = judged(0.01, 0.01, "info", tracing=0.25).headline
+    assert said == f"Healthy: {0.73 * step_ms:.1f} of {step_ms:.1f} ms is floor, {0.25 * step_ms:.1f} ms are tracing."

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import urllib.request
@@ -27,10 +28,10 @@ FRONTEND = sorted(path.relative_to(SHIPPED).as_posix() for path in SHIPPED.rglob
 
 
 @pytest.fixture(scope="module")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The wheel, and the one that is built where there is no compiler.
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
+    """The wheel, the one that is built where there is no compiler, and the first one built again in another folder.
 
-    Both are built by way of the source distribution, so that this too is proven complete, in one environment that has
+    All are built by way of the source distribution, so that this too is proven complete, in one environment that has
     what pyproject.toml asks for.
     """
     source = tmp_path_factory.mktemp("source")
@@ -43,12 +44,12 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         packed = build(environment, source, "sdist", tmp_path_factory.mktemp("packed"))
         shutil.rmtree(source)
         built = []
-        for name, variables in (("native", {}), ("pure", {"CC": "/no/compiler"})):
+        for name, variables in (("native", {}), ("pure", {"CC": "/no/compiler"}), ("again", {})):
             folder = tmp_path_factory.mktemp(name)
             shutil.unpack_archive(packed, folder, filter="data")
             (unpacked,) = folder.iterdir()
             built.append(build(environment, unpacked, "wheel", folder, **variables))
-    return built[0], built[1]
+    return tuple(built)
 
 
 def build(environment: DefaultIsolatedEnv, source: Path, kind: str, out: Path, **variables: str) -> Path:
@@ -67,12 +68,12 @@ def build(environment: DefaultIsolatedEnv, source: Path, kind: str, out: Path, *
 
 
 @pytest.fixture(scope="module")
-def wheel(wheels: tuple[Path, Path]) -> Path:
+def wheel(wheels: tuple[Path, ...]) -> Path:
     return wheels[0]
 
 
 @pytest.fixture(scope="module")
-def pure_wheel(wheels: tuple[Path, Path]) -> Path:
+def pure_wheel(wheels: tuple[Path, ...]) -> Path:
     return wheels[1]
 
 
@@ -205,3 +206,20 @@ def test_tensorboard_lists_the_tab(tensorboard: str) -> None:
 @pytest.mark.parametrize("name", FRONTEND)
 def test_tensorboard_serves_every_file_of_the_frontend(frontend: str, name: str) -> None:
     assert fetch(f"{frontend}/{name}")[0]
+
+
+def test_the_wheel_is_the_same_bytes_wherever_it_is_built(wheels: tuple[Path, ...]) -> None:
+    first, _, again = wheels
+    assert first.name == again.name and first != again
+    assert first.read_bytes() == again.read_bytes()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="of ELF")
+def test_the_native_library_is_hardened_and_says_nothing_of_where_it_was_built(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [one for one in archive.namelist() if "/_scanner." in one]
+        library = archive.read(name)
+    # Program headers GNU_RELRO; symbols that stack protection and fortified calls take.
+    assert struct.pack("<I", 0x6474E552) in library
+    assert b"__stack_chk_fail" in library
+    assert b".debug_info" not in library and str(wheel.parent).encode() not in library

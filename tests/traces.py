@@ -17,10 +17,11 @@ character. Lanes:
 - within: the same, within those of the lane host. thread2, thread3, ...: operators of other threads.
 - autograd: backward's thread; its operators are autograd nodes. `grad@2` completes a gradient of 2 million elements.
 - gpu: kernels of the compute stream. `pageable` and `pinned` are copies from the host of 16 MB. `name*20` are twenty
-  kernels in a row, `name@64` has a grid of 64 blocks.
+  kernels in a row, `name@64` has a grid of 64 blocks. `graph*20` are twenty of one CUDA graph, launched by one call.
 - gpu2, gpu3, ...: the same, each on a stream of its own; copy: one for copies.
 - nccl: AllReduces (`ar`..., of int32 `used`...), all-gathers (`ag`...), reduce-scatters (`rs`...), broadcasts
-  (`bc`...), sends and receives (`p2p`...; `s2` to rank 2, `r0` from rank 0) of the communication stream. `ar/tp` is of
+  (`bc`...), all-to-alls (`a2a`...), sends and receives (`p2p`...; `s2` to rank 2, `r0` from rank 0, `s2r0` a batch of
+  both) of the communication stream. `ar/tp` is of
   the process group "tp": the ranks that draw one; other groups are all ranks. `ar@8` moves 8 million elements,
   `ar@0` one element.
 - comm: the same, on a second communication stream.
@@ -69,6 +70,7 @@ _BLOCK = re.compile(
     r"\[(?P<unrecorded>\??)(?P<name>[a-z0-9_]+)(/(?P<group>\w+))?(\*(?P<times>\d+))?(@(?P<size>\d+))?[ .]*\]"
 )
 _MESSAGE = re.compile(r"([sr])(\d+)")
+_MESSAGES = re.compile(r"([sr]\d+)+")
 MS = 1_000_000
 GB = 1_000_000_000
 _COPIES = {
@@ -83,6 +85,7 @@ _COLLECTIVES = {
     "bc": ("broadcast", "Broadcast"),
     "used": ("allreduce", "AllReduce_Sum_u32"),
     "p2p": ("send", "SendRecv"),
+    "a2a": ("all_to_allv", "SendRecv"),
 }
 _ANNOTATIONS = {
     "load": "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
@@ -495,6 +498,7 @@ def _add_attention(events: _Events, block: Block, tid: int, options: Options) ->
 def _add_compute(events: _Events, block: Block, stream: int, at_ns: int, tid: int, options: Options) -> None:
     length = (block.end_ns - block.start_ns) // block.times
     grid = msgspec.Raw(options.grid.encode()) if options.grid else [block.size or 128, 1, 1]
+    graph = events.launch("cudaGraphLaunch", at_ns, tid) if block.name == "graph" else None
     for i in range(block.times):
         start = block.start_ns + i * length
         place: dict[str, Any] = {"device": 0, "stream": stream}
@@ -503,7 +507,11 @@ def _add_compute(events: _Events, block: Block, stream: int, at_ns: int, tid: in
             place["correlation"] = events.launch("cudaMemcpyAsync", at_ns, tid, blocking)
             events.add("gpu_memcpy", _COPIES[block.name], start, start + length, 0, bytes=16_000_000, **place)
             continue
-        place["correlation"] = events.launch("cudaLaunchKernel", at_ns, tid) if block.launched else events.unrecorded()
+        if graph:
+            place["correlation"] = graph
+        else:
+            call = events.launch("cudaLaunchKernel", at_ns, tid) if block.launched else events.unrecorded()
+            place["correlation"] = call
         if block.name in options.occupancy:
             place["est. achieved occupancy %"] = options.occupancy[block.name]
         events.add("kernel", f"{block.name}_kernel", start, start + length, 0, grid=grid, **place)
@@ -547,8 +555,8 @@ def _about(block: Block, ranks: list[int], number: int | None) -> dict[str, Any]
 
 def _collective(block: Block) -> tuple[str, str]:
     """Names of a collective and of its kernel."""
-    if message := _MESSAGE.fullmatch(block.name):
-        return {"s": "send", "r": "recv"}[message[1]], "SendRecv"
+    if _MESSAGES.fullmatch(block.name):
+        return {"s": "send", "r": "recv"}[block.name[0]], "SendRecv"
     return next(names for prefix, names in _COLLECTIVES.items() if block.name.startswith(prefix))
 
 
@@ -556,7 +564,17 @@ def _add_collective(
     events: _Events, block: Block, stream: int, at_ns: int, tid: int, about: dict[str, Any], metadata: str
 ) -> None:
     correlation = events.unrecorded()
-    if block.launched:
+    batch = _MESSAGE.findall(block.name) if _MESSAGES.fullmatch(block.name) else []
+    if len(batch) > 1:
+        # Each is enqueued by itself, and one launch follows for all.
+        for number, (way, peer) in enumerate(batch):
+            told = about | {"Collective name": {"s": "send", "r": "recv"}[way]}
+            told["Dst Rank" if way == "s" else "Src Rank"] = int(peer)
+            at = at_ns + number * 1000
+            events.add("cpu_op", "record_param_comms", at, at + 500, tid, **(told if metadata == "host" else {}))
+        correlation = events.launch("cudaLaunchKernelExC", at_ns + 5_000, tid)
+        about = {}
+    elif block.launched:
         on_host = about if metadata == "host" else {}
         events.add("cpu_op", "record_param_comms", at_ns, at_ns + 10_000, tid, **on_host)
         correlation = events.launch("cudaLaunchKernelExC", at_ns + 5_000, tid)

@@ -162,7 +162,7 @@ const moved = ({ before_ms, after_ms }) => Math.abs(after_ms - before_ms);
  */
 function changed(title, amounts, step) {
   const told = amounts.filter(({ before_ms, after_ms }) => Math.max(before_ms, after_ms) >= LEAST_MS);
-  const most = told.filter(({ name }) => name).sort((a, b) => moved(b) - moved(a)).slice(0, LISTED);
+  const most = told.filter((each) => each.name && moved(each) >= LEAST_MS).sort((a, b) => moved(b) - moved(a)).slice(0, LISTED);
   const others = told.filter((amount) => !most.includes(amount));
   const sum = (/** @type {"before_ms" | "after_ms" | "before_count" | "after_count"} */ of) => others.reduce((all, amount) => all + (amount[of] ?? 0), 0);
   const rest = { name: "", before_ms: sum("before_ms"), after_ms: sum("after_ms"), before_count: sum("before_count"), after_count: sum("after_count") };

@@ -24,7 +24,7 @@ export function files(element, shown) {
         { class: "note" },
         clock.residual_us === null
           ? "Clock skew unknown: no collective was matched between ranks."
-          : `Clock skew ±${ms(clock.residual_us / 1000)} after alignment: the median spread of the ends of matched collectives. Differences between ranks below that are not significant.`,
+          : `${shown.diagnosis.setting.hosts === 1 ? "One host, one clock. Ends of collectives" : "Clock skew"} ±${ms(clock.residual_us / 1000)} after alignment: the median spread of the ends of matched collectives. Differences between ranks below that are not significant.`,
         missing_ranks.length ? ` No trace of ${missing_ranks.length === 1 ? "rank" : "ranks"} ${ranges(missing_ranks)}.` : "",
       ),
       grid({

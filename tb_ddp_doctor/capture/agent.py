@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,17 +14,22 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 from msgspec.structs import replace
 
 import tb_ddp_doctor
-from tb_ddp_doctor.capture.directory import CaptureFolder, write_json
+from tb_ddp_doctor.capture import scratch
+from tb_ddp_doctor.capture.directory import write_json
 from tb_ddp_doctor.capture.gpu import Gpu
-from tb_ddp_doctor.capture.requests import Mailbox, Request, margin_s
+from tb_ddp_doctor.capture.process import start
+from tb_ddp_doctor.capture.requests import MOST_WAITING, Mailbox, Request, margin_s
+from tb_ddp_doctor.capture.starts import Joined, join
 from tb_ddp_doctor.capture.task import Keep, Task
-from tb_ddp_doctor.capture.windows import Schedule, Window, placed, steps_ahead
+from tb_ddp_doctor.capture.windows import MOST_STEPS, Schedule, Window, placed, steps_ahead
 from tb_ddp_doctor.evidence.model import GpuState, Loading, RankEvidence
+from tb_ddp_doctor.report.escape import printable
 
 #: Another rank answers a request that rank 0 leaves unanswered for so long, s.
 _TAKEOVER_S = 30.0
@@ -31,8 +37,11 @@ _TAKEOVER_S = 30.0
 _GPU_S = 0.2
 #: Children of one rank at a time; further traces wait in the scratch directory.
 _MOST_CHILDREN = 2
-#: Of one request: a trace of more takes longer to write than anybody wants to wait for.
-_MOST_STEPS = 1000
+#: Traces that wait for a child; while there are so many, no more are recorded.
+_MOST_FINISHED = 4
+#: Lines of one child for the log.
+_MOST_LINES = 100
+_NUMBERS = re.compile(r"\d+")
 _log = logging.getLogger(__name__)
 
 
@@ -42,8 +51,11 @@ class Captured(msgspec.Struct, frozen=True):
     window: Window
     trace: Path
     captured_ns: int
+    #: How often the training had gone back to earlier steps before.
+    rewinds: int
     gpu: GpuState | None
     loading: Loading | None
+    core_wait_ms: float | None = None
 
 
 class _Pace:
@@ -85,9 +97,11 @@ class Agent(msgspec.Struct, eq=False):
     progress: Callable[[], int]
     signals: Callable[[], int]
     offer: Callable[[Window], None]
+    #: Give up what this request asked for.
+    withdraw: Callable[[str], None]
     switch_off: Callable[[str], None]
     _finished: deque[Captured] = msgspec.field(default_factory=deque)
-    _children: list[tuple[subprocess.Popen[bytes], Captured]] = msgspec.field(default_factory=list)
+    _children: list[tuple[subprocess.Popen[bytes], tuple[Captured, ...]]] = msgspec.field(default_factory=list)
     _woken: threading.Event = msgspec.field(default_factory=threading.Event)
     #: One thread at a time starts children and says what they said.
     _turn: threading.Lock = msgspec.field(default_factory=threading.Lock)
@@ -95,11 +109,14 @@ class Agent(msgspec.Struct, eq=False):
     _recording: bool = False
     _gpu: Gpu | None = None
     _said: set[str] = msgspec.field(default_factory=set)
-    #: Plans that were taken up, windows that are planned, and when requests were first seen without a plan.
-    _seen: set[str] = msgspec.field(default_factory=set)
+    #: Where captures go, by how often the training had gone back: those of a step that is trained again are apart.
+    _joined: dict[int, Joined] = msgspec.field(default_factory=dict)
+    #: Windows that are planned, and when requests were first seen without a plan.
     _planned: list[Window] = msgspec.field(default_factory=list)
     _unanswered_since: dict[str, float] = msgspec.field(default_factory=dict)
     _signals_done: int = 0
+    #: Held as long as this process lives.
+    _alive: BinaryIO | None = None
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="ddp-doctor", daemon=True).start()
@@ -114,6 +131,10 @@ class Agent(msgspec.Struct, eq=False):
         """Recording has ended."""
         self._recording = False
 
+    def has_room(self) -> bool:
+        """Whether another trace can be taken: children may be slower than the training makes traces."""
+        return len(self._finished) < _MOST_FINISHED
+
     def take(self, captured: Captured) -> None:
         """Digest a trace."""
         self._recording = False
@@ -121,12 +142,16 @@ class Agent(msgspec.Struct, eq=False):
         self._woken.set()
 
     def close(self, wait_s: float) -> None:
-        """Start the children that are due, and wait so long for all of them."""
+        """Start a child for all that is left, and wait so long for all children."""
         with self._turn:
-            self._start_children(len(self._finished))
+            self._start_child(len(self._finished))
         # Not before: the thread ends when there are no children.
         self._ended = True
         self._woken.set()
+        if self.rank == 0:
+            with contextlib.suppress(OSError):
+                for joined in self._joined.values():
+                    joined.end()
         until = time.monotonic() + wait_s
         for child, _ in self._children:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -134,8 +159,7 @@ class Agent(msgspec.Struct, eq=False):
         with self._turn:
             self._hear_children()
         # What a child that still runs needs lies below.
-        with contextlib.suppress(OSError):
-            self.scratch.rmdir()
+        scratch.leave(self.scratch)
 
     def _run(self) -> None:
         try:
@@ -154,7 +178,8 @@ class Agent(msgspec.Struct, eq=False):
                 pace.look(self.progress())
                 with self._turn:
                     self._hear_children()
-                    self._start_children(_MOST_CHILDREN - len(self._children))
+                    for _ in range(_MOST_CHILDREN - len(self._children)):
+                        self._start_child(1)
                 if not self._ended:
                     self._look_for_requests(mailbox, margin, pace)
             except OSError as error:
@@ -163,14 +188,24 @@ class Agent(msgspec.Struct, eq=False):
             except Exception as error:
                 self.switch_off(f"{type(error).__name__}: {error}")
                 return
-        with contextlib.suppress(OSError):
-            self.scratch.rmdir()
+        scratch.leave(self.scratch)
+        if self._alive is not None:
+            self._alive.close()
 
     def _open(self) -> tuple[Mailbox, float]:
+        with contextlib.suppress(OSError):
+            scratch.sweep(self.scratch.parent)
+            self._alive = scratch.use(self.scratch)
         mailbox = Mailbox(self.logdir)
         mailbox.open()
-        if self.rank == 0:
-            mailbox.clean()
+        with self._turn:
+            joined = self._join(0)
+        if self.rank == 0 and joined.number > 1:
+            _log.info(
+                "ddp-doctor: %s has captures of an earlier start; those of this one go to %s.",
+                self.logdir,
+                joined.folder,
+            )
         return mailbox, margin_s(self.logdir) if self.margin_s is None else self.margin_s
 
     # ------------------------------------------------------------------------------------------------- requests
@@ -180,7 +215,11 @@ class Agent(msgspec.Struct, eq=False):
             self._signals_done = self.signals()
             mailbox.ask(Request(time.time(), f"SIGUSR2 to rank {self.rank}"))
         self._take_plans(mailbox)
-        if pace.step_s is None:
+        self._planned = [window for window in self._planned if window.last >= self.progress()]
+        for window in [one for one in self._planned if mailbox.is_cancelled(one.request)]:
+            self._planned.remove(window)
+            self.withdraw(window.request)
+        if pace.step_s is None or len(self._planned) >= MOST_WAITING:
             return
         for name, request in mailbox.unanswered().items():
             if self._may_answer(name):
@@ -188,7 +227,7 @@ class Agent(msgspec.Struct, eq=False):
                 self._take_plans(mailbox)
 
     def _take_plans(self, mailbox: Mailbox) -> None:
-        for window in mailbox.new_plans(self._seen):
+        for window in mailbox.new_plans(self._joined[0].listed.start.id):
             self._planned.append(window)
             self.offer(window)
 
@@ -199,29 +238,63 @@ class Agent(msgspec.Struct, eq=False):
 
     def _answer(self, mailbox: Mailbox, name: str, request: Request, ahead: int) -> None:
         step = self.progress()
-        steps = min(max(request.steps or self.schedule.steps, 1), _MOST_STEPS)
-        wanted = Window(step + ahead, steps, request.ranks, request.stacks, request.memory, name)
-        planned = [window for window in self._planned if window.last >= step]
-        window = replace(wanted, first=placed(wanted, self.schedule, planned))
-        if mailbox.answer(name, window, self.rank):
-            _log.info("ddp-doctor: %s will be captured, as %s asked.", window, request.by)
+        steps = min(max(request.steps or self.schedule.steps, 1), MOST_STEPS)
+        ranks = request.ranks and tuple(sorted({rank for rank in request.ranks if 0 <= rank < self.world_size}))
+        wanted = Window(step + ahead, steps, ranks, request.stacks, request.memory, name)
+        window = replace(wanted, first=placed(wanted, self.schedule, self._planned))
+        if mailbox.answer(name, window, self.rank, self._joined[0]):
+            _log.info("ddp-doctor: %s will be captured, as %s asked.", window, printable(request.by))
+
+    def _join(self, rewinds: int) -> Joined:
+        """Where captures go after the training has gone back so often. Raises OSError."""
+        if rewinds not in self._joined:
+            if not rewinds:
+                self._joined[0] = join(self.logdir, start(self.world_size), self.rank)
+            else:
+                first = self._join(0)
+                again = replace(first.listed.start, id=f"{first.listed.start.id} again {rewinds}", job=first.listed.job)
+                self._joined[rewinds] = join(self.logdir, again, self.rank, first.number)
+        return self._joined[rewinds]
 
     # ------------------------------------------------------------------------------------------------- children
 
-    def _start_children(self, most: int) -> None:
-        for _ in range(min(most, len(self._finished))):
-            captured = self._finished.popleft()
-            try:
-                self._children.append((self._child(captured), captured))
-            except OSError as error:
+    def _start_child(self, most: int) -> None:
+        """Start a child for the oldest traces that wait."""
+        taken = tuple(self._finished.popleft() for _ in range(min(most, len(self._finished))))
+        if not taken:
+            return
+        try:
+            self._children.append((self._child(taken), taken))
+        except OSError as error:
+            for captured in taken:
                 _log.warning("ddp-doctor: the trace of %s cannot be digested (%s).", captured.window, error)
                 shutil.rmtree(captured.trace.parent, ignore_errors=True)
 
-    def _child(self, captured: Captured) -> subprocess.Popen[bytes]:
+    def _child(self, taken: tuple[Captured, ...]) -> subprocess.Popen[bytes]:
+        tasks = [self._task(captured) for captured in taken]
+        folder = taken[0].trace.parent
+        with (folder / "said").open("wb") as said, (folder / "complained").open("wb") as complained:
+            # In a session of its own, without our pipes: who ends the job or awaits its output does not wait for it.
+            return subprocess.Popen(  # noqa: S603 - our own module
+                [sys.executable, "-m", "tb_ddp_doctor.capture.child", *map(str, tasks)],
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=complained,
+                env=_child_environment(),
+                cwd=folder,
+                start_new_session=True,
+            )
+
+    def _task(self, captured: Captured) -> Path:
+        """The file that says what to do with a trace. Raises OSError."""
         window, folder = captured.window, captured.trace.parent
+        joined = self._join(captured.rewinds)
         task = Task(
             trace=str(captured.trace),
-            logdir=str(self.logdir),
+            logdir=str(joined.folder),
+            whole_logdir=str(self.logdir),
+            job=joined.listed.job,
+            start=joined.listed.start.id,
             keep=self.keep,
             max_gb=self.max_gb,
             patience_s=self.patience_s,
@@ -233,50 +306,44 @@ class Agent(msgspec.Struct, eq=False):
             steps=window.steps,
             ranks=window.ranks,
             captured_ns=captured.captured_ns,
-            evidence=RankEvidence(gpu=captured.gpu, loading=captured.loading),
+            evidence=RankEvidence(gpu=captured.gpu, loading=captured.loading, core_wait_ms=captured.core_wait_ms),
         )
         write_json(folder / "task", task)
-        with (folder / "said").open("wb") as said:
-            # In a session of its own, without our pipes: who ends the job or awaits its output does not wait for it.
-            return subprocess.Popen(  # noqa: S603 - our own module
-                [sys.executable, "-m", "tb_ddp_doctor.capture.child", str(folder / "task")],
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
-                env=_child_environment(),
-                cwd=folder,
-                start_new_session=True,
-            )
+        return folder / "task"
 
     def _hear_children(self) -> None:
         """Say what children said that have ended."""
         running = []
-        for child, captured in self._children:
+        for child, taken in self._children:
             if child.poll() is None:
-                running.append((child, captured))
+                running.append((child, taken))
                 continue
-            folder = captured.trace.parent
-            said = ""
-            with contextlib.suppress(OSError):
-                said = (folder / "said").read_text(errors="replace")
-            for line in said.splitlines():
+            complained = _lines(taken[0].trace.parent / "complained")
+            for line in complained:
+                self._say_once(line)
+            for line in _lines(taken[0].trace.parent / "said"):
                 _log.info("ddp-doctor: %s", line)
-            if child.returncode:
-                place = CaptureFolder.of(self.logdir, captured.window.first).path
-                _log.warning(
-                    "ddp-doctor: rank %d's trace of %s did not reach %s (exit %d).",
-                    self.rank,
-                    captured.window,
-                    place,
-                    child.returncode,
-                )
-            shutil.rmtree(folder, ignore_errors=True)
+            for captured in taken:
+                if child.returncode and not complained:
+                    self._say_once(
+                        f"rank {self.rank}'s trace of {captured.window} was not digested (exit {child.returncode})."
+                    )
+                shutil.rmtree(captured.trace.parent, ignore_errors=True)
         self._children = running
 
     def _say_once(self, sentence: str) -> None:
-        if sentence not in self._said:
-            self._said.add(sentence)
+        """Warn, unless only the steps differ from what was said before."""
+        kind = _NUMBERS.sub("#", sentence)
+        if kind not in self._said:
+            self._said.add(kind)
             _log.warning("ddp-doctor: %s", sentence)
+
+
+def _lines(path: Path) -> list[str]:
+    """What a child wrote, as a terminal may show it."""
+    with contextlib.suppress(OSError):
+        return [printable(line) for line in path.read_text(errors="replace").splitlines()[:_MOST_LINES]]
+    return []
 
 
 def _child_environment() -> dict[str, str]:

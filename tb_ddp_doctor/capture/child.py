@@ -1,8 +1,8 @@
 """The child process: digests a rank's trace at the lowest priority, and keeps or deletes it; one rank's diagnoses all.
 
-    python -m tb_ddp_doctor.capture.child TASK
+    python -m tb_ddp_doctor.capture.child TASK [TASK ...]
 
-What it prints is for the job's log.
+What it prints is for the job's log: on standard output each time, on standard error, where things went wrong, once.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from tb_ddp_doctor.cache import Cache, write_digest
-from tb_ddp_doctor.capture import retention
+from tb_ddp_doctor.capture import retention, scalars, scratch
 from tb_ddp_doctor.capture.directory import CaptureFolder, Claim, Verdict, read_json, write_json
 from tb_ddp_doctor.capture.task import Task
 from tb_ddp_doctor.evidence.model import Record
@@ -27,58 +28,97 @@ from tb_ddp_doctor.trace.model import TraceError
 
 #: Between two looks for what other ranks have written, s.
 _POLL_S = 1.0
-#: Records of a job that was here before, and died, are so much older than this capture, s.
-_EARLIER_S = 900.0
 
 
 def main(arguments: list[str]) -> int:
-    """Do one task; returns the exit status."""
+    """Do the tasks one after the other; returns the exit status, which is not 0 where one failed."""
     _stand_back()
-    path = Path(arguments[0])
+    with scratch.use(Path(arguments[0]).parents[1]):
+        return max(_do(Path(path)) for path in arguments)
+
+
+def _do(path: Path) -> int:
     task = read_json(path, Task)
     if task is None:
-        _say(f"{path} is no task.")
+        _complain(f"{path} is no task.")
         return 2
     parent = os.getppid()
     try:
         run(task)
+    except _SaidError:
+        return 1
     except (OSError, TraceError) as error:
-        _say(f"step {task.step}: rank {task.rank} is missing: {error}")
+        _complain(f"step {task.step}: rank {task.rank} is missing: {_reason(error)}.")
         return 1
     except Exception as error:
         named = f"{type(error).__name__}: {error}"
-        _say(f"step {task.step}: rank {task.rank} fails, which is the doctor's fault, please report it ({named}).")
+        _complain(f"step {task.step}: rank {task.rank} fails, which is the doctor's fault, please report it ({named}).")
         return 1
     finally:
         Path(task.trace).unlink(missing_ok=True)
         # Nobody is left to read what was said.
         if os.getppid() != parent:
             shutil.rmtree(path.parent, ignore_errors=True)
-            with contextlib.suppress(OSError):
-                path.parent.parent.rmdir()
+            scratch.leave(path.parent.parent)
     return 0
 
 
 def run(task: Task) -> None:
-    """Digest, report, diagnose, keep. Raises OSError and TraceError."""
-    folder, trace = CaptureFolder.of(Path(task.logdir), task.step), Path(task.trace)
-    if task.is_first:
-        retention.remove_older(folder, _oldest_ns(task))
-    digest = Cache(None).digest(trace)
+    """Digest, report, diagnose, keep. Raises OSError and TraceError where there is no digest."""
+    folder = CaptureFolder.of(Path(task.logdir), task.step)
+    if folder.path.is_symlink():
+        raise OSError(f"{folder.path} is a link")
+    diagnoses = task.is_first
+    try:
+        with scalars.pending(folder) if task.is_first else contextlib.nullcontext():
+            _digest(task, folder)
+            with _said(task, "its digest is there, and the capture's other files cannot be written"):
+                written = [folder.digest(task.rank)]
+                if task.keep == "traces":
+                    _compress(Path(task.trace), folder.trace(task.rank))
+                    written.append(folder.trace(task.rank))
+                _record(task, folder, written)
+                diagnoses = diagnoses or _takes_over(task, folder)
+                if diagnoses:
+                    _diagnose(task, folder)
+    finally:
+        if diagnoses:
+            _publish(task)
+    with _said(task, "its trace cannot be kept, or older captures not deleted"):
+        if diagnoses and task.max_gb is not None:
+            retention.trim(Path(task.whole_logdir), task.job, round(task.max_gb * 1e9), but=folder)
+        if task.keep == "accused" and task.rank in _traced(task, folder):
+            _compress(Path(task.trace), folder.trace(task.rank))
+            _record(task, folder, [*written, folder.trace(task.rank)])
+
+
+def _digest(task: Task, folder: CaptureFolder) -> None:
+    digest = Cache(None).digest(Path(task.trace))
     for warning in digest.warnings:
         if warning.loses_events:
-            _say(f"step {task.step}: rank {task.rank}: {warning.message}")
-    write_digest(digest, folder.digest(task.rank))
-    written = [folder.digest(task.rank)]
-    if task.keep == "traces":
-        _compress(trace, folder.trace(task.rank))
-        written.append(folder.trace(task.rank))
-    _record(task, folder, written)
-    if task.is_first or _takes_over(task, folder):
-        _diagnose(task, folder)
-    if task.keep == "accused" and task.rank in _traced(task, folder):
-        _compress(trace, folder.trace(task.rank))
-        _record(task, folder, [*written, folder.trace(task.rank)])
+            _complain(f"step {task.step}: rank {task.rank}: {warning.message}")
+    write_digest(digest, folder.digest(task.rank), Path(task.trace))
+
+
+@contextlib.contextmanager
+def _said(task: Task, what: str) -> Iterator[None]:
+    """What cannot be written is said, and ends the work."""
+    try:
+        yield
+    except OSError as error:
+        _complain(f"step {task.step}: rank {task.rank}: {what}: {_reason(error)}.")
+        raise _SaidError from error
+
+
+class _SaidError(Exception):
+    """The work ends, and why was said."""
+
+
+def _reason(error: Exception) -> str:
+    """What an error says, without its number."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror} ({error.filename})" if error.filename else error.strerror
+    return str(error).rstrip(".")
 
 
 def _stand_back() -> None:
@@ -111,30 +151,36 @@ def _record(task: Task, folder: CaptureFolder, written: list[Path]) -> None:
         captured_ns=task.captured_ns,
         files={path.name: path.stat().st_size for path in written},
         evidence=task.evidence,
+        job=task.job,
+        start=task.start,
     )
     write_json(folder.record(task.rank), record)
 
 
 def _diagnose(task: Task, folder: CaptureFolder) -> None:
     """Wait for the other ranks for a while, diagnose what is there, and say it; unless another rank does."""
-    from tb_ddp_doctor.capture import scalars, verdict
+    from tb_ddp_doctor.capture import verdict
 
     if not _claim(task, folder):
         return
     missing = _wait_for_others(task, folder)
     found = verdict.of_capture(folder, missing)
     if isinstance(found, str):
-        _say(f"step {task.step}: {found}")
+        _complain(f"step {task.step}: {found}")
         return
-    told, result = found
-    write_json(folder.verdict, told)
-    _say(told.line)
+    # First to the log, which needs no room on a disk.
+    _say(found.line)
+    write_json(folder.verdict, found)
+
+
+def _publish(task: Task) -> None:
+    """Show the verdicts that are there in TensorBoard."""
     try:
-        scalars.write(Path(task.logdir), told, result)
+        scalars.publish(Path(task.logdir))
+    except OSError as error:
+        _complain(f"step {task.step}: TensorBoard's time series cannot be written: {_reason(error)}.")
     except Exception as error:
-        _say(f"step {task.step}: no scalars were written ({type(error).__name__}: {error}).")
-    if task.max_gb is not None:
-        retention.trim(Path(task.logdir), round(task.max_gb * 1e9), but=folder)
+        _complain(f"step {task.step}: TensorBoard's time series cannot be written ({type(error).__name__}: {error}).")
 
 
 def _takes_over(task: Task, folder: CaptureFolder) -> bool:
@@ -145,36 +191,23 @@ def _takes_over(task: Task, folder: CaptureFolder) -> bool:
         if time.monotonic() >= until:
             break
         time.sleep(_POLL_S)
-    if any(_has_reported(rank, task, folder) for rank in sorted(task.expected) if rank < task.rank):
-        return False
-    retention.remove_older(folder, _oldest_ns(task))
-    return True
+    return not any(_has_reported(rank, task, folder) for rank in sorted(task.expected) if rank < task.rank)
 
 
 def _has_reported(rank: int, task: Task, folder: CaptureFolder) -> bool:
     record = read_json(folder.record(rank), Record)
-    return record is not None and record.captured_ns >= _oldest_ns(task)
-
-
-def _oldest_ns(task: Task) -> int:
-    """What was captured before is an earlier job's."""
-    return task.captured_ns - round(_EARLIER_S * 1e9)
+    return record is not None and record.start == task.start
 
 
 def _claim(task: Task, folder: CaptureFolder) -> bool:
     """Say that this rank diagnoses; False if another one does, so that no two verdicts are written."""
-    claim = Claim(task.rank, task.captured_ns)
+    claim = Claim(task.rank)
     with contextlib.suppress(FileExistsError), folder.claim.open("xb") as file:
         file.write(msgspec.json.encode(claim))
         return True
     other = read_json(folder.claim, Claim)
-    if other is None:  # being written
-        return task.is_first
-    is_another_capture = abs(other.captured_ns - task.captured_ns) > task.patience_s * 1e9
-    if other.rank != task.rank and not is_another_capture:
-        return False
-    write_json(folder.claim, claim)
-    return True
+    # None while it is being written.
+    return task.is_first if other is None else other.rank == task.rank
 
 
 def _wait_for_others(task: Task, folder: CaptureFolder) -> tuple[int, ...]:
@@ -182,7 +215,7 @@ def _wait_for_others(task: Task, folder: CaptureFolder) -> tuple[int, ...]:
     until = time.monotonic() + task.patience_s
     missing = set(task.expected)
     while True:
-        missing -= {rank for rank in missing if folder.record(rank).exists()}
+        missing -= {rank for rank in missing if _has_reported(rank, task, folder)}
         if not missing or time.monotonic() >= until:
             return tuple(sorted(missing))
         time.sleep(_POLL_S)
@@ -205,6 +238,12 @@ def _traced(task: Task, folder: CaptureFolder) -> tuple[int, ...]:
 def _say(sentence: str) -> None:
     sys.stdout.write(sentence.replace("\n", " ") + "\n")
     sys.stdout.flush()
+
+
+def _complain(sentence: str) -> None:
+    """Say what went wrong; the log has it once, whichever step it was first."""
+    sys.stderr.write(sentence.replace("\n", " ") + "\n")
+    sys.stderr.flush()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ from typing import TypeVar
 
 from tb_ddp_doctor.capture.directory import CaptureFolder, Verdict, read_json
 from tb_ddp_doctor.capture.requests import NETWORK_MARGIN_S, Mailbox, Plan, Request
-from tb_ddp_doctor.capture.windows import Window
+from tb_ddp_doctor.capture.starts import Joined, starts
+from tb_ddp_doctor.capture.windows import MOST_STEPS, Window
 
 T = TypeVar("T")
 _POLL_S = 0.2
@@ -26,38 +27,69 @@ def capture(logdir: Path, request: Request, wait_s: float, say: Callable[[str], 
 
     Raises CaptureError, and OSError where the directory cannot be written to.
     """
+    until = time.monotonic() + wait_s
+    mailbox = _listening(logdir)
+    size = max(joined.listed.start.world_size for joined in _running(logdir))
+    if request.ranks and request.ranks[-1] >= size:
+        raise CaptureError(f"There is no rank {request.ranks[-1]}: the job has ranks 0 to {size - 1}.")
+    if request.steps is not None and request.steps > MOST_STEPS:
+        raise CaptureError(f"A capture has {MOST_STEPS:,} steps at most, not {request.steps:,}.")
+    name = mailbox.ask(request)
+    answered_s = min(_ANSWERED_S, wait_s or _ANSWERED_S)
+    plan = _awaited(lambda: mailbox.plan(name) or _ended(logdir), answered_s)
+    if not isinstance(plan, Plan):
+        if plan is not None:
+            raise CaptureError(f"{plan} Nothing will be captured.")
+        why = f"No rank answered within {answered_s:g} s: the job was stopped, or its steps take longer."
+        raise CaptureError(
+            f"{why} Nothing will be captured unless a rank answers later; --cancel withdraws the request."
+        )
+    say(f"{_planned(plan)} will be captured.")
+    if not wait_s:
+        return
+    folder = CaptureFolder.of(logdir / plan.folder, plan.first)
+    verdict = _awaited(lambda: read_json(folder.verdict, Verdict), until - time.monotonic())
+    if verdict is None:
+        why = _ended(logdir) or f"No verdict came within {wait_s:g} s."
+        raise CaptureError(f"{why} What is there of the capture is in {folder.path}.")
+    say(verdict.line)
+
+
+def cancel(logdir: Path, say: Callable[[str], None]) -> None:
+    """Withdraw what was asked for and is not captured yet. Raises CaptureError, and OSError."""
+    mailbox = _listening(logdir)
+    names = mailbox.cancel({joined.listed.start.id for joined in _running(logdir)})
+    if not names:
+        raise CaptureError(f"Nothing was asked for at {logdir} that is not captured yet.")
+    say(f"{len(names)} {'request is' if len(names) == 1 else 'requests are'} withdrawn.")
+
+
+def _listening(logdir: Path) -> Mailbox:
+    """The mailbox of a job that may be training. Raises CaptureError."""
     mailbox = Mailbox(logdir)
-    if not mailbox.is_open():
+    if not mailbox.is_open() or not list(starts(logdir)):
         raise CaptureError(
             f"No job listens at {logdir}: it must train with tb_ddp_doctor.capture.Doctor({str(logdir)!r}), and have "
             "ended its first step."
         )
-    name = mailbox.ask(request)
-    plan = _awaited(lambda: mailbox.plan(name), _ANSWERED_S)
-    if plan is None:
-        raise CaptureError(f"No rank answered within {_ANSWERED_S:.0f} s: no job with this log directory is training.")
-    say(f"{_planned(plan)} will be captured.")
-    if not wait_s:
-        return
-    folder = CaptureFolder.of(logdir, plan.first)
-    verdict = _awaited(lambda: _written_since(folder, request.asked_s), wait_s)
-    if verdict is None:
-        raise CaptureError(f"No verdict came within {wait_s:.0f} s; what is there of it is in {folder.path}.")
-    say(verdict.line)
+    if why := _ended(logdir):
+        raise CaptureError(f"{why} Nothing can be captured.")
+    return mailbox
+
+
+def _running(logdir: Path) -> list[Joined]:
+    """The starts that have not said that they have ended."""
+    return [joined for joined in starts(logdir) if not joined.has_ended]
+
+
+def _ended(logdir: Path) -> str | None:
+    """A sentence where no job trains any more."""
+    return None if _running(logdir) else f"The job at {logdir} has ended."
 
 
 def _planned(plan: Plan) -> str:
     window = str(Window(plan.first, plan.steps))
     return f"{window[:1].upper()}{window[1:]}"
-
-
-def _written_since(folder: CaptureFolder, asked_s: float) -> Verdict | None:
-    """The verdict, unless an earlier job left it."""
-    try:
-        is_new = folder.verdict.stat().st_mtime >= asked_s
-    except OSError:
-        return None
-    return read_json(folder.verdict, Verdict) if is_new else None
 
 
 def _awaited(look: Callable[[], T | None], wait_s: float) -> T | None:

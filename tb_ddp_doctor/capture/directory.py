@@ -5,15 +5,20 @@
     step_12000/rank5.capture                   who captured it, which files, and what traces cannot show (Record)
     step_12000/verdict.json                    what rank 0's child, or that of another rank, says of all (Verdict)
     step_12000/verdict.claim                   whose child that is (Claim)
-    ddp_doctor/events.out.tfevents.*           the same as TensorBoard's time series
+    step_12000/verdict.pending                 while rank 0's child may still write it
+    ddp_doctor/events.out.tfevents.*           all verdicts as TensorBoard's time series (scalars.py)
+    start_2/step_12000/ ...                    the same of the second start in the same log directory (starts.py)
+    .capture/starts                            which starts there were
     .capture/requests, .capture/plans          how ranks agree on steps (requests.py)
 
-All files are written whole or not at all. Only files that a record lists are ever deleted.
+All files are written whole or not at all. Only files that a record of the same job lists are ever deleted. What is read
+here may be anybody's: links, pipes and large files are passed over.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,6 +35,8 @@ VERDICT_NAME = "verdict.json"
 CLAIM_NAME = "verdict.claim"
 #: Records and verdicts are small; anything larger is something else.
 _MOST_BYTES = 64 << 20
+#: Where the system has them.
+_PLAIN = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
 T = TypeVar("T")
 
 
@@ -45,14 +52,19 @@ class Verdict(msgspec.Struct, frozen=True):
     missing_ranks: tuple[int, ...]
     #: By name, in TensorBoard's units (ms).
     scalars: dict[str, float]
+    #: What is named as slow, if anything: the rule, its ranks, and how sure that is.
+    rule: str = ""
+    ranks: tuple[int, ...] = ()
+    confidence: str = ""
+    #: When the first rank's first step began, s since the epoch; and the diagnosis as Markdown.
+    began_s: float = 0.0
+    text: str = ""
 
 
 class Claim(msgspec.Struct, frozen=True):
     """Who diagnoses a capture."""
 
     rank: int
-    #: When its own trace was written: another job may capture the same step later.
-    captured_ns: int
 
 
 class CaptureFolder(msgspec.Struct, frozen=True):
@@ -90,7 +102,9 @@ class CaptureFolder(msgspec.Struct, frozen=True):
 
     def records(self) -> dict[int, Record]:
         """The records that are there and can be read, by rank. Raises OSError where the folder cannot be."""
-        found = {}
+        found: dict[int, Record] = {}
+        if self.path.is_symlink():
+            return found
         for path in sorted(self.path.glob(f"rank*{RECORD_SUFFIX}")):
             record = read_json(path, Record)
             if record is not None and path == self.record(record.rank):
@@ -99,9 +113,9 @@ class CaptureFolder(msgspec.Struct, frozen=True):
 
 
 def capture_folders(logdir: Path) -> list[CaptureFolder]:
-    """Those of all captures, in the order of steps."""
+    """Those of all captures of one start, in the order of steps, without links."""
     found = [CaptureFolder(path) for path in logdir.glob("step_*") if CAPTURE_FOLDER.fullmatch(path.name)]
-    return sorted(found, key=lambda folder: folder.step)
+    return sorted((folder for folder in found if not folder.path.is_symlink()), key=lambda folder: folder.step)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -110,12 +124,15 @@ def write_json(path: Path, value: Any) -> None:
         file.write(msgspec.json.encode(value))
 
 
-def read_json(path: Path, kind: type[T]) -> T | None:
+def read_json(path: Path, kind: type[T], most_bytes: int = _MOST_BYTES) -> T | None:
     """What `write_json` wrote; None where there is none, or something else."""
     try:
-        with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size > _MOST_BYTES:
+        # A pipe, opened otherwise, would wait for somebody to write.
+        descriptor = os.open(path, os.O_RDONLY | _PLAIN)
+        with open(descriptor, "rb") as file:
+            about = os.fstat(descriptor)
+            if not stat.S_ISREG(about.st_mode) or about.st_size > most_bytes:
                 return None
-            return msgspec.json.decode(file.read(), type=kind)
+            return msgspec.json.decode(file.read(most_bytes), type=kind)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None

@@ -5,23 +5,28 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
+import math
+import operator
 import os
 import shutil
 import signal
 import socket
 import sys
-import tempfile
+import threading
 import time
 from collections import deque
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex, get_args
 
 from tb_ddp_doctor.capture.agent import Agent, Captured
 from tb_ddp_doctor.capture.gpu import Gpu
+from tb_ddp_doctor.capture.hang import HangWatch
 from tb_ddp_doctor.capture.nvtx_ranges import NvtxRanges
+from tb_ddp_doctor.capture.scratch import new as new_scratch
 from tb_ddp_doctor.capture.task import Keep
 from tb_ddp_doctor.capture.windows import Schedule, Window
+from tb_ddp_doctor.choices import refusal
 
 if TYPE_CHECKING:
     from tb_ddp_doctor.capture.recorder import Recorder
@@ -53,6 +58,7 @@ class Doctor:
         poll_s: float = 1.0,
         margin_s: float | None = None,
         patience_s: float = 300.0,
+        on_hang_s: float | None = None,
     ) -> None:
         """Make one on every rank, with the same arguments.
 
@@ -67,27 +73,47 @@ class Doctor:
         local file systems, 75 s on others, whose caches may be a minute old). Ranks that do not report within
         `patience_s` are missing.
 
+        Where no step has ended for `on_hang_s`, from here on, each rank writes where its threads are and its Flight
+        Recorder's entries into `hang/` in the log directory; `ddp-doctor dump LOGDIR` asks for that at any time. It is
+        longer than the longest pause of a healthy job: a checkpoint, an evaluation, the first batch.
+
         Raises ValueError for arguments that make no sense, and nothing afterwards.
         """
         if keep not in get_args(Keep):
-            raise ValueError(f"keep is one of {', '.join(get_args(Keep))}, not {keep!r}.")
-        self._schedule = Schedule(every, steps, stacks, memory)
+            raise ValueError(refusal("keep", keep, get_args(Keep)))
+        for name, flag in (("stacks", stacks), ("memory", memory), ("nvtx", nvtx)):
+            if not isinstance(flag, bool):
+                raise ValueError(f"{name} is True or False, not {flag!r}.")
+        max_gb = _number("max_gb", max_gb) if max_gb is not None else None
+        margin_s = _number("margin_s", margin_s) if margin_s is not None else None
+        poll_s, patience_s = _number("poll_s", poll_s, above=True), _number("patience_s", patience_s)
+        every = _whole("every", every) if every is not None else None
+        self._schedule = Schedule(every, _whole("steps", steps), stacks, memory)
         self._logdir = Path(logdir).absolute()
         self._keep: Keep = keep
         self._limits = (max_gb, patience_s)
         self._poll_s, self._margin_s = poll_s, margin_s
-        self._scratch = Path(scratch or tempfile.gettempdir()) / f"ddp_doctor-{os.getpid()}-{os.urandom(4).hex()}"
+        self._scratch = new_scratch(scratch)
         self._ranges = NvtxRanges() if nvtx else None
         if self._ranges is not None:
             self._ranges.watch_optimizers()
         self._step = -1
+        #: How often a step came that is before the last one, as where a training goes on from a checkpoint.
+        self._rewinds = 0
         #: `step` has nothing to do but to count before the end of this step.
         self._due = -1
-        #: Planned by other threads, in order of arrival; then by this one.
-        self._offered: deque[Window] = deque()
+        #: From other threads, in order of arrival: windows, and names of requests that were withdrawn.
+        self._offered: deque[Window | str] = deque()
         self._planned: list[Window] = []
         #: Of the window that begins next, or is being recorded.
         self._recorder: Recorder | None = None
+        #: It was prepared or passed over, and is not tried again.
+        self._tried: Window | None = None
+        #: Why windows were missed.
+        self._said: set[str] = set()
+        #: The thread that records, and whether calls on others were said.
+        self._thread = 0
+        self._said_thread = False
         self._agent: Agent | None = None
         self._gpu: Gpu | None = None
         self._rank = 0
@@ -95,6 +121,9 @@ class Doctor:
         self._signals = 0
         self._is_off = False
         self._process = os.getpid()
+        self._hang = HangWatch(self._logdir, on_hang_s, lambda: self._step)
+        if on_hang_s is not None:
+            self._hang.start()
         _say_somewhere()
         self._listen_to_signals()
 
@@ -139,6 +168,7 @@ class Doctor:
             return
         try:
             self._due = _NEVER
+            self._hang.close()
             if self._ranges is not None:
                 self._ranges.close()
             self._drop("the training ends")
@@ -156,11 +186,17 @@ class Doctor:
         """Do what is due at the end of step `n`, and find out when something is due next."""
         if self._due == _NEVER or n == self._step:
             return
+        if self._recorder is not None and not self._is_of_this_thread(self._recorder):
+            self._say_other_thread()
+            return
         if self._is_off:
             self._due = _NEVER
             self._drop("the doctor is switched off")
             return
         agent = self._agent = self._agent or self._begin()
+        if n < self._step:
+            self._rewinds += 1
+            self._tried = None
         self._step = n
         self._take_offers(n)
         self._advance(n + 1, agent)
@@ -190,11 +226,13 @@ class Doctor:
             progress=lambda: self._step,
             signals=lambda: self._signals,
             offer=self._offer,
+            withdraw=self._withdraw,
             switch_off=self._switch_off,
         )
         self._who = {"rank": self._rank, "world_size": world_size, "node": node}
         atexit.register(self.close)
         agent.start()
+        self._hang.start()
         return agent
 
     def _offer(self, window: Window) -> None:
@@ -202,15 +240,28 @@ class Doctor:
         self._offered.append(window)
         self._due = -1
 
+    def _withdraw(self, request: str) -> None:
+        """Called on the agent's thread."""
+        self._offered.append(request)
+        self._due = -1
+
     def _take_offers(self, n: int) -> None:
         while self._offered:
             window = self._offered.popleft()
+            if isinstance(window, str):
+                self._forget(window)
+                continue
             if window.ranks is not None and self._rank not in window.ranks:
                 continue
             if window.first <= n:
                 self._say_late(window)
             else:
                 self._planned.append(window)
+
+    def _forget(self, request: str) -> None:
+        self._planned = [window for window in self._planned if window.request != request]
+        if self._recorder is not None and self._recorder.window.request == request:
+            self._drop("it was cancelled")
 
     def _say_late(self, window: Window) -> None:
         _log.warning(
@@ -220,14 +271,16 @@ class Doctor:
     def _advance(self, step: int, agent: Agent) -> None:
         """Do what must be done before `step` begins."""
         recorder = self._recorder
-        if recorder is not None and recorder.is_recording:
+        if recorder is not None and recorder.gave_way:
+            self._drop("another profiler began")
+        elif recorder is not None and recorder.is_recording:
             self._record(step, recorder, agent)
         elif recorder is not None and step != recorder.window.first:
             self._drop(f"step {step} came instead")
         if self._recorder is None:
             window = self._window_from(step)
-            if window is not None and step >= window.first - 1:
-                self._prepare(window)
+            if window is not None and window != self._tried and step >= window.first - 1:
+                self._prepare(window, agent)
         recorder = self._recorder
         if recorder is not None and not recorder.is_recording and step == recorder.window.first:
             self._start(recorder, agent)
@@ -245,17 +298,19 @@ class Doctor:
 
     def _save(self, recorder: Recorder, agent: Agent) -> None:
         window = recorder.window
-        trace = self._scratch / f"step_{window.first}" / "trace.json"
+        trace = self._scratch / f"step_{window.first}_{self._rewinds}" / "trace.json"
         try:
             recorder.save(trace)
         except OSError as error:
             agent.end()
             shutil.rmtree(trace.parent, ignore_errors=True)
-            self._say_missing(window, f"its trace cannot be written to {self._scratch.parent} ({error.strerror})")
+            self._say_missing(
+                window, f"its trace cannot be written to {self._scratch.parent} ({error.strerror or error})"
+            )
             return
         gpu = self._gpu.state() if self._gpu else None
         loading = self._watched.loading() if self._watched else None
-        agent.take(Captured(window, trace, time.time_ns(), gpu, loading))
+        agent.take(Captured(window, trace, time.time_ns(), self._rewinds, gpu, loading, recorder.core_wait_ms))
 
     def _window_from(self, step: int) -> Window | None:
         """The next window that begins at `step` or later."""
@@ -267,11 +322,15 @@ class Doctor:
         windows = [*self._planned, *([scheduled] if scheduled else [])]
         return min(windows, key=lambda window: window.first, default=None)
 
-    def _prepare(self, window: Window) -> None:
+    def _prepare(self, window: Window, agent: Agent) -> None:
         from tb_ddp_doctor.capture.recorder import BusyError, Recorder
 
-        recorder = Recorder(window, self._who, self._watched)
+        self._tried = window
         self._planned = [other for other in self._planned if other != window]
+        if not agent.has_room():
+            self._say_missing(window, "traces of earlier captures still wait to be digested")
+            return
+        recorder = Recorder(window, self._who, self._watched)
         try:
             recorder.prepare()
         except BusyError as error:
@@ -288,21 +347,39 @@ class Doctor:
             self._recorder = None
             self._say_missing(recorder.window, str(error))
             return
+        self._thread = threading.get_ident()
         self._gpu = Gpu.of_this_thread()
         agent.begin(self._gpu)
 
     def _say_missing(self, window: Window, reason: str) -> None:
-        _log.warning("ddp-doctor: rank %d is missing from the capture of %s: %s.", self._rank, window, reason)
+        # A full disk stays full: once is enough.
+        if reason not in self._said:
+            self._said.add(reason)
+            _log.warning("ddp-doctor: rank %d is missing from the capture of %s: %s.", self._rank, window, reason)
+
+    def _is_of_this_thread(self, recorder: Recorder) -> bool:
+        """Whether torch's profiler may be used here: it records, and ends, on the thread that began."""
+        return not recorder.is_recording or threading.get_ident() == self._thread
+
+    def _say_other_thread(self) -> None:
+        if not self._said_thread:
+            self._said_thread = True
+            _log.warning(
+                "ddp-doctor: step() is called on two threads; while rank %d records, those on the first count.",
+                self._rank,
+            )
 
     def _drop(self, reason: str) -> None:
         """Give up a window that is prepared or being recorded; nothing where none is."""
         recorder, self._recorder = self._recorder, None
         if recorder is None:
             return
+        is_mine = self._is_of_this_thread(recorder)
         if self._agent is not None:
             self._agent.end()
         _log.warning("ddp-doctor: rank %d gives up the capture of %s: %s.", self._rank, recorder.window, reason)
-        recorder.stop()
+        if is_mine:
+            recorder.stop()
 
     def _next_due(self, n: int) -> int:
         """The end of which step something must be done at, after step `n`."""
@@ -337,6 +414,22 @@ class Doctor:
 
     def _count_signal(self, _number: int, _frame: FrameType | None) -> None:
         self._signals += 1
+
+
+def _whole(name: str, value: object) -> int:
+    """A number of steps, of whichever type. Raises ValueError."""
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise ValueError(f"{name} is a whole number, such as 1000, not {value!r}.")
+    return operator.index(value)
+
+
+def _number(name: str, value: object, *, above: bool = False) -> float:
+    """A finite number from 0 on, or only above 0. Raises ValueError."""
+    is_number = isinstance(value, SupportsFloat) and not isinstance(value, bool)
+    number = float(value) if is_number else math.nan  # type: ignore[arg-type]
+    if not 0 <= number < math.inf or (above and not number):
+        raise ValueError(f"{name} is a number {'above 0' if above else 'from 0 on'}, such as 1.5, not {value!r}.")
+    return number
 
 
 def _say_somewhere() -> None:

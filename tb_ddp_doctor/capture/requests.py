@@ -6,21 +6,28 @@ all ranks by a margin in which each of them sees the file, whatever its file sys
 
 from __future__ import annotations
 
-import contextlib
 import os
+import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import msgspec
 from msgspec.structs import asdict
 
-from tb_ddp_doctor.capture.directory import CONTROL_FOLDER, read_json, write_json
-from tb_ddp_doctor.capture.windows import Window
+from tb_ddp_doctor.capture.directory import CONTROL_FOLDER, CaptureFolder, read_json, write_json
+from tb_ddp_doctor.capture.starts import Joined
+from tb_ddp_doctor.capture.windows import MOST_STEPS, Window
 
-#: Requests and plans of earlier jobs in this directory are passed over, s.
+#: Requests that nobody answered for so long are passed over, s.
 _STALE_S = 3600.0
+#: As many requests wait for their capture at a time, and as many files are read at a look: whatever else lies there.
+MOST_WAITING = 8
+_MOST_READ = 32
+_MOST_BYTES = 1 << 20
+#: What `Mailbox.ask` names a request.
+_NAME = re.compile(r"\d{1,20}-\d{1,10}-[0-9a-f]{8}", re.ASCII)
 #: NFS clients may show a directory as it was so long ago (acdirmax), and then the next poll must come, s.
 NETWORK_MARGIN_S = 75.0
 LOCAL_MARGIN_S = 3.0
@@ -42,7 +49,9 @@ class Request(msgspec.Struct, frozen=True):
 class Plan(msgspec.Struct, frozen=True):
     """The answer to a request."""
 
-    made_s: float
+    #: The start that is to capture, and the folder of its captures within the log directory.
+    start: str
+    folder: str
     by_rank: int
     first: int
     steps: int
@@ -55,12 +64,16 @@ class Mailbox:
     """The requests and plans in a log directory."""
 
     def __init__(self, logdir: Path) -> None:
+        self._logdir = logdir
         self._requests = logdir / CONTROL_FOLDER / "requests"
         self._plans = logdir / CONTROL_FOLDER / "plans"
+        self._cancelled = logdir / CONTROL_FOLDER / "cancelled"
+        #: What a listing showed, by folder.
+        self._listed: dict[Path, _Listing] = {}
 
     def open(self) -> None:
         """Make the folders. Raises OSError."""
-        for folder in (self._requests, self._plans):
+        for folder in (self._requests, self._plans, self._cancelled):
             folder.mkdir(parents=True, exist_ok=True)
 
     def is_open(self) -> bool:
@@ -74,18 +87,25 @@ class Mailbox:
         return name
 
     def unanswered(self) -> dict[str, Request]:
-        """The requests without a plan, oldest first. Raises OSError."""
-        answered = set(os.listdir(self._plans))
-        waiting = sorted(name for name in set(os.listdir(self._requests)) - answered if not name.startswith("."))
-        named = ((name, read_json(self._requests / name, Request)) for name in waiting)
-        return {name: request for name, request in named if request is not None and _is_fresh(request.asked_s)}
+        """The newest requests without a plan, in the order in which they were made. Raises OSError."""
+        requests, plans = self._looked_at(self._requests), self._looked_at(self._plans)
+        waiting = _newest(requests.names - plans.names - requests.passed_over)
+        found = {}
+        for name in reversed(waiting):
+            request = self._request(name)
+            if request is None or not _is_fresh(request.asked_s) or self.is_cancelled(name):
+                requests.passed_over.add(name)
+            else:
+                found[name] = request
+        return found
 
-    def answer(self, name: str, window: Window, rank: int) -> bool:
+    def answer(self, name: str, window: Window, rank: int, joined: Joined) -> bool:
         """Write the plan for a request; False if another rank was faster. Raises OSError."""
         fields = {key: value for key, value in asdict(window).items() if key != "request"}
+        folder = str(joined.folder.relative_to(joined.logdir))
         # Written under another name first: nobody may see half of it, and only one may give it its name.
         draft = self._plans / f".{name}-{rank}"
-        write_json(draft, Plan(made_s=time.time(), by_rank=rank, **fields))
+        write_json(draft, Plan(start=joined.listed.start.id, folder=folder, by_rank=rank, **fields))
         try:
             os.link(draft, self._plans / name)
         except FileExistsError:
@@ -95,30 +115,70 @@ class Mailbox:
         return True
 
     def plan(self, name: str) -> Plan | None:
-        """The answer to a request, if there is one."""
-        return read_json(self._plans / name, Plan)
+        """The answer to a request, if there is one that can be kept."""
+        plan = read_json(self._plans / name, Plan, _MOST_BYTES)
+        return plan if plan and plan.first >= 0 and 1 <= plan.steps <= MOST_STEPS else None
 
-    def new_plans(self, seen: set[str]) -> Iterator[Window]:
-        """The windows of the plans that are not in `seen`, which takes them up. Raises OSError."""
-        for name in sorted(os.listdir(self._plans)):
-            if name in seen or name.startswith("."):
-                continue
+    def new_plans(self, start: str) -> Iterator[Window]:
+        """The windows of a start's plans that were not handed out before. Raises OSError."""
+        plans = self._looked_at(self._plans)
+        for name in _newest(plans.names - plans.passed_over):
+            plans.passed_over.add(name)
             plan = self.plan(name)
-            if plan is None:
-                continue
-            seen.add(name)
-            if _is_fresh(plan.made_s):
+            if plan is not None and plan.start == start:
                 yield Window(plan.first, plan.steps, plan.ranks, plan.stacks, plan.memory, name)
 
-    def clean(self) -> None:
-        """Remove the requests and plans of earlier jobs."""
-        with contextlib.suppress(OSError):
-            for path in self._requests.iterdir():
-                if (request := read_json(path, Request)) and not _is_fresh(request.asked_s):
-                    path.unlink(missing_ok=True)
-            for path in self._plans.iterdir():
-                if (plan := read_json(path, Plan)) and not _is_fresh(plan.made_s):
-                    path.unlink(missing_ok=True)
+    def cancel(self, starts: Collection[str]) -> list[str]:
+        """Withdraw the requests that these starts have not captured yet; returns their names. Raises OSError."""
+        pending = []
+        for name in sorted(_names(self._requests) - _names(self._cancelled)):
+            request, plan = self._request(name), self.plan(name)
+            if plan is None:
+                is_pending = request is not None and _is_fresh(request.asked_s)
+            else:
+                folder = CaptureFolder.of(self._logdir / plan.folder, plan.first)
+                is_pending = plan.start in starts and not folder.verdict.exists()
+            if is_pending:
+                (self._cancelled / name).touch()
+                pending.append(name)
+        return pending
+
+    def is_cancelled(self, name: str) -> bool:
+        """Whether a request was withdrawn."""
+        return os.path.lexists(self._cancelled / name)
+
+    def _request(self, name: str) -> Request | None:
+        return read_json(self._requests / name, Request, _MOST_BYTES)
+
+    def _looked_at(self, folder: Path) -> _Listing:
+        """The names in a folder. Raises OSError."""
+        listing = self._listed.setdefault(folder, _Listing())
+        changed_ns = folder.stat().st_mtime_ns
+        # A clock may stand still while two files are made: what has just changed is looked at once more.
+        if changed_ns != listing.changed_ns or not listing.is_settled:
+            listing.is_settled = changed_ns == listing.changed_ns
+            listing.changed_ns = changed_ns
+            listing.names = _names(folder)
+            listing.passed_over &= listing.names
+        return listing
+
+
+class _Listing(msgspec.Struct):
+    """What was found in a folder: at what time of its last change, and which names are of no more interest."""
+
+    changed_ns: int = -1
+    is_settled: bool = False
+    names: set[str] = msgspec.field(default_factory=set)
+    passed_over: set[str] = msgspec.field(default_factory=set)
+
+
+def _newest(names: Collection[str]) -> list[str]:
+    """As many of the newest requests as are read at a look; a name begins with its time."""
+    return sorted(names, key=lambda name: (int(name.partition("-")[0]), name), reverse=True)[:_MOST_READ]
+
+
+def _names(folder: Path) -> set[str]:
+    return {name for name in os.listdir(folder) if _NAME.fullmatch(name)}
 
 
 def asked_by() -> str:

@@ -1,4 +1,4 @@
-"""What is deleted of captures: only files that a rank's record lists, with the size that it says."""
+"""What is deleted of captures: only files that a record of the same job lists, with the size that it says."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from tb_ddp_doctor.capture.directory import CaptureFolder, Claim, Verdict, capture_folders, read_json
+from tb_ddp_doctor.capture.starts import start_folders
 from tb_ddp_doctor.discover.names import DIGEST_SUFFIX
 from tb_ddp_doctor.evidence.model import Record
 
@@ -25,31 +26,29 @@ class _Owned(msgspec.Struct, frozen=True):
         return self.path.suffix != DIGEST_SUFFIX
 
 
-def trim(logdir: Path, most_bytes: int, but: CaptureFolder) -> None:
-    """Delete the traces of the oldest captures, then their digests, until all take no more; `but` stays."""
-    folders = capture_folders(logdir)
-    owned = [file for folder in folders for file in _owned(folder)]
-    excess = sum(file.size for file in owned) - most_bytes
-    for file in sorted(owned, key=lambda file: (not file.is_trace, file.folder.step)):
+def trim(logdir: Path, job: str, most_bytes: int, but: CaptureFolder) -> None:
+    """Delete the traces of a job's oldest captures, then their digests, until all of it take no more; `but` stays.
+
+    Captures of other jobs in the same directory neither count nor go. The oldest are those of the first start, and of
+    one start those of its first steps.
+    """
+    folders = [
+        (number, folder)
+        for number, path in start_folders(logdir)
+        for folder in capture_folders(path)
+        if (records := folder.records()) and all(record.job == job for record in records.values())
+    ]
+    owned = [(number, file) for number, folder in folders for file in _owned(folder)]
+    excess = sum(file.size for _, file in owned) - most_bytes
+    for _, file in sorted(owned, key=lambda one: (not one[1].is_trace, one[0], one[1].folder.step)):
         if excess <= 0:
             break
         if file.folder.path != but.path:
             file.path.unlink(missing_ok=True)
             excess -= file.size
-    for folder in folders:
+    for _, folder in folders:
         if folder.path != but.path:
             _forget_if_empty(folder)
-
-
-def remove_older(folder: CaptureFolder, than_ns: int) -> None:
-    """Delete what an earlier job left in the folder of the same step."""
-    for rank, record in folder.records().items():
-        if record.captured_ns < than_ns:
-            for file in _of(folder, record):
-                file.path.unlink(missing_ok=True)
-            folder.record(rank).unlink(missing_ok=True)
-    if not folder.records():
-        _forget_verdict(folder)
 
 
 def _owned(folder: CaptureFolder) -> Iterator[_Owned]:

@@ -33,6 +33,11 @@ class Task(msgspec.Struct, frozen=True):
     ranks: tuple[int, ...] | None
     captured_ns: int
     evidence: RankEvidence
+    #: The log directory of all starts; `logdir` is the folder of this one.
+    whole_logdir: str
+    #: As in `Record`.
+    job: str
+    start: str
 
     @property
     def expected(self) -> tuple[int, ...]:

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 import numpy as np
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
-from tb_ddp_doctor.capture.directory import CaptureFolder, Verdict
+from tb_ddp_doctor.capture.directory import CaptureFolder, Verdict, capture_folders, read_json
 from tb_ddp_doctor.discover.runs import DiscoverError, only_run
-from tb_ddp_doctor.findings import Diagnosis, Severity
+from tb_ddp_doctor.findings import Diagnosis, Finding, Severity
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.report import markdown
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support import text
 
 #: Of the ranks that findings name, those of the costliest keep their traces, and no more than this.
 _MOST_TRACED = 8
+#: Earlier captures that the verdict is compared with.
+_MOST_EARLIER = 50
+#: As many agree before another verdict is said to be theirs.
+_LEAST_AGREEING = 3
 #: Owners of idle time.
 _IDLE = ("sync", "alloc", "dispatch", "host")
 
 
-def of_capture(folder: CaptureFolder, missing: tuple[int, ...]) -> tuple[Verdict, engine.Result] | str:
+def of_capture(folder: CaptureFolder, missing: tuple[int, ...]) -> Verdict | str:
     """Diagnose a capture whose `missing` ranks did not report; a sentence if it cannot be."""
     try:
         run = only_run(str(folder.path))
@@ -27,26 +35,64 @@ def of_capture(folder: CaptureFolder, missing: tuple[int, ...]) -> tuple[Verdict
     except (DiscoverError, engine.RunError, ValueError) as error:
         return f"nothing can be diagnosed: {error}"
     diagnosis = result.diagnosis
-    told = Verdict(
+    named = _named(diagnosis)
+    said = f"{line(diagnosis)}{confidence(named, earlier(folder))}"
+    return Verdict(
         step=folder.step,
-        line=f"step {folder.step}: {line(diagnosis)}{_without(missing)}",
+        line=f"step {folder.step}: {said}{_without(missing)}",
         headline=diagnosis.headline,
         traced=to_trace(diagnosis, result.job),
         missing_ranks=missing,
         scalars=measured(diagnosis),
+        rule=named.rule if named else "",
+        ranks=named.ranks if named else (),
+        confidence=named.confidence if named else "",
+        began_s=float(result.job.digests[0].steps.start_ns[0]) / 1e9,
+        text=markdown.document([result]),
     )
-    return told, result
 
 
 def line(diagnosis: Diagnosis) -> str:
     """The verdict in one line: who, what it costs, why."""
-    worst = diagnosis.findings[0] if diagnosis.findings else None
-    if worst is None or diagnosis.verdict != worst.rule:
+    worst = _named(diagnosis)
+    if worst is None:
         return f"{diagnosis.step_ms:.0f} ms a step. {diagnosis.headline}"
     if not CATALOGUE[worst.rule].names_stragglers:
         return f"{worst.headline} {worst.title}"
     what = worst.why.split(". ")[0].rstrip(".")
-    return f"{worst.headline.rstrip('.')}: {worst.cause or worst.rule}, {what[:1].lower()}{what[1:]}."
+    cause = (worst.cause or worst.rule).replace("_", " ")
+    return f"{worst.headline.rstrip('.')}: {cause}, {what[:1].lower()}{what[1:]}."
+
+
+def _named(diagnosis: Diagnosis) -> Finding | None:
+    """The finding that is the verdict."""
+    worst = diagnosis.findings[0] if diagnosis.findings else None
+    return worst if worst is not None and diagnosis.verdict == worst.rule else None
+
+
+def earlier(folder: CaptureFolder) -> list[Verdict]:
+    """The verdicts of the captures of the same start before this one, the newest first."""
+    before = [other for other in capture_folders(folder.path.parent) if other.step < folder.step]
+    found = (read_json(other.verdict, Verdict) for other in before[: -_MOST_EARLIER - 1 : -1])
+    return [verdict for verdict in found if verdict is not None]
+
+
+def confidence(named: Finding | None, before: Sequence[Verdict]) -> str:
+    """How sure the verdict is, and what earlier captures say of it; begins with a space.
+
+    The same verdict is the same rule on the same ranks: noise makes captures name one rank after the other.
+    """
+    others = Counter((verdict.rule, verdict.ranks) for verdict in before if verdict.rule)
+    count, said = len(before) + 1, ""
+    if named is not None:
+        same = others.pop((named.rule, named.ranks), 0)
+        said = f" Confidence {named.confidence}{f', the same in {same + 1} of {count} captures' if before else ''}."
+        if named.confidence == "low" and not same:
+            said += " One capture with low confidence is no proof: ask for another (ddp-doctor capture)."
+    for (rule, ranks), times in others.most_common(1):
+        if times >= max(_LEAST_AGREEING, count / 2):
+            said += f" In {times} of {count} captures the verdict was {rule} on {text.ranks(ranks)}."
+    return said
 
 
 def _without(missing: tuple[int, ...]) -> str:

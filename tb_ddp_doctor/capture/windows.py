@@ -12,6 +12,8 @@ import msgspec
 
 #: Steps between two windows: the profiler of the later one is prepared in the step before it.
 _APART = 2
+#: Of one window: a trace of more takes longer to write than anybody wants to wait for.
+MOST_STEPS = 1000
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -51,6 +53,8 @@ class Schedule(msgspec.Struct, frozen=True):
             raise ValueError(f"steps must be at least 1, not {self.steps}.")
         if self.every is not None and self.every < self.steps + _APART:
             raise ValueError(f"every must be at least steps + {_APART}, not {self.every}.")
+        if self.steps > MOST_STEPS:
+            raise ValueError(f"steps must be at most {MOST_STEPS:,}, not {self.steps:,}.")
 
     def first_from(self, step: int) -> Window | None:
         """The first window that begins at `step` or later; never at step 0, which is not like the others."""

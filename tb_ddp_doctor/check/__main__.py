@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import math
 import os
 import sys
 from collections.abc import Sequence
@@ -16,8 +15,10 @@ from rich.text import Text
 
 from tb_ddp_doctor.calibration.load import NAME
 from tb_ddp_doctor.calibration.model import Calibration
+from tb_ddp_doctor.choices import Parser, number
 from tb_ddp_doctor.report.calibration import page, printed
 from tb_ddp_doctor.report.escape import printable, printable_json
+from tb_ddp_doctor.storage.whole_file import written_whole
 
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="torchrun ... -m tb_ddp_doctor.check",
         description="Measures what each rank and the links between ranks can do, and names outliers.",
     )
@@ -66,16 +67,20 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
     parser.add_argument(
         "--fail-on",
-        type=_percent,
+        type=number("percent", unit="%"),
         metavar="PCT",
         help="exit with 1 if a rank or a pair is an outlier, by at least so many percent; 0 takes every outlier",
     )
     parser.add_argument(
-        "--seconds", type=_seconds, default=30.0, metavar="S", help="for collectives and pairs (default: %(default)g)"
+        "--seconds",
+        type=number("seconds", above=True),
+        default=30.0,
+        metavar="S",
+        help="for collectives and pairs (default: %(default)g)",
     )
     parser.add_argument(
         "--patience",
-        type=_seconds,
+        type=number("seconds", above=True),
         default=30.0,
         metavar="S",
         help="a rank that is silent for so long does not answer (default: %(default)g)",
@@ -85,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--repeat",
-        type=_seconds,
+        type=number("seconds", above=True),
         default=0.2,
         metavar="S",
         help="length of one repeat of what each rank measures by itself (default: %(default)g)",
@@ -98,12 +103,9 @@ def _parser() -> argparse.ArgumentParser:
 def _told(found: Calibration, options: argparse.Namespace, errors: Console) -> int:
     """Write and print what was found, on the one rank that does; returns the exit status."""
     if options.output:
-        options.output.mkdir(parents=True, exist_ok=True)
         path = options.output / NAME
-        # A reader never sees half of it.
-        new = path.with_suffix(".new")
-        new.write_bytes(msgspec.json.format(msgspec.json.encode(found)))
-        new.replace(path)
+        with written_whole(path) as file:
+            file.write(msgspec.json.format(msgspec.json.encode(found)))
         errors.print(Text(printable(f"{path}: calibration of {found.world_size} ranks")), soft_wrap=True)
     if options.html:
         options.html.write_text(page(found), encoding="utf-8")
@@ -115,30 +117,17 @@ def _told(found: Calibration, options: argparse.Namespace, errors: Console) -> i
     sys.stdout.flush()
     if found.no_answer:
         return 3
-    if options.fail_on is not None and any(one.worse >= options.fail_on for one in found.outliers):
+    if options.fail_on is not None and any(one.worse >= options.fail_on / 100 for one in found.outliers):
         return 1
     return 0
 
 
-def _percent(text: str) -> float:
-    share = float(text.rstrip("% ")) / 100
-    if not 0 <= share < math.inf:
-        raise ValueError
-    return share
-
-
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 < seconds < 1e6:
-        raise ValueError
-    return seconds
-
-
 def _bytes(text: str) -> int:
     unit = _UNITS.get(text[-1:].upper(), 1)
-    size = int(text[:-1] if unit > 1 else text) * unit
+    digits = text[:-1] if unit > 1 else text
+    size = int(digits) * unit if digits.isdecimal() else 0
     if not 0 < size <= 1 << 40:
-        raise ValueError
+        raise argparse.ArgumentTypeError(f"takes a size up to 1024G, as 64M, not {text!r}")
     return size
 
 

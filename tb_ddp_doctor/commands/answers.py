@@ -12,6 +12,7 @@ import hashlib
 import io
 import os
 import platform
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,12 +24,17 @@ from rich.console import Console
 
 import tb_ddp_doctor
 from tb_ddp_doctor.commands.output import Errors, complain
+from tb_ddp_doctor.report.escape import printable_lines
+from tb_ddp_doctor.storage import transient
 from tb_ddp_doctor.storage.cache_directory import default_directory
 from tb_ddp_doctor.storage.fingerprint import fingerprint
 from tb_ddp_doctor.storage.whole_file import written_whole
 
 #: Longer answers are not kept.
 _MOST_BYTES = 16 << 20
+#: What an entry begins with: a hash of the rest.
+_DIGEST_BYTES = 32
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class _Answer(msgspec.Struct):
@@ -51,11 +57,12 @@ def answered(options: argparse.Namespace, errors: Errors, command: Callable[[], 
         for sentence in answer.complaints:
             complain(errors, sentence)
         return answer.status
+    since = transient.Since()
     with _recorded(terminal) as printed:
         status = command()
         sys.stdout.flush()
-    # What changed meanwhile was not what was asked.
-    if len(printed) <= _MOST_BYTES and _entry(options) == entry:
+    # What changed meanwhile was not what was asked, and what could not be read now may be read the next time.
+    if len(printed) <= _MOST_BYTES and not since.noted() and _entry(options) == entry:
         _save(entry, _Answer(status, bytes(printed), tuple(errors.complaints)))
     return status
 
@@ -98,17 +105,27 @@ def _code() -> tuple[str, ...]:
 
 def _load(entry: Path) -> _Answer | None:
     try:
-        answer = msgspec.msgpack.decode(entry.read_bytes(), type=_Answer)
+        data = entry.read_bytes()
+        if hashlib.sha256(data[_DIGEST_BYTES:]).digest() != data[:_DIGEST_BYTES]:
+            return None
+        answer = msgspec.msgpack.decode(data[_DIGEST_BYTES:], type=_Answer)
         os.utime(entry)  # what is used stays
     except (OSError, msgspec.MsgspecError):
         return None
-    return answer
+    return answer if _is_harmless(answer.printed) else None
+
+
+def _is_harmless(printed: bytes) -> bool:
+    """Whether a terminal obeys nothing of it but colours: who can write the cache could have put anything there."""
+    text = _COLOUR.sub("", printed.decode(sys.stdout.encoding or "utf-8", "replace"))
+    return printable_lines(text) == text
 
 
 def _save(entry: Path, answer: _Answer) -> None:
     # A directory that cannot be written keeps nothing.
+    data = msgspec.msgpack.encode(answer)
     with contextlib.suppress(OSError), written_whole(entry) as file:
-        file.write(msgspec.msgpack.encode(answer))
+        file.write(hashlib.sha256(data).digest() + data)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import time
 from rich.console import Console
 from rich.text import Text
 
-from tb_ddp_doctor.capture.command import CaptureError, capture
+from tb_ddp_doctor.capture.command import CaptureError, cancel, capture
 from tb_ddp_doctor.capture.requests import Request, asked_by
 from tb_ddp_doctor.capture.windows import parse_ranks
 from tb_ddp_doctor.commands.output import complain
@@ -31,12 +31,17 @@ def run(options: argparse.Namespace, errors: Console) -> int:
         told = instructions(options.logdir, steps, stacks=options.stacks, memory=options.memory)
         sys.stdout.write(f"{printable_lines(told)}\n")
         return 0
-    request = Request(time.time(), asked_by(), options.steps, ranks, options.stacks, options.memory)
     console = Console(highlight=False)
+
+    def say(told: str) -> None:
+        console.print(Text(printable(told)), soft_wrap=True)
+
+    request = Request(time.time(), asked_by(), options.steps, ranks, options.stacks, options.memory)
     try:
-        capture(
-            options.logdir, request, options.wait, lambda told: console.print(Text(printable(told)), soft_wrap=True)
-        )
+        if options.cancel:
+            cancel(options.logdir, say)
+        else:
+            capture(options.logdir, request, options.wait, say)
     except CaptureError as error:
         complain(errors, str(error))
         return 2

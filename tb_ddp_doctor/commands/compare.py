@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 
 from rich.console import Console
 
@@ -13,13 +14,15 @@ from tb_ddp_doctor.comparison.build import compare
 from tb_ddp_doctor.comparison.model import Comparison
 from tb_ddp_doctor.discover.runs import only_run, with_step_range
 from tb_ddp_doctor.report import markdown, terminal
+from tb_ddp_doctor.storage.reach import Reach
 from tb_ddp_doctor.workers.cluster import executor
 
 
 def run(options: argparse.Namespace, errors: Console) -> int:
     """Compare the two runs; 1 for a regression beyond the limit, 2 where one of them cannot be diagnosed."""
     cache = cache_of(options)
-    named = [only_run(location, peek=cache.peek) for location in (options.before, options.after)]
+    reach = partial(Reach, everywhere=options.everywhere)
+    named = [only_run(location, peek=cache.peek, reach=reach) for location in (options.before, options.after)]
     runs = [with_step_range(run, options.step_range) for run in named]
     with executor(options.scheduler) as workers:
         results = diagnose_all(runs, reading_of(options, cache, workers), {}, errors)

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from tb_ddp_doctor import engine
-from tb_ddp_doctor.commands.output import complain, print_json, progress, say_written
+from tb_ddp_doctor.commands.output import check_output, complain, looking, print_json, progress, say_written
 from tb_ddp_doctor.commands.runs import diagnose_all, discovered, reading_of
 from tb_ddp_doctor.findings import SCHEMA_VERSION, Diagnosis, Severity
 from tb_ddp_doctor.flight.find import DumpRun, find
 from tb_ddp_doctor.report.escape import printable
+from tb_ddp_doctor.storage.reach import Reach
 from tb_ddp_doctor.workers.cluster import executor
 
 # What one kind of answer alone needs is imported for it: a small job from the cache takes little else.
@@ -27,8 +28,11 @@ if TYPE_CHECKING:
 def run(options: argparse.Namespace, errors: Console) -> int:
     """Diagnose, write and print; the status says what `--fail-on` asks for."""
     settings = _settings(options.set)
-    dumps = find(options.logdir)
-    cache, runs = discovered(options, needed=not dumps)
+    if options.html:
+        check_output(options.html)
+    with looking(errors) as looked:
+        dumps = find(options.logdir, Reach(everywhere=options.everywhere, looked=looked))
+    cache, runs = discovered(options, errors, needed=not dumps)
     with executor(options.scheduler) as workers:
         results = diagnose_all(runs, reading_of(options, cache, workers), settings, errors)
     jobs = _examine_all(dumps, [run.name for run in runs], errors) if dumps else []

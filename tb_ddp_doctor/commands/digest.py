@@ -23,7 +23,7 @@ def run(options: argparse.Namespace, errors: Console) -> int:
     logdir, output = Path(options.logdir).resolve(), options.output.resolve()
     if output.is_relative_to(logdir):
         raise ValueError(f"Nothing is written into the log directory; {options.output} is inside of it.")
-    cache, runs = discovered(options)
+    cache, runs = discovered(options, errors)
     traces = [file for run in runs for file in run.files]
     with executor(options.scheduler) as workers, progress(errors) as counting:
         count = counting("Reading", len(traces))
@@ -32,7 +32,8 @@ def run(options: argparse.Namespace, errors: Console) -> int:
         )
     base = logdir if logdir.is_dir() else logdir.parent
     for file, digest in digests:
-        write_digest(digest, output / f"{trace_name(_below(base, file.path, file.rank))}{DIGEST_SUFFIX}")
+        name = f"{trace_name(_below(base, file.path, file.rank))}{DIGEST_SUFFIX}"
+        write_digest(digest, output / name, file.path)
     for warning in [*(warning for run in runs for warning in run.warnings), *warnings]:
         complain(errors, f"{warning.file}: {warning.message}")
     told = f"{len(digests)} of {len(traces)} traces were digested to {printable(str(options.output))}."

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 from tb_ddp_doctor import __version__
+from tb_ddp_doctor.choices import Parser, number, whole
 from tb_ddp_doctor.findings import Severity
 from tb_ddp_doctor.planning.words import FIELDS
 from tb_ddp_doctor.report.escape import printable
 from tb_ddp_doctor.storage.cache_directory import MAX_BYTES
+from tb_ddp_doctor.storage.reach import MOST_FOLDERS
 
 
 class _Version(argparse.Action):
@@ -26,7 +27,7 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-class _Parser(argparse.ArgumentParser):
+class _Parser(Parser):
     """Repeats what it was given, such as names of files that the shell found, as harmlessly as all else."""
 
     def error(self, message: str) -> NoReturn:
@@ -120,20 +121,39 @@ def parser() -> argparse.ArgumentParser:
     )
     comparing.add_argument(
         "--fail-on-regression",
-        type=_percent,
+        type=number("percent", unit="%"),
         metavar="PCT",
         help="exit with 1 if a step takes more than this many percent longer; what may be noise, and less than 3 "
         "percent, never fails",
+    )
+    dump = commands.add_parser(
+        "dump", help="ask a job that hangs now where its ranks are: Python stacks and Flight Recorder of each"
+    )
+    dump.add_argument("logdir", help="the log directory that the job gave its Doctor")
+    dump.add_argument(
+        "--wait",
+        type=float,
+        default=20.0,
+        metavar="SECONDS",
+        help="wait so long for all ranks (default: %(default)g)",
+    )
+    explain = commands.add_parser("explain", help="say what a rule or a term means")
+    explain.add_argument(
+        "term", nargs="?", help="a rule, such as host-sync, or a term, such as busbw (default: list all)"
     )
     slice_ = commands.add_parser(
         "slice", parents=[reading], help="write the part of the traces that shows a finding, all ranks on one clock"
     )
     slice_.add_argument(
-        "--finding", type=_count, default=1, metavar="N", help="the finding with this number in diagnose (default: 1)"
+        "--finding",
+        type=whole("the number of a finding"),
+        default=1,
+        metavar="N",
+        help="the finding with this number in diagnose (default: 1)",
     )
     slice_.add_argument(
         "--evidence",
-        type=_count,
+        type=whole("the number of a piece of evidence"),
         default=1,
         metavar="N",
         help='the N-th "See ..." of the finding in diagnose -v (default: 1)',
@@ -184,16 +204,24 @@ def _add_capture(commands: argparse._SubParsersAction[_Parser]) -> None:
         "capture", help="ask a job that trains with tb_ddp_doctor.capture.Doctor for a capture, and print its verdict"
     )
     capture.add_argument("logdir", type=Path, help="the log directory that the job gave its Doctor")
-    capture.add_argument("--steps", type=_count, metavar="N", help="capture so many steps (default: as the job says)")
+    capture.add_argument(
+        "--steps",
+        type=whole("a number of steps"),
+        metavar="N",
+        help="capture so many steps, 1,000 at most (default: as the job says)",
+    )
     capture.add_argument("--ranks", metavar="RANKS", help="capture these ranks alone, for example 0,5-7")
     capture.add_argument("--stacks", action="store_true", help="record Python stacks (with_stack)")
     capture.add_argument("--memory", action="store_true", help="record the memory (profile_memory)")
     capture.add_argument(
         "--wait",
-        type=_percent,
+        type=number("seconds"),
         default=600.0,
         metavar="SECONDS",
         help="wait so long for the verdict; 0 only until the steps are known (default: %(default)g)",
+    )
+    capture.add_argument(
+        "--cancel", action="store_true", help="ask for nothing, but withdraw what was asked for and is not captured yet"
     )
     capture.add_argument(
         "--dynolog",
@@ -210,6 +238,11 @@ def _reading_options(logdirs: Mapping[str, str]) -> _Parser:
         options.add_argument(name, help=meaning)
     options.add_argument(
         "--scheduler", metavar="ADDRESS", help="read on the Dask cluster whose scheduler is there (tcp://host:8786)"
+    )
+    options.add_argument(
+        "--everywhere",
+        action="store_true",
+        help=f"look into all folders below, also on other file systems and beyond the first {MOST_FOLDERS:,}",
     )
     options.add_argument(
         "--step-range",
@@ -231,36 +264,9 @@ def _reading_options(logdirs: Mapping[str, str]) -> _Parser:
     options.add_argument("--no-cache", action="store_true", help="keep nothing, and use nothing that was kept")
     options.add_argument(
         "--cache-size",
-        type=_gibibytes,
+        type=number("a size in GiB"),
         default=MAX_BYTES / 2**30,
         metavar="GIB",
         help="remove what was used longest ago beyond this size (default: %(default)g)",
     )
     return options
-
-
-def _count(text: str) -> int:
-    """A number from 1 on, as an option gives it."""
-    number = int(text)
-    if number < 1:
-        raise ValueError
-    return number
-
-
-def _gibibytes(text: str) -> float:
-    """A size from 0 on, as an option gives it: 0 keeps nothing for longer than it is used."""
-    try:
-        size = float(text)
-    except ValueError:
-        size = math.nan
-    if not 0 <= size < math.inf:
-        raise argparse.ArgumentTypeError(f"a size in GiB, 0 or more, and not {text!r}")
-    return size
-
-
-def _percent(text: str) -> float:
-    """A finite number from 0 on, as an option gives it."""
-    number = float(text)
-    if not 0 <= number < math.inf:
-        raise ValueError
-    return number

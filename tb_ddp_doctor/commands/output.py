@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -17,6 +18,8 @@ from tb_ddp_doctor.report.escape import printable, printable_json
 T = TypeVar("T")
 #: Drawing for each of thousands of files would take seconds.
 _REDRAW_S = 0.1
+#: Of what takes no longer nothing is shown.
+_LONG_S = 1.0
 #: Called with a name and how many files it has; what it gives is called with how many are done.
 _Counting: TypeAlias = Callable[[str, int], Callable[[int], None]]
 
@@ -34,6 +37,27 @@ def complain(errors: Console, sentence: str) -> None:
     if isinstance(errors, Errors):
         errors.complaints.append(sentence)
     errors.print(Text(f"ddp-doctor: {printable(sentence)}"), soft_wrap=True)
+
+
+def check_output(path: Path) -> None:
+    """Raise ValueError, with a sentence, where this file cannot be written: before the work, not after it."""
+    folder = path.absolute().parent
+    if not folder.exists():
+        raise ValueError(f"{path} cannot be written: there is no folder {folder}.")
+    if not folder.is_dir():
+        raise ValueError(f"{path} cannot be written: {folder} is a file.")
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: name a file in it.")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise ValueError(f"{path} cannot be written: permission denied.")
+
+
+def reason(error: OSError | ValueError) -> str:
+    """What went wrong, as a sentence: what a file system says without its number, after the file's name."""
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    said = error.strerror[:1].lower() + error.strerror[1:]
+    return f"{error.filename}: {said}." if error.filename is not None else f"{error.strerror}."
 
 
 def print_json(value: Any) -> None:
@@ -78,6 +102,28 @@ def progress(errors: Console) -> Iterator[_Counting]:
 
     with bar:
         yield counting
+
+
+@contextmanager
+def looking(errors: Console) -> Iterator[Callable[[int], None]]:
+    """How many folders were looked into, on a terminal, where that takes long; nothing elsewhere."""
+    began_s = drawn_s = time.monotonic()
+    shown = False
+
+    def count(folders: int) -> None:
+        nonlocal drawn_s, shown
+        now_s = time.monotonic()
+        if errors.is_terminal and now_s - began_s > _LONG_S and now_s - drawn_s > _REDRAW_S:
+            errors.file.write(f"\rLooking for traces: {folders:,} folders")
+            errors.file.flush()
+            drawn_s, shown = now_s, True
+
+    try:
+        yield count
+    finally:
+        if shown:
+            errors.file.write("\r\x1b[K")
+            errors.file.flush()
 
 
 def counted(values: Iterable[T], done: Callable[[int], None]) -> Iterator[T]:

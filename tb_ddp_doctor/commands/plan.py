@@ -26,7 +26,7 @@ def run(options: argparse.Namespace, errors: Console) -> int:
         calibrations[options.links] = load(Path(options.links))
         options.links = None
     question, curves = _question(options, *calibrations)
-    cache, runs = discovered(options)
+    cache, runs = discovered(options, errors)
     with executor(options.scheduler) as workers:
         results = diagnose_all(runs, reading_of(options, cache, workers), {}, errors)
     found = [planned(result, question, curves, calibrations, results) for result in results]

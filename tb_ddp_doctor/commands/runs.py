@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -12,10 +13,11 @@ from rich.console import Console
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.calibration.load import load
-from tb_ddp_doctor.commands.output import complain, progress
+from tb_ddp_doctor.commands.output import check_output, complain, looking, progress
 from tb_ddp_doctor.discover.runs import DiscoverError, Run, discover, no_traces, with_step_range
 from tb_ddp_doctor.report.escape import printable
 from tb_ddp_doctor.storage.cache_directory import default_directory
+from tb_ddp_doctor.storage.reach import Reach
 from tb_ddp_doctor.workers.cluster import executor
 
 
@@ -30,11 +32,14 @@ def cache_of(options: argparse.Namespace) -> Cache:
     return Cache(directory, round(options.cache_size * 2**30))
 
 
-def discovered(options: argparse.Namespace, *, needed: bool = True) -> tuple[Cache, list[Run]]:
+def discovered(options: argparse.Namespace, errors: Console, *, needed: bool = True) -> tuple[Cache, list[Run]]:
     """The cache that the options ask for, and the runs; DiscoverError if there are none and some are needed."""
     cache = cache_of(options)
     try:
-        runs = [with_step_range(run, options.step_range) for run in discover(options.logdir, peek=cache.peek)]
+        with looking(errors) as looked:
+            reach = partial(Reach, everywhere=options.everywhere, looked=looked)
+            found = discover(options.logdir, peek=cache.peek, reach=reach)
+        runs = [with_step_range(run, options.step_range) for run in found]
     except DiscoverError:
         if needed:
             raise
@@ -68,9 +73,10 @@ def one_result(options: argparse.Namespace, errors: Console) -> tuple[Cache, eng
     from tb_ddp_doctor.slices import files
 
     files.check_name(options.output)
+    check_output(options.output)
     if options.output.resolve().is_relative_to(Path(options.logdir).resolve()):
         raise ValueError(f"Nothing is written into the log directory; {options.output} is inside of it.")
-    cache, runs = discovered(options)
+    cache, runs = discovered(options, errors)
     chosen = [run for run in runs if options.run in (None, run.name)]
     if len(chosen) != 1:
         names = ", ".join(run.name for run in runs)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from tb_ddp_doctor import engine
+from tb_ddp_doctor.choices import no_name
 from tb_ddp_doctor.commands.output import print_json
 from tb_ddp_doctor.commands.runs import diagnose_all, discovered, reading_of
 from tb_ddp_doctor.findings import Prospect
@@ -19,7 +20,7 @@ from tb_ddp_doctor.workers.cluster import executor
 def run(options: argparse.Namespace, errors: Console) -> int:
     """Predict and print; 2 where no run can be diagnosed."""
     chosen = None if options.without is None else _finding_names(options.without)
-    cache, runs = discovered(options)
+    cache, runs = discovered(options, errors)
     with executor(options.scheduler) as workers:
         results = diagnose_all(runs, reading_of(options, cache, workers), {}, errors)
     predicted = {result.diagnosis.name: _predict(result, chosen) for result in results}
@@ -38,7 +39,7 @@ def _finding_names(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if not is_name(name):
-            raise ValueError(f"There is no rule {name!r}; there are: {', '.join(CATALOGUE)}.")
+            raise ValueError(no_name("rule", name, CATALOGUE))
     return names
 
 

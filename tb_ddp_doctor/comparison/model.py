@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from html import escape
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 import msgspec
+
+from tb_ddp_doctor.choices import refusal
 
 if TYPE_CHECKING:
     import pandas as pd
 
 #: What a comparison has as a table.
-Table = Literal["owners", "findings", "communication", "kernels", "operations"]
+Table = Literal["owners", "findings", "communication", "kernels", "operators"]
 Fate = Literal["fixed", "better", "same", "worse", "new"]
 
 
@@ -119,7 +121,12 @@ class Comparison(msgspec.Struct, frozen=True):
     operators: tuple[OperatorChange, ...]
 
     def to_pandas(self, table: Table = "owners") -> pd.DataFrame:
-        """One of its tables as a data frame, a row per name. Raises ImportError where pandas is not installed."""
+        """One of its tables as a data frame, a row per name.
+
+        Raises ImportError where pandas is not installed, and ValueError for a table that there is not.
+        """
+        if table not in get_args(Table):
+            raise ValueError(refusal("A table", table, get_args(Table)))
         import pandas as pd
 
         return pd.DataFrame([msgspec.to_builtins(row) for row in getattr(self, table)])

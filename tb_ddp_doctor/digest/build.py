@@ -10,7 +10,9 @@ from tb_ddp_doctor.digest.allocator import ON_CPU
 from tb_ddp_doctor.digest.attention import attention
 from tb_ddp_doctor.digest.collectives import device_collectives, host_collectives
 from tb_ddp_doctor.digest.copies import copies
+from tb_ddp_doctor.digest.device_clock import corrected
 from tb_ddp_doctor.digest.device_events import DeviceEvents
+from tb_ddp_doctor.digest.edges import Edges, edges
 from tb_ddp_doctor.digest.flops import flops
 from tb_ddp_doctor.digest.frames import code, stalled
 from tb_ddp_doctor.digest.gap_ops import gap_ops
@@ -18,6 +20,7 @@ from tb_ddp_doctor.digest.gemms import gemms
 from tb_ddp_doctor.digest.gradients import gradients, no_gradients
 from tb_ddp_doctor.digest.graph_walks import graph_walks
 from tb_ddp_doctor.digest.host_calls import HostCalls
+from tb_ddp_doctor.digest.host_meetings import host_meetings, no_host_meetings
 from tb_ddp_doctor.digest.kernels import kernel_work, kernels, operators_as_kernels
 from tb_ddp_doctor.digest.launch_queue import host_stalls
 from tb_ddp_doctor.digest.launches import DeviceRows
@@ -49,13 +52,13 @@ from tb_ddp_doctor.digest.phases import (
     launch_phases,
     stalled_phases,
 )
-from tb_ddp_doctor.digest.plausible import plausible
-from tb_ddp_doctor.digest.point_to_point import messages
+from tb_ddp_doctor.digest.plausible import plausible, without_copies
+from tb_ddp_doctor.digest.point_to_point import message_ends, messages, no_message_ends
 from tb_ddp_doctor.digest.purposes import with_purposes
 from tb_ddp_doctor.digest.rank_track import rank_track
 from tb_ddp_doctor.digest.starvation import blocking_calls, no_blocking, recording, starvation
-from tb_ddp_doctor.digest.steps import NO_STEP, device_windows, host_steps, repeated_steps, step_of
-from tb_ddp_doctor.digest.trace_contents import trace_contents
+from tb_ddp_doctor.digest.steps import NO_STEP, UPDATE, device_windows, host_steps, repeated_steps, step_of, updates
+from tb_ddp_doctor.digest.trace_contents import MARKED, trace_contents
 from tb_ddp_doctor.digest.track import no_track
 from tb_ddp_doctor.digest.vocabulary import Vocabulary
 from tb_ddp_doctor.findings import FileWarning
@@ -66,7 +69,7 @@ from tb_ddp_doctor.trace.model import Events, Ints, RankTrace
 _SAID_OVERRUN = 0.01
 #: What says what a name means stands in its first letters, even of C++ templates; all names are searched many times.
 _MOST_LETTERS = 1 << 14
-#: Programs whose iterations are looked for where no step is marked. Of training, all ranks must agree on the number.
+#: Programs whose iterations are looked for where no step is marked: what repeats in them. Training repeats updates.
 _ITERATES = ("serving", "diffusion", "inference")
 #: Without a device.
 _NO_DEVICE = -1
@@ -74,20 +77,28 @@ _NO_DEVICE = -1
 
 def digest(trace: RankTrace) -> RankDigest:
     """Reduce a trace to what the job needs of it. A trace without events gives a digest without steps."""
-    read = replace(trace, strings=tuple(text[:_MOST_LETTERS] for text in trace.strings))
+    read = without_copies(replace(trace, strings=tuple(text[:_MOST_LETTERS] for text in trace.strings)))
     rows = DeviceRows.of(read.events)
     trace = plausible(read, rows)
     if trace is not read:
         rows = DeviceRows.of(trace.events)
     if not len(rows.kernels):
         return _digest_host(HostCalls.of(trace))
-    return _digest_device(HostCalls.of(_clip_overruns(trace, rows)), rows)
+    right = corrected(trace, rows)
+    if right is not trace:
+        rows = DeviceRows.of(right.events)
+    return _digest_device(HostCalls.of(_clip_overruns(right, rows)), rows)
 
 
 def _digest_device(host: HostCalls, rows: DeviceRows) -> RankDigest:
     trace, words, number = host.trace, Vocabulary(), rows.busiest
     contents, marked = _steps(host)
-    device, steps = _cut(DeviceEvents.of(host, number, rows), contents, marked)
+    device = DeviceEvents.of(host, number, rows)
+    record = Edges.whole() if contents.steps_from == MARKED else edges(host, device)
+    if contents.steps_from == UPDATE:
+        marked, record = record.whole_steps(marked), Edges.whole()
+    marked = record.cut(marked)
+    device, steps = _cut(device, contents, marked, record)
     layers = owners.device_layers(host, device)
     owner_ns, pieces = owners.cut(layers, steps)
     phases = host_phases(host, device)
@@ -98,6 +109,7 @@ def _digest_device(host: HostCalls, rows: DeviceRows) -> RankDigest:
     calls = blocking_calls(host, device, steps)
     starved_ns, blocking = starvation(host, device, steps, layers, blocked, calls, stuck.intervals, words)
     found = device_collectives(host, device, phase, words)
+    meetings = host_meetings(host, steps, words)
     return RankDigest(
         file=trace.file,
         header=trace.header,
@@ -132,15 +144,17 @@ def _digest_device(host: HostCalls, rows: DeviceRows) -> RankDigest:
         pieces=pieces,
         collectives=with_purposes(host, device, found, phases, words),
         messages=messages(trace, steps),
+        message_ends=message_ends(host, device, words),
+        host_meetings=meetings,
         kernels=kernels(host, device, words),
         operators=operators(host, device, steps, words),
         blocking=blocking,
         stalled=stalled(host, pieces, words),
-        gap_ops=gap_ops(host, pieces, words),
+        gap_ops=gap_ops(host, device, pieces, words),
         code=code(host, device, words),
         op_stalls=op_stalls(host, device, steps, layers, stuck, words),
         memory=memory(host, number, steps, phases, found, words),
-        track=rank_track(host, device, steps, layers, blocked, calls, stuck.intervals, phases),
+        track=rank_track(host, device, steps, layers, blocked, calls, stuck.intervals, phases, meetings),
         gradients=gradients(host, device, steps, phase, words),
         contents=contents,
         warnings=(*trace.warnings, *_joining_warnings(device, number, rows)),
@@ -194,11 +208,13 @@ def _digest_host(host: HostCalls) -> RankDigest:
         pieces=pieces,
         collectives=found,
         messages=messages(trace, steps),
+        message_ends=no_message_ends(),
+        host_meetings=no_host_meetings(),
         kernels=operators_as_kernels(host, calls.computing, steps, words),
         operators=operators(host, device, steps, words),
         blocking=no_blocking(),
         stalled=stalled(host, pieces, words),
-        gap_ops=gap_ops(host, pieces, words),
+        gap_ops=gap_ops(host, device, pieces, words),
         code=code(host, device, words),
         op_stalls=no_op_stalls(),
         memory=memory(host, ON_CPU, steps, phases, found, words),
@@ -210,14 +226,16 @@ def _digest_host(host: HostCalls) -> RankDigest:
     )
 
 
-def _cut(device: DeviceEvents, contents: TraceContents, marked: tuple[Ints, Ints, Ints]) -> tuple[DeviceEvents, Steps]:
+def _cut(
+    device: DeviceEvents, contents: TraceContents, marked: tuple[Ints, Ints, Ints], record: Edges
+) -> tuple[DeviceEvents, Steps]:
     """The device's events with the step that each is of, and the steps."""
     number, host_start, host_end = marked
     launched = np.where(device.is_launched, device.launch_ns, host_start[0] - 1)
     step = np.where(launched < host_end[-1], step_of(launched, host_start), -1)
     if not contents.steps_from and not (step >= 0).any():
         step = np.zeros(len(device), np.int64)
-    steps, index = device_windows(number, host_start, host_end, device.end_ns, step)
+    steps, index = device_windows(number, host_start, host_end, device.end_ns, step, device.stream, record.device_ns)
     return replace(device, step=np.where(step >= 0, index[step], -1)), steps
 
 
@@ -225,10 +243,12 @@ def _steps(host: HostCalls) -> tuple[TraceContents, tuple[Ints, Ints, Ints]]:
     """What the trace records, and its steps on the host: number, start and end."""
     marked = host_steps(host)
     if len(marked[0]):
-        return trace_contents(host, "ProfilerStep"), marked
+        return trace_contents(host, MARKED), marked
     found, events = trace_contents(host, ""), host.trace.events
     if found.program in _ITERATES and (repeated := repeated_steps(host.trace)):
         return replace(found, steps_from=repeated[0]), repeated[1]
+    if updated := updates(host):
+        return replace(found, steps_from=UPDATE), updated
     return found, _whole_trace(events) if len(events) else marked
 
 

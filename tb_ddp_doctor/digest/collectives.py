@@ -35,6 +35,12 @@ def device_collectives(host: HostCalls, device: DeviceEvents, phase: Ints, words
     Metadata is taken from the kernel, else from the `record_param_comms` that encloses the launch.
     """
     kernels = np.flatnonzero(device.communicates)
+    by = _launched_by(host, device, phase == names.Phase.BACKWARD)
+    return _build(host.trace, device.row[kernels], metadata(host, device, kernels), by, words)
+
+
+def metadata(host: HostCalls, device: DeviceEvents, kernels: Ints) -> Ints:
+    """The row of `CommArgs` that tells of each of some kernels: its own, or that of the launch's parent; or -1."""
     rows, launch = device.row[kernels], device.launch[kernels]
     of_event = np.full(len(host.trace.events), -1, np.int64)
     of_event[host.trace.comms.event] = np.arange(len(host.trace.comms))
@@ -43,8 +49,7 @@ def device_collectives(host: HostCalls, device: DeviceEvents, phase: Ints, words
     enclosed = np.full(len(rows), -1, np.int64)
     around = host.around(launch[launched], enqueues(host))
     enclosed[launched] = np.where(around >= 0, of_event[host.row[around]], -1) if len(host) else -1
-    by = _launched_by(host, device, phase == names.Phase.BACKWARD)
-    return _build(host.trace, rows, np.where(own >= 0, own, enclosed), by, words)
+    return np.where(own >= 0, own, enclosed)
 
 
 def enqueues(host: HostCalls) -> Mask:
@@ -136,6 +141,7 @@ def _build(trace: RankTrace, rows: Ints, meta: Ints, by: Launched, words: Vocabu
         elements=elements,
         bytes=np.where((elements >= 0) & (elements <= MOST_ELEMENTS) & (size > 0), elements * size, -1),
         sequence=pick(comms.sequence),
+        stream=events.stream[rows].astype(np.int64),
         arrival_ns=events.start_ns[rows],
         end_ns=events.start_ns[rows] + events.duration_ns[rows],
         backward=by.backward.astype(np.int32),

@@ -16,15 +16,18 @@ _ROOM = 4
 
 
 def searchsorted(ascending: Ints, wanted: Ints, side: Literal["left", "right"] = "left") -> Ints:
-    """`np.searchsorted`, a quarter of the time of it where what is wanted mostly ascends, as times do."""
-    library = native.library()
-    if library is None or len(wanted) < _FEW:
+    """`np.searchsorted`, a quarter of the time of it where what is wanted mostly ascends, as times do.
+
+    `wanted` has any shape, and so has what is found.
+    """
+    library, values = native.library(), wanted.ravel()
+    if library is None or len(values) < _FEW or not (native.fits(ascending) and native.fits(values)):
         return np.searchsorted(ascending, wanted, side=side)
-    ascending, wanted = native.plain(ascending), native.plain(wanted)
-    found = np.empty(len(wanted), np.int64)
-    (column, values, out) = native.addresses(ascending, wanted, found)
-    library.columns_search(len(ascending), column, len(wanted), values, side == "right", out)
-    return found
+    ascending, values = native.plain(ascending), native.plain(values)
+    found = np.empty(len(values), np.int64)
+    (column, asked, out) = native.addresses(ascending, values, found)
+    library.columns_search(len(ascending), column, len(values), asked, side == "right", out)
+    return found.reshape(wanted.shape)
 
 
 def distinct(numbers: Ints, limit: int) -> tuple[Ints, Ints]:

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.host_calls import HostCalls, one_of
 from tb_ddp_doctor.digest.launches import DeviceRows
 from tb_ddp_doctor.digest.vocabulary import Mask, Names
@@ -69,6 +70,11 @@ class DeviceEvents(msgspec.Struct, frozen=True, eq=False, dict=True):
         return self.end_ns - self.start_ns
 
     @cached_property
+    def stream(self) -> Ints:
+        """The stream that each runs on; -1 where that is not told."""
+        return self.trace.events.stream[self.row].astype(np.int64)
+
+    @cached_property
     def bytes(self) -> Ints:
         """What copies and memsets move; 0 where that is not told."""
         return np.maximum(self.trace.events.bytes[self.row], 0)
@@ -116,9 +122,26 @@ class DeviceEvents(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def usual_launch_ns(self) -> float:
-        """How long the median launch takes; 0 where none is recorded."""
-        lengths = self.launch_length_ns[self.is_launched]
+        """How long the median launch takes, a graph's as one; 0 where none is recorded."""
+        launched = np.flatnonzero(self.is_launched)
+        _, first = np.unique(self.launch[launched], return_index=True)
+        lengths = self.launch_length_ns[launched[first]]
         return float(np.median(lengths)) if len(lengths) else 0.0
+
+    def launched_next(self, instant: Ints) -> Ints:
+        """The kernel or copy (index) with the first launch at or after each instant; -1 for none."""
+        launched = self._by_launch
+        at = searchsorted(self.launch_ns[launched], instant)
+        return np.append(launched, -1)[at]
+
+    @cached_property
+    def _by_launch(self) -> Ints:
+        launched = np.flatnonzero(self.is_launched)
+        return launched[np.argsort(self.launch_ns[launched], kind="stable")]
+
+    def texts(self, events: Ints) -> list[str]:
+        """Names of some events, "" for -1."""
+        return [self.trace.strings[self.name[event]] if event >= 0 else "" for event in events.tolist()]
 
     def named(self, test: Callable[[str], bool]) -> Mask:
         """Which have a name that passes."""

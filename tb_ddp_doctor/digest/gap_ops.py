@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tb_ddp_doctor.digest.columns import searchsorted
+from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.model import GapOps, Pieces, RankOwner
 from tb_ddp_doctor.digest.vocabulary import Vocabulary
@@ -14,8 +15,8 @@ from tb_ddp_doctor.trace.model import Ints
 _OF_STEP = 4
 
 
-def gap_ops(host: HostCalls, pieces: Pieces, words: Vocabulary) -> GapOps:
-    """The last op that ended before each of the longest such gaps, and the first that starts after it."""
+def gap_ops(host: HostCalls, device: DeviceEvents, pieces: Pieces, words: Vocabulary) -> GapOps:
+    """The last op that ended before each of the longest such gaps, and the first op and launch after it."""
     gaps = _longest(pieces)
     start, end = pieces.start_ns[gaps], pieces.end_ns[gaps]
     # No op runs in a gap: of an op and those within it, the outer one ends last before it or begins first after it.
@@ -32,6 +33,7 @@ def gap_ops(host: HostCalls, pieces: Pieces, words: Vocabulary) -> GapOps:
         start_ns=start,
         before=words.indices(host.texts(np.append(ended, -1)[before])),
         after=words.indices(host.texts(np.append(began, -1)[after])),
+        kernel=words.indices(device.texts(device.launched_next(end))),
     )
 
 

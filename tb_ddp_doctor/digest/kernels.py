@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import re
+from functools import lru_cache
+
 import numpy as np
 
 from tb_ddp_doctor.digest.collectives import count_elements
@@ -16,6 +20,9 @@ from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Indices, Ints, RankTrace
 
+#: Up to three sizes; CUDA's largest has ten digits.
+_GRID = re.compile(r"\s*\[\s*\d{1,10}\s*(,\s*\d{1,10}\s*){0,2}\]\s*", re.ASCII)
+
 
 def kernel_work(device: DeviceEvents, steps: Steps, phase: Ints) -> KernelWork:
     """The kernels of the steps; `phase` is what launched each event."""
@@ -24,7 +31,37 @@ def kernel_work(device: DeviceEvents, steps: Steps, phase: Ints) -> KernelWork:
         kernels=count(step, device.computes, size),
         kernel_ns=total(step, device.computes, device.length_ns, size),
         backward_compute_ns=total(step, device.computes & (phase == names.Phase.BACKWARD), device.length_ns, size),
+        sized_ns=_sized_ns(device, size),
     )
+
+
+@lru_cache(1 << 16)
+def blocks(grid: str) -> int:
+    """Thread blocks of a launch from its raw grid, "[183, 1, 1]"; 0 where there is none."""
+    return math.prod(int(size) for size in re.findall(r"\d+", grid)) if _GRID.fullmatch(grid) else 0
+
+
+def _sized_ns(device: DeviceEvents, steps: int) -> Ints:
+    """See `KernelWork.sized_ns`: of each name the usual time, and as much more as its mean grid is larger.
+
+    How often a step launches a kernel does not count: an evaluation is no longer sequence.
+    """
+    events = np.flatnonzero(device.computes & (device.step >= 0))
+    if not len(events):
+        return np.zeros(steps, np.int64)
+    strings, shape = device.trace.strings, device.trace.events.shape[device.row[events]]
+    shapes, which = np.unique(shape, return_inverse=True)
+    size = np.array([blocks(strings[i]) if i >= 0 else 0 for i in shapes.tolist()], np.int64)[which]
+    known, name = distinct(device.name[events], len(strings))
+    cell = name * steps + device.step[events]
+    launched, grids = (
+        np.bincount(cell, weights, len(known) * steps).reshape(len(known), steps) for weights in (None, size)
+    )
+    mean = np.where(launched > 0, grids / np.maximum(launched, 1), np.nan)
+    usual = np.nanmedian(mean, axis=1, keepdims=True)
+    larger = np.where((launched > 0) & (usual > 0), mean / np.where(usual > 0, usual, 1), 1.0)
+    takes = np.bincount(name, device.length_ns[events], len(known)) / steps
+    return np.rint(takes @ larger).astype(np.int64)
 
 
 def kernels(host: HostCalls, device: DeviceEvents, words: Vocabulary) -> Kernels:

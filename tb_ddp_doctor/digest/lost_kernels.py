@@ -1,4 +1,4 @@
-"""Kernels that the host launched in each ProfilerStep, and those of them that the trace lacks."""
+"""What each ProfilerStep launched and did on the host, and what of it the trace lacks: kernels, and launches."""
 
 from __future__ import annotations
 
@@ -40,9 +40,31 @@ def lost_kernels(
         lost=count(step, lost, size)[known],
         communications=count(step, communicates, size)[known],
         lost_communications=count(step, communicates & lost, size)[known],
+        unlaunched=_unlaunched(device, host_start_ns, host_end_ns)[known],
+        calls=_calls(host, host_start_ns, host_end_ns)[known],
     )
+
+
+def _unlaunched(device: DeviceEvents, host_start_ns: Ints, host_end_ns: Ints) -> Ints:
+    """Kernels of each step without a launch: on a stream, what runs before them was launched before them."""
+    stream = device.trace.events.stream[device.row]
+    order = np.lexsort((device.start_ns, stream))
+    launched = device.is_launched[order]
+    before = np.maximum.accumulate(np.where(launched, np.arange(len(order)), -1))
+    follows = ~launched & (before >= 0) & (device.computes | device.communicates)[order]
+    follows[follows] = (stream[order[before[follows]]] == stream[order[follows]]) & (stream[order[follows]] >= 0)
+    by = device.launch_ns[order[before[follows]]]
+    step = np.where(by < host_end_ns[-1], step_of(by, host_start_ns), -1)
+    return count(step, np.ones(len(step), np.bool_), len(host_start_ns))
+
+
+def _calls(host: HostCalls, host_start_ns: Ints, host_end_ns: Ints) -> Ints:
+    """Calls of the training threads that start in each step."""
+    start = host.recorded_ns
+    step = np.where(start < host_end_ns[-1], step_of(start, host_start_ns), -1)
+    return count(step, np.ones(len(step), np.bool_), len(host_start_ns))
 
 
 def without_device(number: Ints) -> LostKernels:
     """Of a trace without device events, in which no launch can be missed."""
-    return LostKernels(number, *(np.zeros(len(number), np.int64) for _ in range(4)))
+    return LostKernels(number, *(np.zeros(len(number), np.int64) for _ in range(6)))

@@ -79,6 +79,10 @@ class LostKernels(msgspec.Struct, frozen=True, eq=False):
     #: The same of communication alone, where the host's events tell it.
     communications: Ints
     lost_communications: Ints
+    #: Kernels whose launch the trace lacks although they follow, on their stream, one that the step launched.
+    unlaunched: Ints
+    #: Operators, annotations and runtime calls of the threads that train.
+    calls: Ints
 
 
 class Pieces(msgspec.Struct, frozen=True, eq=False):
@@ -117,6 +121,8 @@ class Collectives(msgspec.Struct, frozen=True, eq=False):
     elements: Ints
     bytes: Ints
     sequence: Ints
+    #: The device's stream; -1 for the CPU's.
+    stream: Ints
     #: When this rank's part starts and ends on the device.
     arrival_ns: Ints
     end_ns: Ints
@@ -143,6 +149,40 @@ class PointToPoint(msgspec.Struct, frozen=True, eq=False):
     count: Ints
     #: Of all of them; -1 where the size of some is unknown.
     bytes: Ints
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+
+class MessageEnds(msgspec.Struct, frozen=True, eq=False):
+    """The sends and receives that communication kernels carry out, in the order in which the CPU enqueued them.
+
+    A kernel that carries out a batch of them has a row for each, for example one that sends to rank 2 and receives from
+    rank 0: (call 7, sent 1, peer 2) and (call 7, sent 0, peer 0).
+    """
+
+    #: Row in `Collectives`.
+    call: Indices
+    #: 1 for sends, 0 for receives.
+    sent: Indices
+    #: The other one's rank in the job; -1 if unknown.
+    peer: Ints
+    #: Process group: its name.
+    group: Indices
+
+    def __len__(self) -> int:
+        return len(self.call)
+
+
+class HostMeetings(msgspec.Struct, frozen=True, eq=False):
+    """Collectives that the CPU of a rank with a device carries out ("gloo:*"), by start; shape (H,)."""
+
+    #: Index of the step in whose host window it starts.
+    step: Indices
+    #: As in `Collectives`.
+    kind: Indices
+    start_ns: Ints
+    end_ns: Ints
 
     def __len__(self) -> int:
         return len(self.step)
@@ -290,11 +330,14 @@ class Track(msgspec.Struct, frozen=True, eq=False):
     #: Row in `Collectives` of the one that the row's first device event awaits, or -1, and how long it starts after.
     awaits: Indices
     delay_ns: Ints
-    #: Row in `Collectives` of the one that the host launches at the row's end, or -1.
+    #: Row in `Collectives` of the one that the host launches at the row's end, or -1. Here and in `queue_part` rows
+    #: after the last are those of `HostMeetings`, which the host enters and leaves.
     launches: Indices
     #: Row in `Collectives` of the one before it on its stream, or -1.
     after: Indices
-    #: The row whose device work it awaits, or -1; and when it arrives after that, its launch and the one before.
+    #: Row in `Collectives` of one on another stream that it awaits: the one that ended right before it arrived; or -1.
+    follows: Indices
+    #: The row whose device work it awaits, or -1; and when it arrives after that, its launch and those before it.
     needs: Indices
     ready_ns: Ints
 
@@ -347,6 +390,8 @@ class OpStalls(msgspec.Struct, frozen=True, eq=False):
     #: The innermost op, "" if none; and the runtime call within it, "" if the host is in none.
     op: Indices
     call: Indices
+    #: The kernel that this call launches, or the next one that is launched; "" if none is.
+    kernel: Indices
     #: Whether the trace shows the first use of something: the first launch of a kernel, or the first call of an op, of
     #: which later ones are quick; the loading of a module; compilation.
     is_first_use: NDArray[np.bool_]
@@ -369,6 +414,8 @@ class GapOps(msgspec.Struct, frozen=True, eq=False):
     #: The last op that ended before it and the first that starts after it, "" if there is none.
     before: Indices
     after: Indices
+    #: The next kernel that is launched, "" if none is.
+    kernel: Indices
 
     def __len__(self) -> int:
         return len(self.step)
@@ -542,6 +589,9 @@ class KernelWork(msgspec.Struct, frozen=True, eq=False):
     kernel_ns: Ints
     #: The part of it that the backward pass launched.
     backward_compute_ns: Ints
+    #: What the kernels of a usual step would take with the grids of this one: it tells longer sequences from slower
+    #: kernels. Equal in all steps where grids are not told.
+    sized_ns: Ints
 
 
 class CopyWork(msgspec.Struct, frozen=True, eq=False):
@@ -658,6 +708,14 @@ class TraceContents(msgspec.Struct, frozen=True):
     steps_from: str
     #: Share of the runtime's calls that were left out of the file; 0 for all that Kineto itself writes.
     calls_left_out: float
+    #: Kernel launches that were captured for a graph, so that no kernel ran, in a record in which no graph is launched;
+    #: and all kernel launches.
+    captured_launches: int
+    launches: int
+    #: Launches of captured graphs.
+    graph_launches: int
+    #: The library that sends tokens to their experts and back, such as "DeepEP"; "" if none does.
+    expert_library: str
 
 
 class RankDigest(msgspec.Struct, frozen=True, eq=False):
@@ -685,6 +743,8 @@ class RankDigest(msgspec.Struct, frozen=True, eq=False):
     pieces: Pieces
     collectives: Collectives
     messages: PointToPoint
+    message_ends: MessageEnds
+    host_meetings: HostMeetings
     kernels: Kernels
     operators: Operators
     blocking: Blocking
@@ -697,3 +757,5 @@ class RankDigest(msgspec.Struct, frozen=True, eq=False):
     gradients: Gradients
     contents: TraceContents
     warnings: tuple[FileWarning, ...]
+    #: What tells the trace from others (`discover.head.source`), in digest files; "" where nothing does.
+    source: str = ""

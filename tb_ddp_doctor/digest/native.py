@@ -39,8 +39,15 @@ def library() -> CDLL | None:
     return library
 
 
+def fits(column: NDArray[Any], dtype: type[np.generic] = np.int64) -> bool:
+    """Whether the library can read it: one value in each row, each of which the type holds exactly."""
+    return column.ndim == 1 and np.can_cast(column.dtype, dtype)
+
+
 def plain(column: NDArray[Any], dtype: type[np.generic] = np.int64) -> NDArray[Any]:
-    """A column as the library reads it: its values one behind the other."""
+    """A column as the library reads it: its values one behind the other. Raises TypeError for one that does not fit."""
+    if not fits(column, dtype):
+        raise TypeError(f"not a column of {dtype.__name__}: {column.dtype} of shape {column.shape}")
     return np.ascontiguousarray(column, dtype)
 
 

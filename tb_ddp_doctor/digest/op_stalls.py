@@ -102,6 +102,7 @@ def op_stalls(
         step=step[longest].astype(np.int32),
         op=words.indices(host.texts(op)),
         call=words.indices(host.texts(call)),
+        kernel=words.indices(device.texts(_launched(host, device, call, end))),
         is_first_use=np.array(
             [
                 _is_first_use(host, device, int(one), int(within), int(until - since))
@@ -113,6 +114,14 @@ def op_stalls(
         end_ns=end,
         idle_ns=end - start - layers.device_busy.measure(start, end),
     )
+
+
+def _launched(host: HostCalls, device: DeviceEvents, call: Ints, end_ns: Ints) -> Ints:
+    """What the call of each stall launches (-1 for no call), else what is launched next; indices of device events."""
+    by_call = np.full(len(host) + 1, -1, np.int64)
+    by_call[device.launch[device.is_launched]] = np.flatnonzero(device.is_launched)
+    own = by_call[call]
+    return np.where(own >= 0, own, device.launched_next(end_ns))
 
 
 def _is_first_use(host: HostCalls, device: DeviceEvents, op: int, call: int, length: int) -> bool:
@@ -141,4 +150,4 @@ def _is_first_use(host: HostCalls, device: DeviceEvents, op: int, call: int, len
 def no_op_stalls() -> OpStalls:
     """No stalls."""
     nothing, words = np.empty(0, np.int64), np.empty(0, np.int32)
-    return OpStalls(words, words, words, np.empty(0, np.bool_), nothing, nothing, nothing)
+    return OpStalls(words, words, words, words, np.empty(0, np.bool_), nothing, nothing, nothing)

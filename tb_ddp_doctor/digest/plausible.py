@@ -7,7 +7,7 @@ kind than we know, or damaged as a whole, which only a comparison with other ran
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from msgspec.structs import replace
@@ -18,7 +18,7 @@ from tb_ddp_doctor.digest.launches import DeviceRows, is_on_device
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.losses import Loss, Losses
-from tb_ddp_doctor.trace.model import Category, CommArgs, Events, RankTrace
+from tb_ddp_doctor.trace.model import Category, CommArgs, Events, Ints, RankTrace
 
 Mask = NDArray[np.bool_]
 
@@ -28,8 +28,10 @@ _FAR_NS = 1_000_000_000
 _ALONE = 3
 #: Host and device clocks are aligned to microseconds; a kernel this long before its launch is no matter of clocks, ns.
 _EARLY_NS = 10_000_000
-#: ROCm's durations overrun the next event of their stream by far less, ns.
+#: ROCm's durations overrun the next event of their stream by far less, ns. Of a few kernels they overrun it by less
+#: than the second, such as of those that are launched programmatically.
 _OVERLAP_NS = 1_000_000_000
+_FEW_OVERLAP_NS = 5_000_000
 #: A collective may hang for longer than all the rest of a trace, but not beyond NCCL's watchdog for nobody, ns.
 _LONGEST_NS = 60_000_000_000
 _LONGEST_SPANS = 10
@@ -38,6 +40,10 @@ _FEW = 0.01
 #: Integer microseconds of 2021 round 7 % of the kernels to zero.
 _MOST_ZERO = 0.5
 _MOST_LETTERS = 64
+#: What makes an event the one that it is.
+_IDENTITY = ("start_ns", "duration_ns", "category", "name", "thread", "device", "stream", "correlation")
+#: Columns are mixed to one number for each event as MurmurHash mixes words.
+_SHIFT, _ODD = np.uint64(33), np.uint64(0xFF51AFD7ED558CCD)
 
 
 def plausible(trace: RankTrace, device: DeviceRows) -> RankTrace:
@@ -53,9 +59,39 @@ def plausible(trace: RankTrace, device: DeviceRows) -> RankTrace:
             losses = Losses()
             losses.add(Loss.IMPOSSIBLE, 0, f"{trace.strings[events.name[new[0]]][:_MOST_LETTERS]} {why}", len(new))
             warnings += losses.warnings(trace.file)
-    if not warnings:
+    return _without(trace, impossible, warnings) if warnings else trace
+
+
+def without_copies(trace: RankTrace) -> RankTrace:
+    """The trace with every event once, and a note if the file holds some of them twice."""
+    copies = _copies(trace.events)
+    if not len(copies):
         return trace
-    kept = ~impossible
+    found = np.zeros(len(trace.events), np.bool_)
+    found[copies] = True
+    losses = Losses()
+    losses.add(Loss.DOUBLED, 0, trace.strings[trace.events.name[copies[0]]][:_MOST_LETTERS], len(copies))
+    return _without(trace, found, losses.warnings(trace.file))
+
+
+def _copies(events: Events) -> Ints:
+    """Rows that say the same as an earlier row, ascending. In files with whole µs, short events may: they stay."""
+    columns = [getattr(events, name).astype(np.uint64) for name in _IDENTITY]
+    mixed = columns[0]
+    for column in columns[1:]:
+        mixed = (mixed ^ (mixed >> _SHIFT)) * _ODD + column
+    mixed = (mixed ^ (mixed >> _SHIFT)) * _ODD
+    in_order = np.sort(mixed)
+    if not (in_order[1:] == in_order[:-1]).any():
+        return np.empty(0, np.int64)
+    _, first, which = np.unique(mixed, return_index=True, return_inverse=True)
+    same = first[which.reshape(-1)]
+    equal = np.logical_and.reduce([column[same] == column for column in columns])
+    return np.flatnonzero(equal & (same != np.arange(len(events))) & (events.duration_ns > 0))
+
+
+def _without(trace: RankTrace, lost: Mask, warnings: Iterable[FileWarning]) -> RankTrace:
+    events, kept = trace.events, ~lost
     return replace(
         trace,
         events=Events(*(getattr(events, column)[kept] for column in Events.__struct_fields__)),
@@ -143,6 +179,8 @@ def _overlapping(device: DeviceRows) -> Mask:
     events, (this, following) = device.events, device.neighbours
     found = np.zeros(len(events), np.bool_)
     over = events.start_ns[this] + events.duration_ns[this] - events.start_ns[following]
+    found[this[over > _FEW_OVERLAP_NS]] = True
+    found = _few(found, len(device.row))
     found[this[over > _OVERLAP_NS]] = True
     return found
 

@@ -1,19 +1,27 @@
-"""Which messages a rank sends and receives in each step, as the host enqueues them.
+"""Which messages a rank sends and receives in each step, as the host enqueues them, and which kernel carries them out.
 
 They are counted on the host: NCCL moves all messages of one `batch_isend_irecv` in a single kernel, which is launched
-when the `record_param_comms` of each have ended, and so carries no metadata of any.
+when the `record_param_comms` of each have ended, and so carries no metadata of any. So a message belongs to the first
+send or receive kernel that its thread launches from then on:
+
+    thread  [send to 2][recv from 0][launch 7]  [send to 2 [launch 8]]
+    kernel 7: sends to 2, receives from 0       kernel 8: sends to 2
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.digest.collectives import MOST_ELEMENTS
-from tb_ddp_doctor.digest.host_calls import one_of
-from tb_ddp_doctor.digest.model import PointToPoint, Steps
+from tb_ddp_doctor.digest.collectives import MOST_ELEMENTS, metadata
+from tb_ddp_doctor.digest.columns import searchsorted
+from tb_ddp_doctor.digest.device_events import DeviceEvents
+from tb_ddp_doctor.digest.host_calls import HostCalls, one_of
+from tb_ddp_doctor.digest.model import MessageEnds, PointToPoint, Steps
+from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, Indices, Ints, RankTrace
 
@@ -47,12 +55,100 @@ def messages(trace: RankTrace, steps: Steps) -> PointToPoint:
     )
 
 
+def message_ends(host: HostCalls, device: DeviceEvents, words: Vocabulary) -> MessageEnds:
+    """Which messages each communication kernel of the device carries out."""
+    trace, comms = host.trace, host.trace.comms
+    kernels = np.flatnonzero(device.communicates)
+    # In the order of `Collectives`.
+    kernels = kernels[np.argsort(device.start_ns[kernels], kind="stable")]
+    about = metadata(host, device, kernels)
+    rows, kind = _messages(trace, np.flatnonzero(comms.collective >= 0), comms.collective, names.collective)
+    on_host = trace.events.category[comms.event[rows]] == Category.OP
+    is_message, is_named = np.zeros((2, len(comms) + 1), np.bool_)
+    is_message[rows] = True
+    is_named[:-1] = _kinds(trace, comms.collective, names.collective) != ""
+    told = is_message[about]
+    # What is known to be a collective, as an all-to-all, sends no messages of these.
+    carries = told | (~is_named[about] & device.names.among(device.name[kernels], _sends_or_receives))
+    call, message = _carried(host, device, kernels, carries, rows[on_host])
+    alone = told.copy()
+    alone[call] = False
+    call = np.concatenate((call, np.flatnonzero(alone)))
+    message = np.concatenate((message, about[alone]))
+    sends = np.zeros(len(comms) + 1, np.bool_)
+    sends[rows[kind == "send"]] = True
+    return MessageEnds(
+        call=call.astype(np.int32),
+        sent=sends[message].astype(np.int32),
+        peer=_peers(trace, message),
+        group=np.array(
+            [words.index(trace.strings[i] if i >= 0 else "") for i in comms.group[message].tolist()], np.int32
+        ),
+    )
+
+
+def no_message_ends() -> MessageEnds:
+    """Of a rank whose CPU carries out its communication: gloo's names do not say the other rank."""
+    index = np.empty(0, np.int32)
+    return MessageEnds(index, index, np.empty(0, np.int64), index)
+
+
+def _sends_or_receives(kernel: str) -> bool:
+    return names.collective(kernel) in ("send_recv", "send", "recv")
+
+
+def _carried(host: HostCalls, device: DeviceEvents, kernels: Ints, carries: Mask, rows: Ints) -> tuple[Ints, Ints]:
+    """Which of the kernels carries out each message of some rows of `comms`, and the message."""
+    launched = np.flatnonzero(carries & (device.launch[kernels] >= 0))
+    launch, instant = device.launch[kernels[launched]], device.launch_ns[kernels[launched]]
+    message = host.index[host.trace.comms.event[rows]]
+    found, which = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for thread in np.unique(host.thread[launch]).tolist():
+        mine = np.flatnonzero(host.thread[launch] == thread)
+        mine = mine[np.argsort(instant[mine], kind="stable")]
+        own = np.flatnonzero(host.thread[message] == thread)
+        own = own[np.argsort(host.start_ns[message[own]], kind="stable")]
+        place = searchsorted(instant[mine], host.start_ns[message[own]])
+        inside = place < len(mine)
+        found.append(launched[mine[place[inside]]])
+        which.append(rows[own[inside]])
+    return np.concatenate(found), np.concatenate(which)
+
+
+def _peers(trace: RankTrace, rows: Ints) -> Ints:
+    """The other rank of the messages in these rows of `comms`: as told, or the other one of a group of two."""
+    comms = trace.comms
+    peer: Ints = comms.peer[rows].copy()
+    for i in np.flatnonzero((peer < 0) & (comms.group_ranks[rows] >= 0)).tolist():
+        ranks = _listed(trace.strings[comms.group_ranks[rows[i]]])
+        others = [rank for rank in ranks if rank != trace.header.rank]
+        if len(ranks) == 2 and len(others) == 1:
+            peer[i] = others[0]
+    return peer
+
+
+def _listed(ranks: str) -> list[int]:
+    """The ranks of a group such as "[0, 1]"; none where the text is shortened or makes no sense."""
+    try:
+        listed = json.loads(ranks)
+    except (ValueError, RecursionError):
+        return []
+    return listed if isinstance(listed, list) and all(isinstance(rank, int) for rank in listed) else []
+
+
+def _kinds(trace: RankTrace, name: Indices, classify: Callable[[str], str]) -> NDArray[np.object_]:
+    """What some names are, by what classifies them; "" for a missing name."""
+    used, which = np.unique(name, return_inverse=True)
+    kinds = [classify(trace.strings[index]) if index >= 0 else "" for index in used.tolist()]
+    of_each: NDArray[np.object_] = np.array([*kinds, ""], object)[which]
+    return of_each
+
+
 def _messages(
     trace: RankTrace, rows: Ints, name: Indices, classify: Callable[[str], str]
 ) -> tuple[Ints, NDArray[np.object_]]:
     """Those of some rows that are messages by what classifies their names, and what they are."""
-    used, which = np.unique(name[rows], return_inverse=True)
-    kind = np.array([classify(trace.strings[index]) for index in used.tolist()], object)[which]
+    kind = _kinds(trace, name[rows], classify)
     chosen = (kind == "send") | (kind == "recv")
     return rows[chosen], kind[chosen]
 

@@ -5,16 +5,21 @@ from __future__ import annotations
 import numpy as np
 
 from tb_ddp_doctor.digest import track
+from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.host_calls import HostCalls
-from tb_ddp_doctor.digest.intervals import EMPTY, Intervals
+from tb_ddp_doctor.digest.intervals import EMPTY, Intervals, different
 from tb_ddp_doctor.digest.launch_queue import HostStalls
-from tb_ddp_doctor.digest.model import Steps, Track
+from tb_ddp_doctor.digest.model import HostMeetings, Starved, Steps, Track
 from tb_ddp_doctor.digest.owners import LONG_STALL_NS, Layers
 from tb_ddp_doctor.digest.phases import HostPhases
 from tb_ddp_doctor.digest.starvation import BLOCKING, BlockingCalls, recording_ns
 from tb_ddp_doctor.digest.steps import step_of
+from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.names import Phase
+
+#: A call that needs an event follows the synchronisation with it at once, ns.
+_AT_ONCE_NS = 50_000
 
 
 def rank_track(
@@ -26,6 +31,7 @@ def rank_track(
     calls: BlockingCalls,
     op_stalls: Intervals,
     phases: HostPhases,
+    meetings: HostMeetings,
 ) -> Track:
     """The rank's track; none where the trace does not show what the host does when it launches.
 
@@ -45,21 +51,29 @@ def rank_track(
     launched = np.where(waits, device.launch_ns, launched)
     of_comm = device.communicates[device.by_start]
     work, comm = device.by_start[~of_comm], device.by_start[of_comm]
-    stream = device.trace.events.stream[device.row[comm]].astype(np.int64)
     return track.track(
         steps,
-        track.Device(device.start_ns[work], device.end_ns[work], launched[work]),
-        track.Communication(device.start_ns[comm], device.end_ns[comm], launched[comm], stream),
+        track.Device(device.start_ns[work], device.end_ns[work], launched[work], device.stream[work]),
+        track.Communication(device.start_ns[comm], device.end_ns[comm], launched[comm], device.stream[comm]),
         _host_time(host, device, steps, layers, blocked, calls, op_stalls),
         [phases.of(phase) for phase in Phase if phase is not Phase.OTHER],
+        track.Meetings(meetings.start_ns, meetings.end_ns),
     )
 
 
 def _launched_by_operators(host: HostCalls, device: DeviceEvents) -> bool:
-    """Whether most launches lie within operators, if there are any: outside of them the host seems to do nothing."""
-    launch = device.launch[device.is_launched & ~device.communicates]
+    """Whether most calls that launch lie within operators, if there are any: outside of them the host seems to do
+    nothing.
+
+    A graph is one launch, however many kernels it has, and no operator makes it.
+    """
+    launch = different(device.launch[device.is_launched & ~device.communicates])
     if not host.is_operator.any():
         return len(launch) > 0
+    graphs = host.named(names.launches_graph)[launch]
+    if graphs.all():
+        return len(launch) > 0
+    launch = launch[~graphs]
     return 2 * int((host.around(launch, host.is_operator) >= 0).sum()) > len(launch)
 
 
@@ -72,16 +86,25 @@ def _host_time(
     calls: BlockingCalls,
     op_stalls: Intervals,
 ) -> track.HostTime:
-    """What holds the host."""
+    """What holds the host.
+
+    A long stretch outside any call that a call follows which needs an event to be over is a synchronisation with that
+    event: not all recorders show cudaEventSynchronize.
+    """
     window = Intervals.span(int(steps.host_start_ns[0]), int(steps.host_end_ns[-1]))
     idle = window - layers.host_busy
     long = idle.end - idle.start >= LONG_STALL_NS
+    idle = Intervals(idle.start[long], idle.end[long])
+    needs_event = np.sort(host.start_ns[host.is_runtime & host.trains & host.named(names.needs_event)])
+    following = searchsorted(needs_event, idle.end)
+    syncs = np.append(needs_event, np.iinfo(np.int64).max)[following] - idle.end <= _AT_ONCE_NS
+    unrecorded = Intervals(idle.start[syncs], idle.end[syncs])
     taken = EMPTY
     disjoint = []
     for part in (
-        *(calls.over(kind) for kind in BLOCKING),
+        *(calls.over(kind) | unrecorded if kind is Starved.SYNC else calls.over(kind) for kind in BLOCKING),
         layers.input & window,
-        Intervals(idle.start[long], idle.end[long]),
+        idle - unrecorded,
         op_stalls & window,
         blocked.profiler,
         blocked.full_queue,

@@ -20,6 +20,8 @@ from tb_ddp_doctor.trace.model import Category, Ints, RankTrace
 
 #: In place of a step's number: between two steps, where the record of several is lost.
 NO_STEP = -1
+#: What serves as a mark of a training loop's steps where nothing marks them.
+UPDATE = "Optimizer.step"
 
 
 def host_steps(host: HostCalls) -> tuple[Ints, Ints, Ints]:
@@ -31,12 +33,54 @@ def host_steps(host: HostCalls) -> tuple[Ints, Ints, Ints]:
     """
     calls = np.flatnonzero(host.is_annotation & host.named(names.is_step))
     calls = calls[np.lexsort((host.row[calls], host.start_ns[calls]))]
-    start, end = host.start_ns[calls], host.end_ns[calls]
     number = np.array([names.step_number(text) for text in host.texts(calls)], np.int64)
+    if len(set(host.thread[calls].tolist())) == 1:
+        mine = _of_first_profiler(number, host.start_ns[calls], host.end_ns[calls])
+        calls, number = calls[mine], number[mine]
+    start, end = host.start_ns[calls], host.end_ns[calls]
     lacking = np.flatnonzero((np.diff(number) > 1) & (end[:-1] < start[1:])) + 1
     between = np.where(number[lacking] - number[lacking - 1] == 2, number[lacking] - 1, NO_STEP)
     number, start = np.insert(number, lacking, between), np.insert(start, lacking, end[lacking - 1])
     return number, start, np.append(start[1:], end[-1:])
+
+
+#: Steps of one profiler overlap by less: times of old traces are whole microseconds.
+_OVERLAP_NS = 2_000
+
+
+def _of_first_profiler(number: Ints, start: Ints, end: Ints) -> Ints:
+    """The steps that the profiler marked which marked the first one, as indices. All are of one thread, by time.
+
+    A second profiler whose `step` is called marks steps, too, long after it has stopped to record:
+
+        its own      |20      |21      |22
+        the second    |100     |101     |102
+
+    The next step of a profiler is the one with the next number that begins nearest to the end of the last.
+    """
+    every = np.arange(len(number))
+    if not (end[:-1] - start[1:] > _OVERLAP_NS).any():
+        return every
+    by_number: dict[int, list[int]] = {}
+    for index, one in enumerate(number.tolist()):
+        by_number.setdefault(one, []).append(index)
+    mine, last = [0], 0
+    while True:
+        least = end[last] - _OVERLAP_NS
+        following = [index for index in by_number.get(int(number[last]) + 1, ()) if start[index] >= least]
+        if following:
+            last = min(following, key=lambda index: int(start[index] - end[last]))
+        else:
+            later = np.flatnonzero((number > number[last] + 1) & (start >= least))
+            if not len(later):
+                break
+            last = int(later[0])
+        mine.append(last)
+    rest = np.setdiff1d(every, mine)
+    # All others run beside these, where numbers do not begin anew; and do not go on within one whose end is damaged.
+    beside = (start[mine] < end[rest, None] - _OVERLAP_NS) & (start[rest, None] < end[mine] - _OVERLAP_NS)
+    goes_on = number[rest[0]] == number[last] + 1 and end[rest[0]] < end[last]
+    return np.array(mine) if beside.any(axis=1).all() and not goes_on else every
 
 
 def step_of(instant: Ints, host_start_ns: Ints) -> Ints:
@@ -53,23 +97,60 @@ def within(instant: Ints, steps: Steps) -> Ints:
 
 
 def device_windows(
-    number: Ints, host_start_ns: Ints, host_end_ns: Ints, end_ns: Ints, step: Ints
+    number: Ints,
+    host_start_ns: Ints,
+    host_end_ns: Ints,
+    end_ns: Ints,
+    step: Ints,
+    stream: Ints,
+    from_ns: int = 0,
 ) -> tuple[Steps, Ints]:
-    """Device windows of the steps, from the ends of device events and the step that launched each (-1: unknown).
+    """Device windows of the steps, from the ends of device events, the step that launched each (-1: unknown), and the
+    stream that each runs on.
+
+    The first window begins when what was launched before the record has ended, whatever copies on a stream of their
+    own do meanwhile. It begins at `from_ns` or later: what the device did before is not in the record.
 
     Returns the steps whose window is not empty, but for NO_STEP, and for each step given its index among them, or -1.
     """
     last = np.full(len(number), np.iinfo(np.int64).min, np.int64)
     known = step >= 0
     np.maximum.at(last, step[known], end_ns[known])
-    first_launched = end_ns[known].min(initial=np.iinfo(np.int64).max)
-    before = end_ns[~known & (end_ns <= first_launched)]
-    origin = max(before.max(initial=host_start_ns[0]), host_start_ns[0])
+    origin = max(_done_before_ns(end_ns, step, stream), int(host_start_ns[0]), from_ns)
     edges = np.maximum.accumulate(np.concatenate(([origin], last)))
     keep = (edges[1:] > edges[:-1]) & (number != NO_STEP)
     steps = Steps(number[keep], edges[:-1][keep], edges[1:][keep], host_start_ns[keep], host_end_ns[keep])
     index = np.where(keep, np.cumsum(keep) - 1, -1)
     return steps, index
+
+
+def _done_before_ns(end_ns: Ints, step: Ints, stream: Ints) -> int:
+    """When all that was launched before the record has ended; long ago if nothing was.
+
+    On a stream, what was launched before the record ends before all that was launched in it. A stream on which nothing
+    was is held against the first end on any stream.
+    """
+    known = step >= 0
+    never = np.iinfo(np.int64)
+    which, place = np.unique(stream, return_inverse=True)
+    first = np.full(len(which), never.max)
+    np.minimum.at(first, place[known], end_ns[known])
+    first = np.where(first == never.max, end_ns[known].min(initial=never.max), first)
+    return int(end_ns[~known & (end_ns <= first[place])].max(initial=never.min))
+
+
+def updates(host: HostCalls) -> tuple[Ints, Ints, Ints] | None:
+    """The steps of a training loop that nothing marks, as `host_steps` has them; None where no step is whole.
+
+    A step lasts from the end of one update of the parameters to the end of the next. Before the first update and after
+    the last one the record has parts of steps. Optimizers with no backward pass between them make one update.
+    """
+    calls = np.flatnonzero(host.is_annotation & host.named(names.is_optimizer_step))
+    end = np.sort(host.end_ns[calls])
+    backward = np.sort(host.start_ns[host.is_operator & host.named(names.is_backward)])
+    passed = searchsorted(backward, end)
+    end = end[np.append(np.diff(passed) > 0, True)] if len(end) else end
+    return (np.arange(len(end) - 1), end[:-1], end[1:]) if len(end) > 1 else None
 
 
 #: Fewer repetitions are no pattern.

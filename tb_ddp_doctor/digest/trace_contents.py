@@ -4,6 +4,8 @@
 - Signs that a device worked although none of its events is there.
 - What the program does: a server of requests has no training loop that could be at fault.
 - Whether events were left out of the file: of the correlation numbers that the runtime counts up, so few are there.
+- Whether a graph is captured in it and none is launched: what is launched meanwhile does not run.
+- The library that exchanges tokens between experts: its kernels say what they are, and not whose.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from collections import Counter
 
 import numpy as np
 
+from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.intervals import Intervals, different
 from tb_ddp_doctor.digest.launches import is_on_device
@@ -22,6 +25,8 @@ from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, RankTrace
 from tb_ddp_doctor.trace.names import Program
 
+#: What marks the steps of a training loop.
+MARKED = "ProfilerStep"
 #: A trace of forward passes has more kinds of operators than this; fewer tell nothing.
 _LEAST_OPERATORS = 20
 #: Kineto keeps one call of the runtime in 1 to 16 numbers (25 jobs, 10 public traces); a sampled trace one in 215.
@@ -34,12 +39,17 @@ _LEAST_CALLS = 100
 
 def trace_contents(host: HostCalls, steps_from: str) -> TraceContents:
     """The contents of one trace; `steps_from` is what marks its steps."""
+    captured, launches = _captured(host)
     return TraceContents(
         unknown_work=_unknown_work(host.trace),
         hidden_work=_hidden_work(host),
         program=_program(host).name.lower(),
         steps_from=steps_from,
         calls_left_out=_calls_left_out(host),
+        captured_launches=captured,
+        launches=launches,
+        graph_launches=int((host.is_runtime & host.named(names.launches_graph)).sum()),
+        expert_library=_expert_library(host.trace),
     )
 
 
@@ -86,6 +96,32 @@ def _program(host: HostCalls) -> Program:
     return Program.INFERENCE if len(words) >= _LEAST_OPERATORS and not talks else Program.UNKNOWN
 
 
+def _captured(host: HostCalls) -> tuple[int, int]:
+    """How many kernel launches only went into graphs that are not launched in the record, and how many there are.
+
+    Those without a kernel, before the last capture ends.
+    """
+    calls = np.flatnonzero(host.is_runtime & host.named(names.launches_kernel))
+    captures = host.is_runtime & host.named(names.captures_graph)
+    if not captures.any() or (host.is_runtime & host.named(names.launches_graph)).any():
+        return 0, len(calls)
+    events = host.trace.events
+    ran = different(events.correlation[is_on_device(events)])
+    numbers = events.correlation[host.row[calls]]
+    at = np.minimum(searchsorted(ran, numbers), max(len(ran) - 1, 0))
+    runs = ran[at] == numbers if len(ran) else np.zeros(len(calls), np.bool_)
+    captured = ~runs & (numbers >= 0) & (host.start_ns[calls] < host.end_ns[captures].max())
+    return int(captured.sum()), len(calls)
+
+
+def _expert_library(trace: RankTrace) -> str:
+    """The library of expert parallelism whose kernels run; "" for none, the first by name for several."""
+    ran = np.zeros(len(trace.strings), np.bool_)
+    ran[trace.events.name[trace.events.category == Category.KERNEL]] = True
+    found = {names.exchanges_tokens(trace.strings[index]) for index in np.flatnonzero(ran).tolist()} - {""}
+    return min(found, default="")
+
+
 def _texts(host: HostCalls, chosen: Mask) -> list[str]:
     """The different names of some calls."""
     strings = host.trace.strings
@@ -95,8 +131,11 @@ def _texts(host: HostCalls, chosen: Mask) -> list[str]:
 def _calls_left_out(host: HostCalls) -> float:
     """The share of the runtime's calls that is not in the file, where that is far more than Kineto leaves out; else 0.
 
-    The runtime numbers its calls in a row, and Kineto keeps those that launch, copy, synchronise or allocate.
+    The runtime numbers its calls in a row, and Kineto keeps those that launch, copy, synchronise or allocate. All are
+    left out of a file of device events alone.
     """
+    if not len(host):
+        return float(len(host.trace.events) > 0)
     numbers = host.trace.events.correlation[host.row[host.is_runtime]]
     numbers = different(numbers[numbers >= 0])
     if len(numbers) < _LEAST_CALLS:

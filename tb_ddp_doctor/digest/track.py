@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_ddp_doctor.digest import ends_with
 from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.intervals import Intervals, partition
 from tb_ddp_doctor.digest.model import CpuTime, HostTimes, Steps, Track
@@ -34,8 +35,10 @@ LATENCY_NS = 20_000
 #: Stretches that hold the host get a row of their own from this length on, ns, and the longest of a step do.
 _SHORTEST_HOLD_NS = 20_000
 _HOLDS_A_STEP = 32
-#: By so much a launch call may seem to end before the event that it waited for.
+#: By so much a launch call may seem to end before the event that it waited for, ns.
 _SLACK_NS = 2_000
+#: The host goes on at most this long after a collective that it carries out itself, ns.
+_LEAVES_NS = 200_000
 #: Few enough that the queue never blocks a row for what the row itself launched.
 _LAUNCHES_A_ROW = 128
 
@@ -49,6 +52,7 @@ class Device(msgspec.Struct, frozen=True, eq=False):
     end_ns: Ints
     #: When the launch was issued: the call's end, or its start where the call waits for the event; -1 if unknown.
     launched_ns: Ints
+    stream: Ints
 
 
 class Communication(msgspec.Struct, frozen=True, eq=False):
@@ -59,6 +63,16 @@ class Communication(msgspec.Struct, frozen=True, eq=False):
     #: When the launch was issued, -1 if unknown.
     launched_ns: Ints
     stream: Ints
+
+
+class Meetings(msgspec.Struct, frozen=True, eq=False):
+    """When the host enters and leaves collectives that it carries out itself; shape (H,)."""
+
+    start_ns: Ints
+    end_ns: Ints
+
+
+NO_MEETINGS = Meetings(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 class HostTime(msgspec.Struct, frozen=True, eq=False):
@@ -104,20 +118,22 @@ def track(
     communication: Communication,
     host: HostTime,
     phases: Sequence[Intervals] = (),
+    meetings: Meetings = NO_MEETINGS,
 ) -> Track:
     """Cut a rank's steps, at least one, into rows; `phases` are the host's, in the order of `Phase` up to OTHER."""
-    rows = _cut(steps, device, communication, host)
+    rows = _cut(steps, device, communication, host, meetings)
     needs = _needs(rows, device, communication, int(steps.start_ns[0]))
     full = host.full_queue.measure(rows.begin_ns, rows.issued_ns)
-    waits = (rows.blocked_by >= 0) & (rows.blocked_by <= CpuTime.SYNC)
-    waits &= (needs.done_ns > rows.issued_ns) & (needs.done_ns <= rows.end_ns)
+    blocked = ends_with.Blocked(rows.issued_ns, rows.end_ns, rows.blocked_by)
+    waits = blocked.in_a_call & (needs.done_ns > rows.issued_ns) & (needs.done_ns <= blocked.latest_ns)
     queue = _queued(rows, waits, needs, device, communication, host.full_queue, int(steps.start_ns[0]))
+    queue = _left(queue, rows, waits, meetings, len(communication.end_ns))
     full = np.where(queue.blocks, full, 0)
     held = np.column_stack([part.measure(rows.begin_ns, rows.issued_ns) for part in host.held])
     work = np.maximum(rows.issued_ns - rows.begin_ns - full - held.sum(axis=1), 0)
     count = searchsorted(host.recorded_ns, rows.issued_ns) - searchsorted(host.recorded_ns, rows.begin_ns)
     recording = np.minimum(count * host.recording_ns, work)
-    after, needed, ready = _readiness(rows, needs, communication)
+    ready = _readiness(rows, needs, communication)
     return Track(
         step=(searchsorted(steps.host_start_ns, rows.begin_ns, side="right") - 1).astype(np.int32),
         host=_host_times(np.column_stack((held, recording, work - recording))),
@@ -136,9 +152,10 @@ def track(
         awaits=rows.awaits,
         delay_ns=needs.delay_ns,
         launches=rows.launches,
-        after=after,
-        needs=needed,
-        ready_ns=ready,
+        after=ready.after,
+        follows=ready.follows,
+        needs=ready.needs,
+        ready_ns=ready.ns,
     )
 
 
@@ -164,6 +181,7 @@ def no_track() -> Track:
         delay_ns=nothing,
         launches=index,
         after=index,
+        follows=index,
         needs=index,
         ready_ns=nothing,
     )
@@ -185,7 +203,7 @@ def _phase(rows: _Rows, phases: Sequence[Intervals]) -> Indices:
     return most
 
 
-def _cut(steps: Steps, device: Device, communication: Communication, host: HostTime) -> _Rows:
+def _cut(steps: Steps, device: Device, communication: Communication, host: HostTime, meetings: Meetings) -> _Rows:
     """Cut the host's time where steps and holds end, collectives and many kernels are launched, and before gated ones.
 
     A collective's row ends with its launch, so that all that was launched before is in that row or earlier; the kernel
@@ -198,7 +216,8 @@ def _cut(steps: Steps, device: Device, communication: Communication, host: HostT
     within = (gate_at >= origin) & (gate_at < until)
     gate, gate_at = gate[within], gate_at[within]
     launched = np.flatnonzero((communication.launched_ns >= origin) & (communication.launched_ns < until))
-    lasting, awaited = _awaiting_holds(hold_start, hold_end, hold_kind, communication)
+    blocked = ends_with.Blocked(hold_start, hold_end, hold_kind)
+    lasting, awaited = ends_with.collectives(blocked, communication.launched_ns, communication.end_ns)
     gate, gate_at = np.append(gate, awaited), np.append(gate_at, hold_start[lasting])
 
     # Steps without device events are no steps of the digest: what is between two belongs to the earlier one.
@@ -214,12 +233,13 @@ def _cut(steps: Steps, device: Device, communication: Communication, host: HostT
         communication.launched_ns[launched],
         gate_at,
         crowded[_LAUNCHES_A_ROW - 1 :: _LAUNCHES_A_ROW],
+        meetings.start_ns,
     )
     ends = np.concatenate(cuts)
     order = np.argsort(ends, kind="stable")
     place = np.empty(len(ends), np.int64)
     place[order] = np.arange(len(ends))
-    of_holds, _, of_launches, of_gates, _ = np.split(place, np.cumsum([len(cut) for cut in cuts])[:-1])
+    of_holds, _, of_launches, of_gates, _, of_meetings = np.split(place, np.cumsum([len(cut) for cut in cuts])[:-1])
     ends = ends[order]
     begins = np.concatenate(([origin], ends[:-1]))
     issued = ends.copy()
@@ -227,6 +247,7 @@ def _cut(steps: Steps, device: Device, communication: Communication, host: HostT
     blocked_by, launches, awaits = (np.full(len(ends), -1, np.int32) for _ in range(3))
     blocked_by[of_holds] = hold_kind
     launches[of_launches] = launched
+    launches[of_meetings] = len(communication.end_ns) + np.arange(len(of_meetings))
     followed = of_gates + 1 < len(ends)
     awaits[of_gates[followed] + 1] = gate[followed]
     return _Rows(begins, issued, ends, blocked_by, launches, awaits)
@@ -248,39 +269,51 @@ def _holds(host: HostTime, origin: int, until: int, steps: int) -> tuple[Ints, I
     return start[longest], end[longest], kind[longest]
 
 
-def _awaiting_holds(start: Ints, end: Ints, kind: Ints, communication: Communication) -> tuple[Ints, Ints]:
-    """Holds that wait for the device until a collective ends, and the collective: the last one to end there."""
-    nothing = np.empty(0, np.int64)
-    known = np.flatnonzero(communication.launched_ns >= 0)
-    if not len(known) or not len(start):
-        return nothing, nothing
-    order = known[np.argsort(communication.end_ns[known], kind="stable")]
-    last = searchsorted(communication.end_ns[order], end, side="right") - 1
-    collective = order[np.maximum(last, 0)]
-    ends_here = (last >= 0) & (communication.end_ns[collective] > np.maximum(start, end - LATENCY_NS))
-    waits = np.flatnonzero(ends_here & (kind <= CpuTime.SYNC) & (communication.launched_ns[collective] <= start))
-    return waits, collective[waits]
-
-
 def _gates(device: Device, communication: Communication) -> tuple[Ints, Ints]:
-    """Device events that had to await a collective, and the collective.
+    """Device events that had to await a collective, and the collective; each collective by its first such event.
 
-    They start after a gap in which a collective ended: the last one to end there.
+    Two things show it. The whole device is idle, a collective ends in the gap, and the event ends the gap. Or the
+    event's own stream is idle although the event is launched, and of all that ends on other streams meanwhile the
+    collective ends last:
+
+        stream 7   [gemm.........][gemm.........][gemm...
+        stream 20  [all-to-all........]
+        stream 48   ^launched          [cat..]           cat awaits the all-to-all, beside the gemms
     """
     nothing = np.empty(0, np.int64)
     if not len(communication.end_ns):
         return nothing, nothing
     busy = Intervals.union(device.start_ns, device.end_ns)
-    gap_start, gap_end = busy.end[:-1], busy.start[1:]
-    order = np.argsort(communication.end_ns, kind="stable")
-    last = searchsorted(communication.end_ns[order], gap_end, side="right") - 1
-    collective = order[np.maximum(last, 0)]
-    gates = (last >= 0) & (communication.end_ns[collective] > gap_start)
-    event, collective = searchsorted(device.start_ns, gap_end[gates]), collective[gates]
+    ending = searchsorted(device.start_ns, busy.start[1:])
+    by_gap = ends_with.last_to_end(communication.end_ns, busy.end[:-1], busy.start[1:])
+    beside, by_stream = _gates_beside(device, communication)
+    event, collective = np.append(ending, beside), np.append(by_gap, by_stream)
+    known = collective >= 0
+    event, collective = event[known], collective[known]
     known = (communication.launched_ns[collective] >= 0) & (
         device.launched_ns[event] >= communication.launched_ns[collective]
     )
-    return event[known], collective[known]
+    event, collective = event[known], collective[known]
+    first = np.lexsort((device.launched_ns[event], collective))
+    first = np.sort(first[np.diff(collective[first], prepend=-1) != 0])
+    return event[first], collective[first]
+
+
+def _gates_beside(device: Device, communication: Communication) -> tuple[Ints, Ints]:
+    """Device events whose stream is idle although they are launched, and the collective that ends last meanwhile.
+
+    -1 where work on another stream ends later, and the event rather awaits that.
+    """
+    order = np.lexsort((device.start_ns, device.stream))
+    follows = np.diff(device.stream[order], prepend=-1) == 0
+    before = np.append(LONG_AGO, device.end_ns[order][:-1])
+    could_start = np.maximum(device.launched_ns[order], np.where(follows, before, LONG_AGO))
+    waited = np.flatnonzero((device.launched_ns[order] >= 0) & (device.start_ns[order] - could_start > LATENCY_NS))
+    event, since = order[waited], could_start[waited]
+    collective = ends_with.last_to_end(communication.end_ns, since, device.start_ns[event])
+    work = ends_with.last_to_end(device.end_ns, since, device.start_ns[event])
+    later = (work >= 0) & (collective >= 0) & (device.end_ns[work] > communication.end_ns[collective])
+    return event, np.where(later, -1, collective)
 
 
 def _needs(rows: _Rows, device: Device, communication: Communication, origin: int) -> _Needs:
@@ -312,8 +345,13 @@ def _needs(rows: _Rows, device: Device, communication: Communication, origin: in
     gate_of_event[first[filled]] = gate[filled]
     reach = np.maximum.accumulate(np.concatenate(([origin], np.maximum(end, gate_of_event))))
     starved = np.maximum(np.minimum(start, arrived) - np.maximum(reach[:-1], gate_of_event), 0)
+    # When the device is done with the rows before, and the gate is open.
+    base = np.maximum(reach[np.minimum(first, len(reach) - 1)], gate)
+    beside = start < base[row]
     spare = np.full(size, -LONG_AGO)
-    np.minimum.at(spare, row, np.maximum(start - arrived, 0))
+    # What ends while earlier work still runs, as a copy on a stream of its own, does not tie that work to its launch.
+    lasts = np.flatnonzero(~beside & (end > reach[:-1]))
+    np.minimum.at(spare, row[lasts], np.maximum(start - arrived, 0)[lasts])
     lost = np.zeros(size, np.int64)
     np.add.at(lost, row, starved)
     late = np.flatnonzero(starved)
@@ -323,7 +361,9 @@ def _needs(rows: _Rows, device: Device, communication: Communication, origin: in
     done[filled] = reach[last[filled] + 1]
     done = np.maximum.accumulate(np.maximum(done, origin))
     before = np.concatenate(([origin], done[:-1]))
-    lead = np.where(filled, done - rows.issued_ns - np.where(lost > 0, 0, spare), LONG_AGO)
+    in_turn = filled & (spare < -LONG_AGO)
+    lead = np.where(in_turn, done - rows.issued_ns - np.where(lost > 0, 0, spare), LONG_AGO)
+    lead = np.maximum(lead, _lead_beside(row[beside], start[beside], end[beside], arrived[beside], rows.issued_ns))
     return _Needs(
         free_ns=np.maximum(before, awaited),
         done_ns=done,
@@ -332,6 +372,29 @@ def _needs(rows: _Rows, device: Device, communication: Communication, origin: in
         delay_ns=delay,
         fed_ns=np.where(lost > 0, done - fed_from, -1),
     )
+
+
+def _lead_beside(row: Ints, start: Ints, end: Ints, arrived: Ints, issued: Ints) -> Ints:
+    """How long after a row's issue its events are done that run beside earlier rows' work, on another stream.
+
+    Such events start before the device is done with the rows before. The launch of each binds only the events that
+    follow without a gap: after a gap they waited for something else. `row`, `start`, `end` and `arrived` are of the
+    events, by row and start; shape (rows,), ns, `LONG_AGO` where a row has no such event.
+    """
+    lead = np.full(len(issued), LONG_AGO)
+    if not len(row):
+        return lead
+    # The latest end so far within each row: ends by rank, so that a row's come after all of the row before.
+    by_end = np.argsort(end, kind="stable")
+    place = np.empty(len(end), np.int64)
+    place[by_end] = np.arange(len(end))
+    in_row = np.cumsum(np.diff(row, prepend=row[0]) != 0) * len(end)
+    reach = end[by_end[np.maximum.accumulate(place + in_row) - in_row]]
+    chains = np.flatnonzero(np.append(True, (np.diff(row) != 0) | (start[1:] > reach[:-1] + LATENCY_NS)))
+    spare = np.minimum.reduceat(np.maximum(start - arrived, 0), chains)
+    bound = np.maximum.reduceat(end, chains) - spare - issued[row[chains]]
+    np.maximum.at(lead, row[chains], bound)
+    return lead
 
 
 class _Queued(msgspec.Struct, frozen=True, eq=False):
@@ -372,20 +435,12 @@ def _queued(
 
     unblocked = searchsorted(full.end, rows.issued_ns, side="right") - 1
     blocks = (unblocked >= 0) & (full.end[unblocked] > rows.begin_ns) if len(full) else np.zeros(size, np.bool_)
-    by_end = np.argsort(end, kind="stable")
-
-    def last_done(instant: Ints) -> Ints:
-        last = searchsorted(end[by_end], instant, side="right") - 1
-        return np.where(last >= 0, by_end[np.maximum(last, 0)], -1)
-
-    holds = ((rows.blocked_by == CpuTime.SYNC) | (rows.blocked_by == CpuTime.STALL)) & ~waits
-    held_for = last_done(rows.end_ns)
-    # Outside of any op, only the end of a collective is too rare to be chance.
-    stalls = np.flatnonzero(rows.blocked_by == CpuTime.STALL)
-    held_for[stalls] = _last_collective(rows.end_ns[stalls], communication, len(device.end_ns))
-    holds &= (held_for >= 0) & (end[held_for] > np.maximum(rows.issued_ns, rows.end_ns - LATENCY_NS))
+    blocked = ends_with.Blocked(rows.issued_ns, rows.end_ns, rows.blocked_by)
+    held_for = np.where(waits, -1, ends_with.events(blocked, end, part >= 0))
+    holds = held_for >= 0
     blocks &= ~holds
-    blocked_for = last_done(full.end[unblocked] + _SLACK_NS) if len(full) else held_for
+    always = np.full(size, LONG_AGO)
+    blocked_for = ends_with.last_to_end(end, always, full.end[unblocked] + _SLACK_NS) if len(full) else held_for
     ended = np.where(holds, held_for, blocked_for)
     event[blocks | holds] = ended[blocks | holds]
 
@@ -422,14 +477,22 @@ def _queued(
     )
 
 
-def _last_collective(until_ns: Ints, communication: Communication, offset: int) -> Ints:
-    """The last collective to end by some instants, as an index after `offset` events; -1 where none does."""
-    order = np.argsort(communication.end_ns, kind="stable")
-    last = searchsorted(communication.end_ns[order], until_ns, side="right") - 1
-    if not len(order):
-        return last
-    found: Ints = np.where(last >= 0, offset + order[np.maximum(last, 0)], -1)
-    return found
+def _left(queue: _Queued, rows: _Rows, waits: Flags, meetings: Meetings, first: int) -> _Queued:
+    """The same with the collectives of the host (the parts from `first` on) that blocking stretches end with."""
+    stretch = (rows.blocked_by == CpuTime.STALL) | (rows.blocked_by == CpuTime.OP_STALL)
+    last = ends_with.last_to_end(meetings.end_ns, rows.issued_ns, rows.end_ns + _SLACK_NS)
+    leaves = stretch & ~waits & (last >= 0)
+    leaves[leaves] = rows.end_ns[leaves] - meetings.end_ns[last[leaves]] < _LEAVES_NS
+    if not leaves.any():
+        return queue
+    return _Queued(
+        row=np.where(leaves, -1, queue.row).astype(np.int32),
+        tail_ns=np.where(leaves, 0, queue.tail_ns),
+        part=np.where(leaves, first + last, queue.part).astype(np.int32),
+        ns=np.where(leaves, rows.end_ns - meetings.end_ns[last], queue.ns),
+        blocks=queue.blocks & ~leaves,
+        holds=queue.holds | leaves,
+    )
 
 
 def _unqueued(size: int) -> _Queued:
@@ -438,30 +501,65 @@ def _unqueued(size: int) -> _Queued:
     return _Queued(none, zero, none, zero, never, never)
 
 
-def _readiness(rows: _Rows, needs: _Needs, communication: Communication) -> tuple[Indices, Indices, Ints]:
-    """Of each row that launches a collective: the one before it on its stream, the row whose device work it awaits, and
-    how long after all that it arrives.
+class _Ready(msgspec.Struct, frozen=True, eq=False):
+    """What each row that launches a collective waits for before that can begin; shape (rows,), columns of `Track`."""
 
-    It awaits all that was launched before if that was done when it arrived; else, if neither its launch nor the one
-    before tells why it came so late, the last row that was done.
+    after: Indices
+    follows: Indices
+    needs: Indices
+    ns: Ints
+
+
+def _readiness(rows: _Rows, needs: _Needs, communication: Communication) -> _Ready:
+    """Of each row that launches a collective: the one before it on its stream, the one of another stream and the row
+    whose device work it awaits, and how long after all that it arrives.
+
+    It follows a collective of another stream that was launched before it and ended right before it arrived, if all else
+    was over earlier. It awaits all device work that was launched before if that was done when it arrived; else, if
+    nothing else tells why it came so late, the last row that was done.
     """
     size = len(rows.launches)
-    after, needed = np.full(size, -1, np.int32), np.full(size, -1, np.int32)
+    after, followed, needed = (np.full(size, -1, np.int32) for _ in range(3))
     ready = np.zeros(size, np.int64)
-    launching = np.flatnonzero(rows.launches >= 0)
+    launching = np.flatnonzero((rows.launches >= 0) & (rows.launches < len(communication.end_ns)))
     which = rows.launches[launching]
-    order = np.lexsort((communication.start_ns[which], communication.stream[which]))
-    chained = communication.stream[which[order]][1:] == communication.stream[which[order]][:-1]
-    before = np.full(len(which), -1, np.int32)
-    before[order[1:][chained]] = which[order[:-1][chained]]
+    # What was launched before the record holds up the first one on its stream.
+    order = np.lexsort((communication.start_ns, communication.stream))
+    chained = np.append(np.zeros(min(len(order), 1), np.bool_), np.diff(communication.stream[order]) == 0)
+    previous = np.full(len(order), -1, np.int32)
+    previous[order[chained]] = order[np.flatnonzero(chained) - 1]
+    before = previous[which]
     arrival, done = communication.start_ns[which], needs.done_ns[launching]
-    freed = np.where(before >= 0, communication.end_ns[np.maximum(before, 0)] if len(which) else before, LONG_AGO)
+    freed = np.where(before >= 0, communication.end_ns[before] if len(which) else before, LONG_AGO)
     earliest = np.maximum(rows.end_ns[launching], freed)
     last = np.minimum(searchsorted(needs.done_ns, arrival, side="right") - 1, launching)
     awaits_all = done <= arrival
+    earliest = np.where(awaits_all, np.maximum(earliest, done), earliest)
+    follows = _followed(which, earliest, communication)
+    earliest = np.where(follows >= 0, communication.end_ns[follows], earliest)
     awaits_some = ~awaits_all & (last >= 0) & (arrival - earliest > LATENCY_NS)
     needed[launching] = np.where(awaits_all, launching, np.where(awaits_some, last, -1))
-    earliest = np.where(needed[launching] >= 0, np.maximum(earliest, needs.done_ns[needed[launching]]), earliest)
+    earliest = np.where(awaits_some, np.maximum(earliest, needs.done_ns[last]), earliest)
     after[launching] = before
+    followed[launching] = follows
     ready[launching] = arrival - earliest
-    return after, needed, ready
+    return _Ready(after, followed, needed, ready)
+
+
+def _followed(which: Indices, earliest: Ints, communication: Communication) -> Indices:
+    """Of each of some collectives, which could begin so early but for it, the one that ended right before it arrived.
+
+    That one is of another stream and was launched before; -1 where there is none.
+    """
+    known = np.flatnonzero(communication.launched_ns >= 0)
+    order = known[np.argsort(communication.end_ns[known], kind="stable")]
+    if not len(order) or not len(which):
+        return np.full(len(which), -1, np.int32)
+    arrival = communication.start_ns[which]
+    ended = order[np.maximum(searchsorted(communication.end_ns[order], arrival, side="right") - 1, 0)]
+    end = communication.end_ns[ended]
+    follows = (end <= arrival) & (arrival - end <= LATENCY_NS) & (end > earliest)
+    follows &= communication.stream[ended] != communication.stream[which]
+    follows &= communication.launched_ns[ended] <= communication.launched_ns[which]
+    found: Indices = np.where(follows, ended, -1).astype(np.int32)
+    return found

@@ -7,11 +7,11 @@ import stat
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
-from tb_ddp_doctor.discover import foreign, recordings
-from tb_ddp_doctor.discover.head import Head
+from tb_ddp_doctor.discover import foreign, merged, recordings
+from tb_ddp_doctor.discover.head import Head, source
 from tb_ddp_doctor.discover.names import (
     DIGEST_SUFFIX,
     JSON_NAME,
@@ -26,9 +26,10 @@ from tb_ddp_doctor.discover.names import (
 )
 from tb_ddp_doctor.discover.trace_file import Parts, Status, TraceFile
 from tb_ddp_doctor.findings import FileWarning
-from tb_ddp_doctor.nsys.database import NsysError
+from tb_ddp_doctor.nsys.database import DamagedError, NsysError
 from tb_ddp_doctor.storage import paths, time_limit
-from tb_ddp_doctor.storage.paths import FilePath
+from tb_ddp_doctor.storage.paths import FilePath, ProcessPath, identity
+from tb_ddp_doctor.storage.reach import Reach
 from tb_ddp_doctor.storage.time_limit import within
 
 _PACKED = "This format is not supported: unpack it, or compress traces with gzip."
@@ -36,6 +37,7 @@ _SQLITE = (
     "An SQLite file cannot be read where it lies: if this is an export of Nsight Systems, copy it to a local folder "
     "and diagnose that."
 )
+_STALE = "Left out: this digest was made of another trace than the one beside it, which is read."
 #: Reading heads waits for the disk, on network file systems for milliseconds each.
 _PEEKERS = 8
 #: In remote directories, of so many files that are no traces the beginning is read, to say what they are.
@@ -43,24 +45,30 @@ _MOST_STRANGERS = 64
 
 
 def scan(
-    root: Path, unreadable: list[FileWarning], others: list[FileWarning], peek: Callable[[FilePath], Head]
+    root: Path,
+    unreadable: list[FileWarning],
+    others: list[FileWarning],
+    peek: Callable[[FilePath], Head],
+    reach: Reach,
 ) -> dict[Parts, list[TraceFile]]:
     """The trace files under `root` by the folder, as parts of its path below `root`; `peek` reads a file's head.
 
-    Folders and files that cannot be read go to `unreadable`, those of other recorders to `others`.
+    What `reach` leaves out, and folders and files that cannot be read go to `unreadable`, those of other recorders to
+    `others`.
     """
 
     def patient(path: FilePath) -> Head | None:
         try:
-            return within(time_limit.PATIENCE_S, lambda: peek(path))
+            return within(time_limit.PATIENCE_S, lambda: peek(path), path)
         except TimeoutError as error:
             unreadable.append(FileWarning(str(path), f"Left out: {error}"))
             return None
 
-    found = list(_walk(root, unreadable)) if not root.is_file() else [((), root, root.stat())]
+    found = list(_walk(root, unreadable, reach)) if not root.is_file() else [((), root, root.stat())]
+    unreadable += [FileWarning(str(root), sentence) for sentence in reach.left_out()]
     is_json = [JSON_NAME.fullmatch(trace_name(path.name)) is not None for _, path, _ in found]
     name = root.absolute().name
-    folders = _by_folder(name, [one for one, json in zip(found, is_json, strict=True) if json], patient)
+    folders = _by_folder(name, [one for one, json in zip(found, is_json, strict=True) if json], patient, unreadable)
     known = {file.path for files in folders.values() for file in files}
     for parts, path, status in found:
         if recordings.is_named_so(path.name):
@@ -68,10 +76,13 @@ def scan(
                 folders.setdefault(parts, []).extend(recordings.files(path, status))
                 continue
             except (NsysError, OSError) as error:
-                reason = str(error)
+                reason = error
             if not folders[parts]:
                 del folders[parts]
-            others.append(foreign.explained(path) or FileWarning(str(path), reason))
+            if isinstance(reason, DamagedError):
+                unreadable.append(FileWarning(str(path), f"Left out: {reason}"))
+            else:
+                others.append(foreign.explained(path) or FileWarning(str(path), str(reason)))
         elif path not in known and (explained := foreign.explained(path)):
             others.append(explained)
     return folders
@@ -97,7 +108,7 @@ def scan_remote(
         elif recordings.is_named_so(name) or foreign.may_be(name):
             strangers.append(file)
     root_name = root.rpartition("/")[2]
-    folders = _by_folder(root_name, found, peek)
+    folders = _by_folder(root_name, found, peek, unreadable)
     known = {file.path for files in folders.values() for file in files}
     strangers += [file for _, file, _ in found if file not in known]
     with ThreadPoolExecutor(_PEEKERS) as pool:
@@ -115,40 +126,67 @@ def digested_trace(path: Path) -> Path | None:
     return trace if path.suffix == DIGEST_SUFFIX and trace.is_file() else None
 
 
+def _is_of(digest: Head, trace: Path) -> bool:
+    """Whether a digest was made of a trace, as far as it says of which."""
+    if not digest.source:
+        return True
+    try:
+        return within(time_limit.PATIENCE_S, partial(_source, trace, identity(trace)), trace) == digest.source
+    except OSError:
+        return True
+
+
+@lru_cache(1 << 16)
+def _source(trace: Path, _state: str) -> str:
+    return source(trace)
+
+
 def _by_folder(
-    root: str, found: Sequence[tuple[Parts, FilePath, Status | None]], peek: Callable[[FilePath], Head | None]
+    root: str,
+    found: Sequence[tuple[Parts, FilePath, Status | None]],
+    peek: Callable[[FilePath], Head | None],
+    unreadable: list[FileWarning],
 ) -> dict[Parts, list[TraceFile]]:
     with ThreadPoolExecutor(_PEEKERS) as pool:
         heads = list(pool.map(peek, (path for _, path, _ in found)))
-        digested = {
-            trace
+        beside = {
+            path: (head, trace)
             for (_, path, _), head in zip(found, heads, strict=True)
             if head and head.is_trace and isinstance(path, Path) and (trace := digested_trace(path))
         }
+        is_own = dict(zip(beside, pool.map(_is_of, *zip(*beside.values(), strict=True)), strict=True)) if beside else {}
+        # Of a digest and its trace one is read: the digest, unless the trace is another one by now.
+        passed = {beside[path][1] if own else path for path, own in is_own.items()}
+        unreadable += [FileWarning(str(path), _STALE) for path, own in is_own.items() if not own]
         folders: dict[Parts, list[TraceFile]] = defaultdict(list)
         for (parts, path, status), head in zip(found, heads, strict=True):
-            if head and path not in digested and (file := _file(path, status, head)):
-                folders[parts].append(file)
+            if head and path not in passed and (file := _file(path, status, head)):
+                folders[parts] += _parts(file, head) if head.parts else [file]
     for parts, files in folders.items():
         _take_rank_of_folder((root, *parts)[-1], files)
         _take_rank_of_other_spans(files)
     return folders
 
 
-def _walk(root: Path, unreadable: list[FileWarning]) -> Iterator[tuple[Parts, Path, os.stat_result | None]]:
+def _walk(
+    root: Path, unreadable: list[FileWarning], reach: Reach
+) -> Iterator[tuple[Parts, Path, os.stat_result | None]]:
     """Every file with a name that a trace may have, with its folder and status (None: a link to nowhere)."""
     seen: set[tuple[int, int]] = set()
     real: list[Parts] = [()]
     # After all real folders, so that a folder that is linked to is named by its own path.
     links: list[Parts] = []
-    while real or links:
-        parts = real.pop() if real else links.pop(0)
+    while (real or links) and not reach.is_stopped:
+        is_link = not real
+        parts = links.pop(0) if is_link else real.pop()
         folder = root.joinpath(*parts)
         try:
-            status, entries = within(time_limit.PATIENCE_S, partial(_list, folder))
+            status, entries = within(time_limit.PATIENCE_S, partial(_list, folder), folder)
             if (status.st_dev, status.st_ino) in seen:
                 continue
             seen.add((status.st_dev, status.st_ino))
+            if not reach.enters(folder, status.st_dev, is_link=is_link):
+                continue
         except TimeoutError as error:
             unreadable.append(FileWarning(str(folder), f"This folder is left out: {error}"))
             continue
@@ -227,6 +265,31 @@ def _file(path: FilePath, status: Status | None, head: Head) -> TraceFile | None
     elif named_rank is not None:
         file.rank, file.source = named_rank, "file name"
     return file
+
+
+def _parts(file: TraceFile, head: Head) -> list[TraceFile]:
+    """A file of several ranks as a file for each. Ranks that it does not number are in the order of their labels."""
+    if not isinstance(file.path, Path):
+        return [file]
+    found = []
+    for number, part in enumerate(head.parts):
+        rank = merged.rank(part)
+        found.append(
+            TraceFile(
+                path=ProcessPath(file.path, number, part),
+                worker=f"{file.worker} {part}",
+                span=file.span,
+                time_ns=file.time_ns,
+                size=file.size // len(head.parts),
+                modified_ns=file.modified_ns,
+                is_readable=True,
+                node="",
+                world_size=None,
+                rank=rank,
+                source="order" if rank is None else "distributedInfo",
+            )
+        )
+    return found
 
 
 def _take_rank_of_folder(folder: str, files: list[TraceFile]) -> None:

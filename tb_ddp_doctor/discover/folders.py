@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from tb_ddp_doctor.discover.names import CAPTURE_FOLDER, RANK_FOLDER, natural
+from tb_ddp_doctor.discover.names import CAPTURE_FOLDER, RANK_FOLDER, START_FOLDER, natural
 from tb_ddp_doctor.discover.trace_file import Parts, TraceFile
 
 #: Ranks write the same profiler cycle within seconds; a trace of gigabytes takes minutes.
@@ -101,7 +101,8 @@ def _jobs_across(candidates: list[Group], level: int) -> list[list[Group]]:
 
 
 def _is_same_job(job: Group, group: Group, folder_of_job: str, folder: str) -> bool:
-    if job.ranks & group.ranks or (CAPTURE_FOLDER.fullmatch(folder_of_job) and CAPTURE_FOLDER.fullmatch(folder)):
+    apart = (CAPTURE_FOLDER, START_FOLDER)
+    if job.ranks & group.ranks or any(kind.fullmatch(folder_of_job) and kind.fullmatch(folder) for kind in apart):
         return False
     if job.world_size is None or group.world_size is None:
         # The files alone do not tell, so the folders must: "node0", "node1".

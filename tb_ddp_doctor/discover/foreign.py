@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import re
+import zlib
 
 from tb_ddp_doctor.discover.names import trace_name
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.storage.paths import FilePath
+from tb_ddp_doctor.storage.time_limit import beginning
 
 _HEAD_BYTES = 1 << 14
 _EXPORT = "nsys export --type sqlite --include-json true"
 #: Of an SQLite file that is nothing else.
 NO_RECORDING = (
     "This is an SQLite file, but no export of Nsight Systems with kernels (`" + _EXPORT + " REPORT.nsys-rep`)."
+)
+#: MindStudio's trace_view.json and msprof's are lists of events, those of the device without any category of Kineto's.
+_OF_ASCEND = (
+    "This is a trace of Ascend NPUs, as torch_npu and MindStudio write it: MindStudio Insight shows it. The doctor "
+    "reads what torch.profiler writes of GPUs and CPUs."
 )
 #: By the end of the name.
 _BY_NAME = (
@@ -40,6 +47,12 @@ _BY_NAME = (
         re.compile(r"\.(?:ncu-rep|nvvp|nvprof)$"),
         "This is a profile of single kernels or of nvprof, without what ranks do: record with torch.profiler or nsys.",
     ),
+    (
+        re.compile(
+            r"(?:^|[^a-z])(?:(?:trace_view|msprof_\w+)\.json(?:\.gz)?|ascend_(?:pytorch|mindspore)_profiler\w*\.db)$"
+        ),
+        _OF_ASCEND,
+    ),
 )
 #: Names whose content decides, and what stands in their first bytes.
 _BY_HEAD = (
@@ -61,6 +74,11 @@ _BY_HEAD = (
             rb'"(?:CudaEvent|NvtxEvent|TraceProcessEvent|globalTid|GlobalTid|globalPid)"|\{"data":\["\[Unknown\]"'
         ),
         "This is the JSON export of Nsight Systems: export the report again with `" + _EXPORT + " REPORT.nsys-rep`.",
+    ),
+    (
+        re.compile(r"\.json(?:\.gz)?$"),
+        re.compile(rb'"(?:Ascend Hardware|async_npu|CANN)"'),
+        _OF_ASCEND,
     ),
     (
         re.compile(r"\.(?:db|sqlite3?)$"),
@@ -85,9 +103,10 @@ def explained(path: FilePath) -> FileWarning | None:
     if not candidates:
         return None
     try:
-        with path.open("rb") as file:
-            first = file.read(_HEAD_BYTES)
-    except OSError:
+        first = beginning(path, _HEAD_BYTES)
+        if first.startswith(b"\x1f\x8b"):
+            first = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(first, _HEAD_BYTES)
+    except (OSError, zlib.error):
         return None
     return next(
         (FileWarning(str(path), message.format(name=path.name)) for head, message in candidates if head.search(first)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import zlib
@@ -12,6 +13,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
+from tb_ddp_doctor.discover import merged
 from tb_ddp_doctor.discover.names import DIGEST_SUFFIX
 from tb_ddp_doctor.storage.column_file import StoreError, values
 from tb_ddp_doctor.storage.paths import FilePath, identity
@@ -24,8 +26,10 @@ _GZIP = b"\x1f\x8b"
 _RANK = re.compile(rb'"rank"\s*:\s*"?(\d{1,9})\b')
 _WORLD_SIZE = re.compile(rb'"world_size"\s*:\s*"?(\d{1,9})\b')
 _HOST_NAME = re.compile(rb'"host_name"\s*:\s*"([^"\\]{1,255})"')
-#: Categories that no other tool's events have.
-_KINETO_EVENT = re.compile(rb'"cat"\s*:\s*"(cpu_op|cuda_runtime|cuda_driver|gpu_memcpy|python_function|ac2g)"')
+#: Categories that no other tool's events have, and the argument of its kernels.
+_KINETO_EVENT = re.compile(
+    rb'"cat"\s*:\s*"(cpu_op|cuda_runtime|cuda_driver|gpu_memcpy|python_function|ac2g)"|"External id"\s*:'
+)
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -39,6 +43,10 @@ class Head(msgspec.Struct, frozen=True):
     rank: int | None = None
     world_size: int | None = None
     host: str = ""
+    #: The parts of a file that holds several ranks, as `merged.parts`.
+    parts: tuple[str, ...] = ()
+    #: Of a digest: its trace's `source`; "" where it does not say.
+    source: str = ""
 
 
 def peek(path: FilePath) -> Head:
@@ -48,10 +56,15 @@ def peek(path: FilePath) -> Head:
     try:
         with path.open("rb") as file:
             first = file.read(_CHUNK_BYTES)
-            chunks = chain([first], iter(lambda: file.read(_CHUNK_BYTES), b""))
+            chunks: Iterator[bytes] = chain([first], iter(lambda: file.read(_CHUNK_BYTES), b""))
             if first.startswith(_GZIP):
-                return _read_head(_gather(_inflate(chunks)))
-            head = _read_head(_gather(chunks))
+                chunks = _inflate(chunks)
+            text = _gather(chunks)
+            head = _read_head(text)
+            if head.is_kineto and isinstance(path, Path):
+                head = replace(head, parts=merged.parts(text, chain([text], chunks)))
+            if first.startswith(_GZIP):
+                return head
             if head.is_trace and head.rank is None:
                 # "traceEvents" may come first; the end of a plain file costs one more read.
                 file.seek(max(0, file.seek(0, os.SEEK_END) - _HEAD_BYTES))
@@ -60,6 +73,32 @@ def peek(path: FilePath) -> Head:
             return head
     except OSError:
         return Head()
+
+
+def source(path: FilePath) -> str:
+    """What tells a trace from others, compressed or not: a hash of its beginning, and its size; "" if it has none.
+
+    A digest holds that of the trace that it was made of.
+    """
+    if not isinstance(path, Path):
+        return ""
+    try:
+        with path.open("rb") as file:
+            first = file.read(_CHUNK_BYTES)
+            chunks = chain([first], iter(lambda: file.read(_CHUNK_BYTES), b""))
+            text = bytearray()
+            for chunk in _inflate(chunks) if first.startswith(_GZIP) else chunks:
+                text += chunk
+                if len(text) >= _HEAD_BYTES:
+                    break
+            size = file.seek(0, os.SEEK_END)
+            if first.startswith(_GZIP):
+                # gzip ends with the size of what it holds, modulo 2 to the power of 32.
+                file.seek(max(0, size - 4))
+                size = int.from_bytes(file.read(4), "little")
+    except OSError:
+        return ""
+    return f"{size % (1 << 32)}-{hashlib.sha256(text[:_HEAD_BYTES]).hexdigest()[:32]}"
 
 
 class RememberedHeads:
@@ -86,11 +125,13 @@ class RememberedHeads:
 def _peek_digest(path: Path) -> Head:
     """What the digested file said of itself."""
     try:
-        header = values(path)["header"]
+        found = values(path)
+        header = found["header"]
         rank, world_size, host = (header[name] for name in ("rank", "world_size", "host"))
-    except (StoreError, KeyError, TypeError):
+        told = {"rank": rank, "world_size": world_size, "host": host, "source": found.get("source", "")}
+        return msgspec.convert({"is_trace": True, "is_kineto": True, "has_text": True, **told}, Head)
+    except (StoreError, KeyError, TypeError, msgspec.ValidationError):
         return Head()
-    return Head(True, True, True, rank, world_size, host)
 
 
 def _gather(chunks: Iterable[bytes]) -> bytes:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 
 from tb_ddp_doctor.discover.names import rank_in_name
 from tb_ddp_doctor.discover.trace_file import Status, TraceFile
 from tb_ddp_doctor.nsys import processes
-from tb_ddp_doctor.nsys.database import NsysError
-from tb_ddp_doctor.storage.paths import ProcessPath
+from tb_ddp_doctor.nsys.database import DamagedError, NsysError
+from tb_ddp_doctor.storage.paths import ProcessPath, identity
+from tb_ddp_doctor.workers import pool
 
 _SUFFIXES = (".sqlite", ".sqlite3", ".db")
 
@@ -20,7 +22,9 @@ def is_named_so(name: str) -> bool:
 
 def files(path: Path, status: Status | None) -> list[TraceFile]:
     """The ranks of an export. Raises NsysError and OSError."""
-    recording = processes.read(path)
+    recording = _recording(path, identity(path), status.st_size if status else 0)
+    if isinstance(recording, NsysError):
+        raise recording
     if not recording.processes:
         raise NsysError("It holds no kernels: record with nsys profile --trace=cuda,nvtx.")
     several = len(recording.processes) > 1
@@ -46,3 +50,14 @@ def files(path: Path, status: Status | None) -> list[TraceFile]:
             )
         )
     return found
+
+
+@lru_cache(256)
+def _recording(path: Path, _state: str, size: int) -> processes.Recording | NsysError:
+    """What an export holds, or why that cannot be told: either way it is read once, in a process of its own."""
+    try:
+        return pool.call(processes.read, path, size, gives=processes.Recording, raises=(DamagedError, NsysError))
+    except NsysError as error:
+        return error
+    except pool.CrashError as error:
+        return DamagedError(str(error))

@@ -7,6 +7,7 @@ Names that are taken:
 - `.json[.gz]` that name a rank (`rank0_trace`, `rank-0`, `trace_rank0`, `megatron_kineto_0`), unless their head
   shows that they are something else.
 - any other `.json[.gz]` whose head is that of a Kineto trace (Accelerate's `profile_0`, SGLang's `TP-0`).
+- such a file into which several ranks were merged, as one for each rank (`merged`).
 - SQLite exports of Nsight Systems, each with a rank for each process that ran kernels. Their ranks are numbered by
   file, GPU and process, where NCCL's payloads do not tell them; sessions that began together are one job.
 
@@ -19,7 +20,8 @@ What makes a run, in this order:
 
 1. A folder with such files. Symbolic links are followed, each folder once.
 2. Folders that differ in one part of their path and hold different ranks of one job (`rank_0/`, `rank_1/`, or one
-   folder per node) become one run, named for the path without that part. Captures (`step_1000/`, `step_2000/`) do not.
+   folder per node) become one run, named for the path without that part. Captures (`step_1000/`, `step_2000/`) and
+   starts of a job that is captured (`start_2/`, `start_3/`) do not.
 3. Files of one rank are told apart by the time in their names: each profiler cycle, or repetition of the job, is a
    run `<name>/span_N`. Ranks are paired by time, so a cycle that a rank lost shifts nothing.
 4. Files that claim one rank of jobs of different size are different jobs: `<name>/world_size_N`.
@@ -45,11 +47,12 @@ from tb_ddp_doctor.discover.cycles import Worker, by_cycle, by_job, in_order, or
 from tb_ddp_doctor.discover.files import scan, scan_remote
 from tb_ddp_doctor.discover.folders import SAME_TIME_NS, Group, merge_folders, most_claimed
 from tb_ddp_doctor.discover.head import Head, peek
-from tb_ddp_doctor.discover.names import is_remote, natural
+from tb_ddp_doctor.discover.names import JSON_NAME, is_remote, natural
 from tb_ddp_doctor.discover.trace_file import Parts, RankSource, TraceFile
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.storage import time_limit
 from tb_ddp_doctor.storage.paths import FilePath, ProcessPath, RemoteError, RemotePath
+from tb_ddp_doctor.storage.reach import Reach
 from tb_ddp_doctor.storage.time_limit import within
 
 __all__ = [
@@ -105,22 +108,26 @@ class Run(msgspec.Struct, frozen=True):
 
 
 def discover(
-    logdir: str | os.PathLike[str] | Mapping[str, str], *, peek: Callable[[FilePath], Head] = peek
+    logdir: str | os.PathLike[str] | Mapping[str, str],
+    *,
+    peek: Callable[[FilePath], Head] = peek,
+    reach: Callable[[], Reach] = Reach,
 ) -> list[Run]:
     """All runs under a log directory, here or remote, a single trace file, or the named directories of `--logdir_spec`.
 
-    `peek` reads the head of a file; one that remembers heads spares opening the files.
+    `peek` reads the head of a file; one that remembers heads spares opening the files. `reach` says, for each
+    directory, how far below it is looked.
 
     Raises:
         DiscoverError: the directory does not exist, or nothing in it could be read.
     """
     if not isinstance(logdir, Mapping):
-        return _discover(os.fspath(logdir), None, peek)
+        return _discover(os.fspath(logdir), None, peek, reach())
     runs: list[Run] = []
     absent = []
     for name, path in logdir.items():
         try:
-            runs += _discover(path, name, peek)
+            runs += _discover(path, name, peek, reach())
         except DiscoverError as error:
             absent.append(FileWarning(path, str(error)))
     if absent and not runs:
@@ -128,7 +135,7 @@ def discover(
     return [_add_warnings(run, absent) for run in runs]
 
 
-def only_run(location: str, *, peek: Callable[[FilePath], Head] = peek) -> Run:
+def only_run(location: str, *, peek: Callable[[FilePath], Head] = peek, reach: Callable[[], Reach] = Reach) -> Run:
     """The only run at a location, which may name one of the runs that share a folder: `logs/my_job/span_2`.
 
     Raises:
@@ -139,7 +146,7 @@ def only_run(location: str, *, peek: Callable[[FilePath], Head] = peek) -> Run:
     while not is_remote(folder) and not os.path.exists(folder) and _WITHOUT_FOLDER.fullmatch(os.path.basename(folder)):
         folder, name = os.path.split(folder)
         shared.insert(0, name)
-    runs = discover(folder or location, peek=peek)
+    runs = discover(folder or location, peek=peek, reach=reach)
     if shared:
         runs = [run for run in runs if run.name.split("/")[-len(shared) :] == shared]
     if not runs:
@@ -177,14 +184,14 @@ def parse_logdir_spec(spec: str) -> dict[str, str]:
     return paths
 
 
-def _discover(logdir: str, name: str | None, peek: Callable[[FilePath], Head]) -> list[Run]:
+def _discover(logdir: str, name: str | None, peek: Callable[[FilePath], Head], reach: Reach) -> list[Run]:
     if not logdir:
         raise DiscoverError("The name of the log directory is empty.")
     if is_remote(logdir):
         return _discover_remote(logdir, name, peek)
     root = Path(logdir).expanduser()
     try:
-        if not within(time_limit.PATIENCE_S, root.exists):
+        if not within(time_limit.PATIENCE_S, root.exists, root):
             raise DiscoverError(f"{logdir} does not exist.")
     except TimeoutError as error:
         raise DiscoverError(f"{logdir} cannot be read. {error}") from None
@@ -192,7 +199,7 @@ def _discover(logdir: str, name: str | None, peek: Callable[[FilePath], Head]) -
         raise DiscoverError(f"{logdir} is neither a folder nor a file, but a device or a pipe.")
     unreadable: list[FileWarning] = []
     others: list[FileWarning] = []
-    folders = scan(root, unreadable, others, peek)
+    folders = scan(root, unreadable, others, peek, reach)
     if not folders and not unreadable and others:
         raise DiscoverError(_nothing_but(others))
     if not folders and root.is_file() and not unreadable:
@@ -360,7 +367,17 @@ def _warn_of_run(directory: str, files: list[TraceFile], world_size: int | None)
             directory, f"Rank of {_files(number)} taken from the order of the names: neither file nor name has it."
         )
 
-    assumed = sum(isinstance(file.path, ProcessPath) and file.source == "order" for file in files)
+    of_order = {file.path.file: file.source == "order" for file in files if isinstance(file.path, ProcessPath)}
+    parts = Counter(file.path.file for file in files if isinstance(file.path, ProcessPath))
+    for path, number in parts.items():
+        if JSON_NAME.fullmatch(path.name):
+            message = f"{number} ranks were merged into this file: each is read by itself."
+            order = " They are numbered in the order of their labels." if of_order[path] else ""
+            yield FileWarning(str(path), f"{message}{order}")
+    assumed = sum(
+        isinstance(file.path, ProcessPath) and file.source == "order" and not JSON_NAME.fullmatch(file.path.file.name)
+        for file in files
+    )
     if assumed:
         processes = "1 process" if assumed == 1 else f"{assumed} processes"
         yield FileWarning(

@@ -9,8 +9,11 @@ Everything in them is untrusted: no more than the beginning of each file is read
 
 from __future__ import annotations
 
+import os
+import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 import msgspec
@@ -18,11 +21,13 @@ import msgspec
 from tb_ddp_doctor.evidence import dcgm, nvidia_smi, py_spy
 from tb_ddp_doctor.evidence.model import RECORD_SUFFIX, RankEvidence, Record, SeenGpu
 from tb_ddp_doctor.nccl_logs.files import find_logs
+from tb_ddp_doctor.storage.time_limit import beginning
 
 #: Of a text and of a record.
 _MOST_BYTES = 4 << 20
 _FIRST_LOOK = 1 << 12
 _MOST_FILES = 4096
+_RECORD = re.compile(rf"rank(\d{{1,7}}){re.escape(RECORD_SUFFIX)}")
 _MARKS = (nvidia_smi.MARK, dcgm.EXPORTER_MARK, dcgm.DMON_MARK, py_spy.MARK)
 
 
@@ -35,12 +40,17 @@ class Rank(msgspec.Struct, frozen=True):
     pid: str
 
 
-def find(folders: Iterable[Path], run: Path, ranks: Sequence[Rank]) -> dict[int, RankEvidence]:
-    """What is known of the ranks of a run whose traces lie in `folders` below `run`, by rank number."""
+def find(
+    folders: Iterable[Path], run: Path, ranks: Sequence[Rank], files: Sequence[Path] | None = None
+) -> dict[int, RankEvidence]:
+    """What is known of the ranks of a run whose traces lie in `folders` below `run`, by rank number.
+
+    `files` are the texts that may say something, where these are known.
+    """
     places = list(dict.fromkeys(folders))
     found = dict(_records(places, {rank.number for rank in ranks}))
     texts = _Texts(ranks)
-    for path in find_logs(places, run)[:_MOST_FILES]:
+    for path in (find_logs(places, run) if files is None else files)[:_MOST_FILES]:
         texts.take(path)
     for number, more in texts.known():
         # What was measured while the rank was recorded is closer to it.
@@ -51,16 +61,25 @@ def find(folders: Iterable[Path], run: Path, ranks: Sequence[Rank]) -> dict[int,
     return found
 
 
-def _records(folders: Iterable[Path], ranks: Collection[int]) -> Iterator[tuple[int, RankEvidence]]:
+def _records(folders: Iterable[Path], ranks: AbstractSet[int]) -> Iterator[tuple[int, RankEvidence]]:
     for folder in folders:
-        for number in ranks:
+        for number in sorted(_recorded(folder) & ranks):
             data = _beginning(folder / f"rank{number}{RECORD_SUFFIX}", _MOST_BYTES)
             try:
                 record = msgspec.json.decode(data, type=Record)
             except (msgspec.MsgspecError, UnicodeDecodeError):
                 continue
             if record.rank == number:
-                yield number, record.evidence
+                yield number, msgspec.structs.replace(record.evidence, is_capture=True)
+
+
+def _recorded(folder: Path) -> AbstractSet[int]:
+    """The ranks with a record in a folder."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return set()
+    return {int(found[1]) for found in map(_RECORD.fullmatch, names) if found}
 
 
 class _Texts:
@@ -121,9 +140,6 @@ class _Texts:
 def _beginning(path: Path, most: int) -> bytes:
     """The beginning of a plain file; nothing of one that cannot be read."""
     try:
-        if not path.is_file():
-            return b""
-        with path.open("rb") as file:
-            return file.read(most)
+        return beginning(path, most)
     except OSError:
         return b""

@@ -54,6 +54,10 @@ class RankEvidence(msgspec.Struct, frozen=True):
     #: Where its main thread was when somebody looked, as py_spy has it, and in which file that is; "" for nowhere.
     stack: str = ""
     stack_source: str = ""
+    #: Whether the doctor's own `Doctor` captured it.
+    is_capture: bool = False
+    #: How long its threads together were ready to run without a core, ms a step; None where nobody counted.
+    core_wait_ms: float | None = None
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -71,3 +75,6 @@ class Record(msgspec.Struct, frozen=True):
     #: Sizes of the files that were written for it, in the same folder, by name.
     files: dict[str, int]
     evidence: RankEvidence = RankEvidence()
+    #: The job, the same when it is started again, and the start; "" in records of earlier releases.
+    job: str = ""
+    start: str = ""

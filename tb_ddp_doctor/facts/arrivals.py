@@ -140,7 +140,8 @@ def _sized(facts: Facts) -> Sized | None:
     return Sized(facts.get(_all_transfers), traffic) if any(one.has_bytes for one in traffic) else None
 
 
-def _arrivals(facts: Facts) -> Arrivals:
+def arrivals(facts: Facts) -> Arrivals:
+    """Who arrived last at each matched collective, and how long others waited. Raises MissingFactError."""
     job = facts.job
     if len(job.ranks) < 2:
         raise MissingFactError("It compares ranks, and only one rank's trace is here.")
@@ -256,7 +257,7 @@ def _pipeline(facts: Facts) -> Pipeline | None:
 
 #: The facts made here, by the name of a rule's parameter.
 BY_NAME: dict[str, Fact] = {
-    "arrivals": _arrivals,
+    "arrivals": arrivals,
     "absent": _absent,
     "transfers": _transfers,
     "links": _links,

@@ -8,7 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tb_ddp_doctor.facts.cells import Flags
 from tb_ddp_doctor.facts.change import Change
+from tb_ddp_doctor.facts.guests import GUEST
 from tb_ddp_doctor.facts.play import play
 from tb_ddp_doctor.facts.replay import Replay
 from tb_ddp_doctor.trace.model import Indices, Ints
@@ -169,12 +171,21 @@ class Bindings:
 
     def _of_row(self, row: int, by: Node | None, since_ns: int) -> Binding:
         rank = int(self._schedule.rows.rank[row])
-        return Binding(rank, int(np.searchsorted(self._of_rank(rank), row)), by, since_ns)
+        mine = self._of_rank(rank)
+        # A row that launches a guest is part of the row before it.
+        mine = mine[~self._launches_guest[mine]]
+        return Binding(rank, int(np.searchsorted(mine, row, side="right")) - 1, by, since_ns)
 
     def _of_part(self, part: int, by: Node | None, since_ns: int) -> Binding:
         parts = self._schedule.parts
         absent_ns = int(parts.absent_ns[part]) if by and by.event is Event.ARRIVED else 0
         return Binding(int(parts.rank[part]), int(parts.row[part]), by, since_ns, absent_ns)
+
+    @cached_property
+    def _launches_guest(self) -> Flags:
+        launches = self._schedule.rows.launches
+        guests: Flags = (launches >= 0) & (self._schedule.parts.like[launches] == GUEST)
+        return guests
 
     @cached_property
     def _launching(self) -> Indices:

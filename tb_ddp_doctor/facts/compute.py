@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from typing import TypeVar
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
+from tb_ddp_doctor.digest.kernels import blocks
 from tb_ddp_doctor.digest.model import AttentionWork, CopyWork, GemmWork, KernelWork, OptimizerWork, RankDigest
 from tb_ddp_doctor.facts.facts import Fact, Facts, MissingFactError, needs_device
 from tb_ddp_doctor.facts.peaks import peak, speedup
@@ -20,10 +19,6 @@ from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Ints
 
 Number = TypeVar("Number", int, float)
-
-
-#: Up to three sizes; CUDA's largest has ten digits.
-_GRID = re.compile(r"\s*\[\s*\d{1,10}\s*(,\s*\d{1,10}\s*){0,2}\]\s*", re.ASCII)
 
 
 class Phases(msgspec.Struct, frozen=True, eq=False):
@@ -76,7 +71,7 @@ class KernelTable(msgspec.Struct, frozen=True, eq=False):
         digest = self._job.digests[rank]
         kinds, text = digest.kernels, digest.strings
         return {
-            (text[name], text[shape]): KernelKind(int(count), int(total), _blocks(text[shape]))
+            (text[name], text[shape]): KernelKind(int(count), int(total), blocks(text[shape]))
             for name, shape, count, total in zip(kinds.name, kinds.shape, kinds.count, kinds.total_ns, strict=True)
         }
 
@@ -95,12 +90,12 @@ class Utilization(msgspec.Struct, frozen=True, eq=False):
 
 
 class LongKernel(msgspec.Struct, frozen=True, eq=False):
-    """Kernels of one name on the rank that spends most time on them."""
+    """Kernels of one name on one rank."""
 
     name: str
     #: 0 to 1, weighed by time.
     occupancy: float
-    #: Mean of one, and all of a step, ns.
+    #: Mean of one, and all of a step on its rank, ns.
     mean_ns: float
     step_ns: float
     #: The rank (index), and its longest one on its own clock.
@@ -115,6 +110,8 @@ class LongKernels(msgspec.Struct, frozen=True, eq=False):
     #: Whether the traces estimate occupancy.
     estimated: bool
     kinds: tuple[LongKernel, ...]
+    #: Mean length of a step over all that each rank's record has, shape (R,), ns: kernels are known for these together.
+    record_step_ns: NDArray[np.float64]
 
 
 def _computed(facts: Facts) -> KernelWork:
@@ -226,13 +223,12 @@ def _utilization(facts: Facts) -> Utilization:
 def _long_kernels(facts: Facts) -> LongKernels:
     job = facts.job
     needs_device(job)
-    most: dict[str, LongKernel] = {}
-    for rank, digest in enumerate(job.digests):
-        for kind in _by_name(rank, digest):
-            if kind.name not in most or kind.step_ns > most[kind.name].step_ns:
-                most[kind.name] = kind
-    kinds = sorted(most.values(), key=lambda kind: (-kind.step_ns, kind.name))
-    return LongKernels(any(digest.kernels.estimated_ns.any() for digest in job.digests), tuple(kinds))
+    found = (kind for rank, digest in enumerate(job.digests) for kind in _by_name(rank, digest))
+    return LongKernels(
+        estimated=any(digest.kernels.estimated_ns.any() for digest in job.digests),
+        kinds=tuple(sorted(found, key=lambda kind: (-kind.step_ns, kind.name, kind.rank))),
+        record_step_ns=np.array([(digest.steps.end_ns - digest.steps.start_ns).mean() for digest in job.digests]),
+    )
 
 
 def _by_name(rank: int, digest: RankDigest) -> Iterator[LongKernel]:
@@ -261,12 +257,6 @@ def _by_name(rank: int, digest: RankDigest) -> Iterator[LongKernel]:
             start_ns=int(table.longest_start_ns[longest]),
             end_ns=int(table.longest_end_ns[longest]),
         )
-
-
-@lru_cache(1 << 16)
-def _blocks(grid: str) -> int:
-    """Thread blocks of a launch from its raw grid, "[183, 1, 1]"; 0 where there is none."""
-    return math.prod(int(size) for size in re.findall(r"\d+", grid)) if _GRID.fullmatch(grid) else 0
 
 
 #: The facts made here, by the name of a rule's parameter.

@@ -43,6 +43,7 @@ _OWNERS = {
     CpuTime.RECORDING: "dispatch",
     CpuTime.WORK: "dispatch",
 }
+_OF_CPUS = "collective of the CPUs (gloo)"
 _PROFILER = "profiler overhead"
 _LOADER = "DataLoader.__next__"
 
@@ -149,6 +150,9 @@ class _Rank:
         yield Piece(self._rank, _OWNERS[spent], phase, self._doing(spent, start, end), start, end)
 
     def _of_collective(self, event: Event, row: int, start: int, end: int, absent: int) -> Iterator[Piece]:
+        if row < 0:
+            yield Piece(self._rank, "transfer" if event is Event.COMPLETED else "dispatch", None, _OF_CPUS, start, end)
+            return
         table = self._digest.collectives
         phase = self._phase(int(self._launching[row]))
         name = self._digest.strings[int(table.kind[row])] or "communication"
@@ -177,7 +181,7 @@ class _Rank:
     def _launching(self) -> Ints:
         """The row of the track that launches each collective, -1 for none."""
         launches = self._digest.track.launches
-        rows = np.flatnonzero(launches >= 0)
+        rows = np.flatnonzero((launches >= 0) & (launches < len(self._digest.collectives)))
         found = np.full(len(self._digest.collectives), -1)
         found[launches[rows]] = rows
         return found

@@ -5,8 +5,11 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
+from tb_ddp_doctor.evidence.model import RankEvidence
 from tb_ddp_doctor.facts import unrecognised
 from tb_ddp_doctor.facts.facts import Fact, Facts
+from tb_ddp_doctor.facts.setting import setting
+from tb_ddp_doctor.findings import Setting
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.trace.model import Ints
 
@@ -20,16 +23,21 @@ class Frame(msgspec.Struct, frozen=True, eq=False):
     nodes: tuple[str, ...]
     pids: tuple[str, ...]
     steps: Ints
-    #: Mean step time, ns.
+    #: Length of each rank's steps, shape (R, S), ns, and their mean.
+    window_ns: Ints
     step_ns: float
     #: Spread of the ends of matched collectives after alignment, ns; 0 for one rank alone.
     residual_ns: float
     #: What recording is estimated to cost each rank's host in a step, shape (R,), ns.
     recording_ns: np.ndarray[tuple[int], np.dtype[np.float64]]
+    #: How long each rank's threads waited for a core in a step, shape (R,), ns; 0 where nobody counted.
+    core_wait_ns: np.ndarray[tuple[int], np.dtype[np.float64]]
     #: Whether the trace has ProfilerSteps.
     has_steps: bool
     #: Whether a device computes; else the CPU does.
     has_device: bool
+    #: What the job is: hosts, backend, device, recorder.
+    setting: Setting
     #: Ranks of the world without a trace: how long the others wait for them, transfers tell in part.
     missing_ranks: int
     #: Whether there is a training loop, as far as the traces show; and what the job does, as `unrecognised.program`.
@@ -37,6 +45,8 @@ class Frame(msgspec.Struct, frozen=True, eq=False):
     program: str
     #: Whether events were left out of the files, so that a stretch without any is no stall.
     is_sampled: bool
+    #: Whether captured graphs are launched.
+    launches_graphs: bool
 
     def rank_numbers(self, indices: Ints) -> tuple[int, ...]:
         return tuple(int(rank) for rank in self.ranks[indices])
@@ -66,34 +76,38 @@ class Quality(msgspec.Struct, frozen=True):
 
 def _frame(facts: Facts) -> Frame:
     job = facts.job
+    of_ranks = [job.rank_evidence.get(rank, RankEvidence()) for rank in job.ranks.tolist()]
     return Frame(
         ranks=job.ranks,
         nodes=job.nodes,
         pids=tuple(digest.pid for digest in job.digests),
         steps=job.steps,
+        window_ns=job.budget.window_ns,
         step_ns=job.step_ns,
         residual_ns=job.clock.residual_ns or 0.0,
         recording_ns=job.work(lambda work: work.recording_ns).mean(axis=1),
+        core_wait_ns=np.array([(known.core_wait_ms or 0.0) * 1e6 for known in of_ranks]),
         has_steps=all(digest.has_steps for digest in job.digests),
         has_device=job.has_device,
+        setting=setting(job),
         missing_ranks=len(job.missing_ranks),
         trains=unrecognised.trains(job),
         program=unrecognised.program(job),
+        launches_graphs=any(digest.contents.graph_launches > 0 for digest in job.digests),
         is_sampled=any(digest.contents.calls_left_out > 0 for digest in job.digests),
     )
 
 
 def _quality(facts: Facts) -> Quality:
     job = facts.job
-    unmatched = sum(job.matched.unmatched)
-    calls = unmatched + int(job.matched.present.sum())
+    unmatched_share = unrecognised.unmatched_share(job)
     return Quality(
         damaged=len({*job.damaged, *(warning.file for warning in job.warnings if warning.loses_events)}),
         has_shapes=all(digest.header.has_shapes for digest in job.digests),
         has_launches=all(digest.has_launches for digest in job.digests if digest.has_device),
         matched=len(job.matched),
-        unmatched_share=unmatched / calls if calls else 0.0,
-        only_messages=not calls and any(len(digest.messages) for digest in job.digests),
+        unmatched_share=unmatched_share,
+        only_messages=not (len(job.matched) or unmatched_share) and any(len(digest.messages) for digest in job.digests),
     )
 
 

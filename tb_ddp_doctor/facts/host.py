@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from tb_ddp_doctor.digest.model import Starved
+from tb_ddp_doctor.digest.model import RankOwner, Starved
+from tb_ddp_doctor.digest.owners import LONG_STALL_NS
 from tb_ddp_doctor.facts.facts import Fact, Facts, MissingFactError, needs_device
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace.model import Ints
@@ -49,6 +50,16 @@ class Stalls(msgspec.Struct, frozen=True, eq=False):
         """
         return _doing(self._job, ranks)
 
+    def launched_after(self, ranks: Sequence[int]) -> tuple[str, ...]:
+        """The kernel whose launch follows each of the longest stretches on these ranks (indices); "" for none."""
+        found = []
+        for digest in (self._job.digests[rank] for rank in ranks):
+            pieces, gaps = digest.pieces, digest.gap_ops
+            long = (pieces.owner == RankOwner.HOST) & (pieces.end_ns - pieces.start_ns >= LONG_STALL_NS)
+            kernels = gaps.kernel[np.isin(gaps.start_ns, pieces.start_ns[long])]
+            found += [digest.strings[kernel] for kernel in kernels.tolist()]
+        return tuple(found)
+
 
 class StallInOp(msgspec.Struct, frozen=True):
     """A stall of the host inside one op or launch call."""
@@ -59,6 +70,8 @@ class StallInOp(msgspec.Struct, frozen=True):
     #: The innermost op, and the runtime call in it; "" for none.
     op: str
     call: str
+    #: The kernel that the call launches, or the next one that is launched; "" for none.
+    kernel: str
     is_first_use: bool
     #: On that rank's own clock, ns; and the GPU idle in it.
     start_ns: int
@@ -178,6 +191,7 @@ def _op_stalls(facts: Facts) -> OpStalls:
                 column[int(table.step[row])],
                 text[table.op[row]],
                 text[table.call[row]],
+                text[table.kernel[row]],
                 bool(table.is_first_use[row]),
                 int(table.start_ns[row]),
                 int(table.end_ns[row]),

@@ -36,7 +36,10 @@ def order(now: Ordering) -> tuple[Ints, Ints, Ints] | None:
         library.address(now.first, np.int64, kept),
         ranks,
         *(library.column(values, np.int32, rows, kept) for values in (now.awaits, now.queue_part, now.launches)),
-        *(library.address(each, np.int32, kept) for each in (now.collective, now.after, now.following, now.members)),
+        *(
+            library.address(each, np.int32, kept)
+            for each in (now.collective, now.after, now.following, now.beside, now.members)
+        ),
         library.address(now.members_at, np.int64, kept),
     )
     in_order, completed = np.empty(rows, np.int64), np.empty(parts, np.int64)

@@ -1,7 +1,7 @@
 """The order in which rows and parts of all ranks can be played, and what can be played together.
 
 A row follows the one before it, and the parts that it awaits and that leave the launch queue before it; the parts of a
-collective complete together, once all are launched and those before them on their streams are over.
+collective complete together, once all are launched and those that they come after are over.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tb_ddp_doctor.facts import native_order, replay_library
 from tb_ddp_doctor.facts.schedule_model import Flags, Parts
 from tb_ddp_doctor.facts.tracks import Tracks
+from tb_ddp_doctor.job.numbering import in_order
 from tb_ddp_doctor.trace.model import Indices, Ints
 
 
@@ -47,10 +48,12 @@ class Ordering(msgspec.Struct, frozen=True, eq=False):
     awaits: Indices
     queue_part: Indices
     launches: Indices
-    #: Of parts: the collective, the part before it on its stream, and one that comes after it, -1 for none.
+    #: Of parts: the collective; the part that each comes after; the first one that comes after it, and the next one
+    #: that comes after the same part, -1 for none.
     collective: Indices
     after: Indices
     following: Indices
+    beside: Indices
     #: The parts of each collective that are launched, together, and where its begin.
     members: Indices
     members_at: Ints
@@ -66,9 +69,13 @@ class Ordering(msgspec.Struct, frozen=True, eq=False):
         launched = np.zeros(len(parts.rank), np.bool_)
         launched[launches[launches >= 0]] = True
         done = ~launched
-        following = np.full(len(parts.rank), -1, np.int32)
+        following, beside = np.full((2, len(parts.rank)), -1, np.int32)
         chained = np.flatnonzero(launched & ~done[parts.after])
-        following[parts.after[chained]] = chained
+        chained = chained[in_order(parts.after[chained])]
+        of = parts.after[chained]
+        begins = np.diff(of, prepend=-1) > 0
+        following[of[begins]] = chained[begins]
+        beside[chained[:-1][~begins[1:]]] = chained[1:][~begins[1:]]
         collectives = int(parts.collective.max()) + 1
         members = np.flatnonzero(launched).astype(np.int32)
         members = members[np.argsort(parts.collective[members], kind="stable")]
@@ -81,6 +88,7 @@ class Ordering(msgspec.Struct, frozen=True, eq=False):
             collective=parts.collective,
             after=parts.after,
             following=following,
+            beside=beside,
             members=members,
             members_at=np.concatenate(([0], np.cumsum(missing))),
             missing=missing,
@@ -138,8 +146,10 @@ class Ordering(msgspec.Struct, frozen=True, eq=False):
             if len(completed):
                 yield completed
             after = self.following[completed]
-            after = after[after >= 0]
-            arriving = after[self.queued[after]]
+            arriving = after[:0]
+            while len(after := after[after >= 0]):
+                arriving = np.concatenate((arriving, after[self.queued[after]]))
+                after = self.beside[after]
 
 
 def ordered(tracks: Tracks, parts: Parts, awaits: Indices) -> Order:

@@ -65,6 +65,15 @@ _PEAKS: tuple[tuple[str, _Peak], ...] = (
 )
 
 
+#: What devices are known by, as a user may name them.
+DEVICES = (
+    *("GB300", "GB200", "B300", "B200", "B100", "GH200", "H200", "H100", "H800", "H20"),
+    *("A100", "A800", "A40", "A30", "A10G", "A10", "L40S", "L40", "L4", "V100", "T4"),
+    *("RTX A6000", "RTX 6000 Ada", "RTX 5090", "RTX 4090", "RTX 3090"),
+    *("MI355X", "MI350X", "MI325X", "MI300X", "MI300A", "MI250X", "MI210", "MI100"),
+)
+
+
 class Limits(msgspec.Struct, frozen=True):
     """What kernels of a device run at most at: TFLOPS in half precision and float32, and memory bandwidth, TB/s."""
 

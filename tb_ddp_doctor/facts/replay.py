@@ -19,7 +19,7 @@ from tb_ddp_doctor.facts.cells import Cells, Flags, Floats, Places, lower_median
 from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.play import Cut, Lengths, Played, play
 from tb_ddp_doctor.facts.schedule_model import Parts, Rows, Schedule
-from tb_ddp_doctor.job.numbering import in_order
+from tb_ddp_doctor.job.numbering import in_order, numbered
 from tb_ddp_doctor.trace.model import Ints
 
 #: So few like transfers have no median that tells which of them is slow.
@@ -92,11 +92,12 @@ class Replay:
         """Ends of all steps, shape (R, steps + 2), and by how much each host begins ahead and each rank sooner, (R,).
 
         Earlier steps were like these: each host begins with the lead that it has gained or lost at the end, each rank
-        as much sooner as it would end, and the steps are played again until that is so.
+        as much sooner as it would end, and the steps are played again until that is so. A record without marks of steps
+        begins as it is recorded.
         """
         lead, moved, sooner = np.zeros((3, len(self._recorded)), np.int64)
         ends, steady = self._ends(lengths), _STEADY * float(self.recorded_ns.mean())
-        for _ in range(_MOST_PASSES):
+        for _ in range(_MOST_PASSES if self.schedule.frame.repeats else 0):
             move = np.zeros_like(lead) if lengths.no_host else self._lead_after(ends) - lead
             before, sooner = sooner, self._sooner_after(ends)
             if max(np.abs(move).max(), np.abs(sooner - before).max()) <= steady:
@@ -165,6 +166,21 @@ class Replay:
         of_cells: Ints = typical.reshape(values.shape)
         return of_cells
 
+    def typical_of_step(self, values: Ints) -> Ints:
+        """Of values of shape (R, S), the lower median over comparable ranks in the same step, shape (R, S)."""
+        typical = np.empty(values.size, values.dtype)
+        for same in self._comparable_in_step:
+            typical[same] = lower_median(values.ravel()[same])
+        of_cells: Ints = typical.reshape(values.shape)
+        return of_cells
+
+    @cached_property
+    def _comparable_in_step(self) -> tuple[Ints, ...]:
+        """Ranks that can be compared in one step, as indices into all ranks and steps."""
+        sequence = self.schedule.frame.sequence
+        step = np.broadcast_to(np.arange(sequence.shape[1]), sequence.shape)
+        return tuple(of_equal(numbered(sequence.ravel(), step.ravel())))
+
     def _ends(self, lengths: Lengths, lead_ns: Ints | int = 0, sooner_ns: Ints | int = 0) -> Ints:
         """Ends of all steps of each rank, after the start of the first; last, the host's lead at the end; shape
         (R, steps + 2).
@@ -225,6 +241,24 @@ class Replay:
             cut=Cut(host, need, chosen),
         )
 
+    def removed_ns(self, change: Change) -> int:
+        """The time that a change takes out of the job's steps on all ranks together, ns: no play may save more.
+
+        Of CPUs, devices and transfers; and of calls that go as a whole the time that they waited for the device.
+        """
+        rows, parts, lengths = self.schedule.rows, self.schedule.parts, self.without(change)
+        of_rows, of_parts = rows.step >= 0, parts.step >= 0
+        takes = parts.absent_ns + parts.transfer_ns
+        recorded = play(self.schedule, self.without(Change()), kept=True)
+        waits = rows.waits | rows.synced
+        gone = waits & ((lengths.blocked_ns < LONG_AGO // 8) | (lengths.queue_ns < LONG_AGO // 8))
+        waited = np.where(gone, recorded.ended_ns - recorded.issued_ns, 0)
+        blocked = np.where(waits & gone, 0, rows.blocked_ns - lengths.blocked_ns)
+        of_host = (rows.work_ns - lengths.work_ns) + np.maximum(blocked, 0) + waited
+        of_device = np.maximum(rows.device_ns - lengths.device_ns, 0)
+        of_transfers = np.maximum(takes - lengths.transfer_ns, 0)
+        return int((of_host + of_device)[of_rows].sum()) + int(of_transfers[of_parts].sum())
+
     def _shares(self, change: Change) -> dict[CpuTime, Floats]:
         """What goes of the host's time by what some of it is spent on; shape (R, S)."""
         spent = self.schedule.spent
@@ -275,7 +309,8 @@ class Replay:
     def _device_at_median(self) -> Ints:
         """What the device needs for each row if no place takes longer than the median of comparable ranks and steps.
 
-        A place is what lies between the same two collectives. Steps that the job leaves out are compared with none.
+        A place is what lies between the same two collectives, or the whole step where ranks send and receive at other
+        places between them. Steps that the job leaves out are compared with none.
         """
         rows, (ranks, steps) = self.schedule.rows, self.schedule.frame.step_index.shape
         mine = np.flatnonzero(rows.step >= 0)
@@ -284,8 +319,12 @@ class Replay:
         total = np.bincount(cell * most + rows.between[mine], rows.device_ns[mine], ranks * steps * most)
         total = total.reshape(ranks * steps, most)
         share = np.ones(total.shape)
+        order = self.schedule.frame.order.ravel()
         for same in self._comparable:
-            share[same] = share_at_median(total[same])
+            if (order[same] == order[same[0]]).all():
+                share[same] = share_at_median(total[same])
+            else:
+                share[same] = share_at_median(total[same].sum(axis=1, keepdims=True))
         need = rows.device_ns.copy()
         need[mine] = np.rint(need[mine] * share[cell, rows.between[mine]])
         shorter: Ints = need

@@ -78,7 +78,7 @@ class TracksTable(Structure):
         ("first", c_void_p),
         ("ranks", c_int64),
         *((name, Column) for name in ("awaits", "queue_part", "launches")),
-        *((name, c_void_p) for name in ("collective", "after", "following", "members", "members_at")),
+        *((name, c_void_p) for name in ("collective", "after", "following", "beside", "members", "members_at")),
     )
 
 

@@ -19,9 +19,12 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.digest.track import BEFORE
+from tb_ddp_doctor.facts.comparable import comparable
+from tb_ddp_doctor.facts.guests import with_guests
+from tb_ddp_doctor.facts.host_meetings import with_host_meetings
 from tb_ddp_doctor.facts.order import Order, Together, ordered
 from tb_ddp_doctor.facts.schedule_model import Flags, Frame, Parts, Round, Rows, Schedule, Some, Spent
-from tb_ddp_doctor.facts.tracks import RecordedTracks, Tracks, awaited, families, recorded_parts, sequences
+from tb_ddp_doctor.facts.tracks import RecordedTracks, Tracks, awaited, families, orders, recorded_parts, sequences
 from tb_ddp_doctor.job.beginnings import beginnings
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.storage.column_file import give_back
@@ -31,18 +34,21 @@ from tb_ddp_doctor.trace.model import Indices, Ints
 
 def schedule(job: Job) -> Schedule:
     """Compute what follows what in a job. Raises StuckError."""
-    tracks = RecordedTracks(job.digests)
+    recorded = RecordedTracks(job.digests)
     family, every_family = families(job.calls)
-    parts = recorded_parts(job, tracks, family)
+    parts = with_host_meetings(job, recorded_parts(job, recorded, family))
+    tracks, parts = with_guests(job, recorded, parts)
     host_start_ns, device_start_ns = _starts(job)
     frame = Frame(
         families=every_family,
         host_start_ns=host_start_ns,
         device_start_ns=device_start_ns,
         beginnings=beginnings(job.digests, job.clock),
+        repeats=all(digest.has_steps for digest in job.digests),
         most_steps=max(len(digest.steps) for digest in job.digests),
         step_index=job.step_index,
-        sequence=sequences(parts, job.digests, job.step_index),
+        sequence=comparable(job, sequences(parts, every_family, job.step_index)),
+        order=orders(tracks, parts, every_family, job.step_index),
     )
     awaits = awaited(tracks, parts)
     order = ordered(tracks, parts, awaits)
@@ -62,7 +68,7 @@ def scheduled(tracks: Tracks, parts: Parts, awaits: Indices, frame: Frame) -> Sc
 
 def _scheduled(tracks: Tracks, parts: Parts, awaits: Indices, order: Order, frame: Frame) -> Schedule:
     """The same where the order is known, and the parts are in it."""
-    rows = _rows(tracks, awaits, frame.step_index, order)
+    rows = _rows(tracks, awaits, frame, parts, order)
     return Schedule(
         rows=rows,
         parts=parts,
@@ -78,8 +84,8 @@ def _starts(job: Job) -> tuple[Ints, Ints]:
     return common[:, 0], common[:, 1]
 
 
-def _rows(tracks: Tracks, awaits: Indices, step_index: Ints, order: Order) -> Rows:
-    """The rows in an order."""
+def _rows(tracks: Tracks, awaits: Indices, frame: Frame, parts: Parts, order: Order) -> Rows:
+    """The rows in an order; `parts` are in it already."""
     place, place_of_part = _places(order.rows), _places(order.parts)
     nothing = len(order.parts) - 1
     own_step, launches = tracks.column("step"), tracks.parts("launches", -1)
@@ -87,7 +93,10 @@ def _rows(tracks: Tracks, awaits: Indices, step_index: Ints, order: Order) -> Ro
     def moved(values: NDArray[Any]) -> NDArray[Any]:
         return _in_order(values, order.rows)
 
-    step, in_record = tracks.job_step(step_index), moved(own_step)
+    two = np.array([family.between_two for family in frame.families], np.bool_)
+    counted = launches >= 0
+    counted[counted] = ~two[parts.family[place_of_part[launches[counted]]]]
+    step, in_record = tracks.job_step(frame.step_index), moved(own_step)
     return Rows(
         rank=moved(tracks.rank),
         own_step=in_record,
@@ -108,7 +117,7 @@ def _rows(tracks: Tracks, awaits: Indices, step_index: Ints, order: Order) -> Ro
         awaits=moved(place_of_part[awaits]),
         delay_ns=moved(tracks.column("delay_ns")),
         launches=moved(_moved(launches, place_of_part)),
-        between=moved(_since_step(launches >= 0, tracks.rank, own_step)),
+        between=moved(_since_step(counted, tracks.rank, own_step)),
     )
 
 

@@ -51,7 +51,7 @@ class Rows(msgspec.Struct, frozen=True, eq=False):
     awaits: Indices
     delay_ns: Ints
     launches: Indices
-    #: How many collectives the rank has launched in the step before.
+    #: How many collectives, without sends and receives, the rank has launched in the step before.
     between: Indices
 
 
@@ -88,12 +88,13 @@ class Parts(msgspec.Struct, frozen=True, eq=False):
     exposed_ns: Ints
     #: As recorded: what no row launches ends so.
     end_ns: Ints
-    #: The part before it on its stream; the last of all where there is none.
+    #: The part that it comes after: the one before it on its stream, or one on another; the last of all for none.
     after: Indices
     #: Index of the row whose device work it awaits, -1 for none.
     needs: Indices
     ready_ns: Ints
-    #: Which kind and size it is of, and how many of these the rank has launched in the step before.
+    #: Which kind and size it is of (-1 for guests, see `guests`), and how many of these the rank has launched in the
+    #: step before.
     like: Indices
     ordinal: Indices
     #: Bytes of the message, -1 if unknown; index into `Frame.families`.
@@ -130,6 +131,8 @@ class Family(msgspec.Struct, frozen=True):
     group_size: int
     #: Whether they are AllReduces that send gradients (`Calls.of_gradients`).
     of_gradients: bool
+    #: Whether they are sends and receives (`Calls.between_two`).
+    between_two: bool = False
 
 
 class Frame(msgspec.Struct, frozen=True, eq=False):
@@ -141,12 +144,16 @@ class Frame(msgspec.Struct, frozen=True, eq=False):
     host_start_ns: Ints
     device_start_ns: Ints
     beginnings: Beginnings
+    #: Whether like steps came before the record; nothing says so of a record without marks of steps.
+    repeats: bool
     #: Of the rank that recorded most.
     most_steps: int
     #: Index of each of the job's steps in the rank's digest, shape (R, S).
     step_index: Ints
-    #: Which ranks and steps have the same collectives, and as many messages; indices of shape (R, S).
+    #: Which ranks and steps have the same collectives, and which of them send and receive at the same places between
+    #: these; indices of shape (R, S).
     sequence: Ints
+    order: Ints
 
 
 class Schedule(msgspec.Struct, frozen=True, eq=False, weakref=True):

@@ -13,6 +13,7 @@ from tb_ddp_doctor.digest.model import CpuTime, RankDigest
 from tb_ddp_doctor.digest.track import LATENCY_NS, LONG_AGO
 from tb_ddp_doctor.facts.schedule_model import Family, Parts
 from tb_ddp_doctor.job.calls import Calls, job_steps
+from tb_ddp_doctor.job.collectives import UNEVEN
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.job.numbering import numbered
 from tb_ddp_doctor.storage.constant import is_constant, joined
@@ -55,6 +56,8 @@ class RecordedTracks:
         #: Where each rank's rows and parts begin, and where the last one's end, shape (R + 1,).
         self.first = _base([len(track) for track in self._tracks])
         self.first_part = _base([len(digest.collectives) for digest in digests])
+        #: The same of the parts of `HostMeetings`, which come after all those of `Collectives`.
+        self.first_meeting = self.first_part[-1] + _base([len(digest.host_meetings) for digest in digests])
         self.rank = np.repeat(np.arange(len(digests), dtype=np.int32), np.diff(self.first))
 
     def column(self, name: str) -> NDArray[Any]:
@@ -68,6 +71,10 @@ class RecordedTracks:
             return np.broadcast_to(np.int32(missing), own.shape)
         base = self._base_of_each(self.first_part)
         parts: Indices = np.where(own >= 0, own + base, np.int32(missing))
+        if self.first_meeting[-1] > self.first_meeting[0]:
+            many = self._base_of_each(np.append(np.diff(self.first_part), 0))
+            met = own >= many
+            parts[met] = (own - many + self._base_of_each(self.first_meeting))[met]
         return parts
 
     def rows(self, name: str) -> Indices:
@@ -122,7 +129,7 @@ def recorded_parts(job: Job, tracks: RecordedTracks, family: Ints) -> Parts:
     collective[alone] = len(matched) + np.arange(int(alone.sum()))
 
     launches = tracks.parts("launches", -1)
-    launching = np.flatnonzero(launches >= 0)
+    launching = np.flatnonzero((launches >= 0) & (launches < nothing))
 
     def of_launch(values: NDArray[Any], missing: int) -> NDArray[Any]:
         """What the row that launches a part has."""
@@ -130,6 +137,8 @@ def recorded_parts(job: Job, tracks: RecordedTracks, family: Ints) -> Parts:
         of_part[launches[launching]] = values[launching]
         return of_part
 
+    follows = tracks.parts("follows", nothing)
+    after = np.where(follows < nothing, follows, tracks.parts("after", nothing))
     like = numbered(calls.text("kind").code, calls.column("elements"), calls.column("group_size"))
     exposed = waiting.exposed.measure(job.axis.place(rank, arrived), job.axis.place(rank, end))
     return Parts(
@@ -142,7 +151,7 @@ def recorded_parts(job: Job, tracks: RecordedTracks, family: Ints) -> Parts:
         transfer_ns=np.append(end - arrived, 0),
         exposed_ns=np.append(exposed, 0),
         end_ns=np.append(end - job.clock.correction(rank, end), LONG_AGO),
-        after=of_launch(tracks.parts("after", nothing), nothing),
+        after=of_launch(after, nothing),
         needs=of_launch(tracks.rows("needs"), -1),
         ready_ns=of_launch(tracks.column("ready_ns"), 0),
         like=_and(like, 0),
@@ -154,14 +163,14 @@ def recorded_parts(job: Job, tracks: RecordedTracks, family: Ints) -> Parts:
 
 def families(calls: Calls) -> tuple[Ints, tuple[Family, ...]]:
     """The family of each of a job's calls, shape (N,), and what each is; there is one at least."""
-    kind, size, sends = calls.text("kind"), calls.column("group_size"), calls.of_gradients
-    family = numbered(kind.code, size, sends)
+    kind, size, sends, two = calls.text("kind"), calls.column("group_size"), calls.of_gradients, calls.between_two
+    family = numbered(kind.code, size, sends, two)
     if not len(family):
         return family, (Family("", -1, of_gradients=False),)
     first = np.unique(family, return_index=True)[1]
     return family, tuple(
-        Family(kind.words[code], int(ranks), of_gradients=bool(sending))
-        for code, ranks, sending in zip(kind.code[first].tolist(), size[first], sends[first], strict=True)
+        Family(kind.words[kind.code[i]], int(size[i]), of_gradients=bool(sends[i]), between_two=bool(two[i]))
+        for i in first.tolist()
     )
 
 
@@ -193,23 +202,52 @@ def awaited(tracks: Tracks, parts: Parts) -> Indices:
     how = np.zeros(nothing, np.int8)
     np.maximum.at(how, awaits[gated], 1 + proven.astype(np.int8))
     collectives = int(parts.collective.max()) + 1
-    free, held = (np.bincount(parts.collective[:-1][how == it], minlength=collectives) for it in (0, 2))
+    counts = parts.like[:-1] >= 0
+    free, held = (np.bincount(parts.collective[:-1][counts & (how == it)], minlength=collectives) for it in (0, 2))
     of = parts.collective[awaits[gated]]
     awaits[gated[~proven & (free[of] > held[of])]] = nothing
     return awaits
 
 
-def sequences(parts: Parts, digests: Sequence[RankDigest], step_index: Ints) -> Ints:
-    """Which ranks and steps have the same collectives, and as many messages; indices of shape (R, S)."""
+def sequences(parts: Parts, families: Sequence[Family], step_index: Ints) -> Ints:
+    """Which ranks and steps have the same collectives; indices of shape (R, S).
+
+    Messages do not count: stages of a pipeline have other numbers of them, and as much to do. Nor do sizes that may
+    differ from rank to rank.
+    """
     ranks, steps = step_index.shape
-    known = np.flatnonzero(parts.step >= 0)
+    two = np.array([family.between_two for family in families], np.bool_)
+    known = np.flatnonzero((parts.step >= 0) & ~two[parts.family])
     cell = parts.rank[known] * steps + parts.step[known]
     # How many there are of each kind, as a sum of hashes: order differs between streams.
-    place = parts.ordinal[known]
-    hashed = (parts.like[known].astype(np.uint64) + 1) * np.uint64(0x9E3779B97F4A7C15) ^ (
+    uneven = np.array([family.kind in UNEVEN for family in families], np.bool_)[parts.family[known]]
+    like = numbered(parts.family[known], np.where(uneven, -1, parts.like[known]))
+    place = _ordinals(numbered(cell, like))
+    hashed = (like.astype(np.uint64) + 1) * np.uint64(0x9E3779B97F4A7C15) ^ (
         (place.astype(np.uint64) + 1) * np.uint64(0xC2B2AE3D27D4EB4F)
     )
     total = np.zeros(ranks * steps, np.uint64)
     np.add.at(total, cell, hashed * (hashed >> np.uint64(29)))
-    messages = np.array([int(digest.messages.count.sum()) // max(len(digest.steps), 1) for digest in digests])
-    return numbered(total.view(np.int64), np.repeat(messages, steps)).reshape(ranks, steps)
+    return numbered(total.view(np.int64)).reshape(ranks, steps)
+
+
+def orders(tracks: Tracks, parts: Parts, families: Sequence[Family], step_index: Ints) -> Ints:
+    """Which ranks and steps send and receive at the same places between their collectives; indices of shape (R, S).
+
+    Stages of a pipeline with tensor parallelism have the same collectives, and not the same work between two of them.
+    """
+    ranks, steps = step_index.shape
+    two = np.array([family.between_two for family in families], np.bool_)
+    launches = tracks.parts("launches", -1)
+    sends = (launches >= 0) & two[parts.family[launches]] & (parts.like[launches] >= 0)
+    step = tracks.job_step(step_index)
+    total = np.zeros(ranks * steps, np.uint64)
+    messages = np.flatnonzero(sends & (step >= 0))
+    before = np.cumsum((launches >= 0) & ~two[parts.family[launches]])[messages]
+    cell = tracks.rank[messages].astype(np.int64) * steps + step[messages]
+    # Collectives before, counted from the rank's first message of the step.
+    begins = np.flatnonzero(np.diff(cell, prepend=-1))
+    since: Ints = before - np.repeat(before[begins], np.diff(begins, append=len(cell)))
+    hashed = (since.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    np.add.at(total, cell, hashed * (hashed >> np.uint64(29)))
+    return numbered(total.view(np.int64)).reshape(ranks, steps)

@@ -20,8 +20,10 @@ class Transfers(msgspec.Struct, frozen=True, eq=False):
     #: The same of AllReduces of gradients alone, and the part of it with nothing beside it.
     allreduce_ns: Ints
     allreduce_exposed_ns: Ints
-    #: Sends and receives with nothing beside them, shape (R, S), ns: they wait for each other, as stages of a pipeline.
+    #: Sends and receives with nothing beside them once both sides have arrived, shape (R, S), ns.
     messages_exposed_ns: Ints
+    #: The same of collectives of groups most of whose ranks have no trace: nobody knows how much of it is waiting.
+    untraced_exposed_ns: Ints
     #: These AllReduces in a step (the most of any step and rank), their bytes (0 if unknown), and the share of the
     #: largest one in them (of their time, where the bytes are unknown).
     allreduces: int
@@ -54,13 +56,24 @@ def transfers(job: Job) -> Transfers:
         total_ns=job.measure(Intervals.union(start, end)),
         allreduce_ns=job.measure(reducing),
         allreduce_exposed_ns=job.measure(reducing & exposed),
-        messages_exposed_ns=messages_alone(job),
+        messages_exposed_ns=job.measure(exposed_alone(job, calls.between_two)),
+        untraced_exposed_ns=job.measure(exposed_alone(job, mostly_untraced(job))),
         allreduces=int(job.sum_by_step(launched).max()),
         allreduce_bytes=int(total[sized].max(initial=0)),
         largest_share=float((heaviest / np.maximum(total, 1)).max()),
         from_backward=float((calls.column("backward")[launched] >= 0).mean()) if len(launched) else 0.0,
         dtypes=calls.text("dtype").among(reduces),
     )
+
+
+def mostly_untraced(job: Job) -> NDArray[np.bool_]:
+    """Which of the job's calls are collectives of groups most of whose ranks have no trace, shape (N,)."""
+    calls, matched = job.calls, job.matched
+    parts = np.ones(len(calls), np.int64)
+    which, rank = np.nonzero(matched.present)
+    parts[calls.first[rank] + matched.row[which, rank]] = matched.parts[which]
+    untraced: NDArray[np.bool_] = ~calls.between_two & (2 * parts < calls.column("group_size"))
+    return untraced
 
 
 def moving(job: Job) -> tuple[Ints, Ints]:
@@ -72,8 +85,12 @@ def moving(job: Job) -> tuple[Ints, Ints]:
 
 def messages_alone(job: Job) -> Ints:
     """How long each rank's sends and receives run with nothing beside them, waiting and transfer alike; (R, S), ns."""
-    messages = job.calls.between_two
-    return job.measure(exposed_alone(job, messages)) if messages.any() else np.zeros(job.step_index.shape, np.int64)
+    calls, messages = job.calls, job.calls.between_two
+    if not messages.any():
+        return np.zeros(job.step_index.shape, np.int64)
+    start, end = (job.axis.place(calls.rank, calls.column(of)) for of in ("arrival_ns", "end_ns"))
+    others = Intervals.union(*(at[~messages] for at in moving(job)))
+    return job.measure((Intervals.union(start[messages], end[messages]) & job.waiting.exposed) - others)
 
 
 def exposed_alone(job: Job, chosen: NDArray[np.bool_]) -> Intervals:

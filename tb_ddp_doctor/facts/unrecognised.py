@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from tb_ddp_doctor.digest.trace_contents import MARKED
+from tb_ddp_doctor.facts import experts
 from tb_ddp_doctor.findings import OWNERS
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.step_parts import IDLE
+from tb_ddp_doctor.trace import names
 
 #: Programs that do not train, as sentences call them, and what their steps are called.
 _PROGRAMS = {
@@ -17,8 +20,12 @@ _PROGRAMS = {
     "diffusion": ("is a diffusion pipeline", "iteration"),
     "inference": ("runs forward passes only", "iteration"),
 }
+#: Kernel launches that went into graphs, of all: one that warms up before the capture launches each kernel more often.
+_CAPTURED = 0.2
 #: Exposed communication from this share of the step on is said.
 _SAID = 0.03
+#: With a larger share of the calls of collectives without a match, no job is healthy.
+MOST_UNMATCHED = 0.05
 
 
 def program(job: Job) -> str:
@@ -39,12 +46,22 @@ def unit(job: Job) -> str:
 
 def reason(job: Job) -> str | None:
     """Why nothing can be said of the job's health, as a sentence; None where the traces can tell."""
-    return _device(job) or _sampled(job) or _ranks(job) or _no_training(job)
+    return (
+        _device(job)
+        or _capture(job)
+        or _sampled(job)
+        or _ranks(job)
+        or _no_training(job)
+        or _one_step(job)
+        or _unmatched(job)
+    )
 
 
 def notes(job: Job) -> tuple[str, ...]:
     """What must be said beside every verdict: all that keeps the traces from showing the whole job, as sentences."""
-    said = [_device(job), _sampled(job), _no_training(job), one_rank(job)]
+    said = [_device(job), _capture(job), _sampled(job)]
+    if not captures_graphs(job):
+        said += [_no_training(job) or experts.sentence(job), one_rank(job)]
     return tuple(sentence for sentence in said if sentence)
 
 
@@ -57,6 +74,12 @@ def one_rank(job: Job) -> str | None:
     if share < _SAID:
         return None
     return f"{share * 100:.0f} % of the {unit(job)} is exposed communication; {many}."
+
+
+def unmatched_share(job: Job) -> float:
+    """The share of the calls of collectives that have no match on another rank; 0 where there are no calls."""
+    unmatched = sum(job.matched.unmatched)
+    return unmatched / max(unmatched + int(job.matched.present.sum()), 1)
 
 
 def exposed_share(job: Job) -> float:
@@ -83,6 +106,22 @@ def hides_its_device(job: Job) -> bool:
     return _device(job) is not None
 
 
+def captures_graphs(job: Job) -> bool:
+    """Whether the traces show the capture of CUDA graphs, and no step that ran."""
+    return _capture(job) is not None
+
+
+def _capture(job: Job) -> str | None:
+    contents = [digest.contents for digest in job.digests if digest.contents.steps_from != MARKED]
+    captured, launches = (sum(getattr(one, name) for one in contents) for name in ("captured_launches", "launches"))
+    if captured < _CAPTURED * launches or not captured:
+        return None
+    return (
+        f"The traces show the capture of a CUDA graph, and no step: {captured:,} of {launches:,} kernel launches only "
+        "went into the graph, which is not launched here. Record iterations that launch it."
+    )
+
+
 def _device(job: Job) -> str | None:
     if job.has_device:
         return None
@@ -94,8 +133,10 @@ def _device(job: Job) -> str | None:
     hidden = next((digest.contents.hidden_work for digest in job.digests if digest.contents.hidden_work), "")
     if any(busy_ns >= 0 for _, busy_ns in unknown.values()) or (unknown and hidden):
         listed = ", ".join(_category(name, count, busy_ns) for name, (count, busy_ns) in unknown.items())
+        called = next(filter(None, map(names.accelerator, unknown)), "")
+        ran = f"This job ran on {called}, whose" if called else "This job's accelerator has"
         return (
-            f"This job's accelerator has events of an unknown kind: {listed}, in {_span(job)} of trace. Without "
+            f"{ran} events {'are ' if called else ''}of an unknown kind: {listed}, in {_span(job)} of trace. Without "
             "the device's events nothing can be judged."
         )
     if hidden:
@@ -135,6 +176,27 @@ def _ranks(job: Job) -> str | None:
     return f"{missing} of {job.world_size} ranks have no trace here: straggler wait for them is not known."
 
 
+def _one_step(job: Job) -> str | None:
+    """What one marked step of several ranks cannot show: what delayed a rank before it is in no trace."""
+    if len(job.ranks) < 2 or len(job.steps) > 1 or not all(digest.has_steps for digest in job.digests):
+        return None
+    return (
+        f"No fault shows in the one {unit(job)} that these traces have of all ranks, but what delays a rank at its "
+        "beginning lies before it: record at least 3."
+    )
+
+
+def _unmatched(job: Job) -> str | None:
+    """Whether so many calls of collectives have no match that nobody knows who waits for whom."""
+    share = unmatched_share(job)
+    if len(job.ranks) < 2 or share <= MOST_UNMATCHED:
+        return None
+    return (
+        f"No fault shows in these traces, but {share * 100:.0f} % of the calls of collectives have no match "
+        "on another rank: who waits for whom in them is not known."
+    )
+
+
 def _no_training(job: Job) -> str | None:
     if trains(job):
         return None
@@ -149,7 +211,13 @@ def _no_training(job: Job) -> str | None:
         repeated = "" if marks == {"ProfilerStep"} else f", each a {min(marks)},"
         where = f"{len(job.steps)} {step}s of {length} on average{repeated}"
     pace = _pace(job, step)
-    return f"This program {does} and does not train. In {where} {pace}. Checks of a training loop do not apply."
+    said = [
+        f"This program {does} and does not train.",
+        f"In {where} {pace}.",
+        experts.sentence(job) or "",
+        "Checks of a training loop do not apply.",
+    ]
+    return " ".join(filter(None, said))
 
 
 def _pace(job: Job, step: str) -> str:

@@ -89,6 +89,8 @@ class WhatIf:
         self._played: dict[object, Ints] = {}
         #: What tracing adds to the steps; and what savings are on top of: that, and what is fixed already.
         self.tracing = self._base = self.without(CpuTime.OVERHEAD, CpuTime.RECORDING)
+        #: Whether this is the job with what was found fixed: what hides behind that shows in no gap of the record.
+        self.fixes_something = False
         #: What each rank needs for a step by itself, shape (R, S), ns: the step if it waited for nobody.
         self.busy_ns: Ints = self._played_ns(replay, Change(), alone=True) if replay else _compared_busy_ns(budget)
         #: Index of the rank that waits least in each step as recorded, shape (S,): the one whose transfers are exposed
@@ -106,13 +108,18 @@ class WhatIf:
             digests=job.digests,
         )
 
-    def after(self, fixed: Change) -> WhatIf:
-        """The same job once something is fixed: savings are on top of that."""
+    def after(self, fixed: Change, *, supposed: bool = False) -> WhatIf:
+        """The same job once something is fixed, or supposed to be gone: savings are on top of that."""
         later = copy(self)
+        later.fixes_something = not supposed
         later._base = self._base | fixed
         later.__dict__.pop("_base_ns", None)
         later.busy_ns = self.alone_ns(fixed)
         return later
+
+    def gains_alone_ns(self, change: Change) -> Ints:
+        """How much less each rank needs for a step by itself without what is removed, shape (R, S), ns."""
+        return self.alone_ns(self._base) - self.alone_ns(self._base | change)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -135,6 +142,13 @@ class WhatIf:
             return self._replay.typical(values, among)
         rows = values if among is None or not among.any() else values[among]
         typical: Ints = np.broadcast_to(lower_median(rows), values.shape)
+        return typical
+
+    def typical_of_step(self, values: Ints) -> Ints:
+        """Of values of shape (R, S), the lower median over comparable ranks in the same step, shape (R, S)."""
+        if self._replay:
+            return self._replay.typical_of_step(values)
+        typical: Ints = np.broadcast_to(lower_median(values), values.shape)
         return typical
 
     def alone_ns(self, change: Change) -> Ints:
@@ -280,6 +294,20 @@ class WhatIf:
     def cost_ns(self, change: Change) -> float:
         """Predicted fall of the step time without what is removed, mean over steps, ns; never negative."""
         return self.saving(change).mean_ns
+
+    def saves_more_than_it_removes(self, change: Change) -> bool:
+        """Whether a play saves the job more time than the change takes out on all ranks together, which none can.
+
+        Never where steps are not played.
+        """
+        if self._replay is None:
+            return False
+        saved = self.cost_ns(change) * self.shape[1]
+        # What the CPUs spend goes without a play; calls that wait for the device need one.
+        removed = sum(float((share * self.host_ns(kind)).sum()) for kind, share in change.of_host.items())
+        removed += sum(float(amount.sum()) for amount in (change.device_ns, change.transfer_ns) if amount is not None)
+        within = _MOST_MISSED * float(self.recorded_ns.mean())
+        return saved > removed + within and saved > self._replay.removed_ns(change) + within
 
     def costs_ns(self, several: Sequence[Change]) -> list[float]:
         """What each of several fixes of one kind gives back, ns: all of them together, shared among them.

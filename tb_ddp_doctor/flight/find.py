@@ -26,10 +26,11 @@ import msgspec
 from msgspec.structs import replace
 
 from tb_ddp_doctor.discover.names import is_remote, natural
-from tb_ddp_doctor.flight import table
+from tb_ddp_doctor.flight import stacks, table
 from tb_ddp_doctor.storage import paths, time_limit
 from tb_ddp_doctor.storage.paths import FilePath, RemoteError, RemotePath
-from tb_ddp_doctor.storage.time_limit import within
+from tb_ddp_doctor.storage.reach import Reach
+from tb_ddp_doctor.storage.time_limit import beginning, within
 
 _RANK = re.compile(r"(?<![a-z])rank[_-]?(?P<rank>\d{1,7})(?!\d)", re.IGNORECASE)
 _SUFFIX = re.compile(r"\.(?:json|pickle|pkl|bin|dump|trace|txt|pt)$", re.IGNORECASE)
@@ -41,6 +42,8 @@ _OTHERS = re.compile(
 _WORDS = re.compile(
     r"(?:nccl|gloo|flight|recorder|comm|trace|dump|debug|info|global|lib|fr|ras)s?(?=[^a-z]|$)|rank", re.IGNORECASE
 )
+#: What stacks are called, so that what somebody keeps of py-spy beside traces is no job that hangs.
+STACKS_SUFFIX = ".stacks.txt"
 #: What a table, or an answer of RAS, may be called.
 _TEXT = re.compile(r"\.(?:txt|log|out|err|json)$", re.IGNORECASE)
 _HEAD_BYTES = 4096
@@ -77,37 +80,43 @@ class DumpRun(msgspec.Struct, frozen=True):
     files: tuple[DumpFile, ...]
     #: Answers of NCCL's RAS (`ncclras -f json`) beside them.
     ras: tuple[FilePath, ...] = ()
+    #: Python stacks of ranks (`rank_3.stacks.txt`) beside them, or alone.
+    stacks: tuple[FilePath, ...] = ()
 
 
-def find(logdir: str | os.PathLike[str]) -> list[DumpRun]:
+def find(logdir: str | os.PathLike[str], reach: Reach | None = None) -> list[DumpRun]:
     """All jobs with dumps below a log directory, here or remote, in the order of their names.
 
-    None where the directory cannot be read: that is said of the traces.
+    None where the directory cannot be read: that is said of the traces, as is what `reach` leaves out.
     """
-    base, found = _candidates(os.fspath(logdir))
+    base, found = _candidates(os.fspath(logdir), reach or Reach())
     dumps: dict[Parts, list[DumpFile]] = {}
     tables: dict[Parts, list[DumpFile]] = {}
     ras: dict[Parts, list[FilePath]] = defaultdict(list)
+    threads: dict[Parts, list[FilePath]] = defaultdict(list)
     with ThreadPoolExecutor(_READERS) as pool:
         heads = pool.map(_head, (path for _, path in found))
         for (parts, path), head in zip(found, heads, strict=True):
             if any(key in head for key in _RAS_KEYS):
                 ras[parts].append(path)
+            elif path.name.endswith(STACKS_SUFFIX) and any(mark in head for mark in stacks.MARKS):
+                threads[parts].append(path)
             elif (file := _file(path, head)) is not None:
                 (tables if file.is_table else dumps).setdefault(parts, []).append(file)
     runs = []
     for parts, files in _merged(dumps).items():
         for kind, of_kind in _jobs(files).items():
             named = (*parts, kind) if kind else parts
-            runs.append(_run(base, named, of_kind, _beside(parts, ras)))
+            runs.append(_run(base, named, of_kind, _beside(parts, ras), threads.pop(parts, ())))
     for parts, files in tables.items():
         if not any(folder[: len(parts)] == parts for folder in dumps):
             alone = len(files) == 1
             runs += [_run(base, parts if alone else (*parts, file.kind), [file], _beside(parts, ras)) for file in files]
+    runs += [_run(base, parts, [], _beside(parts, ras), paths) for parts, paths in threads.items()]
     return sorted(runs, key=lambda run: natural(run.name))
 
 
-def _candidates(location: str) -> tuple[str, list[tuple[Parts, FilePath]]]:
+def _candidates(location: str, reach: Reach) -> tuple[str, list[tuple[Parts, FilePath]]]:
     """The name of a log directory, and every file that may be a dump by its name, with its folders."""
     if is_remote(location):
         try:
@@ -116,7 +125,7 @@ def _candidates(location: str) -> tuple[str, list[tuple[Parts, FilePath]]]:
             return "", []
         return root.rpartition("/")[2], list(_may_be_of(root, files))
     local = Path(location).expanduser()
-    found = [((), local)] if local.is_file() else _walk(local) if location else ()
+    found = [((), local)] if local.is_file() else _walk(local, reach) if location else ()
     return Path(os.path.abspath(local)).name, list(found)
 
 
@@ -125,11 +134,18 @@ def _beside(parts: Parts, ras: Mapping[Parts, Sequence[FilePath]]) -> list[FileP
     return [path for at, paths in ras.items() for path in paths if at == parts[: len(at)] or at[: len(parts)] == parts]
 
 
-def _run(base: str, parts: Parts, files: Sequence[DumpFile], ras: Sequence[FilePath]) -> DumpRun:
+def _run(
+    base: str, parts: Parts, files: Sequence[DumpFile], ras: Sequence[FilePath], threads: Sequence[FilePath] = ()
+) -> DumpRun:
     name = "/".join(parts) or base
     name = name.encode("utf-8", "backslashreplace").decode()
     ordered = sorted(files, key=lambda file: (file.rank is None, file.rank or 0, file.path.name))
-    return DumpRun(name, tuple(_with_hosts(ordered)), tuple(sorted(ras, key=str)))
+    return DumpRun(
+        name,
+        tuple(_with_hosts(ordered)),
+        tuple(sorted(ras, key=str)),
+        tuple(sorted(threads, key=lambda path: natural(path.name))),
+    )
 
 
 def _with_hosts(files: Sequence[DumpFile]) -> Iterator[DumpFile]:
@@ -151,25 +167,28 @@ def _may_be_of(root: str, files: Sequence[RemotePath]) -> Iterator[tuple[Parts, 
             yield tuple(parts), file
 
 
-def _walk(root: Path) -> Iterator[tuple[Parts, FilePath]]:
+def _walk(root: Path, reach: Reach) -> Iterator[tuple[Parts, FilePath]]:
     """Every regular file that may be a dump by its name, with its folders; each folder once."""
     seen: set[tuple[int, int]] = set()
-    ahead: list[Parts] = [()]
-    while ahead:
-        parts = ahead.pop()
+    ahead: list[tuple[Parts, bool]] = [((), False)]
+    while ahead and not reach.is_stopped:
+        parts, is_link = ahead.pop()
         folder = root.joinpath(*parts)
         try:
-            identity, folders, files = within(time_limit.PATIENCE_S, partial(_list, folder))
+            identity, folders, files = within(time_limit.PATIENCE_S, partial(_list, folder), folder)
         except OSError:  # what cannot be read is said of the traces
             continue
         if identity in seen:
             continue
         seen.add(identity)
-        ahead += [(*parts, name) for name in folders]
+        if not reach.enters(folder, identity[0], is_link=is_link):
+            continue
+        ahead += [((*parts, name), is_linked) for name, is_linked in folders]
         yield from ((parts, folder / name) for name in files)
 
 
-def _list(folder: Path) -> tuple[tuple[int, int], list[str], list[str]]:
+def _list(folder: Path) -> tuple[tuple[int, int], list[tuple[str, bool]], list[str]]:
+    """A folder's device and number, the folders in it and whether they are links, and its files."""
     status = folder.stat()
     folders, files = [], []
     with os.scandir(folder) as entries:
@@ -177,7 +196,7 @@ def _list(folder: Path) -> tuple[tuple[int, int], list[str], list[str]]:
             if entry.name.startswith("."):
                 continue
             if entry.is_dir():
-                folders.append(entry.name)
+                folders.append((entry.name, entry.is_symlink()))
             elif _may_be(entry.name, folder.name) and stat.S_ISREG(entry.stat().st_mode):
                 files.append(entry.name)
     return (status.st_dev, status.st_ino), sorted(folders), sorted(files)
@@ -190,13 +209,15 @@ def _may_be(name: str, folder: str) -> bool:
     return bool(_RANK.search(stem) or stem[-1:].isdecimal() or _RANK.fullmatch(folder) or _TEXT.search(name))
 
 
-def _head(path: FilePath) -> bytes:
-    def read() -> bytes:
-        with path.open("rb") as file:
-            return file.read(_HEAD_BYTES)
+def rank_in(name: str) -> int | None:
+    """The rank that a file's name holds."""
+    found = _RANK.search(name)
+    return int(found["rank"]) if found else None
 
+
+def _head(path: FilePath) -> bytes:
     try:
-        return within(time_limit.PATIENCE_S, read)
+        return beginning(path, _HEAD_BYTES)
     except OSError:
         return b""
 

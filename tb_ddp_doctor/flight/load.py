@@ -37,6 +37,7 @@ from tb_ddp_doctor.flight.model import (
     Shape,
     Status,
 )
+from tb_ddp_doctor.storage.budget import Budget, BudgetError
 from tb_ddp_doctor.storage.paths import FilePath
 from tb_ddp_doctor.storage.unpickle import PickleError, loads
 
@@ -49,6 +50,8 @@ _MOST_RANKS = 1 << 17
 _MOST_PARTS = 1_024
 _MOST_FRAMES = 32
 _MOST_LETTERS = 400
+#: Frames, sizes, element types and ranks of all of them together: 20,000 pending entries with stacks have a million.
+_MOST_VALUES = 2_000_000
 
 _STATES = {"scheduled": SCHEDULED, "started": STARTED, "completed": COMPLETED}
 _NAME = re.compile(r"(?:(?P<backend>\w+):)?(?P<kind>\w+)(?: (?P<own>\d{1,7})(?P<way>->|<-)(?P<peer>\d{1,7}))?")
@@ -94,13 +97,17 @@ def read(path: FilePath) -> list[Dump]:
             size = f"{status.st_size / 1e6:,.0f} MB"
             raise DumpError(f"Left out: it has {size}, and no dump has over {MAX_BYTES / 1e6:,.0f}.")
         with path.open("rb") as file:
-            data = file.read(MAX_BYTES)
+            # As much as it has: a reader makes room for all that is asked for.
+            data = file.read(status.st_size)
     except OSError as error:
         raise DumpError(f"Left out: it cannot be read ({error.strerror or type(error).__name__}).") from None
-    with _no_collection():
-        if data[:1] not in (b"\x80", b"{") and table.BEGINS.search(data):
-            return _of_table(path, data, status.st_mtime_ns)
-        return [_dump(path, _decoded(data), status.st_mtime_ns)]
+    try:
+        with _no_collection():
+            if data[:1] not in (b"\x80", b"{") and table.BEGINS.search(data):
+                return _of_table(path, data, status.st_mtime_ns)
+            return [_dump(path, _decoded(data), status.st_mtime_ns)]
+    except BudgetError as error:
+        raise DumpError(f"Left out: {error}") from None
 
 
 def _of_table(path: FilePath, data: bytes, modified_ns: int) -> list[Dump]:
@@ -137,13 +144,14 @@ def _decoded(data: bytes) -> Mapping[str, Any]:
 
 def _dump(path: FilePath, found: Mapping[str, Any], modified_ns: int) -> Dump:
     entries = [entry for entry in found["entries"][-_MOST_ENTRIES:] if isinstance(entry, dict)]
-    table = _Tables()
+    budget = Budget(_MOST_VALUES)
+    table = _Tables(budget)
     columns = table.columns(entries)
-    groups = _groups(found.get("pg_config"))
+    groups = _groups(found.get("pg_config"), budget)
     status = _status(found.get("pg_status"), table.group_numbers, groups)
     groups |= {name: Group(name, text, ()) for name, text in table.descriptions.items() if name not in groups}
     return Dump(
-        path=path,
+        file=str(path),
         rank=_int(found.get("rank")),
         host="",
         version=_text(found.get("version")),
@@ -162,7 +170,8 @@ def _dump(path: FilePath, found: Mapping[str, Any], modified_ns: int) -> Dump:
 class _Tables:
     """Interned names of a dump, filled as its entries are read."""
 
-    def __init__(self) -> None:
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
         self.groups: dict[str, int] = {}
         self.operations: dict[Operation, int] = {}
         self.shapes: dict[Shape, int] = {}
@@ -202,8 +211,8 @@ class _Tables:
         if group is None:
             group = self.groups[name] = len(self.groups)
             self.descriptions[name] = description
-        if name not in self.group_numbers and "pg_id" in entry:
-            self.group_numbers[name] = str(entry["pg_id"])[:_MOST_LETTERS]
+        if name not in self.group_numbers and (number := _number(entry.get("pg_id"))):
+            self.group_numbers[name] = number
         operation = self._operation(_text(entry.get("profiling_name")))
         is_p2p = entry.get("is_p2p")
         is_p2p = operation.kind in ("send", "recv") if not isinstance(is_p2p, bool) else is_p2p
@@ -239,16 +248,27 @@ class _Tables:
 
     def _shape(self, entry: dict[str, Any]) -> int:
         shape = Shape(
-            _sizes(entry.get("input_sizes")),
-            _sizes(entry.get("output_sizes")),
-            _texts(entry.get("input_dtypes")),
-            _texts(entry.get("output_dtypes")),
+            self._sizes(entry.get("input_sizes")),
+            self._sizes(entry.get("output_sizes")),
+            self._texts(entry.get("input_dtypes")),
+            self._texts(entry.get("output_dtypes")),
         )
         return self.shapes.setdefault(shape, len(self.shapes))
+
+    def _sizes(self, value: Any) -> tuple[tuple[int, ...], ...]:
+        sizes = [size[:_MOST_PARTS] for size in _list(value)[:_MOST_PARTS] if isinstance(size, list)]
+        self._budget.spend(len(sizes) + sum(map(len, sizes)))
+        return tuple([tuple(map(_int, size)) for size in sizes])
+
+    def _texts(self, value: Any) -> tuple[str, ...]:
+        texts = _list(value)[:_MOST_PARTS]
+        self._budget.spend(len(texts))
+        return tuple(map(_text, texts))
 
     def _stack(self, frames: Any) -> int:
         if not isinstance(frames, list) or not frames:
             return -1
+        self._budget.spend(min(len(frames), _MOST_FRAMES))
         stack = tuple(
             Frame(_text(frame.get("filename")), _int(frame.get("line")), _text(frame.get("name")))
             for frame in frames[:_MOST_FRAMES]
@@ -274,13 +294,15 @@ def _library(found: Mapping[str, Any]) -> str:
     return f"NCCL {nccl or other}" if nccl or other else ""
 
 
-def _groups(config: Any) -> dict[str, Group]:
+def _groups(config: Any, budget: Budget) -> dict[str, Group]:
     if not isinstance(config, dict):
         return {}
     groups = {}
     for key, value in list(config.items())[:_MOST_GROUPS]:
         if isinstance(value, dict) and (name := _text(value.get("name")) or _text(key)):
-            groups[name] = Group(name, _text(value.get("desc")), _ranks(value.get("ranks")))
+            ranks = _ranks(value.get("ranks"))
+            budget.spend(len(ranks))
+            groups[name] = Group(name, _text(value.get("desc")), ranks)
     return groups
 
 
@@ -288,9 +310,7 @@ def _ranks(value: Any) -> tuple[int, ...]:
     """Ranks of a group, ascending: a list, or its text "[0, 1]"."""
     if isinstance(value, str):
         return _ranks_of_text(value[: 8 * _MOST_RANKS])
-    if not isinstance(value, list):
-        return ()
-    ranks = {rank for rank in value[:_MOST_RANKS] if isinstance(rank, int) and 0 <= rank < _MOST_RANKS}
+    ranks = {rank for rank in _list(value)[:_MOST_RANKS] if isinstance(rank, int) and 0 <= rank < _MOST_RANKS}
     return tuple(sorted(ranks))
 
 
@@ -310,9 +330,9 @@ def _status(value: Any, numbers: Mapping[str, str], groups: Mapping[str, Group])
     if not isinstance(value, dict):
         return {}
     status = {
-        str(key): Status(_int(one.get("last_enqueued_collective")), _int(one.get("last_completed_collective")))
+        _number(key): Status(_int(one.get("last_enqueued_collective")), _int(one.get("last_completed_collective")))
         for key, one in list(value.items())[:_MOST_GROUPS]
-        if isinstance(one, dict)
+        if isinstance(one, dict) and _number(key)
     }
     names = {number: name for name, number in numbers.items()}
     if len(groups) == len(status) and all(text.isdecimal() for text in (*groups, *status)):
@@ -332,8 +352,13 @@ def _text(value: Any) -> str:
     return value[:_MOST_LETTERS] if isinstance(value, str) else ""
 
 
-def _texts(value: Any) -> tuple[str, ...]:
-    return tuple([_text(one) for one in value[:_MOST_PARTS]]) if isinstance(value, list) else ()
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _number(value: Any) -> str:
+    """The process's number of a group, which dumps have as a number or a text; "" for anything else."""
+    return str(value) if isinstance(value, int) and value in _INTS else _text(value)
 
 
 def _int(value: Any, absent: int = -1) -> int:
@@ -358,11 +383,3 @@ def _time(entries: Sequence[dict[str, Any]], key: str) -> Ints:
     """The same of times that were discovered: JSON has 0 for none."""
     times = _column(entries, key)
     return np.where(times > 0, times, -1)
-
-
-def _sizes(value: Any) -> tuple[tuple[int, ...], ...]:
-    if not isinstance(value, list):
-        return ()
-    return tuple(
-        [tuple([_int(one) for one in size[:_MOST_PARTS]]) for size in value[:_MOST_PARTS] if isinstance(size, list)]
-    )

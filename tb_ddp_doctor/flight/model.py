@@ -17,8 +17,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tb_ddp_doctor.storage.paths import FilePath
-
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
@@ -108,7 +106,8 @@ class Entries(msgspec.Struct, frozen=True):
 class Dump(msgspec.Struct, frozen=True, dict=True):
     """What one rank recorded."""
 
-    path: FilePath
+    #: Its path.
+    file: str
     #: -1 until it is known.
     rank: int
     #: "" where neither file nor folder names it.

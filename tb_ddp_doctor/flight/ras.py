@@ -31,10 +31,11 @@ class RasRank(NamedTuple):
 def read(path: FilePath, world_size: int) -> list[RasRank]:
     """The ranks of the communicators of all ranks, each once, the worst that is said of it. Raises ValueError."""
     try:
-        if path.stat().st_size > _MAX_BYTES:
+        size = path.stat().st_size
+        if size > _MAX_BYTES:
             raise ValueError("Left out: it is too large for an answer of NCCL's RAS.")
         with path.open("rb") as file:
-            data = file.read(_MAX_BYTES)
+            data = file.read(size)
         found = msgspec.json.decode(_LACKING_COMMA.sub(rb"\1,\2", data))
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"Left out: it cannot be read as an answer of NCCL's RAS ({error}).") from None

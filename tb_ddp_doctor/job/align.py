@@ -14,7 +14,7 @@ from tb_ddp_doctor.job import clock as clocks
 from tb_ddp_doctor.job.calls import Calls
 from tb_ddp_doctor.job.clock import ClockFit
 from tb_ddp_doctor.job.collectives import Matched, refuse_impossible, select
-from tb_ddp_doctor.job.completeness import Damages, clock_jumps, damages, serving
+from tb_ddp_doctor.job.completeness import Damages, clock_jumps, damages, other_paces, serving
 from tb_ddp_doctor.job.matching import match
 from tb_ddp_doctor.trace.model import Ints
 
@@ -54,10 +54,11 @@ def align(
     """Align the ranks that have a step, and say what is damaged of which."""
     found = damages(usable, world_size)
     aligned = _joined(usable, nodes, found)
-    if jumps := clock_jumps(tuple(aligned.ranks), aligned.digests, aligned.matched, aligned.clock):
-        for rank, damage in jumps.items():
-            found.setdefault(rank, []).extend(damage)
-        aligned = _joined(usable, nodes, found)
+    for check in (clock_jumps, other_paces):
+        if odd := check(tuple(aligned.ranks), aligned.digests, aligned.matched, aligned.clock):
+            for rank, damage in odd.items():
+                found.setdefault(rank, []).extend(damage)
+            aligned = _joined(usable, nodes, found)
     return _with_possible_matches(aligned), found
 
 
@@ -67,7 +68,7 @@ def _joined(usable: Mapping[int, RankDigest], nodes: Mapping[int, str], found: D
     kept = {rank: usable[rank] for rank in sorted(set(whole).difference(left_out))}
     where = tuple(nodes.get(rank, "") for rank in kept)
     calls = Calls(tuple(kept.values()))
-    matched = match(tuple(kept.values()), calls)
+    matched = match(tuple(kept.values()), calls, tuple(kept))
     if any(rank in found for rank in kept):
         # What is left of the other steps tells nothing of clocks.
         matched = select(matched, np.flatnonzero(np.isin(matched.step, steps)))

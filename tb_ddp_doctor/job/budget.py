@@ -55,7 +55,11 @@ def settle(
     owner_ns[:, :, OWNERS.index("transfer")] = work[:, :, RankOwner.COMMUNICATION] - wait
     here = np.nonzero(matched.present)
     waits = np.zeros(matched.row.shape, np.int64)
-    waits[here] = waiting.measure(*(axis.place(here[1], at[here]) for at in (matched.arrival_ns, matched.end_ns)))
+    # Of two that meet and end apart each waits for the other one until that arrives: then it may wait for a third.
+    until = np.where(
+        matched.together[here[0]], matched.end_ns[here], matched.arrival_ns[here] + last_ns[here[0]] - arrival[here]
+    )
+    waits[here] = waiting.measure(axis.place(here[1], matched.arrival_ns[here]), axis.place(here[1], until))
     return Budget(owner_ns, start_ns, end_ns - start_ns), Waiting(
         exposed_ns=waits,
         last=arrival.argmax(axis=1),
@@ -87,7 +91,8 @@ def _arrived(
     traced_ns, parts = own_ns.copy(), np.ones(len(calls), np.int64)
     which, rank = np.nonzero(matched.present)
     call = calls.first[rank] + matched.row[which, rank]
-    traced_ns[call] = np.maximum(own_ns[call], last_ns[which] + clock.correction(rank, own_ns[call]))
+    # A kernel that sends and receives may be in several matches, and waits for the last to arrive of all.
+    np.maximum.at(traced_ns, call, last_ns[which] + clock.correction(rank, own_ns[call]))
     traced_ns = np.minimum(traced_ns, end_ns)
     parts[call] = matched.parts[which]
     lacking = np.flatnonzero((calls.column("group_size") > parts) & ~calls.between_two)

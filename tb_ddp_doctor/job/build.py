@@ -16,6 +16,7 @@ from tb_ddp_doctor.job.calls import job_steps
 from tb_ddp_doctor.job.clock import ClockFit
 from tb_ddp_doctor.job.completeness import Damages, same_times, whole_steps
 from tb_ddp_doctor.job.model import Job, of_steps
+from tb_ddp_doctor.job.step_numbers import same_numbers
 from tb_ddp_doctor.trace.model import Ints
 
 #: A first step is odd that takes so many times as long as the median of the others, or as much less.
@@ -55,6 +56,8 @@ def build(
         raise JobError(
             " ".join(["No trace of this run has a complete step.", *(f"{n.file}: {n.message}" for n in notes)])
         )
+    usable, moved = same_numbers(usable)
+    notes.extend(moved)
     aligned, found = align(usable, nodes, world_size)
     notes.extend(_left_out(usable, aligned.ranks, found))
     notes.extend(

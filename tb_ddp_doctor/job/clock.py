@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.job.collectives import Matched
+from tb_ddp_doctor.job.collectives import Matched, select
 from tb_ddp_doctor.trace.model import Ints
 
 #: An offset is believed from this many times its own noise on: below it, the ends differ for other reasons, such as a
@@ -49,6 +49,8 @@ def fit(matched: Matched, nodes: Sequence[str]) -> ClockFit:
     stay as they are if they meet none.
     """
     ranks = len(nodes)
+    if matched.together.any() and not matched.together.all():
+        matched = select(matched, np.flatnonzero(matched.together))
     present = matched.present
     offset, drift, noise = np.zeros(ranks), np.zeros(ranks), np.zeros(ranks)
     if not len(matched):

@@ -12,12 +12,17 @@ from numpy.typing import NDArray
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.job.calls import Calls
 from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.names import COMBINE, DISPATCH
 
 #: Where a rank has no part in a collective, or its part was not recorded.
 ABSENT = int(np.iinfo(np.int64).min)
 LATEST = int(np.iinfo(np.int64).max)
-#: Kinds of collectives that some rank may end before the others have arrived.
-ENDS_APART = ("broadcast", "reduce", "gather", "scatter")
+#: Kinds of collectives that some rank may end before the others have arrived. An exchange of tokens between experts may
+#: be two kernels, one that sends and one that receives.
+ENDS_APART = ("broadcast", "reduce", "gather", "scatter", DISPATCH, COMBINE)
+
+#: Kinds of collectives whose messages may differ in size from rank to rank.
+UNEVEN = ("all_to_all", "send_recv", "gather", "scatter")
 
 
 class Matched(msgspec.Struct, frozen=True, eq=False):
@@ -37,6 +42,9 @@ class Matched(msgspec.Struct, frozen=True, eq=False):
     row: Ints
     #: How many ranks have a part, shape (M,).
     parts: Ints
+    #: Whether the parts meet each other alone and so end together, shape (M,): not so two kernels that send and receive
+    #: where one of them meets a third.
+    together: NDArray[np.bool_]
     #: Collectives with a recorded launch that found no partner, by rank index.
     unmatched: tuple[int, ...]
     #: Matches given up because a rank ended before another arrived.
@@ -55,10 +63,16 @@ class Matched(msgspec.Struct, frozen=True, eq=False):
         return np.flatnonzero(self.row[:, rank] >= 0)
 
 
-def assemble(digests: Sequence[RankDigest], calls: Calls, row: NDArray[np.int64], unmatched: Ints) -> Matched:
+def assemble(
+    digests: Sequence[RankDigest],
+    calls: Calls,
+    row: NDArray[np.int64],
+    together: NDArray[np.bool_],
+    unmatched: Ints,
+) -> Matched:
     """The collectives with the given rows in the ranks' tables, shape (M, R), by first arrival.
 
-    `unmatched`, shape (R,), counts the calls that found no partner.
+    `together`, shape (M,), says which end together; `unmatched`, shape (R,), counts the calls that found no partner.
     """
     present = row >= 0
     call = np.where(present, calls.first[:-1] + row, 0)
@@ -82,6 +96,7 @@ def assemble(digests: Sequence[RankDigest], calls: Calls, row: NDArray[np.int64]
         end_ns=times("end_ns"),
         row=row,
         parts=present.sum(axis=1),
+        together=together,
         unmatched=tuple(unmatched.tolist()),
         refused=0,
     )
@@ -106,6 +121,7 @@ def select(matched: Matched, chosen: Ints) -> Matched:
         end_ns=matched.end_ns[chosen],
         row=matched.row[chosen],
         parts=matched.parts[chosen],
+        together=matched.together[chosen],
     )
 
 

@@ -11,6 +11,7 @@ held against what its own host launched first, and against others only in what a
 from __future__ import annotations
 
 import re
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.job.clock import ClockFit, Floats
-from tb_ddp_doctor.job.collectives import ENDS_APART, Matched
+from tb_ddp_doctor.job.collectives import ABSENT, ENDS_APART, Matched
 from tb_ddp_doctor.job.numbering import numbered
 from tb_ddp_doctor.trace.model import Ints
 
@@ -31,12 +32,29 @@ MOST_LOST = 0.1
 LEAST_COLLECTIVES = 0.9
 #: Launches that the last step of a file that is cut has of those of its like: all.
 LEAST_OF_LAST = 0.98
+#: Kernels without a launch, in addition to the share that is usual in the job, and fewer are single damaged events.
+MOST_UNLAUNCHED = 0.01
+LEAST_UNLAUNCHED = 3
+#: Events of the CPU that a step has of those of its like; 97 % at least in jobs of ours and of others.
+LEAST_CALLS = 0.95
+#: Fewer events are no loss: a rank whose step has so few more or less does something else.
+_FEWEST_CALLS = 3
 #: Ranks wait for each other in every step, so none takes so many times as long as another.
 MOST_TIMES = 100
 #: Ends of one collective that are further apart are on clocks that jump, ns, as NTP makes them from 128 ms on; and as
 #: many times the usual spread.
 JUMP_NS = 20_000_000
 JUMP_RESIDUALS = 20
+#: A rank's collectives end at another pace than on other ranks from this median deviation on, ns, and from as many
+#: times that of the median of the other ranks: transfers end up to 0.5 ms apart, clocks drift by 100 ppm.
+PACE_NS = 2_000_000
+PACE_TIMES = 5
+#: A rank of which less than this share of the collectives of all ranks has a kind and size that most ranks have is of
+#: another job, if of the median of the other ranks at least so many have.
+LEAST_LIKE = 0.5
+MOST_LIKE = 0.9
+#: With fewer ranks, nobody knows which one differs.
+LEAST_PEERS = 3
 #: A rank of which less is whole is left out rather than all other steps of the job.
 LEAST_STEPS = 2
 LEAST_SHARE = 0.5
@@ -65,10 +83,12 @@ def damages(digests: Mapping[int, RankDigest], world_size: int | None) -> Damage
         return found
     _note(found, _copies(digests))
     _note(found, _other_kind(digests))
+    _note(found, _few_steps(digests))
     peers = {rank: digest for rank, digest in digests.items() if rank not in found}
-    for check in (_lost_kernels, _ended_early, _too_long):
+    for check in (_lost_kernels, _lost_launches, _lost_calls, _ended_early, _other_lengths):
         _note(found, check(peers))
     _note(found, _lost_collectives(peers, world_size))
+    _note(found, _other_collectives(peers, world_size))
     return found
 
 
@@ -137,6 +157,36 @@ def clock_jumps(ranks: Sequence[int], digests: Sequence[RankDigest], matched: Ma
     return found
 
 
+def other_paces(ranks: Sequence[int], digests: Sequence[RankDigest], matched: Matched, clock: ClockFit) -> Damages:
+    """Ranks whose collectives end at another pace than those of all other ranks: no clock of one job drifts so."""
+    apart, step = _ends_apart(matched, clock)
+    if len(ranks) < LEAST_PEERS or not len(apart) or not all(digest.has_device for digest in digests):
+        return {}
+    with warnings.catch_warnings():
+        # Of a step in which a rank has no collective there is no median.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        by_step = np.stack([np.nanmedian(apart[step == number], axis=0) for number in np.unique(step)])
+        scatter = np.nan_to_num(np.nanmedian(np.abs(by_step - np.nanmedian(by_step, axis=0)), axis=0))
+    found: Damages = {}
+    for index in np.flatnonzero(scatter > PACE_NS).tolist():
+        if scatter[index] > PACE_TIMES * _lower_median(np.delete(scatter, index).tolist()):
+            found[ranks[index]] = [Damage(None, _pace(matched, index))]
+    return found
+
+
+def _pace(matched: Matched, index: int) -> str:
+    """What is odd of the ends of a rank's collectives: the clock's speed, if that explains most of it."""
+    both = np.flatnonzero(matched.present[:, index] & (matched.parts > 1))
+    others = np.delete(matched.end_ns, index, axis=1)[both].astype(np.float64)
+    others[others == ABSENT] = np.nan
+    theirs = np.nanmedian(others - np.nanmedian(others, axis=0), axis=1)
+    own = matched.end_ns[both, index].astype(np.float64)
+    speed, start = np.polyfit(theirs, own - own[0], 1)
+    if np.median(np.abs(own - own[0] - speed * theirs - start)) < PACE_NS:
+        return f"its clock is {abs(speed - 1) * 100:.0f} % {'fast' if speed > 1 else 'slow'}"
+    return "its collectives do not end when those of other ranks do"
+
+
 def _ends_apart(matched: Matched, clock: ClockFit) -> tuple[Floats, Ints]:
     """How much later each collective ends than on most ranks, shape (M, R), nan where absent; and its step.
 
@@ -144,7 +194,7 @@ def _ends_apart(matched: Matched, clock: ClockFit) -> tuple[Floats, Ints]:
     """
     own = matched.end_ns
     end = np.where(matched.present, own - clock.correction(np.arange(own.shape[1]), own) - clock.origin_ns, np.nan)
-    judged = np.flatnonzero([kind not in ENDS_APART for kind in matched.kind])
+    judged = np.flatnonzero(matched.together & np.array([kind not in ENDS_APART for kind in matched.kind], np.bool_))
     apart: Floats = (end - np.nanmedian(end, axis=1, keepdims=True))[judged]
     return apart, matched.step[judged]
 
@@ -214,6 +264,18 @@ def _other_kind(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
     return found
 
 
+def _few_steps(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
+    """Ranks that have far fewer steps than most."""
+    counts = {rank: len(digest.steps) for rank, digest in digests.items()}
+    usual = sorted(counts.values())[len(counts) // 2]
+    least = min(usual, max(LEAST_STEPS, LEAST_SHARE * usual))
+    return {
+        rank: Damage(None, f"it has {count} step{'s'[: count != 1]}, and other ranks have {usual}")
+        for rank, count in counts.items()
+        if count < least
+    }
+
+
 def _lost_kernels(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
     """Ranks that launched kernels of which the trace has no event."""
     found = {}
@@ -232,6 +294,48 @@ def _lost_kernels(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
             if rank not in found and lossy.any():
                 reason = f"{int(missing[lossy].sum()):,} of {int(calls[lossy].sum()):,} {what} have no kernel"
                 found[rank] = _and_after(digests[rank], lossy, reason)
+    return found
+
+
+def _lost_launches(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
+    """Ranks with kernels in mid-trace of which the trace has no launch."""
+    found = {}
+    tables = {rank: digest.lost_kernels for rank, digest in digests.items()}
+    if not any(table.unlaunched.any() for table in tables.values()):
+        return {}
+    kernels = {rank: table.unlaunched + table.launches - table.lost for rank, table in tables.items()}
+    usual = _lower_median([table.unlaunched.sum() / max(kernels[rank].sum(), 1) for rank, table in tables.items()])
+    for rank, table in tables.items():
+        lossy = table.unlaunched > np.maximum((usual + MOST_UNLAUNCHED) * kernels[rank], LEAST_UNLAUNCHED - 1)
+        if lossy.any():
+            reason = (
+                f"{int(table.unlaunched[lossy].sum()):,} of {int(kernels[rank][lossy].sum()):,} kernels have no launch"
+            )
+            found[rank] = _and_after(digests[rank], lossy, reason)
+    return found
+
+
+def _lost_calls(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
+    """Ranks whose CPU has fewer events in a step than in its other steps, or than others have for as many launches.
+
+    Either alone may be so: steps differ, and so do ranks.
+    """
+    tables = [digest.lost_kernels for digest in digests.values()]
+    if not tables:
+        return {}
+    number = np.concatenate([table.number for table in tables])
+    calls, launches = (np.concatenate([getattr(table, name) for table in tables]) for name in ("calls", "launches"))
+    rank = np.repeat(np.arange(len(tables)), [len(table.calls) for table in tables])
+    own = _usual(rank, calls)
+    usual = _usual(number, calls)
+    few = (calls < LEAST_CALLS * usual) & (usual - calls >= _FEWEST_CALLS)
+    few &= (calls < LEAST_CALLS * own) | (launches >= LEAST_OF_LAST * _usual(number, launches))
+    found = {}
+    for index, (each, digest) in enumerate(digests.items()):
+        lossy = few[rank == index]
+        if lossy.any():
+            reason = f"its CPU has fewer events than other ranks' in step {digest.lost_kernels.number[lossy][0]}"
+            found[each] = _and_after(digest, lossy, reason)
     return found
 
 
@@ -269,23 +373,24 @@ def _launches(digests: Mapping[int, RankDigest]) -> dict[int, list[int]]:
     return by_step
 
 
-def _too_long(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
-    """Ranks with steps that take many times as long as those of other ranks."""
+def _other_lengths(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
+    """Ranks with steps that take many times as long as those of other ranks, or as short."""
     steps = [digest.steps for digest in digests.values()]
     if not steps:
         return {}
     number = np.concatenate([each.number for each in steps])
     length = np.concatenate([each.end_ns - each.start_ns for each in steps])
     rank = np.repeat(list(digests), [len(each) for each in steps])
-    is_long = (length - 1) // MOST_TIMES >= _usual(number, length)
-    return {
-        each: Damage(
-            frozenset(number[is_long & (rank == each)].tolist()),
-            f"step {number[is_long & (rank == each)].min()} seems to take over {MOST_TIMES} times as long as on other "
-            "ranks",
-        )
-        for each in dict.fromkeys(rank[is_long].tolist())
-    }
+    usual = _usual(number, length)
+    found = {}
+    for odd, how in (
+        ((length - 1) // MOST_TIMES >= usual, f"over {MOST_TIMES} times as long as on other ranks"),
+        (length < usual // MOST_TIMES, "less than a hundredth of what it takes on other ranks"),
+    ):
+        for each in dict.fromkeys(rank[odd].tolist()):
+            numbers = number[odd & (rank == each)]
+            found[each] = Damage(frozenset(numbers.tolist()), f"step {numbers.min()} seems to take {how}")
+    return found
 
 
 def _usual(key: Ints, values: Ints) -> Ints:
@@ -325,10 +430,48 @@ def _lost_collectives(digests: Mapping[int, RankDigest], world_size: int | None)
     return found
 
 
-def _collectives_of_all(digest: RankDigest, world_size: int) -> Ints:
-    """How many collectives of the whole job each step of a rank has."""
+def _other_collectives(digests: Mapping[int, RankDigest], world_size: int | None) -> dict[int, Damage]:
+    """Ranks of which most collectives of all ranks are of a kind and size that most other ranks do not have."""
+    if len(digests) < LEAST_PEERS:
+        return {}
+    calls = {rank: _kinds_of_all(digest, world_size or 0) for rank, digest in digests.items()}
+    often = Counter(kind for kinds in calls.values() for kind in kinds)
+    common = {kind for kind, ranks in often.items() if 2 * ranks > len(digests)}
+    like = {
+        rank: sum(count for kind, count in kinds.items() if kind in common) / kinds.total()
+        for rank, kinds in calls.items()
+        if kinds
+    }
+    return {
+        rank: Damage(None, f"{_few(share)} of its collectives of all ranks is like those of other ranks")
+        for rank, share in like.items()
+        if share < LEAST_LIKE
+        and _lower_median([other for each, other in like.items() if each != rank] or [0.0]) >= MOST_LIKE
+    }
+
+
+def _few(share: float) -> str:
+    return f"{share * 100:.0f} %" if share else "none"
+
+
+def _kinds_of_all(digest: RankDigest, world_size: int) -> Counter[tuple[str, str, int]]:
+    """How many collectives of the whole job a rank has of each kind, element type and size."""
     table = digest.collectives
-    chosen = table.step[(table.step >= 0) & (table.group_size >= world_size) & (world_size > 1)]
+    chosen = np.flatnonzero((table.step >= 0) & (table.group_size >= world_size) & (world_size > 1))
+    kinds = zip(table.kind[chosen].tolist(), table.dtype[chosen].tolist(), table.elements[chosen].tolist(), strict=True)
+    counted: Counter[tuple[str, str, int]] = Counter()
+    # A few kinds come thousands of times: they are counted before they are named.
+    for (kind, dtype, elements), count in Counter(kinds).items():
+        counted[digest.strings[kind], digest.strings[dtype], elements] += count
+    return counted
+
+
+def _collectives_of_all(digest: RankDigest, world_size: int) -> Ints:
+    """How many collectives of the whole job each step of a rank has; sends and receives in its group are none."""
+    table = digest.collectives
+    of_all = (table.step >= 0) & (table.group_size >= world_size) & (world_size > 1)
+    of_all[digest.message_ends.call] = False
+    chosen = table.step[of_all]
     return np.bincount(chosen, minlength=len(digest.steps))
 
 

@@ -1,8 +1,9 @@
-"""Finds which kernels on which ranks are one call of a collective.
+"""Finds which kernels on which ranks are one call of a collective, and which sends and receives meet.
 
-Ranks hold different numbers of collectives, since the profiler's window cuts through them. Matched are those whose
-launch is recorded, in order within a family: the calls with one group, kind, size and type in one step, or with one
-sequence number where the trace has some. Sends and receives are no collectives and are left alone.
+Matched are calls whose launch is recorded, in order within a family: the calls of one process group in one step, or
+with one sequence number where the trace has some. The kind is a check. Ranks hold different numbers of collectives,
+since the profiler's window cuts through them: where counts or kinds differ, and where no group is named, a family is
+the calls of one kind, size and type as well. Sizes are no identity of calls that may be uneven, as all-to-alls are.
 
 In most families all ranks have as many calls, and arrays of all of them at once do; the others are looked at one by
 one.
@@ -19,8 +20,11 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.job.calls import Calls
-from tb_ddp_doctor.job.collectives import Matched, assemble
+from tb_ddp_doctor.job.collectives import UNEVEN, Matched, assemble
+from tb_ddp_doctor.job.message_matching import matched_messages
 from tb_ddp_doctor.job.numbering import in_order, numbered
+from tb_ddp_doctor.job.realigning import places
+from tb_ddp_doctor.job.unnamed_groups import unnamed_groups
 from tb_ddp_doctor.trace.model import Indices, Ints
 
 
@@ -33,8 +37,10 @@ class _Candidates(msgspec.Struct, frozen=True, eq=False):
     row: Ints
 
 
-def match(digests: Sequence[RankDigest], calls: Calls) -> Matched:
-    """Match the collectives of all ranks of a job; the order of `digests` is the order of the R axis."""
+def match(digests: Sequence[RankDigest], calls: Calls, ranks: Sequence[int]) -> Matched:
+    """Match the collectives and messages of all ranks of a job, which have these numbers; the order of `digests` is the
+    order of the R axis.
+    """
     candidates = _candidates(digests, calls)
     # A run holds the calls of one family on one rank.
     starts = np.flatnonzero(np.diff(candidates.family, prepend=-1) | np.diff(candidates.rank, prepend=-1))
@@ -46,20 +52,94 @@ def match(digests: Sequence[RankDigest], calls: Calls) -> Matched:
     found += [_pair(digests, members) for members in _irregular(candidates, starts[~regular], lengths[~regular])]
     row = np.concatenate(found)
     row = row[(row >= 0).sum(axis=1) > 1]
-    number = np.bincount(candidates.rank, minlength=len(digests))
-    return assemble(digests, calls, row, number - (row >= 0).sum(axis=0))
+    met, together = matched_messages(digests, calls, ranks)
+    row, whole = np.concatenate((row, met)), np.concatenate((np.ones(len(row), np.bool_), together))
+    return assemble(digests, calls, row, whole, _unmatched(calls, row))
+
+
+def _unmatched(calls: Calls, row: NDArray[np.int64]) -> Ints:
+    """How many calls of each rank, shape (R,), have a recorded launch and found no partner."""
+    alone = could_match(calls)
+    which, rank = np.nonzero(row >= 0)
+    alone[calls.first[rank] + row[which, rank]] = False
+    return np.bincount(calls.rank[alone], minlength=row.shape[1])
+
+
+def could_match(calls: Calls) -> NDArray[np.bool_]:
+    """Which calls have a recorded launch, and other ranks to meet."""
+    could: NDArray[np.bool_] = (calls.column("step") >= 0) & (calls.column("group_size") != 1)
+    return could
 
 
 def _candidates(digests: Sequence[RankDigest], calls: Calls) -> _Candidates:
-    chosen = np.flatnonzero((calls.column("step") >= 0) & (calls.column("group_size") != 1) & ~calls.between_two)
+    chosen = np.flatnonzero(could_match(calls) & ~calls.between_two)
     sequence = calls.column("sequence")[chosen]
     step = calls.of_own_steps([digest.steps.number for digest in digests])[chosen]
-    texts = (calls.text(name).code[chosen] for name in ("group", "group_ranks", "kind", "dtype"))
-    place = np.where(sequence >= 0, sequence, step)
-    family = numbered(*texts, calls.column("elements")[chosen], sequence >= 0, place)
+    group, ranks, kind, dtype = (calls.text(name) for name in ("group", "group_ranks", "kind", "dtype"))
+    named = group.where(bool)[chosen]
+    told = np.zeros(len(chosen), np.int64)
+    told[~named] = unnamed_groups(calls, chosen[~named], step[~named])
+    place = (group.code[chosen], told, ranks.code[chosen], sequence >= 0, np.where(sequence >= 0, sequence, step))
+    may_be_uneven = kind.where(UNEVEN.__contains__)[chosen]
+    elements = calls.column("elements")[chosen]
+    size = np.where(may_be_uneven, -1, elements)
+    of_group = numbered(*place)
+    of_size = numbered(*place, kind.code[chosen], dtype.code[chosen], size)
+    by_order = (named | (told > 0)) & _agree(of_group, of_size, calls.rank[chosen], kind.code[chosen], size)
+    family = numbered(by_order, np.where(by_order, of_group, of_size))
     sort = in_order(family)
     rank = calls.rank[chosen[sort]]
     return _Candidates(family[sort], rank, chosen[sort] - calls.first[rank])
+
+
+def _agree(of_group: Ints, of_size: Ints, rank: Indices, kind: Indices, size: Ints) -> NDArray[np.bool_]:
+    """Which calls are of a group whose ranks have as many calls, of the same kinds in the same order; shape (N,).
+
+    Where sizes differ in that order, and calls of one size are as many on all ranks, those are the better match.
+    """
+    counts, kinds_agree = _counts_agree(of_group, rank), np.ones(int(of_group.max(initial=-1)) + 1, np.bool_)
+    sizes_agree, as_many = kinds_agree.copy(), kinds_agree.copy()
+    sort = in_order(of_group * (int(rank.max(initial=0)) + 1) + rank)
+    starts = np.flatnonzero(np.diff(of_group[sort], prepend=-1) | np.diff(rank[sort], prepend=-1))
+    ordinal = np.empty(len(sort), np.int64)
+    ordinal[sort] = np.arange(len(sort)) - np.repeat(starts, np.diff(starts, append=len(sort)))
+    call = numbered(of_group, ordinal)
+    kinds_agree[of_group[~_is_one(call, kind, np.ones(len(call), np.bool_))]] = False
+    sizes_agree[of_group[~_is_one(call, size, size >= 0)]] = False
+    as_many[of_group[~_counts_agree(of_size, rank)]] = False
+    # Calls of one size on fewer ranks than the group has are no match for the rest.
+    everywhere = _ranks_of_each(of_size, rank)[of_size] == _ranks_of_each(of_group, rank)[of_group]
+    as_many[of_group[~everywhere]] = False
+    agree: NDArray[np.bool_] = counts & (kinds_agree & (sizes_agree | ~as_many))[of_group]
+    return agree
+
+
+def _counts_agree(family: Ints, rank: Indices) -> NDArray[np.bool_]:
+    """For each call whether all ranks of its family have as many."""
+    run = numbered(family, rank)
+    length = np.bincount(run)[run]
+    size = int(family.max(initial=-1)) + 1
+    shortest, longest = np.full(size, np.iinfo(np.int64).max), np.zeros(size, np.int64)
+    np.minimum.at(shortest, family, length)
+    np.maximum.at(longest, family, length)
+    agree: NDArray[np.bool_] = (shortest == longest)[family]
+    return agree
+
+
+def _ranks_of_each(family: Ints, rank: Indices) -> Ints:
+    """How many ranks have calls of each family."""
+    ranks = int(rank.max(initial=0)) + 1
+    return np.bincount(np.unique(family * ranks + rank) // ranks, minlength=int(family.max(initial=-1)) + 1)
+
+
+def _is_one(of: Ints, values: Ints | Indices, known: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """For each value whether the known ones of its kind are one value."""
+    size = int(of.max(initial=-1)) + 1
+    least, largest = np.full(size, np.iinfo(np.int64).max), np.full(size, np.iinfo(np.int64).min)
+    np.minimum.at(least, of[known], values[known])
+    np.maximum.at(largest, of[known], values[known])
+    one: NDArray[np.bool_] = (least >= largest)[of]
+    return one
 
 
 def _is_regular(family: Ints, lengths: Ints) -> NDArray[np.bool_]:
@@ -98,42 +178,7 @@ def _pair(digests: Sequence[RankDigest], members: list[tuple[int, Ints]]) -> NDA
     paired = np.full((usual, len(digests)), -1, np.int64)
     for (rank, rows), end in zip(members, ends, strict=True):
         if len(rows) <= usual:
-            paired[_places(end, reference), rank] = rows
+            paired[places(end, reference), rank] = rows
         else:
-            paired[:, rank] = rows[_places(reference, end)]
+            paired[:, rank] = rows[places(reference, end)]
     return paired
-
-
-def _places(few_ns: Ints, many_ns: Ints) -> Ints:
-    """Which of many calls the few are, in order, so that their ends agree best: an index for each of the few."""
-    lost = len(many_ns) - len(few_ns)
-    places = np.arange(len(few_ns))
-    if not lost:
-        return places
-    offset = _offset(few_ns, many_ns)
-    # best[j] is the least disagreement so far, with j of the many passed over; came[i][j] how many before call i.
-    best = np.zeros(lost + 1)
-    came = np.empty((len(few_ns), lost + 1), np.int32)
-    for i, end in enumerate(few_ns):
-        least = np.minimum.accumulate(best)
-        came[i] = np.maximum.accumulate(np.where(best == least, np.arange(lost + 1), 0))
-        best = least + np.abs(many_ns[i : i + lost + 1] - end - offset)
-    passed = int(best.argmin())
-    for i in reversed(places):
-        places[i] += passed
-        passed = int(came[i, passed])
-    return places
-
-
-def _offset(few_ns: Ints, many_ns: Ints) -> float:
-    """By how much the clock of the many is ahead of the clock of the few.
-
-    Ends that agree differ by a constant. Of shifts that agree alike the smallest difference wins, since clocks that
-    are kept by NTP differ by less than a step.
-    """
-    scores = []
-    for shift in range(len(many_ns) - len(few_ns) + 1):
-        difference = many_ns[shift : shift + len(few_ns)] - few_ns
-        middle = float(np.median(difference))
-        scores.append((float(np.abs(difference - middle).mean()) + abs(middle), middle))
-    return min(scores)[1]

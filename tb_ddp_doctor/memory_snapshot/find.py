@@ -15,7 +15,11 @@ from pathlib import Path
 
 from tb_ddp_doctor.findings import FileWarning, MemorySnapshot
 from tb_ddp_doctor.memory_snapshot.summary import SnapshotError, summary
+from tb_ddp_doctor.storage import time_limit
+from tb_ddp_doctor.storage.paths import FilePath
+from tb_ddp_doctor.storage.time_limit import beginning, within
 from tb_ddp_doctor.storage.unpickle import PickleError, loads
+from tb_ddp_doctor.workers import pool
 
 _NAMED = (".pickle", ".pkl")
 _MEMORY = "memory"
@@ -28,12 +32,18 @@ _FIRST_NUMBER = re.compile(r"\A(\d{1,7})(?=[_.])")
 
 def find(folders: Iterable[Path], run: Path) -> list[Path]:
     """The files that begin as snapshots do, for a run whose traces lie in `folders` below `run`."""
+    places = list(dict.fromkeys([run, *folders, run.parent]))
+    found = within(time_limit.PATIENCE_S, lambda: _listed(places), run)
+    return [path for path in found if _is_snapshot(path)]
+
+
+def _listed(places: Iterable[Path]) -> list[Path]:
     found: dict[Path, None] = {}
-    for folder in dict.fromkeys([run, *folders, run.parent]):
+    for folder in places:
         found.update(dict.fromkeys(_files(folder, 0)))
         if len(found) >= _MOST_FILES:
             break
-    return [path for path in list(found)[:_MOST_FILES] if _is_snapshot(path)]
+    return list(found)[:_MOST_FILES]
 
 
 def read(files: Iterable[Path]) -> tuple[list[MemorySnapshot], list[FileWarning]]:
@@ -42,17 +52,44 @@ def read(files: Iterable[Path]) -> tuple[list[MemorySnapshot], list[FileWarning]
     for path in sorted(files, key=_order):
         rank = _rank(path)
         last[(rank, "") if rank >= 0 else (rank, path.name)] = path
-    snapshots, warnings = [], []
-    for (rank, _), path in sorted(last.items())[:_MOST_RANKS]:
+    snapshots: list[MemorySnapshot] = []
+    warnings: list[FileWarning] = []
+    chosen = {path: rank for (rank, _), path in sorted(last.items())[:_MOST_RANKS]}
+    for path in list(chosen):
         try:
-            if path.stat().st_size > _MOST_BYTES:
-                raise SnapshotError(f"It is larger than {_MOST_BYTES >> 20} MiB: it is not read.")
-            snapshots.append(summary(loads(path.read_bytes()), str(path), rank))
-        except (SnapshotError, PickleError) as error:
-            warnings.append(FileWarning(str(path), f"As a snapshot of memory: {error}"))
+            beginning(path, 1)
+        except TimeoutError as error:
+            warnings.append(FileWarning(str(path), f"Left out: {error}"))
+            del chosen[path]
+        except OSError:
+            pass  # said below
+    attempts = pool.run(
+        read_one, [(path, _size(path)) for path in chosen], gives=MemorySnapshot, raises=(SnapshotError, PickleError)
+    )
+    for file, attempt in attempts:
+        try:
+            snapshots.append(attempt.result())
+        except (SnapshotError, PickleError, pool.CrashError) as error:
+            warnings.append(FileWarning(str(file), f"As a snapshot of memory: {error}"))
         except OSError as error:
-            warnings.append(FileWarning(str(path), f"It cannot be read ({error.strerror or type(error).__name__})."))
-    return snapshots, warnings
+            warnings.append(FileWarning(str(file), f"It cannot be read ({error.strerror or error})."))
+    order = {str(path): place for place, path in enumerate(chosen)}
+    return sorted(snapshots, key=lambda one: order.get(one.file, -1)), warnings
+
+
+def read_one(path: FilePath) -> MemorySnapshot:
+    """What one snapshot holds. Raises SnapshotError, PickleError and OSError."""
+    if path.stat().st_size > _MOST_BYTES:
+        raise SnapshotError(f"It is larger than {_MOST_BYTES >> 20} MiB: it is not read.")
+    with path.open("rb") as file:
+        return summary(loads(file.read()), str(path), _rank(Path(str(path))))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _files(folder: Path, depth: int) -> Iterator[Path]:
@@ -78,8 +115,9 @@ def _mode(entry: os.DirEntry[str], test: Callable[[int], bool]) -> bool:
 
 def _is_snapshot(path: Path) -> bool:
     try:
-        with path.open("rb") as file:
-            head = file.read(_HEAD_BYTES)
+        head = beginning(path, _HEAD_BYTES)
+    except TimeoutError:
+        return True  # it is said of it when it is to be read
     except OSError:
         return False
     return head.startswith(b"\x80") and any(key in head for key in _KEYS)

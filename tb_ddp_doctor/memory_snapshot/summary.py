@@ -24,6 +24,7 @@ from tb_ddp_doctor.findings import (
     MemorySnapshot,
     Source,
 )
+from tb_ddp_doctor.storage.budget import Budget, BudgetError
 from tb_ddp_doctor.trace import names
 
 #: What a stack says, by parts of its file names and by function names: the first kind that any of its functions shows.
@@ -52,6 +53,10 @@ _INACTIVE = "inactive"
 #: Segments and blocks that are named.
 _SHOWN = 5
 _MOST_FRAMES, _MOST_LETTERS = 64, 300
+#: Blocks, events and annotations of a snapshot: one of 256 MB has not as many.
+_MOST_ROWS = 4_000_000
+#: Annotations that are open at one time; what is never closed does not add up.
+_MOST_OPEN = 64
 #: More bytes than any device has.
 _MOST_SIZE = 1 << 62
 
@@ -80,8 +85,19 @@ def summary(data: Any, file: str, rank: int) -> MemorySnapshot:
     """What a snapshot says, from its unpickled data. Raises SnapshotError for what is none."""
     if not isinstance(data, dict) or not isinstance(data.get("segments"), list):
         raise SnapshotError("It has no list of segments.")
+    try:
+        return _summary(data, file, rank, Budget(_MOST_ROWS))
+    except BudgetError as error:
+        raise SnapshotError(str(error)) from None
+
+
+def _summary(data: Mapping[str, Any], file: str, rank: int, budget: Budget) -> MemorySnapshot:
+    for rows in (data["segments"], data.get("external_annotations"), *_lists(data.get("device_traces"))):
+        budget.spend(len(_list(rows)))
+    for each in _dicts(data["segments"]):
+        budget.spend(len(_list(each.get("blocks"))))
     annotated = _Annotations(_dicts(data.get("external_annotations")))
-    traces = [_dicts(trace) for trace in _list(data.get("device_traces"))]
+    traces = [_dicts(trace) for trace in _lists(data.get("device_traces"))]
     # Of several at an address the last one is what lies there.
     born = {_int(event, "addr"): event for trace in traces for event in trace if event.get("action") == "alloc"}
     segments = [_segment(each, annotated, born) for each in _dicts(data["segments"])]
@@ -193,7 +209,7 @@ def _fewest(segments: Sequence[_Segment], size: int) -> list[_Block] | None:
 
     Neighbours are taken from the left until they have as much; then the left one goes for the next.
     """
-    best: list[_Block] | None = None
+    best: tuple[list[_Block], int, int] | None = None
     least = _MOST_SIZE
     for segment in segments:
         blocks, first, total, active = segment.blocks, 0, 0, 0
@@ -205,8 +221,11 @@ def _fewest(segments: Sequence[_Segment], size: int) -> list[_Block] | None:
                 active -= blocks[first].size * blocks[first].is_active
                 first += 1
             if total >= size and active < least:
-                least, best = active, [one for one in blocks[first : last + 1] if one.is_active]
-    return best
+                least, best = active, (blocks, first, last + 1)
+    if best is None:
+        return None
+    blocks, first, end = best
+    return [one for one in blocks[first:end] if one.is_active]
 
 
 def _whole_segments(segments: Sequence[_Segment], size: int) -> list[_Block]:
@@ -226,16 +245,19 @@ class _Annotations:
     def __init__(self, events: Sequence[Mapping[str, Any]]) -> None:
         self._times: list[int] = []
         self._phases: list[str] = []
-        open_: list[str] = []
+        #: Names, and the phase that each tells, "" for none.
+        open_: list[tuple[str, str]] = []
         for event in sorted(events, key=lambda event: _int(event, "time_us")):
             name = _text(event.get("name"))
             if event.get("stage") == "START":
-                open_.append(name)
-            elif name in open_:
-                del open_[len(open_) - 1 - open_[::-1].index(name)]
-            told = (_BY_PHASE.get(names.phase(one), "") for one in reversed(open_))
+                open_.append((name, _BY_PHASE.get(names.phase(name), "")))
+                del open_[:-_MOST_OPEN]
+            else:
+                at = next((i for i in reversed(range(len(open_))) if open_[i][0] == name), None)
+                if at is not None:
+                    del open_[at]
             self._times.append(_int(event, "time_us"))
-            self._phases.append(next(filter(None, told), ""))
+            self._phases.append(next((phase for _, phase in reversed(open_) if phase), ""))
 
     def category(self, time_us: int) -> str:
         """What was allocated then is for this; "" if nothing says so."""
@@ -266,6 +288,10 @@ def _text(value: Any) -> str:
 
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
+
+
+def _lists(value: Any) -> list[list[Any]]:
+    return [each for each in _list(value) if isinstance(each, list)]
 
 
 def _dicts(value: Any) -> list[dict[str, Any]]:

@@ -36,6 +36,7 @@ from tb_ddp_doctor.findings import Network
 from tb_ddp_doctor.nccl_logs.calls import EACH_CALL, calls_of, choices_of, size_of, words
 from tb_ddp_doctor.nccl_logs.lines import CALL, CHOICE, OTHER, communicators, lines, mixed
 from tb_ddp_doctor.nccl_logs.matching import Matching, NumberedCalls
+from tb_ddp_doctor.storage.time_limit import beginning
 
 #: Read at once.
 _BLOCK_BYTES = 1 << 22
@@ -91,8 +92,7 @@ def _numbers_in(name: str) -> set[str]:
 def _begins_as_log(path: Path) -> bool:
     """Whether the beginning of a file has a line of NCCL."""
     try:
-        with path.open("rb") as file:
-            text = file.read(_FIRST_LOOK)
+        text = beginning(path, _FIRST_LOOK)
     except OSError:
         return False
     return b"NCCL " in text and b"\0" not in text

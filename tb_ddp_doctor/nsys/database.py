@@ -3,11 +3,17 @@
 The export also holds the environment of the job, its arguments and its output, in which tokens and passwords stand.
 SQLite asks before it reads a column of a table, and is refused all but those of `_READABLE`; texts of `StringIds`,
 which all tables share, are asked for by number. The file is opened for reading alone, and no index is written.
+
+A file is also a program: its tables may compute their columns, and its pages may lead to one another without end. Such
+tables are refused, of SQLite's functions only those that the queries here use may be called, and a file has as much
+time as its size explains.
 """
 
 from __future__ import annotations
 
 import sqlite3
+import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -41,7 +47,17 @@ _READABLE = {
     "sqlite_master",
     "sqlite_schema",
 }
-_ALLOWED_ACTIONS = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_READ)
+_FUNCTIONS = {"max", "substr", "coalesce"}
+#: CPU time that a file may take in all, s, and bytes for each s more.
+_SURE_S = 5.0
+_BYTES_PER_S = 4_000_000
+#: Instructions of SQLite's machine between two looks at the clock: a tenth of a millisecond.
+_BETWEEN_LOOKS = 10_000
+#: Bytes of a value or a row, and columns of a table: what is read of a text is `_LETTERS` long.
+_LONGEST = 1 << 24
+_MOST_COLUMNS = 500
+#: In the header: the pages' size and number, and the two counters that are equal where that number counts.
+_PAGE_SIZE, _PAGES, _CHANGES, _VALID_FOR = slice(16, 18), slice(28, 32), slice(24, 28), slice(92, 96)
 #: Texts that are asked for at once, and letters that are taken of one.
 _AT_ONCE = 500
 _LETTERS = 1 << 14
@@ -49,6 +65,10 @@ _LETTERS = 1 << 14
 
 class NsysError(Exception):
     """A file that cannot be used. Its text is a sentence for users, without the file's name."""
+
+
+class DamagedError(NsysError):
+    """An export of which a part is missing, or that is made to harm. Its text is a sentence as well."""
 
 
 class Database:
@@ -67,8 +87,8 @@ class Database:
         """The rows of a query. Raises NsysError."""
         try:
             yield from self._connection.execute(query, tuple(values))
-        except sqlite3.Error as error:
-            raise NsysError(f"It cannot be read on ({error}).") from None
+        except (sqlite3.Error, OverflowError) as error:
+            raise _stopped(error) from None
 
     def blocks(self, query: str, values: Iterable[Any], size: int) -> Iterator[list[tuple[Any, ...]]]:
         """The same, so many rows at a time."""
@@ -76,8 +96,8 @@ class Database:
             cursor = self._connection.execute(query, tuple(values))
             while block := cursor.fetchmany(size):
                 yield block
-        except sqlite3.Error as error:
-            raise NsysError(f"It cannot be read on ({error}).") from None
+        except (sqlite3.Error, OverflowError) as error:
+            raise _stopped(error) from None
 
     def last_row(self, table: str) -> int:
         """The largest rowid of a table: the number of its rows, where none was removed."""
@@ -108,6 +128,7 @@ class Database:
         found = {}
         for (name,) in list(self.rows("SELECT name FROM sqlite_master WHERE type = 'table'")):
             if name in _READABLE:
+                _refuse_computed(self._connection, name)
                 described = self._connection.execute(f"SELECT * FROM {name} LIMIT 0").description
                 found[name] = frozenset(column[0] for column in described)
         return found
@@ -115,7 +136,8 @@ class Database:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Database]:
-    """The export at a path. Raises NsysError, with a sentence."""
+    """The export at a path. Raises NsysError, with a sentence, and OSError."""
+    _refuse_cut(path)
     address = f"file:{quote(str(path.absolute()))}?mode=ro"
     try:
         connection = sqlite3.connect(address, uri=True, check_same_thread=False)
@@ -123,8 +145,8 @@ def opened(path: Path) -> Iterator[Database]:
         raise NsysError(f"The file cannot be opened ({error}).") from None
     with closing(connection):
         connection.text_factory = lambda data: data.decode("utf-8", "replace")
-        connection.set_authorizer(_authorise)
         try:
+            _limit(connection, path.stat().st_size)
             # Pages are read as they are needed: a larger cache would hold what is read once.
             database = Database(connection)
         except sqlite3.Error as error:
@@ -132,9 +154,56 @@ def opened(path: Path) -> Iterator[Database]:
         yield database
 
 
-def _authorise(action: int, table: str | None, _column: str | None, _database: str | None, _view: str | None) -> int:
-    """SQLite's question whether a statement may be prepared: only reading, and only of tables without secrets."""
-    if action not in _ALLOWED_ACTIONS:
-        return sqlite3.SQLITE_DENY
-    readable = action != sqlite3.SQLITE_READ or table in _READABLE
-    return sqlite3.SQLITE_OK if readable else sqlite3.SQLITE_DENY
+def _refuse_cut(path: Path) -> None:
+    """Raise DamagedError for a file that lacks pages which its header counts."""
+    with path.open("rb") as file:
+        head = file.read(100)
+    if not head.startswith(MAGIC) or len(head) < 100 or head[_CHANGES] != head[_VALID_FOR]:
+        return
+    # 1 stands for what two bytes do not hold.
+    page = int.from_bytes(head[_PAGE_SIZE], "big")
+    whole = int.from_bytes(head[_PAGES], "big") * (page if page != 1 else 1 << 16)
+    here = path.stat().st_size
+    if here < whole:
+        raise DamagedError(f"It is cut off: {here:,} of {whole:,} bytes are here. Copy it again, or export it again.")
+
+
+def _refuse_computed(connection: sqlite3.Connection, table: str) -> None:
+    """Raise DamagedError for a table whose columns are computed: no export has such, and they may be of any size."""
+    columns = connection.execute(f"PRAGMA table_xinfo({table})").fetchall()
+    if any(hidden for *_, hidden in columns):
+        raise DamagedError(f"Its table {table} computes columns, as no export of Nsight Systems does.")
+
+
+def _limit(connection: sqlite3.Connection, size: int) -> None:
+    """Hold a connection to what reading an export of so many bytes takes."""
+    # What the file itself says is to be called is not.
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.execute("PRAGMA cell_size_check = ON")
+    connection.set_authorizer(_authorise)
+    if sys.version_info >= (3, 11):
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_COLUMN, _MOST_COLUMNS)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+    until = time.process_time() + _SURE_S + size / _BYTES_PER_S
+    connection.set_progress_handler(lambda: time.process_time() > until, _BETWEEN_LOOKS)
+
+
+def _stopped(error: Exception) -> NsysError:
+    """What is said of an error within a query."""
+    if str(error) == "interrupted":
+        return DamagedError("Reading it takes longer than its size explains: its pages lead to one another.")
+    return NsysError(f"It cannot be read on ({error}).")
+
+
+def _authorise(action: int, what: str | None, detail: str | None, _database: str | None, _view: str | None) -> int:
+    """SQLite's question whether a statement may be prepared: only reading, only of tables without secrets, and only by
+    the functions that are used here.
+    """
+    allowed = (
+        action == sqlite3.SQLITE_SELECT
+        or (action == sqlite3.SQLITE_READ and what in _READABLE)
+        or (action == sqlite3.SQLITE_FUNCTION and (detail or "").lower() in _FUNCTIONS)
+        or (action == sqlite3.SQLITE_PRAGMA and what == "table_xinfo")
+    )
+    return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY

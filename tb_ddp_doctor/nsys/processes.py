@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from functools import lru_cache
 from pathlib import Path
 
 import msgspec
 
 from tb_ddp_doctor.nsys.database import KERNEL, NVTX, Database, NsysError, opened
 from tb_ddp_doctor.nsys.payloads import Payload, Payloads, has_payloads
-from tb_ddp_doctor.storage.paths import identity
 
 #: Kernels that are looked at one after the other, and of a larger table, at even distances.
 _LOOKED_AT = 20_000
@@ -54,11 +52,6 @@ class Recording(msgspec.Struct, frozen=True):
 
 def read(path: Path) -> Recording:
     """The processes of an export. Raises NsysError, with a sentence, and OSError."""
-    return _read(path, identity(path))
-
-
-@lru_cache(256)
-def _read(path: Path, _state: str) -> Recording:
     with opened(path) as database:
         if "StringIds" not in database.columns:
             raise NsysError("It is an SQLite file, but no export of Nsight Systems.")

@@ -12,11 +12,20 @@ from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.planning.buckets import explaining_caps
 from tb_ddp_doctor.planning.gradients import SentGradients
 from tb_ddp_doctor.planning.layers import repeated_layers
-from tb_ddp_doctor.planning.model import Bucket, Buckets, Curve, PlanResult, Prediction, Question, RankBytes, Refusal
+from tb_ddp_doctor.planning.model import (
+    SHARDINGS,
+    Bucket,
+    Buckets,
+    Curve,
+    PlanResult,
+    Prediction,
+    Question,
+    RankBytes,
+    Refusal,
+)
 from tb_ddp_doctor.planning.owners import recorded_ms
 from tb_ddp_doctor.planning.predict import Planner
 from tb_ddp_doctor.planning.refusal import CannotPlanError
-from tb_ddp_doctor.planning.sharding import STRATEGIES
 from tb_ddp_doctor.planning.sweep import measured
 from tb_ddp_doctor.trace.model import Ints
 
@@ -28,7 +37,7 @@ CURVES: Mapping[str, tuple[object, ...]] = {
     "bucket_mb": BUCKET_MB,
     "links": (0.5, 1.0, 2.0, 4.0, 8.0),
     "ranks": tuple(1 << power for power in range(11)),
-    "sharding": STRATEGIES,
+    "sharding": SHARDINGS,
     "prefetch": (0, 1, 2, 3),
     "accumulate": (1, 2, 4, 8),
     "workers": (1, 2, 4, 8, 16),

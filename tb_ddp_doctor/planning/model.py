@@ -11,6 +11,8 @@ import msgspec
 
 #: Raised when a field changes its meaning or goes.
 SCHEMA_VERSION = 1
+#: How states can be sharded.
+SHARDINGS = ("ddp", "zero1", "zero2", "zero3", "hsdp")
 Basis = Literal["measured", "fitted", "assumed"]
 
 

@@ -181,6 +181,7 @@ def _frame(frame: Frame, ranks: Ints) -> Frame:
         beginnings=Beginnings(begins.late_ns[ranks], begins.again_ns[ranks], joined),
         step_index=frame.step_index[ranks],
         sequence=frame.sequence[ranks],
+        order=frame.order[ranks],
     )
 
 

@@ -12,11 +12,11 @@ from tb_ddp_doctor.facts.memory_savings import copy_rate
 from tb_ddp_doctor.facts.peaks import limits
 from tb_ddp_doctor.planning.links import links
 from tb_ddp_doctor.planning.messages import Case
-from tb_ddp_doctor.planning.model import Question, RankBytes, Rests
+from tb_ddp_doctor.planning.model import SHARDINGS, Question, RankBytes, Rests
 from tb_ddp_doctor.planning.placed import placed
 from tb_ddp_doctor.planning.record import Record
 from tb_ddp_doctor.planning.refusal import CannotPlanError
-from tb_ddp_doctor.planning.sharding import AHEAD, OVERHEAD, STRATEGIES, Strategy, Time, launched
+from tb_ddp_doctor.planning.sharding import AHEAD, OVERHEAD, Strategy, Time, launched
 from tb_ddp_doctor.planning.states import of_rank, offloaded, states
 from tb_ddp_doctor.planning.steps import Steps
 from tb_ddp_doctor.planning.units import units
@@ -58,8 +58,8 @@ class Resharding:
     def _asked(self) -> Strategy:
         question, ranks = self._question, self._question.ranks or self.now.ranks
         name = question.sharding or self.now.name
-        if name not in STRATEGIES:
-            raise CannotPlanError(f"There is no sharding {name!r}; there are: {', '.join(STRATEGIES)}.")
+        if name not in SHARDINGS:
+            raise CannotPlanError(f"There is no sharding {name!r}; there are: {', '.join(SHARDINGS)}.")
         if question.accumulate is not None:
             raise CannotPlanError("Sharding and accumulation are asked for one at a time.")
         if (question.prefetch is not None or question.offload) and name in _REDUCED:

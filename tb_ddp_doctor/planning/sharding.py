@@ -26,7 +26,6 @@ from tb_ddp_doctor.planning.messages import Case
 from tb_ddp_doctor.planning.placed import Placed
 from tb_ddp_doctor.planning.units import Units
 
-STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "hsdp")
 #: For each collective the host of fully_shard is in hooks, in copies into and out of buffers, and in events, for so
 #: many times as long as DDP takes to launch an AllReduce: likely as one model in both has it in the project's traces.
 OVERHEAD: dict[Case, float] = {"likely": 5.0, "quickest": 1.5, "slowest": 8.0}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
-from tb_ddp_doctor.planning.model import Question
+from tb_ddp_doctor.choices import did_you_mean, refusal
+from tb_ddp_doctor.planning.model import SHARDINGS, Question
 
 _DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8"}
 
@@ -18,57 +20,111 @@ class Field(msgspec.Struct, frozen=True):
     #: Name on the command line, and as it is shown with a value.
     option: str
     shown: str
-    parse: Callable[[str], object]
+    #: From a text, or from what Python has; raises ValueError for what the field does not take.
+    parse: Callable[[object], object]
     help: str
 
 
-def _number(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value) or value <= 0:
-        raise ValueError(text)
+def _number(value: object) -> float:
+    number = float(str(value))
+    if isinstance(value, bool) or not math.isfinite(number) or number <= 0:
+        raise ValueError
+    return number
+
+
+def _count(least: int) -> Callable[[object], int]:
+    def count(value: object) -> int:
+        number = int(str(value))
+        if isinstance(value, bool) or number < least:
+            raise ValueError
+        return number
+
+    return count
+
+
+def _times(value: object) -> float:
+    return _number(value.strip().removesuffix("x").removeprefix("x") if isinstance(value, str) else value)
+
+
+def _named(names: Iterable[str], short: Mapping[str, str] = MappingProxyType({})) -> Callable[[object], str]:
+    """One of some names, however its letters are written, or what it is short for."""
+    by_letters = {name.casefold(): full for name, full in {**{name: name for name in names}, **short}.items()}
+
+    def name(value: object) -> str:
+        if not isinstance(value, str) or value.casefold() not in by_letters:
+            raise _UnknownError(did_you_mean(value, by_letters))
+        return by_letters[value.casefold()]
+
+    return name
+
+
+def _device(value: object) -> str:
+    # Later than this module, which the command line imports before all else.
+    from tb_ddp_doctor.facts.peaks import DEVICES, limits
+
+    if not isinstance(value, str) or limits(value) is None:
+        raise _UnknownError(did_you_mean(value, DEVICES))
     return value
 
 
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise ValueError(text)
-    return value
-
-
-def _times(text: str) -> float:
-    return _number(text.removesuffix("x").removeprefix("x"))
-
-
-def _dtype(text: str) -> str:
-    return _DTYPES.get(text, text)
+class _UnknownError(ValueError):
+    """A name that is none; its text is a sentence with the nearest one, or ""."""
 
 
 #: By name in `Question`.
 FIELDS: Mapping[str, Field] = {
     "bucket_mb": Field("--bucket-mb", "bucket_cap_mb={}", _number, "bucket_cap_mb of DistributedDataParallel, MiB"),
-    "ranks": Field("--ranks", "{} ranks", _count, "ranks, each with as much work as now (see --strong)"),
+    "ranks": Field("--ranks", "{} ranks", _count(1), "ranks, each with as much work as now (see --strong)"),
     "links": Field("--links", "links {}x as fast", _times, "times as fast, such as 2x; or a calibration.json"),
-    "dtype": Field("--dtype", "gradients in {}", _dtype, "what gradients are sent as: fp32, fp16, bf16 or fp8"),
-    "sharding": Field("--sharding", "{}", str, "how states are sharded: ddp, zero1, zero2, zero3 or hsdp"),
-    "prefetch": Field("--prefetch", "prefetch={}", _count, "units of FSDP that are gathered ahead"),
-    "accumulate": Field("--accumulate", "{} passes for each AllReduce", _count, "backward passes for each AllReduce"),
-    "workers": Field("--workers", "num_workers={}", _count, "workers of the DataLoader"),
-    "device": Field("--device", "on {}", str, "another GPU, by name, such as H200"),
+    "dtype": Field(
+        "--dtype",
+        "gradients in {}",
+        _named(_DTYPES.values(), _DTYPES),
+        f"what gradients are sent as: {', '.join(_DTYPES)}",
+    ),
+    "sharding": Field("--sharding", "{}", _named(SHARDINGS), f"how states are sharded: {', '.join(SHARDINGS)}"),
+    "prefetch": Field("--prefetch", "prefetch={}", _count(0), "units of FSDP that are gathered ahead"),
+    "accumulate": Field(
+        "--accumulate", "{} passes for each AllReduce", _count(1), "backward passes for each AllReduce"
+    ),
+    "workers": Field("--workers", "num_workers={}", _count(0), "workers of the DataLoader"),
+    "device": Field("--device", "on {}", _device, "another GPU, by name, such as H200"),
 }
 
 
 def values(name: str, text: str) -> list[object]:
     """The values of a field from a text with commas. Raises ValueError, with a sentence."""
-    field, found = FIELDS[name], []
-    for part in filter(None, (one.strip() for one in text.split(","))):
-        try:
-            found.append(field.parse(part))
-        except ValueError:
-            raise ValueError(f"{field.option} takes {field.help}, not {part!r}.") from None
+    field = FIELDS[name]
+    found = [_value(field, field.option, part) for part in filter(None, (one.strip() for one in text.split(",")))]
     if not found:
         raise ValueError(f"{field.option} takes {field.help}.")
     return found
+
+
+def _value(field: Field, called: str, given: object) -> object:
+    try:
+        return field.parse(given)
+    except _UnknownError as near:
+        raise ValueError(f"{called} takes {field.help}, not {given!r}.{near}") from None
+    except ValueError:
+        raise ValueError(f"{called} takes {field.help}, not {given!r}.") from None
+
+
+def checked(
+    question: Question, curves: Mapping[str, Sequence[object]] | None = None
+) -> tuple[Question, dict[str, Sequence[object]]]:
+    """A question and curves with their values as the planner has them: "bf16" is "bfloat16".
+
+    Raises ValueError, with a sentence, for values and curves that make no sense.
+    """
+    given = {name: value for name in FIELDS if (value := getattr(question, name)) is not None}
+    single = {name: _value(FIELDS[name], name, value) for name, value in given.items()}
+    found: dict[str, Sequence[object]] = {}
+    for name, several in (curves or {}).items():
+        if name not in FIELDS:
+            raise ValueError(refusal("A curve's name", name, FIELDS))
+        found[name] = tuple(_value(FIELDS[name], name, value) for value in several)
+    return msgspec.structs.replace(question, **single), found
 
 
 def question_of(given: Mapping[str, str], **more: object) -> Question:

@@ -40,6 +40,8 @@ RESCAN_SHARE = 0.05
 _QUICK = 1
 #: Results of deleted runs that are kept.
 _MOST_DELETED = 20
+#: Results of runs that are kept to be asked about, 1.2 MB each and more; what the tab shows first is kept of all.
+_MOST_RESULTS = 64
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +63,11 @@ class Analyses:
         self._stamps = stamps
         self._arrivals = Arrivals()
         self._lock = threading.Lock()
+        #: Held while a run is read again of which the result was given back.
+        self._reading_again = threading.Lock()
         self._entries: dict[str, Entry] = {}
+        #: Runs whose results are kept, those that were used last at the end.
+        self._used: list[Entry] = []
         self._opened: str | None = None
         #: When the directory may be searched again, on the monotonic clock; None before the first search has ended.
         self._rescan_at: float | None = None
@@ -116,10 +122,44 @@ class Analyses:
             return {"state": entry.state, "progress": entry.progress.shown()}
 
     def result(self, name: str) -> Result | None:
-        """What a run was found to be; None where no run of that name is ready."""
+        """What a run was found to be; None where no run of that name is ready.
+
+        Where that was given back, the run is read again, as a rule from the cache.
+        """
+        if (result := self.kept(name)) is not None:
+            return result
+        with self._reading_again:
+            with self._lock:
+                entry = self._entries.get(name)
+                if entry is None or entry.ready is None or entry.ready.result is not None:
+                    return entry.ready.result if entry and entry.ready else None
+                run, changing = entry.run, entry.files.changing
+                expected = self._arrivals.expected(entry.files.stamps)
+            try:
+                result = self._diagnose(run, lambda *_: None, changing, expected)
+            except Exception:
+                _log.debug("run %r could not be read again", name, exc_info=True)
+                return None
+            with self._lock:
+                entry.keep(result)
+                self._use(entry)
+            return result
+
+    def kept(self, name: str) -> Result | None:
+        """The same without reading anything: None where it was given back."""
         with self._lock:
             entry = self._entries.get(name)
-            return entry.ready.result if entry and entry.ready else None
+            if entry is None or entry.ready is None or entry.ready.result is None:
+                return None
+            self._use(entry)
+            return entry.ready.result
+
+    def _use(self, entry: Entry) -> None:
+        """Keep the result of a run, and give those back that nobody used for longest; the lock is held."""
+        self._used = [one for one in self._used if one is not entry and one is self._entries.get(one.run.name)]
+        self._used.append(entry)
+        while len(self._used) > _MOST_RESULTS:
+            self._used.pop(0).keep(None)
 
     def _wake(self) -> None:
         """Start the thread if there is something to do; the lock is held."""
@@ -245,7 +285,8 @@ class Analyses:
             unfinished = ()
         else:
             with self._lock:
-                entry.succeed(ready)
+                entry.succeed(ready, result.unfinished)
+                self._use(entry)
             return
         with self._lock:
             entry.fail(error, unfinished)

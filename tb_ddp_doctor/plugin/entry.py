@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from tb_ddp_doctor.plugin.arrivals import Stamps
@@ -30,7 +30,8 @@ _UNREAD: dict[str, Any] = {
 class Ready:
     """What a run was found to be."""
 
-    result: Result
+    #: None once it was given back: the run is then read again, from the cache, when somebody asks for more.
+    result: Result | None
     summary: dict[str, Any]
     #: The answer to `run?run=NAME`: JSON in gzip, made once.
     body: bytes
@@ -158,10 +159,10 @@ class Entry:
         self.due = True
         self.progress.began = None
 
-    def succeed(self, ready: Ready) -> None:
+    def succeed(self, ready: Ready, unfinished: Collection[str]) -> None:
         """It was read."""
         self.ready, self.error, self.awaited = ready, None, False
-        self.files.unfinished = frozenset(ready.result.unfinished)
+        self.files.unfinished = frozenset(unfinished)
         self.progress.began = None
 
     def fail(self, error: str, unfinished: Collection[str]) -> None:
@@ -170,6 +171,11 @@ class Entry:
         self.progress.began = None
         if not unfinished or self.shown:
             self.ready, self.error, self.awaited = None, error, False
+
+    def keep(self, result: Result | None) -> None:
+        """Keep the result again, or give it back: a megabyte and more, while what is shown takes a tenth."""
+        if self.ready:
+            self.ready = replace(self.ready, result=result)
 
     def delete(self) -> None:
         """Its directory is gone; the result stays."""

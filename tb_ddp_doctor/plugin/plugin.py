@@ -236,6 +236,13 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
         result = self._analyses.result(name)
         return None if isinstance(result, DumpResult) else result
 
+    def _kept(self, name: str) -> engine.Result | None:
+        """The same, if it is at hand."""
+        from tb_ddp_doctor.plugin.runs import DumpResult
+
+        result = self._analyses.kept(name)
+        return None if isinstance(result, DumpResult) else result
+
     def _serve_runs(self, request: wrappers.Request) -> wrappers.Response:
         answer = {
             "logdir": self._logdir or self._logdir_spec,
@@ -286,7 +293,7 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
         result = self._result(name)
         if result is None:
             return _respond(request, {"error": f"No run named {name!r} has been diagnosed."}, code=404)
-        others = {run["name"]: self._result(run["name"]) for run in self._analyses.listing()["runs"]}
+        others = {run["name"]: self._kept(run["name"]) for run in self._analyses.listing()["runs"]}
         try:
             found = self._plans.answer(name, result, others, request.args)
         except ValueError as error:

@@ -34,7 +34,7 @@ class Dumps:
 
     @property
     def files(self) -> tuple[stuck.DumpFile, ...]:
-        return self.run.files
+        return (*self.run.files, *(stuck.DumpFile(path, None, "", "stacks") for path in self.run.stacks))
 
 
 Run: TypeAlias = runs.Run | Dumps

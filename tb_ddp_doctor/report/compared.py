@@ -83,13 +83,14 @@ def _on_device(found: Comparison) -> Iterator[tuple[str, ...]]:
 
 
 def _most(names: Sequence[str], amounts: Sequence[_Amounts]) -> Iterator[tuple[str, ...]]:
-    """The few rows whose times changed most, then the sum of the others."""
+    """The few rows whose times changed most, by more than rounds to nothing, then the sum of the others."""
     told = [i for i, (before, _, after, _) in enumerate(amounts) if _shows(before, after)]
     told.sort(key=lambda i: (not names[i], -abs(amounts[i][2] - amounts[i][0]), names[i]))
-    shown = [i for i in told[:_MOST] if names[i]]
+    changed = [i for i in told if abs(amounts[i][2] - amounts[i][0]) >= _LEAST_MS]
+    shown = [i for i in changed[:_MOST] if names[i]]
     for i in shown:
         yield names[i], *_row(amounts[i])
-    if others := [amounts[i] for i in told[len(shown) :]]:
+    if shown and (others := [amounts[i] for i in told[len(shown) :]]):
         yield "(all others)", *_row([sum(column) for column in zip(*others, strict=True)])
 
 

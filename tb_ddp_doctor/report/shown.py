@@ -9,9 +9,9 @@ from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.rules.support import text, verdict
 
 #: What the floor is not.
-FLOOR = 'What is equally slow on all ranks and in all steps stays in the floor: docs/method.md, "The account".'
+FLOOR = "What is equally slow on all ranks and in all steps stays in the floor (ddp-doctor explain floor)."
 #: Where its terms are.
-TERMS = "Terms and formulas: docs/glossary.md."
+TERMS = "Terms and formulas: ddp-doctor explain TERM."
 #: Of a smaller share of the step it is not said where it lies.
 _LEAST_PLACED = 0.01
 BUSY_TIME = "Costs come from busy times, since the traces allow no replay."
@@ -53,7 +53,7 @@ def account_parts(diagnosis: Diagnosis) -> Iterator[tuple[str, AccountLine, str]
             case "unexplained":
                 where = diagnosis.account.unexplained
                 told = (
-                    verdict.place(where, diagnosis.ranks, diagnosis.steps)
+                    verdict.place(where, diagnosis.ranks, diagnosis.steps, has_gpu=diagnosis.setting.has_gpu)
                     if where and line.share >= _LEAST_PLACED
                     else ""
                 )

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from tb_ddp_doctor.report.escape import code_block, markup, printable, printable_lines
 from tb_ddp_doctor.report.escape import markdown as escaped
+from tb_ddp_doctor.report.wrapping import print_code
 from tb_ddp_doctor.stuck import text
 from tb_ddp_doctor.stuck.model import GroupProgress, StuckFinding, StuckRun
 
@@ -67,7 +68,7 @@ def _print_finding(console: Console, finding: StuckFinding) -> None:
     body.append(f"Fix: {printable(advice)}\n")
     console.print(Padding(body, (0, 0, 0, 2), expand=False))
     if command:
-        console.print(Padding(Text(printable_lines(command), "cyan"), (0, 0, 1, 6), expand=False))
+        print_code(console, f"{printable_lines(command)}\n", "cyan", indent=6)
 
 
 def markdown(runs: Sequence[StuckRun]) -> str:

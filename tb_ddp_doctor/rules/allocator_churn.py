@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tb_ddp_doctor.digest.model import CpuTime, Starved
+from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import Starvation
@@ -47,11 +48,11 @@ class AllocatorChurn(Rule):
         if not calls:
             return Clear("No GPU memory is allocated or freed in the steps.")
         starved = starvation.of(Starved.ALLOC)
-        change = whatif.without(CpuTime.ALLOC)
+        change = Change({CpuTime.ALLOC: blocking_calls.removable(whatif, CpuTime.ALLOC, starved)})
         cost = whatif.cost_ns(change)
         number = sum(call.count for call in calls)
         blocked = sum(call.blocked_ns for call in calls)
-        if cost < self.min_cost * frame.step_ns:
+        if cost < self.min_cost * frame.step_ns or not starved.any():
             return Clear(
                 f"{blocking_calls.count(number)} allocations and releases a step block the CPU for {text.ms(blocked)}, "
                 "and the GPU has enough queued work meanwhile."

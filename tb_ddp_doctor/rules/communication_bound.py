@@ -16,12 +16,12 @@ from tb_ddp_doctor.facts.repeats import Repeats
 from tb_ddp_doctor.facts.traffic import Traffic
 from tb_ddp_doctor.facts.transfers import Transfers
 from tb_ddp_doctor.facts.whatif import WhatIf
-from tb_ddp_doctor.findings import Network
+from tb_ddp_doctor.findings import Network, Setting
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.planning.fact import Plans
 from tb_ddp_doctor.planning.model import Question
-from tb_ddp_doctor.rules.support import limits, text
-from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
+from tb_ddp_doctor.rules.support import limits, part, text
+from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.exposed import most_exposed
 
 #: A job that is faster than its calibration by this has another one.
@@ -38,13 +38,14 @@ class CommunicationBound(Rule):
         When communication takes longer than the compute beside it, the links set the step time.
     Evidence:
         The longest exposed communication on the slowest rank of the step; the measured busbw, beside that of a
-        calibration where there is one (docs/check.md); and the time that
+        calibration where there is one (`python -m tb_ddp_doctor.check`); and the time that
         communication would take as bfloat16, by the latency and busbw fitted to the trace.
     Fix:
         Send fewer bytes (compress to bfloat16, accumulate gradients), compute more per byte (a larger local batch),
         or use faster links. The cost is what half the bytes would save.
     Limits:
-        Judged on the slowest rank, which waits for no other rank. What overlap alone would hide is no-overlap,
+        Judged on the slowest rank, which waits for no other rank, and not where most ranks of the groups that
+        communicate have no trace: their last rank may be late. What overlap alone would hide is no-overlap,
         AllReduces that are not needed are redundant-allreduce, waits between pipeline stages are pipeline-bubble, and
         what slow links cost is slow-link's.
     """
@@ -91,6 +92,12 @@ class CommunicationBound(Rule):
         slowed = excess_ns(slow_links, *whatif.shape)
         others = whatif.at_slowest(repeats.exposed_ns + transfers.messages_exposed_ns + slowed)
         exposed = np.maximum(whatif.at_slowest(budget.of("transfer")) - others, 0)
+        untraced = np.minimum(whatif.at_slowest(transfers.untraced_exposed_ns), exposed)
+        if float(np.median(untraced)) >= self.min_exposed * frame.step_ns:
+            return NotApplicable(
+                "Most ranks of the groups that communicate have no trace: when their last rank arrives is not known."
+            )
+        steps = whatif.at_slowest(frame.window_ns)
         needed = np.maximum(whatif.at_slowest(transfers.total_ns) - others, 0)
         # One slow collective in some steps is no fault of all of them: the median step is judged.
         total, median = float(np.median(needed)), float(np.median(exposed))
@@ -99,7 +106,7 @@ class CommunicationBound(Rule):
         if median - overlap_would_hide < self.min_exposed * frame.step_ns:
             return Clear(
                 f"{text.ms(median)} of {text.ms(total)} of communication are exposed in the median step "
-                f"({text.percent(median / frame.step_ns)} of it)."
+                f"({text.percent(part.median(exposed, steps).share)} of it)."
             )
         saving = np.minimum(self.bytes_saved * needed, exposed).astype(np.int64)
         change = Change(transfer_ns=np.broadcast_to(saving, whatif.shape))
@@ -113,12 +120,12 @@ class CommunicationBound(Rule):
             steps=frame.all_steps,
             cause=None,
             confidence=level,
-            title=f"Communication takes longer than compute can hide: {text.ms(median)} of every "
-            f"{text.ms(frame.step_ns)} is exposed communication.",
+            title=f"Communication takes longer than compute can hide: {part.median(exposed, steps)} "
+            f"is exposed communication.",
             why=f"Communication takes {text.ms(total)} a step{size}, compute {text.ms(compute)}. "
             f"{_link(communication, expected)}{self._prospects(communication, total, compute)}{text.network(network)}"
             f"{text.choice(network, communication[0]) if communication else ''}{basis}",
-            fix=_fix(transfers, frame.has_device, network, plans),
+            fix=_fix(transfers, frame.setting, network, plans),
             evidence=most_exposed(exposed, whatif, places),
         )
 
@@ -162,9 +169,13 @@ def _saved_as_bfloat16(traffic: Traffic) -> float:
     return traffic.transfer_per_step_ns / 2
 
 
-def _fix(transfers: Transfers, has_device: bool, network: Network | None, plans: Plans) -> str:
-    if not has_device:
-        return _OF_CPUS
+def _fix(transfers: Transfers, setting: Setting, network: Network | None, plans: Plans) -> str:
+    if not setting.uses_nccl:
+        return _OF_CPUS.format(
+            check=_ITS_INTERFACE if setting.may_use_network else "",
+            interface=_CHOOSE_INTERFACE if setting.may_use_network else "",
+            backend=setting.backend,
+        )
     float32 = "Float" in transfers.dtypes
     advice, code = (_FLOAT32 if float32 else _OTHER).split("\n\n", 1)
     smaller = plans.predict(Question(dtype="bfloat16")) if float32 else None
@@ -179,17 +190,16 @@ First give NCCL a faster transport than sockets: InfiniBand or RoCE (its drivers
 
 _OF_CPUS = """\
 Send less often or compute more per byte: accumulate over micro-steps without AllReduce, raise the local batch, or \
-send gradients as float16. Check that gloo uses the network interface you think it does, and that its threads have a \
-core to run on beside the ranks'.
+send gradients as float16. {check}Check that {backend}'s threads have a core to run on beside the ranks'.
 
 # DDP; for FSDP2: model.set_requires_gradient_sync(False)
 with model.no_sync():
     loss(model(micro_batch)).backward()  # all but the last micro-step
 
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-model.register_comm_hook(state=None, hook=default_hooks.fp16_compress_hook)  # bf16 is refused on CPUs
-
-GLOO_SOCKET_IFNAME=<the fast interface> torchrun ..."""
+model.register_comm_hook(state=None, hook=default_hooks.fp16_compress_hook)  # bf16 is refused on CPUs{interface}"""
+_ITS_INTERFACE = "Check that it uses the network interface you think it does. "
+_CHOOSE_INTERFACE = "\n\nGLOO_SOCKET_IFNAME=<the fast interface> torchrun ..."
 
 _FLOAT32 = """\
 Gradients are sent as float32: send them as bfloat16. Then accumulate over micro-steps without AllReduce, or raise the \

@@ -15,10 +15,11 @@ from tb_ddp_doctor.facts.host import Loaders
 from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.planning.fact import Plans
-from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support import part, text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
+from tb_ddp_doctor.rules.support.most_ranks import most_ranks
 from tb_ddp_doctor.rules.support.rank_evidence import of_loading
-from tb_ddp_doctor.rules.support.slowness import median_rank, shared
+from tb_ddp_doctor.rules.support.slowness import median_rank, median_rank_index, shared
 from tb_ddp_doctor.trace.model import Ints
 
 
@@ -27,7 +28,8 @@ class DataloaderStall(Rule):
     """The GPU is idle, waiting for the DataLoader.
 
     What:
-        GPU idle while the CPU is inside the DataLoader's `__next__`, on most ranks.
+        GPU idle while the CPU is inside the DataLoader's `__next__`, on most ranks or all. Where some ranks do not
+        wait, the finding names those that do.
     Why:
         If a batch is not ready when the GPU is, each step takes longer by the remaining loading time.
     Evidence:
@@ -82,9 +84,14 @@ class DataloaderStall(Rule):
         waits = budget.of("input")
         median = float(median_rank(waits.mean(axis=1)))
         loading = float(loaders.loading_ns.mean())
-        change = shared(whatif, frame, CpuTime.INPUT)
+        most = most_ranks(whatif, frame, CpuTime.INPUT)
+        change = most.change if most else shared(whatif, frame, CpuTime.INPUT)
         handed = self._are_handed(waits, loaders)
-        if (handed or median < self.min_share * frame.step_ns) and self._hides(whatif, frame, loaders):
+        if most:
+            # While one waits for its batch, the others wait for it, and their own loading idles no device.
+            waits, handed = loaders.loading_ns, False
+            median = float(median_rank(waits.mean(axis=1)))
+        elif (handed or median < self.min_share * frame.step_ns) and self._hides(whatif, frame, loaders):
             # Its ranks wait for each other instead: what loading takes the host costs as much.
             waits, handed = loaders.loading_ns, self._are_handed(loaders.loading_ns, loaders)
             median = float(median_rank(waits.mean(axis=1)))
@@ -97,10 +104,14 @@ class DataloaderStall(Rule):
         cost = whatif.cost_ns(change)
         seen = int((median_rank(waits) > self.min_share * frame.step_ns).sum())
         level, basis = text.confidence(frame, cost, seen)
-        affected = np.flatnonzero(waits.mean(axis=1) >= self.min_share * frame.step_ns)
+        waiting = waits.mean(axis=1) >= self.min_share * frame.step_ns
+        affected = np.flatnonzero(most.ranks if most else waiting)
         hidden = max(loading - float(waits.mean()), 0.0)
-        who, beside = ("GPUs", "GPU work") if frame.has_device else ("ranks", "other work")
+        who, beside = ("The GPUs", "GPU work") if frame.has_device else ("The ranks", "other work")
+        if most:
+            who = text.capital(text.ranks(frame.rank_numbers(affected)))
         cause, kind = self._cause(loaders, affected)
+        typical = median_rank_index(waits)
         worst = affected[np.argsort(-waits[affected].mean(axis=1), kind="stable")][:3]
         return Fault(
             change=change,
@@ -108,7 +119,7 @@ class DataloaderStall(Rule):
             steps=frame.all_steps,
             cause=cause,
             confidence=level,
-            title=f"The {who} wait for the DataLoader {text.ms(median)} of every {text.ms(frame.step_ns)}.",
+            title=f"{who} wait for the DataLoader {part.mean(waits[typical], frame.window_ns[typical])}.",
             why=f"{kind}: loading takes {text.ms(loading)} a step, of which {text.ms(hidden)} are hidden behind "
             f"{beside}.{of_loading(int(worst[0]), rank_evidence)} {basis}",
             fix=_fix(cause, frame.has_device, plans),

@@ -14,11 +14,11 @@ from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import Stalls
 from tb_ddp_doctor.facts.whatif import WhatIf
-from tb_ddp_doctor.rules.support import activity, text
+from tb_ddp_doctor.rules.support import activity, part, record_again, text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
+from tb_ddp_doctor.rules.support.launches import followed
 from tb_ddp_doctor.rules.support.rank_evidence import of_stack
-from tb_ddp_doctor.rules.support.slowness import median_rank, phase_of_most, shared, within
-from tb_ddp_doctor.trace import names
+from tb_ddp_doctor.rules.support.slowness import median_rank, median_rank_index, phase_of_most, shared, within
 from tb_ddp_doctor.trace.model import Ints
 
 #: Where the median rank stalls for less than this share of what it costs, others stall longer, and it waits for them.
@@ -90,6 +90,7 @@ class HostStall(Rule):
         known = activity.most(stalls.doing(affected.tolist()), self.min_known * median)
         phase = phase_of_most(stalls.phase_ns[affected].mean(axis=(0, 1)), phases)
         where = "" if phase is None else f"Most of it is {within(phase)}. "
+        where += followed(stalls.launched_after(affected.tolist()))
         often = f"{text.period(seen.tolist()).lstrip()} ".lstrip() if rare else ""
         worst = affected[np.argsort(-mean[affected], kind="stable")][:3]
         looked = of_stack(worst.tolist(), rank_evidence)
@@ -97,17 +98,18 @@ class HostStall(Rule):
             change=change,
             ranks=frame.rank_numbers(affected),
             steps=tuple(int(step) for step in frame.steps[seen]) if rare else frame.all_steps,
-            cause=known[0].value if known else None,
+            cause=known.kind.value if known else None,
             confidence="low" if rare and len(seen) == 1 else level,
             title=_title(
                 frame,
                 waits,
-                max(median, min(float(stalled.max(axis=0).mean()), cost)) if waits else median,
+                _part(stalled, frame, cost if waits else 0.0),
                 float(typical[seen].mean()) if rare else 0.0,
                 seen,
             ),
             why=f"The CPU is outside any op there{_told(known)}.{looked} {where}{often}{basis}",
-            fix=_FIXES.get(known[0] if known else None, _FIX),
+            subject=known.subject if known else "",
+            fix=known.fix if known and known.cause else f"{_FIX}{record_again.with_stacks(frame.setting)}",
             evidence=tuple(
                 places.longest(
                     int(rank),
@@ -120,7 +122,15 @@ class HostStall(Rule):
         )
 
 
-def _title(frame: Frame, waits: bool, stall_ns: float, each_ns: float, seen: Ints) -> str:
+def _part(stalled: Ints, frame: Frame, cost_ns: float) -> part.Part:
+    """What the median rank stalls; up to the cost, what the rank that stalls longest in each step does."""
+    rank, longest, steps = median_rank_index(stalled), stalled.argmax(axis=0), np.arange(stalled.shape[1])
+    typical = part.mean(stalled[rank], frame.window_ns[rank])
+    in_turn = part.mean(stalled[longest, steps], frame.window_ns[longest, steps]).at_most(cost_ns)
+    return max(typical, in_turn, key=lambda each: each.ns)
+
+
+def _title(frame: Frame, waits: bool, stall: part.Part, each_ns: float, seen: Ints) -> str:
     """`waits` if GPUs wait for other ranks meanwhile; `each_ns` if rare: how long in the steps `seen` (indices)."""
     if waits:
         what, why = "The CPU is outside any op", "GPUs idle, or wait for the CPUs of other ranks"
@@ -131,39 +141,12 @@ def _title(frame: Frame, waits: bool, stall_ns: float, each_ns: float, seen: Int
     if each_ns:
         named = text.steps([int(step) for step in frame.steps[seen]])
         return f"{what} {text.ms(each_ns)} in {named} ({text.steps_seen(len(seen), len(frame.steps))}), on all ranks."
-    return f"{what} {text.ms(stall_ns)} of every {text.ms(frame.step_ns)}: {why}."
+    return f"{what} {stall}: {why}."
 
 
-def _told(known: tuple[names.Activity, str] | None) -> str:
-    return f": {known[1]}" if known else ": Python, garbage collection, logging or I/O"
+def _told(known: activity.Known | None) -> str:
+    return f": {known.said}" if known else ": Python, garbage collection, logging or I/O"
 
-
-_GARBAGE = """\
-Stop Python's garbage collector and collect by hand, rarely, and on all ranks in the same step.
-
-import gc
-gc.collect(); gc.freeze(); gc.disable()  # once, before training
-if step % 500 == 0:
-    gc.collect()"""
-_CHECKPOINT = """\
-Save rarely, and outside the training loop: copy to the host, and write from another thread or process.
-
-import torch.distributed.checkpoint as dcp
-saving = dcp.async_save(state, checkpoint_id=path)  # returns when the state is copied"""
-_LOGGING = """\
-Log every n-th step, from one rank, and write from another thread.
-
-if step % 50 == 0 and rank == 0:
-    logger.info(...)
-
-queue = queue.SimpleQueue()
-logging.basicConfig(handlers=[logging.handlers.QueueHandler(queue)])
-logging.handlers.QueueListener(queue, logging.FileHandler("train.log")).start()"""
-_FIXES: dict[names.Activity | None, str] = {
-    names.Activity.GARBAGE: _GARBAGE,
-    names.Activity.CHECKPOINT: _CHECKPOINT,
-    names.Activity.LOGGING: _LOGGING,
-}
 
 _FIX = """\
 Find what the loop does there. Remove it, or do it every n-th step: logging, metrics, checkpoints, file I/O. If \
@@ -173,5 +156,4 @@ import gc
 gc.collect(); gc.freeze(); gc.disable()  # once, before training
 gc.collect()                             # every few hundred steps
 
-with torch.profiler.profile(with_stack=True, ...) as prof:
-    ..."""
+"""

@@ -15,10 +15,10 @@ from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import HoldingCalls, Starvation
 from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.job.model import Budget
-from tb_ddp_doctor.rules.support import blocking_calls, text
+from tb_ddp_doctor.rules.support import blocking_calls, part, text
 from tb_ddp_doctor.rules.support.affected import most_affected
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
-from tb_ddp_doctor.rules.support.slowness import median_rank
+from tb_ddp_doctor.rules.support.slowness import median_rank, median_rank_index
 
 #: Where the median rank is held for less than this share of what a rank is, that rank waits alone.
 _ALONE = 0.1
@@ -63,19 +63,22 @@ class HostSync(Rule):
 
     def check(self, *, frame: Frame, budget: Budget, whatif: WhatIf, starvation: Starvation, places: Places) -> Result:
         calls = starvation.calls(Starved.SYNC)
-        idle = float(median_rank(budget.of("sync").mean(axis=1)))
+        synced = budget.of("sync")
+        typical = median_rank_index(synced)
+        idle = part.mean(synced[typical], frame.window_ns[typical])
         if not calls:
-            return self._costless(calls, idle, frame) or Clear("No call in the steps syncs with the GPU.")
+            return self._costless(calls, idle) or Clear("No call in the steps syncs with the GPU.")
         starved = starvation.of(Starved.SYNC)
         held = whatif.host_ns(CpuTime.SYNC)
         # A rank that waits alone is a straggler.
-        change = Change({CpuTime.SYNC: np.where(median_rank(held) > _ALONE * held, 1.0, 0.0)})
+        share = blocking_calls.removable(whatif, CpuTime.SYNC, starved)
+        change = Change({CpuTime.SYNC: np.where(median_rank(held) > _ALONE * held, share, 0.0)})
         cost = whatif.cost_ns(change)
         number = sum(call.count for call in calls)
         blocked = sum(call.blocked_ns for call in calls)
         many = f"{blocking_calls.count(number)} call{'s' if number != 1 else ''} a step"
-        if cost < self.min_cost * frame.step_ns:
-            return self._costless(calls, idle, frame) or Clear(
+        if cost < self.min_cost * frame.step_ns or not starved.any():
+            return self._costless(calls, idle) or Clear(
                 f"{many} block{'s' if number == 1 else ''} the CPU for {text.ms(blocked)} in total, and the GPU has "
                 "enough queued work meanwhile."
             )
@@ -98,14 +101,14 @@ class HostSync(Rule):
             ),
         )
 
-    def _costless(self, calls: Sequence[HoldingCalls], idle_ns: float, frame: Frame) -> NotApplicable | None:
+    def _costless(self, calls: Sequence[HoldingCalls], idle: part.Part) -> NotApplicable | None:
         """Why calls that cost nothing are not clear all the same: the device idles through them."""
-        if idle_ns < self.max_idle * frame.step_ns:
+        if idle.share < self.max_idle:
             return None
         longest = max(calls, key=lambda call: call.blocked_ns, default=None)
         named = f", longest in {longest.call}{f' in {longest.op}' if longest.op else ''}" if longest else ""
         return NotApplicable(
-            f"The GPU idles {text.ms(idle_ns)} of every {text.ms(frame.step_ns)} while its CPU is blocked{named}, "
+            f"The GPU idles {idle} while its CPU is blocked{named}, "
             "and earlier launches would not shorten that: look at what the call copies or waits for."
         )
 

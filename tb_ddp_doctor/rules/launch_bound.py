@@ -78,6 +78,14 @@ class LaunchBound(Rule):
         affected = np.union1d(
             whatif.slowest[shows], np.flatnonzero(starved.mean(axis=1) >= self.min_cost * frame.step_ns)
         )
+        if not len(affected) and whatif.fixes_something:
+            # Other faults keep the GPUs waiting while the CPUs launch: what launching costs once they are fixed is idle
+            # time of the played job, where the CPU takes longer to launch than the GPU to run.
+            gains = whatif.gains_alone_ns(change)
+            worst = gains.max(axis=0)
+            shows = worst > self.min_cost * frame.step_ns
+            is_slower = whatif.host_ns(CpuTime.WORK).mean(axis=1) > whatif.device_ns.mean(axis=1)
+            affected = np.flatnonzero(is_slower & (gains.mean(axis=1) >= self.min_cost * frame.step_ns))
         if not len(affected):
             return Clear("No GPU is idle because of launch overhead.")
         level, basis = text.confidence(frame, cost, int(shows.sum()), affected.tolist(), on_host=True)

@@ -11,11 +11,12 @@ from tb_ddp_doctor.facts.arrivals import Arrivals
 from tb_ddp_doctor.facts.compute import Phases
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.facts.host import Stalls
 from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Measurement
-from tb_ddp_doctor.rules.support import limits, text
+from tb_ddp_doctor.rules.support import activity, limits, text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
-from tb_ddp_doctor.rules.support.slowness import behind, longest_wait, phase_of_most, slowness
+from tb_ddp_doctor.rules.support.slowness import behind, longest_wait, median_rank, phase_of_most, slowness
 from tb_ddp_doctor.trace.model import Ints
 from tb_ddp_doctor.trace.names import Phase
 
@@ -27,7 +28,8 @@ class LoadImbalance(Rule):
     What:
         Ranks with a longer busy time in a step (replayed without straggler wait) than the median of comparable ranks
         and steps: a different rank from step to step (`moving`), the same rank in several steps (`recurring`), or one
-        step alone (`once`).
+        step alone (`once`). Where stacks or annotations show what the CPUs do then, the cause is that:
+        `garbage_collection`, `checkpoint` or `logging`.
     Why:
         A step takes as long as its slowest rank. Uneven work costs the difference to the median rank, although no rank
         is slow on average.
@@ -63,7 +65,9 @@ class LoadImbalance(Rule):
     straggler_excess: float = threshold(*limits.SLOW_RANK)
     straggler_steps: float = threshold(*limits.SLOW_RANK_STEPS)
 
-    def check(self, *, frame: Frame, whatif: WhatIf, arrivals: Arrivals, phases: Phases, places: Places) -> Result:
+    def check(
+        self, *, frame: Frame, whatif: WhatIf, arrivals: Arrivals, phases: Phases, stalls: Stalls, places: Places
+    ) -> Result:
         if len(frame.steps) < 2:
             return NotApplicable("One step cannot show whether the slow rank changes from step to step.")
         found = slowness(whatif, frame, self.straggler_excess, self.straggler_steps)
@@ -85,6 +89,8 @@ class LoadImbalance(Rule):
             return Clear(f"Ranks that are slow in some steps cost {text.ms(cost)} a step. {differs}: this is noise.")
         more = (phases.busy_ns[slowest[uneven], uneven] - np.median(phases.busy_ns[:, uneven], axis=0)).mean(axis=0)
         where = behind("The slowest", more, phases)
+        known = _known_stalls(movers, np.where(chosen, excess, 0), stalls)
+        doing = f" The CPUs of these ranks spend {known.said}, mean over all steps." if known else ""
         level, basis = text.confidence(frame, cost, len(uneven))
         if is_noise:
             level, basis = "low", f"{basis} {differs}: it may be noise."
@@ -96,12 +102,14 @@ class LoadImbalance(Rule):
             change=change,
             ranks=frame.rank_numbers(movers),
             steps=tuple(int(step) for step in frame.steps[uneven]),
-            cause="moving" if len(movers) > 1 else "recurring" if len(uneven) > 1 else "once",
+            cause=(known and known.cause)
+            or ("moving" if len(movers) > 1 else "recurring" if len(uneven) > 1 else "once"),
+            subject=known.subject if known else "",
             confidence=level if len(uneven) > 1 else "low",
             title=_title(movers, uneven, frame),
-            why=f"Slower than the median rank in {turns}{' and so on' if len(uneven) > 4 else ''}.{where} "
+            why=f"Slower than the median rank in {turns}{' and so on' if len(uneven) > 4 else ''}.{where}{doing} "
             f"{_occurrence(lost[uneven], uneven)}{basis}",
-            fix=_fix(movers, phase_of_most(more, phases), frame),
+            fix=known.fix if known else _fix(movers, phase_of_most(more, phases), frame),
             evidence=(
                 *(
                     places.window(int(slowest[step]), int(step), "The slowest rank of this step.")
@@ -124,6 +132,21 @@ class LoadImbalance(Rule):
 
 #: So many standard deviations from the others a rank's step is no noise: of noise, 1 in 100 means is further out.
 _BEYOND_NOISE = 4
+
+
+def _known_stalls(movers: Ints, excess_ns: Ints, stalls: Stalls) -> activity.Known | None:
+    """What these ranks (indices) do on their CPUs where they are slow, if that is most of it.
+
+    `excess_ns` is by how much they are slower than the median rank there, shape (R, S), 0 elsewhere. None where stacks
+    and annotations do not tell.
+    """
+    extra = np.where(excess_ns > 0, stalls.long_ns - median_rank(stalls.long_ns), 0)[movers].mean()
+    slower, stalled = excess_ns[movers].mean(), stalls.long_ns[movers].mean()
+    return activity.most(stalls.doing(movers.tolist()), float(stalled) / 2) if 2 * extra >= slower else None
+
+
+def _turns(movers: Ints, uneven: Ints) -> str:
+    return "moving" if len(movers) > 1 else "recurring" if len(uneven) > 1 else "once"
 
 
 def _title(movers: Ints, uneven: Ints, frame: Frame) -> str:

@@ -13,7 +13,7 @@ from tb_ddp_doctor.facts.compute import LongKernels
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.findings import Evidence
-from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support import part, text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 
 
@@ -52,12 +52,17 @@ class LowOccupancy(Rule):
             for kind in long_kernels.kinds
             if kind.occupancy < self.max_occupancy and kind.mean_ns >= self.min_length * 1e3
         ]
-        taken_ns = sum(kind.step_ns for kind in low)
-        if not low or taken_ns < self.min_share * frame.step_ns:
+        by_rank = np.bincount(
+            [kind.rank for kind in low], weights=[kind.step_ns for kind in low], minlength=len(frame.ranks)
+        )
+        rank = int(by_rank.argmax())
+        taken = part.mean(by_rank[[rank]], long_kernels.record_step_ns[[rank]])
+        if not low or taken.share < self.min_share:
             return Clear(
                 f"Kernels over {self.min_length:.0f} µs with less than {text.percent(self.max_occupancy)} occupancy "
-                f"take {text.ms(taken_ns)} a step, not counting GEMMs."
+                f"take {text.ms(taken.ns)} a step, not counting GEMMs."
             )
+        low = [kind for kind in low if kind.rank == rank]
         # Instances of a template differ in what is not shown; the costliest stands for the others.
         shown = {text.kernel(kind.name): kind for kind in reversed(low)}
         most = sorted(shown.values(), key=lambda kind: -kind.step_ns)[:3]
@@ -68,7 +73,7 @@ class LowOccupancy(Rule):
             steps=frame.all_steps,
             cause=None,
             confidence="medium",
-            title=f"Kernels with low occupancy take {text.ms(taken_ns)} of every {text.ms(frame.step_ns)}.",
+            title=f"Kernels with low occupancy take {taken}.",
             why=f"{len(low)} kernels have an occupancy below {text.percent(self.max_occupancy)} by Kineto's estimate; "
             f"the longest are {named}.",
             fix=_FIX,

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.facts.arrivals import Absent
 from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
-from tb_ddp_doctor.rules.support import limits, text
+from tb_ddp_doctor.rules.support import limits, part, text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 
 
@@ -51,6 +53,7 @@ class MissingStraggler(Rule):
             return Clear(
                 f"Straggler wait for ranks without a trace is {text.ms(mean)} a step, as estimated from transfers."
             )
+        waited = part.mean(waits, frame.window_ns[absent.wait_ns.argmin(axis=0), np.arange(len(waits))])
         late = waits > self.min_share * frame.step_ns
         seen = int(late.sum())
         if seen < self.min_steps * len(frame.steps):
@@ -75,10 +78,10 @@ class MissingStraggler(Rule):
             steps=tuple(int(step) for step in frame.steps[late]),
             cause=None,
             confidence="medium" if seen == len(frame.steps) else "low",
-            title=f"{_who(frame)} {text.ms(mean)} of every {text.ms(frame.step_ns)} for {missing}.",
+            title=f"{_who(frame)} {waited} for {missing}.",
             why=f"In {seen} of {len(frame.steps)} steps collectives take much longer than comparable ones although all "
             "ranks with a trace have arrived: a rank without a trace is late.",
-            fix=_FIX,
+            fix=_OF_DOCTOR if frame.setting.has_doctor else _FIX,
             evidence=(place,) if place else (),
         )
 
@@ -87,6 +90,11 @@ def _who(frame: Frame) -> str:
     return "All ranks with a trace wait" if len(frame.ranks) > 1 else f"Rank {frame.ranks[0]} waits"
 
 
+_OF_DOCTOR = """\
+Look at the ranks that are missing here: capture all of them, into one log directory, and look for what their Doctors \
+logged.
+
+ddp-doctor capture LOGDIR"""
 _FIX = """\
 Look at the ranks that are missing here: copy their traces into this directory, or trace them too.
 

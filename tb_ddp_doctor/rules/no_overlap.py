@@ -16,7 +16,7 @@ from tb_ddp_doctor.facts.transfers import Transfers
 from tb_ddp_doctor.facts.unused import UnusedSearch
 from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.planning.fact import Plans
-from tb_ddp_doctor.rules.support import limits, text
+from tb_ddp_doctor.rules.support import limits, part, text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.exposed import most_exposed
 
@@ -108,8 +108,8 @@ class NoOverlap(Rule):
             steps=frame.all_steps,
             cause=cause,
             confidence=level,
-            title=f"AllReduce runs after backward instead of beside it: {text.ms(exposed)} of every "
-            f"{text.ms(frame.step_ns)} is exposed.",
+            title=f"AllReduce runs after backward instead of beside it: "
+            f"{part.mean(by_step, whatif.at_slowest(frame.window_ns))} is exposed.",
             why=f"{_seen(cause, transfers)} Backward computes for {text.ms(backward)} and hides "
             f"{text.ms(max(hidden, 0))} of it. {basis}",
             fix=_fix(cause, transfers.allreduce_bytes, plans),

@@ -14,7 +14,7 @@ from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Evidence
-from tb_ddp_doctor.rules.support import limits, text
+from tb_ddp_doctor.rules.support import limits, part, text
 from tb_ddp_doctor.rules.support.affected import most_affected
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.trace.model import Ints
@@ -64,9 +64,12 @@ class NoTensorCores(Rule):
         saved = self._saved(gemms, 1.0)
         change = Change(device_ns=saved)
         cost = whatif.cost_ns(change)
-        mean = float(slow_ns.mean(axis=1).max())
+        most_slowed = int(slow_ns.mean(axis=1).argmax())
+        slowed = part.mean(slow_ns[most_slowed], frame.window_ns[most_slowed])
         if cost < self.min_cost * frame.step_ns:
-            return Clear(f"GEMMs without tensor cores take {text.ms(mean)} a step; tensor cores would save nothing.")
+            return Clear(
+                f"GEMMs without tensor cores take {text.ms(slowed.ns)} a step; tensor cores would save nothing."
+            )
         at_least = whatif.cost_ns(Change(device_ns=self._saved(gemms, 0.5)))
         is_float32 = gemms.work.float32_ns.sum() >= gemms.work.misaligned_ns.sum()
         affected = most_affected(saved)
@@ -83,7 +86,7 @@ class NoTensorCores(Rule):
             steps=frame.all_steps,
             cause="float32" if is_float32 else "misaligned",
             confidence=level,
-            title=f"GEMMs take {text.ms(mean)} of every {text.ms(frame.step_ns)} {what}.",
+            title=f"GEMMs take {slowed} {what}.",
             why=f"{count:.0f} of these a step; the longest are {most}. At half "
             f"the assumed speed-up the fix would save {text.ms(at_least)}. {basis}",
             fix=_fix(gemms, is_float32=is_float32),

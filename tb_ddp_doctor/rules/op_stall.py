@@ -14,9 +14,10 @@ from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import OpStalls, StallInOp
 from tb_ddp_doctor.facts.whatif import WhatIf
-from tb_ddp_doctor.findings import Measurement
+from tb_ddp_doctor.findings import Measurement, Setting
 from tb_ddp_doctor.rules.support import limits, text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
+from tb_ddp_doctor.rules.support.launches import followed
 from tb_ddp_doctor.rules.support.slowness import shared
 
 
@@ -34,8 +35,8 @@ class OpStall(Rule):
     Why:
         While the thread is stalled it launches nothing. Fewer or larger kernels, such as CUDA graphs give, do not help.
     Evidence:
-        The stalls with the longest GPU idle. The cost is what the step saves if none of the stalls that the ranks share
-        were there.
+        The stalls with the longest GPU idle, and the kernel whose launch follows each, where most precede one. The cost
+        is what the step saves if none of the stalls that the ranks share were there.
     Fix:
         By cause: give each rank enough cores of its own; record steps after warmup; look at the op.
     Limits:
@@ -87,8 +88,8 @@ class OpStall(Rule):
             cause=cause,
             confidence="low" if rare or cause == "first_use" else level,
             title=_TITLES[cause].format(stalls=described(stalls, len(affected) * len(frame.steps)), **_named(worst)),
-            why=f"{_WHY[cause]} The longest are in {named(stalls)}. {basis}",
-            fix=_FIXES[cause],
+            why=f"{_WHY[cause]} The longest are in {named(stalls)}. {followed([one.kernel for one in stalls])}{basis}",
+            fix=_fix(cause, frame.setting),
             evidence=tuple(
                 window
                 for one in worst
@@ -98,7 +99,7 @@ class OpStall(Rule):
                         one.start_ns,
                         one.end_ns,
                         RankOwner.DISPATCH,
-                        f"CPU stalled for {text.ms(one.length_ns)} in {_place(one)}; GPU idle for "
+                        f"CPU stalled for {text.ms(one.length_ns)} in {_place(one)}{_before(one)}; GPU idle for "
                         f"{text.ms(one.idle_ns)} of it.",
                     )
                 )
@@ -147,6 +148,10 @@ def _place(one: StallInOp) -> str:
     return f"{one.op} ({one.call})" if one.op and one.call else one.op or one.call or "an op"
 
 
+def _before(one: StallInOp) -> str:
+    return f", before the launch of {text.kernel(one.kernel)}" if one.kernel else ""
+
+
 def _named(worst: Sequence[StallInOp]) -> dict[str, str]:
     return {"place": _place(worst[0]), "length": text.ms(worst[0].length_ns)}
 
@@ -181,11 +186,16 @@ OMP_NUM_THREADS=<cores per rank> torchrun ...""",
     "first_use": """\
 Record steps after warmup; where the job itself does this now and then (new shapes, new kernels), do it before training.
 
-schedule=torch.profiler.schedule(wait=5, warmup=3, active=3, repeat=1)
-CUDA_MODULE_LOADING=EAGER torchrun ...     # loads all kernels at the start""",
+{schedule}CUDA_MODULE_LOADING=EAGER torchrun ...     # loads all kernels at the start""",
     "op": """\
 Look at what that op does on the CPU: a lock, page faults, work on CPU tensors, a custom op that waits. While it trains:
 
 py-spy dump --native --pid <pid of the rank>
 perf trace -s -p <pid of the rank>         # system calls and how long they take""",
 }
+#: Where the training script sets up the profiler; a `Doctor` captures steps long after the first.
+_SCHEDULE = "schedule=torch.profiler.schedule(wait=5, warmup=3, active=3, repeat=1)\n"
+
+
+def _fix(cause: str, setting: Setting) -> str:
+    return _FIXES[cause].replace("{schedule}", "" if setting.has_doctor else _SCHEDULE)

@@ -14,7 +14,7 @@ from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import Starvation
 from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Evidence
-from tb_ddp_doctor.rules.support import blocking_calls, text
+from tb_ddp_doctor.rules.support import blocking_calls, part, text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.trace.model import Ints
 
@@ -71,17 +71,17 @@ class PageableMemcpy(Rule):
         # Of small copies only the wait for what was launched before takes time, and that is the CPU's.
         holds_cpu = bool(calls) and 2 * float(exposed.mean()) < min(cost, float(blocked.mean()))
         lost = blocked if holds_cpu else exposed
-        taken, step, held = text.ms(float(lost.mean())), text.ms(frame.step_ns), text.ms(float(blocked.mean()))
+        taken, held = part.mean(lost, frame.window_ns), text.ms(float(blocked.mean()))
         affected = np.flatnonzero(lost.mean(axis=1) > 0.5 * lost.mean())
         if holds_cpu:
-            title = f"Copies from pageable memory make the CPU wait for the GPU for {taken} of every {step}."
+            title = f"Copies from pageable memory make the CPU wait for the GPU for {taken}."
             waits = "waits" if number == 1 else "wait"
             why = f"{what}, {text.size(size)}, {waits} for all that was launched before: {blocking_calls.named(calls)}."
             evidence = blocking_calls.evidence(
                 calls, places, "The CPU waits in {call} in {op} until the GPU has done all that was launched before."
             )
         else:
-            title = f"Copies from pageable memory delay the GPU by {taken} of every {step}."
+            title = f"Copies from pageable memory delay the GPU by {taken}."
             rate = text.gigabytes_per_second(size / max(float(exposed.mean()), 1.0) * 1e9)
             why = f"{what}: {size / 1e6:.1f} MB at {rate}, which block the CPU for {held}."
             evidence = _exposed(exposed, affected, places)

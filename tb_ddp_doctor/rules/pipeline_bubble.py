@@ -14,7 +14,7 @@ from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.pipeline import Pipeline
 from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.job.model import Budget
-from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support import part, text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 
 
@@ -40,7 +40,7 @@ class PipelineBubble(Rule):
     Limits:
         The number of micro-batches is that of point-to-point transfers between neighbours: if a micro-batch needs
         several transfers, the bubble is underestimated. Slower kernels of smaller micro-batches are not counted.
-        Waiting and transfer are not separated. Two ranks that exchange parts of a sequence (context parallelism of two)
+        Two ranks that exchange parts of a sequence (context parallelism of two)
         look like stages. Gloo does not name the other rank, so traces of all ranks of one pipeline are needed.
     """
 
@@ -61,7 +61,7 @@ class PipelineBubble(Rule):
         compute = budget.of("compute").mean(axis=1)
         waits = float(pipeline.exposed_ns.mean())
         must = float(compute.mean()) * before / turns
-        excess = max(waits - must, 0.0)
+        excess = max(waits - must - self._waits_for_slow_ranks(whatif), 0.0)
         uneven = min(float(compute.max() - compute.mean()) * (1 + before / turns), excess)
         share = before / (turns + before)
         more = must / 2 if share > self.large_bubble else 0.0
@@ -85,7 +85,7 @@ class PipelineBubble(Rule):
             steps=frame.all_steps,
             cause=cause,
             confidence=level,
-            title=f"Pipeline stages wait for each other {text.ms(waits)} of every {text.ms(frame.step_ns)}; "
+            title=f"Pipeline stages wait for each other {part.mean(pipeline.exposed_ns, frame.window_ns)}; "
             f"the bubble of {shape} is {text.ms(must)}.",
             why=f"The bubble of {text.ms(must)} is (p - 1) / m = {before} / {turns} of the "
             f"{text.ms(float(compute.mean()))} that a stage computes. The longest stage, rank {frame.ranks[longest]}, "
@@ -102,6 +102,16 @@ class PipelineBubble(Rule):
                 ),
             ),
         )
+
+    def _waits_for_slow_ranks(self, whatif: WhatIf) -> float:
+        """How long stages wait because one takes longer than the median by itself: what the straggler rule is for, ns.
+
+        Without a replay the rule itself says which stage computes longer.
+        """
+        if not whatif.plays:
+            return 0.0
+        alone = whatif.busy_ns.mean(axis=1)
+        return float(alone.max() - np.median(alone))
 
 
 _FIXES = {

@@ -16,7 +16,7 @@ from tb_ddp_doctor.facts.sharding import Sharding
 from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.planning.fact import Plans
 from tb_ddp_doctor.planning.model import Question
-from tb_ddp_doctor.rules.support import limits, text
+from tb_ddp_doctor.rules.support import limits, part, text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.exposed import most_exposed
 from tb_ddp_doctor.trace.model import Ints
@@ -101,8 +101,8 @@ class ShardingWait(Rule):
             steps=frame.all_steps,
             cause=cause,
             confidence=level,
-            title=f"Compute waits for sharded tensors: {text.ms(float(alone.mean()))} of all-gathers and "
-            f"reduce-scatters in every {text.ms(frame.step_ns)} are exposed, most of it in the {cause} pass.",
+            title=f"Compute waits for sharded tensors: {part.mean(alone, whatif.at_slowest(frame.window_ns))} "
+            f"are exposed all-gathers and reduce-scatters, most of it in the {cause} pass.",
             why=f"{sharding.gathers:.0f} all-gathers{size} a step, and the reduce-scatters, take {text.ms(moved)}; in "
             f"the {cause} pass {text.ms(of_cause)} are exposed. Overlap would hide {text.ms(float(forward.mean()))} "
             f"more in the forward and {text.ms(float(backward.mean()))} more in the backward pass. {basis}",

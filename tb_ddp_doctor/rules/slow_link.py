@@ -164,12 +164,30 @@ def _transport(network: Network | None, affected: Sequence[int]) -> str:
 
 
 def _fix(frame: Frame, slow: Sequence[Link]) -> str:
+    if not frame.setting.uses_nccl:
+        return _OF_CPUS + (_OF_CPUS_NETWORK if frame.setting.may_use_network else "")
+    network = _NETWORK if frame.setting.may_use_network else ""
+    where = "on those nodes and on others" if network else "between those GPUs and others"
     ranks = ",".join(str(rank) for rank in frame.rank_numbers(slow[0].traffic.ranks)[:8])
     return f"""\
-Measure the link without the job, on those nodes and on others, and compare. Then look at what NCCL uses there \
+Measure the link without the job, {where}, and compare. Then look at what NCCL uses there \
 (P2P, SHM, NET/IB or NET/Socket; GDRDMA or not), and at the hardware: link width and errors.
 
 NCCL_DEBUG=INFO all_reduce_perf -b 8M -e 256M -f 2 -g 1   # with mpirun, where ranks {ranks} run
 nvidia-smi nvlink --status; nvidia-smi topo -m            # NVLink up, and the path between the GPUs
-nvidia-smi --query-gpu=index,pcie.link.gen.current,pcie.link.width.current --format=csv
+nvidia-smi --query-gpu=index,pcie.link.gen.current,pcie.link.width.current --format=csv{network}"""
+
+
+_NETWORK = """
 ibstat; ethtool <interface>                               # rate and state of the network card"""
+
+_OF_CPUS = """\
+Measure the same collectives without the job, and look at the cores that these ranks have: the CPU's backends move \
+data in threads of the ranks.
+
+torchrun ... -m tb_ddp_doctor.check -o calibration.json     # what each rank and pair of ranks reaches
+pidstat -wt -p <pid of the rank> 1                          # nvcswch/s: preempted that often"""
+
+_OF_CPUS_NETWORK = """
+iperf3 -c <the other host>                                  # what the network gives
+ethtool <interface>; ethtool -S <interface>                 # rate and errors of the network card"""

@@ -13,7 +13,7 @@ from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import OpStalls, Stalls
 from tb_ddp_doctor.facts.whatif import WhatIf
-from tb_ddp_doctor.findings import Measurement
+from tb_ddp_doctor.findings import Measurement, Setting
 from tb_ddp_doctor.rules import op_stall
 from tb_ddp_doctor.rules.support import activity, text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
@@ -27,7 +27,8 @@ class SlowStep(Rule):
 
     What:
         Steps in which the median rank's busy time is longer than in comparable steps. The cause is the part that takes
-        longer: the `host` (CPU), the `device` (GPU), or `communication`.
+        longer: the `host` (CPU), the `device` (GPU), or `communication`. Where stacks or annotations show what the CPU
+        does then, the cause is that: `garbage_collection`, `checkpoint` or `logging`.
     Why:
         Work that all ranks do every few steps adds to the mean step time. Advice for steady faults does not help:
         sending fewer bytes does not fix one slow collective in five steps.
@@ -80,8 +81,10 @@ class SlowStep(Rule):
         more = (phases.busy_ns[:, odd].mean(axis=(0, 1)) - phases.busy_ns[:, normal].mean(axis=(0, 1))).astype(float)
         phase = phase_of_most(more, phases)
         where = f" Most of it is {within(phase)}." if phase is not None else ""
+        known = activity.most(stalls.doing(range(whatif.shape[0])), cost / 2) if cause == "host" else None
         if cause == "host":
-            where += _doing(odd, cost, whatif, stalls, op_stalls)
+            spent = f" Mean over all steps, the CPU spends {known.said}." if known else ""
+            where += spent or _in_ops(odd, cost, whatif, op_stalls)
         level, basis = text.confidence(frame, cost, len(odd))
         seen = text.steps_seen(len(odd), len(frame.steps))
         named = text.capital(text.steps(numbers))
@@ -91,12 +94,13 @@ class SlowStep(Rule):
             change=change,
             ranks=frame.all_ranks,
             steps=numbers,
-            cause=cause,
+            cause=(known and known.cause) or cause,
+            subject=known.subject if known else "",
             confidence="low" if len(odd) == 1 else level,
             title=f"{named} {'is' if len(odd) == 1 else 'are'} slow{everywhere} ({seen}): {_WHAT[cause]}.",
             why=f"The median rank needs {text.ms(float(excess[odd].mean()))} more than in comparable steps.{where}"
             f"{text.period(odd.tolist())} {basis}",
-            fix=_FIXES["one_rank" if cannot_tell else cause],
+            fix=known.fix if known else _fix("one_rank" if cannot_tell else cause, frame.setting),
             evidence=tuple(
                 places.window(int(whatif.busy_ns[:, step].argmax()), int(step), f"A step that is slow{everywhere}.")
                 for step in odd[:4].tolist()
@@ -117,11 +121,8 @@ _WHAT = {
 }
 
 
-def _doing(odd: Ints, cost_ns: float, whatif: WhatIf, stalls: Stalls, op_stalls: OpStalls) -> str:
-    """What the hosts do in those steps (indices), a sentence after a space; "" if nothing shows most of it."""
-    known = activity.most(stalls.doing(range(whatif.shape[0])), cost_ns / 2)
-    if known:
-        return f" Mean over all steps, the CPU spends {known[1]}."
+def _in_ops(odd: Ints, cost_ns: float, whatif: WhatIf, op_stalls: OpStalls) -> str:
+    """The ops that stall the hosts in those steps (indices), a sentence after a space; "" if they are little of it."""
     inside = [one for one in op_stalls.every if one.step in odd]
     if not inside or sum(one.length_ns for one in inside) < cost_ns / 2 * whatif.shape[0] * whatif.shape[1]:
         return ""
@@ -129,6 +130,26 @@ def _doing(odd: Ints, cost_ns: float, whatif: WhatIf, stalls: Stalls, op_stalls:
     return f" The CPU is stalled in {op_stall.named(inside)}: {op_stall.MEANING[cause]}."
 
 
+def _fix(cause: str, setting: Setting) -> str:
+    if cause == "communication" and not (setting.uses_nccl and setting.may_use_network):
+        return _COMMUNICATION_OF_ONE_HOST if not setting.may_use_network else _COMMUNICATION_OF_CPUS
+    if cause == "device" and setting.device == "rocm":
+        return _FIXES[cause].replace(_OF_NVIDIA, _OF_AMD)
+    return _FIXES[cause]
+
+
+_OF_NVIDIA = "nvidia-smi dmon -s pucvmet   # power, utilisation, clocks, memory, errors while it trains"
+_OF_AMD = "rocm-smi --showpower --showuse --showclocks --showtemp   # while it trains"
+_COMMUNICATION_OF_ONE_HOST = """\
+Look at what else runs on this host in these steps: other processes on its GPUs or cores, a copy, a checkpoint. \
+Capture more steps to see how often it comes.
+
+top -H -d 1                  # while it trains"""
+_COMMUNICATION_OF_CPUS = """\
+Look at the network in these steps: another job on the same links, congestion, retransmissions. Capture more steps to \
+see how often it comes.
+
+ethtool -S <interface> | grep -iE 'pause|discard|retrans'"""
 _FIXES = {
     "host": """\
 Look for what all ranks do every few steps: a checkpoint, an evaluation, logging, garbage collection. Do it less \

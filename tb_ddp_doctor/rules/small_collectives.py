@@ -17,7 +17,7 @@ from tb_ddp_doctor.facts.traffic import Traffic
 from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.planning.fact import Plans
-from tb_ddp_doctor.rules.support import limits, text
+from tb_ddp_doctor.rules.support import limits, part, text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.exposed import most_exposed
 
@@ -93,7 +93,7 @@ class SmallCollectives(Rule):
         waits = (
             f" Ranks wait for each other in it another {text.ms(purpose.wait_ns)} a step." if purpose.wait_ns else ""
         )
-        exposed = text.ms(float(purpose.exposed_ns.mean()))
+        exposed = part.mean(purpose.exposed_ns, frame.window_ns)
         number = f"{purpose.calls:.0f} times a step" if purpose.calls >= 1.5 else "once a step"
         return Fault(
             change=change,
@@ -101,7 +101,7 @@ class SmallCollectives(Rule):
             steps=frame.all_steps,
             cause=cause,
             confidence=level,
-            title=f"The {purpose.what} runs {number}, exposed for {exposed} of every {text.ms(frame.step_ns)}.",
+            title=f"The {purpose.what} runs {number}, exposed for {exposed}.",
             why=f"It is so small that its time is latency, and all ranks have to arrive.{waits} {basis}",
             fix=_FIX_OF[cause],
             evidence=(
@@ -138,7 +138,7 @@ class SmallCollectives(Rule):
         change = Change(transfer_ns=(tiny.latency_ns * (1 - stays)).astype(np.int64))
         cost = whatif.cost_ns(change)
         level, basis = text.confidence(frame, cost, len(frame.steps), of_transfer=True)
-        exposed = float(tiny.exposed_ns.mean())
+        exposed = part.mean(tiny.exposed_ns, frame.window_ns)
         rank, step = np.unravel_index(int(tiny.exposed_ns.argmax()), tiny.exposed_ns.shape)
         return Fault(
             change=change,
@@ -147,7 +147,7 @@ class SmallCollectives(Rule):
             cause="unsized",
             confidence="medium" if level == "high" else level,
             title=f"{many}, and {short}: each is mostly latency.",
-            why=f"They are exposed for {text.ms(exposed)} of every {text.ms(frame.step_ns)}, waits included, and "
+            why=f"They are exposed for {exposed}, waits included, and "
             f"each has its own launch. Larger messages would take {text.ms(cost)} of latency less; "
             "without sizes or matches in the traces, savings of straggler wait are not known. "
             f"{basis}",

@@ -15,6 +15,7 @@ from tb_ddp_doctor.facts.arrivals import Arrivals
 from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.compute import KernelTable, Phases
 from tb_ddp_doctor.facts.evidence_locator import Places
+from tb_ddp_doctor.facts.expected import Expected
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import OpStalls, Stalls
 from tb_ddp_doctor.facts.links import Link, excess_ns
@@ -22,9 +23,10 @@ from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.rules import op_stall
-from tb_ddp_doctor.rules.support import activity, limits, text
+from tb_ddp_doctor.rules.support import activity, limits, part, text
 from tb_ddp_doctor.rules.support import rank_evidence as beside
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
+from tb_ddp_doctor.rules.support.most_ranks import most_ranks
 from tb_ddp_doctor.rules.support.slow_groups import Group, slow_groups
 from tb_ddp_doctor.rules.support.slow_ranks import HOST_OWNERS, Limits, Peers
 from tb_ddp_doctor.rules.support.slowness import Slowness, longest_wait, slowness
@@ -32,6 +34,8 @@ from tb_ddp_doctor.rules.support.straggler_fixes import fix
 from tb_ddp_doctor.step_parts import OWNERS
 from tb_ddp_doctor.trace.model import Ints
 
+#: Causes that a rank shows without the job too, where it is its hardware's.
+_OF_HARDWARE = ("slow_device", "slow_link", "host", "unknown")
 #: Stragglers whose worst steps are evidence.
 _SHOWN = 4
 
@@ -50,9 +54,10 @@ class Straggler(Rule):
         The longest straggler wait that it caused on another rank, and what it did itself meanwhile. The cause is the
         owner in which it exceeds the median rank most: `input` (its DataLoader), `host` (its Python, launches or
         syncs), `more_work` (more kernels, or larger ones), `slow_device` (the same kernels, slower), `slow_link` (its
-        communication, slower than in comparable groups), otherwise `unknown`. If the traces have phases, the phase in
-        which it falls behind. Beside the traces: its GPU's clock and why it is throttled (a capture's own record,
-        `nvidia-smi -q`, DCGM), how long its DataLoader's workers take, and where py-spy found its main thread.
+        communication, slower than in comparable groups), otherwise `unknown`. Where stacks or annotations show what its
+        CPU does, that is the cause: `garbage_collection`, `checkpoint` or `logging`. If the traces have phases, the
+        phase in which it falls behind. Beside the traces: its GPU's clock and why it is throttled (a capture's own
+        record, `nvidia-smi -q`, DCGM), how long its DataLoader's workers take, and where py-spy found its main thread.
     Fix:
         By cause: balance the shards; find what only this rank does on its CPU; check its GPU's clocks; measure its
         links.
@@ -91,6 +96,7 @@ class Straggler(Rule):
         stalls: Stalls,
         op_stalls: OpStalls,
         rank_evidence: tuple[RankEvidence, ...],
+        expected: Expected | None,
         places: Places,
     ) -> Result:
         found = slowness(whatif, frame, self.min_excess, self.min_steps)
@@ -103,6 +109,18 @@ class Straggler(Rule):
         peers = Peers.of(found, frame, budget, whatif, kernels, phases)
         of_work = Limits(self.same_work, self.larger_share)
         causes = {rank: peers.cause(rank, of_work, slow_links) for rank in found.persistent.tolist()}
+        if most := most_ranks(whatif, frame, CpuTime.INPUT):
+            causes = {rank: seen for rank, seen in causes.items() if seen[0] != "input" or not most.ranks[rank]}
+        if not causes:
+            return Clear("Most ranks wait for their DataLoader: what they share is dataloader-stall's.")
+        known = {
+            rank: doing
+            for rank, (cause, _) in causes.items()
+            if cause == "host" and (doing := _known_stalls(rank, found, stalls)) is not None
+        }
+        causes |= {
+            rank: (doing.cause or "host", f"{causes[rank][1]} It spends {doing.said}.") for rank, doing in known.items()
+        }
         groups = slow_groups({rank: cause for rank, (cause, _) in causes.items()}, found.excess_ns.mean(axis=1), frame)
         changes = [_change(group, found, whatif, slow_links) for group in groups]
         job = _Job(frame, budget, arrivals, places, found)
@@ -111,9 +129,11 @@ class Straggler(Rule):
             rank = group.ranks[0]
             seen = causes[rank][1]
             if group.cause == "host":
-                seen += _known_stalls(rank, found.others, stalls) + _op_stalls(rank, found.others, whatif, op_stalls)
+                seen += _op_stalls(rank, found.others, whatif, op_stalls)
             seen += _beside_traces(group.cause, rank, rank_evidence)
-            faults.append(job.fault(group, seen, change, cost_ns))
+            if group.cause in _OF_HARDWARE:
+                seen += beside.of_check(int(frame.ranks[rank]), expected, len(frame.ranks) + frame.missing_ranks)
+            faults.append(job.fault(group, seen, change, cost_ns, known.get(rank)))
         return tuple(faults)
 
 
@@ -139,12 +159,15 @@ def _change(group: Group, found: Slowness, whatif: WhatIf, slow_links: Sequence[
     return Change(transfer_ns=np.maximum(np.where(chosen, found.excess_ns - charged, 0), 0))
 
 
-def _known_stalls(rank: int, others: Ints, stalls: Stalls) -> str:
-    """What stacks or annotations tell of the host of a rank (index), if they tell most of its extra stalls."""
+def _known_stalls(rank: int, found: Slowness, stalls: Stalls) -> activity.Known | None:
+    """What a rank (index) does on its CPU while the median rank computes, if that is most of what it is slower by.
+
+    None where stacks and annotations do not tell.
+    """
     mean = stalls.long_ns.mean(axis=1)
-    extra = float(mean[rank] - np.median(mean[others])) if len(others) else 0.0
-    known = activity.most(stalls.doing([rank]), max(extra / 2, 1.0)) if extra > 0 else None
-    return f" It spends {known[1]}." if known else ""
+    extra = float(mean[rank] - np.median(mean[found.others])) if len(found.others) else 0.0
+    least = max(extra, float(found.excess_ns[rank].mean())) / 2
+    return activity.most(stalls.doing([rank]), least, stalls.doing(found.others.tolist())) if extra > 0 else None
 
 
 def _op_stalls(rank: int, others: Ints, whatif: WhatIf, stalls: OpStalls) -> str:
@@ -171,10 +194,10 @@ class _Job(msgspec.Struct, frozen=True, eq=False):
     places: Places
     found: Slowness
 
-    def fault(self, group: Group, seen: str, change: Change, cost_ns: float) -> Fault:
-        """The finding on one group, given what was seen of its first rank: "it ..."."""
+    def fault(self, group: Group, seen: str, change: Change, cost_ns: float, known: activity.Known | None) -> Fault:
+        """The finding on one group, given what was seen of its first rank: "it ...", and what its CPU does."""
         frame, slow = self.frame, self.found.slow[group.rows]
-        on_host = group.cause in ("host", "input")
+        on_host = known is not None or group.cause in ("host", "input")
         level, basis = text.confidence(frame, cost_ns, int(slow.all(axis=0).sum()), group.ranks, on_host=on_host)
         subject = text.capital(seen) if len(group.ranks) == 1 else f"Rank {frame.ranks[group.ranks[0]]}: {seen}"
         return Fault(
@@ -185,7 +208,8 @@ class _Job(msgspec.Struct, frozen=True, eq=False):
             confidence=level,
             title=f"{text.capital(text.who(sorted(group.ranks), frame))} {self._harm(group)}",
             why=f"{subject} {self._lateness(group)} {basis}",
-            fix=fix(group.cause, group.ranks, frame),
+            subject=known.subject if known else "",
+            fix=known.fix if known else fix(group.cause, group.ranks, frame),
             evidence=tuple(self._evidence(group)),
         )
 
@@ -193,9 +217,10 @@ class _Job(msgspec.Struct, frozen=True, eq=False):
         """How much the other ranks wait for the slowest group, and how much slower than the median another one is."""
         alone = len(group.ranks) == 1
         if self.found.persistent[0] in group.ranks:
-            waited = text.ms(float(self.budget.of("wait")[self.found.others].mean()))
+            others = self.found.others
+            waited = part.mean(self.budget.of("wait")[others], self.frame.window_ns[others])
             verb = "is the straggler" if alone else "are stragglers"
-            return f"{verb}: the other ranks wait {waited} of every {text.ms(self.frame.step_ns)}."
+            return f"{verb}: the other ranks wait {waited}."
         late = text.ms(float(self.found.excess_ns[group.rows].mean()))
         verb = "is the next straggler" if alone else "are the next stragglers"
         return f"{verb}, {late} a step slower than the median rank."

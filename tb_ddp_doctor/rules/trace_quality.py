@@ -8,7 +8,8 @@ from typing import ClassVar
 
 from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.frame import Frame, Quality
-from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.facts.unrecognised import MOST_UNMATCHED
+from tb_ddp_doctor.rules.support import record_again, text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 
 
@@ -41,7 +42,7 @@ class TraceQuality(Rule):
         "With a larger clock skew it is not known which rank was late by as much as a minor finding costs.",
     )
     max_unmatched: float = threshold(
-        0.05, "of the collectives", "Straggler wait in those counts as exposed communication."
+        MOST_UNMATCHED, "of the collectives", "Straggler wait in those counts as exposed communication."
     )
 
     def check(self, *, frame: Frame, quality: Quality) -> Result:
@@ -101,7 +102,7 @@ class TraceQuality(Rule):
             (
                 frame.residual_ns > self.max_residual * frame.step_ns,
                 "clocks",
-                f"the clock skew is ±{text.ms(frame.residual_ns)}",
+                f"the {frame.setting.skew} is ±{text.ms(frame.residual_ns)}",
             ),
             (
                 not quality.has_shapes,
@@ -114,7 +115,9 @@ class TraceQuality(Rule):
 
 def _fix(lacks: Sequence[str], frame: Frame) -> str:
     """Code for the next capture: what was lacking, each with its reason, and what that needs around it."""
-    parts = [_CLOCKS] if "clocks" in lacks else []
+    parts = []
+    if "clocks" in lacks:
+        parts.append(_CLOCKS if frame.setting.may_use_network else _CORES)
     if frame.program == "serving" and not frame.missing_ranks:
         parts.insert(0, _OF_SERVERS)
     elif set(lacks) - {"clocks"}:
@@ -123,6 +126,8 @@ def _fix(lacks: Sequence[str], frame: Frame) -> str:
 
 
 def _capture(lacks: frozenset[str], frame: Frame) -> str:
+    if frame.setting.has_doctor:
+        return _capture_again(lacks)
     loop = ("for batch in loader:", "train(batch)") if frame.trains else ("for batch in batches:", "model(batch)")
     activities = "[ProfilerActivity.CPU, ProfilerActivity.CUDA]" if frame.has_device else "[ProfilerActivity.CPU]"
     handler = "handler(logdir, use_gzip=True)"
@@ -158,6 +163,16 @@ def _capture(lacks: frozenset[str], frame: Frame) -> str:
     return "\n".join(line for wants, line in wanted if wants)
 
 
+def _capture_again(lacks: frozenset[str]) -> str:
+    """The same for a job that has a `Doctor`."""
+    wanted = [
+        (bool(lacks & {"missing_ranks", "no_matches", "unmatched"}), "# all ranks, with one log directory for all"),
+        ("damaged_files" in lacks, "# let the job train on until the verdict is there"),
+        (True, record_again.command(steps=5 if lacks & {"no_steps", "few_steps"} else None)),
+    ]
+    return "\n".join(line for wants, line in wanted if wants)
+
+
 _INTRODUCTION = "Capture again, like this:"
 _OF_SERVERS = """\
 # several iterations under load in one trace
@@ -170,3 +185,7 @@ with torch.profiler.record_function("iteration"):
 _CLOCKS = """\
 # on every node: keep the clocks together
 chronyc tracking"""
+_CORES = """\
+# one host has one clock: its ranks see the end of a collective late where their threads wait for a core
+pidstat -wt -p <pid of a rank> 1           # nvcswch/s: preempted that often
+OMP_NUM_THREADS=<cores per rank> torchrun ..."""

@@ -13,7 +13,7 @@ from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Evidence
-from tb_ddp_doctor.rules.support import limits, text
+from tb_ddp_doctor.rules.support import limits, part, text
 from tb_ddp_doctor.rules.support.affected import most_affected
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 
@@ -80,7 +80,7 @@ class UnfusedAttention(Rule):
             cause="fallback" if fell_back else "separate_operations",
             confidence=level,
             title=f"Unfused attention reads and writes its scores in GPU memory: "
-            f"{text.ms(float(mean[affected].mean()))} of every {text.ms(frame.step_ns)}.",
+            f"{part.mean(passes_ns[affected], frame.window_ns[affected])}.",
             why=f"{float(passes[affected].mean()):.0f} kernels a step read or write whole score matrices, beside "
             f"{text.ms(float(attentions.score_products_ns[affected].mean()))} of GEMMs. "
             f"{_FELL_BACK if fell_back else ''}{basis}",

@@ -13,7 +13,7 @@ from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Evidence
-from tb_ddp_doctor.rules.support import limits, text
+from tb_ddp_doctor.rules.support import limits, part, text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 
 
@@ -78,7 +78,7 @@ class UnfusedOptimizer(Rule):
         span = optimizers.optimizer_end_ns - optimizers.optimizer_start_ns
         level, basis = text.confidence(frame, cost, int(many.all(axis=0).sum()), affected.tolist(), on_host=True)
         busy = float(optimizers.optimizer_ns[affected].mean())
-        launching = float(optimizers.optimizer_host_ns[affected].mean())
+        launching = part.mean(optimizers.optimizer_host_ns[affected], frame.window_ns[affected])
         worst = affected[np.argsort(-span[affected].mean(axis=1), kind="stable")][:2]
         return Fault(
             change=change,
@@ -86,8 +86,7 @@ class UnfusedOptimizer(Rule):
             steps=frame.all_steps,
             cause=None,
             confidence=level,
-            title=f"The optimizer updates tensor by tensor, which takes the CPU {text.ms(launching)} of every "
-            f"{text.ms(frame.step_ns)}.",
+            title=f"The optimizer updates tensor by tensor, which takes the CPU {launching}.",
             why=f"Its step launches {most:.0f} kernels for one tensor each; they run {text.ms(busy)} on the GPU, "
             f"{text.ms(float(span[affected].mean()))} from the first to the last. {basis}",
             fix=_FIX,

@@ -14,8 +14,8 @@ from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.traffic import Traffic
 from tb_ddp_doctor.facts.whatif import WhatIf
-from tb_ddp_doctor.findings import Network
-from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.findings import Network, Setting
+from tb_ddp_doctor.rules.support import part, text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.trace.model import Ints
 
@@ -101,12 +101,12 @@ class VariableTransfers(Rule):
             cause=None,
             confidence=level,
             title=f"The same {traffic.kind}{named} takes up to {times:.0f} "
-            f"times as long in some calls: {text.ms(cost)} of every {text.ms(frame.step_ns)}.",
+            f"times as long in some calls: {part.of_cost(cost, frame.window_ns)}.",
             why=f"{int(late.sum())} of {len(late)} are slow, in {_listed(frame.steps[steps])}; those of the same size "
             f"take {text.ms(float(np.median(comparable)))} (p50) and "
             f"{text.ms(float(np.percentile(comparable, 99)))} (p99) without straggler wait. Neither one rank nor the "
-            f"size explains this: the network is shared. {text.network(network)}{basis}",
-            fix=_FIX,
+            f"size explains this: {_shared(frame.setting)}. {text.network(network)}{basis}",
+            fix=_fix(frame.setting),
             evidence=(
                 places.longest(rank, step, RankOwner.COMMUNICATION, "This collective usually takes much less time."),
             ),
@@ -134,6 +134,40 @@ def _place_in_step(step: Ints) -> Ints:
 def _listed(steps: Ints) -> str:
     return f"step{'s' if len(steps) > 1 else ''} {text.listing(steps.tolist())}"
 
+
+def _shared(setting: Setting) -> str:
+    """What makes transfers vary."""
+    if setting.may_use_network:
+        return "the network is shared"
+    if setting.uses_nccl:
+        return "other work uses the links between the GPUs, or the GPUs themselves"
+    return "the threads that move the data wait for a core"
+
+
+def _fix(setting: Setting) -> str:
+    if not setting.uses_nccl:
+        return _OF_CPUS.format(backend=setting.backend) + (_OF_CPUS_NETWORK if setting.may_use_network else "")
+    return _FIX if setting.may_use_network else _OF_ONE_HOST
+
+
+_OF_CPUS = """\
+{backend} moves data in threads of the ranks: give them cores of their own, with fewer threads in each rank \
+(OMP_NUM_THREADS, DataLoader workers) and nothing else on the host.
+
+pidstat -wt -p <pid of a rank> 1           # nvcswch/s: preempted that often
+OMP_NUM_THREADS=<cores per rank> torchrun ..."""
+
+_OF_CPUS_NETWORK = """
+ethtool -S <interface> | grep -iE "pause|discard|retrans"   # errors and pauses of the network
+GLOO_SOCKET_IFNAME=<the fast interface> torchrun ..."""
+
+_OF_ONE_HOST = """\
+Find what else runs on this host at that time: other processes on the GPUs, copies over PCIe (loading, checkpoints, \
+offload), CPUs that NCCL's threads wait for.
+
+nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv
+nvidia-smi dmon -s pucvmet                                  # PCIe traffic and utilisation while it trains
+NCCL_DEBUG=INFO all_reduce_perf -b 8M -e 8M -n 1000 -g 1    # does the time vary without the job too?"""
 
 _FIX = """\
 Find what shares the network at that time: other jobs on the same switch, checkpoints and data on the same links. \

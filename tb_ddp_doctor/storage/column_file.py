@@ -1,4 +1,4 @@
-"""Structs of numpy columns as one file, of which small tables are read and large ones mapped into memory.
+"""Structs of numpy columns as one file, of which small tables are read and large ones may be mapped into memory.
 
 Layout, little-endian, all blocks aligned to 64 bytes:
 
@@ -11,6 +11,7 @@ The index holds the plain fields; a field that is an array stands in it as the n
 through both parts as if nothing lay between them. Files of another version are refused; what a struct looks like is a
 version (`layout`).
 
+Only files of our own cache are mapped: a file that somebody else shortens while it is mapped ends the process (SIGBUS).
 Small tables are read since a page of a map that is looked at brings 15 others with it, and stays until `give_back`.
 """
 
@@ -33,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.storage.constant import constant, has_one_value
+from tb_ddp_doctor.storage.message import element_type
 
 _MAGIC = b"ddpdoc\x00\x01"
 _ALIGNMENT = 64
@@ -128,12 +130,13 @@ def dump(value: msgspec.Struct, version: str, file: BinaryIO) -> None:
     file.writelines(parts)
 
 
-def load(kind: type[T], version: str, path: Path, *, checked: bool = True) -> T:
-    """Read what `dump` wrote; the arrays are read-only. Raises StoreError.
+def load(kind: type[T], version: str, path: Path, *, checked: bool = True, mapped: bool = True) -> T:
+    """Read what `dump` wrote; the arrays are read-only, and of their fields' element types. Raises StoreError.
 
-    Unchecked, the columns are not compared with their checksum, for which all of them would have to be read.
+    Unchecked, the columns are not compared with their checksum, for which all of them would have to be read. What
+    others may write is not to be `mapped`.
     """
-    index, columns = _open(path, checked=checked)
+    index, columns = _open(path, checked=checked, mapped=mapped)
     if index.kind != kind.__name__ or index.version != version:
         raise StoreError(f"It holds a {index.kind} of version {index.version}, not a {kind.__name__} of {version}.")
     try:
@@ -182,6 +185,8 @@ class _Columns:
     def column(self, dtype: str, shape: list[int], offset: int, once: bool) -> NDArray[Any]:
         """A column from its place in the index."""
         kind = np.dtype(dtype)
+        if kind.kind not in "iufb" or offset < 0 or any(length < 0 for length in shape):
+            raise ValueError(f"a column of {dtype!r} and {shape} at {offset}")
         if once:
             if math.prod(shape) > _LONGEST_CONSTANT:
                 raise ValueError(f"a constant column of {shape} values")
@@ -213,23 +218,25 @@ def _read_index(file: BinaryIO) -> tuple[_Index, int, int]:
     return msgspec.json.decode(text, type=_Index), _START + len(text), int.from_bytes(head[20:24], "little")
 
 
-def _open(path: Path, *, checked: bool) -> tuple[_Index, _Columns]:
+def _open(path: Path, *, checked: bool, mapped: bool) -> tuple[_Index, _Columns]:
     """The index and the columns."""
+    large: NDArray[np.uint8] = np.empty(0, np.uint8)
     try:
         with path.open("rb") as file:
             index, end, checksum = _read_index(file)
             size, end = os.fstat(file.fileno()).st_size, end + index.read
             padding = -end % _PAGE
             read = file.read(min(max(index.read, 0) + padding, size))
-            mapped = np.empty(0, np.uint8)
-            if size > end + padding:
+            if not mapped:
+                large = np.frombuffer(file.read(), np.uint8)
+            elif size > end + padding:
                 # A plain view: those of a memmap are as slow to make as they are large.
-                mapped = np.asarray(np.memmap(file, np.uint8, mode="r", offset=end + padding))
+                large = np.asarray(np.memmap(file, np.uint8, mode="r", offset=end + padding))
     except _UNREADABLE as error:
         raise StoreError(f"It cannot be read ({error}).") from None
-    if checked and zlib.crc32(mapped.data, zlib.crc32(read)) != checksum:
+    if checked and zlib.crc32(large.data, zlib.crc32(read)) != checksum:
         raise StoreError("It is damaged: its columns do not fit their checksum.")
-    return index, _Columns(read[: index.read], mapped)
+    return index, _Columns(read[: index.read], large)
 
 
 def _padded(data: bytes, filler: bytes = b"\0", after: int = 0) -> bytes:
@@ -252,7 +259,9 @@ def _unpack(kind: type[T], values: Mapping[str, msgspec.Raw], columns: list[NDAr
     for name, hint in _types(stored).items():
         raw = values[name]
         if getattr(hint, "__origin__", None) is np.ndarray:
-            fields[name] = columns[msgspec.json.decode(raw, type=int)]
+            fields[name] = column = columns[msgspec.json.decode(raw, type=int)]
+            if column.dtype != element_type(hint):
+                raise ValueError(f"{name} is a column of {column.dtype}")
         elif isinstance(hint, type) and issubclass(hint, msgspec.Struct):
             fields[name] = _unpack(hint, msgspec.json.decode(raw, type=dict[str, msgspec.Raw]), columns)
         else:

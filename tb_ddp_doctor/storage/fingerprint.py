@@ -1,4 +1,4 @@
-"""Whether anything below a directory changed, from names, sizes and times of modification alone."""
+"""Whether anything below a directory changed, from names, sizes and times alone."""
 
 from __future__ import annotations
 
@@ -29,10 +29,12 @@ def fingerprint(path: Path) -> str | None:
     latest_ns = time.time_ns() - _SETTLED_NS
     told = hashlib.sha256()
     try:
-        for number, (name, status) in enumerate(within(PATIENCE_S, partial(_files, folder.absolute()))):
+        for number, (name, status) in enumerate(within(PATIENCE_S, partial(_files, folder.absolute()), folder)):
             if number >= _MOST_FILES or status.st_mtime_ns > latest_ns:
                 return None
-            told.update(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\0".encode(errors="surrogateescape"))
+            # The time of its last change of any kind: who may read it is part of what was found.
+            state = f"{name}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ctime_ns}\0"
+            told.update(state.encode(errors="surrogateescape"))
     except (OSError, TimeoutError):
         return None
     return told.hexdigest()

@@ -89,7 +89,7 @@ class RemotePath(msgspec.Struct, frozen=True):
 
             system = fsspec.filesystem(self.service, **_options(self.service, self.as_anybody))
             file = system.open(self.path, "rb", block_size=_BLOCK_BYTES, cache_type="readahead")
-        except OSError:
+        except (OSError, MemoryError):
             raise
         except Exception as error:
             raise OSError(f"{type(error).__name__}: {error}") from error
@@ -97,12 +97,14 @@ class RemotePath(msgspec.Struct, frozen=True):
 
 
 class ProcessPath(msgspec.Struct, frozen=True):
-    """One process in a file of several, as those of Nsight Systems are: the part of `Path` that reading takes."""
+    """One process in a file of several, as those of Nsight Systems are, and traces that somebody merged: the part of
+    `Path` that reading takes.
+    """
 
     file: Path
     #: The process, as the file numbers it.
     process: int
-    #: What the file's name is followed by where it is shown: "pid 144".
+    #: What the file's name is followed by where it is shown: "pid 144"; of merged traces, as `discover.merged` has it.
     label: str
     #: The NVTX range that is a step; "" where the reader is to choose.
     step_range: str = ""
@@ -250,7 +252,7 @@ class _Stream(io.RawIOBase):
     def readinto(self, buffer: Any, /) -> int:
         try:
             data = self._file.read(len(buffer))
-        except OSError:
+        except (OSError, MemoryError):
             raise
         except Exception as error:
             raise OSError(f"{type(error).__name__}: {error}") from error

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
+
+from tb_ddp_doctor.storage import transient
+from tb_ddp_doctor.storage.paths import FilePath
 
 #: A busy network file system takes seconds at worst.
 PATIENCE_S = 10.0
@@ -16,11 +21,22 @@ READ_PATIENCE_S = 30.0
 T = TypeVar("T")
 
 
-def within(seconds: float, function: Callable[[], T]) -> T:
+#: Threads that still wait for a path, by the path.
+_waiting: dict[str, threading.Thread] = {}
+
+
+def within(seconds: float, function: Callable[[], T], path: object = "") -> T:
     """What the function gives. Raises TimeoutError if it takes longer; it then goes on, in a thread that nobody awaits.
 
-    A thread that waits for the kernel cannot be stopped, and must not keep the program from ending.
+    A thread that waits for the kernel cannot be stopped, and must not keep the program from ending. While one waits for
+    a `path`, no other one is started that would: each search of a directory would cost a thread.
     """
+    key = str(path)
+    before = _waiting.get(key)
+    if before is not None:
+        if before.is_alive():
+            raise _late(seconds)
+        _waiting.pop(key, None)
     given: list[T] = []
     raised: list[BaseException] = []
 
@@ -36,8 +52,27 @@ def within(seconds: float, function: Callable[[], T]) -> T:
     if raised:
         raise raised[0]
     if not given:
-        raise TimeoutError(f"It did not answer within {seconds:g} s.")
+        if key:
+            _waiting[key] = thread
+        raise _late(seconds)
     return given[0]
+
+
+def _late(seconds: float) -> TimeoutError:
+    transient.note()
+    return TimeoutError(f"It did not answer within {seconds:g} s.")
+
+
+def beginning(path: FilePath, most: int) -> bytes:
+    """The first bytes of a file; none of what is no plain file. Raises OSError, TimeoutError among it."""
+
+    def read() -> bytes:
+        if isinstance(path, Path) and not stat.S_ISREG(path.stat().st_mode):
+            return b""
+        with path.open("rb") as file:
+            return file.read(most)
+
+    return within(PATIENCE_S, read, path)
 
 
 class Source(Protocol):

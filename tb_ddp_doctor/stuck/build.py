@@ -23,6 +23,7 @@ from tb_ddp_doctor.stuck.model import (
     Verdict,
 )
 from tb_ddp_doctor.stuck.roots import Root, reaching, roots
+from tb_ddp_doctor.stuck.trusted import trusted
 from tb_ddp_doctor.stuck.waits import Waits
 
 #: A wait that was no longer than this when the dumps were written, s, and within the timeout, may just be a slow rank:
@@ -42,7 +43,8 @@ def build(
     name: str, dumps: Sequence[Dump], warnings: Sequence[FileWarning] = (), traces: Sequence[str] = ()
 ) -> StuckRun:
     """What the dumps of a job, one a rank, say of it."""
-    calls = Calls(dumps)
+    whole, left_out = trusted(dumps)
+    calls = Calls(whole)
     waits = Waits(calls)
     found = roots(waits)
     late = [root for root in found if _is_late(root, waits)]
@@ -50,7 +52,7 @@ def build(
     verdict = _verdict(calls, sure, late, waits)
     kept = found if verdict == "unknown" else sure
     findings = tuple(_finding(root, f"{root.cause}:{i}", waits, verdict) for i, root in enumerate(kept, 1))
-    missing = tuple(sorted(set(range(calls.world_size)) - set(calls.dumps)))
+    missing = tuple(sorted({*range(calls.world_size), *(dump.rank for dump in dumps)} - set(calls.dumps)))
     return StuckRun(
         name=_encodable(name),
         world_size=calls.world_size,
@@ -65,7 +67,7 @@ def build(
         library=next((dump.library for dump in calls.dumps.values() if dump.library), ""),
         warnings=tuple(
             FileWarning(_encodable(one.file), _encodable(one.message), one.kind)
-            for one in (*warnings, *_doubts(_encodable(name), calls, missing))
+            for one in (*warnings, *left_out, *_doubts(_encodable(name), calls, missing))
         ),
         traces=tuple(traces),
     )

@@ -8,17 +8,20 @@ import posixpath
 import re
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future
+from pathlib import PurePath
 
 from msgspec.structs import replace
 
 from tb_ddp_doctor.findings import FileWarning
-from tb_ddp_doctor.flight import ras
-from tb_ddp_doctor.flight.find import DumpFile, DumpRun, find
+from tb_ddp_doctor.flight import ras, stacks
+from tb_ddp_doctor.flight.find import DumpFile, DumpRun, find, rank_in
 from tb_ddp_doctor.flight.load import DumpError, named, read
 from tb_ddp_doctor.flight.model import Dump
+from tb_ddp_doctor.flight.stacks import Stack
 from tb_ddp_doctor.storage.paths import FilePath
 from tb_ddp_doctor.stuck.build import build
 from tb_ddp_doctor.stuck.model import StuckRun
+from tb_ddp_doctor.stuck.threads import examined, told
 from tb_ddp_doctor.workers import pool
 
 __all__ = ["DumpFile", "DumpRun", "StuckError", "beside", "examine", "examine_all", "find"]
@@ -60,13 +63,17 @@ def examine(run: DumpRun, traces: Collection[str] = (), progress: Progress | Non
     dumps: dict[int, Dump] = {}
     warnings: list[FileWarning] = []
     files = {file.path: file for file in run.files}
-    attempts = pool.run(read, [(path, _size(path)) for path in files])
+    attempts = pool.run(read, [(path, _size(path)) for path in files], gives=list[Dump], raises=(DumpError,))
     for done, (path, attempt) in enumerate(attempts, 1):
         for dump in _named(attempt, files[path], warnings):
             _keep(dump, dumps, warnings)
         if progress:
             progress(done, len(files), str(path))
     warnings.sort(key=lambda warning: warning.file)
+    threads = _stacks(run, warnings)
+    own_name = run.name.removesuffix(" (dumps)")
+    if not dumps and threads:
+        return examined(run.name, threads, warnings, same_job(own_name, traces))
     if not dumps:
         reason = f" {warnings[0].file}: {warnings[0].message}" if warnings else ""
         raise StuckError(f"None of its {len(run.files)} Flight Recorder dumps can be read.{reason}")
@@ -74,12 +81,28 @@ def examine(run: DumpRun, traces: Collection[str] = (), progress: Progress | Non
     world_size = max(*named, *dumps, 0) + 1
     warnings += _ras(run, world_size)
     try:
-        return build(run.name, list(dumps.values()), warnings, same_job(run.name.removesuffix(" (dumps)"), traces))
+        return told(build(run.name, list(dumps.values()), warnings, same_job(own_name, traces)), threads)
     except Exception as error:
         _log.debug("joining the dumps of %s failed", run.name, exc_info=True)
         raise StuckError(
             f"Joining its dumps failed in a way that is the doctor's fault, please report it ({type(error).__name__})."
         ) from error
+
+
+def _stacks(run: DumpRun, warnings: list[FileWarning]) -> dict[int, Stack]:
+    """Where the main threads of the ranks are, by rank."""
+    found = {}
+    for path in run.stacks:
+        try:
+            stack = stacks.read(path, rank_in(path.name))
+        except OSError as error:
+            warnings.append(FileWarning(str(path), f"It cannot be read ({error.strerror or error})."))
+            continue
+        if stack is None:
+            warnings.append(FileWarning(str(path), "It names no rank, or holds no stack of a main thread."))
+        else:
+            found[stack.rank] = stack
+    return found
 
 
 def same_job(name: str, traces: Iterable[str]) -> tuple[str, ...]:
@@ -119,7 +142,7 @@ def _keep(dump: Dump, dumps: dict[int, Dump], warnings: list[FileWarning]) -> No
         left = dump if kept is other else other
         warnings.append(
             FileWarning(
-                str(left.path), f"Left out: rank {dump.rank} is also claimed by {kept.path.name}, which is newer."
+                left.file, f"Left out: rank {dump.rank} is also claimed by {PurePath(kept.file).name}, which is newer."
             )
         )
 

@@ -160,12 +160,40 @@ def _seen(root: Root) -> str:
 
 def fix(root: Root, hosts: Sequence[str]) -> str:
     """What to do, and on which hosts: advice, an empty line, the command."""
-    advice, command = _FIXES[root.cause]
+    advice, command = _advice(root)
     on = f" on {', '.join(hosts)}" if hosts else ""
     advice = advice.format(who=f"{ranks(root.ranks)}{on}")
     return f"{advice}\n\n{command}" if command else advice
 
 
+def advice(cause: str, who: str) -> str:
+    """What to do about ranks of which nothing but their cause is known."""
+    said, command = _FIXES[cause]
+    return f"{said.format(who=who)}\n\n{command}"
+
+
+def _advice(root: Root) -> tuple[str, str]:
+    """Advice and command for a cause: by what the ranks differ in, and by what carries the call out."""
+    if root.mismatch is not None and root.cause == "mismatch" and root.mismatch.difference == "collective":
+        return _OTHER_COLLECTIVE
+    if root.op.operation.backend == "gloo":
+        return _OF_GLOO.get(root.cause, _FIXES[root.cause])
+    return _FIXES[root.cause]
+
+
+_OTHER_COLLECTIVE = (
+    "Make all ranks call the same collective there: look for a branch on the rank or on data around the call, for a "
+    "call that only some ranks skip, and for several threads that use one group. With this variable torch checks each "
+    "call, slowly.",
+    "TORCH_DISTRIBUTED_DEBUG=DETAIL",
+)
+_CPU_FAULT = (
+    "Look at the process of {who} and at the network between the hosts: gloo moves data in threads of the ranks, so a "
+    "stopped process, a lost connection or a core that nobody gets look the same.",
+    "py-spy dump --native --pid PID; ss -tnp | grep PID",
+)
+#: Where the CPU carries the collective out, there is no GPU to look at.
+_OF_GLOO = {"not-completed": _CPU_FAULT, "not-started": _CPU_FAULT, "stalled": _CPU_FAULT}
 _GPU_FAULT = (
     "Look for GPU faults of {who}: Xid errors, ECC errors, a GPU fallen off the bus, a kernel that never ends. "
     "Take the node out of the job if there are any.",

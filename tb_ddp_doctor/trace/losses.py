@@ -22,6 +22,7 @@ class Loss(Enum):
     HEADER = "metadata at byte {position} was ignored: {detail}"
     AFTER_END = "what follows the end of the JSON at byte {position} was ignored: {detail}"
     IMPOSSIBLE = "{count} with impossible times left out: {detail}"
+    DOUBLED = "{count} left out that the file holds twice: {detail}"
 
 
 #: Kinds that take events away.

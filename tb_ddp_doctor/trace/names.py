@@ -43,6 +43,8 @@ CATEGORIES: dict[str, Category] = {
 }
 #: Those of them that are device work that no rule can read.
 UNKNOWN_DEVICES = ("mtia_ccp_events", "mtia_insight", "mtia_workloadd", "hpu_op")
+#: Whose they are, and what others left to know them by, by the beginning of the category's name.
+_ACCELERATORS = {"mtia_": "MTIA, Meta's accelerator", "hpu_": "HPUs (Intel Gaudi)", "async_npu": "Ascend NPUs"}
 #: Categories and phases that are dropped because no rule needs them: any other may be work that is not known here.
 NO_WORK = {
     "Trace", "ac2g", "fwdbwd", "async", "async_cpu_to_gpu", "async_gpu", "gpu_user_annotation", "external_correlation",
@@ -59,15 +61,32 @@ PYTHON = ("python_function", "Python")
 
 _STEP = re.compile(r"ProfilerStep#(\d{1,18})$")
 _LOADER = re.compile(r"enumerate\(DataLoader\)#(\w+)\.__next__")
+#: Libraries of collectives, the custom AllReduces of inference engines, of torch's symmetric memory, of Transformer
+#: Engine's user buffers, and NVSHMEM's own kernels.
 _COMMUNICATION_KERNEL = re.compile(
     r"^(nccl|rccl|mscclpp|msccl)|ncclDevKernel|ncclKernel|cross_device_reduce|multimem_all_|"
-    r"one_shot_all_reduce|two_shot_all_reduce|all_reduce_(one|two)_?shot|nvshmem|all_gather_kernel|reduce_scatter_kernel",
+    r"(one|two)_?shot_?all_?reduce|all_?reduce_\w{0,64}(one|two)_?shot|nvshmem|all_gather_kernel|reduce_scatter_kernel|"
+    r"userbuffers_(fp16|bf16|fp8|push|pull|all|reduce)",
     re.IGNORECASE,
 )
-#: Expert parallelism (DeepEP and its kin): tokens go to their experts and back. Not everything in that namespace
-#: communicates: `get_dispatch_layout` and the scans that CUB does there only count.
-_EXPERT_PARALLEL = re.compile(
-    r"^(void )?(\w+::){0,3}(deep_ep|dpsk::ep)::(\w+::){0,3}(?!get_)\w*(dispatch|combine|notify)\w*(?=[<(]|$)"
+#: Expert parallelism: tokens go to their experts (dispatch) and back (combine). Libraries and how their kernels are
+#: called. Not everything in their namespaces communicates: `get_dispatch_layout` and the scans that CUB does there only
+#: count.
+_EXPERT_PARALLEL = (
+    (
+        "DeepEP",
+        re.compile(
+            r"^(void )?(\w+::){0,3}(deep_ep|dpsk::ep|hybrid_ep)::(\w+::){0,3}"
+            r"(?!get_)\w*(dispatch|combine|notify)\w*(?=[<(]|$)"
+        ),
+    ),
+    ("UCCL", re.compile(r"^(void )?uccl::(\w+::){0,3}(?!get_)\w*(dispatch|combine|notify)\w*(?=[<(]|$)")),
+    ("MORI", re.compile(r"^(void )?(mori::moe::)?Ep(Dispatch|Combine)\w*Kernel")),
+    (
+        "pplx",
+        re.compile(r"^(void )?(\w+::|\(anonymous namespace\)::){0,3}(a2a_)?(dispatch|combine)(_(send|recv)_k|K)ernel"),
+    ),
+    ("TensorRT-LLM", re.compile(r"^(void )?(\w+::){0,4}(moeA2A(Dispatch|Combine)|moeAllToAll)Kernel")),
 )
 _POINT_TO_POINT = re.compile(r"^(send|recv|irecv|isend|batch_isend_irecv|coalesced)$|SendRecv", re.IGNORECASE)
 _LAUNCH = re.compile(r"Launch\w*Kernel")
@@ -76,6 +95,8 @@ _MODULE = "nn.Module: "
 _SYNC = re.compile(
     r"(Stream|Device|Event|Ctx|Context|Queue)Synchronize|^cudaThreadSynchronize$|^hipMemcpy(WithStream|DtoH|HtoD)?$|^cudaMemcpy$"
 )
+#: Of all streams of a device.
+_SYNC_OF_ALL = re.compile(r"(Device|Ctx|Context)Synchronize$|^cudaThreadSynchronize$")
 _ALLOC = re.compile(
     r"^(cu|cuda|hip)(Mem)?(Malloc|Free|Alloc|HostAlloc|FreeHost|HostMalloc|HostFree|HostRegister|HostUnregister)"
     r"|^(cu|cuda|hip)Mem(Create|Map|Unmap|Release|SetAccess|AddressReserve|AddressFree)"
@@ -332,7 +353,13 @@ def is_loader(name: str) -> bool:
 
 def is_communication_kernel(name: str) -> bool:
     """Whether a device kernel moves data between ranks."""
-    return bool(_COMMUNICATION_KERNEL.search(name) or _EXPERT_PARALLEL.search(name[:_LETTERS]))
+    return bool(_COMMUNICATION_KERNEL.search(name) or exchanges_tokens(name))
+
+
+def exchanges_tokens(kernel: str) -> str:
+    """The library whose kernel sends tokens to their experts or back, such as "DeepEP"; "" for every other kernel."""
+    kernel = kernel[:_LETTERS]
+    return next((library for library, pattern in _EXPERT_PARALLEL if pattern.search(kernel)), "")
 
 
 def is_host_collective(name: str) -> bool:
@@ -365,6 +392,11 @@ def launches_graph(call: str) -> bool:
     return bool(_GRAPH_LAUNCH.search(call))
 
 
+def captures_graph(call: str) -> bool:
+    """Whether a runtime call ends the capture of a graph, or makes what was captured ready to be launched."""
+    return bool(_GRAPH_CAPTURE.search(call))
+
+
 def copies(call: str) -> bool:
     """Whether a runtime call copies between host and device, or within one."""
     return "Memcpy" in call
@@ -381,9 +413,19 @@ def program(name: str) -> Program | None:
     return next((kind for kind, pattern in _PROGRAMS if pattern.search(name)), None)
 
 
+def awaits_device(name: str) -> bool:
+    """Whether a call of the runtime returns once all work of the device is done."""
+    return bool(_SYNC_OF_ALL.search(name))
+
+
 def is_sync(name: str) -> bool:
     """Whether a runtime call blocks the host until the device has caught up."""
     return bool(_SYNC.search(name))
+
+
+def needs_event(name: str) -> bool:
+    """Whether a runtime call needs events to be over: whoever calls it has waited for them."""
+    return name in ("cudaEventElapsedTime", "hipEventElapsedTime")
 
 
 def is_full_queue(name: str) -> bool:
@@ -513,6 +555,11 @@ def is_checkpoint(name: str) -> bool:
     return "CheckpointFunction" in name
 
 
+def is_amd(device: str) -> bool:
+    """Whether a device is AMD's, by its name."""
+    return bool(_AMD.search(device))
+
+
 def has_tensor_cores(device: str, capability: float | None) -> bool | None:
     """Whether a device has tensor or matrix cores, from its name and compute capability; None where neither says.
 
@@ -520,19 +567,19 @@ def has_tensor_cores(device: str, capability: float | None) -> bool | None:
     """
     if _TENSOR_CORES.search(device):
         return True
-    if _AMD.search(device) or capability is None:
+    if is_amd(device) or capability is None:
         return None
     return capability >= 7.0 and not _NO_TENSOR_CORES.search(device)
 
 
 def has_bfloat16_cores(device: str, capability: float | None) -> bool:
     """Whether a device with tensor cores multiplies bfloat16 on them: NVIDIA's since Ampere, all of AMD's."""
-    return bool(_AMD.search(device)) or (capability or 0.0) >= 8.0
+    return is_amd(device) or (capability or 0.0) >= 8.0
 
 
 def has_tf32(device: str, capability: float | None) -> bool:
     """Whether torch's TF32 switch does anything for a device: NVIDIA since Ampere."""
-    return not _AMD.search(device) and (capability or 0.0) >= 8.0
+    return not is_amd(device) and (capability or 0.0) >= 8.0
 
 
 def updates_many_tensors(kernel: str) -> bool:
@@ -580,7 +627,8 @@ _PROGRAMS = (
         Program.SERVING,
         re.compile(
             r"(^|[/:. _])(vllm|sglang|sgl_kernel|tensorrt_llm|lmdeploy|text_generation_server|ray/serve)([/:._ ]|$)|"
-            r"reshape_and_cache|paged_attention|kv_cache_update|\[(DECODE|PREFILL|EXTEND)\b"
+            r"reshape_and_cache|paged_attention|[Bb]atch_?(mla|MLA|[Dd]ecode|[Pp]refill)\w*([Pp]aged?|_attention)|"
+            r"kv_?cache|copy_kv|kv_(indices|index)|\[(DECODE|PREFILL|EXTEND)\b"
         ),
     ),
     (Program.DIFFUSION, re.compile(r"(^|[/ ])(diffusers|xfuser|comfy)/|execute_diffusion")),
@@ -588,6 +636,7 @@ _PROGRAMS = (
 _LAUNCH = re.compile(
     r"Launch(Cooperative)?(Kernel|Graph|Host)|GraphLaunch|^runFunction|EnqueueKernel|AppendLaunchKernel"
 )
+_GRAPH_CAPTURE = re.compile(r"^(cuda|cu|hip)(StreamEndCapture|GraphInstantiate)")
 _GRAPH_LAUNCH = re.compile(r"^(cuda|cu|hip)GraphLaunch")
 _DEVICE_OPERATOR = re.compile(r"^aten::(_?cudnn|miopen)_")
 
@@ -609,6 +658,8 @@ _ACTIVITIES = (
     ),
 )
 
+#: Tokens to their experts, and back: the two halves of an exchange in expert parallelism.
+DISPATCH, COMBINE = "dispatch", "combine"
 #: Kernel-name spelling of each collective, longest first, for traces without metadata.
 _COLLECTIVE_IN_KERNEL = (
     ("reducescatter", "reduce_scatter"),
@@ -631,11 +682,18 @@ _COLLECTIVE_IN_KERNEL = (
 )
 
 
+def accelerator(category: str) -> str:
+    """What accelerator has events of a category that is no GPU's, as "Ascend NPUs"; "" where that is not known."""
+    return next((called for start, called in _ACCELERATORS.items() if category.startswith(start)), "")
+
+
 def collective(name: str) -> str:
     """One spelling for a collective, from "allreduce", "nccl:all_reduce", "_all_gather_base" or a kernel's name.
 
     "" where the name does not say (`ncclDevKernel_Generic`).
     """
+    if exchanges_tokens(name):
+        return COMBINE if "combine" in name.lower() else DISPATCH
     lowered = name.lower()
     return next((kind for part, kind in _COLLECTIVE_IN_KERNEL if part in lowered), "")
 

@@ -45,7 +45,7 @@ from tb_ddp_doctor.trace.stream import StreamCutError
 MAX_STRINGS = 1 << 20
 
 # From here to `_PROTOTYPES`: native/scanner.h.
-_VERSION = 13
+_VERSION = 14
 _MORE, _LIST_END, _CUT, _NO_MEMORY = range(4)
 _REACHED = {_MORE: Reached.MORE, _LIST_END: Reached.LIST_END, _CUT: Reached.CUT}
 _EVENTS, _COMMS, _MEMORY, _FRAMES, _ODDITIES = range(5)

@@ -1,7 +1,7 @@
 """Reading a trace: one file, or one stream of bytes, to a `RankTrace`.
 
-Supported: Chrome-trace JSON as torch.profiler (Kineto) has written it since 2021, plain or gzipped; processes in the
-SQLite files of Nsight Systems (`nsys`).
+Supported: Chrome-trace JSON as torch.profiler (Kineto) has written it since 2021, plain or gzipped, and the ranks of
+one into which several were merged; processes in the SQLite files of Nsight Systems (`nsys`).
 Whatever a file is like, reading it either gives a `RankTrace`, whose warnings say what it lacks, or `TraceError`.
 """
 
@@ -15,11 +15,13 @@ from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
+from tb_ddp_doctor.discover.names import JSON_NAME
 from tb_ddp_doctor.storage.paths import FilePath, ProcessPath
 from tb_ddp_doctor.trace import native
 from tb_ddp_doctor.trace.columns import Columns
 from tb_ddp_doctor.trace.document import Document
 from tb_ddp_doctor.trace.losses import Loss, Losses
+from tb_ddp_doctor.trace.merged import only
 from tb_ddp_doctor.trace.model import Category, Header, RankTrace, TraceError
 from tb_ddp_doctor.trace.nsys.read import read as read_process
 from tb_ddp_doctor.trace.stream import MAX_BYTES, chunks, open_trace
@@ -35,10 +37,11 @@ def read(path: str | FilePath, *, name: str | None = None, max_bytes: int = MAX_
 
     TraceError, with a sentence, for a file that cannot be read or is no trace.
     """
-    if isinstance(path, ProcessPath):
+    if isinstance(path, ProcessPath) and not JSON_NAME.fullmatch(path.file.name):
         return read_process(path)
-    with open_trace(path) as file:
-        return decode(chunks(file, max_bytes), name or str(path))
+    with open_trace(path.file if isinstance(path, ProcessPath) else path) as file:
+        found = decode(chunks(file, max_bytes), name or str(path))
+    return only(found, path.label) if isinstance(path, ProcessPath) else found
 
 
 def decode(blocks: Blocks, file: str) -> RankTrace:

@@ -16,7 +16,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from tb_ddp_doctor.storage import time_limit
+from tb_ddp_doctor.storage import time_limit, transient
 from tb_ddp_doctor.storage.paths import RemotePath
 from tb_ddp_doctor.storage.time_limit import PatientFile, Source, within
 from tb_ddp_doctor.trace.model import TraceError
@@ -56,12 +56,14 @@ class StreamCutError(Exception):
 def open_trace(path: str | Path | RemotePath) -> BufferedReader:
     """The file, open for reading; TraceError says why not."""
     try:
-        return BufferedReader(PatientFile(within(time_limit.PATIENCE_S, partial(_opened, path))), _READ_BYTES)
+        return BufferedReader(PatientFile(within(time_limit.PATIENCE_S, partial(_opened, path), path)), _READ_BYTES)
     except FileNotFoundError:
         raise TraceError("The file does not exist.") from None
     except PermissionError:
+        transient.note()
         raise TraceError("The file may not be read: permission denied.") from None
     except (OSError, ValueError) as error:
+        transient.note()
         raise TraceError(f"The file cannot be opened: {_reason(error)}.") from None
 
 

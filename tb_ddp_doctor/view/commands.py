@@ -6,10 +6,12 @@ What comes from a trace goes into a command only as digits: whoever pastes it mu
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import msgspec
 
-from tb_ddp_doctor.findings import Evidence, Finding
+from tb_ddp_doctor.facts.setting import setting
+from tb_ddp_doctor.findings import Evidence, Finding, Setting
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.rules.support import stacks
 
@@ -65,12 +67,21 @@ _BY_RULE: dict[tuple[str, str | None], tuple[str, ...]] = {
 
 def commands(job: Job, finding: Finding) -> list[str]:
     """What to run where the first of the finding's ranks runs; empty where nothing outside of the trace tells more."""
-    known = _BY_RULE.get((finding.rule, finding.cause)) or _BY_RULE.get((finding.rule, None), ())
+    known = _of_device(
+        _BY_RULE.get((finding.rule, finding.cause)) or _BY_RULE.get((finding.rule, None), ()), setting(job)
+    )
     rank = _shown(finding)
     if rank is None:
         return []
     pid = job.digests[job.ranks.tolist().index(rank)].pid
     return [command.format(pid=pid if _PID.fullmatch(pid) else "PID", rank=rank) for command in known]
+
+
+def _of_device(known: Sequence[str], its: Setting) -> list[str]:
+    """Those that ask a device and a backend that the job has."""
+    others = [] if its.device == "cuda" else ["nvidia-smi"]
+    others += [] if its.uses_nccl else ["NCCL_"]
+    return [command for command in known if not command.startswith(tuple(others))]
 
 
 class Recording(msgspec.Struct, frozen=True):

@@ -1,5 +1,10 @@
 """Calls one function per file in other processes: as many as cores and memory allow, and a crash costs one file.
 
+Every file is read so, however small: a parser that a file makes run for ever, or take all memory, takes a process that
+can be ended, never TensorBoard or the command. Each file has limits by its size (`limits`); what beyond them it would
+take is not given, and its process is ended. What comes back is read by its type (`storage.message`): nothing that a
+file makes of a parser can run here.
+
 Each process has a pipe to the parent that is its alone: whenever it dies, be it in the middle of an answer, its pipe
 ends and the other processes go on. Its file is tried again by itself, with all of the memory, and named if its process
 dies again.
@@ -11,11 +16,12 @@ hung under the first, and 6 of 40 under pebble 5.2.
 
 from __future__ import annotations
 
+import builtins
 import os
-import pickle
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
@@ -26,7 +32,12 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 from weakref import WeakSet
 
-from tb_ddp_doctor.storage.paths import FilePath
+import msgspec
+
+from tb_ddp_doctor.storage import transient
+from tb_ddp_doctor.storage.message import MessageError, packed, unpacked, whole_text
+from tb_ddp_doctor.storage.paths import FilePath, RemotePath
+from tb_ddp_doctor.workers.limits import Limits, hold, limits_for
 from tb_ddp_doctor.workers.process import Process
 
 T = TypeVar("T")
@@ -54,32 +65,58 @@ class CrashError(Exception):
     """The process that worked on a file died. Its text is a sentence for users."""
 
 
+class LimitError(CrashError):
+    """Working on a file took more than a file of its size needs. Its text is a sentence for users."""
+
+
+#: What processes that read files take, by default.
+READERS = ("tb_ddp_doctor.cache", "tb_ddp_doctor.digest.build", "tb_ddp_doctor.trace.reader")
+
+
 def run(
     function: Callable[[FilePath], T],
     files: Sequence[File],
     *,
-    imports: Sequence[str] = (),
+    gives: Any,
+    raises: Sequence[type[Exception]] = (),
+    imports: Sequence[str] = READERS,
     executor: Executor | None = None,
     cancelled: threading.Event | None = None,
 ) -> Iterator[tuple[FilePath, Future[T]]]:
     """Call `function`, which other processes must be able to import, for each file; yield futures as they finish.
 
-    Runs through `executor`, else in processes of its own where that pays. `imports` names modules that it takes, which
-    are then imported once for all processes. A future's exception is the function's, or CrashError. Raises
-    CancelledError soon after `cancelled` is set.
+    Runs through `executor`, else in processes of its own: one where more would not pay. What the function returns has
+    to be of the type `gives`. `imports` names modules that it takes, which are then imported once for all processes. A
+    future's exception is the function's, as one of `raises` or of Python's own, or CrashError. Raises CancelledError
+    soon after `cancelled` is set.
     """
     stop = cancelled or threading.Event()
     # Largest first: nobody waits at the end for one large file.
-    paths = [path for path, _ in sorted(files, key=lambda file: -json_bytes(*file))]
+    ordered = sorted(files, key=lambda file: -json_bytes(*file))
     if executor is not None:
-        yield from _finished({executor.submit(function, path): path for path in paths}, stop)
-    elif len(files) < 2 or sum(json_bytes(*file) for file in files) < _WORTH_PROCESSES:
-        for path in paths:
+        yield from _finished({executor.submit(function, path): path for path, _ in ordered}, stop)
+        return
+    for path, _ in ordered:
+        if _is_of_this_process(path):
             _check(stop)
             yield path, _here(function, path)
-    else:
-        Process.share(imports)
-        yield from _in_processes(function, paths, workers_for(files, cores=_cores(), free_bytes=_free_bytes()), stop)
+    ordered = [file for file in ordered if not _is_of_this_process(file[0])]
+    Process.share(imports)
+    pays = len(files) > 1 and sum(json_bytes(*file) for file in files) >= _WORTH_PROCESSES
+    workers = workers_for(files, cores=_cores(), free_bytes=_free_bytes()) if pays else 1
+    tasks = [_Task(path, limits_for(size, json_bytes(path, size))) for path, size in ordered]
+    yield from _in_processes(_Calls(function, gives, tuple(raises)), tasks, workers, stop)
+
+
+def call(
+    function: Callable[[Any], T], argument: Any, size: int, *, gives: Any, raises: Sequence[type[Exception]] = ()
+) -> T:
+    """What `function` makes of an argument in a process of its own, with the limits of a file of so many bytes.
+
+    Raises what the function does, as `run` has it, and CrashError.
+    """
+    ((_, found),) = run(function, [(argument, size)], gives=gives, raises=raises)
+    return found.result()
 
 
 def workers_for(files: Sequence[File], *, cores: int, free_bytes: int) -> int:
@@ -94,56 +131,113 @@ def workers_for(files: Sequence[File], *, cores: int, free_bytes: int) -> int:
     return max(workers, 1)
 
 
-def json_bytes(path: FilePath, size: int) -> int:
+def json_bytes(path: object, size: int) -> int:
     """Bytes of JSON in a file, estimated from its size on disk."""
-    return size * _GZIP_RATIO if path.suffix == ".gz" else size
+    return size * _GZIP_RATIO if getattr(path, "suffix", "") == ".gz" else size
+
+
+class _Calls(msgspec.Struct, frozen=True):
+    """What processes are started for."""
+
+    function: Callable[[Any], Any]
+    gives: Any
+    raises: tuple[type[Exception], ...]
+
+
+class _Task(msgspec.Struct, frozen=True):
+    """What a process is given."""
+
+    path: FilePath
+    limits: Limits
 
 
 def _in_processes(
-    function: Callable[[FilePath], T], paths: Sequence[FilePath], workers: int, stop: threading.Event
-) -> Iterator[tuple[FilePath, Future[T]]]:
-    died: list[FilePath] = []
-    yield from _shared_out(function, paths, workers, stop, died)
-    for path in died:
-        again: list[FilePath] = []
-        yield from _shared_out(function, [path], 1, stop, again)
+    calls: _Calls, tasks: Sequence[_Task], workers: int, stop: threading.Event
+) -> Iterator[tuple[FilePath, Future[Any]]]:
+    died: list[_Task] = []
+    yield from _shared_out(calls, tasks, workers, stop, died)
+    for task in died:
+        again: list[_Task] = []
+        yield from _shared_out(calls, [task], 1, stop, again)
         if again:
-            yield path, _failed(CrashError("The process that read it died, perhaps for want of memory."))
+            yield task.path, _failed(CrashError("The process that read it died, perhaps for want of memory."))
 
 
 def _shared_out(
-    function: Callable[[FilePath], T],
-    paths: Sequence[FilePath],
-    workers: int,
-    stop: threading.Event,
-    died: list[FilePath],
-) -> Iterator[tuple[FilePath, Future[T]]]:
-    """Hand each process one file after the other; those whose process died go to `died`."""
-    waiting = list(reversed(paths))
-    idle: list[Connection] = []
-    busy: dict[Connection, FilePath] = {}
+    calls: _Calls, tasks: Sequence[_Task], workers: int, stop: threading.Event, died: list[_Task]
+) -> Iterator[tuple[FilePath, Future[Any]]]:
+    """Hand each process one file after the other; those whose process died of no limit go to `died`."""
+    waiting = list(reversed(tasks))
+    idle: list[_Worker] = []
+    busy: list[_Worker] = []
     try:
         while waiting or busy:
             while waiting and len(busy) < workers:
-                pipe, path = idle.pop() if idle else _started(function), waiting.pop()
-                busy[pipe] = path
-                with suppress(OSError):  # it is dead, as the wait below finds
-                    pipe.send(path)
-            ready = wait_for_pipes(list(busy), timeout=_HEARTBEAT_S)
-            for pipe in [pipe for pipe in busy if pipe in ready]:
-                path = busy.pop(pipe)
-                try:
-                    answer = pipe.recv_bytes()
-                except (EOFError, OSError):
-                    pipe.close()
-                    died.append(path)
+                worker = idle.pop() if idle else _Worker(calls)
+                busy.append(worker)
+                worker.begin(waiting.pop())
+            ready = wait_for_pipes([worker.pipe for worker in busy], timeout=_HEARTBEAT_S)
+            for worker in [worker for worker in busy if worker.pipe in ready or worker.is_late()]:
+                busy.remove(worker)
+                found = worker.result()
+                if found is not None:
+                    yield worker.task.path, found
                 else:
-                    idle.append(pipe)
-                    yield path, _unpacked(answer)
+                    died.append(worker.task)
+                if not worker.ended:
+                    idle.append(worker)
             _check(stop)
     finally:
-        for pipe in [*idle, *busy]:
-            pipe.close()
+        for worker in [*idle, *busy]:
+            worker.pipe.close()
+
+
+class _Worker:
+    """A process that calls a function for one file after the other."""
+
+    def __init__(self, calls: _Calls) -> None:
+        self._calls = calls
+        self.pipe, theirs = Pipe()
+        _OURS.add(self.pipe)
+        with theirs:
+            self._process = Process(target=_serve, args=(theirs, calls.function, dict(os.environ)))
+            self._process.start()
+        self.ended = False
+
+    def begin(self, task: _Task) -> None:
+        self.task = task
+        self._until = time.monotonic() + task.limits.seconds
+        with suppress(OSError):  # it is dead, as whoever waits for the pipe finds
+            self.pipe.send(task)
+
+    def is_late(self) -> bool:
+        return time.monotonic() > self._until
+
+    def result(self) -> Future[Any] | None:
+        """What came of the task; None if the process died of it, though not of a limit. To be asked once."""
+        try:
+            if not self.pipe.poll():
+                self._end()
+                return _failed(_too_much(f"{self.task.limits.seconds:,.0f} s"))
+            return _unpacked(self.pipe.recv_bytes(), self._calls, self.task.limits)
+        except (EOFError, OSError):
+            self._end()
+        if sys.platform != "win32" and self._process.exitcode == -signal.SIGXCPU:
+            return _failed(_too_much(f"{self.task.limits.cpu_s:,.0f} s of CPU time"))
+        return None
+
+    def _end(self) -> None:
+        # On another day, or machine, it may be read.
+        transient.note()
+        self.ended = True
+        self.pipe.close()
+        self._process.kill()
+        # One that waits for the kernel is not waited for.
+        self._process.join(_HEARTBEAT_S)
+
+
+def _too_much(what: str) -> LimitError:
+    return LimitError(f"Reading it takes more than {what}, which no file of its size needs.")
 
 
 #: The parent's ends of its processes' pipes.
@@ -160,46 +254,70 @@ if sys.platform != "win32":
     os.register_at_fork(after_in_child=_close_inherited)
 
 
-def _started(function: Callable[[FilePath], T]) -> Connection:
-    """The end of a pipe at whose other end a new process calls the function for each path."""
-    ours, theirs = Pipe()
-    _OURS.add(ours)
-    with theirs:
-        Process(target=_serve, args=(theirs, function)).start()
-    return ours
-
-
-def _serve(pipe: Connection, function: Callable[[FilePath], T]) -> None:
+def _serve(pipe: Connection, function: Callable[[Any], Any], environment: dict[str, str]) -> None:
+    # The server that it may be forked from has that of its start: since then, credentials may have come.
+    os.environ.clear()
+    os.environ.update(environment)
     # Ctrl-C is the parent's to answer: a process ends with the file that it is at, when its pipe is closed.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(EOFError, OSError):
         while True:
-            pipe.send_bytes(_packed(function, pipe.recv()))
+            task: _Task = pipe.recv()
+            hold(task.limits)
+            pipe.send_bytes(_answer(function, task.path))
 
 
-def _packed(function: Callable[[FilePath], T], path: FilePath) -> bytes:
-    """What the function gives, or its exception with the traceback, which exceptions lose on the way."""
+class _Answer(msgspec.Struct):
+    """What a process says of a file."""
+
+    #: As `message.packed` has it; nothing where there was an exception.
+    result: bytes = b""
+    #: The exception's class, its text, and the traceback, which exceptions lose on the way.
+    error: str = ""
+    said: str = ""
+    where: str = ""
+    #: Whether something was not read for a reason that may pass (`storage.transient`).
+    is_transient: bool = False
+
+
+def _answer(function: Callable[[Any], Any], path: Any) -> bytes:
+    since = transient.Since()
     try:
-        return pickle.dumps((function(path), None, ""))
+        result = packed(function(path))
+        return packed(_Answer(result, is_transient=since.noted()))
     except Exception as error:
         where = traceback.format_exc()
-        try:
-            return pickle.dumps((None, error, where))
-        except Exception:
-            return pickle.dumps((None, RuntimeError(repr(error)), where))
+        return packed(_Answer(b"", type(error).__name__, whole_text(str(error)), whole_text(where), since.noted()))
 
 
-def _unpacked(answer: bytes) -> Future[T]:
+def _unpacked(message: bytes, calls: _Calls, limits: Limits) -> Future[Any]:
     try:
-        result, error, where = pickle.loads(answer)  # noqa: S301 - from a process of our own
-    except Exception as odd:
+        answer = unpacked(message, _Answer)
+        if answer.is_transient:
+            transient.note()
+        if answer.error:
+            return _failed(_raised(answer, calls, limits))
+        future: Future[Any] = Future()
+        future.set_result(unpacked(answer.result, calls.gives))
+    except MessageError as odd:
         return _failed(odd)
-    if error is not None:
-        error.__cause__ = RuntimeError(where)
-        return _failed(error)
-    future: Future[T] = Future()
-    future.set_result(result)
     return future
+
+
+def _raised(answer: _Answer, calls: _Calls, limits: Limits) -> Exception:
+    """The exception that a process tells of, with its traceback as cause."""
+    if answer.error in ("MemoryError", "_ArrayMemoryError"):
+        transient.note()
+        error: Exception = _too_much(f"{limits.bytes >> 20:,} MiB of memory")
+    else:
+        known = {kind.__name__: kind for kind in calls.raises}
+        kind = known.get(answer.error) or getattr(builtins, answer.error, None)
+        if not isinstance(kind, type) or not issubclass(kind, Exception) or issubclass(kind, UnicodeError):
+            error = RuntimeError(f"{answer.error}: {answer.said}")
+        else:
+            error = kind(answer.said)
+    error.__cause__ = RuntimeError(answer.where)
+    return error
 
 
 def _finished(running: dict[Future[T], FilePath], stop: threading.Event) -> Iterator[tuple[FilePath, Future[T]]]:
@@ -212,6 +330,11 @@ def _finished(running: dict[Future[T], FilePath], stop: threading.Event) -> Iter
         _check(stop)
         for future in done:
             yield running.pop(future), future
+
+
+def _is_of_this_process(path: object) -> bool:
+    """Whether no other process can read it: what fsspec keeps in this one's memory, as a notebook may."""
+    return isinstance(path, RemotePath) and path.service == "memory"
 
 
 def _here(function: Callable[[FilePath], T], path: FilePath) -> Future[T]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 
 import numpy as np
 import pytest
@@ -26,6 +27,9 @@ from tb_ddp_doctor.rules.support.savings import Savings
 from tb_ddp_doctor.trace.model import RankTrace
 from tb_ddp_doctor.trace.times import MAX_NS
 
+#: A time of a step's, as sentences have it.
+OF_EVERY = re.compile(r"([\d.]+) ms of (?:every )?([\d.]+) ms")
+
 
 def eager(rule: Rule) -> Rule:
     """The rule, with nothing too small for it; how often it must be seen stays."""
@@ -47,6 +51,8 @@ def examined(traces: list[RankTrace]) -> None:
             assert set(finding.ranks) <= set(found.ranks.tolist())
             assert set(finding.steps) <= set(found.steps.tolist())
             assert all(is_of(found, window) for window in finding.evidence)
+            said = f"{finding.title} {finding.headline} {finding.why}"
+            assert all(float(some) <= float(every) for some, every in OF_EVERY.findall(said)), said
 
 
 def is_of(job: Job, window: Evidence) -> bool:

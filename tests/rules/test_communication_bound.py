@@ -100,6 +100,19 @@ def test_what_overlap_would_hide_is_left_to_no_overlap() -> None:
     assert finding("no-overlap", ranks(AFTER, AFTER))
 
 
+def test_what_is_exposed_is_part_of_the_steps_that_it_is_measured_in() -> None:
+    """The median step beside the mean of all, of which two are short, is 27.0 of 36.6 ms."""
+    short = """
+        rank# step     |1
+              host     [fwd]
+              autograd [bwd]
+              gpu      [fwd]
+    """
+    bound, other = ranks(BOUND, BOUND, steps=2), ranks(short, short, steps=1)
+    title = finding(RULE, in_row(bound, other, bound, other, bound)).title
+    assert "27.0 ms of every 41.0 ms is exposed communication" in title
+
+
 def test_without_communication_it_is_not_applicable() -> None:
     text = "\n".join(line for line in ranks(BOUND, BOUND).splitlines() if "nccl" not in line)
     assert outcome(RULE, text).status == "not-applicable"
@@ -139,3 +152,10 @@ def test_with_a_calibration_the_busbw_is_a_share_of_what_it_gave() -> None:
 
 def test_without_a_calibration_it_says_that_the_links_are_unknown() -> None:
     assert "What these links can do is not known" in finding(RULE, ranks(BOUND, BOUND)).why
+
+
+def test_where_most_ranks_have_no_trace_nobody_knows_who_is_late() -> None:
+    assert finding(RULE, ranks(BOUND, BOUND), world_size=4).ranks == (0, 1)
+    result = outcome(RULE, ranks(BOUND, BOUND), world_size=8)
+    assert result.status == "not-applicable"
+    assert "Most ranks of the groups" in result.reason

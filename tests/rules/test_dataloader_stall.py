@@ -169,6 +169,15 @@ def test_one_rank_that_waits_is_a_straggler(fast: int) -> None:
     assert "Only some ranks wait" in result.reason
 
 
+def test_where_most_ranks_wait_they_are_named_and_no_stragglers() -> None:
+    text = ranks(STALLED, LOADED, STALLED, STALLED, steps=4)
+    found = finding(RULE, text)
+    assert found.ranks == (0, 2, 3)
+    assert found.title.startswith("Ranks 0, 2 and 3 wait for the DataLoader")
+    assert found.cost_ms == pytest.approx(10, rel=0.02)
+    assert outcome("straggler", text).status == "clear"
+
+
 def test_without_a_loader_it_is_not_applicable() -> None:
     result = outcome(RULE, ranks(LOADED, LOADED))
     assert result.status == "not-applicable"

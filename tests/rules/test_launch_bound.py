@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
-from traces import finding, in_row, lies_in_its_step, outcome, ranks, step_ms
+from traces import finding, in_row, job, lies_in_its_step, outcome, ranks, step_ms
 
 from tb_ddp_doctor.digest import starvation
+from tb_ddp_doctor.facts.change import Change
+from tb_ddp_doctor.facts.facts import Facts
+from tb_ddp_doctor.facts.whatif import whatif
+from tb_ddp_doctor.rules import CATALOGUE
+from tb_ddp_doctor.rules.support.base import run
 
 RULE = "launch-bound"
 STARVED = """
@@ -42,6 +48,26 @@ def test_a_device_that_starves_is_found_with_its_cost() -> None:
     assert found.confidence == "high"
     assert "4 kernels a step" in found.why
     assert "torch.compile" in found.fix
+
+
+#: Kernels wait for all-reduces, and the CPU launches meanwhile: no gap shows that it takes 4 ms a kernel.
+BEHIND_TRANSFERS = """
+    rank# step |1
+          host [a.][ar][b.][ar][c.][ar][d.]
+          gpu   [a]           [b]         [c]         [d.]
+          nccl     [ar.......]   [ar.....]   [ar.....]
+"""
+
+
+def test_launches_that_hide_behind_another_fault_are_found_once_that_is_fixed() -> None:
+    facts = Facts(job(ranks(BEHIND_TRANSFERS, BEHIND_TRANSFERS)))
+    assert run(CATALOGUE[RULE], facts)[0].status == "clear"
+    played = facts.get(whatif)
+    without_transfers = Change(transfer_ns=np.full(played.shape, 30_000_000))
+    outcome, found = run(CATALOGUE[RULE], facts.replaced(whatif, played.after(without_transfers)))
+    assert outcome.status == "finding" and found
+    assert found.faults[0].ranks == (0, 1)
+    assert played.after(without_transfers).cost_ns(found.change) == pytest.approx(28_000_000, rel=0.1)
 
 
 def test_evidence_is_a_gap() -> None:

@@ -118,3 +118,9 @@ def test_cpus_have_no_stalls_inside_ops() -> None:
               host [a....][b....]
     """
     assert outcome(RULE, ranks(text, text)).status == "not-applicable"
+
+
+def test_the_launch_that_follows_is_named() -> None:
+    found = finding(RULE, ranks(ONE_OP, ONE_OP))
+    assert "stalls are followed by the launch of" in found.why
+    assert ", before the launch of " in found.evidence[0].what

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+import numpy as np
 import pytest
-from traces import finding, lies_in_its_step, outcome, ranks, step_ms
+from msgspec.structs import replace
+from traces import finding, job, lies_in_its_step, outcome, ranks, step_ms
+
+from tb_ddp_doctor.facts.facts import Facts
+from tb_ddp_doctor.rules import CATALOGUE
+from tb_ddp_doctor.rules.support.base import run
 
 RULE = "profiler-overhead"
 STALLED = """
@@ -77,3 +85,13 @@ def test_cpus_are_not_judged() -> None:
 
 def test_without_launches_it_is_not_applicable() -> None:
     assert "launch" in outcome(RULE, "gpu [?a...][?b...]").reason
+
+
+def test_ranks_are_named_where_no_gpu_idles_for_the_recording() -> None:
+    given = job(ranks(RECORDED, RECORDED))
+    fed = [
+        replace(each, work=replace(each.work, starved_ns=np.zeros_like(each.work.starved_ns))) for each in given.digests
+    ]
+    facts = Facts(replace(given, digests=tuple(fed)))
+    _, found = run(dataclasses.replace(CATALOGUE[RULE], min_cost=0.0001), facts)
+    assert found and found.faults[0].ranks == (0, 1)

@@ -8,6 +8,7 @@ import pytest
 from test_slow_link import drawn as linked
 from traces import MS, check, finding, findings, in_row, job, lies_in_its_step, outcome, ranks
 
+from tb_ddp_doctor.calibration.model import Calibration, Measure, Outlier
 from tb_ddp_doctor.facts.facts import Facts
 from tb_ddp_doctor.findings import Finding, RuleOutcome
 from tb_ddp_doctor.rules import CATALOGUE
@@ -175,9 +176,15 @@ def test_ranks_with_different_causes_are_findings_of_their_own() -> None:
 
 def late_by_far_and_by_little() -> str:
     """Eight ranks: the host of rank 2 is 24 ms late in each step, those of ranks 3 and 4 by 4 ms."""
-    slightly = LATE.replace("~~~~~~~~", "    ").replace("[ar]", f"[ar{'.' * 20}]")
-    late = LATE.replace("~~~~~~~~", " " * 24)
-    usual = ON_TIME.replace("[ar........]", "[ar" + "." * 24 + "]")
+    usual, slightly, late = (
+        f"""
+        rank# step |1
+              host {" " * by}[fwd]
+              gpu  {" " * by}[fwd....][bwd.]
+              nccl {" " * by}              [ar{"." * (24 - by)}]
+        """
+        for by in (0, 4, 24)
+    )
     return ranks(usual, usual, late, slightly, slightly, usual, usual, usual)
 
 
@@ -520,7 +527,36 @@ def test_stacks_tell_what_the_slow_ranks_host_does() -> None:
               inner   [save]
     """
     found = finding("straggler", ranks(usual, stalled, usual))
-    assert (found.ranks, found.cause) == ((1,), "host")
+    assert (found.ranks, found.cause) == ((1,), "checkpoint")
     assert "in saving a checkpoint, for example in save (torch/serialization.py:944), called by report" in found.why
     silent = "\n".join(stalled.splitlines()[:-3])
     assert "It spends" not in finding("straggler", ranks(usual, silent, usual)).why
+
+
+def checked(*outliers: Outlier, world_size: int = 4) -> Calibration:
+    gemm = Measure(
+        name="GEMM float32",
+        unit="TFLOPS",
+        more_is_better=True,
+        values=(10.0,) * world_size,
+        spreads=(0.0,) * world_size,
+    )
+    return Calibration(source="check", world_size=world_size, measures=(gemm,), outliers=outliers)
+
+
+def test_what_the_check_measured_of_the_rank_is_cited() -> None:
+    text = ranks(HEALTHY, HEALTHY, SLOW_DEVICE, HEALTHY)
+    slow = Outlier(
+        ranks=(2,),
+        node="host2",
+        measure="GEMM float32",
+        value=5.0,
+        median=10.0,
+        unit="TFLOPS",
+        worse=0.5,
+        sentence="Rank 2 (host2): GEMM float32 5.0 TFLOPS, 50 % below the median of 10.0.",
+    )
+    assert f"without the job: {slow.sentence}" in found(text, calibration=checked(slow)).why
+    assert "nothing slow of it without the job (GEMM float32)" in found(text, calibration=checked()).why
+    for other in (None, checked(slow, world_size=8)):
+        assert "without the job" not in found(text, calibration=other).why

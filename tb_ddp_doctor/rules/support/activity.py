@@ -1,9 +1,11 @@
-"""What the host does outside any op, as stacks and annotations show it: the same words for all ranks and for one."""
+"""What the host does outside any op, as stacks and annotations show it: the same words and fixes in all rules."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+
+import msgspec
 
 from tb_ddp_doctor.facts.host import Doing
 from tb_ddp_doctor.rules.support import text
@@ -19,14 +21,71 @@ _WORDS = {
 }
 
 
-def most(doing: Sequence[Doing], least_ns: float) -> tuple[Activity, str] | None:
-    """The activity with most of the stalls, if at least so much, in words: "279 ms in Python, for example in ..."."""
+class Known(msgspec.Struct, frozen=True):
+    """What most of some stalls are."""
+
+    kind: Activity
+    #: In words: "279 ms in Python, for example in read (data.py:7), called by step (train.py:4)".
+    said: str
+    #: The function or annotation alone: "read (data.py:7)".
+    place: str
+
+    @property
+    def cause(self) -> str | None:
+        """Its name as the cause of a finding; None where it has no fix of its own."""
+        return self.kind.value if self.kind in _FIXES else None
+
+    @property
+    def subject(self) -> str:
+        """What costs the time, to begin a headline: "Garbage collection"; "" where it has no fix of its own."""
+        return text.capital(_WORDS[self.kind]) if self.kind in _FIXES else ""
+
+    @property
+    def fix(self) -> str:
+        """What to do about it."""
+        return _FIXES.get(self.kind, _MOVE.format(place=self.place))
+
+
+def most(doing: Sequence[Doing], least_ns: float, others: Sequence[Doing] = ()) -> Known | None:
+    """The activity with most of the stalls, beyond what `others` do of it, if at least so much."""
     total: dict[Activity, float] = defaultdict(float)
     for one in doing:
         total[activity(one.what)] += one.mean_ns
+    for one in others:
+        total[activity(one.what)] -= one.mean_ns
     kind = max(total, key=lambda kind: total[kind], default=None)
     if kind is None or total[kind] < least_ns:
         return None
     first = next(one for one in doing if activity(one.what) is kind)
-    place = f", called by {text.function(first.own)}" if first.own not in ("", first.what) else ""
-    return kind, f"{text.ms(total[kind])} in {_WORDS[kind]}, for example in {text.function(first.what)}{place}"
+    place = text.function(first.what)
+    called = f", called by {text.function(first.own)}" if first.own not in ("", first.what) else ""
+    said = f"{text.ms(total[kind])} in {_WORDS[kind]}, for example in {place}{called}"
+    return Known(kind, said, text.function(first.own) if first.own else place)
+
+
+_FIXES = {
+    Activity.GARBAGE: """\
+Stop Python's garbage collector and collect by hand, rarely, and on all ranks in the same step.
+
+import gc
+gc.collect(); gc.freeze(); gc.disable()  # once, before training
+if step % 500 == 0:
+    gc.collect()""",
+    Activity.CHECKPOINT: """\
+Save rarely, and outside the training loop: copy to the host, and write from another thread or process.
+
+import torch.distributed.checkpoint as dcp
+saving = dcp.async_save(state, checkpoint_id=path)  # returns when the state is copied""",
+    Activity.LOGGING: """\
+Log every n-th step, from one rank, and write from another thread.
+
+if step % 50 == 0 and rank == 0:
+    logger.info(...)
+
+queue = queue.SimpleQueue()
+logging.basicConfig(handlers=[logging.handlers.QueueHandler(queue)])
+logging.handlers.QueueListener(queue, logging.FileHandler("train.log")).start()""",
+}
+
+_MOVE = """\
+Move {place} out of the training loop, do it less often, or run it in another thread or process."""

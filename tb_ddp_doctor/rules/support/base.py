@@ -41,6 +41,8 @@ class Fault(msgspec.Struct, frozen=True):
     why: str
     fix: str
     evidence: tuple[Evidence, ...]
+    #: What costs the time, where its cause is known more closely than the rule's `subject`: "Garbage collection".
+    subject: str = ""
     #: The numbers that it rests on.
     measurements: tuple[Measurement, ...] = ()
     #: It is no more severe than this, whatever it costs.

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tb_ddp_doctor.digest.model import RankOwner
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.digest.model import CpuTime, RankOwner
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.host import HoldingCalls
+from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.trace.model import Ints
 
 #: Calls that a finding names.
 _NAMED = 3
@@ -20,6 +25,18 @@ def named(calls: Sequence[HoldingCalls]) -> str:
     return text.listing(
         [f"{count(call.count)} {call.call} {f'in {call.op}' if call.op else 'outside any op'}" for call in shown]
     )
+
+
+def removable(whatif: WhatIf, kind: CpuTime, starved_ns: Ints) -> NDArray[np.float64]:
+    """The share of the host's blocked time of a kind that goes with its calls, shape (R, S).
+
+    All of it where steps are played again. Else the blocked time is the GPU's idle time meanwhile, which may have other
+    causes, such as a copy that the call waits for; of that, `starved_ns` is what the calls themselves cause.
+    """
+    if whatif.plays:
+        return np.ones(whatif.shape)
+    blocked = whatif.host_ns(kind)
+    return np.minimum(starved_ns / np.maximum(blocked, 1), 1.0)
 
 
 def count(number: float) -> str:

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.rules.support import text
 from tb_ddp_doctor.rules.support.base import Fault, Rule
 
 #: Of ranks on more nodes only the ranks are named.
 _MOST_NODES = 2
+#: Less saved time than this is not said, ns.
+_SAID_NS = 50_000
 
 
 def headline(rule: Rule, fault: Fault, cost_ns: float, job: Job) -> str:
     """Such as "Rank 5 (node2) costs 43.0 ms of 148 ms a step (29 %)."; of what costs nothing, the title."""
     if cost_ns <= 0 or not job.step_ns:
         return fault.title
-    subject = rule.subject or text.capital(_who(fault.ranks, job))
-    verb = "cost" if not rule.subject and len(fault.ranks) > 1 else "costs"
+    subject = fault.subject or rule.subject
+    who = _who(fault.ranks, job) if fault.ranks else "the job"
+    if fault.subject and 0 < len(fault.ranks) < len(job.ranks):
+        subject = f"{subject} on {who}"
+    verb = "cost" if not subject and len(fault.ranks) > 1 else "costs"
     share = text.percent(cost_ns / job.step_ns)
-    return f"{subject} {verb} {text.ms(cost_ns)} of {text.ms(job.step_ns)} a step ({share})."
+    return f"{subject or text.capital(who)} {verb} {text.ms(cost_ns)} of {text.ms(job.step_ns)} a step ({share})."
+
+
+def together(others: Sequence[str], saved_ns: float, alone_ns: float) -> str:
+    """What binds before a finding, so that its fix alone saves little, and what all these fixes save."""
+    alone = text.ms(alone_ns) if alone_ns >= _SAID_NS else "nothing"
+    first = f"{text.listing(others)} {'binds' if len(others) == 1 else 'bind'} first"
+    return f"Alone its fix saves {alone}, since {first}; together they save {text.ms(saved_ns)}."
 
 
 def _who(numbers: tuple[int, ...], job: Job) -> str:

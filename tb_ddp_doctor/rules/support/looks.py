@@ -49,7 +49,7 @@ def look(rules: Sequence[Rule], facts: Facts) -> tuple[list[RuleOutcome], list[F
     looks.until_silent(common)
     looks.until_silent(rules)
     looks.of_either_side(rules)
-    return looks.outcomes, looks.found
+    return looks.within_what_is_removed()
 
 
 class _Looks:
@@ -93,6 +93,18 @@ class _Looks:
         """Whether a rule found slow ranks alone that cost nothing by themselves."""
         return found.rule.names_stragglers and self._played.cost_ns(found.change) < _least_ns(self._played)
 
+    def within_what_is_removed(self) -> tuple[list[RuleOutcome], list[Found]]:
+        """What was found, without findings whose fix would save more time than it removes: these are errors."""
+        beyond = {each.rule.id for each in self.found if self._played.saves_more_than_it_removes(each.change)}
+        for rule in beyond:
+            _log.debug("the fix of %s saves more than it removes", rule)
+        error = "Its fix would save more time than it removes from all ranks, which is impossible: please report it."
+        outcomes = [
+            RuleOutcome(outcome.rule, "error", error) if outcome.rule in beyond else outcome
+            for outcome in self.outcomes
+        ]
+        return outcomes, [each for each in self.found if each.rule.id not in beyond]
+
     def of_either_side(self, rules: Sequence[Rule]) -> None:
         """Find faults of CPUs and of GPUs that take equally long, so that to fix one alone saves nothing.
 
@@ -109,7 +121,7 @@ class _Looks:
         again: list[RuleOutcome] = []
         new: list[Found] = []
         for other_side in (at_median, Change(no_host=True)):
-            outcomes, found = self._find(looking, fixes | other_side)
+            outcomes, found = self._find(looking, fixes | other_side, supposed=True)
             again += outcomes
             new += [each for each in found if each.rule.id not in {one.rule.id for one in new}]
         new = self._which_hide_each_other(new, fixes)
@@ -127,9 +139,12 @@ class _Looks:
         ]
         return hiding if len(hiding) > 1 else []
 
-    def _find(self, rules: Iterable[Rule], fixes: Change) -> tuple[list[RuleOutcome], list[Found]]:
-        """What rules find in the job with some fixes."""
-        outcomes, found = _apply(rules, self._facts.replaced(whatif, self._played.after(fixes)))
+    def _find(
+        self, rules: Iterable[Rule], fixes: Change, *, supposed: bool = False
+    ) -> tuple[list[RuleOutcome], list[Found]]:
+        """What rules find in the job with some fixes, of found or only of supposed faults."""
+        later = self._played.after(fixes, supposed=supposed)
+        outcomes, found = _apply(rules, self._facts.replaced(whatif, later))
         return outcomes, [each for each in found if not each.change.is_nothing]
 
     def _add(self, outcomes: Iterable[RuleOutcome], found: Sequence[Found]) -> None:
@@ -201,6 +216,8 @@ def _cannot_hold(rule: Rule, job: Job) -> str | None:
     """Why a rule cannot hold for a job whatever its times are, as a sentence; None where it can."""
     if unrecognised.hides_its_device(job) and not rule.of_every_device:
         return "It needs the GPU events, which these traces do not have; the CPU alone is not enough."
+    if unrecognised.captures_graphs(job) and not rule.of_every_device:
+        return "It is about steps, and these traces show the capture of a CUDA graph."
     if not unrecognised.trains(job) and not rule.of_every_program:
         return "It is about training loops, and this program does not train."
     return None

@@ -80,12 +80,26 @@ class _Selection(msgspec.Struct, frozen=True, eq=False):
         kept, others = list(self.stragglers), list(self.others)
         for fault in self.stragglers:
             rest = [one for one in kept if one is not fault]
+            if self._saves_before_smaller(fault, rest):
+                continue
             fixes = [*(one.change for one in rest), *others]
             if self._suffice(fixes):
                 kept = rest
             elif larger := self._larger(fault, fixes):
                 kept, others = rest, [*others, larger]
         return kept
+
+    def _saves_before_smaller(self, fault: Fault, rest: Sequence[Fault]) -> bool:
+        """Whether a slow rank still costs something once all that is fixed which saves as much alone as its fix.
+
+        What one rank has beyond the median rank is its own: a fix for all ranks that saves less takes none of it.
+        """
+        untraced_ns = _total_ns(self.whatif, [])
+        alone_ns = untraced_ns - _total_ns(self.whatif, [fault.change])
+        larger = [one for one in self.shared if untraced_ns - _total_ns(self.whatif, [one]) >= alone_ns]
+        fixes = [*(one.change for one in rest), *larger]
+        saved_ns = _total_ns(self.whatif, fixes) - _total_ns(self.whatif, [*fixes, fault.change])
+        return alone_ns >= self.least_ns and saved_ns >= self.least_ns
 
     def _larger(self, fault: Fault, fixes: Sequence[Change]) -> Change | None:
         """What all ranks share that would do in place of a slow rank, and takes more of the host.

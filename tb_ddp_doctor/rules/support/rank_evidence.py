@@ -6,8 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tb_ddp_doctor.calibration.model import Measure
 from tb_ddp_doctor.evidence.model import RankEvidence
+from tb_ddp_doctor.facts.expected import Expected
 from tb_ddp_doctor.rules.support import text
+
+#: Of the check's outliers of one rank.
+_MOST_OUTLIERS = 2
 
 
 def of_gpu(rank: int, known: Sequence[RankEvidence]) -> str:
@@ -28,6 +33,23 @@ def of_gpu(rank: int, known: Sequence[RankEvidence]) -> str:
         parts.append(f"{gpu.temperature_c:.0f} °C")
     reasons = f"throttled ({text.listing(gpu.throttled)})" if gpu.throttled else "not throttled"
     return f" By {gpu.source}, its GPU is {reasons}: {', '.join(parts)}." if parts or gpu.throttled else ""
+
+
+def of_check(rank: int, expected: Expected | None, size: int) -> str:
+    """What the check measured of a rank (its number) in a job of so many ranks; "" without a check of as many."""
+    if expected is None or expected.calibration.source != "check" or expected.calibration.world_size != size:
+        return ""
+    worse = [one for one in expected.calibration.outliers if rank in one.ranks]
+    if worse:
+        return f" The check found the same without the job: {' '.join(one.sentence for one in worse[:_MOST_OUTLIERS])}"
+    measured = [one.name for one in expected.calibration.measures if _of(one, rank) is not None]
+    if not measured:
+        return ""
+    return f" The check found nothing slow of it without the job ({text.listing(measured)})."
+
+
+def _of(measure: Measure, rank: int) -> float | None:
+    return measure.values[rank] if rank < len(measure.values) else None
 
 
 def of_loading(rank: int, known: Sequence[RankEvidence]) -> str:

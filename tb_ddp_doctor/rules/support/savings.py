@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.facts.change import Change
+from tb_ddp_doctor.facts.transfers import exposed_alone, mostly_untraced
 from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import (
     OWNERS,
@@ -33,12 +34,14 @@ from tb_ddp_doctor.findings import (
     Measurement,
     Prospect,
     Severity,
+    Together,
     Unexplained,
 )
+from tb_ddp_doctor.job.matching import could_match
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.rules.support import text
 from tb_ddp_doctor.rules.support.base import Fault, Found, severity
-from tb_ddp_doctor.rules.support.headline import headline
+from tb_ddp_doctor.rules.support.headline import headline, together
 from tb_ddp_doctor.rules.support.interval import interval, uncertain
 from tb_ddp_doctor.rules.support.needed import needed
 from tb_ddp_doctor.rules.support.stretches import stretches
@@ -48,6 +51,8 @@ from tb_ddp_doctor.step_parts import IDLE
 _MUCH = 0.5
 #: Less of the step than this need not be located.
 _LEAST_LOCATED = 0.01
+#: Fixes that save this share of what the headline says are enough for it.
+_AS_SAID = 0.8
 _LOWER: dict[Confidence, Confidence] = {"high": "medium", "medium": "low", "low": "low"}
 
 
@@ -143,7 +148,39 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
                 by_step = (self.whatif.recorded_ns - self.whatif.step_ns(self.whatif.tracing)).mean(axis=0)
                 made += self._findings(_Link(found, traced, by_step))
         made.sort(key=lambda one: (one.severity == Severity.INFO.label, -one.cost_ms, -one.alone_ms))
-        return tuple(made)
+        return tuple(_with_others(one, self._together(one, made)) for one in made)
+
+    def _together(self, one: Finding, findings: Sequence[Finding]) -> Together | None:
+        """The findings to fix as well for one's fix to save what it costs; None where it does so alone.
+
+        Those are added that make the fixes save most together, until that is about what they cost.
+        """
+        if one.severity == Severity.INFO.label or one.alone_ms >= _AS_SAID * one.cost_ms:
+            return None
+        of_chain = {name for link in self._chain for name in link.found.by_id}
+        others = [other for other in findings if other is not one and other.cost_ms and other.id in of_chain]
+        chosen, saved_ms = [one], one.alone_ms
+        while others and saved_ms < _AS_SAID * sum(each.cost_ms for each in chosen):
+            best = max(others, key=lambda other: (self._saved_ms([*chosen, other]), other.cost_ms))
+            others.remove(best)
+            chosen.append(best)
+            saved_ms = self._saved_ms(chosen)
+        for other in chosen[1:]:
+            rest = [each for each in chosen if each is not other]
+            if len(rest) > 1 and self._saved_ms(rest) >= _AS_SAID * saved_ms:
+                chosen = rest
+        if len(chosen) == 1:
+            return None
+        saved_ms = self._saved_ms(chosen)
+        names = [
+            f"{other.rule} on {text.ranks(other.ranks)}" if ":" in other.id else other.rule for other in chosen[1:]
+        ]
+        said = together(names, saved_ms * 1e6, one.alone_ms * 1e6)
+        return Together(tuple(other.id for other in chosen[1:]), saved_ms, said)
+
+    def _saved_ms(self, findings: Sequence[Finding]) -> float:
+        """What some findings' fixes save together, ms a step."""
+        return self.whatif.cost_ns(self.change_of([one.id for one in findings])) / 1e6
 
     def _findings(self, link: _Link) -> Iterator[Finding]:
         """A rule's findings, each with its part of what the rule costs."""
@@ -171,7 +208,7 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
                 confidence=level,
                 title=fault.title,
                 headline=headline(found.rule, fault, cost_ns, self.job),
-                why=f"{fault.why} {_behind(found, fault)}".rstrip() if hidden else fault.why,
+                why=f"{fault.why} {_behind(fault)}".rstrip() if hidden else fault.why,
                 fix=fault.fix,
                 evidence=fault.evidence,
                 measurements=(*fault.measurements, *self._arithmetic(fault, alone_ns, cost_ns)),
@@ -249,15 +286,16 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def _unrecorded_arrivals_ns(self) -> int:
-        """Communication exposed in groups most of whose ranks have no trace, ns: their last arrival is not known."""
+        """Exposed communication whose last arrival is not known, ns: of calls that met none, though ranks that they can
+        meet are traced, and in groups most of whose ranks have no trace.
+        """
         calls, matched = self.job.calls, self.job.matched
         parts = np.ones(len(calls), np.int64)
         which, rank = np.nonzero(matched.present)
         parts[calls.first[rank] + matched.row[which, rank]] = matched.parts[which]
-        ranks = len(self.job.ranks)
-        in_all = np.bincount(calls.rank, minlength=ranks)
-        lacking = np.bincount(calls.rank[2 * parts < calls.column("group_size")], minlength=ranks)
-        return int(self.job.budget.of("transfer")[lacking > _MUCH * in_all].sum())
+        alone = could_match(calls) & (parts == 1) & (len(self.job.ranks) > 1)
+        lacking = alone | mostly_untraced(self.job)
+        return int(self.job.measure(exposed_alone(self.job, lacking)).sum()) if lacking.any() else 0
 
     def _unexplained(self, fixes: Change) -> Unexplained | None:
         """Where what is not explained lies: by which part of a faultless job it goes, on which ranks and steps."""
@@ -394,10 +432,13 @@ _OWNERS_OF = {
 }
 
 
-def _behind(found: Found, fault: Fault) -> str:
-    """What has to be fixed before a fault's fix saves time."""
-    if found.hides_with:
-        return f"Alone its fix saves little: fix {text.listing(found.hides_with)} as well."
+def _with_others(finding: Finding, together: Together | None) -> Finding:
+    """A finding, and what else to fix with it."""
+    return replace(finding, together=together, why=f"{finding.why} {together.sentence}") if together else finding
+
+
+def _behind(fault: Fault) -> str:
+    """What hid a fault until it was fixed."""
     are = "are" if len(fault.hidden_by) > 1 else "is"
     return f"Visible once {text.listing(fault.hidden_by)} {are} fixed." if fault.hidden_by else ""
 

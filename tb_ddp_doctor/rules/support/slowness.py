@@ -77,6 +77,11 @@ def median_rank(values: NDArray[Any]) -> NDArray[Any]:
     return typical
 
 
+def median_rank_index(values: NDArray[Any]) -> int:
+    """The rank (index) whose mean over steps is the median rank's, given shape (R, S)."""
+    return int(np.argsort(values.mean(axis=1), kind="stable")[(len(values) - 1) // 2])
+
+
 def slowness(whatif: WhatIf, frame: Frame, min_excess: float, min_steps: float) -> Slowness:
     """Compare what each rank needs by itself with the median rank in each step.
 
@@ -90,7 +95,7 @@ def slowness(whatif: WhatIf, frame: Frame, min_excess: float, min_steps: float) 
     among = _fast_minority(whatif, limit)
     if among is None:
         of_step = median_rank(own)
-        excess = own - np.maximum(whatif.typical(own), of_step)
+        excess = own - np.maximum(whatif.typical(own), whatif.typical_of_step(own))
         step_excess = np.minimum(of_step - median_rank(whatif.typical(own)), of_step)
     else:
         excess, step_excess = own - whatif.typical(own, among), np.zeros(own.shape[1], np.int64)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from tb_ddp_doctor.digest.model import RankDigest
+from tb_ddp_doctor.facts.setting import setting
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.rules.support import record_again
 from tb_ddp_doctor.trace import names
 
 SENTENCE = "The traces have no Python stacks, so evidence names no file and line"
@@ -37,5 +39,7 @@ def advice(job: Job) -> str:
     """A sentence and, after an empty line, code; "" where some trace has stacks."""
     if not lacking(job):
         return ""
+    if setting(job).has_doctor:
+        return f"{SENTENCE}. Capture some steps with them:\n\n{record_again.command(steps=3, stacks=True)}"
     activities = "[ProfilerActivity.CPU, ProfilerActivity.CUDA]" if job.has_device else "[ProfilerActivity.CPU]"
     return f"{SENTENCE}. Record some steps with them:\n\n{_CODE.format(activities=activities)}"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tb_ddp_doctor.facts.frame import Frame
-from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support import record_again, text
 
 #: Goes before the fix where whole nodes are slow.
 _NODE = """\
@@ -58,8 +58,7 @@ nvidia-smi topo -m; nvidia-smi nvlink --status; ibstat""",
     "unknown": """\
 Compare {ranks} with another rank in the evidence windows; capture again with stacks and shapes to see more.
 
-with torch.profiler.profile(record_shapes=True, with_stack=True, ...) as prof:
-    ...""",
+{again}""",
 }
 
 
@@ -84,6 +83,26 @@ lscpu -e=CPU,CORE,MHZ
 OMP_NUM_THREADS=<cores per rank> torchrun ...""",
 }
 
+#: For ranks whose collectives the CPU carries out.
+_FIXES_OF_CPU_BACKENDS = {
+    "slow_link": """\
+Measure the collectives of {ranks} and of other ranks without the job, and compare; then look at the cores that their \
+threads have, and at the network where they are on several hosts.
+
+torchrun ... -m tb_ddp_doctor.check -o calibration.json
+top -H -p {pid}           # {at}""",
+}
+
+#: For AMD's GPUs.
+_FIXES_OF_AMD = {
+    "slow_device": """\
+The GPU of {ranks} is slower: look for thermal or power throttling, another process on it, or a smaller share of it. \
+On that host:
+
+rocm-smi --showclocks --showtemp --showpower --showperflevel
+rocm-smi --showpids""",
+}
+
 #: For programs that do not train.
 _FIXES_OF_INFERENCE = {
     "host": """\
@@ -103,7 +122,12 @@ def fix(cause: str, stragglers: Sequence[int], frame: Frame) -> str:
     pid, node = frame.pids[stragglers[0]], frame.nodes[stragglers[0]]
     at = f"rank {frame.ranks[stragglers[0]]}" + (f", on {node}" if re.fullmatch(r"[\w.-]+", node) else "")
     pid = pid if re.fullmatch(r"\d+", pid, re.ASCII) else "<pid of the rank>"
-    fixes = _FIXES | ({} if frame.has_device else _FIXES_OF_CPUS) | ({} if frame.trains else _FIXES_OF_INFERENCE)
+    setting = frame.setting
+    fixes = _FIXES | ({} if setting.uses_nccl else _FIXES_OF_CPU_BACKENDS) | ({} if setting.has_gpu else _FIXES_OF_CPUS)
+    fixes |= {} if frame.trains else _FIXES_OF_INFERENCE
+    if setting.device == "rocm":
+        fixes |= _FIXES_OF_AMD
     shared = _NODE if text.most_of_nodes(stragglers, frame) else ""
     numbers = sorted(frame.rank_numbers(np.array(stragglers)))
-    return shared + fixes[cause].format(ranks=text.ranks(numbers), pid=pid, at=at)
+    again = record_again.with_stacks(setting, shapes=True)
+    return shared + fixes[cause].format(ranks=text.ranks(numbers), pid=pid, at=at, again=again)

@@ -241,8 +241,10 @@ def confidence(
     """How sure a finding is, and the sentence that says why.
 
     `seen` is in how many steps the fault shows; `affected` are rank indices (all if empty). Each of these takes one
-    level away: fewer than three steps; a clock skew of over a third of the cost; for faults of the host,
-    recording that may itself be a quarter of the cost; and for faults of transfer, ranks without a trace.
+    level away: fewer than three steps; a clock skew of over a third of the cost (on one host, ends of collectives that
+    are as far apart); for faults of the host, recording that may itself be a quarter of the cost; and for faults of
+    transfer, ranks without a trace. Where the CPU computes, and for faults of the host, ranks whose threads waited for
+    a core for a quarter of the cost take one level away, and for half of it two: then that alone may be the fault.
     """
     doubts = []
     if not frame.has_steps:
@@ -250,13 +252,19 @@ def confidence(
     elif len(frame.steps) < 3:
         doubts.append("few steps were traced")
     if frame.residual_ns > cost_ns / 3:
-        doubts.append(f"the cost is not much above the clock skew (±{ms(frame.residual_ns)})")
+        doubts.append(f"the cost is not much above the {frame.setting.skew} (±{ms(frame.residual_ns)})")
     recording = float((frame.recording_ns[list(affected)] if len(affected) else frame.recording_ns).max())
     if on_host and recording > cost_ns / 4:
         doubts.append(f"recording alone slows the CPU by about {ms(recording)} a step")
     if of_transfer and frame.missing_ranks:
         doubts.append("straggler wait for ranks without a trace is only estimated from transfers")
-    level: Confidence = ("high", "medium", "low")[min(len(doubts), 2)]
+    waited = 0.0
+    if on_host or not frame.has_device:
+        waited = float((frame.core_wait_ns[list(affected)] if len(affected) else frame.core_wait_ns).max())
+    if waited > cost_ns / 4:
+        doubts.append(f"threads of a rank waited {ms(waited)} a step for a CPU core that others had")
+    lost = len(doubts) + (waited > cost_ns / 2)
+    level: Confidence = ("high", "medium", "low")[min(lost, 2)]
     basis = f"Seen in {steps_seen(seen, len(frame.steps))}"
     doubt = f"; but {listing(doubts)}" if doubts else ""
     return level, f"{basis}{doubt}."

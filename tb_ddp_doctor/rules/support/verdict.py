@@ -7,6 +7,7 @@ from collections.abc import Sequence, Sized
 
 import msgspec
 
+from tb_ddp_doctor.facts.setting import setting
 from tb_ddp_doctor.findings import Account, Finding, RuleOutcome, Severity, Unexplained
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.rules.support import text
@@ -54,28 +55,31 @@ def verdict(
             return Verdict("unexplained", _unexplained(unexplained.ms, job, account.unexplained) + but)
         worst = worst or next(finding for finding in findings if finding.id == charged[0].finding)
     if worst:
-        return Verdict(worst.rule, " ".join([worst.headline + but, *notes]))
-    return Verdict("healthy", _healthy(job, outcomes, lacking))
+        others = [worst.together.sentence] if worst.together else []
+        return Verdict(worst.rule, " ".join([worst.headline + but, *others, *notes]))
+    return Verdict("healthy", _healthy(job, account, outcomes, lacking))
 
 
 def _unexplained(lost_ms: float, job: Job, where: Unexplained | None) -> str:
     share = text.percent(lost_ms * 1e6 / job.step_ns if job.step_ns else 0.0)
     said = f"{text.ms(lost_ms * 1e6)} of every {text.ms(job.step_ns)} ({share}) is unexplained"
     if where:
-        said += f": {place(where, job.ranks, job.steps)}"
-    record = "with Python stacks (with_stack=True)" if where and where.owner in IDLE else "more steps"
-    return f"{said}. To learn more, capture {record}."
+        said += f": {place(where, job.ranks, job.steps, has_gpu=job.has_device)}"
+    stacks = "with Python stacks (--stacks)" if setting(job).has_doctor else "with Python stacks (with_stack=True)"
+    return f"{said}. To learn more, capture {stacks if where and where.owner in IDLE else 'more steps'}."
 
 
-def place(where: Unexplained, ranks: Sized, steps: Sized) -> str:
+def place(where: Unexplained, ranks: Sized, steps: Sized, *, has_gpu: bool) -> str:
     """Where the unexplained time lies in a job of these ranks and steps: "mostly ..., on rank 1, in every step"."""
     phase = f" {PHASES[where.phase].within}" if where.phase and where.phase != "other" else ""
     on = "all ranks" if len(where.ranks) == len(ranks) > 1 else text.ranks(where.ranks)
     at = "every step" if len(where.steps) == len(steps) > 1 else text.steps(where.steps)
-    return f"mostly {OWNERS[where.owner].excess}{phase}, on {on}, in {at}"
+    owner = OWNERS[where.owner]
+    what = owner.excess if has_gpu or not owner.cpu else owner.title
+    return f"mostly {what}{phase}, on {on}, in {at}"
 
 
-def _healthy(job: Job, outcomes: Sequence[RuleOutcome], lacking: Sequence[str]) -> str:
+def _healthy(job: Job, account: Account, outcomes: Sequence[RuleOutcome], lacking: Sequence[str]) -> str:
     """No data is not healthy: the sentence names what was not looked at."""
     blind = []
     if job.missing_ranks:
@@ -90,7 +94,6 @@ def _healthy(job: Job, outcomes: Sequence[RuleOutcome], lacking: Sequence[str]) 
     blind += lacking
     if blind:
         return f"No fault found in these traces, but {text.listing(blind)}."
-    return (
-        f"Healthy: no fault found costs {text.percent(Severity.MINOR.least_share)} of the step, and "
-        f"less than {text.percent(MOST_UNEXPLAINED)} of it is unexplained."
-    )
+    floor, tracing = account.line("floor"), account.line("tracing")
+    also = f", {text.ms(tracing.ms * 1e6)} are tracing" if tracing.share >= Severity.MINOR.least_share else ""
+    return f"Healthy: {text.ms(floor.ms * 1e6).removesuffix(' ms')} of {text.ms(job.step_ns)} is floor{also}."

@@ -117,8 +117,7 @@ class _Reader:
                 "It holds no CUDA API calls, which tell the step that launched a kernel: all of it is one step. Record "
                 "with nsys profile --trace=cuda,nvtx."
             )
-            marks = np.array([names.is_step(text) for text in self._strings], np.bool_)
-            events["name"][marks[events["name"]]] = self._strings["step"]
+            self._unmark_steps(events)
             return ""
         steps = chosen_steps(
             Ranges(**{name: events[name][ranges] for name in Ranges._fields}),
@@ -130,6 +129,7 @@ class _Reader:
             if self._path.step_range:
                 self._say(f"No NVTX range is called {self._path.step_range!r}: there are no steps.")
             return ""
+        self._unmark_steps(events)
         for row, number in zip(ranges[steps.rows].tolist(), steps.numbers.tolist(), strict=True):
             events["name"][row] = self._strings[f"ProfilerStep#{number}"]
             events["category"][row] = Category.ANNOTATION
@@ -137,6 +137,11 @@ class _Reader:
             other = "" if self._path.step_range else "; --step-range NAME chooses another"
             self._say(f"Steps are the NVTX range {steps.name!r}, which comes {len(steps.rows)} times{other}.")
         return steps.name
+
+    def _unmark_steps(self, events: Mapping[str, NDArray[Any]]) -> None:
+        """Rename ranges that are named as steps are, so that they are none."""
+        marks = np.array([names.is_step(text) for text in self._strings], np.bool_)
+        events["name"][marks[events["name"]]] = self._strings["step"]
 
     def _comms(self, events: Mapping[str, NDArray[Any]], calls: Sequence[Call]) -> CommArgs:
         """What NCCL's payloads say of its kernels and of sends and receives."""

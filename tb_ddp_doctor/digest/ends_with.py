@@ -1,0 +1,116 @@
+"""Which device work a stretch that blocks the CPU ends with: the CPU waits for that work, and does not work itself.
+
+A call that synchronises, copies blockingly, or allocates or frees device memory returns when device work is over, on
+whatever stream; so does a stretch outside any op, or inside one, in which the CPU waits in a call that the recorder
+does not show (cudaEventSynchronize in older ones). What ends a stretch is seen by its time alone:
+
+    stream 20  [all-to-all.............]
+    CPU           [cudaStreamSynchronize..]      returns 56 to 92 us later on V100s, under 20 us later on H100s
+
+What no recorded call explains may end there by chance: it counts only where that is improbable.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.digest.columns import searchsorted
+from tb_ddp_doctor.digest.model import CpuTime
+from tb_ddp_doctor.trace.model import Indices, Ints
+
+#: A blocking call returns at most this long after the work that it waits for, ns.
+_RETURN_NS = 100_000
+#: A stretch that no recorded call explains goes on at most this long after, ns.
+_RESUME_NS = 200_000
+#: Such a stretch ends with device work by chance if this share of it lies as close after an end of such work.
+_BY_CHANCE = 0.02
+#: Work may seem to end after the call that waits for it, by so much and by this share of the call: the recorder's
+#: clocks of CPU and GPU were up to 27 us apart in jobs on V100s.
+_EARLY_NS = 50_000
+_EARLY_SHARE = 0.1
+_LONG_AGO = -(2**62)
+
+
+class Blocked(msgspec.Struct, frozen=True, eq=False, dict=True):
+    """Stretches that block the CPU; shape (N,), ns."""
+
+    start_ns: Ints
+    end_ns: Ints
+    #: A `CpuTime`, -1 where nothing blocks.
+    kind: Indices | Ints
+
+    @cached_property
+    def in_a_call(self) -> NDArray[np.bool_]:
+        """Whether a recorded call that waits for the device, or may, blocks the CPU."""
+        return (self.kind >= 0) & (self.kind <= CpuTime.SYNC)
+
+    @cached_property
+    def latest_ns(self) -> Ints:
+        """When the work that each waits for ends at the latest, by the device's clock."""
+        early = np.minimum(((self.end_ns - self.start_ns) * _EARLY_SHARE).astype(np.int64), _EARLY_NS)
+        return self.end_ns + early
+
+
+def events(blocked: Blocked, end_ns: Ints, communicates: NDArray[np.bool_]) -> Ints:
+    """The device event that each stretch ends with, -1 for none; shape (N,).
+
+    `end_ns` is when the device's events end, `communicates` which of them are collectives; both of shape (events,). A
+    stretch outside any op can wait for a collective alone: only those are so rare that chance is improbable.
+    """
+    outside = blocked.kind == CpuTime.STALL
+    collective = np.flatnonzero(communicates)
+    found = last_to_end(end_ns, blocked.start_ns, blocked.latest_ns)
+    of_collectives = last_to_end(end_ns[collective], blocked.start_ns, blocked.latest_ns)
+    some = of_collectives >= 0
+    of_collectives[some] = collective[of_collectives[some]]
+    found = np.where(outside, of_collectives, found)
+    late = np.maximum(blocked.end_ns - end_ns[found], 0) if len(end_ns) else found
+    candidates = np.where(outside, _ends_within(blocked, end_ns[collective]), _ends_within(blocked, end_ns))
+    improbable = candidates * late <= _BY_CHANCE * (blocked.end_ns - blocked.start_ns)
+    resumes = (outside | (blocked.kind == CpuTime.OP_STALL)) & (late < _RESUME_NS) & improbable
+    returns = blocked.in_a_call & (late < _RETURN_NS)
+    ends: Ints = np.where((found >= 0) & (returns | resumes), found, -1)
+    return ends
+
+
+def collectives(blocked: Blocked, launched_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
+    """Blocking calls that wait for a collective launched before them, and the collective: the last to end there.
+
+    Collectives are of shape (C,), `launched_ns` -1 where unknown. A call for memory waits for all that was launched
+    before it, and then takes time of its own: the collective may end anywhere within it, but none that was launched
+    before may go on after it.
+    """
+    nothing = np.empty(0, np.int64)
+    known = np.flatnonzero(launched_ns >= 0)
+    if not len(known) or not len(blocked.start_ns):
+        return nothing, nothing
+    last = last_to_end(end_ns[known], blocked.start_ns, blocked.latest_ns)
+    collective = known[last]
+    within = (last >= 0) & (launched_ns[collective] <= blocked.start_ns)
+    ends_here = end_ns[collective] > blocked.end_ns - _RETURN_NS
+    by_launch = known[np.argsort(launched_ns[known], kind="stable")]
+    before = searchsorted(launched_ns[by_launch], blocked.start_ns, side="right")
+    all_done = np.append(_LONG_AGO, np.maximum.accumulate(end_ns[by_launch]))[before] <= blocked.latest_ns
+    waits = within & blocked.in_a_call & (ends_here | ((blocked.kind == CpuTime.ALLOC) & all_done))
+    return np.flatnonzero(waits), collective[waits]
+
+
+def last_to_end(end_ns: Ints, after_ns: Ints, until_ns: Ints) -> Ints:
+    """Which of some things ends last after one instant and no later than another; -1 where none does."""
+    if not len(end_ns):
+        return np.full(len(until_ns), -1)
+    order = np.argsort(end_ns, kind="stable")
+    last = searchsorted(end_ns[order], until_ns, side="right") - 1
+    which = order[np.maximum(last, 0)]
+    found: Ints = np.where((last >= 0) & (end_ns[which] > after_ns), which, -1)
+    return found
+
+
+def _ends_within(blocked: Blocked, end_ns: Ints) -> Ints:
+    """How many things end in each stretch; shape (N,)."""
+    ends = np.sort(end_ns)
+    return searchsorted(ends, blocked.end_ns, side="right") - searchsorted(ends, blocked.start_ns, side="right")

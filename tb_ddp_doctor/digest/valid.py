@@ -1,0 +1,139 @@
+"""Whether a digest that came from elsewhere is one: its columns fit each other, and point to what is there.
+
+A file may have the right types and checksums and still point behind the end of a table, which would be an exception, or
+another rank's number, far from where it was read. Times and counts are taken as they are, if sums of them fit 64 bits.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from enum import Enum
+from functools import cache
+from operator import attrgetter
+from typing import Any, NamedTuple, get_args, get_type_hints
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.digest.model import RankDigest
+
+#: What columns point into: `Steps`, `Collectives` (and `HostMeetings` after them), the rows of `Track`,
+#: `RankDigest.strings`; and those that are flags.
+INTO = {
+    "steps": (
+        "pieces.step collectives.step messages.step track.step gradients.step op_stalls.step gap_ops.step "
+        "host_meetings.step"
+    ),
+    "collectives": "track.awaits track.after track.follows message_ends.call",
+    "collectives and host meetings": "track.queue_part track.launches",
+    "track": "track.host.row track.queue_row track.needs",
+    "strings": (
+        "collectives.kind collectives.group collectives.group_ranks collectives.dtype collectives.purpose kernels.name "
+        "kernels.shape kernels.inputs operators.name blocking.call blocking.op blocking.own stalled.doing stalled.own "
+        "op_stalls.op op_stalls.call op_stalls.kernel gap_ops.kernel gap_ops.before gap_ops.after message_ends.group "
+        "host_meetings.kind "
+        "code.function gradients.module memory.largest.op "
+        "memory.largest.module memory.largest.own memory.kept.op memory.kept.own memory.modules.module"
+    ),
+    "flags": "messages.sent message_ends.sent operators.on_device",
+    # Which backward pass, and how many updates before: numbers without a table.
+    "": "collectives.backward collectives.update gradients.backward",
+}
+#: Of `Memory`: columns of a length that no other has, and those of the series.
+_ALONE = {"memory.end_allocated"}
+_SERIES = {"memory.time_ns", "memory.allocated", "memory.reserved", "memory.series"}
+#: Missing is -1; `track.BEFORE`, before all rows, is -2.
+_LEAST = -2
+#: Beyond, a sum of two would not fit 64 bits.
+_MOST = 1 << 62
+
+
+class InvalidError(ValueError):
+    """A digest that is none. Its text is the end of a sentence."""
+
+
+class Column(NamedTuple):
+    """A column of a digest."""
+
+    #: As "track.host.row".
+    path: str
+    dtype: np.dtype[Any]
+    #: The enumeration that it holds, or whose members are its second axis.
+    members: type[Enum] | None
+
+
+@cache
+def columns(kind: type[msgspec.Struct] = RankDigest, before: str = "") -> tuple[Column, ...]:
+    """All columns of a digest, in the order of its fields."""
+    return tuple(_columns(kind, before))
+
+
+def _columns(kind: type[msgspec.Struct], before: str) -> Iterator[Column]:
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        plain, *more = get_args(hint) if hasattr(hint, "__metadata__") else (hint,)
+        if getattr(plain, "__origin__", None) is np.ndarray:
+            dtype = np.dtype(get_args(get_args(plain)[1])[0])
+            members = next((one for one in more if isinstance(one, type) and issubclass(one, Enum)), None)
+            yield Column(f"{before}{name}", dtype, members)
+        elif isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+            yield from columns(hint, f"{before}{name}.")
+
+
+@cache
+def _all() -> attrgetter[tuple[NDArray[Any], ...]]:
+    return attrgetter(*(column.path for column in columns()))
+
+
+def check(digest: RankDigest) -> None:
+    """Raise InvalidError unless the columns of a digest fit each other and point to what is there."""
+    arrays = dict(zip((column.path for column in columns()), _all()(digest), strict=True))
+    _check_lengths(digest, arrays)
+    sizes = {
+        "steps": len(digest.steps),
+        "collectives": len(digest.collectives),
+        "collectives and host meetings": len(digest.collectives) + len(digest.host_meetings),
+        "track": len(digest.track),
+        "strings": len(digest.strings),
+        "flags": 2,
+    }
+    for what, size in sizes.items():
+        _check_range([arrays[path] for path in INTO[what].split()], size, what)
+    held = defaultdict(list)
+    for column in columns():
+        if column.members and arrays[column.path].ndim == 1:
+            held[column.members].append(arrays[column.path])
+    for members, of in held.items():
+        _check_range(of, len(members), members.__name__)
+    numbers = np.concatenate([array.reshape(-1) for array in arrays.values() if array.dtype == np.int64])
+    if len(numbers) and not (numbers.min() >= -_MOST and numbers.max() <= _MOST):
+        raise InvalidError("it has numbers of more than 62 bits")
+
+
+def _check_range(arrays: list[NDArray[Any]], size: int, what: str) -> None:
+    values = np.concatenate(arrays)
+    if len(values) and not (values.min() >= _LEAST and values.max() < size):
+        raise InvalidError(f"it points to entry {values.max():,} of {size:,} {what}")
+
+
+def _check_lengths(digest: RankDigest, arrays: dict[str, NDArray[Any]]) -> None:
+    """Columns of a table are as long as each other, those of steps as many as there are steps."""
+    lengths: defaultdict[str, set[int]] = defaultdict(set)
+    steps = len(digest.steps)
+    for column in columns():
+        array, table = arrays[column.path], column.path.rpartition(".")[0]
+        if array.dtype != column.dtype or array.ndim not in (1, 2):
+            raise InvalidError(f"{column.path} is no column of {column.dtype}")
+        if array.ndim == 2 and (column.members is None or array.shape[1] != len(column.members)):
+            raise InvalidError(f"{column.path} has {array.shape[1]} columns")
+        if column.path in _SERIES:
+            table = "series"
+        elif table == "memory" or table.partition(".")[0] == "work":
+            table = "steps"
+        if column.path not in _ALONE:
+            lengths[table].add(array.shape[0])
+    lengths["steps"].add(steps)
+    for table, found in lengths.items():
+        if len(found) > 1:
+            raise InvalidError(f"the columns of {table} have {min(found):,} to {max(found):,} values")

@@ -1,0 +1,110 @@
+"""See `MemoryGrowth`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tb_ddp_doctor import findings
+from tb_ddp_doctor.facts.change import Change
+from tb_ddp_doctor.facts.evidence_locator import Places
+from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.findings import Memory, Setting
+from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
+
+
+@dataclass(frozen=True)
+class MemoryGrowth(Rule):
+    """Allocated memory grows from step to step: a leak, if it goes on.
+
+    What:
+        A rank that has more memory allocated at the end of most steps than at the end of the step before.
+    Why:
+        What grows in every step fills the device: allocations take longer then, and the job ends with "out of memory"
+        hours later.
+    Evidence:
+        The last step of the rank that grows most; the ops that allocate in most steps what nobody releases, with the
+        line of the code where stacks were recorded; and in how many steps memory would be full at this rate.
+    Fix:
+        Keep numbers and not tensors that hold a graph; limit caches and lists; look at a snapshot.
+    Limits:
+        Growth costs no time, so it is info. At least three steps with the allocator's events. What fills a cache once
+        (CUDA graphs, the first steps of an optimizer) looks the same in a short record.
+    """
+
+    id: ClassVar[str] = "memory-growth"
+    subject: ClassVar[str] = "Growth of allocated memory"
+    of_every_device: ClassVar[bool] = True
+    of_every_program: ClassVar[bool] = True
+
+    min_steps: float = threshold(3.0, "steps", "Growth over fewer steps has medium confidence: a cache may fill.")
+
+    def check(self, *, frame: Frame, memory_contents: Memory | None, places: Places) -> Result:
+        if memory_contents is None:
+            return NotApplicable(
+                "The traces have no allocator events: capture with profile(..., profile_memory=True)."
+                if not frame.setting.has_doctor
+                else "The traces have no allocator events: capture with ddp-doctor capture LOGDIR --memory."
+            )
+        growth = memory_contents.growth
+        if growth is None:
+            return Clear("Allocated memory does not grow from step to step.")
+        rank = frame.all_ranks.index(growth.rank)
+        what = "GPU memory" if frame.has_device else "memory"
+        return Fault(
+            change=Change(),
+            ranks=(growth.rank,),
+            steps=frame.all_steps,
+            cause=None,
+            confidence="high" if growth.steps >= self.min_steps else "medium",
+            title=f"Rank {growth.rank} has {text.size(growth.bytes)} more {what} allocated after each step: a leak, if "
+            "it goes on.",
+            why=f"Seen in {growth.steps} steps, each against the one before.{_allocated_by(growth)}"
+            f"{_full_in(growth, memory_contents)}",
+            fix=_fix(frame.setting),
+            evidence=(places.window(rank, len(frame.steps) - 1, "More is allocated after this step than before it."),),
+        )
+
+
+def _allocated_by(growth: findings.MemoryGrowth) -> str:
+    """What is allocated in most steps and not released, a space and a sentence; "" where it is not known."""
+    told = [
+        f"{place.op or 'an unknown op'}{f' in {place.source.file}:{place.source.line}' if place.source else ''} "
+        f"({text.size(place.bytes)})"
+        for place in growth.places
+    ]
+    return f" Allocated in most steps and not released: {text.listing(told)}." if told else ""
+
+
+def _full_in(growth: findings.MemoryGrowth, memory: Memory) -> str:
+    """In how many steps the device is full at this rate, a space and a sentence; "" where it is not known."""
+    if not memory.capacity:
+        return ""
+    left = memory.capacity - memory.peak.reserved
+    steps = max(left, 0) // growth.bytes
+    return f" At this rate the GPU's {text.size(memory.capacity)} are full in about {steps:,} steps."
+
+
+def _fix(setting: Setting) -> str:
+    return _ADVICE + (_SNAPSHOT if setting.has_gpu else _OF_CPUS)
+
+
+_ADVICE = """\
+Keep numbers, not tensors: a loss that is summed or listed holds its whole graph. Limit caches and lists that live \
+longer than a step.
+
+total += loss.item()                               # not: total += loss
+losses.append(loss.detach())                       # not: losses.append(loss)
+"""
+
+_SNAPSHOT = """
+torch.cuda.memory._record_memory_history()         # who allocates what:
+...
+torch.cuda.memory._dump_snapshot("memory.pickle")  # beside the traces, or look at it at pytorch.org/memory_viz"""
+
+_OF_CPUS = """
+import tracemalloc
+tracemalloc.start(25)                              # who allocates what, in Python:
+...
+print(*tracemalloc.take_snapshot().statistics("lineno")[:10], sep="\\n")"""

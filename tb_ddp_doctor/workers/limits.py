@@ -1,0 +1,78 @@
+"""What a process may take to read a file of a size, and how it is held to it: time, CPU time and memory.
+
+The kernel counts both: a limit holds in C code too, and whatever a file does to a parser. Where the system has no such
+limits (Windows, macOS' memory), the deadline alone holds.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+if sys.platform != "win32":
+    import resource
+
+#: What every file may take: a small one takes a hundredth of that. With the process itself these are 512 MB.
+_SURE_S = 30.0
+_SURE_CPU_S = 20.0
+_SURE_BYTES = 384 << 20
+#: Beyond that, what a file may take by its size: slow mounts give 0.3 MB a second, the slowest reader takes 10 MB of
+#: JSON a second, and columns with what is made of them are as large as the JSON.
+_SMALL_BYTES = 2 << 20
+_BYTES_PER_S = 100_000
+_BYTES_PER_CPU_S = 4_000_000
+_BYTES_PER_BYTE = 4
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What reading one file may take."""
+
+    #: Until the answer must be there.
+    seconds: float
+    cpu_s: float
+    #: Of memory, beside what the process itself has.
+    bytes: int
+
+
+def limits_for(size: int, unpacked: int) -> Limits:
+    """What a file may take that has so many bytes on disk, and as many once it is unpacked, by an estimate."""
+    beyond = size if size > _SMALL_BYTES else 0
+    return Limits(
+        _SURE_S + beyond / _BYTES_PER_S,
+        _SURE_CPU_S + unpacked / _BYTES_PER_CPU_S,
+        _SURE_BYTES + _BYTES_PER_BYTE * unpacked,
+    )
+
+
+def hold(limits: Limits) -> None:
+    """Hold this process to the limits from now on, in place of those before."""
+    if sys.platform == "win32":
+        return
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    _limit(resource.RLIMIT_CORE, 0)
+    # The kernel then sends SIGXCPU, which ends the process.
+    _limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime + limits.cpu_s) + 1)
+    if sys.platform == "linux":
+        # Private memory alone: what is mapped of files is not theirs.
+        _limit(resource.RLIMIT_DATA, _own_bytes() + limits.bytes)
+
+
+def _limit(which: int, most: int) -> None:
+    """Set a limit, as far as the one that the user has set allows it."""
+    hard = resource.getrlimit(which)[1]
+    with suppress(OSError, ValueError):
+        resource.setrlimit(which, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+
+
+@cache
+def _own_bytes() -> int:
+    """Private memory of this process when its first file comes: what it frees later it may use again."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[5])
+    except (OSError, ValueError, IndexError):
+        return 1 << 30
+    return pages * resource.getpagesize()

@@ -1,0 +1,252 @@
+"""Captures go on whatever lies in the log directory and the scratch directory, and whoever calls `step`."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from test_capture import FakeRecorder, Loop, agent, loop
+
+from tb_ddp_doctor.calibration.load import NAME
+from tb_ddp_doctor.calibration.model import Calibration
+from tb_ddp_doctor.capture import requests, scratch
+from tb_ddp_doctor.capture.agent import Captured
+from tb_ddp_doctor.capture.directory import CaptureFolder, Verdict, read_json, write_json
+from tb_ddp_doctor.capture.requests import Mailbox, Plan, Request
+from tb_ddp_doctor.capture.windows import Window
+
+__all__ = ["loop"]
+
+
+@pytest.fixture
+def mailbox(tmp_path: Path) -> Mailbox:
+    box = Mailbox(tmp_path)
+    box.open()
+    return box
+
+
+def plan(**more: object) -> Plan:
+    about = {"start": "now", "folder": ".", "by_rank": 0, "first": 40, "steps": 2, "ranks": None}
+    return Plan(**{**about, "stacks": False, "memory": False, **more})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("forged", [{"steps": 10**9}, {"steps": 0}, {"steps": -5}, {"first": -1}])
+def test_a_forged_plan_is_passed_over(mailbox: Mailbox, tmp_path: Path, forged: dict[str, int]) -> None:
+    write_json(tmp_path / ".capture" / "plans" / "1-1-00000000", plan(**forged))
+    write_json(tmp_path / ".capture" / "plans" / "2-1-00000000", plan())
+    assert list(mailbox.new_plans("now")) == [Window(40, 2, request="2-1-00000000")]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes")
+def test_pipes_and_links_hold_up_nobody(mailbox: Mailbox, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    write_json(precious, plan())
+    for folder in ("requests", "plans"):
+        os.mkfifo(tmp_path / ".capture" / folder / "1-1-00000000")
+        (tmp_path / ".capture" / folder / "2-1-00000000").symlink_to(precious)
+    folder = CaptureFolder.of(tmp_path, 10)
+    folder.path.mkdir()
+    os.mkfifo(folder.record(0))
+    os.mkfifo(folder.verdict)
+    done = threading.Event()
+
+    def look() -> None:
+        assert not mailbox.unanswered()
+        assert not list(mailbox.new_plans("now"))
+        assert not folder.records()
+        assert read_json(folder.verdict, Verdict) is None
+        done.set()
+
+    threading.Thread(target=look, daemon=True).start()
+    assert done.wait(20)
+
+
+def test_junk_is_read_once_and_hides_no_request(
+    mailbox: Mailbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(2000):
+        name = f"{number}-1-00000000" if number % 2 else f"junk{number}"
+        (tmp_path / ".capture" / "requests" / name).write_bytes(b"\xff")
+    read: list[Path] = []
+    monkeypatch.setattr(requests, "read_json", lambda path, *rest: read.append(path) or read_json(path, *rest))
+    name = mailbox.ask(Request(time.time(), "a test"))
+    assert list(mailbox.unanswered()) == [name]
+    for _ in range(40):
+        before = len(read)
+        assert list(mailbox.unanswered()) == [name]
+        assert len(read) - before <= 32
+    # All junk was looked at once; the request itself each time.
+    assert len([path for path in read if path.name != name]) == 1000
+
+
+def test_a_folder_that_does_not_change_is_not_listed(
+    mailbox: Mailbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = mailbox.ask(Request(time.time(), "a test"))
+    for _ in range(3):
+        assert list(mailbox.unanswered()) == [name]
+    listdir = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda *_: pytest.fail("listed again"))
+    assert list(mailbox.unanswered()) == [name]
+    monkeypatch.setattr(os, "listdir", listdir)
+    other = mailbox.ask(Request(time.time(), "a test"))
+    assert list(mailbox.unanswered()) == [name, other]
+
+
+def test_who_asks_cannot_write_into_the_jobs_terminal(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    mailbox = Mailbox(tmp_path)
+    mailbox.open()
+    one = agent(tmp_path)
+    one._join(0)
+    name = mailbox.ask(Request(time.time(), "me\x1b[2J\nddp-doctor: all is well"))
+    one._answer(mailbox, name, mailbox.unanswered()[name], 10)
+    (line,) = [record.getMessage() for record in caplog.records if "will be captured" in record.getMessage()]
+    assert line.isprintable()
+
+
+def test_ranks_that_there_are_not_are_not_asked(tmp_path: Path) -> None:
+    mailbox = Mailbox(tmp_path)
+    mailbox.open()
+    offered: list[Window] = []
+    one = agent(tmp_path, offered=offered)
+    one._join(0)
+    one._answer(mailbox, mailbox.ask(Request(0, "", ranks=(-3, 1, 99))), Request(0, "", ranks=(-3, 1, 99)), 10)
+    one._take_plans(mailbox)
+    assert [window.ranks for window in offered] == [(1,)]
+
+
+# ------------------------------------------------------------------------------------------------ scratch
+
+
+def test_traces_that_are_made_faster_than_they_are_digested_are_not_recorded(
+    loop: Loop, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = loop.doctor()
+    one.step(0)
+    assert one._agent is not None
+    for number in range(4):
+        one._agent._finished.append(Captured(Window(number, 1), loop.folder / "trace", 0, 0, None, None))
+    for n in range(1, 25):
+        one.step(n)
+    assert not loop.recorders
+    assert caplog.text.count("traces of earlier captures still wait to be digested") == 1
+    one._agent._finished.clear()
+    for n in range(25, 35):
+        one.step(n)
+    assert len(loop.recorders) == 1
+
+
+def test_the_end_of_training_starts_one_child_for_all_that_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    started: list[list[str]] = []
+    popen = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **more: started.append(command) or popen(command, **more))
+    one = agent(tmp_path)
+    for step in (10, 20, 30):
+        trace = tmp_path / "scratch" / f"step_{step}" / "trace.json"
+        trace.parent.mkdir(parents=True)
+        trace.write_bytes(b"{}")
+        one.take(Captured(Window(step, 3), trace, 1, 0, None, None))
+    one.close(wait_s=60)
+    assert len(started) == 1
+    assert len([word for word in started[0] if word.endswith("task")]) == 3
+    assert not list((tmp_path / "scratch").glob("step_*"))
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    code = f"""
+import os, signal
+from tb_ddp_doctor.capture import scratch
+path = scratch.new({str(tmp_path)!r})
+alive = scratch.use(path)
+(path / "step_10").mkdir()
+(path / "step_10" / "trace.json").write_text("long")
+print(path, flush=True)
+input()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, text=True) as job:
+        assert job.stdout is not None and job.stdin is not None
+        left = Path(job.stdout.readline().strip())
+        scratch.sweep(tmp_path)
+        assert (left / "step_10" / "trace.json").exists()
+        child = scratch.use(left)
+        job.stdin.write("\n")
+        job.stdin.flush()
+        job.wait()
+    scratch.sweep(tmp_path)
+    assert left.exists(), "its child still reads the trace"
+    child.close()
+    (tmp_path / "ddp_doctor-of-somebody").mkdir()
+    (tmp_path / "ddp_doctor-link").symlink_to(tmp_path)
+    scratch.sweep(tmp_path)
+    assert not left.exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ddp_doctor-link", "ddp_doctor-of-somebody"]
+
+
+# ------------------------------------------------------------------------------------------------ threads
+
+
+def on_another_thread(act: object) -> None:
+    thread = threading.Thread(target=act)  # type: ignore[arg-type]
+    thread.start()
+    thread.join()
+
+
+def test_step_on_another_thread_leaves_the_recorder_alone(loop: Loop, caplog: pytest.LogCaptureFixture) -> None:
+    one = loop.doctor()
+    for n in range(11):
+        one.step(n)
+    (recorder,) = loop.recorders
+    assert isinstance(recorder, FakeRecorder) and recorder.is_recording
+    calls = list(recorder.calls)
+    for n in (11, 12, 500):
+        on_another_thread(lambda n=n: one.step(n))
+    assert recorder.calls == calls
+    assert caplog.text.count("step() is called on two threads") == 1
+    for n in (11, 12, 13):
+        one.step(n)
+    assert recorder.calls == ["prepare", "start 10", "step 11", "step 12", "stop", "save"]
+
+
+def test_close_on_another_thread_leaves_the_profiler_alone(loop: Loop) -> None:
+    one = loop.doctor()
+    for n in range(11):
+        one.step(n)
+    on_another_thread(one.close)
+    assert "stop" not in loop.recorders[0].calls
+
+
+# ------------------------------------------------------------------------------------------------ the check
+
+
+def test_the_check_writes_through_no_planted_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from types import SimpleNamespace
+
+    from rich.console import Console
+
+    from tb_ddp_doctor.check.__main__ import _told
+
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    output = tmp_path / "job"
+    output.mkdir()
+    for name in (NAME, Path(NAME).with_suffix(".new").name):
+        (output / name).symlink_to(precious)
+    options = SimpleNamespace(output=output, html=None, json=True, fail_on=None)
+    found = Calibration(source="check", world_size=2, curves=())
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=io.BytesIO(), flush=lambda: None))
+    _told(found, options, Console(stderr=True))  # type: ignore[arg-type]
+    assert precious.read_text() == "precious"
+    assert not (output / NAME).is_symlink()
+    assert msgspec.json.decode((output / NAME).read_bytes(), type=Calibration) == found

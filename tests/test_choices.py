@@ -1,0 +1,251 @@
+"""Options, arguments and names that are none: what is taken is said, and what was probably meant."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import traces
+
+import tb_ddp_doctor
+from tb_ddp_doctor.capture.directory import CaptureFolder, Verdict, write_json
+from tb_ddp_doctor.capture.process import Start
+from tb_ddp_doctor.capture.requests import Mailbox, Plan, Request
+from tb_ddp_doctor.capture.starts import Joined, join
+from tb_ddp_doctor.capture.windows import Window
+from tb_ddp_doctor.choices import did_you_mean, number, refusal, whole
+from tb_ddp_doctor.cli import main
+from tb_ddp_doctor.facts.peaks import DEVICES, limits
+from tb_ddp_doctor.planning.model import Question
+from tb_ddp_doctor.planning.words import FIELDS, checked, values
+
+STEP = """
+    rank# step     |2
+          host     [fwd]                                  [opt][sync...............]
+          autograd      [bwd_a][grad@4][bwd_b][grad@4][ar]
+          gpu       [fwd......][bwd_a......][bwd_b......]                  [opt...]
+          nccl                                           [ar@8............]
+"""
+
+
+@pytest.fixture(scope="module")
+def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return traces.write(tmp_path_factory.mktemp("job"), traces.ranks(STEP, STEP))
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """What a command says that exits with 2."""
+    try:
+        assert main([str(argument) for argument in arguments]) == 2
+    except SystemExit as ended:
+        assert ended.code == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    return " ".join(said.err.split())
+
+
+def test_a_name_is_refused_with_the_nearest_one() -> None:
+    assert refusal("keep", "trace", ["digests", "traces"]) == (
+        "keep is one of digests, traces, not 'trace'. Did you mean 'traces'?"
+    )
+    assert did_you_mean("xyz", ["digests", "traces"]) == ""
+    assert did_you_mean("Digest", ["digests"]) == " Did you mean 'digests'?"
+
+
+@pytest.mark.parametrize("text", ["", "0", "x", "1.5", "11", "-1"])
+def test_a_whole_number_is_told_its_limits(text: str) -> None:
+    with pytest.raises(Exception, match="takes a count, from 1 to 10, not"):
+        whole("a count", 1, 10)(text)
+
+
+@pytest.mark.parametrize("text", ["", "-1", "nan", "inf", "x", "5 %%"])
+def test_a_number_is_told_its_limits(text: str) -> None:
+    with pytest.raises(Exception, match="takes percent, 0 or more, not"):
+        number("percent", unit="%")(text)
+    assert number("percent", unit="%")(" 5 %") == 5
+
+
+# ------------------------------------------------------------------------------------------------ commands
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--dtype", "int8"], "--dtype takes what gradients are sent as: fp32, fp16, bf16, fp8, not 'int8'."),
+        (["--sharding", "zero4"], "not 'zero4'. Did you mean 'zero3'?"),
+        (["--sharding", "ddp,zzz"], "not 'zzz'."),
+        (["--device", "XYZ"], "--device takes another GPU, by name, such as H200, not 'XYZ'."),
+        (["--device", "H2000"], None),
+        (["--ranks", "0"], "--ranks takes ranks, each with as much work as now (see --strong), not '0'."),
+        (["--accumulate", "0"], "not '0'."),
+        (["--workers", "-1"], ""),
+        (["--bucket-mb", "0"], "not '0'."),
+        (["--links", "nan"], "not 'nan'."),
+        (["--prefetch", "1.5"], "not '1.5'."),
+        (["--fixed", "stragler"], "Did you mean 'straggler'?"),
+    ],
+)
+def test_a_plan_of_what_there_is_not_is_refused(
+    logdir: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str | None
+) -> None:
+    if said is None:
+        assert main(["plan", str(logdir), *options]) == 0
+    else:
+        assert said in refused(capsys, "plan", logdir, *options)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["diagnos", "."], "Did you mean 'diagnose'?"),
+        (["diagnose", ".", "--jsn"], "unrecognized arguments: --jsn. Did you mean '--json'?"),
+        (["diagnose", ".", "--fail-on", "majr"], "Did you mean 'major'?"),
+        (["diagnose", ".", "--set", "stragler.min_excess=1"], "Did you mean 'straggler'?"),
+        (["whatif", ".", "--without", "no-overlapp"], "Did you mean 'no-overlap'?"),
+        (["compare", ".", ".", "--fail-on-regression", "much"], "takes percent, 0 or more, not 'much'"),
+        (["slice", ".", "-o", "x.json", "--finding", "0"], "takes the number of a finding, 1 or more, not '0'"),
+        (["diagnose", ".", "--cache-size", "-1"], "takes a size in GiB, 0 or more, not '-1'"),
+        (["capture", ".", "--wait", "soon"], "takes seconds, 0 or more, not 'soon'"),
+        (["capture", ".", "--steps", "0"], "takes a number of steps, 1 or more, not '0'"),
+    ],
+)
+def test_an_option_says_what_it_takes(
+    logdir: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    arguments = [str(logdir) if argument == "." else argument for argument in arguments]
+    assert said in refused(capsys, *arguments)
+
+
+# ------------------------------------------------------------------------------------------------ Python
+
+
+def test_what_the_package_exports_is_in_its_dir() -> None:
+    names = {"Question", "compare", "diagnose", "examine_dumps", "plan"}
+    assert names <= set(dir(tb_ddp_doctor))
+    assert all(getattr(tb_ddp_doctor, name) for name in names)
+    with pytest.raises(AttributeError):
+        _ = tb_ddp_doctor.nothing
+
+
+@pytest.mark.parametrize(("short", "long"), [("bf16", "bfloat16"), ("fp16", "float16"), ("FP8", "float8")])
+def test_a_dtype_means_the_same_on_the_command_line_and_in_python(logdir: Path, short: str, long: str) -> None:
+    assert values("dtype", short) == values("dtype", long) == [long]
+    (one,), (other,) = (tb_ddp_doctor.plan(logdir, Question(dtype=name), cache=None) for name in (short, long))
+    assert one == other
+    curves = [tb_ddp_doctor.plan(logdir, curves={"dtype": (name,)}, cache=None) for name in (short, long)]
+    assert curves[0] == curves[1]
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        Question(dtype="int8"),
+        Question(ranks=0),
+        Question(ranks=1.5),  # type: ignore[arg-type]
+        Question(sharding="zero4"),
+        Question(device="XYZ"),
+        Question(workers=-1),
+        Question(links=0.0),
+        Question(accumulate=True),
+    ],
+)
+def test_a_question_that_makes_no_sense_is_refused(question: Question) -> None:
+    with pytest.raises(ValueError, match=r"takes .*, not "):
+        checked(question)
+
+
+def test_a_question_that_makes_sense_stays_as_it_is() -> None:
+    question = Question(ranks=16, links=2.0, bucket_mb=25.0, prefetch=0, workers=0, device="H200", sharding="hsdp")
+    assert checked(question) == (question, {})
+    with pytest.raises(ValueError, match=r"not 'bucketmb'. Did you mean 'bucket_mb'"):
+        checked(question, {"bucketmb": (1.0,)})
+    assert checked(question, {"links": ("2x",)})[1] == {"links": (2.0,)}
+    assert set(FIELDS) < set(Question.__struct_fields__)
+
+
+def test_devices_that_are_suggested_are_known() -> None:
+    assert all(limits(name) for name in DEVICES)
+
+
+def test_a_table_that_there_is_not_is_refused(logdir: Path) -> None:
+    (diagnosis,) = tb_ddp_doctor.diagnose(logdir, cache=None)
+    with pytest.raises(ValueError, match=r"A table is one of .*, not 'finding'. Did you mean 'findings'"):
+        diagnosis.to_pandas("finding")  # type: ignore[arg-type]
+    compared = tb_ddp_doctor.compare(logdir, logdir, cache=None)
+    with pytest.raises(ValueError, match=r"A table is one of .*, not 'nope'"):
+        compared.to_pandas("nope")  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------------------------------ capture
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Joined:
+    """A job of four ranks that listens, and does not answer."""
+    Mailbox(tmp_path).open()
+    return join(tmp_path, Start("now", 4, "", True), 0)
+
+
+def test_a_capture_of_a_job_that_has_ended_is_refused_at_once(job: Joined, capsys: pytest.CaptureFixture[str]) -> None:
+    job.end()
+    began = time.monotonic()
+    assert "has ended. Nothing can be captured." in refused(capsys, "capture", job.logdir, "--wait", "20")
+    assert time.monotonic() - began < 10
+    # A job that is started again listens.
+    join(job.logdir, Start("later", 4, "", True), 0)
+    assert "No rank answered within 0.2 s" in refused(capsys, "capture", job.logdir, "--wait", "0.2")
+
+
+def test_a_capture_waits_no_longer_than_it_was_told(job: Joined, capsys: pytest.CaptureFixture[str]) -> None:
+    began = time.monotonic()
+    said = refused(capsys, "capture", job.logdir, "--wait", "1")
+    assert "No rank answered within 1 s: the job was stopped" in said and "--cancel" in said
+    assert time.monotonic() - began < 15
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--ranks", "0,9"], "There is no rank 9: the job has ranks 0 to 3."),
+        (["--steps", "99999"], "A capture has 1,000 steps at most, not 99,999."),
+    ],
+)
+def test_what_the_job_cannot_capture_is_not_asked_for(
+    job: Joined, capsys: pytest.CaptureFixture[str], options: list[str], said: str
+) -> None:
+    assert said in refused(capsys, "capture", job.logdir, *options)
+    assert not os.listdir(job.logdir / ".capture" / "requests")
+
+
+def test_what_was_asked_for_is_withdrawn(job: Joined, capsys: pytest.CaptureFixture[str]) -> None:
+    mailbox = Mailbox(job.logdir)
+    waiting, planned, done, ghost = (mailbox.ask(Request(time.time(), "a test")) for _ in range(4))
+    mailbox.answer(planned, Window(40, 2, request=planned), 0, job)
+    mailbox.answer(done, Window(20, 2, request=done), 0, job)
+    write_json(CaptureFolder.of(job.folder, 20).verdict, Verdict(20, "", "", (), (), {}))
+    plan = Plan(
+        start="an earlier start", folder=".", by_rank=0, first=60, steps=2, ranks=None, stacks=False, memory=False
+    )
+    write_json(job.logdir / ".capture" / "plans" / ghost, plan)
+    assert main(["capture", str(job.logdir), "--cancel"]) == 0
+    assert capsys.readouterr().out == "2 requests are withdrawn.\n"
+    assert [mailbox.is_cancelled(name) for name in (waiting, planned, done, ghost)] == [True, True, False, False]
+    assert not Mailbox(job.logdir).unanswered()
+    assert "Nothing was asked for" in refused(capsys, "capture", job.logdir, "--cancel")
+
+
+def test_the_check_says_what_its_options_take() -> None:
+    command = [sys.executable, "-m", "tb_ddp_doctor.check"]
+    for option, given, said in (
+        ("--fail-on", "much", "takes percent, 0 or more, not 'much'"),
+        ("--seconds", "0", "takes seconds, above 0, not '0'"),
+        ("--max-bytes", "lots", "takes a size up to 1024G, as 64M, not 'lots'"),
+        ("--sconds", "3", "Did you mean '--seconds'?"),
+    ):
+        done = subprocess.run([*command, option, given], capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert said in done.stderr

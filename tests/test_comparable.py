@@ -1,0 +1,68 @@
+"""Which ranks and steps are compared with each other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from traces import check, findings, in_row, job, outcome, ranks
+
+from tb_ddp_doctor.facts.schedule import schedule
+from tb_ddp_doctor.findings import Finding, RuleOutcome
+
+
+def block(name: str, ms: int) -> str:
+    return f"[{name}".ljust(ms - 1, ".") + "]"
+
+
+def worker(compute: int, group: str, longest_of_group: int = 16, longest: int = 24) -> str:
+    """A rank that sums with its group, and then with all."""
+    own = block(f"ar/{group}", longest_of_group - compute + 10)
+    return f"""
+        rank# step |1
+              host [fwd] {block("sync", longest + 8)}
+              gpu  {block("fwd", compute)}
+              nccl {" " * compute}{own}{block("ar", longest - longest_of_group + 4)}
+    """
+
+
+def roles(*compute: int, critics: int = 8) -> str:
+    actors = [worker(each, "actor", max(compute), max(compute)) for each in compute]
+    return ranks(*actors, *[worker(critics, "critic", critics, max(compute))] * 3, steps=4)
+
+
+def test_ranks_with_other_work_have_other_roles() -> None:
+    sequence = schedule(job(roles(16, 16, 16))).frame.sequence
+    assert [len(set(row)) for row in sequence.tolist()] == [1] * 6
+    assert len(set(sequence[:3, 0])) == len(set(sequence[3:, 0])) == 1
+    assert sequence[0, 0] != sequence[3, 0]
+
+
+def test_groups_that_do_the_same_work_are_compared() -> None:
+    assert len(np.unique(schedule(job(roles(16, 16, 16, critics=16))).frame.sequence)) == 1
+
+
+def test_one_slow_actor_is_the_straggler_and_no_other() -> None:
+    found = findings("straggler", roles(16, 24, 16))
+    assert not isinstance(found, RuleOutcome)
+    assert [one.ranks for one in found] == [(1,)]
+
+
+def test_actors_are_not_slow_beside_critics() -> None:
+    assert outcome("straggler", roles(16, 16, 16)).status == "clear"
+
+
+def of_length(grid: int, ms: int) -> str:
+    text = f"""
+        rank# step |1
+              host [fwd]
+              gpu  {block(f"fwd@{grid}", ms)}
+              nccl {" " * ms}[ar]
+    """
+    return ranks(text, text, text, steps=1)
+
+
+@pytest.mark.parametrize(("grid", "is_slow"), [(300, False), (100, True)])
+def test_a_step_is_slow_only_where_its_kernels_are_no_larger(grid: int, is_slow: bool) -> None:
+    usual = [of_length(100, 10)] * 2
+    found = check("slow-step", in_row(*usual, of_length(grid, 30), *usual))
+    assert isinstance(found, Finding) == is_slow

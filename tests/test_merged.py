@@ -1,0 +1,137 @@
+"""Files into which somebody merged the traces of several ranks are read as these ranks."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from traces import draw, ranks, write
+
+from tb_ddp_doctor import engine
+from tb_ddp_doctor.discover.merged import parts
+from tb_ddp_doctor.discover.runs import discover
+
+JOB = ranks(
+    """
+    rank# step     |1
+          host     [fwd..]
+          autograd        [bwd.......]
+          gpu      [fwd..........][bwd.]
+          nccl                [ar.......]
+""",
+    """
+    rank# step     |1
+          host     [fwd..]
+          autograd        [bwd.......]
+          gpu      [fwd..........][bwd.]
+          nccl                [ar.......]
+""",
+)
+
+Rewrite = Callable[[int, dict[str, Any]], None]
+
+
+def as_tracelens(rank: int, event: dict[str, Any]) -> None:
+    """Numbers of processes and launches are moved apart, and the rank is told."""
+    event["args"] |= {"rank": rank, "pid_raw": event["pid"]}
+    event["pid"] += rank * 100_000_000
+    if "correlation" in event["args"]:
+        event["args"]["correlation"] += rank * 100_000_000
+
+
+def as_sglang(rank: int, event: dict[str, Any]) -> None:
+    """Processes are labelled; launches keep their numbers."""
+    event["pid"] = f"[TP{rank:02}-EP00] {event['pid']}"
+
+
+def merge(folder: Path, rewrite: Rewrite, header: dict[str, Any] | None = None) -> Path:
+    """The drawn job as one file; each rank's clock is the same."""
+    events = []
+    for rank, data in draw(JOB).items():
+        for event in json.loads(data)["traceEvents"]:
+            event["ts"] += 1_700_000_000_000_000
+            rewrite(rank, event)
+            events.append(event)
+    folder.mkdir()
+    (folder / "merged.json.gz").write_bytes(
+        gzip.compress(json.dumps({**(header or {}), "traceEvents": events}).encode())
+    )
+    return folder
+
+
+KINETO = {"schemaVersion": 1, "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 2}}
+
+
+@pytest.mark.parametrize(("rewrite", "header"), [(as_tracelens, None), (as_tracelens, KINETO), (as_sglang, KINETO)])
+def test_a_merged_file_is_diagnosed_as_its_ranks_are(
+    tmp_path: Path, rewrite: Rewrite, header: dict[str, Any] | None
+) -> None:
+    (run,) = discover(merge(tmp_path / "merged", rewrite, header))
+    (own,) = discover(write(tmp_path / "own", JOB))
+    found, alone = engine.diagnose(run).diagnosis, engine.diagnose(own).diagnosis
+    assert found.ranks == alone.ranks == (0, 1)
+    assert (found.verdict, found.step_ms) == (alone.verdict, alone.step_ms)
+    assert found.budget_ms == alone.budget_ms
+    assert any("2 ranks were merged into this file" in warning.message for warning in found.warnings)
+
+
+def test_labels_number_no_ranks(tmp_path: Path) -> None:
+    (run,) = discover(merge(tmp_path / "merged", as_sglang, KINETO))
+    assert [(file.rank, file.rank_source, file.path.name) for file in run.files] == [
+        (0, "order", "merged.json.gz (TP00-EP00)"),
+        (1, "order", "merged.json.gz (TP01-EP00)"),
+    ]
+    assert any("in the order of their labels" in warning.message for warning in run.warnings)
+
+
+def test_a_trace_of_one_rank_is_none_that_was_merged(tmp_path: Path) -> None:
+    (run,) = discover(write(tmp_path / "own", JOB))
+    assert all(isinstance(file.path, Path) for file in run.files)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (b'{"traceEvents": [{"ph": "X", "pid": 12, "tid": 1}, {"ph": "X", "pid": 4194304, "tid": 1}]}', ()),
+        (b'{"traceEvents": [{"ph": "X", "pid": 12}, {"ph": "X", "pid": 1000000012}]}', ("rank 0", "rank 10")),
+        (b'{"traceEvents": [{"pid": "[DP1] 12"}, {"pid": "[DP0] 12"}, {"pid": "Spans"}]}', ("DP0", "DP1")),
+        (b'{"traceEvents": [{"pid": "[DP1] 12"}, {"pid": 7}]}', ()),
+        (b'{"traceEvents": [{"pid": 3016828}, {"pid": 3089232288}]}', ()),
+        (b'{"traceEvents": [{"pid": 99999999999999999999999}, {"pid": 7}]}', ()),
+        (b'{"schemaVersion": 1, "traceEvents": [{"ph": "X", "pid": 12}, {"ph": "X", "pid": 900000012}]}', ()),
+    ],
+)
+@pytest.mark.parametrize("size", [7, 1000])
+def test_parts_are_told_apart_by_their_processes(text: bytes, found: tuple[str, ...], size: int) -> None:
+    assert parts(text, (text[at : at + size] for at in range(0, len(text), size))) == found
+
+
+def test_what_is_of_no_part_is_left_out(tmp_path: Path) -> None:
+    def odd(rank: int, event: dict[str, Any]) -> None:
+        as_tracelens(rank, event)
+        if event["name"].startswith("aten") and rank:
+            event["pid"] = "Traces"
+
+    (run,) = discover(merge(tmp_path / "merged", odd))
+    found = engine.diagnose(run).diagnosis
+    assert found.ranks == (0, 1)
+    assert msgspec.json.encode(found)
+
+
+def test_a_merged_file_of_collectives_alone_says_nothing_of_cpus(tmp_path: Path) -> None:
+    folder = merge(tmp_path / "merged", as_tracelens)
+    path = folder / "merged.json.gz"
+    events = [e for e in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"] if "nccl" in e["name"]]
+    for event in events:
+        event["args"]["External id"] = 3
+    path.write_bytes(gzip.compress(json.dumps({"traceEvents": events}).encode()))
+    (run,) = discover(folder)
+    found = engine.diagnose(run).diagnosis
+    assert found.ranks == (0, 1)
+    assert "The traces are sampled or filtered" in " ".join([found.headline, *(w.message for w in found.warnings)])
+    assert {outcome.rule: outcome.status for outcome in found.outcomes}["host-stall"] == "not-applicable"

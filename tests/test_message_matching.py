@@ -1,0 +1,208 @@
+"""Which sends and receives meet, who waits in them, and what a replay makes of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from traces import MS, digests, job
+
+from tb_ddp_doctor.facts import replay_library
+from tb_ddp_doctor.facts.change import Change
+from tb_ddp_doctor.facts.whatif import WhatIf
+from tb_ddp_doctor.job.model import Job
+
+
+def meetings(text: str, **options: object) -> list[tuple[list[int], bool]]:
+    """The rows of each rank's kernels that meet, by time, and whether these meet no others."""
+    matched = job(text, **options).matched
+    return list(zip(matched.row.tolist(), matched.together.tolist(), strict=True))
+
+
+PIPELINE = """
+    rank0 step |1
+          host [fwd][p]              [bwd]
+          gpu  [fwd]                 [bwd]
+          nccl      [s1......][r1...]
+    rank1 step |1
+          host           [fwd]
+          gpu            [fwd]
+          nccl [r0............][s0..]
+"""
+
+
+def test_the_first_send_meets_the_first_receive() -> None:
+    assert meetings(PIPELINE) == [([0, 0], True), ([1, 1], True)]
+
+
+@pytest.mark.parametrize("metadata", ["host", "kernel"])
+def test_directions_are_apart(metadata: str) -> None:
+    """Rank 0 sends twice before it receives, rank 1 sends between its receives."""
+    found = meetings(
+        """
+        rank0 step |1
+              nccl [s1.....][s1.....][r1.....]
+              gpu  [a]
+        rank1 step |1
+              nccl [r0.....][s0.............]
+              comm          [r0.....]
+              gpu  [a]
+        """,
+        metadata=metadata,
+    )
+    assert sorted(found) == [([0, 0], True), ([1, 2], True), ([2, 1], True)]
+
+
+def test_waiting_for_a_late_sender_is_straggler_wait() -> None:
+    drawn = job("""
+        rank0 step |1
+              gpu  [fwd........]
+              nccl              [s1..]
+        rank1 step |1
+              gpu  [a]
+              nccl    [r0............]
+    """)
+    assert (drawn.budget.of("wait") / MS).tolist() == [[0], [10]]
+    assert drawn.waiting.last.tolist() == [0]
+    assert drawn.matched.unmatched == (0, 0)
+
+
+RING = """
+    rank0 step |1
+          host [fwd]
+          gpu  [fwd]
+          nccl      [s1r2......]
+    rank1 step |1
+          host [fwd]
+          gpu  [fwd......]
+          nccl            [s2r0]
+    rank2 step |1
+          host [fwd]
+          gpu  [fwd]
+          nccl      [s0r1......]
+    """
+#: All ranks end the AllReduce together: that gives their clocks.
+LINE = """
+    rank0 step |1
+          host [fwd]
+          gpu  [fwd]
+          nccl      [s1][ar................]
+    rank1 step |1
+          host [fwd]
+          gpu  [fwd]
+          nccl      [r0s2............][ar..]
+    rank2 step |1
+          host [fwd]
+          gpu  [fwd..........]
+          nccl                [r1....][ar..]
+    """
+
+
+def test_a_batch_is_one_kernel_with_all_its_messages() -> None:
+    ends = digests(RING)[0].message_ends
+    assert [column.tolist() for column in (ends.call, ends.sent, ends.peer)] == [[0, 0], [1, 0], [1, 2]]
+
+
+def test_three_that_all_meet_each_other_are_one_match() -> None:
+    assert meetings(RING) == [([0, 0, 0], True)]
+
+
+def test_two_that_meet_a_third_are_matches_of_their_own() -> None:
+    assert meetings(LINE) == [([0, 0, -1], False), ([-1, 0, 0], False), ([1, 1, 1], True)]
+
+
+def test_a_kernel_waits_for_its_own_partners_alone() -> None:
+    drawn = job(LINE)
+    last = [(drawn.waiting.last[i], drawn.waiting.exposed_ns[i].tolist()) for i in range(2)]
+    assert [(rank, [ns / MS for ns in waits]) for rank, waits in last] == [(0, [0, 0, 0]), (2, [0, 10, 0])]
+
+
+def test_where_counts_differ_ends_say_which_one_is_lost() -> None:
+    found = meetings("""
+        rank0 step |1
+              gpu  [a]
+              nccl [s1..][s1...][s1..]
+        rank1 step |1
+              gpu  [a]
+              nccl       [r0...][r0..]
+    """)
+    assert found == [([1, 0], True), ([2, 1], True)]
+
+
+def test_messages_to_ranks_without_a_trace_are_unmatched() -> None:
+    drawn = job(
+        """
+        rank0 step |1
+              gpu  [a]
+              nccl [s3..][ar]
+        rank1 step |1
+              gpu  [a]
+              nccl [r3..][ar]
+    """,
+        world_size=4,
+    )
+    assert drawn.matched.unmatched == (1, 1)
+    assert len(drawn.matched) == 1
+
+
+@pytest.fixture(params=["native", "numpy"])
+def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """With the native library and without."""
+    if request.param == "numpy":
+        monkeypatch.setattr(replay_library, "is_available", lambda: False)
+    elif not replay_library.is_available():
+        pytest.skip("the native library was not built")
+    return str(request.param)
+
+
+def played(drawn: Job) -> WhatIf:
+    whatif = WhatIf.of(drawn)
+    assert whatif.plays
+    return whatif
+
+
+def test_a_replay_gives_the_record_back(library: str) -> None:
+    for text in (RING, LINE, PIPELINE):
+        drawn = job(text)
+        assert (played(drawn).recorded_ns == drawn.budget.window_ns).all(), text
+
+
+def test_without_a_slow_rank_its_partner_waits_no_longer(library: str) -> None:
+    """Rank 2 sends 10 ms sooner, so that rank 1 is as early at the AllReduce of all."""
+    drawn = job(LINE)
+    whatif = played(drawn)
+    for slow in range(3):
+        gone = np.zeros((3, 1), np.int64)
+        gone[slow] = 10 * MS
+        left = whatif.step_ns(Change(device_ns=gone))
+        saved = 10 if slow == 2 else 0
+        assert ((drawn.budget.window_ns - left) / MS).round(1).tolist() == [[saved]] * 3, slow
+
+
+#: Of two groups each, as hybrid sharding has them: the AllReduces have streams of their own, and wait for the
+#: reduce-scatters. The first AllReduce is over when the second one begins.
+SHARDED = """
+    rank0 step |1
+          host [b][b][b]
+          gpu  [b.....][b.....]
+          nccl         [rs....][rs......]
+          comm                 [ar....]  [ar.....]
+    rank1 step |1
+          host [b][b][b]
+          gpu  [b.....][b......]
+          nccl         [rs....] [rs.....]
+          comm                 [ar....]  [ar.....]
+"""
+
+
+def test_an_all_reduce_follows_the_reduce_scatter_that_ended_right_before_it(library: str) -> None:
+    drawn = job(SHARDED)
+    table, track = drawn.digests[1].collectives, drawn.digests[1].track
+    kinds = [drawn.digests[1].strings[kind] for kind in table.kind.tolist()]
+    assert kinds == ["reduce_scatter", "all_reduce", "reduce_scatter", "all_reduce"]
+    follows = {int(track.launches[row]): int(track.follows[row]) for row in np.flatnonzero(track.follows >= 0)}
+    assert follows == {1: 0, 3: 2}
+    whatif = played(drawn)
+    assert (whatif.recorded_ns == drawn.budget.window_ns).all()
+    # Without a millisecond of what rank 1 computes before its second reduce-scatter, that and its AllReduce are sooner.
+    left = whatif.step_ns(Change(device_ns=np.array([[0], [MS]])))
+    assert ((drawn.budget.window_ns - left) / MS).round(1).tolist() == [[1], [1]]

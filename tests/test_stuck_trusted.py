@@ -1,0 +1,122 @@
+"""Dumps that are empty, old or lack entries accuse nobody: they are left out, and said."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dumps import drawn, faults, write
+
+from tb_ddp_doctor.stuck.model import StuckRun
+from tb_ddp_doctor.stuck.run import examine_all
+
+STUCK = """
+    groups: dp=0,1,2,3,4
+    rank0: all_reduce@dp*200+ all_reduce@dp
+    rank1: all_reduce@dp*200+ all_reduce@dp
+    rank2: all_reduce@dp*200+
+    rank3: all_reduce@dp*200+ all_reduce@dp
+    rank4: all_reduce@dp*200+ all_reduce@dp
+"""
+RUNS = "\n".join(line.replace("+ all_reduce@dp", "+") if "rank" in line else line for line in STUCK.splitlines())
+Content = dict[str, Any]
+
+
+def with_damaged(folder: Path, text: str, rank: int, damage: Callable[[Content], None]) -> StuckRun:
+    write(folder, text)
+    content = drawn(text)[rank]
+    damage(content)
+    (folder / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(content, protocol=2))
+    (run,) = examine_all(folder)
+    return run
+
+
+def empty(content: Content) -> None:
+    content["entries"] = []
+
+
+def nothing_recorded(content: Content) -> None:
+    content["entries"] = []
+    content["pg_status"] = {key: dict.fromkeys(one, -1) for key, one in content["pg_status"].items()}
+
+
+def end_lost(content: Content) -> None:
+    del content["entries"][-7:]
+
+
+def gap(content: Content) -> None:
+    del content["entries"][90:120]
+
+
+def old(content: Content) -> None:
+    """Written 40 collectives earlier."""
+    del content["entries"][160:]
+    for entry in content["entries"][-2:]:
+        entry |= {"state": "scheduled", "retired": False}
+    content["pg_status"]["0"] |= {"last_enqueued_collective": 160, "last_completed_collective": 158}
+
+
+def pending_lost(content: Content) -> None:
+    content["entries"] = [entry for entry in content["entries"] if entry["state"] == "completed"]
+
+
+def all_scheduled(content: Content) -> None:
+    for entry in content["entries"]:
+        entry["state"] = "scheduled"
+
+
+def all_completed(content: Content) -> None:
+    for entry in content["entries"]:
+        entry["state"] = "completed"
+
+
+def no_groups(content: Content) -> None:
+    content["pg_config"] = {}
+
+
+DAMAGES = [empty, nothing_recorded, end_lost, gap, old, pending_lost, all_scheduled, no_groups]
+
+
+@pytest.mark.parametrize("damage", [*DAMAGES, all_completed])
+def test_a_damaged_dump_accuses_nobody(tmp_path: Path, damage: Callable[[Content], None]) -> None:
+    run = with_damaged(tmp_path, STUCK, 1, damage)
+    assert faults(run) == [("missing", (2,))]
+    assert run.missing_ranks == (1,)
+    (warning,) = [one for one in run.warnings if one.message.startswith("Left out: ")]
+    assert warning.file.endswith("nccl_trace_rank_1")
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_dump_of_a_job_that_runs_makes_no_fault(tmp_path: Path, damage: Callable[[Content], None]) -> None:
+    run = with_damaged(tmp_path, RUNS, 1, damage)
+    assert not run.findings and run.verdict == "healthy"
+
+
+def test_two_dumps_with_the_same_entries_are_said(tmp_path: Path) -> None:
+    other = drawn(STUCK)[0]
+    for entry in other["entries"]:
+        entry["time_created_ns"] += 17
+    write(tmp_path, STUCK)
+    for rank in (0, 4):
+        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(other, protocol=2))
+    (run,) = examine_all(tmp_path)
+    assert faults(run) == [("missing", (2,))]
+    assert [one.message for one in run.warnings] == ["The dumps of ranks 0 and 4 have the same entries: one is a copy."]
+
+
+def test_whole_dumps_stay(tmp_path: Path) -> None:
+    for name, text in (("stuck", STUCK), ("runs", RUNS)):
+        write(tmp_path / name, text)
+    for run in examine_all(tmp_path):
+        assert run.missing_ranks == () and run.warnings == ()
+
+
+def test_where_most_dumps_differ_the_recorder_writes_otherwise(tmp_path: Path) -> None:
+    for rank, content in drawn(STUCK).items():
+        content["pg_status"]["0"]["last_enqueued_collective"] += 3
+        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(content, protocol=2))
+    (run,) = examine_all(tmp_path)
+    assert run.missing_ranks == ()

@@ -1,0 +1,105 @@
+"""Who waits, where the critical path lies and what the replay saves agree on who is slow, or what differs is said."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+from traces import finding, job, ranks
+
+from tb_ddp_doctor import engine
+from tb_ddp_doctor.digest.model import CpuTime
+from tb_ddp_doctor.facts.change import Change
+from tb_ddp_doctor.facts.whatif import WhatIf
+from tb_ddp_doctor.findings import Finding, RuleOutcome
+from tb_ddp_doctor.rules.support.witnesses import Witnesses, contradictions, doubted
+
+FAST = """
+    rank# step |1
+          host [fwd][ar][sync.....................]
+          gpu   [fwd..]
+          nccl         [ar........................]
+"""
+SLOW = """
+    rank# step |1
+          host [fwd]                    [ar][sync.]
+          gpu   [fwd..]
+          nccl                               [ar..]
+"""
+#: Ranks 0 to 2 wait for rank 3, which is outside any op for 20 ms.
+TEXT = ranks(FAST, FAST, FAST, SLOW)
+
+
+class Saves:
+    """A replay that saves as much as is given, whatever is removed."""
+
+    plays = True
+    tracing_ns = 0.0
+
+    def __init__(self, saved_ms: float) -> None:
+        drawn = job(TEXT)
+        self.shape = drawn.budget.window_ns.shape
+        self.recorded_ns = drawn.budget.window_ns
+        self._saved_ns = round(saved_ms * 1e6)
+
+    def host_ns(self, kind: CpuTime) -> np.ndarray:
+        return np.zeros(self.shape, np.int64)
+
+    def step_ns(self, change: Change) -> np.ndarray:
+        return self.recorded_ns - self._saved_ns
+
+
+def witnesses(lateness: list[float], path: list[float]) -> Witnesses:
+    """Ranks that have these shares; the first three wait 20 ms of each step, the last one does not."""
+    return Witnesses(
+        of_lateness=np.array(lateness),
+        of_path=np.array(path),
+        cpu_on_path_ns=np.array(path) * 25e6,
+        wait_ns=np.array([20e6, 20e6, 20e6, 0]),
+        others_wait_ns=np.array([0, 0, 0, 20e6]),
+    )
+
+
+def said(seen: Witnesses, findings: list[Finding], saved_ms: float = 20) -> list[str]:
+    found = contradictions(seen, findings, cast(WhatIf, Saves(saved_ms)), job(TEXT))
+    return [one.sentence for one in found]
+
+
+def test_the_witnesses_of_a_straggler_agree() -> None:
+    diagnosis = engine.examine(job(TEXT))
+    assert diagnosis.verdict == "straggler" and not diagnosis.contradictions
+
+
+def test_a_rank_that_all_others_wait_for_and_no_finding_names() -> None:
+    late = witnesses([0, 0, 0, 1], [0, 0, 0, 1])
+    assert "Rank 3 has 100 % of all lateness" in said(late, [])[0]
+    assert not said(late, [finding("straggler", TEXT)])
+
+
+def test_a_finding_on_ranks_that_wait_and_are_not_on_the_path() -> None:
+    innocent = replace(finding("straggler", TEXT), ranks=(1,))
+    sentences = said(witnesses([0, 0, 0, 1], [0, 0, 0, 1]), [innocent])
+    assert any("straggler names rank 1" in sentence for sentence in sentences)
+
+
+def test_a_rank_on_the_path_whose_cpu_the_replay_saves_nothing_of() -> None:
+    late, named = witnesses([0, 0, 0, 1], [0, 0, 0, 1]), [finding("straggler", TEXT)]
+    assert not said(late, named, saved_ms=15)
+    assert "the replay without its CPU's time saves 2.0 ms" in said(late, named, saved_ms=2)[0]
+
+
+def test_a_contradiction_lowers_the_confidence_of_the_findings_that_it_is_about() -> None:
+    innocent = replace(finding("straggler", TEXT), ranks=(1,), confidence="high")
+    other = replace(innocent, id="straggler:2", ranks=(3,))
+    found = contradictions(witnesses([0, 0, 0, 1], [0, 0, 0, 1]), [innocent, other], cast(WhatIf, Saves(20)), job(TEXT))
+    assert [doubted(one, found).confidence for one in (innocent, other)] == ["medium", "high"]
+
+
+def test_a_fix_that_saves_more_than_it_removes_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WhatIf, "saves_more_than_it_removes", lambda self, change: True)
+    diagnosis = engine.examine(job(TEXT))
+    outcomes: dict[str, RuleOutcome] = {one.rule: one for one in diagnosis.outcomes}
+    assert outcomes["straggler"].status == "error" and "impossible" in outcomes["straggler"].reason
+    assert not any(one.rule == "straggler" for one in diagnosis.findings)
