@@ -551,12 +551,12 @@ class Special(Costly):
     """Would save the same, and is to be charged with it."""
 
     id: ClassVar[str] = "special"
+    refines: ClassVar[str] = "general"
 
 
 @dataclass(frozen=True)
 class General(Costly):
     id: ClassVar[str] = "general"
-    yields_to: ClassVar[tuple[str, ...]] = ("special",)
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,12 @@ import pytest
 from traces import MS, job, ranks
 
 from tb_ddp_doctor.digest.model import RankOwner
-from tb_ddp_doctor.facts import BY_NAME
+from tb_ddp_doctor.facts.arrivals import Arrivals
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.facts import Facts, MissingFactError
+from tb_ddp_doctor.facts.host import Loaders
+from tb_ddp_doctor.facts.transfers import Transfers
+from tb_ddp_doctor.rules.support.asked_facts import FACTS
 
 TWO_STEPS = ranks(
     """
@@ -23,7 +26,7 @@ TWO_STEPS = ranks(
 
 @pytest.fixture
 def places() -> Places:
-    given = Facts(job(TWO_STEPS)).get(BY_NAME["places"])
+    given = Facts(job(TWO_STEPS)).get(FACTS[Places])
     assert isinstance(given, Places)
     return given
 
@@ -73,9 +76,9 @@ def test_a_stretch_outside_of_all_steps_is_nowhere(places: Places, start: int, s
     assert places.between(0, start + stretch[0] * MS, start + stretch[1] * MS, RankOwner.HOST, "") is None
 
 
-@pytest.mark.parametrize("name", ["arrivals", "transfers", "loaders"])
-def test_a_fact_that_is_missing_says_what_would_be_needed(name: str) -> None:
+@pytest.mark.parametrize("kind", [Arrivals, Transfers, Loaders])
+def test_a_fact_that_is_missing_says_what_would_be_needed(kind: type) -> None:
     facts = Facts(job("gpu [a]"))
     for _ in range(2):
         with pytest.raises(MissingFactError, match=r"\.$|\)\.$"):
-            facts.get(BY_NAME[name])
+            facts.get(FACTS[kind])

@@ -8,7 +8,7 @@ import numpy as np
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.model import BUFFERS, METRIC, NORM
 from tb_ddp_doctor.evidence.model import RankEvidence
-from tb_ddp_doctor.facts.facts import Fact, Facts, MissingFactError, needs_matches
+from tb_ddp_doctor.facts.facts import Facts, MissingFactError, fact, needs_matches
 from tb_ddp_doctor.facts.links import Link, links
 from tb_ddp_doctor.facts.pipeline import Pipeline, pipeline
 from tb_ddp_doctor.facts.repeats import Repeats, repeats
@@ -82,6 +82,7 @@ class Sized(msgspec.Struct, frozen=True, eq=False):
     traffic: tuple[Traffic, ...]
 
 
+@fact
 def _tiny_calls(facts: Facts) -> TinyCalls | None:
     """None without collectives, and where their sizes are told."""
     job = facts.job
@@ -105,6 +106,7 @@ def _tiny_calls(facts: Facts) -> TinyCalls | None:
     return TinyCalls(kind.words[often], number / max(steps, 1), median, exposed, np.minimum(latency, exposed))
 
 
+@fact
 def _purposes(facts: Facts) -> tuple[Purpose, ...]:
     """Those that are exposed longest first; none where collectives could not be matched."""
     job = facts.job
@@ -132,6 +134,7 @@ def _purposes_of_matched(job: Job) -> list[str]:
     return [purpose.words[code] for code in purpose.code[calls].tolist()]
 
 
+@fact
 def _sized(facts: Facts) -> Sized | None:
     """None where collectives could not be matched, or the traces do not tell their sizes."""
     if not len(facts.job.matched):
@@ -140,6 +143,7 @@ def _sized(facts: Facts) -> Sized | None:
     return Sized(facts.get(_all_transfers), traffic) if any(one.has_bytes for one in traffic) else None
 
 
+@fact
 def arrivals(facts: Facts) -> Arrivals:
     """Who arrived last at each matched collective, and how long others waited. Raises MissingFactError."""
     job = facts.job
@@ -167,6 +171,7 @@ def arrivals(facts: Facts) -> Arrivals:
     )
 
 
+@fact
 def _absent(facts: Facts) -> Absent:
     job = facts.job
     wait_ns = job.waiting.absent_ns
@@ -191,6 +196,7 @@ def _all_transfers(facts: Facts) -> Transfers:
     return transfers(facts.job)
 
 
+@fact
 def _transfers(facts: Facts) -> Transfers:
     needs_matches(facts.job)
     return facts.get(_all_transfers)
@@ -200,37 +206,44 @@ def _traffic(facts: Facts) -> tuple[Traffic, ...]:
     return communication(facts.job)
 
 
+@fact
 def traffic(facts: Facts) -> tuple[Traffic, ...]:
     """The collectives by kind and group. Raises MissingFactError where none was matched."""
     needs_matches(facts.job)
     return facts.get(_traffic)
 
 
+@fact
 def _links(facts: Facts) -> tuple[Link, ...]:
     """Empty where nothing can be compared: a rule that only asks for a cause is applicable all the same."""
     return links(facts.job, facts.get(_traffic))
 
 
+@fact
 def _repeats(facts: Facts) -> Repeats:
     return repeats(facts.job)
 
 
+@fact
 def _unused_search(facts: Facts) -> UnusedSearch:
     job = facts.job
     return unused_search(job)
 
 
+@fact
 def _network(facts: Facts) -> Network | None:
     job = facts.job
     return job.network
 
 
+@fact
 def _rank_evidence(facts: Facts) -> tuple[RankEvidence, ...]:
     """By rank (index), empty where nothing is known."""
     known = facts.job.rank_evidence
     return tuple(known.get(rank, RankEvidence()) for rank in facts.job.ranks.tolist())
 
 
+@fact
 def _sharding(facts: Facts) -> Sharding | None:
     job = facts.job
     needs_matches(job)
@@ -244,6 +257,7 @@ def _sharding(facts: Facts) -> Sharding | None:
     return sharding(job)
 
 
+@fact
 def _pipeline(facts: Facts) -> Pipeline | None:
     job = facts.job
     found = pipeline(job)
@@ -253,22 +267,3 @@ def _pipeline(facts: Facts) -> Pipeline | None:
             "activities=[CPU, CUDA] on every rank."
         )
     return found
-
-
-#: The facts made here, by the name of a rule's parameter.
-BY_NAME: dict[str, Fact] = {
-    "arrivals": arrivals,
-    "absent": _absent,
-    "transfers": _transfers,
-    "links": _links,
-    "repeats": _repeats,
-    "communication": traffic,
-    "sized": _sized,
-    "tiny_calls": _tiny_calls,
-    "purposes": _purposes,
-    "unused_search": _unused_search,
-    "network": _network,
-    "rank_evidence": _rank_evidence,
-    "sharding": _sharding,
-    "pipeline": _pipeline,
-}

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.kernels import blocks
 from tb_ddp_doctor.digest.model import AttentionWork, CopyWork, GemmWork, KernelWork, OptimizerWork, RankDigest
-from tb_ddp_doctor.facts.facts import Fact, Facts, MissingFactError, needs_device
+from tb_ddp_doctor.facts.facts import Facts, MissingFactError, fact, needs_device
 from tb_ddp_doctor.facts.peaks import peak, speedup
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace import names
@@ -114,22 +114,26 @@ class LongKernels(msgspec.Struct, frozen=True, eq=False):
     record_step_ns: NDArray[np.float64]
 
 
+@fact
 def _computed(facts: Facts) -> KernelWork:
     needs_device(facts.job)
     return facts.job.work(lambda work: work.kernels)
 
 
+@fact
 def _copies(facts: Facts) -> CopyWork:
     needs_device(facts.job)
     return facts.job.work(lambda work: work.copies)
 
 
+@fact
 def _phases(facts: Facts) -> Phases:
     job = facts.job
     times = job.work(lambda work: work.phases)
     return Phases(job.tells_phases, times.device_ns - times.exposed_ns)
 
 
+@fact
 def _products(facts: Facts) -> Gemms:
     job = facts.job
     needs_device(job)
@@ -151,6 +155,7 @@ def _products(facts: Facts) -> Gemms:
     )
 
 
+@fact
 def _optimizers(facts: Facts) -> OptimizerWork:
     job = facts.job
     needs_device(job)
@@ -160,6 +165,7 @@ def _optimizers(facts: Facts) -> OptimizerWork:
     return found
 
 
+@fact
 def _attentions(facts: Facts) -> AttentionWork:
     job = facts.job
     needs_device(job)
@@ -189,11 +195,13 @@ def _slowest_products(job: Job) -> tuple[tuple[str, str], ...]:
     return tuple((kernel, longest[kernel][1]) for kernel, _ in taken.most_common(2))
 
 
+@fact
 def _kernels(facts: Facts) -> KernelTable:
     job = facts.job
     return KernelTable(job)
 
 
+@fact
 def _utilization(facts: Facts) -> Utilization:
     job = facts.job
     needs_device(job)
@@ -220,6 +228,7 @@ def _utilization(facts: Facts) -> Utilization:
     )
 
 
+@fact
 def _long_kernels(facts: Facts) -> LongKernels:
     job = facts.job
     needs_device(job)
@@ -257,17 +266,3 @@ def _by_name(rank: int, digest: RankDigest) -> Iterator[LongKernel]:
             start_ns=int(table.longest_start_ns[longest]),
             end_ns=int(table.longest_end_ns[longest]),
         )
-
-
-#: The facts made here, by the name of a rule's parameter.
-BY_NAME: dict[str, Fact] = {
-    "computed": _computed,
-    "copies": _copies,
-    "phases": _phases,
-    "gemms": _products,
-    "optimizers": _optimizers,
-    "attentions": _attentions,
-    "kernels": _kernels,
-    "utilization": _utilization,
-    "long_kernels": _long_kernels,
-}

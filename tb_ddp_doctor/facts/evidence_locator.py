@@ -9,7 +9,7 @@ import numpy as np
 
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.model import CodeOf, RankOwner
-from tb_ddp_doctor.facts.facts import Fact, Facts
+from tb_ddp_doctor.facts.facts import Facts, fact
 from tb_ddp_doctor.findings import Evidence, Source
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace import names
@@ -123,12 +123,7 @@ def _shown(name: str) -> str:
     return name[:_MOST_LETTERS].encode(errors="replace").decode()
 
 
+@fact
 def _places(facts: Facts) -> Places:
     job = facts.job
     return Places(job)
-
-
-#: The facts made here, by the name of a rule's parameter.
-BY_NAME: dict[str, Fact] = {
-    "places": _places,
-}

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.calibration.model import Calibration, bus_factor
-from tb_ddp_doctor.facts.facts import Fact, Facts
+from tb_ddp_doctor.facts.facts import Facts, fact
 from tb_ddp_doctor.facts.links import Link
 from tb_ddp_doctor.facts.traffic import Traffic
 from tb_ddp_doctor.trace.names import Precision
@@ -77,10 +77,7 @@ class Expected(msgspec.Struct, frozen=True, eq=False):
         return max(rates) * 1e12 if rates else None
 
 
+@fact
 def _expected(facts: Facts) -> Expected | None:
     job = facts.job
     return None if job.calibration is None else Expected(job.calibration, job.nodes)
-
-
-#: The facts made here, by the name of a rule's parameter.
-BY_NAME: dict[str, Fact] = {"expected": _expected}

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import TypeVar, cast
+from weakref import WeakSet
 
 from tb_ddp_doctor.job.model import Job
 
 T = TypeVar("T")
 #: Makes a fact of others, and of the job.
 Fact = Callable[["Facts"], object]
+#: Functions that `fact` marked.
+_MARKED: WeakSet[Fact] = WeakSet()
+
+
+def fact(make: Callable[[Facts], T]) -> Callable[[Facts], T]:
+    """Let rules ask for what a function makes: by the type that it returns, which no other fact has."""
+    _MARKED.add(make)
+    return make
+
+
+def is_fact(value: object) -> bool:
+    """Whether it is a function that is marked with `@fact`."""
+    return inspect.isfunction(value) and value in _MARKED
 
 
 class MissingFactError(Exception):

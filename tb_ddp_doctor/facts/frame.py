@@ -7,7 +7,7 @@ import numpy as np
 
 from tb_ddp_doctor.evidence.model import RankEvidence
 from tb_ddp_doctor.facts import unrecognised
-from tb_ddp_doctor.facts.facts import Fact, Facts
+from tb_ddp_doctor.facts.facts import Facts, fact
 from tb_ddp_doctor.facts.setting import setting
 from tb_ddp_doctor.findings import Setting
 from tb_ddp_doctor.job.model import Budget
@@ -74,6 +74,7 @@ class Quality(msgspec.Struct, frozen=True):
     only_messages: bool
 
 
+@fact
 def _frame(facts: Facts) -> Frame:
     job = facts.job
     of_ranks = [job.rank_evidence.get(rank, RankEvidence()) for rank in job.ranks.tolist()]
@@ -98,6 +99,7 @@ def _frame(facts: Facts) -> Frame:
     )
 
 
+@fact
 def _quality(facts: Facts) -> Quality:
     job = facts.job
     unmatched_share = unrecognised.unmatched_share(job)
@@ -111,13 +113,6 @@ def _quality(facts: Facts) -> Quality:
     )
 
 
+@fact
 def _budget(facts: Facts) -> Budget:
     return facts.job.budget
-
-
-#: The facts made here, by the name of a rule's parameter.
-BY_NAME: dict[str, Fact] = {
-    "frame": _frame,
-    "quality": _quality,
-    "budget": _budget,
-}

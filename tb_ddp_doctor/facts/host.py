@@ -9,7 +9,7 @@ import numpy as np
 
 from tb_ddp_doctor.digest.model import RankOwner, Starved
 from tb_ddp_doctor.digest.owners import LONG_STALL_NS
-from tb_ddp_doctor.facts.facts import Fact, Facts, MissingFactError, needs_device
+from tb_ddp_doctor.facts.facts import Facts, MissingFactError, fact, needs_device
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace.model import Ints
 
@@ -169,6 +169,7 @@ class Starvation(msgspec.Struct, frozen=True, eq=False):
         )
 
 
+@fact
 def _loaders(facts: Facts) -> Loaders:
     job = facts.job
     kinds = sorted({digest.loader for digest in job.digests if digest.loader})
@@ -177,6 +178,7 @@ def _loaders(facts: Facts) -> Loaders:
     return Loaders(kinds[0], job.work(lambda work: work.loader_ns))
 
 
+@fact
 def _op_stalls(facts: Facts) -> OpStalls:
     job = facts.job
     found = []
@@ -203,6 +205,7 @@ def _op_stalls(facts: Facts) -> OpStalls:
     return OpStalls(tuple(found))
 
 
+@fact
 def _stalls(facts: Facts) -> Stalls:
     job = facts.job
     phase_ns = job.work(lambda work: work.phases.stalled_ns)
@@ -220,6 +223,7 @@ def _doing(job: Job, ranks: Sequence[int]) -> tuple[Doing, ...]:
     return tuple(sorted(found, key=lambda doing: (-doing.mean_ns, doing.what, doing.own)))
 
 
+@fact
 def _starvation(facts: Facts) -> Starvation:
     job = facts.job
     needs_device(job)
@@ -228,12 +232,3 @@ def _starvation(facts: Facts) -> Starvation:
             "No kernel can be joined to its launch: record the CPU as well (activities=[CPU, CUDA])."
         )
     return Starvation(job, job.work(lambda work: work.starved_ns))
-
-
-#: The facts made here, by the name of a rule's parameter.
-BY_NAME: dict[str, Fact] = {
-    "loaders": _loaders,
-    "stalls": _stalls,
-    "op_stalls": _op_stalls,
-    "starvation": _starvation,
-}

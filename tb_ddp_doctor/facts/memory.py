@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from tb_ddp_doctor.facts import memory_contents
-from tb_ddp_doctor.facts.facts import Fact, Facts, MissingFactError, needs_device
+from tb_ddp_doctor.facts.facts import Facts, MissingFactError, fact, needs_device
 from tb_ddp_doctor.trace.model import Ints
 
 
@@ -23,6 +22,7 @@ class MemoryUse(msgspec.Struct, frozen=True, eq=False):
     capacity: Ints
 
 
+@fact
 def _memory(facts: Facts) -> MemoryUse:
     job = facts.job
     needs_device(job)
@@ -40,10 +40,3 @@ def _memory(facts: Facts) -> MemoryUse:
         **{name: column(name) for name in MemoryUse.__struct_fields__ if name != "capacity"},
         capacity=np.array([digest.device_bytes for digest in job.digests], np.int64),
     )
-
-
-#: The facts made here, by the name of a rule's parameter.
-BY_NAME: dict[str, Fact] = {
-    "memory": _memory,
-    "memory_contents": memory_contents.memory,
-}

@@ -9,7 +9,7 @@ import numpy as np
 
 from tb_ddp_doctor.digest.model import Memory as Told
 from tb_ddp_doctor.digest.model import MemoryCategory, RankDigest
-from tb_ddp_doctor.facts.facts import Facts
+from tb_ddp_doctor.facts.facts import Facts, fact
 from tb_ddp_doctor.facts.memory_savings import savings
 from tb_ddp_doctor.findings import (
     MEMORY,
@@ -39,6 +39,7 @@ _USABLE = 0.9
 _OF_THE_BATCH = (MemoryCategory.ACTIVATION, MemoryCategory.TEMPORARY)
 
 
+@fact
 def memory(facts: Facts) -> Memory | None:
     """What is told of a job's memory; None where no trace has memory events."""
     job = facts.job

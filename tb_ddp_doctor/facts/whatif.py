@@ -27,7 +27,7 @@ from tb_ddp_doctor.facts import device_work
 from tb_ddp_doctor.facts.bindings import Bindings
 from tb_ddp_doctor.facts.cells import lower_median
 from tb_ddp_doctor.facts.change import Change
-from tb_ddp_doctor.facts.facts import Fact, Facts
+from tb_ddp_doctor.facts.facts import Facts, fact
 from tb_ddp_doctor.facts.order import StuckError
 from tb_ddp_doctor.facts.replay import Replay
 from tb_ddp_doctor.facts.schedule import schedule
@@ -368,12 +368,7 @@ def _replay(job: Job) -> Replay | None:
     return replay if missed <= _MOST_MISSED * job.budget.window_ns.mean() else None
 
 
+@fact
 def whatif(facts: Facts) -> WhatIf:
     """The job's steps, to be played without this or that."""
     return WhatIf.of(facts.job)
-
-
-#: The facts made here, by the name of a rule's parameter.
-BY_NAME: dict[str, Fact] = {
-    "whatif": whatif,
-}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-from tb_ddp_doctor.facts.facts import Fact, Facts
+from tb_ddp_doctor.facts.facts import Facts, fact
 from tb_ddp_doctor.planning.model import Prediction, Question
 from tb_ddp_doctor.planning.predict import Planner
 from tb_ddp_doctor.planning.record import Record
@@ -71,10 +71,7 @@ class Plans:
             return None
 
 
+@fact
 def plans(facts: Facts) -> Plans:
     """Predictions for a job."""
     return Plans(facts)
-
-
-#: The facts made here, by the name of a rule's parameter.
-BY_NAME: dict[str, Fact] = {"plans": plans}

@@ -5,6 +5,7 @@ import pkgutil
 from collections.abc import Iterator
 
 from tb_ddp_doctor.rules.support.base import Rule
+from tb_ddp_doctor.rules.support.contract import catalogue
 
 
 def _rules() -> Iterator[Rule]:
@@ -16,7 +17,7 @@ def _rules() -> Iterator[Rule]:
 
 
 #: Every rule by id, in the order of ids.
-CATALOGUE: dict[str, Rule] = {rule.id: rule for rule in sorted(_rules(), key=lambda rule: rule.id)}
+CATALOGUE: dict[str, Rule] = catalogue(_rules())
 
 
 def is_name(name: str) -> bool:

@@ -40,6 +40,7 @@ class AllocatorChurn(Rule):
     id: ClassVar[str] = "allocator-churn"
     subject: ClassVar[str] = "Freeing and reallocating GPU memory"
     looks_again: ClassVar[bool] = True
+    refines: ClassVar[str] = "launch-bound"
 
     min_cost: float = threshold(0.005, "of the step", "Below it a few allocations in a step are not worth a line.")
 

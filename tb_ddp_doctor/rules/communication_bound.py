@@ -52,18 +52,6 @@ class CommunicationBound(Rule):
 
     id: ClassVar[str] = "communication-bound"
     subject: ClassVar[str] = "Communication that compute cannot hide"
-    yields_to: ClassVar[tuple[str, ...]] = (
-        "straggler",
-        "slow-step",
-        "load-imbalance",
-        "no-overlap",
-        "redundant-allreduce",
-        "small-collectives",
-        "slow-link",
-        "variable-transfers",
-        "sharding-wait",
-        "pipeline-bubble",
-    )
 
     min_exposed: float = threshold(
         0.20, "of the step", "Healthy DDP jobs expose up to 18 % even over slow links: the tail of their last bucket."

@@ -50,6 +50,7 @@ class DataloaderStall(Rule):
     subject: ClassVar[str] = "Waiting for the DataLoader"
     of_every_program: ClassVar[bool] = True
     looks_again: ClassVar[bool] = True
+    refines: ClassVar[str] = "slow-step"
 
     min_share: float = threshold(
         0.01, "of the step", "Less than this, on the median rank, is the time to hand over a batch."

@@ -39,6 +39,7 @@ class FindUnusedParameters(Rule):
 
     id: ClassVar[str] = "find-unused-parameters"
     subject: ClassVar[str] = "The search for unused parameters"
+    refines: ClassVar[str] = "launch-bound"
 
     min_steps: float = threshold(0.75, "of the steps", "The search is in each step of a model, or in none.")
 

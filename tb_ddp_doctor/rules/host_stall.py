@@ -48,7 +48,7 @@ class HostStall(Rule):
     id: ClassVar[str] = "host-stall"
     subject: ClassVar[str] = "Waiting for CPUs that are outside any op"
     looks_again: ClassVar[bool] = True
-    yields_to: ClassVar[tuple[str, ...]] = ("op-stall",)
+    refines: ClassVar[str] = "slow-step"
 
     min_known: float = threshold(0.5, "of the stall", "An activity that takes less of it is not the cause.")
     min_share: float = threshold(0.03, "of the step", "On the median rank; healthy jobs stay under 1 %.")

@@ -50,6 +50,7 @@ class HostSync(Rule):
     id: ClassVar[str] = "host-sync"
     subject: ClassVar[str] = "Waiting in syncs of the CPU with the GPU"
     looks_again: ClassVar[bool] = True
+    refines: ClassVar[str] = "launch-bound"
 
     min_cost: float = threshold(
         0.005, "of the step", "Less is typical of one sync a step, for a printed loss, and is not worth reporting."

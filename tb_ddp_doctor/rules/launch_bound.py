@@ -43,14 +43,6 @@ class LaunchBound(Rule):
     subject: ClassVar[str] = "Launching kernels (CPU overhead)"
     of_every_program: ClassVar[bool] = True
     looks_again: ClassVar[bool] = True
-    yields_to: ClassVar[tuple[str, ...]] = (
-        "host-sync",
-        "op-stall",
-        "allocator-churn",
-        "unfused-optimizer",
-        "unfused-attention",
-        "find-unused-parameters",
-    )
 
     min_cost: float = threshold(*limits.LAUNCHES)
 

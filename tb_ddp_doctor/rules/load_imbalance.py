@@ -52,6 +52,7 @@ class LoadImbalance(Rule):
     looks_again: ClassVar[bool] = True
     explains_the_rest: ClassVar[bool] = True
     names_stragglers: ClassVar[bool] = True
+    refines: ClassVar[str] = "communication-bound"
 
     min_cost: float = threshold(
         0.05, "of the step", "Healthy jobs of 4 and 8 ranks lose up to 4 % to their slowest rank by noise."

@@ -46,6 +46,7 @@ class NoOverlap(Rule):
 
     id: ClassVar[str] = "no-overlap"
     subject: ClassVar[str] = "AllReduce without overlap"
+    refines: ClassVar[str] = "communication-bound"
 
     max_hidden: float = threshold(
         0.25, "of what could hide", "Overlapping DDP jobs hide 0.5 to 0.8 of it; one bucket hides none."

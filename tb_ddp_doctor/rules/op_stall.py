@@ -49,6 +49,7 @@ class OpStall(Rule):
     subject: ClassVar[str] = "Waiting for CPUs that are stalled inside ops"
     of_every_program: ClassVar[bool] = True
     looks_again: ClassVar[bool] = True
+    refines: ClassVar[tuple[str, ...]] = ("host-stall", "launch-bound")
 
     min_cost: float = threshold(*limits.LAUNCHES)
     many_ops: float = threshold(4.0, "ops", "Stalls in this many different ops are not caused by the ops.")

@@ -46,6 +46,7 @@ class PipelineBubble(Rule):
 
     id: ClassVar[str] = "pipeline-bubble"
     subject: ClassVar[str] = "The pipeline bubble"
+    refines: ClassVar[str] = "communication-bound"
 
     min_cost: float = threshold(
         0.05, "of the step", "Point-to-point transfers and launches take as much in healthy jobs."

@@ -36,6 +36,7 @@ class RedundantAllreduce(Rule):
 
     id: ClassVar[str] = "redundant-allreduce"
     subject: ClassVar[str] = "Reducing gradients more often than once a step"
+    refines: ClassVar[str] = "communication-bound"
 
     min_share: float = threshold(
         0.75, "of the steps", "Accumulation repeats in every step; two backward passes in one step alone are noise."

@@ -50,6 +50,7 @@ class ShardingWait(Rule):
 
     id: ClassVar[str] = "sharding-wait"
     subject: ClassVar[str] = "Waiting for sharded parameters"
+    refines: ClassVar[str] = "communication-bound"
 
     achievable: float = threshold(*limits.ACHIEVABLE_OVERLAP)
     min_cost: float = threshold(0.02, "of the step", "Every sharded job exposes a little at each unit's edges.")

@@ -45,7 +45,7 @@ class SlowStep(Rule):
     id: ClassVar[str] = "slow-step"
     subject: ClassVar[str] = "The excess of slow steps"
     looks_again: ClassVar[bool] = True
-    yields_to: ClassVar[tuple[str, ...]] = ("host-stall", "dataloader-stall")
+    refines: ClassVar[str] = "communication-bound"
 
     min_excess: float = threshold(
         0.15, "of the step", "A step is slow if it is longer than comparable ones by this much."

@@ -47,6 +47,7 @@ class SmallCollectives(Rule):
 
     id: ClassVar[str] = "small-collectives"
     subject: ClassVar[str] = "The latency of small collectives"
+    refines: ClassVar[str] = "communication-bound"
 
     min_calls: float = threshold(12.0, "a step", "DDP with five buckets, or as many FSDP units, has fewer of one kind.")
     min_latency: float = threshold(

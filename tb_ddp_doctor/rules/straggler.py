@@ -72,6 +72,7 @@ class Straggler(Rule):
     of_every_program: ClassVar[bool] = True
     looks_again: ClassVar[bool] = True
     names_stragglers: ClassVar[bool] = True
+    refines: ClassVar[str] = "communication-bound"
 
     min_excess: float = threshold(*limits.SLOW_RANK)
     min_steps: float = threshold(*limits.SLOW_RANK_STEPS)

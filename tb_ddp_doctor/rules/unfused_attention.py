@@ -42,6 +42,7 @@ class UnfusedAttention(Rule):
     id: ClassVar[str] = "unfused-attention"
     subject: ClassVar[str] = "Unfused attention"
     of_every_program: ClassVar[bool] = True
+    refines: ClassVar[str] = "launch-bound"
 
     recomputed: float = threshold(
         0.17, "of the GEMMs' time", "Fused attention computes the scores again in backward: one GEMM more beside six."

@@ -38,6 +38,7 @@ class UnfusedOptimizer(Rule):
 
     id: ClassVar[str] = "unfused-optimizer"
     subject: ClassVar[str] = "The unfused optimizer"
+    refines: ClassVar[str] = "launch-bound"
 
     min_kernels: float = threshold(
         100.0,

@@ -48,6 +48,7 @@ class VariableTransfers(Rule):
     id: ClassVar[str] = "variable-transfers"
     subject: ClassVar[str] = "The variation of transfers"
     of_every_program: ClassVar[bool] = True
+    refines: ClassVar[str] = "communication-bound"
 
     min_share: float = threshold(0.01, "of the step", "Less variation is not worth a finding.")
     min_times: float = threshold(

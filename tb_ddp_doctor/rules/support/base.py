@@ -1,14 +1,13 @@
 """What a rule is, what it may ask for, and how it ends.
 
-A rule is a frozen dataclass: its fields are its thresholds, its docstring its page in `docs/rules/`, and the
-parameters of its `check` name the facts that it asks for. It computes from them and nothing else: no I/O, no raw
+A rule is a frozen dataclass: its fields are its thresholds, its docstring its page in `docs/rules/`, and the types
+of the parameters of its `check` say which facts it asks for. It computes from them and nothing else: no I/O, no raw
 events, no mutation.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import math
 from collections.abc import Callable, Mapping
 from functools import reduce
@@ -17,11 +16,10 @@ from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 
-from tb_ddp_doctor import facts as of_job
 from tb_ddp_doctor.facts.change import Change
-from tb_ddp_doctor.facts.facts import Fact, Facts, MissingFactError
+from tb_ddp_doctor.facts.facts import Facts, MissingFactError
 from tb_ddp_doctor.findings import Confidence, Evidence, Measurement, RuleOutcome, Severity, Threshold
-from tb_ddp_doctor.planning import fact as of_plans
+from tb_ddp_doctor.rules.support.asked_facts import asked
 
 #: Headings that every rule's docstring has, in this order.
 SECTIONS = ("What", "Why", "Evidence", "Fix", "Limits")
@@ -63,9 +61,6 @@ class NotApplicable(msgspec.Struct, frozen=True):
     reason: str
 
 
-#: What rules may ask for, by the name of a parameter.
-FACTS: dict[str, Fact] = {**of_job.BY_NAME, **of_plans.BY_NAME}
-
 #: Several faults where ranks have causes of their own; their costs add up to what fixing all of them gives.
 Result: TypeAlias = Fault | tuple[Fault, ...] | Clear | NotApplicable
 
@@ -87,8 +82,9 @@ class Rule:
     id: ClassVar[str]
     #: What costs the time, in the singular, as the subject of a sentence; "" if its faults' ranks do.
     subject: ClassVar[str] = ""
-    #: Rules that tell the same more specially: its fault costs what is left after theirs.
-    yields_to: ClassVar[tuple[str, ...]] = ()
+    #: The rule, or the rules, that see the same lost time and know less of its cause. Theirs cost what is left after
+    #: this one's; they name nobody.
+    refines: ClassVar[str | tuple[str, ...]] = ()
     #: Whether it tells of the trace and not of the job: what it takes is taken out first, and is no alarm.
     only_informs: ClassVar[bool] = False
     #: Whether what it takes is what tracing takes, the account's line before all findings.
@@ -107,8 +103,13 @@ class Rule:
     #: Whether it holds for every program: a loader that is seen feeds forward passes as it does training. Others
     #: advise a training loop, which a server of requests does not have.
     of_every_program: ClassVar[bool] = False
-    #: The method that looks. Each of its parameters is named for one of `FACTS`.
+    #: The method that looks. The type of each of its parameters is that of a fact.
     check: ClassVar[Callable[..., Result]]
+
+    @classmethod
+    def refined(cls) -> tuple[str, ...]:
+        """The ids of the rules that this one refines."""
+        return (cls.refines,) if isinstance(cls.refines, str) else cls.refines
 
     def thresholds(self) -> tuple[Threshold, ...]:
         """The limits in force, for display."""
@@ -139,9 +140,9 @@ class Found(msgspec.Struct, frozen=True, eq=False):
 def run(rule: Rule, facts: Facts) -> tuple[RuleOutcome, Found | None]:
     """Hand the rule the facts that it asks for. A fact that the job lacks makes it not applicable."""
     given = {}
-    for name in inspect.signature(rule.check).parameters:
+    for name, fact in asked(type(rule).check, rule.id).items():
         try:
-            given[name] = facts.get(FACTS[name])
+            given[name] = facts.get(fact)
         except MissingFactError as missing:
             return RuleOutcome(rule.id, "not-applicable", str(missing)), None
     result = rule.check(**given)

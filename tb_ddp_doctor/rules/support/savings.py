@@ -453,13 +453,13 @@ def _divided(total: int, weights: Sequence[float]) -> list[int]:
 
 def _by_precedence(everything: Sequence[Found], alone: Callable[[Found], float]) -> Iterator[Found]:
     """What only informs first, then what single ranks have beyond the median one; then what all share, the costliest
-    first, but after those that tell the same more specially.
+    first, but after those that refine it.
     """
     left = sorted(
         everything, key=lambda found: (not found.rule.only_informs, not found.rule.names_stragglers, -alone(found))
     )
     while left:
-        rules = {found.rule.id for found in left}
-        following = next((found for found in left if not rules.intersection(found.rule.yields_to)), left[0])
+        refined = {rule for found in left for rule in found.rule.refined()}
+        following = next((found for found in left if found.rule.id not in refined), left[0])
         left.remove(following)
         yield following
