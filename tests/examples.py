@@ -14,9 +14,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from traces import finding, in_row, outcome, ranks
+from traces import finding, in_row, job, outcome, ranks
 
-from tb_ddp_doctor.findings import Finding, RuleOutcome
+from tb_ddp_doctor import engine
+from tb_ddp_doctor.findings import Diagnosis, Finding, RuleOutcome
 from tb_ddp_doctor.rules import CATALOGUE
 
 sys.path.insert(0, str(Path(__file__).parent / "rules"))
@@ -52,15 +53,22 @@ import test_variable_transfers as variable_transfers
 #: Two ranks of two pairs; the AllReduce of each pair, then one of all.
 FAST_LINK = """
     rank# step |1
-          gpu  [fwd]          [bwd]
-          nccl      [ar/{}@8.]     [ar...............]
+          gpu  [fwd..........][bwd...................]
+          nccl      [ar/{}@8.]                   [ar.]
 """
+#: The same while a pair is slow, and the pair.
+WAITING = FAST_LINK.replace("[ar.]", "[ar................]")
 SLOW_LINK = """
     rank# step |1
-          gpu  [fwd]                         [bwd]
-          nccl      [ar/{}@8................]     [ar]
+          gpu  [fwd..........]               [bwd...................]
+          nccl      [ar/{}@8................]                   [ar.]
 """
-PAIRS = [FAST_LINK.format("g0")] * 2 + [FAST_LINK.format("g1")] * 2
+
+
+def pairs(others: str, last: str) -> list[str]:
+    """Three pairs of ranks, the last of which is drawn as `last`."""
+    drawings = (others.format("g0"), others.format("g1"), last.format("g2"))
+    return [drawing for drawing in drawings for _ in range(2)]
 
 
 @dataclass(frozen=True)
@@ -121,6 +129,11 @@ class Example:
     healthy: Drawn | Whole
     faulty: Drawn | Whole
 
+    def diagnosed(self, *, faulty: bool) -> Diagnosis:
+        """What the whole engine says of one of the two jobs."""
+        drawn = self.faulty if faulty else self.healthy
+        return engine.examine(job(drawn.text, **drawn.options))
+
     def found(self, rule: str) -> Finding:
         return finding(rule, self.faulty.text, **self.faulty.options)
 
@@ -155,7 +168,7 @@ _LISTED: Mapping[str, Example] = {
     "communication-bound": two(communication_bound.HIDDEN, communication_bound.BOUND),
     "dataloader-stall": two(dataloader_stall.HIDDEN, dataloader_stall.STALLED),
     "find-unused-parameters": two(find_unused_parameters.PLAIN, find_unused_parameters.SEARCHED),
-    "host-stall": two(host_stall.BUSY, host_stall.STALLED),
+    "host-stall": two(host_stall.AHEAD, host_stall.STALLED),
     "host-sync": two(host_sync.LATE, host_sync.READS),
     "launch-bound": two(launch_bound.FED, launch_bound.STARVED),
     "load-imbalance": Example(
@@ -171,7 +184,7 @@ _LISTED: Mapping[str, Example] = {
         with_memory(memory_fragmentation.GROWING, "[20of40] [30of41]", "[20of41] [30of42]", "[20of42] [30of43]"),
     ),
     "missing-straggler": with_options(
-        Example(Drawn([[missing_straggler.USUAL]]), Drawn([[missing_straggler.EXPOSED]])),
+        Example(Drawn([[missing_straggler.HIDDEN]]), Drawn([[missing_straggler.EXPOSED]])),
         {"world_size": 2},
         {"world_size": 2},
     ),
@@ -180,19 +193,14 @@ _LISTED: Mapping[str, Example] = {
     "op-stall": two(launch_bound.FED, op_stall.ONE_OP),
     "pageable-memcpy": two(pageable_memcpy.PINNED, pageable_memcpy.PAGEABLE),
     "pipeline-bubble": Example(
-        *(
-            Whole(pipeline_bubble.steps(drawing), drawing)
-            for drawing in (pipeline_bubble.ONE_FORWARD_ONE_BACKWARD, pipeline_bubble.GPIPE)
-        )
+        *(Whole(pipeline_bubble.steps(drawing), drawing) for drawing in (pipeline_bubble.MANY, pipeline_bubble.GPIPE))
     ),
     "profiler-overhead": two(profiler_overhead.AHEAD, profiler_overhead.STALLED),
     "redundant-allreduce": two(redundant_allreduce.NO_SYNC, redundant_allreduce.SYNCED),
     "sharding-wait": two(sharding_wait.PREFETCHED, sharding_wait.LATE_BACKWARD),
-    "slow-link": Example(
-        Drawn([[*PAIRS, *[FAST_LINK.format("g2")] * 2]]), Drawn([[*PAIRS, *[SLOW_LINK.format("g2")] * 2]])
-    ),
+    "slow-link": Example(Drawn([pairs(FAST_LINK, FAST_LINK)]), Drawn([pairs(WAITING, SLOW_LINK)])),
     "slow-step": once(slow_step.USUAL, slow_step.SLOW_KERNELS),
-    "small-collectives": two(small_collectives.drawn("[ar@8]" * 4, "[bwd" + "." * 60 + "]"), small_collectives.EXPOSED),
+    "small-collectives": two(small_collectives.FEW, small_collectives.EXPOSED),
     "straggler": Example(Drawn([[HEALTHY] * 3]), Drawn([[HEALTHY, SLOW, HEALTHY]])),
     "trace-quality": with_options(two(trace_quality.GOOD, trace_quality.GOOD), {}, {"world_size": 4}),
     "unfused-attention": two(unfused_attention.FUSED, unfused_attention.UNFUSED),

@@ -10,3 +10,20 @@ from examples import EXAMPLES
 def test_the_faulty_trace_is_found_and_the_healthy_one_is_clear(rule: str) -> None:
     assert EXAMPLES[rule].found(rule)
     assert EXAMPLES[rule].clear(rule).status == "clear"
+
+
+@pytest.mark.parametrize("rule", EXAMPLES)
+def test_the_whole_engine_finds_the_rules_fault(rule: str) -> None:
+    diagnosis = EXAMPLES[rule].diagnosed(faulty=True)
+    (outcome,) = [outcome for outcome in diagnosis.outcomes if outcome.rule == rule]
+    assert outcome.status == "finding", (
+        f"{outcome.reason} The verdict is {diagnosis.verdict}. If that is a more general rule, this one refines it "
+        "(`refines`, docs/adding-a-rule.md)."
+    )
+    assert rule in {finding.rule for finding in diagnosis.findings}
+
+
+@pytest.mark.parametrize("rule", EXAMPLES)
+def test_the_whole_engine_finds_the_healthy_twin_healthy(rule: str) -> None:
+    diagnosis = EXAMPLES[rule].diagnosed(faulty=False)
+    assert diagnosis.verdict == "healthy", diagnosis.headline

@@ -20,7 +20,7 @@ HIDDEN = """
           host     [fwd]
           autograd      [bwd][ar]
           gpu      [fwd......][bwd..............]
-          nccl                     [ar............]
+          nccl                     [ar..........]
 """
 AFTER = """
     rank# step     |1

@@ -27,9 +27,9 @@ AHEAD = """
 PLAIN = """
     rank# step     |1
           host     [fwd]
-          autograd                     [bwd]
-          gpu       [fwd]               [bwd......]
-          nccl                               [ar......]
+          autograd      [bwd]
+          gpu       [fwd][bwd........]
+          nccl               [ar.....]
 """
 CPU = """
     rank# step |1

@@ -20,6 +20,13 @@ BUSY = """
           gpu  [fwd..........]
           nccl                [ar............]
 """
+#: The CPU is ahead of its GPU, and the AllReduce hides.
+AHEAD = """
+    rank# step |1
+          host [fwd]
+          gpu  [fwd................]
+          nccl                [ar..]
+"""
 
 
 def test_a_host_in_no_operation_is_found_with_its_cost() -> None:
@@ -55,8 +62,9 @@ def test_evidence_is_the_stall() -> None:
         assert lies_in_its_step(window, text)
 
 
-def test_a_host_that_is_busy_is_clear() -> None:
-    assert outcome(RULE, ranks(BUSY, BUSY)).status == "clear"
+@pytest.mark.parametrize("drawing", [BUSY, AHEAD])
+def test_a_host_that_is_busy_is_clear(drawing: str) -> None:
+    assert outcome(RULE, ranks(drawing, drawing)).status == "clear"
 
 
 def test_stalls_below_the_threshold_are_clear() -> None:

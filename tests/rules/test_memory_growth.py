@@ -11,16 +11,17 @@ RULE = "memory-growth"
 
 
 def growing(steps: int, *, by: int = 1) -> str:
-    """A rank whose forward pass leaves so many GB more in each step."""
+    """A rank whose GPU is busy, and whose forward pass leaves so many GB more in each step."""
     host = "".join(f"|{i + 1}".ljust(40) for i in range(steps))
     work = "".join("[fwd........]           [update...]".ljust(40) for _ in range(steps))
+    device = "".join("[fwd.........................][update..]".ljust(40) for _ in range(steps))
     backward = "".join("             [bwd.....]".ljust(40) for _ in range(steps))
     allocated = "".join(f" [{10 + by * i}of90]".ljust(40) for i in range(steps))
     return f"""
         rank0 step     {host}
               host     {work}
               autograd {backward}
-              gpu      {work}
+              gpu      {device}
               memory   {allocated}
     """
 

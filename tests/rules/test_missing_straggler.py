@@ -21,6 +21,13 @@ USUAL = """
           gpu  [a..]
           nccl     [ar@8][ar@8][ar@8]
 """
+#: The same beside compute.
+HIDDEN = """
+    rank# step |1
+          host [a][ar][ar][ar]
+          gpu  [a...............................]
+          nccl     [ar@8][ar@8][ar@8]
+"""
 EXPOSED = """
     rank# step |1
           host [a][ar][ar][ar][sync.................]
@@ -60,8 +67,9 @@ def test_waiting_in_few_steps_is_chance() -> None:
     )
 
 
-def test_collectives_that_are_alike_are_clear() -> None:
-    assert outcome(RULE, ranks(USUAL), world_size=2).status == "clear"
+@pytest.mark.parametrize("drawing", [USUAL, HIDDEN])
+def test_collectives_that_are_alike_are_clear(drawing: str) -> None:
+    assert outcome(RULE, ranks(drawing), world_size=2).status == "clear"
 
 
 def test_a_larger_message_may_take_longer() -> None:

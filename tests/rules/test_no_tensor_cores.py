@@ -17,7 +17,13 @@ FLOAT32 = """
           gpu      [fwd.......][sgemm.......................]
           nccl                                               [ar..]
 """
-TENSOR = FLOAT32.replace("[sgemm.", "[nvjet.").replace("[sgemm]", "[nvjet]")
+TENSOR = """
+    rank# step     |1
+          host     [fwd]
+          autograd       [nvjet]
+          gpu      [fwd.......][nvjet..]
+          nccl                    [ar..]
+"""
 TINY = FLOAT32.replace("[sgemm.......................]", "[sgemm*1000..................]")
 HALF = """
     rank# step     |1

@@ -14,9 +14,10 @@ PAGEABLE = """
 """
 PINNED = """
     rank# step |1
-          host           [fwd]
-          gpu  [pinned]  [fwd..........]
-          nccl                          [ar..]
+          host [fwd]
+          gpu  [fwd..................]
+          copy      [pinned]
+          nccl                   [ar..]
 """
 BOTH = """
     rank# step |1

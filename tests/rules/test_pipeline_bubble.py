@@ -6,6 +6,15 @@ from traces import finding, job, lies_in_its_step, outcome, repeat
 from tb_ddp_doctor.facts.pipeline import pipeline
 
 RULE = "pipeline-bubble"
+#: Two stages and six micro-batches, one forward and one backward pass in turn: a step of seven turns.
+MANY = """
+    rank0 step |1
+          gpu  [fwd][fwd]          [bwd....][fwd][bwd....][fwd][bwd....][fwd][bwd....][fwd][bwd....]     [bwd....]
+          nccl      [s1][s1][r1.........]  [r1]  [s1]     [r1] [s1]     [r1] [s1]     [r1] [s1]    [r1...]
+    rank1 step |1
+          gpu       [fwd][bwd....][fwd][bwd....][fwd][bwd....][fwd][bwd....][fwd][bwd....][fwd][bwd....]
+          nccl [r0.][r0]          [s0] [r0]     [s0] [r0]     [s0] [r0]     [s0] [r0]     [s0]          [s0]
+"""
 #: Two stages, two micro-batches, all forward passes first: a turn is 5 + 9 ms, and a step (2 + 2 - 1) of them.
 GPIPE = """
     rank0 step |1
@@ -39,10 +48,11 @@ def steps(text: str) -> str:
     return repeat(text, 3)
 
 
-def test_a_pipeline_that_waits_no_longer_than_it_must_is_clear() -> None:
-    ended = outcome(RULE, steps(ONE_FORWARD_ONE_BACKWARD))
+@pytest.mark.parametrize(("text", "turns"), [(ONE_FORWARD_ONE_BACKWARD, 4), (MANY, 6)])
+def test_a_pipeline_that_waits_no_longer_than_it_must_is_clear(text: str, turns: int) -> None:
+    ended = outcome(RULE, steps(text))
     assert ended.status == "clear"
-    assert "the bubble of 2 stages and 4 micro-batches is" in ended.reason
+    assert f"the bubble of 2 stages and {turns} micro-batches is" in ended.reason
 
 
 @pytest.mark.parametrize(("text", "turns"), [(GPIPE, 2), (ONE_FORWARD_ONE_BACKWARD, 4), (UNEVEN, 4)])

@@ -18,7 +18,7 @@ NO_SYNC = """
           host     [fwd]          [fwd]          [update]
           autograd      [bwd]          [bwd][ar]
           gpu      [fwd..][bwd....]     [fwd..][bwd....]
-          nccl                                          [ar.]
+          nccl                                   [ar.]
 """
 PLAIN = """
     rank# step     |1

@@ -18,10 +18,10 @@ LATE_FORWARD = """
 #: The same, with the next unit's parameters under way beside each unit's compute.
 PREFETCHED = """
     rank# step     |1
-          host     [ag0][ag1][ag2][fwd0][fwd1][fwd2]
+          host     [ag0][fwd0][ag1][fwd1][ag2][fwd2]
           autograd                                  [bwd0][rs0][bwd1][rs1]
-          gpu           [fwd0][fwd1][fwd2]          [bwd0.......][bwd1.......]
-          nccl     [ag0][ag1] [ag2]                              [rs0]        [rs1]
+          gpu           [fwd0.......][fwd1.........][fwd2...............][bwd0.......][bwd1.......]
+          nccl     [ag0]      [ag1]      [ag2]                                     [rs0]     [rs1]
 """
 LATE_BACKWARD = """
     rank# step     |1

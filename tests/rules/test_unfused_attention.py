@@ -16,9 +16,9 @@ UNFUSED = """
 FUSED = """
     rank# step     |1
           host     [attention]
-          autograd            [attention][bwd]
-          gpu       [attention..]      [attention......][bwd....]
-          nccl                                                   [ar]
+          autograd            [attention_bwd][bwd]
+          gpu      [attention...............][attention_bwd...][bwd......]
+          nccl                                                      [ar]
 """
 #: Two products of 8 ms; the scaling, the softmax and its gradient between them.
 PRODUCTS_MS, PASSES_MS = 16, 9 + 12 + 17
@@ -44,7 +44,7 @@ def test_evidence_is_the_longest_pass() -> None:
 
 
 def test_fused_attention_is_clear() -> None:
-    with_shapes = FUSED.replace("[bwd]", "[scale]").replace("[bwd....]", "[scale..]")
+    with_shapes = FUSED.replace("[bwd]", "[scale]").replace("[bwd......]", "[scale....]")
     assert outcome(RULE, ranks(with_shapes, with_shapes)).status == "clear"
 
 
