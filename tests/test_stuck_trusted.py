@@ -95,6 +95,31 @@ def test_a_damaged_dump_of_a_job_that_runs_makes_no_fault(tmp_path: Path, damage
     assert not run.findings and run.verdict == "healthy"
 
 
+def pending_alone(content: Content, completed: int, enqueued: int) -> None:
+    """As torch 2.5 and later keep them: what completed is in the counters alone."""
+    content["entries"] = [entry for entry in content["entries"] if entry["state"] != "completed"]
+    content["pg_status"]["0"] |= {"last_enqueued_collective": enqueued, "last_completed_collective": completed}
+
+
+@pytest.mark.parametrize(("counted", "is_believed"), [(-1, False), (150, False), (170, True)])
+def test_a_counter_far_behind_those_of_others_is_not_believed(
+    tmp_path: Path, counted: int, is_believed: bool
+) -> None:
+    """Others complete what a rank never came to only as far as NCCL's buffers reach, as of broadcasts: 8 a rank."""
+    for rank, content in drawn(STUCK).items():
+        newest = 201 if rank != 2 else 200
+        pending_alone(content, 200, newest)
+        if rank == 1:
+            pending_alone(content, counted, counted)
+            content["entries"] = []
+        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(content, protocol=2))
+    (run,) = examine_all(tmp_path)
+    assert (1 in run.missing_ranks) != is_believed
+    said = [one.message for one in run.warnings if one.message.startswith("Left out: it counts ")]
+    assert len(said) == (not is_believed)
+    assert faults(run) == [("missing", (1, 2) if is_believed else (2,))]
+
+
 def test_two_dumps_with_the_same_entries_are_said(tmp_path: Path) -> None:
     other = drawn(STUCK)[0]
     for entry in other["entries"]:

@@ -7,6 +7,7 @@ A dump that is empty, older than the others, or lacks entries accuses whom it is
 - one with gaps in its record numbers, where it keeps what has completed;
 - one without anything, where several ranks completed collectives of its groups;
 - one without a collective that several ranks completed, and that nobody completes without all;
+- one whose counter of a group is further behind those of several ranks than NCCL lets any rank run ahead;
 - the only one that says that a collective completed in which several others wait.
 
 Two with the same entries are said: one is a copy, and nothing tells which. Where as many dumps or more would be left
@@ -26,6 +27,9 @@ from tb_ddp_doctor.stuck.waits import NEEDS_ALL
 
 #: What one rank says alone of the others may be its own damage; what several say is not.
 _WITNESSES = 2
+#: NCCL's buffers hold so many steps between two neighbours (NCCL_STEPS), and every collective is a step at least: even
+#: of broadcasts, which complete without those behind, no rank completes more before the rank beside it came.
+_STEPS_AHEAD = 8
 #: A group as all its ranks name it.
 _Key = tuple[str, str, tuple[int, ...]]
 
@@ -33,7 +37,7 @@ _Key = tuple[str, str, tuple[int, ...]]
 def trusted(dumps: Sequence[Dump]) -> tuple[list[Dump], list[FileWarning]]:
     """The dumps that can be held against each other, and a warning for each that cannot."""
     doubts: dict[int, str] = {}
-    for check in (_without_what_others_have, _silent, _against_own_counters, _against_others):
+    for check in (_without_what_others_have, _silent, _against_own_counters, _against_others, _far_behind):
         left = [dump for dump in dumps if dump.rank not in doubts]
         doubts |= dict(check(left))
     copies = list(_copies(dumps))
@@ -86,11 +90,7 @@ def _copies(dumps: Sequence[Dump]) -> Iterator[FileWarning]:
 
 
 def _against_own_counters(dumps: Sequence[Dump]) -> Iterator[tuple[int, str]]:
-    with_messages = {
-        dump.group_names[number]
-        for dump in dumps
-        for number in np.unique(dump.entries.group[dump.entries.is_p2p]).tolist()
-    }
+    with_messages = _with_messages(dumps)
     for dump in dumps:
         entries = dump.entries
         unlisted = [name for name in dump.group_names if dump.groups and not dump.groups.get(name)]
@@ -136,6 +136,38 @@ def _against_others(dumps: Sequence[Dump]) -> Iterator[tuple[int, str]]:
             completed[key][dump.rank] = int(dump.entries.sequence[done].max(initial=-1))
     for key, by_rank in completed.items():
         yield from _odd(key, by_rank, enqueued[key])
+
+
+def _far_behind(dumps: Sequence[Dump]) -> Iterator[tuple[int, str]]:
+    """Dumps that count less in a group than others can have completed without them.
+
+    A recorder that keeps only what is pending shows nothing of what completed but these counters.
+    """
+    with_messages = _with_messages(dumps)
+    counted: defaultdict[_Key, dict[int, Status]] = defaultdict(dict)
+    for dump in dumps:
+        for name, status in dump.status.items():
+            group = dump.groups.get(name)
+            if group and group.ranks and name not in with_messages:
+                counted[group.name, group.description, group.ranks][dump.rank] = status
+    for key, by_rank in counted.items():
+        newest = sorted((status.completed for status in by_rank.values()), reverse=True)
+        if len(newest) <= _WITNESSES:
+            continue
+        sure = newest[_WITNESSES - 1]
+        for rank, status in by_rank.items():
+            if status.enqueued < sure - _STEPS_AHEAD * len(key[2]):
+                of = key[1] or f"group {key[0]}"
+                yield rank, f"it counts {max(status.enqueued, 0):,} collectives of {of}, and others completed {sure:,}"
+
+
+def _with_messages(dumps: Sequence[Dump]) -> set[str]:
+    """The groups in which ranks send messages, which their counters count too: they differ between ranks."""
+    return {
+        dump.group_names[number]
+        for dump in dumps
+        for number in np.unique(dump.entries.group[dump.entries.is_p2p]).tolist()
+    }
 
 
 def _odd(key: _Key, completed: Mapping[int, int], enqueued: Mapping[int, int]) -> Iterator[tuple[int, str]]:
