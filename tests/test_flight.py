@@ -371,6 +371,6 @@ def test_numbers_of_groups_are_numbers_or_texts(tmp_path: Path) -> None:
     """Lists within lists that are one another are 2 to the power of 60 as text."""
     path = tmp_path / "rank_0"
     path.write_bytes(
-        _shared(entries=[_entry(0, pg_id=_LAUGHS)], pg_status={(): {}, 7: {"last_enqueued_collective": 3}})
+        _shared(entries=[_entry(0, pg_id=_LAUGHS)], pg_status={None: {}, 7: {"last_enqueued_collective": 3}})
     )
     assert load(path, 0).status == {}

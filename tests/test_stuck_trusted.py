@@ -102,9 +102,7 @@ def pending_alone(content: Content, completed: int, enqueued: int) -> None:
 
 
 @pytest.mark.parametrize(("counted", "is_believed"), [(-1, False), (150, False), (170, True)])
-def test_a_counter_far_behind_those_of_others_is_not_believed(
-    tmp_path: Path, counted: int, is_believed: bool
-) -> None:
+def test_a_counter_far_behind_those_of_others_is_not_believed(tmp_path: Path, counted: int, is_believed: bool) -> None:
     """Others complete what a rank never came to only as far as NCCL's buffers reach, as of broadcasts: 8 a rank."""
     for rank, content in drawn(STUCK).items():
         newest = 201 if rank != 2 else 200
