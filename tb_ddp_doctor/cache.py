@@ -125,12 +125,22 @@ class Cache(msgspec.Struct, frozen=True):
 
         Unchecked, only what is looked at of kept columns is read, and what a disk did to them goes unnoticed.
         """
-        key = _key(path)
-        trace = self._load(RankTrace, key, checked=checked)
+        trace = self.kept_columns(path, checked=checked)
         if trace is None:
+            key = _key(path)
             trace = read(path)
             self._save(trace, key, path)
         return trace
+
+    def kept_columns(self, path: FilePath, *, checked: bool = True) -> RankTrace | None:
+        """The columns of a trace file if they are kept; None if the trace must be read."""
+        return self._load(RankTrace, _key(path), checked=checked)
+
+    def keep_columns(self, path: FilePath) -> RankTrace | None:
+        """Read a trace file for another process; None where it finds the columns kept. Raises TraceError."""
+        trace = self.columns(path)
+        kept = self._path(RankTrace, _key(path))
+        return None if kept is not None and kept.exists() else trace
 
     def warn_unless_kept(self, paths: Collection[FilePath]) -> None:
         """Say, once, that nothing is kept, where that is so of all traces that were just read."""

@@ -23,7 +23,7 @@ from tb_ddp_doctor.choices import no_name
 from tb_ddp_doctor.diagnosis import Lacking, assemble, encodable
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.digest.numbered_calls import numbered_calls
-from tb_ddp_doctor.digest.valid import check
+from tb_ddp_doctor.digest.valid import InvalidError, check
 from tb_ddp_doctor.discover.files import digested_trace
 from tb_ddp_doctor.discover.names import DIGEST_SUFFIX, host_in_name, names_process
 from tb_ddp_doctor.discover.runs import RankFile, Run
@@ -373,6 +373,13 @@ def _digest_unread(
         except (TraceError, pool.CrashError) as error:
             kind: WarningKind = "not-json" if isinstance(error, NotJsonError) else "note"
             warnings.append(FileWarning(str(path), f"Rank {file.rank} is left out: {error}", kind))
+        except InvalidError as error:
+            _log.debug("what was made of %s is no digest", path, exc_info=True)
+            warnings.append(
+                FileWarning(
+                    str(path), f"Rank {file.rank} is left out: the tables made of it do not fit each other: {error}."
+                )
+            )
         except Exception as error:
             _log.debug("reading %s failed", path, exc_info=True)
             warnings.append(

@@ -389,7 +389,7 @@ class Kept:
     def __init__(self, trace: RankTrace) -> None:
         self._trace = trace
 
-    def columns(self, path: object, *, checked: bool) -> RankTrace:
+    def kept_columns(self, path: object, *, checked: bool) -> RankTrace:
         return self._trace
 
 

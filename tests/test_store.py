@@ -33,6 +33,10 @@ class Column(msgspec.Struct):
     number: Ints
 
 
+class HasDevice(msgspec.Struct):
+    has_device: bool
+
+
 class Both(msgspec.Struct):
     few: Column
     many: Column
@@ -97,7 +101,7 @@ def test_what_was_given_back_is_there_when_it_is_looked_at_again(tmp_path: Path)
 def test_plain_fields_are_told_without_a_look_at_the_columns(tmp_path: Path) -> None:
     path = dumped(tmp_path / "x", traces.digests(JOB)[0])
     path.write_bytes(path.read_bytes()[:-1] + b"x")
-    assert column_file.values(path)["has_device"] is True
+    assert column_file.told(path, HasDevice).has_device is True
     with pytest.raises(column_file.StoreError, match="checksum"):
         column_file.load(RankDigest, "1", path)
 

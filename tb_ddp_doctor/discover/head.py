@@ -1,4 +1,9 @@
-"""What the head of a trace file tells, without reading the rest."""
+"""What the head of a trace file tells, without reading the rest.
+
+Heads are read in the process that searches, TensorBoard's too: whatever a file holds, 64 KiB of its text are looked at,
+and of a digest 16 MiB. Where several ranks may have been merged into a file all of it is: beyond 4 MiB of text in a
+process of its own.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,7 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 import msgspec
@@ -15,11 +20,16 @@ from msgspec.structs import replace
 
 from tb_ddp_doctor.discover import merged
 from tb_ddp_doctor.discover.names import DIGEST_SUFFIX
-from tb_ddp_doctor.storage.column_file import StoreError, values
+from tb_ddp_doctor.storage.column_file import StoreError, told
 from tb_ddp_doctor.storage.paths import FilePath, identity
+from tb_ddp_doctor.workers import pool
 
 _HEAD_BYTES = 1 << 16
 _CHUNK_BYTES = 1 << 13
+#: Of compressed text that comes to nothing, no more is read.
+_FRUITLESS_BYTES = 1 << 20
+#: Text that is looked through here for merged ranks.
+_SOON_READ = 1 << 22
 #: Beyond, all are read anew: a bound for directories whose files come and go.
 _MOST_REMEMBERED = 1 << 20
 _GZIP = b"\x1f\x8b"
@@ -61,8 +71,8 @@ def peek(path: FilePath) -> Head:
                 chunks = _inflate(chunks)
             text = _gather(chunks)
             head = _read_head(text)
-            if head.is_kineto and isinstance(path, Path):
-                head = replace(head, parts=merged.parts(text, chain([text], chunks)))
+            if head.is_kineto and isinstance(path, Path) and merged.may_be(text):
+                head = replace(head, parts=_parts(path, text, chunks))
             if first.startswith(_GZIP):
                 return head
             if head.is_trace and head.rank is None:
@@ -73,6 +83,28 @@ def peek(path: FilePath) -> Head:
             return head
     except OSError:
         return Head()
+
+
+def _parts(path: Path, text: bytes, chunks: Iterator[bytes]) -> tuple[str, ...]:
+    """The parts of a file that holds several ranks; `text` and `chunks` are what it begins with, and what follows."""
+    soon = [text, *islice(chunks, _SOON_READ // _CHUNK_BYTES)]
+    if next(chunks, b"") == b"":
+        return merged.parts(text, soon)
+    try:
+        return pool.call(parts_of_file, path, path.stat().st_size, gives=tuple[str, ...])
+    except (OSError, pool.CrashError):
+        return ()
+
+
+def parts_of_file(path: FilePath) -> tuple[str, ...]:
+    """The parts of a file that holds several ranks, whatever its size. Raises OSError."""
+    with path.open("rb") as file:
+        first = file.read(_CHUNK_BYTES)
+        chunks: Iterator[bytes] = chain([first], iter(lambda: file.read(_CHUNK_BYTES), b""))
+        if first.startswith(_GZIP):
+            chunks = _inflate(chunks)
+        text = _gather(chunks)
+        return merged.parts(text, chain([text], chunks))
 
 
 def source(path: FilePath) -> str:
@@ -122,16 +154,27 @@ class RememberedHeads:
         return kept[1]
 
 
+class _Header(msgspec.Struct):
+    rank: int | None
+    world_size: int | None
+    host: str
+
+
+class _OfDigest(msgspec.Struct):
+    """What a digest says of its trace."""
+
+    header: _Header
+    source: str = ""
+
+
 def _peek_digest(path: Path) -> Head:
     """What the digested file said of itself."""
     try:
-        found = values(path)
-        header = found["header"]
-        rank, world_size, host = (header[name] for name in ("rank", "world_size", "host"))
-        told = {"rank": rank, "world_size": world_size, "host": host, "source": found.get("source", "")}
-        return msgspec.convert({"is_trace": True, "is_kineto": True, "has_text": True, **told}, Head)
-    except (StoreError, KeyError, TypeError, msgspec.ValidationError):
+        found = told(path, _OfDigest)
+    except StoreError:
         return Head()
+    header = found.header
+    return Head(True, True, True, header.rank, header.world_size, header.host, source=found.source)
 
 
 def _gather(chunks: Iterable[bytes]) -> bytes:
@@ -148,12 +191,14 @@ def _gather(chunks: Iterable[bytes]) -> bytes:
 def _inflate(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """The text of a gzip file in small pieces, as far as it can be decompressed."""
     inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    fruitless = 0
     try:
         for chunk in chunks:
+            fruitless += len(chunk)
             while text := inflater.decompress(chunk, _CHUNK_BYTES):
                 yield text
-                chunk = inflater.unconsumed_tail
-            if inflater.eof:
+                chunk, fruitless = inflater.unconsumed_tail, 0
+            if inflater.eof or fruitless > _FRUITLESS_BYTES:
                 return
     except zlib.error:
         return

@@ -27,6 +27,8 @@ _PID = re.compile(rb'"pid"\s*:\s*(?:"(\[[^"\\\n]{1,100})"|(\d{1,18})(?=\D))')
 _OVERLAP = 256
 #: Text that is looked through, where the beginning tells that ranks were merged, and where it does not.
 _MOST_BYTES, _LEAST_BYTES = 1 << 30, 1 << 27
+#: Processes in all: no merged file has as many.
+_MOST_PIDS = 1 << 16
 
 
 def part(pid: str) -> str:
@@ -48,17 +50,27 @@ def rank(part: str) -> int | None:
     return int(part.removeprefix(_NUMBERED)) if part.startswith(_NUMBERED) else None
 
 
+def may_be(head: bytes) -> bool:
+    """Whether several ranks may have been merged into a trace that begins so."""
+    return not (b'"schemaVersion"' in head or b'"distributedInfo"' in head) or _is_marked(head)
+
+
+def _is_marked(head: bytes) -> bool:
+    return bool(_LABEL.search(head) or _EVENT_OF_RANK.search(head))
+
+
 def parts(head: bytes, chunks: Iterable[bytes]) -> tuple[str, ...]:
     """The parts of a trace by its text, in order; none where it holds one rank. `head` is its beginning."""
-    is_merged = bool(_LABEL.search(head) or _EVENT_OF_RANK.search(head))
-    if not is_merged and (b'"schemaVersion"' in head or b'"distributedInfo"' in head):
+    if not may_be(head):
         return ()
-    left, pids = _MOST_BYTES if is_merged else _LEAST_BYTES, set[tuple[bytes, bytes]]()
+    left, pids = _MOST_BYTES if _is_marked(head) else _LEAST_BYTES, set[tuple[bytes, bytes]]()
     rest = b""
     for chunk in chunks:
         text = rest + chunk
         pids.update(_PID.findall(text))
         rest, left = text[-_OVERLAP:], left - len(chunk)
+        if len(pids) > _MOST_PIDS:
+            return ()
         if left <= 0:
             break
     labelled = {part(label.decode("utf-8", "replace")) for label, _ in pids if label} - {""}

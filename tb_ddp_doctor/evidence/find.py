@@ -23,8 +23,8 @@ from tb_ddp_doctor.evidence.model import RECORD_SUFFIX, RankEvidence, Record, Se
 from tb_ddp_doctor.nccl_logs.files import find_logs
 from tb_ddp_doctor.storage.time_limit import beginning
 
-#: Of a text and of a record.
-_MOST_BYTES = 4 << 20
+#: Of a text, and of a record, which has some hundred bytes and is read in TensorBoard's own process.
+_MOST_BYTES, _MOST_OF_RECORD = 4 << 20, 1 << 16
 _FIRST_LOOK = 1 << 12
 _MOST_FILES = 4096
 _RECORD = re.compile(rf"rank(\d{{1,7}}){re.escape(RECORD_SUFFIX)}")
@@ -64,7 +64,7 @@ def find(
 def _records(folders: Iterable[Path], ranks: AbstractSet[int]) -> Iterator[tuple[int, RankEvidence]]:
     for folder in folders:
         for number in sorted(_recorded(folder) & ranks):
-            data = _beginning(folder / f"rank{number}{RECORD_SUFFIX}", _MOST_BYTES)
+            data = _beginning(folder / f"rank{number}{RECORD_SUFFIX}", _MOST_OF_RECORD)
             try:
                 record = msgspec.json.decode(data, type=Record)
             except (msgspec.MsgspecError, UnicodeDecodeError):

@@ -47,7 +47,7 @@ def read(path: FilePath, world_size: int) -> list[RasRank]:
         for key, is_missing in (("missing_ranks", True), ("ranks", False)):
             members = one.get(key)
             for member in members if isinstance(members, list) else ():
-                if isinstance(member, dict) and isinstance(member.get("rank"), int):
+                if isinstance(member, dict) and member.get("rank") in range(world_size):
                     told = _rank(member, is_missing)
                     before = worst.get(told.rank)
                     if before is None or _WORST.index(told.state) < _WORST.index(before.state):
@@ -68,4 +68,5 @@ def _rank(member: dict[str, Any], is_missing: bool) -> RasRank:
     else:
         state = "aborted" if status.get("abort_flag") else "running"
     host, pid = member.get("host"), member.get("pid")
-    return RasRank(member["rank"], str(host)[:200] if host else "", pid if isinstance(pid, int) else -1, state)
+    pid = pid if isinstance(pid, int) and 0 <= pid < 1 << 31 else -1
+    return RasRank(member["rank"], str(host)[:200] if host else "", pid, state)

@@ -16,7 +16,10 @@ from tb_ddp_doctor.findings import Evidence, Finding
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.slices import pick
 from tb_ddp_doctor.slices.model import Collective, Label, Memory, RankSlice, Slice, SliceError
-from tb_ddp_doctor.trace.model import Indices, Ints, TraceError
+from tb_ddp_doctor.storage.message import MessageError
+from tb_ddp_doctor.storage.paths import FilePath
+from tb_ddp_doctor.trace.model import Indices, Ints, NotJsonError, RankTrace, TraceError
+from tb_ddp_doctor.workers import pool
 
 #: Ranks of one slice: a screen shows no more, and each costs the reading of its columns.
 MOST_RANKS = 16
@@ -121,8 +124,8 @@ def rank_index(job: Job, rank: int) -> int:
 def _rank(result: Result, cache: Cache, index: int, chosen: Window, most: int | None, own_code: bool) -> RankSlice:
     job = result.job
     try:
-        trace = cache.columns(result.files[index], checked=False)
-    except TraceError as error:
+        trace = _columns(cache, result.files[index])
+    except (TraceError, MessageError, OSError, pool.CrashError) as error:
         raise SliceError(f"The trace of rank {job.ranks[index]} cannot be read again: {error}") from None
     edges = _ALWAYS if most is None else (chosen.start_ns, chosen.end_ns)
     start, end = (_on_own_clock(job, index, instant) for instant in edges)
@@ -167,6 +170,15 @@ def _rank(result: Result, cache: Cache, index: int, chosen: Window, most: int | 
         steps_end_ns=int(common(job.digests[index].steps.host_end_ns[-1:])[0]),
         left_out=picked.left_out,
     )
+
+
+def _columns(cache: Cache, path: FilePath) -> RankTrace:
+    """The columns of a trace, kept or read in a process of its own. Raises TraceError, OSError and pool.CrashError."""
+    kept = cache.kept_columns(path, checked=False)
+    if kept is None:
+        size, raises = path.stat().st_size, (TraceError, NotJsonError)
+        kept = pool.call(cache.keep_columns, path, size, gives=RankTrace | None, raises=raises)
+    return kept or cache.columns(path, checked=False)
 
 
 def _on_own_clock(job: Job, index: int, common_ns: int) -> int:

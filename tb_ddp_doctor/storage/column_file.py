@@ -27,7 +27,7 @@ from enum import Enum
 from functools import cache, lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar, get_args, get_type_hints
+from typing import Any, BinaryIO, Generic, TypeVar, get_args, get_type_hints
 
 import msgspec
 import numpy as np
@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.storage.constant import constant, has_one_value
 from tb_ddp_doctor.storage.message import element_type
+from tb_ddp_doctor.storage.plain_file import open_plain
 
 _MAGIC = b"ddpdoc\x00\x01"
 _ALIGNMENT = 64
@@ -47,6 +48,10 @@ _LARGE = 1 << 14
 #: Columns of more values are never constant, so that a damaged file takes no more memory than its size says.
 _LONGEST_CONSTANT = 1 << 16
 _UNREADABLE = (OSError, ValueError, msgspec.MsgspecError)
+#: What a file that anybody may have written has at most, bytes: 500 times the index of a rank with 250 names, and the
+#: columns of 6,000 steps. Its index takes 25 times as much once it is read.
+_MOST_INDEX, _MOST_BYTES = 1 << 24, 1 << 28
+_MOST_COLUMNS = 1 << 12
 T = TypeVar("T")
 
 
@@ -96,6 +101,12 @@ class _Index(msgspec.Struct):
     values: dict[str, msgspec.Raw]
 
 
+class _Told(msgspec.Struct, Generic[T]):
+    """Of an index, the plain fields alone."""
+
+    values: T
+
+
 def dump(value: msgspec.Struct, version: str, file: BinaryIO) -> None:
     """Write a struct whose fields are arrays, plain values that JSON can hold, or such structs."""
     columns: list[NDArray[Any]] = []
@@ -134,12 +145,14 @@ def load(kind: type[T], version: str, path: Path, *, checked: bool = True, mappe
     """Read what `dump` wrote; the arrays are read-only, and of their fields' element types. Raises StoreError.
 
     Unchecked, the columns are not compared with their checksum, for which all of them would have to be read. What
-    others may write is not to be `mapped`.
+    others may write is not to be `mapped`: no more is made of it than its size says.
     """
     index, columns = _open(path, checked=checked, mapped=mapped)
     if index.kind != kind.__name__ or index.version != version:
         raise StoreError(f"It holds a {index.kind} of version {index.version}, not a {kind.__name__} of {version}.")
     try:
+        if not mapped:
+            _check_places(index.columns)
         arrays = [columns.column(*place) for place in index.columns]
         return _unpack(kind, index.values, arrays)
     except (msgspec.MsgspecError, KeyError, IndexError, TypeError, ValueError) as error:
@@ -158,17 +171,17 @@ def give_back(value: msgspec.Struct) -> None:
             return
 
 
-def values(path: Path) -> dict[str, Any]:
-    """The plain fields of what `dump` wrote, of whatever kind and version, without its columns. Raises StoreError."""
+def told(path: Path, fields: type[T]) -> T:
+    """Some plain fields of what `dump` wrote, of whatever kind and version: those of the struct `fields`.
+
+    Nothing else of the file is taken apart, whoever wrote it. Raises StoreError.
+    """
     try:
-        with path.open("rb") as file:
-            index, _, _ = _read_index(file)
-    except _UNREADABLE as error:
+        with open_plain(path) as file:
+            text, _, _ = _index_text(file, _MOST_INDEX)
+        return msgspec.json.decode(text, type=_Told[fields]).values  # type: ignore[valid-type]
+    except (*_UNREADABLE, RecursionError) as error:
         raise StoreError(f"It cannot be read ({error}).") from None
-    try:
-        return {name: msgspec.json.decode(raw) for name, raw in index.values.items()}
-    except msgspec.MsgspecError as error:
-        raise StoreError(f"It is damaged: {error}.") from None
 
 
 def _stored(column: NDArray[Any]) -> NDArray[Any]:
@@ -207,24 +220,44 @@ def _empty(dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
     return np.empty(shape, np.dtype(dtype))
 
 
-def _read_index(file: BinaryIO) -> tuple[_Index, int, int]:
-    """The index, where it ends, and the checksum of what follows."""
+def _check_places(places: list[tuple[str, list[int], int, bool]]) -> None:
+    """Raise ValueError where the columns of a file are not those of its bytes: two that share them, or far too many."""
+    if len(places) > _MOST_COLUMNS:
+        raise ValueError(f"{len(places):,} columns")
+    end = 0
+    for offset, size in sorted(
+        (offset, np.dtype(dtype).itemsize * (1 if once else math.prod(shape))) for dtype, shape, offset, once in places
+    ):
+        if size and offset < end:
+            raise ValueError("two of its columns overlap")
+        end = max(end, offset + size)
+
+
+def _index_text(file: BinaryIO, most: int) -> tuple[bytes, int, int]:
+    """The index as it stands, where it ends, and the checksum of what follows."""
     head = file.read(_START)
     if len(head) < _START or head[:8] != _MAGIC:
         raise StoreError("It is no file of ddp-doctor.")
-    text = file.read(min(int.from_bytes(head[8:16], "little"), os.fstat(file.fileno()).st_size))
+    size = int.from_bytes(head[8:16], "little")
+    if size > most:
+        raise StoreError(f"It is no file of ddp-doctor: its index has {size:,} bytes.")
+    text = file.read(size)
     if zlib.crc32(text) != int.from_bytes(head[16:20], "little"):
         raise StoreError("It is damaged: its index does not fit its checksum.")
-    return msgspec.json.decode(text, type=_Index), _START + len(text), int.from_bytes(head[20:24], "little")
+    return text, _START + len(text), int.from_bytes(head[20:24], "little")
 
 
 def _open(path: Path, *, checked: bool, mapped: bool) -> tuple[_Index, _Columns]:
     """The index and the columns."""
     large: NDArray[np.uint8] = np.empty(0, np.uint8)
     try:
-        with path.open("rb") as file:
-            index, end, checksum = _read_index(file)
-            size, end = os.fstat(file.fileno()).st_size, end + index.read
+        with path.open("rb") if mapped else open_plain(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if not mapped and size > _MOST_BYTES:
+                raise StoreError(f"It is no file of ddp-doctor: it has {size:,} bytes.")
+            text, end, checksum = _index_text(file, size if mapped else min(size, _MOST_INDEX))
+            index = msgspec.json.decode(text, type=_Index)
+            end += index.read
             padding = -end % _PAGE
             read = file.read(min(max(index.read, 0) + padding, size))
             if not mapped:

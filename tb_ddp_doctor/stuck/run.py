@@ -8,6 +8,7 @@ import posixpath
 import re
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future
+from functools import partial
 from pathlib import PurePath
 
 from msgspec.structs import replace
@@ -92,17 +93,26 @@ def examine(run: DumpRun, traces: Collection[str] = (), progress: Progress | Non
 def _stacks(run: DumpRun, warnings: list[FileWarning]) -> dict[int, Stack]:
     """Where the main threads of the ranks are, by rank."""
     found = {}
+    read_of = dict(pool.run(_stack, [(path, _size(path)) for path in run.stacks], gives=Stack | None))
     for path in run.stacks:
         try:
-            stack = stacks.read(path, rank_in(path.name))
+            stack = read_of[path].result()
         except OSError as error:
             warnings.append(FileWarning(str(path), f"It cannot be read ({error.strerror or error})."))
+            continue
+        except pool.CrashError as error:
+            warnings.append(FileWarning(str(path), f"Left out: {error}"))
             continue
         if stack is None:
             warnings.append(FileWarning(str(path), "It names no rank, or holds no stack of a main thread."))
         else:
             found[stack.rank] = stack
     return found
+
+
+def _stack(path: FilePath) -> Stack | None:
+    """Where the main thread of a rank is, in a process of its own."""
+    return stacks.read(path, rank_in(path.name))
 
 
 def same_job(name: str, traces: Iterable[str]) -> tuple[str, ...]:
@@ -150,11 +160,14 @@ def _keep(dump: Dump, dumps: dict[int, Dump], warnings: list[FileWarning]) -> No
 def _ras(run: DumpRun, world_size: int) -> list[FileWarning]:
     """What NCCL's RAS says of ranks that do not run as they should."""
     found = []
-    for path in run.ras:
+    reads = partial(ras.read, world_size=world_size)
+    answers = pool.run(reads, [(path, _size(path)) for path in run.ras], gives=list[ras.RasRank])
+    for path, answer in sorted(answers, key=lambda one: str(one[0])):
         try:
-            ranks = [one for one in ras.read(path, world_size) if one.state != "running"]
-        except ValueError as error:
-            found.append(FileWarning(str(path), str(error)))
+            ranks = [one for one in answer.result() if one.state != "running"]
+        except (ValueError, pool.CrashError) as error:
+            said = str(error)
+            found.append(FileWarning(str(path), said if said.startswith("Left out") else f"Left out: {said}"))
             continue
         told = "; ".join(
             f"rank {one.rank} ({one.host or 'unknown host'}, pid {one.pid}) is {_RAS_WORDS[one.state]}"

@@ -16,7 +16,8 @@ import msgspec
 if sys.platform != "win32":
     import resource
 
-#: What every file may take: a small one takes a hundredth of that. With the process itself these are 512 MB.
+#: What every file may take: a small one takes a hundredth of that. With the process itself these are 512 MB, and small
+#: files, compressed or not, may take no more.
 _SURE_S = 30.0
 _SURE_CPU_S = 20.0
 _SURE_BYTES = 384 << 20
@@ -26,6 +27,8 @@ _SMALL_BYTES = 2 << 20
 _BYTES_PER_S = 100_000
 _BYTES_PER_CPU_S = 4_000_000
 _BYTES_PER_BYTE = 4
+#: What is made of a file to be handed back: a digest has a tenth of its trace, columns half of it.
+_SURE_ANSWER_BYTES = 64 << 20
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -36,15 +39,19 @@ class Limits(msgspec.Struct, frozen=True):
     cpu_s: float
     #: Of memory, beside what the process itself has.
     bytes: int
+    #: Of the answer, which the process that asked takes into its own memory.
+    answer_bytes: int = 1 << 62
 
 
 def limits_for(size: int, unpacked: int) -> Limits:
     """What a file may take that has so many bytes on disk, and as many once it is unpacked, by an estimate."""
-    beyond = size if size > _SMALL_BYTES else 0
+    is_small = size <= _SMALL_BYTES
+    beyond, unpacked = (0, 0) if is_small else (size, unpacked)
     return Limits(
         _SURE_S + beyond / _BYTES_PER_S,
         _SURE_CPU_S + unpacked / _BYTES_PER_CPU_S,
         _SURE_BYTES + _BYTES_PER_BYTE * unpacked,
+        _SURE_ANSWER_BYTES + unpacked,
     )
 
 

@@ -53,6 +53,8 @@ _GZIP_RATIO = 16
 _MEMORY_SHARE = 0.7
 #: Below this many bytes of JSON in all, starting processes takes longer than reading.
 _WORTH_PROCESSES = 150 << 20
+#: Of an exception's text, and of its traceback; and of all that an answer has beside its result.
+_MOST_LETTERS, _MOST_WORDS = 1 << 14, 1 << 20
 #: How often a wait looks whether it was cancelled, s.
 _HEARTBEAT_S = 0.2
 
@@ -216,10 +218,11 @@ class _Worker:
     def result(self) -> Future[Any] | None:
         """What came of the task; None if the process died of it, though not of a limit. To be asked once."""
         try:
+            limits = self.task.limits
             if not self.pipe.poll():
                 self._end()
-                return _failed(_too_much(f"{self.task.limits.seconds:,.0f} s"))
-            return _unpacked(self.pipe.recv_bytes(), self._calls, self.task.limits)
+                return _failed(_too_much(f"{limits.seconds:,.0f} s"))
+            return _unpacked(self.pipe.recv_bytes(limits.answer_bytes + _MOST_WORDS), self._calls, limits)
         except (EOFError, OSError):
             self._end()
         if sys.platform != "win32" and self._process.exitcode == -signal.SIGXCPU:
@@ -264,7 +267,7 @@ def _serve(pipe: Connection, function: Callable[[Any], Any], environment: dict[s
         while True:
             task: _Task = pipe.recv()
             hold(task.limits)
-            pipe.send_bytes(_answer(function, task.path))
+            pipe.send_bytes(_answer(function, task.path, task.limits.answer_bytes))
 
 
 class _Answer(msgspec.Struct):
@@ -280,14 +283,16 @@ class _Answer(msgspec.Struct):
     is_transient: bool = False
 
 
-def _answer(function: Callable[[Any], Any], path: Any) -> bytes:
+def _answer(function: Callable[[Any], Any], path: Any, most_bytes: int) -> bytes:
     since = transient.Since()
     try:
         result = packed(function(path))
+        if len(result) > most_bytes:
+            raise MemoryError
         return packed(_Answer(result, is_transient=since.noted()))
     except Exception as error:
-        where = traceback.format_exc()
-        return packed(_Answer(b"", type(error).__name__, whole_text(str(error)), whole_text(where), since.noted()))
+        said, where = whole_text(str(error))[:_MOST_LETTERS], whole_text(traceback.format_exc())[-_MOST_LETTERS:]
+        return packed(_Answer(b"", type(error).__name__, said, where, since.noted()))
 
 
 def _unpacked(message: bytes, calls: _Calls, limits: Limits) -> Future[Any]:
