@@ -21,7 +21,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tb_ddp_doctor import __version__
-from tb_ddp_doctor.digest.model import RankDigest
+from tb_ddp_doctor.digest.model import MEANING, RankDigest
 from tb_ddp_doctor.digest.valid import InvalidError, check
 from tb_ddp_doctor.discover.files import digested_trace
 from tb_ddp_doctor.discover.head import Head, peek, source
@@ -42,8 +42,9 @@ _warned_of: set[Path] = set()
 T = TypeVar("T", Head, RankTrace, RankDigest)
 
 _SUFFIX: dict[type, str] = {Head: "head", RankTrace: "columns", RankDigest: "digest"}
-#: The packages whose code makes what is kept.
-_MADE_BY = ("nsys", "discover", "trace", "digest")
+#: The packages and modules whose code makes what is kept, the native library among them.
+_MADE_BY = ("nsys", "nccl_logs", "discover", "trace", "digest", "storage", "workers", "findings", "step_parts")
+_SOURCES = (".py", ".so", ".dll")
 
 
 def _version(kind: type) -> str:
@@ -55,16 +56,25 @@ def _version(kind: type) -> str:
 def _code() -> str:
     """A hash of the code that makes entries: who changes it must not be shown what the code before made."""
     code = hashlib.sha256()
-    for package in _MADE_BY:
-        for path in sorted(Path(__file__).with_name(package).glob("*.py")):
-            with contextlib.suppress(OSError):
-                code.update(path.read_bytes())
+    for path in _sources():
+        with contextlib.suppress(OSError):
+            code.update(path.read_bytes())
     return code.hexdigest()[:16]
 
 
+def _sources() -> list[Path]:
+    """The files with that code, of all folders of its packages, in order."""
+    names = [Path(__file__).with_name(name) for name in _MADE_BY]
+    inside = [path for name in names for path in name.rglob("*") if path.suffix in _SOURCES]
+    return sorted([*inside, *(path for name in names if (path := name.with_suffix(".py")).exists())])
+
+
 def digest_version() -> str:
-    """The version of digest files: of their layout alone, since they go between machines with other releases."""
-    return layout(RankDigest)
+    """The version of digest files: of what their values mean and of their layout.
+
+    Neither the release nor the code counts, since they go between machines with others.
+    """
+    return f"{MEANING}.{layout(RankDigest)}"
 
 
 def read(path: FilePath) -> RankTrace:

@@ -1,4 +1,4 @@
-"""Writes what is made from the code: pages and table of rules, terminal output, schemas, golden results.
+"""Writes what is made from the code: pages and table of rules, terminal output, schemas, golden results and digests.
 
     python tests/generate.py
 
@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 import frontend_sources
+import golden_digests
 import recorders
 from examples import EXAMPLES, Example
 from test_golden import GOLDEN, diagnose, essence, names
@@ -123,6 +124,7 @@ def main() -> None:
         page = path.read_text(encoding="utf-8")
         if (fresh := with_output(page)) != page:
             path.write_text(fresh, encoding="utf-8")
+    golden_digests.write()
     GOLDEN.write_text(json.dumps({name: essence(diagnose(name)) for name in names()}, indent=2) + "\n")
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,10 @@ import traces
 from test_store import JOB, same
 
 from tb_ddp_doctor import cache as cache_module
-from tb_ddp_doctor.cache import Cache
+from tb_ddp_doctor.cache import Cache, _code, _sources, read_digest, write_digest
+from tb_ddp_doctor.digest.model import MEANING
+from tb_ddp_doctor.storage.column_file import StoreError
+from tb_ddp_doctor.trace import native
 from tb_ddp_doctor.trace.model import TraceError
 
 
@@ -178,6 +183,49 @@ def test_another_code_finds_nothing(
     monkeypatch.setattr("tb_ddp_doctor.cache._code", lambda: "changed")
     cache.digest(trace)
     assert opened == [trace, trace]
+
+
+def test_all_code_that_makes_a_digest_counts() -> None:
+    """Every file of ours that reading and digesting import, in folders within folders too, and the native library."""
+    code = (
+        "import sys, tb_ddp_doctor.nsys.processes, tb_ddp_doctor.trace.nsys.read, tb_ddp_doctor.discover.head\n"
+        "import tb_ddp_doctor.trace.reader, tb_ddp_doctor.digest.build\n"
+        "print(*(one.__file__ for name, one in sys.modules.items() if name.startswith('tb_ddp_doctor.')), sep='\\n')"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    imported = {Path(line) for line in printed.splitlines()}
+    assert any(path.name == "read.py" for path in imported)
+    counted = set(_sources())
+    # It only says what options take.
+    assert {path.name for path in imported - counted} <= {"choices.py"}
+    if native.is_available():
+        assert any(path.stem == "_scanner" for path in counted)
+
+
+def test_another_native_library_is_other_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "trace" / "nsys"
+    folder.mkdir(parents=True)
+    (folder / "read.py").write_text("1")
+    monkeypatch.setattr("tb_ddp_doctor.cache.__file__", str(tmp_path / "cache.py"))
+    seen = set()
+    for path in (folder / "read.py", tmp_path / "trace" / "_scanner.so", tmp_path / "findings.py"):
+        path.write_text("2")
+        _code.cache_clear()
+        seen.add(_code())
+    monkeypatch.undo()
+    _code.cache_clear()
+    assert len(seen) == 3
+
+
+def test_a_digest_file_of_another_meaning_is_refused(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "rank0.digest"
+    write_digest(Cache(None).digest(trace), path)
+    assert len(read_digest(path).steps) == 2
+    monkeypatch.setattr("tb_ddp_doctor.cache.MEANING", MEANING + 1)
+    with pytest.raises(StoreError, match=rf"of version {MEANING}\."):
+        read_digest(path)
 
 
 def test_entries_are_looked_at_only_where_some_were_added_or_the_limit_fell(cache: Cache, trace: Path) -> None:
