@@ -244,6 +244,17 @@ def draw_experts(rng: random.Random, kind: str) -> Drawn:
         hot = experts(ranks, layers, kernel, lambda r, s, n: times if r == slow else balanced(r, s, n))
         return Drawn(ranks, hot, SLOW, (slow,), without=even)
 
+    if kind == "skewed":
+        # Tokens are dealt out anew in each layer, as many in all.
+        spread = rng.uniform(0.3, 0.6)
+
+        def skewed(rank: int, step: int, layer: int) -> float:
+            dealt = random.Random(f"{seed}{step}{layer}")
+            shares = [dealt.lognormvariate(0, spread) for _ in range(ranks)]
+            return shares[rank] * ranks / sum(shares)
+
+        return Drawn(ranks, experts(ranks, layers, kernel, skewed), SLOW, None, without=even)
+
     def imbalanced(rank: int, step: int, layer: int) -> float:
         turn = random.Random(f"{seed}{step}{layer}").randrange(ranks)
         return times if rank == turn else balanced(rank, step, layer)
@@ -472,6 +483,57 @@ def draw_on_cpu(rng: random.Random, kind: str) -> Drawn:
     )
 
 
+# Faults of all ranks that lie behind each other.
+
+
+def accumulating(
+    passes: int, layers: int, ops: int, kernel: float, cost: float, transfer: float, *, each: bool
+) -> Callable[[Program], None]:
+    """DDP that accumulates gradients over some backward passes, of layers of `ops` operators that take the CPU `cost`
+    and the device `kernel`; the gradients are reduced in each pass, or in the last alone.
+    """
+
+    def program(p: Program) -> None:
+        everyone = list(range(p.job.ranks))
+        sums: list[Work] = []
+        for micro in range(passes):
+            p.pause(p.job.pause_us(p.rank, p.step) / passes)
+            for _ in range(layers * ops):
+                p.kernel("gemm_fwd", kernel, op="aten::addmm", cost=cost)
+            for _ in range(layers):
+                for _ in range(ops):
+                    p.begin("autograd::engine::evaluate_function: AddmmBackward0", "cpu_op")
+                    last = p.kernel("gemm_bwd", 2 * kernel, op="aten::mm", cost=2 * cost)
+                    p.finish()
+                if each or micro == passes - 1:
+                    # DDP's hook runs in the backward pass.
+                    p.begin("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", "cpu_op")
+                    sums.append(p.collective("allreduce", "0", everyone, transfer, stream=20, after=[last]))
+                    p.finish()
+            # The next pass adds to gradients that are reduced.
+            p.kernel("fill", 5, op="aten::zeros", cost=cost, after=sums[-1:])
+        p.begin("Optimizer.step#AdamW.step")
+        for _ in range(6):
+            p.kernel("adam", 40, op="aten::_fused_adamw_", after=sums)
+        p.finish()
+
+    return program
+
+
+def draw_accumulating(rng: random.Random, kind: str) -> Drawn:
+    ranks, passes, layers = rng.choice([4, 8]), rng.choice([2, 4]), rng.choice([6, 12])
+    ops, kernel = rng.choice([6, 10]), rng.uniform(8, 15)
+    slow, fast = rng.uniform(30, 50), 3.0
+    # What the CPU takes for a layer's backward pass, and AllReduces that take about as long.
+    transfer = 2 * slow * ops * rng.uniform(0.5, 1.5)
+    sizes = (passes, layers, ops, kernel)
+    if kind == "healthy":
+        return Drawn(ranks, accumulating(passes, layers, ops, 8 * kernel, 20.0, 2 * kernel * ops, each=False))
+    healthy = accumulating(*sizes, fast, transfer, each=False)
+    program = accumulating(*sizes, slow, transfer, each=True)
+    return Drawn(ranks, program, ("launch-bound", "redundant-allreduce"), None, without=healthy)
+
+
 KINDS: dict[str, Callable[[random.Random], Drawn]] = {
     "healthy_pipeline": lambda rng: draw_pipeline(rng, "healthy"),
     "pipeline_slow_device": lambda rng: draw_pipeline(rng, "slow_device"),
@@ -484,12 +546,15 @@ KINDS: dict[str, Callable[[random.Random], Drawn]] = {
     "experts_straggler": lambda rng: draw_experts(rng, "straggler"),
     "experts_hot": lambda rng: draw_experts(rng, "hot"),
     "experts_imbalance": lambda rng: draw_experts(rng, "imbalance"),
+    "experts_skewed": lambda rng: draw_experts(rng, "skewed"),
     "healthy_hybrid": lambda rng: draw_hybrid(rng, "healthy"),
     "hybrid_slow": lambda rng: draw_hybrid(rng, "slow"),
     "healthy_ring": lambda rng: draw_ring(rng, "healthy"),
     "ring_slow": lambda rng: draw_ring(rng, "slow"),
     "healthy_tensor": lambda rng: draw_tensor(rng, "healthy"),
     "tensor_slow": lambda rng: draw_tensor(rng, "slow"),
+    "healthy_accumulating": lambda rng: draw_accumulating(rng, "healthy"),
+    "redundant_launch_bound": lambda rng: draw_accumulating(rng, "redundant"),
     "healthy_barrier": lambda rng: draw_barrier(rng, "healthy"),
     "barrier_late": lambda rng: draw_barrier(rng, "late"),
     "healthy_on_cpu": lambda rng: draw_on_cpu(rng, "healthy"),

@@ -104,6 +104,7 @@ def test_the_native_library_shortens_any_job_as_numpy_does(traces: list[RankTrac
         {kind: drawn(st.sampled_from([0.0, 0.3, 1.0])) for kind in data.draw(st.sets(st.sampled_from(CpuTime)))},
         device_ns=data.draw(st.sampled_from([None, drawn(st.integers(0, 5 * MS)).astype(np.int64)])),
         device_at_median=data.draw(st.sampled_from([None, drawn(st.booleans()).astype(np.bool_)])),
+        balanced=data.draw(st.sampled_from([None, drawn(st.booleans()).astype(np.bool_)])),
         no_host=data.draw(st.booleans()),
     )
     played = [play(replay.schedule, lengths) for lengths in (replay._cut(less), replay.without(less))]

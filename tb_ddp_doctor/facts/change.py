@@ -31,6 +31,8 @@ class Change(msgspec.Struct, frozen=True, eq=False):
     #: comparable ranks and steps, and whose transfers no longer than the median of like ones.
     device_at_median: Flags | None = None
     transfers_at_median: Flags | None = None
+    #: Ranks and steps, shape (R, S), that share equally what they compute between exchanges of tokens (see `routing`).
+    balanced: Flags | None = None
     #: Whether nobody waits any more for ranks that have no trace.
     absent: bool = False
     #: Whether the hosts need no time at all, and wait for nothing.
@@ -45,6 +47,7 @@ class Change(msgspec.Struct, frozen=True, eq=False):
             _sum(self.transfer_ns, other.transfer_ns),
             _either(self.device_at_median, other.device_at_median),
             _either(self.transfers_at_median, other.transfers_at_median),
+            _either(self.balanced, other.balanced),
             self.absent or other.absent,
             self.no_host or other.no_host,
         )
@@ -72,6 +75,7 @@ class Change(msgspec.Struct, frozen=True, eq=False):
             chosen(self.transfer_ns),
             chosen(self.device_at_median),
             chosen(self.transfers_at_median),
+            chosen(self.balanced),
             self.absent,
             self.no_host,
         )
@@ -96,6 +100,7 @@ class Change(msgspec.Struct, frozen=True, eq=False):
         yield "transfer_ns", self.transfer_ns
         yield "device_at_median", self.device_at_median
         yield "transfers_at_median", self.transfers_at_median
+        yield "balanced", self.balanced
 
 
 def _hashed(amount: Floats | Ints | Flags) -> int:

@@ -18,6 +18,7 @@ from tb_ddp_doctor.facts import replay_library
 from tb_ddp_doctor.facts.cells import Cells, Flags, Floats, Places, lower_median, of_equal, padded, share_at_median
 from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.play import Cut, Lengths, Played, play
+from tb_ddp_doctor.facts.routing import Routing, routing
 from tb_ddp_doctor.facts.schedule_model import Parts, Rows, Schedule
 from tb_ddp_doctor.job.numbering import in_order, numbered
 from tb_ddp_doctor.trace.model import Ints
@@ -65,9 +66,11 @@ class Replay:
         return self.settled_ns(replace(lengths, alone=alone))
 
     def in_effect(self, change: Change) -> Change:
-        """The same change without the shares of what none of its ranks and steps spends time on."""
+        """The same change without the shares of what none of its ranks and steps spends time on, or has at all."""
         host = {} if change.no_host else change.of_host
-        return replace(change, host={kind: share for kind, share in host.items() if self._has(kind, share)}, shared={})
+        host = {kind: share for kind, share in host.items() if self._has(kind, share)}
+        balanced = change.balanced if len(self.routing.rank) else None
+        return replace(change, host=host, shared={}, balanced=balanced)
 
     def _has(self, kind: CpuTime, share: Floats) -> bool:
         """Whether a share of the host's time of a kind, shape (R, S), takes away anything."""
@@ -223,7 +226,7 @@ class Replay:
         if not change.no_host:
             host = {kind: padded(share) for kind, share in self._shares(change).items()}
         need: Ints | None = None
-        if change.device_ns is not None:
+        if change.device_ns is not None or change.balanced is not None:
             need = self._device(change)
         elif change.device_at_median is not None:
             need = self._device_at_median
@@ -301,9 +304,27 @@ class Replay:
         elif change.device_at_median is not None:
             chosen = self._cells.chosen(change.device_at_median)
             need = np.where(chosen, self._device_at_median, need)
+        if change.balanced is not None:
+            need = np.minimum(need, self._device_balanced(change.balanced))
         if change.device_ns is not None:
             need = need - self._cells.spread(need, change.device_ns)
         return need
+
+    @cached_property
+    def routing(self) -> Routing:
+        """What the ranks compute between exchanges of tokens."""
+        return routing(self.schedule)
+
+    def _device_balanced(self, among: Flags) -> Ints:
+        """What the device needs for each row if some ranks and steps, shape (R, S), compute no longer than these ranks
+        do on average between two exchanges of tokens.
+        """
+        pieces, need = self.routing, self.schedule.rows.device_ns
+        left = 1 - pieces.excess_ns(among) / np.maximum(pieces.work_ns, 1)
+        mine = np.flatnonzero(pieces.piece >= 0)
+        shorter: Ints = need.copy()
+        shorter[mine] = np.rint(need[mine] * left[pieces.piece[mine]])
+        return shorter
 
     @cached_property
     def _device_at_median(self) -> Ints:

@@ -234,7 +234,13 @@ class WhatIf:
     def faultless(self) -> Change:
         """What a job without any fault would be without: see `rules.support.savings`."""
         everywhere = np.ones(self.shape, np.bool_)
-        return Change(device_at_median=everywhere, transfers_at_median=everywhere, absent=True, no_host=True)
+        return Change(
+            device_at_median=everywhere,
+            transfers_at_median=everywhere,
+            balanced=everywhere,
+            absent=True,
+            no_host=True,
+        )
 
     @property
     def plays(self) -> bool:

@@ -8,15 +8,23 @@ from typing import ClassVar
 import numpy as np
 
 from tb_ddp_doctor.facts.arrivals import Arrivals
+from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.compute import Phases
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import Stalls
 from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Measurement
-from tb_ddp_doctor.rules.support import activity, limits, text
+from tb_ddp_doctor.rules.support import activity, limits, text, uneven_experts
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
-from tb_ddp_doctor.rules.support.slowness import behind, longest_wait, median_rank, phase_of_most, slowness
+from tb_ddp_doctor.rules.support.slowness import (
+    Slowness,
+    behind,
+    longest_wait,
+    median_rank,
+    phase_of_most,
+    slowness,
+)
 from tb_ddp_doctor.trace.model import Ints
 from tb_ddp_doctor.trace.names import Phase
 
@@ -28,7 +36,8 @@ class LoadImbalance(Rule):
     What:
         Ranks with a longer busy time in a step (replayed without straggler wait) than the median of comparable ranks
         and steps: a different rank from step to step (`moving`), the same rank in several steps (`recurring`), or one
-        step alone (`once`). Where stacks or annotations show what the CPUs do then, the cause is that:
+        step alone (`once`), or another rank from layer to layer where tokens are sent to experts (`experts`). Where
+        stacks or annotations show what the CPUs do then, the cause is that:
         `garbage_collection`, `checkpoint` or `logging`.
     Why:
         A step takes as long as its slowest rank. Uneven work costs the difference to the median rank, although no rank
@@ -39,7 +48,7 @@ class LoadImbalance(Rule):
     Fix:
         Balance the work of a step: sequences of similar length in one step, shards by size, no extra work on one rank.
         Where the ranks differ in loading: more workers and prefetching, so that no step waits for a slow batch. Where
-        it is one rank: look at what it does every few steps.
+        it is one rank: look at what it does every few steps. Experts: a balanced router, or experts placed by load.
     Limits:
         At least two ranks with matched collectives and two steps. Ranks that are slow in most steps are stragglers.
         What was seen in one step may be rare or not: a longer capture shows how often it comes. Slow ranks within four
@@ -81,6 +90,10 @@ class LoadImbalance(Rule):
         chosen = found.now_and_then & (excess > self.min_cost * frame.step_ns / 2)
         change = whatif.like_the_median(chosen)
         cost = whatif.cost_ns(change)
+        if of_experts := self._of_experts(
+            max(cost, self.min_cost * frame.step_ns), found, whatif, frame, arrivals, places
+        ):
+            return of_experts
         limit = self.once if len(uneven) == 1 else self.min_cost
         if cost < limit * frame.step_ns or not len(uneven):
             return Clear(f"Ranks that are slow in some steps cost {text.ms(cost)} a step.")
@@ -129,6 +142,20 @@ class LoadImbalance(Rule):
                 for step in uneven
             ),
         )
+
+    def _of_experts(
+        self, least_ns: float, found: Slowness, whatif: WhatIf, frame: Frame, arrivals: Arrivals, places: Places
+    ) -> Fault | None:
+        """Another rank is slow from layer to layer, for its experts get most tokens; None where that costs less.
+
+        What persistently slow ranks cost is the straggler's: their experts may be the ones that always get most.
+        """
+        change = uneven_experts.balanced(whatif)
+        if change.is_nothing:
+            return None
+        apart = whatif.like_the_median(found.persistently(), found.among) if len(found.persistent) else Change()
+        cost = whatif.after(apart).cost_ns(change)
+        return uneven_experts.fault(change, cost, whatif, frame, arrivals, places) if cost >= least_ns else None
 
 
 #: So many standard deviations from the others a rank's step is no noise: of noise, 1 in 100 means is further out.
