@@ -17,9 +17,11 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 from rich.console import Console
 from traces import draw, ranks, write
 
+from tb_ddp_doctor import __version__
 from tb_ddp_doctor.cli import main
 from tb_ddp_doctor.commands.output import progress
-from tb_ddp_doctor.findings import OWNERS, PHASES
+from tb_ddp_doctor.digest.model import MEANING
+from tb_ddp_doctor.findings import OWNERS, PHASES, SCHEMA_VERSION
 from tb_ddp_doctor.report.escape import printable, printable_lines
 from tb_ddp_doctor.rules import CATALOGUE
 
@@ -123,6 +125,13 @@ def test_a_closed_standard_output_is_told(slow: Path) -> None:
         2,
         b"ddp-doctor: standard output is closed: there is nowhere to print to.\n",
     )
+
+
+def test_the_version_says_the_reader_and_the_numbers_of_digests_and_json(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    numbers = rf"digests {MEANING}\.[0-9a-f]{{16}}, JSON schema {SCHEMA_VERSION}"
+    assert re.fullmatch(rf"ddp-doctor {__version__} \((native|msgspec) reader, {numbers}\)\n", capsys.readouterr().out)
 
 
 def test_a_directory_without_a_name_is_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from tb_ddp_doctor import __version__
 from tb_ddp_doctor.choices import Parser, number, whole
-from tb_ddp_doctor.findings import Severity
+from tb_ddp_doctor.findings import SCHEMA_VERSION, Severity
 from tb_ddp_doctor.planning.words import FIELDS
 from tb_ddp_doctor.report.escape import printable
 from tb_ddp_doctor.storage.cache_directory import MAX_BYTES
@@ -18,12 +18,14 @@ from tb_ddp_doctor.storage.reach import MOST_FOLDERS
 
 
 class _Version(argparse.Action):
-    """Says the version, and which reader there is."""
+    """Says the version, which reader there is, and the versions of digest files and of the JSON."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        from tb_ddp_doctor.cache import digest_version
         from tb_ddp_doctor.trace import reader
 
-        sys.stdout.write(f"ddp-doctor {__version__} ({reader.name()} reader)\n")
+        formats = f"digests {digest_version()}, JSON schema {SCHEMA_VERSION}"
+        sys.stdout.write(f"ddp-doctor {__version__} ({reader.name()} reader, {formats})\n")
         parser.exit()
 
 
@@ -39,7 +41,12 @@ def parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="ddp-doctor", description="Says why distributed PyTorch training is slow, from its profiler traces."
     )
-    parser.add_argument("--version", action=_Version, nargs=0, help="say the version, and exit")
+    parser.add_argument(
+        "--version",
+        action=_Version,
+        nargs=0,
+        help="say the versions of it, of digests and of the JSON, and exit",
+    )
     reading = _reading_options({"logdir": "the directory that torch.profiler wrote its traces to"})
     dumps = "or, of a job that is stuck, the Flight Recorder its dumps"
     either = _reading_options({"logdir": f"the directory that torch.profiler wrote its traces to, {dumps}"})
