@@ -18,6 +18,7 @@ from pathlib import Path
 
 import frontend_sources
 import golden_digests
+import limits_in_docs
 import recorders
 from examples import EXAMPLES, Example
 from test_golden import GOLDEN, diagnose, essence, names
@@ -120,6 +121,8 @@ def main() -> None:
     documentation.write(DOCS / "rules")
     for path, text in made().items():
         path.write_text(text(), encoding="utf-8")
+    for path in limits_in_docs.PAGES:
+        path.write_text(limits_in_docs.with_limits(path.read_text(encoding="utf-8")), encoding="utf-8")
     for path in SHOWING:
         page = path.read_text(encoding="utf-8")
         if (fresh := with_output(page)) != page:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import limits_in_docs
 import msgspec
 import pytest
 from generate import COMMAND, SHOWING, made, with_output
@@ -29,6 +30,37 @@ def test_what_is_made_from_the_code_is_fresh(path: Path) -> None:
 def test_a_page_shows_what_commands_print_and_all_rules(path: Path) -> None:
     page = path.read_text()
     assert with_output(page) == page, f"run: {COMMAND}"
+
+
+@pytest.mark.parametrize("path", limits_in_docs.PAGES, ids=lambda path: path.name)
+def test_a_page_says_the_limits_that_the_code_has(path: Path) -> None:
+    page = path.read_text()
+    assert limits_in_docs.with_limits(page) == page, f"run: {COMMAND}"
+
+
+#: Shares that were measured, and one of the frontend.
+NO_LIMITS = {
+    "method.md": ["faults that cost 8 % of the step leave 7 % or more if no rule sees"],
+    "performance.md": ["the call tree 11 % and no other one more than 7 %."],
+    "tab.md": ["ranks that are 10 % or more above the median"],
+}
+
+
+@pytest.mark.parametrize("path", [ROOT / "README.md", *sorted(DOCS.glob("*.md"))], ids=lambda path: path.name)
+def test_a_limit_that_a_page_says_is_written_from_the_code(path: Path) -> None:
+    said = [
+        words
+        for words in limits_in_docs.unmarked(path.read_text())
+        if not any(known[:40] in words or words[:40] in known for known in NO_LIMITS.get(path.name, []))
+    ]
+    assert not said, "mark them as tests/limits_in_docs.py says, or name them in NO_LIMITS if they were measured"
+
+
+def test_a_limit_that_a_rules_page_says_is_that_of_the_code() -> None:
+    limits = {"straggler": "rules.support.slowness._CLEAR_OF_NOISE"}
+    for rule in CATALOGUE.values():
+        said = " ".join(limits_in_docs.unmarked(" ".join(documentation.page(rule).sections.values())))
+        assert (f" {limits_in_docs.shown(limits_in_docs.value_of(limits[rule.id]))} " in said) if said else True
 
 
 def test_the_readme_and_other_pages_show_what_commands_print() -> None:

@@ -54,8 +54,8 @@ WORDS = {
 }
 #: Pages that may name old words: what the words stand for, and what has changed.
 NAMING = {"glossary.md", "CHANGELOG.md"}
-#: Names in the JSON, in code and in commands stay what they are.
-_CODE = re.compile(r"^```(?:python|json)\n.*?^```$|`[^`\n]+`", re.DOTALL | re.MULTILINE)
+#: Names in the JSON, in code, in commands and in comments, which no reader sees, stay what they are.
+_CODE = re.compile(r"^```(?:python|json)\n.*?^```$|`[^`\n]+`|<!--.*?-->", re.DOTALL | re.MULTILINE)
 
 
 def old(said: str) -> list[str]:

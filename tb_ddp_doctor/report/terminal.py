@@ -48,8 +48,8 @@ _ON_PATH = {"wait": "wait for ranks without a trace", "transfer": "communication
 #: A larger share of the step in these phases is what guides look for first.
 _LARGE_SHARE = 0.2
 _SIGNS = {
-    "loading": "loading over 20 %: input-bound",
-    "other": "other over 20 %: Python outside forward/backward/optimizer",
+    "loading": f"loading over {100 * _LARGE_SHARE:g} %: input-bound",
+    "other": f"other over {100 * _LARGE_SHARE:g} %: Python outside forward/backward/optimizer",
 }
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from tb_ddp_doctor.findings import Severity
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support.base import SECTIONS, Rule
 
@@ -37,7 +38,9 @@ _INTRODUCTION = f"""\
 {_MADE_BY}
 
 A rule ends as a *finding*, *clear*, *not applicable* (with what it would need) or *error*. A finding's severity follows
-its cost: critical from 20 % of the step, major from 10 %, minor from 3 %, info below. Thresholds are set with
+its cost: critical from {100 * Severity.CRITICAL.least_share:g} % of the step, major from \
+{100 * Severity.MAJOR.least_share:g} %, minor from {100 * Severity.MINOR.least_share:g} %, info below. Thresholds are \
+set with
 `ddp-doctor diagnose --set RULE.THRESHOLD=VALUE`.
 """
 #: A rule's name in a text; one without a hyphen, such as "straggler", may be only a word.
