@@ -289,6 +289,9 @@ def _calibration(run: Run, reading: Reading) -> tuple[Calibration | None, list[F
         return None, [FileWarning(str(path), f"It{str(error).removeprefix(str(path))}")]
     except (OSError, pool.CrashError) as error:
         return None, [FileWarning(str(path or directory), f"Left out: {error}")]
+    except Exception as error:
+        _log.debug("reading %s failed", path, exc_info=True)
+        return None, [FileWarning(str(path or directory), f"Left out: reading it failed ({type(error).__name__}).")]
 
 
 def _with_snapshots(run: Run, diagnosis: Diagnosis) -> Diagnosis:
@@ -301,9 +304,11 @@ def _with_snapshots(run: Run, diagnosis: Diagnosis) -> Diagnosis:
         snapshots = tuple(
             replace(one, file=encodable(one.file), said=tuple(memory_text.snapshot_sentences(one))) for one in found
         )
-    except Exception:
+    except Exception as error:
         _log.debug("reading the snapshots of memory of %s failed", run.name, exc_info=True)
-        return diagnosis
+        snapshots = ()
+        message = f"The snapshots of memory are left out: reading them failed ({type(error).__name__})."
+        warnings = [FileWarning(str(run.directory), message)]
     told = (FileWarning(encodable(one.file), encodable(one.message), one.kind) for one in warnings)
     return replace(diagnosis, memory_snapshots=snapshots, warnings=(*diagnosis.warnings, *told))
 

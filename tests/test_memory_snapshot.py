@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ from traces import ranks, write
 
 from tb_ddp_doctor.cli import main
 from tb_ddp_doctor.findings import MemorySnapshot
+from tb_ddp_doctor.memory_snapshot import find as find_module
 from tb_ddp_doctor.memory_snapshot.find import find, read
 from tb_ddp_doctor.memory_snapshot.summary import SnapshotError, summary
+from tb_ddp_doctor.rules.support import memory_text
 
 MB = 1_000_000
 #: Stacks by letter, innermost first.
@@ -201,6 +204,31 @@ def test_a_snapshot_whose_lists_are_shared_costs_itself(folder: Path, content: d
     assert warning.message == (
         "As a snapshot of memory: Written out, its shared lists are over 4,000,000 values: it is not read."
     )
+
+
+def test_a_snapshot_in_which_nothing_is_active_is_read() -> None:
+    (first, *_) = memory_text.snapshot_sentences(of("..."))
+    assert first == "Rank 0 has 0 bytes allocated of 3.0 MB reserved."
+
+
+def test_a_request_of_no_bytes_is_none_that_failed() -> None:
+    assert of("a.", oom=(0, 0)).failure is None
+
+
+def test_a_snapshot_that_no_reader_foresaw_hides_no_other(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for rank in (0, 1):
+        (folder / f"rank{rank}_snapshot.pickle").write_bytes(pickle.dumps(snapshot("a." if rank else "aa")))
+
+    def run(function: Callable[[Path], MemorySnapshot], files: Iterable[tuple[Path, int]], **_: object) -> object:
+        for path, _size in files:
+            found: Future[MemorySnapshot] = Future()
+            found.set_result(function(path)) if "1" in path.name else found.set_exception(ZeroDivisionError())
+            yield path, found
+
+    monkeypatch.setattr(find_module.pool, "run", run)
+    found, (warning,) = read(sorted(folder.iterdir()))
+    assert [one.rank for one in found] == [1]
+    assert warning.message == "As a snapshot of memory: reading it failed (ZeroDivisionError)."
 
 
 def test_annotations_that_are_never_closed_are_read_once(folder: Path) -> None:

@@ -509,6 +509,18 @@ def test_values_of_the_wrong_type_are_missing(tmp_path: Path) -> None:
     assert len(_traces(tmp_path / "job.sqlite")[0].events) >= 1
 
 
+@pytest.mark.parametrize(
+    ("start", "end"), [("a", 9), (9, "b"), (b"a", 9), (1, 1e300), (-(2**62), 9), (1, 2**63 - 1), (9, 2)]
+)
+def test_a_kernel_with_impossible_times_is_left_out(tmp_path: Path, start: object, end: object) -> None:
+    export = Export(tmp_path / "job.sqlite")
+    process, name = process_number(5), export.text("kernel")
+    rows = [(at, until, 0, 7, 1, process, name, 1, 1, 1, 1) for at, until in ((10, 19), (start, end))]
+    export.add("CUPTI_ACTIVITY_KIND_KERNEL", rows)
+    export.close()
+    assert _traces(tmp_path / "job.sqlite")[0].events.duration_ns.tolist() == [9]
+
+
 def _endless(path: Path) -> None:
     """Let the table of kernels lead from page to page, 60 ways at each of 8: the same leaf at each end."""
     data = bytearray(path.read_bytes())
@@ -551,7 +563,12 @@ def _cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3 // 512 * 512])
 
 
+def _misnamed(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"streamId INTEGER", b"stream\xec\x20 INTEGER"))
+
+
 HARMS = {
+    _misnamed: "Names of its tables or columns are no UTF-8",
     _endless: "Reading it takes longer than its size explains: its pages lead to one another.",
     _computed: "Its table StringIds computes columns, as no export of Nsight Systems does.",
     _cut: "It is cut off: ",

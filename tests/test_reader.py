@@ -233,7 +233,9 @@ def test_numbers_in_text_count() -> None:
     assert not got.warnings
 
 
-@pytest.mark.parametrize("odd", ['"0x0"', "null", "[1]", "1.5", "true", "1e400", "123456789012345678901234567890"])
+@pytest.mark.parametrize(
+    "odd", ['"0x0"', "null", "[1]", "1.5", "true", "1e400", "123456789012345678901234567890", str(2**63 - 1)]
+)
 def test_an_argument_of_the_wrong_type_costs_that_argument(odd: str) -> None:
     got = of(trace(KERNEL, COPY.replace('"stream": 7', f'"stream": {odd}')))
     assert got.events.stream.tolist() == [7, -1]

@@ -46,7 +46,7 @@ def load(path: Path) -> Calibration:
         return found
     try:
         calibration = msgspec.json.decode(data, type=Calibration)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise CalibrationError(f"{path} is no calibration.json: {error}.") from None
     if calibration.schema_version > SCHEMA_VERSION:
         raise CalibrationError(

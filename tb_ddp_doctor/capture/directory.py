@@ -26,6 +26,7 @@ import msgspec
 
 from tb_ddp_doctor.discover.names import CAPTURE_FOLDER, DIGEST_SUFFIX
 from tb_ddp_doctor.evidence.model import RECORD_SUFFIX, Record
+from tb_ddp_doctor.storage.message import REFUSALS
 from tb_ddp_doctor.storage.whole_file import written_whole
 
 #: TensorBoard's run with the scalars: beside the job's own, whose event files it would end to read otherwise.
@@ -134,5 +135,5 @@ def read_json(path: Path, kind: type[T], most_bytes: int = _MOST_BYTES) -> T | N
             if not stat.S_ISREG(about.st_mode) or about.st_size > most_bytes:
                 return None
             return msgspec.json.decode(file.read(most_bytes), type=kind)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+    except (OSError, *REFUSALS):
         return None

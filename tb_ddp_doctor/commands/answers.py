@@ -28,6 +28,7 @@ from tb_ddp_doctor.report.escape import printable_lines
 from tb_ddp_doctor.storage import transient
 from tb_ddp_doctor.storage.cache_directory import default_directory
 from tb_ddp_doctor.storage.fingerprint import fingerprint
+from tb_ddp_doctor.storage.message import REFUSALS
 from tb_ddp_doctor.storage.whole_file import written_whole
 
 #: Longer answers are not kept.
@@ -110,7 +111,7 @@ def _load(entry: Path) -> _Answer | None:
             return None
         answer = msgspec.msgpack.decode(data[_DIGEST_BYTES:], type=_Answer)
         os.utime(entry)  # what is used stays
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, *REFUSALS):
         return None
     return answer if _is_harmless(answer.printed) else None
 

@@ -20,6 +20,8 @@ from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Indices, Ints, RankTrace
 
+#: Beyond, a time would not fit 64 bits: grids of a damaged file may be of any size.
+_MOST_NS = float(1 << 61)
 #: Up to three sizes; CUDA's largest has ten digits.
 _GRID = re.compile(r"\s*\[\s*\d{1,10}\s*(,\s*\d{1,10}\s*){0,2}\]\s*", re.ASCII)
 
@@ -61,7 +63,7 @@ def _sized_ns(device: DeviceEvents, steps: int) -> Ints:
     usual = np.nanmedian(mean, axis=1, keepdims=True)
     larger = np.where((launched > 0) & (usual > 0), mean / np.where(usual > 0, usual, 1), 1.0)
     takes = np.bincount(name, device.length_ns[events], len(known)) / steps
-    return np.rint(takes @ larger).astype(np.int64)
+    return np.rint(np.minimum(takes @ larger, _MOST_NS)).astype(np.int64)
 
 
 def kernels(host: HostCalls, device: DeviceEvents, words: Vocabulary) -> Kernels:

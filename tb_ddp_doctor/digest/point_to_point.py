@@ -25,6 +25,9 @@ from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, Indices, Ints, RankTrace
 
+#: No job has more.
+_MOST_RANKS = 1 << 20
+
 
 def messages(trace: RankTrace, steps: Steps) -> PointToPoint:
     """The messages of each step, from what names them on the host; gloo's names do not say the other rank."""
@@ -133,7 +136,8 @@ def _listed(ranks: str) -> list[int]:
         listed = json.loads(ranks)
     except (ValueError, RecursionError):
         return []
-    return listed if isinstance(listed, list) and all(isinstance(rank, int) for rank in listed) else []
+    is_ranks = isinstance(listed, list) and all(isinstance(rank, int) and 0 <= rank < _MOST_RANKS for rank in listed)
+    return listed if is_ranks else []
 
 
 def _kinds(trace: RankTrace, name: Indices, classify: Callable[[str], str]) -> NDArray[np.object_]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import lru_cache
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from tb_ddp_doctor.nsys import processes
 from tb_ddp_doctor.nsys.database import DamagedError, NsysError
 from tb_ddp_doctor.storage.paths import ProcessPath, identity
 from tb_ddp_doctor.workers import pool
+
+_log = logging.getLogger(__name__)
 
 _SUFFIXES = (".sqlite", ".sqlite3", ".db")
 
@@ -61,3 +64,8 @@ def _recording(path: Path, _state: str, size: int) -> processes.Recording | Nsys
         return error
     except pool.CrashError as error:
         return DamagedError(str(error))
+    except OSError:
+        raise
+    except Exception as error:
+        _log.debug("reading %s failed", path, exc_info=True)
+        return DamagedError(f"Reading it failed ({type(error).__name__}).")

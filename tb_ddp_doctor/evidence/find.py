@@ -21,6 +21,7 @@ import msgspec
 from tb_ddp_doctor.evidence import dcgm, nvidia_smi, py_spy
 from tb_ddp_doctor.evidence.model import RECORD_SUFFIX, RankEvidence, Record, SeenGpu
 from tb_ddp_doctor.nccl_logs.files import find_logs
+from tb_ddp_doctor.storage.message import REFUSALS
 from tb_ddp_doctor.storage.time_limit import beginning
 
 #: Of a text, and of a record, which has some hundred bytes and is read in TensorBoard's own process.
@@ -67,7 +68,7 @@ def _records(folders: Iterable[Path], ranks: AbstractSet[int]) -> Iterator[tuple
             data = _beginning(folder / f"rank{number}{RECORD_SUFFIX}", _MOST_OF_RECORD)
             try:
                 record = msgspec.json.decode(data, type=Record)
-            except (msgspec.MsgspecError, UnicodeDecodeError):
+            except REFUSALS:
                 continue
             if record.rank == number:
                 yield number, msgspec.structs.replace(record.evidence, is_capture=True)

@@ -38,6 +38,7 @@ from tb_ddp_doctor.flight.model import (
     Status,
 )
 from tb_ddp_doctor.storage.budget import Budget, BudgetError
+from tb_ddp_doctor.storage.message import REFUSALS
 from tb_ddp_doctor.storage.paths import FilePath
 from tb_ddp_doctor.storage.unpickle import PickleError, loads
 
@@ -135,7 +136,7 @@ def _decoded(data: bytes) -> Mapping[str, Any]:
         found = loads(data) if data[:1] == b"\x80" else msgspec.json.decode(data)
     except PickleError as error:
         raise DumpError(f"Left out: {error}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, MemoryError) as error:
+    except (*REFUSALS, MemoryError) as error:
         raise DumpError(f"Left out: it is no dump that is whole ({str(error) or type(error).__name__}).") from None
     if not isinstance(found, dict) or not isinstance(found.get("entries"), list):
         raise DumpError("Left out: it has no list of entries, so it is no dump of the Flight Recorder.")

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from tb_ddp_doctor.storage.message import REFUSALS
 from tb_ddp_doctor.storage.paths import FilePath
 
 _MAX_BYTES = 1 << 26
@@ -37,7 +38,7 @@ def read(path: FilePath, world_size: int) -> list[RasRank]:
         with path.open("rb") as file:
             data = file.read(size)
         found = msgspec.json.decode(_LACKING_COMMA.sub(rb"\1,\2", data))
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (OSError, *REFUSALS) as error:
         raise ValueError(f"Left out: it cannot be read as an answer of NCCL's RAS ({error}).") from None
     worst: dict[int, RasRank] = {}
     communicators = found.get("communicators") if isinstance(found, dict) else None

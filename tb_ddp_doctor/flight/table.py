@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tb_ddp_doctor.flight.model import Group
+from tb_ddp_doctor.storage.message import REFUSALS
 
 #: How a table begins, somewhere in the text.
 BEGINS = re.compile(rb"^Rank \d{1,7}(?: +Rank \d{1,7}| *\r?\n-{6})", re.MULTILINE)
@@ -210,5 +211,5 @@ def _entry(cell: _Cell, group: Group, sequence: int) -> dict[str, Any]:
 def _sizes(text: str) -> Any:
     try:
         return msgspec.json.decode(text.encode())
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+    except REFUSALS:
         return None

@@ -7,6 +7,7 @@ the one with the last number in its path is read. A snapshot is known by its fir
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import stat
@@ -20,6 +21,8 @@ from tb_ddp_doctor.storage.paths import FilePath
 from tb_ddp_doctor.storage.time_limit import beginning, within
 from tb_ddp_doctor.storage.unpickle import PickleError, loads
 from tb_ddp_doctor.workers import pool
+
+_log = logging.getLogger(__name__)
 
 _NAMED = (".pickle", ".pkl")
 _MEMORY = "memory"
@@ -73,6 +76,11 @@ def read(files: Iterable[Path]) -> tuple[list[MemorySnapshot], list[FileWarning]
             warnings.append(FileWarning(str(file), f"As a snapshot of memory: {error}"))
         except OSError as error:
             warnings.append(FileWarning(str(file), f"It cannot be read ({error.strerror or error})."))
+        except Exception as error:
+            _log.debug("reading %s failed", file, exc_info=True)
+            warnings.append(
+                FileWarning(str(file), f"As a snapshot of memory: reading it failed ({type(error).__name__}).")
+            )
     order = {str(path): place for place, path in enumerate(chosen)}
     return sorted(snapshots, key=lambda one: order.get(one.file, -1)), warnings
 

@@ -184,7 +184,7 @@ def _holders(blocks: Sequence[_Block]) -> tuple[MemoryHolder, ...]:
 
 def _failure(segments: Sequence[_Segment], traces: Sequence[Sequence[Mapping[str, Any]]]) -> MemoryFailure | None:
     """The largest request that failed, and what would have to be released for it; None where none failed."""
-    failed = [event for trace in traces for event in trace if event.get("action") == "oom"]
+    failed = [event for trace in traces for event in trace if event.get("action") == "oom" and _int(event, "size")]
     if not failed:
         return None
     largest = max(failed, key=lambda event: _int(event, "size"))

@@ -58,6 +58,8 @@ _LONGEST = 1 << 24
 _MOST_COLUMNS = 500
 #: In the header: the pages' size and number, and the two counters that are equal where that number counts.
 _PAGE_SIZE, _PAGES, _CHANGES, _VALID_FOR = slice(16, 18), slice(28, 32), slice(24, 28), slice(92, 96)
+#: What sqlite3 raises of a file: its own, and where names in a damaged schema are no UTF-8.
+_REFUSALS = (sqlite3.Error, OverflowError, UnicodeError)
 #: Texts that are asked for at once, and letters that are taken of one.
 _AT_ONCE = 500
 _LETTERS = 1 << 14
@@ -87,7 +89,7 @@ class Database:
         """The rows of a query. Raises NsysError."""
         try:
             yield from self._connection.execute(query, tuple(values))
-        except (sqlite3.Error, OverflowError) as error:
+        except _REFUSALS as error:
             raise _stopped(error) from None
 
     def blocks(self, query: str, values: Iterable[Any], size: int) -> Iterator[list[tuple[Any, ...]]]:
@@ -96,7 +98,7 @@ class Database:
             cursor = self._connection.execute(query, tuple(values))
             while block := cursor.fetchmany(size):
                 yield block
-        except (sqlite3.Error, OverflowError) as error:
+        except _REFUSALS as error:
             raise _stopped(error) from None
 
     def last_row(self, table: str) -> int:
@@ -149,6 +151,8 @@ def opened(path: Path) -> Iterator[Database]:
             _limit(connection, path.stat().st_size)
             # Pages are read as they are needed: a larger cache would hold what is read once.
             database = Database(connection)
+        except UnicodeError as error:
+            raise _stopped(error) from None
         except sqlite3.Error as error:
             raise NsysError(f"It is no SQLite file that is whole ({error}).") from None
         yield database
@@ -193,6 +197,8 @@ def _stopped(error: Exception) -> NsysError:
     """What is said of an error within a query."""
     if str(error) == "interrupted":
         return DamagedError("Reading it takes longer than its size explains: its pages lead to one another.")
+    if isinstance(error, UnicodeError):
+        return DamagedError("Names of its tables or columns are no UTF-8.")
     return NsysError(f"It cannot be read on ({error}).")
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tb_ddp_doctor.nsys.database import NVTX, Database
+from tb_ddp_doctor.storage.message import REFUSALS
 
 #: Domain, reserved, schema, reserved, bytes of the payload, bytes in all.
 _HEADER = struct.Struct("<IIIIQQ")
@@ -88,7 +89,7 @@ def _of_json(text: Any) -> dict[str, int]:
     """Fields of {"Message size [bytes]": 4096, ...}, at any depth."""
     try:
         ahead = [msgspec.json.decode(str(text))]
-    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+    except REFUSALS:
         return {}
     found: dict[str, int] = {}
     while ahead:

@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.storage.constant import constant, has_one_value
-from tb_ddp_doctor.storage.message import element_type
+from tb_ddp_doctor.storage.message import REFUSALS, element_type
 from tb_ddp_doctor.storage.plain_file import open_plain
 
 _MAGIC = b"ddpdoc\x00\x01"
@@ -47,7 +47,7 @@ _PAGE = 4096
 _LARGE = 1 << 14
 #: Columns of more values are never constant, so that a damaged file takes no more memory than its size says.
 _LONGEST_CONSTANT = 1 << 16
-_UNREADABLE = (OSError, ValueError, msgspec.MsgspecError)
+_UNREADABLE = (OSError, ValueError, *REFUSALS)
 #: What a file that anybody may have written has at most, bytes: 500 times the index of a rank with 250 names, and the
 #: columns of 6,000 steps. Its index takes 25 times as much once it is read.
 _MOST_INDEX, _MOST_BYTES = 1 << 24, 1 << 28
@@ -155,7 +155,7 @@ def load(kind: type[T], version: str, path: Path, *, checked: bool = True, mappe
             _check_places(index.columns)
         arrays = [columns.column(*place) for place in index.columns]
         return _unpack(kind, index.values, arrays)
-    except (msgspec.MsgspecError, KeyError, IndexError, TypeError, ValueError) as error:
+    except (*REFUSALS, KeyError, IndexError, TypeError, ValueError) as error:
         raise StoreError(f"It is damaged: {error}.") from None
 
 
@@ -180,7 +180,7 @@ def told(path: Path, fields: type[T]) -> T:
         with open_plain(path) as file:
             text, _, _ = _index_text(file, _MOST_INDEX)
         return msgspec.json.decode(text, type=_Told[fields]).values  # type: ignore[valid-type]
-    except (*_UNREADABLE, RecursionError) as error:
+    except _UNREADABLE as error:
         raise StoreError(f"It cannot be read ({error}).") from None
 
 

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+#: What msgspec raises for bytes that it does not take: its own, text that is no UTF-8, and lists that nest too deep.
+REFUSALS = (msgspec.MsgspecError, UnicodeError, RecursionError)
+
+
 class MessageError(ValueError):
     """A message that is not of the type that was expected."""
 
@@ -46,7 +50,7 @@ def unpacked(message: bytes, kind: Any) -> Any:
     """The value of that type which a message holds; its columns are read-only. Raises MessageError."""
     try:
         return _decoder(kind).decode(message)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+    except REFUSALS as error:
         raise MessageError(str(error)) from None
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 import msgspec
 from msgspec import Meta, Raw
 
-from tb_ddp_doctor.trace.events import REFUSALS
+from tb_ddp_doctor.storage.message import REFUSALS
 
 MISSING = -1
 ABSENT = Raw(b"")

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from tb_ddp_doctor.storage.message import REFUSALS
 from tb_ddp_doctor.trace.losses import Loss, Losses
 
 #: Larger events, and larger metadata before or after the events, are not read: they would cost 100 times their size.
@@ -45,9 +46,6 @@ _TIMES_AGAIN = 16
 MOST_REFUSED = 1_000_000
 #: Of text that nests too deeply, about half the levels: what begins within them does so too, or nearly.
 _DEEP = re.compile(r"(?:[^\[{]*[\[{]){1,400}")
-
-#: What msgspec raises for text that it does not take.
-REFUSALS = (msgspec.DecodeError, UnicodeError, RecursionError)
 
 
 class Event(msgspec.Struct, gc=False):

@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_ddp_doctor.storage.message import REFUSALS
 from tb_ddp_doctor.trace import events
 from tb_ddp_doctor.trace.args import Int64, value
 from tb_ddp_doctor.trace.columns import (
@@ -35,7 +36,7 @@ from tb_ddp_doctor.trace.columns import (
     mark_annotations,
 )
 from tb_ddp_doctor.trace.document import Document
-from tb_ddp_doctor.trace.events import NO_TEXT, REFUSALS, Event, Reached, reason, scan, to_text
+from tb_ddp_doctor.trace.events import NO_TEXT, Event, Reached, reason, scan, to_text
 from tb_ddp_doctor.trace.losses import Loss, Losses
 from tb_ddp_doctor.trace.model import Category, CommArgs, Events, Frames, MemoryEvents
 from tb_ddp_doctor.trace.names import CATEGORIES, INSTANT, MEMORY, PYTHON, RECORD_PARAM_COMMS

@@ -10,19 +10,21 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
 
+import numpy as np
 from msgspec.structs import replace
 
 from tb_ddp_doctor.discover.names import JSON_NAME
 from tb_ddp_doctor.storage.paths import FilePath, ProcessPath
 from tb_ddp_doctor.trace import native
+from tb_ddp_doctor.trace.args import MISSING
 from tb_ddp_doctor.trace.columns import Columns
 from tb_ddp_doctor.trace.document import Document
 from tb_ddp_doctor.trace.losses import Loss, Losses
 from tb_ddp_doctor.trace.merged import only
-from tb_ddp_doctor.trace.model import Category, Header, RankTrace, TraceError
+from tb_ddp_doctor.trace.model import Category, CommArgs, Events, Header, MemoryEvents, RankTrace, TraceError
 from tb_ddp_doctor.trace.nsys.read import read as read_process
 from tb_ddp_doctor.trace.stream import MAX_BYTES, chunks, open_trace
 from tb_ddp_doctor.trace.times import MAX_NS
@@ -30,6 +32,9 @@ from tb_ddp_doctor.trace.times import MAX_NS
 _log = logging.getLogger(__name__)
 
 Blocks: TypeAlias = Iterable[memoryview | bytes]
+#: Beyond, a sum of two numbers would not fit 64 bits.
+_MOST = 1 << 62
+Table = TypeVar("Table", Events, CommArgs, MemoryEvents)
 
 
 def read(path: str | FilePath, *, name: str | None = None, max_bytes: int = MAX_BYTES) -> RankTrace:
@@ -49,9 +54,12 @@ def decode(blocks: Blocks, file: str) -> RankTrace:
     losses = Losses()
     members, columns = _read_columns()(blocks, losses)
     header = _header(members, losses)
-    events = columns.events(header.base_ns)
-    comms = columns.comms()
-    memory = columns.memory(header.base_ns)
+    events = _with_possible_numbers(
+        columns.events(header.base_ns), ("stream", "correlation", "bytes", "sequence"), losses
+    )
+    sizes = ("group_size", "elements_in", "elements_out", "sequence", "peer")
+    comms = _with_possible_numbers(columns.comms(), sizes, losses)
+    memory = _with_possible_numbers(columns.memory(header.base_ns), ("bytes", "allocated", "reserved"), losses)
     # Before 2023 the file did not say so itself.
     shaped = bool((events.shape[events.category == Category.OP] >= 0).any())
     header = replace(header, has_shapes=header.has_shapes or shaped)
@@ -67,6 +75,18 @@ def decode(blocks: Blocks, file: str) -> RankTrace:
         dropped=dict(columns.dropped),
         warnings=losses.warnings(file),
     )
+
+
+def _with_possible_numbers(table: Table, columns: Sequence[str], losses: Losses) -> Table:
+    """The table with MISSING in place of numbers in some of its columns that are so large that sums of two overflow."""
+    changed = {}
+    for name in columns:
+        column = getattr(table, name)
+        if len(column) and (column.max() > _MOST or column.min() < -_MOST):
+            beyond = (column > _MOST) | (column < -_MOST)
+            losses.add(Loss.ARGUMENTS, 0, f"{name} is {column[beyond][0]}", int(np.count_nonzero(beyond)))
+            changed[name] = np.where(beyond, MISSING, column)
+    return replace(table, **changed) if changed else table
 
 
 def name() -> str:
@@ -167,7 +187,7 @@ def _text(value: Any) -> str:
 
 
 def _natural(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST else None
 
 
 def _is_set(value: Any) -> bool:

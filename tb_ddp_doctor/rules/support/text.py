@@ -46,11 +46,11 @@ def percent(share: float) -> str:
 
 
 def listing(items: Sequence[object]) -> str:
-    """Items as in "1 and 2", "1, 2 and 3" or "1, 2, 3, 4, 5, 6 and 12 more"."""
+    """Items as in "1 and 2", "1, 2 and 3" or "1, 2, 3, 4, 5, 6 and 12 more"; "" for none."""
     words = [str(item) for item in items]
     if len(words) > _LISTED + 1:
         return f"{', '.join(words[:_LISTED])} and {len(words) - _LISTED} more"
-    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def ranges(numbers: Sequence[int]) -> str:

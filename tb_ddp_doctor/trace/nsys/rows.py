@@ -15,6 +15,7 @@ from tb_ddp_doctor.trace.args import MISSING
 from tb_ddp_doctor.trace.columns import EVENT_TYPES, Shapes, Strings, Threads
 from tb_ddp_doctor.trace.model import Category, Indices, Ints
 from tb_ddp_doctor.trace.nsys.window import window
+from tb_ddp_doctor.trace.times import MAX_NS
 
 #: Rows that are fetched at once.
 _BLOCK = 1 << 15
@@ -56,8 +57,12 @@ class Rows:
                 yield [ints(column) for column in zip(*block, strict=True)]
 
     def add(self, category: Category, start: Ints, length: Ints, **columns: NDArray[Any]) -> None:
-        """Keep some rows; columns that are not given are missing."""
+        """Keep some rows, but for those with impossible times; columns that are not given are missing."""
         known = {"category": np.full(len(start), category), "start_ns": start, "duration_ns": length, **columns}
+        possible = (start >= 0) & (length >= 0) & (start <= MAX_NS) & (length <= MAX_NS - start)
+        if not possible.all():
+            known = {name: column[possible] for name, column in known.items()}
+            start = start[possible]
         missing = np.full(len(start), MISSING)
         self._parts.append({name: known.get(name, missing).astype(dtype) for name, dtype in EVENT_TYPES.items()})
 

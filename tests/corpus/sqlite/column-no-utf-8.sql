@@ -1,0 +1,1 @@
+-- replace streamId 73747265616dec64

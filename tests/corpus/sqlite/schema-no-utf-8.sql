@@ -1,0 +1,2 @@
+ALTER TABLE NVTX_EVENTS ADD COLUMN made AS (zeroblob(1000000000))
+-- replace zeroblob ec65726f626c6f62
