@@ -47,6 +47,9 @@ class BuildScanner(build_ext):
                 "-D_FORTIFY_SOURCE=2",
                 f"-ffile-prefix-map={os.getcwd()}=.",
             ]
+            # Pythons that were built in a folder of their own tell where theirs lies: nothing of that is needed here.
+            linker = self.compiler.linker_so
+            self.compiler.linker_so = [word for word in linker if not word.startswith(("-Wl,-rpath", "-L"))]
             if sys.platform == "linux":
                 ext.extra_link_args = ["-Wl,-z,relro,-z,now", "-Wl,-z,noexecstack", "-Wl,--strip-all"]
         super().build_extension(ext)

@@ -35,6 +35,7 @@ import traceback
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
@@ -155,8 +156,9 @@ def _serve(name: str, folder: Path, *, seed: int, cases: int, first: int, second
         draw = random.Random(f"{seed}-{number}")
         case = draw.choice(pool)
         for _ in range(draw.choice((1, 1, 2, 4))):
-            case = target.changed(case, draw)
-        attempt(case[:_LARGEST], number)
+            with suppress(MemoryError):
+                case = target.changed(case, draw)[:_LARGEST]
+        attempt(case, number)
         number += 1
         _tell({"next": number}) if number % 100 == 0 else None
     _tell({"next": number})

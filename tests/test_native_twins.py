@@ -2,24 +2,43 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from numpy.typing import NDArray
+from traces import job, ranks
 
 from tb_ddp_doctor.digest import native
 from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.intervals import Intervals, long_gaps, partition
+from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.digest.nesting import around, first_chosen, outermost
 from tb_ddp_doctor.digest.sums import count, total
 from tb_ddp_doctor.facts import replay_library
+from tb_ddp_doctor.facts.change import Change
+from tb_ddp_doctor.facts.play import Played, _Playing
+from tb_ddp_doctor.facts.whatif import WhatIf
+from tb_ddp_doctor.trace import native as scanner
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="the native library was not built")
 
+ROOT = Path(__file__).parents[1]
+#: A step whose host launches all of it and waits at its end.
+LAUNCHED = """
+    rank# step |1
+          host [load..][fwd][bwd]     [sync...........]
+          gpu          [fwd....][bwd..............]
+          nccl                       [ar....]
+"""
 #: Sizes on both sides of what the code treats differently: numpy's own search below 64 values (columns._FEW), insertion
 #: into 16 sorted intervals (FEW in intervals.c), 8 unchosen intervals at once (nesting.c).
 SIZES = st.sampled_from([0, 1, 2, 7, 8, 9, 15, 16, 17, 33, 63, 64, 65, 130])
@@ -178,16 +197,71 @@ def test_a_column_for_the_replay_has_its_values_in_any_layout() -> None:
         replay_library.column(np.arange(4), np.int64, 5, [])
 
 
-def test_every_function_of_columns_has_its_test_here() -> None:
-    by_function = {
-        "columns_search": searchsorted,
-        "columns_add": total,
-        "intervals_union": Intervals.union,
-        "intervals_either": Intervals.__or__,
-        "intervals_partition": partition,
-        "intervals_cells": long_gaps,
-        "nesting_around": around,
-        "nesting_chosen": first_chosen,
-        "nesting_outermost": outermost,
-    }
-    assert set(native._PROTOTYPES) == set(by_function)
+@given(SEEDS, st.booleans())
+def test_a_replay_in_any_layout(seed: int, cut: bool) -> None:
+    """Lengths as views with strides, backwards, narrower, or of one value for all, as numpy broadcasts it."""
+    draw = np.random.default_rng(seed)
+    replay = WhatIf.of(job(ranks(LAUNCHED, LAUNCHED, steps=3)))._replay
+    assert replay is not None
+
+    def other(values: NDArray[Any]) -> NDArray[Any]:
+        if len(values) and draw.random() < 0.2:
+            return np.broadcast_to(values[:1], values.shape)
+        kind = np.int32 if len(values) and np.abs(values).max() < 2**31 and draw.random() < 0.5 else values.dtype
+        return laid_out(values.astype(kind), (int(draw.integers(1, 4)), bool(draw.random() < 0.5)))
+
+    change = Change({CpuTime.WORK: np.full((2, 3), 0.5)}) if cut else Change()
+    lengths = replay.without(change)
+    columns = {name: other(getattr(lengths, name)) for name in (*replay_library.ROW_LENGTHS, "transfer_ns")}
+    changed = replace(lengths, **columns)
+    rows = replay.schedule.rows
+    views = {name: laid_out(getattr(rows, name), (2, True)) for name in ("rank", "synced", "awaits", "delay_ns")}
+    one, twin = (_Playing(replace(replay.schedule, rows=replace(rows, **views)), changed, 0, 0, True) for _ in range(2))
+    one.natively()
+    twin.with_numpy()
+    for name in Played.__struct_fields__:
+        assert getattr(one.played, name).tolist() == getattr(twin.played, name).tolist(), name
+
+
+#: What tests that a function of the native library does what its twin does, over what either may be given.
+TESTED = {
+    "columns_search": "test_native_twins.py::test_places_of_any_shape_and_type",
+    "columns_add": "test_native_twins.py::test_sums",
+    "intervals_union": "test_native_twins.py::test_sets_of_intervals",
+    "intervals_either": "test_native_twins.py::test_sets_of_intervals",
+    "intervals_partition": "test_native_twins.py::test_partitions",
+    "intervals_cells": "test_native_twins.py::test_sets_of_intervals",
+    "nesting_around": "test_native_twins.py::test_nesting",
+    "nesting_chosen": "test_native_twins.py::test_nesting",
+    "nesting_outermost": "test_native_twins.py::test_nesting",
+    "nccl_lines": "test_nccl.py::test_the_native_reader_finds_what_python_finds_in_any_text",
+    "replay_order": "test_replay.py::test_the_native_library_orders_any_job_as_numpy_does",
+    "replay_play": "test_replay.py::test_the_native_library_plays_any_job_as_numpy_does",
+    # The scanner as a whole, whatever is fed to it, in blocks of any size.
+    "scanner_": "test_native.py::test_both_readers_agree_on_what_is_json",
+}
+
+
+def exported() -> set[str]:
+    """The functions that the native library's headers hand out; all others are hidden (`-fvisibility=hidden`)."""
+    headers = [path.read_text() for path in (ROOT / "native").glob("*.h")]
+    return {name for text in headers for name in re.findall(r"^NATIVE_API [^;(]*?(\w+)\(", text, re.MULTILINE)}
+
+
+def test_every_function_of_the_library_has_a_test_against_its_twin() -> None:
+    assert {re.sub("scanner_.*", "scanner_", name) for name in exported()} == set(TESTED)
+    for place in TESTED.values():
+        module, _, test = place.partition("::")
+        source = (ROOT / "tests" / module).read_text()
+        decorators = source[: source.index(f"def {test}(")].rpartition("\n\n\n")[2]
+        assert "@given(" in decorators, f"{place} tries no random columns"
+
+
+def test_every_function_of_the_library_is_in_a_header_and_declared() -> None:
+    declared = {*native._PROTOTYPES, *(f"scanner_{name}" for name in scanner._PROTOTYPES)}
+    assert declared | {"nccl_lines", "replay_order", "replay_play"} == exported()
+    library = Path(scanner.__file__).with_name("_scanner.so")
+    if library.exists() and shutil.which("nm"):
+        listed = subprocess.run(["nm", "-D", "--defined-only", library], capture_output=True, text=True, check=True)
+        # Beside these, linkers of old systems list some of their own (`_init`).
+        assert {line.split()[-1] for line in listed.stdout.splitlines()} - {"_init", "_fini"} == exported()

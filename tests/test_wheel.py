@@ -220,7 +220,31 @@ def test_the_native_library_is_hardened_and_says_nothing_of_where_it_was_built(w
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [one for one in archive.namelist() if "/_scanner." in one]
         library = archive.read(name)
-    # Program headers GNU_RELRO; symbols that stack protection and fortified calls take.
-    assert struct.pack("<I", 0x6474E552) in library
-    assert b"__stack_chk_fail" in library
-    assert b".debug_info" not in library and str(wheel.parent).encode() not in library
+    segments, dynamic = elf(library)
+    stack, relro = 0x6474E551, 0x6474E552
+    writable, executable = 2, 1
+    assert relro in segments and not segments[stack] & executable
+    assert not any(flags & writable and flags & executable for flags in segments.values())
+    # All symbols are bound at the start, and then read-only; no folder is searched, and no code is relocated.
+    flags, flags_1, rpath, runpath, textrel, now = 30, 0x6FFFFFFB, 15, 29, 22, 24
+    assert dynamic.get(flags, 0) & 8 or dynamic.get(flags_1, 0) & 1 or now in dynamic
+    assert not {rpath, runpath, textrel} & set(dynamic)
+    # What stack protection and fortified calls take.
+    assert b"__stack_chk_fail" in library and b"__memcpy_chk" in library
+    for left in (b".debug_info", b".symtab", str(wheel.parent).encode(), sys.base_prefix.encode() + b"/"):
+        assert left not in library, left
+
+
+def elf(data: bytes) -> tuple[dict[int, int], dict[int, int]]:
+    """Flags of the segments of a library of 64 bits by type, those of one type together, and its dynamic section."""
+    assert data[:6] == b"\x7fELF\2\1"
+    (start,), (size, count) = struct.unpack_from("<Q", data, 32), struct.unpack_from("<HH", data, 54)
+    segments: dict[int, int] = {}
+    dynamic: dict[int, int] = {}
+    for place in range(start, start + size * count, size):
+        kind, flags, offset, _, _, length = struct.unpack_from("<IIQQQQ", data, place)
+        loaded = 1
+        segments[kind if kind != loaded else -place] = flags
+        if kind == 2:
+            dynamic = dict(struct.iter_unpack("<QQ", data[offset : offset + length]))
+    return segments, dynamic

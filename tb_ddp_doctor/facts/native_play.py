@@ -97,6 +97,8 @@ class _Table:
             ],
             np.int64,
         ).reshape(-1, 5)
+        library.refuse_out_of_range(rounds[:, :2].ravel(), 0, row_count + 1)
+        library.refuse_out_of_range(rounds[:, 2:4].ravel(), 0, part_count + 1)
         self._kept: list[Any] = [rounds]
         self.schedule = ScheduleTable(
             rounds.ctypes.data,

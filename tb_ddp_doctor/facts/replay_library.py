@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.trace import native
-from tb_ddp_doctor.trace.model import Indices
+from tb_ddp_doctor.trace.model import Indices, Ints
 
 
 class Column(Structure):
@@ -120,7 +120,7 @@ def loaded() -> CDLL:
     return library
 
 
-def refuse_out_of_range(indices: Indices, least: int, count: int) -> None:
+def refuse_out_of_range(indices: Indices | Ints, least: int, count: int) -> None:
     """Raise IndexError unless all indices are of so many things, from the least one on."""
     if len(indices) and not least <= indices.min() <= indices.max() < count:
         raise IndexError("a schedule out of range")

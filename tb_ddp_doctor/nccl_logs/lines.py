@@ -9,7 +9,9 @@ from __future__ import annotations
 import ctypes
 import re
 import sys
+from collections.abc import Sequence
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,12 +24,10 @@ ROW = np.dtype([(name, "<u8") for name in ("start", "end", "key", "process", "op
 _SHORTEST = 10
 
 _LONGEST = 1000
-_NCCL = re.compile(rb"(?:(\S+)\s+\S+\s+)?NCCL INFO\s|(?:(\S+)\s+\S+\s+\S+\s+)?NCCL WARN\s")
-_CALL = re.compile(
-    rb"(\S+)\s+opCount\s+([0-9a-f]+)\s.*?\scount\s+(\S+\s+datatype\s+\S+)(?:.*?\scomm\s+0x([0-9a-f]+))?", re.DOTALL
-)
-_CHOICE = re.compile(rb"(?:\S+\s+){0,2}?Bytes\s")
-_VIA = re.compile(rb"\s(via\s.*)", re.DOTALL)
+#: Words of a line that are looked at, and numbers in hexadecimal digits.
+_MOST_WORDS = 48
+_WORD = re.compile(rb"[^\0- ]+")
+_HEXADECIMAL = re.compile(rb"(?:0x(?=.))?([0-9a-f]*)", re.DOTALL)
 _MASK = (1 << 64) - 1
 
 
@@ -94,7 +94,7 @@ def _in_python(block: bytes) -> Lines:
     texts = texts[:-1] if not texts[-1] else texts
     at = 0
     for text in texts:
-        row = _row(text[:_LONGEST]) if b"NCCL" in text else None
+        row = _row(text[:_LONGEST]) if b"NCCL" in text[:_LONGEST] else None
         if row is not None:
             rows.append((at, at + len(text), *row))
         at += len(text) + 1
@@ -102,15 +102,44 @@ def _in_python(block: bytes) -> Lines:
 
 
 def _row(text: bytes) -> tuple[int, int, int, int, int] | None:
-    """Key, process, number of calls before, communicator and kind; None if the line is none of NCCL's."""
-    found = _NCCL.search(text)
-    if found is None:
+    """Key, process, number of calls before, communicator and kind; None if the line is none of NCCL's.
+
+    As `read_line` in native/nccl_lines.c has it.
+    """
+    found = list(islice(_WORD.finditer(text), _MOST_WORDS))
+    words = [word[0] for word in found]
+    nccl = _place(words, 0, b"NCCL")
+    level = _at(words, nccl + 1)
+    if nccl < 0 or level not in (b"INFO", b"WARN"):
         return None
-    process = hash(found[1] or found[2]) & _MASK
-    said = text[found.end() :]
-    if call := _CALL.match(said):
-        key = hash((process, call[1], call[3])) & _MASK
-        return key, process, int(call[2], 16) & _MASK, int(call[4] or b"0", 16) & _MASK, CALL
-    via = _VIA.search(said)
-    key = hash((process, via[1]) if via else text[found.start() :]) & _MASK
-    return key, process, 0, 0, CHOICE if _CHOICE.match(said) else OTHER
+    first, said = nccl - (3 if level == b"WARN" else 2), nccl + 2
+    process = hash(words[first]) & _MASK if first >= 0 else 0
+    if _at(words, said + 1) == b"opCount":
+        count = _place(words, said + 3, b"count")
+        if count > 0 and _at(words, count + 2) == b"datatype" and count + 3 < len(words):
+            communicator = _place(words, count, b"comm")
+            address = _at(words, communicator + 1) if communicator > 0 else b""
+            sent = text[found[count + 1].start() : found[count + 3].end()]
+            key = hash((process, words[said], sent)) & _MASK
+            return key, process, _hexadecimal(words[said + 2]), _hexadecimal(address), CALL
+    via = _place(words, said, b"via")
+    same = (process, text[found[via].start() :]) if via >= 0 else text[found[first].start() if first >= 0 else 0 :]
+    return hash(same) & _MASK, process, 0, 0, CHOICE if b"Bytes" in words[said : said + 3] else OTHER
+
+
+def _place(words: Sequence[bytes], first: int, word: bytes) -> int:
+    """Where a word stands, from a place on; -1 where it does not."""
+    try:
+        return words.index(word, first)
+    except ValueError:
+        return -1
+
+
+def _at(words: Sequence[bytes], place: int) -> bytes:
+    return words[place] if place < len(words) else b""
+
+
+def _hexadecimal(word: bytes) -> int:
+    """A number of 64 bits; 0 for what is none."""
+    found = _HEXADECIMAL.fullmatch(word)
+    return int(found[1] or b"0", 16) & _MASK if found else 0
