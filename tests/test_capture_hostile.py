@@ -17,11 +17,15 @@ from test_capture import FakeRecorder, Loop, agent, loop
 
 from tb_ddp_doctor.calibration.load import NAME
 from tb_ddp_doctor.calibration.model import Calibration
-from tb_ddp_doctor.capture import requests, scratch
+from tb_ddp_doctor.capture import child, hang, requests, scalars, scratch
 from tb_ddp_doctor.capture.agent import Captured
-from tb_ddp_doctor.capture.directory import CaptureFolder, Verdict, read_json, write_json
+from tb_ddp_doctor.capture.directory import SCALARS_FOLDER, CaptureFolder, Verdict, read_json, write_json
+from tb_ddp_doctor.capture.process import Start
 from tb_ddp_doctor.capture.requests import Mailbox, Plan, Request
+from tb_ddp_doctor.capture.starts import Joined, Listed
+from tb_ddp_doctor.capture.task import Task
 from tb_ddp_doctor.capture.windows import Window
+from tb_ddp_doctor.evidence.model import RankEvidence
 
 __all__ = ["loop"]
 
@@ -72,8 +76,9 @@ def test_pipes_and_links_hold_up_nobody(mailbox: Mailbox, tmp_path: Path) -> Non
 def test_junk_is_read_once_and_hides_no_request(
     mailbox: Mailbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    now_ns = time.time_ns()
     for number in range(2000):
-        name = f"{number}-1-00000000" if number % 2 else f"junk{number}"
+        name = f"{now_ns - 2000 + number}-1-00000000" if number % 2 else f"junk{number}"
         (tmp_path / ".capture" / "requests" / name).write_bytes(b"\xff")
     read: list[Path] = []
     monkeypatch.setattr(requests, "read_json", lambda path, *rest: read.append(path) or read_json(path, *rest))
@@ -111,6 +116,43 @@ def test_who_asks_cannot_write_into_the_jobs_terminal(tmp_path: Path, caplog: py
     one._answer(mailbox, name, mailbox.unanswered()[name], 10)
     (line,) = [record.getMessage() for record in caplog.records if "will be captured" in record.getMessage()]
     assert line.isprintable()
+
+
+def test_junk_from_the_future_hides_no_request(mailbox: Mailbox, tmp_path: Path) -> None:
+    for number in range(2000):
+        (tmp_path / ".capture" / "requests" / f"{10**19 - number}-1-00000000").write_bytes(b"\xff")
+    name = mailbox.ask(Request(time.time(), "a test"))
+    assert list(mailbox.unanswered()) == [name]
+
+
+@pytest.mark.parametrize("forged", ["\x1b[2J\nddp-doctor: all is well", "a" * 1_000_000, ""])
+def test_who_asks_for_a_dump_cannot_write_into_the_jobs_terminal(tmp_path: Path, forged: str) -> None:
+    write_json(tmp_path / ".capture" / "dump.json", hang.DumpRequest(forged, time.time()))
+    watch = hang.HangWatch(tmp_path, None, lambda: 0)
+    assert not watch._is_asked()
+    hang.ask(tmp_path)
+    assert watch._is_asked()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes")
+def test_forged_answers_hold_up_nobody_who_asks_for_a_dump(tmp_path: Path) -> None:
+    request = hang.ask(tmp_path)
+    hang.dump(tmp_path, f"asked {request.id}")
+    folder = tmp_path / hang.HANG_FOLDER
+    os.mkfifo(folder / "rank_1.stacks.txt")
+    for name, head in (
+        ("2", "rank 2 of 999999999999"),
+        ("3", "rank 7 of 4"),
+        ("4", "rank -1 of 1"),
+        ("5", "rank 1 of"),
+    ):
+        (folder / f"rank_{name}.stacks.txt").write_text(f"# ddp-doctor: {head} {request.id}\n")
+    (folder / "rank_6.stacks.txt").write_text(f"# ddp-doctor: {request.id} " + "x" * (1 << 20))
+    found: list[object] = []
+    thread = threading.Thread(target=lambda: found.append(hang.answers(tmp_path, request)), daemon=True)
+    thread.start()
+    thread.join(20)
+    assert found == [({0}, 1)]
 
 
 def test_ranks_that_there_are_not_are_not_asked(tmp_path: Path) -> None:
@@ -225,6 +267,64 @@ def test_close_on_another_thread_leaves_the_profiler_alone(loop: Loop) -> None:
         one.step(n)
     on_another_thread(one.close)
     assert "stop" not in loop.recorders[0].calls
+
+
+# ------------------------------------------------------------------------------------------------ links
+
+
+def test_no_planted_link_is_written_through(mailbox: Mailbox, tmp_path: Path) -> None:
+    """Whatever the doctor makes in the log directory, by whatever name."""
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    folder = CaptureFolder.of(tmp_path, 10)
+    folder.path.mkdir()
+    name = mailbox.ask(Request(time.time(), "a test"))
+    missing = tmp_path / "missing"
+    control = tmp_path / ".capture"
+    (control / "starts").mkdir()
+    for path, target in (
+        (folder.path / "verdict.pending", precious),
+        (control / "cancelled" / name, missing),
+        (control / "starts" / "1.ended", missing),
+        (tmp_path / hang.HANG_FOLDER, elsewhere),
+        (tmp_path / SCALARS_FOLDER, elsewhere),
+        (tmp_path / "start_2", elsewhere),
+    ):
+        path.symlink_to(target)
+    with scalars.pending(folder):
+        pass
+    mailbox.cancel(())
+    Joined(tmp_path, 1, Listed(Start("a", 1, "", True), "a")).end()
+    for act in (
+        lambda: hang.dump(tmp_path, "asked"),
+        lambda: scalars.publish(tmp_path),
+        lambda: child.run(task(tmp_path, tmp_path / "start_2")),
+    ):
+        with pytest.raises(OSError, match="is a link"):
+            act()
+    assert precious.read_text() == "precious"
+    assert not missing.exists()
+    assert not list(elsewhere.iterdir())
+
+
+def task(whole_logdir: Path, logdir: Path) -> Task:
+    return Task(
+        trace=str(whole_logdir / "trace.json"), logdir=str(logdir), keep="digests", max_gb=None, patience_s=0.0, rank=0,
+        world_size=1, node="", pid=1, step=10, steps=3, ranks=None, captured_ns=0, evidence=RankEvidence(),
+        whole_logdir=str(whole_logdir), job="", start="a",
+    )  # fmt: skip
+
+
+def test_a_file_of_others_that_has_the_name_of_our_events_is_not_cut(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    (tmp_path / SCALARS_FOLDER).mkdir()
+    os.link(precious, tmp_path / SCALARS_FOLDER / scalars._NAME)
+    with pytest.raises(OSError, match="is a link"):
+        scalars.publish(tmp_path)
+    assert precious.read_text() == "precious"
 
 
 # ------------------------------------------------------------------------------------------------ the check

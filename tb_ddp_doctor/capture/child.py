@@ -20,7 +20,7 @@ import msgspec
 
 from tb_ddp_doctor.cache import Cache, write_digest
 from tb_ddp_doctor.capture import retention, scalars, scratch
-from tb_ddp_doctor.capture.directory import CaptureFolder, Claim, Verdict, read_json, write_json
+from tb_ddp_doctor.capture.directory import CaptureFolder, Claim, Verdict, read_json, refuse_link, write_json
 from tb_ddp_doctor.capture.task import Task
 from tb_ddp_doctor.evidence.model import Record
 from tb_ddp_doctor.storage.whole_file import written_whole
@@ -66,8 +66,9 @@ def _do(path: Path) -> int:
 def run(task: Task) -> None:
     """Digest, report, diagnose, keep. Raises OSError and TraceError where there is no digest."""
     folder = CaptureFolder.of(Path(task.logdir), task.step)
-    if folder.path.is_symlink():
-        raise OSError(f"{folder.path} is a link")
+    if task.logdir != task.whole_logdir:
+        refuse_link(Path(task.logdir))
+    refuse_link(folder.path)
     diagnoses = task.is_first
     try:
         with scalars.pending(folder) if task.is_first else contextlib.nullcontext():

@@ -17,6 +17,7 @@ here may be anybody's: links, pipes and large files are passed over.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from pathlib import Path
@@ -117,6 +118,18 @@ def capture_folders(logdir: Path) -> list[CaptureFolder]:
     """Those of all captures of one start, in the order of steps, without links."""
     found = [CaptureFolder(path) for path in logdir.glob("step_*") if CAPTURE_FOLDER.fullmatch(path.name)]
     return sorted((folder for folder in found if not folder.path.is_symlink()), key=lambda folder: folder.step)
+
+
+def mark(path: Path) -> None:
+    """Make an empty file where there is nothing, not even a link. Raises OSError."""
+    with contextlib.suppress(FileExistsError):
+        path.open("xb").close()
+
+
+def refuse_link(folder: Path) -> None:
+    """Raise OSError where a folder of ours is a link, which somebody else may have put there."""
+    if folder.is_symlink():
+        raise OSError(f"{folder} is a link")
 
 
 def write_json(path: Path, value: Any) -> None:

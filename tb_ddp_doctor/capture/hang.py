@@ -14,6 +14,7 @@ import logging
 import math
 import os
 import platform
+import re
 import socket
 import sys
 import threading
@@ -24,13 +25,20 @@ from types import FrameType
 
 import msgspec
 
-from tb_ddp_doctor.capture.directory import CONTROL_FOLDER, read_json, write_json
+from tb_ddp_doctor.capture.directory import CONTROL_FOLDER, read_json, refuse_link, write_json
 from tb_ddp_doctor.capture.process import rank_and_world_size
+from tb_ddp_doctor.storage.plain_file import open_plain
 from tb_ddp_doctor.storage.whole_file import written_whole
 
 HANG_FOLDER = "hang"
 STACKS_SUFFIX = ".stacks.txt"
 _REQUEST_NAME = "dump.json"
+#: What `ask` calls a request, and the first line of an answer; bytes of that, and of a request.
+_ID = re.compile(r"[0-9a-f]{12}")
+_ANSWER = re.compile(r"# ddp-doctor: rank (\d{1,6}) of (\d{1,6}) on .*")
+_LONGEST_HEAD = 4096
+#: No job has more.
+_MOST_RANKS = 1 << 17
 #: Between two looks at the step and for a request, s.
 _POLL_S = 2.0
 #: A request that was made so long before the job began is an earlier job's, s; clocks of hosts differ.
@@ -60,12 +68,12 @@ def answers(logdir: Path, request: DumpRequest) -> tuple[set[int], int | None]:
     ranks: set[int] = set()
     world_size = None
     for path in (logdir / HANG_FOLDER).glob(f"rank_*{STACKS_SUFFIX}"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            with path.open(encoding="utf-8", errors="replace") as file:
-                words = file.readline().split()
-            if request.id in words:
-                ranks.add(int(words[words.index("rank") + 1]))
-                world_size = int(words[words.index("of") + 1])
+        with contextlib.suppress(OSError):
+            with open_plain(path) as file:
+                found = _ANSWER.match(file.readline(_LONGEST_HEAD).decode(errors="replace"))
+            if found and request.id in found[0].split() and int(found[1]) < int(found[2]) <= _MOST_RANKS:
+                ranks.add(int(found[1]))
+                world_size = int(found[2])
     return ranks, world_size
 
 
@@ -73,6 +81,7 @@ def dump(logdir: Path, why: str) -> Path:
     """Write this rank's stacks and dump, for a reason in a few words; the file of the stacks. Raises OSError."""
     rank, world_size = rank_and_world_size()
     path = logdir / HANG_FOLDER / f"rank_{rank}{STACKS_SUFFIX}"
+    refuse_link(path.parent)
     head = f"# ddp-doctor: rank {rank} of {world_size} on {socket.gethostname()}, {why}"
     text = "\n".join((head, f"Process {os.getpid()}: {' '.join(sys.argv[:1])}", *_stacks(), ""))
     with written_whole(path) as file:
@@ -153,8 +162,11 @@ class HangWatch:
                 _log.warning("ddp-doctor: what this rank hangs in cannot be written (%s).", error.strerror or error)
 
     def _is_asked(self) -> bool:
-        request = read_json(self._logdir / CONTROL_FOLDER / _REQUEST_NAME, DumpRequest)
-        if request is None or request.id == self._answered or request.asked_s < self._began_s - _EARLIER_S:
+        request = read_json(self._logdir / CONTROL_FOLDER / _REQUEST_NAME, DumpRequest, _LONGEST_HEAD)
+        # It is said in the job's log.
+        if request is None or not _ID.fullmatch(request.id):
+            return False
+        if request.id == self._answered or request.asked_s < self._began_s - _EARLIER_S:
             return False
         self._answered = request.id
         return True

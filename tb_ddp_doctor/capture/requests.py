@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import asdict
 
-from tb_ddp_doctor.capture.directory import CONTROL_FOLDER, CaptureFolder, read_json, write_json
+from tb_ddp_doctor.capture.directory import CONTROL_FOLDER, CaptureFolder, mark, read_json, write_json
 from tb_ddp_doctor.capture.starts import Joined
 from tb_ddp_doctor.capture.windows import MOST_STEPS, Window
 
@@ -89,7 +89,10 @@ class Mailbox:
     def unanswered(self) -> dict[str, Request]:
         """The newest requests without a plan, in the order in which they were made. Raises OSError."""
         requests, plans = self._looked_at(self._requests), self._looked_at(self._plans)
-        waiting = _newest(requests.names - plans.names - requests.passed_over)
+        # Names begin with their time: those from another day hide none of today.
+        now_ns = time.time_ns()
+        fresh = {name for name in requests.names if abs(_time_ns(name) - now_ns) < _STALE_S * 1e9}
+        waiting = _newest(fresh - plans.names - requests.passed_over)
         found = {}
         for name in reversed(waiting):
             request = self._request(name)
@@ -139,7 +142,7 @@ class Mailbox:
                 folder = CaptureFolder.of(self._logdir / plan.folder, plan.first)
                 is_pending = plan.start in starts and not folder.verdict.exists()
             if is_pending:
-                (self._cancelled / name).touch()
+                mark(self._cancelled / name)
                 pending.append(name)
         return pending
 
@@ -174,7 +177,11 @@ class _Listing(msgspec.Struct):
 
 def _newest(names: Collection[str]) -> list[str]:
     """As many of the newest requests as are read at a look; a name begins with its time."""
-    return sorted(names, key=lambda name: (int(name.partition("-")[0]), name), reverse=True)[:_MOST_READ]
+    return sorted(names, key=lambda name: (_time_ns(name), name), reverse=True)[:_MOST_READ]
+
+
+def _time_ns(name: str) -> int:
+    return int(name.partition("-")[0])
 
 
 def _names(folder: Path) -> set[str]:

@@ -15,7 +15,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from tb_ddp_doctor.capture.directory import SCALARS_FOLDER, CaptureFolder, Verdict, capture_folders, read_json
+from tb_ddp_doctor.capture.directory import (
+    SCALARS_FOLDER,
+    CaptureFolder,
+    Verdict,
+    capture_folders,
+    read_json,
+    refuse_link,
+)
 from tb_ddp_doctor.storage.file_lock import hold, is_held
 
 #: TensorBoard reads what has "tfevents" in its name.
@@ -38,7 +45,10 @@ def pending(folder: CaptureFolder) -> Iterator[None]:
     """Meanwhile the verdict of this capture may come."""
     folder.path.mkdir(parents=True, exist_ok=True)
     path = folder.path / _PENDING
-    with path.open("wb") as file:
+    if path.is_symlink():
+        path.unlink()
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
+    with open(descriptor, "r+b") as file:
         hold(file)
         try:
             yield
@@ -51,9 +61,13 @@ def publish(start_folder: Path) -> None:
     from tensorboard.summary.writer.record_writer import RecordWriter
 
     path = start_folder / SCALARS_FOLDER / _NAME
+    refuse_link(path.parent)
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
     with open(descriptor, "r+b") as file:
+        # What is no event would be cut off: of a file with another name too.
+        if os.fstat(descriptor).st_nlink > 1:
+            raise OSError(f"{path} is a link")
         hold(file)
         written = set(_steps(file))
         ready = _ready(start_folder)

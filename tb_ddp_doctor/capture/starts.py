@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from tb_ddp_doctor.capture.directory import CONTROL_FOLDER, capture_folders, read_json, write_json
+from tb_ddp_doctor.capture.directory import CONTROL_FOLDER, capture_folders, mark, read_json, write_json
 from tb_ddp_doctor.capture.process import Start
 from tb_ddp_doctor.discover.names import START_FOLDER
 
@@ -52,7 +52,7 @@ class Joined(msgspec.Struct, frozen=True):
 
     def end(self) -> None:
         """Say that it has ended. Raises OSError."""
-        _ended(self.logdir, self.number).touch()
+        mark(_ended(self.logdir, self.number))
 
 
 def folder_of(logdir: Path, number: int) -> Path:
