@@ -236,6 +236,14 @@ def test_answers_of_ras_are_said_beside_the_dumps(tmp_path: Path) -> None:
     assert warning.message == "NCCL's RAS says: rank 1 (10.0.0.2, pid 7) is considered dead."
 
 
+@pytest.mark.parametrize("rank", ['"1"', "1.5", "[]", "true", "-1", "3", "null"])
+def test_a_rank_of_ras_that_is_none_is_passed_over(tmp_path: Path, rank: str) -> None:
+    members = ",".join([f'{{"rank": {rank}}}'] * 20_000)
+    path = tmp_path / "ras.json"
+    path.write_text(f'{{"communicators": [{{"size": 3, "ranks": [{members}]}}]}}')
+    assert ras.read(path, 3) == []
+
+
 #: What torch 2.13 printed of three drawn dumps, shortened: `torchfrtrace -j -v`.
 _ENTRY = (
     "{0}(timestamp_created=175861050500{1}000000, input_sizes=[[1024]], output_sizes=[[1024]], input_dtypes=['Float'], "

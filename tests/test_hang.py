@@ -114,6 +114,15 @@ def test_stacks_beside_dumps_say_where_the_missing_rank_is(tmp_path: Path) -> No
     assert "In Python, rank 1 is in get (/usr/lib/python3.11/queue.py:171), called by validate" in run.findings[0].why
 
 
+@pytest.mark.parametrize("head", ["rank 9999998 of 9999999", "rank 131072 of 4", "rank 4 of 4"])
+def test_a_head_that_no_job_has_is_passed_over(head: str) -> None:
+    """Each rank that is missing would be listed."""
+    found = parse(f"# ddp-doctor: {head} on node0, asked\n{ALL_REDUCE}", "f", 1)
+    assert found is not None
+    assert (found.rank, found.world_size, found.host) == (1, 0, "")
+    assert parse(ALL_REDUCE, "f", 9_999_999) is None
+
+
 def test_what_py_spy_wrote_beside_traces_is_no_job_that_hangs(tmp_path: Path) -> None:
     (tmp_path / "rank_0.txt").write_text(ALL_REDUCE)
     assert find(tmp_path) == []

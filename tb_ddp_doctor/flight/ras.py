@@ -48,7 +48,7 @@ def read(path: FilePath, world_size: int) -> list[RasRank]:
         for key, is_missing in (("missing_ranks", True), ("ranks", False)):
             members = one.get(key)
             for member in members if isinstance(members, list) else ():
-                if isinstance(member, dict) and member.get("rank") in range(world_size):
+                if isinstance(member, dict) and _is_rank(member.get("rank"), world_size):
                     told = _rank(member, is_missing)
                     before = worst.get(told.rank)
                     if before is None or _WORST.index(told.state) < _WORST.index(before.state):
@@ -57,6 +57,10 @@ def read(path: FilePath, world_size: int) -> list[RasRank]:
 
 
 _WORST = ("dead", "missing", "error", "aborted", "running")
+
+
+def _is_rank(value: Any, world_size: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < world_size
 
 
 def _rank(member: dict[str, Any], is_missing: bool) -> RasRank:

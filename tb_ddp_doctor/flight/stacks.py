@@ -31,6 +31,8 @@ _FAULT_THREAD = re.compile(
 _FAULT_FRAME = re.compile(r'  File "(?P<file>.{1,400})", line (?P<line>\d{1,7}) in (?P<function>.{1,200}?)\s*')
 _HEAD = re.compile(r"# ddp-doctor: rank (?P<rank>\d{1,7}) of (?P<world>\d{1,7}) on (?P<host>\S{1,200}), .*")
 _MOST_FRAMES = 200
+#: No job has more.
+_MOST_RANKS = 1 << 17
 
 
 class Stack(NamedTuple):
@@ -61,7 +63,7 @@ def parse(text: str, file: str, rank: int | None) -> Stack | None:
     frames: list[Frame] = []
     host, world_size, is_main = "", 0, False
     for line in text.splitlines():
-        if head := _HEAD.fullmatch(line):
+        if (head := _HEAD.fullmatch(line)) and int(head["rank"]) < int(head["world"]) <= _MOST_RANKS:
             rank, world_size, host = int(head["rank"]), int(head["world"]), head["host"]
         elif thread := _PY_SPY_THREAD.fullmatch(line):
             is_main, frames = thread["name"] == "MainThread", []
@@ -71,4 +73,6 @@ def parse(text: str, file: str, rank: int | None) -> Stack | None:
             frames.append(Frame(frame["file"], int(frame["line"]), frame["function"]))
             if is_main:
                 main = frames
-    return Stack(file, rank, host, world_size, tuple(main)) if main and rank is not None else None
+    if not main or rank is None or rank >= _MOST_RANKS:
+        return None
+    return Stack(file, rank, host, world_size, tuple(main))
