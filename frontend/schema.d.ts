@@ -222,7 +222,7 @@ export interface Evidence {
 export interface FileWarning {
   file: string;
   message: string;
-  kind: "lost-end" | "lost-events" | "not-json" | "note";
+  kind: "arriving" | "lost-end" | "lost-events" | "not-json" | "note";
 }
 
 /** A finding, and what would confirm it. */
@@ -342,6 +342,8 @@ export interface Measurement {
   ranks: number[];
   steps: number[];
   count: number | null;
+  /** Of time that the fix removes: the owner of the step's time that goes with it; null of all else. */
+  owner: string | null;
 }
 
 /** What allocated memory is made of, on the rank with the highest peak, and what would save some of it; bytes. */

@@ -130,7 +130,7 @@ def diagnose(
     digests, failed, unfinished = _without_unfinished(digests, failed, reading.expected)
     world_size = _world_size(run, digests)
     by_rank, clashes = _by_rank(digests, world_size)
-    arriving = [FileWarning(path, _ARRIVING) for path in (*changing, *unfinished)]
+    arriving = [FileWarning(path, _ARRIVING, "arriving") for path in (*changing, *unfinished)]
     warnings = (*run.warnings, *failed, *clashes, *arriving)
     try:
         job = build(

@@ -67,8 +67,9 @@ class Severity(IntEnum):
 
 
 #: What a warning means for its file: nothing but what it says; events are missing from it; its end is missing, and may
-#: yet come; it is no beginning of a trace, so that nothing may.
-WarningKind = Literal["note", "lost-events", "lost-end", "not-json"]
+#: yet come; it is no beginning of a trace, so that nothing may; it is still being written, and is left
+#: out until it is whole.
+WarningKind = Literal["note", "lost-events", "lost-end", "not-json", "arriving"]
 
 
 class FileWarning(msgspec.Struct, frozen=True):
@@ -121,6 +122,8 @@ class Measurement(msgspec.Struct, frozen=True):
     ranks: tuple[int, ...] = ()
     steps: tuple[int, ...] = ()
     count: float | None = None
+    #: Of time that the fix removes: the owner of the step's time that goes with it; None of all else.
+    owner: str | None = None
 
 
 class AccountLine(msgspec.Struct, frozen=True):

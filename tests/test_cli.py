@@ -237,6 +237,7 @@ MEASUREMENT = {
     "ranks": [int],
     "steps": [int],
     "count": (*NUMBER, type(None)),
+    "owner": (str, type(None)),
 }
 FINDING = {
     "id": str,

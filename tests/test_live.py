@@ -120,7 +120,7 @@ def test_a_half_written_file_waits_until_it_is_whole(tmp_path: Path) -> None:
     assert (run["ranks"], run["arriving"]) == (2, 1)
     found = diagnosis(get)
     assert found["headline"].endswith("(1 file is still arriving.)")
-    assert [w["file"] for w in found["warnings"] if "Still arriving" in w["message"]] == [str(half)]
+    assert [w["file"] for w in found["warnings"] if w["kind"] == "arriving"] == [str(half)]
     half.write_bytes(data)
     assert entry_when(get, is_ready)["ranks"] == 3
     assert "arriving" not in str(diagnosis(get))

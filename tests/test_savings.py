@@ -9,6 +9,7 @@ from operator import or_
 
 import numpy as np
 import pytest
+from examples import EXAMPLES
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -20,10 +21,11 @@ from tb_ddp_doctor import engine
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import CpuTime, RankDigest
 from tb_ddp_doctor.facts.change import Change
+from tb_ddp_doctor.facts.critical_path import owner_of
 from tb_ddp_doctor.facts.whatif import WhatIf
-from tb_ddp_doctor.findings import Account
+from tb_ddp_doctor.findings import OWNERS, Account
 from tb_ddp_doctor.rules import CATALOGUE
-from tb_ddp_doctor.rules.support.savings import Savings
+from tb_ddp_doctor.rules.support.savings import _HOST_TIME, Savings
 
 #: Of the step: what some fixes may give back more than all together, in the replay.
 _MISSED = 0.02
@@ -170,3 +172,26 @@ def test_faults_that_hide_each_other_share_what_both_save_by_what_each_saves_las
     last["straggler"] = both - savings.whatif.cost_ns(loader.change) / 1e6
     assert costs == pytest.approx({rule: both * part / sum(last.values()) for rule, part in last.items()})
     assert sum(prefixed(savings.account)) == savings.account.total_ns
+
+
+def test_every_kind_of_cpu_time_has_words_and_an_owner_of_the_step() -> None:
+    assert set(_HOST_TIME) == set(CpuTime)
+    assert {owner_of(kind) for kind in CpuTime} <= set(OWNERS)
+
+
+@pytest.mark.parametrize(
+    ("rule", "owner"),
+    [
+        ("no-tensor-cores", "compute"),
+        ("dataloader-stall", "input"),
+        ("host-stall", "host"),
+        ("launch-bound", "dispatch"),
+        ("no-overlap", "transfer"),
+        ("allocator-churn", "alloc"),
+    ],
+)
+def test_time_that_a_fix_removes_says_whose_it_is(rule: str, owner: str) -> None:
+    measurements = EXAMPLES[rule].found(rule).measurements
+    removed = [one for one in measurements if "that the fix removes" in one.name]
+    assert owner in [one.owner for one in removed]
+    assert all((one.owner in OWNERS) if one in removed else one.owner is None for one in measurements)

@@ -144,30 +144,12 @@ export function evidenceSum({ measurements }) {
  */
 export const numberOf = ({ findings }, id) => findings.findIndex((finding) => finding.id === id) + 1;
 
-/** What a fix removes, by the name of its measurement (`rules/support/savings.py`), and the owner that has it. */
-export const REMOVED = new Map([
-  ["CPU time that the fix removes: cudaMalloc and cudaFree", "alloc"],
-  ["CPU time that the fix removes: blocking copies", "sync"],
-  ["CPU time that the fix removes: synchronisation", "sync"],
-  ["CPU time that the fix removes: DataLoader", "input"],
-  ["CPU time that the fix removes: outside any op", "host"],
-  ["CPU time that the fix removes: stalls inside ops", "dispatch"],
-  ["CPU time that the fix removes: the profiler's stalls", "dispatch"],
-  ["CPU time that the fix removes: recording of events", "dispatch"],
-  ["CPU time that the fix removes: ops, launches and Python between them", "dispatch"],
-  ["GPU work that the fix removes", "compute"],
-  ["exposed communication that the fix removes", "transfer"],
-]);
-
 /**
  * What the fix of a finding removes, ms on its ranks and steps, in the order of its measurements.
  * @param {Finding} finding
  */
 export const removedBy = ({ measurements }) =>
-  measurements.flatMap(({ name, value, ranks, steps }) => {
-    const owner = REMOVED.get(name);
-    return owner ? [{ owner, name, ms: value, ranks, steps }] : [];
-  });
+  measurements.flatMap(({ name, value, ranks, steps, owner }) => (owner ? [{ owner, name, ms: value, ranks, steps }] : []));
 
 /**
  * The owner of most of what the fix of a finding removes, whose colour the finding has; "" if unknown.

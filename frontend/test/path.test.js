@@ -42,10 +42,8 @@ test("the step shown is the chosen one, else that of median length", () => {
 });
 
 test("a finding has the colour of the owner of most of what its fix removes", () => {
-  const measurement = (name, value) => ({ name, value, unit: "ms", ranks: [1], steps: [2], count: null });
-  const work = measurement("CPU time that the fix removes: ops, launches and Python between them", 3);
-  const outside = measurement("CPU time that the fix removes: outside any op", 150);
-  const measurements = [measurement("step now", 183), work, outside];
+  const measurement = (name, value, owner) => ({ name, value, unit: "ms", ranks: [1], steps: [2], count: null, owner });
+  const measurements = [measurement("step now", 183, null), measurement("work", 3, "dispatch"), measurement("outside", 150, "host")];
   assert.deepEqual(removedBy({ measurements }).map(({ owner, ms }) => [owner, ms]), [["dispatch", 3], ["host", 150]]);
   assert.equal(ownerOf({ measurements }), "host");
   assert.equal(ownerOf({ measurements: [] }), "");

@@ -48,6 +48,11 @@ _PROFILER = "profiler overhead"
 _LOADER = "DataLoader.__next__"
 
 
+def owner_of(kind: CpuTime) -> str:
+    """The owner of the step's time while the CPU spends its time on something."""
+    return _OWNERS[kind]
+
+
 class Piece(msgspec.Struct, frozen=True):
     """A stretch of the path on one rank."""
 

@@ -45,7 +45,7 @@ function unseen(diagnosis) {
     items.length
       ? h("ul", { class: "plain" }, items)
       : h("p", { class: "note" }, "Every rank was read completely, and every check had its data."),
-    warnings.some(({ message }) => message.startsWith("Still arriving"))
+    warnings.some(({ kind }) => kind === "arriving")
       ? h("button", { type: "button", click: () => askArriving(name).catch(() => {}) }, "Include the files as they are now")
       : null,
     cleared(outcomes.filter(({ status }) => status === "clear"), outcomes.length),

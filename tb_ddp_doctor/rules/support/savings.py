@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.facts.change import Change
+from tb_ddp_doctor.facts.critical_path import owner_of
 from tb_ddp_doctor.facts.transfers import exposed_alone, mostly_untraced
 from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import (
@@ -243,10 +244,12 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         for kind, share in change.of_host.items():
             taken = mean_ms(share * self.whatif.host_ns(kind))
             if taken >= 0.005:
-                yield Measurement(f"CPU time that the fix removes: {_HOST_TIME[kind]}", taken, "ms", ranks, steps)
-        for name, amount in (("GPU work", change.device_ns), ("exposed communication", change.transfer_ns)):
+                name = f"CPU time that the fix removes: {_HOST_TIME[kind]}"
+                yield Measurement(name, taken, "ms", ranks, steps, owner=owner_of(kind))
+        work = ("GPU work", "compute", change.device_ns)
+        for name, owner, amount in (work, ("exposed communication", "transfer", change.transfer_ns)):
             if amount is not None and (taken := mean_ms(amount)) >= 0.005:
-                yield Measurement(f"{name} that the fix removes", taken, "ms", ranks, steps)
+                yield Measurement(f"{name} that the fix removes", taken, "ms", ranks, steps, owner=owner)
         if not change.is_nothing:
             step = self.step_total_ns / self._size
             yield Measurement("step now", step / 1e6, "ms", tuple(self.job.ranks.tolist()))
