@@ -2,10 +2,15 @@
 
     python benchmarks/capture.py [--steps 300] [--every 100]
     python benchmarks/capture.py --tries 50
+    python benchmarks/capture.py --accuse [--busy 2]
 
 The first prints what `Doctor.step()` takes outside of captures, and the steps of one process on the CPU with and
 without captures in turn. The second runs so many jobs of four processes over gloo with random delays; each has a
-scheduled and a requested capture. In half of the jobs ranks train together (DDP), in half of them each by itself.
+scheduled and a requested capture. In half of the jobs ranks train together (DDP), in half of them each by itself. The
+third captures three jobs of four processes over gloo 15 times each, on two cores beside so many processes that never
+sleep: a healthy job, one in which a rank sleeps in each step as long as its work takes, and one in which it works twice
+as much. It fails if more than one capture of the healthy job accuses with high or medium confidence, or if not at least
+half of those of another job accuse that rank so.
 """
 
 from __future__ import annotations
@@ -27,7 +32,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from tb_ddp_doctor.cache import Cache  # noqa: E402
 from tb_ddp_doctor.capture import Doctor  # noqa: E402
-from tb_ddp_doctor.capture.directory import capture_folders  # noqa: E402
+from tb_ddp_doctor.capture.directory import Verdict, capture_folders, read_json  # noqa: E402
 from tb_ddp_doctor.capture.requests import Mailbox, Request  # noqa: E402
 
 CALLS = 100_000
@@ -38,7 +43,11 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=300, help="steps of a training (default: %(default)s)")
     parser.add_argument("--every", type=int, default=100, help="how often 3 are captured (default: %(default)s)")
     parser.add_argument("--tries", type=int, help="jobs of four processes that agree on steps")
+    parser.add_argument("--accuse", action="store_true", help="captures of healthy and slow jobs on two busy cores")
+    parser.add_argument("--busy", type=int, default=2, help="processes beside them that never sleep")
     options = parser.parse_args()
+    if options.accuse:
+        return accuse(options.busy)
     if options.tries:
         return agree(options.tries)
     calls()
@@ -139,6 +148,45 @@ def agree(tries: int) -> int:
             print(f"{name}: {same} of {names.index(name) + 1}", flush=True)
         job.wait()
     return 0 if set(same.values()) == {tries} else 1
+
+
+def accuse(busy: int) -> int:
+    """What captures on two busy cores say of a healthy job, and of two with a slow rank."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
+    right = True
+    # In sessions of their own, as other users' processes are: Linux shares cores between sessions first.
+    never_sleep = [sys.executable, "-c", "while True: pass"]
+    beside = [subprocess.Popen(never_sleep, start_new_session=True) for _ in range(busy)]
+    try:
+        with tempfile.TemporaryDirectory() as base:
+            for name in ("busy-healthy", "busy-sleeps", "busy-works"):
+                job = [sys.executable, str(ROOT / "tests" / "capture_job.py"), base, name]
+                subprocess.run(job, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+                right &= accused(name, Path(base) / name / "job")
+    finally:
+        for process in beside:
+            process.kill()
+            process.wait()
+    return 0 if right else 1
+
+
+def accused(name: str, logdir: Path) -> bool:
+    """Print what the captures of a job say; whether that is right."""
+    from capture_job import ACCUSING_CAPTURES, SLOW_RANK
+
+    found = [read_json(folder.verdict, Verdict) for folder in capture_folders(logdir)]
+    verdicts = [verdict for verdict in found if verdict is not None]
+    for verdict in verdicts:
+        print(f"  {verdict.line}")
+    sure = [verdict for verdict in verdicts if verdict.confidence in ("high", "medium")]
+    of_it = [verdict for verdict in sure if verdict.ranks == (SLOW_RANK,)]
+    print(
+        f"{name}: {len(verdicts)} captures, {len(sure)} verdicts of high or medium confidence, "
+        f"{len(of_it)} of them on rank {SLOW_RANK} alone",
+        flush=True,
+    )
+    as_it_should = len(sure) <= 1 if name == "busy-healthy" else 2 * len(of_it) >= len(verdicts)
+    return as_it_should and len(verdicts) == ACCUSING_CAPTURES
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ exit codes (`exits`), and the log directory (`job`). `test_capture_gloo` and `be
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import random
@@ -35,11 +36,20 @@ EVERY, STEPS = 12, 3
 STEPS_TRAINED = 2 * EVERY + 1
 #: Of the jobs that benchmarks/capture.py has agree on steps: one scheduled capture, and time for one on request.
 AGREEING_EVERY, AGREEING_STEPS = 100, 198
+#: Of the jobs whose accusations benchmarks/capture.py counts: captures, steps from one to the next, width and batch of
+#: the model. A step takes each rank some 20 ms of a core.
+ACCUSING_CAPTURES, ACCUSING_EVERY, WIDTH, BATCH = 15, 60, 256, 384
+#: The rank that is slow there, where one is.
+SLOW_RANK = 2
 #: For whatever comes at all on a machine that does much else, s.
 LONGEST_S = 600.0
 HANG_S = 2.0
 #: The ranks of each start of a job that is started more than once in one log directory.
 STARTS = {"again": (4, 2)}
+#: How often jobs are captured that are not captured every `EVERY` steps.
+EVERY_OF = {"requests": None, "together": AGREEING_EVERY, "apart": AGREEING_EVERY, "busy": ACCUSING_EVERY}
+#: How long ranks of jobs on two busy cores await each other: those whose digests are late skip a capture, s.
+BUSY_PATIENCE_S = 30.0
 #: How long a rank that diagnoses awaits others where nobody else will report, s.
 PATIENCE_S = {("missing", 0): 1.0, ("missing", 2): 1.0, ("faults", 0): 1.0}
 
@@ -54,8 +64,11 @@ def steps_of(rank: int, kind: str, folder: Path) -> Iterator[int]:
     if (kind, rank) == ("missing", 2):  # resumes elsewhere
         first = 1000
     trained = AGREEING_STEPS if kind in ("together", "apart") else STEPS_TRAINED
+    if kind == "busy":
+        trained = ACCUSING_CAPTURES * ACCUSING_EVERY + STEPS + 1
     for step in range(first + skipped, first + trained) if kind != "requests" else until_told(folder):
-        time.sleep(delays.uniform(0.0, 0.02))
+        if kind != "busy":
+            time.sleep(delays.uniform(0.0, 0.02))
         FAULTS.get((kind, rank, step), FAULTS.get((kind, None, step), lambda *_: None))(rank, folder)
         yield step
 
@@ -124,6 +137,25 @@ class SleepingLayer(nn.Module):
         return value
 
 
+def slowed(rank: int, scenario: str, model: nn.Module, batch: torch.Tensor) -> Callable[[], None]:
+    """What a rank does beyond the others in each step: it makes its step twice as long, asleep or at work."""
+    if rank != SLOW_RANK or scenario not in ("busy-sleeps", "busy-works"):
+        return lambda: None
+    began = time.perf_counter()
+
+    def double() -> None:
+        nonlocal began
+        seconds = time.perf_counter() - began
+        until = began + 2 * seconds
+        if scenario == "busy-sleeps":
+            time.sleep(seconds)
+        while time.perf_counter() < until:
+            model(batch).square().mean().backward()
+        began = time.perf_counter()
+
+    return double
+
+
 def train(rank: int, scenario: str, folder: Path) -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -132,7 +164,10 @@ def train(rank: int, scenario: str, folder: Path) -> None:
         model.add_module("readout", SleepingLayer())
     # Ranks with faults of their own train alone: with DDP the others would wait for them, Doctor or not.
     kind = scenario.split("-", maxsplit=1)[0]
-    if kind in ("scheduled", "requests", "together", "watched", "again"):
+    if kind == "busy":
+        model = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(WIDTH, WIDTH), nn.ReLU())))
+    extra = slowed(rank, scenario, copy.deepcopy(model), torch.ones(BATCH, WIDTH))
+    if kind in ("scheduled", "requests", "together", "watched", "again", "busy"):
         size = int(os.environ["WORLD_SIZE"])
         store = distributed.FileStore(str(folder / f"store{size}"), size)
         distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
@@ -140,23 +175,26 @@ def train(rank: int, scenario: str, folder: Path) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     doctor = Doctor(
         "/proc/doctor" if kind == "unwritable" else folder / "job",
-        every=None if kind == "requests" else AGREEING_EVERY if kind in ("together", "apart") else EVERY,
+        every=EVERY_OF.get(kind, EVERY),
         steps=STEPS,
         keep="traces" if scenario == "scheduled-kept" else "digests",
         scratch=folder,
         poll_s=0.1,
         margin_s=0.5 if kind in ("together", "apart") else 1.0,
-        patience_s=PATIENCE_S.get((kind, rank), LONGEST_S),
+        patience_s=BUSY_PATIENCE_S if kind == "busy" else PATIENCE_S.get((kind, rank), LONGEST_S),
     )
     if kind == "missing" and rank == 1:  # as on a full disk: no file may grow beyond this
         resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
     batches: Iterator[torch.Tensor] = repeat(torch.ones(8, 64))
+    if kind == "busy":
+        batches = repeat(torch.ones(BATCH, WIDTH))
     if kind == "watched":
         loader = DataLoader(SlowSamples(), batch_size=8, num_workers=2)
         doctor.watch(model, loader)
         batches = iter(loader)
     for step in steps_of(rank, kind, folder):
         optimizer.zero_grad()
+        extra()
         model(next(batches)).square().mean().backward()
         optimizer.step()
         doctor.step(step)

@@ -899,6 +899,23 @@ def test_a_rank_that_waited_for_cores_is_named_with_less_confidence(
     assert ("waited" in found.why) == (taken > 0 and waiting == 2)
 
 
+@pytest.mark.parametrize(
+    ("waits", "taken"),
+    [((0.8, 0.8, 0.8, 0.8), 0), ((0.8, 0.8, 1.2, 0.8), 1), ((0.8, 0.8, 1.6, 0.8), 2), ((0.0, 1.4, 0.8, 1.4), 2)],
+    ids=["all-alike", "longer", "much-longer", "by-chance"],
+)
+def test_a_rank_that_waited_for_cores_as_its_peers_did_is_named_with_confidence(
+    waits: tuple[float, ...], taken: int
+) -> None:
+    """On busy cores all threads wait: what a rank waited longer than a lucky peer may be its whole fault."""
+    drawn, finding = _late()
+    evidence = {rank: RankEvidence(core_wait_ms=wait * finding.alone_ms) for rank, wait in enumerate(waits)}
+    found = engine.examine(msgspec.structs.replace(drawn, rank_evidence=evidence)).findings[0]
+    levels = ["high", "medium", "low", "low"]
+    assert (found.ranks, found.confidence) == ((2,), levels[levels.index(finding.confidence) + taken])
+    assert ("longer than those of other ranks" in found.why) == (taken > 0)
+
+
 def test_threads_that_wait_for_a_core_are_counted() -> None:
     if not Path("/proc/self/schedstat").exists():
         pytest.skip("Linux alone counts")

@@ -14,13 +14,16 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cli import main
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import RankDigest, RankOwner
 from tb_ddp_doctor.discover.runs import discover
+from tb_ddp_doctor.evidence.model import RankEvidence
 from tb_ddp_doctor.findings import OWNERS, Finding
+from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.trace.reader import decode, read
 
 MS = 1_000_000
@@ -110,6 +113,24 @@ def test_several_process_groups_are_told_since_gloo_does_not_name_them() -> None
     assert not rank(op("aten::mm", 0, 10), groups=2).warnings
     (warning,) = rank(gloo(0, 10), groups=2).warnings
     assert "in 2 process groups" in warning.message
+
+
+def test_no_waiting_for_cores_makes_a_rank_call_more_operators() -> None:
+    """Where the same operators take longer, waiting for a core may be why."""
+    dims = {"aten::mm": [[64, 64], [64, 64]]}
+
+    def drawn(until: int, calls: int, **waited: float) -> Finding:
+        """Rank 1 computes until then, in so many calls, and the others wait for it."""
+        usual = rank(op("aten::mm", 0, 20), gloo(20, 95), dims=dims)
+        each = until // calls
+        slow = rank(*(op("aten::mm", i * each, (i + 1) * each) for i in range(calls)), gloo(until, 95), dims=dims)
+        built = build("drawn", {0: usual, 1: slow, 2: usual}, dict.fromkeys(range(3), "host"), 3)
+        return engine.examine(replace(built, rank_evidence={1: RankEvidence(**waited)})).findings[0]
+
+    for calls, cause, lowered in ((4, "more_work", False), (1, "slow_device", True)):
+        finding = drawn(80, calls)
+        assert (finding.rule, finding.ranks, finding.cause) == ("straggler", (1,), cause)
+        assert (drawn(80, calls, core_wait_ms=60.0).confidence != finding.confidence) == lowered
 
 
 # ------------------------------------------------------------------------------------------------ real jobs

@@ -199,7 +199,14 @@ class _Job(msgspec.Struct, frozen=True, eq=False):
         """The finding on one group, given what was seen of its first rank: "it ...", and what its CPU does."""
         frame, slow = self.frame, self.found.slow[group.rows]
         on_host = known is not None or group.cause in ("host", "input")
-        level, basis = text.confidence(frame, cost_ns, int(slow.all(axis=0).sum()), group.ranks, on_host=on_host)
+        level, basis = text.confidence(
+            frame,
+            cost_ns,
+            int(slow.all(axis=0).sum()),
+            group.ranks,
+            on_host=on_host,
+            is_counted=group.cause == "more_work",
+        )
         subject = text.capital(seen) if len(group.ranks) == 1 else f"Rank {frame.ranks[group.ranks[0]]}: {seen}"
         return Fault(
             change=change,
