@@ -685,7 +685,7 @@ export interface RankBytes {
 export interface Recording {
   /** What the traces at hand do not tell. */
   why: string;
-  /** For a job that has the doctor's recorder. */
+  /** For a job that has the doctor's recorder; of Nsight Systems' recordings for a job that it starts. */
   command: string;
 }
 
@@ -732,6 +732,8 @@ export interface Setting {
   device: "cpu" | "cuda" | "rocm";
   /** Whether the doctor's own `Doctor` captured it; else a profiler that the training script sets up did. */
   has_doctor: boolean;
+  /** What recorded it: torch.profiler, in a `Doctor` or not, or Nsight Systems. */
+  recorder: "nsys" | "profiler";
 }
 
 /** A function of the user's own code, as Python stacks have it. */

@@ -25,6 +25,9 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
     excess: str
     #: While the GPU idles, what "the CPU ..."; "" where the GPU is busy.
     cpu: str = ""
+    #: `when` and `excess` in a job without a GPU (docs/cpu.md); "" where they are the same.
+    when_on_cpu: str = ""
+    excess_on_cpu: str = ""
     #: Its colours in the light and in the dark theme. They stay apart for the colour-blind, also in phases:
     #: frontend/test/colours.test.js measures it.
     light: str
@@ -37,6 +40,8 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
     """What a training loop is at (`trace.names.Phase`)."""
 
     when: str
+    #: The same in a job without a GPU; "" where it is the same.
+    when_on_cpu: str = ""
     #: The end of "most of it is ...".
     within: str
     #: The owner whose colour it has.
@@ -59,6 +64,8 @@ OWNERS: Mapping[str, Owner] = {
         when="a kernel runs that is not communication",
         spent="Compute",
         excess="kernels that take longer than in comparable steps and ranks",
+        when_on_cpu="an operator runs that is not communication",
+        excess_on_cpu="operators that take longer than in comparable steps and ranks",
         light="#21489c",
         dark="#4d7de8",
     ),
@@ -92,6 +99,8 @@ OWNERS: Mapping[str, Owner] = {
         when="GPU idle, CPU in the DataLoader's __next__",
         spent="Waiting for the DataLoader",
         excess="GPU idle, waiting for the DataLoader",
+        when_on_cpu="CPU in the DataLoader's __next__",
+        excess_on_cpu="waiting for the DataLoader",
         cpu="is in the DataLoader's __next__",
         light="#8058e2",
         dark="#8895c4",
@@ -101,6 +110,8 @@ OWNERS: Mapping[str, Owner] = {
         when="GPU idle, CPU in cuda*Synchronize, .item() or another blocking call",
         spent="Idle in sync calls",
         excess="GPU idle, CPU in a sync call",
+        when_on_cpu="CPU in a blocking call",
+        excess_on_cpu="the CPU in a blocking call",
         cpu="is in a sync call",
         light="#831567",
         dark="#d8abf6",
@@ -110,6 +121,8 @@ OWNERS: Mapping[str, Owner] = {
         when="GPU idle, CPU in cudaMalloc or cudaFree",
         spent="Idle in cudaMalloc and cudaFree",
         excess="GPU idle, CPU in cudaMalloc or cudaFree",
+        when_on_cpu="CPU allocates device memory",
+        excess_on_cpu="the CPU allocating device memory",
         cpu="allocates device memory",
         light="#52361c",
         dark="#be8403",
@@ -119,6 +132,8 @@ OWNERS: Mapping[str, Owner] = {
         when="GPU idle, CPU in an operator or a launch",
         spent="Idle, launch-bound,",
         excess="GPU idle, launch-bound (CPU overhead)",
+        when_on_cpu="CPU in a call that starts or awaits a collective, with none running",
+        excess_on_cpu="the CPU in calls that start or await a collective, with none running",
         cpu="is inside ops and launch calls",
         light="#d2bf1a",
         dark="#f5d660",
@@ -129,6 +144,8 @@ OWNERS: Mapping[str, Owner] = {
         when="GPU idle, CPU outside any op (Python, I/O, GC)",
         spent="Idle with the CPU outside any op",
         excess="GPU idle, CPU outside any op (Python, I/O, GC)",
+        when_on_cpu="CPU outside any op (Python, I/O, GC), or without a core",
+        excess_on_cpu="the CPU outside any op (Python, I/O, GC), or without a core",
         cpu="is outside any op (Python, logging, garbage collection, I/O)",
         light="#d42e59",
         dark="#d85278",
@@ -141,21 +158,25 @@ IDLE = tuple(name for name, owner in OWNERS.items() if owner.cpu)
 PHASES: Mapping[str, Phase] = {
     "loading": Phase(
         when="waiting for a batch, or copying it to the GPU",
+        when_on_cpu="waiting for a batch",
         within="in data loading",
         colour="input",
     ),
     "forward": Phase(
         when="forward, and the GPU work it launched",
+        when_on_cpu="forward",
         within="in the forward pass",
         colour="compute",
     ),
     "backward": Phase(
         when="backward, and the GPU work it launched, with the collectives of gradients",
+        when_on_cpu="backward, with the collectives of gradients",
         within="in the backward pass",
         colour="transfer",
     ),
     "optimizer": Phase(
         when="the optimizer's step, and the GPU work it launched",
+        when_on_cpu="the optimizer's step",
         within="in the optimizer's step",
         colour="dispatch",
     ),

@@ -28,6 +28,7 @@ _TYPES = """\
  * @typedef {object} Owner
  * @property {string} name
  * @property {string} when a nanosecond belongs to it
+ * @property {string} whenOnCpu the same in a job without a GPU
  * @property {string} light its colour in the light theme
  * @property {string} dark
  * @property {string} ink of numbers on it
@@ -37,6 +38,7 @@ _TYPES = """\
  * @typedef {object} Phase
  * @property {string} name
  * @property {string} when
+ * @property {string} whenOnCpu the same in a job without a GPU
  * @property {string} colour the owner's whose it has
  */
 
@@ -83,10 +85,25 @@ def _terms() -> list[tuple[str, str]]:
 def step_parts() -> str:
     """`step_parts.js`: owners and phases, their words and colours."""
     owners = {
-        name: {"name": owner.title, "when": owner.when, "light": owner.light, "dark": owner.dark, "ink": owner.ink}
+        name: {
+            "name": owner.title,
+            "when": owner.when,
+            "whenOnCpu": owner.when_on_cpu or owner.when,
+            "light": owner.light,
+            "dark": owner.dark,
+            "ink": owner.ink,
+        }
         for name, owner in OWNERS.items()
     }
-    phases = {name: {"name": name, "when": phase.when, "colour": phase.colour} for name, phase in PHASES.items()}
+    phases = {
+        name: {
+            "name": name,
+            "when": phase.when,
+            "whenOnCpu": phase.when_on_cpu or phase.when,
+            "colour": phase.colour,
+        }
+        for name, phase in PHASES.items()
+    }
     memory = {name: {"name": part.title, "when": part.when, "colour": part.colour} for name, part in MEMORY.items()}
     head = _MADE.format(source="tb_ddp_doctor/step_parts.py")
     return "\n".join(

@@ -4,7 +4,7 @@
 import { card, folded, h, prose, table } from "./dom.js";
 import { count, ms, percent, signed } from "./format.js";
 import { grid, plain } from "./grid.js";
-import { ownerName } from "./model.js";
+import { ownerName, whenOf } from "./model.js";
 import { OWNERS } from "./step_parts.js";
 import { plainName } from "./timeline/rows.js";
 
@@ -94,7 +94,8 @@ const verdictOf = (change) => (change < 0 ? "healthy" : "critical");
  * A pair of bars for each owner, and its change.
  * @param {Comparison} found
  */
-function paired({ owners, step }) {
+function paired({ owners, step, runs }) {
+  const gpu = runs.some(({ device }) => device !== "");
   const shown = owners.filter(({ before_ms, after_ms }) => Math.max(before_ms, after_ms) >= LEAST_MS);
   const longest = Math.max(...shown.flatMap(({ before_ms, after_ms }) => [before_ms, after_ms]));
   const least = leastChange(step);
@@ -111,7 +112,7 @@ function paired({ owners, step }) {
       return h(
         "div",
         { class: "pair", role: "row" },
-        h("span", { role: "rowheader", title: OWNERS.get(name)?.when }, ownerName(name)),
+        h("span", { role: "rowheader", title: whenOf(OWNERS.get(name) ?? { when: "", whenOnCpu: "" }, gpu) }, ownerName(name)),
         h("div", { role: "cell" }, bar(before_ms, "earlier"), bar(after_ms, `owner-${name}`)),
         h("span", { role: "cell" }, plain(before_ms, longest)),
         h("span", { role: "cell" }, plain(after_ms, longest)),

@@ -1,5 +1,6 @@
 // A step cut into parts, for each rank or node: the rows of the budget. Pure.
 
+import { hasGpu, whenOf } from "./model.js";
 import { OWNERS, PHASES } from "./step_parts.js";
 
 /** @typedef {import("./model.js").Diagnosis} Diagnosis */
@@ -23,26 +24,30 @@ export const ORDERS = [
   ["busy", "busy time, longest first"],
 ];
 
-/** @type {Kind} */
-const BY_OWNER = {
+/** @type {(gpu: boolean) => Kind} */
+const byOwner = (gpu) => ({
   id: "owners",
   title: "owners",
-  parts: [...OWNERS].map(([id, { name, when }]) => ({ id, name, when, colour: id })),
-};
+  parts: [...OWNERS].map(([id, owner]) => ({ id, name: owner.name, when: whenOf(owner, gpu), colour: id })),
+});
 
-/** @type {Kind} */
-const BY_PHASE = {
+/** @type {(gpu: boolean) => Kind} */
+const byPhase = (gpu) => ({
   id: "phases",
   title: "phases",
-  parts: [...PHASES].map(([id, phase]) => ({ id, ...phase })),
-};
+  parts: [...PHASES].map(([id, phase]) => ({ id, name: phase.name, when: whenOf(phase, gpu), colour: phase.colour })),
+});
+
+const OF_GPUS = [byOwner(true), byPhase(true)];
+const OF_CPUS = [byOwner(false), byPhase(false)];
 
 /**
  * The ways to cut that the job allows: not all traces tell phases.
  * @param {Diagnosis} diagnosis
  */
-export function kindsOf({ phases_ms }) {
-  return Object.keys(phases_ms ?? {}).length ? [BY_OWNER, BY_PHASE] : [BY_OWNER];
+export function kindsOf(diagnosis) {
+  const kinds = hasGpu(diagnosis) ? OF_GPUS : OF_CPUS;
+  return Object.keys(diagnosis.phases_ms ?? {}).length ? kinds : kinds.slice(0, 1);
 }
 
 /** @type {WeakMap<Diagnosis, Map<Kind, Row[]>>} rows of diagnoses, which do not change */

@@ -61,6 +61,19 @@ import { OWNERS } from "./step_parts.js";
 /** Its cost is the account's line of tracing. */
 const OF_TRACING = "profiler-overhead";
 
+/** Whether a GPU computes; else the CPU does. @param {Diagnosis} diagnosis */
+export const hasGpu = ({ setting }) => setting.device !== "cpu";
+
+/** What time is called in which nothing computes. @param {boolean} gpu whether a GPU would */
+export const idleName = (gpu) => (gpu ? "GPU idle" : "idle");
+
+/**
+ * When a nanosecond belongs to an owner or a phase.
+ * @param {{when: string, whenOnCpu: string}} part
+ * @param {boolean} gpu whether a GPU computes
+ */
+export const whenOf = ({ when, whenOnCpu }, gpu) => (gpu ? when : whenOnCpu);
+
 /** @type {(owner: string) => [string, string]} */
 const entry = (owner) => [owner, ownerName(owner)];
 

@@ -4,6 +4,7 @@ import { test } from "node:test";
 import { cut, kindsOf, perNode, sorted } from "../src/cuts.js";
 
 const diagnosis = {
+  setting: { device: "cuda" },
   ranks: [0, 1, 2, 10],
   budget_ms: {
     0: { compute: 10, wait: 30 },

@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.kernels import blocks
 from tb_ddp_doctor.digest.model import AttentionWork, CopyWork, GemmWork, KernelWork, OptimizerWork, RankDigest
+from tb_ddp_doctor.facts import record_again
 from tb_ddp_doctor.facts.facts import Facts, MissingFactError, fact, needs_device
 from tb_ddp_doctor.facts.peaks import peak, speedup
+from tb_ddp_doctor.facts.setting import setting
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Ints
@@ -170,7 +172,7 @@ def _attentions(facts: Facts) -> AttentionWork:
     job = facts.job
     needs_device(job)
     if not any(digest.header.has_shapes for digest in job.digests):
-        raise MissingFactError("The traces have no operator shapes: record with profile(record_shapes=True).")
+        raise MissingFactError(record_again.no_shapes(setting(job)))
     return job.work(lambda work: work.attention)
 
 
@@ -206,7 +208,7 @@ def _utilization(facts: Facts) -> Utilization:
     job = facts.job
     needs_device(job)
     if not any(digest.header.has_shapes for digest in job.digests):
-        raise MissingFactError("The traces have no operator shapes: record with profile(record_shapes=True).")
+        raise MissingFactError(record_again.no_shapes(setting(job)))
     work = job.work(lambda work: work.flops)
     if not work.model_flops.any():
         raise MissingFactError("No GEMM, convolution or attention appears among the operators.")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
+from tb_ddp_doctor.facts import record_again
 from tb_ddp_doctor.facts.facts import Facts, MissingFactError, fact, needs_device
+from tb_ddp_doctor.facts.setting import setting
 from tb_ddp_doctor.trace.model import Ints
 
 
@@ -27,7 +29,7 @@ def _memory(facts: Facts) -> MemoryUse:
     job = facts.job
     needs_device(job)
     if not any(len(digest.memory.time_ns) for digest in job.digests):
-        raise MissingFactError("The traces have no allocator events: capture with profile(..., profile_memory=True).")
+        raise MissingFactError(record_again.no_memory(setting(job)))
 
     def column(name: str) -> Ints:
         values = [

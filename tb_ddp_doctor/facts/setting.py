@@ -20,6 +20,7 @@ def setting(job: Job) -> Setting:
         backend=_backend({digest.header.backend.lower() for digest in job.digests}, has_device=job.has_device),
         device="cpu" if not job.has_device else "rocm" if names.is_amd(job.device) else "cuda",
         has_doctor=any(known.is_capture for known in job.rank_evidence.values()),
+        recorder="nsys" if all(digest.header.recorder == "nsys" for digest in job.digests) else "profiler",
     )
 
 

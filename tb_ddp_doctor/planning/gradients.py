@@ -14,13 +14,11 @@ import msgspec
 import numpy as np
 
 from tb_ddp_doctor.digest.model import Collectives, RankDigest
+from tb_ddp_doctor.facts import record_again
+from tb_ddp_doctor.facts.setting import setting
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.planning.refusal import CannotPlanError
 from tb_ddp_doctor.trace.model import Ints
-
-_RECORD_SHAPES = (
-    "Record with record_shapes=True: the sizes of gradients, and when each is ready, are then in the trace."
-)
 
 
 class SendingPass(msgspec.Struct, frozen=True, eq=False):
@@ -62,7 +60,7 @@ def sent_gradients(job: Job) -> SentGradients:
     if not any(len(digest.gradients) for digest in job.digests):
         raise CannotPlanError(
             "The traces do not show when gradients are ready (no AccumulateGrad of autograd is recorded). "
-            "Record the CPU's operators with torch.profiler, with record_shapes=True."
+            f"{record_again.operators(setting(job))}"
         )
     reduces = job.calls.of_gradients
     passes = tuple(
@@ -126,7 +124,7 @@ def _why_none(job: Job) -> str:
     """Why no pass sends its gradients, as far as the traces tell."""
     kinds = set(job.calls.text("kind").words)
     if any((digest.gradients.elements <= 0).any() for digest in job.digests):
-        return f"The sizes of gradients are not recorded. {_RECORD_SHAPES}"
+        return f"The sizes of gradients are not recorded. {record_again.operators(setting(job))}"
     if "reduce_scatter" in kinds:
         return "Gradients are sharded (ReduceScatter), not in DDP's buckets: bucket_cap_mb does not exist for this job."
     if not any((digest.collectives.backward >= 0).any() for digest in job.digests):

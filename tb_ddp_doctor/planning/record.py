@@ -11,9 +11,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_ddp_doctor.facts import record_again
 from tb_ddp_doctor.facts.arrivals import traffic
 from tb_ddp_doctor.facts.facts import Facts, MissingFactError
 from tb_ddp_doctor.facts.schedule_model import Family
+from tb_ddp_doctor.facts.setting import setting
 from tb_ddp_doctor.facts.traffic import Traffic
 from tb_ddp_doctor.facts.whatif import WhatIf, whatif
 from tb_ddp_doctor.job.model import Job
@@ -38,10 +40,7 @@ class Record:
         self.facts, self.job = facts, facts.job
         self.whatif: WhatIf = facts.get(whatif)
         if self.whatif.replay is None:
-            raise CannotPlanError(
-                "The steps cannot be played again: the traces lack GPU work, its launches or the CPU's operators. "
-                "Record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]."
-            )
+            raise CannotPlanError(record_again.no_replay(setting(self.job)))
         #: Indices of the ranks that are played, ascending.
         self.ranks = _played(self.job)
         self._frame = self.whatif.replay.schedule.frame

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import msgspec
 
+from tb_ddp_doctor.facts import record_again
+from tb_ddp_doctor.facts.setting import setting
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.planning.messages import Basis
 from tb_ddp_doctor.planning.model import RankBytes
@@ -38,7 +40,7 @@ def states(job: Job, units: Units) -> States:
         times, name = max(told)
         said = f"{name or 'the optimizer'} keeps {times:.1f} bytes for each byte of parameters (profile_memory=True)"
         return States(parameters, gradients, times * parameters, "measured", said)
-    said = "two moments for each parameter, as Adam's; record with profile_memory=True to measure them"
+    said = f"two moments for each parameter, as Adam's; {record_again.to_measure_memory(setting(job))}"
     return States(parameters, gradients, _ADAM * parameters, "assumed", said)
 
 

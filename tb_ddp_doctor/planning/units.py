@@ -15,6 +15,8 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
+from tb_ddp_doctor.facts import record_again
+from tb_ddp_doctor.facts.setting import setting
 from tb_ddp_doctor.facts.sharding import of_shards
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.planning.buckets import Limits, last_of_buckets
@@ -139,7 +141,9 @@ def _forward(record: Record, rank: int, own_step: int) -> tuple[int, int]:
     host = digest.work.phases.host_ns[own_step]
     start = record.common(rank, digest.steps.host_start_ns[own_step : own_step + 1])[0]
     if not host[Phase.FORWARD]:
-        raise CannotPlanError("Where the forward pass ends is not in the trace: record with ProfilerActivity.CPU.")
+        raise CannotPlanError(
+            f"Where the forward pass ends is not in the trace. {record_again.operators(setting(record.job))}"
+        )
     return int(start + host[Phase.LOADING]), int(host[Phase.FORWARD])
 
 

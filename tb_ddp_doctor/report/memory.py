@@ -7,13 +7,12 @@ from rich.table import Table
 from rich.text import Text
 
 from tb_ddp_doctor import step_parts
+from tb_ddp_doctor.facts import record_again
 from tb_ddp_doctor.findings import Diagnosis, Memory, Source
 from tb_ddp_doctor.report.escape import printable
 from tb_ddp_doctor.report.wrapping import print_code, print_wrapped
 from tb_ddp_doctor.rules.support import text
 
-#: What to record where traces have no memory events.
-NOTHING = "Memory: not checked. The traces have no memory events: capture with profile(..., profile_memory=True)."
 #: Ranks that have a column each.
 _SHOWN_RANKS = 8
 _NUMBERS = ("MB", "share", "change, MB", "peak, MB", "ms a step")
@@ -25,7 +24,7 @@ def print_memory(console: Console, diagnosis: Diagnosis) -> None:
     if diagnosis.memory:
         _print_contents(console, diagnosis.memory)
     else:
-        print_wrapped(console, NOTHING, "dim")
+        print_wrapped(console, f"Memory: not checked. {record_again.no_memory(diagnosis.setting)}", "dim")
     for snapshot in diagnosis.memory_snapshots:
         console.print()
         print_code(console, f"Snapshot {printable(snapshot.file)}", "bold")

@@ -13,6 +13,7 @@ from rich.text import Text
 from tb_ddp_doctor import step_parts
 from tb_ddp_doctor.comparison.model import Comparison
 from tb_ddp_doctor.engine import Result
+from tb_ddp_doctor.facts import record_again
 from tb_ddp_doctor.findings import OWNERS, PHASES, Diagnosis, Finding, PathPiece, Prospect, Severity
 from tb_ddp_doctor.report import shown
 from tb_ddp_doctor.report.brief import STYLES, label, print_brief
@@ -358,7 +359,7 @@ def _print_unseen(console: Console, result: Result) -> None:
         if outcome.status in ("not-applicable", "error")
     ]
     if diagnosis.findings and stacks.lacking(result.job):
-        lines.append(f"evidence: {stacks.SENTENCE}: capture with profile(..., with_stack=True).")
+        lines.append(f"evidence: {stacks.SENTENCE}: capture {record_again.stacks_in_words(diagnosis.setting)}.")
     if lines:
         console.print()
         print_code(console, "Not checked (lacks data)", "bold")

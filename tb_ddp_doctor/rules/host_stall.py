@@ -9,12 +9,13 @@ import numpy as np
 
 from tb_ddp_doctor.digest.model import CpuTime, RankOwner
 from tb_ddp_doctor.evidence.model import RankEvidence
+from tb_ddp_doctor.facts import record_again
 from tb_ddp_doctor.facts.compute import Phases
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import Stalls
 from tb_ddp_doctor.facts.whatif import WhatIf
-from tb_ddp_doctor.rules.support import activity, part, record_again, text
+from tb_ddp_doctor.rules.support import activity, part, text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.launches import followed
 from tb_ddp_doctor.rules.support.rank_evidence import of_stack

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tb_ddp_doctor import findings
+from tb_ddp_doctor.facts import record_again
 from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
@@ -42,11 +43,7 @@ class MemoryGrowth(Rule):
 
     def check(self, *, frame: Frame, memory_contents: Memory | None, places: Places) -> Result:
         if memory_contents is None:
-            return NotApplicable(
-                "The traces have no allocator events: capture with profile(..., profile_memory=True)."
-                if not frame.setting.has_doctor
-                else "The traces have no allocator events: capture with ddp-doctor capture LOGDIR --memory."
-            )
+            return NotApplicable(record_again.no_memory(frame.setting))
         growth = memory_contents.growth
         if growth is None:
             return Clear("Allocated memory does not grow from step to step.")

@@ -8,10 +8,12 @@ from typing import ClassVar
 import numpy as np
 
 from tb_ddp_doctor.digest.model import RankOwner
+from tb_ddp_doctor.facts import record_again
 from tb_ddp_doctor.facts.arrivals import Absent
 from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.findings import Setting
 from tb_ddp_doctor.rules.support import limits, part, text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 
@@ -81,7 +83,7 @@ class MissingStraggler(Rule):
             title=f"{_who(frame)} {waited} for {missing}.",
             why=f"In {seen} of {len(frame.steps)} steps collectives take much longer than comparable ones although all "
             "ranks with a trace have arrived: a rank without a trace is late.",
-            fix=_OF_DOCTOR if frame.setting.has_doctor else _FIX,
+            fix=_fix(frame.setting),
             evidence=(place,) if place else (),
         )
 
@@ -90,11 +92,20 @@ def _who(frame: Frame) -> str:
     return "All ranks with a trace wait" if len(frame.ranks) > 1 else f"Rank {frame.ranks[0]} waits"
 
 
+def _fix(setting: Setting) -> str:
+    return _OF_DOCTOR if setting.has_doctor else _OF_NSYS if setting.recorder == "nsys" else _FIX
+
+
 _OF_DOCTOR = """\
 Look at the ranks that are missing here: capture all of them, into one log directory, and look for what their Doctors \
 logged.
 
 ddp-doctor capture LOGDIR"""
+_OF_NSYS = f"""\
+Look at the ranks that are missing here: copy the exports of all nodes into this directory, or record every node.
+
+{record_again.NSYS} {record_again.NSYS_OUTPUT}
+{record_again.NSYS_EXPORT}"""
 _FIX = """\
 Look at the ranks that are missing here: copy their traces into this directory, or trace them too.
 

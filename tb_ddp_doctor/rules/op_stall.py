@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from tb_ddp_doctor.digest.model import CpuTime, RankOwner
+from tb_ddp_doctor.facts import record_again
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import OpStalls, StallInOp
@@ -195,8 +196,13 @@ py-spy dump --native --pid <pid of the rank>
 perf trace -s -p <pid of the rank>         # system calls and how long they take""",
 }
 #: Where the training script sets up the profiler; a `Doctor` captures steps long after the first.
+_OF_NSYS = f"""\
+{record_again.NSYS} --capture-range=cudaProfilerApi {record_again.NSYS_OUTPUT}
+torch.cuda.profiler.start()                # in the training loop, after some steps
+"""
 _SCHEDULE = "schedule=torch.profiler.schedule(wait=5, warmup=3, active=3, repeat=1)\n"
 
 
 def _fix(cause: str, setting: Setting) -> str:
-    return _FIXES[cause].replace("{schedule}", "" if setting.has_doctor else _SCHEDULE)
+    schedule = "" if setting.has_doctor else _OF_NSYS if setting.recorder == "nsys" else _SCHEDULE
+    return _FIXES[cause].replace("{schedule}", schedule)

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tb_ddp_doctor.digest.model import CpuTime, RankOwner, Starved
+from tb_ddp_doctor.facts import record_again
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import Starvation
 from tb_ddp_doctor.facts.whatif import WhatIf
+from tb_ddp_doctor.findings import Setting
 from tb_ddp_doctor.rules.support import part, text
 from tb_ddp_doctor.rules.support.affected import most_affected
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
@@ -71,9 +73,13 @@ class ProfilerOverhead(Rule):
             title=f"Tracing slows the traced step by about {part.of_cost(cost, frame.window_ns)}.",
             why=f"Recording takes the CPU of the slowest rank about {text.ms(recorded)} a step, estimated from the "
             f"length of its launches; {_STALLS[stalls]} it for {text.ms(stalled_ns)}. {basis}",
-            fix=_OF_DOCTOR if frame.setting.has_doctor else _FIX,
+            fix=_fix(frame.setting),
             evidence=(places.longest(worst, step, RankOwner.DISPATCH, "GPU idle while the CPU launches and records."),),
         )
+
+
+def _fix(setting: Setting) -> str:
+    return _OF_DOCTOR if setting.has_doctor else _OF_NSYS if setting.recorder == "nsys" else _FIX
 
 
 _OF_DOCTOR = """\
@@ -85,7 +91,17 @@ _STALLS = {
     "full_buffers": "the profiler's buffers stall",
     "graph_kernels": "recording each kernel of CUDA graphs, and the profiler's buffers, stall",
 }
+_OF_NSYS = f"""\
+Measure some steps without nsys and compare. Then record few steps, and record only what you need: no samples, and no \
+operators (emit_nvtx).
 
+{record_again.NSYS} --sample=none --cpuctxsw=none --capture-range=cudaProfilerApi {record_again.NSYS_OUTPUT}
+
+# in the training loop
+if step == 100:
+    torch.cuda.profiler.start()
+if step == 105:
+    torch.cuda.profiler.stop()"""
 _FIX = """\
 Measure some steps without the profiler and compare. Then trace few steps, and record only what you need.
 

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tb_ddp_doctor.facts import record_again
 from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.frame import Frame, Quality
 from tb_ddp_doctor.facts.unrecognised import MOST_UNMATCHED
-from tb_ddp_doctor.rules.support import record_again, text
+from tb_ddp_doctor.rules.support import text
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 
 
@@ -128,6 +129,8 @@ def _fix(lacks: Sequence[str], frame: Frame) -> str:
 def _capture(lacks: frozenset[str], frame: Frame) -> str:
     if frame.setting.has_doctor:
         return _capture_again(lacks)
+    if frame.setting.recorder == "nsys":
+        return _record_with_nsys(lacks, frame)
     loop = ("for batch in loader:", "train(batch)") if frame.trains else ("for batch in batches:", "model(batch)")
     activities = "[ProfilerActivity.CPU, ProfilerActivity.CUDA]" if frame.has_device else "[ProfilerActivity.CPU]"
     handler = "handler(logdir, use_gzip=True)"
@@ -171,6 +174,31 @@ def _capture_again(lacks: frozenset[str]) -> str:
         (True, record_again.command(steps=5 if lacks & {"no_steps", "few_steps"} else None)),
     ]
     return "\n".join(line for wants, line in wanted if wants)
+
+
+def _record_with_nsys(lacks: frozenset[str], frame: Frame) -> str:
+    """The same for a job that Nsight Systems recorded."""
+    loop, work = (
+        ("for step, batch in enumerate(loader):", "train(batch)")
+        if frame.trains
+        else ("for step, batch in enumerate(batches):", "model(batch)")
+    )
+    wanted = [
+        ("missing_ranks" in lacks, "# on every node, and all exports in one directory"),
+        (True, f"{record_again.NSYS} --cuda-graph-trace=node {record_again.NSYS_OUTPUT}"),
+        ("damaged_files" in lacks, "# when nsys has ended on all nodes"),
+        (True, f"{record_again.NSYS_EXPORT}  # with the payloads of NCCL: ranks, groups, sizes"),
+        (True, ""),
+        ("no_shapes" in lacks, "# operators, with the shapes of their inputs: how much work they are"),
+        ("no_shapes" in lacks, "with torch.autograd.profiler.emit_nvtx(record_shapes=True):"),
+        ("few_steps" in lacks, "# record more steps: what is in all of them is no noise"),
+        (True, loop),
+        (True, '    with torch.cuda.nvtx.range(f"step {step}"):' + "  # marks the steps" * ("no_steps" in lacks)),
+        (True, f"        {work}"),
+    ]
+    lines = [line for wants, line in wanted if wants]
+    inside = next((i + 1 for i, line in enumerate(lines) if line.startswith("with torch.autograd")), len(lines))
+    return "\n".join([*lines[:inside], *(f"    {line}" for line in lines[inside:])])
 
 
 _INTRODUCTION = "Capture again, like this:"

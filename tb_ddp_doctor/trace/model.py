@@ -181,6 +181,8 @@ class Header(msgspec.Struct, frozen=True):
     has_stacks: bool = False
     #: The NVTX range that was taken for a step, with "#" for numbers; "" where steps are marked as such.
     step_range: str = ""
+    #: "nsys" for what Nsight Systems recorded; "" for Kineto.
+    recorder: str = ""
 
 
 class RankTrace(msgspec.Struct, frozen=True, eq=False):

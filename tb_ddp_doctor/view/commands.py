@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from tb_ddp_doctor.facts import record_again
 from tb_ddp_doctor.facts.setting import setting
 from tb_ddp_doctor.findings import Evidence, Finding, Setting
 from tb_ddp_doctor.job.model import Job
@@ -89,12 +90,14 @@ class Recording(msgspec.Struct, frozen=True):
 
     #: What the traces at hand do not tell.
     why: str
-    #: For a job that has the doctor's recorder.
+    #: For a job that has the doctor's recorder; of Nsight Systems' recordings for a job that it starts.
     command: str
 
 
 def recording(job: Job, finding: Finding) -> Recording | None:
     """How to capture what the traces lack for a finding; None where another recording would tell no more."""
+    if setting(job).recorder == "nsys":
+        return _of_nsys(job, finding)
     lacks: list[str] = []
     options = ""
     if finding.rule in _OF_CODE and stacks.lacking(job):
@@ -103,9 +106,9 @@ def recording(job: Job, finding: Finding) -> Recording | None:
     if finding.rule in _OF_MEMORY and not any(len(digest.memory.time_ns) for digest in job.digests):
         lacks.append("the allocator's events")
         options += " --memory"
-    seldom = len(finding.steps) < len(job.steps) or len(job.steps) < _FEW_STEPS
+    seldom = _is_seldom(job, finding)
     if seldom:
-        lacks.append(f"more steps: it was seen in {len(finding.steps)} of {len(job.steps)}")
+        lacks.append(_more_steps(job, finding))
     if not lacks:
         return None
     ranks = _recorded(job, finding)
@@ -114,6 +117,25 @@ def recording(job: Job, finding: Finding) -> Recording | None:
         f"The traces lack {' and '.join(lacks)}.",
         f"ddp-doctor capture LOGDIR{f' --ranks {ranks}' if ranks else ''}{options}",
     )
+
+
+def _of_nsys(job: Job, finding: Finding) -> Recording | None:
+    """The same for a job that Nsight Systems recorded, which has neither Python stacks nor the allocator's events."""
+    lacks = []
+    if finding.rule in _OF_CODE and stacks.lacking(job):
+        lacks.append("names of what the CPU does, which NVTX ranges around parts of the training loop give")
+    if _is_seldom(job, finding):
+        lacks.append(_more_steps(job, finding))
+    command = f"{record_again.NSYS} {record_again.NSYS_OUTPUT}\n{record_again.NSYS_EXPORT}"
+    return Recording(f"The recording lacks {' and '.join(lacks)}.", command) if lacks else None
+
+
+def _is_seldom(job: Job, finding: Finding) -> bool:
+    return len(finding.steps) < len(job.steps) or len(job.steps) < _FEW_STEPS
+
+
+def _more_steps(job: Job, finding: Finding) -> str:
+    return f"more steps: it was seen in {len(finding.steps)} of {len(job.steps)}"
 
 
 def _recorded(job: Job, finding: Finding) -> str:

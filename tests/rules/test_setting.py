@@ -21,15 +21,18 @@ from traces import draw, job, ranks
 from tb_ddp_doctor.discover.runs import only_run
 from tb_ddp_doctor.engine import diagnose
 from tb_ddp_doctor.evidence.model import RankEvidence, Record
+from tb_ddp_doctor.facts import record_again
 from tb_ddp_doctor.facts.facts import Facts
+from tb_ddp_doctor.facts.frame import _frame
 from tb_ddp_doctor.facts.setting import setting
 from tb_ddp_doctor.facts.whatif import whatif
 from tb_ddp_doctor.findings import Finding, Setting, Unexplained
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.rules import CATALOGUE
+from tb_ddp_doctor.rules import CATALOGUE, trace_quality
 from tb_ddp_doctor.rules.support import stacks, verdict
 from tb_ddp_doctor.rules.support.base import run
 from tb_ddp_doctor.rules.support.savings import Savings
+from tb_ddp_doctor.step_parts import OWNERS
 from tb_ddp_doctor.view import commands
 
 #: What is asked of networks, of NVIDIA's devices and NCCL, and what a script without a `Doctor` writes.
@@ -49,6 +52,13 @@ def one_host(of: Job) -> Job:
 
 def with_doctor(of: Job) -> Job:
     return replace(of, rank_evidence={rank: RankEvidence(is_capture=True) for rank in of.ranks.tolist()})
+
+
+def with_nsys(of: Job) -> Job:
+    """The job as Nsight Systems records it."""
+    return replace(
+        of, digests=tuple(replace(each, header=replace(each.header, recorder="nsys")) for each in of.digests)
+    )
 
 
 def with_backend(of: Job, backend: str) -> Job:
@@ -152,7 +162,9 @@ def test_jobs_on_cpus_get_no_advice_of_gpus() -> None:
         assert not [word for word in NVIDIA if word in said(rule, of)], said(rule, of)
     where = Unexplained(owner="host", phase=None, ranks=(0,), steps=(1,))
     assert "GPU" in verdict.place(where, [0, 1], [1, 2], has_gpu=True)
-    assert "GPU" not in verdict.place(where, [0, 1], [1, 2], has_gpu=False)
+    for owner in OWNERS:
+        said_of = verdict.place(replace(where, owner=owner), [0, 1], [1, 2], has_gpu=False)
+        assert not [word for word in ("GPU", "kernel", "launch", "cuda") if word in said_of], said_of
 
 
 #: Rules that advise to record again, and a job that has the fault.
@@ -171,6 +183,39 @@ def test_a_job_with_a_doctor_is_captured_by_it(rule: str, of: Job) -> None:
     fix = found(rule, with_doctor(of)).fix
     assert "ddp-doctor capture LOGDIR" in fix
     assert not [word for word in SCRIPTS if word in fix], fix
+
+
+@pytest.mark.parametrize(("rule", "of"), OF_RECORDERS, ids=[rule for rule, _ in OF_RECORDERS])
+def test_a_job_that_nsight_systems_recorded_is_recorded_by_it(rule: str, of: Job) -> None:
+    fix = found(rule, with_nsys(of)).fix
+    assert "nsys profile --trace=cuda,nvtx" in fix
+    assert not [word for word in SCRIPTS if word in fix], fix
+
+
+@pytest.mark.parametrize("lacks", [{"no_shapes"}, {"no_steps"}, {"missing_ranks", "damaged_files"}, {"few_steps"}])
+def test_what_nsight_systems_records_is_python(lacks: set[str]) -> None:
+    """What a recording lacked is in the code that is advised, which runs as it stands."""
+    frame = Facts(with_nsys(job(ranks(GOOD)))).get(_frame)
+    said = trace_quality._fix(sorted(lacks), frame)
+    code = [line for line in said.splitlines()[1:] if not line.startswith("nsys ")]
+    compile("\n".join(code), "advice", "exec")
+    assert ("emit_nvtx(record_shapes=True)" in said) == ("no_shapes" in lacks)
+    assert ("on every node" in said) == ("missing_ranks" in lacks)
+
+
+def test_what_a_recording_lacks_is_asked_of_its_recorder() -> None:
+    of = job(ranks(GOOD))
+    own, doctors, nsys = setting(of), setting(with_doctor(of)), setting(with_nsys(of))
+    assert (own.recorder, nsys.recorder) == ("profiler", "nsys")
+    assert "profile_memory=True" in record_again.no_memory(own)
+    assert "--memory" in record_again.no_memory(doctors) and "profile" not in record_again.no_memory(doctors)
+    assert "Nsight Systems does not record them" in record_again.no_memory(nsys)
+    assert "emit_nvtx(record_shapes=True)" in record_again.no_shapes(nsys)
+    for words in (record_again.stacks_in_words, record_again.with_stacks):
+        assert "with_stack=True" in words(own)
+        assert "--stacks" in words(doctors)
+        assert "NVTX" in words(nsys) and "with_stack" not in words(nsys)
+    assert "NVTX" in stacks.advice(with_nsys(of)) and "with_stack" not in stacks.advice(with_nsys(of))
 
 
 def test_stacks_are_captured_by_the_doctor_that_a_job_has() -> None:

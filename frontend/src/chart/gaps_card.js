@@ -2,7 +2,7 @@
 
 import { card, h } from "../dom.js";
 import { count } from "../format.js";
-import { ownerName } from "../model.js";
+import { hasGpu, ownerName } from "../model.js";
 import { concentration, gapSum, histogram, rowsOf } from "./histogram.js";
 
 /**
@@ -28,6 +28,6 @@ export function gapsCard({ diagnosis, views, place }) {
     h("select", { change: () => show(choice.value) }, gaps.map(([id]) => h("option", { value: id }, ownerName(id))))
   );
   show(place.owner);
-  const element = card("GPU idle by length of the gaps", h("div", { class: "controls" }, h("label", {}, "Gaps of", choice)), h("div", { class: "gaps-card" }, body));
+  const element = card(hasGpu(diagnosis) ? "GPU idle by length of the gaps" : "Idle time by length of the gaps", h("div", { class: "controls" }, h("label", {}, "Gaps of", choice)), h("div", { class: "gaps-card" }, body));
   return { element, show };
 }

@@ -2,6 +2,7 @@
 
 import { h } from "../dom.js";
 import { ms, signed } from "../format.js";
+import { whenOf } from "../model.js";
 import { OWNERS } from "../step_parts.js";
 
 /** @typedef {import("../../schema.js").PlanResult} PlanResult */
@@ -9,8 +10,11 @@ import { OWNERS } from "../step_parts.js";
 /** A part narrower than this share of the longer bar has no room for its number. */
 const LABELLED = 0.05;
 
-/** @param {PlanResult} plan */
-export function bars({ now_ms, owners_ms, prediction }) {
+/**
+ * @param {PlanResult} plan
+ * @param {boolean} gpu whether a GPU computes
+ */
+export function bars({ now_ms, owners_ms, prediction }, gpu) {
   const then = prediction?.step_ms ?? now_ms;
   const longest = Math.max(now_ms, then) || 1;
   const after = prediction?.owners_ms ?? owners_ms;
@@ -20,7 +24,7 @@ export function bars({ now_ms, owners_ms, prediction }) {
     { class: "plan-bars" },
     row("now", "measured", now_ms, owners_ms, longest),
     row("then", "predicted", then, after, longest, prediction ? signed(then - now_ms, 1) : ""),
-    h("ul", { class: "legend flush textured" }, shown.map(([id, { name, when }]) => h("li", { title: when }, h("i", { class: `owner-${id}` }), name))),
+    h("ul", { class: "legend flush textured" }, shown.map(([id, owner]) => h("li", { title: whenOf(owner, gpu) }, h("i", { class: `owner-${id}` }), owner.name))),
   );
 }
 

@@ -96,7 +96,7 @@ export class Choice {
         },
         open: (one) => panel.toggle(one),
         close: () => this.choose(null),
-      }),
+      }, panel.gpu),
     );
   }
 

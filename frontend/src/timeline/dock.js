@@ -2,7 +2,7 @@
 
 import { h } from "../dom.js";
 import { ms, ranges } from "../format.js";
-import { ownerName } from "../model.js";
+import { idleName, ownerName } from "../model.js";
 import { IDLE } from "../step_parts.js";
 import { about, bandwidth, waiting } from "./about.js";
 import { said } from "./events.js";
@@ -24,8 +24,9 @@ import { plainName, shortName, written } from "./rows.js";
  * @param {import("./walk.js").Chosen} chosen
  * @param {import("./steps.js").Step | null} step
  * @param {Ways} ways
+ * @param {boolean} gpu whether a GPU computes
  */
-export function dock(laid, chosen, step, ways) {
+export function dock(laid, chosen, step, ways, gpu) {
   const row = laid.rows[chosen.row];
   const { index } = chosen;
   const [start, end] = [row.starts[index], row.ends[index]];
@@ -50,7 +51,7 @@ export function dock(laid, chosen, step, ways) {
   return h(
     "div",
     { class: "dock-body" },
-    h("header", {}, h("h3", {}, gap ? `GPU idle, ${name}` : name), h("button", { type: "button", class: "close", "aria-label": "Close the panel", click: ways.close }, "×")),
+    h("header", {}, h("h3", {}, gap && gpu ? `${idleName(gpu)}, ${name}` : name), h("button", { type: "button", class: "close", "aria-label": "Close the panel", click: ways.close }, "×")),
     full === name ? null : h("p", { class: "full-name" }, full),
     h("p", { class: "duration" }, ms((end - start) / 1e3)),
     h("p", { class: "note" }, `rank ${row.rank}, ${row.lane}`),
@@ -114,9 +115,9 @@ const rate = (gb_s) => `${gb_s >= 100 ? gb_s.toFixed(0) : gb_s.toFixed(2)} GB/s`
 
 /**
  * What a range holds: per owner and rank, and per kernel.
- * @param {{owned: import("./range.js").Owned[], kernels: {shown: import("./range.js").Kernel[], all: number}, length: number, owners: string[], pinned: number[], median: Record<string, number>, hidden: number}} of
+ * @param {{owned: import("./range.js").Owned[], kernels: {shown: import("./range.js").Kernel[], all: number}, length: number, owners: string[], pinned: number[], median: Record<string, number>, hidden: number, gpu: boolean}} of
  */
-export function statistics({ owned, kernels, length, owners, pinned, median, hidden }) {
+export function statistics({ owned, kernels, length, owners, pinned, median, hidden, gpu }) {
   const used = owners.filter((owner) => owned.some(({ of }) => (of[owner] ?? 0) > length / 1000));
   const rows = owned.filter(({ rank }) => pinned.includes(rank)).sort((a, b) => pinned.indexOf(a.rank) - pinned.indexOf(b.rank));
   const others = owned.length - rows.length;
@@ -126,7 +127,7 @@ export function statistics({ owned, kernels, length, owners, pinned, median, hid
       { class: "bar" },
       used.map((owner) => (of[owner] > 0 ? h("span", { class: `part owner-${owner}`, style: `flex: 0 1 ${(100 * of[owner]) / length}%`, title: `${ownerName(owner)} ${ms(of[owner])}` }, of[owner] > length / 14 ? h("span", {}, of[owner].toFixed(1)) : null) : null)),
     );
-  const heads = ["rank", ...used.map((owner) => `${ownerName(owner)}, ms`), "GPU idle, ms", "gaps"];
+  const heads = ["rank", ...used.map((owner) => `${ownerName(owner)}, ms`), `${idleName(gpu)}, ms`, "gaps"];
   const cells = (/** @type {Record<string, number>} */ of, /** @type {number} */ idle, /** @type {number | null} */ gaps) => [...used.map((owner) => (of[owner] ?? 0).toFixed(2)), idle.toFixed(2), gaps === null ? "–" : String(gaps)];
   const idleOf = (/** @type {Record<string, number>} */ of) => Object.entries(of).reduce((sum, [owner, value]) => (IDLE.has(owner) ? sum + value : sum), 0);
   return [

@@ -24,9 +24,11 @@ export class Overview {
    * @param {() => Span} span what shows below
    * @param {(to: Span) => void} show
    * @param {import("./steps.js").Step[]} steps
+   * @param {boolean} gpu whether a GPU computes
    */
-  constructor(whole, span, show, steps) {
+  constructor(whole, span, show, steps, gpu) {
     this.whole = whole;
+    this.gpu = gpu;
     this.frame = h("div", { class: "overview-frame" });
     this.canvas = picture("timeline-overview", "The whole record; drag the frame to move what shows below", (context, width, height, colour) => this.#draw(context, width, height, colour, steps));
     this.span = span;
@@ -92,7 +94,7 @@ export class Overview {
       until = x(from) + 12 + context.measureText(text).width;
     }
     const first = Math.min(...steps.map(({ from }) => from));
-    const ahead = "CPU runs ahead of the GPU";
+    const ahead = this.gpu ? "CPU runs ahead of the GPU" : "before the first step";
     if (x(first) - GUTTER > context.measureText(ahead).width + 20) context.fillText(ahead, GUTTER + 4, height / 2 + 6);
     const ranks = this.#lanes?.ranks ?? [];
     const pitch = (height - 16) / Math.max(1, ranks.length);

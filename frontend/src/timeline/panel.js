@@ -4,7 +4,7 @@
 
 import { folded as fold, h } from "../dom.js";
 import { count } from "../format.js";
-import { affectedRanks } from "../model.js";
+import { affectedRanks, hasGpu } from "../model.js";
 import { numbers } from "../table.js";
 import { Asking } from "./asking.js";
 import { Choice } from "./choice.js";
@@ -64,6 +64,7 @@ export class Panel {
    */
   constructor({ diagnosis, views, keep, place }, whole, spot, opened, span) {
     this.run = diagnosis.name;
+    this.gpu = hasGpu(diagnosis);
     this.views = /** @type {import("../model.js").Views} */ (views);
     this.keep = keep;
     this.origin = this.views.origin_ns;
@@ -97,7 +98,7 @@ export class Panel {
       draw(context, width, height, colour, { laid, span, steps, zero, path, affected, chosen, launch, found, marks: ruler.marks, measured: ruler.range, part });
     });
     this.canvas = this.drawing.canvas;
-    this.overview = new Overview(whole, () => this.span, (to) => this.show(to), this.steps);
+    this.overview = new Overview(whole, () => this.span, (to) => this.show(to), this.steps, this.gpu);
     this.#survey();
   }
 

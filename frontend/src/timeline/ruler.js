@@ -39,7 +39,7 @@ export class Ruler {
     const pinned = opened.length ? opened : [owned[0].rank];
     const others = owned.filter(({ rank }) => !pinned.includes(rank));
     this.selected.replaceChildren(
-      ...statistics({ owned, kernels: byKernel(laid.rows, range), length: (range.to - range.from) / 1e3, owners: lanes.owners, pinned, median: medianOf(others, lanes.owners), hidden: laid.hidden }).filter((part) => part !== null),
+      ...statistics({ owned, kernels: byKernel(laid.rows, range), length: (range.to - range.from) / 1e3, owners: lanes.owners, pinned, median: medianOf(others, lanes.owners), hidden: laid.hidden, gpu: panel.gpu }).filter((part) => part !== null),
     );
   }
 

@@ -195,7 +195,7 @@ function body(finding, shown) {
       : null,
     windows,
     finding.evidence.some(({ source }) => source) ? folded("Editor of file:line", () => editorChoice(draw)) : null,
-    again(finding),
+    again(finding, diagnosis),
     otherTools(shown, finding),
     h(
       "ul",
@@ -215,14 +215,19 @@ function body(finding, shown) {
 /**
  * What to record once more, where that tells more of it.
  * @param {Finding} finding
+ * @param {import("../model.js").Diagnosis} diagnosis
  */
-function again({ record }) {
+function again({ record }, { setting }) {
   if (!record) return null;
+  const how =
+    setting.recorder === "nsys"
+      ? [" Nsight Systems records it so:"]
+      : [" While the job trains with ", h("code", {}, "tb_ddp_doctor.capture.Doctor(LOGDIR)"), ", this captures it:"];
   return h(
     "div",
     { class: "again" },
     h("h3", {}, "Record again"),
-    h("p", {}, record.why, " While the job trains with ", h("code", {}, "tb_ddp_doctor.capture.Doctor(LOGDIR)"), ", this captures it:"),
+    h("p", {}, record.why, how),
     copyable(record.command),
   );
 }

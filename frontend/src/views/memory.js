@@ -36,7 +36,7 @@ export const memory = {
 function drawn({ ranks_told, curves }, shown) {
   const told = shown.diagnosis.memory ?? null;
   const beside = snapshots(shown.diagnosis.memory_snapshots ?? []);
-  if (!curves.length) return [absent(), ...(beside ? [beside] : [])];
+  if (!curves.length) return [absent(shown.diagnosis.setting), ...(beside ? [beside] : [])];
   const most = Math.max(...curves.map(({ reserved }) => Math.max(...reserved)));
   const span = { from: Math.min(...curves.map(({ time_ms }) => time_ms[0])), to: Math.max(...curves.map(({ time_ms }) => time_ms[time_ms.length - 1])) };
   const fullest = [...curves].sort((a, b) => Math.max(...b.reserved) - Math.max(...a.reserved)).slice(0, PANELS);
@@ -62,11 +62,13 @@ function drawn({ ranks_told, curves }, shown) {
   ].filter((part) => part !== null);
 }
 
-function absent() {
+/** @param {import("../../schema.js").Setting} setting */
+function absent({ has_doctor: hasDoctor, recorder }) {
+  const lacks = recorder === "nsys" ? "Nsight Systems does not record the allocator's events. Trace some steps with:" : "the traces have no memory events. Record with:";
   return card(
     "Memory over time",
-    h("p", { class: "note" }, "Not checked: the traces have no memory events. Record with:"),
-    copyable("torch.profiler.profile(\n    ...,\n    profile_memory=True,\n)"),
+    h("p", { class: "note" }, `Not checked: ${lacks}`),
+    copyable(hasDoctor ? "ddp-doctor capture LOGDIR --memory" : "torch.profiler.profile(\n    ...,\n    profile_memory=True,\n)"),
   );
 }
 

@@ -4,6 +4,7 @@
 import { fetchPlan, isReport } from "../api.js";
 import { card, copyable, h } from "../dom.js";
 import { ms } from "../format.js";
+import { hasGpu } from "../model.js";
 import { bars } from "../plan/bars.js";
 import { CURVES, chart } from "../plan/chart.js";
 import { NAMES, controls } from "../plan/controls.js";
@@ -122,7 +123,7 @@ function planned(element, { diagnosis, place, keep }) {
   function show({ plan: found }) {
     const { prediction, now_ms, refusals } = found;
     const refused = refusals.filter(({ question }) => question !== "bucket_mb" || chosen.has("bucket_mb"));
-    split.replaceChildren(bars(found));
+    split.replaceChildren(bars(found, hasGpu(diagnosis)));
     const reason = refused.map((one) => one.reason).join(" ");
     said.textContent = prediction ? sentence(prediction, now_ms) : reason || `${ms(now_ms)} a step, nothing changed. Move a slider.`;
     more.replaceChildren(...besides(found));

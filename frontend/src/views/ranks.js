@@ -6,7 +6,7 @@ import { detail } from "../detail.js";
 import { card, h } from "../dom.js";
 import { among, count, ms, percent } from "../format.js";
 import { grid, plain } from "../grid.js";
-import { affectedRanks, faults, numberOf, ownerName } from "../model.js";
+import { affectedRanks, faults, hasGpu, idleName, numberOf, ownerName } from "../model.js";
 import { bands } from "../ranks/bands.js";
 import { rankGrid } from "../ranks/grid.js";
 import { BUSY, groupsOf, ofRanks, ownersOf } from "../ranks/spread.js";
@@ -108,7 +108,8 @@ function grouped(groups, diagnosis, link) {
  * @param {import("../views.js").Shown} shown
  */
 function compared(told, shown) {
-  const affected = affectedRanks(shown.diagnosis);
+  const { diagnosis } = shown;
+  const affected = affectedRanks(diagnosis);
   const rows = told.ranks.map((rank, i) => [
     affected.has(rank) ? `rank ${rank} ◀` : `rank ${rank}`,
     told.nodes[i],
@@ -150,7 +151,7 @@ function compared(told, shown) {
         { head: "overlap", show: percent, title: "share of communication without wait that runs beside compute or a copy" },
         { head: "exposed", unit: "ms", show: plain, bar: true, title: "exposed communication: only communication runs, and all ranks have arrived" },
         { head: "copy", unit: "ms", show: plain },
-        { head: "GPU idle", unit: "ms", show: plain, title: "nothing runs on the GPU" },
+        { head: idleName(hasGpu(diagnosis)), unit: "ms", show: plain, title: hasGpu(diagnosis) ? "nothing runs on the GPU" : "no operator runs, and no communication" },
       ],
       rows,
     }),

@@ -8,7 +8,7 @@ import { LEFT, heatMap } from "../ranks/heat_map.js";
 import { lines } from "../ranks/lines.js";
 import { slowest } from "../ranks/per_step.js";
 import { present as valuesOf, shading } from "../heat.js";
-import { affectedRanks } from "../model.js";
+import { affectedRanks, hasGpu, whenOf } from "../model.js";
 import { OWNERS } from "../step_parts.js";
 import { ofStep } from "../timeline/place.js";
 
@@ -66,7 +66,7 @@ function render(element, shown) {
   }
   const affected = affectedRanks(diagnosis);
   const body = h("div");
-  const kinds = kindsOf(place.owner);
+  const kinds = kindsOf(diagnosis, place.owner);
   const buttons = kinds.map((kind) => h("button", { type: "button", click: () => choose(kind, true) }, kind.button));
   const note = h("p", { class: "note" });
   const choose = (/** @type {typeof KINDS[0]} */ kind, kept = false) => {
@@ -89,12 +89,13 @@ function render(element, shown) {
 
 /**
  * The times to choose among: the selected owner's too.
+ * @param {import("../model.js").Diagnosis} diagnosis
  * @param {string} [owner]
  */
-function kindsOf(owner) {
+function kindsOf(diagnosis, owner) {
   const part = owner && !KINDS.some(({ id }) => id === owner) ? OWNERS.get(owner) : undefined;
   if (!owner || !part) return KINDS;
-  return [...KINDS, { id: owner, button: part.name, says: part.when, of: (/** @type {Views} */ { budget_ms, busy_ms }) => budget_ms[owner] ?? busy_ms }];
+  return [...KINDS, { id: owner, button: part.name, says: whenOf(part, hasGpu(diagnosis)), of: (/** @type {Views} */ { budget_ms, busy_ms }) => budget_ms[owner] ?? busy_ms }];
 }
 
 /** @param {(Node | null)[]} parts */

@@ -138,7 +138,7 @@ class Peers(msgspec.Struct, frozen=True, eq=False):
         mine, peer = self.kernels.of(rank), self.median_kernels
         count, typical = int(self.launches[rank]), self.median_launches
         if typical and count > typical * (1 + limits.same_work):
-            named = _mostly(work_compared.most_launched(mine, peer), "launches")
+            named = _mostly(work_compared.most_launched(mine, peer), "launches" if self.has_device else "calls")
             return "more_work", f", in {count / typical:.2f} times as many {units}{named}."
         share = work_compared.larger_share(mine, peer)
         if share > limits.larger_share:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from tb_ddp_doctor.digest.model import RankDigest
+from tb_ddp_doctor.facts import record_again
 from tb_ddp_doctor.facts.setting import setting
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.rules.support import record_again
 from tb_ddp_doctor.trace import names
 
 SENTENCE = "The traces have no Python stacks, so evidence names no file and line"
+_RANGES = """\
+with torch.cuda.nvtx.range("logging"):  # around what the CPU does between ops
+    log(loss)
+
+# or by the capture helper: steps, forward, backward, optimizer and modules
+doctor = tb_ddp_doctor.capture.Doctor("logs/my_job", nvtx=True)
+doctor.watch(model)"""
 _CODE = """\
 from torch.profiler import ProfilerActivity, profile, schedule
 from torch.profiler import tensorboard_trace_handler as handler
@@ -39,7 +46,10 @@ def advice(job: Job) -> str:
     """A sentence and, after an empty line, code; "" where some trace has stacks."""
     if not lacking(job):
         return ""
-    if setting(job).has_doctor:
+    its = setting(job)
+    if its.has_doctor:
         return f"{SENTENCE}. Capture some steps with them:\n\n{record_again.command(steps=3, stacks=True)}"
+    if its.recorder == "nsys":
+        return f"{SENTENCE}. Name parts of the training loop by NVTX ranges, which evidence then shows:\n\n{_RANGES}"
     activities = "[ProfilerActivity.CPU, ProfilerActivity.CUDA]" if job.has_device else "[ProfilerActivity.CPU]"
     return f"{SENTENCE}. Record some steps with them:\n\n{_CODE.format(activities=activities)}"

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tb_ddp_doctor.facts import record_again
 from tb_ddp_doctor.facts.frame import Frame
-from tb_ddp_doctor.rules.support import record_again, text
+from tb_ddp_doctor.rules.support import text
 
 #: Goes before the fix where whole nodes are slow.
 _NODE = """\

@@ -7,6 +7,7 @@ from collections.abc import Sequence, Sized
 
 import msgspec
 
+from tb_ddp_doctor.facts import record_again
 from tb_ddp_doctor.facts.setting import setting
 from tb_ddp_doctor.findings import Account, Finding, RuleOutcome, Severity, Unexplained
 from tb_ddp_doctor.job.model import Job
@@ -65,8 +66,8 @@ def _unexplained(lost_ms: float, job: Job, where: Unexplained | None) -> str:
     said = f"{text.ms(lost_ms * 1e6)} of every {text.ms(job.step_ns)} ({share}) is unexplained"
     if where:
         said += f": {place(where, job.ranks, job.steps, has_gpu=job.has_device)}"
-    stacks = "with Python stacks (--stacks)" if setting(job).has_doctor else "with Python stacks (with_stack=True)"
-    return f"{said}. To learn more, capture {stacks if where and where.owner in IDLE else 'more steps'}."
+    how = record_again.stacks_in_words(setting(job)) if where and where.owner in IDLE else "more steps"
+    return f"{said}. To learn more, capture {how}."
 
 
 def place(where: Unexplained, ranks: Sized, steps: Sized, *, has_gpu: bool) -> str:
@@ -75,7 +76,7 @@ def place(where: Unexplained, ranks: Sized, steps: Sized, *, has_gpu: bool) -> s
     on = "all ranks" if len(where.ranks) == len(ranks) > 1 else text.ranks(where.ranks)
     at = "every step" if len(where.steps) == len(steps) > 1 else text.steps(where.steps)
     owner = OWNERS[where.owner]
-    what = owner.excess if has_gpu or not owner.cpu else owner.title
+    what = owner.excess if has_gpu else owner.excess_on_cpu or owner.excess
     return f"mostly {what}{phase}, on {on}, in {at}"
 
 

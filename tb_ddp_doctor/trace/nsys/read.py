@@ -96,7 +96,7 @@ class _Reader:
         has_shapes = bool((events.shape[events.category == Category.OP] >= 0).any())
         return RankTrace(
             file=str(self._path),
-            header=replace(self._header(epoch_ns), has_shapes=has_shapes, step_range=step_range),
+            header=replace(self._header(epoch_ns), has_shapes=has_shapes, step_range=step_range, recorder="nsys"),
             strings=tuple(self._strings),
             threads=tuple(self._rows.threads.texts),
             events=events,
