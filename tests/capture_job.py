@@ -38,7 +38,7 @@ STEPS_TRAINED = 2 * EVERY + 1
 AGREEING_EVERY, AGREEING_STEPS = 100, 198
 #: Of the jobs whose accusations benchmarks/capture.py counts: captures, steps from one to the next, width and batch of
 #: the model. A step takes each rank some 20 ms of a core.
-ACCUSING_CAPTURES, ACCUSING_EVERY, WIDTH, BATCH = 15, 60, 256, 384
+ACCUSING_CAPTURES, ACCUSING_EVERY, WIDTH, BATCH = 15, 100, 256, 384
 #: The rank that is slow there, where one is.
 SLOW_RANK = 2
 #: For whatever comes at all on a machine that does much else, s.

@@ -267,6 +267,7 @@ def test_listing() -> None:
     bench = Bench({"slow": slow, "fine": diagnosis("fine")})
     listing = bench.settled()
     assert listing["logdir"] == "logs"
+    assert listing["left_out"] == []
     assert listing["error"] is None
     first, fine = listing["runs"]
     assert first == {

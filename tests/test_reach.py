@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import argparse
 import io
+import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
+from tensorboard.plugins.base_plugin import TBContext
 from traces import ranks, write
+from werkzeug.test import Client
 
 from tb_ddp_doctor.cli import main
 from tb_ddp_doctor.commands import output
 from tb_ddp_doctor.discover import files
 from tb_ddp_doctor.discover.runs import DiscoverError, discover
 from tb_ddp_doctor.flight.find import find
+from tb_ddp_doctor.plugin.plugin import DiagnosisLoader, DiagnosisPlugin
 from tb_ddp_doctor.storage import reach
 from tb_ddp_doctor.storage.reach import Reach
 
@@ -101,6 +108,38 @@ def test_the_command_looks_everywhere_when_told(
     assert main(["diagnose", str(tree), "--no-cache"]) == 2
     assert "--everywhere" in capsys.readouterr().err
     assert main(["diagnose", str(tree), "--no-cache", "--everywhere"]) == 0
+
+
+def listed(logdir: Path, *, everywhere: bool) -> dict[str, Any]:
+    """What the tab is told of a log directory."""
+    flags = SimpleNamespace(logdir_spec="", ddp_doctor_scheduler="", ddp_doctor_everywhere=everywhere)
+    plugin = DiagnosisPlugin(TBContext(logdir=str(logdir), flags=flags))
+    client = Client(plugin.get_plugin_apps()["/runs"])
+    until = time.monotonic() + 120
+    while (told := client.get("/").json)["state"] == "scanning":
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    return told
+
+
+def test_the_tab_says_what_it_does_not_look_into_and_how_it_would(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_two_devices(monkeypatch, "a3")
+    told = listed(tree, everywhere=False)
+    assert [run["name"] for run in told["runs"]] == ["z"]
+    (said,) = told["left_out"]
+    assert str(tree / "a3") in said and said.endswith("look into all with --ddp_doctor_everywhere.")
+    on_two_devices(monkeypatch, "z")
+    told = listed(tree, everywhere=False)
+    assert told["runs"] == [] and "--ddp_doctor_everywhere" in told["error"]
+    told = listed(tree, everywhere=True)
+    assert ([run["name"] for run in told["runs"]], told["left_out"], told["error"]) == (["z"], [], None)
+
+
+def test_tensorboard_takes_the_option() -> None:
+    parser = argparse.ArgumentParser()
+    DiagnosisLoader().define_flags(parser)
+    assert parser.parse_args([]).ddp_doctor_everywhere is False
+    assert parser.parse_args(["--ddp_doctor_everywhere"]).ddp_doctor_everywhere is True
 
 
 @pytest.mark.parametrize(("is_terminal", "is_long"), [(True, True), (True, False), (False, True)])

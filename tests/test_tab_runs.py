@@ -241,3 +241,29 @@ def test_under_the_flags_of_tensorboard(page: Page, tmp_path: Path, flags: tuple
                 get(f"{base}/data/plugin/ddp_doctor/{path}")
             refused.value.close()
             assert refused.value.code == 404
+
+
+def test_what_was_not_looked_into_is_said(page: Page, server: str) -> None:
+    said = (
+        "A folder on another file system is left out (/logs/nfs): name one, or look into all with "
+        "--ddp_doctor_everywhere."
+    )
+    runs: list[bool] = [True]
+
+    def answer(route: Route) -> None:
+        told = {**route.fetch().json(), "left_out": [said]}
+        if not runs[0]:
+            told |= {"runs": [], "error": f"No trace was found. /logs: {said}"}
+        route.fulfill(json=told)
+
+    page.route("**/ddp_doctor/runs*", answer)
+    tab = opened(page, server)
+    chosen(tab, "straggler_cpu")
+    expect(tab.locator(".limits")).to_have_text(said)
+    assert violations_of_axe(page) == []
+    runs[0] = False
+    page.reload()
+    state = page.frame_locator("iframe").first.locator(".state")
+    expect(state.get_by_role("heading")).to_have_text("No profiler traces in the folders that were looked into.")
+    expect(state).to_contain_text("--ddp_doctor_everywhere")
+    expect(page.frame_locator("iframe").first.locator(".limits")).to_be_hidden()

@@ -26,8 +26,10 @@ const UNHEARD = "unheard";
 export function start(root) {
   const list = runList(select);
   const trouble = h("p", { class: "trouble", role: "alert" });
+  /** What below the log directory was not looked into, and how it is. */
+  const limits = h("p", { class: "limits", role: "status" });
   const main = h("main", {}, searching());
-  root.replaceChildren(h("nav", { class: "runs", "aria-label": "Runs" }, list.element, trouble), main);
+  root.replaceChildren(h("nav", { class: "runs", "aria-label": "Runs" }, list.element, trouble, limits), main);
 
   /** @type {Listing | null} */
   let listing = null;
@@ -52,6 +54,7 @@ export function start(root) {
     try {
       listing = await fetchRuns(reload);
       trouble.textContent = listing.runs.length ? (listing.error ?? "") : "";
+      limits.textContent = listing.runs.length ? listing.left_out.join(" ") : "";
     } catch (error) {
       trouble.textContent = sentence(error);
       if (!listing) show(UNHEARD, () => failed("The runs could not be listed.", `${sentence(error)} Trying again.`));
@@ -100,7 +103,7 @@ export function start(root) {
       if (shown === UNHEARD) show("", searching); // anything else that shows may still hold
     }
     else if (listing.error)
-      show(listing.error, () => failed("The log directory could not be read.", listing?.error ?? ""));
+      show(listing.error, () => failed(listing?.left_out.length ? "No profiler traces in the folders that were looked into." : "The log directory could not be read.", listing?.error ?? ""));
     else show("empty", () => empty(listing?.logdir ?? ""));
   }
 

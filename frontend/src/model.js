@@ -39,6 +39,7 @@ import { OWNERS } from "./step_parts.js";
  * @property {"scanning" | "ready"} state
  * @property {string | null} error
  * @property {string} logdir
+ * @property {string[]} left_out what below it was not looked into, a sentence each
  * @property {RunEntry[]} runs
  */
 

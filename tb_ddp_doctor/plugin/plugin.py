@@ -68,13 +68,21 @@ _FRAMES_PERFETTO_DEV = (2, 21)
 #: How long a browser keeps files whose folder has the version in its name: of more than a hundred, none is asked for
 #: again when the tab opens again.
 _KEPT_S = 24 * 3600
+#: TensorBoard's option that has everything below the log directory looked into.
+_EVERYWHERE = "--ddp_doctor_everywhere"
 
 
 class _Discover:
-    """Searches a log directory again and again; a file that has not changed costs a question for its status."""
+    """Searches a log directory again and again; a file that has not changed costs a question for its status.
 
-    def __init__(self) -> None:
+    With `everywhere` it looks into all folders, also on other file systems and beyond the first thousands.
+    """
+
+    def __init__(self, *, everywhere: bool = False) -> None:
+        self._everywhere = everywhere
         self._heads: RememberedHeads | None = None
+        #: What the last search did not look into, a sentence for each limit that it met.
+        self.left_out: tuple[str, ...] = ()
 
     def __call__(self, location: Location) -> Sequence[Run]:
         from tb_ddp_doctor.cache import Cache
@@ -82,10 +90,20 @@ class _Discover:
         from tb_ddp_doctor.discover.runs import discover
         from tb_ddp_doctor.plugin.runs import with_dumps
         from tb_ddp_doctor.storage.cache_directory import default_directory
+        from tb_ddp_doctor.storage.reach import Reach
 
         if self._heads is None:
             self._heads = RememberedHeads(Cache(default_directory()).peek)
-        return with_dumps(location, partial(discover, location, peek=self._heads.peek))
+        walks: list[Reach] = []
+
+        def reach() -> Reach:
+            walks.append(Reach(everywhere=self._everywhere, option=_EVERYWHERE))
+            return walks[-1]
+
+        try:
+            return with_dumps(location, partial(discover, location, peek=self._heads.peek, reach=reach), reach)
+        finally:
+            self.left_out = tuple(dict.fromkeys(sentence for walk in walks for sentence in walk.left_out()))
 
 
 def _diagnose(
@@ -130,11 +148,18 @@ class DiagnosisLoader(base_plugin.TBLoader):  # type: ignore[misc]  # TensorBoar
     """Gives TensorBoard the plugin and its flags."""
 
     def define_flags(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument_group("Diagnosis plugin").add_argument(
+        flags = parser.add_argument_group("Diagnosis plugin")
+        flags.add_argument(
             "--ddp_doctor_scheduler",
             metavar="ADDRESS",
             default="",
             help="read traces on the Dask cluster whose scheduler is at this address, for example tcp://host:8786",
+        )
+        flags.add_argument(
+            _EVERYWHERE,
+            action="store_true",
+            help="look for traces in all folders below the log directory, also on other file systems and beyond the "
+            "first 20,000",
         )
 
     def load(self, context: base_plugin.TBContext) -> DiagnosisPlugin:
@@ -159,7 +184,9 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
         self._pages = perfetto_ui.pages()
         self._logdir = context.logdir or ""
         self._logdir_spec = getattr(context.flags, "logdir_spec", None) or ""
-        self._discover: Callable[[Location], Sequence[Run]] = discover or _Discover()
+        self._discover: Callable[[Location], Sequence[Run]] = discover or _Discover(
+            everywhere=bool(getattr(context.flags, "ddp_doctor_everywhere", False))
+        )
         scheduler = getattr(context.flags, "ddp_doctor_scheduler", None) or ""
         diagnose = diagnose or partial(_diagnose, scheduler=scheduler)
         self._turns = Turns()
@@ -246,6 +273,7 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
     def _serve_runs(self, request: wrappers.Request) -> wrappers.Response:
         answer = {
             "logdir": self._logdir or self._logdir_spec,
+            "left_out": list(getattr(self._discover, "left_out", ())),
             **self._analyses.listing(reload="reload" in request.args),
         }
         return _respond(request, answer)

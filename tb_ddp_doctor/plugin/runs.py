@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.discover import runs
+from tb_ddp_doctor.storage.reach import Reach
 from tb_ddp_doctor.stuck import run as stuck
 from tb_ddp_doctor.stuck.model import StuckRun
 
@@ -41,10 +42,15 @@ Run: TypeAlias = runs.Run | Dumps
 Result: TypeAlias = engine.Result | DumpResult
 
 
-def with_dumps(location: str | Mapping[str, str], found: Callable[[], Collection[runs.Run]]) -> list[Run]:
-    """The runs of traces, and after them those of dumps. Raises as `found` does where there are no dumps."""
+def with_dumps(
+    location: str | Mapping[str, str], found: Callable[[], Collection[runs.Run]], reach: Callable[[], Reach] = Reach
+) -> list[Run]:
+    """The runs of traces, and after them those of dumps. Raises as `found` does where there are no dumps.
+
+    `reach` says, for each directory, how far below it dumps are looked for.
+    """
     logdirs = list(location.values()) if isinstance(location, Mapping) else [location]
-    dumps = [run for logdir in logdirs for run in stuck.find(logdir)]
+    dumps = [run for logdir in logdirs for run in stuck.find(logdir, reach())]
     try:
         traces = list(found())
     except runs.DiscoverError:

@@ -153,7 +153,7 @@ def _answers(results: Sequence[Result], logdir: str, jobs: Sequence[StuckRun]) -
     runs += [_listed(one) for one in jobs]
     answers: dict[str, Any] = {
         "viewers": {"perfetto": None, "frames_perfetto_dev": False},
-        "runs": {"state": "ready", "error": None, "logdir": logdir, "runs": runs},
+        "runs": {"state": "ready", "error": None, "logdir": logdir, "left_out": [], "runs": runs},
         **{f"run?run={one.name}": {"state": "ready", "diagnosis": one, "views": None} for one in jobs},
     }
     pairs = list(itertools.permutations(results, 2))

@@ -28,11 +28,14 @@ def _silent(_folders: int) -> None:
 class Reach:
     """One walk's limits, and what was left out for them.
 
-    With `everywhere` there are none. `looked` is called with the number of folders so far, for each of them.
+    With `everywhere` there are none. `looked` is called with the number of folders so far, for each of them. `option`
+    is what the user gives to have everything looked into.
     """
 
-    def __init__(self, *, everywhere: bool = False, looked: Callable[[int], None] = _silent) -> None:
-        self._everywhere, self._looked = everywhere, looked
+    def __init__(
+        self, *, everywhere: bool = False, looked: Callable[[int], None] = _silent, option: str = "--everywhere"
+    ) -> None:
+        self._everywhere, self._looked, self._option = everywhere, looked, option
         self._devices: set[int] = set()
         self._elsewhere: list[str] = []
         self._count = 0
@@ -65,10 +68,10 @@ class Reach:
         if self.is_stopped:
             yield (
                 f"Only the first {MOST_FOLDERS:,} folders below were looked into: name one further down, or look into "
-                "all with --everywhere."
+                f"all with {self._option}."
             )
         if self._elsewhere:
             number, named = len(self._elsewhere), sorted(self._elsewhere)[:_NAMED]
             which = f"{', '.join(named)}{f' and {number - _NAMED} more' if number > _NAMED else ''}"
             what = "A folder on another file system is" if number == 1 else "Folders on other file systems are"
-            yield f"{what} left out ({which}): name one, or look into all with --everywhere."
+            yield f"{what} left out ({which}): name one, or look into all with {self._option}."
