@@ -160,7 +160,11 @@ class Cache(msgspec.Struct, frozen=True):
             return
         if not any((kept := self._path(RankDigest, _key(path))) and kept.exists() for path in paths):
             _warned_of.add(self.directory)
-            _log.warning("Nothing can be kept in the cache %s: it is full, or may not be written.", self.directory)
+            _log.warning(
+                "Nothing can be kept in the cache %s: its disk is full, or it may not be written to. Traces are read "
+                "again each time; ddp-doctor's --cache DIR takes another directory.",
+                self.directory,
+            )
 
     def trim(self, *, grew: bool = True) -> None:
         """Remove the entries that were used longest ago, until the others fit the limit.

@@ -249,3 +249,10 @@ def test_the_check_says_what_its_options_take() -> None:
         done = subprocess.run([*command, option, given], capture_output=True, text=True, check=False)
         assert done.returncode == 2
         assert said in done.stderr
+
+
+@pytest.mark.parametrize("given", ["soon", "-1", "nan", "inf"])
+def test_how_long_to_wait_for_a_job_that_hangs_is_a_number(
+    given: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert f"takes seconds, 0 or more, not {given!r}" in refused(capsys, "dump", tmp_path, f"--wait={given}")

@@ -30,6 +30,10 @@ class CalibrationError(ValueError):
     """A file that is no calibration. Its text is a sentence for users that names the file."""
 
 
+#: What makes one.
+_MEASURE = "To measure it: torchrun ... -m tb_ddp_doctor.check -o DIR."
+
+
 def load(path: Path) -> Calibration:
     """The calibration in a file: `calibration.json`, or what nccl-tests printed. Raises CalibrationError."""
     try:
@@ -42,7 +46,7 @@ def load(path: Path) -> Calibration:
     if not data.lstrip().startswith(b"{"):
         found = parse(data.decode(errors="replace"), path.name)
         if found is None:
-            raise CalibrationError(f"{path} is neither calibration.json nor what nccl-tests prints.")
+            raise CalibrationError(f"{path} is neither calibration.json nor what nccl-tests prints. {_MEASURE}")
         return found
     try:
         calibration = msgspec.json.decode(data, type=Calibration)
@@ -50,10 +54,11 @@ def load(path: Path) -> Calibration:
         raise CalibrationError(f"{path} is no calibration.json: {error}.") from None
     if calibration.schema_version > SCHEMA_VERSION:
         raise CalibrationError(
-            f"{path} has version {calibration.schema_version}; this ddp-doctor knows up to {SCHEMA_VERSION}."
+            f"{path} has version {calibration.schema_version}; this ddp-doctor knows up to {SCHEMA_VERSION}. "
+            "pip install -U tb-ddp-doctor reads newer ones."
         )
     if not all(map(_is_sane, calibration.curves)):
-        raise CalibrationError(f"{path} holds times or sizes that are not positive, or not in order.")
+        raise CalibrationError(f"{path} holds times or sizes that are not positive, or not in order. {_MEASURE}")
     return calibration
 
 

@@ -160,7 +160,11 @@ class Doctor:
             if loader is not None:
                 self._watched.watch_loader(loader)
         except Exception as error:
-            _log.warning("ddp-doctor: watches nothing more (%s: %s).", type(error).__name__, error)
+            _log.warning(
+                "ddp-doctor: watch() marks no more modules, and captures go on without (%s: %s).",
+                type(error).__name__,
+                error,
+            )
 
     def close(self, wait_s: float = 0.0) -> None:
         """End a capture that has begun, without its trace; wait so long for the digests of those that have ended."""

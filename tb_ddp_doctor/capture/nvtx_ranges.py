@@ -125,7 +125,11 @@ class NvtxRanges:
             act()
         except Exception as error:
             self._is_off = True
-            _log.warning("ddp-doctor: no NVTX ranges (%s: %s).", type(error).__name__, error)
+            _log.warning(
+                "ddp-doctor: no more NVTX ranges are made, and the training goes on without (%s: %s).",
+                type(error).__name__,
+                error,
+            )
             return False
         return True
 

@@ -42,8 +42,9 @@ def _regressed(found: Comparison, limit: float | None, errors: Console) -> bool:
     """Whether the later run is slower than allowed; where it may be by chance it is not, and that is said."""
     if limit is None or found.step.change * 100 <= limit:
         return False
+    more = f"{found.step.change * 100:.1f} %"
     if not found.step.tells:
-        complain(errors, f"no failure for {found.step.change * 100:.1f} % more: it may be noise.")
+        complain(errors, f"--fail-on-regression: steps take {more} longer, which may be noise: no failure.")
         return False
-    complain(errors, f"failed: {found.step.change * 100:.1f} % more than before, {limit:g} % are allowed.")
+    complain(errors, f"--fail-on-regression: steps take {more} longer than before, and {limit:g} % are allowed.")
     return True

@@ -22,7 +22,9 @@ def run(options: argparse.Namespace, errors: Console) -> int:
     """Write the digests; 2 where no trace can be read."""
     logdir, output = Path(options.logdir).resolve(), options.output.resolve()
     if output.is_relative_to(logdir):
-        raise ValueError(f"Nothing is written into the log directory; {options.output} is inside of it.")
+        raise ValueError(
+            f"{options.output} is inside of the log directory, where nothing is written: name another place."
+        )
     cache, runs = discovered(options, errors)
     traces = [file for run in runs for file in run.files]
     with executor(options.scheduler) as workers, progress(errors) as counting:

@@ -31,7 +31,11 @@ def run(options: argparse.Namespace, errors: Console) -> int:
     folder = logdir / HANG_FOLDER
     by_hand = _BY_HAND.format(folder=folder)
     if not (logdir / CONTROL_FOLDER).is_dir():
-        complain(errors, f"No job with a Doctor has used {logdir}: nobody is there to ask.")
+        complain(
+            errors,
+            f"No job with a Doctor has used {logdir}: name the directory that the job gave its Doctor. Without a "
+            "Doctor, ask each rank by hand.",
+        )
         sys.stdout.write(f"{printable_lines(by_hand)}\n")
         return 2
     request = ask(logdir)

@@ -139,12 +139,12 @@ def parser() -> argparse.ArgumentParser:
     dump.add_argument("logdir", help="the log directory that the job gave its Doctor")
     dump.add_argument(
         "--wait",
-        type=float,
+        type=number("seconds"),
         default=20.0,
         metavar="SECONDS",
         help="wait so long for all ranks (default: %(default)g)",
     )
-    explain = commands.add_parser("explain", help="say what a rule or a term means")
+    explain = commands.add_parser("explain", help="explain a rule or a term of the diagnosis")
     explain.add_argument(
         "term", nargs="?", help="a rule, such as host-sync, or a term, such as busbw (default: list all)"
     )
@@ -195,14 +195,27 @@ def _add_plan(commands: argparse._SubParsersAction[_Parser], reading: _Parser) -
     for name, field in FIELDS.items():
         plan.add_argument(field.option, dest=name, metavar="VALUE[,VALUE]", help=field.help)
     plan.add_argument(
-        "--strong", action="store_true", help="with --ranks: as much work in all as now, not on each rank"
+        "--strong",
+        action="store_true",
+        help="with --ranks: all ranks together have as much work as now (strong scaling), not each of them",
     )
-    plan.add_argument("--offload", action="store_true", help="keep and update shards on the CPU")
-    plan.add_argument("--graphs", action="store_true", help="launch by CUDA graphs: the CPU hardly delays the GPU")
     plan.add_argument(
-        "--no-pin-memory", action="store_true", help="copy batches from pageable memory in place of pinned"
+        "--offload", action="store_true", help="keep the shards of optimizer states on the CPU, and update them there"
     )
-    plan.add_argument("--fixed", metavar="FINDING[,FINDING]", default="", help="also fix these, by rule or id")
+    plan.add_argument(
+        "--graphs", action="store_true", help="predict with CUDA graphs: the GPU never waits for the CPU to launch"
+    )
+    plan.add_argument(
+        "--no-pin-memory",
+        action="store_true",
+        help="predict with pin_memory=False: batches are copied from pageable memory",
+    )
+    plan.add_argument(
+        "--fixed",
+        metavar="FINDING[,FINDING]",
+        default="",
+        help="predict with these findings fixed, by rule or id, for example straggler:1",
+    )
     plan.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
 
 
@@ -228,12 +241,12 @@ def _add_capture(commands: argparse._SubParsersAction[_Parser]) -> None:
         help="wait so long for the verdict; 0 only until the steps are known (default: %(default)g)",
     )
     capture.add_argument(
-        "--cancel", action="store_true", help="ask for nothing, but withdraw what was asked for and is not captured yet"
+        "--cancel", action="store_true", help="withdraw the requests that are not captured yet, and ask for nothing"
     )
     capture.add_argument(
         "--dynolog",
         action="store_true",
-        help="ask nobody, but print how Dynolog captures a job that trains without a Doctor",
+        help="print the commands that capture a job without a Doctor by Dynolog, and ask no job",
     )
 
 

@@ -75,12 +75,15 @@ def one_result(options: argparse.Namespace, errors: Console) -> tuple[Cache, eng
     files.check_name(options.output)
     check_output(options.output)
     if options.output.resolve().is_relative_to(Path(options.logdir).resolve()):
-        raise ValueError(f"Nothing is written into the log directory; {options.output} is inside of it.")
+        raise ValueError(
+            f"{options.output} is inside of the log directory, where nothing is written: name another place."
+        )
     cache, runs = discovered(options, errors)
     chosen = [run for run in runs if options.run in (None, run.name)]
     if len(chosen) != 1:
         names = ", ".join(run.name for run in runs)
-        raise ValueError(f"Which run? Name one of these with --run: {names}.")
+        said = f"There is no run {options.run!r}" if options.run else f"{options.logdir} has {len(runs)} runs"
+        raise ValueError(f"{said}. Name one of these with --run: {names}.")
     with executor(options.scheduler) as workers:
         results = diagnose_all(chosen, reading_of(options, cache, workers), {}, errors)
     if not results:

@@ -171,7 +171,10 @@ def with_step_range(run: Run, name: str) -> Run:
 
 def no_traces(location: str) -> str:
     """What is said of a log directory without a run."""
-    return f"{location} holds no profiler traces (*.pt.trace.json, *.pt.trace.json.gz)."
+    return (
+        f"{location} holds no profiler traces (*.pt.trace.json, *.pt.trace.json.gz): name the directory that "
+        "tensorboard_trace_handler or the Doctor of the job writes to."
+    )
 
 
 def parse_logdir_spec(spec: str) -> dict[str, str]:

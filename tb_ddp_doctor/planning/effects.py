@@ -71,7 +71,7 @@ def _without(record: Record, kind: CpuTime, share: float) -> Effect:
 
 def _links(times: float) -> Effect:
     if not 0 < times < _MOST_TIMES:
-        raise CannotPlanError("Links must be some positive number of times as fast.")
+        raise CannotPlanError("--links takes a number above 0: how many times as fast transfers are.")
     return Effect(factors=(lambda parts: np.full(len(parts.rank), 1 / times),), pace=times)
 
 
@@ -166,7 +166,7 @@ def _pinning(record: Record, case: Case, *, pinned: bool) -> Effect:
 def loading(record: Record, workers: int, case: Case) -> tuple[Effect, float]:
     """The steps without waiting for batches, and how often one comes from so many workers, ns."""
     if workers < 0:
-        raise CannotPlanError("A DataLoader has no or some workers.")
+        raise CannotPlanError("--workers takes a whole number from 0 on.")
     known = loads(record.job)
     every_ns = known.every_ns(workers, case)
     if workers == 0 and not known.workers:
@@ -193,7 +193,7 @@ def accumulated_ns(record: Record, passes: int, step_ns: float, without_ns: floa
     The optimizer updates after the last pass alone. Raises CannotPlanError.
     """
     if passes < 1:
-        raise CannotPlanError("Gradients are accumulated over one pass at least.")
+        raise CannotPlanError("--accumulate takes a whole number from 1 on.")
     digest = record.job.digests[0]
     sending = np.unique(digest.gradients.backward[digest.gradients.backward >= 0])
     if len(sending) > len(digest.steps):

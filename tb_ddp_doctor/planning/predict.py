@@ -162,7 +162,7 @@ class Planner:
         change = Change()
         for name in question.fixed:
             if self._fix is None:
-                raise CannotPlanError(f"There is no finding {name!r} to fix.")
+                raise CannotPlanError(f"There is no finding {name!r} to fix: ddp-doctor diagnose lists this run's.")
             change = change | self._fix(name)
         return change
 

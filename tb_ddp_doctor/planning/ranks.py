@@ -26,7 +26,7 @@ def effect(record: Record, ranks: int, case: Case, calibration: Calibration | No
     """As many ranks; where `strong`, all together have as much work as now. Raises CannotPlanError."""
     job, now = record.job, record.job.world_size
     if not 1 <= ranks < _MOST:
-        raise CannotPlanError("A job has at least one rank.")
+        raise CannotPlanError("--ranks takes a whole number from 1 on.")
     if not record.traffic:
         raise CannotPlanError("No collective was matched between ranks, so what they take is not known.")
     changes = ranks != now or calibration is not None

@@ -218,7 +218,7 @@ def _choices(diagnosis: Diagnosis) -> Iterator[tuple[str, ...]]:
 def write(results: Sequence[Result], logdir: str, path: Path, jobs: Sequence[StuckRun] = ()) -> int:
     """Write the report; returns its size in bytes. Raises ValueError for a path inside of the log directory."""
     if path.resolve().is_relative_to(Path(logdir).resolve()):
-        raise ValueError(f"Nothing is written into the log directory; {path} is inside of it.")
+        raise ValueError(f"{path} is inside of the log directory, where nothing is written: name another place.")
     content = page(results, logdir, jobs).encode("utf-8", errors="replace")
     path.write_bytes(content)
     return len(content)
