@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from traces import draw, job, ranks
 
@@ -66,6 +67,30 @@ def test_a_window_is_placed_clear_of_all_others(wanted: Window, schedule: Schedu
     assert first >= wanted.first
     taken = [*planned, *(window for step in range(1, 800) if (window := schedule.first_from(step)))]
     assert all(found.last + 1 < other.first or other.last + 1 < found.first for other in taken)
+
+
+@given(
+    first=st.integers(1, 500),
+    asked=st.integers(1, 1000),
+    steps=st.integers(1, 60),
+    more=st.integers(2, 300),
+    planned=st.lists(st.builds(Window, st.integers(1, 3000), st.integers(1, 1000)), max_size=5),
+)
+def test_a_window_longer_than_the_schedule_leaves_room_for_takes_the_place_of_scheduled_ones(
+    first: int, asked: int, steps: int, more: int, planned: list[Window]
+) -> None:
+    """Once, no step was found for it, and its thread sought one for ever."""
+    schedule = Schedule(steps + more, steps)
+    found = Window(placed(Window(first, asked), schedule, planned), asked)
+    assert found.first >= first
+    assert all(found.is_clear_of(other) for other in planned)
+    starts = range(steps + more, found.last + 2 * (steps + more), steps + more)
+    scheduled = [Window(at, steps) for at in starts]
+    if asked <= more - 2:
+        assert all(found.is_clear_of(other) for other in scheduled)
+    # It begins in none, and the next one has a step to prepare in.
+    assert all(other.last + 2 <= found.first for other in scheduled if other.first < found.first)
+    assert found.last + 1 not in starts
 
 
 def test_the_margin_is_in_steps() -> None:
@@ -260,6 +285,18 @@ def test_requests_and_the_schedule_take_turns(loop: Loop) -> None:
     for n in range(1, 20):
         one.step(n)
     assert [recorder.window.first for recorder in loop.recorders] == [4, 10, 20]
+
+
+def test_a_request_for_more_steps_than_lie_between_scheduled_ones_is_captured(loop: Loop) -> None:
+    one = loop.doctor()
+    one.step(0)
+    asked = Window(4, 25, request="r")
+    one._offer(replace(asked, first=placed(asked, Schedule(10, 3), [])))
+    for n in range(1, 60):
+        one.step(n)
+    assert [(recorder.window.first, recorder.window.steps) for recorder in loop.recorders] == [
+        (4, 25), (30, 3), (40, 3), (50, 3), (60, 3),
+    ]  # fmt: skip
 
 
 def test_other_ranks_alone_may_be_asked_for(loop: Loop) -> None:

@@ -143,3 +143,12 @@ def test_where_most_dumps_differ_the_recorder_writes_otherwise(tmp_path: Path) -
         (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(content, protocol=2))
     (run,) = examine_all(tmp_path)
     assert run.missing_ranks == ()
+
+
+def test_counters_as_far_apart_as_numbers_go_cost_their_dump(tmp_path: Path) -> None:
+    def far(content: Content) -> None:
+        content["pg_status"]["0"] |= {"last_enqueued_collective": 2**62, "last_completed_collective": -(2**62)}
+
+    run = with_damaged(tmp_path, STUCK, 1, far)
+    assert [finding.ranks for finding in run.findings] == [(2,)]
+    assert any("rank_1" in warning.file and "not those that it counts" in warning.message for warning in run.warnings)

@@ -76,14 +76,23 @@ def steps_ahead(margin_s: float, step_s: float) -> int:
 
 
 def placed(window: Window, schedule: Schedule, planned: Collection[Window]) -> int:
-    """The first step, from `window.first` on, at which a window keeps clear of the schedule and of what is planned."""
+    """The first step, from `window.first` on, at which a window keeps clear of the schedule and of what is planned.
+
+    One that is too long for the time between two scheduled windows takes their place: it begins between two of them.
+    """
+    fits = schedule.every is None or window.steps + _APART <= schedule.every - schedule.steps
     first = window.first
     while True:
         here = Window(first, window.steps)
-        taken = [other for other in (*schedule.near(here), *planned) if not here.is_clear_of(other)]
-        if not taken:
+        scheduled = [other for other in schedule.near(here) if fits or other.first < first]
+        taken = [other for other in (*scheduled, *planned) if not here.is_clear_of(other)]
+        if taken:
+            first = max(other.last for other in taken) + _APART
+        elif not fits and schedule.every and (here.last + 1) % schedule.every == 0:
+            # The one behind it has no step to be prepared in.
+            first += 1
+        else:
             return first
-        first = max(other.last for other in taken) + _APART
 
 
 def parse_ranks(text: str) -> tuple[int, ...]:

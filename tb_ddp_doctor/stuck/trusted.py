@@ -114,8 +114,10 @@ def _differs(dump: Dump, name: str) -> bool:
         # The ring buffer keeps what is newest.
         return newest >= 0 and newest < status.enqueued
     shown = pending | set(entries.sequence[own & (entries.state == COMPLETED)].tolist())
-    waiting = range(status.completed + 1, status.enqueued + 1)
-    return len(waiting) > len(shown) or any(number not in shown for number in waiting)
+    # Counters may be as far apart as 64 bits let them.
+    waiting = status.enqueued - status.completed
+    numbers = range(status.completed + 1, status.enqueued + 1)
+    return waiting > len(shown) or any(number not in shown for number in numbers)
 
 
 def _against_others(dumps: Sequence[Dump]) -> Iterator[tuple[int, str]]:
