@@ -85,9 +85,16 @@ def test_a_finding_on_ranks_that_wait_and_are_not_on_the_path() -> None:
 
 
 def test_a_rank_on_the_path_whose_cpu_the_replay_saves_nothing_of() -> None:
-    late, named = witnesses([0, 0, 0, 1], [0, 0, 0, 1]), [finding("straggler", TEXT)]
+    late = witnesses([0, 0, 0, 1], [0, 0, 0, 1])
+    named = [replace(finding("straggler", TEXT), alone_ms=2.0)]
     assert not said(late, named, saved_ms=15)
     assert "the replay without its CPU's time saves 2.0 ms" in said(late, named, saved_ms=2)[0]
+
+
+def test_a_rank_on_the_path_whose_finding_the_replay_saves_most_of() -> None:
+    """Without all of its CPU's time it saves no less, which need not be played."""
+    named = [replace(finding("straggler", TEXT), alone_ms=15.0)]
+    assert not said(witnesses([0, 0, 0, 1], [0, 0, 0, 1]), named, saved_ms=2)
 
 
 def test_a_contradiction_lowers_the_confidence_of_the_findings_that_it_is_about() -> None:

@@ -14,7 +14,7 @@ from tb_ddp_doctor.job import clock as clocks
 from tb_ddp_doctor.job.calls import Calls
 from tb_ddp_doctor.job.clock import ClockFit
 from tb_ddp_doctor.job.collectives import Matched, refuse_impossible, select
-from tb_ddp_doctor.job.completeness import Damages, clock_jumps, damages, other_paces, serving
+from tb_ddp_doctor.job.completeness import Damages, EndsApart, clock_jumps, damages, other_paces, serving
 from tb_ddp_doctor.job.matching import match
 from tb_ddp_doctor.trace.model import Ints
 
@@ -54,11 +54,13 @@ def align(
     """Align the ranks that have a step, and say what is damaged of which."""
     found = damages(usable, world_size)
     aligned = _joined(usable, nodes, found)
+    ends = EndsApart.of(aligned.matched, aligned.clock)
     for check in (clock_jumps, other_paces):
-        if odd := check(tuple(aligned.ranks), aligned.digests, aligned.matched, aligned.clock):
+        if odd := check(tuple(aligned.ranks), aligned.digests, ends):
             for rank, damage in odd.items():
                 found.setdefault(rank, []).extend(damage)
             aligned = _joined(usable, nodes, found)
+            ends = EndsApart.of(aligned.matched, aligned.clock)
     return _with_possible_matches(aligned), found
 
 

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import RankDigest
+from tb_ddp_doctor.job.calls import Calls
 from tb_ddp_doctor.job.clock import ClockFit, Floats
 from tb_ddp_doctor.job.collectives import ABSENT, ENDS_APART, Matched
 from tb_ddp_doctor.job.numbering import numbered
@@ -122,14 +123,38 @@ def _is_known(rank: int, found: Damages) -> bool:
     return everything or all(damage.steps is not None for damage in found.get(rank, ()))
 
 
-def clock_jumps(ranks: Sequence[int], digests: Sequence[RankDigest], matched: Matched, clock: ClockFit) -> Damages:
+class EndsApart(msgspec.Struct, frozen=True, eq=False):
+    """How much later collectives end on a rank than on most ranks, without those that a rank may end before the others
+    have arrived.
+    """
+
+    #: All collectives of the job.
+    matched: Matched
+    #: Shape (M, R), ns; nan where absent.
+    late_ns: Floats
+    #: Of each collective, shape (M,).
+    step: Ints
+
+    @classmethod
+    def of(cls, matched: Matched, clock: ClockFit) -> EndsApart:
+        """By the clocks of all ranks."""
+        own = matched.end_ns
+        end = np.where(matched.present, own - clock.correction(np.arange(own.shape[1]), own) - clock.origin_ns, np.nan)
+        judged = np.flatnonzero(
+            matched.together & np.array([kind not in ENDS_APART for kind in matched.kind], np.bool_)
+        )
+        end = end[judged]
+        return cls(matched, end - _nanmedian(end, axis=1)[:, None], matched.step[judged])
+
+
+def clock_jumps(ranks: Sequence[int], digests: Sequence[RankDigest], ends: EndsApart) -> Damages:
     """Ranks whose clocks jump: from some step on, all collectives end as far from where those of other ranks do."""
     found: Damages = {}
-    apart, step = _ends_apart(matched, clock)
+    apart, step = ends.late_ns, ends.step
     if not len(step) or not all(digest.has_device for digest in digests):
         return found
     # Most collectives end apart on a clock that jumps: what is usual shows in most ranks, or where ends are closest.
-    in_most_ranks = float(np.median(np.nanmedian(np.abs(apart), axis=1)))
+    in_most_ranks = float(np.median(_nanmedian(np.abs(apart), axis=1)))
     where_closest = float(np.quantile(np.nanmax(np.abs(apart), axis=1), 0.1))
     limit = max(JUMP_NS, JUMP_RESIDUALS * min(in_most_ranks, where_closest))
     far = np.flatnonzero(np.nanmax(np.abs(apart), axis=0, initial=0) > limit)
@@ -157,20 +182,20 @@ def clock_jumps(ranks: Sequence[int], digests: Sequence[RankDigest], matched: Ma
     return found
 
 
-def other_paces(ranks: Sequence[int], digests: Sequence[RankDigest], matched: Matched, clock: ClockFit) -> Damages:
+def other_paces(ranks: Sequence[int], digests: Sequence[RankDigest], ends: EndsApart) -> Damages:
     """Ranks whose collectives end at another pace than those of all other ranks: no clock of one job drifts so."""
-    apart, step = _ends_apart(matched, clock)
+    apart, step = ends.late_ns, ends.step
     if len(ranks) < LEAST_PEERS or not len(apart) or not all(digest.has_device for digest in digests):
         return {}
     with warnings.catch_warnings():
         # Of a step in which a rank has no collective there is no median.
         warnings.simplefilter("ignore", RuntimeWarning)
-        by_step = np.stack([np.nanmedian(apart[step == number], axis=0) for number in np.unique(step)])
-        scatter = np.nan_to_num(np.nanmedian(np.abs(by_step - np.nanmedian(by_step, axis=0)), axis=0))
+        by_step = np.stack([_nanmedian(apart[step == number], axis=0) for number in np.unique(step)])
+        scatter = np.nan_to_num(_nanmedian(np.abs(by_step - _nanmedian(by_step, axis=0)), axis=0))
     found: Damages = {}
     for index in np.flatnonzero(scatter > PACE_NS).tolist():
         if scatter[index] > PACE_TIMES * _lower_median(np.delete(scatter, index).tolist()):
-            found[ranks[index]] = [Damage(None, _pace(matched, index))]
+            found[ranks[index]] = [Damage(None, _pace(ends.matched, index))]
     return found
 
 
@@ -187,16 +212,10 @@ def _pace(matched: Matched, index: int) -> str:
     return "its collectives do not end when those of other ranks do"
 
 
-def _ends_apart(matched: Matched, clock: ClockFit) -> tuple[Floats, Ints]:
-    """How much later each collective ends than on most ranks, shape (M, R), nan where absent; and its step.
-
-    Without those that some rank may end before the others have arrived.
-    """
-    own = matched.end_ns
-    end = np.where(matched.present, own - clock.correction(np.arange(own.shape[1]), own) - clock.origin_ns, np.nan)
-    judged = np.flatnonzero(matched.together & np.array([kind not in ENDS_APART for kind in matched.kind], np.bool_))
-    apart: Floats = (end - np.nanmedian(end, axis=1, keepdims=True))[judged]
-    return apart, matched.step[judged]
+def _nanmedian(values: Floats, axis: int) -> Floats:
+    """The median without nan, which takes many times as long to look for as not to find."""
+    median: Floats = (np.nanmedian if np.isnan(values).any() else np.median)(values, axis=axis)
+    return median
 
 
 def _shifted(shift_ns: Floats, limit_ns: float) -> Mask:
@@ -331,11 +350,11 @@ def _lost_calls(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
     few = (calls < LEAST_CALLS * usual) & (usual - calls >= _FEWEST_CALLS)
     few &= (calls < LEAST_CALLS * own) | (launches >= LEAST_OF_LAST * _usual(number, launches))
     found = {}
-    for index, (each, digest) in enumerate(digests.items()):
-        lossy = few[rank == index]
-        if lossy.any():
-            reason = f"its CPU has fewer events than other ranks' in step {digest.lost_kernels.number[lossy][0]}"
-            found[each] = _and_after(digest, lossy, reason)
+    every = list(digests)
+    for index in np.unique(rank[few]).tolist():
+        digest, lossy = digests[every[index]], few[rank == index]
+        reason = f"its CPU has fewer events than other ranks' in step {digest.lost_kernels.number[lossy][0]}"
+        found[every[index]] = _and_after(digest, lossy, reason)
     return found
 
 
@@ -434,14 +453,17 @@ def _other_collectives(digests: Mapping[int, RankDigest], world_size: int | None
     """Ranks of which most collectives of all ranks are of a kind and size that most other ranks do not have."""
     if len(digests) < LEAST_PEERS:
         return {}
-    calls = {rank: _kinds_of_all(digest, world_size or 0) for rank, digest in digests.items()}
-    often = Counter(kind for kinds in calls.values() for kind in kinds)
-    common = {kind for kind, ranks in often.items() if 2 * ranks > len(digests)}
-    like = {
-        rank: sum(count for kind, count in kinds.items() if kind in common) / kinds.total()
-        for rank, kinds in calls.items()
-        if kinds
-    }
+    calls = Calls(tuple(digests.values()))
+    world_size = world_size or 0
+    of_all = (calls.column("step") >= 0) & (calls.column("group_size") >= world_size) & (world_size > 1)
+    what = (calls.text("kind").code, calls.text("dtype").code, calls.column("elements"))
+    kind, rank = numbered(*(column[of_all] for column in what)), calls.rank[of_all]
+    of_rank = numbered(kind, rank)
+    kind_of = np.empty(int(of_rank.max(initial=-1)) + 1, np.int64)
+    kind_of[of_rank] = kind
+    common = 2 * np.bincount(kind_of) > len(digests)
+    total, alike = (np.bincount(of, minlength=len(digests)) for of in (rank, rank[common[kind]]))
+    like = {each: alike[i] / total[i] for i, each in enumerate(digests) if total[i]}
     return {
         rank: Damage(None, f"{_few(share)} of its collectives of all ranks is like those of other ranks")
         for rank, share in like.items()
@@ -452,18 +474,6 @@ def _other_collectives(digests: Mapping[int, RankDigest], world_size: int | None
 
 def _few(share: float) -> str:
     return f"{share * 100:.0f} %" if share else "none"
-
-
-def _kinds_of_all(digest: RankDigest, world_size: int) -> Counter[tuple[str, str, int]]:
-    """How many collectives of the whole job a rank has of each kind, element type and size."""
-    table = digest.collectives
-    chosen = np.flatnonzero((table.step >= 0) & (table.group_size >= world_size) & (world_size > 1))
-    kinds = zip(table.kind[chosen].tolist(), table.dtype[chosen].tolist(), table.elements[chosen].tolist(), strict=True)
-    counted: Counter[tuple[str, str, int]] = Counter()
-    # A few kinds come thousands of times: they are counted before they are named.
-    for (kind, dtype, elements), count in Counter(kinds).items():
-        counted[digest.strings[kind], digest.strings[dtype], elements] += count
-    return counted
 
 
 def _collectives_of_all(digest: RankDigest, world_size: int) -> Ints:

@@ -45,7 +45,8 @@ def match(digests: Sequence[RankDigest], calls: Calls, ranks: Sequence[int]) -> 
     # A run holds the calls of one family on one rank.
     starts = np.flatnonzero(np.diff(candidates.family, prepend=-1) | np.diff(candidates.rank, prepend=-1))
     lengths = np.diff(starts, append=len(candidates.row))
-    regular = _is_regular(candidates.family[starts], lengths)
+    family = candidates.family[starts]
+    regular = _is_one(family, lengths, int(family.max(initial=-1)) + 1)[family]
     in_regular = np.repeat(regular, lengths)
     ordinal = np.arange(len(candidates.row)) - np.repeat(starts, lengths)
     found = [_pair_regular(candidates, in_regular, ordinal, len(digests))]
@@ -97,59 +98,49 @@ def _agree(of_group: Ints, of_size: Ints, rank: Indices, kind: Indices, size: In
 
     Where sizes differ in that order, and calls of one size are as many on all ranks, those are the better match.
     """
-    counts, kinds_agree = _counts_agree(of_group, rank), np.ones(int(of_group.max(initial=-1)) + 1, np.bool_)
+    group_runs, size_runs = _Runs.of(of_group, rank), _Runs.of(of_size, rank)
+    kinds_agree = np.ones(len(group_runs.as_many), np.bool_)
     sizes_agree, as_many = kinds_agree.copy(), kinds_agree.copy()
     sort = in_order(of_group * (int(rank.max(initial=0)) + 1) + rank)
     starts = np.flatnonzero(np.diff(of_group[sort], prepend=-1) | np.diff(rank[sort], prepend=-1))
     ordinal = np.empty(len(sort), np.int64)
     ordinal[sort] = np.arange(len(sort)) - np.repeat(starts, np.diff(starts, append=len(sort)))
     call = numbered(of_group, ordinal)
-    kinds_agree[of_group[~_is_one(call, kind, np.ones(len(call), np.bool_))]] = False
-    sizes_agree[of_group[~_is_one(call, size, size >= 0)]] = False
-    as_many[of_group[~_counts_agree(of_size, rank)]] = False
+    calls, sized = int(call.max(initial=-1)) + 1, size >= 0
+    kinds_agree[of_group[~_is_one(call, kind, calls)[call]]] = False
+    sizes_agree[of_group[~_is_one(call[sized], size[sized], calls)[call]]] = False
     # Calls of one size on fewer ranks than the group has are no match for the rest.
-    everywhere = _ranks_of_each(of_size, rank)[of_size] == _ranks_of_each(of_group, rank)[of_group]
-    as_many[of_group[~everywhere]] = False
-    agree: NDArray[np.bool_] = counts & (kinds_agree & (sizes_agree | ~as_many))[of_group]
+    alike = size_runs.as_many[of_size] & (size_runs.ranks[of_size] == group_runs.ranks[of_group])
+    as_many[of_group[~alike]] = False
+    agree: NDArray[np.bool_] = (group_runs.as_many & kinds_agree & (sizes_agree | ~as_many))[of_group]
     return agree
 
 
-def _counts_agree(family: Ints, rank: Indices) -> NDArray[np.bool_]:
-    """For each call whether all ranks of its family have as many."""
-    run = numbered(family, rank)
-    length = np.bincount(run)[run]
-    size = int(family.max(initial=-1)) + 1
-    shortest, longest = np.full(size, np.iinfo(np.int64).max), np.zeros(size, np.int64)
-    np.minimum.at(shortest, family, length)
-    np.maximum.at(longest, family, length)
-    agree: NDArray[np.bool_] = (shortest == longest)[family]
-    return agree
+class _Runs(msgspec.Struct, frozen=True, eq=False):
+    """How families of calls lie on ranks; a run is the calls of one family on one rank."""
+
+    #: Whether all ranks of a family have as many calls, shape (F,).
+    as_many: NDArray[np.bool_]
+    #: How many ranks have calls of each family, shape (F,).
+    ranks: Ints
+
+    @classmethod
+    def of(cls, family: Ints, rank: Indices) -> _Runs:
+        """Of calls of these families and ranks, shape (N,)."""
+        run = numbered(family, rank)
+        length = np.bincount(run)
+        of_run = np.empty(len(length), np.int64)
+        of_run[run] = family
+        families = int(family.max(initial=-1)) + 1
+        return cls(_is_one(of_run, length, families), np.bincount(of_run, minlength=families))
 
 
-def _ranks_of_each(family: Ints, rank: Indices) -> Ints:
-    """How many ranks have calls of each family."""
-    ranks = int(rank.max(initial=0)) + 1
-    return np.bincount(np.unique(family * ranks + rank) // ranks, minlength=int(family.max(initial=-1)) + 1)
-
-
-def _is_one(of: Ints, values: Ints | Indices, known: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """For each value whether the known ones of its kind are one value."""
-    size = int(of.max(initial=-1)) + 1
-    least, largest = np.full(size, np.iinfo(np.int64).max), np.full(size, np.iinfo(np.int64).min)
-    np.minimum.at(least, of[known], values[known])
-    np.maximum.at(largest, of[known], values[known])
-    one: NDArray[np.bool_] = (least >= largest)[of]
+def _is_one(of: Ints, values: Ints | Indices, kinds: int) -> NDArray[np.bool_]:
+    """For each of so many kinds whether its values, shape (N,), are one value, if there is any; shape (kinds,)."""
+    one, some = np.ones(kinds, np.bool_), np.zeros(kinds, np.int64)
+    some[of] = values
+    one[of[values != some[of]]] = False
     return one
-
-
-def _is_regular(family: Ints, lengths: Ints) -> NDArray[np.bool_]:
-    """For each run whether all runs of its family are as long."""
-    size = int(family.max(initial=-1)) + 1
-    shortest, longest = np.full(size, np.iinfo(np.int64).max), np.zeros(size, np.int64)
-    np.minimum.at(shortest, family, lengths)
-    np.maximum.at(longest, family, lengths)
-    regular: NDArray[np.bool_] = (shortest == longest)[family]
-    return regular
 
 
 def _pair_regular(candidates: _Candidates, chosen: NDArray[np.bool_], ordinal: Ints, ranks: int) -> NDArray[np.int64]:

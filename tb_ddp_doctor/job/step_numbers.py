@@ -65,10 +65,8 @@ def same_numbers(digests: Mapping[int, RankDigest]) -> tuple[dict[int, RankDiges
         return everyone, []
     reference = next(iter(digests.values()))
     limit = _SAME * float(np.median(reference.steps.end_ns - reference.steps.start_ns))
-    moves = {
-        rank: 0 if _ends_alike(digest.steps, reference.steps, limit) else _move(digest, reference, limit)
-        for rank, digest in digests.items()
-    }
+    alike = _ends_alike(digests, reference.steps, limit)
+    moves = {rank: 0 if rank in alike else _move(digest, reference, limit) for rank, digest in digests.items()}
     usual = Counter(moves.values()).most_common(1)[0][0]
     # No number is negative.
     usual = min(usual, *(int(digests[rank].steps.number[0]) + by for rank, by in moves.items()))
@@ -98,10 +96,13 @@ def _moved(digest: RankDigest, by: int) -> RankDigest:
     )
 
 
-def _ends_alike(steps: Steps, reference: Steps, limit_ns: float) -> bool:
-    """Whether steps have the same numbers and end within a limit of each other, as on nearly all ranks of most jobs."""
-    same = len(steps) == len(reference) and bool((steps.number == reference.number).all())
-    return same and float(np.abs(steps.end_ns - reference.end_ns).max()) < limit_ns
+def _ends_alike(digests: Mapping[int, RankDigest], reference: Steps, limit_ns: float) -> set[int]:
+    """The ranks whose steps have the numbers of the reference, and end within a limit of its: nearly all, mostly."""
+    ranks = [rank for rank, digest in digests.items() if len(digest.steps) == len(reference)]
+    number = np.stack([digests[rank].steps.number for rank in ranks])
+    end_ns = np.stack([digests[rank].steps.end_ns for rank in ranks])
+    alike = (number == reference.number).all(axis=1) & (np.abs(end_ns - reference.end_ns).max(axis=1) < limit_ns)
+    return {rank for rank, same in zip(ranks, alike.tolist(), strict=True) if same}
 
 
 def _move(digest: RankDigest, reference: RankDigest, limit: float) -> int:

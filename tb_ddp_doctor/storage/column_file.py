@@ -160,15 +160,17 @@ def load(kind: type[T], version: str, path: Path, *, checked: bool = True, mappe
 
 
 def give_back(value: msgspec.Struct) -> None:
-    """Let the system have the memory of the map in which a loaded struct is, until somebody looks at it again."""
+    """Let the system have the memory of the map in which a loaded table is, until somebody looks at it again."""
     for name in value.__struct_fields__:
         owner = getattr(value, name)
-        while owner is not None and not isinstance(owner, mmap.mmap):
-            owner = getattr(owner, "base", None)
-        if owner is not None:
-            if hasattr(owner, "madvise"):
-                owner.madvise(mmap.MADV_DONTNEED)
-            return
+        if not isinstance(owner, np.ndarray) or not owner.size or not any(owner.strides):
+            continue
+        # A table is mapped as a whole or not at all.
+        while isinstance(owner, np.ndarray):
+            owner = owner.base
+        if isinstance(owner, mmap.mmap) and hasattr(owner, "madvise"):
+            owner.madvise(mmap.MADV_DONTNEED)
+        return
 
 
 def told(path: Path, fields: type[T]) -> T:

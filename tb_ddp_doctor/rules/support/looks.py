@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from functools import reduce
 from operator import or_
 
+import msgspec
 from msgspec.structs import replace
 
 from tb_ddp_doctor.facts import unrecognised
@@ -196,9 +197,10 @@ def _unexplained_share(played: WhatIf, fixes: Change) -> float:
 def _apply(rules: Iterable[Rule], facts: Facts) -> tuple[list[RuleOutcome], list[Found]]:
     outcomes: list[RuleOutcome] = []
     everything: list[Found] = []
+    limits = _Limits.of(facts.job)
     for rule in rules:
         found = None
-        if why := _cannot_hold(rule, facts.job):
+        if why := limits.why_not(rule):
             outcomes.append(RuleOutcome(rule.id, "not-applicable", why))
             continue
         try:
@@ -212,12 +214,24 @@ def _apply(rules: Iterable[Rule], facts: Facts) -> tuple[list[RuleOutcome], list
     return outcomes, everything
 
 
-def _cannot_hold(rule: Rule, job: Job) -> str | None:
-    """Why a rule cannot hold for a job whatever its times are, as a sentence; None where it can."""
-    if unrecognised.hides_its_device(job) and not rule.of_every_device:
-        return "It needs the GPU events, which these traces do not have; the CPU alone is not enough."
-    if unrecognised.captures_graphs(job) and not rule.of_every_device:
-        return "It is about steps, and these traces show the capture of a CUDA graph."
-    if not unrecognised.trains(job) and not rule.of_every_program:
-        return "It is about training loops, and this program does not train."
-    return None
+class _Limits(msgspec.Struct, frozen=True):
+    """What keeps rules from holding for a job, whatever its times are."""
+
+    hides_device: bool
+    captures_graphs: bool
+    trains: bool
+
+    @classmethod
+    def of(cls, job: Job) -> _Limits:
+        """As the job's traces show."""
+        return cls(unrecognised.hides_its_device(job), unrecognised.captures_graphs(job), unrecognised.trains(job))
+
+    def why_not(self, rule: Rule) -> str | None:
+        """Why a rule cannot hold, as a sentence; None where it can."""
+        if self.hides_device and not rule.of_every_device:
+            return "It needs the GPU events, which these traces do not have; the CPU alone is not enough."
+        if self.captures_graphs and not rule.of_every_device:
+            return "It is about steps, and these traces show the capture of a CUDA graph."
+        if not self.trains and not rule.of_every_program:
+            return "It is about training loops, and this program does not train."
+        return None

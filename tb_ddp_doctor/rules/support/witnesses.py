@@ -154,6 +154,9 @@ def _unsaved(seen: Witnesses, loud: Sequence[Finding], whatif: WhatIf, job: Job)
     )
     if not whatif.plays or seen.of_path[rank] < _MOST or expected < _LEAST_WAIT * job.step_ns:
         return
+    of_rank = [one.alone_ms * 1e6 for one in loud if one.ranks == (int(job.ranks[rank]),)]
+    if max(of_rank, default=0.0) >= _LEAST_SAVED * expected:
+        return  # the replay of its fix has saved as much
     share = np.zeros(whatif.shape)
     share[rank] = 1
     without = whatif.step_ns(Change(dict.fromkeys(CpuTime, share)))
