@@ -315,6 +315,62 @@ def draw_hybrid(rng: random.Random, kind: str) -> Drawn:
     return Drawn(ranks, program, SLOW, (slow,), either(rng, slow))
 
 
+# Sharding.
+
+
+def sharded(ranks: int, layers: int, kernel: float, transfer: float, *, prefetch: bool) -> Callable[[Program], None]:
+    """FSDP: parameters of the next layer are gathered while this one computes, or only once it has computed."""
+    everyone = list(range(ranks))
+
+    def program(p: Program) -> None:
+        def gather(after: Sequence[Work]) -> Work:
+            return p.collective("_allgather_base", "fsdp", everyone, transfer, stream=20, after=after)
+
+        def compute(here: Work, op: str, times: float) -> Work:
+            for name in ("gemm_qkv", "flash", "gemm_mlp"):
+                last = p.kernel(f"{name}_{op}", times * kernel, op=f"aten::{name}", after=[here])
+            return last
+
+        p.pause(p.job.pause_us(p.rank, p.step))
+        last = [p.last[7]] if 7 in p.last else []
+        ahead = gather(last)
+        before = last
+        for number in range(layers):
+            here = ahead
+            if prefetch and number + 1 < layers:
+                ahead = gather(before)
+            before = [compute(here, "fwd", 1)]
+            if not prefetch and number + 1 < layers:
+                ahead = gather(before)
+        sums = []
+        for number in range(layers):
+            p.begin("autograd::engine::evaluate_function: MmBackward0", "cpu_op")
+            # The last layer's parameters are still there.
+            if number and not prefetch:
+                ahead = gather(before)
+            here = ahead
+            if prefetch and number + 1 < layers:
+                ahead = gather(before)
+            before = [compute(here, "bwd", 2)]
+            sums.append(p.collective("_reduce_scatter_base", "fsdp", everyone, transfer, stream=21, after=before))
+            p.finish()
+        p.begin("Optimizer.step#AdamW.step")
+        for _ in range(6):
+            p.last[7] = p.kernel("adam", 80, op="aten::_fused_adamw_", after=sums)
+        p.finish()
+
+    return program
+
+
+def draw_sharded(rng: random.Random, kind: str) -> Drawn:
+    ranks, layers, kernel = rng.choice([4, 8]), rng.choice([6, 12]), rng.uniform(150, 400)
+    sizes = (ranks, layers, kernel, 3 * kernel * rng.uniform(0.3, 0.85))
+    healthy = sharded(*sizes, prefetch=True)
+    if kind == "healthy":
+        return Drawn(ranks, healthy)
+    return Drawn(ranks, sharded(*sizes, prefetch=False), ("sharding-wait",), None, without=healthy)
+
+
 # Ring attention.
 
 
@@ -549,6 +605,8 @@ KINDS: dict[str, Callable[[random.Random], Drawn]] = {
     "experts_skewed": lambda rng: draw_experts(rng, "skewed"),
     "healthy_hybrid": lambda rng: draw_hybrid(rng, "healthy"),
     "hybrid_slow": lambda rng: draw_hybrid(rng, "slow"),
+    "healthy_sharded": lambda rng: draw_sharded(rng, "healthy"),
+    "sharded_without_prefetch": lambda rng: draw_sharded(rng, "late"),
     "healthy_ring": lambda rng: draw_ring(rng, "healthy"),
     "ring_slow": lambda rng: draw_ring(rng, "slow"),
     "healthy_tensor": lambda rng: draw_tensor(rng, "healthy"),

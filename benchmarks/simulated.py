@@ -57,6 +57,8 @@ FIRST = 12
 FAULTY = 0.08
 #: Of what the headline says, what its fixes save alone at least.
 HEADLINE_SAVES = 0.8
+#: With this share of the unexplained time, one owner, phase and set of ranks holds most of it, and a rule names it.
+MOST_HELD = 0.5
 SLOW = ("straggler", "load-imbalance")
 
 
@@ -141,6 +143,8 @@ class Seen:
     contradictions: tuple[str, ...] = ()
     #: What the fixes in the headline save alone, and what the headline says of them; 1 where it says nothing of one.
     headline_saves: float = 1.0
+    #: Where the verdict is `unexplained`, the share of that time which one owner, phase and set of ranks holds.
+    held_by_one: float = 0.0
 
     @property
     def loud(self) -> list[Finding]:
@@ -545,6 +549,7 @@ def examined(folder: Path, cache: Cache) -> Seen:
         tracing_without_rules=bare.line("tracing").ms,
         contradictions=result.diagnosis.contradictions,
         headline_saves=_headline_saves(result.diagnosis),
+        held_by_one=result.savings.held_by_one_owner if result.diagnosis.verdict == "unexplained" else 0.0,
     )
 
 
@@ -611,6 +616,11 @@ class Row:
         return not self.missed and not self.false(self.seen.loud)
 
     @property
+    def is_unexplained_though_known(self) -> bool:
+        """Whether no rule names what the unexplained line itself names by owner, phase and ranks."""
+        return not self.is_healthy and self.seen.held_by_one >= MOST_HELD
+
+    @property
     def in_range(self) -> bool | None:
         """Whether the range of the costliest finding holds what is left of the true cost without the others."""
         if not self.seen.loud:
@@ -625,6 +635,8 @@ class Row:
             yield self.seen.verdict
         if self.is_faulty:
             yield from (f"misses {'/'.join(truth.rules)} {truth.ranks or ''}" for truth in self.missed)
+        if self.is_unexplained_though_known:
+            yield f"unexplained though one owner, phase and set of ranks holds {self.seen.held_by_one:.0%} of it"
         yield from self.seen.contradictions
         if self.seen.headline_saves < HEADLINE_SAVES:
             yield f"the headline's fix saves {self.seen.headline_saves:.0%} of what it says"
@@ -674,6 +686,8 @@ def bars(rows: Sequence[Row]) -> Iterator[tuple[str, str, str, bool]]:
     yield of("noise6: no high confidence", [all(f.confidence != "high" for f in row.seen.loud) for row in six], 1)
     noisy = [row for row in rows if row.is_healthy]
     yield of("no contradiction between witnesses", [not row.seen.contradictions for row in rows], 1)
+    known = [not row.is_unexplained_though_known for row in rows]
+    yield of("never unexplained where one owner holds most", known, 1)
     saves = [row.seen.headline_saves >= HEADLINE_SAVES for row in rows]
     yield of("the headline's fixes save 80 % of what it says", saves, 1)
     yield of("noise: no false finding above info", [not row.false(row.seen.loud) for row in noisy], 1)

@@ -115,6 +115,36 @@ def test_numbers_of_a_faulty_job_agree(faulty: FaultyJob, data: st.DataObject) -
         assert finding.together is None or gain == pytest.approx(finding.together.saved_ms, abs=1e-5)
 
 
+@st.composite
+def jobs_of_one_fault(draw: st.DrawFn) -> FaultyJob:
+    """Jobs in which one thing takes longer, on some ranks and in some steps."""
+    ranks, steps = draw(st.integers(2, 4)), draw(st.integers(3, 5))
+    kind, longer = draw(st.sampled_from(["load", "stall", "forward", "backward"])), draw(st.integers(1, 60))
+    slow = draw(st.sets(st.integers(0, ranks - 1), min_size=1))
+    when = draw(st.sets(st.integers(0, steps - 1), min_size=1) | st.just(set(range(steps))))
+    usual = Work()
+    faulty = dataclasses.replace(usual, **{kind: getattr(usual, kind) + longer})
+    work = [[faulty if rank in slow and step in when else usual for step in range(steps)] for rank in range(ranks)]
+    return FaultyJob(tuple(map(tuple, work)), (4,) * steps)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(jobs_of_one_fault())
+def test_what_one_owner_phase_and_set_of_ranks_holds_is_never_unexplained(faulty: FaultyJob) -> None:
+    """The verdict is a rule's wherever one place holds most of what the account would call unexplained."""
+    diagnosis, savings = engine._examine(drawn(faulty.drawing), CATALOGUE.values(), {})
+    assert diagnosis.verdict != "unexplained" or savings.held_by_one_owner < 0.5
+
+
+def test_without_rules_one_owner_holds_what_one_fault_takes() -> None:
+    slow = dataclasses.replace(Work(), forward=40)
+    text = FaultyJob((((Work(),) * 3), ((slow,) * 3), ((Work(),) * 3)), (4, 4, 4)).drawing
+    diagnosis, savings = engine._examine(drawn(text), [], {})
+    assert diagnosis.verdict == "unexplained"
+    assert diagnosis.account.unexplained and diagnosis.account.unexplained.ranks == (1,)
+    assert 0.8 < savings.held_by_one_owner <= 1
+
+
 def test_findings_that_hide_each_other_save_less_alone_than_they_are_charged_with() -> None:
     """Rank 1 loads for longer in one step, and rank 0 computes for longer in all."""
     usual, slow = Work(6, 0, 10, 16), Work(7, 0, 12, 16)

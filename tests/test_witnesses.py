@@ -78,6 +78,12 @@ def test_a_rank_that_all_others_wait_for_and_no_finding_names() -> None:
     assert not said(late, [finding("straggler", TEXT)])
 
 
+def test_a_finding_too_small_to_be_an_alarm_names_its_ranks_if_it_costs_what_they_wait() -> None:
+    late, small = witnesses([0, 0, 0, 1], [0, 0, 0, 1]), replace(finding("straggler", TEXT), severity="info")
+    assert not said(late, [replace(small, cost_ms=15.0)])
+    assert "but no finding names it" in said(late, [replace(small, cost_ms=5.0)])[0]
+
+
 def test_a_finding_on_ranks_that_wait_and_are_not_on_the_path() -> None:
     innocent = replace(finding("straggler", TEXT), ranks=(1,))
     sentences = said(witnesses([0, 0, 0, 1], [0, 0, 0, 1]), [innocent])

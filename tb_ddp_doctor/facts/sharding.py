@@ -7,11 +7,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.intervals import Intervals
+from tb_ddp_doctor.facts.schedule_model import Schedule
 from tb_ddp_doctor.facts.transfers import moving
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.job.numbering import numbered
+from tb_ddp_doctor.job.numbering import in_order, numbered
 from tb_ddp_doctor.trace.model import Ints
 
+Flags = NDArray[np.bool_]
+
+#: With this share of its transfer exposed, a call runs alone: prefetched ones have some compute beside them.
+_ALONE = 0.9
 #: Gradients are scattered by the backward pass, but for the root's, which come when it is over. A group in which more
 #: than this share of the reduce-scatters comes from elsewhere moves activations (tensor parallelism).
 _MOST_OUTSIDE = 0.3
@@ -34,6 +39,62 @@ class Sharding(msgspec.Struct, frozen=True, eq=False):
     bytes: float
     #: Element types seen, as torch names them.
     dtypes: tuple[str, ...]
+    calls: ShardCalls
+
+
+class ShardCalls(msgspec.Struct, frozen=True, eq=False):
+    """The all-gathers and reduce-scatters of the job's steps, K of them, rank by rank; each column has shape (K,)."""
+
+    #: Index of the rank and of the step, and the row in the rank's `Collectives`.
+    rank: Ints
+    step: Ints
+    row: Ints
+    #: Calls of one kind and group have one number.
+    like: Ints
+    is_gather: Flags
+    in_forward: Flags
+    #: Transfer of the call, and the part of it with nothing beside it.
+    length_ns: Ints
+    exposed_ns: Ints
+
+    def late_ns(self, schedule: Schedule, *, forward: bool) -> Ints:
+        """How much of the exposed transfer prefetching would hide, summed over calls, shape (R, S), ns.
+
+        An all-gather that is launched once the unit before it computes, and then runs alone, could run beside that
+        unit. A reduce-scatter that runs alone could run beside the unit after it:
+
+            all-gather 1, unit 1, all-gather 2, unit 2    all-gather 2 has unit 1 to hide behind
+            all-gather 1, all-gather 2, unit 1, unit 2    all-gather 2 is prefetched
+        """
+        late = np.zeros(schedule.frame.step_index.shape, np.int64)
+        work, alike = self._work_before(schedule), numbered(self.rank, self.step, self.like)
+        order = np.lexsort((self.row, alike))
+        apart = np.diff(work[order], prepend=0)
+        apart[np.diff(alike[order], prepend=-1) != 0] = 0
+        beside = np.zeros(len(order), np.int64)
+        beside[order] = apart
+        after = np.zeros(len(order), np.int64)
+        after[order[:-1]] = apart[1:]
+        alone = self.exposed_ns >= _ALONE * self.length_ns
+        hidden = np.minimum(self.exposed_ns, np.maximum(np.where(self.is_gather, beside, after), 0))
+        chosen = alone & (self.in_forward == forward) & (work >= 0)
+        np.add.at(late, (self.rank[chosen], self.step[chosen]), hidden[chosen])
+        return late
+
+    def _work_before(self, schedule: Schedule) -> Ints:
+        """The device work that the call's rank has launched before it, -1 where the call's launch is not known."""
+        rows, parts = schedule.rows, schedule.parts
+        order = in_order(rows.rank)
+        work = np.empty(len(order), np.int64)
+        work[order] = np.cumsum(np.maximum(rows.device_ns[order], 0))
+        launching = np.flatnonzero(rows.launches >= 0)
+        part = rows.launches[launching]
+        most = int(max(parts.row.max(initial=0), self.row.max(initial=0))) + 1
+        before = np.full(len(schedule.frame.step_index) * most, -1, np.int64)
+        known = parts.row[part] >= 0
+        before[parts.rank[part[known]].astype(np.int64) * most + parts.row[part[known]]] = work[launching[known]]
+        found: Ints = before[self.rank * most + self.row]
+        return found
 
 
 def sharding(job: Job) -> Sharding | None:
@@ -61,6 +122,23 @@ def sharding(job: Job) -> Sharding | None:
         gathers=int((job.call_step[gather] >= 0).sum()) / job.step_index.size,
         bytes=float(np.median(size[size >= 0])) if (size >= 0).any() else 0.0,
         dtypes=calls.text("dtype").among(gather),
+        calls=_calls(job, gather, scatter, start, end),
+    )
+
+
+def _calls(job: Job, gather: Flags, scatter: Flags, start: Ints, end: Ints) -> ShardCalls:
+    """The calls that gather or scatter, given when each of the job's calls moves data."""
+    calls = job.calls
+    mine = np.flatnonzero((gather | scatter) & (job.call_step >= 0))
+    return ShardCalls(
+        rank=calls.rank[mine].astype(np.int64),
+        step=job.call_step[mine].astype(np.int64),
+        row=mine - calls.first[calls.rank[mine]],
+        like=numbered(gather[mine], calls.text("group").code[mine]),
+        is_gather=gather[mine],
+        in_forward=gather[mine] & (calls.column("backward")[mine] < 0),
+        length_ns=end[mine] - start[mine],
+        exposed_ns=job.waiting.exposed.measure(start[mine], end[mine]),
     )
 
 

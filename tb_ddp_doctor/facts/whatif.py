@@ -91,6 +91,8 @@ class WhatIf:
         self.tracing = self._base = self.without(CpuTime.OVERHEAD, CpuTime.RECORDING)
         #: Whether this is the job with what was found fixed: what hides behind that shows in no gap of the record.
         self.fixes_something = False
+        #: Whether no rule has found more in it, and much is left that a fix would give back.
+        self.is_last_look = False
         #: What each rank needs for a step by itself, shape (R, S), ns: the step if it waited for nobody.
         self.busy_ns: Ints = self._played_ns(replay, Change(), alone=True) if replay else _compared_busy_ns(budget)
         #: Index of the rank that waits least in each step as recorded, shape (S,): the one whose transfers are exposed

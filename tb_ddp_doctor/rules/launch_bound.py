@@ -77,7 +77,9 @@ class LaunchBound(Rule):
             worst = gains.max(axis=0)
             shows = worst > self.min_cost * frame.step_ns
             is_slower = whatif.host_ns(CpuTime.WORK).mean(axis=1) > whatif.device_ns.mean(axis=1)
-            affected = np.flatnonzero(is_slower & (gains.mean(axis=1) >= self.min_cost * frame.step_ns))
+            # Or, when no rule finds more, where that is most of what is left.
+            is_most = whatif.is_last_look and 2 * cost >= whatif.cost_ns(whatif.faultless)
+            affected = np.flatnonzero((is_slower | is_most) & (gains.mean(axis=1) >= self.min_cost * frame.step_ns))
         if not len(affected):
             return Clear("No GPU is idle because of launch overhead.")
         level, basis = text.confidence(frame, cost, int(shows.sum()), affected.tolist(), on_host=True)

@@ -25,6 +25,7 @@ from tb_ddp_doctor.rules.support.slowness import (
     phase_of_most,
     slowness,
 )
+from tb_ddp_doctor.rules.support.verdict import MOST_UNEXPLAINED
 from tb_ddp_doctor.trace.model import Ints
 from tb_ddp_doctor.trace.names import Phase
 
@@ -95,6 +96,9 @@ class LoadImbalance(Rule):
         ):
             return of_experts
         limit = self.once if len(uneven) == 1 else self.min_cost
+        if whatif.is_last_look and 2 * cost >= whatif.cost_ns(whatif.faultless):
+            # Most of what is left: `unexplained` would be the verdict, and name the same ranks and step.
+            limit = min(limit, MOST_UNEXPLAINED)
         if cost < limit * frame.step_ns or not len(uneven):
             return Clear(f"Ranks that are slow in some steps cost {text.ms(cost)} a step.")
         differs = f"Ranks and steps differ by {text.ms(found.noise_ns)} (one standard deviation) from noise"

@@ -38,7 +38,7 @@ class ShardingWait(Rule):
     Evidence:
         The longest exposed communication on the slowest rank of the step. The cost is what more overlap would hide,
         without straggler wait. The first all-gather of a step and the last reduce-scatter cannot be hidden, and are not
-        counted.
+        counted. What is launched only once the unit before has computed would hide behind that unit, with prefetching.
     Fix:
         Prefetch in both directions; larger units; parameters kept after the forward pass where memory allows; shards
         within a node (HYBRID_SHARD) where the links between nodes are the slow ones.
@@ -75,6 +75,12 @@ class ShardingWait(Rule):
         backward = self._saving(
             whatif, sharding.backward_ns, sharding.backward_exposed_ns, sharding.last_ns, backward_compute
         )
+        if whatif.replay is not None:
+            schedule = whatif.replay.schedule
+            forward, backward = (
+                np.maximum(saving, whatif.at_slowest(sharding.calls.late_ns(schedule, forward=is_forward)))
+                for saving, is_forward in ((forward, True), (backward, False))
+            )
         total, exposed = (
             sharding.forward_ns + sharding.backward_ns,
             sharding.forward_exposed_ns + sharding.backward_exposed_ns,

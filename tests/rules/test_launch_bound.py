@@ -7,6 +7,7 @@ import pytest
 from traces import finding, in_row, job, lies_in_its_step, outcome, ranks, step_ms
 
 from tb_ddp_doctor.digest import starvation
+from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.facts import Facts
 from tb_ddp_doctor.facts.whatif import whatif
@@ -68,6 +69,28 @@ def test_launches_that_hide_behind_another_fault_are_found_once_that_is_fixed() 
     assert outcome.status == "finding" and found
     assert found.faults[0].ranks == (0, 1)
     assert played.after(without_transfers).cost_ns(found.change) == pytest.approx(28_000_000, rel=0.1)
+
+
+#: The same after a kernel that takes the GPU longer than all launches take the CPU: it falls behind later on alone.
+BEHIND_IN_PART = """
+    rank# step |1
+          host [f.][sync..................................][a.][ar][b.][ar][c.][ar][d.]
+          gpu   [f........................................] [a]           [b]         [c]         [d.]
+          nccl                                                 [ar.......]   [ar.....]   [ar.....]
+"""
+
+
+def test_launches_that_are_behind_in_part_of_the_step_are_named_where_most_is_left_of_them() -> None:
+    facts = Facts(job(ranks(BEHIND_IN_PART, BEHIND_IN_PART)))
+    played = facts.get(whatif)
+    assert (played.host_ns(CpuTime.WORK) < played.device_ns).all()
+    fixes = Change(transfer_ns=np.full(played.shape, 30_000_000))
+    for is_last, status in ((False, "clear"), (True, "finding")):
+        later = played.after(fixes)
+        later.is_last_look = is_last
+        outcome, found = run(CATALOGUE[RULE], facts.replaced(whatif, later))
+        assert outcome.status == status
+    assert found and found.faults[0].ranks == (0, 1)
 
 
 def test_evidence_is_a_gap() -> None:

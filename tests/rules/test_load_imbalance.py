@@ -6,7 +6,9 @@ import random
 
 import pytest
 from random_jobs import FaultyJob, Work
-from traces import finding, in_row, lies_in_its_step, outcome, ranks
+from traces import finding, in_row, job, lies_in_its_step, outcome, ranks
+
+from tb_ddp_doctor import engine
 
 RULE = "load-imbalance"
 LIGHT = """
@@ -164,3 +166,36 @@ def test_noise_is_no_imbalance_and_no_straggler(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_a_straggler_stands_out_of_noise(seed: int) -> None:
     assert finding("straggler", noisy(0.03, seed, slow=0.16)).ranks == (1,)
+
+
+#: Three steps of 32 ms on three ranks; in one step one rank computes 7 ms longer, and the others wait.
+USUAL = """
+    rank# step |1
+          host [fwd][bwd][ar][sync............]
+          gpu      [fwd....][bwd.]
+          nccl                    [ar........]
+"""
+ONCE_HEAVY = """
+    rank# step |1
+          host [fwd][bwd][ar][sync...................]
+          gpu      [fwd...........][bwd.]
+          nccl                           [ar........]
+"""
+ONCE_LIGHT = """
+    rank# step |1
+          host [fwd][bwd][ar][sync...................]
+          gpu      [fwd....][bwd.]
+          nccl                    [ar...............]
+"""
+
+
+def test_one_slow_step_is_named_where_it_is_most_of_what_nothing_explains() -> None:
+    """7 ms in one of three steps are 7 %: too little to tell from noise, but `unexplained` would be the verdict."""
+    usual = ranks(USUAL, USUAL, USUAL, steps=1)
+    text = in_row(usual, ranks(ONCE_HEAVY, ONCE_LIGHT, ONCE_LIGHT, steps=1), usual)
+    assert outcome(RULE, text).status == "clear"
+    diagnosis = engine.examine(job(text))
+    assert diagnosis.verdict == RULE
+    (found,) = (one for one in diagnosis.findings if one.rule == RULE)
+    assert (found.ranks, found.steps, found.cause, found.confidence) == ((0,), (2,), "once", "low")
+    assert found.cost_ms == pytest.approx(7 / 3, rel=0.05)

@@ -4,7 +4,11 @@ import re
 
 import pytest
 from test_plan_sharding import FSDP
-from traces import finding, lies_in_its_step, outcome, ranks
+from traces import MS, finding, job, lies_in_its_step, outcome, ranks
+
+from tb_ddp_doctor.facts.sharding import sharding
+from tb_ddp_doctor.facts.whatif import WhatIf
+from tb_ddp_doctor.findings import Finding
 
 RULE = "sharding-wait"
 #: Each all-gather runs alone, and compute waits for it.
@@ -41,6 +45,44 @@ def test_all_gathers_alone_in_the_forward_pass_wait_for_prefetch() -> None:
     assert "set_modules_to_forward_prefetch" in found.fix and "forward_prefetch=True" in found.fix
     (window,) = found.evidence
     assert lies_in_its_step(window, text)
+
+
+#: Each all-gather but the first is launched once the unit before it computes.
+NOT_PREFETCHED = """
+    rank# step     |1
+          host     [ag0][fwd0][ag1][fwd1][ag2][fwd2]                      [sync..................]
+          autograd                                  [bwd0][rs0][bwd1][rs1]
+          gpu           [fwd0.....]     [fwd1.....]     [fwd2.....][bwd0.......][bwd1.......]
+          nccl     [ag0]           [ag1]           [ag2]                        [rs0]        [rs1]
+"""
+
+
+def removed_ms(found: Finding) -> float:
+    (removed,) = (one.value for one in found.measurements if one.name == "exposed communication that the fix removes")
+    return removed
+
+
+def test_all_gathers_that_are_launched_late_hide_behind_the_unit_before_them() -> None:
+    found = finding(RULE, ranks(NOT_PREFETCHED, NOT_PREFETCHED))
+    assert found.cause == "forward"
+    # Two of 5 ms, each with a unit of 11 ms before it; the first, and the last reduce-scatter, cannot hide.
+    assert removed_ms(found) == pytest.approx(10)
+
+
+def test_a_unit_hides_no_more_of_the_next_all_gather_than_it_computes() -> None:
+    short = """
+        rank# step     |1
+              host     [ag0][fwd0][ag1][fwd1]
+              autograd                       [bwd0][rs0]
+              gpu           [a]           [fwd1..............][bwd0.......]
+              nccl     [ag0]       [ag1..]                                 [rs0]
+    """.replace("[fwd0]", "[a...]")
+    drawn = job(ranks(short, short))
+    found, replay = sharding(drawn), WhatIf.of(drawn).replay
+    assert found and replay
+    # The unit before computes for 3 of the 7 ms.
+    assert (found.calls.late_ns(replay.schedule, forward=True) == 3 * MS).all()
+    assert not found.calls.late_ns(replay.schedule, forward=False).any()
 
 
 def test_prefetched_parameters_are_clear() -> None:

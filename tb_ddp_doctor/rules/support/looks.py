@@ -50,6 +50,7 @@ def look(rules: Sequence[Rule], facts: Facts) -> tuple[list[RuleOutcome], list[F
     looks.until_silent(common)
     looks.until_silent(rules)
     looks.of_either_side(rules)
+    looks.at_what_is_left(rules)
     return looks.within_what_is_removed()
 
 
@@ -128,6 +129,19 @@ class _Looks:
         new = self._which_hide_each_other(new, fixes)
         self._add(again, [replace(each, hides_with=tuple(o.rule.id for o in new if o is not each)) for each in new])
 
+    def at_what_is_left(self, rules: Sequence[Rule]) -> None:
+        """Have rules that found nothing look at the job with everything fixed that was found, where much of it is
+        unexplained still: what holds most of that is named, though no gap of the record shows it.
+        """
+        fixes = reduce(or_, [each.change for each in self.found], self._played.tracing)
+        if _unexplained_share(self._played, fixes) < MOST_UNEXPLAINED:
+            return
+        silent = {outcome.rule for outcome in self.outcomes if outcome.status == "clear"}
+        looking = [rule for rule in rules if rule.looks_again and rule.id in silent]
+        again, new = self._find(looking, fixes, is_last=True)
+        hidden_by = tuple(dict.fromkeys(each.rule.id for each in self.found if not each.rule.only_informs))
+        self._add(again, [_hidden(each, hidden_by) for each in new])
+
     def _which_hide_each_other(self, new: Sequence[Found], fixes: Change) -> list[Found]:
         """Those of the findings without whose fix the others save little, if all together save much."""
         played = self._played.after(fixes)
@@ -141,10 +155,12 @@ class _Looks:
         return hiding if len(hiding) > 1 else []
 
     def _find(
-        self, rules: Iterable[Rule], fixes: Change, *, supposed: bool = False
+        self, rules: Iterable[Rule], fixes: Change, *, supposed: bool = False, is_last: bool = False
     ) -> tuple[list[RuleOutcome], list[Found]]:
         """What rules find in the job with some fixes, of found or only of supposed faults."""
         later = self._played.after(fixes, supposed=supposed)
+        if is_last:
+            later.is_last_look = True
         outcomes, found = _apply(rules, self._facts.replaced(whatif, later))
         return outcomes, [each for each in found if not each.change.is_nothing]
 

@@ -279,7 +279,7 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
             method="replay" if self.whatif.plays else "busy_time",
             total_ns=self.step_total_ns,
             lines=tuple(self._line(kind, name, total) for kind, name, total in lines),
-            unexplained=self._unexplained(fixes) if is_said else None,
+            unexplained=self._unexplained(fixes)[0] if is_said else None,
             left_out=self.job.left_out,
         )
 
@@ -300,10 +300,19 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         lacking = alone | mostly_untraced(self.job)
         return int(self.job.measure(exposed_alone(self.job, lacking)).sum()) if lacking.any() else 0
 
-    def _unexplained(self, fixes: Change) -> Unexplained | None:
-        """Where what is not explained lies: by which part of a faultless job it goes, on which ranks and steps."""
+    @property
+    def held_by_one_owner(self) -> float:
+        """The share of what nothing explains that one owner holds where `account` says that it lies, 0 to 1."""
         if not self.whatif.plays:
-            return self._slowest()
+            return 0.0
+        return self._unexplained(reduce(or_, [link.found.change for link in self._chain], self.whatif.tracing))[1]
+
+    def _unexplained(self, fixes: Change) -> tuple[Unexplained | None, float]:
+        """Where what is not explained lies: by which part of a faultless job it goes, on which ranks and steps; and
+        the share of it that goes by that part alone, 1 where steps are not played.
+        """
+        if not self.whatif.plays:
+            return self._slowest(), 1.0
         faultless, now = self.whatif.faultless, self.whatif.step_ns(fixes)
         kinds = {
             "host": Change(no_host=True),
@@ -312,21 +321,23 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         }
         gains = {kind: (now - self.whatif.step_ns(fixes | one)) for kind, one in kinds.items()}
         kind = max(gains, key=lambda kind: float(gains[kind].sum()))
-        by_step = (now - self.whatif.step_ns(fixes | faultless)).mean(axis=0)
+        left = now - self.whatif.step_ns(fixes | faultless)
+        share, by_step = float(gains[kind].sum()) / max(float(left.sum()), 1.0), left.mean(axis=0)
         steps = np.flatnonzero(by_step >= _MUCH * max(float(by_step.max(initial=0.0)), 1.0))
         if not len(steps):
-            return None
+            return None, share
         busy = self.whatif.busy_ns[:, steps].mean(axis=1)
         excess = busy - np.median(busy)
         above = excess >= _MUCH * float(excess.max())
         ranks = np.flatnonzero(above) if excess.max() > _MUCH * float(by_step[steps].mean()) else np.arange(len(busy))
         owner, phase = self._owner(kind, ranks, steps)
-        return Unexplained(
+        where = Unexplained(
             owner=owner,
             phase=phase,
             ranks=tuple(self.job.ranks[ranks].tolist()),
             steps=tuple(self.job.steps[steps].tolist()),
         )
+        return where, share
 
     def _slowest(self) -> Unexplained | None:
         """The same where busy times are compared: what the slowest rank has more of than the median one."""

@@ -13,6 +13,7 @@ the tests and benchmarks may have one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -95,7 +96,7 @@ def contradictions(seen: Witnesses, findings: Sequence[Finding], whatif: WhatIf,
     """Where the witnesses of a job disagree with each other or with its findings."""
     loud = [one for one in findings if one.severity != Severity.INFO.label]
     return (
-        *_unnamed(seen, loud, whatif, job),
+        *_unnamed(seen, findings, loud, whatif, job),
         *_neither_late_nor_on_path(seen, loud, job),
         *_unsaved(seen, loud, whatif, job),
     )
@@ -107,12 +108,18 @@ def doubted(finding: Finding, said: Sequence[Contradiction]) -> Finding:
     return replace(finding, confidence=_LOWER[finding.confidence]) if doubtful else finding
 
 
-def _unnamed(seen: Witnesses, loud: Sequence[Finding], whatif: WhatIf, job: Job) -> Iterator[Contradiction]:
+def _unnamed(
+    seen: Witnesses, findings: Sequence[Finding], loud: Sequence[Finding], whatif: WhatIf, job: Job
+) -> Iterator[Contradiction]:
     """Ranks with most of all lateness, or of the path, that no finding names although others wait for them.
 
-    Tracing slows some ranks more than others: what it takes is no finding's.
+    Tracing slows some ranks more than others: what it takes is no finding's. A finding that costs too little for more
+    than info names its ranks where the replay saves what others wait.
     """
     named = {rank for one in loud for rank in one.ranks}
+    wait_ms = dict(zip(job.ranks.tolist(), (seen.others_wait_ns / 1e6).tolist(), strict=True))
+    small = [one for one in findings if one.rule == _NAMES_SLOW_RANKS]
+    named |= {rank for one in small for rank in one.ranks if one.cost_ms >= _LEAST_SAVED * wait_ms.get(rank, math.inf)}
     waits = seen.others_wait_ns - whatif.tracing_ns >= _LEAST_WAIT * job.step_ns
     on_path = (seen.of_path >= _MOST) & (seen.of_lateness >= _LATE_ON_PATH / len(waits))
     for rank in np.flatnonzero(waits & ((seen.of_lateness >= _MOST) | on_path)).tolist():
