@@ -159,7 +159,7 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         if one.severity == Severity.INFO.label or one.alone_ms >= _AS_SAID * one.cost_ms:
             return None
         of_chain = {name for link in self._chain for name in link.found.by_id}
-        others = [other for other in findings if other is not one and other.cost_ms and other.id in of_chain]
+        others = [other for other in findings if other is not one and other.id in of_chain]
         chosen, saved_ms = [one], one.alone_ms
         while others and saved_ms < _AS_SAID * sum(each.cost_ms for each in chosen):
             best = max(others, key=lambda other: (self._saved_ms([*chosen, other]), other.cost_ms))
