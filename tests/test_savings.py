@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from random_jobs import FaultyJob, Work, faulty_jobs
 from random_traces import TRACES, joined
 from traces import job as drawn
+from traces import ranks
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.digest.build import digest
@@ -25,6 +26,7 @@ from tb_ddp_doctor.facts.critical_path import owner_of
 from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import OWNERS, Account
 from tb_ddp_doctor.rules import CATALOGUE
+from tb_ddp_doctor.rules.support.base import Fault, Found
 from tb_ddp_doctor.rules.support.savings import _HOST_TIME, Savings
 
 #: Of the step: what some fixes may give back more than all together, in the replay.
@@ -225,3 +227,48 @@ def test_time_that_a_fix_removes_says_whose_it_is(rule: str, owner: str) -> None
     removed = [one for one in measurements if "that the fix removes" in one.name]
     assert owner in [one.owner for one in removed]
     assert all((one.owner in OWNERS) if one in removed else one.owner is None for one in measurements)
+
+
+#: Three GPUs take equally long: as long as one of them does, the fixes of the others save nothing.
+EQUALLY_SLOW = ranks(
+    *[
+        """
+    rank# step |1
+          host [fwd][ar][sync.............]
+          gpu      [fwd..............]
+          nccl                        [ar.]
+"""
+    ]
+    * 3
+)
+
+
+def test_a_fix_names_all_that_bind_first_also_what_costs_nothing_itself() -> None:
+    job = drawn(EQUALLY_SLOW)
+    whatif = WhatIf.of(job)
+    assert whatif.plays
+
+    def found(rank: int, rule: str) -> Found:
+        less = np.zeros(whatif.shape, np.int64)
+        less[rank] = 10_000_000
+        change = Change(device_ns=less)
+        steps = tuple(job.steps.tolist())
+        fault = Fault(
+            change=change,
+            ranks=(rank,),
+            steps=steps,
+            cause=None,
+            confidence="high",
+            title="",
+            why="",
+            fix="",
+            evidence=(),
+        )
+        return Found(CATALOGUE[rule], (fault,), change)
+
+    rules = ("unfused-attention", "unfused-optimizer", "no-tensor-cores")
+    savings = Savings([found(rank, rule) for rank, rule in enumerate(rules)], whatif, job)
+    (costly,) = (one for one in savings.findings if one.cost_ms > 1)
+    assert costly.cost_ms == pytest.approx(10, rel=0.1) and costly.alone_ms < 0.1
+    assert costly.together and set(costly.together.findings) == set(rules) - {costly.rule}
+    assert costly.together.saved_ms == pytest.approx(costly.cost_ms)
