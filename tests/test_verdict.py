@@ -28,11 +28,13 @@ SLOW = """
 TEXT = ranks(FAST, FAST, SLOW)
 
 
-def judged(unexplained: float, cost: float, severity: str, tracing: float = 0.0) -> Verdict:
+def judged(unexplained: float, cost: float, severity: str, tracing: float = 0.0, cause: str = "host") -> Verdict:
     """The verdict where a finding, the unexplained rest and tracing take these shares of the step."""
     given = job(TEXT)
     step_ms = given.step_ns / 1e6
-    found: Finding = msgspec.structs.replace(finding("straggler", TEXT), severity=severity, cost_ms=cost * step_ms)
+    found: Finding = msgspec.structs.replace(
+        finding("straggler", TEXT), severity=severity, cost_ms=cost * step_ms, cause=cause
+    )
 
     def line(kind: LineKind, share: float, name: str | None = None) -> AccountLine:
         return AccountLine(kind, name, round(share * 1e9), share * step_ms, share)
@@ -64,6 +66,13 @@ def test_what_is_not_healthy_is_named_for_what_costs_most(
     unexplained: float, cost: float, severity: str, said: str
 ) -> None:
     assert judged(unexplained, cost, severity).name == said
+
+
+def test_what_slow_ranks_without_a_cause_take_is_unexplained() -> None:
+    said = judged(0.01, 0.20, "info", cause="unknown")
+    assert said.name == "unexplained"
+    assert "(21 %) is unexplained: rank 2 is slower than the median rank in the replay. To learn more" in said.headline
+    assert judged(0.01, 0.02, "info", cause="unknown").name == "healthy"
 
 
 def test_a_finding_that_names_no_ranks_has_a_headline() -> None:

@@ -49,11 +49,23 @@ def verdict(
     but = f" ({text.listing(lacking)}.)" if lacking else ""
     if worst is None and unrecognised:
         return Verdict("unknown", unrecognised + but)
-    charged = sorted((line for line in account.lines if line.kind == "finding"), key=lambda line: -line.ms)
-    lost = unexplained.share + (0.0 if worst else sum(line.share for line in charged))
+    # Slow ranks of unknown cause that only a played job shows are no alarm at any cost: their time is not explained.
+    causeless = [
+        finding
+        for finding in findings
+        if finding.severity == Severity.INFO.label
+        and finding.cause == "unknown"
+        and finding.cost_ms * 1e6 >= Severity.MINOR.least_share * job.step_ns
+    ]
+    ids = {finding.id for finding in causeless}
+    of_findings = [line for line in account.lines if line.kind == "finding"]
+    charged = sorted((line for line in of_findings if line.finding not in ids), key=lambda line: -line.ms)
+    unknown = unexplained.share + sum(line.share for line in of_findings if line.finding in ids)
+    lost = unknown + (0.0 if worst else sum(line.share for line in charged))
     if lost >= MOST_UNEXPLAINED:
-        if not charged or unexplained.ms > charged[0].ms:
-            return Verdict("unexplained", _unexplained(unexplained.ms, job, account.unexplained) + but)
+        lost_ms = unexplained.ms + sum(finding.cost_ms for finding in causeless)
+        if not charged or lost_ms > charged[0].ms:
+            return Verdict("unexplained", _unexplained(lost_ms, job, account.unexplained, causeless) + but)
         worst = worst or next(finding for finding in findings if finding.id == charged[0].finding)
     if worst:
         others = [worst.together.sentence] if worst.together else []
@@ -61,10 +73,16 @@ def verdict(
     return Verdict("healthy", _healthy(job, account, outcomes, lacking))
 
 
-def _unexplained(lost_ms: float, job: Job, where: Unexplained | None) -> str:
+def _unexplained(lost_ms: float, job: Job, where: Unexplained | None, causeless: Sequence[Finding]) -> str:
+    """How much is unexplained and where it lies, or which ranks are slower for no known cause if that is most of it."""
     share = text.percent(lost_ms * 1e6 / job.step_ns if job.step_ns else 0.0)
     said = f"{text.ms(lost_ms * 1e6)} of every {text.ms(job.step_ns)} ({share}) is unexplained"
-    if where:
+    if 2 * sum(finding.cost_ms for finding in causeless) >= lost_ms:
+        slower = sorted({rank for finding in causeless for rank in finding.ranks})
+        said += (
+            f": {text.ranks(slower)} {'is' if len(slower) == 1 else 'are'} slower than the median rank in the replay"
+        )
+    elif where:
         said += f": {place(where, job.ranks, job.steps, has_gpu=job.has_device)}"
     how = record_again.stacks_in_words(setting(job)) if where and where.owner in IDLE else "more steps"
     return f"{said}. To learn more, capture {how}."
