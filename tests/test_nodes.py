@@ -27,15 +27,25 @@ def of(text: str, named: dict[int, str]) -> tuple[NodeTraffic, ...]:
     return nodes(made, links(made, communication(made)))
 
 
-def test_the_node_that_others_wait_for_stands_out() -> None:
+def test_what_others_wait_for_a_node_is_counted() -> None:
     a, b = of(ranks(EARLY, EARLY, EARLY, LATE), TWO_BY_TWO)
     assert (a.name, a.ranks.tolist(), a.calls, a.last) == ("a", [0, 1], 3, 0)
     assert (b.name, b.ranks.tolist(), b.calls, b.last) == ("b", [2, 3], 3, 3)
     # Both ranks of a wait for b; of b only one does, and not for another node.
     assert (a.waited_for_ns, b.waited_for_ns) == (0, pytest.approx(11 * MS))
     assert (a.waits_ns, b.waits_ns) == (pytest.approx(11 * MS), pytest.approx(5.5 * MS))
-    assert (a.stands_out, b.stands_out) == (False, True)
     assert a.slowdown is None
+
+
+def test_a_node_stands_out_only_if_all_its_ranks_are_late() -> None:
+    later = """
+        rank# step |1
+              gpu  [work........]
+              nccl               [ar....]
+    """
+    for drawn, stands_out in (((EARLY, LATE), False), ((later, LATE), True), ((LATE, LATE), True)):
+        a, b = of(ranks(EARLY, EARLY, *drawn), TWO_BY_TWO)
+        assert (a.stands_out, b.stands_out) == (False, stands_out)
 
 
 def test_nodes_that_take_turns_do_not_stand_out() -> None:

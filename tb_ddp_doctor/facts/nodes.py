@@ -65,7 +65,8 @@ def nodes(job: Job, links: Sequence[Link]) -> tuple[NodeTraffic, ...]:
             waited_for_ns=float(waited_for[i]),
             waits_ns=float(waits[ranks].mean()),
             slowdown=(slowdown := _slowdown(links, ranks)),
-            stands_out=(slowdown or 1.0) >= SLOW_TIMES or _is_waited_for(waited_for, i, job.step_ns),
+            stands_out=(slowdown or 1.0) >= SLOW_TIMES
+            or (_is_waited_for(waited_for, i, job.step_ns) and _all_are_late(waits.mean(axis=1), ranks, job.step_ns)),
         )
         for i, (name, ranks) in enumerate(zip(names, members, strict=True))
     )
@@ -74,6 +75,14 @@ def nodes(job: Job, links: Sequence[Link]) -> tuple[NodeTraffic, ...]:
 def _is_waited_for(waited_for_ns: np.ndarray, node: int, step_ns: float) -> bool:
     usual = float(np.median(np.delete(waited_for_ns, node)))
     return bool(waited_for_ns[node] >= max(_LEAST_SHARE * step_ns, _TIMES_OTHERS * usual))
+
+
+def _all_are_late(waits_ns: np.ndarray, ranks: Ints, step_ns: float) -> bool:
+    """Whether each of a node's ranks waits clearly less than the median rank elsewhere: one that is on time is no part
+    of a slow node, and then a rank is late, and not its node.
+    """
+    elsewhere = float(np.median(np.delete(waits_ns, ranks)))
+    return bool(waits_ns[ranks].max() <= elsewhere - _LEAST_SHARE * step_ns)
 
 
 def _slowdown(links: Sequence[Link], ranks: Ints) -> float | None:

@@ -239,10 +239,19 @@ def test_several_slow_nodes_of_a_rack_are_one_finding_named_for_the_rack() -> No
     assert result.title.startswith("Ranks 2-5 (all 2 nodes of rack2) are stragglers")
 
 
-def test_most_ranks_of_a_node_are_named_with_it() -> None:
+def test_a_node_with_a_rank_that_is_well_is_not_named() -> None:
     nodes = {rank: "a" if rank < 3 else "b" if rank < 6 else "c" for rank in range(9)}
-    text = ranks(*[HEALTHY] * 3, SLOW_DEVICE, SLOW_DEVICE, HEALTHY, *[HEALTHY] * 3)
-    assert found(text, nodes=nodes).title.startswith("Ranks 3 and 4 (2 of 3 ranks of b) are stragglers")
+    result = found(ranks(*[HEALTHY] * 3, SLOW_DEVICE, SLOW_DEVICE, HEALTHY, *[HEALTHY] * 3), nodes=nodes)
+    assert result.title.startswith("Ranks 3 and 4 are stragglers")
+    assert "what they share" not in result.fix
+
+
+def test_a_rank_that_shows_no_cause_has_none_where_a_rank_of_its_node_is_well() -> None:
+    nodes = {rank: "a" if rank < 3 else "b" if rank < 6 else "c" for rank in range(9)}
+    text = ranks(*[HEALTHY] * 3, SLOW_DEVICE, OTHER_KERNELS, HEALTHY, *[HEALTHY] * 3)
+    result = findings("straggler", text, nodes=nodes)
+    assert isinstance(result, tuple)
+    assert {found.cause: found.ranks for found in result} == {"slow_device": (3,), "unknown": (4,)}
 
 
 def test_the_same_place_on_every_node_is_named() -> None:

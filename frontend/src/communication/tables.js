@@ -73,8 +73,8 @@ export function byNode(nodes, shown) {
       "p",
       { class: "note" },
       out.length
-        ? `${named(out)} ${out.length === 1 ? "stands" : "stand"} out: other nodes wait longer for it than for the rest, or its communication without wait is slower than that of comparable groups.`
-        : "No node stands out: straggler wait and communication without wait are comparable on all nodes.",
+        ? `${named(out)} ${out.length === 1 ? "stands" : "stand"} out: all its ranks are late and other nodes wait for them, or its communication without wait is slower than that of comparable groups.`
+        : "No node stands out: on each node some rank is on time, and communication without wait is comparable.",
     ),
     grid({
       title: "nodes",

@@ -91,12 +91,12 @@ def _comparable(excess_ns: Floats) -> bool:
 
 
 def _as_their_nodes(causes: Mapping[int, str], frame: Frame) -> dict[int, str]:
-    """The causes of ranks (indices); where most of a node is slow, ranks that show none have the one of most of it."""
+    """The causes of ranks (indices); where a whole node is slow, ranks that show none have the one of most of it."""
     known: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for rank, cause in causes.items():
         if cause != "unknown":
             known[frame.nodes[rank]][cause] += 1
-    slow = text.most_of_nodes(list(causes), frame)
+    slow = text.whole_nodes(list(causes), frame)
     return {
         rank: known[node].most_common(1)[0][0] if cause == "unknown" and node in slow and known[node] else cause
         for rank, cause, node in ((rank, cause, frame.nodes[rank]) for rank, cause in causes.items())

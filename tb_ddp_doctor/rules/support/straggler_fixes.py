@@ -11,9 +11,9 @@ from tb_ddp_doctor.facts import record_again
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.rules.support import text
 
-#: Goes before the fix where whole nodes are slow.
+#: Goes before the fix where all traced ranks of a node are slow.
 _NODE = """\
-All ranks of a node are slow: look first at what they share, its power and cooling, its cores and their governor, its \
+All traced ranks of a node are slow: look first at what they share, its power and cooling, its cores and their governor, its \
 storage and its network card. """
 
 _BALANCED = """\
@@ -128,7 +128,7 @@ def fix(cause: str, stragglers: Sequence[int], frame: Frame) -> str:
     fixes |= {} if frame.trains else _FIXES_OF_INFERENCE
     if setting.device == "rocm":
         fixes |= _FIXES_OF_AMD
-    shared = _NODE if text.most_of_nodes(stragglers, frame) else ""
+    shared = _NODE if text.whole_nodes(stragglers, frame) else ""
     numbers = sorted(frame.rank_numbers(np.array(stragglers)))
     again = record_again.with_stacks(setting, shapes=True)
     return shared + fixes[cause].format(ranks=text.ranks(numbers), pid=pid, at=at, again=again)

@@ -75,6 +75,8 @@ def ranks(numbers: Sequence[int]) -> str:
 def who(affected: Sequence[int], frame: Frame) -> str:
     """Ranks (indices), and the nodes, the rack or the rail that they are: "rank 1", "ranks 616-623 (all of node77)",
     "ranks 0-31 (all 4 nodes of rack2)", "ranks 3, 11 and 19 (local rank 3 of all 3 nodes)".
+
+    A node is named only if all its traced ranks are affected: one that is well rules out what they share.
     """
     numbers = frame.rank_numbers(np.sort(np.asarray(affected, np.int64)))
     if (rail := _rail(affected, frame)) is not None:
@@ -84,17 +86,8 @@ def who(affected: Sequence[int], frame: Frame) -> str:
     left = [int(frame.ranks[rank]) for rank in affected if frame.nodes[rank] not in whole]
     parts = [f"{ranks(inside)} ({_of_nodes(whole, frame)})"] if inside else []
     if left:
-        parts.append(f"{ranks(left)}{_of_most_of_a_node([r for r in affected if frame.nodes[r] not in whole], frame)}")
+        parts.append(ranks(left))
     return listing(parts)
-
-
-def _of_most_of_a_node(left: Sequence[int], frame: Frame) -> str:
-    """That ranks (indices) are most of one node, as in "(7 of 8 ranks of node3)" after a space, else ""."""
-    nodes = {frame.nodes[rank] for rank in left}
-    if len(nodes) > 1 or not most_of_nodes(left, frame):
-        return ""
-    (node,) = nodes
-    return f" ({len(left)} of {Counter(frame.nodes)[node]} ranks of {node})"
 
 
 def _of_nodes(whole: Sequence[str], frame: Frame) -> str:
