@@ -19,6 +19,7 @@ from tb_ddp_doctor.facts.expected import Expected
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import OpStalls, Stalls
 from tb_ddp_doctor.facts.links import Link, excess_ns
+from tb_ddp_doctor.facts.waits import Waits
 from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.job.model import Budget
@@ -26,6 +27,7 @@ from tb_ddp_doctor.rules import op_stall
 from tb_ddp_doctor.rules.support import activity, limits, part, text
 from tb_ddp_doctor.rules.support import rank_evidence as beside
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
+from tb_ddp_doctor.rules.support.lateness import Lateness
 from tb_ddp_doctor.rules.support.most_ranks import most_ranks
 from tb_ddp_doctor.rules.support.slow_groups import Group, slow_groups
 from tb_ddp_doctor.rules.support.slow_ranks import HOST_OWNERS, Limits, Peers
@@ -51,7 +53,8 @@ class Straggler(Rule):
     Why:
         Every collective ends when its last rank arrives: one slow rank sets the step time of the whole job.
     Evidence:
-        The longest straggler wait that it caused on another rank, and what it did itself meanwhile. The cause is the
+        What the other ranks wait for it alone; a rank that waits as long as they do is no straggler yet, but the
+        next one. The longest straggler wait that it caused on another rank, and what it did meanwhile. The cause is the
         owner in which it exceeds the median rank most: `input` (its DataLoader), `host` (its Python, launches or
         syncs), `more_work` (more kernels, or larger ones), `slow_device` (the same kernels, slower), `slow_link` (its
         communication, slower than in comparable groups), otherwise `unknown`. Where stacks or annotations show what its
@@ -91,6 +94,7 @@ class Straggler(Rule):
         budget: Budget,
         whatif: WhatIf,
         arrivals: Arrivals,
+        waits: Waits,
         kernels: KernelTable,
         phases: Phases,
         links: tuple[Link, ...],
@@ -122,9 +126,15 @@ class Straggler(Rule):
         causes |= {
             rank: (doing.cause or "host", f"{causes[rank][1]} It spends {doing.said}.") for rank, doing in known.items()
         }
-        groups = slow_groups({rank: cause for rank, (cause, _) in causes.items()}, found.excess_ns.mean(axis=1), frame)
+        excess_ns = found.excess_ns.mean(axis=1)
+        lateness = Lateness.of(found, budget, waits)
+        groups = [
+            group
+            for some in (lateness.late, lateness.hidden)
+            for group in slow_groups({rank: causes[rank][0] for rank in causes if some[rank]}, excess_ns, frame)
+        ]
         changes = [_change(group, found, whatif, slow_links) for group in groups]
-        job = _Job(frame, budget, arrivals, places, found)
+        job = _Job(frame, budget, arrivals, places, found, lateness, whatif.fixes_something)
         faults = []
         for group, change, cost_ns in zip(groups, changes, whatif.costs_ns(changes), strict=True):
             rank = group.ranks[0]
@@ -194,6 +204,9 @@ class _Job(msgspec.Struct, frozen=True, eq=False):
     arrivals: Arrivals
     places: Places
     found: Slowness
+    lateness: Lateness
+    #: Whether other faults are fixed in the job that is looked at, so that another rank may be slower still.
+    is_played: bool
 
     def fault(self, group: Group, seen: str, change: Change, cost_ns: float, known: activity.Known | None) -> Fault:
         """The finding on one group, given what was seen of its first rank: "it ...", and what its CPU does."""
@@ -207,6 +220,8 @@ class _Job(msgspec.Struct, frozen=True, eq=False):
             on_host=on_host,
             is_counted=group.cause == "more_work",
         )
+        if self.lateness.hidden[group.rows].all():
+            level, basis = text.LOWER[level], f"{basis} The replay alone shows it: in the record, nobody waits for it."
         subject = text.capital(seen) if len(group.ranks) == 1 else f"Rank {frame.ranks[group.ranks[0]]}: {seen}"
         return Fault(
             change=change,
@@ -222,16 +237,23 @@ class _Job(msgspec.Struct, frozen=True, eq=False):
         )
 
     def _harm(self, group: Group) -> str:
-        """How much the other ranks wait for the slowest group, and how much slower than the median another one is."""
-        alone = len(group.ranks) == 1
-        if self.found.persistent[0] in group.ranks:
-            others = self.found.others
-            waited = part.mean(self.budget.of("wait")[others], self.frame.window_ns[others])
-            verb = "is the straggler" if alone else "are stragglers"
-            return f"{verb}: the other ranks wait {waited}."
-        late = text.ms(float(self.found.excess_ns[group.rows].mean()))
-        verb = "is the next straggler" if alone else "are the next stragglers"
-        return f"{verb}, {late} a step slower than the median rank."
+        """What the other ranks wait for a group, where they do; else how much slower than the median rank it is."""
+        alone, rows = len(group.ranks) == 1, group.rows
+        slower = f"{text.ms(float(self.found.excess_ns[rows].mean()))} a step slower than the median rank"
+        if self.lateness.hidden[rows].all():
+            own = part.mean(self.budget.of("wait")[rows], self.frame.window_ns[rows])
+            it, them = ("it waits", "it") if alone else ("they wait", "they")
+            verb = f"is no straggler yet: {it}" if alone else f"are no stragglers yet: {it}"
+            are = "is" if alone else "are"
+            return f"{verb} {own} for others. Once these are fixed, {them} {are} {slower}."
+        is_first = self.found.persistent[self.lateness.late[self.found.persistent]][0] in rows and not self.is_played
+        order = "" if is_first else "next "
+        verb = f"is the {order}straggler" if alone else f"are {order and 'the next '}stragglers"
+        caused = self.lateness.caused(rows, self.frame)
+        waited = f"the other ranks wait {caused}" if caused.ns >= self.found.limit_ns else ""
+        if is_first and waited:
+            return f"{verb}: {waited}."
+        return f"{verb}, {slower}{waited and f': {waited}'}."
 
     def _lateness(self, group: Group) -> str:
         arrivals = self.arrivals

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -172,6 +173,65 @@ def test_ranks_with_different_causes_are_findings_of_their_own() -> None:
     assert [(found.ranks, found.cause) for found in result] == [((4,), "host"), ((2,), "slow_device")]
     assert result[0].title == "Rank 4 is the straggler: the other ranks wait 12.0 ms of every 31.0 ms."
     assert result[1].title == "Rank 2 is the next straggler, 4.0 ms a step slower than the median rank."
+
+
+def slow_in(place: int | None, by: int = 11) -> str:
+    """A rank with three collectives of all ranks in a step, slow before one of them or before none."""
+    gpu = comm = ""
+    for number, name in enumerate("abc"):
+        late = by if number == place else 0
+        gpu += f"[{name}..{'.' * late}]".ljust(by + 10)
+        comm += " " * (5 + late) + f"[ar{'.' * (by - late)}]".ljust(by - late + 5)
+    return f"""
+        rank# step |1
+              gpu  {gpu}
+              nccl {comm}
+    """
+
+
+def test_what_others_wait_is_divided_among_the_ranks_that_they_wait_for() -> None:
+    # The three have different causes: slower kernels, larger ones, other ones.
+    larger, other = slow_in(1).replace("[b...", "[b@512..."), slow_in(2).replace("[c..", "[other..")
+    result = findings("straggler", ranks(*[slow_in(None)] * 5, slow_in(0), larger, other.replace("[other", "[others")))
+    assert isinstance(result, tuple) and len(result) == 3
+    said = [found.title for found in result]
+    waited = [float(re.search(r"the other ranks wait ([0-9.]+) ms", title)[1]) for title in said]
+    assert waited == pytest.approx([11, 11, 11], abs=1.1)
+    assert sum(title.count("is the straggler") for title in said) == 1
+
+
+#: Its CPU works on while its GPU waits for a rank that is later still.
+HIDDEN = """
+    rank# step |1
+          host [fwd][ar]                                          [after][sync...........]
+          gpu  [fwd....]
+          nccl          [ar..............................................................]
+"""
+WAITS = """
+    rank# step |1
+          host [fwd][ar][sync............................................................]
+          gpu  [fwd....]
+          nccl          [ar..............................................................]
+"""
+LATEST = """
+    rank# step |1
+          host [fwd]                                                      [ar][sync......]
+          gpu  [fwd....]
+          nccl                                                                [ar........]
+"""
+
+
+def test_a_rank_that_waits_as_long_as_the_others_is_no_straggler_yet() -> None:
+    result = findings("straggler", ranks(WAITS, WAITS, LATEST, HIDDEN, WAITS, steps=4))
+    assert isinstance(result, tuple)
+    late, hidden = result
+    assert (late.ranks, late.confidence) == ((2,), "high")
+    assert late.title == "Rank 2 is the straggler: the other ranks wait 54.0 ms of every 75.0 ms."
+    assert (hidden.ranks, hidden.confidence) == ((3,), "medium")
+    assert hidden.title == (
+        "Rank 3 is no straggler yet: it waits 54.0 ms of every 75.0 ms for others. Once these are fixed, it is 37.0 ms "
+        "a step slower than the median rank."
+    )
 
 
 def late_by_far_and_by_little() -> str:

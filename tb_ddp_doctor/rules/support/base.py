@@ -128,13 +128,34 @@ class Found(msgspec.Struct, frozen=True, eq=False):
     change: Change
     #: The rules whose findings must be fixed with it: to fix one of them alone saves little, and the others the rest.
     hides_with: tuple[str, ...] = ()
+    #: The numbers that its faults have among all of the rule's, where these are only some of them.
+    numbers: tuple[int, ...] = ()
 
     @property
     def by_id(self) -> dict[str, Fault]:
         """Its faults by the ids of their findings: the rule's, numbered where there are several."""
-        if len(self.faults) == 1:
+        if len(self.faults) == 1 and not self.numbers:
             return {self.rule.id: self.faults[0]}
-        return {f"{self.rule.id}:{number}": fault for number, fault in enumerate(self.faults, 1)}
+        numbers = self.numbers or range(1, len(self.faults) + 1)
+        return {f"{self.rule.id}:{number}": fault for number, fault in zip(numbers, self.faults, strict=True)}
+
+    def split(self, chosen: Callable[[Fault], bool]) -> tuple[Found | None, Found | None]:
+        """The chosen faults and the others, each by themselves; None where there are none."""
+        parts: tuple[list[int], list[int]] = ([], [])
+        for number, fault in enumerate(self.faults):
+            parts[not chosen(fault)].append(number)
+        if not all(parts):
+            return (self, None) if parts[0] else (None, self)
+        some, others = (
+            msgspec.structs.replace(
+                self,
+                faults=tuple(self.faults[i] for i in part),
+                change=reduce(or_, [self.faults[i].change for i in part]),
+                numbers=tuple(i + 1 for i in part),
+            )
+            for part in parts
+        )
+        return some, others
 
 
 def run(rule: Rule, facts: Facts) -> tuple[RuleOutcome, Found | None]:

@@ -162,7 +162,8 @@ class _Looks:
         if is_last:
             later.is_last_look = True
         outcomes, found = _apply(rules, self._facts.replaced(whatif, later))
-        return outcomes, [_no_alarm_without_cause(each) for each in found if not each.change.is_nothing]
+        found = [each for each in found if not each.change.is_nothing]
+        return outcomes, found if supposed else [_no_alarm_without_cause(each) for each in found]
 
     def _add(self, outcomes: Iterable[RuleOutcome], found: Sequence[Found]) -> None:
         new = {each.rule.id for each in found}

@@ -29,7 +29,6 @@ from tb_ddp_doctor.findings import (
     PHASES,
     Account,
     AccountLine,
-    Confidence,
     Finding,
     LineKind,
     Measurement,
@@ -54,7 +53,6 @@ _MUCH = 0.5
 _LEAST_LOCATED = 0.01
 #: Fixes that save this share of what the headline says are enough for it.
 _AS_SAID = 0.8
-_LOWER: dict[Confidence, Confidence] = {"high": "medium", "medium": "low", "low": "low"}
 
 
 class _Link(msgspec.Struct, frozen=True, eq=False):
@@ -94,12 +92,17 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def _chain(self) -> tuple[_Link, ...]:
-        """Rules in the order in which they are charged: by precedence, those that cost little after the others."""
-        order = list(_by_precedence(self._needed, self._alone))
-        links = self._links(order)
-        small = [link.found for link in links if not self._is_serious(link)]
+        """Rules in the order in which they are charged: by precedence, those that cost little after the others.
+
+        What is no alarm at any cost comes last: else alarms would be charged with what they save only together with it.
+        """
+        both = [found.split(_is_alarm) for found in _by_precedence(self._needed, self._alone)]
+        order = [alarm for alarm, _ in both if alarm]
+        silent = [other for _, other in both if other]
+        links = self._links([*order, *silent])
+        small = [link.found for link in links if link.found in order and not self._is_serious(link)]
         serious = [found for found in order if found not in small]
-        return self._links([*serious, *small]) if [*serious, *small] != order else links
+        return self._links([*serious, *small, *silent]) if [*serious, *small] != order else links
 
     @cached_property
     def _needed(self) -> list[Found]:
@@ -195,7 +198,7 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
                 continue
             hidden = alone_ns < cost_ns / 2
             least, most = interval(cost_ns, self.job.clock.residual_ns or 0.0, step_ns)
-            level = _LOWER[fault.confidence] if cost_ns and uncertain(link.by_step_ns) else fault.confidence
+            level = text.LOWER[fault.confidence] if cost_ns and uncertain(link.by_step_ns) else fault.confidence
             yield Finding(
                 id=name,
                 rule=found.rule.id,
@@ -463,6 +466,11 @@ def _divided(total: int, weights: Sequence[float]) -> list[int]:
     shares = [weight / whole if whole else 1 / len(weights) for weight in weights]
     edges = [round(total * sum(shares[: i + 1])) for i in range(len(shares) - 1)] + [total]
     return [end - start for start, end in zip([0, *edges], edges, strict=False)]
+
+
+def _is_alarm(fault: Fault) -> bool:
+    """Whether a fault is more than info where it costs enough."""
+    return fault.at_most is not Severity.INFO
 
 
 def _by_precedence(everything: Sequence[Found], alone: Callable[[Found], float]) -> Iterator[Found]:

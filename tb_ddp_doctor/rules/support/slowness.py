@@ -50,6 +50,8 @@ class Slowness(msgspec.Struct, frozen=True, eq=False):
     step_excess_ns: Ints
     #: How far most ranks and steps are from comparable ones anyway, one standard deviation, ns.
     noise_ns: float
+    #: An excess beyond this makes a rank slow in a step, ns.
+    limit_ns: float
 
     def persistently(self, ranks: Sequence[int] | Ints | None = None) -> NDArray[np.bool_]:
         """Whether a rank is persistently slow (and one of these, by index) with an excess in the step, shape (R, S)."""
@@ -114,7 +116,7 @@ def slowness(whatif: WhatIf, frame: Frame, min_excess: float, min_steps: float) 
     slowest_first = indices[np.argsort(-mean[indices], kind="stable")]
     deviations = np.sort(np.abs(own - whatif.typical(own)), axis=None)
     noise = _SD_OF_MEDIAN * float(deviations[(deviations.size - 1) // 2])
-    return Slowness(excess, slow, slowest_first, among, step_excess, noise)
+    return Slowness(excess, slow, slowest_first, among, step_excess, noise, limit)
 
 
 def _is_noise(excess_ns: Ints, frame: Frame) -> NDArray[np.bool_]:

@@ -13,8 +13,8 @@ from tb_ddp_doctor.rules.support import text
 
 #: Goes before the fix where all traced ranks of a node are slow.
 _NODE = """\
-All traced ranks of a node are slow: look first at what they share, its power and cooling, its cores and their governor, its \
-storage and its network card. """
+All traced ranks of a node are slow: look first at what they share, its power and cooling, its cores and their \
+governor, its storage and its network card. """
 
 _BALANCED = """\
 Look at the storage and the CPU load of that host, and at the samples of {ranks}: give every rank the same number \

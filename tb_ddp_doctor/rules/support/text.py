@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -23,6 +23,8 @@ _LISTED = 6
 _SHORT_RUN = 2
 #: Of so many nodes the same place on each is no chance.
 _FEWEST_NODES = 3
+#: One level of confidence less.
+LOWER: Mapping[Confidence, Confidence] = {"high": "medium", "medium": "low", "low": "low"}
 #: A node's name whose last number is the node's own and whose earlier ones are its rack's.
 _RACK = re.compile(r"(.*[0-9])[^0-9.]+[0-9]+(?:\..*)?")
 

@@ -60,10 +60,9 @@ def verdict(
     ids = {finding.id for finding in causeless}
     of_findings = [line for line in account.lines if line.kind == "finding"]
     charged = sorted((line for line in of_findings if line.finding not in ids), key=lambda line: -line.ms)
-    unknown = unexplained.share + sum(line.share for line in of_findings if line.finding in ids)
-    lost = unknown + (0.0 if worst else sum(line.share for line in charged))
+    lost = unexplained.share + (0.0 if worst else sum(line.share for line in of_findings))
     if lost >= MOST_UNEXPLAINED:
-        lost_ms = unexplained.ms + sum(finding.cost_ms for finding in causeless)
+        lost_ms = unexplained.ms + (0.0 if worst else sum(finding.cost_ms for finding in causeless))
         if not charged or lost_ms > charged[0].ms:
             return Verdict("unexplained", _unexplained(lost_ms, job, account.unexplained, causeless) + but)
         worst = worst or next(finding for finding in findings if finding.id == charged[0].finding)

@@ -25,7 +25,7 @@ from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.facts.arrivals import Arrivals
 from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.whatif import WhatIf
-from tb_ddp_doctor.findings import Confidence, Finding, PathStep, Severity
+from tb_ddp_doctor.findings import Finding, PathStep, Severity
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.rules.support import text
 from tb_ddp_doctor.step_parts import IDLE
@@ -45,7 +45,6 @@ _LEAST_SAVED = 0.5
 _MAY_WAIT = (CpuTime.ALLOC, CpuTime.COPY, CpuTime.SYNC)
 #: The rule whose ranks are slow in every step.
 _NAMES_SLOW_RANKS = "straggler"
-_LOWER: dict[Confidence, Confidence] = {"high": "medium", "medium": "low", "low": "low"}
 
 
 class Witnesses(msgspec.Struct, frozen=True, eq=False):
@@ -105,7 +104,7 @@ def contradictions(seen: Witnesses, findings: Sequence[Finding], whatif: WhatIf,
 def doubted(finding: Finding, said: Sequence[Contradiction]) -> Finding:
     """A finding with less confidence where a contradiction makes it doubtful."""
     doubtful = any(finding.id in one.findings for one in said)
-    return replace(finding, confidence=_LOWER[finding.confidence]) if doubtful else finding
+    return replace(finding, confidence=text.LOWER[finding.confidence]) if doubtful else finding
 
 
 def _unnamed(

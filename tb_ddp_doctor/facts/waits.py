@@ -1,0 +1,105 @@
+"""Which rank the others wait for: each straggler wait is attributed to the rank that caused it.
+
+The last rank to arrive at a collective may be late because it waited in an earlier one. Then the wait is attributed to
+the rank that it waited for there:
+
+    rank 0  [fwd][rs: waits 10 for 1][ar: waits 10 for 3]    10 for rank 1, then 10 for rank 3
+    rank 1  [fwd............][rs]    [ar: waits 10 for 2]
+    rank 2  [fwd][rs: waits 20 for 3.........][ar]           all its lateness is rank 3's
+    rank 3  [fwd......................][rs]   [ar]
+
+M = matched collectives, R = ranks, S = steps, K = ranks that are asked for.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.facts.facts import Facts, fact, needs_matches
+from tb_ddp_doctor.trace.model import Ints
+
+#: Collectives in which no rank waits for this share of the step are not followed.
+_FOLLOWED = 1 / 5000
+
+
+class Waits(msgspec.Struct, frozen=True, eq=False):
+    """Exposed straggler wait, by collective and by step."""
+
+    #: Shape (M,): index of the step, -1 for none of the job's; index of the rank that arrived last; and when, ns.
+    step: Ints
+    last: Ints
+    last_ns: Ints
+    #: How many ranks have a part, shape (M,).
+    parts: Ints
+    #: Exposed wait of each rank in each collective, shape (M, R), ns; 0 where absent.
+    exposed_ns: Ints
+    #: Exposed wait of each rank in each step, shape (R, S), ns, as in the budget.
+    wait_ns: Ints
+    step_ns: float
+
+    def caused_ns(self, ranks: Ints, waiters: Ints) -> NDArray[np.float64]:
+        """How long the waiters wait for each of some ranks, shape (K,), ns: mean over waiters and steps.
+
+        `ranks` and `waiters` are indices, `ranks` of shape (K,). The parts of all ranks sum to no more than the whole
+        wait of the waiters.
+        """
+        several = len(ranks)
+        column = np.full(len(self.wait_ns), several)
+        column[ranks] = np.arange(several)
+        weight = self._weights(waiters)
+        caused = np.zeros(several + 1)
+        #: What made each rank late since it last met all others: its waits by their cause, the last column for others.
+        late = np.zeros((len(self.wait_ns), several + 1))
+        at_step = -1
+        for one in self._followed():
+            last, step, wait = int(self.last[one]), int(self.step[one]), self.exposed_ns[one]
+            if step != at_step:
+                late[:], at_step = 0.0, step
+            who = np.flatnonzero(wait > 0)
+            inherited = late[last].copy()
+            whole = float(inherited.sum())
+            of_others = np.minimum(wait[who], whole)
+            cause = np.outer(of_others / max(whole, 1.0), inherited)
+            cause[:, column[last]] += wait[who] - of_others
+            caused += weight[who, step] @ cause
+            if self.parts[one] == len(late):
+                late[:] = 0.0
+            else:
+                late[who] += cause
+        mean: NDArray[np.float64] = caused[:several] / max(len(waiters) * self.wait_ns.shape[1], 1)
+        return mean
+
+    def _weights(self, waiters: Ints) -> NDArray[np.float64]:
+        """What of each wait counts, shape (R, S): collectives that run at once share what the budget has of them."""
+        inside = self.step >= 0
+        whole = np.zeros(self.wait_ns.T.shape)
+        np.add.at(whole, self.step[inside], self.exposed_ns[inside])
+        weight = np.zeros(self.wait_ns.shape)
+        weight[waiters] = np.minimum(self.wait_ns / np.maximum(whole.T, 1), 1.0)[waiters]
+        return weight
+
+    def _followed(self) -> list[int]:
+        """The collectives in which some rank waits, in order of time, step by step."""
+        longest = self.exposed_ns.max(axis=1, initial=0)
+        chosen = np.flatnonzero((self.step >= 0) & (longest > _FOLLOWED * self.step_ns))
+        followed: list[int] = chosen[np.lexsort((self.last_ns[chosen], self.step[chosen]))].tolist()
+        return followed
+
+
+@fact
+def waits(facts: Facts) -> Waits:
+    """The straggler waits of a job. Raises MissingFactError where no collective was matched."""
+    job = facts.job
+    needs_matches(job)
+    place = np.minimum(np.searchsorted(job.steps, job.matched.step), len(job.steps) - 1)
+    return Waits(
+        step=np.where(job.steps[place] == job.matched.step, place, -1),
+        last=job.waiting.last,
+        last_ns=job.waiting.last_ns,
+        parts=job.matched.parts,
+        exposed_ns=job.waiting.exposed_ns,
+        wait_ns=job.budget.of("wait"),
+        step_ns=job.step_ns,
+    )
