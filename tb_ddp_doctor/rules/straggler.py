@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -29,7 +29,7 @@ from tb_ddp_doctor.rules.support import rank_evidence as beside
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.lateness import Lateness
 from tb_ddp_doctor.rules.support.most_ranks import most_ranks
-from tb_ddp_doctor.rules.support.slow_groups import Group, slow_groups
+from tb_ddp_doctor.rules.support.slow_groups import Floats, Group, slow_groups
 from tb_ddp_doctor.rules.support.slow_ranks import HOST_OWNERS, Limits, Peers
 from tb_ddp_doctor.rules.support.slowness import Slowness, longest_wait, slowness
 from tb_ddp_doctor.rules.support.straggler_fixes import fix
@@ -128,11 +128,7 @@ class Straggler(Rule):
         }
         excess_ns = found.excess_ns.mean(axis=1)
         lateness = Lateness.of(found, budget, waits)
-        groups = [
-            group
-            for some in (lateness.late, lateness.hidden)
-            for group in slow_groups({rank: causes[rank][0] for rank in causes if some[rank]}, excess_ns, frame)
-        ]
+        groups = _groups({rank: cause for rank, (cause, _) in causes.items()}, excess_ns, lateness, frame)
         changes = [_change(group, found, whatif, slow_links) for group in groups]
         job = _Job(frame, budget, arrivals, places, found, lateness, whatif.fixes_something)
         faults = []
@@ -170,6 +166,25 @@ def _change(group: Group, found: Slowness, whatif: WhatIf, slow_links: Sequence[
     return Change(transfer_ns=np.maximum(np.where(chosen, found.excess_ns - charged, 0), 0))
 
 
+def _groups(causes: Mapping[int, str], excess_ns: Floats, lateness: Lateness, frame: Frame) -> list[Group]:
+    """The findings on slow ranks (indices, with their causes): those that others wait for, then those that are hidden.
+
+    A hidden rank of a node all of whose ranks are slow for one cause is one finding with them.
+    """
+    nodes = {
+        (cause, node)
+        for cause in set(causes.values())
+        for node in text.whole_nodes([rank for rank, its in causes.items() if its == cause], frame)
+    }
+    alone = {
+        rank: cause
+        for rank, cause in causes.items()
+        if lateness.hidden[rank] and (cause, frame.nodes[rank]) not in nodes
+    }
+    others = {rank: cause for rank, cause in causes.items() if rank not in alone}
+    return [group for some in (others, alone) for group in slow_groups(some, excess_ns, frame)]
+
+
 def _known_stalls(rank: int, found: Slowness, stalls: Stalls) -> activity.Known | None:
     """What a rank (index) does on its CPU while the median rank computes, if that is most of what it is slower by.
 
@@ -196,6 +211,10 @@ def _op_stalls(rank: int, others: Ints, whatif: WhatIf, stalls: OpStalls) -> str
     )
 
 
+def _verb(ranks: Sequence[int]) -> str:
+    return "waits" if len(ranks) == 1 else "wait"
+
+
 class _Job(msgspec.Struct, frozen=True, eq=False):
     """What the findings on its slow ranks rest on."""
 
@@ -220,7 +239,11 @@ class _Job(msgspec.Struct, frozen=True, eq=False):
             on_host=on_host,
             is_counted=group.cause == "more_work",
         )
-        if self.lateness.hidden[group.rows].all():
+        waiting = [rank for rank in group.ranks if self.lateness.hidden[rank]]
+        if 0 < len(waiting) < len(group.ranks):
+            own = part.mean(self.budget.of("wait")[waiting], frame.window_ns[waiting])
+            seen += f" {text.capital(text.ranks(frame.rank_numbers(np.sort(waiting))))} {_verb(waiting)} {own} now."
+        elif waiting:
             level, basis = text.LOWER[level], f"{basis} The replay alone shows it: in the record, nobody waits for it."
         subject = text.capital(seen) if len(group.ranks) == 1 else f"Rank {frame.ranks[group.ranks[0]]}: {seen}"
         return Fault(

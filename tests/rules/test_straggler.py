@@ -234,6 +234,13 @@ def test_a_rank_that_waits_as_long_as_the_others_is_no_straggler_yet() -> None:
     )
 
 
+def test_a_rank_that_waits_is_one_finding_with_its_slow_node() -> None:
+    nodes = {0: "a", 1: "a", 2: "b", 3: "b", 4: "c"}
+    result = found(ranks(WAITS, WAITS, LATEST, HIDDEN, WAITS, steps=4), nodes=nodes)
+    assert result.title == "Ranks 2 and 3 (all of b) are stragglers: the other ranks wait 54.0 ms of every 75.0 ms."
+    assert "Rank 3 waits 54.0 ms of every 75.0 ms now." in result.why
+
+
 def late_by_far_and_by_little() -> str:
     """Eight ranks: the host of rank 2 is 24 ms late in each step, those of ranks 3 and 4 by 4 ms."""
     usual, slightly, late = (
