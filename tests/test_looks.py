@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
-import msgspec
 import numpy as np
 
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.facts import Facts
 from tb_ddp_doctor.facts.whatif import WhatIf, whatif
-from tb_ddp_doctor.findings import Severity
 from tb_ddp_doctor.rules.support import looks
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Found, Result, Rule
 
@@ -132,23 +130,6 @@ def test_ranks_that_are_slow_beside_a_slower_one_are_found_with_it(monkeypatch: 
     (one,) = found(monkeypatch, Steps(), OneSlowRank())
     assert [(each.ranks, each.hidden_by) for each in one.faults] == [((0,), ()), ((2,), ("straggler",))]
     assert Steps().cost_ns(one.change) == Steps().cost_ns(SLOW_DEVICE.change | STALLS.change)
-
-
-class SlowForUnknownReasons(Rule):
-    """Finds the slowest rank, and what it does longer is not known."""
-
-    id: ClassVar[str] = "straggler"
-    names_stragglers: ClassVar[bool] = True
-    looks_again: ClassVar[bool] = True
-
-    def check(self, whatif: WhatIf) -> Result:
-        slowest = max((SLOW_DEVICE, STALLS), key=lambda one: whatif.cost_ns(one.change))
-        return msgspec.structs.replace(slowest, cause="unknown") if whatif.cost_ns(slowest.change) else Clear("None.")
-
-
-def test_ranks_that_are_slow_for_unknown_reasons_in_a_played_job_alone_are_no_alarm(monkeypatch: Any) -> None:
-    (one,) = found(monkeypatch, Steps(), SlowForUnknownReasons())
-    assert [(each.ranks, each.at_most) for each in one.faults] == [((0,), Severity.CRITICAL), ((2,), Severity.INFO)]
 
 
 def test_a_slow_rank_that_costs_nothing_is_no_reason_not_to_find_another(monkeypatch: Any) -> None:

@@ -21,7 +21,7 @@ from tb_ddp_doctor.facts.host import OpStalls, Stalls
 from tb_ddp_doctor.facts.links import Link, excess_ns
 from tb_ddp_doctor.facts.waits import Waits
 from tb_ddp_doctor.facts.whatif import WhatIf
-from tb_ddp_doctor.findings import Evidence
+from tb_ddp_doctor.findings import Evidence, Severity
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.rules import op_stall
 from tb_ddp_doctor.rules.support import activity, limits, part, text
@@ -257,7 +257,15 @@ class _Job(msgspec.Struct, frozen=True, eq=False):
             subject=known.subject if known else "",
             fix=known.fix if known else fix(group.cause, group.ranks, frame),
             evidence=tuple(self._evidence(group)),
+            at_most=Severity.INFO if self._is_in_replay_alone(group) else Severity.CRITICAL,
         )
+
+    def _is_in_replay_alone(self, group: Group) -> bool:
+        """Whether only the job with other faults fixed shows a group, and nothing says why: no cause, and no rank that
+        waits for it.
+        """
+        caused_ns = float(self.lateness.caused_ns[group.rows].sum())
+        return self.is_played and group.cause == "unknown" and caused_ns < self.found.limit_ns
 
     def _harm(self, group: Group) -> str:
         """What the other ranks wait for a group, where they do; else how much slower than the median rank it is."""

@@ -10,8 +10,10 @@ from test_slow_link import drawn as linked
 from traces import MS, check, finding, findings, in_row, job, lies_in_its_step, outcome, ranks
 
 from tb_ddp_doctor.calibration.model import Calibration, Measure, Outlier
+from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.facts import Facts
-from tb_ddp_doctor.findings import Finding, RuleOutcome
+from tb_ddp_doctor.facts.whatif import whatif
+from tb_ddp_doctor.findings import Finding, RuleOutcome, Severity
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support.base import configured, run
 
@@ -232,6 +234,24 @@ def test_a_rank_that_waits_as_long_as_the_others_is_no_straggler_yet() -> None:
         "Rank 3 is no straggler yet: it waits 54.0 ms of every 75.0 ms for others. Once these are fixed, it is 37.0 ms "
         "a step slower than the median rank."
     )
+
+
+def test_in_the_replay_a_rank_without_a_cause_for_which_nobody_waits_is_no_alarm() -> None:
+    copies = """
+        rank# step |1
+              host [fwd][ar][sync............................................................]
+              gpu  [pinned........][fwd....]
+              nccl                          [ar..............................................]
+    """
+    for text, at_most in (
+        (ranks(WAITS, WAITS, LATEST, copies, WAITS, steps=4), Severity.INFO),
+        (ranks(HEALTHY, HEALTHY, SLOW_COPY, HEALTHY), Severity.CRITICAL),
+    ):
+        facts = Facts(job(text))
+        played = facts.replaced(whatif, facts.get(whatif).after(Change()))
+        for given, expected in ((facts, Severity.CRITICAL), (played, at_most)):
+            faults = run(CATALOGUE["straggler"], given)[1].faults
+            assert [fault.at_most for fault in faults if fault.cause == "unknown"] == [expected]
 
 
 def test_a_rank_that_waits_is_one_finding_with_its_slow_node() -> None:

@@ -162,8 +162,7 @@ class _Looks:
         if is_last:
             later.is_last_look = True
         outcomes, found = _apply(rules, self._facts.replaced(whatif, later))
-        found = [each for each in found if not each.change.is_nothing]
-        return outcomes, found if supposed else [_no_alarm_without_cause(each) for each in found]
+        return outcomes, [each for each in found if not each.change.is_nothing]
 
     def _add(self, outcomes: Iterable[RuleOutcome], found: Sequence[Found]) -> None:
         new = {each.rule.id for each in found}
@@ -186,14 +185,6 @@ def _costly(found: Found, played: WhatIf) -> Found:
 def _hidden(found: Found, by: tuple[str, ...]) -> Found:
     """What was found once what these rules found was fixed."""
     return replace(found, faults=tuple(replace(fault, hidden_by=by) for fault in found.faults))
-
-
-def _no_alarm_without_cause(found: Found) -> Found:
-    """What was found in a played job, with slow ranks that show no cause as info: nothing recorded accuses these."""
-    if not found.rule.names_stragglers:
-        return found
-    faults = tuple(replace(one, at_most=Severity.INFO) if one.cause == "unknown" else one for one in found.faults)
-    return replace(found, faults=faults)
 
 
 def _with_others(known: Found | None, new: Found) -> Found | None:

@@ -49,7 +49,7 @@ def verdict(
     but = f" ({text.listing(lacking)}.)" if lacking else ""
     if worst is None and unrecognised:
         return Verdict("unknown", unrecognised + but)
-    # Slow ranks of unknown cause that only a played job shows are no alarm at any cost: their time is not explained.
+    # Slow ranks of unknown cause that the replay alone shows are no alarm at any cost: their time is not explained.
     causeless = [
         finding
         for finding in findings
