@@ -1,11 +1,16 @@
 """How long a slice takes: 8 ranks whose traces have 400 MB of JSON, from kept columns to a Perfetto trace.
 
     python benchmarks/slices.py [JOB] [--size MB] [--ranks N] [--window MS]
+    python benchmarks/slices.py [JOB] --merge 64
 
 The columns of the ranks of JOB (by default demo_logs/straggler_cpu) are repeated in time until they hold as many
 events as that much JSON, and kept as the cache keeps them; ranks beyond the job's are its first ones again. Each
 window, ten over the length of the trace, is cut and written in each format; the least, median and largest times are
 shown. Fails if the median of the native format misses the bar.
+
+The second writes so many ranks (JOB's again and again, each with a clock of its own) as one trace by `ddp-doctor
+merge`, in each format, from columns that the cache has. Beside wall and CPU time it tells how long the command's main
+thread waited for a core that others had, and how long for anything else: disks, and processes of its own.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import io
+import re
 import statistics
 import sys
 import tempfile
@@ -21,6 +27,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from cost import cost
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
@@ -62,13 +69,72 @@ def repeated(trace: RankTrace, times: int) -> RankTrace:
     return msgspec.structs.replace(trace, events=type(events)(**tiled))
 
 
+#: Runs the command, and prints the seconds of its main thread on a core and in wait for one (Linux).
+_COUNTED = """
+import sys
+from pathlib import Path
+from tb_ddp_doctor.cli import main
+status = main(sys.argv[1:])
+ran, waited, _ = Path("/proc/thread-self/schedstat").read_text().split()
+print("counted", int(ran) / 1e9, int(waited) / 1e9, file=sys.stderr)
+sys.exit(status)
+"""
+
+
+def many(job: Path, folder: Path, count: int) -> None:
+    """Write the ranks of a job again and again as one job of so many; each set's clock runs a ppm faster."""
+    traces = [gzip.decompress(path.read_bytes()) for path in sorted(job.glob("*.gz"))]
+    listed = b"[" + b", ".join(b"%d" % rank for rank in range(count)) + b"]"
+    own = b"[" + b", ".join(b"%d" % rank for rank in range(len(traces))) + b"]"
+    folder.mkdir()
+    for rank in range(count):
+        turn, which = divmod(rank, len(traces))
+        data = traces[which]
+        starts = [int(us) for us in re.findall(rb'"ts": (\d+)\.', data)]
+        base = min(starts) * 1000
+
+        def later(found: re.Match[bytes], base: int = base, turn: int = turn) -> bytes:
+            ns = int(found[1]) * 1000 + int(found[2].ljust(3, b"0")[:3])
+            return b'"ts": %d.%03d' % divmod(ns + round((ns - base) * turn * 1e-6) + turn * 1000, 1000)
+
+        data = re.sub(rb'"ts": (\d+)\.(\d+)', later, data)
+        data = re.sub(rb'"rank": \d+', b'"rank": %d' % rank, data, count=1)
+        data = re.sub(rb'"(world_size|pg_size|Group size)": \d+', rb'"\1": %d' % count, data)
+        data = data.replace(own, listed)
+        name = f"node{rank // 8}_{400 + rank}.1795198700812327865.pt.trace.json.gz"
+        (folder / name).write_bytes(gzip.compress(data, 1))
+
+
+def merge(job: Path, count: int) -> int:
+    """What it takes to write all ranks as one trace."""
+    with tempfile.TemporaryDirectory() as scratch:
+        many(job, Path(scratch) / "job", count)
+        for name in ("first.json", "all.json", "all.pftrace"):
+            asked = ("merge", f"{scratch}/job", "--cache", f"{scratch}/cache", "-o", f"{scratch}/{name}")
+            took = cost([sys.executable, "-c", _COUNTED, *asked])
+            (counted,) = re.findall(r"^counted (\S+) (\S+)$", took.errors, re.MULTILINE)
+            ran, waited = map(float, counted)
+            size = (Path(scratch) / name).stat().st_size / 1e6
+            source = "reads traces" if name == "first.json" else "from the cache"
+            print(
+                f"{source}, {name.partition('.')[2]}: {size:.0f} MB, wall {took.wall_s:.1f} s, CPU {took.cpu_s:.1f} s, "
+                f"{took.peak_gib:.2f} GiB; main thread {ran:.1f} s on a core, {waited:.1f} s in wait for one, "
+                f"{max(took.wall_s - ran - waited, 0):.1f} s for anything else",
+                flush=True,
+            )
+    return 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("job", nargs="?", type=Path, default=ROOT / "demo_logs" / "straggler_cpu")
     parser.add_argument("--size", type=float, default=400, help="MB of JSON of a rank")
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--window", type=float, default=10, help="ms")
+    parser.add_argument("--merge", type=int, metavar="RANKS", help="write so many ranks as one trace")
     options = parser.parse_args()
+    if options.merge:
+        return merge(options.job, options.merge)
     with tempfile.TemporaryDirectory() as scratch:
         cache = Repeated(Path(scratch))
         run = discover(str(options.job))[0]

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 import traces
 
+from tb_ddp_doctor.commands.options import parser
 from tb_ddp_doctor.digest import native
 from tb_ddp_doctor.facts import replay_library
 from tb_ddp_doctor.facts.facts import Facts
@@ -46,6 +47,16 @@ QUESTIONS = (
 def test_every_field_of_a_question_is_asked() -> None:
     asked = {name for one in QUESTIONS for name in msgspec.to_builtins(one)}
     assert asked == set(Question.__struct_fields__)
+
+
+def test_every_option_of_the_command_is_a_field_that_is_asked() -> None:
+    commands = next(action for action in parser()._actions if action.dest == "command").choices
+    options = {action.dest for action in commands["plan"]._actions} - {
+        action.dest for action in commands["merge"]._actions
+    }
+    fields = {"pin_memory" if name == "no_pin_memory" else name for name in options - {"json"}}
+    # --links takes a calibration, too.
+    assert fields | {"links_of"} == set(Question.__struct_fields__)
 
 
 def answers(size: int) -> list[PlanResult]:

@@ -476,3 +476,10 @@ def test_an_older_protobuf_costs_native_slices_alone(monkeypatch: pytest.MonkeyP
 def test_the_command_starts_without_perfetto() -> None:
     code = "import sys; sys.modules['perfetto'] = None; from tb_ddp_doctor import cli; sys.exit(cli.main(['--help']))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+@given(st.integers(0, (1 << 64) - 1))
+def test_numbers_are_written_as_protobuf_writes_them(number: int) -> None:
+    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TracePacket
+
+    assert native._TIMESTAMP + native._varint(number) == TracePacket(timestamp=number).SerializeToString()

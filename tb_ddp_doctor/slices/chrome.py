@@ -27,12 +27,13 @@ def write(part: Slice, file: IO[bytes]) -> None:
     # No event may come before zero: Perfetto drops those, and launches lie before the window.
     base = max(part.start_ns - _BEFORE_NS, 0)
     left_out = {}
+    encode = msgspec.json.Encoder().encode
     file.write(b'{"displayTimeUnit": "ms", "traceEvents": [')
     comma = b""
     for order, rank in enumerate(part.ranks, 1):
         left_out[rank.rank] = rank.left_out
         for event in _events(part, rank, order, base):
-            file.write(comma + msgspec.json.encode(event))
+            file.write(comma + encode(event))
             comma = b",\n"
     for event in _doctor(part, words.left_out(left_out), base):
         file.write(comma + msgspec.json.encode(event))
@@ -47,6 +48,7 @@ def _events(part: Slice, rank: RankSlice, pid: int, base: int) -> Iterator[dict[
         yield _meta("thread_name", pid, tid, name=words.label(lane.title))
         yield _meta("thread_sort_index", pid, tid, sort_index=tid)
     args = words.args_of(rank, part.collectives)
+    labels = words.Labels(rank.strings)
     launched = _begins(rank)
     columns = (rank.lane, rank.start_ns, rank.end_ns, rank.name, rank.category, rank.correlation, rank.collective)
     for i, (lane, start, end, name, category, correlation, collective) in enumerate(
@@ -57,7 +59,7 @@ def _events(part: Slice, rank: RankSlice, pid: int, base: int) -> Iterator[dict[
         yield {
             "ph": "X",
             "cat": CATEGORY_NAMES[category],
-            "name": words.label(rank.strings[name]),
+            "name": labels[name],
             **place,
             "dur": (end - start) / 1e3,
             "args": args(i),

@@ -15,7 +15,6 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import (
     TrackDescriptor,
     TrackEvent,
 )
-from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
 
 from tb_ddp_doctor.slices import words
 from tb_ddp_doctor.slices.labels import Placed, placed
@@ -26,25 +25,55 @@ _DOCTOR = 1
 #: Numbers of tracks, processes and threads of a rank start here.
 _TRACKS_OF_A_RANK = 1 << 16
 _COLLECTIVES = 1 << 62
+#: Tags of `Trace.packet` (field 1, bytes) and of `TracePacket.timestamp` (field 8, a number).
+_PACKET, _TIMESTAMP = b"\x0a", b"\x40"
+_SMALL = tuple(bytes((number,)) for number in range(0x80))
 _FRESH = TracePacket.SEQ_INCREMENTAL_STATE_CLEARED
 _KNOWN = TracePacket.SEQ_NEEDS_INCREMENTAL_STATE
 
 
 def write(part: Slice, file: IO[bytes]) -> None:
     """Write the slice to a binary file."""
-    builder = StreamingTraceProtoBuilder(file)
+    packets = _Packets(file)
     left_out = {}
     for order, rank in enumerate(part.ranks, 1):
-        _Rank(builder, part, rank, order).write()
+        _Rank(packets, part, rank, order).write()
         left_out[rank.rank] = rank.left_out
-    _write_doctor(builder, placed(part, words.left_out(left_out)))
+    _write_doctor(packets, placed(part, words.left_out(left_out)))
+
+
+class _Packets:
+    """A trace that is written packet by packet: `repeated TracePacket packet = 1`."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def write(self, packet: TracePacket) -> None:
+        """Append a packet."""
+        self.write_bytes(packet.SerializeToString())
+
+    def write_bytes(self, packet: bytes) -> None:
+        """Append a packet as it is on the wire."""
+        self._file.write(_PACKET + _varint(len(packet)) + packet)
+
+
+def _varint(number: int) -> bytes:
+    """A number from 0 on as protobuf has it: seven bits a byte, the lowest first, the high bit on all but the last."""
+    if number < 0x80:
+        return _SMALL[number]
+    found = bytearray()
+    while number >= 0x80:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    found.append(number)
+    return bytes(found)
 
 
 class _Rank:
     """Writes one rank's part."""
 
-    def __init__(self, builder: StreamingTraceProtoBuilder, part: Slice, rank: RankSlice, order: int) -> None:
-        self._builder = builder
+    def __init__(self, packets: _Packets, part: Slice, rank: RankSlice, order: int) -> None:
+        self._packets = packets
         self._part = part
         self._rank = rank
         self._pid = order
@@ -52,6 +81,8 @@ class _Rank:
         self._sequence = order + 1
         self._names: dict[int, int] = {}
         self._keys: dict[str, int] = {}
+        #: What ends a slice of a track, without its time.
+        self._ends: dict[int, bytes] = {}
 
     def write(self) -> None:
         self._describe()
@@ -59,7 +90,7 @@ class _Rank:
         self._write_memory()
 
     def _packet(self) -> TracePacket:
-        packet = self._builder.create_packet()
+        packet = TracePacket()
         packet.trusted_packet_sequence_id = self._sequence
         return packet
 
@@ -76,7 +107,7 @@ class _Rank:
         track.thread_ordering = TrackDescriptor.THREAD_ORDERING_EXPLICIT
         track.child_ordering = TrackDescriptor.EXPLICIT
         track.sibling_order_rank = self._pid
-        self._builder.write_packet(packet)
+        self._packets.write(packet)
         for i, lane in enumerate(self._rank.lanes, 1):
             packet = self._packet()
             track = packet.track_descriptor
@@ -87,7 +118,7 @@ class _Rank:
             track.thread.tid = self._track + i
             track.thread.thread_name = words.label(lane.title)
             track.thread.legacy_sort_index = i
-            self._builder.write_packet(packet)
+            self._packets.write(packet)
 
     def _write_events(self) -> None:
         rank = self._rank
@@ -118,17 +149,20 @@ class _Rank:
                     annotation.int_value = value
                 else:
                     annotation.string_value = value
-            self._builder.write_packet(packet)
+            self._packets.write(packet)
             open_.append((track, end))
         while open_:
             self._end(*open_.pop())
 
     def _end(self, track: int, at_ns: int) -> None:
-        packet = self._packet()
-        packet.timestamp = at_ns
-        packet.track_event.type = TrackEvent.TYPE_SLICE_END
-        packet.track_event.track_uuid = track
-        self._builder.write_packet(packet)
+        rest = self._ends.get(track)
+        if rest is None:
+            # Half of all packets are ends, which differ in their time alone.
+            packet = self._packet()
+            packet.track_event.type = TrackEvent.TYPE_SLICE_END
+            packet.track_event.track_uuid = track
+            rest = self._ends[track] = packet.SerializeToString()
+        self._packets.write_bytes(_TIMESTAMP + _varint(at_ns) + rest)
 
     def _named(self, packet: TracePacket, name: int) -> int:
         known = self._names.get(name)
@@ -161,21 +195,21 @@ class _Rank:
             track.sibling_order_rank = i
             track.name = name
             track.counter.unit = CounterDescriptor.UNIT_SIZE_BYTES
-            self._builder.write_packet(packet)
+            self._packets.write(packet)
             for time, value in zip(memory.time_ns.tolist(), values.tolist(), strict=True):
                 packet = self._packet()
                 packet.timestamp = time
                 packet.track_event.type = TrackEvent.TYPE_COUNTER
                 packet.track_event.track_uuid = self._track + i
                 packet.track_event.counter_value = value
-                self._builder.write_packet(packet)
+                self._packets.write(packet)
 
 
-def _write_doctor(builder: StreamingTraceProtoBuilder, rows: list[list[Placed]]) -> None:
+def _write_doctor(packets: _Packets, rows: list[list[Placed]]) -> None:
     """The track "ddp-doctor", with a track below it for each row of labels."""
 
     def packet() -> TracePacket:
-        made = builder.create_packet()
+        made = TracePacket()
         made.trusted_packet_sequence_id = _DOCTOR
         return made
 
@@ -184,7 +218,7 @@ def _write_doctor(builder: StreamingTraceProtoBuilder, rows: list[list[Placed]])
     parent.track_descriptor.name = "ddp-doctor"
     parent.track_descriptor.child_ordering = TrackDescriptor.EXPLICIT
     parent.track_descriptor.sibling_order_rank = -1
-    builder.write_packet(parent)
+    packets.write(parent)
     for i, labels in enumerate(rows, 1):
         track = packet()
         track.track_descriptor.uuid = _DOCTOR + i
@@ -193,7 +227,7 @@ def _write_doctor(builder: StreamingTraceProtoBuilder, rows: list[list[Placed]])
         track.track_descriptor.sibling_order_rank = i
         # Tracks of one name would become one.
         track.track_descriptor.sibling_merge_behavior = TrackDescriptor.SIBLING_MERGE_BEHAVIOR_NONE
-        builder.write_packet(track)
+        packets.write(track)
         for label in labels:
             begin = packet()
             begin.timestamp = label.start_ns
@@ -204,9 +238,9 @@ def _write_doctor(builder: StreamingTraceProtoBuilder, rows: list[list[Placed]])
                 annotation = begin.track_event.debug_annotations.add()
                 annotation.name = key
                 annotation.string_value = text
-            builder.write_packet(begin)
+            packets.write(begin)
             end = packet()
             end.timestamp = label.end_ns
             end.track_event.type = TrackEvent.TYPE_SLICE_END
             end.track_event.track_uuid = _DOCTOR + i
-            builder.write_packet(end)
+            packets.write(end)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tb_ddp_doctor.slices.model import CATEGORY_NAMES, Collective, RankSlice, Slice
 
@@ -17,6 +17,17 @@ def label(text: str) -> str:
     return text[:_MOST_LETTERS].encode(errors="replace").decode()
 
 
+class Labels(dict[int, str]):
+    """The labels of a vocabulary's texts by index, each made when it is first asked for."""
+
+    def __init__(self, strings: Sequence[str]) -> None:
+        self._strings = strings
+
+    def __missing__(self, index: int) -> str:
+        found = self[index] = label(self._strings[index])
+        return found
+
+
 def process(rank: int, node: str) -> str:
     """The name of a rank's process."""
     return label(f"rank {rank} ({node})" if node else f"rank {rank}")
@@ -27,12 +38,12 @@ def args_of(part: RankSlice, collectives: dict[int, Collective]) -> Callable[[in
     category, shape, size = part.category.tolist(), part.shape.tolist(), part.bytes.tolist()
     correlation, collective = part.correlation.tolist(), part.collective.tolist()
     start, end = part.start_ns.tolist(), part.end_ns.tolist()
-    strings = part.strings
+    labels = Labels(part.strings)
 
     def args(i: int) -> Args:
         told: Args = {"category": CATEGORY_NAMES[category[i]]}
         if shape[i] >= 0:
-            told["shape"] = label(strings[shape[i]])
+            told["shape"] = labels[shape[i]]
         if size[i] >= 0:
             told["bytes"] = size[i]
         if correlation[i] >= 0:

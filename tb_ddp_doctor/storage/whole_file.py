@@ -8,6 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+#: Written at once, bytes: hundreds of megabytes of small events are then hundreds of calls, not tens of thousands.
+_BUFFER = 1 << 20
+
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[BinaryIO]:
@@ -19,7 +22,7 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
     # Not `tempfile`, whose files nobody else may read: a directory on NFS may be a team's.
     unfinished = path.with_name(f".new-{os.urandom(8).hex()}")
     try:
-        with unfinished.open("xb") as file:
+        with unfinished.open("xb", buffering=_BUFFER) as file:
             yield file
         unfinished.replace(path)
     except BaseException:
