@@ -7,16 +7,15 @@ import os
 import re
 import resource
 import signal
-import struct
 import subprocess
 import sys
 import time
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hostile_files import packed
 from soak import HEALTHY, SLOW
 from traces import in_row, ranks, write
 
@@ -32,21 +31,6 @@ KERNEL = '{"ph":"X","cat":"kernel","name":"%s","pid":0,"tid":%d,"ts":%s,"dur":%s
 
 def kernels(times: list[tuple[str, str]]) -> bytes:
     return HEAD + ",".join(KERNEL % ("k", 7, ts, dur, 7) for ts, dur in times).encode() + b"]}"
-
-
-def packed(head: bytes, block: bytes, times: int, tail: bytes) -> bytes:
-    """A head, a block again and again, and a tail as gzip: the block is compressed once, however often it stands."""
-    parts, check = [], 0
-    for data, count in ((head, 1), (block, times), (tail, 1)):
-        # After a full flush, no piece refers to what stands before it.
-        packer = zlib.compressobj(9, wbits=-zlib.MAX_WBITS)
-        parts += [packer.compress(data) + packer.flush(zlib.Z_FULL_FLUSH)] * count
-        for _ in range(count):
-            check = zlib.crc32(data, check)
-    end = zlib.compressobj(wbits=-zlib.MAX_WBITS).flush()
-    size = len(head) + times * len(block) + len(tail)
-    start = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
-    return b"".join((start, *parts, end, struct.pack("<II", check, size % (1 << 32))))
 
 
 def gzip_bomb() -> bytes:

@@ -16,7 +16,7 @@ import fsspec
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from nsys_files import SECRET, Export, payload, process_number, write
+from nsys_files import SECRET, Export, computed, cut_off, endless, payload, process_number, write
 from traces import ranks
 from traces import read as drawn
 from traces import write as write_traces
@@ -521,57 +521,15 @@ def test_a_kernel_with_impossible_times_is_left_out(tmp_path: Path, start: objec
     assert _traces(tmp_path / "job.sqlite")[0].events.duration_ns.tolist() == [9]
 
 
-def _endless(path: Path) -> None:
-    """Let the table of kernels lead from page to page, 60 ways at each of 8: the same leaf at each end."""
-    data = bytearray(path.read_bytes())
-    page = int.from_bytes(data[16:18], "big")
-    with sqlite3.connect(path) as connection:
-        query = "SELECT rootpage FROM sqlite_master WHERE name = 'CUPTI_ACTIVITY_KIND_KERNEL'"
-        (root,) = connection.execute(query).fetchone()
-    at, pages = (root - 1) * page, len(data) // page
-    levels = 8
-    leaf = data[at : at + page]
-    for level in range(levels):
-        child = pages + level + 1
-        cell = child.to_bytes(4, "big") + b"\x01"
-        cells = [page - len(cell) * (i + 1) for i in range(60)]
-        head = (
-            b"\5\0\0" + len(cells).to_bytes(2, "big") + cells[-1].to_bytes(2, "big") + b"\0" + child.to_bytes(4, "big")
-        )
-        whole = bytearray((head + b"".join(one.to_bytes(2, "big") for one in cells)).ljust(page, b"\0"))
-        for one in cells:
-            whole[one : one + len(cell)] = cell
-        if level == 0:
-            data[at : at + page] = whole
-        else:
-            data += whole
-    data += leaf
-    data[28:32] = (len(data) // page).to_bytes(4, "big")
-    path.write_bytes(data)
-
-
-def _computed(path: Path) -> None:
-    """A column of megabytes that no byte of the file holds; gigabytes would do."""
-    with sqlite3.connect(path) as connection:
-        connection.execute("DROP TABLE StringIds")
-        computed = "value TEXT AS (replace(hex(zeroblob(10000)), '00', hex(zeroblob(1000))))"
-        connection.execute(f"CREATE TABLE StringIds (id INTEGER PRIMARY KEY, {computed})")
-        connection.execute("INSERT INTO StringIds (id) VALUES (1)")
-
-
-def _cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3 // 512 * 512])
-
-
 def _misnamed(path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"streamId INTEGER", b"stream\xec\x20 INTEGER"))
 
 
 HARMS = {
     _misnamed: "Names of its tables or columns are no UTF-8",
-    _endless: "Reading it takes longer than its size explains: its pages lead to one another.",
-    _computed: "Its table StringIds computes columns, as no export of Nsight Systems does.",
-    _cut: "It is cut off: ",
+    endless: "Reading it takes longer than its size explains: its pages lead to one another.",
+    computed: "Its table StringIds computes columns, as no export of Nsight Systems does.",
+    cut_off: "It is cut off: ",
 }
 
 

@@ -42,8 +42,10 @@ def read(path: FilePath, world_size: int) -> list[RasRank]:
         raise ValueError(f"Left out: it cannot be read as an answer of NCCL's RAS ({error}).") from None
     worst: dict[int, RasRank] = {}
     communicators = found.get("communicators") if isinstance(found, dict) else None
-    for one in communicators if isinstance(communicators, list) else ():
-        if not isinstance(one, dict) or one.get("size") != world_size:
+    if not isinstance(communicators, list) or not all(isinstance(one, dict) for one in communicators):
+        raise ValueError("Left out: it is no answer of NCCL's RAS: it lists no communicators.")
+    for one in communicators:
+        if one.get("size") != world_size:
             continue
         for key, is_missing in (("missing_ranks", True), ("ranks", False)):
             members = one.get(key)
