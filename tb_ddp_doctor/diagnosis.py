@@ -245,6 +245,10 @@ def _unseen(job: Job) -> Iterator[FileWarning]:
     unmatched = sum(job.matched.unmatched)
     if unmatched:
         yield FileWarning(job.name, f"{unmatched} calls of collectives have no match on another rank.")
+    for digest, odd in zip(job.digests, job.matched.odd, strict=False):
+        if odd:
+            what = "One of its collectives ends" if odd == 1 else f"{odd} of its collectives end"
+            yield FileWarning(digest.file, f"{what} apart from those of all other ranks, and is left out.")
     if job.matched.refused:
         yield FileWarning(
             job.name,

@@ -255,6 +255,21 @@ def test_a_rank_that_ends_before_another_arrives_is_no_partner() -> None:
     assert (len(found), len(checked), checked.refused) == (1, 0, 1)
 
 
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_the_one_rank_that_ends_apart_from_all_others_is_left_out_alone(rank: int) -> None:
+    drawing = "\n".join(
+        f"rank{each} gpu  [a]\n      nccl {' ' * 9 * (each == rank)}[ar..]{' ' * 9 * (each != rank)}[ar..]"
+        for each in range(3)
+    )
+    found = matched(drawing)
+    checked = refuse_impossible(found, np.zeros_like(found.arrival_ns), MS)
+    assert (len(found), len(checked), checked.refused) == (2, 2, 0)
+    assert checked.odd == tuple(int(each == rank) for each in range(3))
+    first = int((checked.parts == 2).argmax())
+    assert (checked.row[first] < 0).tolist() == [each == rank for each in range(3)]
+    assert checked.arrival_ns[first, rank] == ABSENT and sum(checked.unmatched) == 1
+
+
 def test_clocks_are_corrected_before_a_match_is_refused() -> None:
     found = impossible()
     behind = np.array([[0, 10 * MS]])

@@ -394,6 +394,13 @@ def test_times_in_ms_leave_a_rank_out() -> None:
     assert "seems to take less than a hundredth of what it takes on other ranks" in said_of(job, 2)
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_of_two_ranks_the_one_whose_kernels_no_gpu_could_run_is_left_out(rank: int) -> None:
+    job = joined(ranks(USUAL, USUAL), paced(0.0001), rank)
+    assert job.missing_ranks == (rank,)
+    assert "ns on average, and no GPU's do" in said_of(job, rank)
+
+
 def test_clocks_drift_without_being_damaged() -> None:
     job = joined(ranks(USUAL, SLOW, USUAL, USUAL, steps=6), paced(1.0002), 2)
     assert len(job.ranks) == 4 and not job.damaged

@@ -42,6 +42,24 @@ def left_of(trace: RankTrace) -> RankTrace:
     return plausible(once, DeviceRows.of(once.events))
 
 
+def numbered(trace: RankTrace) -> RankTrace:
+    """The trace with launches numbered as they come, as drivers do."""
+    rows, correlation = DeviceRows.of(trace.events), trace.events.correlation.copy()
+    joined = rows.launch >= 0
+    order = np.argsort(np.argsort(trace.events.start_ns[rows.launch[joined]], kind="stable"))
+    correlation[rows.row[joined]] = correlation[rows.launch[joined]] = order + 1
+    return replace(trace, events=replace(trace.events, correlation=correlation))
+
+
+def left_rows(trace: RankTrace) -> list[int]:
+    """The rows of the events that stay."""
+    left = left_of(trace).events
+    stay = set(zip(left.start_ns.tolist(), left.name.tolist(), left.thread.tolist(), strict=True))
+    events = trace.events
+    told = zip(events.start_ns.tolist(), events.name.tolist(), events.thread.tolist(), strict=True)
+    return [row for row, one in enumerate(told) if one in stay]
+
+
 def dropped(trace: RankTrace) -> list[str]:
     left = left_of(trace)
     gone = len(trace.events) - len(left.events)
@@ -95,6 +113,18 @@ def test_a_kernel_that_moves_within_the_trace_is_out_of_order(by_ns: int) -> Non
     trace = drawn()
     (message,) = dropped(changed(trace, rows_of(trace, "bwd_kernel")[17], "start_ns", by_ns))
     assert message.startswith("1 event with impossible times left out: bwd_kernel starts ")
+
+
+@pytest.mark.parametrize("by_ns", [30 * MS, -30 * MS])
+def test_a_launch_that_moves_on_its_thread_is_out_of_turn(by_ns: int) -> None:
+    """Its kernel runs when it did, and a launch before that breaks no rule: by the numbers of calls it is elsewhere."""
+    trace = numbered(drawn())
+    rows = DeviceRows.of(trace.events)
+    launch = rows.launch[rows.row == rows_of(trace, "bwd_kernel")[17]][0]
+    moved = changed(trace, launch, "start_ns", by_ns)
+    (message,) = dropped(moved)
+    assert message.startswith("2 events with impossible times left out: ") and "is out of turn" in message
+    assert not {launch, rows_of(trace, "bwd_kernel")[17]} & set(left_rows(moved))
 
 
 def test_a_step_that_lies_days_away_is_known_by_those_beside_it() -> None:

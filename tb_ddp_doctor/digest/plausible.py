@@ -1,8 +1,9 @@
 """Drops events whose times cannot be, before anything is computed from a trace: one wrong digit moves a whole step.
 
-What a device cannot do: run a kernel before its launch, or two at once on one stream; run one long after all else has
-ended; need no time for most kernels. Few events at a time are dropped: where many are odd, the trace is of another
-kind than we know, or damaged as a whole, which only a comparison with other ranks can tell (job/complete.py).
+What a host cannot do: make its calls in another order than that of their numbers. What a device cannot do: run a kernel
+before its launch, or two at once on one stream; run one long after all else has ended; need no time for most kernels.
+Few events at a time are dropped: where many are odd, the trace is of another kind than we know, or damaged as a whole,
+which only a comparison with other ranks can tell (job/complete.py).
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ _FEW_OVERLAP_NS = 5_000_000
 #: A collective may hang for longer than all the rest of a trace, but not beyond NCCL's watchdog for nobody, ns.
 _LONGEST_NS = 60_000_000_000
 _LONGEST_SPANS = 10
+#: Calls of one thread are ordered to the microsecond, ns.
+_OUT_OF_TURN_NS = 1_000_000
 #: Beyond this share of the device's events it is no damage of single events.
 _FEW = 0.01
 #: Integer microseconds of 2021 round 7 % of the kernels to zero.
@@ -115,13 +118,14 @@ def _checks(trace: RankTrace, device: DeviceRows) -> Iterator[tuple[Mask, str]]:
     if len(device.row):
         yield _endless(events), "lasts longer than the whole trace"
         yield _overlapping(device), "runs on beside the next one of its stream"
+        yield _few(_out_of_turn(events, device), 2 * len(device.row), least=2), "is out of turn by its number"
         yield _few(_before_launch(events, device), len(device.row)), "starts before it was launched"
         yield _few(_out_of_order(events, device), len(device.row)), "starts after what was launched behind it"
 
 
-def _few(found: Mask, of: int) -> Mask:
+def _few(found: Mask, of: int, least: int = 1) -> Mask:
     """None, where they are too many to be single damaged events."""
-    return found if found.sum() <= max(1, _FEW * of) else np.zeros_like(found)
+    return found if found.sum() <= max(least, _FEW * of) else np.zeros_like(found)
 
 
 def _timeless(device: DeviceRows) -> Mask:
@@ -182,6 +186,28 @@ def _overlapping(device: DeviceRows) -> Mask:
     found[this[over > _FEW_OVERLAP_NS]] = True
     found = _few(found, len(device.row))
     found[this[over > _OVERLAP_NS]] = True
+    return found
+
+
+def _out_of_turn(events: Events, device: DeviceRows) -> Mask:
+    """Launches, with what they launched, that lie elsewhere on their thread than those numbered before and after them.
+
+    A driver numbers its calls (`correlation`) as they come, so on one thread numbers rise with time.
+
+        thread  [launch 7]  [launch 9]      [launch 8]     8 is out of turn: 7 and 9 are in order without it
+    """
+    found = np.zeros(len(events), np.bool_)
+    joined = device.launch >= 0
+    row, launch = device.row[joined], device.launch[joined]
+    order = np.lexsort((events.correlation[launch], events.thread[launch]))
+    row, launch = row[order], launch[order]
+    before, this, following = launch[:-2], launch[1:-1], launch[2:]
+    start, number = events.start_ns, events.correlation
+    same = (events.thread[before] == events.thread[following]) & (number[before] < number[this])
+    same &= (number[this] < number[following]) & (start[before] <= start[following])
+    apart = np.maximum(start[before] - start[this], start[this] - start[following])
+    away = np.flatnonzero(same & (apart > _OUT_OF_TURN_NS)) + 1
+    found[launch[away]] = found[row[away]] = True
     return found
 
 

@@ -82,7 +82,7 @@ def _with_possible_matches(aligned: Aligned) -> Aligned:
     matched, clock = aligned.matched, aligned.clock
     offsets = clock.correction(np.arange(len(aligned.ranks)), matched.end_ns)
     checked = refuse_impossible(matched, offsets, END_TOLERANCE_NS + round(clock.residual_ns or 0))
-    if len(checked) == len(matched):
+    if checked is matched:
         return aligned
     return replace(aligned, matched=checked, clock=clocks.fit(checked, aligned.nodes))
 

@@ -49,6 +49,8 @@ class Matched(msgspec.Struct, frozen=True, eq=False):
     unmatched: tuple[int, ...]
     #: Matches given up because a rank ended before another arrived.
     refused: int
+    #: Parts given up, by rank index, since they ended apart from those of all other ranks; () for none.
+    odd: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.step)
@@ -128,14 +130,50 @@ def select(matched: Matched, chosen: Ints) -> Matched:
 def refuse_impossible(matched: Matched, offset_ns: NDArray[np.int64], tolerance_ns: int) -> Matched:
     """Give up matches in which a rank ends before another has arrived: no collective can.
 
+    Where one of three ranks or more ends apart from all others, its part alone is given up.
+
+        rank0  [ar....]
+        rank1  [ar....]
+        rank2           [ar....]     ends apart: the other two remain
+
     `offset_ns`, shape (M, R), is what to subtract from each rank's clock; broadcasts and reductions to one rank may
     end early on the root, so they are not judged.
     """
-    last_arrival = np.where(matched.present, matched.arrival_ns - offset_ns, ABSENT).max(axis=1, initial=ABSENT)
-    first_end = np.where(matched.present, matched.end_ns - offset_ns, LATEST).min(axis=1, initial=LATEST)
+    arrival = np.where(matched.present, matched.arrival_ns - offset_ns, ABSENT)
+    end = np.where(matched.present, matched.end_ns - offset_ns, LATEST)
     waits = np.array([kind not in ENDS_APART for kind in matched.kind], np.bool_)
-    impossible = waits & (first_end < last_arrival - tolerance_ns)
-    if not impossible.any():
+
+    def impossible(left: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        last_arrival = np.where(left, arrival, ABSENT).max(axis=1, initial=ABSENT)
+        first_end = np.where(left, end, LATEST).min(axis=1, initial=LATEST)
+        ends_early: NDArray[np.bool_] = waits & (first_end < last_arrival - tolerance_ns)
+        return ends_early
+
+    found = impossible(matched.present)
+    if not found.any():
         return matched
-    kept = select(matched, np.flatnonzero(~impossible))
-    return replace(kept, refused=matched.refused + int(impossible.sum()))
+    odd = np.zeros_like(matched.present)
+    which = np.flatnonzero(found & (matched.parts > 2))
+    odd[which] = _apart(end[which], matched.present[which], tolerance_ns)
+    odd &= ~impossible(matched.present & ~odd)[:, np.newaxis]
+    given_up = odd.sum(axis=0)
+    matched = replace(
+        matched,
+        arrival_ns=np.where(odd, ABSENT, matched.arrival_ns),
+        end_ns=np.where(odd, ABSENT, matched.end_ns),
+        row=np.where(odd, -1, matched.row),
+        parts=matched.parts - odd.sum(axis=1),
+        unmatched=tuple((np.array(matched.unmatched) + given_up).tolist()),
+        odd=tuple((given_up + (np.array(matched.odd) if matched.odd else 0)).tolist()),
+    )
+    refused = found & ~odd.any(axis=1)
+    kept = _in_order(select(matched, np.flatnonzero(~refused)))
+    return replace(kept, refused=matched.refused + int(refused.sum()))
+
+
+def _apart(end: Ints, present: NDArray[np.bool_], tolerance_ns: int) -> NDArray[np.bool_]:
+    """The rank of each collective that alone ends apart from the others, shape (M, R); none where several do."""
+    middle = np.array([np.median(ends[here]) for ends, here in zip(end, present, strict=True)]).reshape(-1, 1)
+    apart = present & (np.abs(end.astype(np.float64) - middle) > tolerance_ns)
+    alone: NDArray[np.bool_] = apart & (apart.sum(axis=1, keepdims=True) == 1)
+    return alone

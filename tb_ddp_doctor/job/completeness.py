@@ -40,6 +40,8 @@ LEAST_UNLAUNCHED = 3
 LEAST_CALLS = 0.95
 #: Fewer events are no loss: a rank whose step has so few more or less does something else.
 _FEWEST_CALLS = 3
+#: Launching and ending the shortest kernel takes a GPU 700 ns and more; of so many kernels the mean tells.
+_SHORTEST_KERNEL_NS, _LEAST_KERNELS = 200.0, 10
 #: Ranks wait for each other in every step, so none takes so many times as long as another.
 MOST_TIMES = 100
 #: Ends of one collective that are further apart are on clocks that jump, ns, as NTP makes them from 128 ms on; and as
@@ -85,6 +87,7 @@ def damages(digests: Mapping[int, RankDigest], world_size: int | None) -> Damage
     _note(found, _copies(digests))
     _note(found, _other_kind(digests))
     _note(found, _few_steps(digests))
+    _note(found, _too_fast(digests))
     peers = {rank: digest for rank, digest in digests.items() if rank not in found}
     for check in (_lost_kernels, _lost_launches, _lost_calls, _ended_early, _other_lengths):
         _note(found, check(peers))
@@ -390,6 +393,22 @@ def _launches(digests: Mapping[int, RankDigest]) -> dict[int, list[int]]:
         for number, launches in zip(table.number.tolist(), table.launches.tolist(), strict=True):
             by_step.setdefault(number, []).append(launches)
     return by_step
+
+
+def _too_fast(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
+    """Ranks whose kernels are shorter than any GPU's, beside ranks whose kernels are not: their times are in ms.
+
+    Of two ranks with steps of other lengths, this tells which one is wrong.
+    """
+    mean = {
+        rank: int(digest.kernels.total_ns.sum()) / max(int(digest.kernels.count.sum()), 1)
+        for rank, digest in digests.items()
+        if digest.has_device and digest.kernels.count.sum() >= _LEAST_KERNELS
+    }
+    short = [rank for rank, mean_ns in mean.items() if mean_ns < _SHORTEST_KERNEL_NS]
+    if len(short) == len(mean):
+        return {}
+    return {rank: Damage(None, f"its kernels take {mean[rank]:.0f} ns on average, and no GPU's do") for rank in short}
 
 
 def _other_lengths(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
