@@ -34,10 +34,10 @@ def repeats(job: Job) -> Repeats:
     calls, passes, exposed = (np.zeros(job.step_index.shape, np.int64) for _ in range(3))
     if lack := _lack(job):
         return Repeats(calls, passes, exposed, None, lack)
-    repeated = _repeated(job)
+    repeated, each_pass = _of_all_ranks(job, _repeated(job))
     if not repeated.any():
         return Repeats(calls, passes, exposed, None)
-    rows, each_pass = np.flatnonzero(repeated), job.calls.column("backward")
+    rows = np.flatnonzero(repeated)
     of_pass = numbered(job.calls.rank[rows], job.calls.column("step")[rows], each_pass[rows])
     alone = exposed_alone(job, repeated)
     longest: tuple[int, int, int] | None = None
@@ -80,6 +80,23 @@ def _repeated(job: Job) -> NDArray[np.bool_]:
         for one in earlier:
             repeated[one] = Counter(elements[one].tolist()) == sizes
     return repeated
+
+
+def _of_all_ranks(job: Job, repeated: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], Ints]:
+    """The same with the parts of all ranks where most ranks repeat a matched AllReduce, and the pass of each call.
+
+    A rank whose operators have names that nobody knows shows no passes of its own.
+    """
+    matched, backward = job.matched, job.calls.column("backward").copy()
+    call = np.where(matched.present, job.calls.first[:-1] + matched.row, 0)
+    repeats_it = matched.present & repeated[call] if len(repeated) else matched.present & False
+    by_most = np.flatnonzero(2 * repeats_it.sum(axis=1) > matched.parts)
+    repeated, of_any = repeated.copy(), np.where(matched.present, backward[call], -1)[by_most].max(axis=1, initial=-1)
+    for each, its_pass in zip(by_most.tolist(), of_any.tolist(), strict=True):
+        parts = call[each][matched.present[each]]
+        repeated[parts] = True
+        backward[parts[backward[parts] < 0]] = its_pass
+    return repeated, backward
 
 
 def _of_several_passes(rows: Ints, update: Ints, backward: Ints) -> Iterator[Ints]:

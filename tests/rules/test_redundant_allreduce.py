@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
-from traces import finding, in_row, lies_in_its_step, outcome, ranks
+from msgspec.structs import replace
+from traces import digests, finding, in_row, lies_in_its_step, outcome, ranks
+
+from tb_ddp_doctor.facts.repeats import repeats
+from tb_ddp_doctor.job.build import build
 
 RULE = "redundant-allreduce"
 SYNCED = """
@@ -36,6 +41,18 @@ def test_a_repeated_allreduce_is_found_with_its_cost() -> None:
     assert "each of 2 backward passes" in found.title
     assert "1 AllReduces a step, of 1 passes" in found.why
     assert "no_sync()" in found.fix
+
+
+def test_what_most_ranks_repeat_is_repeated_by_all() -> None:
+    """A rank whose operators nobody knows shows no backward passes, and takes part in the same AllReduces."""
+    made = digests(ranks(SYNCED, SYNCED, SYNCED))
+    whole = repeats(build("job", made, {}, None, ()))
+    unknown = made[1].collectives
+    made[1] = replace(made[1], collectives=replace(unknown, backward=np.full_like(unknown.backward, -1)))
+    found = repeats(build("job", made, {}, None, ()))
+    assert found.calls.tolist() == whole.calls.tolist() and found.calls.min() == 1
+    assert found.passes.tolist() == whole.passes.tolist()
+    assert found.exposed_ns.tolist() == whole.exposed_ns.tolist()
 
 
 def test_evidence_is_the_repeated_one() -> None:
