@@ -591,6 +591,18 @@ def test_what_no_rule_explains_is_not_called_healthy(tmp_path: Path, monkeypatch
     assert diagnosis.account.line("unexplained").ms == pytest.approx(4, rel=0.01)
 
 
+def test_what_is_unexplained_while_no_gpu_idles_is_communications(tmp_path: Path) -> None:
+    """A CPU that launched earlier would save time, but no GPU waits for it: its communication is what could begin."""
+    text = """
+        rank# step |1
+              host [a][b]
+              gpu  [a...][b......]
+              nccl               [ar...]
+    """
+    diagnosis = diagnose(write(tmp_path, ranks(text, text)))
+    assert "is unexplained: mostly communication that takes longer" in diagnosis.headline
+
+
 def shares(folder: Path, monkeypatch: pytest.MonkeyPatch, *rules: Rule) -> dict[str, tuple[float, float, str]]:
     """By rule: what it is charged with, and what its fix alone would save, as shares of the step; and its severity."""
     monkeypatch.setattr(engine, "CATALOGUE", {str(i): rule for i, rule in enumerate(rules)})

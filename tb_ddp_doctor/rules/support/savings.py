@@ -356,10 +356,15 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         return Unexplained(OWNERS[int(more.argmax())], None, (int(self.job.ranks[rank]),), tuple(steps.tolist()))
 
     def _owner(self, kind: str, ranks: NDArray[np.intp], steps: NDArray[np.intp]) -> tuple[str, str | None]:
-        """The owner of the budget that has most of one kind of time there, and the phase; None where none is told."""
-        owners = _OWNERS_OF[kind]
+        """The owner of the budget that has most of one kind of time there, and the phase; None where none is told.
+
+        A CPU may hold up communication and leave no GPU idle: then that owns the time.
+        """
         chosen = np.ix_(ranks, steps)
-        owner = max(owners, key=lambda name: int(self.job.budget.of(name)[chosen].sum()))
+        time_of = {name: int(self.job.budget.of(name)[chosen].sum()) for name in OWNERS}
+        likely = (_OWNERS_OF[kind], _OWNERS_OF["communication"])
+        owners = next((some for some in likely if any(time_of[name] for name in some)), OWNERS)
+        owner = max(owners, key=lambda name: time_of[name])
         if not self.job.tells_phases:
             return owner, None
         phases = self.job.work(lambda work: work.phases)
