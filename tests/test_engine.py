@@ -424,6 +424,28 @@ def test_a_first_step_that_the_profilers_start_holds_is_left_out(tmp_path: Path)
     assert "Step 1 is left out: the start of the profiler blocks the CPU" in said(diagnosis, diagnosis.name)
 
 
+#: At the end of each step the CPUs wait for their GPUs, and are then outside any op.
+ENDS_IDLE = """
+    rank# step |1
+          host [fwd][bwd][sync......]            [log]
+          gpu    [fwd....][bwd.]
+          nccl                  [ar.]
+"""
+
+
+def test_a_first_step_without_the_idle_that_other_steps_begin_with_is_left_out(tmp_path: Path) -> None:
+    diagnosis = diagnose(write(tmp_path, ranks(ENDS_IDLE, ENDS_IDLE, steps=5)))
+    assert diagnosis.steps == (2, 3, 4, 5)
+    assert "Step 1 is left out: before each of the other steps the GPUs idle for 17.0 ms" in said(diagnosis, "")
+    assert (diagnosis.verdict, diagnosis.findings[0].cost_ms) == ("host-stall", pytest.approx(12, abs=1))
+
+
+def test_a_first_step_stays_where_one_step_of_two_others_begins_idle(tmp_path: Path) -> None:
+    usual, pauses = (ENDS_IDLE.replace("            [log]", f"{'':{ms}}[log]") for ms in (0, 36))
+    diagnosis = diagnose(write(tmp_path, in_row(*[ranks(one, one, steps=1) for one in (usual, pauses, usual)])))
+    assert diagnosis.steps == (1, 2, 3)
+
+
 def test_a_first_step_that_ranks_begin_apart_is_left_out(tmp_path: Path) -> None:
     early = """
         rank# step |1

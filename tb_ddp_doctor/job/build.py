@@ -134,6 +134,12 @@ def _unlike_the_others(digests: tuple[RankDigest, ...], step_index: Ints, clock:
         kernels = of_steps([digest.work.kernels.kernels for digest in digests], step_index)
         if kernels[:, 0].sum() * ODD < np.median(kernels[:, 1:].sum(axis=0)):
             return "part of its work was launched before the trace begins."
+        idle = _idle_before_ns(digests, step_index)
+        if idle >= EXPLAINS * (usual - first):
+            return (
+                f"before each of the other steps the GPUs idle for {idle / 1e6:.1f} ms, from the end of the step before "
+                "on, and what came before the first is not in the traces."
+            )
     if first <= ODD * usual:
         return None
     excess = EXPLAINS * (first - usual)
@@ -146,6 +152,15 @@ def _unlike_the_others(digests: tuple[RankDigest, ...], step_index: Ints, clock:
     if max(map(_before_the_record_ns, digests)) >= excess:
         return "communication that was launched before the trace begins still runs in it."
     return None
+
+
+def _idle_before_ns(digests: Sequence[RankDigest], step_index: Ints) -> float:
+    """For how long the GPUs have nothing to do when a step after the first begins on the CPU: on the median rank, and in
+    the median step, each the lower of two.
+    """
+    idle = of_steps([np.maximum(d.steps.host_start_ns - d.steps.start_ns, 0) for d in digests], step_index)[:, 1:]
+    of_rank = np.sort(idle, axis=0)[(len(idle) - 1) // 2]
+    return float(np.sort(of_rank)[(len(of_rank) - 1) // 2])
 
 
 def _has_usual_collectives(digests: Sequence[RankDigest], step_index: Ints) -> bool:
