@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from traces import MS, job, repeat
+from traces import MS, in_row, job, ranks, repeat
 
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.facts.change import Change
@@ -138,3 +138,25 @@ def test_without_a_replay_the_slowest_rank_no_longer_waits_for_missing_ranks() -
 def test_what_a_rank_always_loads_longer_is_not_shared() -> None:
     whatif = WhatIf(budget(compute=[[20], [20], [20]], input=[[10], [16], [11]]))
     assert whatif.shared(CpuTime.INPUT).of_host[CpuTime.INPUT].ravel().tolist() == [1, 11 / 16, 1]
+
+
+def stalling(fast_ms: int, slow_ms: int) -> str:
+    """A step in which the CPU of rank 1 is outside any op for longer than that of the others."""
+
+    def rank(stall_ms: int) -> str:
+        wait = "." * (slow_ms - stall_ms)
+        return f"""
+            rank# step |1
+                  host [fwd]{"":{stall_ms}}[bwd]
+                  gpu  [fwd]{"":{stall_ms}}[bwd]
+                  nccl      {"":{stall_ms}}     [ar{wait}..]
+        """
+
+    return ranks(rank(fast_ms), rank(slow_ms), rank(fast_ms), steps=1)
+
+
+def test_what_all_ranks_share_is_taken_once_from_a_rank_that_stalls_longer() -> None:
+    whatif = WhatIf.of(job(in_row(*[stalling(2, 8)] * 2, stalling(22, 28), *[stalling(2, 8)] * 2)))
+    in_one_step = whatif.shared_in(np.arange(5) == 2)
+    taken = (in_one_step | whatif.shared(CpuTime.STALL)).of_host[CpuTime.STALL] * whatif.host_ns(CpuTime.STALL)
+    assert taken[1, 2] / MS == pytest.approx(22, abs=0.1)

@@ -205,7 +205,7 @@ class WhatIf:
                 share = np.where(chosen, longer / np.maximum(spent, 1), 0.0)
                 if share.any():
                     host[kind] = share
-        return Change(host)
+        return Change(shared=host)
 
     def shared(self, kind: CpuTime, among: NDArray[np.bool_] | None = None) -> Change:
         """The host's time of one kind on all ranks, as far as they share it.
