@@ -24,7 +24,7 @@ struct replay_flags {
 };
 
 /* How many kinds of host time there are. */
-enum { REPLAY_KINDS = 9 };
+enum { REPLAY_KINDS = 11 };
 
 enum { REPLAY_GATED = 1, REPLAY_QUEUED = 2, REPLAY_HELD = 4, REPLAY_NEEDING = 8 };
 

@@ -16,8 +16,9 @@ character. Lanes:
   `values` and `undo` (the softmax backward) operations of attention, with shapes.
 - within: the same, within those of the lane host. thread2, thread3, ...: operators of other threads.
 - autograd: backward's thread; its operators are autograd nodes. `grad@2` completes a gradient of 2 million elements.
-- gpu: kernels of the compute stream. `pageable` and `pinned` are copies from the host of 16 MB. `name*20` are twenty
-  kernels in a row, `name@64` has a grid of 64 blocks. `graph*20` are twenty of one CUDA graph, launched by one call.
+- gpu: kernels of the compute stream. `pageable` and `pinned` are copies from the host of 16 MB, `offload` one to it.
+  `name*20` are twenty kernels in a row, `name@64` has a grid of 64 blocks. `graph*20` are twenty of one CUDA graph,
+  launched by one call.
 - gpu2, gpu3, ...: the same, each on a stream of its own; copy: one for copies.
 - nccl: AllReduces (`ar`..., of int32 `used`...), all-gathers (`ag`...), reduce-scatters (`rs`...), broadcasts
   (`bc`...), all-to-alls (`a2a`...), sends and receives (`p2p`...; `s2` to rank 2, `r0` from rank 0, `s2r0` a batch of
@@ -77,6 +78,7 @@ _COPIES = {
     "pageable": "Memcpy HtoD (Pageable -> Device)",
     "pinned": "Memcpy HtoD (Pinned -> Device)",
     "hostcopy": "Memcpy HtoD (Host -> Device)",  # ROCm
+    "offload": "Memcpy DtoH (Device -> Pinned)",
 }
 _COLLECTIVES = {
     "ar": ("allreduce", "AllReduce_Sum_f32"),

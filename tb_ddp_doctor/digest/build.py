@@ -21,6 +21,7 @@ from tb_ddp_doctor.digest.gradients import gradients, no_gradients
 from tb_ddp_doctor.digest.graph_walks import graph_walks
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.host_meetings import host_meetings, no_host_meetings
+from tb_ddp_doctor.digest.host_updates import host_updates
 from tb_ddp_doctor.digest.kernels import kernel_work, kernels, operators_as_kernels
 from tb_ddp_doctor.digest.launch_queue import host_stalls
 from tb_ddp_doctor.digest.launches import DeviceRows
@@ -105,9 +106,12 @@ def _digest_device(host: HostCalls, rows: DeviceRows) -> RankDigest:
     phase = launch_phases(device, phases)
     phase_ns, exposed_phase_ns = device_phases(device, steps, phase, phases)
     blocked = host_stalls(host, device, layers.device_busy)
-    stuck = stalls(host, layers, blocked)
     calls = blocking_calls(host, device, steps)
-    starved_ns, blocking = starvation(host, device, steps, layers, blocked, calls, stuck.intervals, words)
+    updates = host_updates(host, device, steps, calls)
+    stuck = stalls(host, layers, blocked, updates.work)
+    others = stuck.intervals | updates.work
+    removable = calls.chosen(~updates.awaited)
+    starved_ns, blocking = starvation(host, device, steps, layers, blocked, removable, others, words)
     found = device_collectives(host, device, phase, words)
     meetings = host_meetings(host, steps, words)
     return RankDigest(
@@ -154,7 +158,7 @@ def _digest_device(host: HostCalls, rows: DeviceRows) -> RankDigest:
         code=code(host, device, words),
         op_stalls=op_stalls(host, device, steps, layers, stuck, words),
         memory=memory(host, number, steps, phases, found, words),
-        track=rank_track(host, device, steps, layers, blocked, calls, stuck.intervals, phases, meetings),
+        track=rank_track(host, device, steps, layers, blocked, calls, updates, stuck.intervals, phases, meetings),
         gradients=gradients(host, device, steps, phase, words),
         contents=contents,
         warnings=(*trace.warnings, *_joining_warnings(device, number, rows)),

@@ -46,7 +46,7 @@ class Blocked(msgspec.Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def in_a_call(self) -> NDArray[np.bool_]:
         """Whether a recorded call that waits for the device, or may, blocks the CPU."""
-        return (self.kind >= 0) & (self.kind <= CpuTime.SYNC)
+        return (self.kind >= 0) & (self.kind < CpuTime.INPUT)
 
     @cached_property
     def latest_ns(self) -> Ints:

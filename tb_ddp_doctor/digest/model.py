@@ -271,18 +271,22 @@ class CpuTime(IntEnum):
     COPY = 1
     #: Every other call that waits for the device.
     SYNC = 2
+    #: Those of them that wait for what an optimizer on the CPU works on (see `host_updates`).
+    READ = 3
     #: The DataLoader's __next__.
-    INPUT = 3
+    INPUT = 4
     #: Outside any op, for long.
-    STALL = 4
+    STALL = 5
     #: Stalled inside one op or launch call (see `op_stalls`).
-    OP_STALL = 5
+    OP_STALL = 6
+    #: An optimizer's work on the CPU.
+    UPDATE = 7
     #: The profiler's own stalls.
-    OVERHEAD = 6
+    OVERHEAD = 8
     #: Recording host events, by an estimate.
-    RECORDING = 7
+    RECORDING = 9
     #: Ops, launches, and Python between them.
-    WORK = 8
+    WORK = 10
 
 
 class HostTimes(msgspec.Struct, frozen=True, eq=False):

@@ -6,7 +6,7 @@ thread is preempted, waits for a lock or a page, or does something once that lat
 creates a handle, tunes or compiles). Fewer or larger launches do not shorten it.
 
 Not here: calls that wait for the device or allocate, the full launch queue, what the profiler stalls, the DataLoader,
-and DDP's search for unused parameters, which have owners of their own.
+optimizers on the CPU, and DDP's search for unused parameters, which have owners of their own.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Stalls(msgspec.Struct, frozen=True, eq=False):
         return Intervals.union(self.start_ns, self.end_ns)
 
 
-def stalls(host: HostCalls, layers: owners.Layers, blocked: HostStalls) -> Stalls:
-    """The stalls of a rank's host."""
+def stalls(host: HostCalls, layers: owners.Layers, blocked: HostStalls, updates: Intervals) -> Stalls:
+    """The stalls of a rank's host; `updates` is when an optimizer works on the CPU, which is no stall."""
     ops, calls = host.trains & host.is_operator, host.trains & host.is_runtime
     nothing = np.empty(0, np.int64)
     if not ops.any():
@@ -63,7 +63,7 @@ def stalls(host: HostCalls, layers: owners.Layers, blocked: HostStalls) -> Stall
     found = quiet & layers.dispatch
     own_rule = host.named(names.is_graph_walk) | host.named(names.reads_value)
     found = found - (layers.input | layers.sync | layers.alloc | host.over(ops & own_rule))
-    found = found - blocked.full_queue - blocked.profiler
+    found = found - blocked.full_queue - blocked.profiler - updates
     stays = found.end - found.start >= least
     start, end = found.start[stays], found.end[stays]
     return Stalls(start, end, _innermost(host, ops, start), _innermost(host, calls, start))

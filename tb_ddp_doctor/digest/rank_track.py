@@ -8,6 +8,7 @@ from tb_ddp_doctor.digest import track
 from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.host_calls import HostCalls
+from tb_ddp_doctor.digest.host_updates import HostUpdates
 from tb_ddp_doctor.digest.intervals import EMPTY, Intervals, different
 from tb_ddp_doctor.digest.launch_queue import HostStalls
 from tb_ddp_doctor.digest.model import HostMeetings, Starved, Steps, Track
@@ -29,6 +30,7 @@ def rank_track(
     layers: Layers,
     blocked: HostStalls,
     calls: BlockingCalls,
+    updates: HostUpdates,
     op_stalls: Intervals,
     phases: HostPhases,
     meetings: HostMeetings,
@@ -55,7 +57,7 @@ def rank_track(
         steps,
         track.Device(device.start_ns[work], device.end_ns[work], launched[work], device.stream[work]),
         track.Communication(device.start_ns[comm], device.end_ns[comm], launched[comm], device.stream[comm]),
-        _host_time(host, device, steps, layers, blocked, calls, op_stalls),
+        _host_time(host, device, steps, layers, blocked, calls, updates, op_stalls),
         [phases.of(phase) for phase in Phase if phase is not Phase.OTHER],
         track.Meetings(meetings.start_ns, meetings.end_ns),
     )
@@ -84,6 +86,7 @@ def _host_time(
     layers: Layers,
     blocked: HostStalls,
     calls: BlockingCalls,
+    updates: HostUpdates,
     op_stalls: Intervals,
 ) -> track.HostTime:
     """What holds the host.
@@ -99,13 +102,16 @@ def _host_time(
     following = searchsorted(needs_event, idle.end)
     syncs = np.append(needs_event, np.iinfo(np.int64).max)[following] - idle.end <= _AT_ONCE_NS
     unrecorded = Intervals(idle.start[syncs], idle.end[syncs])
+    removable, awaited = calls.chosen(~updates.awaited), calls.chosen(updates.awaited)
     taken = EMPTY
     disjoint = []
     for part in (
-        *(calls.over(kind) | unrecorded if kind is Starved.SYNC else calls.over(kind) for kind in BLOCKING),
+        *(removable.over(kind) | unrecorded if kind is Starved.SYNC else removable.over(kind) for kind in BLOCKING),
+        awaited.over(Starved.SYNC),
         layers.input & window,
-        idle - unrecorded,
+        idle - unrecorded - updates.work,
         op_stalls & window,
+        updates.work & window,
         blocked.profiler,
         blocked.full_queue,
     ):

@@ -13,7 +13,7 @@ order of `Starved`; each is charged with what it closes beyond those before it, 
 What no kind closes is the launches' own.
 
 Idle time in the DataLoader, or with the host outside any op or stalled inside one for long, uses up lead but is charged
-to no kind here: other rules own it.
+to no kind here: other rules own it. So does what an optimizer works on the CPU.
 """
 
 from __future__ import annotations
@@ -94,17 +94,18 @@ def starvation(
     layers: owners.Layers,
     blocked: HostStalls,
     calls: BlockingCalls,
-    op_stalls: Intervals,
+    apart: Intervals,
     words: Vocabulary,
 ) -> tuple[NDArray[np.int64], Blocking]:
     """Starvation of each step by its cause, shape (S, len(Starved)), and the calls that hold the host.
 
-    `op_stalls` is when the host is stalled inside an op. What comes after the last launch delays nothing in the record.
+    `apart` is when the host is stalled inside an op, or updates parameters. What comes after the last launch delays
+    nothing in the record.
     """
     charged = np.zeros((len(steps), len(Starved)), np.int64)
     if not len(steps) or not len(device):
         return charged, no_blocking()
-    gaps = _gaps(device, layers, op_stalls, steps)
+    gaps = _gaps(device, layers, apart, steps)
     last = min(int(device.launch_ns[device.is_launched].max(initial=0)), int(steps.host_end_ns[-1]))
     calls = calls.chosen(host.start_ns[calls.call] < last)
     leads = _leads(host, steps, gaps, calls, blocked.profiler, recording_ns(device))
@@ -114,7 +115,7 @@ def starvation(
     return charged, _blocking(host, calls, lost, until, words)
 
 
-def _gaps(device: DeviceEvents, layers: owners.Layers, op_stalls: Intervals, steps: Steps) -> _Gaps:
+def _gaps(device: DeviceEvents, layers: owners.Layers, apart: Intervals, steps: Steps) -> _Gaps:
     starts = device.start_ns[device.by_start]
     returned = device.launch_ns + device.launch_length_ns
     idle = Intervals.span(int(steps.start_ns[0]), int(steps.end_ns[-1])) - layers.device_busy
@@ -125,7 +126,7 @@ def _gaps(device: DeviceEvents, layers: owners.Layers, op_stalls: Intervals, ste
     starved = Intervals.union(idle.start, np.minimum(idle.end, arrives))
     stalled = starved - layers.host_busy
     long = stalled.end - stalled.start >= owners.LONG_STALL_NS
-    others = layers.input | Intervals(stalled.start[long], stalled.end[long]) | op_stalls
+    others = layers.input | Intervals(stalled.start[long], stalled.end[long]) | apart
     points = different(starved.start, starved.end, steps.start_ns, steps.end_ns)
     start, end = points[:-1], points[1:]
     step = searchsorted(steps.start_ns, start, side="right") - 1

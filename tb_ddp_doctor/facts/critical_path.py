@@ -36,9 +36,11 @@ _OWNERS = {
     CpuTime.ALLOC: "alloc",
     CpuTime.COPY: "sync",
     CpuTime.SYNC: "sync",
+    CpuTime.READ: "sync",
     CpuTime.INPUT: "input",
     CpuTime.STALL: "host",
     CpuTime.OP_STALL: "dispatch",
+    CpuTime.UPDATE: "dispatch",
     CpuTime.OVERHEAD: "dispatch",
     CpuTime.RECORDING: "dispatch",
     CpuTime.WORK: "dispatch",
@@ -46,6 +48,7 @@ _OWNERS = {
 _OF_CPUS = "collective of the CPUs (gloo)"
 _PROFILER = "profiler overhead"
 _LOADER = "DataLoader.__next__"
+_UPDATE = "optimizer on the CPU"
 
 
 def owner_of(kind: CpuTime) -> str:
@@ -229,7 +232,7 @@ class _Rank:
             return self._function(CodeOf.HOST, start, end)
         if spent is CpuTime.OP_STALL:
             return self._op_stall(start, end)
-        return self._calls[spent]
+        return _UPDATE if spent in (CpuTime.READ, CpuTime.UPDATE) else self._calls[spent]
 
     def _stall(self, start: int, end: int) -> str:
         """What the host does in a stall, if that is the longest of its kind; of the others no place is known."""

@@ -62,7 +62,8 @@ class Replay:
         """
         if change.is_nothing and not alone:
             return self.recorded_ns
-        lengths = self._cut(change) if replay_library.is_available() else self.without(change)
+        shortened = replay_library.is_available() and not (change.no_host and self._updates)
+        lengths = self._cut(change) if shortened else self.without(change)
         return self.settled_ns(replace(lengths, alone=alone))
 
     def in_effect(self, change: Change) -> Change:
@@ -218,6 +219,9 @@ class Replay:
             mine, row = self._behind, rows.queue_row[self._behind]
             tail = tail.copy()
             tail[mine] = np.rint(tail[mine] * (need[row] / np.maximum(rows.device_ns[row], 1))).astype(np.int64)
+        if change.no_host and self._updates:
+            # What is launched once an update is through cannot begin before.
+            lead = np.where(rows.lead_ns > LONG_AGO // 2, np.maximum(lead, need), lead)
         return Lengths(work, held, need, lead, tail, queue, self._transfer(change), change.no_host)
 
     def _cut(self, change: Change) -> Lengths:
@@ -271,8 +275,7 @@ class Replay:
         """The host's time in each row, how long it is held at the end, and how long after what left the queue."""
         rows = self.schedule.rows
         if change.no_host:
-            nothing, never = (np.broadcast_to(np.int64(ns), rows.work_ns.shape) for ns in (0, LONG_AGO // 4))
-            return nothing, np.where(rows.waits, never, nothing), never
+            return self._of_updates
         shares = self._shares(change)
         if not shares:
             return rows.work_ns, rows.blocked_ns, rows.queue_ns
@@ -294,6 +297,31 @@ class Replay:
         if len(worked):
             queue = _own(queue, rows.queue_ns)
             queue[worked] = np.rint(queue[worked] * (work[worked] / rows.work_ns[worked])).astype(np.int64)
+        return work, held, queue
+
+    @property
+    def _updates(self) -> bool:
+        """Whether some optimizer works on the CPU: that is no overhead of the CPU."""
+        return self.schedule.spent[CpuTime.UPDATE].is_some
+
+    @cached_property
+    def _of_updates(self) -> tuple[Ints, Ints, Ints]:
+        """The same of CPUs that need no time, but for optimizers: the median rank's, once what they update is there."""
+        rows, spent = self.schedule.rows, self.schedule.spent
+        nothing, never = (np.broadcast_to(np.int64(ns), rows.work_ns.shape) for ns in (0, LONG_AGO // 4))
+        held = np.where(rows.waits, never, nothing)
+        if not self._updates:
+            return nothing, held, never
+        work, queue = nothing.copy(), never.copy()
+        update, awaited = spent[CpuTime.UPDATE], spent[CpuTime.READ].holding
+        took = self.host_ns(CpuTime.UPDATE)
+        beyond = np.maximum(1 - self.typical(took) / np.maximum(took, 1), 0)
+        work[update.working] = update.work_ns
+        held[update.holding] = rows.blocked_ns[update.holding]
+        for amount, mine in ((work, update.working), (held, update.holding)):
+            some, gone = self._cells.with_some(beyond, mine)
+            amount[mine[some]] -= np.rint(amount[mine[some]] * gone).astype(np.int64)
+        held[awaited], queue[awaited] = rows.blocked_ns[awaited], rows.queue_ns[awaited]
         return work, held, queue
 
     def _device(self, change: Change) -> Ints:

@@ -22,7 +22,7 @@ class Column(Structure):
 #: What rounds are, in the bits of `Round.is`.
 GATED, QUEUED, HELD, NEEDING = 1, 2, 4, 8
 #: How many kinds of host time there are.
-KINDS = 9
+KINDS = 11
 #: Columns of `schedule_model.Rows` and `Parts`: indices of rows, flags and times of rows, indices of parts.
 ROW_INDICES = ("rank", "step", "blocked_by", "queue_row", "queue_part", "awaits", "launches")
 ROW_FLAGS = ("waits", "queue_before", "synced")

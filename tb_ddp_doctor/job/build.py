@@ -137,8 +137,8 @@ def _unlike_the_others(digests: tuple[RankDigest, ...], step_index: Ints, clock:
         idle = _idle_before_ns(digests, step_index)
         if idle >= EXPLAINS * (usual - first):
             return (
-                f"before each of the other steps the GPUs idle for {idle / 1e6:.1f} ms, from the end of the step before "
-                "on, and what came before the first is not in the traces."
+                f"before each of the other steps the GPUs idle for {idle / 1e6:.1f} ms, from the end of the step "
+                "before on, and what came before the first is not in the traces."
             )
     if first <= ODD * usual:
         return None
@@ -155,8 +155,9 @@ def _unlike_the_others(digests: tuple[RankDigest, ...], step_index: Ints, clock:
 
 
 def _idle_before_ns(digests: Sequence[RankDigest], step_index: Ints) -> float:
-    """For how long the GPUs have nothing to do when a step after the first begins on the CPU: on the median rank, and in
-    the median step, each the lower of two.
+    """For how long the GPUs have nothing to do before a step after the first begins on the CPU.
+
+    Of the median rank in the median step, of two ranks or steps the lesser.
     """
     idle = of_steps([np.maximum(d.steps.host_start_ns - d.steps.start_ns, 0) for d in digests], step_index)[:, 1:]
     of_rank = np.sort(idle, axis=0)[(len(idle) - 1) // 2]

@@ -43,8 +43,9 @@ class HostSync(Rule):
         Read values rarely, and one step late; keep metrics on the GPU.
     Limits:
         Blocking copies from pageable memory to the GPU are pageable-memcpy's, and syncs on one rank alone are
-        straggler's. Where stacks were recorded (with_stack=True), the function of each call is named, with the line
-        where the function begins, not that of the call. Calls that later steps would have to make anyway still count.
+        straggler's. Syncs that await what an optimizer on the CPU works on do not count. Where stacks were recorded
+        (with_stack=True), the function of each call is named, with the line where the function begins, not that of the
+        call. Calls that later steps would have to make anyway still count.
     """
 
     id: ClassVar[str] = "host-sync"

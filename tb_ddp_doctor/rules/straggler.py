@@ -136,7 +136,7 @@ class Straggler(Rule):
             rank = group.ranks[0]
             seen = causes[rank][1]
             if group.cause == "host":
-                seen += _op_stalls(rank, found.others, whatif, op_stalls)
+                seen += _op_stalls(rank, found.others, whatif, op_stalls) + _update(rank, found, whatif)
             seen += _beside_traces(group.cause, rank, rank_evidence)
             if group.cause in _OF_HARDWARE:
                 seen += beside.of_check(int(frame.ranks[rank]), expected, len(frame.ranks) + frame.missing_ranks)
@@ -213,6 +213,15 @@ def _op_stalls(rank: int, others: Ints, whatif: WhatIf, stalls: OpStalls) -> str
 
 def _verb(ranks: Sequence[int]) -> str:
     return "waits" if len(ranks) == 1 else "wait"
+
+
+def _update(rank: int, found: Slowness, whatif: WhatIf) -> str:
+    """By how much longer a rank's (index) optimizer works on the CPU, if that is most of what the rank is slower by."""
+    spent = whatif.host_ns(CpuTime.UPDATE).mean(axis=1)
+    extra = float(spent[rank] - np.median(spent[found.others])) if len(found.others) else 0.0
+    if extra <= float(found.excess_ns[rank].mean()) / 2:
+        return ""
+    return f" Its optimizer works {text.ms(extra)} a step longer on the CPU than the median rank's."
 
 
 class _Job(msgspec.Struct, frozen=True, eq=False):

@@ -621,6 +621,11 @@ def is_to_device(memcpy: str) -> bool:
     return "HtoD" in memcpy
 
 
+def is_to_host(memcpy: str) -> bool:
+    """Whether a copy goes from the device to the host."""
+    return "DtoH" in memcpy
+
+
 #: Programs by the names of their own operators, annotations, kernels and modules.
 _PROGRAMS = (
     (

@@ -42,7 +42,7 @@ _OFF_THE_PATH = 0.02
 #: What the replay saves at least of what others wait, and of what the path has of the rank's CPU.
 _LEAST_SAVED = 0.5
 #: Calls in which a CPU may wait for another rank. It spends the rest of its time on its own account.
-_MAY_WAIT = (CpuTime.ALLOC, CpuTime.COPY, CpuTime.SYNC)
+_MAY_WAIT = (CpuTime.ALLOC, CpuTime.COPY, CpuTime.SYNC, CpuTime.READ)
 #: The rule whose ranks are slow in every step.
 _NAMES_SLOW_RANKS = "straggler"
 
