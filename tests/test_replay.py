@@ -282,6 +282,18 @@ def test_a_full_launch_queue_is_no_work_of_the_host_where_a_stall_follows() -> N
     assert whatif.host_ns(CpuTime.WORK)[0] == pytest.approx([9 * MS] * 6, rel=0.01)
 
 
+def test_a_full_launch_queue_is_no_work_of_the_host_where_a_sync_with_one_kernel_follows() -> None:
+    queue_full = """
+        rank# step |1                                     |2
+              host [a]  [b][c][d][full...][sync..]        [e][f]
+              gpu  [a...................][b......][d.....][e...][f..]
+              gpu2          [c..........................]
+    """
+    drawn, whatif = played(ranks(queue_full))
+    assert whatif.recorded_ns.tolist() == drawn.budget.window_ns.tolist()
+    assert whatif.host_ns(CpuTime.WORK)[0] == pytest.approx([12 * MS, 6 * MS] * 3, rel=0.01)
+
+
 def test_without_launches_own_times_are_compared() -> None:
     assert not WhatIf.of(job("rank0 gpu [?a...][?b...]")).plays
 

@@ -234,12 +234,13 @@ def _cut(steps: Steps, device: Device, communication: Communication, host: HostT
         gate_at,
         crowded[_LAUNCHES_A_ROW - 1 :: _LAUNCHES_A_ROW],
         meetings.start_ns,
+        _unblocked(host.full_queue, hold_start, origin),
     )
     ends = np.concatenate(cuts)
     order = np.argsort(ends, kind="stable")
     place = np.empty(len(ends), np.int64)
     place[order] = np.arange(len(ends))
-    of_holds, _, of_launches, of_gates, _, of_meetings = np.split(place, np.cumsum([len(cut) for cut in cuts])[:-1])
+    of_holds, _, of_launches, of_gates, _, of_meetings, _ = np.split(place, np.cumsum([len(cut) for cut in cuts])[:-1])
     ends = ends[order]
     begins = np.concatenate(([origin], ends[:-1]))
     issued = ends.copy()
@@ -251,6 +252,17 @@ def _cut(steps: Steps, device: Device, communication: Communication, host: HostT
     followed = of_gates + 1 < len(ends)
     awaits[of_gates[followed] + 1] = gate[followed]
     return _Rows(begins, issued, ends, blocked_by, launches, awaits)
+
+
+def _unblocked(full: Intervals, hold_start: Ints, origin: int) -> Ints:
+    """When the full launch queue last blocked the host for long before each stretch that holds it, each once, ns.
+
+    A row waits for one thing on the device: where its end does, it cannot wait for a place in the queue, too.
+    """
+    long = full.end - full.start >= _SHORTEST_HOLD_NS
+    ends = full.end[long & (full.end > origin)]
+    before = searchsorted(ends, hold_start, side="right") - 1
+    return np.unique(ends[before[before >= 0]])
 
 
 def _until(steps: Steps, host: HostTime) -> int:
