@@ -360,6 +360,17 @@ class _Events:
         self._correlation += 1
         return self._correlation
 
+    def numbered_in_turn(self) -> list[dict[str, Any]]:
+        """The events; calls of the runtime have numbers that rise with time, as a driver's do."""
+        calls = [event for event in self.list if event["cat"] == "cuda_runtime" and "correlation" in event["args"]]
+        in_turn = [event["args"]["correlation"] for event in sorted(calls, key=lambda event: event["ts"])]
+        unrecorded = [number + 1 for number in range(self._correlation) if number + 1 not in {*in_turn}]
+        turn = {number: i + 1 for i, number in enumerate([*in_turn, *unrecorded])}
+        for event in self.list:
+            if "correlation" in event["args"]:
+                event["args"]["correlation"] = turn[event["args"]["correlation"]]
+        return self.list
+
 
 class _Callers:
     """Finds the call that launches a device event."""
@@ -421,7 +432,7 @@ def _trace(
             "deviceProperties": [device] if "gpu" in lanes else [],
             "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": world_size},
             "baseTimeNanoseconds": 1_700_000_000_000_000_000,
-            "traceEvents": events.list,
+            "traceEvents": events.numbered_in_turn(),
         }
     )
 
