@@ -58,16 +58,19 @@ class Waits(msgspec.Struct, frozen=True, eq=False):
             if step != at_step:
                 late[:], at_step = 0.0, step
             who = np.flatnonzero(wait > 0)
+            counts, its = weight[who, step], column[last]
             inherited = late[last].copy()
             whole = float(inherited.sum())
             of_others = np.minimum(wait[who], whole)
-            cause = np.outer(of_others / max(whole, 1.0), inherited)
-            cause[:, column[last]] += wait[who] - of_others
-            caused += weight[who, step] @ cause
-            if self.parts[one] == len(late):
+            of_last = wait[who] - of_others
+            caused += counts @ of_others / max(whole, 1.0) * inherited
+            caused[its] += counts @ of_last
+            if self.parts[one] < len(late):
+                late[who, its] += of_last
+                if whole:
+                    late[who] += np.outer(of_others / whole, inherited)
+            elif late.any():
                 late[:] = 0.0
-            else:
-                late[who] += cause
         mean: NDArray[np.float64] = caused[:several] / max(len(waiters) * self.wait_ns.shape[1], 1)
         return mean
 
