@@ -138,7 +138,9 @@ class _Looks:
             return
         silent = {outcome.rule for outcome in self.outcomes if outcome.status == "clear"}
         looking = [rule for rule in rules if rule.looks_again and rule.id in silent]
-        again, new = self._find(looking, fixes, is_last=True)
+        # Where nothing was found, this is the job as recorded: what holds it up shows in its gaps.
+        fixes_nothing = all(each.change.is_nothing for each in self.found)
+        again, new = self._find(looking, fixes, supposed=fixes_nothing, is_last=True)
         hidden_by = tuple(dict.fromkeys(each.rule.id for each in self.found if not each.rule.only_informs))
         self._add(again, [_hidden(each, hidden_by) for each in new])
 
