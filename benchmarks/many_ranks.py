@@ -32,6 +32,7 @@ from tb_ddp_doctor.digest.model import (
     Code,
     Collectives,
     CopyWork,
+    CpuTime,
     FlopWork,
     GapOps,
     GemmWork,
@@ -255,7 +256,12 @@ def _track(begin, start, finish, compute, arrival, end, shown) -> track.Track:
             shown(arrival.ravel()), shown(end.ravel()), shown(launched[:, 1:].ravel() + MS // 50), stream
         ),
         track.HostTime(
-            (nothing, nothing, waiting, nothing, stalls, nothing, nothing), nothing, np.empty(0, np.int64), 0
+            tuple({CpuTime.SYNC: waiting, CpuTime.STALL: stalls}.get(kind, nothing) for kind in CpuTime)[
+                : CpuTime.RECORDING
+            ],
+            nothing,
+            np.empty(0, np.int64),
+            0,
         ),
     )
 

@@ -345,7 +345,7 @@ def test_nvtx_that_fails_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
         for step in range(3):
             ranges.begin(step)
         ranges.end()
-    assert caplog.text.count("no NVTX ranges") == 2
+    assert caplog.text.count("no more NVTX ranges") == 2
 
 
 @pytest.mark.parametrize("configured", ["", "logging.basicConfig(stream=sys.stderr)"])

@@ -249,12 +249,12 @@ class Replay:
         )
 
     def removed_ns(self, change: Change) -> int:
-        """The time that a change takes out of the job's steps on all ranks together, ns: no play may save more.
+        """The time that a change takes out of the record on all ranks together, ns: no play may save more.
 
-        Of CPUs, devices and transfers; and of calls that go as a whole the time that they waited for the device.
+        Of CPUs, devices and transfers; and of calls that go as a whole the time that they waited for the device. What
+        goes from before the job's first step counts: a CPU that it held up begins that step as much further ahead.
         """
         rows, parts, lengths = self.schedule.rows, self.schedule.parts, self.without(change)
-        of_rows, of_parts = rows.step >= 0, parts.step >= 0
         takes = parts.absent_ns + parts.transfer_ns
         recorded = play(self.schedule, self.without(Change()), kept=True)
         waits = rows.waits | rows.synced
@@ -264,7 +264,7 @@ class Replay:
         of_host = (rows.work_ns - lengths.work_ns) + np.maximum(blocked, 0) + waited
         of_device = np.maximum(rows.device_ns - lengths.device_ns, 0)
         of_transfers = np.maximum(takes - lengths.transfer_ns, 0)
-        return int((of_host + of_device)[of_rows].sum()) + int(of_transfers[of_parts].sum())
+        return int((of_host + of_device).sum()) + int(of_transfers.sum())
 
     def _shares(self, change: Change) -> dict[CpuTime, Floats]:
         """What goes of the host's time by what some of it is spent on; shape (R, S)."""

@@ -134,8 +134,9 @@ def _unlike_the_others(digests: tuple[RankDigest, ...], step_index: Ints, clock:
         kernels = of_steps([digest.work.kernels.kernels for digest in digests], step_index)
         if kernels[:, 0].sum() * ODD < np.median(kernels[:, 1:].sum(axis=0)):
             return "part of its work was launched before the trace begins."
+        # With two steps left, fewer would tell less than a first one costs that lacks some idle time.
         idle = _idle_before_ns(digests, step_index)
-        if idle >= EXPLAINS * (usual - first):
+        if step_index.shape[1] > 3 and idle >= EXPLAINS * (usual - first):
             return (
                 f"before each of the other steps the GPUs idle for {idle / 1e6:.1f} ms, from the end of the step "
                 "before on, and what came before the first is not in the traces."
