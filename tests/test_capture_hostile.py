@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -234,6 +235,14 @@ os.kill(os.getpid(), signal.SIGKILL)
     scratch.sweep(tmp_path)
     assert not left.exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ddp_doctor-link", "ddp_doctor-of-somebody"]
+
+
+def test_threads_that_use_a_scratch_directory_at_once_all_hold_it(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        held = [*pool.map(scratch.use, [tmp_path / f"{i // 8}" for i in range(400)])]
+    for file in held:
+        file.close()
+    assert {entry.name for folder in tmp_path.iterdir() for entry in folder.iterdir()} == {"alive"}
 
 
 # ------------------------------------------------------------------------------------------------ threads

@@ -33,10 +33,12 @@ def use(scratch: Path) -> BinaryIO:
         hold(held, shared=True)
         return held
     # Held before it has its name, or somebody might find it free.
-    unnamed = scratch / f".{os.getpid()}"
-    file = unnamed.open("w+b")
-    hold(file, shared=True)
-    unnamed.replace(scratch / _ALIVE)
+    unnamed = scratch / f".{os.urandom(8).hex()}"
+    with contextlib.ExitStack() as opened:
+        file = opened.enter_context(unnamed.open("w+b"))
+        hold(file, shared=True)
+        unnamed.replace(scratch / _ALIVE)
+        opened.pop_all()
     return file
 
 
