@@ -20,16 +20,17 @@ import random
 import shutil
 import sys
 import tempfile
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from rich.console import Console
+
+sys.path.insert(0, str(Path(__file__).parent))
+from simulated import quick
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
@@ -440,21 +441,6 @@ def pause_every_third(bases: Bases, rng: random.Random) -> Job:
 
 
 # What follows plays, writes and grades.
-
-
-def quick(simulation: Any) -> Any:
-    """The simulation, whose pauses are summed once for each step, and not for each event."""
-
-    class Quick(simulation):  # type: ignore[misc]
-        def warp(self, rank: int, step: int, at: float) -> float:
-            pauses = self.pa[rank][step]
-            known = self.__dict__.setdefault("sums", {}).get((rank, step))
-            if known is None or known[2] != len(pauses):
-                known = [p[0] for p in pauses], list(accumulate((p[1] for p in pauses), initial=0.0)), len(pauses)
-                self.sums[rank, step] = known
-            return float(at + known[1][bisect_right(known[0], at)])
-
-    return Quick
 
 
 def play(bases: Bases, job: Job, *, faulty: bool) -> Any:

@@ -63,6 +63,14 @@ def either(rng: random.Random, rank: int) -> dict[str, Any]:
     return slow_device(rank, rng.uniform(1.4, 2)) if rng.random() < 0.5 else pausing(rank, rng.uniform(30e3, 70e3))
 
 
+def update(p: Program, us: float, after: Sequence[Work] = ()) -> Work:
+    """The optimizer's kernels, of which the last one is returned."""
+    p.begin("Optimizer.step#AdamW.step")
+    kernels = [p.kernel("adam", us, op="aten::_fused_adamw_", after=after) for _ in range(6)]
+    p.finish()
+    return kernels[-1]
+
+
 # Pipelines.
 
 
@@ -145,12 +153,8 @@ def pipeline(
             exchange(("r", after))
             block("bwd", 2)
             exchange(("s", before))
-        p.begin("Optimizer.step#AdamW.step")
-        last = None
-        for _ in range(6):
-            last = p.kernel("adam", 100, op="aten::_fused_adamw_")
-        p.finish()
-        if read and last is not None:
+        last = update(p, 100)
+        if read:
             p.blocks_until(last)
 
     return program
@@ -220,10 +224,7 @@ def experts(
             last = p.kernel("add", 10, op="aten::add", after=ready)
             ready = []
             sums.append(p.collective("allreduce", "dp", everyone, 200, stream=24, after=[last]))
-        p.begin("Optimizer.step#AdamW.step")
-        for _ in range(6):
-            p.kernel("adam", 100, op="aten::_fused_adamw_", after=sums)
-        p.finish()
+        update(p, 100, sums)
 
     return program
 
@@ -297,10 +298,7 @@ def hybrid(replicas: int, shards: int, layers: int, kernel: float, transfer: flo
             scattered = p.collective("_reduce_scatter_base", mine, within, transfer, stream=21, after=[last])
             sums.append(p.collective("allreduce", other, between, transfer, stream=24, after=[scattered]))
         p.finish()
-        p.begin("Optimizer.step#AdamW.step")
-        for _ in range(6):
-            p.last[7] = p.kernel("adam", 80, op="aten::_fused_adamw_", after=sums)
-        p.finish()
+        p.last[7] = update(p, 80, sums)
 
     return program
 
@@ -354,10 +352,7 @@ def sharded(ranks: int, layers: int, kernel: float, transfer: float, *, prefetch
             before = [compute(here, "bwd", 2)]
             sums.append(p.collective("_reduce_scatter_base", "fsdp", everyone, transfer, stream=21, after=before))
             p.finish()
-        p.begin("Optimizer.step#AdamW.step")
-        for _ in range(6):
-            p.last[7] = p.kernel("adam", 80, op="aten::_fused_adamw_", after=sums)
-        p.finish()
+        p.last[7] = update(p, 80, sums)
 
     return program
 
@@ -401,10 +396,7 @@ def ring(ranks: int, layers: int, kernel: float, transfer: float) -> Callable[[P
             layer("bwd", 2)
             last = p.kernel("add", 10, op="aten::add")
             sums.append(p.collective("allreduce", "dp", everyone, 150, stream=24, after=[last]))
-        p.begin("Optimizer.step#AdamW.step")
-        for _ in range(6):
-            p.kernel("adam", 80, op="aten::_fused_adamw_", after=sums)
-        p.finish()
+        update(p, 80, sums)
 
     return program
 
@@ -445,10 +437,7 @@ def tensor(replicas: int, width: int, layers: int, kernel: float) -> Callable[[P
                     sums.append(
                         p.collective("allreduce", f"dp{lane}", between, 300, stream=24, after=[last], metadata=False)
                     )
-        p.begin("Optimizer.step#AdamW.step")
-        for _ in range(6):
-            p.kernel("adam", 80, op="aten::_fused_adamw_", after=[*sums, *ready])
-        p.finish()
+        update(p, 80, [*sums, *ready])
 
     return program
 
@@ -484,10 +473,7 @@ def barrier(layers: int, kernel: float) -> Callable[[Program], None]:
 
     def program(p: Program) -> None:
         sums = data_parallel(p, layers, kernel)
-        p.begin("Optimizer.step#AdamW.step")
-        for _ in range(6):
-            last = p.kernel("adam", 80, op="aten::_fused_adamw_", after=sums)
-        p.finish()
+        last = update(p, 80, sums)
         p.blocks_until(last)
         p.pause(p.job.pause_us(p.rank, p.step))
         p.host_collective("gloo:barrier", "host", range(p.job.ranks), 200)
@@ -568,10 +554,7 @@ def accumulating(
                     p.finish()
             # The next pass adds to gradients that are reduced.
             p.kernel("fill", 5, op="aten::zeros", cost=cost, after=sums[-1:])
-        p.begin("Optimizer.step#AdamW.step")
-        for _ in range(6):
-            p.kernel("adam", 40, op="aten::_fused_adamw_", after=sums)
-        p.finish()
+        update(p, 40, sums)
 
     return program
 

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 from msgspec.structs import replace
@@ -65,15 +66,12 @@ def peek(path: FilePath) -> Head:
         return _peek_digest(path)
     try:
         with path.open("rb") as file:
-            first = file.read(_CHUNK_BYTES)
-            chunks: Iterator[bytes] = chain([first], iter(lambda: file.read(_CHUNK_BYTES), b""))
-            if first.startswith(_GZIP):
-                chunks = _inflate(chunks)
+            chunks, is_gzip = _chunks(file)
             text = _gather(chunks)
             head = _read_head(text)
             if head.is_kineto and isinstance(path, Path) and merged.may_be(text):
                 head = replace(head, parts=_parts(path, text, chunks))
-            if first.startswith(_GZIP):
+            if is_gzip:
                 return head
             if head.is_trace and head.rank is None:
                 # "traceEvents" may come first; the end of a plain file costs one more read.
@@ -99,12 +97,17 @@ def _parts(path: Path, text: bytes, chunks: Iterator[bytes]) -> tuple[str, ...]:
 def parts_of_file(path: FilePath) -> tuple[str, ...]:
     """The parts of a file that holds several ranks, whatever its size. Raises OSError."""
     with path.open("rb") as file:
-        first = file.read(_CHUNK_BYTES)
-        chunks: Iterator[bytes] = chain([first], iter(lambda: file.read(_CHUNK_BYTES), b""))
-        if first.startswith(_GZIP):
-            chunks = _inflate(chunks)
+        chunks, _ = _chunks(file)
         text = _gather(chunks)
         return merged.parts(text, chain([text], chunks))
+
+
+def _chunks(file: BinaryIO) -> tuple[Iterator[bytes], bool]:
+    """The text of an open file, plain or gzip, in pieces; and whether it is gzip."""
+    first = file.read(_CHUNK_BYTES)
+    chunks: Iterator[bytes] = chain([first], iter(lambda: file.read(_CHUNK_BYTES), b""))
+    is_gzip = first.startswith(_GZIP)
+    return (_inflate(chunks) if is_gzip else chunks), is_gzip
 
 
 def source(path: FilePath) -> str:

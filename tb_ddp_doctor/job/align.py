@@ -14,8 +14,9 @@ from tb_ddp_doctor.job import clock as clocks
 from tb_ddp_doctor.job.calls import Calls
 from tb_ddp_doctor.job.clock import ClockFit
 from tb_ddp_doctor.job.collectives import Matched, refuse_impossible, select
-from tb_ddp_doctor.job.completeness import Damages, EndsApart, clock_jumps, damages, other_paces, serving
+from tb_ddp_doctor.job.completeness import Damages, damages, serving
 from tb_ddp_doctor.job.matching import match
+from tb_ddp_doctor.job.odd_clocks import EndsApart, clock_jumps, other_paces
 from tb_ddp_doctor.trace.model import Ints
 
 #: Ends of one collective differ by up to this over slow links (DESIGN, point 5), ns.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_headline import TWO_NODES
+from test_headline import TWO_NODES, USUAL
 from test_slow_step import SAVING, WITH_HOST, once
 from traces import findings, in_row, job, ranks
 
@@ -11,12 +11,6 @@ from tb_ddp_doctor import engine
 from tb_ddp_doctor.capture.verdict import line
 from tb_ddp_doctor.findings import Diagnosis, Finding
 
-USUAL = """
-    rank# step |1
-          host [fwd]
-          gpu  [fwd....][bwd.]
-          nccl                [ar............]
-"""
 LATE = """
     rank# step |1
           host             [fwd]

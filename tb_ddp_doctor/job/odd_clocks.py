@@ -1,0 +1,134 @@
+"""Ranks whose clocks cannot be aligned: those that jump within the record, or run at another pace.
+
+All ranks end a collective at once, but for some nanoseconds of transfer, so its ends tell the clocks apart.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from tb_ddp_doctor.digest.model import RankDigest
+from tb_ddp_doctor.job.clock import ClockFit, Floats
+from tb_ddp_doctor.job.collectives import ABSENT, ENDS_APART, Matched
+from tb_ddp_doctor.job.completeness import LEAST_PEERS, Damage, Damages, Mask, after, lower_median
+from tb_ddp_doctor.trace.model import Ints
+
+#: Ends of one collective that are further apart are on clocks that jump, ns, as NTP makes them from 128 ms on; and as
+#: many times the usual spread.
+JUMP_NS = 20_000_000
+JUMP_RESIDUALS = 20
+#: A rank's collectives end at another pace than on other ranks from this median deviation on, ns, and from as many
+#: times that of the median of the other ranks: transfers end up to 0.5 ms apart, clocks drift by 100 ppm.
+PACE_NS = 2_000_000
+PACE_TIMES = 5
+
+
+class EndsApart(msgspec.Struct, frozen=True, eq=False):
+    """How much later collectives end on a rank than on most ranks, without those that a rank may end before the others
+    have arrived.
+    """
+
+    #: All collectives of the job.
+    matched: Matched
+    #: Shape (M, R), ns; nan where absent.
+    late_ns: Floats
+    #: Of each collective, shape (M,).
+    step: Ints
+
+    @classmethod
+    def of(cls, matched: Matched, clock: ClockFit) -> EndsApart:
+        """By the clocks of all ranks."""
+        own = matched.end_ns
+        end = np.where(matched.present, own - clock.correction(np.arange(own.shape[1]), own) - clock.origin_ns, np.nan)
+        judged = np.flatnonzero(
+            matched.together & np.array([kind not in ENDS_APART for kind in matched.kind], np.bool_)
+        )
+        end = end[judged]
+        return cls(matched, end - _nanmedian(end, axis=1)[:, None], matched.step[judged])
+
+
+def clock_jumps(ranks: Sequence[int], digests: Sequence[RankDigest], ends: EndsApart) -> Damages:
+    """Ranks whose clocks jump: from some step on, all collectives end as far from where those of other ranks do."""
+    found: Damages = {}
+    apart, step = ends.late_ns, ends.step
+    if not len(step) or not all(digest.has_device for digest in digests):
+        return found
+    # Most collectives end apart on a clock that jumps: what is usual shows in most ranks, or where ends are closest.
+    in_most_ranks = float(np.median(_nanmedian(np.abs(apart), axis=1)))
+    where_closest = float(np.quantile(np.nanmax(np.abs(apart), axis=1), 0.1))
+    limit = max(JUMP_NS, JUMP_RESIDUALS * min(in_most_ranks, where_closest))
+    far = np.flatnonzero(np.nanmax(np.abs(apart), axis=0, initial=0) > limit)
+    if not len(far):
+        return found
+    numbers = np.unique(step)
+    latest = np.stack([np.nanmax(apart[step == number], axis=0, initial=-np.inf) for number in numbers])
+    earliest = np.stack([np.nanmin(apart[step == number], axis=0, initial=np.inf) for number in numbers])
+    known = np.isfinite(latest)
+    differs = latest - earliest >= limit / 2
+    # Calls of different groups that are taken for one, for want of their names, differ on several ranks.
+    within = differs & (differs.sum(axis=1, keepdims=True) == 1)
+    for index in far.tolist():
+        clean = known[:, index] & ~differs[:, index]
+        shift = (latest[clean, index] + earliest[clean, index]) / 2
+        odd = within[:, index] & bool(len(shift))
+        odd[clean] |= _shifted(shift, limit)
+        number = digests[index].steps.number
+        steps = np.isin(number, numbers[odd])
+        if steps.any():
+            # It may jump after the last collective of the step before, or go on behind the first of the next.
+            steps |= _before(steps) | after(steps)
+            reason = "its clock jumps relative to those of other ranks"
+            found[ranks[index]] = [Damage(frozenset(number[steps].tolist()), reason)]
+    return found
+
+
+def other_paces(ranks: Sequence[int], digests: Sequence[RankDigest], ends: EndsApart) -> Damages:
+    """Ranks whose collectives end at another pace than those of all other ranks: no clock of one job drifts so."""
+    apart, step = ends.late_ns, ends.step
+    if len(ranks) < LEAST_PEERS or not len(apart) or not all(digest.has_device for digest in digests):
+        return {}
+    with warnings.catch_warnings():
+        # Of a step in which a rank has no collective there is no median.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        by_step = np.stack([_nanmedian(apart[step == number], axis=0) for number in np.unique(step)])
+        scatter = np.nan_to_num(_nanmedian(np.abs(by_step - _nanmedian(by_step, axis=0)), axis=0))
+    found: Damages = {}
+    for index in np.flatnonzero(scatter > PACE_NS).tolist():
+        if scatter[index] > PACE_TIMES * lower_median(np.delete(scatter, index).tolist()):
+            found[ranks[index]] = [Damage(None, _pace(ends.matched, index))]
+    return found
+
+
+def _pace(matched: Matched, index: int) -> str:
+    """What is odd of the ends of a rank's collectives: the clock's speed, if that explains most of it."""
+    both = np.flatnonzero(matched.present[:, index] & (matched.parts > 1))
+    others = np.delete(matched.end_ns, index, axis=1)[both].astype(np.float64)
+    others[others == ABSENT] = np.nan
+    theirs = np.nanmedian(others - np.nanmedian(others, axis=0), axis=1)
+    own = matched.end_ns[both, index].astype(np.float64)
+    speed, start = np.polyfit(theirs, own - own[0], 1)
+    if np.median(np.abs(own - own[0] - speed * theirs - start)) < PACE_NS:
+        return f"its clock is {abs(speed - 1) * 100:.0f} % {'fast' if speed > 1 else 'slow'}"
+    return "its collectives do not end when those of other ranks do"
+
+
+def _nanmedian(values: Floats, axis: int) -> Floats:
+    """The median of what is not nan; `np.nanmedian` takes many times as long as `np.median`, also where nothing is."""
+    median: Floats = (np.nanmedian if np.isnan(values).any() else np.median)(values, axis=axis)
+    return median
+
+
+def _shifted(shift_ns: Floats, limit_ns: float) -> Mask:
+    """Which steps are on the other side of a jump: all before one or all after it, by the same time."""
+    far = np.abs(shift_ns - np.sort(shift_ns)[(len(shift_ns) - 1) // 2]) > limit_ns if len(shift_ns) else shift_ns > 0
+    is_jump = far.any() and np.ptp(shift_ns[far]) < limit_ns and np.diff(far).sum() == 1
+    return far if is_jump else np.zeros_like(far)
+
+
+def _before(chosen: Mask) -> Mask:
+    """The steps that chosen ones follow."""
+    return np.concatenate((chosen[1:], [False]))
