@@ -120,7 +120,7 @@ def test_the_native_library_orders_any_job_as_numpy_does(traces: list[RankTrace]
         return
     tracks = RecordedTracks(found.digests)
     parts = with_host_meetings(found, recorded_parts(found, tracks, families(found.calls)[0]))
-    awaits = awaited(tracks, parts)
+    awaits = awaited(tracks, parts, found.calls)
     if data.draw(st.booleans(), "rows that await anything"):
         some = st.integers(0, len(parts.rank) - 1)
         awaits = np.array(data.draw(st.lists(some, min_size=len(awaits), max_size=len(awaits))), np.int32)
@@ -140,7 +140,7 @@ def test_rows_out_of_range_are_not_ordered_natively() -> None:
     found = job(ranks(LOADED, LOADED))
     tracks = RecordedTracks(found.digests)
     parts = with_host_meetings(found, recorded_parts(found, tracks, families(found.calls)[0]))
-    ordering = Ordering.of(tracks, parts, awaited(tracks, parts))
+    ordering = Ordering.of(tracks, parts, awaited(tracks, parts, found.calls))
     for name in ("awaits", "launches", "after"):
         beyond = {name: getattr(ordering, name) + np.int32(len(parts.rank) + 1)}
         with pytest.raises(IndexError):
@@ -373,6 +373,20 @@ def test_what_came_after_a_collective_for_want_of_its_launch_need_not_await_it()
     _, whatif = played(ranks(freely, launched_late))
     without = whatif.step_ns(whatif.without(CpuTime.INPUT, CpuTime.STALL))
     assert without[1, 1:] == pytest.approx([32 * MS] * 2, rel=0.01)
+
+
+def test_a_backward_pass_that_is_launched_late_goes_on_beside_its_allreduces() -> None:
+    launch_bound = """
+        rank# step     |1
+              host     [fwd]                                            [optim]
+              autograd      [bwd][ar]    [bwd]   [ar]  [bwd]  [ar]
+              gpu      [fwd][bwd]        [bwd...]      [bwd..]          [optim]
+              nccl               [ar@4..]        [ar@4]       [ar@4....]
+    """
+    _, whatif = played(ranks(launch_bound, launch_bound))
+    without = whatif.step_ns(whatif.without(CpuTime.WORK, CpuTime.STALL))
+    # 5 + 5 + 8 + 7 + 10 + 7 ms: the first two AllReduces run beside backward.
+    assert without[:, 1:] == pytest.approx(np.full((2, 2), 42 * MS), rel=0.01)
 
 
 def test_steps_whose_kernels_one_graph_launches_are_played() -> None:

@@ -338,6 +338,9 @@ class Track(msgspec.Struct, frozen=True, eq=False):
     #: Row in `Collectives` of the one that the row's first device event awaits, or -1, and how long it starts after.
     awaits: Indices
     delay_ns: Ints
+    #: Whether nothing but that collective can have delayed the event: it starts as soon as the collective ends, and
+    #: later than its launch would let it. A launch-bound kernel may start then by chance.
+    awaits_for_certain: NDArray[np.bool_]
     #: Row in `Collectives` of the one that the host launches at the row's end, or -1. Here and in `queue_part` rows
     #: after the last are those of `HostMeetings`, which the host enters and leaves.
     launches: Indices

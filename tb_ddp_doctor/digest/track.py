@@ -109,6 +109,7 @@ class _Needs(msgspec.Struct, frozen=True, eq=False):
     device_ns: Ints
     lead_ns: Ints
     delay_ns: Ints
+    awaits_for_certain: Flags
     fed_ns: Ints
 
 
@@ -151,6 +152,7 @@ def track(
         fed_ns=needs.fed_ns,
         awaits=rows.awaits,
         delay_ns=needs.delay_ns,
+        awaits_for_certain=needs.awaits_for_certain,
         launches=rows.launches,
         after=ready.after,
         follows=ready.follows,
@@ -179,6 +181,7 @@ def no_track() -> Track:
         fed_ns=nothing,
         awaits=index,
         delay_ns=nothing,
+        awaits_for_certain=np.empty(0, np.bool_),
         launches=index,
         after=index,
         follows=index,
@@ -352,6 +355,9 @@ def _needs(rows: _Rows, device: Device, communication: Communication, origin: in
     opening = np.flatnonzero(gated & filled)
     delay[opening] = np.clip(start[first[opening]] - awaited[opening], 0, LATENCY_NS)
     gate = np.where(gated, awaited + delay, LONG_AGO)
+    # One that started as soon as its launch arrived may have met the collective's end by chance.
+    certain = np.zeros(size, np.bool_)
+    certain[opening] = (delay[opening] < LATENCY_NS) & (start[first[opening]] > arrived[first[opening]])
 
     gate_of_event = np.full(len(row), LONG_AGO)
     gate_of_event[first[filled]] = gate[filled]
@@ -382,6 +388,7 @@ def _needs(rows: _Rows, device: Device, communication: Communication, origin: in
         device_ns=np.maximum(done - np.maximum(before, gate) - lost, 0),
         lead_ns=lead,
         delay_ns=delay,
+        awaits_for_certain=certain,
         fed_ns=np.where(lost > 0, done - fed_from, -1),
     )
 

@@ -45,6 +45,7 @@ _OWN: dict[str, int | bool] = {
     "fed_ns": -1,
     "awaits": -1,
     "delay_ns": 0,
+    "awaits_for_certain": False,
 }
 
 

@@ -50,7 +50,7 @@ def schedule(job: Job) -> Schedule:
         sequence=comparable(job, sequences(parts, every_family, job.step_index)),
         order=orders(tracks, parts, every_family, job.step_index),
     )
-    awaits = awaited(tracks, parts)
+    awaits = awaited(tracks, parts, job.calls)
     order = ordered(tracks, parts, awaits)
     # Those in the order of time are not needed beside these, and the tracks are not looked at for all ranks again.
     parts = _completing(parts, order)

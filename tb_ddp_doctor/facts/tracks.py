@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import CpuTime, RankDigest
-from tb_ddp_doctor.digest.track import LATENCY_NS, LONG_AGO
-from tb_ddp_doctor.facts.schedule_model import Family, Parts
+from tb_ddp_doctor.digest.track import LONG_AGO
+from tb_ddp_doctor.facts.schedule_model import Family, Flags, Parts
 from tb_ddp_doctor.job.calls import Calls, job_steps
 from tb_ddp_doctor.job.collectives import UNEVEN
 from tb_ddp_doctor.job.model import Job
@@ -188,25 +188,46 @@ def _ordinals(of: Ints) -> Ints:
     return ordinal
 
 
-def awaited(tracks: Tracks, parts: Parts) -> Indices:
+def awaited(tracks: Tracks, parts: Parts, calls: Calls) -> Indices:
     """The part that each row awaits; the last where it awaits none.
 
     What comes after a collective only for want of its launch need not await it. It does if it has to on other ranks,
-    and does not if more of them go on without waiting.
+    and does not if more of them go on without waiting. Where no rank tells, kernels of a backward pass are taken to go
+    on beside the AllReduces of gradients that this pass launched before its last one: DDP awaits them at its end.
     """
     nothing = len(parts.rank) - 1
     awaits: Indices = tracks.parts("awaits", nothing).copy()
     gated = np.flatnonzero(awaits < nothing)
-    proven = tracks.column("delay_ns")[gated] < LATENCY_NS
+    certain = tracks.column("awaits_for_certain")[gated]
     # Of each part: 0 if no row awaits it, 1 if one does so for all that is known, 2 if one has to.
     how = np.zeros(nothing, np.int8)
-    np.maximum.at(how, awaits[gated], 1 + proven.astype(np.int8))
+    np.maximum.at(how, awaits[gated], 1 + certain.astype(np.int8))
     collectives = int(parts.collective.max()) + 1
     counts = parts.like[:-1] >= 0
     free, held = (np.bincount(parts.collective[:-1][counts & (how == it)], minlength=collectives) for it in (0, 2))
     of = parts.collective[awaits[gated]]
-    awaits[gated[~proven & (free[of] > held[of])]] = nothing
+    goes_on = free[of] > held[of]
+    goes_on |= (held[of] == 0) & _before_last_gradients(tracks, awaits, gated, calls)
+    awaits[gated[~certain & goes_on]] = nothing
     return awaits
+
+
+def _before_last_gradients(tracks: Tracks, awaits: Indices, rows: Ints, calls: Calls) -> Flags:
+    """Whether some rows that await a part come before their backward pass has launched its last AllReduce of gradients,
+    and that part is one of these AllReduces; shape of `rows`.
+    """
+    count = len(calls)
+    launches = tracks.parts("launches", -1)
+    launching = np.flatnonzero((launches >= 0) & (launches < count))
+    launched_by = np.full(count, -1, np.int64)
+    launched_by[launches[launching]] = launching
+    sends = calls.of_gradients & (calls.column("backward") >= 0) & (launched_by >= 0)
+    of_pass = numbered(calls.rank, calls.column("backward"))
+    last = np.full(int(of_pass.max(initial=-1)) + 1, -1, np.int64)
+    np.maximum.at(last, of_pass[sends], launched_by[sends])
+    until = np.append(np.where(sends, last[of_pass], -1), -1)
+    before: Flags = rows <= until[np.minimum(awaits[rows], count)]
+    return before
 
 
 def sequences(parts: Parts, families: Sequence[Family], step_index: Ints) -> Ints:
