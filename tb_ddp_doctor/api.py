@@ -14,6 +14,7 @@ from tb_ddp_doctor.choices import no_name
 from tb_ddp_doctor.comparison import build
 from tb_ddp_doctor.comparison.model import Comparison
 from tb_ddp_doctor.discover.runs import DiscoverError, Run, discover, no_traces, only_run, with_step_range
+from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.facts import Facts
 from tb_ddp_doctor.findings import Diagnosis
 from tb_ddp_doctor.job.model import Job
@@ -21,6 +22,7 @@ from tb_ddp_doctor.planning.answer import OVERVIEW, answer
 from tb_ddp_doctor.planning.model import PlanResult, Question
 from tb_ddp_doctor.planning.predict import Planner
 from tb_ddp_doctor.planning.record import Record
+from tb_ddp_doctor.planning.refusal import CannotPlanError
 from tb_ddp_doctor.planning.words import checked
 from tb_ddp_doctor.rules import CATALOGUE, is_name
 from tb_ddp_doctor.storage.cache_directory import default_directory
@@ -139,7 +141,14 @@ def jobs_of_sweep(result: engine.Result, others: Iterable[engine.Result]) -> dic
 
 def planner(result: engine.Result, calibrations: Mapping[str, Calibration] | None = None) -> Planner:
     """What answers questions about a diagnosed run. Raises CannotPlanError where its steps cannot be played."""
-    return Planner(Record(Facts(result.job)), lambda name: result.savings.change_of([name]), calibrations)
+    known = {name for one in result.diagnosis.findings for name in (one.id, one.rule)}
+
+    def fix(name: str) -> Change:
+        if name not in known:
+            raise CannotPlanError(f"There is no finding {name!r} to fix: ddp-doctor diagnose lists this run's.")
+        return result.savings.change_of([name])
+
+    return Planner(Record(Facts(result.job)), fix, calibrations)
 
 
 def examine_dumps(logdir: Logdir) -> list[StuckRun]:

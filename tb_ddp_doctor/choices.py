@@ -8,6 +8,9 @@ import math
 from collections.abc import Callable, Iterable
 from typing import NoReturn
 
+#: So many names are listed beside the one that was probably meant.
+_FEW = 8
+
 
 def refusal(what: str, given: object, names: Iterable[str]) -> str:
     """A sentence: what is taken, what was given, and the name that was probably meant."""
@@ -16,9 +19,15 @@ def refusal(what: str, given: object, names: Iterable[str]) -> str:
 
 
 def no_name(kind: str, given: object, names: Iterable[str]) -> str:
-    """A sentence: there is nothing of that name, what there is, and the name that was probably meant."""
+    """Sentences: there is nothing of that name, the name that was probably meant, and what there is.
+
+    Of many names the list is left out where one of them is near.
+    """
     known = list(names)
-    return f"There is no {kind} {given!r}; there are: {', '.join(known)}.{did_you_mean(given, known)}"
+    near = did_you_mean(given, known)
+    # A list of thirty names hides the one that was meant.
+    listed = f" There are: {', '.join(known)}." if not near or len(known) <= _FEW else ""
+    return f"There is no {kind} {given!r}.{near}{listed}"
 
 
 def did_you_mean(given: object, names: Iterable[str]) -> str:
@@ -85,4 +94,6 @@ class Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
         if action.choices is not None and value not in action.choices:
-            raise argparse.ArgumentError(action, refusal("it", value, action.choices))
+            known = list(action.choices)
+            said = f"takes one of {', '.join(known)}, not {value!r}.{did_you_mean(value, known)}"
+            raise argparse.ArgumentError(action, said)

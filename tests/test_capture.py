@@ -101,7 +101,7 @@ def test_the_margin_is_in_steps() -> None:
 def test_ranks_as_they_are_typed() -> None:
     assert parse_ranks("0, 5-7,6") == (0, 5, 6, 7)
     for text in ("", "1-", "a", "3-1", "0-999999999"):
-        with pytest.raises(ValueError, match="Ranks are given as"):
+        with pytest.raises(ValueError, match="--ranks takes numbers of ranks"):
             parse_ranks(text)
 
 
@@ -274,7 +274,7 @@ def test_a_rank_that_learns_of_a_capture_too_late_says_so(loop: Loop, caplog: py
         one.step(n)
     one._offer(Window(5, 2, request="r"))
     one.step(6)
-    assert "rank 0 is past steps 5 to 6, which were to be captured, and goes on without" in caplog.text
+    assert "rank 0 is missing from the capture of steps 5 to 6: it learned of it too late" in caplog.text
     assert not loop.recorders
 
 
@@ -463,9 +463,9 @@ def test_another_rank_answers_where_rank_0_does_not(
 
 def test_the_command_says_where_nobody_listens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["capture", str(tmp_path)]) == 2
-    assert "No job listens at" in capsys.readouterr().err
+    assert "No job can be asked at" in capsys.readouterr().err
     assert main(["capture", str(tmp_path), "--ranks", "x"]) == 2
-    assert "Ranks are given as 0,5-7" in capsys.readouterr().err
+    assert "such as 0,5-7" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 

@@ -75,18 +75,23 @@ def test_a_number_is_told_its_limits(text: str) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--dtype", "int8"], "--dtype takes what gradients are sent as: fp32, fp16, bf16, fp8, not 'int8'."),
+        (["--dtype", "int8"], "--dtype takes one of fp32, fp16, bf16, fp8, not 'int8'."),
         (["--sharding", "zero4"], "not 'zero4'. Did you mean 'zero3'?"),
         (["--sharding", "ddp,zzz"], "not 'zzz'."),
-        (["--device", "XYZ"], "--device takes another GPU, by name, such as H200, not 'XYZ'."),
+        (
+            ["--device", "XYZ"],
+            "a GPU whose peak rates the doctor knows, not 'XYZ'. It knows GB300, ",
+        ),
         (["--device", "H2000"], None),
-        (["--ranks", "0"], "--ranks takes ranks, each with as much work as now (see --strong), not '0'."),
+        (["--ranks", "0"], "--ranks takes a whole number of ranks, 1 or more, not '0'."),
         (["--accumulate", "0"], "not '0'."),
         (["--workers", "-1"], ""),
         (["--bucket-mb", "0"], "not '0'."),
         (["--links", "nan"], "not 'nan'."),
+        (["--links", "nothere.json"], "or the name of a calibration.json that there is, not 'nothere.json'."),
         (["--prefetch", "1.5"], "not '1.5'."),
-        (["--fixed", "stragler"], "Did you mean 'straggler'?"),
+        (["--fixed", "stragler"], "--fixed: There is no rule 'stragler'. Did you mean 'straggler'?"),
+        (["--fixed", "straggler:9"], "--fixed: there is no finding 'straggler:9'. The findings are: job"),
     ],
 )
 def test_a_plan_of_what_there_is_not_is_refused(
@@ -103,12 +108,25 @@ def test_a_plan_of_what_there_is_not_is_refused(
     [
         (["diagnos", "."], "Did you mean 'diagnose'?"),
         (["diagnose", ".", "--jsn"], "unrecognized arguments: --jsn. Did you mean '--json'?"),
-        (["diagnose", ".", "--fail-on", "majr"], "Did you mean 'major'?"),
-        (["diagnose", ".", "--set", "stragler.min_excess=1"], "Did you mean 'straggler'?"),
-        (["whatif", ".", "--without", "no-overlapp"], "Did you mean 'no-overlap'?"),
+        (
+            ["diagnose", ".", "--fail-on", "majr"],
+            "takes one of info, minor, major, critical, not 'majr'. Did",
+        ),
+        (["diagnose", ".", "--set", "stragler.min_excess=1"], "There is no rule 'stragler'. Did you mean 'straggler'?"),
+        (["diagnose", ".", "--set", "straggler.min_exces=1"], "slow_link. Did you mean 'min_excess'?"),
+        (["diagnose", ".", "--set", "much"], "ddp-doctor explain RULE lists the thresholds of a rule."),
+        (["diagnose", ".", "--scheduler", "localhost"], "with its port, as tcp://host:8786, not 'localhost'."),
+        (["whatif", ".", "--without", "no-overlapp"], "--without: There is no rule 'no-overlapp'. Did you mean"),
+        (["whatif", ".", "--without", "straggler:9"], "--without: there is no finding 'straggler:9'. The findings are"),
+        (["digest", ".", "-o", __file__], "-o takes a folder, and"),
+        (["explain", "stragler"], "Did you mean 'straggler' or"),
+        (["explain", "zzz"], "'zzz' is no rule and no term. ddp-doctor explain, without a term, lists all."),
+        (["capture", "/nowhere"], "There is no folder /nowhere: name the one that the job gave its Doctor."),
+        (["dump", "/nowhere"], "There is no folder /nowhere: name the one that the job gave its Doctor."),
         (["compare", ".", ".", "--fail-on-regression", "much"], "takes percent, 0 or more, not 'much'"),
         (["slice", ".", "-o", "x.json", "--finding", "0"], "takes the number of a finding, 1 or more, not '0'"),
         (["diagnose", ".", "--cache-size", "-1"], "takes a size in GiB, 0 or more, not '-1'"),
+        (["capture", ".", "--ranks", "a-b"], "--ranks takes numbers of ranks, such as 0,5-7, not 'a-b'."),
         (["capture", ".", "--wait", "soon"], "takes seconds, 0 or more, not 'soon'"),
         (["capture", ".", "--steps", "0"], "takes a number of steps, 1 or more, not '0'"),
     ],
@@ -120,7 +138,20 @@ def test_an_option_says_what_it_takes(
     assert said in refused(capsys, *arguments)
 
 
+def test_an_option_that_changes_nothing_is_told(logdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diagnose", str(logdir), "--no-cache", "--step-range", "step"]) == 0
+    assert "--step-range step changes nothing: it is for recordings of Nsight Systems" in capsys.readouterr().err
+
+
 # ------------------------------------------------------------------------------------------------ Python
+
+
+def test_a_finding_that_a_run_does_not_have_is_no_plan(logdir: Path) -> None:
+    (found,) = tb_ddp_doctor.plan(logdir, Question(fixed=("straggler:9",)), cache=None)
+    assert found.prediction is None
+    assert [one.reason for one in found.refusals] == [
+        "There is no finding 'straggler:9' to fix: ddp-doctor diagnose lists this run's."
+    ]
 
 
 def test_what_the_package_exports_is_in_its_dir() -> None:
@@ -210,8 +241,8 @@ def test_a_capture_waits_no_longer_than_it_was_told(job: Joined, capsys: pytest.
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--ranks", "0,9"], "There is no rank 9: the job has ranks 0 to 3."),
-        (["--steps", "99999"], "A capture has 1,000 steps at most, not 99,999."),
+        (["--ranks", "0,9"], "--ranks: there is no rank 9. The job has ranks 0 to 3."),
+        (["--steps", "99999"], "--steps: a capture has 1,000 steps at most, not 99,999."),
     ],
 )
 def test_what_the_job_cannot_capture_is_not_asked_for(
@@ -235,15 +266,18 @@ def test_what_was_asked_for_is_withdrawn(job: Joined, capsys: pytest.CaptureFixt
     assert capsys.readouterr().out == "2 requests are withdrawn.\n"
     assert [mailbox.is_cancelled(name) for name in (waiting, planned, done, ghost)] == [True, True, False, False]
     assert not Mailbox(job.logdir).unanswered()
-    assert "Nothing was asked for" in refused(capsys, "capture", job.logdir, "--cancel")
+    assert "There is no request to withdraw" in refused(capsys, "capture", job.logdir, "--cancel")
 
 
 def test_the_check_says_what_its_options_take() -> None:
     command = [sys.executable, "-m", "tb_ddp_doctor.check"]
+    pytest.importorskip("torch")
     for option, given, said in (
+        ("--backend", "glo", "--backend: torch has no 'glo' here. gloo works on CPUs, nccl on GPUs."),
         ("--fail-on", "much", "takes percent, 0 or more, not 'much'"),
         ("--seconds", "0", "takes seconds, above 0, not '0'"),
-        ("--max-bytes", "lots", "takes a size up to 1024G, as 64M, not 'lots'"),
+        ("--max-bytes", "lots", "takes a size up to 1024G, such as 64M, not 'lots'"),
+        ("--html", "/nowhere/check.html", "/nowhere/check.html cannot be written: there is no folder /nowhere."),
         ("--sconds", "3", "Did you mean '--seconds'?"),
     ):
         done = subprocess.run([*command, option, given], capture_output=True, text=True, check=False)

@@ -669,12 +669,12 @@ def test_merge_writes_all_ranks_whole(slow: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["slice", "{job}", "-o", "out.txt"], "ends in one of"),
+        (["slice", "{job}", "-o", "out.txt"], "must end in one of"),
         (["slice", "{job}", "-o", "{job}/out.pftrace"], "is inside of the log directory"),
         (["slice", "{job}", "-o", "out.pftrace", "--finding", "99"], "--finding 99: "),
         (
             ["slice", "{job}", "-o", "out.pftrace", "--run", "nosuch"],
-            "There is no run 'nosuch'. Name one of these with --run:",
+            "--run: there is no run 'nosuch'. Name one of these with --run:",
         ),
         (["slice", "{job}", "-o", "out.pftrace", "--evidence", "999"], "--evidence 999: "),
         (["merge", "{job}", "-o", "out.pftrace", "--run", "other"], "Name one of these with --run: job"),

@@ -39,7 +39,7 @@ def test_without_a_term_all_are_listed(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_a_word_that_is_none_is_told_with_what_is_like_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "straglers"]) == 2
-    assert "did you mean straggler" in capsys.readouterr().err
+    assert "Did you mean 'straggler'" in capsys.readouterr().err
     assert main(["explain", "x" * 30]) == 2
     assert "lists all" in capsys.readouterr().err
 

@@ -166,7 +166,7 @@ def test_a_window_that_makes_no_sense(result: engine.Result, cache: Cache, windo
 def test_a_trace_that_is_gone(result: engine.Result, tmp_path: Path) -> None:
     files = (tmp_path / "gone.pt.trace.json", *result.files[1:])
     moved = engine.Result(result.diagnosis, result.savings, result.job, files, False)
-    with pytest.raises(SliceError, match="rank 0 cannot be read again"):
+    with pytest.raises(SliceError, match="rank 0 cannot be read again, so its events cannot be shown"):
         cut.cut(moved, Cache(None), at(result, 0, 1))
 
 

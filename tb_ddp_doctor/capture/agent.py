@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -267,7 +268,13 @@ class Agent(msgspec.Struct, eq=False):
             self._children.append((self._child(taken), taken))
         except OSError as error:
             for captured in taken:
-                _log.warning("ddp-doctor: the trace of %s cannot be digested (%s).", captured.window, error)
+                _log.warning(
+                    "ddp-doctor: rank %d is missing from the capture of %s: the process that digests its trace cannot "
+                    "be started (%s).",
+                    self.rank,
+                    captured.window,
+                    error,
+                )
                 shutil.rmtree(captured.trace.parent, ignore_errors=True)
 
     def _child(self, taken: tuple[Captured, ...]) -> subprocess.Popen[bytes]:
@@ -326,7 +333,8 @@ class Agent(msgspec.Struct, eq=False):
             for captured in taken:
                 if child.returncode and not complained:
                     self._say_once(
-                        f"rank {self.rank}'s trace of {captured.window} was not digested (exit {child.returncode})."
+                        f"rank {self.rank} is missing from the capture of {captured.window}: the process that digests "
+                        f"its trace {_ended(child.returncode)}."
                     )
                 shutil.rmtree(captured.trace.parent, ignore_errors=True)
         self._children = running
@@ -337,6 +345,13 @@ class Agent(msgspec.Struct, eq=False):
         if kind not in self._said:
             self._said.add(kind)
             _log.warning("ddp-doctor: %s", sentence)
+
+
+def _ended(status: int) -> str:
+    """How a child ended that said nothing, in words."""
+    if status >= 0:
+        return f"ended with status {status}"
+    return f"was killed by signal {-status}{', perhaps for want of memory' if status == -signal.SIGKILL else ''}"
 
 
 def _lines(path: Path) -> list[str]:

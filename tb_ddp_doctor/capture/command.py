@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,18 +32,19 @@ def capture(logdir: Path, request: Request, wait_s: float, say: Callable[[str], 
     mailbox = _listening(logdir)
     size = max(joined.listed.start.world_size for joined in _running(logdir))
     if request.ranks and request.ranks[-1] >= size:
-        raise CaptureError(f"There is no rank {request.ranks[-1]}: the job has ranks 0 to {size - 1}.")
+        raise CaptureError(f"--ranks: there is no rank {request.ranks[-1]}. The job has ranks 0 to {size - 1}.")
     if request.steps is not None and request.steps > MOST_STEPS:
-        raise CaptureError(f"A capture has {MOST_STEPS:,} steps at most, not {request.steps:,}.")
+        raise CaptureError(f"--steps: a capture has {MOST_STEPS:,} steps at most, not {request.steps:,}.")
     name = mailbox.ask(request)
     answered_s = min(_ANSWERED_S, wait_s or _ANSWERED_S)
     plan = _awaited(lambda: mailbox.plan(name) or _ended(logdir), answered_s)
     if not isinstance(plan, Plan):
         if plan is not None:
             raise CaptureError(f"{plan} Nothing will be captured.")
-        why = f"No rank answered within {answered_s:g} s: the job was stopped, or its steps take longer."
+        why = f"No rank answered within {answered_s:g} s: the job was stopped, hangs, or takes longer for a step."
         raise CaptureError(
-            f"{why} Nothing will be captured unless a rank answers later; --cancel withdraws the request."
+            f"{why} A rank that goes on will still capture; ddp-doctor capture {shlex.quote(str(logdir))} --cancel "
+            "withdraws the request."
         )
     say(f"{_planned(plan)} will be captured.")
     if not wait_s:
@@ -51,7 +53,7 @@ def capture(logdir: Path, request: Request, wait_s: float, say: Callable[[str], 
     verdict = _awaited(lambda: read_json(folder.verdict, Verdict), until - time.monotonic())
     if verdict is None:
         why = _ended(logdir) or f"No verdict came within {wait_s:g} s."
-        raise CaptureError(f"{why} What is there of the capture is in {folder.path}.")
+        raise CaptureError(f"{why} What the ranks have written so far is in {folder.path}.")
     say(verdict.line)
 
 
@@ -60,17 +62,19 @@ def cancel(logdir: Path, say: Callable[[str], None]) -> None:
     mailbox = _listening(logdir)
     names = mailbox.cancel({joined.listed.start.id for joined in _running(logdir)})
     if not names:
-        raise CaptureError(f"Nothing was asked for at {logdir} that is not captured yet.")
+        raise CaptureError(f"There is no request to withdraw at {logdir}: none was made, or all of them are captured.")
     say(f"{len(names)} {'request is' if len(names) == 1 else 'requests are'} withdrawn.")
 
 
 def _listening(logdir: Path) -> Mailbox:
     """The mailbox of a job that may be training. Raises CaptureError."""
+    if not logdir.is_dir():
+        raise CaptureError(f"There is no folder {logdir}: name the one that the job gave its Doctor.")
     mailbox = Mailbox(logdir)
     if not mailbox.is_open() or not list(starts(logdir)):
         raise CaptureError(
-            f"No job listens at {logdir}: it must train with tb_ddp_doctor.capture.Doctor({str(logdir)!r}), and have "
-            "ended its first step."
+            f"No job can be asked at {logdir}: a job can be once it has ended its first step with a "
+            f"tb_ddp_doctor.capture.Doctor({str(logdir)!r})."
         )
     if why := _ended(logdir):
         raise CaptureError(f"{why} Nothing can be captured.")

@@ -269,7 +269,10 @@ class Doctor:
 
     def _say_late(self, window: Window) -> None:
         _log.warning(
-            "ddp-doctor: rank %d is past %s, which were to be captured, and goes on without.", self._rank, window
+            "ddp-doctor: rank %d is missing from the capture of %s: it learned of it too late. Doctor's margin_s sets "
+            "how many seconds ahead captures are placed.",
+            self._rank,
+            window,
         )
 
     def _advance(self, step: int, agent: Agent) -> None:
@@ -369,7 +372,8 @@ class Doctor:
         if not self._said_thread:
             self._said_thread = True
             _log.warning(
-                "ddp-doctor: step() is called on two threads; while rank %d records, those on the first count.",
+                "ddp-doctor: step() is called on two threads; while rank %d records, only the calls of the thread that "
+                "began to record count.",
                 self._rank,
             )
 

@@ -52,7 +52,7 @@ class Schedule(msgspec.Struct, frozen=True):
         if self.steps < 1:
             raise ValueError(f"steps must be at least 1, not {self.steps}.")
         if self.every is not None and self.every < self.steps + _APART:
-            raise ValueError(f"every must be at least steps + {_APART}, not {self.every}.")
+            raise ValueError(f"every must be at least {self.steps + _APART} (steps + {_APART}), not {self.every}.")
         if self.steps > MOST_STEPS:
             raise ValueError(f"steps must be at most {MOST_STEPS:,}, not {self.steps:,}.")
 
@@ -101,9 +101,9 @@ def parse_ranks(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise ValueError(f"Ranks are given as 0,5-7 and not as {text!r}.")
+            raise ValueError(f"--ranks takes numbers of ranks, such as 0,5-7, not {text!r}.")
         chosen = range(int(first), int(last or first) + 1)
         if not chosen or len(chosen) > 1 << 17:
-            raise ValueError(f"Ranks are given as 0,5-7 and not as {text!r}.")
+            raise ValueError(f"--ranks takes numbers of ranks, such as 0,5-7, not {text!r}.")
         ranks.update(chosen)
     return tuple(sorted(ranks))

@@ -18,7 +18,7 @@ from tb_ddp_doctor.calibration.model import Calibration
 from tb_ddp_doctor.choices import Parser, number
 from tb_ddp_doctor.report.calibration import page, printed
 from tb_ddp_doctor.report.escape import printable, printable_json
-from tb_ddp_doctor.storage.whole_file import written_whole
+from tb_ddp_doctor.storage.whole_file import check_output, written_whole
 
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -36,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Under a launcher, standard error is shared by all ranks.
     logging.basicConfig(level=logging.WARNING)
     errors = Console(stderr=True, highlight=False)
+    launched = Launched.here(os.environ)
 
     def tell(found: Calibration) -> int:
         return _told(found, options, errors)
@@ -49,7 +50,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         window_s=options.repeat,
     )
     try:
-        return run(Launched.here(os.environ), chosen, tell)
+        if options.html and launched.rank == 0:
+            # Now, not after a minute of measuring.
+            check_output(options.html)
+        return run(launched, chosen, tell)
     except KeyboardInterrupt:
         return 130
     except (OSError, ValueError, RuntimeError) as error:
@@ -76,17 +80,17 @@ def _parser() -> argparse.ArgumentParser:
         type=number("seconds", above=True),
         default=30.0,
         metavar="S",
-        help="for collectives and pairs (default: %(default)g)",
+        help="measure collectives and pairs of ranks for so long (default: %(default)g)",
     )
     parser.add_argument(
         "--patience",
         type=number("seconds", above=True),
         default=30.0,
         metavar="S",
-        help="a rank that is silent for so long does not answer (default: %(default)g)",
+        help="give up on a rank that is silent for so long (default: %(default)g)",
     )
     parser.add_argument(
-        "--max-bytes", type=_bytes, default=1 << 30, metavar="SIZE", help="largest message, as 64M (default: 1G)"
+        "--max-bytes", type=_bytes, default=1 << 30, metavar="SIZE", help="largest message, such as 64M (default: 1G)"
     )
     parser.add_argument(
         "--repeat",
@@ -95,7 +99,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="S",
         help="length of one repeat of what each rank measures by itself (default: %(default)g)",
     )
-    parser.add_argument("--backend", metavar="NAME", help="nccl, gloo or mpi (default: nccl on GPUs, else gloo)")
+    parser.add_argument(
+        "--backend",
+        metavar="NAME",
+        help="torch's backend of collectives: nccl, gloo or mpi (default: nccl on GPUs, else gloo)",
+    )
     parser.add_argument("--cpu", action="store_true", help="measure CPUs where there are GPUs, too")
     return parser
 
@@ -127,7 +135,7 @@ def _bytes(text: str) -> int:
     digits = text[:-1] if unit > 1 else text
     size = int(digits) * unit if digits.isdecimal() else 0
     if not 0 < size <= 1 << 40:
-        raise argparse.ArgumentTypeError(f"takes a size up to 1024G, as 64M, not {text!r}")
+        raise argparse.ArgumentTypeError(f"takes a size up to 1024G, such as 64M, not {text!r}")
     return size
 
 

@@ -105,6 +105,9 @@ class Check:
         self._options = options
         self._device = Device(launched.local_rank, cpu=options.cpu)
         self._backend = options.backend or ("nccl" if self._device.is_gpu else "gloo")
+        for named in self._backend.split(","):
+            if not distributed.is_backend_available(named.rpartition(":")[2]):
+                raise ValueError(f"--backend: torch has no {named!r} here. gloo works on CPUs, nccl on GPUs.")
         self._board = Board(
             _store(launched, os.environ, _START_TIMES * options.patience_s), launched.rank, launched.world_size
         )

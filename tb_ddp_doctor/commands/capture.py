@@ -26,7 +26,7 @@ def run(options: argparse.Namespace, errors: Console) -> int:
         from tb_ddp_doctor.capture.dynolog import instructions
 
         if ranks is not None:
-            raise ValueError("Dynolog captures all ranks of a node; --ranks needs a Doctor in the job.")
+            raise ValueError("--dynolog captures all ranks of a node: --ranks needs a Doctor in the job.")
         steps = options.steps or _DYNOLOG_STEPS
         told = instructions(options.logdir, steps, stacks=options.stacks, memory=options.memory)
         sys.stdout.write(f"{printable_lines(told)}\n")

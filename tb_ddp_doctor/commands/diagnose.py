@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from tb_ddp_doctor import engine
-from tb_ddp_doctor.commands.output import check_output, complain, looking, print_json, progress, say_written
+from tb_ddp_doctor.commands.output import complain, looking, print_json, progress, say_written
 from tb_ddp_doctor.commands.runs import diagnose_all, discovered, reading_of
 from tb_ddp_doctor.findings import SCHEMA_VERSION, Diagnosis, Severity
 from tb_ddp_doctor.flight.find import DumpRun, find
 from tb_ddp_doctor.report.escape import printable
 from tb_ddp_doctor.storage.reach import Reach
+from tb_ddp_doctor.storage.whole_file import check_output
 from tb_ddp_doctor.workers.cluster import executor
 
 # What one kind of answer alone needs is imported for it: a small job from the cache takes little else.
@@ -62,7 +63,10 @@ def _settings(assignments: Sequence[str]) -> dict[str, dict[str, float]]:
         except ValueError:
             number = math.nan
         if not math.isfinite(number):
-            raise ValueError(f"--set takes RULE.THRESHOLD=NUMBER, not {assignment!r}.")
+            raise ValueError(
+                f"--set takes RULE.THRESHOLD=NUMBER, such as straggler.min_excess=0.05, not {assignment!r}. "
+                "ddp-doctor explain RULE lists the thresholds of a rule."
+            )
         settings[rule][threshold] = number
     return dict(settings)
 

@@ -23,8 +23,13 @@ def run(options: argparse.Namespace, errors: Console) -> int:
     logdir, output = Path(options.logdir).resolve(), options.output.resolve()
     if output.is_relative_to(logdir):
         raise ValueError(
-            f"{options.output} is inside of the log directory, where nothing is written: name another place."
+            f"-o {options.output} is inside of the log directory, where nothing is written: name a place outside of it."
         )
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        said = error.strerror.lower() if error.strerror else str(error)
+        raise ValueError(f"-o takes a folder, and {options.output} cannot be one: {said}.") from None
     cache, runs = discovered(options, errors)
     traces = [file for run in runs for file in run.files]
     with executor(options.scheduler) as workers, progress(errors) as counting:

@@ -30,8 +30,10 @@ def run(options: argparse.Namespace, _errors: Console) -> int:
     if rule is None and not terms:
         known = [*CATALOGUE, *(name for term in GLOSSARY for name in _names(term))]
         close = difflib.get_close_matches(wanted, known, n=3)
-        instead = f": did you mean {' or '.join(close)}?" if close else "; without a term, explain lists all."
-        raise ValueError(f"{options.term!r} is no rule and no term{instead}")
+        meant = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+        raise ValueError(
+            f"{options.term!r} is no rule and no term.{meant} ddp-doctor explain, without a term, lists all."
+        )
     said = [wrapped(f"{name}: {meaning}", _WIDTH) for name, meaning in terms.items()]
     said += list(_of_rule(rule)) if rule else []
     sys.stdout.write(printable_lines("\n".join(said)) + "\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -37,19 +36,6 @@ def complain(errors: Console, sentence: str) -> None:
     if isinstance(errors, Errors):
         errors.complaints.append(sentence)
     errors.print(Text(f"ddp-doctor: {printable(sentence)}"), soft_wrap=True)
-
-
-def check_output(path: Path) -> None:
-    """Raise ValueError, with a sentence, where this file cannot be written: before the work, not after it."""
-    folder = path.absolute().parent
-    if not folder.exists():
-        raise ValueError(f"{path} cannot be written: there is no folder {folder}.")
-    if not folder.is_dir():
-        raise ValueError(f"{path} cannot be written: {folder} is a file.")
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder: name a file in it.")
-    if not os.access(path if path.exists() else folder, os.W_OK):
-        raise ValueError(f"{path} cannot be written: permission denied.")
 
 
 def reason(error: OSError | ValueError) -> str:

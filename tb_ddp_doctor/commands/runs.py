@@ -13,11 +13,13 @@ from rich.console import Console
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.calibration.load import load
-from tb_ddp_doctor.commands.output import check_output, complain, looking, progress
+from tb_ddp_doctor.commands.output import complain, looking, progress
 from tb_ddp_doctor.discover.runs import DiscoverError, Run, discover, no_traces, with_step_range
 from tb_ddp_doctor.report.escape import printable
 from tb_ddp_doctor.storage.cache_directory import default_directory
+from tb_ddp_doctor.storage.paths import ProcessPath
 from tb_ddp_doctor.storage.reach import Reach
+from tb_ddp_doctor.storage.whole_file import check_output
 from tb_ddp_doctor.workers.cluster import executor
 
 
@@ -40,6 +42,12 @@ def discovered(options: argparse.Namespace, errors: Console, *, needed: bool = T
             reach = partial(Reach, everywhere=options.everywhere, looked=looked)
             found = discover(options.logdir, peek=cache.peek, reach=reach)
         runs = [with_step_range(run, options.step_range) for run in found]
+        if options.step_range and not any(isinstance(file.path, ProcessPath) for run in runs for file in run.files):
+            complain(
+                errors,
+                f"--step-range {options.step_range} changes nothing: it is for recordings of Nsight Systems, and "
+                "there is none here.",
+            )
     except DiscoverError:
         if needed:
             raise
@@ -68,6 +76,15 @@ def diagnose_all(
     return results
 
 
+def check_findings(option: str, names: Sequence[str], results: Sequence[engine.Result]) -> None:
+    """Raise ValueError where findings are named, by id or by rule, that no run has."""
+    found = {result.diagnosis.name: [one.id for one in result.diagnosis.findings] for result in results}
+    known = {name for ids in found.values() for one in ids for name in (one, one.partition(":")[0])}
+    if missing := [name for name in names if name not in known]:
+        there_are = "; ".join(f"{run}: {', '.join(ids) or 'none'}" for run, ids in found.items())
+        raise ValueError(f"{option}: there is no finding {missing[0]!r}. The findings are: {there_are}.")
+
+
 def one_result(options: argparse.Namespace, errors: Console) -> tuple[Cache, engine.Result]:
     """The run to write a part of; ValueError where it is not clear which, or where to."""
     from tb_ddp_doctor.slices import files
@@ -76,16 +93,16 @@ def one_result(options: argparse.Namespace, errors: Console) -> tuple[Cache, eng
     check_output(options.output)
     if options.output.resolve().is_relative_to(Path(options.logdir).resolve()):
         raise ValueError(
-            f"{options.output} is inside of the log directory, where nothing is written: name another place."
+            f"-o {options.output} is inside of the log directory, where nothing is written: name a place outside of it."
         )
     cache, runs = discovered(options, errors)
     chosen = [run for run in runs if options.run in (None, run.name)]
     if len(chosen) != 1:
         names = ", ".join(run.name for run in runs)
-        said = f"There is no run {options.run!r}" if options.run else f"{options.logdir} has {len(runs)} runs"
+        said = f"--run: there is no run {options.run!r}" if options.run else f"{options.logdir} has {len(runs)} runs"
         raise ValueError(f"{said}. Name one of these with --run: {names}.")
     with executor(options.scheduler) as workers:
         results = diagnose_all(chosen, reading_of(options, cache, workers), {}, errors)
     if not results:
-        raise ValueError("There is nothing to write of a run that cannot be diagnosed.")
+        raise ValueError(f"{options.output} is not written: the run could not be diagnosed, as said above.")
     return cache, results[0]

@@ -10,7 +10,7 @@ from rich.console import Console
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.choices import no_name
 from tb_ddp_doctor.commands.output import print_json
-from tb_ddp_doctor.commands.runs import diagnose_all, discovered, reading_of
+from tb_ddp_doctor.commands.runs import check_findings, diagnose_all, discovered, reading_of
 from tb_ddp_doctor.findings import Prospect
 from tb_ddp_doctor.report import terminal
 from tb_ddp_doctor.rules import CATALOGUE, is_name
@@ -23,6 +23,8 @@ def run(options: argparse.Namespace, errors: Console) -> int:
     cache, runs = discovered(options, errors)
     with executor(options.scheduler) as workers:
         results = diagnose_all(runs, reading_of(options, cache, workers), {}, errors)
+    if results:
+        check_findings("--without", chosen or (), results)
     predicted = {result.diagnosis.name: _predict(result, chosen) for result in results}
     if options.json:
         print_json(predicted)
@@ -39,7 +41,7 @@ def _finding_names(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if not is_name(name):
-            raise ValueError(no_name("rule", name, CATALOGUE))
+            raise ValueError(f"--without: {no_name('rule', name, CATALOGUE)}")
     return names
 
 

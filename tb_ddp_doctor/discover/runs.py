@@ -172,8 +172,8 @@ def with_step_range(run: Run, name: str) -> Run:
 def no_traces(location: str) -> str:
     """What is said of a log directory without a run."""
     return (
-        f"{location} holds no profiler traces (*.pt.trace.json, *.pt.trace.json.gz): name the directory that "
-        "tensorboard_trace_handler or the Doctor of the job writes to."
+        f"{location} holds no profiler traces (*.pt.trace.json, *.pt.trace.json.gz) and no Flight Recorder dumps "
+        "(nccl_trace_rank_0 ...): name the directory that tensorboard_trace_handler or the Doctor of the job writes to."
     )
 
 
@@ -206,7 +206,9 @@ def _discover(logdir: str, name: str | None, peek: Callable[[FilePath], Head], r
     if not folders and not unreadable and others:
         raise DiscoverError(_nothing_but(others))
     if not folders and root.is_file() and not unreadable:
-        raise DiscoverError(f"{logdir} is not a trace of the PyTorch profiler.")
+        raise DiscoverError(
+            f"{logdir} is not a trace of the PyTorch profiler: name one, or the directory that has those of all ranks."
+        )
     if not folders and unreadable:
         raise DiscoverError(_nothing_but(unreadable))
 

@@ -22,7 +22,10 @@ class Field(msgspec.Struct, frozen=True):
     shown: str
     #: From a text, or from what Python has; raises ValueError for what the field does not take.
     parse: Callable[[object], object]
+    #: What the option is for, in the command's help.
     help: str
+    #: Which values it takes, to be put behind its name and "takes".
+    takes: str
 
 
 def _number(value: object) -> float:
@@ -63,32 +66,79 @@ def _device(value: object) -> str:
     from tb_ddp_doctor.facts.peaks import DEVICES, limits
 
     if not isinstance(value, str) or limits(value) is None:
-        raise _UnknownError(did_you_mean(value, DEVICES))
+        raise _UnknownError(did_you_mean(value, DEVICES) or f" It knows {', '.join(DEVICES)}.")
     return value
 
 
 class _UnknownError(ValueError):
-    """A name that is none; its text is a sentence with the nearest one, or ""."""
+    """A name that is none; its text is a sentence with the nearest one, or with all that there are, or ""."""
 
 
 #: By name in `Question`.
 FIELDS: Mapping[str, Field] = {
-    "bucket_mb": Field("--bucket-mb", "bucket_cap_mb={}", _number, "bucket_cap_mb of DistributedDataParallel, MiB"),
-    "ranks": Field("--ranks", "{} ranks", _count(1), "ranks, each with as much work as now (see --strong)"),
-    "links": Field("--links", "links {}x as fast", _times, "times as fast, such as 2x; or a calibration.json"),
+    "bucket_mb": Field(
+        "--bucket-mb",
+        "bucket_cap_mb={}",
+        _number,
+        "bucket_cap_mb of DistributedDataParallel, MiB",
+        "a number of MiB above 0, such as 25",
+    ),
+    "ranks": Field(
+        "--ranks",
+        "{} ranks",
+        _count(1),
+        "train on so many ranks, each with as much work as now (see --strong)",
+        "a whole number of ranks, 1 or more",
+    ),
+    "links": Field(
+        "--links",
+        "links {}x as fast",
+        _times,
+        "links that are so many times as fast, such as 2x; or those that a calibration.json measured",
+        "how many times as fast links are, such as 2x, or the name of a calibration.json that there is",
+    ),
     "dtype": Field(
         "--dtype",
         "gradients in {}",
         _named(_DTYPES.values(), _DTYPES),
-        f"what gradients are sent as: {', '.join(_DTYPES)}",
+        f"send gradients as one of: {', '.join(_DTYPES)}",
+        f"one of {', '.join(_DTYPES)}",
     ),
-    "sharding": Field("--sharding", "{}", _named(SHARDINGS), f"how states are sharded: {', '.join(SHARDINGS)}"),
-    "prefetch": Field("--prefetch", "prefetch={}", _count(0), "units of FSDP that are gathered ahead"),
+    "sharding": Field(
+        "--sharding",
+        "{}",
+        _named(SHARDINGS),
+        f"shard parameters, gradients and optimizer states as one of: {', '.join(SHARDINGS)}",
+        f"one of {', '.join(SHARDINGS)}",
+    ),
+    "prefetch": Field(
+        "--prefetch",
+        "prefetch={}",
+        _count(0),
+        "with --sharding: FSDP gathers the parameters of so many units ahead",
+        "a whole number of units of FSDP, 0 or more",
+    ),
     "accumulate": Field(
-        "--accumulate", "{} passes for each AllReduce", _count(1), "backward passes for each AllReduce"
+        "--accumulate",
+        "{} passes for each AllReduce",
+        _count(1),
+        "accumulate the gradients of so many backward passes for each AllReduce",
+        "a whole number of backward passes, 1 or more",
     ),
-    "workers": Field("--workers", "num_workers={}", _count(0), "workers of the DataLoader"),
-    "device": Field("--device", "on {}", _device, "another GPU, by name, such as H200"),
+    "workers": Field(
+        "--workers",
+        "num_workers={}",
+        _count(0),
+        "load with so many workers of the DataLoader (num_workers)",
+        "a whole number of workers, 0 or more",
+    ),
+    "device": Field(
+        "--device",
+        "on {}",
+        _device,
+        "train on another GPU, such as H200",
+        "the name of a GPU whose peak rates the doctor knows",
+    ),
 }
 
 
@@ -97,7 +147,7 @@ def values(name: str, text: str) -> list[object]:
     field = FIELDS[name]
     found = [_value(field, field.option, part) for part in filter(None, (one.strip() for one in text.split(",")))]
     if not found:
-        raise ValueError(f"{field.option} takes {field.help}.")
+        raise ValueError(f"{field.option} takes {field.takes}.")
     return found
 
 
@@ -105,9 +155,9 @@ def _value(field: Field, called: str, given: object) -> object:
     try:
         return field.parse(given)
     except _UnknownError as near:
-        raise ValueError(f"{called} takes {field.help}, not {given!r}.{near}") from None
+        raise ValueError(f"{called} takes {field.takes}, not {given!r}.{near}") from None
     except ValueError:
-        raise ValueError(f"{called} takes {field.help}, not {given!r}.") from None
+        raise ValueError(f"{called} takes {field.takes}, not {given!r}.") from None
 
 
 def checked(

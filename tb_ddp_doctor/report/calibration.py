@@ -54,7 +54,9 @@ def sentences(found: Calibration) -> Iterator[str]:
         yield f"No answer in {found.no_answer[0].phase!r} from {names}{more}. What follows was measured before."
     for outlier in found.outliers:
         yield f"Outlier: {outlier.sentence}"
-    if not found.outliers and not silent:
+    if found.world_size == 1:
+        yield "One rank has nobody to be compared with: start the check as the job, by torchrun, srun or mpirun."
+    elif not found.outliers and not silent:
         yield "No outliers: no rank and no pair is worse than the others by more than they differ anyway."
     yield from found.notes
 

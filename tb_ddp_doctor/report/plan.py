@@ -50,13 +50,14 @@ def _recorded(buckets: Buckets) -> str:
     sizes = [bucket.bytes / 2**20 for bucket in buckets.buckets]
     explained = ""
     if caps:
-        explained = f", as bucket_cap_mb of {caps[0]:.2f} " + ("or more" if caps[1] is None else f"to {caps[1]:.2f}")
+        between = f"{caps[0]:.2f} or more" if caps[1] is None else f"{caps[0]:.2f} to {caps[1]:.2f}"
+        explained = f", which a bucket_cap_mb of {between} makes"
     aligned = [one.ends_with_module for one in buckets.buckets if one.ends_with_module is not None]
-    modules = f" {sum(aligned)} of {len(aligned)} end where a module ends." if aligned else ""
+    modules = f" Buckets that end with a module: {sum(aligned)} of {len(aligned)}." if aligned else ""
     each = f"{count} buckets of {min(sizes):.1f} to {max(sizes):.1f} MiB (mean {buckets.mean_bytes / 2**20:.1f})"
     return (
-        f"{each if count > 1 else '1 bucket'} for {buckets.gradients} gradients of {buckets.bytes / 2**20:.1f} MiB"
-        f"{explained}.{modules}{_layers(buckets)}"
+        f"DDP sends {buckets.gradients} gradients, {buckets.bytes / 2**20:.1f} MiB, in "
+        f"{each if count > 1 else '1 bucket'}{explained}.{modules}{_layers(buckets)}"
     )
 
 
@@ -65,7 +66,10 @@ def _layers(buckets: Buckets) -> str:
     if not buckets.layers:
         return ""
     ending = sum(one.ends_with_layer is True for one in buckets.buckets)
-    said = f" {ending} of {len(buckets.buckets)} end where one of {buckets.layers} layers ends (sizes that repeat)."
+    said = (
+        f" The sizes of gradients repeat as those of {buckets.layers} layers. Buckets that end with a layer: "
+        f"{ending} of {len(buckets.buckets)}."
+    )
     if len(buckets.buckets) > _FEW_BUCKETS:
         return said
     inside = (
@@ -74,7 +78,7 @@ def _layers(buckets: Buckets) -> str:
         else f"{one.first_layer}-{one.last_layer}"
         for one in buckets.buckets
     )  # fmt: skip
-    return f"{said} Layers inside, in the order of backward: {', '.join(inside)}."
+    return f"{said} Layers in each bucket, in the order of backward: {', '.join(inside)}."
 
 
 def _said(prediction: Prediction, now_ms: float) -> str:

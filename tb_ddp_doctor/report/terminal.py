@@ -114,7 +114,7 @@ def predicted(console: Console, diagnosis: Diagnosis, prospects: Sequence[Prospe
         if any(prospect.fixed for prospect in prospects):
             console.print(_prospects(prospects))
         else:
-            console.print("Nothing that could be fixed was found.")
+            console.print("Nothing was found here that could be fixed.")
         console.print()
 
 

@@ -84,7 +84,10 @@ def cut(
         raise SliceError("The window ends before it starts.")
     digested = [index for index in indices if result.files[index].suffix == DIGEST_SUFFIX]
     if digested and (most_events is None or len(digested) == len(indices)):
-        raise SliceError(f"Rank {job.ranks[digested[0]]} was read from a digest: its trace is not here.")
+        raise SliceError(
+            f"Rank {job.ranks[digested[0]]} was read from a digest, which has no events: name the directory that has "
+            "the traces."
+        )
     indices = [index for index in indices if index not in digested]
     most = None if most_events is None else max(most_events // len(indices), 1)
 
@@ -126,7 +129,9 @@ def _rank(result: Result, cache: Cache, index: int, chosen: Window, most: int | 
     try:
         trace = _columns(cache, result.files[index])
     except (TraceError, MessageError, OSError, pool.CrashError) as error:
-        raise SliceError(f"The trace of rank {job.ranks[index]} cannot be read again: {error}") from None
+        raise SliceError(
+            f"The trace of rank {job.ranks[index]} cannot be read again, so its events cannot be shown: {error}"
+        ) from None
     edges = _ALWAYS if most is None else (chosen.start_ns, chosen.end_ns)
     start, end = (_on_own_clock(job, index, instant) for instant in edges)
     picked = pick.pick(trace, start, end, most, own_code)

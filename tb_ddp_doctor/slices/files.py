@@ -40,7 +40,7 @@ def writer(name: str) -> Format:
 def check_name(path: Path) -> None:
     """Raise ValueError, with a sentence, for a name whose format is unknown."""
     if path.suffix not in _FORMATS:
-        raise ValueError(f"{path.name}: the name of a trace ends in one of {', '.join(_FORMATS)}.")
+        raise ValueError(f"-o {path.name}: the name must end in one of {', '.join(_FORMATS)}, which say the format.")
 
 
 def save(part: Slice, path: Path) -> None:

@@ -204,7 +204,7 @@ def _how_to_install(service: str, error: Exception) -> str:
 def _why(address: str, error: Exception) -> str:
     if isinstance(error, FileNotFoundError):
         return f"{address} does not exist."
-    return f"{address} cannot be read: {_first_line(error)} Or copy the traces to a local folder."
+    return f"{address} cannot be read: {_first_line(error)} Give access to it, or copy the traces to a local folder."
 
 
 def _first_line(error: Exception) -> str:

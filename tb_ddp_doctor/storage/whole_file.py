@@ -28,3 +28,16 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
+
+
+def check_output(path: Path) -> None:
+    """Raise ValueError, with a sentence, where this file cannot be written: before the work, not after it."""
+    folder = path.absolute().parent
+    if not folder.exists():
+        raise ValueError(f"{path} cannot be written: there is no folder {folder}.")
+    if not folder.is_dir():
+        raise ValueError(f"{path} cannot be written: {folder} is a file.")
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: name a file in it.")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise ValueError(f"{path} cannot be written: permission denied.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -24,6 +25,11 @@ def executor(address: str | None) -> Iterator[Executor | None]:
     if not address:
         yield None
         return
+    # Of an address without a port Dask's client waits for 20 s, and prints a traceback.
+    if not re.search(r":\d+$|^inproc://", address):
+        raise SchedulerError(
+            f"--scheduler takes the address of a Dask scheduler with its port, as tcp://host:8786, not {address!r}."
+        )
     try:
         from distributed import Client
     except ImportError:
@@ -31,6 +37,9 @@ def executor(address: str | None) -> Iterator[Executor | None]:
     try:
         client = Client(address, timeout=_CONNECT_S, set_as_default=False)  # type: ignore[no-untyped-call]
     except (OSError, ValueError, TimeoutError) as error:
-        raise SchedulerError(f"No Dask scheduler answers at {address} ({error}).") from None
+        raise SchedulerError(
+            f"--scheduler: no Dask scheduler answers at {address}: is it running, and does a firewall let this machine "
+            f"reach it? ({error})"
+        ) from None
     with client, client.get_executor(retries=_RETRIES, pure=False) as pool:  # type: ignore[no-untyped-call]
         yield pool

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 
+from tb_ddp_doctor.choices import did_you_mean
 from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.facts import Facts, MissingFactError
 from tb_ddp_doctor.findings import Confidence, Evidence, Measurement, RuleOutcome, Severity, Threshold
@@ -186,7 +187,8 @@ def configured(rule: Rule, settings: Mapping[str, float]) -> Rule:
     known = {field.name: field.metadata for field in dataclasses.fields(rule)}
     for name, value in settings.items():
         if name not in known:
-            raise ValueError(f"Rule {rule.id} has no threshold {name!r}; it has: {', '.join(sorted(known)) or 'none'}.")
+            there_are = f"it has: {', '.join(sorted(known)) or 'none'}"
+            raise ValueError(f"Rule {rule.id} has no threshold {name!r}; {there_are}.{did_you_mean(name, known)}")
         least, most = known[name]["least"], known[name]["most"]
         if not least <= value <= most or math.isinf(value):
             allowed = f"{least:g} or more" if math.isinf(most) else f"from {least:g} to {most:g}"
