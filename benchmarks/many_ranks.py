@@ -185,7 +185,7 @@ def _digest(rank, ranks, compute, stall, busy, start, finish, arrival, end) -> R
         has_steps=True,
         pid=str(rank),
         loader="",
-        lost_kernels=LostKernels(np.arange(steps), nothing + 600 + BUCKETS, nothing, nothing + BUCKETS, *[nothing] * 3),
+        lost_kernels=LostKernels(np.arange(steps), nothing + 600 + BUCKETS, nothing, nothing + BUCKETS, *[nothing] * 5),
         steps=Steps(np.arange(steps), first, last, first, last),
         work=work,
         pieces=pieces,

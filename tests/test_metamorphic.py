@@ -1,6 +1,7 @@
 """Whatever happens to the events of one innocent rank: no rank is accused for it, and no fault becomes healthy.
 
-Each variant removes, doubles or renames some events of one rank of a drawn job, or shifts all, drawn from a fixed seed.
+Each variant removes, doubles or renames some events of one rank of a drawn job, or shifts all of them, or a part of
+those of its GPU or of its CPU, drawn from a fixed seed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from traces import MS, ranks, read
 
 from tb_ddp_doctor.digest.build import digest
+from tb_ddp_doctor.digest.launches import is_on_device
 from tb_ddp_doctor.engine import examine
 from tb_ddp_doctor.findings import Diagnosis, Severity
 from tb_ddp_doctor.job.build import build
@@ -66,6 +68,28 @@ def shifted(trace: RankTrace, _: Rows, random: Random) -> RankTrace:
     return replace(trace, events=replace(trace.events, start_ns=start))
 
 
+def gpu_shifted(trace: RankTrace, _: Rows, random: Random) -> RankTrace:
+    """A part of what the GPU does, while its CPU's events stay."""
+    return part_shifted(trace, np.flatnonzero(is_on_device(trace.events)), random)
+
+
+def cpu_shifted(trace: RankTrace, _: Rows, random: Random) -> RankTrace:
+    """A part of what the CPU does, while its GPU's events stay."""
+    return part_shifted(trace, np.flatnonzero(~is_on_device(trace.events)), random)
+
+
+def part_shifted(trace: RankTrace, rows: Rows, random: Random) -> RankTrace:
+    """A share of these events, or all in a window, shifted by 1 to 300 ms."""
+    start = trace.events.start_ns.copy()
+    if random.integers(2):
+        rows = rows[random.random(len(rows)) < random.random()]
+    else:
+        at = random.uniform(start.min(), start.max())
+        rows = rows[np.abs(start[rows] - at) < random.uniform(1, 60) * MS]
+    start[rows] += int(random.choice([-1, 1]) * 10 ** random.uniform(0, 2.5) * MS)
+    return replace(trace, events=replace(trace.events, start_ns=start))
+
+
 def renamed(trace: RankTrace, rows: Rows, _: Random) -> RankTrace:
     name = trace.events.name.copy()
     name[rows] = len(trace.strings)
@@ -105,7 +129,7 @@ def accused(diagnosis: Diagnosis) -> set[int]:
 
 
 @pytest.mark.parametrize("seed", range(15))
-@pytest.mark.parametrize("change", [removed, doubled, shifted, renamed])
+@pytest.mark.parametrize("change", [removed, doubled, shifted, gpu_shifted, cpu_shifted, renamed])
 def test_the_straggler_stays_the_only_one_accused(change: Change, seed: int) -> None:
     diagnosis = examined(STRAGGLER, change, seed)
     assert diagnosis.verdict == "straggler"
@@ -113,7 +137,7 @@ def test_the_straggler_stays_the_only_one_accused(change: Change, seed: int) -> 
 
 
 @pytest.mark.parametrize("seed", range(15))
-@pytest.mark.parametrize("change", [removed, doubled, shifted, renamed])
+@pytest.mark.parametrize("change", [removed, doubled, shifted, gpu_shifted, cpu_shifted, renamed])
 def test_nobody_is_accused_in_a_healthy_job(change: Change, seed: int) -> None:
     diagnosis = examined(HEALTHY, change, 100 + seed)
     assert diagnosis.verdict in ("healthy", "unknown")

@@ -46,6 +46,7 @@ from tb_ddp_doctor.digest.model import (
 from tb_ddp_doctor.digest.op_stalls import no_op_stalls, op_stalls, stalls
 from tb_ddp_doctor.digest.operators import operators
 from tb_ddp_doctor.digest.optimizer import optimizer
+from tb_ddp_doctor.digest.order import before_launch, broken_order
 from tb_ddp_doctor.digest.phases import (
     device_phases,
     exposed_on_host,
@@ -61,7 +62,7 @@ from tb_ddp_doctor.digest.starvation import blocking_calls, no_blocking, recordi
 from tb_ddp_doctor.digest.steps import NO_STEP, UPDATE, device_windows, host_steps, repeated_steps, step_of, updates
 from tb_ddp_doctor.digest.trace_contents import MARKED, trace_contents
 from tb_ddp_doctor.digest.track import no_track
-from tb_ddp_doctor.digest.vocabulary import Vocabulary
+from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Events, Ints, RankTrace
@@ -85,13 +86,14 @@ def digest(trace: RankTrace) -> RankDigest:
         rows = DeviceRows.of(trace.events)
     if not len(rows.kernels):
         return _digest_host(HostCalls.of(trace))
-    right = corrected(trace, rows)
+    odd = broken_order(rows)
+    right = trace if odd.any() else corrected(trace, rows)
     if right is not trace:
         rows = DeviceRows.of(right.events)
-    return _digest_device(HostCalls.of(_clip_overruns(right, rows)), rows)
+    return _digest_device(HostCalls.of(_clip_overruns(right, rows)), rows, odd | before_launch(rows))
 
 
-def _digest_device(host: HostCalls, rows: DeviceRows) -> RankDigest:
+def _digest_device(host: HostCalls, rows: DeviceRows, odd: Mask) -> RankDigest:
     trace, words, number = host.trace, Vocabulary(), rows.busiest
     contents, marked = _steps(host)
     device = DeviceEvents.of(host, number, rows)
@@ -124,7 +126,7 @@ def _digest_device(host: HostCalls, rows: DeviceRows) -> RankDigest:
         has_steps=contents.steps_from != "",
         pid=_pid(host),
         loader=_loader(trace),
-        lost_kernels=lost_kernels(host, device, *marked),
+        lost_kernels=lost_kernels(host, device, odd, *marked),
         steps=steps,
         work=StepWork(
             owner_ns=owner_ns,

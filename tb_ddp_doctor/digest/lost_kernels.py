@@ -1,4 +1,4 @@
-"""What each ProfilerStep launched and did on the host, and what of it the trace lacks: kernels, and launches."""
+"""What each ProfilerStep launched and did on the host, and what of it the trace lacks, or has at the wrong time."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.device_events import DeviceEvents
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.model import LostKernels
+from tb_ddp_doctor.digest.order import by_step, out_of_turn
 from tb_ddp_doctor.digest.steps import NO_STEP, step_of
 from tb_ddp_doctor.digest.sums import count
+from tb_ddp_doctor.digest.vocabulary import Mask
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Ints
 
 
 def lost_kernels(
-    host: HostCalls, device: DeviceEvents, number: Ints, host_start_ns: Ints, host_end_ns: Ints
+    host: HostCalls, device: DeviceEvents, odd: Mask, number: Ints, host_start_ns: Ints, host_end_ns: Ints
 ) -> LostKernels:
-    """Of the steps with these numbers and host windows.
+    """Of the steps with these numbers and host windows. `odd` says which events of the trace are out of order.
 
     What is launched inside `record_param_comms` is communication. Launches of CUDA graphs are not counted.
     """
@@ -41,7 +43,9 @@ def lost_kernels(
         communications=count(step, communicates, size)[known],
         lost_communications=count(step, communicates & lost, size)[known],
         unlaunched=_unlaunched(device, host_start_ns, host_end_ns)[known],
-        calls=_calls(host, host_start_ns, host_end_ns)[known],
+        calls=by_step(host.recorded_ns, host_start_ns, host_end_ns)[known],
+        out_of_order=by_step(device.launch_ns[odd[device.row]], host_start_ns, host_end_ns)[known],
+        out_of_turn=out_of_turn(host, host_start_ns, host_end_ns)[known],
     )
 
 
@@ -54,17 +58,9 @@ def _unlaunched(device: DeviceEvents, host_start_ns: Ints, host_end_ns: Ints) ->
     follows = ~launched & (before >= 0) & (device.computes | device.communicates)[order]
     follows[follows] = (stream[order[before[follows]]] == stream[order[follows]]) & (stream[order[follows]] >= 0)
     by = device.launch_ns[order[before[follows]]]
-    step = np.where(by < host_end_ns[-1], step_of(by, host_start_ns), -1)
-    return count(step, np.ones(len(step), np.bool_), len(host_start_ns))
-
-
-def _calls(host: HostCalls, host_start_ns: Ints, host_end_ns: Ints) -> Ints:
-    """Calls of the training threads that start in each step."""
-    start = host.recorded_ns
-    step = np.where(start < host_end_ns[-1], step_of(start, host_start_ns), -1)
-    return count(step, np.ones(len(step), np.bool_), len(host_start_ns))
+    return by_step(by, host_start_ns, host_end_ns)
 
 
 def without_device(number: Ints) -> LostKernels:
     """Of a trace without device events, in which no launch can be missed."""
-    return LostKernels(number, *(np.zeros(len(number), np.int64) for _ in range(6)))
+    return LostKernels(number, *(np.zeros(len(number), np.int64) for _ in range(8)))

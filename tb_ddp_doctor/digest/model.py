@@ -22,7 +22,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 #: What the values of a digest mean, beside its layout: it rises when code that reads or digests traces gives the same
 #: trace other values. Digest files of another number are refused. `tests/test_golden.py` fails where it has to rise.
-MEANING = 2
+MEANING = 3
 
 
 class RankOwner(IntEnum):
@@ -73,7 +73,9 @@ class Steps(msgspec.Struct, frozen=True, eq=False):
 
 
 class LostKernels(msgspec.Struct, frozen=True, eq=False):
-    """Launches, and kernels that the trace lacks, of all steps that the host shows, in order of time; shape (N,)."""
+    """Launches, and what the trace lacks or has at the wrong time, of all steps that the host shows, in order of time;
+    shape (N,).
+    """
 
     #: As `Steps.number`.
     number: Ints
@@ -87,6 +89,10 @@ class LostKernels(msgspec.Struct, frozen=True, eq=False):
     unlaunched: Ints
     #: Operators, annotations and runtime calls of the threads that train.
     calls: Ints
+    #: Device events that run before their launch, or before or beside one launched earlier on their stream.
+    out_of_order: Ints
+    #: Calls that are out of turn on their thread: by their number, or since they overlap another without nesting.
+    out_of_turn: Ints
 
 
 class Pieces(msgspec.Struct, frozen=True, eq=False):

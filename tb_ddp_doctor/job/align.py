@@ -13,10 +13,10 @@ from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.job import clock as clocks
 from tb_ddp_doctor.job.calls import Calls
 from tb_ddp_doctor.job.clock import ClockFit
-from tb_ddp_doctor.job.collectives import Matched, refuse_impossible, select
+from tb_ddp_doctor.job.collectives import Matched, ends_apart, refuse_impossible, select
 from tb_ddp_doctor.job.completeness import Damages, damages, serving
 from tb_ddp_doctor.job.matching import match
-from tb_ddp_doctor.job.odd_clocks import EndsApart, clock_jumps, other_paces
+from tb_ddp_doctor.job.odd_clocks import EndsApart, clock_jumps, odd_collectives, other_paces
 from tb_ddp_doctor.trace.model import Ints
 
 #: Ends of one collective differ by up to this over slow links (DESIGN, point 5), ns.
@@ -62,6 +62,11 @@ def align(
                 found.setdefault(rank, []).extend(damage)
             aligned = _joined(usable, nodes, found)
             ends = EndsApart.of(aligned.matched, aligned.clock)
+    apart = ends_apart(aligned.matched, *_offsets(aligned))
+    if odd := odd_collectives(tuple(aligned.ranks), aligned.digests, aligned.matched, apart):
+        for rank, damage in odd.items():
+            found.setdefault(rank, []).extend(damage)
+        aligned = _joined(usable, nodes, found)
     return _with_possible_matches(aligned), found
 
 
@@ -80,12 +85,17 @@ def _joined(usable: Mapping[int, RankDigest], nodes: Mapping[int, str], found: D
 
 def _with_possible_matches(aligned: Aligned) -> Aligned:
     """Without matches in which a rank ends before another one arrives, and with the clock that the others give."""
-    matched, clock = aligned.matched, aligned.clock
-    offsets = clock.correction(np.arange(len(aligned.ranks)), matched.end_ns)
-    checked = refuse_impossible(matched, offsets, END_TOLERANCE_NS + round(clock.residual_ns or 0))
-    if checked is matched:
+    checked = refuse_impossible(aligned.matched, *_offsets(aligned))
+    if checked is aligned.matched:
         return aligned
     return replace(aligned, matched=checked, clock=clocks.fit(checked, aligned.nodes))
+
+
+def _offsets(aligned: Aligned) -> tuple[Ints, int]:
+    """What to subtract from the ranks' clocks at each collective's end, shape (M, R), and how exact that is; ns."""
+    matched, clock = aligned.matched, aligned.clock
+    offsets = clock.correction(np.arange(len(aligned.ranks)), matched.end_ns)
+    return offsets, END_TOLERANCE_NS + round(clock.residual_ns or 0)
 
 
 def _common_steps(numbers: Mapping[int, frozenset[int]]) -> tuple[Ints, list[int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -60,6 +61,7 @@ def build(
     notes.extend(moved)
     aligned, found = align(usable, nodes, world_size)
     notes.extend(_left_out(usable, aligned.ranks, found))
+    notes.extend(_begun_late(aligned.ranks, found, aligned.steps))
     notes.extend(
         FileWarning(name, f"{len(ranks)} ranks have the same event times: their files are copies of one trace.")
         for ranks in same_times(aligned.ranks)
@@ -107,6 +109,18 @@ def _left_out(
             yield FileWarning(digest.file, f"Rank {rank} {how}: {reasons}.")
         elif rank not in kept:
             yield FileWarning(digest.file, f"Rank {rank} is left out: it shares no step with most other ranks.")
+
+
+def _begun_late(kept: Mapping[int, RankDigest], found: Damages, compared: Ints) -> Iterator[FileWarning]:
+    """What is said of ranks for whose sake steps are not compared that most ranks have."""
+    counts = Counter(step for digest in kept.values() for step in digest.steps.number.tolist())
+    most = {step for step, ranks in counts.items() if 2 * ranks > len(kept)} - {*compared.tolist()}
+    for rank, digest in kept.items():
+        lacking = sorted(most.difference(digest.steps.number.tolist()))
+        if lacking and rank not in found:
+            steps = f"step {lacking[0]}" if len(lacking) == 1 else f"steps {', '.join(map(str, lacking))}"
+            message = f"Rank {rank} has no {steps}, as most ranks have: what all ranks have is compared."
+            yield FileWarning(digest.file, message)
 
 
 def _unlike_the_others(digests: tuple[RankDigest, ...], step_index: Ints, clock: ClockFit) -> str | None:

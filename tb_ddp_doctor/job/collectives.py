@@ -130,32 +130,13 @@ def select(matched: Matched, chosen: Ints) -> Matched:
 def refuse_impossible(matched: Matched, offset_ns: NDArray[np.int64], tolerance_ns: int) -> Matched:
     """Give up matches in which a rank ends before another has arrived: no collective can.
 
-    Where one of three ranks or more ends apart from all others, its part alone is given up.
-
-        rank0  [ar....]
-        rank1  [ar....]
-        rank2           [ar....]     ends apart: the other two remain
-
-    `offset_ns`, shape (M, R), is what to subtract from each rank's clock; broadcasts and reductions to one rank may
-    end early on the root, so they are not judged.
+    Of one that `ends_apart` alone, its part is given up, and the match of the others remains. `offset_ns`, shape (M,
+    R), is what to subtract from each rank's clock.
     """
-    arrival = np.where(matched.present, matched.arrival_ns - offset_ns, ABSENT)
-    end = np.where(matched.present, matched.end_ns - offset_ns, LATEST)
-    waits = np.array([kind not in ENDS_APART for kind in matched.kind], np.bool_)
-
-    def impossible(left: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        last_arrival = np.where(left, arrival, ABSENT).max(axis=1, initial=ABSENT)
-        first_end = np.where(left, end, LATEST).min(axis=1, initial=LATEST)
-        ends_early: NDArray[np.bool_] = waits & (first_end < last_arrival - tolerance_ns)
-        return ends_early
-
-    found = impossible(matched.present)
+    found = _impossible(matched, matched.present, offset_ns, tolerance_ns)
     if not found.any():
         return matched
-    odd = np.zeros_like(matched.present)
-    which = np.flatnonzero(found & (matched.parts > 2))
-    odd[which] = _apart(end[which], matched.present[which], tolerance_ns)
-    odd &= ~impossible(matched.present & ~odd)[:, np.newaxis]
+    odd = ends_apart(matched, offset_ns, tolerance_ns)
     given_up = odd.sum(axis=0)
     matched = replace(
         matched,
@@ -169,6 +150,38 @@ def refuse_impossible(matched: Matched, offset_ns: NDArray[np.int64], tolerance_
     refused = found & ~odd.any(axis=1)
     kept = _in_order(select(matched, np.flatnonzero(~refused)))
     return replace(kept, refused=matched.refused + int(refused.sum()))
+
+
+def ends_apart(matched: Matched, offset_ns: NDArray[np.int64], tolerance_ns: int) -> NDArray[np.bool_]:
+    """Parts of collectives that end apart from those of all other ranks, so that one ends before another has arrived.
+
+    Of one of three ranks or more, where the match of the others is possible without it; shape (M, R).
+
+        rank0  [ar....]
+        rank1  [ar....]
+        rank2           [ar....]     ends apart
+    """
+    odd = np.zeros_like(matched.present)
+    found = _impossible(matched, matched.present, offset_ns, tolerance_ns)
+    which = np.flatnonzero(found & (matched.parts > 2))
+    end = matched.end_ns[which] - offset_ns[which]
+    odd[which] = _apart(end, matched.present[which], tolerance_ns)
+    odd &= ~_impossible(matched, matched.present & ~odd, offset_ns, tolerance_ns)[:, np.newaxis]
+    return odd
+
+
+def _impossible(
+    matched: Matched, parts: NDArray[np.bool_], offset_ns: NDArray[np.int64], tolerance_ns: int
+) -> NDArray[np.bool_]:
+    """Which collectives one of these parts ends before another arrives, shape (M,).
+
+    Broadcasts and reductions to one rank may end early on the root, so they are not judged.
+    """
+    waits = np.array([kind not in ENDS_APART for kind in matched.kind], np.bool_)
+    last_arrival = np.where(parts, matched.arrival_ns - offset_ns, ABSENT).max(axis=1, initial=ABSENT)
+    first_end = np.where(parts, matched.end_ns - offset_ns, LATEST).min(axis=1, initial=LATEST)
+    ends_early: NDArray[np.bool_] = waits & (first_end < last_arrival - tolerance_ns)
+    return ends_early
 
 
 def _apart(end: Ints, present: NDArray[np.bool_], tolerance_ns: int) -> NDArray[np.bool_]:

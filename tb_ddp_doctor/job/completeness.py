@@ -37,6 +37,8 @@ LEAST_UNLAUNCHED = 3
 LEAST_CALLS = 0.95
 #: Fewer events are no loss: a rank whose step has so few more or less does something else.
 _FEWEST_CALLS = 3
+#: Events that are out of order in a step, as multiple of what a step of the job usually has: most recorders have none.
+MOST_TIMES_OUT_OF_ORDER = 4
 #: Launching and ending the shortest kernel takes a GPU 700 ns and more; of so many kernels the mean tells.
 _SHORTEST_KERNEL_NS, _LEAST_KERNELS = 200.0, 10
 #: Ranks wait for each other in every step, so none takes so many times as long as another.
@@ -78,7 +80,7 @@ def damages(digests: Mapping[int, RankDigest], world_size: int | None) -> Damage
     _note(found, _few_steps(digests))
     _note(found, _too_fast(digests))
     peers = {rank: digest for rank, digest in digests.items() if rank not in found}
-    for check in (_lost_kernels, _lost_launches, _lost_calls, _ended_early, _other_lengths):
+    for check in (_lost_kernels, _lost_launches, _lost_calls, _out_of_order, _ended_early, _other_lengths):
         _note(found, check(peers))
     _note(found, _lost_collectives(peers, world_size))
     _note(found, _other_collectives(peers, world_size))
@@ -245,6 +247,26 @@ def _lost_calls(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
         digest, lossy = digests[every[index]], few[rank == index]
         reason = f"its CPU has fewer events than other ranks' in step {digest.lost_kernels.number[lossy][0]}"
         found[every[index]] = _and_after(digest, lossy, reason)
+    return found
+
+
+def _out_of_order(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
+    """Ranks with events whose times contradict each other, in steps with more of them than is usual in the job."""
+    found = {}
+    for name, what in (
+        ("out_of_order", "GPU events are out of the order of their launches"),
+        ("out_of_turn", "CPU events are out of the order of their thread"),
+    ):
+        counts = {rank: getattr(digest.lost_kernels, name) for rank, digest in digests.items()}
+        if not any(odd.any() for odd in counts.values()):
+            continue
+        number = np.concatenate([digest.lost_kernels.number for digest in digests.values()])
+        of_step = np.split(_usual(number, np.concatenate([*counts.values()])), np.cumsum([*map(len, counts.values())]))
+        usual = lower_median([float(odd.mean()) if len(odd) else 0.0 for odd in counts.values()])
+        for (rank, odd), beside in zip(counts.items(), of_step, strict=False):
+            lossy = odd > MOST_TIMES_OUT_OF_ORDER * np.maximum(usual, beside)
+            if rank not in found and lossy.any():
+                found[rank] = _and_after(digests[rank], lossy, f"{int(odd[lossy].sum()):,} of its {what}")
     return found
 
 

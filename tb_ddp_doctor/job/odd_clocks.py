@@ -1,4 +1,4 @@
-"""Ranks whose clocks cannot be aligned: those that jump within the record, or run at another pace.
+"""Ranks whose clocks cannot be aligned: those that jump within the record, run at another pace, or are off for a while.
 
 All ranks end a collective at once, but for some nanoseconds of transfer, so its ends tell the clocks apart.
 """
@@ -25,6 +25,8 @@ JUMP_RESIDUALS = 20
 #: times that of the median of the other ranks: transfers end up to 0.5 ms apart, clocks drift by 100 ppm.
 PACE_NS = 2_000_000
 PACE_TIMES = 5
+#: Share of a rank's collectives that end apart from those of all other ranks where single events are damaged.
+MOST_APART = 0.1
 
 
 class EndsApart(msgspec.Struct, frozen=True, eq=False):
@@ -100,6 +102,24 @@ def other_paces(ranks: Sequence[int], digests: Sequence[RankDigest], ends: EndsA
     for index in np.flatnonzero(scatter > PACE_NS).tolist():
         if scatter[index] > PACE_TIMES * lower_median(np.delete(scatter, index).tolist()):
             found[ranks[index]] = [Damage(None, _pace(ends.matched, index))]
+    return found
+
+
+def odd_collectives(ranks: Sequence[int], digests: Sequence[RankDigest], matched: Matched, apart: Mask) -> Damages:
+    """Ranks with single collectives that end apart from those of all other ranks (`ends_apart`, shape (M, R)).
+
+    Their times in these steps are wrong. Where many end so, it is rather that calls are taken for one that are none.
+    """
+    found: Damages = {}
+    for index in np.flatnonzero(apart.any(axis=0)).tolist():
+        odd = apart[:, index]
+        if odd.sum() > max(1, MOST_APART * matched.present[:, index].sum()):
+            continue
+        number = digests[index].steps.number
+        steps = np.isin(number, matched.step[odd])
+        if steps.any():
+            reason = f"{int(odd.sum()):,} of its collectives ends apart from those of all other ranks"
+            found[ranks[index]] = [Damage(frozenset(number[steps | after(steps)].tolist()), reason)]
     return found
 
 

@@ -85,7 +85,8 @@ def test_two_steps_cannot_tell_which_is_odd() -> None:
 
 
 def test_one_slow_rank_is_no_slow_step() -> None:
-    odd = ranks(USUAL, SLOW_KERNELS, USUAL, steps=1)
+    # The others' AllReduce ends with its own, as of a slow network.
+    odd = ranks(SLOW_NETWORK, SLOW_KERNELS, SLOW_NETWORK, steps=1)
     usual = ranks(USUAL, USUAL, USUAL, steps=1)
     assert outcome(RULE, in_row(usual, odd, usual, usual)).status == "clear"
 
