@@ -42,12 +42,11 @@ from rich.console import Console
 from rich.table import Table
 
 from tb_ddp_doctor import engine
+from tb_ddp_doctor.account.savings import Savings
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.discover.runs import discover
-from tb_ddp_doctor.facts.whatif import WhatIf
-from tb_ddp_doctor.findings import Diagnosis, Finding, Severity
-from tb_ddp_doctor.rules.support.savings import Savings
-from tb_ddp_doctor.rules.support.verdict import MOST_UNEXPLAINED
+from tb_ddp_doctor.findings import MOST_UNEXPLAINED, Diagnosis, Finding, Severity
+from tb_ddp_doctor.replay.whatif import WhatIf
 
 #: (rank, step) -> where in the step a host pauses, and for how long, us.
 Pauses = Callable[[int, int], list[tuple[float, float]]]

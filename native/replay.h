@@ -1,5 +1,5 @@
-/* Orders the rows and parts of a schedule, and plays it. `tb_ddp_doctor/facts/replay_library.py` has the same
- * declarations; `facts/order.py`, `replay.py` and `play.py` say what each column means and do the same. Every index is
+/* Orders the rows and parts of a schedule, and plays it. `tb_ddp_doctor/replay/native_library.py` has the same
+ * declarations; `replay/order.py`, `replay.py` and `play.py` say what each column means and do the same. Every index is
  * in range: the caller has looked. */
 #ifndef REPLAY_H
 #define REPLAY_H

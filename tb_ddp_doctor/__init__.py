@@ -2,11 +2,12 @@
 
 from typing import TYPE_CHECKING, Any
 
+from tb_ddp_doctor.version import __version__
+
 if TYPE_CHECKING:
     from tb_ddp_doctor.api import compare, diagnose, examine_dumps, plan
     from tb_ddp_doctor.planning.model import Question
 
-__version__ = "0.1.0"
 __all__ = ["Question", "__version__", "compare", "diagnose", "examine_dumps", "plan"]
 
 

@@ -14,7 +14,6 @@ from tb_ddp_doctor.choices import no_name
 from tb_ddp_doctor.comparison import build
 from tb_ddp_doctor.comparison.model import Comparison
 from tb_ddp_doctor.discover.runs import DiscoverError, Run, discover, no_traces, only_run, with_step_range
-from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.facts import Facts
 from tb_ddp_doctor.findings import Diagnosis
 from tb_ddp_doctor.job.model import Job
@@ -24,6 +23,7 @@ from tb_ddp_doctor.planning.predict import Planner
 from tb_ddp_doctor.planning.record import Record
 from tb_ddp_doctor.planning.refusal import CannotPlanError
 from tb_ddp_doctor.planning.words import checked
+from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.rules import CATALOGUE, is_name
 from tb_ddp_doctor.storage.cache_directory import default_directory
 from tb_ddp_doctor.stuck import run as dumps

@@ -20,7 +20,6 @@ from typing import TypeGuard, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from tb_ddp_doctor import __version__
 from tb_ddp_doctor.digest.model import MEANING, RankDigest
 from tb_ddp_doctor.digest.valid import InvalidError, check
 from tb_ddp_doctor.discover.files import digested_trace
@@ -31,6 +30,7 @@ from tb_ddp_doctor.storage.column_file import StoreError, dump, layout, load
 from tb_ddp_doctor.storage.paths import FilePath, identity
 from tb_ddp_doctor.storage.whole_file import written_whole
 from tb_ddp_doctor.trace.model import RankTrace, TraceError
+from tb_ddp_doctor.version import __version__
 
 #: Entries younger than this are not removed, whatever their size: another process may be about to use them.
 _KEPT_S = 60.0

@@ -16,11 +16,14 @@ from typing import TypeAlias
 import msgspec
 from msgspec.structs import replace
 
+from tb_ddp_doctor.account import memory_text
+from tb_ddp_doctor.account.assemble import Lacking, assemble, encodable
+from tb_ddp_doctor.account.looks import look
+from tb_ddp_doctor.account.savings import Savings
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.calibration.load import CalibrationError, beside, load
 from tb_ddp_doctor.calibration.model import Calibration
 from tb_ddp_doctor.choices import no_name
-from tb_ddp_doctor.diagnosis import Lacking, assemble, encodable
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.digest.numbered_calls import numbered_calls
 from tb_ddp_doctor.digest.valid import InvalidError, check
@@ -30,7 +33,7 @@ from tb_ddp_doctor.discover.runs import RankFile, Run
 from tb_ddp_doctor.evidence import find as beside_traces
 from tb_ddp_doctor.evidence.model import RankEvidence
 from tb_ddp_doctor.facts.facts import Facts
-from tb_ddp_doctor.facts.whatif import whatif
+from tb_ddp_doctor.facts.replayed import whatif
 from tb_ddp_doctor.findings import (
     Diagnosis,
     FileWarning,
@@ -44,10 +47,7 @@ from tb_ddp_doctor.nccl_logs.files import find_logs
 from tb_ddp_doctor.nccl_logs.matching import NumberedCalls
 from tb_ddp_doctor.nccl_logs.read import read_logs
 from tb_ddp_doctor.rules import CATALOGUE
-from tb_ddp_doctor.rules.support import memory_text
 from tb_ddp_doctor.rules.support.base import Rule, configured
-from tb_ddp_doctor.rules.support.looks import look
-from tb_ddp_doctor.rules.support.savings import Savings
 from tb_ddp_doctor.storage import time_limit
 from tb_ddp_doctor.storage.paths import FilePath, RemotePath
 from tb_ddp_doctor.storage.time_limit import beginning, within

@@ -25,6 +25,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from tb_ddp_doctor import engine
+from tb_ddp_doctor.account import memory_text
 from tb_ddp_doctor.cache import Cache, digest_version, write_digest
 from tb_ddp_doctor.calibration import load as calibrations
 from tb_ddp_doctor.digest import valid
@@ -44,7 +45,6 @@ from tb_ddp_doctor.nsys import processes
 from tb_ddp_doctor.nsys.database import NsysError
 from tb_ddp_doctor.report.escape import printable_json
 from tb_ddp_doctor.report.stuck import print_run
-from tb_ddp_doctor.rules.support import memory_text
 from tb_ddp_doctor.storage import column_file
 from tb_ddp_doctor.storage.message import packed, unpacked
 from tb_ddp_doctor.storage.paths import ProcessPath

@@ -24,7 +24,7 @@ from examples import EXAMPLES, Example
 from test_golden import GOLDEN, diagnose, essence, names
 
 from tb_ddp_doctor.report import schema
-from tb_ddp_doctor.rules.support import documentation
+from tb_ddp_doctor.view import rule_pages
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -43,7 +43,7 @@ _TABLE = re.compile(r"(?<=<!-- Made by `python tests/generate\.py`\. -->\n\n).*?
 def made() -> dict[Path, Callable[[], str]]:
     """What gives the text of each file that needs no diagnosis of a real job, by path."""
     rules = {DOCS / "rules" / f"{rule}.md": partial(rule_page, rule) for rule in EXAMPLES}
-    pages = {DOCS / "rules" / name: partial(str, text) for name, text in documentation.pages().items()}
+    pages = {DOCS / "rules" / name: partial(str, text) for name, text in rule_pages.pages().items()}
     schemas = {DOCS / f"{name}.schema.json": partial(schema.text, name) for name in schema.SCHEMAS}
     frontend = {
         frontend_sources.FRONTEND / "step_parts.js": frontend_sources.step_parts,
@@ -59,7 +59,7 @@ def made() -> dict[Path, Callable[[], str]]:
 
 def rule_page(rule: str) -> str:
     """A rule's page with its example."""
-    return documentation.pages()[f"{rule}.md"] + shown(rule, EXAMPLES[rule])
+    return rule_pages.pages()[f"{rule}.md"] + shown(rule, EXAMPLES[rule])
 
 
 def shown(rule: str, example: Example) -> str:
@@ -96,7 +96,7 @@ def with_output(page: str) -> str:
         output = "\n".join(terminal(shown["command"]).splitlines()[: int(shown["lines"]) if shown["lines"] else None])
         return shown[0].removesuffix(shown["output"]) + output
 
-    return _SHOWN.sub(printed, _TABLE.sub(lambda _: documentation.table("docs/rules/"), page))
+    return _SHOWN.sub(printed, _TABLE.sub(lambda _: rule_pages.table("docs/rules/"), page))
 
 
 def terminal(command: str) -> str:
@@ -118,7 +118,7 @@ def main() -> None:
     """Write all of it."""
     page = RECORDERS.read_text(encoding="utf-8")
     RECORDERS.write_text(_OF_RECORDERS.sub(lambda _: recorders.table(), page), encoding="utf-8")
-    documentation.write(DOCS / "rules")
+    rule_pages.write(DOCS / "rules")
     for path, text in made().items():
         path.write_text(text(), encoding="utf-8")
     for path in limits_in_docs.PAGES:

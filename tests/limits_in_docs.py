@@ -1,7 +1,7 @@
 """Limits that prose names: their values are written from the code.
 
 `<!-- limit missing-straggler.min_share -->7 %<!-- -->` is "7 %" to readers. A name is a rule's threshold, or a number
-in a module of `tb_ddp_doctor`: `rules.support.verdict.MOST_UNEXPLAINED`. A share is shown in percent.
+in a module of `tb_ddp_doctor`: `findings.MOST_UNEXPLAINED`. A share is shown in percent.
 """
 
 from __future__ import annotations

@@ -487,7 +487,7 @@ def test_the_title_of_a_finding_that_is_not_the_verdict_is_printed(
     slow: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tb_ddp_doctor.findings.Severity.least_share", property(lambda self: 0.5 * self))
-    monkeypatch.setattr("tb_ddp_doctor.rules.support.verdict.MOST_UNEXPLAINED", 1.0)
+    monkeypatch.setattr("tb_ddp_doctor.account.verdict.MOST_UNEXPLAINED", 1.0)
     main(["diagnose", str(slow), "-v"])
     text = capsys.readouterr().out
     assert "Healthy" in text

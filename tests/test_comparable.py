@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from traces import check, findings, in_row, job, outcome, ranks
 
-from tb_ddp_doctor.facts.schedule import schedule
 from tb_ddp_doctor.findings import Finding, RuleOutcome
+from tb_ddp_doctor.replay.schedule import schedule
 
 
 def block(name: str, ms: int) -> str:

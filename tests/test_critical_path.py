@@ -8,8 +8,8 @@ from random_traces import TRACES, joined
 from traces import MS, job, ranks
 
 from tb_ddp_doctor.digest.build import digest
-from tb_ddp_doctor.facts.critical_path import Part, Piece, _joined, critical_path
-from tb_ddp_doctor.facts.whatif import WhatIf
+from tb_ddp_doctor.replay.critical_path import Part, Piece, _joined, critical_path
+from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.trace.model import RankTrace
 
 

@@ -14,10 +14,10 @@ from traces import in_row, job, ranks, write
 from werkzeug.test import Client, TestResponse
 
 from tb_ddp_doctor import engine
+from tb_ddp_doctor.account.savings import Savings
 from tb_ddp_doctor.facts.traffic import communication
-from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.plugin.plugin import DiagnosisPlugin
-from tb_ddp_doctor.rules.support.savings import Savings
+from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.view.details import DETAILS, _family
 
 USUAL = """

@@ -14,8 +14,8 @@ from tb_ddp_doctor import findings
 from tb_ddp_doctor.comparison import model as comparison
 from tb_ddp_doctor.planning import model as plans
 from tb_ddp_doctor.rules import CATALOGUE
-from tb_ddp_doctor.rules.support import documentation
 from tb_ddp_doctor.stuck import model as stuck
+from tb_ddp_doctor.view import rule_pages
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -59,7 +59,7 @@ def test_a_limit_that_a_page_says_is_written_from_the_code(path: Path) -> None:
 def test_a_limit_that_a_rules_page_says_is_that_of_the_code() -> None:
     limits = {"straggler": "rules.support.slowness._CLEAR_OF_NOISE"}
     for rule in CATALOGUE.values():
-        said = " ".join(limits_in_docs.unmarked(" ".join(documentation.page(rule).sections.values())))
+        said = " ".join(limits_in_docs.unmarked(" ".join(rule_pages.page(rule).sections.values())))
         assert (f" {limits_in_docs.shown(limits_in_docs.value_of(limits[rule.id]))} " in said) if said else True
 
 
@@ -69,7 +69,7 @@ def test_the_readme_and_other_pages_show_what_commands_print() -> None:
 
 def test_each_rule_has_a_page_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "a-rule-that-was.md").write_text("")
-    documentation.write(tmp_path)
+    rule_pages.write(tmp_path)
     assert {path.stem for path in tmp_path.iterdir()} == {"index", *CATALOGUE}
     assert "[no-overlap](no-overlap.md)" in (tmp_path / "communication-bound.md").read_text()
     listed = re.findall(r"^\| \[([\w-]+)\]\(\1\.md\) \| .+\. \|$", (tmp_path / "index.md").read_text(), re.MULTILINE)

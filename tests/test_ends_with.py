@@ -16,9 +16,9 @@ from traces import MS, draw, ranks
 
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import CpuTime
-from tb_ddp_doctor.facts.change import Change
-from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.job.build import build
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.trace.reader import decode
 
 #: Its CPU is in BLOCKS until the collective ends, which has a stream of its own.

@@ -15,14 +15,15 @@ import numpy as np
 import pytest
 from traces import draw, in_row, ranks, write
 
-from tb_ddp_doctor import diagnosis, engine
+from tb_ddp_doctor import engine
+from tb_ddp_doctor.account import assemble
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.discover.runs import Run, discover
 from tb_ddp_doctor.engine import Reading, RunError
-from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.frame import Frame
-from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import PHASES, Diagnosis, Evidence
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support.base import Fault, Result, Rule, threshold
 
@@ -714,5 +715,5 @@ def test_a_path_that_fails_takes_nothing_down(tmp_path: Path, monkeypatch: pytes
     def fail(*_: object) -> None:
         raise IndexError
 
-    monkeypatch.setattr(diagnosis, "critical_path", fail)
+    monkeypatch.setattr(assemble, "critical_path", fail)
     assert diagnose(folder) == msgspec.structs.replace(whole, critical_path=())

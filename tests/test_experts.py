@@ -9,7 +9,7 @@ import msgspec
 from traces import draw, ranks
 
 from tb_ddp_doctor.digest.build import digest
-from tb_ddp_doctor.facts import experts
+from tb_ddp_doctor.facts.unrecognised import of_experts
 from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace.reader import decode
@@ -41,7 +41,7 @@ def job(text: str, kernels: dict[str, str], change: Callable[[dict[str, Any]], A
 
 
 def test_what_dispatch_and_combine_take_is_said_with_the_waiting_in_them() -> None:
-    said = experts.sentence(job(ranks(LAYER), KERNELS))
+    said = of_experts(job(ranks(LAYER), KERNELS))
     assert said == (
         "DeepEP dispatch and combine (expert parallelism) take 21.5 of 57.0 ms, 2.5 ms of it waiting for the last rank "
         "to arrive (0.0 to 5.0 ms by rank)."
@@ -49,7 +49,7 @@ def test_what_dispatch_and_combine_take_is_said_with_the_waiting_in_them() -> No
 
 
 def test_other_kernels_are_no_exchange() -> None:
-    assert experts.sentence(job(ranks(LAYER), {})) is None
+    assert of_experts(job(ranks(LAYER), {})) is None
 
 
 def test_an_exchange_that_takes_next_to_nothing_is_not_said() -> None:
@@ -59,4 +59,4 @@ def test_an_exchange_that_takes_next_to_nothing_is_not_said() -> None:
               gpu  {attend}
               gpu2 {" " * len(attend)}[b]
     """
-    assert experts.sentence(job(ranks(text, text), {"b_kernel": KERNELS["back_kernel"]})) is None
+    assert of_experts(job(ranks(text, text), {"b_kernel": KERNELS["back_kernel"]})) is None

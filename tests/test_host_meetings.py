@@ -7,8 +7,8 @@ import pytest
 from traces import MS, finding, job, repeat
 
 from tb_ddp_doctor.digest.model import CpuTime
-from tb_ddp_doctor.facts.change import Change
-from tb_ddp_doctor.facts.whatif import WhatIf
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.whatif import WhatIf
 
 #: Rank 1's CPU is outside any op for 20 ms before the barrier of each step, and the CPU of rank 0 waits there.
 LATE = repeat(

@@ -11,8 +11,8 @@ from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.discover.runs import discover
-from tb_ddp_doctor.facts.change import Change
-from tb_ddp_doctor.facts.whatif import WhatIf
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.whatif import WhatIf
 
 #: The CPU waits for the copy of the gradients, and updates for 17 ms while the GPU idles.
 OFFLOADED = """

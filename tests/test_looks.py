@@ -7,11 +7,12 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 
+from tb_ddp_doctor.account import looks
 from tb_ddp_doctor.digest.model import CpuTime
-from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.facts import Facts
-from tb_ddp_doctor.facts.whatif import WhatIf, whatif
-from tb_ddp_doctor.rules.support import looks
+from tb_ddp_doctor.facts.replayed import whatif
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Found, Result, Rule
 
 _LEAST = 3

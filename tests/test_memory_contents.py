@@ -9,7 +9,7 @@ from traces import GB, job, ranks, write
 
 from tb_ddp_doctor.cli import main
 from tb_ddp_doctor.facts.facts import Facts
-from tb_ddp_doctor.facts.memory_contents import memory
+from tb_ddp_doctor.facts.memory import memory
 from tb_ddp_doctor.findings import Memory, MemorySaving
 
 #: A step of 64 ms; what it allocates is drawn behind it.

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 from traces import ranks, write
 
+from tb_ddp_doctor.account import memory_text
 from tb_ddp_doctor.cli import main
 from tb_ddp_doctor.findings import MemorySnapshot
 from tb_ddp_doctor.memory_snapshot import find as find_module
 from tb_ddp_doctor.memory_snapshot.find import find, read
 from tb_ddp_doctor.memory_snapshot.summary import SnapshotError, summary
-from tb_ddp_doctor.rules.support import memory_text
 
 MB = 1_000_000
 #: Stacks by letter, innermost first.

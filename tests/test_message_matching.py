@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from traces import MS, digests, job
 
-from tb_ddp_doctor.facts import replay_library
-from tb_ddp_doctor.facts.change import Change
-from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.replay import native_library
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.whatif import WhatIf
 
 
 def meetings(text: str, **options: object) -> list[tuple[list[int], bool]]:
@@ -148,8 +148,8 @@ def test_messages_to_ranks_without_a_trace_are_unmatched() -> None:
 def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """With the native library and without."""
     if request.param == "numpy":
-        monkeypatch.setattr(replay_library, "is_available", lambda: False)
-    elif not replay_library.is_available():
+        monkeypatch.setattr(native_library, "is_available", lambda: False)
+    elif not native_library.is_available():
         pytest.skip("the native library was not built")
     return str(request.param)
 

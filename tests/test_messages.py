@@ -8,8 +8,8 @@ from traces import MS, digests, job
 
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import PointToPoint
-from tb_ddp_doctor.facts.messages import sent
 from tb_ddp_doctor.trace.reader import decode
+from tb_ddp_doctor.view.messages import sent
 
 MB = 1_000_000
 

@@ -23,10 +23,11 @@ from tb_ddp_doctor.digest.intervals import Intervals, long_gaps, partition
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.digest.nesting import around, first_chosen, outermost
 from tb_ddp_doctor.digest.sums import count, total
-from tb_ddp_doctor.facts import replay_library
-from tb_ddp_doctor.facts.change import Change
-from tb_ddp_doctor.facts.play import Played, _Playing
-from tb_ddp_doctor.facts.whatif import WhatIf
+from tb_ddp_doctor.replay import native_library
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.model import Played
+from tb_ddp_doctor.replay.play import _Playing
+from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.trace import native as scanner
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="the native library was not built")
@@ -190,11 +191,11 @@ def test_the_library_gets_no_column_that_it_would_read_otherwise(column: NDArray
 def test_a_column_for_the_replay_has_its_values_in_any_layout() -> None:
     for layout in [(1, False), (2, False), (1, True), (3, True)]:
         kept: list[Any] = []
-        column = replay_library.column(laid_out(np.arange(5, dtype=np.int32), layout), np.int64, 5, kept)
+        column = native_library.column(laid_out(np.arange(5, dtype=np.int32), layout), np.int64, 5, kept)
         assert (kept[0].tolist(), column.step) == ([0, 1, 2, 3, 4], 1)
         assert kept[0].ctypes.data == column.at
     with pytest.raises(IndexError):
-        replay_library.column(np.arange(4), np.int64, 5, [])
+        native_library.column(np.arange(4), np.int64, 5, [])
 
 
 @given(SEEDS, st.booleans())
@@ -212,7 +213,7 @@ def test_a_replay_in_any_layout(seed: int, cut: bool) -> None:
 
     change = Change({CpuTime.WORK: np.full((2, 3), 0.5)}) if cut else Change()
     lengths = replay.without(change)
-    columns = {name: other(getattr(lengths, name)) for name in (*replay_library.ROW_LENGTHS, "transfer_ns")}
+    columns = {name: other(getattr(lengths, name)) for name in (*native_library.ROW_LENGTHS, "transfer_ns")}
     changed = replace(lengths, **columns)
     rows = replay.schedule.rows
     views = {name: laid_out(getattr(rows, name), (2, True)) for name in ("rank", "synced", "awaits", "delay_ns")}

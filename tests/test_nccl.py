@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from traces import ranks, write
 
-from tb_ddp_doctor import engine
+from tb_ddp_doctor import engine, wording
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.digest.numbered_calls import numbered_calls
 from tb_ddp_doctor.discover.runs import discover
@@ -21,7 +21,6 @@ from tb_ddp_doctor.nccl_logs import read as reading
 from tb_ddp_doctor.nccl_logs.files import find_logs
 from tb_ddp_doctor.nccl_logs.matching import NumberedCalls
 from tb_ddp_doctor.nccl_logs.read import read_logs
-from tb_ddp_doctor.rules.support import text
 
 REPOSITORY = Path(__file__).parents[1]
 BOUND = """
@@ -324,7 +323,7 @@ def test_without_logs_nothing_is_said(tmp_path: Path) -> None:
 )
 def test_it_is_said_why_sockets_are_used(tmp_path: Path, lines: list[str], sentence: str) -> None:
     found = seen(tmp_path, *lines, "Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Socket/0")
-    assert text.network(found) == f"By its log, {sentence}. "
+    assert wording.network(found) == f"By its log, {sentence}. "
 
 
 def test_what_is_no_fault_is_said_too(tmp_path: Path) -> None:
@@ -334,7 +333,7 @@ def test_what_is_no_fault_is_said_too(tmp_path: Path) -> None:
         "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM",
         "Channel 00/0 : 1[1] -> 8[0] [send] via NET/IB/0/GDRDMA",
     )
-    assert text.network(found) == "By its log, NCCL uses NET/IB/GDRDMA and P2P over mlx5_0. "
+    assert wording.network(found) == "By its log, NCCL uses NET/IB/GDRDMA and P2P over mlx5_0. "
 
 
 def test_real_logs_belong_to_the_processes_of_their_job() -> None:

@@ -6,12 +6,12 @@ from typing import cast
 
 import numpy as np
 
+from tb_ddp_doctor.account.needed import needed
 from tb_ddp_doctor.digest.model import CpuTime
-from tb_ddp_doctor.facts.change import Change
-from tb_ddp_doctor.facts.whatif import WhatIf
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support.base import Fault, Found
-from tb_ddp_doctor.rules.support.needed import needed
 
 
 class HostOrDevice:

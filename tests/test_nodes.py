@@ -6,8 +6,8 @@ import pytest
 from traces import MS, job, ranks
 
 from tb_ddp_doctor.facts.links import links
-from tb_ddp_doctor.facts.nodes import NodeTraffic, nodes
 from tb_ddp_doctor.facts.traffic import communication
+from tb_ddp_doctor.view.nodes import NodeTraffic, nodes
 
 EARLY = """
     rank# step |1

@@ -8,12 +8,12 @@ import traces
 
 from tb_ddp_doctor.commands.options import parser
 from tb_ddp_doctor.digest import native
-from tb_ddp_doctor.facts import replay_library
 from tb_ddp_doctor.facts.facts import Facts
 from tb_ddp_doctor.planning.answer import CURVES, OVERVIEW, answer
 from tb_ddp_doctor.planning.model import PlanResult, Question
 from tb_ddp_doctor.planning.predict import Planner
 from tb_ddp_doctor.planning.record import Record
+from tb_ddp_doctor.replay import native_library
 
 #: Two buckets, the second exposed, and a loader in the training process.
 STEP = """
@@ -72,7 +72,7 @@ def test_plans_are_the_same_with_the_native_library_and_without(size: int, monke
     found = answers(size)
     with monkeypatch.context() as patch:
         patch.setattr(native, "library", lambda: None)
-        patch.setattr(replay_library, "is_available", lambda: False)
+        patch.setattr(native_library, "is_available", lambda: False)
         assert found == answers(size)
     asked = [question for question, one in zip(QUESTIONS, found, strict=False) if one.prediction is not None]
     # A single rank sends nothing.

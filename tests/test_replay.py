@@ -17,14 +17,15 @@ from traces import MS, job, ranks, repeat
 
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import CpuTime
-from tb_ddp_doctor.facts import native_order, replay_library
-from tb_ddp_doctor.facts.change import Change
-from tb_ddp_doctor.facts.host_meetings import with_host_meetings
-from tb_ddp_doctor.facts.order import Ordering, StuckError, Together
-from tb_ddp_doctor.facts.play import Played, _Playing, play
-from tb_ddp_doctor.facts.tracks import RecordedTracks, awaited, families, recorded_parts
-from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.replay import native, native_library
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.host_meetings import with_host_meetings
+from tb_ddp_doctor.replay.model import Ordering, Played
+from tb_ddp_doctor.replay.order import CircularWaitError, Together, nothing_ordered, order_natively, order_with_numpy
+from tb_ddp_doctor.replay.play import _Playing, play
+from tb_ddp_doctor.replay.tracks import RecordedTracks, awaited, families, recorded_parts
+from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.trace.model import Ints, RankTrace
 
 #: The device waits for what the host does, and the host for the device at the end.
@@ -68,7 +69,7 @@ def test_nothing_removed_gives_the_recorded_steps_of_any_job(traces: list[RankTr
         assert replay.step_ns(Change()).mean() == pytest.approx(found.budget.window_ns.mean(), rel=0.01)
 
 
-@pytest.mark.skipif(not replay_library.is_available(), reason="the native library was not built")
+@pytest.mark.skipif(not native_library.is_available(), reason="the native library was not built")
 @given(st.lists(TRACES, min_size=1, max_size=3), st.floats(0, 1), st.booleans(), st.booleans())
 def test_the_native_library_plays_any_job_as_numpy_does(
     traces: list[RankTrace], share: float, no_host: bool, kept: bool
@@ -87,7 +88,7 @@ def test_the_native_library_plays_any_job_as_numpy_does(
             assert getattr(one.played, name).tolist() == getattr(other.played, name).tolist(), name
 
 
-@pytest.mark.skipif(not replay_library.is_available(), reason="the native library was not built")
+@pytest.mark.skipif(not native_library.is_available(), reason="the native library was not built")
 @given(st.lists(TRACES, min_size=1, max_size=3), st.data())
 def test_the_native_library_shortens_any_job_as_numpy_does(traces: list[RankTrace], data: st.DataObject) -> None:
     found = joined([digest(trace) for trace in traces])
@@ -112,7 +113,7 @@ def test_the_native_library_shortens_any_job_as_numpy_does(traces: list[RankTrac
         assert len({tuple(getattr(one, name).tolist()) for one in played}) == 1, name
 
 
-@pytest.mark.skipif(not replay_library.is_available(), reason="the native library was not built")
+@pytest.mark.skipif(not native_library.is_available(), reason="the native library was not built")
 @given(st.lists(TRACES, min_size=1, max_size=3), st.data())
 def test_the_native_library_orders_any_job_as_numpy_does(traces: list[RankTrace], data: st.DataObject) -> None:
     found = joined([digest(trace) for trace in traces])
@@ -127,24 +128,24 @@ def test_the_native_library_orders_any_job_as_numpy_does(traces: list[RankTrace]
 
     def said(way: Callable[[Ordering], tuple[Ints, Ints, list[Together]]]) -> object:
         try:
-            order, completed, plan = way(Ordering.of(tracks, parts, awaits))
-        except StuckError:
+            order, completed, plan = way(nothing_ordered(tracks, parts, awaits))
+        except CircularWaitError:
             return None
         return order.tolist(), completed.tolist(), [(one.rows, one.completed) for one in plan]
 
-    assert said(Ordering.natively) == said(Ordering.with_numpy)
+    assert said(order_natively) == said(order_with_numpy)
 
 
-@pytest.mark.skipif(not replay_library.is_available(), reason="the native library was not built")
+@pytest.mark.skipif(not native_library.is_available(), reason="the native library was not built")
 def test_rows_out_of_range_are_not_ordered_natively() -> None:
     found = job(ranks(LOADED, LOADED))
     tracks = RecordedTracks(found.digests)
     parts = with_host_meetings(found, recorded_parts(found, tracks, families(found.calls)[0]))
-    ordering = Ordering.of(tracks, parts, awaited(tracks, parts, found.calls))
+    ordering = nothing_ordered(tracks, parts, awaited(tracks, parts, found.calls))
     for name in ("awaits", "launches", "after"):
         beyond = {name: getattr(ordering, name) + np.int32(len(parts.rank) + 1)}
         with pytest.raises(IndexError):
-            native_order.order(replace(ordering, **beyond))
+            native.order(replace(ordering, **beyond))
 
 
 def test_a_schedule_out_of_range_is_not_played_natively() -> None:

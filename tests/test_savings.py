@@ -19,15 +19,15 @@ from traces import job as drawn
 from traces import ranks
 
 from tb_ddp_doctor import engine
+from tb_ddp_doctor.account.savings import _HOST_TIME, Savings
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import CpuTime, RankDigest
-from tb_ddp_doctor.facts.change import Change
-from tb_ddp_doctor.facts.critical_path import owner_of
-from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import OWNERS, Account
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.critical_path import owner_of
+from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support.base import Fault, Found
-from tb_ddp_doctor.rules.support.savings import _HOST_TIME, Savings
 
 #: Of the step: what some fixes may give back more than all together, in the replay.
 _MISSED = 0.02

@@ -19,11 +19,11 @@ from tb_ddp_doctor.digest.model import CodeOf, RankOwner
 from tb_ddp_doctor.discover.runs import discover
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.findings import Source
-from tb_ddp_doctor.rules.support import stacks
 from tb_ddp_doctor.slices import cut
 from tb_ddp_doctor.slices.labels import placed
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import RankTrace
+from tb_ddp_doctor.view import stacks
 
 STEP = Source("train.py", 4, "step")
 REPORT = Source("tools/report.py", 12, "report")

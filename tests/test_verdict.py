@@ -6,12 +6,12 @@ import msgspec
 import pytest
 from traces import finding, job, ranks
 
-from tb_ddp_doctor.facts.change import Change
+from tb_ddp_doctor.account.headline import headline
+from tb_ddp_doctor.account.verdict import Verdict, verdict
 from tb_ddp_doctor.findings import Account, AccountLine, Finding, LineKind
+from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support.base import Fault
-from tb_ddp_doctor.rules.support.headline import headline
-from tb_ddp_doctor.rules.support.verdict import Verdict, verdict
 
 FAST = """
     rank# step |1

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from traces import MS, in_row, job, ranks, repeat
 
 from tb_ddp_doctor.digest.model import CpuTime
-from tb_ddp_doctor.facts.change import Change
-from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import OWNERS
 from tb_ddp_doctor.job.model import Budget
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.whatif import WhatIf
 
 
 def budget(**ranks_by_owner: list[list[int]]) -> Budget:

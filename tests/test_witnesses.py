@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from traces import finding, job, ranks
 
 from tb_ddp_doctor import engine
+from tb_ddp_doctor.account.witnesses import Witnesses, contradictions, doubted
 from tb_ddp_doctor.digest.model import CpuTime
-from tb_ddp_doctor.facts.change import Change
-from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Finding, RuleOutcome
-from tb_ddp_doctor.rules.support.witnesses import Witnesses, contradictions, doubted
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.whatif import WhatIf
 
 FAST = """
     rank# step |1

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from test_golden import diagnose, names
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.commands import options
 from tb_ddp_doctor.rules import CATALOGUE
-from tb_ddp_doctor.rules.support import documentation, text
+from tb_ddp_doctor.view import rule_pages
 
 REPOSITORY = Path(__file__).parents[1]
 #: Old words, as patterns without regard to case, and what stands for them.
@@ -79,9 +80,9 @@ def test_what_is_said_of_a_demo_job_has_the_fields_words(name: str) -> None:
     assert old("\n".join(said)) == []
 
 
-@pytest.mark.parametrize("page", sorted(documentation.pages()))
+@pytest.mark.parametrize("page", sorted(rule_pages.pages()))
 def test_a_page_on_rules_has_the_fields_words(page: str) -> None:
-    assert old(documentation.pages()[page]) == []
+    assert old(rule_pages.pages()[page]) == []
 
 
 @pytest.mark.parametrize("path", sorted([REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")]), ids=str)
@@ -116,7 +117,7 @@ def test_old_words_are_seen_and_others_are_not(said: str, has: bool) -> None:
 
 
 def test_short_times_are_in_microseconds() -> None:
-    assert text.us(12_000) == "12 µs"
+    assert wording.us(12_000) == "12 µs"
 
 
 def _sentences(source: str) -> Iterator[str]:

@@ -50,17 +50,17 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from tb_ddp_doctor.account.savings import Savings
 from tb_ddp_doctor.calibration.model import Calibration
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.facts.facts import Facts
-from tb_ddp_doctor.facts.whatif import whatif
+from tb_ddp_doctor.facts.replayed import whatif
 from tb_ddp_doctor.findings import Evidence, Finding, RuleOutcome
 from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support.base import run
-from tb_ddp_doctor.rules.support.savings import Savings
 from tb_ddp_doctor.trace.model import Events, RankTrace
 from tb_ddp_doctor.trace.reader import decode
 

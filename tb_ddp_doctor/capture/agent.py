@@ -20,7 +20,6 @@ from typing import BinaryIO
 import msgspec
 from msgspec.structs import replace
 
-import tb_ddp_doctor
 from tb_ddp_doctor.capture import scratch
 from tb_ddp_doctor.capture.directory import write_json
 from tb_ddp_doctor.capture.gpu import Gpu
@@ -31,6 +30,7 @@ from tb_ddp_doctor.capture.task import Keep, Task
 from tb_ddp_doctor.capture.windows import MOST_STEPS, Schedule, Window, placed, steps_ahead
 from tb_ddp_doctor.evidence.model import GpuState, Loading, RankEvidence
 from tb_ddp_doctor.report.escape import printable
+from tb_ddp_doctor.version import PACKAGE
 
 #: Another rank answers a request that rank 0 leaves unanswered for so long, s.
 _TAKEOVER_S = 30.0
@@ -363,7 +363,7 @@ def _lines(path: Path) -> list[str]:
 
 def _child_environment() -> dict[str, str]:
     """The child finds what this process found, sees no GPU, and computes on one core."""
-    package = str(Path(tb_ddp_doctor.__file__).parents[1])
+    package = str(PACKAGE.parent)
     path = [package, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     one_core = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     return {

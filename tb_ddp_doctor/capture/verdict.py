@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tb_ddp_doctor import engine
+from tb_ddp_doctor import engine, wording
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.capture.directory import CaptureFolder, Verdict, capture_folders, read_json
 from tb_ddp_doctor.discover.runs import DiscoverError, only_run
@@ -15,7 +15,6 @@ from tb_ddp_doctor.findings import Diagnosis, Finding, Severity
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.report import markdown
 from tb_ddp_doctor.rules import CATALOGUE
-from tb_ddp_doctor.rules.support import text
 
 #: Of the ranks that findings name, those of the costliest keep their traces, and no more than this.
 _MOST_TRACED = 8
@@ -91,12 +90,12 @@ def confidence(named: Finding | None, before: Sequence[Verdict]) -> str:
             said += " One capture with low confidence is no proof: ask for another (ddp-doctor capture)."
     for (rule, ranks), times in others.most_common(1):
         if times >= max(_LEAST_AGREEING, count / 2):
-            said += f" In {times} of {count} captures the verdict was {rule} on {text.ranks(ranks)}."
+            said += f" In {times} of {count} captures the verdict was {rule} on {wording.ranks(ranks)}."
     return said
 
 
 def _without(missing: tuple[int, ...]) -> str:
-    return f" Without {text.ranks(missing)}, which did not report." if missing else ""
+    return f" Without {wording.ranks(missing)}, which did not report." if missing else ""
 
 
 def to_trace(diagnosis: Diagnosis, job: Job) -> tuple[int, ...]:

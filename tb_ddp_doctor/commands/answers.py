@@ -22,7 +22,6 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-import tb_ddp_doctor
 from tb_ddp_doctor.commands.output import Errors, complain
 from tb_ddp_doctor.report.escape import printable_lines
 from tb_ddp_doctor.storage import transient
@@ -30,6 +29,7 @@ from tb_ddp_doctor.storage.cache_directory import default_directory
 from tb_ddp_doctor.storage.fingerprint import fingerprint
 from tb_ddp_doctor.storage.message import REFUSALS
 from tb_ddp_doctor.storage.whole_file import written_whole
+from tb_ddp_doctor.version import PACKAGE, __version__
 
 #: Longer answers are not kept.
 _MOST_BYTES = 16 << 20
@@ -95,10 +95,10 @@ def _entry(options: argparse.Namespace) -> Path | None:
 
 def _code() -> tuple[str, ...]:
     """What code there is: that which made an answer is not asked once it has changed."""
-    folder = Path(tb_ddp_doctor.__file__).parent
+    folder = PACKAGE
     states = [(path, path.stat()) for path in sorted(folder.rglob("*.py"))]
     return (
-        tb_ddp_doctor.__version__,
+        __version__,
         platform.python_version(),
         *(f"{path} {status.st_size} {status.st_mtime_ns}" for path, status in states),
     )

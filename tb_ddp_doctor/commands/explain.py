@@ -14,7 +14,7 @@ from tb_ddp_doctor.report.glossary import GLOSSARY
 from tb_ddp_doctor.report.wrapping import wrapped
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support.base import Rule
-from tb_ddp_doctor.rules.support.documentation import page
+from tb_ddp_doctor.view.rule_pages import page
 
 _WIDTH = 100
 

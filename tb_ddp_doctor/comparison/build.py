@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from tb_ddp_doctor.account.assemble import encodable
 from tb_ddp_doctor.comparison import explain, named
 from tb_ddp_doctor.comparison.model import Change, Compared, Comparison, Fate, FindingChange
 from tb_ddp_doctor.comparison.significance import TELLING, differs, step_time
-from tb_ddp_doctor.diagnosis import encodable
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.findings import OWNERS
 from tb_ddp_doctor.rules import CATALOGUE

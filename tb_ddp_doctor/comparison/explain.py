@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator
 
+from tb_ddp_doctor import wording
+from tb_ddp_doctor.account.assemble import encodable
 from tb_ddp_doctor.comparison.model import Change, Comparison, FindingChange, StepTime
 from tb_ddp_doctor.comparison.significance import TELLING
-from tb_ddp_doctor.diagnosis import encodable
 from tb_ddp_doctor.digest.operators import STEP
 from tb_ddp_doctor.engine import Result
-from tb_ddp_doctor.rules.support import text
 from tb_ddp_doctor.step_parts import OWNERS
 from tb_ddp_doctor.trace import names
 
@@ -111,7 +111,7 @@ def _operators(found: Comparison, change_ms: float) -> Iterator[str]:
     large = [name for name, change in changes.items() if change / change_ms >= _LARGE_PART]
     large.sort(key=lambda name: (-abs(changes[name]), name))
     if sum(changes[name] for name in large) / change_ms >= _MOST_OF_IT:
-        told = text.listing([f"{text.kernel(name)} ({changes[name]:+.1f} ms)" for name in large])
+        told = wording.listing([f"{wording.kernel(name)} ({changes[name]:+.1f} ms)" for name in large])
         place = "device" if on_device else "host"
         yield f"On the {place} {'more' if change_ms > 0 else 'less'} goes to {told}."
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_ddp_doctor.account.assemble import encodable
 from tb_ddp_doctor.comparison.model import KernelChange, OperatorChange
-from tb_ddp_doctor.diagnosis import encodable
 from tb_ddp_doctor.digest.operators import MOST
 from tb_ddp_doctor.facts.operators import operators as operators_of
 from tb_ddp_doctor.job.model import Job

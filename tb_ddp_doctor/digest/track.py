@@ -5,8 +5,8 @@ a kernel is launched that had to await a collective, a call has blocked the host
 In a row the host works, and may be blocked at its end; the device executes what the row launched. While the launch
 queue is full a row is issued only when the device is done with what was launched a queue's length before. A row's
 device work may begin when that of the row before has ended, and the collective that it awaits too; it ends `device_ns`
-later, or `lead_ns` after the host has issued the row, whichever is later. Played as recorded (see `facts.replay`), this
-gives the recorded times to the nanosecond.
+later, or `lead_ns` after the host has issued the row, whichever is later. Played as recorded (see `replay`), this gives
+the recorded times to the nanosecond.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest import ends_with
 from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.intervals import Intervals, partition
 from tb_ddp_doctor.digest.model import CpuTime, HostTimes, Steps, Track
-from tb_ddp_doctor.trace.model import Indices, Ints
+from tb_ddp_doctor.trace.model import Flags, Indices, Ints
 from tb_ddp_doctor.trace.names import Phase
 
 #: Launches that a CUDA channel takes: 1,024 to 1,039 were measured in flight while the host was blocked.
@@ -41,8 +40,6 @@ _SLACK_NS = 2_000
 _LEAVES_NS = 200_000
 #: Few enough that the queue never blocks a row for what the row itself launched.
 _LAUNCHES_A_ROW = 128
-
-Flags = NDArray[np.bool_]
 
 
 class Device(msgspec.Struct, frozen=True, eq=False):

@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_ddp_doctor import record_again
 from tb_ddp_doctor.digest.kernels import blocks
 from tb_ddp_doctor.digest.model import AttentionWork, CopyWork, GemmWork, KernelWork, OptimizerWork, RankDigest
-from tb_ddp_doctor.facts import record_again
 from tb_ddp_doctor.facts.facts import Facts, MissingFactError, fact, needs_device
 from tb_ddp_doctor.facts.peaks import peak, speedup
 from tb_ddp_doctor.facts.setting import setting

@@ -9,15 +9,13 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from tb_ddp_doctor.calibration.model import Calibration, bus_factor
 from tb_ddp_doctor.facts.facts import Facts, fact
 from tb_ddp_doctor.facts.links import Link
 from tb_ddp_doctor.facts.traffic import Traffic
+from tb_ddp_doctor.trace.model import Floats
 from tb_ddp_doctor.trace.names import Precision
-
-Floats = NDArray[np.float64]
 
 #: The measures that a kernel of each precision compares with; the faster one counts.
 _MEASURES = {

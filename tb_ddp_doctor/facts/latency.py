@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.model import Floats, Ints
 
 #: In jobs whose sizes differ by 1.4 the latency came out anywhere from nothing to 2.5 ms, with an R2 of 0 to 0.8; with
 #: a spread of 16 the R2 was 0.98.
 TELLING_SPREAD, TELLING_R2 = 2.0, 0.7
-Floats = NDArray[np.float64]
 
 
 class Line(msgspec.Struct, frozen=True):

@@ -18,13 +18,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from tb_ddp_doctor.facts.traffic import Traffic
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.trace.model import Ints
-
-Floats = NDArray[np.float64]
+from tb_ddp_doctor.trace.model import Floats, Ints
 
 #: A link is slow that takes so many times as long as its peers: groups that share a network card or the GPU differ by
 #: less.

@@ -1,14 +1,183 @@
-"""What rules ask of device memory. R = ranks, S = steps."""
+"""What rules ask of device memory, and what it is made of at its peak. R = ranks, S = steps."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import msgspec
 import numpy as np
 
-from tb_ddp_doctor.facts import record_again
+from tb_ddp_doctor import record_again
+from tb_ddp_doctor.digest.model import Memory as Told
+from tb_ddp_doctor.digest.model import MemoryCategory, RankDigest
 from tb_ddp_doctor.facts.facts import Facts, MissingFactError, fact, needs_device
+from tb_ddp_doctor.facts.memory_savings import savings
 from tb_ddp_doctor.facts.setting import setting
+from tb_ddp_doctor.findings import (
+    MEMORY,
+    PHASES,
+    Memory,
+    MemoryBlock,
+    MemoryGrowth,
+    MemoryPhase,
+    MemoryPlace,
+    MemoryRank,
+    ModelStates,
+    Source,
+)
+from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Ints
+
+#: A rank has more than its peers, if it has this share of the median more, and this many bytes.
+_MORE, _MORE_BYTES = 0.05, 1 << 20
+#: Growth is that of steps, not of a first one: it needs so many, and most of them grow.
+_LEAST_STEPS, _MOST_GROW = 3, 0.75
+#: Less than this share of what is allocated, and fewer bytes, may be a log or a cache.
+_LEAST_GROWTH, _LEAST_GROWTH_BYTES = 1e-4, 1 << 16
+#: Places at which a leak is shown.
+_PLACES = 5
+#: CUDA and NCCL need some of the GPU's memory themselves: this share can be allocated.
+_USABLE = 0.9
+#: What a larger batch has more of.
+_OF_THE_BATCH = (MemoryCategory.ACTIVATION, MemoryCategory.TEMPORARY)
+
+
+@fact
+def memory(facts: Facts) -> Memory | None:
+    """What is told of a job's memory; None where no trace has memory events."""
+    job = facts.job
+    told = [(int(rank), digest) for rank, digest in zip(job.ranks, job.digests, strict=True) if _tells(digest)]
+    if not told:
+        return None
+    ranks = _compared([_at_peak(rank, digest) for rank, digest in told])
+    peak = max(ranks, key=lambda one: one.allocated)
+    digest = next(digest for rank, digest in told if rank == peak.rank)
+    seen = digest.memory
+    capacity = digest.device_bytes or None
+    return Memory(
+        on_cpu=seen.on_host,
+        peak=peak,
+        said=(),
+        capacity=capacity,
+        reserved_but_unallocated=peak.reserved - peak.allocated,
+        unusable=int(seen.unusable.max(initial=0)),
+        phases=_phases(seen),
+        largest=_largest(digest),
+        states=_states(seen),
+        growth=_most_growth(told),
+        largest_batch=largest_batch(peak, capacity),
+        savings=savings(facts, peak, digest),
+        ranks=ranks,
+    )
+
+
+def _tells(digest: RankDigest) -> bool:
+    return bool((digest.memory.peak_allocated >= 0).any())
+
+
+def _at_peak(rank: int, digest: RankDigest) -> MemoryRank:
+    seen = digest.memory
+    step = int(seen.peak_allocated.argmax())
+    return MemoryRank(
+        rank=rank,
+        step=int(digest.steps.number[step]),
+        phase=PHASES[seen.peak_phase[step]],
+        allocated=int(seen.peak_allocated[step]),
+        reserved=int(seen.reserved_at_peak[step]),
+        categories=dict(zip(MEMORY, seen.categories[step].tolist(), strict=True)),
+    )
+
+
+def _compared(ranks: list[MemoryRank]) -> tuple[MemoryRank, ...]:
+    """The ranks, and those with more memory than their peers by what they have more."""
+    median = float(np.median([one.allocated for one in ranks]))
+    usual = {name: float(np.median([one.categories[name] for one in ranks])) for name in MEMORY}
+    least = max(_MORE * median, _MORE_BYTES)
+    return tuple(_with_excess(one, median, usual) if one.allocated - median > least else one for one in ranks)
+
+
+def _with_excess(one: MemoryRank, median: float, usual: Mapping[str, float]) -> MemoryRank:
+    most = max(MEMORY, key=lambda name: one.categories[name] - usual[name])
+    return msgspec.structs.replace(one, excess=int(one.allocated - median), excess_category=most)
+
+
+def _phases(seen: Told) -> tuple[MemoryPhase, ...]:
+    known = seen.peak_allocated >= 0
+    change = seen.phase_change[known].mean(axis=0)
+    peak = seen.phase_peak[known].max(axis=0)
+    return tuple(
+        MemoryPhase(name, round(float(change[i])), int(peak[i]) if peak[i] >= 0 else None)
+        for i, name in enumerate(PHASES)
+    )
+
+
+def _largest(digest: RankDigest) -> tuple[MemoryBlock, ...]:
+    table, text = digest.memory.largest, _texts(digest)
+    return tuple(
+        MemoryBlock(
+            bytes=int(table.bytes[i]),
+            category=MEMORY[table.category[i]],
+            phase=PHASES[table.phase[i]],
+            op=text[table.op[i]],
+            module=text[table.module[i]],
+            source=_source(text[table.own[i]]),
+        )
+        for i in range(len(table))
+    )
+
+
+def _texts(digest: RankDigest) -> list[str]:
+    """Its strings without half characters, which JSON does not hold."""
+    return [text.encode("utf-8", "replace").decode() for text in digest.strings]
+
+
+def _source(function: str) -> Source | None:
+    found = names.source(function)
+    return Source(*found) if found else None
+
+
+def _states(seen: Told) -> ModelStates:
+    states = seen.states
+    return ModelStates(
+        parameters=states.parameters if states.parameters >= 0 else None,
+        gradients=states.gradients if states.gradients >= 0 else None,
+        optimizer_states=states.optimizer if states.optimizer >= 0 else None,
+        optimizer=states.optimizer_name,
+    )
+
+
+def _most_growth(told: list[tuple[int, RankDigest]]) -> MemoryGrowth | None:
+    grown = [growth for rank, digest in told if (growth := _growth(rank, digest)) is not None]
+    return max(grown, key=lambda growth: growth.bytes, default=None)
+
+
+def _growth(rank: int, digest: RankDigest) -> MemoryGrowth | None:
+    """How much more a rank has allocated at the end of each step than of the one before, and where it is allocated."""
+    ends, kept, text = digest.memory.end_allocated, digest.memory.kept, _texts(digest)
+    if len(ends) < _LEAST_STEPS:
+        return None
+    added = ends[1:].astype(np.float64) - ends[:-1]
+    size = float(np.median(added))
+    if (added > 0).mean() < _MOST_GROW or size < max(_LEAST_GROWTH * float(np.median(ends)), _LEAST_GROWTH_BYTES):
+        return None
+    turns = len(ends) - 1
+    places = [
+        MemoryPlace(text[kept.op[i]], _source(text[kept.own[i]]), int(kept.bytes[i]) // turns)
+        for i in range(len(kept))
+        if 2 * kept.steps[i] >= turns
+    ]
+    return MemoryGrowth(rank, round(size), len(added), tuple(places[:_PLACES]))
+
+
+def largest_batch(peak: MemoryRank, capacity: int | None) -> float | None:
+    """How many times the batch fits, if activations and what is temporary grow with it; None if it is not known.
+
+    What is reserved but unallocated stays as it is: pieces do not fit larger tensors better.
+    """
+    scales = sum(peak.categories[MEMORY[kind]] for kind in _OF_THE_BATCH)
+    if not capacity or scales <= 0:
+        return None
+    return max((_USABLE * capacity - peak.reserved) / scales + 1, 0.0)
 
 
 class MemoryUse(msgspec.Struct, frozen=True, eq=False):

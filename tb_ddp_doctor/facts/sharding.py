@@ -7,13 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.intervals import Intervals
-from tb_ddp_doctor.facts.schedule_model import Schedule
 from tb_ddp_doctor.facts.transfers import moving
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.job.numbering import in_order, numbered
-from tb_ddp_doctor.trace.model import Ints
-
-Flags = NDArray[np.bool_]
+from tb_ddp_doctor.replay.model import Schedule
+from tb_ddp_doctor.trace.model import Flags, Ints
 
 #: With this share of its transfer exposed, a call runs alone: prefetched ones have some compute beside them.
 _ALONE = 0.9

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.intervals import Intervals
-from tb_ddp_doctor.facts.cells import Places
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.replay.cells import Places
 from tb_ddp_doctor.trace.model import Ints
 
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.trace_contents import MARKED
-from tb_ddp_doctor.facts import experts
 from tb_ddp_doctor.findings import OWNERS
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.step_parts import IDLE
 from tb_ddp_doctor.trace import names
+from tb_ddp_doctor.trace.names import COMBINE, DISPATCH
 
 #: Programs that do not train, as sentences call them, and what their steps are called.
 _PROGRAMS = {
@@ -22,7 +23,7 @@ _PROGRAMS = {
 }
 #: Kernel launches that went into graphs, of all: one that warms up before the capture launches each kernel more often.
 _CAPTURED = 0.2
-#: Exposed communication from this share of the step on is said.
+#: Exposed communication, and that of experts, is said from this share of the step on.
 _SAID = 0.03
 #: With a larger share of the calls of collectives without a match, no job is healthy.
 MOST_UNMATCHED = 0.05
@@ -61,7 +62,7 @@ def notes(job: Job) -> tuple[str, ...]:
     """What must be said beside every verdict: all that keeps the traces from showing the whole job, as sentences."""
     said = [_device(job), _capture(job), _sampled(job)]
     if not captures_graphs(job):
-        said += [_no_training(job) or experts.sentence(job), one_rank(job)]
+        said += [_no_training(job) or of_experts(job), one_rank(job)]
     return tuple(sentence for sentence in said if sentence)
 
 
@@ -214,7 +215,7 @@ def _no_training(job: Job) -> str | None:
     said = [
         f"This program {does} and does not train.",
         f"In {where} {pace}.",
-        experts.sentence(job) or "",
+        of_experts(job) or "",
         "Checks of a training loop do not apply.",
     ]
     return " ".join(filter(None, said))
@@ -234,3 +235,32 @@ def _pace(job: Job, step: str) -> str:
         pace = window / kernels / 1e3
         said += f" and idles {idle * 100:.0f} %: {kernels:,.0f} kernels per {step}, one every {pace:.0f} µs"
     return said
+
+
+def of_experts(job: Job) -> str | None:
+    """What dispatch and combine take of a step, mean over ranks, as a sentence; None where they take next to nothing.
+
+    The kernels of DeepEP and its kin name no process group and no size, so their bandwidth is not known. How long they
+    run is, and how long ranks wait in them for the last one to arrive. Such as "DeepEP dispatch and combine (expert
+    parallelism) take 57.0 of 107.0 ms, 12.9 ms of it waiting for the last rank to arrive (11.2 to 14.4 ms by rank)."
+    """
+    library = min({digest.contents.expert_library for digest in job.digests} - {""}, default="")
+    chosen = job.calls.text("kind").where((DISPATCH, COMBINE).__contains__)
+    if not library or not chosen.any():
+        return None
+    begin, end = (
+        job.axis.place(job.calls.rank[chosen], job.calls.column(edge)[chosen]) for edge in ("arrival_ns", "end_ns")
+    )
+    takes = float(job.measure(Intervals.union(begin, end)).mean())
+    if takes < _SAID * job.step_ns:
+        return None
+    said = f"{library} dispatch and combine (expert parallelism) take {takes / 1e6:.1f} of {job.step_ns / 1e6:.1f} ms"
+    mine = np.array([kind in (DISPATCH, COMBINE) for kind in job.matched.kind], np.bool_)
+    mine &= np.isin(job.matched.step, job.steps)
+    wait = job.waiting.exposed_ns[mine].sum(axis=0) / len(job.steps)
+    if not wait.any() or wait.mean() < _SAID * job.step_ns:
+        return f"{said}."
+    return (
+        f"{said}, {wait.mean() / 1e6:.1f} ms of it waiting for the last rank to arrive "
+        f"({wait.min() / 1e6:.1f} to {wait.max() / 1e6:.1f} ms by rank)."
+    )

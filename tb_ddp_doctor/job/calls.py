@@ -14,9 +14,8 @@ from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.job.numbering import numbered
 from tb_ddp_doctor.storage.constant import is_constant, joined
 from tb_ddp_doctor.trace import names
-from tb_ddp_doctor.trace.model import Indices, Ints
+from tb_ddp_doctor.trace.model import Flags, Indices, Ints
 
-Flags = NDArray[np.bool_]
 #: A group that reduces more than this share of its elements outside of backward passes carries activations too
 #: (tensor parallelism), not gradients alone.
 _MOST_OUTSIDE = 0.2

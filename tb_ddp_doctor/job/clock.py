@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.job.collectives import Matched, select
-from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.model import Flags, Floats, Ints
 
 #: An offset is believed from this many times its own noise on: below it, the ends differ for other reasons, such as a
 #: rank's place in the ring.
@@ -21,8 +21,6 @@ DRIFT_COLLECTIVES = 8
 ONE_CLOCK_NS = 1_000_000.0
 #: Clocks of computers drift by up to 100 ppm; what moves ten times as fast is no clock.
 MOST_DRIFT = 1e-3
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 
 
 class ClockFit(msgspec.Struct, frozen=True, eq=False):

@@ -12,10 +12,10 @@ import msgspec
 import numpy as np
 
 from tb_ddp_doctor.digest.model import RankDigest
-from tb_ddp_doctor.job.clock import ClockFit, Floats
+from tb_ddp_doctor.job.clock import ClockFit
 from tb_ddp_doctor.job.collectives import ABSENT, ENDS_APART, Matched
 from tb_ddp_doctor.job.completeness import LEAST_PEERS, Damage, Damages, Mask, after, lower_median
-from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.model import Floats, Ints
 
 #: Ends of one collective that are further apart are on clocks that jump, ns, as NTP makes them from 128 ms on; and as
 #: many times the usual spread.

@@ -7,13 +7,11 @@ from typing import TypeAlias
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from tb_ddp_doctor.facts.change import Change
-from tb_ddp_doctor.facts.schedule_model import Parts
-from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.model import Parts
+from tb_ddp_doctor.trace.model import Floats, Ints
 
-Floats = NDArray[np.float64]
 #: How many times as long each part transfers, shape (parts,).
 Factor: TypeAlias = Callable[[Parts], Floats]
 

@@ -13,13 +13,11 @@ from typing import Literal, TypeAlias
 import msgspec
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from tb_ddp_doctor.calibration.fit import alpha_beta
 from tb_ddp_doctor.calibration.model import Calibration, bus_factor
-from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.model import Floats, Ints
 
-Floats = NDArray[np.float64]
 Basis = Literal["measured", "fitted", "assumed"]
 #: Which end of the range is taken of what is fitted or assumed.
 Case: TypeAlias = Literal["likely", "quickest", "slowest"]

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.digest.track import BEFORE
-from tb_ddp_doctor.facts.change import Change
-from tb_ddp_doctor.facts.play import Played, play
-from tb_ddp_doctor.facts.replay import Replay
-from tb_ddp_doctor.facts.schedule_model import Frame, Parts, Rows
 from tb_ddp_doctor.job.beginnings import Beginnings, Joined
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.model import Frame, Parts, Played, Rows
+from tb_ddp_doctor.replay.play import play
+from tb_ddp_doctor.replay.replay import Replay
 from tb_ddp_doctor.trace.model import Indices, Ints
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.track import LONG_AGO
-from tb_ddp_doctor.facts.schedule_model import Flags, Parts
-from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.replay.model import Parts
+from tb_ddp_doctor.trace.model import Flags, Ints
 
 
 class NewParts(msgspec.Struct, frozen=True, eq=False):

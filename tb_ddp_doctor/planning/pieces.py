@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.digest.track import LONG_AGO
-from tb_ddp_doctor.facts.schedule_model import Rows
 from tb_ddp_doctor.planning.natural import Natural
-from tb_ddp_doctor.trace.model import Indices, Ints
+from tb_ddp_doctor.replay.model import Rows
+from tb_ddp_doctor.trace.model import Flags, Indices, Ints
 
-Flags = NDArray[np.bool_]
 #: Behind every time of a rank, so that ranks lie one after the other on one axis, ns.
 _APART_NS = 1 << 46
 

@@ -15,13 +15,13 @@ import numpy as np
 from msgspec.structs import replace
 
 from tb_ddp_doctor.digest.model import CpuTime
-from tb_ddp_doctor.facts.schedule_model import Flags, Rows
 from tb_ddp_doctor.planning.natural import Natural
 from tb_ddp_doctor.planning.parts import NewParts, with_new
 from tb_ddp_doctor.planning.pieces import Cuts, Pieces
 from tb_ddp_doctor.planning.streams import Streams
 from tb_ddp_doctor.planning.units import Units
-from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.replay.model import Rows
+from tb_ddp_doctor.trace.model import Flags, Ints
 
 #: From its launch on an idle device to a collective's arrival, and from its end to what awaits it, ns: 5 to 10 µs each.
 _LATENCY_NS = 8_000

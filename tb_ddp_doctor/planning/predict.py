@@ -13,7 +13,6 @@ import msgspec
 from msgspec.structs import replace
 
 from tb_ddp_doctor.calibration.model import Calibration
-from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.planning import effects, owners
 from tb_ddp_doctor.planning.buckets import Limits, last_of_buckets
 from tb_ddp_doctor.planning.effect import Effect
@@ -25,6 +24,7 @@ from tb_ddp_doctor.planning.resharded import Resharding, asks_of_sharding
 from tb_ddp_doctor.planning.rests import rests
 from tb_ddp_doctor.planning.scaling import breaks, scaling
 from tb_ddp_doctor.planning.steps import Otherwise, Steps
+from tb_ddp_doctor.replay.change import Change
 
 #: What predictions miss by besides what they rest on: a share of the change, and of the step. The pairs of
 #: benchmarks/plan.py whose buckets differ were missed by 0.2 to 2 % of the step.

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from tb_ddp_doctor.calibration.model import Calibration
-from tb_ddp_doctor.facts.schedule_model import Family, Parts
 from tb_ddp_doctor.planning import collectives
-from tb_ddp_doctor.planning.effect import Effect, Floats
+from tb_ddp_doctor.planning.effect import Effect
 from tb_ddp_doctor.planning.links import Links, links
 from tb_ddp_doctor.planning.messages import Case
 from tb_ddp_doctor.planning.record import Record
 from tb_ddp_doctor.planning.refusal import CannotPlanError
+from tb_ddp_doctor.replay.model import Family, Parts
+from tb_ddp_doctor.trace.model import Floats
 
 #: More ranks than any job has.
 _MOST = 1 << 20

@@ -18,15 +18,14 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import CpuTime
-from tb_ddp_doctor.facts.schedule_model import Parts, Rows
 from tb_ddp_doctor.planning.messages import Messages
 from tb_ddp_doctor.planning.natural import Natural
 from tb_ddp_doctor.planning.parts import NewParts, with_new
 from tb_ddp_doctor.planning.pieces import Cuts, Pieces
 from tb_ddp_doctor.planning.streams import Streams
+from tb_ddp_doctor.replay.model import Parts, Rows
 from tb_ddp_doctor.trace.model import Indices, Ints
 
-Flags = NDArray[np.bool_]
 #: An AllReduce arrives at most so long after all that it needs, ns: what is longer has another reason.
 _MOST_READY_NS = 100_000
 

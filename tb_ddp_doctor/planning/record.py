@@ -11,13 +11,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.facts import record_again
+from tb_ddp_doctor import record_again
 from tb_ddp_doctor.facts.arrivals import traffic
 from tb_ddp_doctor.facts.facts import Facts, MissingFactError
-from tb_ddp_doctor.facts.schedule_model import Family
+from tb_ddp_doctor.facts.replayed import whatif
 from tb_ddp_doctor.facts.setting import setting
 from tb_ddp_doctor.facts.traffic import Traffic
-from tb_ddp_doctor.facts.whatif import WhatIf, whatif
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.planning.beside import Slowdown, slowdown
 from tb_ddp_doctor.planning.gates import without_chance
@@ -27,6 +26,8 @@ from tb_ddp_doctor.planning.natural import natural
 from tb_ddp_doctor.planning.rebucket import Sent, rebucketed
 from tb_ddp_doctor.planning.refusal import CannotPlanError
 from tb_ddp_doctor.planning.steps import Steps
+from tb_ddp_doctor.replay.model import Family
+from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.trace.model import Ints
 
 #: Of more ranks than these, those that others wait for most are played, and some spread over the others.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tb_ddp_doctor.facts import record_again
+from tb_ddp_doctor import record_again
 from tb_ddp_doctor.facts.setting import setting
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.planning.messages import Basis

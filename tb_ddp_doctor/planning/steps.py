@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.track import LONG_AGO
-from tb_ddp_doctor.facts.change import Change
-from tb_ddp_doctor.facts.order import StuckError
-from tb_ddp_doctor.facts.play import Lengths, Played, play
-from tb_ddp_doctor.facts.replay import Replay
-from tb_ddp_doctor.facts.schedule import scheduled
-from tb_ddp_doctor.facts.schedule_model import Parts
 from tb_ddp_doctor.planning.natural import Natural
 from tb_ddp_doctor.planning.refusal import CannotPlanError
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.model import Lengths, Parts, Played
+from tb_ddp_doctor.replay.order import CircularWaitError
+from tb_ddp_doctor.replay.play import play
+from tb_ddp_doctor.replay.replay import Replay
+from tb_ddp_doctor.replay.schedule import scheduled
 from tb_ddp_doctor.trace.model import Ints
 
 #: What runs beside communication depends on how long it takes. Each round leaves a third of the error at most, where
@@ -66,7 +66,7 @@ class Steps:
         """`recorded` are the steps as they are in the record, where the tracks are others. Raises CannotPlanError."""
         try:
             schedule = scheduled(tracks, tracks.part_table, tracks.table.awaits, tracks.frame)
-        except StuckError as error:
+        except CircularWaitError as error:
             raise CannotPlanError(
                 "In these steps collectives would wait for each other in a circle: ranks launch others in other orders."
             ) from error

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from tb_ddp_doctor.facts.schedule_model import Flags, Rows
-from tb_ddp_doctor.trace.model import Indices, Ints
+from tb_ddp_doctor.replay.model import Rows
+from tb_ddp_doctor.trace.model import Flags, Indices, Ints
 
 
 class Streams(msgspec.Struct, frozen=True, eq=False):

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
-from tb_ddp_doctor.facts import record_again
+from tb_ddp_doctor import record_again
 from tb_ddp_doctor.facts.setting import setting
 from tb_ddp_doctor.facts.sharding import of_shards
 from tb_ddp_doctor.job.model import Job

@@ -291,7 +291,7 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
 
     def _serve_rule(self, request: wrappers.Request) -> wrappers.Response:
         from tb_ddp_doctor.rules import CATALOGUE
-        from tb_ddp_doctor.rules.support.documentation import page
+        from tb_ddp_doctor.view.rule_pages import page
 
         name = request.args.get("rule", "")
         if name not in CATALOGUE:

@@ -8,11 +8,11 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.findings import Diagnosis, Finding
 from tb_ddp_doctor.report.escape import printable
 from tb_ddp_doctor.report.wrapping import print_code, print_wrapped
-from tb_ddp_doctor.rules.support import text
 
 STYLES = {"critical": "bold red", "major": "red", "minor": "yellow", "info": "dim", "healthy": "bold green"}
 #: Findings that have a line each.
@@ -54,12 +54,12 @@ def _verdict(diagnosis: Diagnosis) -> str:
 
 
 def _row(finding: Finding, diagnosis: Diagnosis) -> str:
-    share = text.percent(finding.cost_ms / diagnosis.step_ms if diagnosis.step_ms else 0.0)
+    share = wording.percent(finding.cost_ms / diagnosis.step_ms if diagnosis.step_ms else 0.0)
     cost = f"{finding.cost_ms:>7.1f} ms  {share:>6}" if finding.cost_ms >= 0.05 else f"{'no cost':<18}"
     on = (
         f"all {len(finding.ranks)} ranks"
         if 1 < len(finding.ranks) == len(diagnosis.ranks)
-        else text.ranks(finding.ranks)
+        else wording.ranks(finding.ranks)
         if finding.ranks
         else ""
     )

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.comparison.model import Change, Comparison
-from tb_ddp_doctor.rules.support import text
 
 #: Kinds of collectives, kernels and operators shown.
 _MOST = 10
@@ -60,7 +60,7 @@ def _changes(changes: Sequence[Change]) -> Iterator[tuple[str, ...]]:
 
 def _kernels(found: Comparison) -> Iterator[tuple[str, ...]]:
     return _most(
-        [text.kernel(each.name) for each in found.kernels],
+        [wording.kernel(each.name) for each in found.kernels],
         [(each.before_ms, each.before_count, each.after_ms, each.after_count) for each in found.kernels],
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.comparison.model import Comparison
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.findings import OWNERS, Diagnosis, Finding
@@ -12,7 +13,6 @@ from tb_ddp_doctor.report.compared import parts
 from tb_ddp_doctor.report.escape import code_block, markup
 from tb_ddp_doctor.report.escape import markdown as escaped
 from tb_ddp_doctor.report.shown import longest_busy_time, where
-from tb_ddp_doctor.rules.support import text
 
 #: Hosts of pull requests cut comments at 65,536 letters: a few runs must fit.
 _MOST_RANKS = 16
@@ -58,8 +58,8 @@ def _findings(diagnosis: Diagnosis) -> str:
             finding.rule + (f" ({finding.cause.replace('_', ' ')})" if finding.cause else ""),
             f"{finding.cost_ms:.1f} ms",
             f"{finding.range_ms[0]:.1f} to {finding.range_ms[1]:.1f}" if finding.cost_ms else "",
-            text.percent(finding.cost_ms / diagnosis.step_ms if diagnosis.step_ms else 0.0),
-            "all" if finding.ranks == diagnosis.ranks else text.ranges(finding.ranks),
+            wording.percent(finding.cost_ms / diagnosis.step_ms if diagnosis.step_ms else 0.0),
+            "all" if finding.ranks == diagnosis.ranks else wording.ranges(finding.ranks),
             finding.confidence,
         )
         for finding in diagnosis.findings
@@ -82,7 +82,7 @@ def _finding(finding: Finding, result: Result) -> str:
 def _account(diagnosis: Diagnosis) -> str:
     account = diagnosis.account
     rows = [
-        (name, f"{line.ms:.1f} ms", text.percent(line.share), beside)
+        (name, f"{line.ms:.1f} ms", wording.percent(line.share), beside)
         for name, line, beside in shown.account_parts(diagnosis)
     ]
     table = _table(("part of the step", "", "share", ""), "lrrl", rows)

@@ -6,12 +6,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tb_ddp_doctor import step_parts
-from tb_ddp_doctor.facts import record_again
+from tb_ddp_doctor import record_again, step_parts, wording
 from tb_ddp_doctor.findings import Diagnosis, Memory, Source
 from tb_ddp_doctor.report.escape import printable
 from tb_ddp_doctor.report.wrapping import print_code, print_wrapped
-from tb_ddp_doctor.rules.support import text
 
 #: Ranks that have a column each.
 _SHOWN_RANKS = 8
@@ -47,7 +45,7 @@ def _parts(memory: Memory) -> Table:
     peak = memory.peak
     for name, part in step_parts.MEMORY.items():
         if size := peak.categories[name]:
-            table.add_row(part.title, _mb(size), text.percent(size / peak.allocated), Text(part.when, "dim"))
+            table.add_row(part.title, _mb(size), wording.percent(size / peak.allocated), Text(part.when, "dim"))
     return table
 
 

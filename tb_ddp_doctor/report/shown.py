@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tb_ddp_doctor import wording
+from tb_ddp_doctor.account import verdict
 from tb_ddp_doctor.findings import Account, AccountLine, Diagnosis, Evidence, Finding
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.rules.support import text, verdict
 
 #: What the floor is not.
 FLOOR = "What is equally slow on all ranks and in all steps stays in the floor (ddp-doctor explain floor)."
@@ -78,7 +79,7 @@ def cost(finding: Finding, step_ms: float) -> str:
     if max(finding.cost_ms, finding.alone_ms) < 0.05:
         return ""
     shares = abs(finding.alone_ms - finding.cost_ms) > 0.1
-    share = text.percent(finding.cost_ms / step_ms if step_ms else 0.0)
+    share = wording.percent(finding.cost_ms / step_ms if step_ms else 0.0)
     least, most = finding.range_ms
     said = f"{finding.cost_ms:.1f} ms a step ({share}){' on top of other fixes' if shares else ''}"
     said += f", 80 % interval {least:.1f} to {most:.1f}"

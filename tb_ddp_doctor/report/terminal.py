@@ -10,11 +10,10 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from tb_ddp_doctor import step_parts
+from tb_ddp_doctor import record_again, step_parts, wording
 from tb_ddp_doctor.comparison.model import Comparison
 from tb_ddp_doctor.engine import Result
-from tb_ddp_doctor.facts import record_again
-from tb_ddp_doctor.findings import OWNERS, PHASES, Diagnosis, Finding, PathPiece, Prospect, Severity
+from tb_ddp_doctor.findings import MOST_UNEXPLAINED, OWNERS, PHASES, Diagnosis, Finding, PathPiece, Prospect, Severity
 from tb_ddp_doctor.report import shown
 from tb_ddp_doctor.report.brief import STYLES, label, print_brief
 from tb_ddp_doctor.report.compared import parts
@@ -22,8 +21,7 @@ from tb_ddp_doctor.report.escape import printable, printable_lines
 from tb_ddp_doctor.report.memory import print_memory
 from tb_ddp_doctor.report.shown import longest_busy_time, where
 from tb_ddp_doctor.report.wrapping import print_code, print_wrapped, without_trailing_spaces, wrapped
-from tb_ddp_doctor.rules.support import stacks, text
-from tb_ddp_doctor.rules.support.verdict import MOST_UNEXPLAINED
+from tb_ddp_doctor.view import stacks
 
 #: Columns that no table needs.
 _WIDEST = 10_000
@@ -99,7 +97,7 @@ def _print_tables(console: Console, diagnosis: Diagnosis, *, communication: bool
     if communication and diagnosis.communication:
         console.print()
         console.print(_communication_table(diagnosis))
-        if told := text.network(diagnosis.network):
+        if told := wording.network(diagnosis.network):
             print_wrapped(console, printable(told), "dim")
     if path:
         console.print()
@@ -132,7 +130,7 @@ def _prospects(prospects: Sequence[Prospect]) -> Table:
             f"{prospect.without_ms:.1f}",
             f"{least:.1f} to {most:.1f}",
             f"{saved:.1f}",
-            text.percent(share),
+            wording.percent(share),
         )
     return table
 
@@ -187,7 +185,7 @@ def _print_account(console: Console, diagnosis: Diagnosis) -> None:
     longest = max(len(printable(name)) for name, _, _ in lines)
     for name, line, beside in lines:
         level = serious.get(name, "info") if line.kind == "finding" else _level(line.kind, line.share)
-        numbers = f" {printable(name):<{longest}}  {line.ms:>7.1f} ms  {text.percent(line.share):>6}"
+        numbers = f" {printable(name):<{longest}}  {line.ms:>7.1f} ms  {wording.percent(line.share):>6}"
         said = wrapped(f"{numbers}  {printable(beside)}".rstrip(), console.width, len(numbers) + 2, first=0)
         row = Text(said, "dim")
         row.stylize("not dim", 0, len(numbers))

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import CpuTime, Starved
-from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import Starvation
-from tb_ddp_doctor.facts.whatif import WhatIf
-from tb_ddp_doctor.rules.support import blocking_calls, text
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.whatif import WhatIf
+from tb_ddp_doctor.rules.support import blocking_calls, certainty
 from tb_ddp_doctor.rules.support.affected import most_affected
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 
@@ -55,12 +56,13 @@ class AllocatorChurn(Rule):
         blocked = sum(call.blocked_ns for call in calls)
         if cost < self.min_cost * frame.step_ns or not starved.any():
             return Clear(
-                f"{blocking_calls.count(number)} allocations and releases a step block the CPU for {text.ms(blocked)}, "
+                f"{blocking_calls.count(number)} allocations and releases a step block the CPU for "
+                f"{wording.ms(blocked)}, "
                 "and the GPU has enough queued work meanwhile."
             )
         ranks = most_affected(starved)
         seen = int((whatif.at_slowest(starved) > 0).sum())
-        level, basis = text.confidence(frame, cost, seen, ranks.tolist(), on_host=True)
+        level, basis = certainty.confidence(frame, cost, seen, ranks.tolist(), on_host=True)
         frees = sum(call.count for call in calls if "free" in call.call.lower())
         return Fault(
             change=change,
@@ -71,7 +73,7 @@ class AllocatorChurn(Rule):
             title=f"GPU memory is {'freed and reallocated' if frees > 0 else 'allocated'} in every step, and the GPU "
             "idles meanwhile.",
             why=f"{blocking_calls.count(number - frees)} allocations and {blocking_calls.count(frees)} releases a step "
-            f"block the CPU for {text.ms(blocked)}: {blocking_calls.named(calls)}. {basis}",
+            f"block the CPU for {wording.ms(blocked)}: {blocking_calls.named(calls)}. {basis}",
             fix=_FREES if frees > 0 else _ALLOCATES,
             evidence=blocking_calls.evidence(
                 calls, places, "The CPU is in {call} in {op}; the GPU is idle, then waits for launches."

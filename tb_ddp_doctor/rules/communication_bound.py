@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tb_ddp_doctor.facts.change import Change
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.expected import Expected
 from tb_ddp_doctor.facts.frame import Frame
@@ -15,12 +15,13 @@ from tb_ddp_doctor.facts.links import Link, excess_ns
 from tb_ddp_doctor.facts.repeats import Repeats
 from tb_ddp_doctor.facts.traffic import Traffic
 from tb_ddp_doctor.facts.transfers import Transfers
-from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Network, Setting
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.planning.fact import Plans
 from tb_ddp_doctor.planning.model import Question
-from tb_ddp_doctor.rules.support import limits, part, text
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.whatif import WhatIf
+from tb_ddp_doctor.rules.support import certainty, limits, part, tuner
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.exposed import most_exposed
 
@@ -93,14 +94,14 @@ class CommunicationBound(Rule):
         overlap_would_hide = max(self.achievable * min(total, compute) - (total - median), 0.0)
         if median - overlap_would_hide < self.min_exposed * frame.step_ns:
             return Clear(
-                f"{text.ms(median)} of {text.ms(total)} of communication are exposed in the median step "
-                f"({text.percent(part.median(exposed, steps).share)} of it)."
+                f"{wording.ms(median)} of {wording.ms(total)} of communication are exposed in the median step "
+                f"({wording.percent(part.median(exposed, steps).share)} of it)."
             )
         saving = np.minimum(self.bytes_saved * needed, exposed).astype(np.int64)
         change = Change(transfer_ns=np.broadcast_to(saving, whatif.shape))
         cost = whatif.cost_ns(change)
         seen = int((exposed > self.min_exposed * frame.step_ns).sum())
-        level, basis = text.confidence(frame, cost, seen, of_transfer=True)
+        level, basis = certainty.confidence(frame, cost, seen, of_transfer=True)
         size = f" for {transfers.allreduce_bytes / 1e6:.0f} MB of gradients" if transfers.allreduce_bytes else ""
         return Fault(
             change=change,
@@ -110,9 +111,10 @@ class CommunicationBound(Rule):
             confidence=level,
             title=f"Communication takes longer than compute can hide: {part.median(exposed, steps)} "
             f"is exposed communication.",
-            why=f"Communication takes {text.ms(total)} a step{size}, compute {text.ms(compute)}. "
-            f"{_link(communication, expected)}{self._prospects(communication, total, compute)}{text.network(network)}"
-            f"{text.choice(network, communication[0]) if communication else ''}{basis}",
+            why=f"Communication takes {wording.ms(total)} a step{size}, compute {wording.ms(compute)}. "
+            f"{_link(communication, expected)}{self._prospects(communication, total, compute)}"
+            f"{wording.network(network)}"
+            f"{tuner.choice(network, communication[0]) if communication else ''}{basis}",
             fix=_fix(transfers, frame.setting, network, plans),
             evidence=most_exposed(exposed, whatif, places),
         )
@@ -122,7 +124,7 @@ class CommunicationBound(Rule):
         said = ""
         saved = sum(_saved_as_bfloat16(traffic) for traffic in communication)
         if saved > 0:
-            said = f"As bfloat16 it would take {text.ms(max(total_ns - saved, 0))}. "
+            said = f"As bfloat16 it would take {wording.ms(max(total_ns - saved, 0))}. "
         if compute_ns > 0:
             times = total_ns / (self.achievable * compute_ns)
             said += f"To hide it, compute would have to take {times:.1f} times as long. "
@@ -134,16 +136,16 @@ def _link(communication: tuple[Traffic, ...], expected: Expected | None) -> str:
     if not communication or not communication[0].has_bytes:
         return ""
     longest = communication[0]
-    reached = f"{longest.kind} reaches a busbw of {text.gigabytes_per_second(longest.bus_rate)}"
+    reached = f"{longest.kind} reaches a busbw of {wording.gigabytes_per_second(longest.bus_rate)}"
     if expected is None:
         return f"{reached}. What these links can do is not known: no calibration.json lies beside the traces. "
     possible = expected.bus_rate(longest)
     if possible is None:
         return f"{reached}; the calibration has no {longest.kind} of {longest.size} ranks. "
-    given = text.gigabytes_per_second(possible)
+    given = wording.gigabytes_per_second(possible)
     if longest.bus_rate > _NOT_OF_THESE_LINKS * possible:
         return f"{reached}, above the {given} of the calibration, which was measured on other links or beside a job. "
-    share = text.percent(longest.bus_rate / possible)
+    share = wording.percent(longest.bus_rate / possible)
     return f"{reached}, {share} of the {given} that the calibration gave at these sizes. "
 
 
@@ -168,7 +170,7 @@ def _fix(transfers: Transfers, setting: Setting, network: Network | None, plans:
     advice, code = (_FLOAT32 if float32 else _OTHER).split("\n\n", 1)
     smaller = plans.predict(Question(dtype="bfloat16")) if float32 else None
     fix = f"{advice}{plans.said(smaller, plans.predict(Question(accumulate=4)))}\n\n{code}"
-    return _SOCKETS + fix if text.uses_sockets(network) else fix
+    return _SOCKETS + fix if wording.uses_sockets(network) else fix
 
 
 _SOCKETS = """\

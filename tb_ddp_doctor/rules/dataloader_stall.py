@@ -7,15 +7,16 @@ from typing import ClassVar
 
 import numpy as np
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import CpuTime, RankOwner
 from tb_ddp_doctor.evidence.model import RankEvidence
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import Loaders
-from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.planning.fact import Plans
-from tb_ddp_doctor.rules.support import part, text
+from tb_ddp_doctor.replay.whatif import WhatIf
+from tb_ddp_doctor.rules.support import activity, certainty, part
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.most_ranks import most_ranks
 from tb_ddp_doctor.rules.support.rank_evidence import of_loading
@@ -98,19 +99,21 @@ class DataloaderStall(Rule):
             median = float(median_rank(waits.mean(axis=1)))
         if median < self.min_share * frame.step_ns:
             if float(waits.mean(axis=1).max()) >= self.min_share * frame.step_ns:
-                return Clear(f"Only some ranks wait for their loader; the median rank waits {text.ms(median)} a step.")
-            return Clear(f"Loading takes {text.ms(loading)} a step and is hidden behind GPU work.")
+                return Clear(
+                    f"Only some ranks wait for their loader; the median rank waits {wording.ms(median)} a step."
+                )
+            return Clear(f"Loading takes {wording.ms(loading)} a step and is hidden behind GPU work.")
         if handed:
-            return Clear(f"No step waits for its batch: handing over batches takes {text.ms(median)} a step.")
+            return Clear(f"No step waits for its batch: handing over batches takes {wording.ms(median)} a step.")
         cost = whatif.cost_ns(change)
         seen = int((median_rank(waits) > self.min_share * frame.step_ns).sum())
-        level, basis = text.confidence(frame, cost, seen)
+        level, basis = certainty.confidence(frame, cost, seen)
         waiting = waits.mean(axis=1) >= self.min_share * frame.step_ns
         affected = np.flatnonzero(most.ranks if most else waiting)
         hidden = max(loading - float(waits.mean()), 0.0)
         who, beside = ("The GPUs", "GPU work") if frame.has_device else ("The ranks", "other work")
         if most:
-            who = text.capital(text.ranks(frame.rank_numbers(affected)))
+            who = wording.capital(wording.ranks(frame.rank_numbers(affected)))
         cause, kind = self._cause(loaders, affected)
         typical = median_rank_index(waits)
         worst = affected[np.argsort(-waits[affected].mean(axis=1), kind="stable")][:3]
@@ -121,7 +124,7 @@ class DataloaderStall(Rule):
             cause=cause,
             confidence=level,
             title=f"{who} wait for the DataLoader {part.mean(waits[typical], frame.window_ns[typical])}.",
-            why=f"{kind}: loading takes {text.ms(loading)} a step, of which {text.ms(hidden)} are hidden behind "
+            why=f"{kind}: loading takes {wording.ms(loading)} a step, of which {wording.ms(hidden)} are hidden behind "
             f"{beside}.{of_loading(int(worst[0]), rank_evidence)} {basis}",
             fix=_fix(cause, frame.has_device, plans),
             evidence=tuple(
@@ -129,7 +132,7 @@ class DataloaderStall(Rule):
                     int(rank),
                     int(waits[rank].argmax()),
                     RankOwner.INPUT,
-                    text.idle(frame, "is in the DataLoader's __next__"),
+                    activity.idle(frame, "is in the DataLoader's __next__"),
                 )
                 for rank in worst
             ),
@@ -156,17 +159,18 @@ class DataloaderStall(Rule):
         if np.sort(worst)[(len(worst) - 1) // 4] * len(worst) >= self.min_regular * worst.sum():
             return "too_few_workers", f"{too_few}every step waits for its batch"
         late = np.flatnonzero(worst > worst.mean())
-        longest, others = text.ms(int(worst.max())), text.ms(float(np.delete(worst, late).mean()))
+        longest, others = wording.ms(int(worst.max())), wording.ms(float(np.delete(worst, late).mean()))
         apart = np.diff(late)
         widest = max(int(apart.max(initial=0)), int(late[0]), len(worst) - 1 - int(late[-1]))
         if widest <= min(self.max_apart, _UNEVEN * float(np.median(apart)) if len(apart) else np.inf):
             doubt = "" if len(apart) else " (in so few steps a single late batch looks the same)"
             return "too_few_workers", (
-                f"{too_few}{text.steps_seen(len(late), len(worst))} {_verb(late)} up to {longest} for the batch, the "
+                f"{too_few}{wording.steps_seen(len(late), len(worst))} {_verb(late)} up to {longest} for the batch, "
+                "the "
                 f"other steps {others}, as when workers of the same speed finish together{doubt}"
             )
         return "slow_workers", (
-            f"It has worker processes, but single batches are late: {text.steps_seen(len(late), len(worst))} "
+            f"It has worker processes, but single batches are late: {wording.steps_seen(len(late), len(worst))} "
             f"{_verb(late)} up to {longest}, the other steps {others}"
         )
 

@@ -7,13 +7,14 @@ from typing import ClassVar
 
 import numpy as np
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import CpuTime
-from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.unused import UnusedSearch
-from tb_ddp_doctor.facts.whatif import WhatIf
-from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.whatif import WhatIf
+from tb_ddp_doctor.rules.support import certainty
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 
 
@@ -53,7 +54,7 @@ class FindUnusedParameters(Rule):
             transfer_ns=unused_search.exposed_ns,
         )
         cost = whatif.cost_ns(change)
-        level, basis = text.confidence(frame, cost, seen, on_host=True)
+        level, basis = certainty.confidence(frame, cost, seen, on_host=True)
         rank, step = np.unravel_index(int(unused_search.walk_ns.argmax()), searched.shape)
         return Fault(
             change=change,
@@ -62,7 +63,8 @@ class FindUnusedParameters(Rule):
             cause=None,
             confidence=level,
             title="DDP searches for unused parameters in each step.",
-            why=f"The walk of the autograd graph takes the CPU {text.ms(float(unused_search.walk_ns.mean()))} a step. "
+            why=f"The walk of the autograd graph takes the CPU {wording.ms(float(unused_search.walk_ns.mean()))} a "
+            "step. "
             f"{_reduction(unused_search)}{basis}",
             fix=_FIX,
             evidence=(places.window(int(rank), int(step), "The step with the longest walk of the autograd graph."),),
@@ -73,7 +75,7 @@ def _reduction(search: UnusedSearch) -> str:
     """What is known of the AllReduce, a sentence and a space; "" where none was seen."""
     if not search.calls.any():
         return ""
-    exposed = text.ms(float(search.exposed_ns.mean()))
+    exposed = wording.ms(float(search.exposed_ns.mean()))
     return f"The AllReduce of the bitmap of {search.parameters} used parameters is exposed for {exposed}. "
 
 

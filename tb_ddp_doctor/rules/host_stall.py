@@ -7,15 +7,15 @@ from typing import ClassVar
 
 import numpy as np
 
+from tb_ddp_doctor import record_again, wording
 from tb_ddp_doctor.digest.model import CpuTime, RankOwner
 from tb_ddp_doctor.evidence.model import RankEvidence
-from tb_ddp_doctor.facts import record_again
 from tb_ddp_doctor.facts.compute import Phases
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import Stalls
-from tb_ddp_doctor.facts.whatif import WhatIf
-from tb_ddp_doctor.rules.support import activity, part, text
+from tb_ddp_doctor.replay.whatif import WhatIf
+from tb_ddp_doctor.rules.support import activity, certainty, part
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.launches import followed
 from tb_ddp_doctor.rules.support.rank_evidence import of_stack
@@ -80,19 +80,19 @@ class HostStall(Rule):
         median = float(median_rank(mean))
         if min(median, cost) < self.min_share * frame.step_ns:
             return Clear(
-                f"The median rank's CPU is outside any op {text.ms(median)} a step"
+                f"The median rank's CPU is outside any op {wording.ms(median)} a step"
                 f"{', with the GPU idle' if frame.has_device else ''}."
             )
         affected = np.flatnonzero(mean >= self.min_share * frame.step_ns)
         typical = median_rank(stalled)
         seen = np.flatnonzero(typical > self.min_share * frame.step_ns)
         rare = 0 < 2 * len(seen) <= len(frame.steps)
-        level, basis = text.confidence(frame, cost, len(seen), affected.tolist(), on_host=True)
+        level, basis = certainty.confidence(frame, cost, len(seen), affected.tolist(), on_host=True)
         known = activity.most(stalls.doing(affected.tolist()), self.min_known * median)
         phase = phase_of_most(stalls.phase_ns[affected].mean(axis=(0, 1)), phases)
         where = "" if phase is None else f"Most of it is {within(phase)}. "
         where += followed(stalls.launched_after(affected.tolist()))
-        often = f"{text.period(seen.tolist()).lstrip()} ".lstrip() if rare else ""
+        often = f"{wording.period(seen.tolist()).lstrip()} ".lstrip() if rare else ""
         worst = affected[np.argsort(-mean[affected], kind="stable")][:3]
         looked = of_stack(worst.tolist(), rank_evidence)
         return Fault(
@@ -140,8 +140,11 @@ def _title(frame: Frame, waits: bool, stall: part.Part, each_ns: float, seen: In
     else:
         what, why = "The ranks compute nothing for", "the CPU is outside any op"
     if each_ns:
-        named = text.steps([int(step) for step in frame.steps[seen]])
-        return f"{what} {text.ms(each_ns)} in {named} ({text.steps_seen(len(seen), len(frame.steps))}), on all ranks."
+        named = wording.steps([int(step) for step in frame.steps[seen]])
+        return (
+            f"{what} {wording.ms(each_ns)} in {named} ({wording.steps_seen(len(seen), len(frame.steps))}), on "
+            "all ranks."
+        )
     return f"{what} {stall}: {why}."
 
 

@@ -8,14 +8,15 @@ from typing import ClassVar
 
 import numpy as np
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import CpuTime, Starved
-from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import HoldingCalls, Starvation
-from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.job.model import Budget
-from tb_ddp_doctor.rules.support import blocking_calls, part, text
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.whatif import WhatIf
+from tb_ddp_doctor.rules.support import blocking_calls, certainty, naming, part
 from tb_ddp_doctor.rules.support.affected import most_affected
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.slowness import median_rank, median_rank_index
@@ -81,12 +82,12 @@ class HostSync(Rule):
         many = f"{blocking_calls.count(number)} call{'s' if number != 1 else ''} a step"
         if cost < self.min_cost * frame.step_ns or not starved.any():
             return self._costless(calls, idle) or Clear(
-                f"{many} block{'s' if number == 1 else ''} the CPU for {text.ms(blocked)} in total, and the GPU has "
+                f"{many} block{'s' if number == 1 else ''} the CPU for {wording.ms(blocked)} in total, and the GPU has "
                 "enough queued work meanwhile."
             )
         ranks = most_affected(starved)
         seen = int((whatif.at_slowest(starved) > 0).sum())
-        level, basis = text.confidence(frame, cost, seen, ranks.tolist(), on_host=True)
+        level, basis = certainty.confidence(frame, cost, seen, ranks.tolist(), on_host=True)
         return Fault(
             change=change,
             ranks=frame.rank_numbers(ranks),
@@ -95,8 +96,9 @@ class HostSync(Rule):
             confidence=level,
             title=f"The CPU syncs with the GPU in {many}, most costly in {calls[0].op or calls[0].call}"
             f"{_place(calls[0])}; the GPU then idles.",
-            why=f"Per step and rank: {blocking_calls.named(calls)}. They block the CPU for {text.ms(blocked)}, and the "
-            f"GPU then idles {text.ms(float(starved.mean()))}, waiting for launches. {basis}",
+            why=f"Per step and rank: {blocking_calls.named(calls)}. They block the CPU for {wording.ms(blocked)}, "
+            "and the "
+            f"GPU then idles {wording.ms(float(starved.mean()))}, waiting for launches. {basis}",
             fix=_fix(calls),
             evidence=blocking_calls.evidence(
                 calls, places, "The CPU waits in {call} in {op}; the GPU is idle, waiting for launches."
@@ -116,7 +118,7 @@ class HostSync(Rule):
 
 
 def _place(call: HoldingCalls) -> str:
-    return f", called by {text.function(call.own)}" if call.own else ""
+    return f", called by {naming.function(call.own)}" if call.own else ""
 
 
 def _cause(call: HoldingCalls) -> str:

@@ -7,13 +7,14 @@ from typing import ClassVar
 
 import numpy as np
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import CpuTime, KernelWork, RankOwner, Starved
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import OpStalls, Starvation
-from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Severity
-from tb_ddp_doctor.rules.support import limits, text
+from tb_ddp_doctor.replay.whatif import WhatIf
+from tb_ddp_doctor.rules.support import certainty, limits
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.slowness import shared
 
@@ -63,7 +64,7 @@ class LaunchBound(Rule):
         if not whatif.plays:
             return NotApplicable("Steps cannot be replayed, so it is not known what launching costs.")
         if cost < self.min_cost * frame.step_ns:
-            return Clear(f"Without launch overhead the untraced step would be {text.ms(cost)} shorter.")
+            return Clear(f"Without launch overhead the untraced step would be {wording.ms(cost)} shorter.")
         starved = starvation.of(Starved.LAUNCHES) + starvation.of(Starved.RECORDING)
         worst = whatif.at_slowest(starved)
         shows = worst > self.min_cost * frame.step_ns
@@ -82,7 +83,7 @@ class LaunchBound(Rule):
             affected = np.flatnonzero((is_slower | is_most) & (gains.mean(axis=1) >= self.min_cost * frame.step_ns))
         if not len(affected):
             return Clear("No GPU is idle because of launch overhead.")
-        level, basis = text.confidence(frame, cost, int(shows.sum()), affected.tolist(), on_host=True)
+        level, basis = certainty.confidence(frame, cost, int(shows.sum()), affected.tolist(), on_host=True)
         kernels = max(float(whatif.at_slowest(computed.kernels).mean()), 1.0)
         mean_ns = float(whatif.at_slowest(computed.kernel_ns).mean()) / kernels
         issue_ns = float(worst.mean()) / kernels + mean_ns

@@ -7,15 +7,16 @@ from typing import ClassVar
 
 import numpy as np
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.facts.arrivals import Arrivals
-from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.compute import Phases
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import Stalls
-from tb_ddp_doctor.facts.whatif import WhatIf
-from tb_ddp_doctor.findings import Measurement
-from tb_ddp_doctor.rules.support import activity, limits, text, uneven_experts
+from tb_ddp_doctor.findings import MOST_UNEXPLAINED, Measurement
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.whatif import WhatIf
+from tb_ddp_doctor.rules.support import activity, certainty, limits, uneven_experts
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.slowness import (
     Slowness,
@@ -25,7 +26,6 @@ from tb_ddp_doctor.rules.support.slowness import (
     phase_of_most,
     slowness,
 )
-from tb_ddp_doctor.rules.support.verdict import MOST_UNEXPLAINED
 from tb_ddp_doctor.trace.model import Ints
 from tb_ddp_doctor.trace.names import Phase
 
@@ -100,20 +100,20 @@ class LoadImbalance(Rule):
             # Most of what is left: `unexplained` would be the verdict, and name the same ranks and step.
             limit = min(limit, MOST_UNEXPLAINED)
         if cost < limit * frame.step_ns or not len(uneven):
-            return Clear(f"Ranks that are slow in some steps cost {text.ms(cost)} a step.")
-        differs = f"Ranks and steps differ by {text.ms(found.noise_ns)} (one standard deviation) from noise"
+            return Clear(f"Ranks that are slow in some steps cost {wording.ms(cost)} a step.")
+        differs = f"Ranks and steps differ by {wording.ms(found.noise_ns)} (one standard deviation) from noise"
         is_noise = float(lost[uneven].mean()) < _BEYOND_NOISE * found.noise_ns
         if is_noise and cost < self.min_noise * frame.step_ns:
-            return Clear(f"Ranks that are slow in some steps cost {text.ms(cost)} a step. {differs}: this is noise.")
+            return Clear(f"Ranks that are slow in some steps cost {wording.ms(cost)} a step. {differs}: this is noise.")
         more = (phases.busy_ns[slowest[uneven], uneven] - np.median(phases.busy_ns[:, uneven], axis=0)).mean(axis=0)
         where = behind("The slowest", more, phases)
         known = _known_stalls(movers, np.where(chosen, excess, 0), stalls)
         doing = f" The CPUs of these ranks spend {known.said}, mean over all steps." if known else ""
-        level, basis = text.confidence(frame, cost, len(uneven))
+        level, basis = certainty.confidence(frame, cost, len(uneven))
         if is_noise:
             level, basis = "low", f"{basis} {differs}: it may be noise."
         turns = ", ".join(
-            f"step {frame.steps[step]}: rank {frame.ranks[slowest[step]]}, by {text.ms(float(lost[step]))}"
+            f"step {frame.steps[step]}: rank {frame.ranks[slowest[step]]}, by {wording.ms(float(lost[step]))}"
             for step in uneven[:4]
         )
         return Fault(
@@ -183,14 +183,14 @@ def _turns(movers: Ints, uneven: Ints) -> str:
 
 def _title(movers: Ints, uneven: Ints, frame: Frame) -> str:
     if len(movers) > 1:
-        return f"A different rank is slow from step to step: {text.ranks(frame.rank_numbers(movers))} in turn."
-    seen = text.steps_seen(len(uneven), len(frame.steps))
+        return f"A different rank is slow from step to step: {wording.ranks(frame.rank_numbers(movers))} in turn."
+    seen = wording.steps_seen(len(uneven), len(frame.steps))
     return f"Rank {frame.ranks[movers[0]]} is slow in {seen}, and the other ranks wait for it."
 
 
 def _occurrence(lost_ns: Ints, uneven: Ints) -> str:
     """How much each occurrence costs, how often it comes if the record shows it; a sentence and a space."""
-    each = f"Each time it takes {text.ms(float(lost_ns.mean()))}"
+    each = f"Each time it takes {wording.ms(float(lost_ns.mean()))}"
     apart = np.diff(uneven)
     if len(apart) > 1 and len(set(apart.tolist())) == 1 and apart[0] > 1:
         return f"{each}, every {apart[0]} steps. "

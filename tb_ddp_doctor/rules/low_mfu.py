@@ -7,12 +7,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from tb_ddp_doctor.facts.change import Change
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.facts.compute import Utilization
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.expected import Expected
 from tb_ddp_doctor.facts.frame import Frame
-from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 
 
@@ -58,10 +58,10 @@ class LowMfu(Rule):
         seconds = frame.step_ns / 1e9
         model, executed = (float(amount.mean()) / seconds for amount in (utilization.model_flops, utilization.flops))
         mfu, hfu = model / peak, executed / peak
-        computed_again = f", {text.percent(hfu)} with recomputation (HFU)" if hfu > 1.01 * mfu else ""
+        computed_again = f", {wording.percent(hfu)} with recomputation (HFU)" if hfu > 1.01 * mfu else ""
         told = (
             f"{model / 1e12:.3g} of {peak / 1e12:.3g} TFLOPS in {utilization.precision}: "
-            f"an MFU of {text.percent(mfu)}{computed_again}."
+            f"an MFU of {wording.percent(mfu)}{computed_again}."
         )
         if measured:
             told += f" Large GEMMs reach {measured / 1e12:.3g} TFLOPS on these GPUs, by the calibration."
@@ -74,7 +74,7 @@ class LowMfu(Rule):
             steps=frame.all_steps,
             cause=None,
             confidence="medium",
-            title=f"The MFU is {text.percent(mfu)}: the share of the peak FLOPS of the GPU that the model uses.",
+            title=f"The MFU is {wording.percent(mfu)}: the share of the peak FLOPS of the GPU that the model uses.",
             why=f"The model computes {told} That is {float(per_rank.mean()) / 1e12:.3g} TFLOP a step and rank.",
             fix=_FIX,
             evidence=(places.window(int(per_rank.argmin()), 0, "A whole step."),),

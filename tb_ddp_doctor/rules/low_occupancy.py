@@ -7,13 +7,14 @@ from typing import ClassVar
 
 import numpy as np
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import RankOwner
-from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.compute import LongKernels
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.findings import Evidence
-from tb_ddp_doctor.rules.support import part, text
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.rules.support import part
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 
 
@@ -59,14 +60,14 @@ class LowOccupancy(Rule):
         taken = part.mean(by_rank[[rank]], long_kernels.record_step_ns[[rank]])
         if not low or taken.share < self.min_share:
             return Clear(
-                f"Kernels over {self.min_length:.0f} µs with less than {text.percent(self.max_occupancy)} occupancy "
-                f"take {text.ms(taken.ns)} a step, not counting GEMMs."
+                f"Kernels over {self.min_length:.0f} µs with less than {wording.percent(self.max_occupancy)} occupancy "
+                f"take {wording.ms(taken.ns)} a step, not counting GEMMs."
             )
         low = [kind for kind in low if kind.rank == rank]
         # Instances of a template differ in what is not shown; the costliest stands for the others.
-        shown = {text.kernel(kind.name): kind for kind in reversed(low)}
+        shown = {wording.kernel(kind.name): kind for kind in reversed(low)}
         most = sorted(shown.values(), key=lambda kind: -kind.step_ns)[:3]
-        named = text.listing([f"{text.kernel(kind.name)} ({text.percent(kind.occupancy)})" for kind in most])
+        named = wording.listing([f"{wording.kernel(kind.name)} ({wording.percent(kind.occupancy)})" for kind in most])
         return Fault(
             change=Change(),
             ranks=frame.rank_numbers(np.arange(len(frame.ranks))),
@@ -74,7 +75,8 @@ class LowOccupancy(Rule):
             cause=None,
             confidence="medium",
             title=f"Kernels with low occupancy take {taken}.",
-            why=f"{len(low)} kernels have an occupancy below {text.percent(self.max_occupancy)} by Kineto's estimate; "
+            why=f"{len(low)} kernels have an occupancy below {wording.percent(self.max_occupancy)} by Kineto's "
+            "estimate; "
             f"the longest are {named}.",
             fix=_FIX,
             evidence=tuple(_longest(kind.rank, kind.start_ns, kind.end_ns, places) for kind in most),

@@ -6,18 +6,16 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tb_ddp_doctor.facts.change import Change
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.memory import MemoryUse
 from tb_ddp_doctor.findings import Confidence, Memory
-from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.step_parts import MEMORY
-
-Floats = NDArray[np.float64]
+from tb_ddp_doctor.trace.model import Floats
 
 
 @dataclass(frozen=True)
@@ -64,10 +62,10 @@ class MemoryFragmentation(Rule):
         is_unused = (unused > self.min_unused * held) & (unused > self.min_unused_gb * 1e9)
         is_full = (memory.capacity > 0) & (held > self.near_limit * memory.capacity)
         worst = int((is_growing * 4 + is_unused * 2 + is_full + held / (held.max() + 1)).argmax())
-        holds = f"{text.size(held[worst])} of GPU memory"
+        holds = f"{wording.size(held[worst])} of GPU memory"
         if not (is_growing | is_unused | is_full).any():
             return Clear(
-                f"Rank {frame.ranks[worst]} reserves {holds}, {text.size(unused[worst])} more than is allocated "
+                f"Rank {frame.ranks[worst]} reserves {holds}, {wording.size(unused[worst])} more than is allocated "
                 "at the peak, and reserves no more while enough is unallocated."
             )
         cause, level, what = self._cause(
@@ -75,7 +73,7 @@ class MemoryFragmentation(Rule):
         )
         ranks = np.flatnonzero({"growing": is_growing, "unused": is_unused, "near_limit": is_full}[cause])
         step = int((memory.scattered if cause == "growing" else memory.peak_allocated)[worst].argmax())
-        limit = f" of the GPU's {text.size(memory.capacity[worst])}" if memory.capacity[worst] else ""
+        limit = f" of the GPU's {wording.size(memory.capacity[worst])}" if memory.capacity[worst] else ""
         return Fault(
             change=Change(),
             ranks=frame.rank_numbers(ranks),
@@ -83,8 +81,8 @@ class MemoryFragmentation(Rule):
             cause=cause,
             confidence=level,
             title=f"Rank {frame.ranks[worst]} reserves {holds}{what}.",
-            why=f"Allocated at the peak: {text.size(memory.peak_allocated[worst].max())}"
-            f"{_made_of(memory_contents, int(frame.ranks[worst]))}. Reserved: {text.size(held[worst])}{limit}. "
+            why=f"Allocated at the peak: {wording.size(memory.peak_allocated[worst].max())}"
+            f"{_made_of(memory_contents, int(frame.ranks[worst]))}. Reserved: {wording.size(held[worst])}{limit}. "
             f"{_unusable(memory, worst, len(frame.steps))}{_grows(memory_contents)}{_OUTLOOK[bool(is_full[worst])]}"
             f"{_would_save(memory_contents) if cause != 'growing' else ''}",
             fix=_FULL if cause == "near_limit" else _FIX,
@@ -104,11 +102,11 @@ class MemoryFragmentation(Rule):
     def _cause(self, is_growing: bool, is_unused: bool, growth: float, unused: float) -> tuple[str, Confidence, str]:
         """The cause, how sure it is, and what is said of reserved memory."""
         if is_growing:
-            return "growing", "high", f" and {text.size(growth)} more in each step, although enough is unallocated"
+            return "growing", "high", f" and {wording.size(growth)} more in each step, although enough is unallocated"
         if is_unused:
             # A larger step before the trace, say of an evaluation, may have needed it.
-            return "unused", "medium", f", of which {text.size(unused)} are unallocated even at the peak"
-        return "near_limit", "high", f", which is more than {text.percent(self.near_limit)} of all"
+            return "unused", "medium", f", of which {wording.size(unused)} are unallocated even at the peak"
+        return "near_limit", "high", f", which is more than {wording.percent(self.near_limit)} of all"
 
 
 def _made_of(contents: Memory | None, rank: int) -> str:
@@ -116,8 +114,8 @@ def _made_of(contents: Memory | None, rank: int) -> str:
     for one in contents.ranks if contents else ():
         if one.rank == rank:
             most = sorted(one.categories.items(), key=lambda item: -item[1])[:_NAMED]
-            parts = [f"{MEMORY[name].title} {text.size(size)}" for name, size in most if size]
-            return f" ({text.listing(parts)})" if parts else ""
+            parts = [f"{MEMORY[name].title} {wording.size(size)}" for name, size in most if size]
+            return f" ({wording.listing(parts)})" if parts else ""
     return ""
 
 
@@ -126,10 +124,10 @@ def _unusable(memory: MemoryUse, worst: int, steps: int) -> str:
     added = memory.scattered[worst]
     if not added.any():
         return ""
-    seen = text.steps_seen(int((added > 0).sum()), steps)
+    seen = wording.steps_seen(int((added > 0).sum()), steps)
     return (
-        f"{text.size(added.sum())} of it were added in {seen}, while up to "
-        f"{text.size(memory.unusable[worst].max())} were reserved but unallocated, in pieces too small to use. "
+        f"{wording.size(added.sum())} of it were added in {seen}, while up to "
+        f"{wording.size(memory.unusable[worst].max())} were reserved but unallocated, in pieces too small to use. "
     )
 
 
@@ -139,13 +137,13 @@ def _grows(contents: Memory | None) -> str:
     if growth is None:
         return ""
     by = f", allocated by {growth.places[0].op}" if growth.places and growth.places[0].op else ""
-    return f"Allocated memory grows too, by {text.size(growth.bytes)} a step on rank {growth.rank}{by}. "
+    return f"Allocated memory grows too, by {wording.size(growth.bytes)} a step on rank {growth.rank}{by}. "
 
 
 def _would_save(contents: Memory | None) -> str:
     """What would save most of allocated memory, a space and a sentence."""
     told = [
-        f"{one.title} ({text.size(one.bytes)}, {f'{one.cost_ms:.1f} ms a step' if one.cost_ms else 'no cost'})"
+        f"{one.title} ({wording.size(one.bytes)}, {f'{one.cost_ms:.1f} ms a step' if one.cost_ms else 'no cost'})"
         for one in (contents.savings if contents else ())
         if one.cost_ms is not None
     ][:_NAMED]

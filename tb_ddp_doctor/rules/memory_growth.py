@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tb_ddp_doctor import findings
-from tb_ddp_doctor.facts import record_again
-from tb_ddp_doctor.facts.change import Change
+from tb_ddp_doctor import findings, record_again, wording
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.findings import Memory, Setting
-from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 
 
@@ -55,7 +53,8 @@ class MemoryGrowth(Rule):
             steps=frame.all_steps,
             cause=None,
             confidence="high" if growth.steps >= self.min_steps else "medium",
-            title=f"Rank {growth.rank} has {text.size(growth.bytes)} more {what} allocated after each step: a leak, if "
+            title=f"Rank {growth.rank} has {wording.size(growth.bytes)} more {what} allocated after each step: a "
+            "leak, if "
             "it goes on.",
             why=f"Seen in {growth.steps} steps, each against the one before.{_allocated_by(growth)}"
             f"{_full_in(growth, memory_contents)}",
@@ -68,10 +67,10 @@ def _allocated_by(growth: findings.MemoryGrowth) -> str:
     """What is allocated in most steps and not released, a space and a sentence; "" where it is not known."""
     told = [
         f"{place.op or 'an unknown op'}{f' in {place.source.file}:{place.source.line}' if place.source else ''} "
-        f"({text.size(place.bytes)})"
+        f"({wording.size(place.bytes)})"
         for place in growth.places
     ]
-    return f" Allocated in most steps and not released: {text.listing(told)}." if told else ""
+    return f" Allocated in most steps and not released: {wording.listing(told)}." if told else ""
 
 
 def _full_in(growth: findings.MemoryGrowth, memory: Memory) -> str:
@@ -80,7 +79,7 @@ def _full_in(growth: findings.MemoryGrowth, memory: Memory) -> str:
         return ""
     left = memory.capacity - memory.peak.reserved
     steps = max(left, 0) // growth.bytes
-    return f" At this rate the GPU's {text.size(memory.capacity)} are full in about {steps:,} steps."
+    return f" At this rate the GPU's {wording.size(memory.capacity)} are full in about {steps:,} steps."
 
 
 def _fix(setting: Setting) -> str:

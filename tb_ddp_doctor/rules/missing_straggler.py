@@ -7,14 +7,14 @@ from typing import ClassVar
 
 import numpy as np
 
+from tb_ddp_doctor import record_again, wording
 from tb_ddp_doctor.digest.model import RankOwner
-from tb_ddp_doctor.facts import record_again
 from tb_ddp_doctor.facts.arrivals import Absent
-from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.findings import Setting
-from tb_ddp_doctor.rules.support import limits, part, text
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.rules.support import limits, part
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 
 
@@ -53,14 +53,15 @@ class MissingStraggler(Rule):
         mean = float(waits.mean())
         if mean < self.min_share * frame.step_ns:
             return Clear(
-                f"Straggler wait for ranks without a trace is {text.ms(mean)} a step, as estimated from transfers."
+                f"Straggler wait for ranks without a trace is {wording.ms(mean)} a step, as estimated from transfers."
             )
         waited = part.mean(waits, frame.window_ns[absent.wait_ns.argmin(axis=0), np.arange(len(waits))])
         late = waits > self.min_share * frame.step_ns
         seen = int(late.sum())
         if seen < self.min_steps * len(frame.steps):
             return Clear(
-                f"Straggler wait for ranks without a trace is seen in {text.steps_seen(seen, len(frame.steps))} only."
+                f"Straggler wait for ranks without a trace is seen in {wording.steps_seen(seen, len(frame.steps))} "
+                "only."
             )
         missing = (
             f"rank {absent.ranks[0]}, which has no usable trace"

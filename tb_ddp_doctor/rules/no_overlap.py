@@ -7,16 +7,17 @@ from typing import ClassVar
 
 import numpy as np
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import KernelWork
 from tb_ddp_doctor.facts.arrivals import Absent
-from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.transfers import Transfers
 from tb_ddp_doctor.facts.unused import UnusedSearch
-from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.planning.fact import Plans
-from tb_ddp_doctor.rules.support import limits, part, text
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.whatif import WhatIf
+from tb_ddp_doctor.rules.support import certainty, limits, part
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.exposed import most_exposed
 
@@ -80,7 +81,7 @@ class NoOverlap(Rule):
         waits = float(absent.wait_ns.min(axis=0).mean()) if absent.ranks else 0.0
         if waits >= self.max_absent * frame.step_ns:
             return NotApplicable(
-                f"All ranks with a trace wait for one without, {text.ms(waits)} a step: overlap cannot be judged."
+                f"All ranks with a trace wait for one without, {wording.ms(waits)} a step: overlap cannot be judged."
             )
         hidden = total - exposed
         saving = np.minimum(self.achievable * hideable - hidden, exposed)
@@ -90,18 +91,19 @@ class NoOverlap(Rule):
             )
         if hideable < self.min_backward * total:
             return Clear(
-                f"The backward pass computes for {text.ms(backward)}, too short to hide {text.ms(total)} of AllReduce."
+                f"The backward pass computes for {wording.ms(backward)}, too short to hide {wording.ms(total)} of "
+                "AllReduce."
             )
         if hidden > self.max_hidden * hideable or saving < self.min_cost * frame.step_ns:
             return Clear(
-                f"{text.ms(hidden)} of {text.ms(total)} of AllReduce are hidden behind compute "
-                f"({text.percent(hidden / hideable)} of what the backward pass could hide)."
+                f"{wording.ms(hidden)} of {wording.ms(total)} of AllReduce are hidden behind compute "
+                f"({wording.percent(hidden / hideable)} of what the backward pass could hide)."
             )
         change = Change(transfer_ns=np.full(whatif.shape, round(saving)))
         cost = whatif.cost_ns(change)
         by_step = whatif.at_slowest(transfers.allreduce_exposed_ns)
         seen = int((by_step > 0.5 * total).sum())
-        level, basis = text.confidence(frame, cost, seen, of_transfer=True)
+        level, basis = certainty.confidence(frame, cost, seen, of_transfer=True)
         cause = self._cause(transfers, unused_search)
         return Fault(
             change=change,
@@ -111,8 +113,8 @@ class NoOverlap(Rule):
             confidence=level,
             title=f"AllReduce runs after backward instead of beside it: "
             f"{part.mean(by_step, whatif.at_slowest(frame.window_ns))} is exposed.",
-            why=f"{_seen(cause, transfers)} Backward computes for {text.ms(backward)} and hides "
-            f"{text.ms(max(hidden, 0))} of it. {basis}",
+            why=f"{_seen(cause, transfers)} Backward computes for {wording.ms(backward)} and hides "
+            f"{wording.ms(max(hidden, 0))} of it. {basis}",
             fix=_fix(cause, transfers.allreduce_bytes, plans),
             evidence=most_exposed(
                 whatif.at_slowest(transfers.allreduce_exposed_ns), whatif, places, "AllReduce: backward is over."
@@ -136,7 +138,7 @@ def _seen(cause: str, transfers: Transfers) -> str:
     if cause == "one_bucket":
         if transfers.allreduces == 1:
             return f"The gradients{size} go in one bucket, which is full only when backward is over."
-        largest = text.percent(transfers.largest_share)
+        largest = wording.percent(transfers.largest_share)
         return f"Of the gradients{size}, {largest} go in one bucket, which is full only when backward is over."
     if cause == "unused_search":
         return (

@@ -7,14 +7,15 @@ from typing import ClassVar
 
 import numpy as np
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import RankOwner
-from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.compute import Gemms
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
-from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Evidence
-from tb_ddp_doctor.rules.support import limits, part, text
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.whatif import WhatIf
+from tb_ddp_doctor.rules.support import certainty, limits, part
 from tb_ddp_doctor.rules.support.affected import most_affected
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.trace.model import Ints
@@ -68,16 +69,16 @@ class NoTensorCores(Rule):
         slowed = part.mean(slow_ns[most_slowed], frame.window_ns[most_slowed])
         if cost < self.min_cost * frame.step_ns:
             return Clear(
-                f"GEMMs without tensor cores take {text.ms(slowed.ns)} a step; tensor cores would save nothing."
+                f"GEMMs without tensor cores take {wording.ms(slowed.ns)} a step; tensor cores would save nothing."
             )
         at_least = whatif.cost_ns(Change(device_ns=self._saved(gemms, 0.5)))
         is_float32 = gemms.work.float32_ns.sum() >= gemms.work.misaligned_ns.sum()
         affected = most_affected(saved)
         seen = int((whatif.at_slowest(saved) > self.min_cost * frame.step_ns).sum())
-        level, basis = text.confidence(frame, cost, seen)
+        level, basis = certainty.confidence(frame, cost, seen)
         count = float(whatif.at_slowest(gemms.work.float32_products + gemms.work.misaligned_products).mean())
-        most = text.listing(
-            [f"{text.kernel(name)}{f' (of {inputs})' if inputs else ''}" for name, inputs in gemms.slowest]
+        most = wording.listing(
+            [f"{wording.kernel(name)}{f' (of {inputs})' if inputs else ''}" for name, inputs in gemms.slowest]
         )
         what = "in float32, without tensor cores" if is_float32 else "in half precision, with misaligned dimensions"
         return Fault(
@@ -88,7 +89,7 @@ class NoTensorCores(Rule):
             confidence=level,
             title=f"GEMMs take {slowed} {what}.",
             why=f"{count:.0f} of these a step; the longest are {most}. At half "
-            f"the assumed speed-up the fix would save {text.ms(at_least)}. {basis}",
+            f"the assumed speed-up the fix would save {wording.ms(at_least)}. {basis}",
             fix=_fix(gemms, is_float32=is_float32),
             evidence=tuple(_longest(gemms, places, int(rank)) for rank in affected[:2]),
         )

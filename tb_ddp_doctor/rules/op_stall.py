@@ -9,14 +9,14 @@ from typing import ClassVar
 
 import numpy as np
 
+from tb_ddp_doctor import record_again, wording
 from tb_ddp_doctor.digest.model import CpuTime, RankOwner
-from tb_ddp_doctor.facts import record_again
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import OpStalls, StallInOp
-from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Measurement, Setting
-from tb_ddp_doctor.rules.support import limits, text
+from tb_ddp_doctor.replay.whatif import WhatIf
+from tb_ddp_doctor.rules.support import certainty, limits
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.launches import followed
 from tb_ddp_doctor.rules.support.slowness import shared
@@ -74,13 +74,13 @@ class OpStall(Rule):
             cost = whatif.cost_ns(change)
         if cost < self.min_cost * frame.step_ns:
             longest = max(one.length_ns for one in stalls)
-            return Clear(f"Stalls inside ops, of up to {text.ms(longest)}, cost {text.ms(cost)} a step.")
+            return Clear(f"Stalls inside ops, of up to {wording.ms(longest)}, cost {wording.ms(cost)} a step.")
         idle = np.zeros(whatif.shape)
         for one in stalls:
             idle[one.rank, one.step] += one.idle_ns
         affected = np.unique([one.rank for one in stalls])
         seen = np.flatnonzero(idle.max(axis=0) > 0)
-        level, basis = text.confidence(frame, cost, len(seen), affected.tolist(), on_host=True)
+        level, basis = certainty.confidence(frame, cost, len(seen), affected.tolist(), on_host=True)
         rare = 2 * len(seen) <= len(frame.steps)
         worst = sorted(stalls, key=lambda one: -one.idle_ns)[:3]
         return Fault(
@@ -101,8 +101,8 @@ class OpStall(Rule):
                         one.start_ns,
                         one.end_ns,
                         RankOwner.DISPATCH,
-                        f"CPU stalled for {text.ms(one.length_ns)} in {_place(one)}{_before(one)}; GPU idle for "
-                        f"{text.ms(one.idle_ns)} of it.",
+                        f"CPU stalled for {wording.ms(one.length_ns)} in {_place(one)}{_before(one)}; GPU idle for "
+                        f"{wording.ms(one.idle_ns)} of it.",
                     )
                 )
             ),
@@ -133,7 +133,7 @@ def described(stalls: Sequence[StallInOp], rank_steps: int) -> str:
         f"{each:.0f} stalls a step" if each >= 1.5 else "1 stall a step" if each >= 0.75 else f"{len(lengths)} stall"
     )
     often += "s" if each < 0.75 and len(lengths) > 1 else ""
-    least, most = text.ms(lengths[0]), text.ms(lengths[-1])
+    least, most = wording.ms(lengths[0]), wording.ms(lengths[-1])
     return f"{often} of {most}" if least == most else f"{often} of {least.removesuffix(' ms')} to {most}"
 
 
@@ -143,7 +143,7 @@ def named(stalls: Sequence[StallInOp]) -> str:
     for one in stalls:
         total[_place(one)] += one.length_ns
     most = [place for place, _ in total.most_common()]
-    return text.listing([*most[:3], f"{len(most) - 3} more"] if len(most) > 4 else most)
+    return wording.listing([*most[:3], f"{len(most) - 3} more"] if len(most) > 4 else most)
 
 
 def _place(one: StallInOp) -> str:
@@ -151,11 +151,11 @@ def _place(one: StallInOp) -> str:
 
 
 def _before(one: StallInOp) -> str:
-    return f", before the launch of {text.kernel(one.kernel)}" if one.kernel else ""
+    return f", before the launch of {wording.kernel(one.kernel)}" if one.kernel else ""
 
 
 def _named(worst: Sequence[StallInOp]) -> dict[str, str]:
-    return {"place": _place(worst[0]), "length": text.ms(worst[0].length_ns)}
+    return {"place": _place(worst[0]), "length": wording.ms(worst[0].length_ns)}
 
 
 #: What each cause means, in a clause.

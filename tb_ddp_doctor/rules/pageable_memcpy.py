@@ -7,14 +7,15 @@ from typing import ClassVar
 
 import numpy as np
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import CopyWork, CpuTime, RankOwner, Starved
-from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import Starvation
-from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Evidence
-from tb_ddp_doctor.rules.support import blocking_calls, part, text
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.whatif import WhatIf
+from tb_ddp_doctor.rules.support import blocking_calls, certainty, part
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.trace.model import Ints
 
@@ -65,24 +66,27 @@ class PageableMemcpy(Rule):
             return Clear(f"{number:.0f} pageable copies of {size / 1e6:.2f} MB in total a step cost almost nothing.")
         exposed, blocked = copies.pageable_exposed_ns, copies.pageable_blocked_ns
         seen = int((whatif.at_slowest(saved) > 0).sum())
-        level, basis = text.confidence(frame, cost, seen)
+        level, basis = certainty.confidence(frame, cost, seen)
         what = f"{blocking_calls.count(number)} cop{'y' if number == 1 else 'ies'} a step"
         calls = [call for call in starvation.calls(Starved.COPY) if call.blocked_ns > _MENTIONED * blocked.mean()]
         # Of small copies only the wait for what was launched before takes time, and that is the CPU's.
         holds_cpu = bool(calls) and 2 * float(exposed.mean()) < min(cost, float(blocked.mean()))
         lost = blocked if holds_cpu else exposed
-        taken, held = part.mean(lost, frame.window_ns), text.ms(float(blocked.mean()))
+        taken, held = part.mean(lost, frame.window_ns), wording.ms(float(blocked.mean()))
         affected = np.flatnonzero(lost.mean(axis=1) > 0.5 * lost.mean())
         if holds_cpu:
             title = f"Copies from pageable memory make the CPU wait for the GPU for {taken}."
             waits = "waits" if number == 1 else "wait"
-            why = f"{what}, {text.size(size)}, {waits} for all that was launched before: {blocking_calls.named(calls)}."
+            why = (
+                f"{what}, {wording.size(size)}, {waits} for all that was launched before: "
+                f"{blocking_calls.named(calls)}."
+            )
             evidence = blocking_calls.evidence(
                 calls, places, "The CPU waits in {call} in {op} until the GPU has done all that was launched before."
             )
         else:
             title = f"Copies from pageable memory delay the GPU by {taken}."
-            rate = text.gigabytes_per_second(size / max(float(exposed.mean()), 1.0) * 1e9)
+            rate = wording.gigabytes_per_second(size / max(float(exposed.mean()), 1.0) * 1e9)
             why = f"{what}: {size / 1e6:.1f} MB at {rate}, which block the CPU for {held}."
             evidence = _exposed(exposed, affected, places)
         return Fault(

@@ -7,14 +7,15 @@ from typing import ClassVar
 
 import numpy as np
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import RankOwner
-from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.pipeline import Pipeline
-from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.job.model import Budget
-from tb_ddp_doctor.rules.support import part, text
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.whatif import WhatIf
+from tb_ddp_doctor.rules.support import certainty, part
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 
 
@@ -71,13 +72,13 @@ class PipelineBubble(Rule):
         cost = whatif.cost_ns(change)
         if cost < self.min_cost * frame.step_ns:
             return Clear(
-                f"Stages wait {text.ms(waits)} in sends and receives; the bubble of {shape} is {text.ms(must)} "
-                f"({text.percent(share)} of the step)."
+                f"Stages wait {wording.ms(waits)} in sends and receives; the bubble of {shape} is {wording.ms(must)} "
+                f"({wording.percent(share)} of the step)."
             )
         parts = {"uneven_stages": uneven, "schedule": excess - uneven, "few_micro_batches": more}
         cause = max(parts, key=lambda name: parts[name])
         seen = int((pipeline.exposed_ns.mean(axis=0) > must).sum())
-        level, basis = text.confidence(frame, cost, seen, of_transfer=True)
+        level, basis = certainty.confidence(frame, cost, seen, of_transfer=True)
         rank = int(pipeline.exposed_ns.mean(axis=1).argmax())
         longest = int(compute.argmax())
         return Fault(
@@ -87,12 +88,13 @@ class PipelineBubble(Rule):
             cause=cause,
             confidence=level,
             title=f"Pipeline stages wait for each other {part.mean(pipeline.exposed_ns, frame.window_ns)}; "
-            f"the bubble of {shape} is {text.ms(must)}.",
-            why=f"The bubble of {text.ms(must)} is (p - 1) / m = {before} / {turns} of the "
-            f"{text.ms(float(compute.mean()))} that a stage computes. The longest stage, rank {frame.ranks[longest]}, "
-            f"computes {text.ms(float(compute.max()))}, which costs {text.ms(uneven)}. The schedule and its "
-            f"transfers cost {text.ms(excess - uneven)}. Twice the micro-batches would save "
-            f"{text.ms(must / 2)}. {basis}",
+            f"the bubble of {shape} is {wording.ms(must)}.",
+            why=f"The bubble of {wording.ms(must)} is (p - 1) / m = {before} / {turns} of the "
+            f"{wording.ms(float(compute.mean()))} that a stage computes. The longest stage, rank "
+            f"{frame.ranks[longest]}, "
+            f"computes {wording.ms(float(compute.max()))}, which costs {wording.ms(uneven)}. The schedule and its "
+            f"transfers cost {wording.ms(excess - uneven)}. Twice the micro-batches would save "
+            f"{wording.ms(must / 2)}. {basis}",
             fix=_FIXES[cause],
             evidence=(
                 places.longest(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tb_ddp_doctor import record_again, wording
 from tb_ddp_doctor.digest.model import CpuTime, RankOwner, Starved
-from tb_ddp_doctor.facts import record_again
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import Starvation
-from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Setting
-from tb_ddp_doctor.rules.support import part, text
+from tb_ddp_doctor.replay.whatif import WhatIf
+from tb_ddp_doctor.rules.support import certainty, part
 from tb_ddp_doctor.rules.support.affected import most_affected
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 
@@ -53,12 +53,12 @@ class ProfilerOverhead(Rule):
         if cost < self.min_cost * frame.step_ns:
             most = float(frame.recording_ns.max(initial=0.0))
             return Clear(
-                f"Recording takes the CPU up to about {text.ms(most)} a step, and the GPU has enough queued work."
+                f"Recording takes the CPU up to about {wording.ms(most)} a step, and the GPU has enough queued work."
             )
         # Where the GPU never idles for it, tracing may still cost time: of those whose CPUs record most.
         ranks = most_affected(lost if lost.any() else whatif.host_ns(CpuTime.RECORDING))
         seen = int((whatif.at_slowest(lost) > 0).sum())
-        level, basis = text.confidence(frame, cost, seen)
+        level, basis = certainty.confidence(frame, cost, seen)
         recorded = float(whatif.at_slowest(whatif.host_ns(CpuTime.RECORDING)).mean())
         stalled_ns = float(whatif.at_slowest(whatif.host_ns(CpuTime.OVERHEAD)).mean())
         worst = int(lost.mean(axis=1).argmax())
@@ -71,8 +71,8 @@ class ProfilerOverhead(Rule):
             cause="recording" if stalled.sum() <= recording.sum() else stalls,
             confidence="medium" if level == "high" and recording.sum() > stalled.sum() else level,
             title=f"Tracing slows the traced step by about {part.of_cost(cost, frame.window_ns)}.",
-            why=f"Recording takes the CPU of the slowest rank about {text.ms(recorded)} a step, estimated from the "
-            f"length of its launches; {_STALLS[stalls]} it for {text.ms(stalled_ns)}. {basis}",
+            why=f"Recording takes the CPU of the slowest rank about {wording.ms(recorded)} a step, estimated from the "
+            f"length of its launches; {_STALLS[stalls]} it for {wording.ms(stalled_ns)}. {basis}",
             fix=_fix(frame.setting),
             evidence=(places.longest(worst, step, RankOwner.DISPATCH, "GPU idle while the CPU launches and records."),),
         )

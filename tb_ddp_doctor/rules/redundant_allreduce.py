@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import RankOwner
-from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.repeats import Repeats
-from tb_ddp_doctor.facts.whatif import WhatIf
-from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.whatif import WhatIf
+from tb_ddp_doctor.rules.support import certainty
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 
 
@@ -53,7 +54,7 @@ class RedundantAllreduce(Rule):
         cost = whatif.cost_ns(change)
         calls, passes = float(repeats.calls.mean()), float(repeats.passes.mean())
         exposed = float(repeats.exposed_ns.mean())
-        level, basis = text.confidence(frame, cost, seen, of_transfer=True)
+        level, basis = certainty.confidence(frame, cost, seen, of_transfer=True)
         window = (
             places.between(
                 *repeats.longest,
@@ -71,7 +72,7 @@ class RedundantAllreduce(Rule):
             confidence=level,
             title=f"Gradients are reduced in each of {passes + 1:.0f} backward passes of a step, but used once.",
             why=f"{calls:.0f} AllReduces a step, of {passes:.0f} passes, are repeated with the same sizes before the "
-            f"optimizer's step; {text.ms(exposed)} of their communication are exposed. {basis}",
+            f"optimizer's step; {wording.ms(exposed)} of their communication are exposed. {basis}",
             fix=_FIX,
             evidence=(window,) if window else (),
         )

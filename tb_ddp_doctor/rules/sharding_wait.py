@@ -6,22 +6,20 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import KernelWork
-from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.sharding import Sharding
-from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.planning.fact import Plans
 from tb_ddp_doctor.planning.model import Question
-from tb_ddp_doctor.rules.support import limits, part, text
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.whatif import WhatIf
+from tb_ddp_doctor.rules.support import certainty, limits, part
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.exposed import most_exposed
-from tb_ddp_doctor.trace.model import Ints
-
-Floats = NDArray[np.float64]
+from tb_ddp_doctor.trace.model import Floats, Ints
 
 
 @dataclass(frozen=True)
@@ -90,11 +88,12 @@ class ShardingWait(Rule):
         cost = whatif.cost_ns(change)
         if cost < self.min_cost * frame.step_ns:
             return Clear(
-                f"{text.ms(float(alone.mean()))} of {text.ms(moved)} of all-gathers and reduce-scatters a step are "
-                f"exposed, and overlap would hide {text.ms(cost)} of it."
+                f"{wording.ms(float(alone.mean()))} of {wording.ms(moved)} of all-gathers and reduce-scatters a "
+                "step are "
+                f"exposed, and overlap would hide {wording.ms(cost)} of it."
             )
         seen = int((forward + backward > 0.5 * self.min_cost * frame.step_ns).sum())
-        level, basis = text.confidence(frame, cost, seen, on_host=True, of_transfer=True)
+        level, basis = certainty.confidence(frame, cost, seen, on_host=True, of_transfer=True)
         cause = "forward" if forward.mean() >= backward.mean() else "backward"
         of_cause = float(
             whatif.at_slowest(
@@ -110,9 +109,11 @@ class ShardingWait(Rule):
             confidence=level,
             title=f"Compute waits for sharded tensors: {part.mean(alone, whatif.at_slowest(frame.window_ns))} "
             f"are exposed all-gathers and reduce-scatters, most of it in the {cause} pass.",
-            why=f"{sharding.gathers:.0f} all-gathers{size} a step, and the reduce-scatters, take {text.ms(moved)}; in "
-            f"the {cause} pass {text.ms(of_cause)} are exposed. Overlap would hide {text.ms(float(forward.mean()))} "
-            f"more in the forward and {text.ms(float(backward.mean()))} more in the backward pass. {basis}",
+            why=f"{sharding.gathers:.0f} all-gathers{size} a step, and the reduce-scatters, take "
+            f"{wording.ms(moved)}; in "
+            f"the {cause} pass {wording.ms(of_cause)} are exposed. Overlap would hide "
+            f"{wording.ms(float(forward.mean()))} "
+            f"more in the forward and {wording.ms(float(backward.mean()))} more in the backward pass. {basis}",
             fix=_fix(cause, sharding, plans, len(set(frame.nodes)) > 1),
             evidence=most_exposed(alone, whatif, places),
         )

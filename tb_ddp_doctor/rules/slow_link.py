@@ -8,16 +8,17 @@ from typing import ClassVar
 
 import numpy as np
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import RankOwner
-from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.expected import Expected
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.links import Link, excess_ns
 from tb_ddp_doctor.facts.traffic import Traffic
-from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Network
-from tb_ddp_doctor.rules.support import limits, text
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.whatif import WhatIf
+from tb_ddp_doctor.rules.support import certainty, limits, tuner
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.trace.model import Ints
 
@@ -92,7 +93,7 @@ class SlowLink(Rule):
         worst = max(slow, key=lambda link: link.slowdown)
         affected = np.unique(np.concatenate([link.traffic.ranks for link in slow]))
         numbers = frame.rank_numbers(affected)
-        level, basis = text.confidence(frame, cost, len(frame.steps), of_transfer=True)
+        level, basis = certainty.confidence(frame, cost, len(frame.steps), of_transfer=True)
         rank, step = np.unravel_index(int(excess.argmax()), excess.shape)
         return Fault(
             change=change,
@@ -103,9 +104,9 @@ class SlowLink(Rule):
             title=f"The link between {_place(affected, frame)} is slow: the same {worst.traffic.kind} takes "
             f"{worst.slowdown:.1f} times as long as in other groups.",
             why=f"{len(slow)} of {len(links)} comparable groups are slow. The slowest has a busbw of "
-            f"{text.gigabytes_per_second(worst.traffic.bus_rate)}, comparable groups "
-            f"{text.gigabytes_per_second(worst.peer_bus_rate)}. {_transport(network, numbers)}"
-            f"{text.choice(network, worst.traffic)}{basis}",
+            f"{wording.gigabytes_per_second(worst.traffic.bus_rate)}, comparable groups "
+            f"{wording.gigabytes_per_second(worst.peer_bus_rate)}. {_transport(network, numbers)}"
+            f"{tuner.choice(network, worst.traffic)}{basis}",
             fix=_fix(frame, slow),
             evidence=(
                 places.longest(int(rank), int(step), RankOwner.COMMUNICATION, "Communication over the slow link."),
@@ -135,8 +136,8 @@ class SlowLink(Rule):
             title=f"The links are slower than the calibration: {worst.traffic.kind} takes {worst.slowdown:.1f} times "
             "as long as it did when nothing else ran.",
             why=f"{len(below)} of {len(calibrated)} kinds and groups are slower. The slowest has a busbw of "
-            f"{text.gigabytes_per_second(worst.traffic.bus_rate)}; the calibration gave "
-            f"{text.gigabytes_per_second(worst.peer_bus_rate)} at these sizes. "
+            f"{wording.gigabytes_per_second(worst.traffic.bus_rate)}; the calibration gave "
+            f"{wording.gigabytes_per_second(worst.peer_bus_rate)} at these sizes. "
             f"{_transport(network, frame.rank_numbers(affected))}",
             fix=_fix(frame, below),
             evidence=(
@@ -147,7 +148,7 @@ class SlowLink(Rule):
 
 def _place(affected: Ints, frame: Frame) -> str:
     """The affected ranks (indices) in words, with their node where they are all that it has."""
-    named = text.ranks(frame.rank_numbers(affected))
+    named = wording.ranks(frame.rank_numbers(affected))
     inside = {frame.nodes[rank] for rank in affected.tolist()}
     if len(inside) > 1 or [frame.nodes[rank] in inside for rank in range(len(frame.ranks))].count(True) > len(affected):
         return named
@@ -160,8 +161,8 @@ def _transport(network: Network | None, affected: Sequence[int]) -> str:
         return ""
     own = [name for name, ranks in network.transports.items() if ranks and set(ranks) <= set(affected)]
     if own and len(own) < len(network.transports):
-        return f"By NCCL's log only they use {text.listing(own)}. "
-    return text.network(network)
+        return f"By NCCL's log only they use {wording.listing(own)}. "
+    return wording.network(network)
 
 
 def _fix(frame: Frame, slow: Sequence[Link]) -> str:

@@ -7,15 +7,16 @@ from typing import ClassVar
 
 import numpy as np
 
-from tb_ddp_doctor.facts.change import Change
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.facts.compute import Phases
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import OpStalls, Stalls
-from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Measurement, Setting
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules import op_stall
-from tb_ddp_doctor.rules.support import activity, text
+from tb_ddp_doctor.rules.support import activity, certainty
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.slowness import phase_of_most, slowness, within
 from tb_ddp_doctor.trace.model import Ints
@@ -63,7 +64,7 @@ class SlowStep(Rule):
         excess = slowness(whatif, frame, self.min_excess, 1.0).step_excess_ns
         odd = np.flatnonzero(excess > max(self.min_excess * frame.step_ns, 2 * frame.residual_ns))
         if not len(odd) or len(odd) > self.max_steps * len(frame.steps):
-            return Clear(f"On all ranks, comparable steps differ by at most {text.ms(float(np.ptp(excess)))}.")
+            return Clear(f"On all ranks, comparable steps differ by at most {wording.ms(float(np.ptp(excess)))}.")
         chosen = np.zeros(whatif.shape, np.bool_)
         chosen[:, odd] = True
         parts = {
@@ -74,7 +75,7 @@ class SlowStep(Rule):
         change = parts["host"] | parts["device"] | parts["communication"]
         cost = whatif.cost_ns(change)
         if cost < self.min_cost * frame.step_ns:
-            return Clear(f"Steps that are slow on all ranks cost {text.ms(cost)} a step.")
+            return Clear(f"Steps that are slow on all ranks cost {wording.ms(cost)} a step.")
         cause = max(parts, key=lambda part: whatif.cost_ns(parts[part]))
         numbers = tuple(int(step) for step in frame.steps[odd])
         normal = np.setdiff1d(np.arange(len(frame.steps)), odd)
@@ -85,9 +86,9 @@ class SlowStep(Rule):
         if cause == "host":
             spent = f" Mean over all steps, the CPU spends {known.said}." if known else ""
             where += spent or _in_ops(odd, cost, whatif, op_stalls)
-        level, basis = text.confidence(frame, cost, len(odd))
-        seen = text.steps_seen(len(odd), len(frame.steps))
-        named = text.capital(text.steps(numbers))
+        level, basis = certainty.confidence(frame, cost, len(odd))
+        seen = wording.steps_seen(len(odd), len(frame.steps))
+        named = wording.capital(wording.steps(numbers))
         everywhere = " on all ranks" if len(frame.ranks) > 1 else ""
         cannot_tell = cause == "communication" and len(frame.ranks) == 1
         return Fault(
@@ -98,8 +99,8 @@ class SlowStep(Rule):
             subject=known.subject if known else "",
             confidence="low" if len(odd) == 1 else level,
             title=f"{named} {'is' if len(odd) == 1 else 'are'} slow{everywhere} ({seen}): {_WHAT[cause]}.",
-            why=f"The median rank needs {text.ms(float(excess[odd].mean()))} more than in comparable steps.{where}"
-            f"{text.period(odd.tolist())} {basis}",
+            why=f"The median rank needs {wording.ms(float(excess[odd].mean()))} more than in comparable steps.{where}"
+            f"{wording.period(odd.tolist())} {basis}",
             fix=known.fix if known else _fix("one_rank" if cannot_tell else cause, frame.setting),
             evidence=tuple(
                 places.window(int(whatif.busy_ns[:, step].argmax()), int(step), f"A step that is slow{everywhere}.")

@@ -7,17 +7,18 @@ from typing import ClassVar
 
 import numpy as np
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import BUFFERS, METRIC, NORM, RankOwner
 from tb_ddp_doctor.facts.arrivals import Purpose, Sized, TinyCalls
-from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.latency import Line
 from tb_ddp_doctor.facts.traffic import Traffic
-from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.job.model import Budget
 from tb_ddp_doctor.planning.fact import Plans
-from tb_ddp_doctor.rules.support import limits, part, text
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.whatif import WhatIf
+from tb_ddp_doctor.rules.support import certainty, limits, part
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.exposed import most_exposed
 
@@ -88,11 +89,11 @@ class SmallCollectives(Rule):
         change = Change(transfer_ns=purpose.exposed_ns)
         cost = whatif.cost_ns(change)
         seen = int((purpose.exposed_ns > 0).any(axis=0).sum())
-        level, basis = text.confidence(frame, cost, seen, of_transfer=True)
+        level, basis = certainty.confidence(frame, cost, seen, of_transfer=True)
         cause = _CAUSES[purpose.what]
         rank, step = np.unravel_index(int(purpose.exposed_ns.argmax()), purpose.exposed_ns.shape)
         waits = (
-            f" Ranks wait for each other in it another {text.ms(purpose.wait_ns)} a step." if purpose.wait_ns else ""
+            f" Ranks wait for each other in it another {wording.ms(purpose.wait_ns)} a step." if purpose.wait_ns else ""
         )
         exposed = part.mean(purpose.exposed_ns, frame.window_ns)
         number = f"{purpose.calls:.0f} times a step" if purpose.calls >= 1.5 else "once a step"
@@ -131,14 +132,14 @@ class SmallCollectives(Rule):
     def _check_unsized(self, frame: Frame, whatif: WhatIf, tiny: TinyCalls, places: Places) -> Fault | NotApplicable:
         """By their number and how long each takes: such short ones are latency, whatever their size."""
         many = f"{tiny.calls:.0f} {tiny.kind or 'collectives'} a step"
-        short = f"half of them take {text.us(tiny.median_ns)} or less"
+        short = f"half of them take {wording.us(tiny.median_ns)} or less"
         if tiny.calls < self.min_tiny_calls or tiny.median_ns > self.tiny * 1e3:
             return NotApplicable(f"The traces do not have the sizes of collectives; {many} run, {short}.")
         # As many as DDP's buckets would stay.
         stays = min(self.min_calls / max(tiny.calls, 1.0), 1.0)
         change = Change(transfer_ns=(tiny.latency_ns * (1 - stays)).astype(np.int64))
         cost = whatif.cost_ns(change)
-        level, basis = text.confidence(frame, cost, len(frame.steps), of_transfer=True)
+        level, basis = certainty.confidence(frame, cost, len(frame.steps), of_transfer=True)
         exposed = part.mean(tiny.exposed_ns, frame.window_ns)
         rank, step = np.unravel_index(int(tiny.exposed_ns.argmax()), tiny.exposed_ns.shape)
         return Fault(
@@ -149,7 +150,7 @@ class SmallCollectives(Rule):
             confidence="medium" if level == "high" else level,
             title=f"{many}, and {short}: each is mostly latency.",
             why=f"They are exposed for {exposed}, waits included, and "
-            f"each has its own launch. Larger messages would take {text.ms(cost)} of latency less; "
+            f"each has its own launch. Larger messages would take {wording.ms(cost)} of latency less; "
             "without sizes or matches in the traces, savings of straggler wait are not known. "
             f"{basis}",
             fix=_UNSIZED_FIX,
@@ -184,7 +185,7 @@ class SmallCollectives(Rule):
         if not small:
             traffic, line = judged[0]
             return Clear(
-                f"Latency takes {text.percent(traffic.latency_share)} of {traffic.calls:.0f} {traffic.kind} a step "
+                f"Latency takes {wording.percent(traffic.latency_share)} of {traffic.calls:.0f} {traffic.kind} a step "
                 f"(R2 {line.r2:.2f})."
             )
         saved = sum(self._saved_ns(traffic, line) for traffic, line in small)
@@ -195,7 +196,7 @@ class SmallCollectives(Rule):
         saving = np.clip(exposed - remains, 0, np.minimum(exposed, saved)).astype(np.int64)
         change = Change(transfer_ns=np.broadcast_to(saving, whatif.shape))
         cost = whatif.cost_ns(change)
-        level, basis = text.confidence(frame, max(cost, saved), len(frame.steps), of_transfer=True)
+        level, basis = certainty.confidence(frame, max(cost, saved), len(frame.steps), of_transfer=True)
         traffic, line = max(small, key=lambda one: one[1].alpha_ns * one[0].calls)
         return Fault(
             change=change,
@@ -205,9 +206,9 @@ class SmallCollectives(Rule):
             confidence=level,
             title=f"{traffic.calls:.0f} {traffic.kind} a step of "
             f"{traffic.bytes_per_step / traffic.calls / 1e6:.2f} MB on average: latency takes "
-            f"{text.percent(traffic.latency_share)} of their {text.ms(traffic.transfer_per_step_ns)}.",
+            f"{wording.percent(traffic.latency_share)} of their {wording.ms(traffic.transfer_per_step_ns)}.",
             why=f"Each takes {line.alpha_ns / 1e3:.0f} µs and 1 ms for {_per_ms(line)} (R2 {line.r2:.2f}); larger "
-            f"messages would take {text.ms(saved)} less, of which {text.ms(cost)} are exposed. {basis}",
+            f"messages would take {wording.ms(saved)} less, of which {wording.ms(cost)} are exposed. {basis}",
             fix=_fix(line, self.large_message, plans),
             evidence=most_exposed(exposed, whatif, places),
         )

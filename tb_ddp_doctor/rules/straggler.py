@@ -9,10 +9,10 @@ from typing import ClassVar
 import msgspec
 import numpy as np
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import CpuTime, RankOwner
 from tb_ddp_doctor.evidence.model import RankEvidence
 from tb_ddp_doctor.facts.arrivals import Arrivals
-from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.compute import KernelTable, Phases
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.expected import Expected
@@ -20,21 +20,22 @@ from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import OpStalls, Stalls
 from tb_ddp_doctor.facts.links import Link, excess_ns
 from tb_ddp_doctor.facts.waits import Waits
-from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Evidence, Severity
 from tb_ddp_doctor.job.model import Budget
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules import op_stall
-from tb_ddp_doctor.rules.support import activity, limits, part, text
+from tb_ddp_doctor.rules.support import activity, certainty, limits, naming, part
 from tb_ddp_doctor.rules.support import rank_evidence as beside
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.lateness import Lateness
 from tb_ddp_doctor.rules.support.most_ranks import most_ranks
-from tb_ddp_doctor.rules.support.slow_groups import Floats, Group, slow_groups
+from tb_ddp_doctor.rules.support.slow_groups import Group, slow_groups
 from tb_ddp_doctor.rules.support.slow_ranks import HOST_OWNERS, Limits, Peers
 from tb_ddp_doctor.rules.support.slowness import Slowness, longest_wait, slowness
 from tb_ddp_doctor.rules.support.straggler_fixes import fix
 from tb_ddp_doctor.step_parts import OWNERS
-from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.model import Floats, Ints
 
 #: Causes that a rank shows without the job too, where it is its hardware's.
 _OF_HARDWARE = ("slow_device", "slow_link", "host", "unknown")
@@ -108,7 +109,7 @@ class Straggler(Rule):
         if not len(found.persistent):
             worst = float(found.excess_ns.mean(axis=1).max())
             return Clear(
-                f"No rank alone needs more than {text.ms(max(worst, 0))} longer than the median rank, on average."
+                f"No rank alone needs more than {wording.ms(max(worst, 0))} longer than the median rank, on average."
             )
         slow_links = [link for link in links if link.is_slow(self.slow_link, self.min_steps)]
         peers = Peers.of(found, frame, budget, whatif, kernels, phases)
@@ -174,7 +175,7 @@ def _groups(causes: Mapping[int, str], excess_ns: Floats, lateness: Lateness, fr
     nodes = {
         (cause, node)
         for cause in set(causes.values())
-        for node in text.whole_nodes([rank for rank, its in causes.items() if its == cause], frame)
+        for node in naming.whole_nodes([rank for rank, its in causes.items() if its == cause], frame)
     }
     alone = {
         rank: cause
@@ -206,7 +207,7 @@ def _op_stalls(rank: int, others: Ints, whatif: WhatIf, stalls: OpStalls) -> str
         return ""
     cause = op_stall.cause_of(mine)
     return (
-        f" Its CPU has {op_stall.described(mine, whatif.shape[1])}, {text.ms(extra)} a step more than the median "
+        f" Its CPU has {op_stall.described(mine, whatif.shape[1])}, {wording.ms(extra)} a step more than the median "
         f"rank, in {op_stall.named(mine)}: {op_stall.MEANING[cause]}."
     )
 
@@ -221,7 +222,7 @@ def _update(rank: int, found: Slowness, whatif: WhatIf) -> str:
     extra = float(spent[rank] - np.median(spent[found.others])) if len(found.others) else 0.0
     if extra <= float(found.excess_ns[rank].mean()) / 2:
         return ""
-    return f" Its optimizer works {text.ms(extra)} a step longer on the CPU than the median rank's."
+    return f" Its optimizer works {wording.ms(extra)} a step longer on the CPU than the median rank's."
 
 
 class _Job(msgspec.Struct, frozen=True, eq=False):
@@ -240,7 +241,7 @@ class _Job(msgspec.Struct, frozen=True, eq=False):
         """The finding on one group, given what was seen of its first rank: "it ...", and what its CPU does."""
         frame, slow = self.frame, self.found.slow[group.rows]
         on_host = known is not None or group.cause in ("host", "input")
-        level, basis = text.confidence(
+        level, basis = certainty.confidence(
             frame,
             cost_ns,
             int(slow.all(axis=0).sum()),
@@ -251,17 +252,22 @@ class _Job(msgspec.Struct, frozen=True, eq=False):
         waiting = [rank for rank in group.ranks if self.lateness.hidden[rank]]
         if 0 < len(waiting) < len(group.ranks):
             own = part.mean(self.budget.of("wait")[waiting], frame.window_ns[waiting])
-            seen += f" {text.capital(text.ranks(frame.rank_numbers(np.sort(waiting))))} {_verb(waiting)} {own} now."
+            seen += (
+                f" {wording.capital(wording.ranks(frame.rank_numbers(np.sort(waiting))))} {_verb(waiting)} {own} now."
+            )
         elif waiting:
-            level, basis = text.LOWER[level], f"{basis} The replay alone shows it: in the record, nobody waits for it."
-        subject = text.capital(seen) if len(group.ranks) == 1 else f"Rank {frame.ranks[group.ranks[0]]}: {seen}"
+            level, basis = (
+                certainty.LOWER[level],
+                f"{basis} The replay alone shows it: in the record, nobody waits for it.",
+            )
+        subject = wording.capital(seen) if len(group.ranks) == 1 else f"Rank {frame.ranks[group.ranks[0]]}: {seen}"
         return Fault(
             change=change,
             ranks=tuple(sorted(frame.rank_numbers(group.rows))),
             steps=tuple(int(step) for step in frame.steps[slow.any(axis=0)]),
             cause=group.cause,
             confidence=level,
-            title=f"{text.capital(text.who(sorted(group.ranks), frame))} {self._harm(group)}",
+            title=f"{wording.capital(naming.who(sorted(group.ranks), frame))} {self._harm(group)}",
             why=f"{subject} {self._lateness(group)} {basis}",
             subject=known.subject if known else "",
             fix=known.fix if known else fix(group.cause, group.ranks, frame),
@@ -279,7 +285,7 @@ class _Job(msgspec.Struct, frozen=True, eq=False):
     def _harm(self, group: Group) -> str:
         """What the other ranks wait for a group, where they do; else how much slower than the median rank it is."""
         alone, rows = len(group.ranks) == 1, group.rows
-        slower = f"{text.ms(float(self.found.excess_ns[rows].mean()))} a step slower than the median rank"
+        slower = f"{wording.ms(float(self.found.excess_ns[rows].mean()))} a step slower than the median rank"
         if self.lateness.hidden[rows].all():
             own = part.mean(self.budget.of("wait")[rows], self.frame.window_ns[rows])
             it, them = ("it waits", "it") if alone else ("they wait", "they")
@@ -315,5 +321,5 @@ class _Job(msgspec.Struct, frozen=True, eq=False):
         owner = "input"
         if cause == "host":
             owner = max(HOST_OWNERS, key=lambda owner: int(self.budget.of(owner)[rank, step]))
-        what = text.idle(self.frame, OWNERS[owner].cpu)
+        what = activity.idle(self.frame, OWNERS[owner].cpu)
         return self.places.longest(rank, step, RankOwner[owner.upper()], what)

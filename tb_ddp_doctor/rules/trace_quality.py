@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tb_ddp_doctor.facts import record_again
-from tb_ddp_doctor.facts.change import Change
+from tb_ddp_doctor import record_again, wording
 from tb_ddp_doctor.facts.frame import Frame, Quality
 from tb_ddp_doctor.facts.unrecognised import MOST_UNMATCHED
-from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 
 
@@ -57,7 +56,7 @@ class TraceQuality(Rule):
             steps=frame.all_steps,
             cause=causes[0],
             confidence="high",
-            title=f"The traces lack data: {text.listing(sentences)}.",
+            title=f"The traces lack data: {wording.listing(sentences)}.",
             why="Faults that are not in the traces cannot be found.",
             fix=_fix(causes, frame),
             evidence=(),
@@ -98,12 +97,12 @@ class TraceQuality(Rule):
             (
                 several and quality.matched > 0 and unmatched > self.max_unmatched,
                 "unmatched",
-                f"{text.percent(unmatched)} of the collectives have no match on another rank",
+                f"{wording.percent(unmatched)} of the collectives have no match on another rank",
             ),
             (
                 frame.residual_ns > self.max_residual * frame.step_ns,
                 "clocks",
-                f"the {frame.setting.skew} is ±{text.ms(frame.residual_ns)}",
+                f"the {frame.setting.skew} is ±{wording.ms(frame.residual_ns)}",
             ),
             (
                 not quality.has_shapes,

@@ -7,13 +7,14 @@ from typing import ClassVar
 
 import numpy as np
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import AttentionWork, CpuTime, KernelWork, RankOwner
-from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
-from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Evidence
-from tb_ddp_doctor.rules.support import limits, part, text
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.whatif import WhatIf
+from tb_ddp_doctor.rules.support import certainty, limits, part
 from tb_ddp_doctor.rules.support.affected import most_affected
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 
@@ -69,10 +70,10 @@ class UnfusedAttention(Rule):
         cost = whatif.cost_ns(change)
         mean = passes_ns.mean(axis=1)
         if cost < self.min_cost * frame.step_ns:
-            return Clear(f"Ops on attention scores take {text.ms(float(mean.max()))} a step, and cost nothing.")
+            return Clear(f"Ops on attention scores take {wording.ms(float(mean.max()))} a step, and cost nothing.")
         affected = most_affected(passes_ns)
         seen = int((whatif.at_slowest(passes) > 0).sum())
-        level, basis = text.confidence(frame, cost, seen)
+        level, basis = certainty.confidence(frame, cost, seen)
         fell_back = bool(attentions.attention_fallbacks.any())
         return Fault(
             change=change,
@@ -83,7 +84,7 @@ class UnfusedAttention(Rule):
             title=f"Unfused attention reads and writes its scores in GPU memory: "
             f"{part.mean(passes_ns[affected], frame.window_ns[affected])}.",
             why=f"{float(passes[affected].mean()):.0f} kernels a step read or write whole score matrices, beside "
-            f"{text.ms(float(attentions.score_products_ns[affected].mean()))} of GEMMs. "
+            f"{wording.ms(float(attentions.score_products_ns[affected].mean()))} of GEMMs. "
             f"{_FELL_BACK if fell_back else ''}{basis}",
             fix=_FALLBACK if fell_back else _FIX,
             evidence=tuple(_longest(attentions, places, int(rank)) for rank in affected[:2]),

@@ -7,13 +7,14 @@ from typing import ClassVar
 
 import numpy as np
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import CpuTime, OptimizerWork, RankOwner
-from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
-from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Evidence
-from tb_ddp_doctor.rules.support import limits, part, text
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.whatif import WhatIf
+from tb_ddp_doctor.rules.support import certainty, limits, part
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 
 
@@ -77,7 +78,7 @@ class UnfusedOptimizer(Rule):
             return Clear(f"The optimizer launches {most:.0f} kernels a step for single tensors, which costs nothing.")
         affected = np.flatnonzero(many.any(axis=1))
         span = optimizers.optimizer_end_ns - optimizers.optimizer_start_ns
-        level, basis = text.confidence(frame, cost, int(many.all(axis=0).sum()), affected.tolist(), on_host=True)
+        level, basis = certainty.confidence(frame, cost, int(many.all(axis=0).sum()), affected.tolist(), on_host=True)
         busy = float(optimizers.optimizer_ns[affected].mean())
         launching = part.mean(optimizers.optimizer_host_ns[affected], frame.window_ns[affected])
         worst = affected[np.argsort(-span[affected].mean(axis=1), kind="stable")][:2]
@@ -88,8 +89,8 @@ class UnfusedOptimizer(Rule):
             cause=None,
             confidence=level,
             title=f"The optimizer updates tensor by tensor, which takes the CPU {launching}.",
-            why=f"Its step launches {most:.0f} kernels for one tensor each; they run {text.ms(busy)} on the GPU, "
-            f"{text.ms(float(span[affected].mean()))} from the first to the last. {basis}",
+            why=f"Its step launches {most:.0f} kernels for one tensor each; they run {wording.ms(busy)} on the GPU, "
+            f"{wording.ms(float(span[affected].mean()))} from the first to the last. {basis}",
             fix=_FIX,
             evidence=tuple(_window(optimizers, places, int(rank), int(span[rank].argmax())) for rank in worst),
         )

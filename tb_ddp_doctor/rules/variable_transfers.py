@@ -8,14 +8,15 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import RankOwner
-from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.traffic import Traffic
-from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Network, Setting
-from tb_ddp_doctor.rules.support import part, text
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.whatif import WhatIf
+from tb_ddp_doctor.rules.support import certainty, part
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
 from tb_ddp_doctor.trace.model import Ints
 
@@ -86,15 +87,15 @@ class VariableTransfers(Rule):
             return Clear(
                 f"No collective takes more than {longest:.1f} times the median of comparable ones."
                 if longest < self.min_times
-                else f"Collectives that take {self.min_times:g} times their median cost {text.ms(cost)} a step."
+                else f"Collectives that take {self.min_times:g} times their median cost {wording.ms(cost)} a step."
             )
         rank = int(traffic.ranks[0])
         times = float((traffic.transfer_ns / np.maximum(median, 1))[late].max())
         step = int(excess[rank].argmax())
-        level, basis = text.confidence(frame, cost, len(steps), traffic.ranks.tolist(), of_transfer=True)
+        level, basis = certainty.confidence(frame, cost, len(steps), traffic.ranks.tolist(), of_transfer=True)
         comparable = traffic.transfer_ns[np.isin(median, median[late])]
         groups = sorted({one.group for one, _, slow_here in slow if slow_here.any() and one.group})
-        named = f" of group{'s' if len(groups) > 1 else ''} {text.listing(groups)}" if groups else ""
+        named = f" of group{'s' if len(groups) > 1 else ''} {wording.listing(groups)}" if groups else ""
         return Fault(
             change=change,
             ranks=frame.rank_numbers(np.flatnonzero(excess.any(axis=1))),
@@ -104,9 +105,10 @@ class VariableTransfers(Rule):
             title=f"The same {traffic.kind}{named} takes up to {times:.0f} "
             f"times as long in some calls: {part.of_cost(cost, frame.window_ns)}.",
             why=f"{int(late.sum())} of {len(late)} are slow, in {_listed(frame.steps[steps])}; those of the same size "
-            f"take {text.ms(float(np.median(comparable)))} (p50) and "
-            f"{text.ms(float(np.percentile(comparable, 99)))} (p99) without straggler wait. Neither one rank nor the "
-            f"size explains this: {_shared(frame.setting)}. {text.network(network)}{basis}",
+            f"take {wording.ms(float(np.median(comparable)))} (p50) and "
+            f"{wording.ms(float(np.percentile(comparable, 99)))} (p99) without straggler wait. Neither one rank nor "
+            "the "
+            f"size explains this: {_shared(frame.setting)}. {wording.network(network)}{basis}",
             fix=_fix(frame.setting),
             evidence=(
                 places.longest(rank, step, RankOwner.COMMUNICATION, "This collective usually takes much less time."),
@@ -133,7 +135,7 @@ def _place_in_step(step: Ints) -> Ints:
 
 
 def _listed(steps: Ints) -> str:
-    return f"step{'s' if len(steps) > 1 else ''} {text.listing(steps.tolist())}"
+    return f"step{'s' if len(steps) > 1 else ''} {wording.listing(steps.tolist())}"
 
 
 def _shared(setting: Setting) -> str:

@@ -22,6 +22,8 @@ from tb_ddp_doctor.findings import FileWarning
 
 Ints: TypeAlias = NDArray[np.int64]
 Indices: TypeAlias = NDArray[np.int32]
+Floats: TypeAlias = NDArray[np.float64]
+Flags: TypeAlias = NDArray[np.bool_]
 Bytes8: TypeAlias = NDArray[np.int8]
 
 

@@ -14,8 +14,6 @@ from tb_ddp_doctor.calibration.model import bus_factor
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.facts.links import SLOW_TIMES, Link, links
-from tb_ddp_doctor.facts.messages import sent
-from tb_ddp_doctor.facts.nodes import nodes
 from tb_ddp_doctor.facts.operators import operators
 from tb_ddp_doctor.facts.traffic import Traffic, communication
 from tb_ddp_doctor.job.model import Job
@@ -23,6 +21,8 @@ from tb_ddp_doctor.slices.cut import on_common_clock
 from tb_ddp_doctor.slices.words import label
 from tb_ddp_doctor.step_parts import IDLE
 from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.view.messages import sent
+from tb_ddp_doctor.view.nodes import nodes
 
 #: More points than this cover each other, in all and of one kind and group.
 _POINTS, _LEAST_POINTS = 20_000, 100

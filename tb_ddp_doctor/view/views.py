@@ -10,11 +10,11 @@ import numpy as np
 from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.findings import OWNERS, Diagnosis
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.rules.support import stacks
 from tb_ddp_doctor.slices.cut import on_common_clock, whole
 from tb_ddp_doctor.slices.lanes import pieces
 from tb_ddp_doctor.slices.words import label
 from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.view import stacks
 from tb_ddp_doctor.view.gaps import GapLengths, Gaps
 
 #: The small pictures show no more ranks than this.

@@ -16,14 +16,14 @@ from test_catalogue import STALLED, drawn
 from test_straggler import TAKING_TURNS
 from traces import job, ranks
 
+from tb_ddp_doctor.account.savings import Savings
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.facts.facts import Facts
-from tb_ddp_doctor.facts.whatif import whatif
+from tb_ddp_doctor.facts.replayed import whatif
 from tb_ddp_doctor.findings import Evidence
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support.base import Rule, configured, run
-from tb_ddp_doctor.rules.support.savings import Savings
 from tb_ddp_doctor.trace.model import RankTrace
 from tb_ddp_doctor.trace.times import MAX_NS
 

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 from traces import job, ranks
 
+from tb_ddp_doctor.account.savings import Savings
 from tb_ddp_doctor.facts.facts import Fact, Facts
-from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support.asked_facts import FACTS, asked
 from tb_ddp_doctor.rules.support.base import SECTIONS, Rule, configured, run
-from tb_ddp_doctor.rules.support.savings import Savings
 
 RULES = pytest.mark.parametrize("rule", CATALOGUE.values(), ids=list(CATALOGUE))
 STALLED = """

@@ -18,22 +18,22 @@ from test_trace_quality import GOOD
 from test_variable_transfers import ONCE
 from traces import draw, job, ranks
 
+from tb_ddp_doctor import record_again
+from tb_ddp_doctor.account import verdict
+from tb_ddp_doctor.account.savings import Savings
 from tb_ddp_doctor.discover.runs import only_run
 from tb_ddp_doctor.engine import diagnose
 from tb_ddp_doctor.evidence.model import RankEvidence, Record
-from tb_ddp_doctor.facts import record_again
 from tb_ddp_doctor.facts.facts import Facts
 from tb_ddp_doctor.facts.frame import _frame
+from tb_ddp_doctor.facts.replayed import whatif
 from tb_ddp_doctor.facts.setting import setting
-from tb_ddp_doctor.facts.whatif import whatif
 from tb_ddp_doctor.findings import Finding, Setting, Unexplained
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.rules import CATALOGUE, trace_quality
-from tb_ddp_doctor.rules.support import stacks, verdict
 from tb_ddp_doctor.rules.support.base import run
-from tb_ddp_doctor.rules.support.savings import Savings
 from tb_ddp_doctor.step_parts import OWNERS
-from tb_ddp_doctor.view import commands
+from tb_ddp_doctor.view import commands, stacks
 
 #: What is asked of networks, of NVIDIA's devices and NCCL, and what a script without a `Doctor` writes.
 NETWORKS = ("chronyc", "network is shared", "ibdiagnet", "ibstat", "ethtool", "iperf", "SOCKET_IFNAME")

@@ -7,8 +7,8 @@ from test_plan_sharding import FSDP
 from traces import MS, finding, job, lies_in_its_step, outcome, ranks
 
 from tb_ddp_doctor.facts.sharding import sharding
-from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Finding
+from tb_ddp_doctor.replay.whatif import WhatIf
 
 RULE = "sharding-wait"
 #: Each all-gather runs alone, and compute waits for it.

@@ -8,14 +8,14 @@ import pytest
 from msgspec.structs import replace
 from traces import digests, finding, job, outcome, ranks
 
+from tb_ddp_doctor.account.savings import Savings
 from tb_ddp_doctor.facts.facts import Facts
-from tb_ddp_doctor.facts.whatif import whatif
+from tb_ddp_doctor.facts.replayed import whatif
 from tb_ddp_doctor.findings import FileWarning, Finding
 from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support.base import run
-from tb_ddp_doctor.rules.support.savings import Savings
 from tb_ddp_doctor.trace.losses import Loss, Losses
 
 RULE = "trace-quality"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from traces import MS, finding, job, outcome, ranks
 
-from tb_ddp_doctor.facts.whatif import WhatIf
+from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support.uneven_experts import balanced
 
 RULE = "load-imbalance"

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 
 import msgspec
 
+from tb_ddp_doctor import wording
+from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.host import Doing
-from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support import naming
 from tb_ddp_doctor.trace.names import Activity, activity
 
 _WORDS = {
@@ -38,7 +40,7 @@ class Known(msgspec.Struct, frozen=True):
     @property
     def subject(self) -> str:
         """What costs the time, to begin a headline: "Garbage collection"; "" where it has no fix of its own."""
-        return text.capital(_WORDS[self.kind]) if self.kind in _FIXES else ""
+        return wording.capital(_WORDS[self.kind]) if self.kind in _FIXES else ""
 
     @property
     def fix(self) -> str:
@@ -57,10 +59,10 @@ def most(doing: Sequence[Doing], least_ns: float, others: Sequence[Doing] = ()) 
     if kind is None or total[kind] < least_ns:
         return None
     first = next(one for one in doing if activity(one.what) is kind)
-    place = text.function(first.what)
-    called = f", called by {text.function(first.own)}" if first.own not in ("", first.what) else ""
-    said = f"{text.ms(total[kind])} in {_WORDS[kind]}, for example in {place}{called}"
-    return Known(kind, said, text.function(first.own) if first.own else place)
+    place = naming.function(first.what)
+    called = f", called by {naming.function(first.own)}" if first.own not in ("", first.what) else ""
+    said = f"{wording.ms(total[kind])} in {_WORDS[kind]}, for example in {place}{called}"
+    return Known(kind, said, naming.function(first.own) if first.own else place)
 
 
 _FIXES = {
@@ -89,3 +91,8 @@ logging.handlers.QueueListener(queue, logging.FileHandler("train.log")).start()"
 
 _MOVE = """\
 Move {place} out of the training loop, do it less often, or run it in another thread or process."""
+
+
+def idle(frame: Frame, doing: str) -> str:
+    """What to see where nothing is computed, while the host does something: "is in ..."."""
+    return f"GPU idle while the CPU {doing}." if frame.has_device else f"The CPU {doing}."

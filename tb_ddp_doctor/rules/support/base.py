@@ -17,9 +17,9 @@ from typing import Any, ClassVar, TypeAlias
 import msgspec
 
 from tb_ddp_doctor.choices import did_you_mean
-from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.facts import Facts, MissingFactError
 from tb_ddp_doctor.findings import Confidence, Evidence, Measurement, RuleOutcome, Severity, Threshold
+from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.rules.support.asked_facts import asked
 
 #: Headings that every rule's docstring has, in this order.

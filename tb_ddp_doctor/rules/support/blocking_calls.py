@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import CpuTime, RankOwner
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.host import HoldingCalls
-from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Evidence
-from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.trace.model import Ints
 
 #: Calls that a finding names.
@@ -22,7 +22,7 @@ _NAMED = 3
 def named(calls: Sequence[HoldingCalls]) -> str:
     """The calls that cost most, each with its operator: "9 cudaFree outside any op and 2 cudaMalloc in aten::mm"."""
     shown = calls[:_NAMED]
-    return text.listing(
+    return wording.listing(
         [f"{count(call.count)} {call.call} {f'in {call.op}' if call.op else 'outside any op'}" for call in shown]
     )
 

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.facts.evidence_locator import Places
-from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Evidence
+from tb_ddp_doctor.replay.whatif import WhatIf
 
 
 def most_exposed(

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import CpuTime
-from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.frame import Frame
-from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Severity
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import limits
 
 

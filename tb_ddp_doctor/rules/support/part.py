@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor import wording
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -22,7 +22,7 @@ class Part(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         """As in "12.3 ms of every 45.6 ms"."""
-        return f"{text.ms(self.ns)} of every {text.ms(self.step_ns)}"
+        return f"{wording.ms(self.ns)} of every {wording.ms(self.step_ns)}"
 
     @property
     def share(self) -> float:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.calibration.model import Measure
 from tb_ddp_doctor.evidence.model import RankEvidence
 from tb_ddp_doctor.facts.expected import Expected
-from tb_ddp_doctor.rules.support import text
 
 #: Of the check's outliers of one rank.
 _MOST_OUTLIERS = 2
@@ -31,7 +31,7 @@ def of_gpu(rank: int, known: Sequence[RankEvidence]) -> str:
         parts.append(f"{gpu.power_w:,.0f}{limit} W")
     if gpu.temperature_c is not None:
         parts.append(f"{gpu.temperature_c:.0f} °C")
-    reasons = f"throttled ({text.listing(gpu.throttled)})" if gpu.throttled else "not throttled"
+    reasons = f"throttled ({wording.listing(gpu.throttled)})" if gpu.throttled else "not throttled"
     return f" By {gpu.source}, its GPU is {reasons}: {', '.join(parts)}." if parts or gpu.throttled else ""
 
 
@@ -45,7 +45,7 @@ def of_check(rank: int, expected: Expected | None, size: int) -> str:
     measured = [one.name for one in expected.calibration.measures if _of(one, rank) is not None]
     if not measured:
         return ""
-    return f" The check found nothing slow of it without the job ({text.listing(measured)})."
+    return f" The check found nothing slow of it without the job ({wording.listing(measured)})."
 
 
 def _of(measure: Measure, rank: int) -> float | None:
@@ -57,10 +57,10 @@ def of_loading(rank: int, known: Sequence[RankEvidence]) -> str:
     loading = known[rank].loading
     if loading is None or loading.workers < 1:
         return ""
-    each = text.ms(loading.median_ms * 1e6 / loading.workers)
+    each = wording.ms(loading.median_ms * 1e6 / loading.workers)
     return (
-        f" In its workers a batch takes {text.ms(loading.median_ms * 1e6)} (median of {loading.batches}; at most "
-        f"{text.ms(loading.longest_ms * 1e6)}): {loading.workers} of them deliver one every {each}."
+        f" In its workers a batch takes {wording.ms(loading.median_ms * 1e6)} (median of {loading.batches}; at most "
+        f"{wording.ms(loading.longest_ms * 1e6)}): {loading.workers} of them deliver one every {each}."
     )
 
 

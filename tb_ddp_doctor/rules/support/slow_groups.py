@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from typing import TypeAlias
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from tb_ddp_doctor.facts.frame import Frame
-from tb_ddp_doctor.rules.support import text
-from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.rules.support import naming
+from tb_ddp_doctor.trace.model import Floats, Ints
 
 #: Ranks that are late by no less than this share of each other's lateness are one finding.
 _COMPARABLE = 0.5
 #: The same of nodes most of whose ranks are slow, and of two ranks that are most of a node; more are so by no accident.
 _COMPARABLE_NODES = 0.2
 _MANY_ON_NODE = 3
-
-Floats: TypeAlias = NDArray[np.float64]
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -75,7 +71,7 @@ def _units(causes: Mapping[int, str], excess_ns: Floats, frame: Frame) -> Iterat
         ranks = [rank for rank, its in causes.items() if its == cause]
         nodes = {
             node
-            for node, count in text.most_of_nodes(ranks, frame).items()
+            for node, count in naming.most_of_nodes(ranks, frame).items()
             if count >= _MANY_ON_NODE or _comparable(excess_ns[[rank for rank in ranks if frame.nodes[rank] == node]])
         }
         units: dict[object, _Unit] = {}
@@ -96,7 +92,7 @@ def _as_their_nodes(causes: Mapping[int, str], frame: Frame) -> dict[int, str]:
     for rank, cause in causes.items():
         if cause != "unknown":
             known[frame.nodes[rank]][cause] += 1
-    slow = text.whole_nodes(list(causes), frame)
+    slow = naming.whole_nodes(list(causes), frame)
     return {
         rank: known[node].most_common(1)[0][0] if cause == "unknown" and node in slow and known[node] else cause
         for rank, cause, node in ((rank, cause, frame.nodes[rank]) for rank, cause in causes.items())

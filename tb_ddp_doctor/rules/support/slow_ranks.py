@@ -8,13 +8,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.facts.compute import KernelKind, KernelTable, Phases
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.links import Link
-from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.job.model import Budget
-from tb_ddp_doctor.rules.support import text, work_compared
+from tb_ddp_doctor.replay.whatif import WhatIf
+from tb_ddp_doctor.rules.support import work_compared
 from tb_ddp_doctor.rules.support.slowness import Slowness, behind
 from tb_ddp_doctor.step_parts import IDLE, OWNERS
 from tb_ddp_doctor.trace.model import Ints
@@ -107,7 +108,7 @@ class Peers(msgspec.Struct, frozen=True, eq=False):
         }
         groups |= {group: float(gain[rank]) for group, gain in self.gains_ns.items()}
         largest = max(groups, key=lambda group: groups[group])
-        extra = text.ms(groups[largest])
+        extra = wording.ms(groups[largest])
         phase = behind("It", self.phase_ns[rank] - self.median_phase_ns, self.phases)
         if groups[largest] <= 0:
             return "unknown", "no part of its step explains it."
@@ -143,7 +144,7 @@ class Peers(msgspec.Struct, frozen=True, eq=False):
         share = work_compared.larger_share(mine, peer)
         if share > limits.larger_share:
             named = _mostly(work_compared.most_enlarged(mine, peer), blocks)
-            return "more_work", f": {text.percent(share)} of its time is in {larger_units}{named}."
+            return "more_work", f": {wording.percent(share)} of its time is in {larger_units}{named}."
         ratio = work_compared.slowdown(mine, peer)
         if ratio < 1 + limits.same_work:
             if not mine:
@@ -151,7 +152,8 @@ class Peers(msgspec.Struct, frozen=True, eq=False):
             return "unknown", f", in other {units} than the median rank."
         most = work_compared.most_slowed(mine, peer)
         named = (
-            f" (the median), and {text.kernel(most.name)} {text.us(most.mine)} instead of {text.us(most.peers)}"
+            f" (the median), and {wording.kernel(most.name)} {wording.us(most.mine)} instead of "
+            f"{wording.us(most.peers)}"
             if most
             else ""
         )
@@ -160,4 +162,4 @@ class Peers(msgspec.Struct, frozen=True, eq=False):
 
 def _mostly(most: work_compared.Difference | None, units: str) -> str:
     """How a sentence names the kernel of which a rank has most more than the median rank."""
-    return f", mostly {text.kernel(most.name)}: {most.mine:.0f} {units} instead of {most.peers:.0f}" if most else ""
+    return f", mostly {wording.kernel(most.name)}: {most.mine:.0f} {units} instead of {most.peers:.0f}" if most else ""

@@ -9,15 +9,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.digest.model import CpuTime, RankOwner
 from tb_ddp_doctor.facts.arrivals import Arrivals
-from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.compute import Phases
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
-from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Evidence
-from tb_ddp_doctor.rules.support import limits, text
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.whatif import WhatIf
+from tb_ddp_doctor.rules.support import limits
 from tb_ddp_doctor.step_parts import PHASES
 from tb_ddp_doctor.trace.model import Ints
 from tb_ddp_doctor.trace.names import Phase
@@ -167,7 +168,7 @@ def phase_of_most(more_ns: NDArray[np.float64], phases: Phases) -> Phase | None:
 def behind(who: str, more_ns: NDArray[np.float64], phases: Phases) -> str:
     """The sentence that says in which phase someone falls behind, after a space; "" where none has most of it."""
     worst = phase_of_most(more_ns, phases)
-    return "" if worst is None else f" {who} falls {text.ms(more_ns[worst])} behind {within(worst)}."
+    return "" if worst is None else f" {who} falls {wording.ms(more_ns[worst])} behind {within(worst)}."
 
 
 def longest_wait(stragglers: Ints, frame: Frame, arrivals: Arrivals, places: Places) -> list[Evidence]:

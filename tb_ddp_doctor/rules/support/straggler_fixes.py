@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tb_ddp_doctor.facts import record_again
+from tb_ddp_doctor import record_again, wording
 from tb_ddp_doctor.facts.frame import Frame
-from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.rules.support import naming
 
 #: Goes before the fix where all traced ranks of a node are slow.
 _NODE = """\
@@ -128,7 +128,7 @@ def fix(cause: str, stragglers: Sequence[int], frame: Frame) -> str:
     fixes |= {} if frame.trains else _FIXES_OF_INFERENCE
     if setting.device == "rocm":
         fixes |= _FIXES_OF_AMD
-    shared = _NODE if text.whole_nodes(stragglers, frame) else ""
+    shared = _NODE if naming.whole_nodes(stragglers, frame) else ""
     numbers = sorted(frame.rank_numbers(np.array(stragglers)))
     again = record_again.with_stacks(setting, shapes=True)
-    return shared + fixes[cause].format(ranks=text.ranks(numbers), pid=pid, at=at, again=again)
+    return shared + fixes[cause].format(ranks=wording.ranks(numbers), pid=pid, at=at, again=again)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.facts.arrivals import Arrivals
-from tb_ddp_doctor.facts.cells import Floats
-from tb_ddp_doctor.facts.change import Change
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
-from tb_ddp_doctor.facts.routing import Routing
-from tb_ddp_doctor.facts.whatif import WhatIf
 from tb_ddp_doctor.findings import Measurement
-from tb_ddp_doctor.rules.support import text
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.routing import Routing
+from tb_ddp_doctor.replay.whatif import WhatIf
+from tb_ddp_doctor.rules.support import certainty
 from tb_ddp_doctor.rules.support.base import Fault
 from tb_ddp_doctor.rules.support.slowness import longest_wait
-from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.model import Floats, Ints
 
 #: A rank is named from this share of what the rank with most has beyond the mean.
 _NAMED = 0.1
@@ -46,11 +46,11 @@ def fault(
     wait, times = _wait_ns(pieces, uneven, frame), _times(pieces, uneven)
     step_has = np.bincount(pieces.step, excess, len(frame.steps)) > 0
     exchanges, size = int(pieces.exchange.max()) + 1, len(frame.steps)
-    level, basis = text.confidence(frame, cost_ns, int(step_has.sum()))
+    level, basis = certainty.confidence(frame, cost_ns, int(step_has.sum()))
     worst = _worst(excess)
     named = "; ".join(
         f"step {frame.steps[pieces.step[one]]}, exchange {pieces.ordinal[one] + 1}: rank "
-        f"{frame.ranks[pieces.rank[one]]}, {text.ms(float(excess[one]))} above the mean"
+        f"{frame.ranks[pieces.rank[one]]}, {wording.ms(float(excess[one]))} above the mean"
         for one in worst
     )
     first = worst[0]
@@ -61,8 +61,8 @@ def fault(
         cause="experts",
         confidence=level,
         subject="Load imbalance of experts",
-        title=f"Experts get unequal loads: ranks wait {text.ms(wait)} a step for the one whose experts have most, "
-        f"{text.ranks(frame.rank_numbers(hot))}{' in turn' if len(hot) > 1 else ''}.",
+        title=f"Experts get unequal loads: ranks wait {wording.ms(wait)} a step for the one whose experts have most, "
+        f"{wording.ranks(frame.rank_numbers(hot))}{' in turn' if len(hot) > 1 else ''}.",
         why=f"Before {len(uneven) / size:.0f} of {exchanges / size:.0f} exchanges of tokens a step, the slowest rank "
         f"computes {times:.1f} times as long as the ranks do on average, and which rank that is changes from layer to "
         f"layer ({named}). {basis}",

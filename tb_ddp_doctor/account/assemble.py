@@ -1,0 +1,256 @@
+"""A diagnosis as users get it: what the rules and the account say of a job, in the types of `findings`."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from tb_ddp_doctor.account import memory_text
+from tb_ddp_doctor.account.savings import Savings
+from tb_ddp_doctor.account.verdict import verdict
+from tb_ddp_doctor.account.witnesses import Contradiction, Witnesses, contradictions, doubted
+from tb_ddp_doctor.facts import traffic as measured
+from tb_ddp_doctor.facts import unrecognised
+from tb_ddp_doctor.facts.arrivals import arrivals, traffic
+from tb_ddp_doctor.facts.facts import Facts, MissingFactError
+from tb_ddp_doctor.facts.memory import memory
+from tb_ddp_doctor.facts.replayed import whatif
+from tb_ddp_doctor.facts.setting import setting
+from tb_ddp_doctor.findings import (
+    OWNERS,
+    PHASES,
+    AlphaBeta,
+    Clock,
+    Diagnosis,
+    FileWarning,
+    Memory,
+    PathPiece,
+    PathStep,
+    RuleOutcome,
+    Traffic,
+)
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.replay.critical_path import Part, critical_path
+from tb_ddp_doctor.trace.model import Ints
+
+_log = logging.getLogger(__name__)
+
+#: Files of which a part or all is not in the job, by what they are.
+Lacking = Mapping[str, Sequence[str]]
+#: Ranks that begin a step this share of it apart are said to.
+_SAID_APART = 0.1
+#: Half characters, as names of files may have that are no UTF-8.
+_NO_TEXT = re.compile("[\ud800-\udfff]")
+
+
+def assemble(facts: Facts, outcomes: Sequence[RuleOutcome], savings: Savings, lacking: Lacking) -> Diagnosis:
+    """The diagnosis of a job, from how its rules ended and what their fixes save."""
+    job, outcomes = facts.job, _without_silent(outcomes, savings)
+    but = [
+        f"{len(files)} {'file is' if len(files) == 1 else 'files are'} {how}" for how, files in lacking.items() if files
+    ]
+    said = verdict(
+        job,
+        savings.findings,
+        savings.account,
+        outcomes,
+        unrecognised=unrecognised.reason(job),
+        notes=unrecognised.notes(job),
+        lacking=but,
+    )
+    phases = job.work(lambda work: work.phases)
+    path = _critical_path(facts)
+    disagreeing = _contradictions(facts, savings, path)
+    return Diagnosis(
+        name=encodable(job.name),
+        world_size=job.world_size,
+        ranks=tuple(job.ranks.tolist()),
+        missing_ranks=job.missing_ranks,
+        incomplete=tuple(encodable(file) for files in lacking.values() for file in files),
+        steps=tuple(job.steps.tolist()),
+        step_ms=job.step_ns / 1e6,
+        verdict=said.name,
+        headline=said.headline,
+        account=savings.account,
+        budget_ms=_by_rank_and_name(job, job.budget.owner_ns, OWNERS),
+        phases_ms=_by_rank_and_name(job, phases.device_ns, PHASES) if job.tells_phases else {},
+        host_phases_ms=_by_rank_and_name(job, phases.host_ns, PHASES) if job.tells_phases else {},
+        clock=Clock(
+            residual_us=None if job.clock.residual_ns is None else job.clock.residual_ns / 1e3,
+            offset_us={
+                str(rank): offset / 1e3
+                for rank, offset in zip(job.ranks.tolist(), job.clock.offset_ns.tolist(), strict=True)
+            },
+        ),
+        communication=_communication(facts),
+        network=job.network,
+        findings=tuple(doubted(finding, disagreeing) for finding in savings.findings),
+        outcomes=tuple(outcomes),
+        warnings=tuple(
+            FileWarning(encodable(warning.file), encodable(warning.message), warning.kind)
+            for warning in (*job.warnings, *_unseen(job), *(FileWarning(job.name, one.sentence) for one in disagreeing))
+        ),
+        critical_path=path,
+        memory=_memory(facts),
+        setting=setting(job),
+        contradictions=tuple(one.sentence for one in disagreeing),
+    )
+
+
+def _by_rank_and_name(job: Job, times_ns: Ints, names: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Times of shape (R, S, names), ns, as the mean over steps, ms."""
+    mean_ms = times_ns.mean(axis=1) / 1e6
+    return {
+        str(rank): dict(zip(names, row, strict=True))
+        for rank, row in zip(job.ranks.tolist(), mean_ms.tolist(), strict=True)
+    }
+
+
+def encodable(text: str) -> str:
+    """Text from a trace without half characters, which JSON does not hold."""
+    return _NO_TEXT.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def _communication(facts: Facts) -> tuple[Traffic, ...]:
+    """The table of communication; empty where the traces have none, and where it fails, as the rules on it then do."""
+    try:
+        table = facts.get(traffic)
+    except MissingFactError:
+        return ()
+    except Exception:
+        _log.debug("measuring communication failed", exc_info=True)
+        return ()
+    ranks = facts.job.ranks
+    return tuple(_traffic(one, ranks) for one in table)
+
+
+def _critical_path(facts: Facts) -> tuple[PathStep, ...]:
+    """The critical path; empty where steps are not played again, and where it fails."""
+    try:
+        bindings = facts.get(whatif).bindings
+        return tuple(_path_step(part, facts.job) for part in critical_path(facts.job, bindings)) if bindings else ()
+    except Exception:
+        _log.debug("following the critical path failed", exc_info=True)
+        return ()
+
+
+def _contradictions(facts: Facts, savings: Savings, path: Sequence[PathStep]) -> tuple[Contradiction, ...]:
+    """Where the witnesses of slow ranks disagree; none where one of them is missing."""
+    if len(facts.job.ranks) < 2 or not path:
+        return ()
+    try:
+        seen = Witnesses.of(facts.job, facts.get(arrivals), path)
+        return contradictions(seen, savings.findings, savings.whatif, facts.job)
+    except MissingFactError:
+        return ()
+    except Exception:
+        _log.debug("comparing the witnesses of slow ranks failed", exc_info=True)
+        return ()
+
+
+def _memory(facts: Facts) -> Memory | None:
+    """What is told of memory; None where nothing is, and where it fails."""
+    try:
+        found = facts.get(memory)
+        return found and msgspec.structs.replace(found, said=tuple(memory_text.sentences(found)))
+    except Exception:
+        _log.debug("telling what memory is made of failed", exc_info=True)
+        return None
+
+
+def _path_step(part: Part, job: Job) -> PathStep:
+    return PathStep(
+        step=int(job.steps[part.step]),
+        start_ns=part.start_ns,
+        end_ns=part.end_ns,
+        pieces=tuple(
+            PathPiece(
+                rank=int(job.ranks[piece.rank]),
+                owner=piece.owner,
+                phase=piece.phase,
+                what=encodable(piece.what),
+                start_ms=(piece.start_ns - part.start_ns) / 1e6,
+                ms=(piece.end_ns - piece.start_ns) / 1e6,
+            )
+            for piece in part.pieces
+        ),
+    )
+
+
+def _traffic(traffic: measured.Traffic, ranks: Ints) -> Traffic:
+    line = traffic.line
+    return Traffic(
+        kind=traffic.kind,
+        group=encodable(traffic.group),
+        parallelism=traffic.parallelism,
+        ranks=tuple(ranks[traffic.ranks].tolist()),
+        size=traffic.size,
+        dtypes=tuple(map(encodable, traffic.dtypes)),
+        calls=traffic.calls,
+        megabytes=traffic.bytes_per_step / 1e6 if traffic.has_bytes else None,
+        wait_ms=traffic.wait_per_step_ns / 1e6,
+        transfer_ms=traffic.transfer_per_step_ns / 1e6,
+        hidden_share=traffic.hidden_share,
+        algorithm_gb_s=traffic.algorithm_rate / 1e9 if traffic.has_bytes else None,
+        bus_gb_s=traffic.bus_rate / 1e9 if traffic.has_bytes else None,
+        fit=AlphaBeta(
+            alpha_us=line.alpha_ns / 1e3,
+            bandwidth_gb_s=1 / line.beta_ns if line.beta_ns > 0 else None,
+            r2=line.r2,
+            residual_us=line.residual_ns / 1e3,
+            spread=line.spread,
+            significant=line.is_significant,
+        )
+        if line
+        else None,
+    )
+
+
+def _without_silent(outcomes: Sequence[RuleOutcome], savings: Savings) -> list[RuleOutcome]:
+    """The outcomes; those of rules that name slow ranks, and whose ranks turn out to cost nothing, are clear."""
+    said = {finding.rule for finding in savings.findings}
+    return [
+        RuleOutcome(outcome.rule, "clear", "What it found costs nothing once the other findings are fixed.")
+        if outcome.status == "finding" and outcome.rule not in said
+        else outcome
+        for outcome in outcomes
+    ]
+
+
+def _unseen(job: Job) -> Iterator[FileWarning]:
+    """What could not be seen of the job as a whole."""
+    yield from (FileWarning(job.name, sentence) for sentence in unrecognised.notes(job))
+    if job.missing_ranks:
+        shown = ", ".join(map(str, job.missing_ranks[:8])) + (" ..." if len(job.missing_ranks) > 8 else "")
+        yield FileWarning(
+            job.name,
+            f"{len(job.missing_ranks)} of {job.world_size} ranks have no usable trace here ({shown}): straggler wait "
+            "for them is only estimated from transfers.",
+        )
+    if not all(rank.has_steps for rank in job.digests):
+        advice = " Call prof.step() after each step." if unrecognised.trains(job) else ""
+        yield FileWarning(job.name, f"No ProfilerStep in the traces: the whole trace counts as one step.{advice}")
+    if len(job.ranks) == 1:
+        return
+    if (apart_ns := unrecognised.steps_begin_apart_ns(job)) >= _SAID_APART * job.step_ns:
+        yield FileWarning(job.name, f"Ranks begin the same step {apart_ns / 1e6:.1f} ms apart (median over steps).")
+    if not len(job.matched):
+        yield FileWarning(
+            job.name, "No collective could be matched between ranks: straggler wait counts as exposed communication."
+        )
+        return
+    unmatched = sum(job.matched.unmatched)
+    if unmatched:
+        yield FileWarning(job.name, f"{unmatched} calls of collectives have no match on another rank.")
+    for digest, odd in zip(job.digests, job.matched.odd, strict=False):
+        if odd:
+            what = "One of its collectives ends" if odd == 1 else f"{odd} of its collectives end"
+            yield FileWarning(digest.file, f"{what} apart from those of all other ranks, and is left out.")
+    if job.matched.refused:
+        yield FileWarning(
+            job.name,
+            f"{job.matched.refused} matches of collectives were rejected: one rank ended before another arrived.",
+        )

@@ -1,0 +1,44 @@
+"""A finding in one number: who or what costs how much of the step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tb_ddp_doctor import wording
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.rules.support.base import Fault, Rule
+
+#: Of ranks on more nodes only the ranks are named.
+_MOST_NODES = 2
+#: Less saved time than this is not said, ns.
+_SAID_NS = 50_000
+
+
+def headline(rule: Rule, fault: Fault, cost_ns: float, job: Job) -> str:
+    """Such as "Rank 5 (node2) costs 43.0 ms of 148 ms a step (29 %)."; of what costs nothing, the title."""
+    if cost_ns <= 0 or not job.step_ns:
+        return fault.title
+    subject = fault.subject or rule.subject
+    who = _who(fault.ranks, job) if fault.ranks else "the job"
+    if fault.subject and 0 < len(fault.ranks) < len(job.ranks):
+        subject = f"{subject} on {who}"
+    verb = "cost" if not subject and len(fault.ranks) > 1 else "costs"
+    share = wording.percent(cost_ns / job.step_ns)
+    return (
+        f"{subject or wording.capital(who)} {verb} {wording.ms(cost_ns)} of {wording.ms(job.step_ns)} a step ({share})."
+    )
+
+
+def together(others: Sequence[str], saved_ns: float, alone_ns: float) -> str:
+    """What binds before a finding, so that its fix alone saves little, and what all these fixes save."""
+    alone = wording.ms(alone_ns) if alone_ns >= _SAID_NS else "nothing"
+    first = f"{wording.listing(others)} {'binds' if len(others) == 1 else 'bind'} first"
+    return f"Alone its fix saves {alone}, since {first}; together they save {wording.ms(saved_ns)}."
+
+
+def _who(numbers: tuple[int, ...], job: Job) -> str:
+    """Ranks and their nodes, such as "rank 5 (node2)"."""
+    node_of = dict(zip(job.ranks.tolist(), job.nodes, strict=True))
+    nodes = {node_of[rank] for rank in numbers if rank in node_of} - {""}
+    where = f" ({wording.listing(sorted(nodes))})" if 0 < len(nodes) <= _MOST_NODES else ""
+    return f"{wording.ranks(numbers)}{where}"

@@ -1,0 +1,495 @@
+"""What each fix saves, and the account of the step that follows from it.
+
+    step = floor + tracing + findings + unexplained
+
+in integer ns summed over ranks and steps. With S the recorded sum and P(X) the same of the steps played again without
+X, the account is a chain: what tracing takes first, then the fix of each rule, then `WhatIf.faultless` on top of all of
+them. Each line is what its link takes away beyond those before it, and the floor is what the last one leaves. So no
+line is negative, and all of them sum to the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import cached_property, reduce
+from operator import or_
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from tb_ddp_doctor import wording
+from tb_ddp_doctor.account.headline import headline, together
+from tb_ddp_doctor.account.interval import interval, uncertain
+from tb_ddp_doctor.account.needed import needed
+from tb_ddp_doctor.account.stretches import stretches
+from tb_ddp_doctor.digest.model import CpuTime
+from tb_ddp_doctor.facts.transfers import exposed_alone, mostly_untraced
+from tb_ddp_doctor.findings import (
+    OWNERS,
+    PHASES,
+    Account,
+    AccountLine,
+    Finding,
+    LineKind,
+    Measurement,
+    Prospect,
+    Severity,
+    Together,
+    Unexplained,
+)
+from tb_ddp_doctor.job.matching import could_match
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.critical_path import owner_of
+from tb_ddp_doctor.replay.whatif import WhatIf
+from tb_ddp_doctor.rules.support import certainty
+from tb_ddp_doctor.rules.support.base import Fault, Found, severity
+from tb_ddp_doctor.step_parts import IDLE
+
+#: Ranks and steps that have this share of the most that one has are where the unexplained time lies.
+_MUCH = 0.5
+#: Less of the step than this need not be located.
+_LEAST_LOCATED = 0.01
+#: Fixes that save this share of what the headline says are enough for it.
+_AS_SAID = 0.8
+
+
+class _Link(msgspec.Struct, frozen=True, eq=False):
+    """A rule in the chain of the account."""
+
+    found: Found
+    #: ns summed over ranks and steps; and by step, mean over ranks.
+    total_ns: int
+    by_step_ns: NDArray[np.float64]
+
+
+class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
+    """What rules found in a job, and the job's steps to try the fixes on."""
+
+    everything: Sequence[Found]
+    whatif: WhatIf
+    job: Job
+
+    @property
+    def _size(self) -> int:
+        """Ranks times steps: what sums are divided by."""
+        return int(np.prod(self.whatif.shape))
+
+    @cached_property
+    def step_total_ns(self) -> int:
+        """Length of all steps of all ranks, ns."""
+        return int(self.job.budget.window_ns.sum())
+
+    def _total_ns(self, change: Change) -> int:
+        """The same without what is removed; never negative."""
+        saved = int((self.whatif.recorded_ns - self.whatif.step_ns(change)).sum())
+        return max(self.step_total_ns - saved, 0)
+
+    @cached_property
+    def _untraced_total_ns(self) -> int:
+        return min(self._total_ns(self.whatif.tracing), self.step_total_ns)
+
+    @cached_property
+    def _chain(self) -> tuple[_Link, ...]:
+        """Rules in the order in which they are charged: by precedence, those that cost little after the others.
+
+        What is no alarm at any cost comes last: else alarms would be charged with what they save only together with it.
+        """
+        both = [found.split(_is_alarm) for found in _by_precedence(self._needed, self._alone)]
+        order = [alarm for alarm, _ in both if alarm]
+        silent = [other for _, other in both if other]
+        links = self._links([*order, *silent])
+        small = [link.found for link in links if link.found in order and not self._is_serious(link)]
+        serious = [found for found in order if found not in small]
+        return self._links([*serious, *small, *silent]) if [*serious, *small] != order else links
+
+    @cached_property
+    def _needed(self) -> list[Found]:
+        found = [each for each in self.everything if not each.rule.is_of_tracing]
+        return needed(found, self.whatif, self.job.ranks)
+
+    def _is_serious(self, link: _Link) -> bool:
+        return not link.found.rule.only_informs and link.total_ns >= Severity.MINOR.least_share * self.step_total_ns
+
+    def _links(self, order: Sequence[Found]) -> tuple[_Link, ...]:
+        together, before_ns = self.whatif.tracing, self._untraced_total_ns
+        steps = self.whatif.step_ns(together)
+        links = []
+        for found in order:
+            if found.change.is_nothing:
+                links.append(_Link(found, 0, np.zeros(self.whatif.shape[1])))
+                continue
+            together |= found.change
+            after = self.whatif.step_ns(together)
+            after_ns = min(max(self.step_total_ns - int((self.whatif.recorded_ns - after).sum()), 0), before_ns)
+            links.append(_Link(found, before_ns - after_ns, (steps - after).mean(axis=0)))
+            before_ns, steps = after_ns, after
+        return tuple(self._shared_by_hiding(links))
+
+    def _shared_by_hiding(self, links: Sequence[_Link]) -> Iterator[_Link]:
+        """Links of findings that hide each other share what all of them save, by what each saves last."""
+        hiding = [link for link in links if link.found.hides_with]
+        weights = self.whatif.costs_ns([link.found.change for link in hiding]) if hiding else []
+        parts = iter(_divided(sum(link.total_ns for link in hiding), weights))
+        by_step_ns = np.sum([link.by_step_ns for link in hiding], axis=0)
+        for link in links:
+            yield replace(link, total_ns=next(parts), by_step_ns=by_step_ns) if link in hiding else link
+
+    def _alone(self, found: Found) -> float:
+        return self.whatif.cost_ns(found.change)
+
+    @cached_property
+    def findings(self) -> tuple[Finding, ...]:
+        """Costliest first, none charged with what another one would give back already.
+
+        What two of them would both give back is charged to the more special one, then to the costlier.
+        """
+        made = [finding for link in self._chain for finding in self._findings(link)]
+        for found in self.everything:
+            if found.rule.is_of_tracing:
+                traced = self.step_total_ns - self._untraced_total_ns
+                by_step = (self.whatif.recorded_ns - self.whatif.step_ns(self.whatif.tracing)).mean(axis=0)
+                made += self._findings(_Link(found, traced, by_step))
+        made.sort(key=lambda one: (one.severity == Severity.INFO.label, -one.cost_ms, -one.alone_ms))
+        return tuple(_with_others(one, self._together(one, made)) for one in made)
+
+    def _together(self, one: Finding, findings: Sequence[Finding]) -> Together | None:
+        """The findings to fix as well for one's fix to save what it costs; None where it does so alone.
+
+        Those are added that make the fixes save most together, until that is about what they cost.
+        """
+        if one.severity == Severity.INFO.label or one.alone_ms >= _AS_SAID * one.cost_ms:
+            return None
+        of_chain = {name for link in self._chain for name in link.found.by_id}
+        others = [other for other in findings if other is not one and other.id in of_chain]
+        chosen, saved_ms = [one], one.alone_ms
+        while others and saved_ms < _AS_SAID * sum(each.cost_ms for each in chosen):
+            best = max(others, key=lambda other: (self._saved_ms([*chosen, other]), other.cost_ms))
+            others.remove(best)
+            chosen.append(best)
+            saved_ms = self._saved_ms(chosen)
+        for other in chosen[1:]:
+            rest = [each for each in chosen if each is not other]
+            if len(rest) > 1 and self._saved_ms(rest) >= _AS_SAID * saved_ms:
+                chosen = rest
+        if len(chosen) == 1:
+            return None
+        saved_ms = self._saved_ms(chosen)
+        names = [
+            f"{other.rule} on {wording.ranks(other.ranks)}" if ":" in other.id else other.rule for other in chosen[1:]
+        ]
+        said = together(names, saved_ms * 1e6, one.alone_ms * 1e6)
+        return Together(tuple(other.id for other in chosen[1:]), saved_ms, said)
+
+    def _saved_ms(self, findings: Sequence[Finding]) -> float:
+        """What some findings' fixes save together, ms a step."""
+        return self.whatif.cost_ns(self.change_of([one.id for one in findings])) / 1e6
+
+    def _findings(self, link: _Link) -> Iterator[Finding]:
+        """A rule's findings, each with its part of what the rule costs."""
+        found, step_ns = link.found, self.step_total_ns / self._size
+        for name, (fault, total_ns) in self._parts(link).items():
+            cost_ns = total_ns / self._size
+            share = cost_ns / step_ns if step_ns else 0.0
+            alone_ns = cost_ns if found.rule.is_of_tracing else self.whatif.cost_ns(fault.change)
+            seemed = found.rule.names_stragglers or alone_ns >= Severity.MINOR.least_share * step_ns
+            if seemed and not found.rule.only_informs and share < found.rule.least_share:
+                continue
+            hidden = alone_ns < cost_ns / 2
+            least, most = interval(cost_ns, self.job.clock.residual_ns or 0.0, step_ns)
+            level = certainty.LOWER[fault.confidence] if cost_ns and uncertain(link.by_step_ns) else fault.confidence
+            yield Finding(
+                id=name,
+                rule=found.rule.id,
+                severity=severity(found.rule, fault, share).label,
+                cost_ms=cost_ns / 1e6,
+                alone_ms=alone_ns / 1e6,
+                range_ms=(least / 1e6, most / 1e6),
+                ranks=fault.ranks,
+                steps=fault.steps,
+                cause=fault.cause,
+                confidence=level,
+                title=fault.title,
+                headline=headline(found.rule, fault, cost_ns, self.job),
+                why=f"{fault.why} {_behind(fault)}".rstrip() if hidden else fault.why,
+                fix=fault.fix,
+                evidence=fault.evidence,
+                measurements=(*fault.measurements, *self._arithmetic(fault, alone_ns, cost_ns)),
+                thresholds=found.rule.thresholds(),
+            )
+
+    def _parts(self, link: _Link) -> dict[str, tuple[Fault, int]]:
+        """What each fault of a link is charged with, ns summed over ranks and steps, by the id of its finding."""
+        parts = _divided(link.total_ns, self._weights(link.found))
+        return {name: (fault, part) for (name, fault), part in zip(link.found.by_id.items(), parts, strict=True)}
+
+    def _weights(self, found: Found) -> list[float]:
+        """By what the cost of a rule is divided among its findings: what each gives once the others are made.
+
+        So of two slow ranks each has its part, though the step stays as long as the other's if only one is fixed.
+        """
+        if len(found.faults) == 1:
+            return [1.0]
+        return self.whatif.costs_ns([fault.change for fault in found.faults])
+
+    def _arithmetic(self, fault: Fault, alone_ns: float, cost_ns: float) -> Iterator[Measurement]:
+        """From what the fix takes away to what it saves, ms a step."""
+        change, ranks, steps = fault.change, fault.ranks, fault.steps
+        counted = any(one.count is not None for one in fault.measurements)
+        if not counted and (like_evidence := stretches(fault, self.job)):
+            yield like_evidence
+        there = np.ix_(np.isin(self.job.ranks, ranks), np.isin(self.job.steps, steps))
+
+        def mean_ms(amount: NDArray[np.generic]) -> float:
+            return float(amount[there].mean()) / 1e6 if amount[there].size else 0.0
+
+        for kind, share in change.of_host.items():
+            taken = mean_ms(share * self.whatif.host_ns(kind))
+            if taken >= 0.005:
+                name = f"CPU time that the fix removes: {_HOST_TIME[kind]}"
+                yield Measurement(name, taken, "ms", ranks, steps, owner=owner_of(kind))
+        work = ("GPU work", "compute", change.device_ns)
+        for name, owner, amount in (work, ("exposed communication", "transfer", change.transfer_ns)):
+            if amount is not None and (taken := mean_ms(amount)) >= 0.005:
+                yield Measurement(f"{name} that the fix removes", taken, "ms", ranks, steps, owner=owner)
+        if not change.is_nothing:
+            step = self.step_total_ns / self._size
+            yield Measurement("step now", step / 1e6, "ms", tuple(self.job.ranks.tolist()))
+            yield Measurement("what tracing adds", (step - self._untraced_total_ns / self._size) / 1e6, "ms")
+            yield Measurement("saved if this alone is fixed", alone_ns / 1e6, "ms")
+            yield Measurement("saved on top of the findings charged before it", cost_ns / 1e6, "ms")
+
+    @cached_property
+    def account(self) -> Account:
+        """The account of the step."""
+        links = self._chain
+        before_ns = self._untraced_total_ns - sum(link.total_ns for link in links)
+        fixes = reduce(or_, [link.found.change for link in links], self.whatif.tracing)
+        floor_ns = min(before_ns, self._total_ns(fixes | self.whatif.faultless))
+        is_said = before_ns - floor_ns >= _LEAST_LOCATED * self.step_total_ns
+        floor_ns -= min(self._unrecorded_arrivals_ns, floor_ns)
+        lines: list[tuple[LineKind, str, int]] = [("floor", "", floor_ns)]
+        lines.append(("tracing", "", self.step_total_ns - self._untraced_total_ns))
+        charged = {finding.id: finding for finding in self.findings}
+        for link in links:
+            for name, (_, part) in self._parts(link).items():
+                # A rule that names no straggler has no finding, and its time is not explained.
+                if name in charged and part:
+                    lines.append(("finding", name, part))
+        lines.append(("unexplained", "", self.step_total_ns - sum(total for _, _, total in lines)))
+        return Account(
+            method="replay" if self.whatif.plays else "busy_time",
+            total_ns=self.step_total_ns,
+            lines=tuple(self._line(kind, name, total) for kind, name, total in lines),
+            unexplained=self._unexplained(fixes)[0] if is_said else None,
+            left_out=self.job.left_out,
+        )
+
+    def _line(self, kind: LineKind, finding: str, total_ns: int) -> AccountLine:
+        share = total_ns / self.step_total_ns if self.step_total_ns else 0.0
+        return AccountLine(kind, finding or None, total_ns, total_ns / self._size / 1e6, share)
+
+    @cached_property
+    def _unrecorded_arrivals_ns(self) -> int:
+        """Exposed communication whose last arrival is not known, ns: of calls that met none, though ranks that they can
+        meet are traced, and in groups most of whose ranks have no trace.
+        """
+        calls, matched = self.job.calls, self.job.matched
+        parts = np.ones(len(calls), np.int64)
+        which, rank = np.nonzero(matched.present)
+        parts[calls.first[rank] + matched.row[which, rank]] = matched.parts[which]
+        alone = could_match(calls) & (parts == 1) & (len(self.job.ranks) > 1)
+        lacking = alone | mostly_untraced(self.job)
+        return int(self.job.measure(exposed_alone(self.job, lacking)).sum()) if lacking.any() else 0
+
+    @property
+    def held_by_one_owner(self) -> float:
+        """The share of what nothing explains that one owner holds where `account` says that it lies, 0 to 1."""
+        if not self.whatif.plays:
+            return 0.0
+        return self._unexplained(reduce(or_, [link.found.change for link in self._chain], self.whatif.tracing))[1]
+
+    def _unexplained(self, fixes: Change) -> tuple[Unexplained | None, float]:
+        """Where what is not explained lies: by which part of a faultless job it goes, on which ranks and steps; and
+        the share of it that goes by that part alone, 1 where steps are not played.
+        """
+        if not self.whatif.plays:
+            return self._slowest(), 1.0
+        faultless, now = self.whatif.faultless, self.whatif.step_ns(fixes)
+        kinds = {
+            "host": Change(no_host=True),
+            "device": Change(device_at_median=faultless.device_at_median),
+            "communication": Change(transfers_at_median=faultless.transfers_at_median, absent=True),
+        }
+        gains = {kind: (now - self.whatif.step_ns(fixes | one)) for kind, one in kinds.items()}
+        kind = max(gains, key=lambda kind: float(gains[kind].sum()))
+        left = now - self.whatif.step_ns(fixes | faultless)
+        share, by_step = float(gains[kind].sum()) / max(float(left.sum()), 1.0), left.mean(axis=0)
+        steps = np.flatnonzero(by_step >= _MUCH * max(float(by_step.max(initial=0.0)), 1.0))
+        if not len(steps):
+            return None, share
+        busy = self.whatif.busy_ns[:, steps].mean(axis=1)
+        excess = busy - np.median(busy)
+        above = excess >= _MUCH * float(excess.max())
+        ranks = np.flatnonzero(above) if excess.max() > _MUCH * float(by_step[steps].mean()) else np.arange(len(busy))
+        owner, phase = self._owner(kind, ranks, steps)
+        where = Unexplained(
+            owner=owner,
+            phase=phase,
+            ranks=tuple(self.job.ranks[ranks].tolist()),
+            steps=tuple(self.job.steps[steps].tolist()),
+        )
+        return where, share
+
+    def _slowest(self) -> Unexplained | None:
+        """The same where busy times are compared: what the slowest rank has more of than the median one."""
+        busy = self.whatif.busy_ns.mean(axis=1)
+        rank = int(busy.argmax())
+        if busy[rank] <= np.median(busy):
+            return None
+        spent = self.job.budget.owner_ns.mean(axis=1)
+        more = spent[rank] - np.median(spent, axis=0)
+        more[OWNERS.index("wait")] = 0
+        excess = self.whatif.busy_ns[rank] - np.median(self.whatif.busy_ns, axis=0)
+        steps = self.job.steps[excess >= _MUCH * excess.max()]
+        return Unexplained(OWNERS[int(more.argmax())], None, (int(self.job.ranks[rank]),), tuple(steps.tolist()))
+
+    def _owner(self, kind: str, ranks: NDArray[np.intp], steps: NDArray[np.intp]) -> tuple[str, str | None]:
+        """The owner of the budget that has most of one kind of time there, and the phase; None where none is told.
+
+        A CPU may hold up communication and leave no GPU idle: then that owns the time.
+        """
+        chosen = np.ix_(ranks, steps)
+        time_of = {name: int(self.job.budget.of(name)[chosen].sum()) for name in OWNERS}
+        likely = (_OWNERS_OF[kind], _OWNERS_OF["communication"])
+        owners = next((some for some in likely if any(time_of[name] for name in some)), OWNERS)
+        owner = max(owners, key=lambda name: time_of[name])
+        if not self.job.tells_phases:
+            return owner, None
+        phases = self.job.work(lambda work: work.phases)
+        time = phases.host_ns if kind == "host" else phases.device_ns
+        others = np.setdiff1d(np.arange(time.shape[1]), steps)
+        typical = time[np.ix_(ranks, others)].mean(axis=(0, 1)) if len(others) else np.zeros(time.shape[2])
+        return owner, PHASES[int((time[chosen].mean(axis=(0, 1)) - typical).argmax())]
+
+    def change_of(self, chosen: Collection[str]) -> Change:
+        """What fixing some findings takes out of the steps, named by id or, all of a rule, by the rule."""
+        changes = (
+            fault.change
+            for found in self._needed
+            for name, fault in found.by_id.items()
+            if found.rule.id in chosen or name in chosen
+        )
+        return reduce(or_, changes, Change())
+
+    def without(self, chosen: Collection[str]) -> Prospect:
+        """The step if some findings were fixed, named by id or, all of a rule, by the rule.
+
+        One that found nothing changes nothing. The traced step stays traced unless profiler-overhead is among them.
+        """
+        fixed, change = [], []
+        of_tracing = [found for found in self.everything if found.rule.is_of_tracing]
+        for found in [*self._needed, *of_tracing]:
+            for name, fault in found.by_id.items():
+                if found.rule.id in chosen or name in chosen:
+                    fixed.append(name)
+                    if not found.rule.is_of_tracing:
+                        change.append(fault.change)
+        untraced = any(found.rule.is_of_tracing and found.rule.id in fixed for found in self.everything)
+        together = reduce(or_, change, self.whatif.tracing)
+        known = self._of_prefixes.get(frozenset(fixed) - {"profiler-overhead"})
+        after_ns = min(self._total_ns(together), self._untraced_total_ns) if known is None else known
+        saved_ns = (self.step_total_ns if untraced else self._untraced_total_ns) - after_ns
+        step_ns = self.step_total_ns / self._size
+        saved = saved_ns / self._size
+        least, most = interval(saved, self.job.clock.residual_ns or 0.0, step_ns)
+        return Prospect(
+            fixed=tuple(fixed),
+            step_ms=step_ns / 1e6,
+            without_ms=max(step_ns - saved, 0.0) / 1e6,
+            range_ms=(max(step_ns - most, 0.0) / 1e6, max(step_ns - least, 0.0) / 1e6),
+        )
+
+    @cached_property
+    def _of_prefixes(self) -> dict[frozenset[str], int]:
+        """What is left once the findings of the first few links of the chain are fixed, all or the serious ones, by
+        their ids.
+        """
+        findings = {finding.id: finding for finding in self.findings}
+        left = self._untraced_total_ns
+        known = {frozenset[str](): left}
+        every: tuple[set[str], int] = set(), left
+        serious: tuple[set[str], int] = set(), left
+        hiding, fixed = sum(bool(link.found.hides_with) for link in self._chain), 0
+        for link in self._chain:
+            for name, (_, part) in self._parts(link).items():
+                if name not in findings:
+                    continue
+                every = every[0] | {name}, every[1] - part
+                if findings[name].severity != Severity.INFO.label:
+                    serious = serious[0] | {name}, serious[1] - part
+            fixed += bool(link.found.hides_with)
+            # Those that hide each other share what all of them save: some of them alone save less.
+            if fixed in (0, hiding):
+                known |= {frozenset(names): left for names, left in (serious, every)}
+        return known
+
+
+_HOST_TIME = {
+    CpuTime.ALLOC: "cudaMalloc and cudaFree",
+    CpuTime.COPY: "blocking copies",
+    CpuTime.SYNC: "synchronisation",
+    CpuTime.READ: "waiting for what the CPU updates",
+    CpuTime.INPUT: "DataLoader",
+    CpuTime.STALL: "outside any op",
+    CpuTime.OP_STALL: "stalls inside ops",
+    CpuTime.UPDATE: "the optimizer's work on the CPU",
+    CpuTime.OVERHEAD: "the profiler's stalls",
+    CpuTime.RECORDING: "recording of events",
+    CpuTime.WORK: "ops, launches and Python between them",
+}
+_OWNERS_OF = {
+    "host": IDLE,
+    "device": ("compute", "copy"),
+    "communication": ("transfer", "wait"),
+}
+
+
+def _with_others(finding: Finding, together: Together | None) -> Finding:
+    """A finding, and what else to fix with it."""
+    return replace(finding, together=together, why=f"{finding.why} {together.sentence}") if together else finding
+
+
+def _behind(fault: Fault) -> str:
+    """What hid a fault until it was fixed."""
+    are = "are" if len(fault.hidden_by) > 1 else "is"
+    return f"Visible once {wording.listing(fault.hidden_by)} {are} fixed." if fault.hidden_by else ""
+
+
+def _divided(total: int, weights: Sequence[float]) -> list[int]:
+    """A total in integer parts by weight, which sum to it."""
+    whole = sum(weights)
+    shares = [weight / whole if whole else 1 / len(weights) for weight in weights]
+    edges = [round(total * sum(shares[: i + 1])) for i in range(len(shares) - 1)] + [total]
+    return [end - start for start, end in zip([0, *edges], edges, strict=False)]
+
+
+def _is_alarm(fault: Fault) -> bool:
+    """Whether a fault is more than info where it costs enough."""
+    return fault.at_most is not Severity.INFO
+
+
+def _by_precedence(everything: Sequence[Found], alone: Callable[[Found], float]) -> Iterator[Found]:
+    """What only informs first, then what single ranks have beyond the median one; then what all share, the costliest
+    first, but after those that refine it.
+    """
+    left = sorted(
+        everything, key=lambda found: (not found.rule.only_informs, not found.rule.names_stragglers, -alone(found))
+    )
+    while left:
+        refined = {rule for found in left for rule in found.rule.refined()}
+        following = next((found for found in left if found.rule.id not in refined), left[0])
+        left.remove(following)
+        yield following

@@ -1,0 +1,111 @@
+"""The verdict: what costs most, what is unexplained, or a "healthy" that the account of the step has earned."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence, Sized
+
+import msgspec
+
+from tb_ddp_doctor import record_again, wording
+from tb_ddp_doctor.facts.setting import setting
+from tb_ddp_doctor.findings import MOST_UNEXPLAINED, Account, Finding, RuleOutcome, Severity, Unexplained
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.step_parts import IDLE, OWNERS, PHASES
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """The verdict, in a word and in a sentence."""
+
+    #: A rule's id, "healthy", "unexplained" or "unknown".
+    name: str
+    headline: str
+
+
+def verdict(
+    job: Job,
+    findings: Sequence[Finding],
+    account: Account,
+    outcomes: Sequence[RuleOutcome],
+    *,
+    unrecognised: str | None,
+    notes: Sequence[str] = (),
+    lacking: Sequence[str],
+) -> Verdict:
+    """Judge a job, given its findings, costliest first.
+
+    `unrecognised` says why the traces cannot tell whether the job is healthy, if they cannot; `notes` are sentences
+    that must stand beside what was found; `lacking` says what of the job's files is not in the traces, such as "2 files
+    are unreadable".
+    """
+    worst = next((finding for finding in findings if finding.severity != Severity.INFO.label), None)
+    unexplained = account.line("unexplained")
+    but = f" ({wording.listing(lacking)}.)" if lacking else ""
+    if worst is None and unrecognised:
+        return Verdict("unknown", unrecognised + but)
+    # Slow ranks of unknown cause that the replay alone shows are no alarm at any cost: their time is not explained.
+    causeless = [
+        finding
+        for finding in findings
+        if finding.severity == Severity.INFO.label
+        and finding.cause == "unknown"
+        and finding.cost_ms * 1e6 >= Severity.MINOR.least_share * job.step_ns
+    ]
+    ids = {finding.id for finding in causeless}
+    of_findings = [line for line in account.lines if line.kind == "finding"]
+    charged = sorted((line for line in of_findings if line.finding not in ids), key=lambda line: -line.ms)
+    lost = unexplained.share + (0.0 if worst else sum(line.share for line in of_findings))
+    if lost >= MOST_UNEXPLAINED:
+        lost_ms = unexplained.ms + (0.0 if worst else sum(finding.cost_ms for finding in causeless))
+        if not charged or lost_ms > charged[0].ms:
+            return Verdict("unexplained", _unexplained(lost_ms, job, account.unexplained, causeless) + but)
+        worst = worst or next(finding for finding in findings if finding.id == charged[0].finding)
+    if worst:
+        others = [worst.together.sentence] if worst.together else []
+        return Verdict(worst.rule, " ".join([worst.headline + but, *others, *notes]))
+    return Verdict("healthy", _healthy(job, account, outcomes, lacking))
+
+
+def _unexplained(lost_ms: float, job: Job, where: Unexplained | None, causeless: Sequence[Finding]) -> str:
+    """How much is unexplained and where it lies, or which ranks are slower for no known cause if that is most of it."""
+    share = wording.percent(lost_ms * 1e6 / job.step_ns if job.step_ns else 0.0)
+    said = f"{wording.ms(lost_ms * 1e6)} of every {wording.ms(job.step_ns)} ({share}) is unexplained"
+    if 2 * sum(finding.cost_ms for finding in causeless) >= lost_ms:
+        slower = sorted({rank for finding in causeless for rank in finding.ranks})
+        said += (
+            f": {wording.ranks(slower)} {'is' if len(slower) == 1 else 'are'} slower than the median rank in the replay"
+        )
+    elif where:
+        said += f": {place(where, job.ranks, job.steps, has_gpu=job.has_device)}"
+    how = record_again.stacks_in_words(setting(job)) if where and where.owner in IDLE else "more steps"
+    return f"{said}. To learn more, capture {how}."
+
+
+def place(where: Unexplained, ranks: Sized, steps: Sized, *, has_gpu: bool) -> str:
+    """Where the unexplained time lies in a job of these ranks and steps: "mostly ..., on rank 1, in every step"."""
+    phase = f" {PHASES[where.phase].within}" if where.phase and where.phase != "other" else ""
+    on = "all ranks" if len(where.ranks) == len(ranks) > 1 else wording.ranks(where.ranks)
+    at = "every step" if len(where.steps) == len(steps) > 1 else wording.steps(where.steps)
+    owner = OWNERS[where.owner]
+    what = owner.excess if has_gpu else owner.excess_on_cpu or owner.excess
+    return f"mostly {what}{phase}, on {on}, in {at}"
+
+
+def _healthy(job: Job, account: Account, outcomes: Sequence[RuleOutcome], lacking: Sequence[str]) -> str:
+    """No data is not healthy: the sentence names what was not looked at."""
+    blind = []
+    if job.missing_ranks:
+        blind.append(f"{len(job.missing_ranks)} of {job.world_size} ranks have no usable trace here")
+    elif len(job.ranks) > 1 and not len(job.matched):
+        blind.append("no collective could be matched between the ranks")
+    status = Counter(outcome.status for outcome in outcomes)
+    if blind and status["not-applicable"]:
+        blind.append(f"{status['not-applicable']} of {len(outcomes)} rules are not checked (lack data)")
+    if status["error"]:
+        blind.append(f"{status['error']} of {len(outcomes)} rules failed")
+    blind += lacking
+    if blind:
+        return f"No fault found in these traces, but {wording.listing(blind)}."
+    floor, tracing = account.line("floor"), account.line("tracing")
+    also = f", {wording.ms(tracing.ms * 1e6)} are tracing" if tracing.share >= Severity.MINOR.least_share else ""
+    return f"Healthy: {wording.ms(floor.ms * 1e6).removesuffix(' ms')} of {wording.ms(job.step_ns)} is floor{also}."

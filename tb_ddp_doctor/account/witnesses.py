@@ -1,0 +1,180 @@
+"""Three witnesses of who is slow: who waits for whom, where the critical path lies, and what the replay saves.
+
+Each is measured in another way, so where two of them disagree, one is wrong, and what rests on it is not to be trusted.
+Where all ranks but one wait for that one, it lies on the critical path, and without its CPU's time the replay has to
+save what they wait:
+
+    rank 0  [fwd][AllReduce: wait.............]      waits 50 of 90 ms
+    rank 1  [fwd][sleep 50 ms    ][AllReduce  ]      has all lateness and the critical path
+
+A contradiction is a sentence for Data quality. It lowers the confidence of the findings that it is about, and no job of
+the tests and benchmarks may have one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from tb_ddp_doctor import wording
+from tb_ddp_doctor.digest.model import CpuTime
+from tb_ddp_doctor.facts.arrivals import Arrivals
+from tb_ddp_doctor.findings import Finding, PathStep, Severity
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.whatif import WhatIf
+from tb_ddp_doctor.rules.support import certainty
+from tb_ddp_doctor.step_parts import IDLE
+
+#: From this share of all lateness, or of the critical path, on a rank has most of it.
+_MOST = 0.5
+#: The path shows a slow rank if that is late so many times as often as ranks are on average: at its end the path lies
+#: on the rank that ends last, whoever that is.
+_LATE_ON_PATH = 2
+#: Waiting of less than this share of the step shows nobody slow: ranks that are alike wait for each other by chance.
+_LEAST_WAIT = Severity.MINOR.least_share
+#: A rank with less of the critical path than this is not on it.
+_OFF_THE_PATH = 0.02
+#: What the replay saves at least of what others wait, and of what the path has of the rank's CPU.
+_LEAST_SAVED = 0.5
+#: Calls in which a CPU may wait for another rank. It spends the rest of its time on its own account.
+_MAY_WAIT = (CpuTime.ALLOC, CpuTime.COPY, CpuTime.SYNC, CpuTime.READ)
+#: The rule whose ranks are slow in every step.
+_NAMES_SLOW_RANKS = "straggler"
+
+
+class Witnesses(msgspec.Struct, frozen=True, eq=False):
+    """What is known of R ranks; shares from 0 to 1, of shape (R,)."""
+
+    #: Of the straggler wait of all ranks, the share in collectives that the rank arrived at last.
+    of_lateness: NDArray[np.float64]
+    of_path: NDArray[np.float64]
+    #: What the path has of the rank's CPU, mean over steps, ns.
+    cpu_on_path_ns: NDArray[np.float64]
+    #: How long the rank itself waits, and how long each other rank at least does, mean over steps, ns.
+    wait_ns: NDArray[np.float64]
+    others_wait_ns: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, job: Job, arrivals: Arrivals, path: Sequence[PathStep]) -> Witnesses:
+        """The witnesses of a job of at least two ranks, from its arrivals and its critical path."""
+        ranks = len(job.ranks)
+        late = np.bincount(arrivals.last, np.maximum(arrivals.longest_wait_ns, 0), ranks)
+        row = {int(number): i for i, number in enumerate(job.ranks)}
+        on_path, of_cpu = np.zeros(ranks), np.zeros(ranks)
+        for piece in (piece for step in path for piece in step.pieces):
+            on_path[row[piece.rank]] += piece.ms
+            if piece.owner in IDLE:
+                of_cpu[row[piece.rank]] += piece.ms
+        wait = job.budget.of("wait")
+        two = np.sort(wait, axis=0)[:2]
+        # The least that any other rank waits: the second least where the rank itself waits least.
+        others = np.where(wait <= two[0], two[1], two[0])
+        return cls(
+            of_lateness=late / max(late.sum(), 1.0),
+            of_path=on_path / max(on_path.sum(), 1e-9),
+            cpu_on_path_ns=of_cpu * 1e6 / max(len(path), 1),
+            wait_ns=wait.mean(axis=1),
+            others_wait_ns=others.mean(axis=1),
+        )
+
+
+class Contradiction(msgspec.Struct, frozen=True):
+    """Two witnesses that disagree."""
+
+    sentence: str
+    #: Ids of the findings that it makes doubtful.
+    findings: tuple[str, ...]
+
+
+def contradictions(seen: Witnesses, findings: Sequence[Finding], whatif: WhatIf, job: Job) -> tuple[Contradiction, ...]:
+    """Where the witnesses of a job disagree with each other or with its findings."""
+    loud = [one for one in findings if one.severity != Severity.INFO.label]
+    return (
+        *_unnamed(seen, findings, loud, whatif, job),
+        *_neither_late_nor_on_path(seen, loud, job),
+        *_unsaved(seen, loud, whatif, job),
+    )
+
+
+def doubted(finding: Finding, said: Sequence[Contradiction]) -> Finding:
+    """A finding with less confidence where a contradiction makes it doubtful."""
+    doubtful = any(finding.id in one.findings for one in said)
+    return replace(finding, confidence=certainty.LOWER[finding.confidence]) if doubtful else finding
+
+
+def _unnamed(
+    seen: Witnesses, findings: Sequence[Finding], loud: Sequence[Finding], whatif: WhatIf, job: Job
+) -> Iterator[Contradiction]:
+    """Ranks with most of all lateness, or of the path, that no finding names although others wait for them.
+
+    Tracing slows some ranks more than others: what it takes is no finding's. A finding that costs too little for more
+    than info names its ranks where the replay saves what others wait.
+    """
+    named = {rank for one in loud for rank in one.ranks}
+    wait_ms = dict(zip(job.ranks.tolist(), (seen.others_wait_ns / 1e6).tolist(), strict=True))
+    small = [one for one in findings if one.rule == _NAMES_SLOW_RANKS]
+    named |= {rank for one in small for rank in one.ranks if one.cost_ms >= _LEAST_SAVED * wait_ms.get(rank, math.inf)}
+    waits = seen.others_wait_ns - whatif.tracing_ns >= _LEAST_WAIT * job.step_ns
+    on_path = (seen.of_path >= _MOST) & (seen.of_lateness >= _LATE_ON_PATH / len(waits))
+    for rank in np.flatnonzero(waits & ((seen.of_lateness >= _MOST) | on_path)).tolist():
+        if int(job.ranks[rank]) not in named:
+            yield Contradiction(
+                f"Rank {job.ranks[rank]} has {wording.percent(float(seen.of_lateness[rank]))} of all lateness and "
+                f"{wording.percent(float(seen.of_path[rank]))} of the critical path, and every other rank waits at "
+                "least "
+                f"{wording.ms(float(seen.others_wait_ns[rank]))} a step, but no finding names it.",
+                tuple(one.id for one in loud),
+            )
+
+
+def _neither_late_nor_on_path(seen: Witnesses, loud: Sequence[Finding], job: Job) -> Iterator[Contradiction]:
+    """Findings on some ranks that wait as long as others, and are not on the path although nothing hides them."""
+    for one in loud:
+        rows = np.flatnonzero(np.isin(job.ranks, one.ranks))
+        if not 0 < len(rows) < len(job.ranks) or one.together or one.rule != _NAMES_SLOW_RANKS:
+            continue
+        waits_less = float(seen.wait_ns[rows].min()) < float(np.median(seen.wait_ns))
+        if not waits_less and float(seen.of_path[rows].sum()) < _OFF_THE_PATH:
+            yield Contradiction(
+                f"{one.rule} names {wording.ranks(one.ranks)}, which wait{'s' if len(rows) == 1 else ''} as long as "
+                "other "
+                "ranks and are not on the critical path.",
+                (one.id,),
+            )
+
+
+def _unsaved(seen: Witnesses, loud: Sequence[Finding], whatif: WhatIf, job: Job) -> Iterator[Contradiction]:
+    """A rank whose CPU is on the path while all others wait, where the replay without that CPU's time saves little.
+
+    A rank can save no more of its waiting than its own CPU has time to spare: beside the wait of its GPU it may work.
+    """
+    rank = int(seen.of_path.argmax())
+    others = np.arange(len(seen.of_path)) != rank
+    works = sum(whatif.host_ns(kind).mean(axis=1) for kind in CpuTime if kind not in _MAY_WAIT)
+    spare = float((job.step_ns - works)[others].min())
+    expected = min(
+        float(seen.others_wait_ns[rank]) * float(seen.of_lateness[rank]), float(seen.cpu_on_path_ns[rank]), spare
+    )
+    if not whatif.plays or seen.of_path[rank] < _MOST or expected < _LEAST_WAIT * job.step_ns:
+        return
+    of_rank = [one.alone_ms * 1e6 for one in loud if one.ranks == (int(job.ranks[rank]),)]
+    if max(of_rank, default=0.0) >= _LEAST_SAVED * expected:
+        return  # the replay of its fix has saved as much
+    share = np.zeros(whatif.shape)
+    share[rank] = 1
+    without = whatif.step_ns(Change(dict.fromkeys(CpuTime, share)))
+    saved = float((whatif.recorded_ns - without).mean())
+    if saved < _LEAST_SAVED * expected:
+        yield Contradiction(
+            f"All ranks wait at least {wording.ms(float(seen.others_wait_ns[rank]))} a step for rank "
+            f"{job.ranks[rank]}, "
+            f"whose CPU is on the critical path for {wording.ms(float(seen.cpu_on_path_ns[rank]))}, but the replay "
+            f"without its CPU's time saves {wording.ms(saved)}.",
+            tuple(one.id for one in loud),
+        )

@@ -1,0 +1,209 @@
+"""What bound each event of the recorded steps: followed back from the end, the critical path."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.guests import GUEST
+from tb_ddp_doctor.replay.play import play
+from tb_ddp_doctor.replay.replay import Replay
+from tb_ddp_doctor.trace.model import Flags, Indices, Ints
+
+
+class Event(IntEnum):
+    """What happens to a row or a part."""
+
+    #: The host has issued all that the row launches; what holds it at the row's end no longer does; the device has done
+    #: what the row launched.
+    ISSUED = 0
+    ENDED = 1
+    DONE = 2
+    #: The rank arrives at a collective; the collective ends.
+    ARRIVED = 3
+    COMPLETED = 4
+
+
+class Node(NamedTuple):
+    """An event of a row, or of a part, by its index in the schedule."""
+
+    event: Event
+    at: int
+
+
+class Binding(NamedTuple):
+    """What an event waited for."""
+
+    #: Index of the rank; the row of its track, or of its collectives.
+    rank: int
+    row: int
+    #: The event without which this one would have been earlier, None where the record does not hold it; and from when
+    #: on only this event's own time counts.
+    by: Node | None
+    since_ns: int
+    #: For how long of that a collective waits for ranks that have no trace.
+    absent_ns: int = 0
+
+
+class Bindings:
+    """What bound each event as recorded. Where two bind alike, the host's own work does, and on the device its own."""
+
+    def __init__(self, replay: Replay) -> None:
+        self._schedule = schedule = replay.schedule
+        self._lengths = replay.without(Change())
+        self._played = play(schedule, self._lengths, kept=True)
+        self._ends_ns = ends = replay.step_ends(self._played)
+        rank, step = np.arange(len(schedule.frame.step_index))[:, None], schedule.frame.step_index
+        #: When each of the job's steps begins, where what was before it ends last, and when it ends; shape (S,), ns.
+        self.start_ns: Ints = ends[rank, step].max(axis=0)
+        self.end_ns: Ints = ends[rank, step + 1].max(axis=0)
+        self._rows_of: dict[int, Ints] = {}
+
+    @property
+    def last(self) -> Node | None:
+        """The last event of the last step, on the rank where it ends last; None where there is none."""
+        rows, parts, played = self._schedule.rows, self._schedule.parts, self._played
+        index = self._schedule.frame.step_index
+        rank = int(self._ends_ns[np.arange(len(index)), index[:, -1] + 1].argmax())
+        own_step = index[rank, -1]
+        mine = np.flatnonzero((rows.rank == rank) & (rows.own_step <= own_step))
+        own = np.flatnonzero((parts.rank == rank) & (parts.own_step >= 0) & (parts.own_step <= own_step))
+        ends = np.concatenate((played.done_ns[mine], played.end_ns[own]))
+        if not len(ends):
+            return None
+        # Of those that end last the latest: the device's rows that do nothing end with the one before.
+        latest = len(ends) - 1 - int(ends[::-1].argmax())
+        if latest < len(mine):
+            return Node(Event.DONE, int(mine[latest]))
+        return Node(Event.COMPLETED, int(own[latest - len(mine)]))
+
+    def of(self, node: Node) -> Binding:
+        """What an event waited for."""
+        bound = {
+            Event.ISSUED: self._issued,
+            Event.ENDED: self._ended,
+            Event.DONE: self._done,
+            Event.ARRIVED: self._arrived,
+            Event.COMPLETED: self._completed,
+        }
+        return bound[node.event](node.at)
+
+    def _issued(self, row: int) -> Binding:
+        rows, lengths = self._schedule.rows, self._lengths
+        before = self._before(row)
+        host_ns = self._played.ended_ns[before] if before >= 0 else self._schedule.frame.host_start_ns[rows.rank[row]]
+        by, left_ns = self._queue(row)
+        if not rows.synced[row] and left_ns + lengths.queue_ns[row] > host_ns + lengths.work_ns[row]:
+            return self._of_row(row, by, left_ns)
+        return self._of_row(row, Node(Event.ENDED, before) if before >= 0 else None, int(host_ns))
+
+    def _ended(self, row: int) -> Binding:
+        rows, lengths, played = self._schedule.rows, self._lengths, self._played
+        by, left_ns = self._queue(row)
+        issued_ns = int(played.issued_ns[row])
+        if rows.synced[row] and left_ns + lengths.queue_ns[row] > issued_ns + lengths.blocked_ns[row]:
+            return self._of_row(row, by, left_ns)
+        if rows.waits[row] and played.done_ns[row] > issued_ns:
+            return self._of_row(row, Node(Event.DONE, row), int(played.done_ns[row]))
+        return self._of_row(row, Node(Event.ISSUED, row), issued_ns)
+
+    def _done(self, row: int) -> Binding:
+        rows, lengths, played = self._schedule.rows, self._lengths, self._played
+        before = self._before(row)
+        free_ns = int(played.done_ns[before] if before >= 0 else self._schedule.frame.device_start_ns[rows.rank[row]])
+        gate_ns = int(played.end_ns[rows.awaits[row]])
+        gated_ns = gate_ns + int(rows.delay_ns[row])
+        issued_ns, fed_ns = int(played.issued_ns[row]), int(rows.fed_ns[row])
+        if issued_ns + lengths.lead_ns[row] > max(gated_ns, free_ns) + lengths.device_ns[row]:
+            since = int(played.done_ns[row]) - fed_ns if fed_ns >= 0 else issued_ns
+            return self._of_row(row, Node(Event.ISSUED, row), since)
+        if gated_ns > free_ns:
+            return self._of_row(row, Node(Event.COMPLETED, int(rows.awaits[row])), gate_ns)
+        return self._of_row(row, Node(Event.DONE, before) if before >= 0 else None, free_ns)
+
+    def _arrived(self, part: int) -> Binding:
+        parts, played = self._schedule.parts, self._played
+        row, needs, after = int(self._launching[part]), int(parts.needs[part]), int(parts.after[part])
+        bound = [(int(played.ended_ns[row]), Node(Event.ENDED, row))]
+        if needs >= 0:
+            bound.append((int(played.done_ns[needs]), Node(Event.DONE, needs)))
+        if after < len(parts.rank) - 1:
+            bound.append((int(played.end_ns[after]), Node(Event.COMPLETED, after)))
+        since, by = max(bound, key=lambda one: one[0])
+        return self._of_part(part, by, since)
+
+    def _completed(self, part: int) -> Binding:
+        parts = self._schedule.parts
+        if self._launching[part] < 0:
+            return self._of_part(part, None, int(parts.end_ns[part]))
+        members = self._members(part)
+        arrivals = self._played.arrival_ns[members]
+        latest = len(members) - 1 - int(arrivals[::-1].argmax())
+        return self._of_part(part, Node(Event.ARRIVED, int(members[latest])), int(arrivals[latest]))
+
+    def _queue(self, row: int) -> tuple[Node | None, int]:
+        """What leaves the launch queue before a row can be issued, and when."""
+        rows, played = self._schedule.rows, self._played
+        behind, part = int(rows.queue_row[row]), int(rows.queue_part[row])
+        if rows.queue_before[row]:
+            return None, int(self._schedule.frame.device_start_ns[rows.rank[row]])
+        if behind >= 0:
+            return Node(Event.DONE, behind), int(played.done_ns[behind] - rows.queue_tail_ns[row])
+        nothing = len(self._schedule.parts.rank) - 1
+        return Node(Event.COMPLETED, part) if part < nothing else None, int(played.end_ns[part])
+
+    def _before(self, row: int) -> int:
+        """The row of the same rank before, -1 for none."""
+        mine = self._of_rank(int(self._schedule.rows.rank[row]))
+        place = int(np.searchsorted(mine, row))
+        return int(mine[place - 1]) if place else -1
+
+    def _of_rank(self, rank: int) -> Ints:
+        """The rows of a rank, in the order in which they are played, which is that of its track."""
+        if rank not in self._rows_of:
+            self._rows_of[rank] = np.flatnonzero(self._schedule.rows.rank == rank)
+        return self._rows_of[rank]
+
+    def _of_row(self, row: int, by: Node | None, since_ns: int) -> Binding:
+        rank = int(self._schedule.rows.rank[row])
+        mine = self._of_rank(rank)
+        # A row that launches a guest is part of the row before it.
+        mine = mine[~self._launches_guest[mine]]
+        return Binding(rank, int(np.searchsorted(mine, row, side="right")) - 1, by, since_ns)
+
+    def _of_part(self, part: int, by: Node | None, since_ns: int) -> Binding:
+        parts = self._schedule.parts
+        absent_ns = int(parts.absent_ns[part]) if by and by.event is Event.ARRIVED else 0
+        return Binding(int(parts.rank[part]), int(parts.row[part]), by, since_ns, absent_ns)
+
+    @cached_property
+    def _launches_guest(self) -> Flags:
+        launches = self._schedule.rows.launches
+        guests: Flags = (launches >= 0) & (self._schedule.parts.like[launches] == GUEST)
+        return guests
+
+    @cached_property
+    def _launching(self) -> Indices:
+        """The row that launches each part, -1 for none."""
+        launches = self._schedule.rows.launches
+        rows = np.flatnonzero(launches >= 0).astype(np.int32)
+        launching = np.full(len(self._schedule.parts.rank), -1, np.int32)
+        launching[launches[rows]] = rows
+        return launching
+
+    def _members(self, part: int) -> Ints:
+        """The parts of a part's collective that are launched: they complete together."""
+        after = int(np.searchsorted(self._completed_until, part, side="right"))
+        first, last = self._completed_until[after - 1], self._completed_until[after]
+        mine = self._schedule.parts.collective[first:last] == self._schedule.parts.collective[part]
+        members: Ints = first + np.flatnonzero(mine)
+        return members
+
+    @cached_property
+    def _completed_until(self) -> Ints:
+        """Where the parts that complete in each round end, after 0."""
+        return np.array([0, *(each.completed.stop for each in self._schedule.rounds if len(each.starts))])

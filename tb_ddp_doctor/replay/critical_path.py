@@ -1,0 +1,350 @@
+"""The critical path across ranks: one path back through the record, in which each piece waited for the one before it.
+
+It begins where the last step ends last, on whichever rank that is, and follows what bound each event (see
+`bindings`): the device's work, the collective that it awaited and the last rank to arrive there, the launch, the
+host. It never waits for another rank, since it then goes on there. Step k owns the part between the ends of steps k - 1
+and k, each on the rank where it ends last; its pieces sum to that, to the nanosecond. Times are ns on the common clock.
+Pure: a job and its bindings in, pieces out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.digest.model import CodeOf, CpuTime, RankDigest, RankOwner, Starved
+from tb_ddp_doctor.digest.track import LATENCY_NS
+from tb_ddp_doctor.findings import PHASES
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.replay.bindings import Bindings, Event
+from tb_ddp_doctor.trace.model import Indices, Ints
+from tb_ddp_doctor.trace.names import Phase
+
+#: Pieces shorter than this share of the step are joined with those beside them.
+_SHORTEST = 0.001
+#: A name from this share of the time on stands for all of it.
+_MOST = 0.9
+#: Names of so many calls together stand for a kind.
+_CALLS = 2
+#: The owner of the step's time while the host spends its time on something.
+_OWNERS = {
+    CpuTime.ALLOC: "alloc",
+    CpuTime.COPY: "sync",
+    CpuTime.SYNC: "sync",
+    CpuTime.READ: "sync",
+    CpuTime.INPUT: "input",
+    CpuTime.STALL: "host",
+    CpuTime.OP_STALL: "dispatch",
+    CpuTime.UPDATE: "dispatch",
+    CpuTime.OVERHEAD: "dispatch",
+    CpuTime.RECORDING: "dispatch",
+    CpuTime.WORK: "dispatch",
+}
+_OF_CPUS = "collective of the CPUs (gloo)"
+_PROFILER = "profiler overhead"
+_LOADER = "DataLoader.__next__"
+_UPDATE = "optimizer on the CPU"
+
+
+def owner_of(kind: CpuTime) -> str:
+    """The owner of the step's time while the CPU spends its time on something."""
+    return _OWNERS[kind]
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """A stretch of the path on one rank."""
+
+    #: Index of the rank.
+    rank: int
+    #: One of `findings.OWNERS`; waiting is for ranks without a trace.
+    owner: str
+    #: One of `findings.PHASES`: of what launched it; None where the trace does not tell.
+    phase: str | None
+    #: The collective's kind, the call that blocks, or the user's own function, "" if unknown.
+    what: str
+    start_ns: int
+    end_ns: int
+
+    @property
+    def label(self) -> tuple[int, str, str | None, str]:
+        """What pieces that are joined have in common."""
+        return self.rank, self.owner, self.phase, self.what
+
+
+class Part(msgspec.Struct, frozen=True):
+    """The path's part in one step."""
+
+    #: Index of the job's step.
+    step: int
+    start_ns: int
+    end_ns: int
+    #: In order of time; they sum to the part.
+    pieces: tuple[Piece, ...]
+
+
+def critical_path(job: Job, bindings: Bindings) -> tuple[Part, ...]:
+    """The path through all steps of a job, in order of time."""
+    start_ns, end_ns = bindings.start_ns.tolist(), bindings.end_ns.tolist()
+    backwards = _walk(job, bindings)
+    parts = []
+    piece = next(backwards)
+    for step in range(len(end_ns) - 1, -1, -1):
+        mine = []
+        while True:
+            start, end = max(piece.start_ns, start_ns[step]), min(piece.end_ns, end_ns[step])
+            if start < end:
+                mine.append(replace(piece, start_ns=start, end_ns=end))
+            if piece.start_ns <= start_ns[step]:
+                break
+            piece = next(backwards)
+        shortest = round(_SHORTEST * (end_ns[step] - start_ns[step]))
+        parts.append(Part(step, start_ns[step], end_ns[step], tuple(_joined(mine[::-1], shortest))))
+    return tuple(parts[::-1])
+
+
+def _walk(job: Job, bindings: Bindings) -> Iterator[Piece]:
+    """The path's pieces from its end back, without a gap."""
+    node, time, begin = bindings.last, int(bindings.end_ns[-1]), int(bindings.start_ns[0])
+    ranks: dict[int, _Rank] = {}
+    rank = 0
+    while node and time > begin:
+        bound = bindings.of(node)
+        rank = bound.rank
+        if rank not in ranks:
+            ranks[rank] = _Rank(job, rank)
+        since = min(bound.since_ns, time)
+        if since < time:
+            yield from ranks[rank].pieces(node.event, bound.row, since, time, bound.absent_ns)
+            time = since
+        node = bound.by
+    # What bound it is not in the record: nothing but the host is before its first launch.
+    yield Piece(rank, "host", None, "", begin, time)
+
+
+class _Rank:
+    """What a rank's pieces are called."""
+
+    def __init__(self, job: Job, rank: int) -> None:
+        self._rank, self._digest = rank, job.digests[rank]
+        self._clock = job.clock
+        told = self._digest.work.phases.host_ns[:, [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]]
+        self._tells_phases = bool(told.any())
+        table = self._digest.collectives
+        self._groups = len({self._digest.strings[group] for group in set(table.group.tolist())} - {""})
+
+    def pieces(self, event: Event, row: int, start: int, end: int, absent: int) -> Iterator[Piece]:
+        """The pieces of what ended with an event of a row of the track or of the collectives, the latest first."""
+        if event in (Event.ARRIVED, Event.COMPLETED):
+            yield from self._of_collective(event, row, start, end, absent)
+            return
+        phase = self._phase(row)
+        if event is Event.DONE:
+            for owner, since, until in self._device(start, end):
+                yield Piece(self._rank, owner, phase, self._function(CodeOf.COMPUTE, since, until), since, until)
+            return
+        track = self._digest.track
+        if event is Event.ISSUED:
+            host_ns = dict(self._host_ns.get(row, {}))
+            # By an estimate only, and all over the row.
+            host_ns[CpuTime.WORK] = host_ns.get(CpuTime.WORK, 0) + host_ns.pop(CpuTime.RECORDING, 0)
+            spent = max(sorted(host_ns), key=host_ns.__getitem__)
+        else:
+            spent = CpuTime(max(int(track.blocked_by[row]), 0))
+        yield Piece(self._rank, _OWNERS[spent], phase, self._doing(spent, start, end), start, end)
+
+    def _of_collective(self, event: Event, row: int, start: int, end: int, absent: int) -> Iterator[Piece]:
+        if row < 0:
+            yield Piece(self._rank, "transfer" if event is Event.COMPLETED else "dispatch", None, _OF_CPUS, start, end)
+            return
+        table = self._digest.collectives
+        phase = self._phase(int(self._launching[row]))
+        name = self._digest.strings[int(table.kind[row])] or "communication"
+        group = self._digest.strings[int(table.group[row])]
+        what = f"{name} in {group}" if group and self._groups > 1 else name
+        if event is Event.ARRIVED:
+            # So late not for its launch: for what the device still did, which no launch tells.
+            owner = "dispatch" if end - start <= LATENCY_NS else "compute"
+            yield Piece(self._rank, owner, phase, f"before {what}", start, end)
+            return
+        arrived = min(start + absent, end)
+        if arrived < end:
+            yield Piece(self._rank, "transfer", phase, what, arrived, end)
+        if start < arrived:
+            yield Piece(self._rank, "wait", phase, what, start, arrived)
+
+    def _phase(self, row: int) -> str | None:
+        return PHASES[int(self._digest.track.phase[row])] if self._tells_phases and row >= 0 else None
+
+    @cached_property
+    def _host_ns(self) -> dict[int, dict[CpuTime, int]]:
+        """What the host's time in each row of the track goes to."""
+        return self._digest.track.host.by_row()
+
+    @cached_property
+    def _launching(self) -> Ints:
+        """The row of the track that launches each collective, -1 for none."""
+        launches = self._digest.track.launches
+        rows = np.flatnonzero((launches >= 0) & (launches < len(self._digest.collectives)))
+        found = np.full(len(self._digest.collectives), -1)
+        found[launches[rows]] = rows
+        return found
+
+    def _device(self, start: int, end: int) -> Iterator[tuple[str, int, int]]:
+        """What the device does: compute, but for stretches known to be copies; the latest first."""
+        copied_from, copied_until = self._copies
+        first = int(np.searchsorted(copied_until, start, side="right"))
+        last = int(np.searchsorted(copied_from, end))
+        for since, until in zip(
+            copied_from[first:last][::-1].tolist(), copied_until[first:last][::-1].tolist(), strict=True
+        ):
+            since, until = max(since, start), min(until, end)
+            if until < end:
+                yield "compute", until, end
+            if since < until:
+                yield "copy", since, until
+            end = min(since, end)
+        if start < end:
+            yield "compute", start, end
+
+    @cached_property
+    def _copies(self) -> tuple[Ints, Ints]:
+        pieces = self._digest.pieces
+        chosen = pieces.owner == RankOwner.COPY
+        return self._common(pieces.start_ns[chosen]), self._common(pieces.end_ns[chosen])
+
+    def _common(self, times: Ints) -> Ints:
+        return times - self._clock.correction(self._rank, times)
+
+    def _doing(self, spent: CpuTime, start: int, end: int) -> str:
+        """What the host does there, as far as it is known."""
+        if spent is CpuTime.INPUT:
+            return _LOADER
+        if spent is CpuTime.OVERHEAD:
+            return _PROFILER
+        if spent is CpuTime.STALL:
+            return self._stall(start, end) or self._function(CodeOf.HOST, start, end)
+        if spent is CpuTime.WORK:
+            return self._function(CodeOf.HOST, start, end)
+        if spent is CpuTime.OP_STALL:
+            return self._op_stall(start, end)
+        return _UPDATE if spent in (CpuTime.READ, CpuTime.UPDATE) else self._calls[spent]
+
+    def _stall(self, start: int, end: int) -> str:
+        """What the host does in a stall, if that is the longest of its kind; of the others no place is known."""
+        stalled = self._digest.stalled
+        begun, over = self._common(stalled.longest_start_ns), self._common(stalled.longest_end_ns)
+        within = np.minimum(over, end) - np.maximum(begun, start)
+        if not len(within) or 2 * within.max() <= end - start:
+            return ""
+        return self._digest.strings[int(stalled.doing[within.argmax()])]
+
+    def _op_stall(self, start: int, end: int) -> str:
+        """The op or launch call of the longest stall there; "" if none is known."""
+        stalls = self._digest.op_stalls
+        within = np.minimum(self._common(stalls.end_ns), end) - np.maximum(self._common(stalls.start_ns), start)
+        if not len(within) or within.max() <= 0:
+            return ""
+        longest = int(within.argmax())
+        op, call = (str(self._digest.strings[column[longest]]) for column in (stalls.op, stalls.call))
+        return op or call
+
+    @cached_property
+    def _calls(self) -> dict[CpuTime, str]:
+        """The calls that hold the host, by kind."""
+        kinds = {CpuTime.ALLOC: Starved.ALLOC, CpuTime.COPY: Starved.COPY, CpuTime.SYNC: Starved.SYNC}
+        return {held: _named(self._digest, self._digest.blocking.kind == kind) for held, kind in kinds.items()}
+
+    def _function(self, of: CodeOf, start: int, end: int) -> str:
+        """The user's own function that has most of a stretch, "" if none has or no stacks tell."""
+        if not len(self._digest.code):
+            return ""
+        first, until, functions = self._code[of]
+        within = slice(int(np.searchsorted(until, start, side="right")), int(np.searchsorted(first, end)))
+        length = np.minimum(until[within], end) - np.maximum(first[within], start)
+        if not len(length):
+            return ""
+        names, which = np.unique(functions[within], return_inverse=True)
+        total = np.bincount(which, weights=length)
+        longest = int(total.argmax())
+        return self._digest.strings[int(names[longest])] if 2 * total[longest] > end - start else ""
+
+    @cached_property
+    def _code(self) -> dict[CodeOf, tuple[Ints, Ints, Indices]]:
+        code = self._digest.code
+        chosen: dict[CodeOf, NDArray[np.bool_]] = {of: code.of == of for of in CodeOf}
+        return {
+            of: (self._common(code.start_ns[mine]), self._common(code.end_ns[mine]), code.function[mine])
+            for of, mine in chosen.items()
+        }
+
+
+def _named(digest: RankDigest, blocking: NDArray[np.bool_]) -> str:
+    """The call that has most of the time of some rows of `Blocking`, "cudaMalloc in aten::empty"; "" if none has.
+
+    Where several operators make it, the call alone; where there are two kinds of calls, both.
+    """
+    table, strings = digest.blocking, digest.strings
+    times, calls, ops = table.blocked_ns[blocking], table.call[blocking], table.op[blocking]
+    total = times.sum()
+    if not total:
+        return ""
+    row = int(times.argmax())
+    if times[row] >= _MOST * total and strings[int(ops[row])]:
+        return f"{strings[int(calls[row])]} in {strings[int(ops[row])]}"
+    distinct, which = np.unique(calls, return_inverse=True)
+    of_call = np.bincount(which, weights=times)
+    order = np.argsort(-of_call, kind="stable")
+    enough = int(np.searchsorted(np.cumsum(of_call[order]), _MOST * total)) + 1
+    return ", ".join(strings[int(distinct[i])] for i in order[:enough]) if enough <= _CALLS else ""
+
+
+def _joined(pieces: Sequence[Piece], shortest: int) -> list[Piece]:
+    """Pieces, by time and without a gap, none shorter than that but where there is one only.
+
+    Short ones go with each other, named for what most of them are, until they are long enough; else with the one beside
+    them.
+    """
+    joined: list[Piece] = []
+    few: list[Piece] = []
+    for piece in _alike(pieces):
+        if piece.end_ns - piece.start_ns < shortest:
+            few.append(piece)
+            if piece.end_ns - few[0].start_ns >= shortest:
+                joined.append(_one(few))
+                few = []
+            continue
+        joined.append(replace(piece, start_ns=few[0].start_ns) if few else piece)
+        few = []
+    if few and joined:
+        joined[-1] = replace(joined[-1], end_ns=few[-1].end_ns)
+    elif few:
+        joined.append(_one(few))
+    return list(_alike(joined))
+
+
+def _one(pieces: Sequence[Piece]) -> Piece:
+    """One piece for several, named for what most of them are."""
+    total: dict[tuple[int, str, str | None, str], int] = {}
+    for piece in pieces:
+        total[piece.label] = total.get(piece.label, 0) + piece.end_ns - piece.start_ns
+    most = max(total, key=lambda label: total[label])
+    return Piece(*most, pieces[0].start_ns, pieces[-1].end_ns)
+
+
+def _alike(pieces: Sequence[Piece]) -> Iterator[Piece]:
+    """Pieces with neighbours that are alike as one."""
+    last: Piece | None = None
+    for piece in pieces:
+        if last and last.label == piece.label:
+            last = replace(last, end_ns=piece.end_ns)
+            continue
+        if last:
+            yield last
+        last = piece
+    if last:
+        yield last

@@ -1,0 +1,150 @@
+"""Adds guests to collectives: parts that arrive when something else does that the collective waits for, and do nothing.
+
+The parts of a collective complete together, once each has arrived, and each comes after one part. Two things need more:
+
+- Of ranks that pass data around in a ring, or along a pipeline, each waits for its neighbours alone. So a kernel that
+  meets two that do not meet each other is a collective of its own, with a guest for each partner, which arrives when
+  the partner does:
+
+      rank 0  kernel a, with guests of b and d      rank 1  kernel b, with guests of a and c
+
+- A collective that awaits one of another stream also comes after the one before it on its own: its guest does.
+
+A guest is launched by a row that takes no time, right after the row of what it stands for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.digest.model import CpuTime
+from tb_ddp_doctor.digest.track import LONG_AGO
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.replay.model import Parts
+from tb_ddp_doctor.replay.tracks import Tracks
+from tb_ddp_doctor.trace.model import Flags, Indices, Ints
+
+#: `Parts.like` of a guest, which is no call.
+GUEST = -1
+_OF_GUESTS = {"own_step": -1, "step": -1, "like": GUEST, "absent_ns": 0, "transfer_ns": 0, "exposed_ns": 0}
+#: What a row that launches a guest has where it is not like the partner's row.
+_OWN: dict[str, int | bool] = {
+    "blocked_by": -1,
+    "blocked_ns": 0,
+    "waits": False,
+    "queue_row": -1,
+    "queue_tail_ns": 0,
+    "queue_part": -1,
+    "queue_ns": 0,
+    "synced": False,
+    "device_ns": 0,
+    "lead_ns": LONG_AGO,
+    "fed_ns": -1,
+    "awaits": -1,
+    "delay_ns": 0,
+    "awaits_for_certain": False,
+}
+
+
+def with_guests(job: Job, tracks: Tracks, parts: Parts) -> tuple[Tracks, Parts]:
+    """The tracks and parts of a job with the guests that it needs."""
+    nothing = len(parts.rank) - 1
+    host, partner = _meetings(job)
+    both = np.flatnonzero((tracks.parts("follows", nothing) < nothing) & (tracks.parts("after", nothing) < nothing))
+    if not len(host) and not len(both):
+        return tracks, parts
+    launches = tracks.parts("launches", -1)
+    launching = np.full(nothing, -1, np.int64)
+    launching[launches[launches >= 0]] = np.flatnonzero(launches >= 0)
+    launched = launching[partner] >= 0
+    host, partner = (np.concatenate((side[launched], launches[both])).astype(np.int64) for side in (host, partner))
+    guests = TracksWithGuests(tracks, launching[partner], nothing)
+    collective = parts.collective.copy()
+    alone = np.unique(host[: int(launched.sum())])
+    collective[alone] = int(collective.max()) + 1 + np.arange(len(alone))
+    # In the order of the rows that launch them.
+    host, partner = host[guests.order], partner[guests.order]
+    chosen = np.concatenate((np.arange(nothing), partner, [nothing]))
+    columns = {name: getattr(parts, name)[chosen] for name in Parts.__struct_fields__}
+    here = slice(nothing, nothing + len(host))
+    columns["collective"][here] = collective[host]
+    columns["collective"][:nothing] = collective[:nothing]
+    for name, value in _OF_GUESTS.items():
+        columns[name][here] = value
+    on_stream = nothing + np.flatnonzero(host == partner)
+    columns["after"][on_stream] = tracks.parts("after", nothing)[launching[host[host == partner]]]
+    columns["needs"][on_stream] = -1
+    columns["ready_ns"][on_stream] = 0
+    columns["needs"] = guests.moved(columns["needs"])
+    columns["after"][columns["after"] == nothing] = nothing + len(host)
+    return guests, Parts(**columns)
+
+
+def _meetings(job: Job) -> tuple[Ints, Ints]:
+    """Calls that meet, each pair both ways, where one of the two meets a third."""
+    matched = job.matched
+    chosen = np.flatnonzero(~matched.together)
+    if not len(chosen):
+        return chosen, chosen
+    which, rank = np.nonzero(matched.present[chosen])
+    call = (job.calls.first[rank] + matched.row[chosen[which], rank]).reshape(-1, 2)
+    return np.concatenate((call[:, 0], call[:, 1])), np.concatenate((call[:, 1], call[:, 0]))
+
+
+class TracksWithGuests:
+    """Tracks with a row more for each guest, after the row of its partner."""
+
+    def __init__(self, tracks: Tracks, after: Ints, first_guest: int) -> None:
+        """`after` is the row that launches the partner of each guest; `first_guest` is the part of the first one."""
+        self._tracks = tracks
+        rows = len(tracks.rank)
+        source = np.concatenate((np.arange(rows), after))
+        sort = np.argsort(source, kind="stable")
+        #: The guests by the rows that launch them.
+        self.order: Ints = sort[sort >= rows] - rows
+        self._source: Ints = source[sort]
+        self._own: Flags = sort >= rows
+        self._place = np.empty(rows, np.int32)
+        self._place[self._source[~self._own]] = np.flatnonzero(~self._own)
+        self._first_guest = first_guest
+        self.first: Ints = tracks.first + np.searchsorted(np.sort(after), tracks.first)
+        self.rank: Indices = tracks.rank[self._source]
+
+    def moved(self, rows: Indices) -> Indices:
+        """Indices of rows of the tracks without guests; what is negative stays so."""
+        return np.where(rows >= 0, self._place[rows], rows).astype(np.int32)
+
+    def column(self, name: str) -> NDArray[Any]:
+        """A column of `Track`."""
+        return self._with_own(self._tracks.column(name), name)
+
+    def parts(self, name: str, missing: int) -> Indices:
+        """A column with collectives, as parts of all ranks; `missing` for none."""
+        found: Indices = self._tracks.parts(name, missing)[self._source]
+        if name == "launches":
+            found[self._own] = self._first_guest + np.arange(len(self.order))
+        elif name in _OWN:
+            found[self._own] = missing
+        return found
+
+    def rows(self, name: str) -> Indices:
+        """A column with rows, as rows of all ranks; what is negative stays so."""
+        return self.moved(self._with_own(self._tracks.rows(name), name))
+
+    def job_step(self, step_index: Ints) -> Indices:
+        """The job's step of each row, -1 for none."""
+        return self._tracks.job_step(step_index)[self._source]
+
+    def host_times(self, kind: CpuTime) -> tuple[Indices, Ints]:
+        """The rows in which the host's time goes to something, each once, and how much of it."""
+        row, ns = self._tracks.host_times(kind)
+        return self._place[row], ns
+
+    def _with_own(self, column: NDArray[Any], name: str) -> NDArray[Any]:
+        found = column[self._source]
+        if name in _OWN:
+            found[self._own] = _OWN[name]
+        return found

@@ -1,0 +1,69 @@
+"""Puts collectives that CPUs carry out (gloo) among the parts of a job: there CPUs wait for each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tb_ddp_doctor.digest.model import RankDigest
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.job.numbering import numbered
+from tb_ddp_doctor.replay.model import Parts
+from tb_ddp_doctor.storage.constant import joined
+from tb_ddp_doctor.trace.model import Ints
+
+#: `Parts.like` of a collective of the CPUs, which is compared with none.
+OF_CPUS = -2
+#: A rank that ends one by more than this before another rank arrives has met others, ns.
+_TOLERANCE_NS = 500_000
+
+
+def with_host_meetings(job: Job, parts: Parts) -> Parts:
+    """The parts of a job, and those of its CPUs' collectives before the last one."""
+    tables = [digest.host_meetings for digest in job.digests]
+    many = sum(len(table) for table in tables)
+    if not many:
+        return parts
+    rank = np.repeat(np.arange(len(tables)), [len(table) for table in tables])
+    start, end = (joined([getattr(table, of) for table in tables]) for of in ("start_ns", "end_ns"))
+    start, end = (at - job.clock.correction(rank, at) for at in (start, end))
+    meeting = _meetings(job.digests, rank, start, end)
+    last = np.full(many, start.min())
+    np.maximum.at(last, meeting, start)
+    nothing = len(parts.rank) - 1
+    chosen = np.concatenate((np.arange(nothing), np.full(many, nothing), [nothing]))
+    columns = {name: getattr(parts, name)[chosen] for name in Parts.__struct_fields__}
+    here = slice(nothing, nothing + many)
+    columns["rank"][here] = rank
+    columns["row"][here] = -1
+    columns["collective"][here] = int(parts.collective.max()) + 1 + meeting
+    columns["transfer_ns"][here] = np.maximum(end - last[meeting], 0)
+    columns["end_ns"][here] = end
+    columns["like"][here] = OF_CPUS
+    columns["after"][columns["after"] == nothing] = nothing + many
+    return Parts(**columns)
+
+
+def _meetings(digests: Sequence[RankDigest], rank: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
+    """Number of the collective of each rank's part: the n-th of a kind in a step, where all ranks have as many."""
+    words: dict[str, int] = {}
+    kinds, steps = [], []
+    for digest in digests:
+        code = np.array([words.setdefault(text, len(words)) for text in digest.strings], np.int64)
+        kinds.append(code[digest.host_meetings.kind])
+        steps.append(digest.steps.number[digest.host_meetings.step])
+    of = numbered(np.concatenate(kinds), np.concatenate(steps))
+    # In the order of ranks, and of time within a rank.
+    run = numbered(rank, of)
+    order = np.argsort(run, kind="stable")
+    begins = np.flatnonzero(np.diff(run[order], prepend=-1))
+    ordinal = np.empty(len(run), np.int64)
+    ordinal[order] = np.arange(len(run)) - np.repeat(begins, np.diff(begins, append=len(run)))
+    meeting = numbered(of, ordinal)
+    size = int(meeting.max()) + 1
+    arrived, ended = np.full(size, start_ns.min()), np.full(size, end_ns.max())
+    np.maximum.at(arrived, meeting, start_ns)
+    np.minimum.at(ended, meeting, end_ns)
+    meet = (np.bincount(meeting) == len(digests)) & (ended >= arrived - _TOLERANCE_NS)
+    return numbered(~meet[meeting], np.where(meet[meeting], meeting, np.arange(len(meeting))))

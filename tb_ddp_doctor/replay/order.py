@@ -1,0 +1,144 @@
+"""The order in which rows and parts of all ranks can be played, and what can be played together.
+
+A row follows the one before it, and the parts that it awaits and that leave the launch queue before it; the parts of a
+collective complete together, once all are launched and those that they come after are over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.job.numbering import in_order
+from tb_ddp_doctor.replay import native, native_library
+from tb_ddp_doctor.replay.model import Ordering, Parts
+from tb_ddp_doctor.replay.tracks import Tracks
+from tb_ddp_doctor.trace.model import Indices, Ints
+
+
+class CircularWaitError(Exception):
+    """Rows wait for each other in a circle: some match of collectives is wrong."""
+
+
+class Together(msgspec.Struct, frozen=True, eq=False):
+    """Rows that follow no other ones still to be played, and the parts that complete with them; as in `Round`."""
+
+    rows: slice
+    completed: slice
+
+
+class Order(msgspec.Struct, frozen=True, eq=False):
+    """An order in which rows and parts of all ranks can be played, as indices, and what can be played together."""
+
+    rows: Ints
+    #: Those that nothing launches last.
+    parts: Ints
+    plan: list[Together]
+
+
+def nothing_ordered(tracks: Tracks, parts: Parts, awaits: Indices) -> Ordering:
+    """The state before any row or part has its place; `awaits` is the part that each row awaits."""
+    launches, queue_part = tracks.parts("launches", -1), tracks.parts("queue_part", len(parts.rank) - 1)
+    launched = np.zeros(len(parts.rank), np.bool_)
+    launched[launches[launches >= 0]] = True
+    done = ~launched
+    following, beside = np.full((2, len(parts.rank)), -1, np.int32)
+    chained = np.flatnonzero(launched & ~done[parts.after])
+    chained = chained[in_order(parts.after[chained])]
+    of = parts.after[chained]
+    begins = np.diff(of, prepend=-1) > 0
+    following[of[begins]] = chained[begins]
+    beside[chained[:-1][~begins[1:]]] = chained[1:][~begins[1:]]
+    collectives = int(parts.collective.max()) + 1
+    members = np.flatnonzero(launched).astype(np.int32)
+    members = members[np.argsort(parts.collective[members], kind="stable")]
+    missing = np.bincount(parts.collective[members], minlength=collectives)
+    return Ordering(
+        first=tracks.first,
+        awaits=awaits,
+        queue_part=queue_part,
+        launches=launches,
+        collective=parts.collective,
+        after=parts.after,
+        following=following,
+        beside=beside,
+        members=members,
+        members_at=np.concatenate(([0], np.cumsum(missing))),
+        missing=missing,
+        done=done,
+        queued=np.zeros(len(parts.rank), np.bool_),
+    )
+
+
+def order_natively(ordering: Ordering) -> tuple[Ints, Ints, list[Together]]:
+    """The order of rows, the order of the parts that complete, and the plan, by the native library.
+
+    Raises CircularWaitError.
+    """
+    found = native.order(ordering)
+    if found is None:
+        raise CircularWaitError("Collectives wait for each other in a circle.")
+    order, completed, plan = found
+    return order, completed, [Together(slice(a, b), slice(c, d)) for a, b, c, d in plan.tolist()]
+
+
+def order_with_numpy(ordering: Ordering) -> tuple[Ints, Ints, list[Together]]:
+    """The same as `order_natively`, without the native library."""
+    place, last = ordering.first[:-1].copy(), ordering.first[1:]
+    order: list[Ints] = [np.empty(0, np.int64)]
+    completing: list[NDArray[np.integer]] = [np.empty(0, np.int64)]
+    plan: list[Together] = []
+    played = complete = 0
+    while (active := np.flatnonzero(place < last)).size:
+        row = place[active]
+        ready = ordering.done[ordering.awaits[row]] & ordering.done[ordering.queue_part[row]]
+        row = row[ready]
+        if not len(row):
+            raise CircularWaitError("Collectives wait for each other in a circle.")
+        place[active[ready]] += 1
+        launches = ordering.launches[row]
+        new = launches[launches >= 0]
+        ordering.queued[new] = True
+        now = slice(played, played + len(row))
+        played += len(row)
+        order.append(row)
+        for completed in _completed(ordering, new):
+            plan.append(Together(now, slice(complete, complete + len(completed))))
+            complete += len(completed)
+            completing.append(completed)
+            now = slice(played, played)
+        if now.stop > now.start:
+            plan.append(Together(now, slice(complete, complete)))
+    return np.concatenate(order), np.concatenate(completing), plan
+
+
+def _completed(ordering: Ordering, new: Indices) -> Iterator[Indices]:
+    """Parts, by collective, that complete once the `new` ones are queued; and those that follow on streams."""
+    arriving = new[ordering.done[ordering.after[new]]]
+    while len(arriving):
+        np.subtract.at(ordering.missing, ordering.collective[arriving], 1)
+        touched = np.unique(ordering.collective[arriving])
+        full = touched[ordering.missing[touched] == 0].tolist()
+        starts = ordering.members_at
+        completed = np.concatenate([arriving[:0], *(ordering.members[starts[i] : starts[i + 1]] for i in full)])
+        ordering.done[completed] = True
+        if len(completed):
+            yield completed
+        after = ordering.following[completed]
+        arriving = after[:0]
+        while len(after := after[after >= 0]):
+            arriving = np.concatenate((arriving, after[ordering.queued[after]]))
+            after = ordering.beside[after]
+
+
+def ordered(tracks: Tracks, parts: Parts, awaits: Indices) -> Order:
+    """The order in which rows and parts can be played. Raises CircularWaitError."""
+    ordering = nothing_ordered(tracks, parts, awaits)
+    way = order_natively if native_library.is_available() else order_with_numpy
+    order, completed, plan = way(ordering)
+    never = np.ones(len(parts.rank), np.bool_)
+    never[completed] = False
+    return Order(order, np.concatenate([completed, np.flatnonzero(never)]), plan)

@@ -1,0 +1,114 @@
+"""Plays a schedule: when everything happens, given how long each thing takes. Times are ns on the common clock."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tb_ddp_doctor.digest.track import LONG_AGO
+from tb_ddp_doctor.replay import native, native_library
+from tb_ddp_doctor.replay.model import Lengths, Played, Round, Schedule
+from tb_ddp_doctor.trace.model import Ints
+
+
+def play(
+    schedule: Schedule, lengths: Lengths, lead_ns: Ints | int = 0, sooner_ns: Ints | int = 0, *, kept: bool = False
+) -> Played:
+    """Play all rounds; by how much more than recorded each host begins ahead of its device, and by how much sooner the
+    rank begins, both of shape (R,).
+
+    Where `kept`, all is kept of when things happened, which takes twice the memory.
+    """
+    playing = _Playing(schedule, lengths, lead_ns, sooner_ns, kept)
+    if native_library.is_available():
+        playing.natively()
+    else:
+        playing.with_numpy()
+    return playing.played
+
+
+class _Playing:
+    """A schedule half played."""
+
+    def __init__(
+        self, schedule: Schedule, lengths: Lengths, lead_ns: Ints | int, sooner_ns: Ints | int, kept: bool
+    ) -> None:
+        self._schedule, self._lengths, self._kept = schedule, lengths, kept
+        rows, parts = len(schedule.rows.rank), len(schedule.parts.rank)
+        begin_ns = schedule.frame.device_start_ns - sooner_ns
+        self._device_at = begin_ns.copy()
+        self._host_at = schedule.frame.host_start_ns - sooner_ns - lead_ns
+        if lengths.no_host:
+            self._host_at = np.full_like(self._device_at, LONG_AGO // 2)
+        #: When a part's own launch and what that needs let it start.
+        self._ready = np.full(parts, LONG_AGO)
+        self.played = Played(
+            done_ns=np.empty(rows, np.int64),
+            end_ns=schedule.parts.end_ns.copy(),
+            begin_ns=begin_ns,
+            host_end_ns=self._host_at,
+            issued_ns=np.empty(rows if kept else 0, np.int64),
+            ended_ns=np.empty(rows if kept else 0, np.int64),
+            arrival_ns=np.full(parts if kept else 0, LONG_AGO),
+        )
+
+    def natively(self) -> None:
+        """Play all rounds in the native library."""
+        begin_ns = self.played.begin_ns
+        native.play(self._schedule, self._lengths, begin_ns, self._host_at, self._ready, self.played)
+
+    def with_numpy(self) -> None:
+        """Play all rounds without it."""
+        for each in self._schedule.rounds:
+            if each.rows.start < each.rows.stop:
+                self._rows(each)
+            if len(each.starts):
+                self._parts(each)
+
+    def _rows(self, now: Round) -> None:
+        """Play the rows of a round."""
+        rows, lengths, played, here, ranks = self._schedule.rows, self._lengths, self.played, now.rows, now.ranks
+        issued, free = self._host_at[ranks] + lengths.work_ns[here], self._device_at[ranks]
+        if now.queued:
+            synced, left = rows.synced[here], self._left_queue(now)
+            issued = np.maximum(issued, np.where(synced, LONG_AGO, left))
+        if now.gated:
+            free = np.maximum(free, played.end_ns[rows.awaits[here]] + rows.delay_ns[here])
+        done = np.maximum(free + lengths.device_ns[here], issued + lengths.lead_ns[here])
+        ended = issued
+        if now.held:
+            ended = np.maximum(issued, np.where(rows.waits[here], done, issued) + lengths.blocked_ns[here])
+        if now.queued:
+            ended = np.where(synced, np.maximum(ended, left), ended)
+        self._host_at[ranks], self._device_at[ranks] = ended, done
+        played.done_ns[here] = done
+        if self._kept:
+            played.issued_ns[here], played.ended_ns[here] = issued, ended
+        self._launch(now, ended)
+
+    def _left_queue(self, now: Round) -> Ints:
+        """When what each row waits for has left the launch queue, or the event that it waits for is over."""
+        rows, lengths, played, here = self._schedule.rows, self._lengths, self.played, now.rows
+        behind = rows.queue_row[here]
+        left = np.where(
+            behind >= 0, played.done_ns[behind] - lengths.queue_tail_ns[here], played.end_ns[rows.queue_part[here]]
+        )
+        left = np.where(rows.queue_before[here], played.begin_ns[rows.rank[here]], left)
+        after: Ints = left + lengths.queue_ns[here]
+        return after
+
+    def _launch(self, now: Round, ended: Ints) -> None:
+        parts, launched, launch = self._schedule.parts, now.launched, ended[now.launching]
+        if now.needing:
+            needs = parts.needs[launched]
+            launch = np.maximum(launch, np.where(needs >= 0, self.played.done_ns[needs], LONG_AGO))
+        self._ready[launched] = launch + parts.ready_ns[launched]
+
+    def _parts(self, now: Round) -> None:
+        """Play the collectives that complete in a round."""
+        parts, played, here = self._schedule.parts, self.played, now.completed
+        arrival = np.maximum(self._ready[here], played.end_ns[now.after] + parts.ready_ns[here])
+        if self._kept:
+            played.arrival_ns[here] = arrival
+        if not self._lengths.alone:
+            arrival = np.repeat(np.maximum.reduceat(arrival, now.starts), now.sizes)
+        played.end_ns[here] = arrival + self._lengths.transfer_ns[here]

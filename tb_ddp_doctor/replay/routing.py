@@ -1,0 +1,118 @@
+"""Expert parallelism: what each rank computes between two exchanges of tokens, and how unevenly the ranks share it.
+
+A rank whose experts get more tokens than others computes longer before the exchange that follows, and all ranks wait
+for it there. Which rank that is may change from layer to layer, so that no rank is slow over a whole step:
+
+    rank 0  [attention][exchange][experts.......][exchange][attention][exchange][experts][wait....][exchange]
+    rank 1  [attention][exchange][experts][wait.][exchange][attention][exchange][experts........  ][exchange]
+
+A piece is the device work of one rank that is launched between two collectives, the second of which exchanges tokens.
+N pieces; times are ns.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from tb_ddp_doctor.job.numbering import numbered
+from tb_ddp_doctor.replay.model import Schedule
+from tb_ddp_doctor.trace.model import Flags, Floats, Indices, Ints
+from tb_ddp_doctor.trace.names import COMBINE, DISPATCH
+
+#: Kinds of collectives that exchange tokens between experts.
+EXCHANGES = ("all_to_all", DISPATCH, COMBINE)
+#: A piece is uneven if the rank with most computes this much longer than the ranks do on average. Kernels that vary by
+#: 6 % make the slowest of 8 ranks 9 % longer.
+_UNEVEN = 0.2
+
+
+class Routing(msgspec.Struct, frozen=True, eq=False):
+    """The pieces of a job's steps, and the rows of the schedule that they consist of."""
+
+    #: Rank and step (indices) of each piece, how many exchanges the rank launched in the step before, and the exchange
+    #: that ends it; shape (N,).
+    rank: Ints
+    step: Ints
+    ordinal: Ints
+    exchange: Ints
+    work_ns: Ints
+    #: Of each row of the schedule, the piece that it belongs to, -1 for none.
+    piece: Ints
+
+    def excess_ns(self, among: Flags) -> Floats:
+        """By how much each piece takes longer than the mean of its ranks, where it is uneven; 0 elsewhere, shape (N,).
+
+        Only chosen ranks and steps, shape (R, S), are compared. A rank that is slower in most pieces of a step is no
+        sign of uneven routing: its time is taken as if it were as fast as the others there.
+        """
+        if not len(self.rank):
+            return np.zeros(0)
+        chosen = among[self.rank, self.step]
+        slower = self._slower(chosen)
+        alike = self.work_ns / slower
+        mean = self._mean(alike, chosen)
+        beyond = np.where(chosen, alike - mean, 0.0)
+        most = np.zeros(int(self.exchange.max()) + 1)
+        np.maximum.at(most, self.exchange, beyond)
+        uneven = most[self.exchange] > _UNEVEN * mean
+        return np.where(uneven, np.maximum(beyond, 0.0) * slower, 0.0)
+
+    def _mean(self, values: Floats, chosen: Flags) -> Floats:
+        """Of each piece, the mean over the chosen pieces that the same exchange ends."""
+        many = int(self.exchange.max()) + 1
+        total = np.bincount(self.exchange, np.where(chosen, values, 0.0), many)
+        count = np.bincount(self.exchange, chosen, many)
+        return (total / np.maximum(count, 1))[self.exchange]
+
+    def _slower(self, chosen: Flags) -> Floats:
+        """By which factor each piece's rank is slower than the median rank in most pieces of the step, at least 1."""
+        work = self.work_ns.astype(np.float64)
+        usual = _lower_medians(np.where(chosen, work, np.inf), self.exchange)
+        ratio = np.where(np.isfinite(usual), work / np.maximum(usual, 1.0), 1.0)
+        # With one hot piece of two, the lower median is the other one.
+        return np.maximum(_lower_medians(ratio, numbered(self.rank, self.step)), 1.0)
+
+
+def _lower_medians(values: Floats, group: Ints) -> Floats:
+    """Of each value, the lower median of those of its group that are finite; infinite where none is."""
+    order = np.lexsort((values, group))
+    first = np.flatnonzero(np.diff(group[order], prepend=-1))
+    finite = np.maximum(np.add.reduceat(np.isfinite(values[order]).astype(np.int64), first), 1)
+    medians: Floats = values[order][first + (finite - 1) // 2]
+    return medians[group]
+
+
+def routing(schedule: Schedule) -> Routing:
+    """Cut the device work of a schedule into pieces; none where no tokens are exchanged."""
+    rows, parts, families = schedule.rows, schedule.parts, schedule.frame.families
+    exchanges = np.array([one.kind in EXCHANGES and not one.between_two for one in families], np.bool_)
+    ends = np.flatnonzero((rows.launches >= 0) & (rows.step >= 0)) if exchanges.any() else np.zeros(0, np.int64)
+    ends = ends[exchanges[parts.family[rows.launches[ends]]]]
+    if not len(ends):
+        nothing = np.zeros(0, np.int64)
+        return Routing(nothing, nothing, nothing, nothing, nothing, np.full(len(rows.rank), -1, np.int64))
+    place = numbered(rows.rank, rows.own_step, rows.between)
+    of_place = np.full(int(place.max()) + 1, -1, np.int64)
+    of_place[place[ends]] = np.arange(len(ends))
+    piece = of_place[place]
+    mine = piece >= 0
+    work = np.bincount(piece[mine], np.maximum(rows.device_ns[mine], 0), len(ends)).astype(np.int64)
+    rank, step = rows.rank[ends].astype(np.int64), rows.step[ends].astype(np.int64)
+    return Routing(
+        rank=rank,
+        step=step,
+        ordinal=_before(numbered(rank, step), rows.between[ends]),
+        exchange=numbered(parts.collective[rows.launches[ends]]),
+        work_ns=work,
+        piece=piece,
+    )
+
+
+def _before(cell: Ints, between: Indices) -> Ints:
+    """How many pieces of the same rank and step come before each, given what orders them."""
+    order = np.lexsort((between, cell))
+    first = np.flatnonzero(np.diff(cell[order], prepend=-1))
+    ordinal = np.empty(len(cell), np.int64)
+    ordinal[order] = np.arange(len(cell)) - np.repeat(first, np.diff(first, append=len(cell)))
+    return ordinal

@@ -1,0 +1,274 @@
+"""The tracks and collectives of all ranks joined, before they are put in an order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_ddp_doctor.digest.model import CpuTime, RankDigest
+from tb_ddp_doctor.digest.track import LONG_AGO
+from tb_ddp_doctor.job.calls import Calls, job_steps
+from tb_ddp_doctor.job.collectives import UNEVEN
+from tb_ddp_doctor.job.model import Job
+from tb_ddp_doctor.job.numbering import numbered
+from tb_ddp_doctor.replay.model import Family, Parts
+from tb_ddp_doctor.storage.constant import is_constant, joined
+from tb_ddp_doctor.trace.model import Flags, Indices, Ints
+
+
+class Tracks(Protocol):
+    """The tracks of all ranks joined, rank by rank; rows are those of all ranks."""
+
+    @property
+    def first(self) -> Ints:
+        """Where each rank's rows begin, and where the last one's end, shape (R + 1,)."""
+
+    @property
+    def rank(self) -> Indices:
+        """The rank of each row."""
+
+    def column(self, name: str) -> NDArray[Any]:
+        """A column of `Track`."""
+
+    def parts(self, name: str, missing: int) -> Indices:
+        """A column with collectives, as parts of all ranks; `missing` for none."""
+
+    def rows(self, name: str) -> Indices:
+        """A column with rows, as rows of all ranks; what is negative stays so."""
+
+    def job_step(self, step_index: Ints) -> Indices:
+        """The job's step of each row, -1 for none."""
+
+    def host_times(self, kind: CpuTime) -> tuple[Indices, Ints]:
+        """The rows in which the host's time goes to something, each once, and how much of it."""
+
+
+class RecordedTracks:
+    """The tracks as the digests have them."""
+
+    def __init__(self, digests: Sequence[RankDigest]) -> None:
+        self._tracks = [digest.track for digest in digests]
+        self._steps = np.array([len(digest.steps) for digest in digests])
+        #: Where each rank's rows and parts begin, and where the last one's end, shape (R + 1,).
+        self.first = _base([len(track) for track in self._tracks])
+        self.first_part = _base([len(digest.collectives) for digest in digests])
+        #: The same of the parts of `HostMeetings`, which come after all those of `Collectives`.
+        self.first_meeting = self.first_part[-1] + _base([len(digest.host_meetings) for digest in digests])
+        self.rank = np.repeat(np.arange(len(digests), dtype=np.int32), np.diff(self.first))
+
+    def column(self, name: str) -> NDArray[Any]:
+        """A column of `Track`."""
+        return joined([getattr(track, name) for track in self._tracks])
+
+    def parts(self, name: str, missing: int) -> Indices:
+        """A column with rows of the rank's `Collectives`, as parts."""
+        own = self.column(name)
+        if is_constant(own) and own[0] < 0:
+            return np.broadcast_to(np.int32(missing), own.shape)
+        base = self._base_of_each(self.first_part)
+        parts: Indices = np.where(own >= 0, own + base, np.int32(missing))
+        if self.first_meeting[-1] > self.first_meeting[0]:
+            many = self._base_of_each(np.append(np.diff(self.first_part), 0))
+            met = own >= many
+            parts[met] = (own - many + self._base_of_each(self.first_meeting))[met]
+        return parts
+
+    def rows(self, name: str) -> Indices:
+        """A column with rows of the rank's track, as rows of all; what is negative stays so."""
+        own = self.column(name)
+        if is_constant(own) and own[0] < 0:
+            return own
+        rows: Indices = np.where(own >= 0, own + self._base_of_each(self.first), own)
+        return rows
+
+    def _base_of_each(self, first: Ints) -> Indices:
+        return np.repeat(first[:-1].astype(np.int32), np.diff(self.first))
+
+    def job_step(self, step_index: Ints) -> Indices:
+        """The job's step of each row, -1 for none."""
+        return job_steps(step_index, self.rank, self.column("step"), self._steps)
+
+    def host_times(self, kind: CpuTime) -> tuple[Indices, Ints]:
+        """The rows in which the host's time goes to something, each once, and how much of it."""
+        return self._host_times[kind]
+
+    @cached_property
+    def _host_times(self) -> dict[CpuTime, tuple[Indices, Ints]]:
+        """Rows and times of all, by kind."""
+        times = [track.host for track in self._tracks]
+        base = np.repeat(self.first[:-1].astype(np.int32), [len(one.row) for one in times])
+        kind = joined([one.kind for one in times])
+        row, ns = np.concatenate([one.row for one in times]) + base, np.concatenate([one.ns for one in times])
+        by_kind = {}
+        for each in CpuTime:
+            mine = np.flatnonzero(kind == each)
+            by_kind[each] = row[mine], ns[mine]
+        return by_kind
+
+
+def _base(counts: Sequence[int]) -> Ints:
+    """Where each one's things begin, and where the last one's end, once all are joined."""
+    return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+
+
+def recorded_parts(job: Job, tracks: RecordedTracks, family: Ints) -> Parts:
+    """The parts of all ranks, rank by rank, and one more; `family` is that of each of the job's calls."""
+    calls, matched, waiting = job.calls, job.matched, job.waiting
+    rank, nothing = calls.rank, len(calls)
+    own_step, end = calls.column("step"), calls.column("end_ns")
+    arrived, traced = waiting.all_arrived_ns, waiting.all_traced_arrived_ns
+
+    collective = np.full(nothing + 1, -1, np.int32)
+    of_match, of_rank = np.nonzero(matched.present)
+    collective[calls.first[of_rank] + matched.row[of_match, of_rank]] = of_match
+    alone = collective < 0
+    collective[alone] = len(matched) + np.arange(int(alone.sum()))
+
+    launches = tracks.parts("launches", -1)
+    launching = np.flatnonzero((launches >= 0) & (launches < nothing))
+
+    def of_launch(values: NDArray[Any], missing: int) -> NDArray[Any]:
+        """What the row that launches a part has."""
+        of_part = np.full(nothing + 1, missing, values.dtype)
+        of_part[launches[launching]] = values[launching]
+        return of_part
+
+    follows = tracks.parts("follows", nothing)
+    after = np.where(follows < nothing, follows, tracks.parts("after", nothing))
+    like = numbered(calls.text("kind").code, calls.column("elements"), calls.column("group_size"))
+    exposed = waiting.exposed.measure(job.axis.place(rank, arrived), job.axis.place(rank, end))
+    return Parts(
+        rank=_and(rank, 0),
+        row=_and(np.arange(nothing) - calls.first[rank], -1),
+        own_step=_and(own_step, -1),
+        step=_and(job.call_step, -1),
+        collective=collective,
+        absent_ns=np.append(arrived - traced, 0),
+        transfer_ns=np.append(end - arrived, 0),
+        exposed_ns=np.append(exposed, 0),
+        end_ns=np.append(end - job.clock.correction(rank, end), LONG_AGO),
+        after=of_launch(after, nothing),
+        needs=of_launch(tracks.rows("needs"), -1),
+        ready_ns=of_launch(tracks.column("ready_ns"), 0),
+        like=_and(like, 0),
+        ordinal=_and(_ordinals(numbered(rank, own_step, like)), 0),
+        bytes=np.append(calls.column("bytes"), 0),
+        family=_and(family, 0),
+    )
+
+
+def families(calls: Calls) -> tuple[Ints, tuple[Family, ...]]:
+    """The family of each of a job's calls, shape (N,), and what each is; there is one at least."""
+    kind, size, sends, two = calls.text("kind"), calls.column("group_size"), calls.of_gradients, calls.between_two
+    family = numbered(kind.code, size, sends, two)
+    if not len(family):
+        return family, (Family("", -1, of_gradients=False),)
+    first = np.unique(family, return_index=True)[1]
+    return family, tuple(
+        Family(kind.words[kind.code[i]], int(size[i]), of_gradients=bool(sends[i]), between_two=bool(two[i]))
+        for i in first.tolist()
+    )
+
+
+def _and(indices: NDArray[Any], of_nothing: int) -> Indices:
+    """Indices, and one more."""
+    return np.append(indices, of_nothing).astype(np.int32)
+
+
+def _ordinals(of: Ints) -> Ints:
+    """How many equal ones are before each one."""
+    order = np.argsort(of, kind="stable")
+    first = np.flatnonzero(np.diff(of[order], prepend=-1))
+    ordinal = np.empty(len(of), np.int64)
+    ordinal[order] = np.arange(len(of)) - np.repeat(first, np.diff(first, append=len(of)))
+    return ordinal
+
+
+def awaited(tracks: Tracks, parts: Parts, calls: Calls) -> Indices:
+    """The part that each row awaits; the last where it awaits none.
+
+    What comes after a collective only for want of its launch need not await it. It does if it has to on other ranks,
+    and does not if more of them go on without waiting. Where no rank tells, kernels of a backward pass are taken to go
+    on beside the AllReduces of gradients that this pass launched before its last one: DDP awaits them at its end.
+    """
+    nothing = len(parts.rank) - 1
+    awaits: Indices = tracks.parts("awaits", nothing).copy()
+    gated = np.flatnonzero(awaits < nothing)
+    certain = tracks.column("awaits_for_certain")[gated]
+    # Of each part: 0 if no row awaits it, 1 if one does so for all that is known, 2 if one has to.
+    how = np.zeros(nothing, np.int8)
+    np.maximum.at(how, awaits[gated], 1 + certain.astype(np.int8))
+    collectives = int(parts.collective.max()) + 1
+    counts = parts.like[:-1] >= 0
+    free, held = (np.bincount(parts.collective[:-1][counts & (how == it)], minlength=collectives) for it in (0, 2))
+    of = parts.collective[awaits[gated]]
+    goes_on = free[of] > held[of]
+    goes_on |= (held[of] == 0) & _before_last_gradients(tracks, awaits, gated, calls)
+    awaits[gated[~certain & goes_on]] = nothing
+    return awaits
+
+
+def _before_last_gradients(tracks: Tracks, awaits: Indices, rows: Ints, calls: Calls) -> Flags:
+    """Whether some rows that await a part come before their backward pass has launched its last AllReduce of gradients,
+    and that part is one of these AllReduces; shape of `rows`.
+    """
+    count = len(calls)
+    launches = tracks.parts("launches", -1)
+    launching = np.flatnonzero((launches >= 0) & (launches < count))
+    launched_by = np.full(count, -1, np.int64)
+    launched_by[launches[launching]] = launching
+    sends = calls.of_gradients & (calls.column("backward") >= 0) & (launched_by >= 0)
+    of_pass = numbered(calls.rank, calls.column("backward"))
+    last = np.full(int(of_pass.max(initial=-1)) + 1, -1, np.int64)
+    np.maximum.at(last, of_pass[sends], launched_by[sends])
+    until = np.append(np.where(sends, last[of_pass], -1), -1)
+    before: Flags = rows <= until[np.minimum(awaits[rows], count)]
+    return before
+
+
+def sequences(parts: Parts, families: Sequence[Family], step_index: Ints) -> Ints:
+    """Which ranks and steps have the same collectives; indices of shape (R, S).
+
+    Messages do not count: stages of a pipeline have other numbers of them, and as much to do. Nor do sizes that may
+    differ from rank to rank.
+    """
+    ranks, steps = step_index.shape
+    two = np.array([family.between_two for family in families], np.bool_)
+    known = np.flatnonzero((parts.step >= 0) & ~two[parts.family])
+    cell = parts.rank[known] * steps + parts.step[known]
+    # How many there are of each kind, as a sum of hashes: order differs between streams.
+    uneven = np.array([family.kind in UNEVEN for family in families], np.bool_)[parts.family[known]]
+    like = numbered(parts.family[known], np.where(uneven, -1, parts.like[known]))
+    place = _ordinals(numbered(cell, like))
+    hashed = (like.astype(np.uint64) + 1) * np.uint64(0x9E3779B97F4A7C15) ^ (
+        (place.astype(np.uint64) + 1) * np.uint64(0xC2B2AE3D27D4EB4F)
+    )
+    total = np.zeros(ranks * steps, np.uint64)
+    np.add.at(total, cell, hashed * (hashed >> np.uint64(29)))
+    return numbered(total.view(np.int64)).reshape(ranks, steps)
+
+
+def orders(tracks: Tracks, parts: Parts, families: Sequence[Family], step_index: Ints) -> Ints:
+    """Which ranks and steps send and receive at the same places between their collectives; indices of shape (R, S).
+
+    Stages of a pipeline with tensor parallelism have the same collectives, and not the same work between two of them.
+    """
+    ranks, steps = step_index.shape
+    two = np.array([family.between_two for family in families], np.bool_)
+    launches = tracks.parts("launches", -1)
+    sends = (launches >= 0) & two[parts.family[launches]] & (parts.like[launches] >= 0)
+    step = tracks.job_step(step_index)
+    total = np.zeros(ranks * steps, np.uint64)
+    messages = np.flatnonzero(sends & (step >= 0))
+    before = np.cumsum((launches >= 0) & ~two[parts.family[launches]])[messages]
+    cell = tracks.rank[messages].astype(np.int64) * steps + step[messages]
+    # Collectives before, counted from the rank's first message of the step.
+    begins = np.flatnonzero(np.diff(cell, prepend=-1))
+    since: Ints = before - np.repeat(before[begins], np.diff(begins, append=len(cell)))
+    hashed = (since.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    np.add.at(total, cell, hashed * (hashed >> np.uint64(29)))
+    return numbered(total.view(np.int64)).reshape(ranks, steps)

@@ -1,0 +1,89 @@
+"""How rules name ranks, by the nodes, racks and rails that they are; and functions."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from tb_ddp_doctor.facts.frame import Frame
+from tb_ddp_doctor.trace import names
+from tb_ddp_doctor.wording import listing, ranks
+
+_ADDRESS = re.compile(r" object at 0x[0-9a-f]+")
+#: Of so many nodes the same place on each is no chance.
+_FEWEST_NODES = 3
+#: A node's name whose last number is the node's own and whose earlier ones are its rack's.
+_RACK = re.compile(r"(.*[0-9])[^0-9.]+[0-9]+(?:\..*)?")
+
+
+def who(affected: Sequence[int], frame: Frame) -> str:
+    """Ranks (indices), and the nodes, the rack or the rail that they are: "rank 1", "ranks 616-623 (all of node77)",
+    "ranks 0-31 (all 4 nodes of rack2)", "ranks 3, 11 and 19 (local rank 3 of all 3 nodes)".
+
+    A node is named only if all its traced ranks are affected: one that is well rules out what they share.
+    """
+    numbers = frame.rank_numbers(np.sort(np.asarray(affected, np.int64)))
+    if (rail := _rail(affected, frame)) is not None:
+        return f"{ranks(numbers)} (local rank {rail} of all {len(set(frame.nodes))} nodes)"
+    whole = list(whole_nodes(affected, frame))
+    inside = [int(frame.ranks[rank]) for rank in affected if frame.nodes[rank] in whole]
+    left = [int(frame.ranks[rank]) for rank in affected if frame.nodes[rank] not in whole]
+    parts = [f"{ranks(inside)} ({_of_nodes(whole, frame)})"] if inside else []
+    if left:
+        parts.append(ranks(left))
+    return listing(parts)
+
+
+def _of_nodes(whole: Sequence[str], frame: Frame) -> str:
+    """Whole nodes by their names, or by the rack that they are."""
+    racks = {node: rack(node) for node in frame.nodes}
+    named = {racks[node] for node in whole}
+    name = named.pop() if len(whole) > 1 and len(named) == 1 and len(set(racks.values())) > 1 else ""
+    if name and len(whole) == sum(each == name for each in racks.values()):
+        return f"all {len(whole)} nodes of {name}"
+    return f"all of {listing(whole)}"
+
+
+def rack(node: str) -> str:
+    """The rack that a node's name tells, "rack2" of "rack2-node07" and "r12" of "r12n03"; "" if it tells none."""
+    found = _RACK.fullmatch(node)
+    return found[1] if found else ""
+
+
+def _rail(affected: Sequence[int], frame: Frame) -> int | None:
+    """The place on its node that each of these ranks (indices) has, if they are those of all nodes, at least three."""
+    nodes = set(frame.nodes)
+    if len(nodes) < _FEWEST_NODES or "" in nodes or len(affected) != len(nodes) or len(nodes) == len(frame.nodes):
+        return None
+    on_node: dict[str, list[int]] = {}
+    for rank in np.argsort(frame.ranks, kind="stable").tolist():
+        on_node.setdefault(frame.nodes[rank], []).append(rank)
+    places = {on_node[frame.nodes[rank]].index(rank) for rank in affected}
+    hit = {frame.nodes[rank] for rank in affected}
+    return places.pop() if len(places) == 1 and hit == nodes else None
+
+
+def whole_nodes(affected: Sequence[int], frame: Frame) -> dict[str, int]:
+    """Nodes of several ranks all of which are affected (indices), with their number of ranks; none without another."""
+    size = Counter(frame.nodes)
+    return {node: count for node, count in most_of_nodes(affected, frame).items() if count == size[node]}
+
+
+def most_of_nodes(affected: Sequence[int], frame: Frame) -> dict[str, int]:
+    """Nodes of several ranks most of which are affected (indices), and how many are; none if there is no other node."""
+    size = Counter(frame.nodes)
+    hit = Counter(frame.nodes[rank] for rank in affected)
+    return {
+        node: count
+        for node, count in hit.items()
+        if node and count > 1 and size[node] < min(2 * count, len(frame.ranks))
+    }
+
+
+def function(name: str) -> str:
+    """A Python function as torch spells it, "src/train.py(41): step": "step (src/train.py:41)"."""
+    found = names.source(name)
+    return f"{found[2]} ({found[0]}:{found[1]})" if found else _ADDRESS.sub("", name)

@@ -1,0 +1,124 @@
+"""Numbers, lists and names as text: the one place that says how times, shares and sizes are rounded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+
+from tb_ddp_doctor.findings import Network
+
+_TEMPLATE = re.compile(r"[<(]")
+_KERNEL_LETTERS = 60
+#: Lists longer than this are cut.
+_LISTED = 6
+#: Runs of more numbers than this are a range.
+_SHORT_RUN = 2
+
+
+def ms(ns: float) -> str:
+    """A time: "124 ms" from 100 ms on, "12.4 ms" from 1 ms, "0.12 ms" below."""
+    value = ns / 1e6
+    digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 1 else 2
+    return f"{value:.{digits}f} ms"
+
+
+def us(ns: float) -> str:
+    """A short time: "12 µs" from 10 µs on, "1.2 µs" below; from 1 ms on as `ms` has it."""
+    value = ns / 1e3
+    return ms(ns) if abs(value) >= 1000 else f"{value:.{0 if abs(value) >= 10 else 1}f} µs"
+
+
+def percent(share: float) -> str:
+    """A share of one: "67 %", "3.2 %" below ten."""
+    return f"{share * 100:.{0 if share >= 0.1 else 1}f} %"
+
+
+def size(count: float) -> str:
+    """A number of bytes, GB = 1e9 bytes: "4.3 GB", "530 MB", "1.6 MB" below ten, "12 kB", "8 bytes"."""
+    if count >= 1e9:
+        return f"{count / 1e9:.1f} GB"
+    if count >= 1e6:
+        return f"{count / 1e6:.{0 if count >= 1e7 else 1}f} MB"
+    return f"{count / 1e3:.0f} kB" if count >= 1e3 else f"{count:.0f} bytes"
+
+
+def gigabytes_per_second(rate: float) -> str:
+    """A rate in bytes per second, GB = 1e9 bytes."""
+    return f"{rate / 1e9:.1f} GB/s"
+
+
+def listing(items: Sequence[object]) -> str:
+    """Items as in "1 and 2", "1, 2 and 3" or "1, 2, 3, 4, 5, 6 and 12 more"; "" for none."""
+    words = [str(item) for item in items]
+    if len(words) > _LISTED + 1:
+        return f"{', '.join(words[:_LISTED])} and {len(words) - _LISTED} more"
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Whole numbers, ascending, with runs of three and more as ranges: "1 and 2", "0, 2-4 and 7"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    items: list[object] = []
+    for run in runs:
+        items += [f"{run[0]}-{run[-1]}"] if len(run) > _SHORT_RUN else run
+    return listing(items)
+
+
+def ranks(numbers: Sequence[int]) -> str:
+    """Ranks as in "rank 1", "ranks 1 and 2" or "ranks 616-623"."""
+    return f"rank{'s' if len(numbers) > 1 else ''} {ranges(sorted(numbers))}"
+
+
+def steps(numbers: Sequence[int]) -> str:
+    """Steps as in "step 4", "steps 4 and 5" or "steps 4-9"."""
+    return f"step{'s' if len(numbers) > 1 else ''} {ranges(numbers)}"
+
+
+def steps_seen(seen: int, of: int) -> str:
+    """A count as in "3 of 3 steps"."""
+    return f"{seen} of {of} step{'s' if of != 1 else ''}"
+
+
+def period(places: Sequence[int]) -> str:
+    """How often something comes, given the places of its steps, a sentence after a space; "" if none shows."""
+    apart = {later - earlier for earlier, later in pairwise(places)}
+    if len(places) > 2 and len(apart) == 1 and apart != {1}:
+        return f" It comes every {apart.pop()} steps."
+    return " A longer capture would show how often it comes." if len(places) == 1 else ""
+
+
+def capital(text: str) -> str:
+    """The text with its first letter large, the others as they are."""
+    return text[:1].upper() + text[1:]
+
+
+def kernel(name: str) -> str:
+    """A kernel's name without its template's and call's arguments, and not longer than a line takes."""
+    plain = name.removeprefix("void ").replace("(anonymous namespace)::", "")
+    short = _TEMPLATE.split(plain, maxsplit=1)[0].strip() or name
+    return short if len(short) <= _KERNEL_LETTERS else f"{short[:_KERNEL_LETTERS]}..."
+
+
+def network(seen: Network | None) -> str:
+    """What NCCL's logs say of its links, a sentence and a space; "" without logs."""
+    if seen is None or not seen.transports:
+        return ""
+    over = f" over {listing(seen.interfaces)}" if seen.interfaces else ""
+    channels = f", in {seen.channels} channels" if seen.channels else ""
+    if not uses_sockets(seen):
+        return f"By its log, NCCL uses {listing(list(seen.transports))}{over}{channels}. "
+    if seen.settings.get("NCCL_IB_DISABLE", "0") not in ("", "0"):
+        return f"By its log, NCCL uses sockets{over}{channels}, since NCCL_IB_DISABLE is set. "
+    lost = f": it could not use {listing(seen.unavailable)}" if seen.unavailable else ""
+    return f"By its log, NCCL fell back to sockets{over}{channels}{lost}. "
+
+
+def uses_sockets(seen: Network | None) -> bool:
+    """Whether NCCL moves data between nodes through the kernel's TCP, the slowest way that it has."""
+    return seen is not None and "NET/Socket" in seen.transports
