@@ -208,6 +208,25 @@ def test_few_recorded_ranks_give_no_loss_of_the_whole_job(page: Page, server: st
         expect(left).to_contain_text("1 of 64")
 
 
+@pytest.mark.parametrize(("severity", "value"), [("info", "unknown"), ("major", r"[\d.]+")])
+def test_what_one_step_shows_is_not_lost_all_day(page: Page, server: str, severity: str, value: str) -> None:
+    """A run whose worst fault is made one of a single step; the next finding, of all steps, counts if it is a fault."""
+
+    def answer(route: Route) -> None:
+        body = route.fetch().json()
+        findings = body["diagnosis"]["findings"]
+        findings[0]["steps"] = [3]
+        findings[1]["severity"] = severity
+        route.fulfill(json=body)
+
+    page.route("**/ddp_doctor/run?run=straggler_cpu", answer)
+    tab = opened(page, server)
+    chosen(tab, "straggler_cpu")
+    lost = tab.locator(".tiles > div").filter(has_text="hours lost a day")
+    expect(lost.locator("b")).to_have_text(re.compile(f"^{value}$"))
+    expect(lost).to_contain_text(re.compile(r"seen once in 3\ssteps: how often is not known"))
+
+
 def test_evidence_begins_with_its_sum(page: Page, server: str) -> None:
     def answer(route: Route) -> None:
         body = route.fetch().json()

@@ -34,7 +34,7 @@ export const GLOSSARY = new Map([
   ["cost", "how much shorter the step gets when a finding is fixed, once the findings charged before it are fixed. Costs, floor, tracing and unexplained sum to the step"],
   ["if fixed alone", "how much shorter the step gets when only this finding is fixed"],
   ["step with the fixes", "step time minus the costs of all findings of 3 % of the step or more, played together"],
-  ["GPU-hours lost a day", "GPUs of the job x 24 h x (step time - step with the fixes) / step time; rank-hours where the job runs on CPUs"],
+  ["GPU-hours lost a day", "GPUs of the job x 24 h x (step time - step with the fixes) / step time; rank-hours where the job runs on CPUs. Faults that only one of several steps shows do not count: how often they come is not known"],
   ["unexplained", "how much shorter a faultless step is than the step with all findings fixed. Faultless: no CPU time, device work and transfers at most the median"],
   ["floor", "the rest. What is equally slow on all ranks and in all steps is in it"],
   ["80 % interval", "of ten such predictions eight hold the truth"],

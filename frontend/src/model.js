@@ -207,6 +207,16 @@ export function account(diagnosis) {
 export const lostMs = (diagnosis) => account(diagnosis).saved.reduce((sum, { ms }) => sum + ms, 0);
 
 /**
+ * The part of it that one of several steps shows, ms per step: how often it comes is not known.
+ * @param {Diagnosis} diagnosis
+ */
+export function lostOnceMs(diagnosis) {
+  if (diagnosis.steps.length < 2) return 0;
+  const once = new Set(faults(diagnosis).flatMap(({ id, steps }) => (steps.length === 1 ? [id] : [])));
+  return account(diagnosis).saved.reduce((sum, { finding, ms }) => sum + (once.has(finding ?? "") ? ms : 0), 0);
+}
+
+/**
  * The ranks that a fault names, or where most of what nothing explains lies; a fault of all ranks names none.
  * @param {Diagnosis} diagnosis
  * @returns {Set<number>}

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { account, affectedRanks, belowFaults, evidenceId, evidenceSum, lostMs, worstRun } from "../src/model.js";
+import { account, affectedRanks, belowFaults, evidenceId, evidenceSum, lostMs, lostOnceMs, worstRun } from "../src/model.js";
 
 const finding = (id, severity, cost_ms, ranks = [1]) => ({ id, rule: id.split(":")[0], severity, cost_ms, alone_ms: cost_ms, ranks });
 const line = (kind, ms, of = null) => ({ kind, finding: of, total_ns: 0, ms, share: ms / 100 });
@@ -31,6 +31,14 @@ test("the fixes save the lines of findings that are worth one; the rest stays", 
   assert.deepEqual(saved.map(({ finding: of }) => of), ["straggler:1", "straggler:2"]);
   assert.equal(lostMs(diagnosis()), 42);
   assert.equal(kept.reduce((sum, { ms }) => sum + ms, 0), 58);
+});
+
+test("what one of several steps shows is not lost in every step", () => {
+  const seen = (...steps) => diagnosis({ steps: [1, 2, 3], findings: steps.map((some, i) => ({ ...finding(`straggler:${i + 1}`, "major", 9), steps: some })) });
+  assert.equal(lostOnceMs(seen([1, 2, 3], [1, 2])), 0);
+  assert.equal(lostOnceMs(seen([1, 2, 3], [2])), 12);
+  assert.equal(lostOnceMs(seen([3], [2])), 42);
+  assert.equal(lostOnceMs({ ...seen([2], [2]), steps: [2] }), 0, "of one recorded step nothing else is known");
 });
 
 test("what tracing takes goes only where it is worth a fix", () => {

@@ -15,7 +15,11 @@ _SAID_NS = 50_000
 
 
 def headline(rule: Rule, fault: Fault, cost_ns: float, job: Job) -> str:
-    """Such as "Rank 5 (node2) costs 43.0 ms of 148 ms a step (29 %)."; of what costs nothing, the title."""
+    """Such as "Rank 5 (node2) costs 43.0 ms of 148 ms a step (29 %)."; of what costs nothing, the title.
+
+    The cost is a mean over the steps. Of a fault that one of several steps shows, the headline says so: "..., seen once
+    in 6 steps.", since nobody knows how often it comes.
+    """
     if cost_ns <= 0 or not job.step_ns:
         return fault.title
     subject = fault.subject or rule.subject
@@ -23,10 +27,14 @@ def headline(rule: Rule, fault: Fault, cost_ns: float, job: Job) -> str:
     if fault.subject and 0 < len(fault.ranks) < len(job.ranks):
         subject = f"{subject} on {who}"
     verb = "cost" if not subject and len(fault.ranks) > 1 else "costs"
-    share = wording.percent(cost_ns / job.step_ns)
-    return (
-        f"{subject or wording.capital(who)} {verb} {wording.ms(cost_ns)} of {wording.ms(job.step_ns)} a step ({share})."
-    )
+    spent = f"{wording.ms(cost_ns)} of {wording.ms(job.step_ns)} a step ({wording.percent(cost_ns / job.step_ns)})"
+    once = f", seen once in {len(job.steps)} steps" if is_seen_once(rule, fault.steps, len(job.steps)) else ""
+    return f"{subject or wording.capital(who)} {verb} {spent}{once}."
+
+
+def is_seen_once(rule: Rule, steps: Sequence[int], recorded: int) -> bool:
+    """Whether only one of several recorded steps shows a fault. Tracing is said of each step that is traced."""
+    return len(steps) == 1 < recorded and not rule.is_of_tracing
 
 
 def together(others: Sequence[str], saved_ns: float, alone_ns: float) -> str:

@@ -60,7 +60,9 @@ def line(diagnosis: Diagnosis) -> str:
         return f"{worst.headline} {worst.title}"
     what = worst.why.split(". ")[0].rstrip(".")
     cause = (worst.cause or worst.rule).replace("_", " ")
-    return f"{worst.headline.rstrip('.')}: {cause}, {what[:1].lower()}{what[1:]}."
+    # "Seen once in 3 steps" says the cause "once".
+    said = "" if f" {cause} " in worst.headline else f"{cause}, "
+    return f"{worst.headline.rstrip('.')}: {said}{what[:1].lower()}{what[1:]}."
 
 
 def _named(diagnosis: Diagnosis) -> Finding | None:

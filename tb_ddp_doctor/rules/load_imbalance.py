@@ -124,7 +124,7 @@ class LoadImbalance(Rule):
             or ("moving" if len(movers) > 1 else "recurring" if len(uneven) > 1 else "once"),
             subject=known.subject if known else "",
             confidence=level if len(uneven) > 1 else "low",
-            title=_title(movers, uneven, frame),
+            title=_title(movers, uneven, frame, _wait_for(movers, frame.steps[uneven], lost[uneven], arrivals)),
             why=f"Slower than the median rank in {turns}{' and so on' if len(uneven) > 4 else ''}.{where}{doing} "
             f"{_occurrence(lost[uneven], uneven)}{basis}",
             fix=known.fix if known else _fix(movers, phase_of_most(more, phases), frame),
@@ -181,11 +181,21 @@ def _turns(movers: Ints, uneven: Ints) -> str:
     return "moving" if len(movers) > 1 else "recurring" if len(uneven) > 1 else "once"
 
 
-def _title(movers: Ints, uneven: Ints, frame: Frame) -> str:
+def _wait_for(movers: Ints, steps: Ints, lost_ns: Ints, arrivals: Arrivals) -> bool:
+    """Whether other ranks wait for these (indices) most of what these steps lose, in collectives they arrive at last.
+
+    In steps where a slower rank or something else comes last, they are slow and nobody waits for them yet.
+    """
+    theirs = np.isin(arrivals.last, movers) & np.isin(arrivals.step, steps)
+    return 2 * int(arrivals.longest_wait_ns[theirs].sum()) >= int(lost_ns.sum())
+
+
+def _title(movers: Ints, uneven: Ints, frame: Frame, others_wait: bool) -> str:
     if len(movers) > 1:
         return f"A different rank is slow from step to step: {wording.ranks(frame.rank_numbers(movers))} in turn."
     seen = wording.steps_seen(len(uneven), len(frame.steps))
-    return f"Rank {frame.ranks[movers[0]]} is slow in {seen}, and the other ranks wait for it."
+    waiting = ", and the other ranks wait for it" if others_wait else ""
+    return f"Rank {frame.ranks[movers[0]]} is slow in {seen}{waiting}."
 
 
 def _occurrence(lost_ns: Ints, uneven: Ints) -> str:

@@ -118,7 +118,7 @@ class Straggler(Rule):
         if most := most_ranks(whatif, frame, CpuTime.INPUT):
             causes = {rank: seen for rank, seen in causes.items() if seen[0] != "input" or not most.ranks[rank]}
         if not causes:
-            return Clear("Most ranks wait for their DataLoader: what they share is dataloader-stall's.")
+            return Clear("Most ranks wait for their DataLoader: dataloader-stall reports that.")
         known = {
             rank: doing
             for rank, (cause, _) in causes.items()

@@ -6,6 +6,7 @@ import pytest
 from traces import job, ranks
 
 from tb_ddp_doctor import engine
+from tb_ddp_doctor.account.headline import is_seen_once
 from tb_ddp_doctor.rules import CATALOGUE
 
 USUAL = """
@@ -38,3 +39,10 @@ def test_slow_ranks_are_named_with_their_nodes(drawn: tuple[str, ...], said: str
 
 def test_every_rule_that_is_not_about_slow_ranks_says_what_costs_the_time() -> None:
     assert {rule.id for rule in CATALOGUE.values() if not rule.subject} == {"straggler"}
+
+
+def test_of_one_recorded_step_and_of_tracing_no_headline_says_how_often() -> None:
+    straggler, tracing = CATALOGUE["straggler"], CATALOGUE["profiler-overhead"]
+    assert not is_seen_once(straggler, (3,), 1)
+    assert not is_seen_once(tracing, (3,), 6)
+    assert is_seen_once(straggler, (3,), 6)

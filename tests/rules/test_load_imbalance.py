@@ -199,3 +199,40 @@ def test_one_slow_step_is_named_where_it_is_most_of_what_nothing_explains() -> N
     (found,) = (one for one in diagnosis.findings if one.rule == RULE)
     assert (found.ranks, found.steps, found.cause, found.confidence) == ((0,), (2,), "once", "low")
     assert found.cost_ms == pytest.approx(7 / 3, rel=0.05)
+
+
+ALWAYS = """
+    rank# step |1
+          host [fwd][bwd][ar][sync....................................................]
+          gpu      [fwd............................................][bwd.]
+          nccl                                                            [ar........]
+"""
+WAITS = """
+    rank# step |1
+          host [fwd][bwd][ar][sync....................................................]
+          gpu      [fwd....][bwd.]
+          nccl                    [ar................................................]
+"""
+ONCE_SLOWER = """
+    rank# step |1
+          host [fwd][bwd][ar][sync....................................................]
+          gpu      [fwd......................................][bwd.]
+          nccl                                                      [ar..............]
+"""
+
+
+def test_nobody_is_said_to_wait_for_a_rank_behind_a_straggler() -> None:
+    """Rank 0 is slow in step 2, and all of its lateness lies within what all ranks wait for rank 1."""
+    usual = ranks(WAITS, ALWAYS, *[WAITS] * 3, steps=1)
+    diagnosis = engine.examine(job(in_row(usual, ranks(ONCE_SLOWER, ALWAYS, *[WAITS] * 3, steps=1), usual)))
+    assert diagnosis.verdict == "straggler"
+    (found,) = (one for one in diagnosis.findings if one.rule == RULE)
+    assert (found.ranks, found.steps) == ((0,), (2,))
+    assert found.title == "Rank 0 is slow in 1 of 3 steps."
+
+
+def test_others_are_said_to_wait_for_a_rank_at_which_they_do() -> None:
+    usual = ranks(USUAL, USUAL, USUAL, steps=1)
+    diagnosis = engine.examine(job(in_row(usual, ranks(ONCE_HEAVY, ONCE_LIGHT, ONCE_LIGHT, steps=1), usual)))
+    (found,) = (one for one in diagnosis.findings if one.rule == RULE)
+    assert found.title == "Rank 0 is slow in 1 of 3 steps, and the other ranks wait for it."

@@ -45,6 +45,7 @@ def once(usual: str, odd: str, *, at: tuple[int, ...] = (2,), steps: int = 5) ->
 
 def test_kernels_that_are_slow_once_on_all_ranks_are_told() -> None:
     found = finding(RULE, once(USUAL, SLOW_KERNELS))
+    assert found.headline.endswith(" %), seen once in 5 steps.")
     assert (found.steps, found.ranks, found.cause) == ((2,), (0, 1), "device")
     assert found.cost_ms == pytest.approx(11 / 5, rel=0.05)
     assert found.confidence == "low"

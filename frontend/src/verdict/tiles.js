@@ -2,7 +2,7 @@
 
 import { card, h } from "../dom.js";
 import { count, ms, percent } from "../format.js";
-import { faults, line, lostMs } from "../model.js";
+import { faults, line, lostMs, lostOnceMs } from "../model.js";
 import { tip } from "../tips.js";
 
 /** @typedef {import("../model.js").Diagnosis} Diagnosis */
@@ -26,23 +26,28 @@ export function facts({ diagnosis, views }) {
   const fixed = { name: "Step with the fixes", term: "step with the fixes", value: ms(left), basis: lost ? `predicted, ${percent(lost / step)} less${faster}` : "nothing to fix" };
   const { ms: length, share } = line(diagnosis, "unexplained");
   const unexplained = { name: "Unexplained", term: "unexplained", value: ms(length), basis: `${percent(share)} of the step` };
-  return [now, fixed, hours(diagnosis, lost, views?.device ? "GPU" : "rank"), unexplained];
+  return [now, fixed, hours(diagnosis, lost, lostOnceMs(diagnosis), views?.device ? "GPU" : "rank"), unexplained];
 }
 
 /**
  * What the findings cost the whole job in a day: not from few of its ranks, and no loss only where all were recorded.
+ * What one of several steps shows is left out: nobody knows how often it comes.
  * @param {Diagnosis} diagnosis
  * @param {number} lost ms
+ * @param {number} once Of it in faults that one step shows, ms.
  * @param {string} processor
  * @returns {Fact}
  */
-function hours({ step_ms: step, world_size, ranks }, lost, processor) {
+function hours({ step_ms: step, world_size, ranks, steps }, lost, once, processor) {
   const fact = { name: `${processor === "GPU" ? "GPU" : "Rank"}-hours lost a day`, term: "GPU-hours lost a day" };
   const all = ranks.length === world_size;
   const most = ranks.length > 1 && 2 * ranks.length >= world_size && lost > 0;
   if (!all && !most) return { ...fact, value: "unknown", basis: `${ranks.length} of ${count(world_size, "rank")} recorded` };
-  const value = step > 0 ? (world_size * 24 * lost) / step : 0;
-  return { ...fact, value: value.toLocaleString("en", { maximumFractionDigits: value < 10 ? 1 : 0 }), basis: `of ${(world_size * 24).toLocaleString("en")}, with ${count(world_size, processor)}` };
+  const often = `seen once in ${count(steps.length, "step")}: how often is not known`;
+  if (once > 0 && once >= lost) return { ...fact, value: "unknown", basis: often };
+  const value = step > 0 ? (world_size * 24 * (lost - once)) / step : 0;
+  const without = once > 0 ? `, without what was ${often}` : "";
+  return { ...fact, value: value.toLocaleString("en", { maximumFractionDigits: value < 10 ? 1 : 0 }), basis: `of ${(world_size * 24).toLocaleString("en")}, with ${count(world_size, processor)}${without}` };
 }
 
 /** @param {Shown} shown */
