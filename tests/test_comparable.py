@@ -7,6 +7,7 @@ import pytest
 from traces import check, findings, in_row, job, outcome, ranks
 
 from tb_ddp_doctor.findings import Finding, RuleOutcome
+from tb_ddp_doctor.replay.lengths import expected_ns
 from tb_ddp_doctor.replay.schedule import schedule
 
 
@@ -66,3 +67,26 @@ def test_a_step_is_slow_only_where_its_kernels_are_no_larger(grid: int, is_slow:
     usual = [of_length(100, 10)] * 2
     found = check("slow-step", in_row(*usual, of_length(grid, 30), *usual))
     assert isinstance(found, Finding) == is_slow
+
+
+@pytest.mark.parametrize(("ms", "is_slow"), [(12, False), (30, True)])
+def test_a_step_that_alone_has_its_length_is_slow_only_if_other_lengths_let_expect_less(ms: int, is_slow: bool) -> None:
+    # 10 ms for 100 blocks, in steps of which no two are equally long.
+    others = [of_length(grid, grid // 10) for grid in (80, 100, 160, 200, 250)]
+    found = check("slow-step", in_row(*others[:3], of_length(120, ms), *others[3:]))
+    assert isinstance(found, Finding) == is_slow
+    if isinstance(found, Finding):
+        assert found.steps == (4,)
+        assert found.cost_ms == pytest.approx(18 / 6, rel=0.1)
+
+
+def test_what_takes_as_long_in_steps_of_any_length_is_slow_where_it_takes_longer() -> None:
+    length = np.array([0.5, 0.7, 1.0, 1.3, 1.7, 2.0])
+    taken = np.array([10, 10, 10, 30, 10, 10]) * 1_000_000
+    assert expected_ns(taken, length) == pytest.approx([10_000_000] * 6)
+
+
+def test_attention_takes_the_square_of_the_length() -> None:
+    length = np.array([0.5, 0.7, 1.0, 1.3, 1.7, 2.0])
+    taken = np.rint(1e7 * length**2 * [1, 1, 1, 1, 1, 3]).astype(np.int64)
+    assert expected_ns(taken, length) == pytest.approx(1e7 * length**2, rel=0.1)

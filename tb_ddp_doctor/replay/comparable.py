@@ -9,6 +9,7 @@ of a rank. In a job of reinforcement learning actors and critics sum gradients a
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,7 +17,7 @@ from tb_ddp_doctor.job.collectives import UNEVEN
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.job.numbering import numbered
 from tb_ddp_doctor.replay.cells import lower_median
-from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.model import Floats, Ints
 
 #: Steps whose kernels' grids differ by no more than this are equally long, relative to the shorter one.
 _EQUALLY_LONG = 0.03
@@ -24,23 +25,39 @@ _EQUALLY_LONG = 0.03
 _SAME_WORK = 0.10
 
 
-def comparable(job: Job, sequence: Ints) -> Ints:
-    """Which ranks and steps can be compared, indices of shape (R, S), given those with the same collectives."""
-    shape = sequence.shape
-    role = np.broadcast_to(_roles(job)[:, None], shape)
-    length = np.broadcast_to(_lengths(job)[None, :], shape)
-    return numbered(sequence.ravel(), role.ravel(), length.ravel()).reshape(shape)
+class Comparable(msgspec.Struct, frozen=True, eq=False):
+    """Which of R ranks and S steps can be compared."""
+
+    #: Those that do the same work have the same number, shape (R, S).
+    same: Ints
+    #: The same where sequences may be of other lengths, shape (R, S).
+    but_for_length: Ints
+    #: How long the sequences of each step are, relative to those of the median step, shape (S,).
+    length: Floats
 
 
-def _lengths(job: Job) -> Ints:
-    """Which steps have equally long sequences, indices of shape (S,): those of the median rank.
+def comparable(job: Job, sequence: Ints) -> Comparable:
+    """Which ranks and steps can be compared, given those with the same collectives, numbers of shape (R, S)."""
+    shape, length = sequence.shape, _lengths(job)
+    role = np.broadcast_to(_roles(job)[:, None], shape).ravel()
+    as_long = np.broadcast_to(_clusters(length, _EQUALLY_LONG)[None, :], shape).ravel()
+    but_for_length = numbered(sequence.ravel(), role)
+    return Comparable(
+        numbered(but_for_length, as_long).reshape(shape),
+        but_for_length.reshape(shape),
+        length,
+    )
+
+
+def _lengths(job: Job) -> Floats:
+    """How long the sequences of each step are on the median rank, relative to the median step, shape (S,).
 
     What a single rank has more of is its own: load that is not balanced.
     """
     sized = job.work(lambda work: work.kernels.sized_ns).astype(np.float64)
     usual = np.median(sized, axis=1, keepdims=True)
-    length = lower_median(np.where(usual > 0, sized / np.maximum(usual, 1), 1.0))
-    return _clusters(length, _EQUALLY_LONG)
+    length: Floats = lower_median(np.where(usual > 0, sized / np.maximum(usual, 1), 1.0))
+    return length
 
 
 def _roles(job: Job) -> Ints:

@@ -153,6 +153,10 @@ class Frame(msgspec.Struct, frozen=True, eq=False):
     #: these; indices of shape (R, S).
     sequence: Ints
     order: Ints
+    #: The same as `sequence` where steps may have sequences of other lengths, and these lengths, relative to the median
+    #: step's; of shapes (R, S) and (S,).
+    but_for_length: Ints
+    length: NDArray[np.float64]
 
 
 class Schedule(msgspec.Struct, frozen=True, eq=False, weakref=True):

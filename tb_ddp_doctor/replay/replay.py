@@ -18,6 +18,7 @@ from tb_ddp_doctor.job.numbering import in_order, numbered
 from tb_ddp_doctor.replay import native_library
 from tb_ddp_doctor.replay.cells import Cells, Places, lower_median, of_equal, padded, share_at_median
 from tb_ddp_doctor.replay.change import Change
+from tb_ddp_doctor.replay.lengths import share_at_length
 from tb_ddp_doctor.replay.model import Cut, Lengths, Parts, Played, Rows, Schedule
 from tb_ddp_doctor.replay.play import play
 from tb_ddp_doctor.replay.routing import Routing, routing
@@ -375,9 +376,21 @@ class Replay:
             else:
                 share[same] = share_at_median(total[same].sum(axis=1, keepdims=True))
         need = rows.device_ns.copy()
+        share *= self._share_at_length.reshape(-1, 1)
         need[mine] = np.rint(need[mine] * share[cell, rows.between[mine]])
         shorter: Ints = need
         return shorter
+
+    @property
+    def slow_for_their_length(self) -> Flags:
+        """Which steps take all comparable ranks' devices far longer than their sequences explain, shape (S,)."""
+        return np.asarray((self._share_at_length < 1).any(axis=0))
+
+    @cached_property
+    def _share_at_length(self) -> Floats:
+        """By what to multiply what devices need in steps that are alone of their length, shape (R, S)."""
+        frame = self.schedule.frame
+        return share_at_length(self.device_ns, frame.sequence, frame.but_for_length, frame.length)
 
     def _transfer(self, change: Change) -> Ints:
         """How long each part takes from the arrival of the last rank that has a trace."""

@@ -39,6 +39,7 @@ def schedule(job: Job) -> Schedule:
     parts = with_host_meetings(job, recorded_parts(job, recorded, family))
     tracks, parts = with_guests(job, recorded, parts)
     host_start_ns, device_start_ns = _starts(job)
+    compared = comparable(job, sequences(parts, every_family, job.step_index))
     frame = Frame(
         families=every_family,
         host_start_ns=host_start_ns,
@@ -47,7 +48,9 @@ def schedule(job: Job) -> Schedule:
         repeats=all(digest.has_steps for digest in job.digests),
         most_steps=max(len(digest.steps) for digest in job.digests),
         step_index=job.step_index,
-        sequence=comparable(job, sequences(parts, every_family, job.step_index)),
+        sequence=compared.same,
+        but_for_length=compared.but_for_length,
+        length=compared.length,
         order=orders(tracks, parts, every_family, job.step_index),
     )
     awaits = awaited(tracks, parts, job.calls)

@@ -231,6 +231,17 @@ class WhatIf:
         long_as_others = np.median(needed[chosen]) >= (1 - device_work.AS_MUCH) * np.median(needed)
         return bool(needed.any() and (long_as_others or device_work.as_much(self._digests, chosen)))
 
+    def beyond_their_length_ns(self) -> Ints:
+        """How much less the median rank would need by itself in each step if devices took as long as the length of its
+        sequences lets expect, shape (S,), ns; 0 in steps that can be compared with others of their length.
+        """
+        slow = self._replay.slow_for_their_length if self._replay else np.zeros(self.shape[1], np.bool_)
+        if not slow.any():
+            return np.zeros(self.shape[1], np.int64)
+        chosen = np.broadcast_to(slow, self.shape)
+        gains: Ints = lower_median(self.gains_alone_ns(Change(device_at_median=chosen)))
+        return np.where(slow, np.maximum(gains, 0), 0)
+
     @property
     def faultless(self) -> Change:
         """What a job without any fault would be without: see `account.savings`."""
