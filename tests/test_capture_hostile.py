@@ -18,6 +18,7 @@ from test_capture import FakeRecorder, Loop, agent, loop
 
 from tb_ddp_doctor.calibration.load import NAME
 from tb_ddp_doctor.calibration.model import Calibration
+from tb_ddp_doctor.capture import agent as agent_module
 from tb_ddp_doctor.capture import child, hang, requests, scalars, scratch
 from tb_ddp_doctor.capture.agent import Captured
 from tb_ddp_doctor.capture.directory import SCALARS_FOLDER, CaptureFolder, Verdict, read_json, write_json
@@ -48,6 +49,40 @@ def test_a_forged_plan_is_passed_over(mailbox: Mailbox, tmp_path: Path, forged: 
     write_json(tmp_path / ".capture" / "plans" / "1-1-00000000", plan(**forged))
     write_json(tmp_path / ".capture" / "plans" / "2-1-00000000", plan())
     assert list(mailbox.new_plans("now")) == [Window(40, 2, request="2-1-00000000")]
+
+
+def answered(one: agent_module.Agent, mailbox: Mailbox) -> None:
+    pace = agent_module._Pace()
+    pace._step_s.append(0.1)
+    one._look_for_requests(mailbox, 1.0, pace)
+
+
+def test_plans_of_steps_that_never_come_hold_up_no_request(mailbox: Mailbox, tmp_path: Path) -> None:
+    offered: list[Window] = []
+    withdrawn: list[str] = []
+    one = agent(tmp_path, offered=offered)
+    one.withdraw = withdrawn.append
+    start = one._join(0).listed.start.id
+    for number in range(100):
+        forged = plan(start=start, first=10**9 + 10 * number)
+        write_json(tmp_path / ".capture" / "plans" / f"{number}-1-00000000", forged)
+    name = mailbox.ask(Request(time.time(), "a test"))
+    for _ in range(10):
+        answered(one, mailbox)
+    (window,) = [window for window in offered if window.request == name]
+    assert window.first < 200
+    assert len(offered) == 101 and len(one._planned) <= 32
+    assert {window.request for window in offered} - {*withdrawn} == {window.request for window in one._planned}
+
+
+def test_a_request_waits_where_as_many_captures_come_before_it(mailbox: Mailbox, tmp_path: Path) -> None:
+    offered: list[Window] = []
+    one = agent(tmp_path, offered=offered)
+    one._join(0)
+    for _ in range(requests.MOST_WAITING + 2):
+        mailbox.ask(Request(time.time(), "a test"))
+    answered(one, mailbox)
+    assert len(offered) == requests.MOST_WAITING
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes")

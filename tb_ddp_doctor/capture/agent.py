@@ -40,6 +40,8 @@ _GPU_S = 0.2
 _MOST_CHILDREN = 2
 #: Traces that wait for a child; while there are so many, no more are recorded.
 _MOST_FINISHED = 4
+#: Planned windows that are kept, the next ones: plans of steps that never come may be forged without end.
+_MOST_PLANNED = 4 * MOST_WAITING
 #: Lines of one child for the log.
 _MOST_LINES = 100
 _NUMBERS = re.compile(r"\d+")
@@ -220,7 +222,11 @@ class Agent(msgspec.Struct, eq=False):
         for window in [one for one in self._planned if mailbox.is_cancelled(one.request)]:
             self._planned.remove(window)
             self.withdraw(window.request)
-        if pace.step_s is None or len(self._planned) >= MOST_WAITING:
+        self._planned.sort(key=lambda window: window.first)
+        for window in self._planned[_MOST_PLANNED:]:
+            self.withdraw(window.request)
+        del self._planned[_MOST_PLANNED:]
+        if pace.step_s is None:
             return
         for name, request in mailbox.unanswered().items():
             if self._may_answer(name):
@@ -243,6 +249,9 @@ class Agent(msgspec.Struct, eq=False):
         ranks = request.ranks and tuple(sorted({rank for rank in request.ranks if 0 <= rank < self.world_size}))
         wanted = Window(step + ahead, steps, ranks, request.stacks, request.memory, name)
         window = replace(wanted, first=placed(wanted, self.schedule, self._planned))
+        # Those behind it, which may never come, hold up nobody.
+        if sum(other.first < window.first for other in self._planned) >= MOST_WAITING:
+            return
         if mailbox.answer(name, window, self.rank, self._joined[0]):
             _log.info("ddp-doctor: %s will be captured, as %s asked.", window, printable(request.by))
 

@@ -22,7 +22,8 @@ from tb_ddp_doctor.capture.windows import MOST_STEPS, Window
 
 #: Requests that nobody answered for so long are passed over, s.
 _STALE_S = 3600.0
-#: As many requests wait for their capture at a time, and as many files are read at a look: whatever else lies there.
+#: As many captures are placed before a request at most, else it waits for its answer; and as many files are read at a
+#: look, whatever else lies there.
 MOST_WAITING = 8
 _MOST_READ = 32
 _MOST_BYTES = 1 << 20
