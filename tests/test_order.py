@@ -11,6 +11,7 @@ from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.launches import DeviceRows
 from tb_ddp_doctor.digest.model import LostKernels
 from tb_ddp_doctor.digest.order import broken_order
+from tb_ddp_doctor.engine import examine
 from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.trace.model import Category, RankTrace
@@ -126,9 +127,10 @@ def test_a_rank_with_a_collective_that_ends_apart_serves_without_its_step() -> N
     assert any("ends apart from those of all other ranks" in each.message for each in job.warnings)
 
 
-def test_a_rank_whose_record_begins_later_is_said() -> None:
-    traces = [*read(ranks(*[RANK] * 3, steps=5)).values()]
-    marks = rows(traces[1], "ProfilerStep#1", Category.ANNOTATION)
+def begun_later(steps: int) -> Job:
+    """A healthy job of three ranks, of which one lacks the mark of its first step."""
+    traces = [*read(ranks(*[RANK] * 3, steps=steps)).values()]
+    marks = rows(traces[1], "ProfilerStep#1", Category.ANNOTATION)[:1]
     kept = np.setdiff1d(np.arange(len(traces[1].events)), marks)
     events = traces[1].events
     traces[1] = replace(
@@ -136,6 +138,19 @@ def test_a_rank_whose_record_begins_later_is_said() -> None:
         events=type(events)(*(getattr(events, name)[kept] for name in events.__struct_fields__)),
         comms=replace(traces[1].comms, event=np.searchsorted(kept, traces[1].comms.event)),
     )
-    job = joined(traces)
+    return joined(traces)
+
+
+def test_a_rank_whose_record_begins_later_is_said() -> None:
+    job = begun_later(steps=5)
     assert job.steps.tolist() == [2, 3, 4, 5]
     assert any(each.message.startswith("Rank 1 has no step 1,") for each in job.warnings)
+    assert examine(job).verdict == "healthy"
+
+
+def test_two_steps_of_those_that_most_ranks_have_are_not_called_healthy() -> None:
+    job = begun_later(steps=3)
+    assert job.steps.tolist() == [2, 3]
+    diagnosis = examine(job)
+    assert diagnosis.verdict == "unknown"
+    assert diagnosis.headline.startswith("No fault shows in 2 of the 3 steps that most ranks have")

@@ -100,6 +100,19 @@ def test_a_kernel_that_runs_on_beside_the_next_of_its_stream_is_dropped(name: st
     assert "runs on beside the next one of its stream" in message
 
 
+@pytest.mark.parametrize("which", [17, -1])
+def test_a_step_of_three_hours_ends_with_its_thread(which: int) -> None:
+    trace = drawn()
+    step = next(row for row in rows_of(trace, f"ProfilerStep#{18 if which == 17 else 40}"))
+    damaged = changed(trace, step, "duration_ns", 3 * HOUR)
+    left = left_of(damaged)
+    assert len(left.events) == len(trace.events)
+    (warning,) = left.warnings[len(trace.warnings) :]
+    assert "lasts longer than the whole trace" in warning.message
+    assert digest(damaged).steps.number.tolist() == digest(trace).steps.number.tolist()
+    assert digest(damaged).steps.end_ns.tolist() == digest(trace).steps.end_ns.tolist()
+
+
 def test_where_many_kernels_run_on_beside_the_next_they_are_cut_there() -> None:
     """As ROCm's do."""
     trace = drawn()

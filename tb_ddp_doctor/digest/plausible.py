@@ -1,5 +1,7 @@
 """Drops events whose times cannot be, before anything is computed from a trace: one wrong digit moves a whole step.
 
+A step that cannot last so long stays: it is ended with the record of its thread.
+
 What a host cannot do: make its calls in another order than that of their numbers. What a device cannot do: run a kernel
 before its launch, or two at once on one stream; run one long after all else has ended; need no time for most kernels.
 Few events at a time are dropped: where many are odd, the trace is of another kind than we know, or damaged as a whole,
@@ -51,9 +53,10 @@ _SHIFT, _ODD = np.uint64(33), np.uint64(0xFF51AFD7ED558CCD)
 
 def plausible(trace: RankTrace, device: DeviceRows) -> RankTrace:
     """The trace without the events that cannot be, and a warning for each kind of them."""
-    events = trace.events
-    if not len(events):
+    if not len(trace.events):
         return trace
+    trace = _with_ends_of_steps(trace)
+    events = trace.events
     impossible = np.zeros(len(events), np.bool_)
     warnings: list[FileWarning] = []
     for found, why in _checks(trace, device):
@@ -176,6 +179,29 @@ def _endless(events: Events) -> Mask:
     other_side = np.where(on_device, end[~on_device].max(initial=0), end[on_device].max(initial=0))
     found: Mask = (events.duration_ns > limit) & (end > other_side + _LONGEST_NS)
     return found
+
+
+def _with_ends_of_steps(trace: RankTrace) -> RankTrace:
+    """The trace with steps that last longer than all of it ended with the last event of their thread.
+
+    Where a step begins is what counts; of the last one, the record shows how far it goes.
+    """
+    events, endless = trace.events, _endless(trace.events)
+    if not endless.any():
+        return trace
+    duration, warnings = events.duration_ns.copy(), []
+    for row in np.flatnonzero(endless & (events.category == Category.ANNOTATION)).tolist():
+        name = trace.strings[events.name[row]]
+        if names.step_number(name) is None:
+            continue
+        beside = ~endless & (events.thread == events.thread[row]) & ~is_on_device(events)
+        end = int((events.start_ns + events.duration_ns)[beside].max(initial=0))
+        duration[row] = max(end - int(events.start_ns[row]), 0)
+        message = f"{name} lasts longer than the whole trace: it is taken to end with the last event of its thread."
+        warnings.append(FileWarning(trace.file, message))
+    if not warnings:
+        return trace
+    return replace(trace, events=replace(events, duration_ns=duration), warnings=(*trace.warnings, *warnings))
 
 
 def _overlapping(device: DeviceRows) -> Mask:

@@ -5,6 +5,8 @@ Pure: a job in, a sentence out.
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 
 from tb_ddp_doctor.digest.intervals import Intervals
@@ -25,6 +27,8 @@ _PROGRAMS = {
 _CAPTURED = 0.2
 #: Exposed communication, and that of experts, is said from this share of the step on.
 _SAID = 0.03
+#: With fewer steps, where most ranks have more, no job is healthy.
+LEAST_STEPS = 3
 #: With a larger share of the calls of collectives without a match, no job is healthy.
 MOST_UNMATCHED = 0.05
 
@@ -54,6 +58,7 @@ def reason(job: Job) -> str | None:
         or _ranks(job)
         or _no_training(job)
         or _one_step(job)
+        or _lost_steps(job)
         or _unmatched(job)
     )
 
@@ -184,6 +189,19 @@ def _one_step(job: Job) -> str | None:
     return (
         f"No fault shows in the one {unit(job)} that these traces have of all ranks, but what delays a rank at its "
         "beginning lies before it: record at least 3."
+    )
+
+
+def _lost_steps(job: Job) -> str | None:
+    """What few steps cannot show where most ranks have more: a fault may lie in those that some rank lacks."""
+    numbers = [number for digest in job.digests for number in digest.steps.number.tolist()]
+    most = {number for number, ranks in Counter(numbers).items() if 2 * ranks > len(job.ranks)}
+    lost = most - {*job.steps.tolist()} - {one.step for one in job.left_out}
+    if not lost or len(job.steps) >= LEAST_STEPS:
+        return None
+    return (
+        f"No fault shows in {len(job.steps)} of the {len(job.steps) + len(lost)} {unit(job)}s that most ranks have. "
+        "The others are not compared, since some rank's record lacks them or is damaged in them."
     )
 
 
