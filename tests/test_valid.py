@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from operator import attrgetter
 from pathlib import Path
 
@@ -12,10 +13,10 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 from soak import HEALTHY, SLOW
-from traces import ranks
+from traces import ranks, write
 from traces import read as drawn
 
-from tb_ddp_doctor import engine
+from tb_ddp_doctor import cache, engine
 from tb_ddp_doctor.cache import Cache, digest_version, read_digest
 from tb_ddp_doctor.digest import valid
 from tb_ddp_doctor.digest.build import digest
@@ -84,6 +85,20 @@ def test_a_digest_whose_columns_do_not_fit_costs_its_rank(tmp_path: Path, said: 
     assert diagnosis.ranks == (1,)
     (warning,) = [one for one in diagnosis.warnings if one.file == str(path)]
     assert warning.message.startswith("Rank 0 is left out: It is damaged: ")
+
+
+def test_tables_made_of_a_trace_that_do_not_fit_cost_its_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a reader would hand them back that a file had taken over."""
+    write(tmp_path, ranks(HEALTHY, SLOW))
+    bad, read_right = HARMS["it points to entry 1,000,000 of"], cache.digest
+    monkeypatch.setattr(
+        cache, "digest", lambda trace: (bad if trace.header.rank == 0 else lambda one: one)(read_right(trace))
+    )
+    with ThreadPoolExecutor(1) as executor:
+        diagnosis = engine.diagnose(discover(tmp_path)[0], reading=engine.Reading(Cache(), executor)).diagnosis
+    assert diagnosis.ranks == (1,)
+    (warning,) = [one for one in diagnosis.warnings if one.message.startswith("Rank 0 is left out")]
+    assert "the tables made of it do not fit each other: it points to entry 1,000,000 of" in warning.message
 
 
 @pytest.mark.parametrize(("dtype", "shape"), [("|O", [1]), ("<i8", [-1]), ("<i8", [1 << 60]), ("|V8", [1]), ("x", [1])])
