@@ -13,10 +13,11 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 from random_jobs import FaultyJob, faulty_jobs
 from random_traces import TRACES, joined
-from traces import MS, job, ranks, repeat
+from traces import MS, job, ranks, read, repeat
 
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import CpuTime
+from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.replay import native, native_library
 from tb_ddp_doctor.replay.change import Change
@@ -374,6 +375,36 @@ def test_what_came_after_a_collective_for_want_of_its_launch_need_not_await_it()
     _, whatif = played(ranks(freely, launched_late))
     without = whatif.step_ns(whatif.without(CpuTime.INPUT, CpuTime.STALL))
     assert without[1, 1:] == pytest.approx([32 * MS] * 2, rel=0.01)
+
+
+def test_what_a_fix_saves_is_the_same_where_clocks_were_set_in_steps_that_are_left_out() -> None:
+    usual = """
+        rank# step |1
+              host [fwd]             [sync...........]
+              gpu  [fwd......]
+              nccl            [ar...................]
+    """
+    late = """
+        rank# step |1
+              host           [fwd]   [sync...........]
+              gpu            [fwd......]
+              nccl                      [ar.........]
+    """
+    traced = read(ranks(late, usual, usual, usual, steps=7))
+
+    def saved_ms(set_by_ms: int) -> float:
+        found = {}
+        for rank, trace in traced.items():
+            start = trace.events.start_ns
+            behind = (rank > 1) & (start > np.quantile(start, 0.5))
+            set_forward = replace(trace.events, start_ns=start + np.where(behind, set_by_ms * MS, 0))
+            found[rank] = digest(replace(trace, events=set_forward))
+        job = build("drawn", found, {rank: f"host{rank // 2}" for rank in found}, 4)
+        assert (len(job.steps) < 7) == (set_by_ms > 0)
+        whatif = WhatIf.of(job)
+        return whatif.cost_ns(whatif.without(CpuTime.STALL)) / MS
+
+    assert saved_ms(700) == pytest.approx(saved_ms(0), rel=0.05)
 
 
 def test_a_backward_pass_that_is_launched_late_goes_on_beside_its_allreduces() -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import traces
+from msgspec.structs import replace
+
+from tb_ddp_doctor.digest.build import digest
+from tb_ddp_doctor.job.step_numbers import same_numbers
 
 #: Rank 1 computes longer in each step, and counts from another number.
 STEP = """
@@ -47,6 +52,24 @@ def test_a_clock_far_from_the_others_moves_no_number() -> None:
     job = traces.job(drawn(2), clock_ms={1: 5000.0})
     assert job.steps.tolist() == [2, 3, 4, 5]
     assert not any("counts its steps" in warning.message for warning in job.warnings)
+
+
+@pytest.mark.parametrize("clock_ms", [-60.0, 60.0])
+def test_a_clock_that_is_off_by_steps_moves_no_number_that_all_ranks_have(clock_ms: float) -> None:
+    job = traces.job(drawn(2), clock_ms={1: clock_ms})
+    assert job.steps.tolist() == [2, 3, 4, 5]
+    assert not any("counts its steps" in warning.message for warning in job.warnings)
+
+
+def test_a_clock_that_is_set_within_the_record_moves_no_number() -> None:
+    read = traces.read(traces.repeat(STEP.format(number=2), 6))
+    events = read[1].events
+    late = events.start_ns > np.quantile(events.start_ns, 0.25)
+    set_back = replace(events, start_ns=events.start_ns + np.where(late, 100 * traces.MS, 0))
+    ranks = {rank: digest(trace) for rank, trace in (read | {1: replace(read[1], events=set_back)}).items()}
+    numbers, said = same_numbers(ranks)
+    assert not said
+    assert {tuple(one.steps.number.tolist()) for one in numbers.values()} == {(2, 3, 4, 5, 6, 7)}
 
 
 def test_steps_without_collectives_tell_nothing_of_numbers() -> None:

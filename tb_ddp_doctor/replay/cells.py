@@ -20,18 +20,20 @@ Some: TypeAlias = slice | Ints
 
 class Cells(msgspec.Struct, frozen=True, eq=False):
     """To which rank and step of the job things belong, as one index; each rank has one more cell, for the steps that
-    the job leaves out. They are taken to be like its other steps.
+    the job leaves out.
     """
 
     cell: Indices
     shape: tuple[int, int]
+    #: Whether the steps that the job leaves out are changed as its other steps are, or stay as recorded.
+    changes_left_out: bool = True
 
     @classmethod
-    def of(cls, rank: Indices, step: Indices, shape: tuple[int, int]) -> Cells:
+    def of(cls, rank: Indices, step: Indices, shape: tuple[int, int], *, changes_left_out: bool = True) -> Cells:
         """From the rank of each thing and its step, -1 for none of the job's."""
         ranks, steps = shape
         cell = rank * np.int32(steps + 1) + np.where(step >= 0, step, np.int32(steps))
-        return cls(cell.astype(np.int32, copy=False), (ranks, steps))
+        return cls(cell.astype(np.int32, copy=False), (ranks, steps), changes_left_out)
 
     def sum(self, values: Ints, things: Indices | None = None) -> Ints:
         """Of one value of each thing, or of some things, shape (R, S)."""
@@ -40,17 +42,17 @@ class Cells(msgspec.Struct, frozen=True, eq=False):
 
     def of_each(self, share: Floats, things: Indices | None = None) -> Floats:
         """The share, shape (R, S), of the cell of each thing, or of some things."""
-        shares: Floats = padded(share).ravel()[self.cell if things is None else self.cell[things]]
+        shares: Floats = self.padded(share).ravel()[self.cell if things is None else self.cell[things]]
         return shares
 
     def chosen(self, flags: Flags) -> Flags:
         """Which things are of a chosen cell, shape (R, S)."""
-        of_each: Flags = (padded(flags.astype(np.float64)) >= 0.5).ravel()[self.cell]
+        of_each: Flags = (self.padded(flags.astype(np.float64)) >= 0.5).ravel()[self.cell]
         return of_each
 
     def with_some(self, share: Floats, things: Indices) -> tuple[Some, Floats]:
         """Which of some things are of a cell that has a share, shape (R, S), and the share of each of these."""
-        shares = padded(share).ravel()
+        shares = self.padded(share).ravel()
         there = shares != 0
         cell = self.cell[things]
         if 2 * np.count_nonzero(there) > len(there):
@@ -71,16 +73,16 @@ class Cells(msgspec.Struct, frozen=True, eq=False):
         spread: Ints = np.rint(weights * self.of_each(share)).astype(np.int64)
         return spread
 
+    def padded(self, share: Floats) -> Floats:
+        """A share by rank and step, shape (R, S), and that of the steps that the job leaves out, shape (R, S + 1)."""
+        left_out = share.mean(axis=1, keepdims=True) if self.changes_left_out else np.zeros((len(share), 1))
+        return np.concatenate((share, left_out), axis=1)
+
     def _total(self, values: Ints, things: Indices | None = None) -> Floats:
         ranks, steps = self.shape
         cell = self.cell if things is None else self.cell[things]
         total = np.bincount(cell, weights=values, minlength=ranks * (steps + 1)).astype(np.float64, copy=False)
         return total.reshape(ranks, steps + 1)[:, :steps]
-
-
-def padded(share: Floats) -> Floats:
-    """A share by rank and step, shape (R, S), and the one of the steps that the job leaves out, shape (R, S + 1)."""
-    return np.concatenate((share, share.mean(axis=1, keepdims=True)), axis=1)
 
 
 class Places(msgspec.Struct, frozen=True, eq=False):

@@ -149,6 +149,9 @@ class Frame(msgspec.Struct, frozen=True, eq=False):
     most_steps: int
     #: Index of each of the job's steps in the rank's digest, shape (R, S).
     step_index: Ints
+    #: Whether ranks meet in the steps that the job leaves out. Where records are damaged nobody knows: played without
+    #: what a fix removes, ranks would run ahead of each other there.
+    left_out_meet: bool
     #: Which ranks and steps have the same collectives, and which of them send and receive at the same places between
     #: these; indices of shape (R, S).
     sequence: Ints
@@ -194,7 +197,7 @@ class Ordering(msgspec.Struct, frozen=True, eq=False):
 
 
 class Cut(msgspec.Struct, frozen=True, eq=False):
-    """What a fix removes of rows, by rank and step; shape (R, S + 1), as `cells.padded`."""
+    """What a fix removes of rows, by rank and step; shape (R, S + 1), as `Cells.padded`."""
 
     #: The share of the host's time that goes, by what it is spent on.
     host: Mapping[CpuTime, Floats]

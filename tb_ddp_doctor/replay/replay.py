@@ -16,7 +16,7 @@ from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.digest.track import LONG_AGO
 from tb_ddp_doctor.job.numbering import in_order, numbered
 from tb_ddp_doctor.replay import native_library
-from tb_ddp_doctor.replay.cells import Cells, Places, lower_median, of_equal, padded, share_at_median
+from tb_ddp_doctor.replay.cells import Cells, Places, lower_median, of_equal, share_at_median
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.lengths import share_at_length
 from tb_ddp_doctor.replay.model import Cut, Lengths, Parts, Played, Rows, Schedule
@@ -40,8 +40,9 @@ class Replay:
         """`recorded` is the replay of the record itself, where the schedule is another one."""
         self.schedule = schedule
         rows, parts, shape = schedule.rows, schedule.parts, schedule.frame.step_index.shape
-        self._cells = Cells.of(rows.rank, rows.step, shape)
-        self._part_cells = Cells.of(parts.rank, parts.step, shape)
+        changes = schedule.frame.left_out_meet
+        self._cells = Cells.of(rows.rank, rows.step, shape, changes_left_out=changes)
+        self._part_cells = Cells.of(parts.rank, parts.step, shape, changes_left_out=changes)
         places = (shape[0], schedule.frame.most_steps + 2)
         last = _last_rows(rows)
         self._last_row = Places.of(rows.rank[last], rows.own_step[last] + 1, places, last)
@@ -102,7 +103,8 @@ class Replay:
         """
         lead, moved, sooner = np.zeros((3, len(self._recorded)), np.int64)
         ends, steady = self._ends(lengths), _STEADY * float(self.recorded_ns.mean())
-        for _ in range(_MOST_PASSES if self.schedule.frame.repeats else 0):
+        settles = self.schedule.frame.repeats and self.schedule.frame.left_out_meet
+        for _ in range(_MOST_PASSES if settles else 0):
             move = np.zeros_like(lead) if lengths.no_host else self._lead_after(ends) - lead
             before, sooner = sooner, self._sooner_after(ends)
             if max(np.abs(move).max(), np.abs(sooner - before).max()) <= steady:
@@ -229,14 +231,14 @@ class Replay:
         """The same, with what goes of rows left to the native library."""
         rows, host, chosen = self.schedule.rows, {}, None
         if not change.no_host:
-            host = {kind: padded(share) for kind, share in self._shares(change).items()}
+            host = {kind: self._cells.padded(share) for kind, share in self._shares(change).items()}
         need: Ints | None = None
         if change.device_ns is not None or change.balanced is not None:
             need = self._device(change)
         elif change.device_at_median is not None:
             need = self._device_at_median
             if not change.device_at_median.all():
-                chosen = padded(change.device_at_median.astype(np.float64)) >= 0.5
+                chosen = self._cells.padded(change.device_at_median.astype(np.float64)) >= 0.5
         return Lengths(
             work_ns=rows.work_ns,
             blocked_ns=rows.blocked_ns,

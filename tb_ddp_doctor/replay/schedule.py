@@ -48,6 +48,7 @@ def schedule(job: Job) -> Schedule:
         repeats=all(digest.has_steps for digest in job.digests),
         most_steps=max(len(digest.steps) for digest in job.digests),
         step_index=job.step_index,
+        left_out_meet=_left_out_meet(job),
         sequence=compared.same,
         but_for_length=compared.but_for_length,
         length=compared.length,
@@ -61,6 +62,12 @@ def schedule(job: Job) -> Schedule:
     for digest in job.digests:
         give_back(digest.track)
     return found
+
+
+def _left_out_meet(job: Job) -> bool:
+    """Whether collectives of the steps that the job leaves out are matched, or it leaves out none."""
+    leaves_out = any(len(digest.steps) > len(job.steps) for digest in job.digests)
+    return not leaves_out or bool((~np.isin(job.matched.step, job.steps)).any())
 
 
 def scheduled(tracks: Tracks, parts: Parts, awaits: Indices, frame: Frame) -> Schedule:
