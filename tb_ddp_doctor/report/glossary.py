@@ -3,8 +3,8 @@
 # ruff: noqa: E501 - a term a line
 
 GLOSSARY = {
-    "step": "what one `ProfilerStep` of the host launched: on the device from the end of the step before to the end of its own last event",
-    "step time": "length of that, mean over ranks",
+    "step": "the GPU work that the CPU launched in one `ProfilerStep`: from the end of the step before to the end of its own last GPU event",
+    "step time": "length of a step, mean over ranks",
     "kept steps": "steps that all ranks recorded whole; steps left out are listed with the reason",
     "rank, world size": "as torch has them: a process, and how many the job has",
     "node": "a host with its ranks",
@@ -27,7 +27,7 @@ GLOSSARY = {
     "size": "bytes of the message, as torch records elements and type",
     "algbw": "size / time without wait",
     "busbw": "algbw x factor: AllReduce 2 (n - 1) / n, AllGather, ReduceScatter and AllToAll (n - 1) / n, others 1; n ranks in the group",
-    "latency, busbw at large size": "alpha and 1 / beta of the line time = alpha + beta x size, fitted over calls; R2 tells how well",
+    "latency, busbw at large size": "alpha and 1 / beta of the line time = alpha + beta x size, fitted over calls; R2 tells how well the line fits",
     "point-to-point transfers": "sends and receives between two ranks",
     "account": "step = floor + tracing + findings + unexplained, in integer ns over ranks and kept steps",
     "tracing": "what recording the trace adds to the step",
@@ -35,10 +35,10 @@ GLOSSARY = {
     "if fixed alone": "how much shorter the step gets when only this finding is fixed",
     "step with the fixes": "step time minus the costs of all findings of 3 % of the step or more, played together",
     "GPU-hours lost a day": "GPUs of the job x 24 h x (step time - step with the fixes) / step time; rank-hours where the job runs on CPUs. Faults that only one of several steps shows do not count: how often they come is not known",
-    "unexplained": "how much shorter a faultless step is than the step with all findings fixed. Faultless: no CPU time, device work and transfers at most the median",
-    "floor": "the rest. What is equally slow on all ranks and in all steps is in it",
-    "80 % interval": "of ten such predictions eight hold the truth",
-    "what-if": "the steps played again with a change; exact to the nanosecond with none",
+    "unexplained": "how much shorter a faultless step is than the step with all findings fixed. A faultless step takes no CPU time, and GPU work and transfers take at most the median",
+    "floor": "the rest of the step, without tracing, findings and what is unexplained. What is equally slow on all ranks and in all steps is in it",
+    "80 % interval": "a range that holds the true value in 8 of 10 predictions",
+    "what-if": "the steps replayed with a change. Replayed without one, they are as recorded, to the nanosecond",
     "headroom": "exposed communication and straggler wait of a step without findings, mean over ranks; part of the floor",
     "check": "one rule on one run: passed, a finding, or not checked (lacks data)",
     "critical path": "from the end of a step back through what each event waited for, across ranks; its pieces sum to the step",
@@ -53,7 +53,7 @@ GLOSSARY = {
     "sequence number": "counts a group's collectives on a rank; ranks that agree on it are in the same call",
     "came, absent": "whether a rank has enqueued its part of a collective that its group waits in",
     "pending": "enqueued and not completed",
-    "front": "the newest collective that any rank of a group has enqueued; behind: how many less a rank has",
+    "front": "the newest collective that any rank of a group has enqueued. A rank is behind by as many collectives as it has not enqueued yet",
     "root": "a rank that others wait for, and that no pending op of its own explains",
     "waiting graph": "which rank is blocked by which others, and in which op, back to the roots",
 }
