@@ -15,8 +15,10 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
+from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.host_calls import one_of
 from tb_ddp_doctor.digest.launches import DeviceRows
+from tb_ddp_doctor.digest.vocabulary import Mask, Names
 from tb_ddp_doctor.findings import FileWarning
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, Ints, RankTrace
@@ -57,12 +59,12 @@ def _late_ns(trace: RankTrace, rows: DeviceRows) -> int:
     launched, start = events.start_ns[launch], events.start_ns[row]
     ahead = start - launched
     after, lasts = _after_synchronisation(trace, launched, start + events.duration_ns[row])
-    if _third(-ahead) > _OFF_NS:
+    if _often(ahead < -_OFF_NS):
         early = -int(ahead.min())
         # One that began when the work was done did not wait for it, whatever kept it.
         awaited = -after[(lasts >= _BLOCKS_NS) & (after + lasts + early > 0)]
         late = -max(early, int(awaited.min()) if len(awaited) else 0)
-    elif len(after) >= _SEEN and _third(after) > _OFF_NS:
+    elif _often(after > _OFF_NS):
         late = int(after.max())
     else:
         return 0
@@ -70,9 +72,9 @@ def _late_ns(trace: RankTrace, rows: DeviceRows) -> int:
     return late + least - _LAUNCH_NS if least < _NEAR_NS else late
 
 
-def _third(values: Ints) -> int:
-    """The third largest."""
-    return int(np.partition(values, -_SEEN)[-_SEEN])
+def _often(seen: Mask) -> bool:
+    """Whether as many events show something as are enough."""
+    return int(np.count_nonzero(seen)) >= _SEEN
 
 
 def _after_synchronisation(trace: RankTrace, launched_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
@@ -81,12 +83,12 @@ def _after_synchronisation(trace: RankTrace, launched_ns: Ints, end_ns: Ints) ->
     Of the events that were launched before one began.
     """
     events = trace.events
-    awaits_all = np.array([names.awaits_device(text) for text in trace.strings], np.bool_)
     calls = np.flatnonzero(one_of(events.category, (Category.RUNTIME,)))
-    calls = calls[awaits_all[events.name[calls]]]
+    called = events.name[calls]
+    calls = calls[Names(trace.strings, called).among(called, names.awaits_device)]
     calls = calls[np.argsort(events.start_ns[calls], kind="stable")]
     begin, length = events.start_ns[calls], events.duration_ns[calls]
-    following = np.searchsorted(begin, launched_ns)
+    following = searchsorted(begin, launched_ns)
     known = following < len(calls)
     call = following[known]
     return end_ns[known] - begin[call] - length[call], length[call]

@@ -112,5 +112,5 @@ def last_to_end(end_ns: Ints, after_ns: Ints, until_ns: Ints) -> Ints:
 
 def _ends_within(blocked: Blocked, end_ns: Ints) -> Ints:
     """How many things end in each stretch; shape (N,)."""
-    ends = np.sort(end_ns)
+    ends = np.sort(end_ns, kind="stable")
     return searchsorted(ends, blocked.end_ns, side="right") - searchsorted(ends, blocked.start_ns, side="right")

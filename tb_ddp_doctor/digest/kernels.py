@@ -51,9 +51,9 @@ def _sized_ns(device: DeviceEvents, steps: int) -> Ints:
     events = np.flatnonzero(device.computes & (device.step >= 0))
     if not len(events):
         return np.zeros(steps, np.int64)
-    strings, shape = device.trace.strings, device.trace.events.shape[device.row[events]]
-    shapes, which = np.unique(shape, return_inverse=True)
-    size = np.array([blocks(strings[i]) if i >= 0 else 0 for i in shapes.tolist()], np.int64)[which]
+    strings, shape = device.trace.strings, device.trace.events.shape[device.row[events]].astype(np.int64)
+    shapes, which = distinct(shape + 1, len(strings) + 1)
+    size = np.array([blocks(strings[i - 1]) if i else 0 for i in shapes.tolist()], np.int64)[which]
     known, name = distinct(device.name[events], len(strings))
     cell = name * steps + device.step[events]
     launched, grids = (

@@ -43,7 +43,7 @@ def lost_kernels(
         communications=count(step, communicates, size)[known],
         lost_communications=count(step, communicates & lost, size)[known],
         unlaunched=_unlaunched(device, host_start_ns, host_end_ns)[known],
-        calls=by_step(host.recorded_ns, host_start_ns, host_end_ns)[known],
+        calls=_calls(host, host_start_ns, host_end_ns)[known],
         out_of_order=by_step(device.launch_ns[odd[device.row]], host_start_ns, host_end_ns)[known],
         out_of_turn=out_of_turn(host, host_start_ns, host_end_ns)[known],
     )
@@ -59,6 +59,12 @@ def _unlaunched(device: DeviceEvents, host_start_ns: Ints, host_end_ns: Ints) ->
     follows[follows] = (stream[order[before[follows]]] == stream[order[follows]]) & (stream[order[follows]] >= 0)
     by = device.launch_ns[order[before[follows]]]
     return by_step(by, host_start_ns, host_end_ns)
+
+
+def _calls(host: HostCalls, host_start_ns: Ints, host_end_ns: Ints) -> Ints:
+    """Calls of the training threads that start in each step."""
+    edges = np.minimum(np.append(host_start_ns, host_end_ns[-1]), host_end_ns[-1])
+    return np.diff(searchsorted(host.recorded_ns, edges))
 
 
 def without_device(number: Ints) -> LostKernels:

@@ -41,7 +41,7 @@ def library() -> CDLL | None:
 
 def fits(column: NDArray[Any], dtype: type[np.generic] = np.int64) -> bool:
     """Whether the library can read it: one value in each row, each of which the type holds exactly."""
-    return column.ndim == 1 and np.can_cast(column.dtype, dtype)
+    return column.ndim == 1 and (column.dtype == dtype or np.can_cast(column.dtype, dtype))
 
 
 def plain(column: NDArray[Any], dtype: type[np.generic] = np.int64) -> NDArray[Any]:

@@ -82,18 +82,29 @@ def without_copies(trace: RankTrace) -> RankTrace:
 
 def _copies(events: Events) -> Ints:
     """Rows that say the same as an earlier row, ascending. In files with whole µs, short events may: they stay."""
-    columns = [getattr(events, name).astype(np.uint64) for name in _IDENTITY]
+    rows = _starting_together(events.start_ns)
+    if not len(rows):
+        return rows
+    columns = [getattr(events, name)[rows].astype(np.uint64) for name in _IDENTITY]
     mixed = columns[0]
     for column in columns[1:]:
         mixed = (mixed ^ (mixed >> _SHIFT)) * _ODD + column
     mixed = (mixed ^ (mixed >> _SHIFT)) * _ODD
-    in_order = np.sort(mixed)
-    if not (in_order[1:] == in_order[:-1]).any():
-        return np.empty(0, np.int64)
     _, first, which = np.unique(mixed, return_index=True, return_inverse=True)
     same = first[which.reshape(-1)]
     equal = np.logical_and.reduce([column[same] == column for column in columns])
-    return np.flatnonzero(equal & (same != np.arange(len(events))) & (events.duration_ns > 0))
+    copies: Ints = rows[equal & (same != np.arange(len(rows))) & (events.duration_ns[rows] > 0)]
+    return copies
+
+
+def _starting_together(start_ns: Ints) -> Ints:
+    """Rows of the events that start when another event starts, ascending."""
+    order = np.argsort(start_ns, kind="stable")
+    in_order = start_ns[order]
+    together = np.zeros(len(order), np.bool_)
+    np.equal(in_order[1:], in_order[:-1], out=together[1:])
+    together[:-1] |= together[1:]
+    return np.sort(order[together])
 
 
 def _without(trace: RankTrace, lost: Mask, warnings: Iterable[FileWarning]) -> RankTrace:

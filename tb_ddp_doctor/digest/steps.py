@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tb_ddp_doctor.digest.columns import searchsorted
+from tb_ddp_doctor.digest.columns import distinct, searchsorted
 from tb_ddp_doctor.digest.host_calls import HostCalls
 from tb_ddp_doctor.digest.model import Steps
 from tb_ddp_doctor.trace import names
@@ -132,7 +132,8 @@ def _done_before_ns(end_ns: Ints, step: Ints, stream: Ints) -> int:
     """
     known = step >= 0
     never = np.iinfo(np.int64)
-    which, place = np.unique(stream, return_inverse=True)
+    least = int(stream.min(initial=0))
+    which, place = distinct(stream - least, int(stream.max(initial=0)) - least + 1)
     first = np.full(len(which), never.max)
     np.minimum.at(first, place[known], end_ns[known])
     first = np.where(first == never.max, end_ns[known].min(initial=never.max), first)
