@@ -16,7 +16,7 @@ from tb_ddp_doctor.job.clock import ClockFit
 from tb_ddp_doctor.job.collectives import Matched, ends_apart, refuse_impossible, select
 from tb_ddp_doctor.job.completeness import Damages, damages, serving
 from tb_ddp_doctor.job.matching import match
-from tb_ddp_doctor.job.odd_clocks import EndsApart, clock_jumps, odd_collectives, other_paces
+from tb_ddp_doctor.job.odd_clocks import LEAST_ODD_NS, EndsApart, clock_jumps, odd_collectives, other_paces
 from tb_ddp_doctor.trace.model import Ints
 
 #: Ends of one collective differ by up to this over slow links (DESIGN, point 5), ns.
@@ -53,29 +53,34 @@ def align(
     usable: Mapping[int, RankDigest], nodes: Mapping[int, str], world_size: int | None
 ) -> tuple[Aligned, Damages]:
     """Align the ranks that have a step, and say what is damaged of which."""
-    found = damages(usable, world_size)
-    aligned = _joined(usable, nodes, found)
+    calls = Calls(tuple(usable.values()))
+    found = damages(usable, calls, world_size)
+    aligned = _joined(usable, nodes, found, calls)
+    if aligned.matched.together.all() and aligned.clock.most_apart_ns < min(LEAST_ODD_NS, END_TOLERANCE_NS):
+        # All ranks arrive before the last one ends, so none ends before another one arrives.
+        return aligned, found
     ends = EndsApart.of(aligned.matched, aligned.clock)
     for check in (clock_jumps, other_paces):
         if odd := check(tuple(aligned.ranks), aligned.digests, ends):
             for rank, damage in odd.items():
                 found.setdefault(rank, []).extend(damage)
-            aligned = _joined(usable, nodes, found)
+            aligned = _joined(usable, nodes, found, calls)
             ends = EndsApart.of(aligned.matched, aligned.clock)
     apart = ends_apart(aligned.matched, *_offsets(aligned))
     if odd := odd_collectives(tuple(aligned.ranks), aligned.digests, aligned.matched, apart):
         for rank, damage in odd.items():
             found.setdefault(rank, []).extend(damage)
-        aligned = _joined(usable, nodes, found)
+        aligned = _joined(usable, nodes, found, calls)
     return _with_possible_matches(aligned), found
 
 
-def _joined(usable: Mapping[int, RankDigest], nodes: Mapping[int, str], found: Damages) -> Aligned:
+def _joined(usable: Mapping[int, RankDigest], nodes: Mapping[int, str], found: Damages, every: Calls) -> Aligned:
+    """The ranks with enough whole steps on one clock; `every` are the calls of all usable ranks."""
     whole = serving(usable, found)
     steps, left_out = _common_steps(whole)
     kept = {rank: usable[rank] for rank in sorted(set(whole).difference(left_out))}
     where = tuple(nodes.get(rank, "") for rank in kept)
-    calls = Calls(tuple(kept.values()))
+    calls = every if len(kept) == len(usable) else Calls(tuple(kept.values()))
     matched = match(tuple(kept.values()), calls, tuple(kept))
     if any(rank in found for rank in kept):
         # What is left of the other steps tells nothing of clocks.

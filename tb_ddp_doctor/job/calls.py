@@ -29,7 +29,10 @@ class Text(msgspec.Struct, frozen=True, eq=False):
 
     def where(self, chosen: Callable[[str], bool]) -> Flags:
         """Which things have a text that is chosen."""
-        flags: Flags = np.array([chosen(word) for word in self.words], np.bool_)[self.code]
+        of_words = np.array([chosen(word) for word in self.words], np.bool_)
+        if is_constant(self.code):
+            return np.broadcast_to(of_words[self.code[0]], self.code.shape)
+        flags: Flags = of_words[self.code]
         return flags
 
     def among(self, chosen: Flags) -> tuple[str, ...]:

@@ -33,6 +33,8 @@ class ClockFit(msgspec.Struct, frozen=True, eq=False):
     origin_ns: int
     #: Median over matched collectives of the spread of their corrected ends, ns; None without any.
     residual_ns: float | None
+    #: The largest of these spreads, ns; 0 without any.
+    most_apart_ns: float = 0.0
 
     def correction(self, rank: int | NDArray[np.integer[Any]], instant_ns: Ints) -> Ints:
         """What to subtract from the instants of rank index `rank`, or of one for each instant, ns."""
@@ -78,7 +80,7 @@ def fit(matched: Matched, nodes: Sequence[str]) -> ClockFit:
     offset, drift = _by_node(offset, drift, noise, circle >= 0, nodes)
     corrected = np.where(present, ends - offset - drift * ends, np.nan)
     spread = np.nanmax(corrected, axis=1) - np.nanmin(corrected, axis=1)
-    return ClockFit(offset, drift, origin, float(np.median(spread)))
+    return ClockFit(offset, drift, origin, float(np.median(spread)), float(spread.max()))
 
 
 def _relative(offset: Floats, drift: Floats) -> tuple[Floats, Floats]:

@@ -164,6 +164,8 @@ def ends_apart(matched: Matched, offset_ns: NDArray[np.int64], tolerance_ns: int
     odd = np.zeros_like(matched.present)
     found = _impossible(matched, matched.present, offset_ns, tolerance_ns)
     which = np.flatnonzero(found & (matched.parts > 2))
+    if not len(which):
+        return odd
     end = matched.end_ns[which] - offset_ns[which]
     odd[which] = _apart(end, matched.present[which], tolerance_ns)
     odd &= ~_impossible(matched, matched.present & ~odd, offset_ns, tolerance_ns)[:, np.newaxis]

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.job.calls import Calls
-from tb_ddp_doctor.job.numbering import numbered
+from tb_ddp_doctor.job.numbering import chosen_of, different, numbered
+from tb_ddp_doctor.storage.constant import joined
 from tb_ddp_doctor.trace.model import Ints
 
 #: Launches without a kernel, in addition to the share that is usual in the job (captures of CUDA graphs run none).
@@ -70,8 +71,8 @@ class Damage(msgspec.Struct, frozen=True):
 Damages = dict[int, list[Damage]]
 
 
-def damages(digests: Mapping[int, RankDigest], world_size: int | None) -> Damages:
-    """What the record of each rank lacks, by rank; ranks that lack nothing are absent."""
+def damages(digests: Mapping[int, RankDigest], calls: Calls, world_size: int | None) -> Damages:
+    """What the record of each rank lacks, by rank; ranks that lack nothing are absent. `calls` are of all ranks."""
     found: Damages = {}
     if len(digests) < 2:
         return found
@@ -80,10 +81,14 @@ def damages(digests: Mapping[int, RankDigest], world_size: int | None) -> Damage
     _note(found, _few_steps(digests))
     _note(found, _too_fast(digests))
     peers = {rank: digest for rank, digest in digests.items() if rank not in found}
+    if not peers:
+        return found
     for check in (_lost_kernels, _lost_launches, _lost_calls, _out_of_order, _ended_early, _other_lengths):
         _note(found, check(peers))
-    _note(found, _lost_collectives(peers, world_size))
-    _note(found, _other_collectives(peers, world_size))
+    of_peers = calls if len(peers) == len(digests) else Calls(tuple(peers.values()))
+    of_all = _of_all_ranks(of_peers, world_size or 0)
+    _note(found, _lost_collectives(peers, of_peers, of_all, world_size))
+    _note(found, _other_collectives(peers, of_peers, of_all))
     return found
 
 
@@ -196,7 +201,7 @@ def _lost_kernels(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
     ):
         tables = {rank: digest.lost_kernels for rank, digest in digests.items()}
         counts = {rank: (getattr(table, launched), getattr(table, lost)) for rank, table in tables.items()}
-        if not any(missing.any() for _, missing in counts.values()):
+        if not joined([missing for _, missing in counts.values()]).any():
             continue
         shares = [int(missing.sum()) / max(int(calls.sum()), 1) for calls, missing in counts.values()]
         usual = lower_median(shares or [0.0])
@@ -212,7 +217,7 @@ def _lost_launches(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
     """Ranks with kernels in mid-trace of which the trace has no launch."""
     found = {}
     tables = {rank: digest.lost_kernels for rank, digest in digests.items()}
-    if not any(table.unlaunched.any() for table in tables.values()):
+    if not joined([table.unlaunched for table in tables.values()]).any():
         return {}
     kernels = {rank: table.unlaunched + table.launches - table.lost for rank, table in tables.items()}
     usual = lower_median([table.unlaunched.sum() / max(kernels[rank].sum(), 1) for rank, table in tables.items()])
@@ -234,8 +239,11 @@ def _lost_calls(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
     tables = [digest.lost_kernels for digest in digests.values()]
     if not tables:
         return {}
-    number = np.concatenate([table.number for table in tables])
-    calls, launches = (np.concatenate([getattr(table, name) for table in tables]) for name in ("calls", "launches"))
+    number, calls, launches = (
+        joined([getattr(table, name) for table in tables]) for name in ("number", "calls", "launches")
+    )
+    if not len(calls) or calls.min() >= LEAST_CALLS * calls.max():
+        return {}
     rank = np.repeat(np.arange(len(tables)), [len(table.calls) for table in tables])
     own = _usual(rank, calls)
     usual = _usual(number, calls)
@@ -258,7 +266,7 @@ def _out_of_order(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
         ("out_of_turn", "CPU events are out of the order of their thread"),
     ):
         counts = {rank: getattr(digest.lost_kernels, name) for rank, digest in digests.items()}
-        if not any(odd.any() for odd in counts.values()):
+        if not joined(list(counts.values())).any():
             continue
         number = np.concatenate([digest.lost_kernels.number for digest in digests.values()])
         of_step = np.split(_usual(number, np.concatenate([*counts.values()])), np.cumsum([*map(len, counts.values())]))
@@ -309,10 +317,16 @@ def _too_fast(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
 
     Of two ranks with steps of other lengths, this tells which one is wrong.
     """
+    kernels = [digest.kernels for digest in digests.values()]
+    last = np.cumsum([len(table.name) for table in kernels])
+    total, count = (
+        np.diff(np.append(0, np.cumsum(joined([getattr(table, name) for table in kernels])))[np.append(0, last)])
+        for name in ("total_ns", "count")
+    )
     mean = {
-        rank: int(digest.kernels.total_ns.sum()) / max(int(digest.kernels.count.sum()), 1)
-        for rank, digest in digests.items()
-        if digest.has_device and digest.kernels.count.sum() >= _LEAST_KERNELS
+        rank: of_rank_ns / max(of_rank, 1)
+        for (rank, digest), of_rank_ns, of_rank in zip(digests.items(), total.tolist(), count.tolist(), strict=True)
+        if digest.has_device and of_rank >= _LEAST_KERNELS
     }
     short = [rank for rank, mean_ns in mean.items() if mean_ns < _SHORTEST_KERNEL_NS]
     if len(short) == len(mean):
@@ -325,8 +339,10 @@ def _other_lengths(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
     steps = [digest.steps for digest in digests.values()]
     if not steps:
         return {}
-    number = np.concatenate([each.number for each in steps])
-    length = np.concatenate([each.end_ns - each.start_ns for each in steps])
+    number, start, end = (joined([getattr(each, name) for each in steps]) for name in ("number", "start_ns", "end_ns"))
+    length = end - start
+    if not len(length) or (length.max() - 1) // MOST_TIMES < length.min():
+        return {}
     rank = np.repeat(list(digests), [len(each) for each in steps])
     usual = _usual(number, length)
     found = {}
@@ -349,22 +365,32 @@ def _usual(key: Ints, values: Ints) -> Ints:
     return usual
 
 
-def _lost_collectives(digests: Mapping[int, RankDigest], world_size: int | None) -> dict[int, Damage]:
-    """Ranks that lack collectives which all ranks of the job take part in."""
+def _of_all_ranks(calls: Calls, world_size: int) -> Mask:
+    """Which calls are collectives that all ranks of the job take part in."""
+    if world_size < 2:
+        return np.zeros(len(calls), np.bool_)
+    of_all: Mask = (calls.column("step") >= 0) & (calls.column("group_size") >= world_size)
+    return of_all
+
+
+def _lost_collectives(
+    digests: Mapping[int, RankDigest], calls: Calls, of_all: Mask, world_size: int | None
+) -> dict[int, Damage]:
+    """Ranks that lack collectives which all ranks of the job take part in; `of_all` tells which of their calls are."""
     found = {}
-    counts = [_collectives_of_all(digest, world_size or 0) for digest in digests.values()]
-    if not counts:
-        return {}
-    number, count = np.concatenate([digest.steps.number for digest in digests.values()]), np.concatenate(counts)
-    lacks = count < LEAST_COLLECTIVES * _usual(number, count)
-    rank = np.repeat(list(digests), [len(own) for own in counts])
-    for each in dict.fromkeys(rank[lacks].tolist()):
-        numbers = digests[each].lost_kernels.number
-        lossy = np.isin(numbers, number[lacks & (rank == each)])
-        if lossy.any():
-            reason = f"it lacks collectives of all ranks in step {int(numbers[lossy][0])}"
-            found[each] = _and_after(digests[each], lossy, reason)
-    silent = [rank for rank, digest in digests.items() if not len(digest.collectives)]
+    steps = [digest.steps for digest in digests.values()]
+    number, count = joined([each.number for each in steps]), _collectives_of_all(digests, calls, of_all)
+    # No median of counts is above the largest one.
+    if len(count) and count.min() < LEAST_COLLECTIVES * count.max():
+        lacks = count < LEAST_COLLECTIVES * _usual(number, count)
+        rank = np.repeat(list(digests), [len(each) for each in steps])
+        for one in dict.fromkeys(rank[lacks].tolist()):
+            numbers = digests[one].lost_kernels.number
+            lossy = np.isin(numbers, number[lacks & (rank == one)])
+            if lossy.any():
+                reason = f"it lacks collectives of all ranks in step {int(numbers[lossy][0])}"
+                found[one] = _and_after(digests[one], lossy, reason)
+    silent = [rank for rank, own in zip(digests, np.diff(calls.first).tolist(), strict=True) if not own]
     if found or not silent:
         return found
     others = [digest.collectives for rank, digest in digests.items() if rank not in silent]
@@ -377,20 +403,17 @@ def _lost_collectives(digests: Mapping[int, RankDigest], world_size: int | None)
     return found
 
 
-def _other_collectives(digests: Mapping[int, RankDigest], world_size: int | None) -> dict[int, Damage]:
+def _other_collectives(digests: Mapping[int, RankDigest], calls: Calls, of_all: Mask) -> dict[int, Damage]:
     """Ranks of which most collectives of all ranks are of a kind and size that most other ranks do not have."""
     if len(digests) < LEAST_PEERS:
         return {}
-    calls = Calls(tuple(digests.values()))
-    world_size = world_size or 0
-    of_all = (calls.column("step") >= 0) & (calls.column("group_size") >= world_size) & (world_size > 1)
+    chosen = chosen_of(of_all)
     what = (calls.text("kind").code, calls.text("dtype").code, calls.column("elements"))
-    kind, rank = numbered(*(column[of_all] for column in what)), calls.rank[of_all]
-    of_rank = numbered(kind, rank)
-    kind_of = np.empty(int(of_rank.max(initial=-1)) + 1, np.int64)
-    kind_of[of_rank] = kind
-    common = 2 * np.bincount(kind_of) > len(digests)
-    total, alike = (np.bincount(of, minlength=len(digests)) for of in (rank, rank[common[kind]]))
+    kind, rank = numbered(*(column[chosen] for column in what)), calls.rank[chosen]
+    of_rank = different(kind * len(digests) + rank)
+    common = 2 * np.bincount(of_rank // len(digests)) > len(digests)
+    total = np.bincount(rank, minlength=len(digests))
+    alike = total if common.all() else np.bincount(rank[common[kind]], minlength=len(digests))
     like = {each: alike[i] / total[i] for i, each in enumerate(digests) if total[i]}
     return {
         rank: Damage(None, f"{_few(share)} of its collectives of all ranks is like those of other ranks")
@@ -404,13 +427,21 @@ def _few(share: float) -> str:
     return f"{share * 100:.0f} %" if share else "none"
 
 
-def _collectives_of_all(digest: RankDigest, world_size: int) -> Ints:
-    """How many collectives of the whole job each step of a rank has; sends and receives in its group are none."""
-    table = digest.collectives
-    of_all = (table.step >= 0) & (table.group_size >= world_size) & (world_size > 1)
-    of_all[digest.message_ends.call] = False
-    chosen = table.step[of_all]
-    return np.bincount(chosen, minlength=len(digest.steps))
+def _collectives_of_all(digests: Mapping[int, RankDigest], calls: Calls, of_all: Mask) -> Ints:
+    """How many collectives of the whole job each step of each rank has, rank by rank, shape (steps of all ranks,).
+
+    Sends and receives in its group are none.
+    """
+    ends = [digest.message_ends for digest in digests.values()]
+    messages = joined([table.call for table in ends])
+    if len(messages):
+        of_all = of_all.copy()
+        of_all[messages + np.repeat(calls.first[:-1], [len(table) for table in ends])] = False
+    sizes = np.array([len(digest.steps) for digest in digests.values()])
+    first = np.cumsum(sizes) - sizes
+    chosen = chosen_of(of_all)
+    place = first[calls.rank[chosen]] + calls.column("step")[chosen]
+    return np.bincount(place, minlength=int(sizes.sum()))
 
 
 def lower_median(values: Sequence[float]) -> float:

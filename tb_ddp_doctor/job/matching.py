@@ -22,7 +22,7 @@ from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.job.calls import Calls
 from tb_ddp_doctor.job.collectives import UNEVEN, Matched, assemble
 from tb_ddp_doctor.job.message_matching import matched_messages
-from tb_ddp_doctor.job.numbering import in_order, numbered
+from tb_ddp_doctor.job.numbering import Runs, chosen_of, numbered
 from tb_ddp_doctor.job.realigning import places
 from tb_ddp_doctor.job.unnamed_groups import unnamed_groups
 from tb_ddp_doctor.trace.model import Indices, Ints
@@ -31,7 +31,7 @@ from tb_ddp_doctor.trace.model import Indices, Ints
 class _Candidates(msgspec.Struct, frozen=True, eq=False):
     """Calls that can have partners, shape (N,), sorted by family, rank and arrival."""
 
-    family: Ints
+    runs: Runs
     rank: Indices
     #: Row in the rank's `Collectives`.
     row: Ints
@@ -41,29 +41,26 @@ def match(digests: Sequence[RankDigest], calls: Calls, ranks: Sequence[int]) -> 
     """Match the collectives and messages of all ranks of a job, which have these numbers; the order of `digests` is the
     order of the R axis.
     """
-    candidates = _candidates(digests, calls)
-    # A run holds the calls of one family on one rank.
-    starts = np.flatnonzero(np.diff(candidates.family, prepend=-1) | np.diff(candidates.rank, prepend=-1))
-    lengths = np.diff(starts, append=len(candidates.row))
-    family = candidates.family[starts]
-    regular = _is_one(family, lengths, int(family.max(initial=-1)) + 1)[family]
-    in_regular = np.repeat(regular, lengths)
-    ordinal = np.arange(len(candidates.row)) - np.repeat(starts, lengths)
-    found = [_pair_regular(candidates, in_regular, ordinal, len(digests))]
-    found += [_pair(digests, members) for members in _irregular(candidates, starts[~regular], lengths[~regular])]
+    could = could_match(calls)
+    candidates = _candidates(digests, calls, could)
+    runs = candidates.runs
+    regular = runs.as_many[runs.family[runs.start]]
+    found = [_pair_regular(candidates, len(digests))]
+    found += [
+        _pair(digests, members) for members in _irregular(candidates, runs.start[~regular], runs.length[~regular])
+    ]
     row = np.concatenate(found)
     row = row[(row >= 0).sum(axis=1) > 1]
     met, together = matched_messages(digests, calls, ranks)
     row, whole = np.concatenate((row, met)), np.concatenate((np.ones(len(row), np.bool_), together))
-    return assemble(digests, calls, row, whole, _unmatched(calls, row))
+    return assemble(digests, calls, row, whole, _unmatched(calls, could, row))
 
 
-def _unmatched(calls: Calls, row: NDArray[np.int64]) -> Ints:
+def _unmatched(calls: Calls, could: NDArray[np.bool_], row: NDArray[np.int64]) -> Ints:
     """How many calls of each rank, shape (R,), have a recorded launch and found no partner."""
-    alone = could_match(calls)
-    which, rank = np.nonzero(row >= 0)
-    alone[calls.first[rank] + row[which, rank]] = False
-    return np.bincount(calls.rank[alone], minlength=row.shape[1])
+    alone = could.copy()
+    alone[(calls.first[:-1] + row)[row >= 0]] = False
+    return np.bincount(calls.rank[np.flatnonzero(alone)], minlength=row.shape[1])
 
 
 def could_match(calls: Calls) -> NDArray[np.bool_]:
@@ -72,89 +69,75 @@ def could_match(calls: Calls) -> NDArray[np.bool_]:
     return could
 
 
-def _candidates(digests: Sequence[RankDigest], calls: Calls) -> _Candidates:
-    chosen = np.flatnonzero(could_match(calls) & ~calls.between_two)
-    sequence = calls.column("sequence")[chosen]
-    step = calls.of_own_steps([digest.steps.number for digest in digests])[chosen]
+def _candidates(digests: Sequence[RankDigest], calls: Calls, could: NDArray[np.bool_]) -> _Candidates:
+    meets = could & ~calls.between_two
+    mine, chosen = chosen_of(meets), np.flatnonzero(meets)
+    sequence, rank = calls.column("sequence")[mine], calls.rank[mine]
+    step = calls.of_own_steps([digest.steps.number for digest in digests])[mine]
     group, ranks, kind, dtype = (calls.text(name) for name in ("group", "group_ranks", "kind", "dtype"))
-    named = group.where(bool)[chosen]
+    named = group.where(bool)[mine]
     told = np.zeros(len(chosen), np.int64)
-    told[~named] = unnamed_groups(calls, chosen[~named], step[~named])
-    place = (group.code[chosen], told, ranks.code[chosen], sequence >= 0, np.where(sequence >= 0, sequence, step))
-    may_be_uneven = kind.where(UNEVEN.__contains__)[chosen]
-    elements = calls.column("elements")[chosen]
-    size = np.where(may_be_uneven, -1, elements)
+    if not named.all():
+        told[~named] = unnamed_groups(calls, chosen[~named], step[~named])
+    place = (group.code[mine], told, ranks.code[mine], sequence >= 0, np.where(sequence >= 0, sequence, step))
+    may_be_uneven = kind.where(UNEVEN.__contains__)[mine]
+    size = np.where(may_be_uneven, -1, calls.column("elements")[mine])
     of_group = numbered(*place)
-    of_size = numbered(*place, kind.code[chosen], dtype.code[chosen], size)
-    by_order = (named | (told > 0)) & _agree(of_group, of_size, calls.rank[chosen], kind.code[chosen], size)
-    family = numbered(by_order, np.where(by_order, of_group, of_size))
-    sort = in_order(family)
-    rank = calls.rank[chosen[sort]]
-    return _Candidates(family[sort], rank, chosen[sort] - calls.first[rank])
+    of_size = numbered(of_group, kind.code[mine], dtype.code[mine], size)
+    groups, sizes = Runs.of(of_group, rank), Runs.of(of_size, rank)
+    by_order = (named | (told > 0)) & _agree(groups, sizes, of_group, kind.code[mine], size)[of_group]
+    runs = groups if by_order.all() else sizes
+    if by_order.any() and not by_order.all():
+        runs = Runs.of(numbered(by_order, np.where(by_order, of_group, of_size)), rank)
+    rank = rank[runs.order]
+    return _Candidates(runs, rank, chosen[runs.order] - calls.first[rank])
 
 
-def _agree(of_group: Ints, of_size: Ints, rank: Indices, kind: Indices, size: Ints) -> NDArray[np.bool_]:
-    """Which calls are of a group whose ranks have as many calls, of the same kinds in the same order; shape (N,).
+def _agree(groups: Runs, sizes: Runs, of_group: Ints, kind: Indices, size: Ints) -> NDArray[np.bool_]:
+    """Which groups have as many calls on all their ranks, of the same kinds in the same order; shape (groups,).
 
-    Where sizes differ in that order, and calls of one size are as many on all ranks, those are the better match.
+    Where sizes differ in that order, and calls of one size are as many on all ranks, those are the better match. Each
+    family of `sizes` is of one group. Of the calls, shape (N,): their group, kind and size, -1 if that may differ from
+    rank to rank.
     """
-    group_runs, size_runs = _Runs.of(of_group, rank), _Runs.of(of_size, rank)
-    kinds_agree = np.ones(len(group_runs.as_many), np.bool_)
-    sizes_agree, as_many = kinds_agree.copy(), kinds_agree.copy()
-    sort = in_order(of_group * (int(rank.max(initial=0)) + 1) + rank)
-    starts = np.flatnonzero(np.diff(of_group[sort], prepend=-1) | np.diff(rank[sort], prepend=-1))
-    ordinal = np.empty(len(sort), np.int64)
-    ordinal[sort] = np.arange(len(sort)) - np.repeat(starts, np.diff(starts, append=len(sort)))
-    call = numbered(of_group, ordinal)
-    calls, sized = int(call.max(initial=-1)) + 1, size >= 0
-    kinds_agree[of_group[~_is_one(call, kind, calls)[call]]] = False
-    sizes_agree[of_group[~_is_one(call[sized], size[sized], calls)[call]]] = False
+    kinds_agree, sizes_agree, as_many = np.ones((3, len(groups.ranks)), np.bool_)
+    regular = chosen_of(groups.as_many[groups.family])
+    family, call = groups.family[regular], groups.order[regular]
+    # The calls of one place in their runs share the place in the group's first run.
+    place = groups.first[family] + groups.ordinal[regular]
+    kinds_agree[family[~_are_alike(place, kind[call])]] = False
+    sized = chosen_of(size[call] >= 0)
+    sizes_agree[family[sized][~_are_alike(place[sized], size[call[sized]])]] = False
     # Calls of one size on fewer ranks than the group has are no match for the rest.
-    alike = size_runs.as_many[of_size] & (size_runs.ranks[of_size] == group_runs.ranks[of_group])
-    as_many[of_group[~alike]] = False
-    agree: NDArray[np.bool_] = (group_runs.as_many & kinds_agree & (sizes_agree | ~as_many))[of_group]
+    group = of_group[sizes.order[sizes.first]]
+    as_many[group[~(sizes.as_many & (sizes.ranks == groups.ranks[group]))]] = False
+    agree: NDArray[np.bool_] = groups.as_many & kinds_agree & (sizes_agree | ~as_many)
     return agree
 
 
-class _Runs(msgspec.Struct, frozen=True, eq=False):
-    """How families of calls lie on ranks; a run is the calls of one family on one rank."""
-
-    #: Whether all ranks of a family have as many calls, shape (F,).
-    as_many: NDArray[np.bool_]
-    #: How many ranks have calls of each family, shape (F,).
-    ranks: Ints
-
-    @classmethod
-    def of(cls, family: Ints, rank: Indices) -> _Runs:
-        """Of calls of these families and ranks, shape (N,)."""
-        run = numbered(family, rank)
-        length = np.bincount(run)
-        of_run = np.empty(len(length), np.int64)
-        of_run[run] = family
-        families = int(family.max(initial=-1)) + 1
-        return cls(_is_one(of_run, length, families), np.bincount(of_run, minlength=families))
-
-
-def _is_one(of: Ints, values: Ints | Indices, kinds: int) -> NDArray[np.bool_]:
-    """For each of so many kinds whether its values, shape (N,), are one value, if there is any; shape (kinds,)."""
-    one, some = np.ones(kinds, np.bool_), np.zeros(kinds, np.int64)
+def _are_alike(of: Ints, values: Ints | Indices) -> NDArray[np.bool_]:
+    """Which values are the same as another one of the same index, shape (N,): all of an index, if it has one value."""
+    some = np.empty(int(of.max(initial=-1)) + 1, values.dtype)
     some[of] = values
-    one[of[values != some[of]]] = False
-    return one
+    alike: NDArray[np.bool_] = values == some[of]
+    return alike
 
 
-def _pair_regular(candidates: _Candidates, chosen: NDArray[np.bool_], ordinal: Ints, ranks: int) -> NDArray[np.int64]:
-    """Pair the chosen calls by family and ordinal, shape (calls, R)."""
-    places = candidates.family[chosen] * (int(ordinal.max(initial=0)) + 1) + ordinal[chosen]
-    which = numbered(places)
-    paired = np.full((int(which.max(initial=-1)) + 1, ranks), -1, np.int64)
+def _pair_regular(candidates: _Candidates, ranks: int) -> NDArray[np.int64]:
+    """Pair the calls of the families that all their ranks have as many of, by ordinal, shape (calls, R)."""
+    runs = candidates.runs
+    longest = np.where(runs.as_many, np.diff(runs.first, append=len(runs.order)) // np.maximum(runs.ranks, 1), 0)
+    first = np.cumsum(longest) - longest
+    chosen = chosen_of(runs.as_many[runs.family])
+    which = first[runs.family[chosen]] + runs.ordinal[chosen]
+    paired = np.full((int(longest.sum()), ranks), -1, np.int64)
     paired[which, candidates.rank[chosen]] = candidates.row[chosen]
     return paired
 
 
 def _irregular(candidates: _Candidates, starts: Ints, lengths: Ints) -> Iterator[list[tuple[int, Ints]]]:
     """The runs of each family as (rank index, rows)."""
-    families = candidates.family[starts]
+    families = candidates.runs.family[starts]
     for edge in np.split(np.arange(len(starts)), np.flatnonzero(np.diff(families)) + 1):
         if len(edge):
             yield [(int(candidates.rank[starts[i]]), candidates.row[starts[i] : starts[i] + lengths[i]]) for i in edge]

@@ -27,6 +27,9 @@ PACE_NS = 2_000_000
 PACE_TIMES = 5
 #: Share of a rank's collectives that end apart from those of all other ranks where single events are damaged.
 MOST_APART = 0.1
+#: Where no two ranks end a collective further apart than this, ns, no clock is odd: how late a rank ends changes by no
+#: more than twice that.
+LEAST_ODD_NS = min(JUMP_NS, PACE_NS) / 2
 
 
 class EndsApart(msgspec.Struct, frozen=True, eq=False):

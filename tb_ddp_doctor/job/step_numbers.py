@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from tb_ddp_doctor.digest.model import RankDigest, Steps
 from tb_ddp_doctor.digest.trace_contents import MARKED
 from tb_ddp_doctor.findings import FileWarning
+from tb_ddp_doctor.storage.constant import joined
 from tb_ddp_doctor.trace.model import Floats, Ints
 
 #: The last collectives of the same step end on all ranks closer than this share of a step.
@@ -106,8 +107,10 @@ def _moved(digest: RankDigest, by: int) -> RankDigest:
 def _ends_alike(digests: Mapping[int, RankDigest], reference: Steps, limit_ns: float) -> set[int]:
     """The ranks whose steps have the numbers of the reference, and end within a limit of its: nearly all, mostly."""
     ranks = [rank for rank, digest in digests.items() if len(digest.steps) == len(reference)]
-    number = np.stack([digests[rank].steps.number for rank in ranks])
-    end_ns = np.stack([digests[rank].steps.end_ns for rank in ranks])
+    number, end_ns = (
+        joined([getattr(digests[rank].steps, name) for rank in ranks]).reshape(len(ranks), len(reference))
+        for name in ("number", "end_ns")
+    )
     alike = (number == reference.number).all(axis=1) & (np.abs(end_ns - reference.end_ns).max(axis=1) < limit_ns)
     return {rank for rank, same in zip(ranks, alike.tolist(), strict=True) if same}
 
