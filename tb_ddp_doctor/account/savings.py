@@ -296,11 +296,7 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         """Exposed communication whose last arrival is not known, ns: of calls that met none, though ranks that they can
         meet are traced, and in groups most of whose ranks have no trace.
         """
-        calls, matched = self.job.calls, self.job.matched
-        parts = np.ones(len(calls), np.int64)
-        which, rank = np.nonzero(matched.present)
-        parts[calls.first[rank] + matched.row[which, rank]] = matched.parts[which]
-        alone = could_match(calls) & (parts == 1) & (len(self.job.ranks) > 1)
+        alone = could_match(self.job.calls) & (self.job.parts == 1) & (len(self.job.ranks) > 1)
         lacking = alone | mostly_untraced(self.job)
         return int(self.job.measure(exposed_alone(self.job, lacking)).sum()) if lacking.any() else 0
 

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.digest.intervals import Intervals
+from tb_ddp_doctor.digest.intervals import EMPTY, Intervals
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.replay.cells import Places
 from tb_ddp_doctor.trace.model import Ints
@@ -68,11 +68,8 @@ def transfers(job: Job) -> Transfers:
 
 def mostly_untraced(job: Job) -> NDArray[np.bool_]:
     """Which of the job's calls are collectives of groups most of whose ranks have no trace, shape (N,)."""
-    calls, matched = job.calls, job.matched
-    parts = np.ones(len(calls), np.int64)
-    which, rank = np.nonzero(matched.present)
-    parts[calls.first[rank] + matched.row[which, rank]] = matched.parts[which]
-    untraced: NDArray[np.bool_] = ~calls.between_two & (2 * parts < calls.column("group_size"))
+    calls = job.calls
+    untraced: NDArray[np.bool_] = ~calls.between_two & (2 * job.parts < calls.column("group_size"))
     return untraced
 
 
@@ -95,6 +92,8 @@ def messages_alone(job: Job) -> Ints:
 
 def exposed_alone(job: Job, chosen: NDArray[np.bool_]) -> Intervals:
     """When the chosen ones of the job's calls, shape (N,), move data and nothing else runs, on the job's axis."""
+    if not chosen.any():
+        return EMPTY
     start, end = moving(job)
     alone = Intervals.union(start[chosen], end[chosen]) & job.waiting.exposed
     return alone - Intervals.union(start[~chosen], end[~chosen])

@@ -13,6 +13,8 @@ M = matched collectives, R = ranks, S = steps, K = ranks that are asked for.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +26,7 @@ from tb_ddp_doctor.trace.model import Ints
 _FOLLOWED = 1 / 5000
 
 
-class Waits(msgspec.Struct, frozen=True, eq=False):
+class Waits(msgspec.Struct, frozen=True, eq=False, dict=True):
     """Exposed straggler wait, by collective and by step."""
 
     #: Shape (M,): index of the step, -1 for none of the job's; index of the rank that arrived last; and when, ns.
@@ -48,17 +50,19 @@ class Waits(msgspec.Struct, frozen=True, eq=False):
         several = len(ranks)
         column = np.full(len(self.wait_ns), several)
         column[ranks] = np.arange(several)
-        weight = self._weights(waiters)
+        counted = np.zeros(len(self.wait_ns), np.bool_)
+        counted[waiters] = True
+        weight = np.where(counted, self._shares, 0.0)
         caused = np.zeros(several + 1)
         #: What made each rank late since it last met all others: its waits by their cause, the last column for others.
         late = np.zeros((len(self.wait_ns), several + 1))
         at_step = -1
-        for one in self._followed():
+        for one in self._followed:
             last, step, wait = int(self.last[one]), int(self.step[one]), self.exposed_ns[one]
             if step != at_step:
                 late[:], at_step = 0.0, step
             who = np.flatnonzero(wait > 0)
-            counts, its = weight[who, step], column[last]
+            counts, its = weight[step, who], column[last]
             inherited = late[last].copy()
             whole = float(inherited.sum())
             of_others = np.minimum(wait[who], whole)
@@ -74,15 +78,19 @@ class Waits(msgspec.Struct, frozen=True, eq=False):
         mean: NDArray[np.float64] = caused[:several] / max(len(waiters) * self.wait_ns.shape[1], 1)
         return mean
 
-    def _weights(self, waiters: Ints) -> NDArray[np.float64]:
-        """What of each wait counts, shape (R, S): collectives that run at once share what the budget has of them."""
-        inside = self.step >= 0
+    @cached_property
+    def _shares(self) -> NDArray[np.float64]:
+        """What of each wait counts, shape (S, R): collectives that run at once share what the budget has of them."""
+        inside = np.flatnonzero(self.step >= 0)
+        inside = inside[np.argsort(self.step[inside], kind="stable")]
+        steps, starts = np.unique(self.step[inside], return_index=True)
         whole = np.zeros(self.wait_ns.T.shape)
-        np.add.at(whole, self.step[inside], self.exposed_ns[inside])
-        weight = np.zeros(self.wait_ns.shape)
-        weight[waiters] = np.minimum(self.wait_ns / np.maximum(whole.T, 1), 1.0)[waiters]
-        return weight
+        if len(starts):
+            whole[steps] = np.add.reduceat(self.exposed_ns[inside], starts, axis=0)
+        shares: NDArray[np.float64] = np.minimum(self.wait_ns.T / np.maximum(whole, 1), 1.0)
+        return shares
 
+    @cached_property
     def _followed(self) -> list[int]:
         """The collectives in which some rank waits, in order of time, step by step."""
         longest = self.exposed_ns.max(axis=1, initial=0)

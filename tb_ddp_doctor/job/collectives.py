@@ -60,6 +60,11 @@ class Matched(msgspec.Struct, frozen=True, eq=False):
         """Shape (M, R): whether the rank has a part."""
         return self.row >= 0
 
+    def of_calls(self, calls: Calls) -> Ints:
+        """The calls (rows of the job's table) that are parts, collective by collective, shape (sum of `parts`,)."""
+        of_parts: Ints = (calls.first[:-1] + self.row)[self.present]
+        return of_parts
+
     def of_rank(self, rank: int) -> Ints:
         """Which collectives a rank (index) has a part in."""
         return np.flatnonzero(self.row[:, rank] >= 0)

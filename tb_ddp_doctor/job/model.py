@@ -119,6 +119,13 @@ class Job(msgspec.Struct, frozen=True, eq=False, dict=True):
         return next((digest.device for digest in self.digests if digest.device), "")
 
     @cached_property
+    def parts(self) -> Ints:
+        """How many ranks each of `calls` met in its collective, itself included, shape (N,); 1 where it met none."""
+        parts = np.ones(len(self.calls), np.int64)
+        parts[self.matched.of_calls(self.calls)] = np.repeat(self.matched.parts, self.matched.parts)
+        return parts
+
+    @cached_property
     def tells_phases(self) -> bool:
         """Whether some rank's trace shows where the training loop is: annotations, or autograd's nodes."""
         told = [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]
@@ -135,6 +142,8 @@ class Job(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     def measure(self, on_axis: Intervals) -> Ints:
         """How much of each step's window a set of intervals on `axis` covers, shape (R, S), ns."""
+        if not len(on_axis):
+            return np.zeros(self.budget.start_ns.shape, np.int64)
         ranks, start = np.arange(len(self.ranks))[:, None], self.budget.start_ns
         begin, end = (self.axis.place(ranks, at).ravel() for at in (start, start + self.budget.window_ns))
         return on_axis.measure(begin, end).reshape(start.shape)

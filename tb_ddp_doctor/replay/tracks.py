@@ -123,8 +123,7 @@ def recorded_parts(job: Job, tracks: RecordedTracks, family: Ints) -> Parts:
     arrived, traced = waiting.all_arrived_ns, waiting.all_traced_arrived_ns
 
     collective = np.full(nothing + 1, -1, np.int32)
-    of_match, of_rank = np.nonzero(matched.present)
-    collective[calls.first[of_rank] + matched.row[of_match, of_rank]] = of_match
+    collective[matched.of_calls(calls)] = np.repeat(np.arange(len(matched)), matched.parts)
     alone = collective < 0
     collective[alone] = len(matched) + np.arange(int(alone.sum()))
 
@@ -259,6 +258,8 @@ def orders(tracks: Tracks, parts: Parts, families: Sequence[Family], step_index:
     """
     ranks, steps = step_index.shape
     two = np.array([family.between_two for family in families], np.bool_)
+    if not two.any():
+        return np.zeros((ranks, steps), np.int64)
     launches = tracks.parts("launches", -1)
     sends = (launches >= 0) & two[parts.family[launches]] & (parts.like[launches] >= 0)
     step = tracks.job_step(step_index)
