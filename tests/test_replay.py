@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 from random_jobs import FaultyJob, faulty_jobs
 from random_traces import TRACES, joined
-from traces import MS, job, ranks, read, repeat
+from traces import MS, in_row, job, ranks, read, repeat
 
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import CpuTime
@@ -405,6 +405,31 @@ def test_what_a_fix_saves_is_the_same_where_clocks_were_set_in_steps_that_are_le
         return whatif.cost_ns(whatif.without(CpuTime.STALL)) / MS
 
     assert saved_ms(700) == pytest.approx(saved_ms(0), rel=0.05)
+
+
+def test_what_is_typical_is_neither_a_slow_rank_nor_a_slow_step() -> None:
+    """Rank 1 pauses for 11 ms in all steps, all ranks for 60 ms in two of five: most cells have some pause."""
+
+    def step(pause: int) -> str:
+        before = " " * pause
+        usual = f"""
+            rank# step |1
+                  host {before}[fwd][sync...............]
+                  gpu  {before}[fwd......]
+                  nccl {before}           [ar...........]
+        """
+        late = f"""
+            rank# step |1
+                  host {before}           [fwd][sync....]
+                  gpu  {before}           [fwd......]
+                  nccl {before}                      [ar]
+        """
+        return ranks(usual, late, usual, usual, steps=1)
+
+    _, whatif = played(in_row(*[step(0)] * 3, *[step(60)] * 2, *[step(0)] * 3, *[step(60)] * 2))
+    pauses = whatif.host_ns(CpuTime.STALL)
+    assert np.unique(pauses / MS).tolist() == [0, 11, 60, 71]
+    assert not whatif.typical(pauses).any()
 
 
 def test_a_backward_pass_that_is_launched_late_goes_on_beside_its_allreduces() -> None:

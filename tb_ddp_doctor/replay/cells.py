@@ -116,6 +116,15 @@ def lower_median(values: NDArray[Any]) -> Any:
     return np.partition(values, middle, axis=0)[middle]
 
 
+def lower_medians(values: NDArray[Any], of: Ints) -> NDArray[Any]:
+    """The lower median of the values of each number in `of`, by number; both of shape (N,)."""
+    order = np.lexsort((values, of))
+    starts = np.flatnonzero(np.diff(of[order], prepend=-1))
+    counts = np.diff(starts, append=len(order))
+    medians: NDArray[Any] = values[order][starts + (counts - 1) // 2]
+    return medians
+
+
 def share_at_median(total: NDArray[Any]) -> Floats:
     """By what to multiply amounts of shape (cells, places) so that none is above its place's median.
 

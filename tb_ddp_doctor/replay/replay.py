@@ -16,7 +16,7 @@ from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.digest.track import LONG_AGO
 from tb_ddp_doctor.job.numbering import in_order, numbered
 from tb_ddp_doctor.replay import native_library
-from tb_ddp_doctor.replay.cells import Cells, Places, lower_median, of_equal, share_at_median
+from tb_ddp_doctor.replay.cells import Cells, Places, lower_median, lower_medians, of_equal, share_at_median
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.lengths import share_at_length
 from tb_ddp_doctor.replay.model import Cut, Lengths, Parts, Played, Rows, Schedule
@@ -26,6 +26,9 @@ from tb_ddp_doctor.trace.model import Flags, Floats, Ints
 
 #: So few like transfers have no median that tells which of them is slow.
 _FEWEST_LIKE = 3
+#: Noise makes the median over ranks and steps so many times the median step of the median rank at most: loaders of
+#: healthy jobs differ by a third in single steps.
+_FAR_MORE = 1.25
 #: The steps are played at most so often in search of the lead that hosts begin and end with; leads that move by less
 #: than this share of a step are steady; one that drifts is taken to be so many passes further.
 _MOST_PASSES = 6
@@ -162,16 +165,20 @@ class Replay:
     def typical(self, values: Ints, among: Flags | None = None) -> Ints:
         """Of values of shape (R, S), the lower median over ranks and steps that can be compared, shape (R, S).
 
-        If `among`, shape (R,), is given, only these ranks are compared with, where there are any.
+        A rank that is slow in all steps and steps that are slow on all ranks may be most cells together. Where the
+        median step of the median rank has far less, that is typical. If `among`, shape (R,), is given, only these
+        ranks are compared with, where there are any.
         """
         if not values.any():
             return np.zeros_like(values)
         flat, typical = values.ravel(), np.empty(values.size, values.dtype)
         asked = np.repeat(np.ones(len(values), np.bool_) if among is None else among, values.shape[1])
         for same in self._comparable:
-            typical[same] = lower_median(flat[same][asked[same]] if asked[same].any() else flat[same])
-        of_cells: Ints = typical.reshape(values.shape)
-        return of_cells
+            cells = same[asked[same]] if asked[same].any() else same
+            of_cells = lower_median(flat[cells])
+            of_median_rank = lower_median(lower_medians(flat[cells], cells % values.shape[1])) if of_cells else 0
+            typical[same] = of_median_rank if of_cells > _FAR_MORE * of_median_rank else of_cells
+        return typical.reshape(values.shape)
 
     def typical_of_step(self, values: Ints) -> Ints:
         """Of values of shape (R, S), the lower median over comparable ranks in the same step, shape (R, S)."""
