@@ -19,8 +19,9 @@ from pathlib import Path
 import pytest
 
 from tb_ddp_doctor.storage.message import MessageError
+from tb_ddp_doctor.storage.paths import ProcessPath
 from tb_ddp_doctor.workers import pool, process
-from tb_ddp_doctor.workers.limits import Limits, limits_for
+from tb_ddp_doctor.workers.limits import Limits, limits_for, shared_cpu_s
 
 #: Large enough that processes are worth it.
 LARGE = 200 << 20
@@ -139,6 +140,44 @@ def test_a_file_that_takes_more_than_it_may_costs_itself(name: str, said: str, m
     error = outcomes[Path(name)].exception()
     assert isinstance(error, pool.LimitError) and said in str(error) and "no file of its size needs" in str(error)
     assert [outcomes[Path(other)].result() for other in ("a1", "a2")] == ["a1", "a2"]
+
+
+def work_of_part(path: ProcessPath) -> str:
+    """Half a second of CPU time, or for ever."""
+    began = time.process_time()
+    while time.process_time() - began < 0.5:
+        pass
+    if path.file.stem == "hangs":
+        time.sleep(60)
+    return path.label
+
+
+def merged(name: str, ranks: int = 6) -> list[pool.File]:
+    return [(ProcessPath(Path(name), rank, f"rank {rank}"), 1) for rank in range(ranks)]
+
+
+def test_ranks_of_one_file_share_what_it_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "shared_cpu_s", lambda *_: 1.2)
+    files = [*merged("burns.json"), *merged("other.json", 1)]
+    found = {path: future.exception() or future.result() for path, future in pool.run(work_of_part, files, gives=str)}
+    parts = [found[path] for path, _ in files[:-1]]
+    assert 2 <= sum(isinstance(part, str) for part in parts) <= 4
+    assert all(isinstance(part, str | pool.LimitError) for part in parts)
+    assert any("ranks that were merged into its file" in str(part) for part in parts)
+    assert found[files[-1][0]] == "rank 0"
+
+
+def test_a_file_that_stalls_is_given_up_with_all_its_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "limits_for", lambda *_: Limits(4, 60, 1 << 32))
+    began = time.monotonic()
+    outcomes = list(pool.run(work_of_part, merged("hangs.json"), gives=str))
+    assert all(isinstance(future.exception(), pool.LimitError) for _, future in outcomes)
+    assert len(outcomes) == 6 and time.monotonic() - began < 20
+
+
+def test_a_large_file_may_take_as_much_for_each_of_its_ranks() -> None:
+    assert shared_cpu_s(2 << 20, 32 << 20, 250) == limits_for(2 << 20, 32 << 20).cpu_s
+    assert shared_cpu_s(400 << 20, 400 << 20, 8) > 8 * 100
 
 
 def test_what_a_small_file_may_take() -> None:

@@ -55,6 +55,14 @@ def limits_for(size: int, unpacked: int) -> Limits:
     )
 
 
+def shared_cpu_s(size: int, unpacked: int, parts: int) -> float:
+    """CPU time that the parts of a file may take together, s: each is found by reading all of the file.
+
+    Of a small file as much as of a file of one part.
+    """
+    return _SURE_CPU_S + (0.0 if size <= _SMALL_BYTES else parts * unpacked / _BYTES_PER_CPU_S)
+
+
 def hold(limits: Limits) -> None:
     """Hold this process to the limits from now on, in place of those before."""
     if sys.platform == "win32":

@@ -5,6 +5,9 @@ can be ended, never TensorBoard or the command. Each file has limits by its size
 take is not given, and its process is ended. What comes back is read by its type (`storage.message`): nothing that a
 file makes of a parser can run here.
 
+Ranks that were merged into one file share its limits: each is found by reading all of it, so that a small file that
+names hundreds of ranks would take as many times what a file may take.
+
 Each process has a pipe to the parent that is its alone: whenever it dies, be it in the middle of an answer, its pipe
 ends and the other processes go on. Its file is tried again by itself, with all of the memory, and named if its process
 dies again.
@@ -17,12 +20,14 @@ hung under the first, and 6 of 40 under pebble 5.2.
 from __future__ import annotations
 
 import builtins
+import math
 import os
 import signal
 import sys
 import threading
 import time
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextlib import suppress
@@ -33,11 +38,12 @@ from typing import Any, TypeAlias, TypeVar
 from weakref import WeakSet
 
 import msgspec
+from msgspec.structs import replace
 
 from tb_ddp_doctor.storage import transient
 from tb_ddp_doctor.storage.message import MessageError, packed, unpacked, whole_text
-from tb_ddp_doctor.storage.paths import FilePath, RemotePath
-from tb_ddp_doctor.workers.limits import Limits, hold, limits_for
+from tb_ddp_doctor.storage.paths import FilePath, ProcessPath, RemotePath
+from tb_ddp_doctor.workers.limits import Limits, hold, limits_for, shared_cpu_s
 from tb_ddp_doctor.workers.process import Process
 
 T = TypeVar("T")
@@ -55,6 +61,7 @@ _MEMORY_SHARE = 0.7
 _WORTH_PROCESSES = 150 << 20
 #: Of an exception's text, and of its traceback; and of all that an answer has beside its result.
 _MOST_LETTERS, _MOST_WORDS = 1 << 14, 1 << 20
+_TAKEN = "Reading the ranks that were merged into its file takes more in all than a file of its size needs."
 #: How often a wait looks whether it was cancelled, s.
 _HEARTBEAT_S = 0.2
 
@@ -106,7 +113,7 @@ def run(
     Process.share(imports)
     pays = len(files) > 1 and sum(json_bytes(*file) for file in files) >= _WORTH_PROCESSES
     workers = workers_for(files, cores=_cores(), free_bytes=_free_bytes()) if pays else 1
-    tasks = [_Task(path, limits_for(size, json_bytes(path, size))) for path, size in ordered]
+    tasks = [_Task(path, limits_for(size, json_bytes(path, size)), size) for path, size in ordered]
     yield from _in_processes(_Calls(function, gives, tuple(raises)), tasks, workers, stop)
 
 
@@ -151,22 +158,64 @@ class _Task(msgspec.Struct, frozen=True):
 
     path: FilePath
     limits: Limits
+    #: On disk, bytes; of one part of a file, as much as of the others.
+    size: int = 0
 
 
 def _in_processes(
     calls: _Calls, tasks: Sequence[_Task], workers: int, stop: threading.Event
 ) -> Iterator[tuple[FilePath, Future[Any]]]:
     died: list[_Task] = []
-    yield from _shared_out(calls, tasks, workers, stop, died)
+    shared = _Shared.of(tasks)
+    yield from _shared_out(calls, tasks, workers, stop, died, shared)
     for task in died:
         again: list[_Task] = []
-        yield from _shared_out(calls, [task], 1, stop, again)
+        yield from _shared_out(calls, [task], 1, stop, again, shared)
         if again:
             yield task.path, _failed(CrashError("The process that read it died, perhaps for want of memory."))
 
 
+class _Shared:
+    """What the parts of each file of several may still take together."""
+
+    def __init__(self, cpu_s: dict[Path, float]) -> None:
+        #: CPU time, s, of the files of which more than one part is read.
+        self._cpu_s = cpu_s
+
+    @classmethod
+    def of(cls, tasks: Sequence[_Task]) -> _Shared:
+        sizes: defaultdict[Path, list[int]] = defaultdict(list)
+        for task in tasks:
+            if isinstance(task.path, ProcessPath):
+                sizes[task.path.file].append(task.size)
+        return cls(
+            {
+                file: shared_cpu_s(sum(parts), json_bytes(file, sum(parts)), len(parts))
+                for file, parts in sizes.items()
+                if len(parts) > 1
+            }
+        )
+
+    def limits(self, task: _Task) -> Limits | None:
+        """What a task may take; None where others of its file have taken all."""
+        left = self._cpu_s.get(task.path.file) if isinstance(task.path, ProcessPath) else None
+        if left is None:
+            return task.limits
+        return replace(task.limits, cpu_s=min(left, task.limits.cpu_s)) if left > 0 else None
+
+    def take(self, task: _Task, cpu_s: float) -> None:
+        """Note what a task took; all that is left, where it took more than it may."""
+        if isinstance(task.path, ProcessPath) and task.path.file in self._cpu_s:
+            self._cpu_s[task.path.file] -= cpu_s
+
+
 def _shared_out(
-    calls: _Calls, tasks: Sequence[_Task], workers: int, stop: threading.Event, died: list[_Task]
+    calls: _Calls,
+    tasks: Sequence[_Task],
+    workers: int,
+    stop: threading.Event,
+    died: list[_Task],
+    shared: _Shared,
 ) -> Iterator[tuple[FilePath, Future[Any]]]:
     """Hand each process one file after the other; those whose process died of no limit go to `died`."""
     waiting = list(reversed(tasks))
@@ -175,13 +224,20 @@ def _shared_out(
     try:
         while waiting or busy:
             while waiting and len(busy) < workers:
+                task = waiting.pop()
+                limits = shared.limits(task)
+                if limits is None:
+                    transient.note()
+                    yield task.path, _failed(LimitError(_TAKEN))
+                    continue
                 worker = idle.pop() if idle else _Worker(calls)
                 busy.append(worker)
-                worker.begin(waiting.pop())
+                worker.begin(task, limits)
             ready = wait_for_pipes([worker.pipe for worker in busy], timeout=_HEARTBEAT_S)
             for worker in [worker for worker in busy if worker.pipe in ready or worker.is_late()]:
                 busy.remove(worker)
                 found = worker.result()
+                shared.take(worker.task, worker.cpu_s)
                 if found is not None:
                     yield worker.task.path, found
                 else:
@@ -205,12 +261,15 @@ class _Worker:
             self._process = Process(target=_serve, args=(theirs, calls.function, dict(os.environ)))
             self._process.start()
         self.ended = False
+        #: What the last task took, s; without end where that was more than it may.
+        self.cpu_s = 0.0
 
-    def begin(self, task: _Task) -> None:
-        self.task = task
-        self._until = time.monotonic() + task.limits.seconds
+    def begin(self, task: _Task, limits: Limits) -> None:
+        """Hand it a task, with limits that may be less than the task's."""
+        self.task, self._limits, self.cpu_s = task, limits, 0.0
+        self._until = time.monotonic() + limits.seconds
         with suppress(OSError):  # it is dead, as whoever waits for the pipe finds
-            self.pipe.send(task)
+            self.pipe.send((task.path, limits))
 
     def is_late(self) -> bool:
         return time.monotonic() > self._until
@@ -218,15 +277,21 @@ class _Worker:
     def result(self) -> Future[Any] | None:
         """What came of the task; None if the process died of it, though not of a limit. To be asked once."""
         try:
-            limits = self.task.limits
+            limits = self._limits
             if not self.pipe.poll():
                 self._end()
+                self.cpu_s = math.inf
                 return _failed(_too_much(f"{limits.seconds:,.0f} s"))
-            return _unpacked(self.pipe.recv_bytes(limits.answer_bytes + _MOST_WORDS), self._calls, limits)
+            answer = unpacked(self.pipe.recv_bytes(limits.answer_bytes + _MOST_WORDS), _Answer)
+            self.cpu_s = max(answer.cpu_s, 0.0)
+            return _result(answer, self._calls, limits)
+        except MessageError as odd:
+            return _failed(odd)
         except (EOFError, OSError):
             self._end()
         if sys.platform != "win32" and self._process.exitcode == -signal.SIGXCPU:
-            return _failed(_too_much(f"{self.task.limits.cpu_s:,.0f} s of CPU time"))
+            self.cpu_s = math.inf
+            return _failed(_too_much(f"{self._limits.cpu_s:,.0f} s of CPU time"))
         return None
 
     def _end(self) -> None:
@@ -265,9 +330,9 @@ def _serve(pipe: Connection, function: Callable[[Any], Any], environment: dict[s
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(EOFError, OSError):
         while True:
-            task: _Task = pipe.recv()
-            hold(task.limits)
-            pipe.send_bytes(_answer(function, task.path, task.limits.answer_bytes))
+            path, limits = pipe.recv()
+            hold(limits)
+            pipe.send_bytes(_answer(function, path, limits.answer_bytes))
 
 
 class _Answer(msgspec.Struct):
@@ -281,23 +346,25 @@ class _Answer(msgspec.Struct):
     where: str = ""
     #: Whether something was not read for a reason that may pass (`storage.transient`).
     is_transient: bool = False
+    #: CPU time that it took, s.
+    cpu_s: float = 0.0
 
 
 def _answer(function: Callable[[Any], Any], path: Any, most_bytes: int) -> bytes:
-    since = transient.Since()
+    since, began = transient.Since(), time.process_time()
     try:
         result = packed(function(path))
         if len(result) > most_bytes:
             raise MemoryError
-        return packed(_Answer(result, is_transient=since.noted()))
+        return packed(_Answer(result, is_transient=since.noted(), cpu_s=time.process_time() - began))
     except Exception as error:
         said, where = whole_text(str(error))[:_MOST_LETTERS], whole_text(traceback.format_exc())[-_MOST_LETTERS:]
-        return packed(_Answer(b"", type(error).__name__, said, where, since.noted()))
+        took = time.process_time() - began
+        return packed(_Answer(b"", type(error).__name__, said, where, since.noted(), took))
 
 
-def _unpacked(message: bytes, calls: _Calls, limits: Limits) -> Future[Any]:
+def _result(answer: _Answer, calls: _Calls, limits: Limits) -> Future[Any]:
     try:
-        answer = unpacked(message, _Answer)
         if answer.is_transient:
             transient.note()
         if answer.error:
