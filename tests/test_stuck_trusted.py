@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from dumps import drawn, faults, write
 
+from tb_ddp_doctor.stuck import run as stuck_run
 from tb_ddp_doctor.stuck.model import StuckRun
 from tb_ddp_doctor.stuck.run import examine_all
+from tb_ddp_doctor.workers import pool
 
 STUCK = """
     groups: dp=0,1,2,3,4
@@ -152,3 +154,29 @@ def test_counters_as_far_apart_as_numbers_go_cost_their_dump(tmp_path: Path) -> 
     run = with_damaged(tmp_path, STUCK, 1, far)
     assert [finding.ranks for finding in run.findings] == [(2,)]
     assert any("rank_1" in warning.file and "not those that it counts" in warning.message for warning in run.warnings)
+
+
+def large_group(content: Content) -> None:
+    content["pg_config"]["0"]["ranks"] = str([*range(60_000)])
+    last = content["entries"][-1]
+    content["entries"] = [last | {"collective_seq_id": 201 + i, "record_id": 201 + i} for i in range(1000)]
+    content["pg_status"]["0"]["last_enqueued_collective"] = 1200
+
+
+def test_a_dump_that_claims_far_more_ranks_and_calls_than_the_others_costs_itself(tmp_path: Path) -> None:
+    found = with_damaged(tmp_path, STUCK, 3, large_group)
+    assert [finding.ranks for finding in found.findings] == [(2,)] and 3 in found.missing_ranks
+    (said,) = [one.message for one in found.warnings if one.file.endswith("rank_3")]
+    assert "60,060,000 parts of ranks in pending collectives" in said
+
+
+def test_dumps_that_cannot_be_joined_in_time_are_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, STUCK)
+    (dumps,) = stuck_run.find(tmp_path)
+
+    def too_much(*_: object, **__: object) -> StuckRun:
+        raise pool.LimitError("Reading it takes more than 30 s, which no file of its size needs.")
+
+    monkeypatch.setattr(pool, "call", too_much)
+    with pytest.raises(stuck_run.StuckError, match=r"Its dumps cannot be joined\. Reading it takes more than 30 s"):
+        stuck_run.examine(dumps)

@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from functools import partial
 from pathlib import PurePath
 
+import msgspec
 from msgspec.structs import replace
 
 from tb_ddp_doctor.findings import FileWarning
@@ -23,6 +24,7 @@ from tb_ddp_doctor.storage.paths import FilePath
 from tb_ddp_doctor.stuck.build import build
 from tb_ddp_doctor.stuck.model import StuckRun
 from tb_ddp_doctor.stuck.threads import examined, told
+from tb_ddp_doctor.stuck.trusted import light
 from tb_ddp_doctor.workers import pool
 
 __all__ = ["DumpFile", "DumpRun", "StuckError", "beside", "examine", "examine_all", "find"]
@@ -78,16 +80,36 @@ def examine(run: DumpRun, traces: Collection[str] = (), progress: Progress | Non
     if not dumps:
         reason = f" {warnings[0].file}: {warnings[0].message}" if warnings else ""
         raise StuckError(f"None of its {len(run.files)} Flight Recorder dumps can be read.{reason}")
-    named = [rank for dump in dumps.values() for group in dump.groups.values() for rank in group.ranks[-1:]]
-    world_size = max(*named, *dumps, 0) + 1
+    kept, heavy = light(list(dumps.values()))
+    warnings += heavy
+    named = [rank for dump in kept for group in dump.groups.values() for rank in group.ranks[-1:]]
+    world_size = max([*named, *(dump.rank for dump in kept)], default=0) + 1
     warnings += _ras(run, world_size)
+    asked = _Asked(run.name, kept, warnings, same_job(own_name, traces), threads)
     try:
-        return told(build(run.name, list(dumps.values()), warnings, same_job(own_name, traces)), threads)
+        # What dumps say of each other grows with what one of them claims.
+        return pool.call(_joined, asked, sum(_size(path) for path in files), gives=StuckRun)
+    except pool.CrashError as error:
+        raise StuckError(f"Its dumps cannot be joined. {error}") from None
     except Exception as error:
         _log.debug("joining the dumps of %s failed", run.name, exc_info=True)
         raise StuckError(
             f"Joining its dumps failed in a way that is the doctor's fault, please report it ({type(error).__name__})."
         ) from error
+
+
+class _Asked(msgspec.Struct, frozen=True):
+    """What dumps are joined from, in a process of their own."""
+
+    name: str
+    dumps: list[Dump]
+    warnings: list[FileWarning]
+    traces: tuple[str, ...]
+    threads: dict[int, Stack]
+
+
+def _joined(asked: _Asked) -> StuckRun:
+    return told(build(asked.name, asked.dumps, asked.warnings, asked.traces), asked.threads)
 
 
 def _stacks(run: DumpRun, warnings: list[FileWarning]) -> dict[int, Stack]:

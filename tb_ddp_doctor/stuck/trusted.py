@@ -30,6 +30,10 @@ _WITNESSES = 2
 #: NCCL's buffers hold so many steps between two neighbours (NCCL_STEPS), and every collective is a step at least: even
 #: of broadcasts, which complete without those behind, no rank completes more before the rank beside it came.
 _STEPS_AHEAD = 8
+#: Parts of ranks in pending collectives that a dump may have, whatever the others have; and beyond, as many times
+#: those of the median dump. A job of 100,000 ranks with ten collectives pending has a million.
+_SURE_PARTS = 500_000
+_TIMES_AS_MANY = 4
 #: A group as all its ranks name it.
 _Key = tuple[str, str, tuple[int, ...]]
 
@@ -49,6 +53,35 @@ def trusted(dumps: Sequence[Dump]) -> tuple[list[Dump], list[FileWarning]]:
         if dump.rank in doubts
     ]
     return [dump for dump in dumps if dump.rank not in doubts], [*left_out, *copies]
+
+
+def light(dumps: Sequence[Dump]) -> tuple[list[Dump], list[FileWarning]]:
+    """The dumps without those that claim far more than the others, and a warning for each of these.
+
+    Whether each rank of a group came is found for each of its pending collectives, so that a file of 200 KB that names
+    100,000 ranks and 1,000 of these would take gigabytes. Ranks of one job are in groups of like sizes.
+    """
+    parts = [_parts_of_pending(dump) for dump in dumps]
+    most = max(_SURE_PARTS, _TIMES_AS_MANY * sorted(parts)[(len(parts) - 1) // 2]) if parts else 0
+    warnings = [
+        FileWarning(
+            dump.file,
+            f"Left out: it counts {many:,} parts of ranks in pending collectives, far more than the other dumps. "
+            "Nothing is concluded from it.",
+        )
+        for dump, many in zip(dumps, parts, strict=True)
+        if many > most
+    ]
+    return [dump for dump, many in zip(dumps, parts, strict=True) if many <= most], warnings
+
+
+def _parts_of_pending(dump: Dump) -> int:
+    """The ranks of the groups of its pending entries, counted for each entry, and of all its groups."""
+    sizes = np.array(
+        [len(dump.groups[name].ranks) if name in dump.groups else 0 for name in dump.group_names], np.int64
+    )
+    pending = dump.entries.group[dump.entries.state != COMPLETED]
+    return int(sizes[pending].sum()) + sum(len(group.ranks) for group in dump.groups.values())
 
 
 def _without_what_others_have(dumps: Sequence[Dump]) -> Iterator[tuple[int, str]]:
