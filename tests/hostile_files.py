@@ -79,6 +79,18 @@ def dump_of_ranks(folder: Path) -> Path:
     return dump(folder, pg_config={str(i): {"name": str(i), "ranks": listed} for i in range(20_000)})
 
 
+def dump_of_a_large_group(folder: Path) -> Path:
+    """A thousand pending collectives of a group of 60,000 ranks: whether each came to each is a question."""
+    whole = drawn_dumps(STUCK)[RANK]
+    groups = {name: one | {"ranks": str([*range(60_000)])} for name, one in whole["pg_config"].items()}
+    last = whole["entries"][-1]
+    entries = [
+        last | {"record_id": i, "collective_seq_id": i, "op_id": i, "state": "scheduled"} for i in range(41, 1041)
+    ]
+    status = {name: one | {"last_enqueued_collective": 1040} for name, one in whole["pg_status"].items()}
+    return dump(folder, pg_config=groups, entries=entries, pg_status=status)
+
+
 def dump_of_one_hash(folder: Path) -> Path:
     """Pairs of numbers, all of one hash, as keys."""
     pairs = itertools.islice(same_hash(), 80_000)
@@ -249,6 +261,13 @@ def trace_of_many_processes(folder: Path) -> Path:
     return trace(folder, packed(b'{"traceEvents": [', text, 150, b"{}]}"))
 
 
+def trace_of_250_ranks(folder: Path) -> Path:
+    """As of 250 ranks that somebody merged, 90 MB of them: each is found by reading all of it."""
+    event = '{"ph":"X","cat":"cpu_op","name":"a","pid":%d,"tid":1,"ts":1,"dur":1,"args":{"rank": 1}},'
+    text = "".join(event % (i * 100_000_000 + 7) for i in range(250)).encode() * 40
+    return trace(folder, packed(b'{"traceEvents": [', text, 100, b"{}]}"))
+
+
 def trace_of_a_million_kernels(folder: Path) -> Path:
     head = b'{"schemaVersion": 1, "distributedInfo": {"rank": %d, "world_size": 4}, "traceEvents": [' % RANK
     kernel = b'{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":1,"dur":2,"args":{"device":0,"stream":7}}'
@@ -338,12 +357,13 @@ SILENT = (pipes, digest_that_is_overwritten, record, trace_of_many_steps, snapsh
 CASES: dict[str, Callable[[Path], Path]] = {
     case.__name__: case
     for case in (
-        dump_of_shared_lists, dump_of_ranks, dump_of_one_hash, answer_of_ras, stacks_that_are_read_over_and_over,
-        snapshot_of_shared_blocks, snapshot_of_unclosed_annotations, sqlite_whose_pages_share_a_child,
-        sqlite_with_a_computed_column, digest_with_wrong_columns, digest_of_one_column, digest_with_a_large_index,
-        digest_that_is_overwritten, trace_of_many_processes, trace_of_a_million_kernels, trace_of_empty_blocks,
-        trace_of_many_steps, trace_that_never_answers, log_that_never_answers, snapshot_that_never_answers, pipes,
-        link_to_proc, calibration, record,
+        dump_of_shared_lists, dump_of_ranks, dump_of_a_large_group, dump_of_one_hash, answer_of_ras,
+        stacks_that_are_read_over_and_over, snapshot_of_shared_blocks, snapshot_of_unclosed_annotations,
+        sqlite_whose_pages_share_a_child, sqlite_with_a_computed_column, digest_with_wrong_columns,
+        digest_of_one_column, digest_with_a_large_index, digest_that_is_overwritten, trace_of_many_processes,
+        trace_of_250_ranks, trace_of_a_million_kernels, trace_of_empty_blocks, trace_of_many_steps,
+        trace_that_never_answers, log_that_never_answers, snapshot_that_never_answers, pipes, link_to_proc,
+        calibration, record,
     )
 }  # fmt: skip
 
