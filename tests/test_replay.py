@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import doctest
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from random_jobs import FaultyJob, faulty_jobs
 from random_traces import TRACES, joined
 from traces import MS, in_row, job, ranks, read, repeat
 
+from tb_ddp_doctor import replay
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.job.build import build
@@ -41,6 +44,11 @@ HIDDEN = """
           host [fwd][load....][sync...]
           gpu  [fwd...................]
 """
+
+
+def test_the_readme_of_the_replay_is_true() -> None:
+    failed, tried = doctest.testfile(str(Path(replay.__file__).with_name("README.md")), module_relative=False)
+    assert (failed, tried > 10) == (0, True)
 
 
 def played(text: str) -> tuple[Job, WhatIf]:
