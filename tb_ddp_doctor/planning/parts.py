@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.track import LONG_AGO
-from tb_ddp_doctor.replay.model import Parts
+from tb_ddp_doctor.replay.model import PartIndex, Parts, RankIndex, RowIndex, StepIndex
 from tb_ddp_doctor.trace.model import Flags, Ints
 
 
@@ -45,17 +45,17 @@ def with_new(old: Parts, gone: Flags, last_of: Ints, new: NewParts) -> Parts:
 
     own_step, step = (np.where(survives, column, -1).astype(np.int32) for column in (old.own_step, old.step))
     return Parts(
-        rank=joined(old.rank, new.rank),
+        rank=RankIndex(joined(old.rank, new.rank)),
         row=joined(old.row, new.row),
-        own_step=joined(own_step, new.own_step),
-        step=joined(step, new.step),
+        own_step=StepIndex(joined(own_step, new.own_step)),
+        step=StepIndex(joined(step, new.step)),
         collective=joined(old.collective, int(old.collective.max()) + 1 + new.collective),
         absent_ns=joined(old.absent_ns, new.absent_ns),
         transfer_ns=joined(old.transfer_ns, new.transfer_ns),
         exposed_ns=joined(old.exposed_ns, new.exposed_ns),
         end_ns=joined(np.where(survives, old.end_ns, LONG_AGO), LONG_AGO),
-        after=joined(np.where(old.after == nothing, nothing + added, old.after), nothing + added),
-        needs=joined(np.where(old.needs >= 0, last_of[old.needs], -1).astype(np.int32), new.needs),
+        after=PartIndex(joined(np.where(old.after == nothing, nothing + added, old.after), nothing + added)),
+        needs=RowIndex(joined(np.where(old.needs >= 0, last_of[old.needs], -1).astype(np.int32), new.needs)),
         ready_ns=joined(old.ready_ns, new.ready_ns),
         like=joined(old.like, int(old.like.max()) + 1 + new.like),
         ordinal=joined(old.ordinal, 0),

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.digest.track import LONG_AGO
 from tb_ddp_doctor.planning.natural import Natural
-from tb_ddp_doctor.replay.model import Rows
+from tb_ddp_doctor.replay.model import PartIndex, RankIndex, RowIndex, Rows, StepIndex
 from tb_ddp_doctor.trace.model import Flags, Indices, Ints
 
 #: Behind every time of a rank, so that ranks lie one after the other on one axis, ns.
@@ -127,25 +127,25 @@ class Pieces(msgspec.Struct, frozen=True, eq=False):
         of, last, first = self.row, self.is_last, self.is_first
         queue_row = table.queue_row[of]
         return Rows(
-            rank=table.rank[of],
-            own_step=table.own_step[of],
-            step=table.step[of],
+            rank=RankIndex(table.rank[of]),
+            own_step=StepIndex(table.own_step[of]),
+            step=StepIndex(table.step[of]),
             work_ns=np.asarray(np.sum(list(spent.values()), axis=0, dtype=np.int64)),
             blocked_by=np.where(last, table.blocked_by[of], -1).astype(np.int32),
             blocked_ns=np.where(last, table.blocked_ns[of], 0),
             waits=table.waits[of] & last,
-            queue_row=np.where(last & (queue_row >= 0), self.last_of[queue_row], -1).astype(np.int32),
+            queue_row=RowIndex(np.where(last & (queue_row >= 0), self.last_of[queue_row], -1).astype(np.int32)),
             queue_before=table.queue_before[of] & last,
             queue_tail_ns=np.where(last, table.queue_tail_ns[of], 0),
-            queue_part=np.where(last, table.queue_part[of], nothing).astype(np.int32),
+            queue_part=PartIndex(np.where(last, table.queue_part[of], nothing).astype(np.int32)),
             queue_ns=np.where(last, table.queue_ns[of], 0),
             synced=table.synced[of] & last,
             device_ns=self.device_ns,
             lead_ns=self.lead_ns,
             fed_ns=np.where(last, table.fed_ns[of], -1),
-            awaits=np.where(first, table.awaits[of], nothing).astype(np.int32),
+            awaits=PartIndex(np.where(first, table.awaits[of], nothing).astype(np.int32)),
             delay_ns=np.where(first, table.delay_ns[of], 0),
-            launches=np.where(last, launches[of], self.part).astype(np.int32),
+            launches=PartIndex(np.where(last, launches[of], self.part).astype(np.int32)),
             between=np.zeros(len(of), np.int32),
         )
 

@@ -1,13 +1,13 @@
-"""The tables of a schedule: rows of host and device, parts of collectives, and the rounds in which they are played.
+"""The tables of a replay: rows of host and device, parts of collectives, and the rounds in which they are played.
 
-Times are ns on the common clock. R = ranks, S = steps of the job; rows and parts are those of all ranks, joined; a part
-is one rank's share of a collective.
+`README.md` shows them for two ranks with one AllReduce. Times are ns on the common clock. R = ranks, S = steps of the
+job; rows and parts are those of all ranks, joined; a part is one rank's share of a collective.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any, NewType, TypeAlias
 
 import msgspec
 import numpy as np
@@ -17,51 +17,76 @@ from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.job.beginnings import Beginnings
 from tb_ddp_doctor.trace.model import Flags, Floats, Indices, Ints
 
+#: Indices into the tables below; -1, or the last part, is none, as the column says.
+RankIndex = NewType("RankIndex", Indices)
+StepIndex = NewType("StepIndex", Indices)
+RowIndex = NewType("RowIndex", Indices)
+PartIndex = NewType("PartIndex", Indices)
 #: Indices, as a slice where they follow each other: it is copied from and to several times as fast.
 Some: TypeAlias = slice | NDArray[np.integer[Any]]
 
 
 class Rows(msgspec.Struct, frozen=True, eq=False):
-    """The rows of all tracks, round by round; the columns of `Track` with indices into all rows and parts."""
+    """The rows of all ranks' tracks, in the order in which they are played; one value a row in each column.
 
-    rank: Indices
-    #: Index of the step in the rank's digest, and in the job; -1 if the job leaves it out.
-    own_step: Indices
-    step: Indices
-    #: The host's time in the row but for what holds it at the end.
+    A row is a stretch of one rank between two points at which it can be held up: what its host does, then what its
+    device does with the kernels that the host launched in it.
+
+        host    |work............|blocked....|
+        device         |device............|
+                       ^ not before the host has issued them
+    """
+
+    rank: RankIndex
+    #: The step in the rank's own digest.
+    own_step: StepIndex
+    #: The step in the job; -1 if the job leaves it out.
+    step: StepIndex
+    #: How long the host works, without what blocks it at the row's end.
     work_ns: Ints
+    #: A `CpuTime`: what blocks the host at the row's end; -1 if nothing does.
     blocked_by: Indices
+    #: For how long. In a row that `waits`, from when the device is done.
     blocked_ns: Ints
-    #: Whether what holds it waits for its device work.
+    #: Whether the blocking call waits until the device is done with the row.
     waits: Flags
-    #: What leaves the launch queue first: an earlier row, or -1; whether what was launched before the record; a part,
-    #: the last where it is none.
-    queue_row: Indices
+    #: The earlier row whose device work has to leave the launch queue before this row can be issued; -1 if none.
+    queue_row: RowIndex
+    #: Whether work that was launched before the record has to leave the queue instead.
     queue_before: Flags
+    #: How long before the end of that device work the place in the queue gets free.
     queue_tail_ns: Ints
-    queue_part: Indices
+    #: The part that has to leave the launch queue before; the last part, which was over long ago, if none.
+    queue_part: PartIndex
+    #: How long after the place in the queue gets free the row is issued at the earliest.
     queue_ns: Ints
-    #: Whether that holds the row's end.
+    #: Whether the row's end, and not its issue, waits for `queue_row` or `queue_part`: a synchronisation with an event.
     synced: Flags
+    #: How long the device needs for what the row launched.
     device_ns: Ints
+    #: How long it takes at least from the issue of the row until the device is done; `LONG_AGO` if nothing is launched.
     lead_ns: Ints
+    #: For how long, until it was done, the device had its launches in time; -1 if always.
     fed_ns: Ints
-    #: Index of a part; the last, which was over long ago, where the row awaits none.
-    awaits: Indices
+    #: The part that the row's first kernel waits for; the last part, which was over long ago, if none.
+    awaits: PartIndex
+    #: How long after the end of that part the kernel starts.
     delay_ns: Ints
-    launches: Indices
-    #: How many collectives, without sends and receives, the rank has launched in the step before.
+    #: The part that the host launches at the row's end; -1 if none.
+    launches: PartIndex
+    #: How many collectives, without sends and receives, the rank has launched earlier in the step.
     between: Indices
 
 
 class Spent(msgspec.Struct, frozen=True, eq=False):
-    """The host's time that goes to one kind of thing."""
+    """The host's time that goes to one kind of thing, such as loading."""
 
-    #: Rows, and how much of each row's `work_ns` it is.
-    working: Indices
+    #: The rows whose `work_ns` has some of it.
+    working: RowIndex
+    #: How much of each of these rows' `work_ns` it is.
     work_ns: Ints
-    #: Rows that it holds at their end.
-    holding: Indices
+    #: The rows whose host it blocks at their end.
+    holding: RowIndex
 
     @property
     def is_some(self) -> bool:
@@ -69,56 +94,72 @@ class Spent(msgspec.Struct, frozen=True, eq=False):
 
 
 class Parts(msgspec.Struct, frozen=True, eq=False):
-    """The parts of all ranks, round by round as they complete, those that nothing launches, and one more that was over
-    long ago.
+    """The parts of all ranks: first those that some row launches, in the order in which they complete, then the others.
+
+    One more at the end stands for "none": it was over long ago.
+
+        rank 0  arrives |wait.......|transfer..|
+        rank 1             arrives  |transfer..|  both end together
     """
 
-    rank: Indices
-    #: Which of the rank's `Collectives` it is.
+    rank: RankIndex
+    #: The row in the rank's `Collectives`.
     row: Indices
-    own_step: Indices
-    step: Indices
+    #: The step in the rank's own digest.
+    own_step: StepIndex
+    #: The step in the job; -1 if the job leaves it out.
+    step: StepIndex
     #: The collective that it is a part of.
     collective: Indices
-    #: For how long it waits for ranks that have no trace, after those that have one; and then transfers.
+    #: How long it waits for ranks that have no trace, after the last rank that has one.
     absent_ns: Ints
+    #: How long data moves, from the last arrival to the end.
     transfer_ns: Ints
-    #: The part of `transfer_ns` with nothing beside it.
+    #: How much of `transfer_ns` has no kernel beside it.
     exposed_ns: Ints
-    #: As recorded: what no row launches ends so.
+    #: When it ended in the record; in the replay too, for parts that no row launches.
     end_ns: Ints
-    #: The part that it comes after: the one before it on its stream, or one on another; the last of all for none.
-    after: Indices
-    #: Index of the row whose device work it awaits, -1 for none.
-    needs: Indices
+    #: The part that has to end before: the one before it on its stream, or one on another; the last part if none.
+    after: PartIndex
+    #: The row whose device work has to be done before; -1 if none.
+    needs: RowIndex
+    #: How long after its launch, and after what it needs, it arrives.
     ready_ns: Ints
-    #: Which kind and size it is of (-1 for guests, see `guests`), and how many of these the rank has launched in the
-    #: step before.
+    #: Its kind and size, as a number; -1 for guests (see `guests.py`).
     like: Indices
+    #: How many parts of that kind and size the rank has launched earlier in the step.
     ordinal: Indices
-    #: Bytes of the message, -1 if unknown; index into `Frame.families`.
+    #: Bytes of the message; -1 if unknown.
     bytes: Ints
+    #: Index into `Frame.families`.
     family: Indices
 
 
 class Round(msgspec.Struct, frozen=True, eq=False):
-    """What can be played together: rows, one per rank at most; then parts of collectives that complete."""
+    """What can be played together: rows, at most one of each rank; then parts of the collectives that complete."""
 
     rows: slice
-    #: The rows' ranks; and whether some row awaits a collective, leaves the launch queue only after something else, or
-    #: is held at its end.
+    #: The rank of each row.
     ranks: Some
+    #: Whether some row awaits a part.
     gated: bool
+    #: Whether some row waits for a place in the launch queue, or for an event.
     queued: bool
+    #: Whether something blocks the host at some row's end.
     held: bool
-    #: Which of the rows launch a part, and the part; whether some of these need device work.
+    #: Which of the rows launch a part.
     launching: Some
+    #: The parts that they launch.
     launched: Some
+    #: Whether some of these parts need device work.
     needing: bool
-    #: By collective; what is before each on its stream; where each collective's begin, and how many it has.
+    #: The parts that complete, collective by collective.
     completed: slice
+    #: The part before each of these on its stream.
     after: Some
+    #: Where the parts of each collective begin, among those that complete.
     starts: Ints
+    #: How many parts each collective has.
     sizes: Ints
 
 
@@ -138,28 +179,28 @@ class Frame(msgspec.Struct, frozen=True, eq=False):
     """The steps of R ranks, and when their records begin."""
 
     families: tuple[Family, ...]
-
-    #: When each rank's host and device begin the first step of its record, shape (R,).
+    #: When each rank's host begins the first step of its record, shape (R,).
     host_start_ns: Ints
+    #: When each rank's device begins it, shape (R,).
     device_start_ns: Ints
     beginnings: Beginnings
-    #: Whether like steps came before the record; nothing says so of a record without marks of steps.
+    #: Whether steps like the recorded ones came before; of a record without marks of steps nothing says so.
     repeats: bool
-    #: Of the rank that recorded most.
+    #: How many steps the rank has that recorded most.
     most_steps: int
     #: Index of each of the job's steps in the rank's digest, shape (R, S).
     step_index: Ints
     #: Whether ranks meet in the steps that the job leaves out. Where records are damaged nobody knows: played without
     #: what a fix removes, ranks would run ahead of each other there.
     left_out_meet: bool
-    #: Which ranks and steps have the same collectives, and which of them send and receive at the same places between
-    #: these; indices of shape (R, S).
+    #: Ranks and steps with the same collectives have the same number here, shape (R, S).
     sequence: Ints
+    #: Those of them that send and receive at the same places between the collectives, shape (R, S).
     order: Ints
-    #: The same as `sequence` where steps may have sequences of other lengths, and these lengths, relative to the median
-    #: step's; of shapes (R, S) and (S,).
+    #: The same as `sequence` where steps may have sequences of other lengths, shape (R, S).
     but_for_length: Ints
-    length: NDArray[np.float64]
+    #: These lengths, relative to the median step's, shape (S,).
+    length: Floats
 
 
 class Schedule(msgspec.Struct, frozen=True, eq=False, weakref=True):
@@ -175,24 +216,31 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, weakref=True):
 class Ordering(msgspec.Struct, frozen=True, eq=False):
     """What is to be put in order, and how far that has come."""
 
-    #: Where each rank's rows begin, and where the last one's end, shape (R + 1,).
+    #: Where each rank's rows begin, and where the last rank's end, shape (R + 1,).
     first: Ints
-    #: Of rows: the part that each awaits, that leaves the queue before it, and that it launches, -1 for none.
-    awaits: Indices
-    queue_part: Indices
-    launches: Indices
-    #: Of parts: the collective; the part that each comes after; the first one that comes after it, and the next one
-    #: that comes after the same part, -1 for none.
+    #: Of each row: the part that it awaits; the last part if none.
+    awaits: PartIndex
+    #: Of each row: the part that leaves the launch queue before it; the last part if none.
+    queue_part: PartIndex
+    #: Of each row: the part that it launches; -1 if none.
+    launches: PartIndex
+    #: Of each part: its collective.
     collective: Indices
-    after: Indices
-    following: Indices
-    beside: Indices
-    #: The parts of each collective that are launched, together, and where its begin.
-    members: Indices
+    #: Of each part: the part that it comes after.
+    after: PartIndex
+    #: Of each part: the first of those that come after it; -1 if none.
+    following: PartIndex
+    #: Of each part: the next of those that come after the same part as it does; -1 if none.
+    beside: PartIndex
+    #: The launched parts, collective by collective.
+    members: PartIndex
+    #: Where the launched parts of each collective begin, and where the last one's end.
     members_at: Ints
-    #: How many parts each collective still lacks; whether each part is over, and whether it is launched.
+    #: How many parts each collective still lacks.
     missing: Ints
+    #: Whether each part is over.
     done: Flags
+    #: Whether each part is launched.
     queued: Flags
 
 
@@ -201,8 +249,9 @@ class Cut(msgspec.Struct, frozen=True, eq=False):
 
     #: The share of the host's time that goes, by what it is spent on.
     host: Mapping[CpuTime, Floats]
-    #: What the device needs for each row instead, and where: everywhere if None.
+    #: What the device needs for each row instead, shape (rows,); None if as recorded.
     device_ns: Ints | None = None
+    #: In which ranks and steps it needs that; None if in all.
     chosen: Flags | None = None
 
 
@@ -216,6 +265,7 @@ class Lengths(msgspec.Struct, frozen=True, eq=False):
     queue_tail_ns: Ints
     queue_ns: Ints
     transfer_ns: Ints
+    #: Whether hosts need no time at all, and wait for nothing.
     no_host: bool
     #: Whether nobody waits for other ranks.
     alone: bool = False
@@ -224,14 +274,19 @@ class Lengths(msgspec.Struct, frozen=True, eq=False):
 
 
 class Played(msgspec.Struct, frozen=True, eq=False):
-    """When things happened: the first by row, the next by part, the next two by rank."""
+    """When things happened in a play."""
 
+    #: When the device was done with each row, shape (rows,).
     done_ns: Ints
+    #: When each part ended, shape (parts,).
     end_ns: Ints
-    #: When the device begins, and the host is through with its last row.
+    #: When each rank's device begins, shape (R,).
     begin_ns: Ints
+    #: When each rank's host is through with its last row, shape (R,).
     host_end_ns: Ints
-    #: When the host has issued each row and goes on; and when each part's own rank arrives. Empty unless they are kept.
+    #: When the host had issued each row, shape (rows,); empty unless all is kept.
     issued_ns: Ints
+    #: When the host went on after each row, shape (rows,); empty unless all is kept.
     ended_ns: Ints
+    #: When each part's own rank arrived, shape (parts,); empty unless all is kept.
     arrival_ns: Ints

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.job.numbering import in_order
 from tb_ddp_doctor.replay import native, native_library
-from tb_ddp_doctor.replay.model import Ordering, Parts
+from tb_ddp_doctor.replay.model import Ordering, PartIndex, Parts
 from tb_ddp_doctor.replay.tracks import Tracks
 from tb_ddp_doctor.trace.model import Indices, Ints
 
@@ -58,14 +58,14 @@ def nothing_ordered(tracks: Tracks, parts: Parts, awaits: Indices) -> Ordering:
     missing = np.bincount(parts.collective[members], minlength=collectives)
     return Ordering(
         first=tracks.first,
-        awaits=awaits,
-        queue_part=queue_part,
-        launches=launches,
+        awaits=PartIndex(awaits),
+        queue_part=PartIndex(queue_part),
+        launches=PartIndex(launches),
         collective=parts.collective,
         after=parts.after,
-        following=following,
-        beside=beside,
-        members=members,
+        following=PartIndex(following),
+        beside=PartIndex(beside),
+        members=PartIndex(members),
         members_at=np.concatenate(([0], np.cumsum(missing))),
         missing=missing,
         done=done,

@@ -24,7 +24,19 @@ from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.replay.comparable import comparable
 from tb_ddp_doctor.replay.guests import with_guests
 from tb_ddp_doctor.replay.host_meetings import with_host_meetings
-from tb_ddp_doctor.replay.model import Frame, Parts, Round, Rows, Schedule, Some, Spent
+from tb_ddp_doctor.replay.model import (
+    Frame,
+    PartIndex,
+    Parts,
+    RankIndex,
+    Round,
+    RowIndex,
+    Rows,
+    Schedule,
+    Some,
+    Spent,
+    StepIndex,
+)
 from tb_ddp_doctor.replay.order import Order, Together, ordered
 from tb_ddp_doctor.replay.tracks import RecordedTracks, Tracks, awaited, families, orders, recorded_parts, sequences
 from tb_ddp_doctor.storage.column_file import give_back
@@ -108,32 +120,32 @@ def _rows(tracks: Tracks, awaits: Indices, frame: Frame, parts: Parts, order: Or
     counted[counted] = ~two[parts.family[place_of_part[launches[counted]]]]
     step, in_record = tracks.job_step(frame.step_index), moved(own_step)
     return Rows(
-        rank=moved(tracks.rank),
-        own_step=in_record,
-        step=in_record if np.array_equal(step, own_step) else moved(step),
+        rank=RankIndex(moved(tracks.rank)),
+        own_step=StepIndex(in_record),
+        step=StepIndex(in_record if np.array_equal(step, own_step) else moved(step)),
         work_ns=moved(_work(tracks)),
         blocked_by=moved(tracks.column("blocked_by")),
         blocked_ns=moved(tracks.column("blocked_ns")),
         waits=moved(tracks.column("waits")),
-        queue_row=moved(_moved(tracks.rows("queue_row"), place)),
+        queue_row=RowIndex(moved(_moved(tracks.rows("queue_row"), place))),
         queue_before=moved(tracks.column("queue_row") == BEFORE),
         queue_tail_ns=moved(tracks.column("queue_tail_ns")),
-        queue_part=moved(place_of_part[tracks.parts("queue_part", nothing)]),
+        queue_part=PartIndex(moved(place_of_part[tracks.parts("queue_part", nothing)])),
         queue_ns=moved(tracks.column("queue_ns")),
         synced=moved(tracks.column("synced")),
         device_ns=moved(tracks.column("device_ns")),
         lead_ns=moved(tracks.column("lead_ns")),
         fed_ns=moved(tracks.column("fed_ns")),
-        awaits=moved(place_of_part[awaits]),
+        awaits=PartIndex(moved(place_of_part[awaits])),
         delay_ns=moved(tracks.column("delay_ns")),
-        launches=moved(_moved(launches, place_of_part)),
+        launches=PartIndex(moved(_moved(launches, place_of_part))),
         between=moved(_since_step(counted, tracks.rank, own_step)),
     )
 
 
 def _completing(parts: Parts, order: Order) -> Parts:
     """The parts in an order."""
-    columns = {name: _in_order(getattr(parts, name), order.parts) for name in Parts.__struct_fields__}
+    columns: dict[str, Any] = {name: _in_order(getattr(parts, name), order.parts) for name in Parts.__struct_fields__}
     columns["after"] = _places(order.parts)[columns["after"]]
     columns["needs"] = _moved(columns["needs"], _places(order.rows))
     return Parts(**columns)
@@ -172,7 +184,7 @@ def _spent(tracks: Tracks, place: Indices, rows: Rows) -> dict[CpuTime, Spent]:
         host_ns[place[row]] = ns
         working = np.flatnonzero(host_ns).astype(np.int32)
         holding = np.flatnonzero(rows.blocked_by == kind).astype(np.int32)
-        spent[kind] = Spent(working, host_ns[working], holding)
+        spent[kind] = Spent(RowIndex(working), host_ns[working], RowIndex(holding))
     return spent
 
 

@@ -15,7 +15,7 @@ from tb_ddp_doctor.job.calls import Calls, job_steps
 from tb_ddp_doctor.job.collectives import UNEVEN
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.job.numbering import numbered
-from tb_ddp_doctor.replay.model import Family, Parts
+from tb_ddp_doctor.replay.model import Family, PartIndex, Parts, RankIndex, RowIndex, StepIndex
 from tb_ddp_doctor.storage.constant import is_constant, joined
 from tb_ddp_doctor.trace.model import Flags, Indices, Ints
 
@@ -141,17 +141,17 @@ def recorded_parts(job: Job, tracks: RecordedTracks, family: Ints) -> Parts:
     like = numbered(calls.text("kind").code, calls.column("elements"), calls.column("group_size"))
     exposed = waiting.exposed.measure(job.axis.place(rank, arrived), job.axis.place(rank, end))
     return Parts(
-        rank=_and(rank, 0),
+        rank=RankIndex(_and(rank, 0)),
         row=_and(np.arange(nothing) - calls.first[rank], -1),
-        own_step=_and(own_step, -1),
-        step=_and(job.call_step, -1),
+        own_step=StepIndex(_and(own_step, -1)),
+        step=StepIndex(_and(job.call_step, -1)),
         collective=collective,
         absent_ns=np.append(arrived - traced, 0),
         transfer_ns=np.append(end - arrived, 0),
         exposed_ns=np.append(exposed, 0),
         end_ns=np.append(end - job.clock.correction(rank, end), LONG_AGO),
-        after=of_launch(after, nothing),
-        needs=of_launch(tracks.rows("needs"), -1),
+        after=PartIndex(of_launch(after, nothing)),
+        needs=RowIndex(of_launch(tracks.rows("needs"), -1)),
         ready_ns=of_launch(tracks.column("ready_ns"), 0),
         like=_and(like, 0),
         ordinal=_and(_ordinals(numbered(rank, own_step, like)), 0),
