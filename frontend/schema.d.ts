@@ -194,6 +194,9 @@ export interface Diagnosis {
   setting: Setting;
   /** Where who waits, the critical path and the replay disagree on who is slow, each in a sentence; then the findings concerned have less confidence. */
   contradictions: string[];
+  /** The parts that the headline begins with, and what it says after them; null and "" where it tells no cost. */
+  headline_parts: Headline | null;
+  headline_rest: string;
   findings: Finding[];
   /** How the verdict is shown. */
   level: "critical" | "healthy" | "info" | "major" | "minor";
@@ -255,6 +258,8 @@ export interface Finding {
   thresholds: Threshold[];
   /** null where its fix alone saves at least 80 % of what it costs, and of findings that only inform. */
   together: Together | null;
+  /** The parts of the headline; null of what costs nothing. */
+  headline_parts: Headline | null;
   evidence: Evidence[];
   /** Commands of other tools. */
   commands: string[];
@@ -288,6 +293,19 @@ export interface GapLengths {
   /** Those shorter than `kept_from_ms`, which are not counted. */
   shorter_ms: number;
   kept_from_ms: number;
+}
+
+/** What a finding costs, as the parts of a sentence: "Rank 5 (node2) costs 43.0 ms of 148.0 ms a step (29 %).". */
+export interface Headline {
+  /** Who or what costs it: ranks with their nodes, a kind of fault, or the job. */
+  subject: string;
+  verb: "cost" | "costs";
+  /** What it costs of how long a step, and which share that is; rounded as everywhere. */
+  cost: string;
+  step: string;
+  share: string;
+  /** "seen once in 6 steps" of a fault that one of several steps shows; else "". */
+  often: string;
 }
 
 /** Kernels of one name: time and launches of a rank's step. The name "" sums up all that are not listed. */

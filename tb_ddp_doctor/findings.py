@@ -215,6 +215,25 @@ class Together(msgspec.Struct, frozen=True):
     sentence: str
 
 
+class Headline(msgspec.Struct, frozen=True):
+    """What a finding costs, as the parts of a sentence: "Rank 5 (node2) costs 43.0 ms of 148.0 ms a step (29 %)."."""
+
+    #: Who or what costs it: ranks with their nodes, a kind of fault, or the job.
+    subject: str
+    verb: Literal["cost", "costs"]
+    #: What it costs of how long a step, and which share that is; rounded as everywhere.
+    cost: str
+    step: str
+    share: str
+    #: "seen once in 6 steps" of a fault that one of several steps shows; else "".
+    often: str = ""
+
+    @property
+    def sentence(self) -> str:
+        often = f", {self.often}" if self.often else ""
+        return f"{self.subject} {self.verb} {self.cost} of {self.step} a step ({self.share}){often}."
+
+
 class Finding(msgspec.Struct, frozen=True):
     """One fault: what is wrong, on which ranks and steps, what it costs, how to fix it, where to look."""
 
@@ -248,6 +267,8 @@ class Finding(msgspec.Struct, frozen=True):
     thresholds: tuple[Threshold, ...] = ()
     #: None where its fix alone saves at least 80 % of what it costs, and of findings that only inform.
     together: Together | None = None
+    #: The parts of the headline; None of what costs nothing.
+    headline_parts: Headline | None = None
 
 
 class RuleOutcome(msgspec.Struct, frozen=True):
@@ -630,6 +651,9 @@ class Diagnosis(msgspec.Struct, frozen=True):
     #: Where who waits, the critical path and the replay disagree on who is slow, each in a sentence; then the findings
     #: concerned have less confidence.
     contradictions: tuple[str, ...] = ()
+    #: The parts that the headline begins with, and what it says after them; None and "" where it tells no cost.
+    headline_parts: Headline | None = None
+    headline_rest: str = ""
 
     @property
     def level(self) -> Level:

@@ -8,6 +8,13 @@ from itertools import pairwise
 
 from tb_ddp_doctor.findings import Network
 
+#: How times are rounded: from so many ms on, the unit in ms, its name, and digits. The frontend has these tables too,
+#: in `rounding.js`.
+TIMES = ((10_000.0, 1000.0, "s", 2), (0.995, 1.0, "ms", 1), (0.01, 1.0, "ms", 2), (0.0005, 0.001, "µs", 0))
+#: The ends of intervals that are so wide have no digits, ms.
+WIDE_MS = 3.0
+#: Shares from here on are whole percents; those below this one are not told apart.
+WHOLE_SHARE, LEAST_SHARE = 0.1, 0.001
 _TEMPLATE = re.compile(r"[<(]")
 _KERNEL_LETTERS = 60
 #: Lists longer than this are cut.
@@ -17,10 +24,22 @@ _SHORT_RUN = 2
 
 
 def ms(ns: float) -> str:
-    """A time: "124 ms" from 100 ms on, "12.4 ms" from 1 ms, "0.12 ms" below."""
-    value = ns / 1e6
-    digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 1 else 2
-    return f"{value:.{digits}f} ms"
+    """A time in ns: "124.3 ms" from 1 ms on, "0.12 ms" below, "12 µs" below 10 µs, "12.35 s" from 10 s on."""
+    return duration(ns / 1e6)
+
+
+def duration(value_ms: float) -> str:
+    """A time in ms, as `ms` has it."""
+    for least, unit_ms, unit, digits in TIMES:
+        if abs(value_ms) >= least:
+            return f"{value_ms / unit_ms:.{digits}f} {unit}"
+    return "0 ms"
+
+
+def interval(least_ms: float, most_ms: float) -> str:
+    """An interval in ms, without its unit: "118 to 131" where it is 3 ms wide or more, else "3.1 to 4.2"."""
+    digits = 0 if most_ms - least_ms >= WIDE_MS else 1
+    return f"{least_ms:.{digits}f} to {most_ms:.{digits}f}"
 
 
 def us(ns: float) -> str:
@@ -30,8 +49,10 @@ def us(ns: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share of one: "67 %", "3.2 %" below ten."""
-    return f"{share * 100:.{0 if share >= 0.1 else 1}f} %"
+    """A share of one: "67 %", "3.2 %" below ten, "<0.1 %" below a tenth."""
+    if 0 < share < LEAST_SHARE:
+        return f"<{LEAST_SHARE * 100:.1f} %"
+    return f"{share * 100:.{0 if share >= WHOLE_SHARE or not share else 1}f} %"
 
 
 def size(count: float) -> str:

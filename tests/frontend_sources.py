@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from tb_ddp_doctor import findings
+from tb_ddp_doctor import findings, wording
 from tb_ddp_doctor.comparison import model as comparison
 from tb_ddp_doctor.planning import model as plans
 from tb_ddp_doctor.step_parts import IDLE, MEMORY, OWNERS, PHASES
@@ -118,6 +118,23 @@ def step_parts() -> str:
             _map("PHASES", phases),
             "/** @type {Map<string, MemoryPart>} */",
             _map("MEMORY", memory).rstrip("\n"),
+            "",
+        ]
+    )
+
+
+def rounding() -> str:
+    """`rounding.js`: how times and shares are rounded, as `wording.py` has it."""
+    return "\n".join(
+        [
+            f"{_MADE.format(source='tb_ddp_doctor/wording.py')} How numbers are rounded.\n",
+            "/** Times from so many ms on: unit in ms, its name, digits. @type {[number, number, string, number][]} */",
+            f"export const TIMES = {json.dumps(wording.TIMES, ensure_ascii=False)};",
+            "/** The ends of intervals that are so wide have no digits, ms. */",
+            f"export const WIDE_MS = {json.dumps(wording.WIDE_MS)};",
+            "/** Shares from here on are whole percents; those below the least are not told apart. */",
+            f"export const WHOLE_SHARE = {json.dumps(wording.WHOLE_SHARE)};",
+            f"export const LEAST_SHARE = {json.dumps(wording.LEAST_SHARE)};",
             "",
         ]
     )

@@ -47,6 +47,7 @@ def made() -> dict[Path, Callable[[], str]]:
     schemas = {DOCS / f"{name}.schema.json": partial(schema.text, name) for name in schema.SCHEMAS}
     frontend = {
         frontend_sources.FRONTEND / "step_parts.js": frontend_sources.step_parts,
+        frontend_sources.FRONTEND / "rounding.js": frontend_sources.rounding,
         frontend_sources.FRONTEND / "glossary.js": frontend_sources.glossary,
         frontend_sources.FRONTEND.parents[1]
         / "tb_ddp_doctor"

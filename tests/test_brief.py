@@ -24,7 +24,7 @@ def test_a_diagnosis_is_six_lines(capsys: pytest.CaptureFixture[str], monkeypatc
     lines = printed(capsys, monkeypatch, 80, str(DEMO_LOGS / "straggler_cpu")).rstrip("\n").split("\n")
     assert lines == [
         "straggler_cpu: 4 of 4 ranks, 3 steps, 182.9 ms a step",
-        "Rank 1 is the straggler: the other ranks wait 123 ms of every 183 ms.",
+        "Rank 1 is the straggler: the other ranks wait 123.2 ms of every 182.9 ms.",
         " 1  Critical    125.2 ms    68 %  straggler (host), rank 1",
         " 2  Info          5.5 ms   3.0 %  profiler-overhead (recording), rank 1",
         " 3  Info      no cost             low-mfu, all 4 ranks",

@@ -258,6 +258,7 @@ FINDING = {
     "measurements": [MEASUREMENT],
     "thresholds": [{"name": str, "value": NUMBER, "unit": str, "reason": str}],
     "together": (dict, type(None)),
+    "headline_parts": (dict, type(None)),
 }
 UNKNOWN = (*NUMBER, type(None))
 TRAFFIC = {
@@ -311,6 +312,8 @@ RUN = {
     "network": (dict, type(None)),
     "setting": dict,
     "contradictions": [str],
+    "headline_parts": (dict, type(None)),
+    "headline_rest": str,
     "memory": (dict, type(None)),
     "memory_snapshots": [dict],
     "findings": [FINDING],
@@ -433,7 +436,7 @@ def test_the_text_has_verdict_findings_and_budget(slow: Path, capsys: pytest.Cap
     main(["diagnose", str(slow), "-v"])
     text = capsys.readouterr().out
     assert "Rank 1 is the straggler: the other ranks wait 4.0 ms of every 27.0 ms." in text
-    costs = "straggler (slow device), costs 4.0 ms a step (15 %), 80 % interval 3.8 to 4.2, confidence high"
+    costs = "straggler (slow device), costs 4.0 ms a step (15 %), 80 % interval 3.8 to 4.2 ms, confidence high"
     assert costs in text
     assert "nvidia-smi -q -d PERFORMANCE" in text
     assert re.search(r"rank +compute +wait +transfer +step", text)
@@ -444,7 +447,7 @@ def test_the_text_has_the_account(slow: Path, capsys: pytest.CaptureFixture[str]
     main(["diagnose", str(slow), "-v"])
     text = capsys.readouterr().out
     assert "Where the step goes: floor + tracing + findings + unexplained" in text
-    for name, cells in (("floor", "23.0 ms 85 %"), ("tracing", "0.0 ms 0.0 %"), ("straggler", "4.0 ms 15 %")):
+    for name, cells in (("floor", "23.0 ms 85 %"), ("tracing", "0.0 ms 0 %"), ("straggler", "4.0 ms 15 %")):
         assert f"{name} {cells}" in " ".join(text.split())
     assert "Costs come from busy times, since the traces allow no replay." in text
     assert "stays in the floor (ddp-doctor explain floor)." in text

@@ -267,7 +267,7 @@ def test_markdown_is_all_that_is_printed(capsys: pytest.CaptureFixture[str]) -> 
     printed = capsys.readouterr().out
     rendered = RENDERER.render(printed)
     assert printed.startswith(
-        "## ddp-doctor: straggler\\_cpu\n\n**Rank 1 (node0) costs 125 ms of 183 ms a step (68 %).**"
+        "## ddp-doctor: straggler\\_cpu\n\n**Rank 1 (node0) costs 125.2 ms of 182.9 ms a step (68 %).**"
     )
     assert re.search(r"<td>Critical</td>\s*<td>straggler \(host\)</td>\s*<td[^>]*>1\d\d\.\d ms</td>", rendered)
     assert re.search(r"<td>floor</td>\s*<td[^>]*>49\.2 ms</td>\s*<td[^>]*>27 %</td>", rendered)

@@ -78,7 +78,8 @@ def test_what_slow_ranks_without_a_cause_take_is_unexplained() -> None:
 def test_a_finding_that_names_no_ranks_has_a_headline() -> None:
     """Recording is an estimate of the whole job: no rank need lose time to it."""
     fault = Fault(Change(), (), (1,), None, "high", "", "", "", ())
-    assert headline(CATALOGUE["profiler-overhead"], fault, 1e6, job(TEXT)).startswith("Tracing costs 1.0 ms of ")
+    said = headline(CATALOGUE["profiler-overhead"], fault, 1e6, job(TEXT))
+    assert said and said.sentence.startswith("Tracing costs 1.0 ms of ")
 
 
 def test_healthy_says_how_much_of_the_step_is_floor() -> None:

@@ -1,5 +1,7 @@
 // Numbers and lists as words. Every number carries its unit; a no-break space keeps the two together.
 
+import { LEAST_SHARE, TIMES, WHOLE_SHARE, WIDE_MS } from "./rounding.js";
+
 const NBSP = "\u00a0";
 
 /**
@@ -8,11 +10,8 @@ const NBSP = "\u00a0";
  */
 export function ms(value) {
   const size = Math.abs(value);
-  const sign = value < 0 ? "−" : "";
-  if (size >= 10_000) return `${sign}${(size / 1000).toFixed(2)}${NBSP}s`;
-  if (size >= 0.995) return `${sign}${size.toFixed(1)}${NBSP}ms`;
-  if (size >= 0.01) return `${sign}${size.toFixed(2)}${NBSP}ms`;
-  return size >= 0.0005 ? `${sign}${(size * 1000).toFixed(0)}${NBSP}µs` : `0${NBSP}ms`;
+  const [, unit, name, digits] = TIMES.find(([least]) => size >= least) ?? [0, 1, "ms", 0];
+  return `${value < 0 ? "−" : ""}${(size / unit).toFixed(digits)}${NBSP}${name}`;
 }
 
 /**
@@ -20,9 +19,18 @@ export function ms(value) {
  * @param {number} share 0 to 1
  */
 export function percent(share) {
-  const value = share * 100;
-  if (value > 0 && value < 0.1) return `<0.1${NBSP}%`;
-  return `${value.toFixed(value >= 10 || value === 0 ? 0 : 1)}${NBSP}%`;
+  if (share > 0 && share < LEAST_SHARE) return `<${LEAST_SHARE * 100}${NBSP}%`;
+  return `${(share * 100).toFixed(share >= WHOLE_SHARE || share === 0 ? 0 : 1)}${NBSP}%`;
+}
+
+/**
+ * Where a time lies: "52.1 to 54.9 ms", and "48 to 55 ms" where that is wide.
+ * @param {number} least ms
+ * @param {number} most ms
+ */
+export function range(least, most) {
+  const digits = most - least >= WIDE_MS ? 0 : 1;
+  return `${least.toFixed(digits)} to ${most.toFixed(digits)}${NBSP}ms`;
 }
 
 /**
@@ -30,7 +38,7 @@ export function percent(share) {
  * @param {number} least ms
  * @param {number} most ms
  */
-export const interval = (least, most) => `80${NBSP}% interval ${ms(least)} to ${ms(most)}`;
+export const interval = (least, most) => `80${NBSP}% interval ${range(least, most)}`;
 
 /**
  * A time of day, as the reader's clock has it: "2026-11-23 09:05".

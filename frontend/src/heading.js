@@ -15,7 +15,7 @@ export function heading(report, beside) {
     "header",
     { class: "verdict" },
     h("div", { class: "top" }, h("p", { class: "facts", title: diagnosis.name }, facts(report)), beside),
-    h("h1", { class: diagnosis.level }, stressed(diagnosis.headline)),
+    h("h1", { class: diagnosis.level }, sentence(diagnosis)),
   );
 }
 
@@ -39,11 +39,11 @@ function facts({ diagnosis, views }) {
 }
 
 /**
- * A headline with the affected ranks and the cost in the colour of the fault.
- * @param {string} headline
+ * The headline, with who costs it and how much in the colour of the fault.
+ * @param {Report["diagnosis"]} diagnosis
  */
-function stressed(headline) {
-  return headline
-    .split(/(\branks? \d+(?:(?:, | and |–|-)\d+)*|(?<=\bcosts? )[\d.,]+\s[mµ]?s\b)/i)
-    .flatMap((part, i) => (i % 2 ? h("b", {}, ...prose(part)) : prose(part)));
+function sentence({ headline, headline_parts: parts, headline_rest: rest }) {
+  if (!parts) return prose(headline);
+  const [who, cost] = [parts.subject, parts.cost].map((part) => h("b", {}, ...prose(part)));
+  return [who, ...prose(` ${parts.verb} `), cost, ...prose(` of ${parts.step} a step (${parts.share})${parts.often && `, ${parts.often}`}.${rest}`)];
 }

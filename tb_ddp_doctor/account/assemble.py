@@ -97,6 +97,8 @@ def assemble(facts: Facts, outcomes: Sequence[RuleOutcome], savings: Savings, la
         memory=_memory(facts),
         setting=setting(job),
         contradictions=tuple(one.sentence for one in disagreeing),
+        headline_parts=said.parts,
+        headline_rest=said.rest,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tb_ddp_doctor import wording
+from tb_ddp_doctor.findings import Headline
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.rules.support.base import Fault, Rule
 
@@ -14,22 +15,26 @@ _MOST_NODES = 2
 _SAID_NS = 50_000
 
 
-def headline(rule: Rule, fault: Fault, cost_ns: float, job: Job) -> str:
-    """Such as "Rank 5 (node2) costs 43.0 ms of 148 ms a step (29 %)."; of what costs nothing, the title.
+def headline(rule: Rule, fault: Fault, cost_ns: float, job: Job) -> Headline | None:
+    """What a fault costs, such as "Rank 5 (node2) costs 43.0 ms of 148.0 ms a step (29 %)."; None if nothing.
 
     The cost is a mean over the steps. Of a fault that one of several steps shows, the headline says so: "..., seen once
     in 6 steps.", since nobody knows how often it comes.
     """
     if cost_ns <= 0 or not job.step_ns:
-        return fault.title
+        return None
     subject = fault.subject or rule.subject
     who = _who(fault.ranks, job) if fault.ranks else "the job"
     if fault.subject and 0 < len(fault.ranks) < len(job.ranks):
         subject = f"{subject} on {who}"
-    verb = "cost" if not subject and len(fault.ranks) > 1 else "costs"
-    spent = f"{wording.ms(cost_ns)} of {wording.ms(job.step_ns)} a step ({wording.percent(cost_ns / job.step_ns)})"
-    once = f", seen once in {len(job.steps)} steps" if is_seen_once(rule, fault.steps, len(job.steps)) else ""
-    return f"{subject or wording.capital(who)} {verb} {spent}{once}."
+    return Headline(
+        subject=subject or wording.capital(who),
+        verb="cost" if not subject and len(fault.ranks) > 1 else "costs",
+        cost=wording.ms(cost_ns),
+        step=wording.ms(job.step_ns),
+        share=wording.percent(cost_ns / job.step_ns),
+        often=f"seen once in {len(job.steps)} steps" if is_seen_once(rule, fault.steps, len(job.steps)) else "",
+    )
 
 
 def is_seen_once(rule: Rule, steps: Sequence[int], recorded: int) -> bool:

@@ -192,6 +192,7 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         found, step_ns = link.found, self.step_total_ns / self._size
         for name, (fault, total_ns) in self._parts(link).items():
             cost_ns = total_ns / self._size
+            said = headline(found.rule, fault, cost_ns, self.job)
             share = cost_ns / step_ns if step_ns else 0.0
             alone_ns = cost_ns if found.rule.is_of_tracing else self.whatif.cost_ns(fault.change)
             seemed = found.rule.names_stragglers or alone_ns >= Severity.MINOR.least_share * step_ns
@@ -212,7 +213,8 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
                 cause=fault.cause,
                 confidence=level,
                 title=fault.title,
-                headline=headline(found.rule, fault, cost_ns, self.job),
+                headline=said.sentence if said else fault.title,
+                headline_parts=said,
                 why=f"{fault.why} {_behind(fault)}".rstrip() if hidden else fault.why,
                 fix=fault.fix,
                 evidence=fault.evidence,

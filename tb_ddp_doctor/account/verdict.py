@@ -9,7 +9,7 @@ import msgspec
 
 from tb_ddp_doctor import record_again, wording
 from tb_ddp_doctor.facts.setting import setting
-from tb_ddp_doctor.findings import MOST_UNEXPLAINED, Account, Finding, RuleOutcome, Severity, Unexplained
+from tb_ddp_doctor.findings import MOST_UNEXPLAINED, Account, Finding, Headline, RuleOutcome, Severity, Unexplained
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.step_parts import IDLE, OWNERS, PHASES
 
@@ -20,6 +20,9 @@ class Verdict(msgspec.Struct, frozen=True):
     #: A rule's id, "healthy", "unexplained" or "unknown".
     name: str
     headline: str
+    #: The parts that the headline begins with, and what follows them; None and "" where it tells no cost.
+    parts: Headline | None = None
+    rest: str = ""
 
 
 def verdict(
@@ -61,8 +64,9 @@ def verdict(
             return Verdict("unexplained", _unexplained(lost_ms, job, account.unexplained, causeless) + but)
         worst = worst or next(finding for finding in findings if finding.id == charged[0].finding)
     if worst:
-        others = [worst.together.sentence] if worst.together else []
-        return Verdict(worst.rule, " ".join([worst.headline + but, *others, *notes]))
+        further = [*([worst.together.sentence] if worst.together else []), *notes]
+        rest = but + "".join(f" {sentence}" for sentence in further)
+        return Verdict(worst.rule, worst.headline + rest, worst.headline_parts, rest if worst.headline_parts else "")
     return Verdict("healthy", _healthy(job, account, outcomes, lacking))
 
 

@@ -37,7 +37,8 @@ def size(result: Result) -> str:
     diagnosis = result.diagnosis
     steps = f"step {diagnosis.steps[0]}" if len(diagnosis.steps) == 1 else f"{len(diagnosis.steps)} steps"
     source = ", from digests alone" if result.from_digests else ""
-    return f"{len(diagnosis.ranks)} of {diagnosis.world_size} ranks, {steps}, {diagnosis.step_ms:.1f} ms a step{source}"
+    length = wording.duration(diagnosis.step_ms)
+    return f"{len(diagnosis.ranks)} of {diagnosis.world_size} ranks, {steps}, {length} a step{source}"
 
 
 def label(finding: Finding) -> str:
@@ -47,10 +48,10 @@ def label(finding: Finding) -> str:
 
 def _verdict(diagnosis: Diagnosis) -> str:
     """The headline, with what is wrong in place of its cost, which the line of the costliest finding has."""
-    if not diagnosis.findings:
+    if diagnosis.headline_parts is None:
         return diagnosis.headline
-    first = diagnosis.findings[0]
-    return diagnosis.headline.replace(first.headline, first.title)
+    first = next(each for each in diagnosis.findings if each.headline_parts == diagnosis.headline_parts)
+    return first.title + diagnosis.headline_rest
 
 
 def _row(finding: Finding, diagnosis: Diagnosis) -> str:

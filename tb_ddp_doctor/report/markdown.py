@@ -41,7 +41,8 @@ def _run(result: Result) -> Iterator[str]:
     yield f"## ddp-doctor: {escaped(diagnosis.name)}"
     yield f"**{escaped(diagnosis.headline)}**"
     steps = f"{len(diagnosis.steps)} step{'' if len(diagnosis.steps) == 1 else 's'}"
-    yield f"{len(diagnosis.ranks)} of {diagnosis.world_size} ranks, {steps}, {diagnosis.step_ms:.1f} ms a step"
+    length = wording.duration(diagnosis.step_ms)
+    yield f"{len(diagnosis.ranks)} of {diagnosis.world_size} ranks, {steps}, {length} a step"
     if diagnosis.findings:
         yield _findings(diagnosis)
         yield from (_finding(finding, result) for finding in diagnosis.findings)
@@ -56,8 +57,8 @@ def _findings(diagnosis: Diagnosis) -> str:
         (
             f"{finding.severity.capitalize()}",
             finding.rule + (f" ({finding.cause.replace('_', ' ')})" if finding.cause else ""),
-            f"{finding.cost_ms:.1f} ms",
-            f"{finding.range_ms[0]:.1f} to {finding.range_ms[1]:.1f}" if finding.cost_ms else "",
+            wording.duration(finding.cost_ms),
+            wording.interval(*finding.range_ms) if finding.cost_ms else "",
             wording.percent(finding.cost_ms / diagnosis.step_ms if diagnosis.step_ms else 0.0),
             "all" if finding.ranks == diagnosis.ranks else wording.ranges(finding.ranks),
             finding.confidence,
@@ -82,7 +83,7 @@ def _finding(finding: Finding, result: Result) -> str:
 def _account(diagnosis: Diagnosis) -> str:
     account = diagnosis.account
     rows = [
-        (name, f"{line.ms:.1f} ms", wording.percent(line.share), beside)
+        (name, wording.duration(line.ms), wording.percent(line.share), beside)
         for name, line, beside in shown.account_parts(diagnosis)
     ]
     table = _table(("part of the step", "", "share", ""), "lrrl", rows)

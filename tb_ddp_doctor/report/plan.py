@@ -8,6 +8,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from tb_ddp_doctor import wording
 from tb_ddp_doctor.planning.model import Breaks, Buckets, Curve, PlanResult, Prediction, RankBytes, Rests, Scaling
 from tb_ddp_doctor.planning.words import FIELDS, shown
 from tb_ddp_doctor.report.escape import printable
@@ -20,7 +21,7 @@ _FEW_BUCKETS = 16
 def print_plan(console: Console, found: PlanResult) -> None:
     """Print what the step of a run would be."""
     with without_trailing_spaces(console):
-        print_code(console, f"{printable(found.run)}: {found.now_ms:.1f} ms a step now", "bold")
+        print_code(console, f"{printable(found.run)}: {wording.duration(found.now_ms)} a step now", "bold")
         if found.buckets:
             print_wrapped(console, _recorded(found.buckets))
         if found.prediction:
@@ -86,7 +87,7 @@ def _said(prediction: Prediction, now_ms: float) -> str:
     less = "less" if share <= 0 else "more"
     return (
         f"{prediction.step_ms:.1f} ms a step instead of {now_ms:.1f} ({abs(share):.0f} % {less}, "
-        f"{prediction.low_ms:.1f} to {prediction.high_ms:.1f}): {printable(shown(prediction.question))}."
+        f"{wording.interval(prediction.low_ms, prediction.high_ms)}): {printable(shown(prediction.question))}."
     )
 
 
@@ -153,7 +154,7 @@ def _table(curve: Curve, now_ms: float) -> Table:
         table.add_row(
             printable(FIELDS[curve.field].shown.format(_value(value))),
             f"{point.step_ms:.1f}",
-            f"{point.low_ms:.1f} to {point.high_ms:.1f}",
+            wording.interval(point.low_ms, point.high_ms),
             _signed(point.change_ms, 1),
             _signed(100 * point.change_ms / now_ms, 0) + " %" if now_ms else "",
             *(column.of(point) for column in more),

@@ -81,6 +81,6 @@ def cost(finding: Finding, step_ms: float) -> str:
     shares = abs(finding.alone_ms - finding.cost_ms) > 0.1
     share = wording.percent(finding.cost_ms / step_ms if step_ms else 0.0)
     least, most = finding.range_ms
-    said = f"{finding.cost_ms:.1f} ms a step ({share}){' on top of other fixes' if shares else ''}"
-    said += f", 80 % interval {least:.1f} to {most:.1f}"
-    return said + (f"; {finding.alone_ms:.1f} ms if fixed alone" if shares else "")
+    said = f"{wording.duration(finding.cost_ms)} a step ({share}){' on top of other fixes' if shares else ''}"
+    said += f", 80 % interval {wording.interval(least, most)} ms"
+    return said + (f"; {wording.duration(finding.alone_ms)} if fixed alone" if shares else "")

@@ -107,7 +107,7 @@ def _print_tables(console: Console, diagnosis: Diagnosis, *, communication: bool
 def predicted(console: Console, diagnosis: Diagnosis, prospects: Sequence[Prospect]) -> None:
     """Print what the step would take without some of what was found."""
     with without_trailing_spaces(console):
-        print_code(console, f"{printable(diagnosis.name)}: {diagnosis.step_ms:.1f} ms a step now", "bold")
+        print_code(console, f"{printable(diagnosis.name)}: {wording.duration(diagnosis.step_ms)} a step now", "bold")
         _print_headline(console, diagnosis)
         if any(prospect.fixed for prospect in prospects):
             console.print(_prospects(prospects))
@@ -128,7 +128,7 @@ def _prospects(prospects: Sequence[Prospect]) -> Table:
         table.add_row(
             ", ".join(prospect.fixed),
             f"{prospect.without_ms:.1f}",
-            f"{least:.1f} to {most:.1f}",
+            wording.interval(least, most),
             f"{saved:.1f}",
             wording.percent(share),
         )

@@ -82,7 +82,7 @@ def test_workers_at_one_pace_deliver_together_and_are_too_few() -> None:
     """Four workers that are all busy: the batches of one round come together, and the first of them is waited for."""
     found = finding(RULE, drawn(*(FETCHING, READY, READY, READY) * 3))
     assert found.cause == "too_few_workers"
-    assert "3 of 12 steps wait up to 10.0 ms for the batch, the other steps 0.00 ms" in found.why
+    assert "3 of 12 steps wait up to 10.0 ms for the batch, the other steps 0 ms" in found.why
     assert "looks the same" not in found.why
 
 

@@ -1,7 +1,7 @@
 // What a plan says in words: the prediction, what scales and breaks, what it rests on, what is refused, what to write.
 
 import { folded, h, table } from "../dom.js";
-import { ms, percent, signed } from "../format.js";
+import { ms, percent, range, signed } from "../format.js";
 import { NAMES } from "./controls.js";
 
 /** @typedef {import("../../schema.js").Prediction} Prediction */
@@ -14,7 +14,7 @@ import { NAMES } from "./controls.js";
  */
 export function sentence({ step_ms, low_ms, high_ms, change_ms }, now) {
   const share = now > 0 ? Math.abs(change_ms) / now : 0;
-  return `${ms(step_ms)} a step instead of ${ms(now)}: ${percent(share)} ${change_ms <= 0 ? "less" : "more"} (${signed(change_ms, 1)} ms, range ${ms(low_ms)} to ${ms(high_ms)}).`;
+  return `${ms(step_ms)} a step instead of ${ms(now)}: ${percent(share)} ${change_ms <= 0 ? "less" : "more"} (${signed(change_ms, 1)} ms, range ${range(low_ms, high_ms)}).`;
 }
 
 /**

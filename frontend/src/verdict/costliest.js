@@ -1,7 +1,7 @@
 // The costliest findings, numbered: where each occurs, what it costs, and how that is computed.
 
 import { folded, h, prose } from "../dom.js";
-import { among, interval, ms, percent } from "../format.js";
+import { among, interval, ms, percent, range } from "../format.js";
 import { rankStepStrip } from "../lanes.js";
 import { belowFaults, faults, numberOf, ownerOf, removedBy } from "../model.js";
 import { tip } from "../tips.js";
@@ -65,7 +65,7 @@ function row(finding, { diagnosis, views, link }) {
       "div",
       { class: "cost" },
       ms(finding.cost_ms),
-      h("small", { title: interval(least, most) }, `${percent(finding.cost_ms / diagnosis.step_ms)} · ${least.toFixed(1)}–${most.toFixed(1)}\u00a0ms`),
+      h("small", { title: interval(least, most) }, `${percent(finding.cost_ms / diagnosis.step_ms)} · ${range(least, most)}`),
     ),
     finding.measurements.length > 0 && folded(`How ${ms(finding.cost_ms)} is computed`, () => arithmetic(finding, diagnosis)),
   );
