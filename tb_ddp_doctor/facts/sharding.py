@@ -12,6 +12,7 @@ from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.job.numbering import in_order, numbered
 from tb_ddp_doctor.replay.model import Schedule
 from tb_ddp_doctor.trace.model import Flags, Ints
+from tb_ddp_doctor.trace.names import Phase
 
 #: With this share of its transfer exposed, a call runs alone: prefetched ones have some compute beside them.
 _ALONE = 0.9
@@ -51,6 +52,8 @@ class ShardCalls(msgspec.Struct, frozen=True, eq=False):
     like: Ints
     is_gather: Flags
     in_forward: Flags
+    #: Whether the backward pass launches it before it has launched any work of its own.
+    opens_backward: Flags
     #: Transfer of the call, and the part of it with nothing beside it.
     length_ns: Ints
     exposed_ns: Ints
@@ -63,6 +66,9 @@ class ShardCalls(msgspec.Struct, frozen=True, eq=False):
 
             all-gather 1, unit 1, all-gather 2, unit 2    all-gather 2 has unit 1 to hide behind
             all-gather 1, all-gather 2, unit 1, unit 2    all-gather 2 is prefetched
+
+        The all-gather that opens a backward pass brings back the unit that the forward pass has just used: there is
+        no unit of the backward pass before it to hide behind.
         """
         late = np.zeros(schedule.frame.step_index.shape, np.int64)
         work, alike = self._work_before(schedule), numbered(self.rank, self.step, self.like)
@@ -73,6 +79,7 @@ class ShardCalls(msgspec.Struct, frozen=True, eq=False):
         beside[order] = apart
         after = np.zeros(len(order), np.int64)
         after[order[:-1]] = apart[1:]
+        beside[self.opens_backward] = 0
         alone = self.exposed_ns >= _ALONE * self.length_ns
         hidden = np.minimum(self.exposed_ns, np.maximum(np.where(self.is_gather, beside, after), 0))
         chosen = alone & (self.in_forward == forward) & (work >= 0)
@@ -128,16 +135,28 @@ def _calls(job: Job, gather: Flags, scatter: Flags, start: Ints, end: Ints) -> S
     """The calls that gather or scatter, given when each of the job's calls moves data."""
     calls = job.calls
     mine = np.flatnonzero((gather | scatter) & (job.call_step >= 0))
+    in_backward = calls.column("backward")[mine] >= 0
     return ShardCalls(
         rank=calls.rank[mine].astype(np.int64),
         step=job.call_step[mine].astype(np.int64),
         row=mine - calls.first[calls.rank[mine]],
         like=numbered(gather[mine], calls.text("group").code[mine]),
         is_gather=gather[mine],
-        in_forward=gather[mine] & (calls.column("backward")[mine] < 0),
+        in_forward=gather[mine] & ~in_backward,
+        opens_backward=gather[mine] & in_backward & _launched_in_forward(job)[mine],
         length_ns=end[mine] - start[mine],
         exposed_ns=job.waiting.exposed.measure(start[mine], end[mine]),
     )
+
+
+def _launched_in_forward(job: Job) -> Flags:
+    """Which of the job's calls are launched at the end of a stretch in which the CPU mostly runs the forward pass."""
+    found = np.zeros(len(job.calls), np.bool_)
+    for rank, digest in enumerate(job.digests):
+        launches, count = digest.track.launches, len(digest.collectives)
+        launching = np.flatnonzero((launches >= 0) & (launches < count))
+        found[job.calls.first[rank] + launches[launching]] = digest.track.phase[launching] == Phase.FORWARD
+    return found
 
 
 def of_shards(job: Job) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

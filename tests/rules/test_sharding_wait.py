@@ -69,6 +69,18 @@ def test_all_gathers_that_are_launched_late_hide_behind_the_unit_before_them() -
     assert removed_ms(found) == pytest.approx(10)
 
 
+def test_the_all_gather_that_opens_the_backward_pass_has_nothing_to_hide_behind() -> None:
+    opens = """
+        rank# step     |1
+              host     [ag0][fwd0][ag1][fwd1]
+              autograd                       [ag2][bwd1][ag3][rs1][bwd0][rs0]
+              gpu            [fwd0.....][fwd1.....]     [bwd1............][bwd0.....]
+              nccl      [ag0]      [ag1]           [ag2]     [ag3]        [rs1]      [rs0]
+    """
+    # In the first recorded step nothing tells whether the backward pass launches it.
+    assert outcome(RULE, ranks(opens, opens, steps=6)).status == "clear"
+
+
 def test_a_unit_hides_no_more_of_the_next_all_gather_than_it_computes() -> None:
     short = """
         rank# step     |1
