@@ -12,6 +12,7 @@ from tb_ddp_doctor.digest.collectives import count_elements
 from tb_ddp_doctor.job.calls import Calls
 from tb_ddp_doctor.job.collectives import ABSENT, Matched, refuse_impossible
 from tb_ddp_doctor.job.matching import match
+from tb_ddp_doctor.job.realigning import can_realign
 from tb_ddp_doctor.trace.reader import decode
 
 ALIKE = """
@@ -402,3 +403,8 @@ def test_jobs_without_communication_have_no_matches() -> None:
               gpu  [a]
         """)
     )
+
+
+def test_calls_that_are_far_too_many_to_realign_are_not_looked_for() -> None:
+    assert can_realign(1000, 1000 + (1 << 14)) and can_realign(500_000, 500_031)
+    assert not can_realign(1, 1 << 20) and not can_realign(10_000, 20_000)

@@ -482,3 +482,16 @@ def test_a_rank_without_the_operators_that_others_have_for_as_many_launches_is_l
 def test_ranks_that_do_less_on_their_cpu_are_whole() -> None:
     less = BUSY.replace("[c]", "   ").replace("[c*4]", "     ")
     whole(ranks(BUSY, less, BUSY))
+
+
+@pytest.mark.parametrize("others", [1, 3])
+def test_a_rank_with_many_times_the_collectives_of_the_others_is_left_out(others: int) -> None:
+    each = digests(ranks(*[HEALTHY] * (others + 1), steps=5))
+    table = each[0].collectives
+    columns = (getattr(table, name) for name in table.__struct_fields__)
+    more = type(table)(*(np.concatenate((column, np.repeat(column[-1:], 20_000))) for column in columns))
+    each[0] = replace(each[0], collectives=more)
+    job = build("drawn", each, {}, len(each))
+    assert job.missing_ranks == (0,) and "it has 20,010 calls of collectives, and other ranks have 10" in said_of(
+        job, 0
+    )

@@ -34,6 +34,9 @@ LEAST_OF_LAST = 0.98
 #: Kernels without a launch, in addition to the share that is usual in the job, and fewer are single damaged events.
 MOST_UNLAUNCHED = 0.01
 LEAST_UNLAUNCHED = 3
+#: Calls of collectives that a rank may have, whatever the others have; and beyond, as many times theirs: ranks of other
+#: roles, as stages of a pipeline, have up to ten times as many.
+SURE_COLLECTIVES, TIMES_AS_MANY = 10_000, 20
 #: Events of the CPU that a step has of those of its like; 97 % at least in jobs of ours and of others.
 LEAST_CALLS = 0.95
 #: Fewer events are no loss: a rank whose step has so few more or less does something else.
@@ -79,6 +82,7 @@ def damages(digests: Mapping[int, RankDigest], calls: Calls, world_size: int | N
     _note(found, _copies(digests))
     _note(found, _other_kind(digests))
     _note(found, _few_steps(digests))
+    _note(found, _far_more(digests))
     _note(found, _too_fast(digests))
     peers = {rank: digest for rank, digest in digests.items() if rank not in found}
     if not peers:
@@ -189,6 +193,18 @@ def _few_steps(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
         rank: Damage(None, f"it has {count} step{'s'[: count != 1]}, and other ranks have {usual}")
         for rank, count in counts.items()
         if count < least
+    }
+
+
+def _far_more(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
+    """Ranks with many times the collectives of the others that have some: matching them would take the square of it."""
+    counts = {rank: count for rank, digest in digests.items() if (count := len(digest.collectives))}
+    usual = sorted(counts.values())[(len(counts) - 1) // 2] if counts else 0
+    most = max(SURE_COLLECTIVES, TIMES_AS_MANY * usual)
+    return {
+        rank: Damage(None, f"it has {count:,} calls of collectives, and other ranks have {usual:,}")
+        for rank, count in counts.items()
+        if count > most
     }
 
 

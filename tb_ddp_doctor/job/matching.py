@@ -23,7 +23,7 @@ from tb_ddp_doctor.job.calls import Calls
 from tb_ddp_doctor.job.collectives import UNEVEN, Matched, assemble
 from tb_ddp_doctor.job.message_matching import matched_messages
 from tb_ddp_doctor.job.numbering import Runs, chosen_of, numbered
-from tb_ddp_doctor.job.realigning import places
+from tb_ddp_doctor.job.realigning import can_realign, places
 from tb_ddp_doctor.job.unnamed_groups import unnamed_groups
 from tb_ddp_doctor.trace.model import Indices, Ints
 
@@ -144,13 +144,18 @@ def _irregular(candidates: _Candidates, starts: Ints, lengths: Ints) -> Iterator
 
 
 def _pair(digests: Sequence[RankDigest], members: list[tuple[int, Ints]]) -> NDArray[np.int64]:
-    """Pair the calls of one identity in order, shape (calls, R); where counts differ, ends say which ones are lost."""
+    """Pair the calls of one identity in order, shape (calls, R); where counts differ, ends say which ones are lost.
+
+    Calls of a rank that has far more or far fewer are not paired.
+    """
     counts = Counter(len(rows) for _, rows in members)
     usual = max(counts, key=lambda count: (counts[count], count))
     ends = [digests[rank].collectives.end_ns[rows] for rank, rows in members]
     reference = next(end for end in ends if len(end) == usual)
     paired = np.full((usual, len(digests)), -1, np.int64)
     for (rank, rows), end in zip(members, ends, strict=True):
+        if len(rows) != usual and not can_realign(*sorted((len(rows), usual))):
+            continue
         if len(rows) <= usual:
             paired[places(end, reference), rank] = rows
         else:
