@@ -78,7 +78,8 @@ def test_a_rank_that_is_in_no_collective_is_what_the_others_wait_for(tmp_path: P
     assert (run.verdict, faults(run)) == ("stuck", [("missing", (1,))])
     (finding,) = run.findings
     assert finding.title == "Rank 1 is in no collective, while ranks 0 and 2 wait in all_reduce."
-    assert "rank 1: get (/usr/lib/python3.11/queue.py:171), called by validate (train.py:30)" in finding.why
+    assert "rank 1 is in get (/usr/lib/python3.11/queue.py:171), called by validate (train.py:30)" in finding.why
+    assert run.recorder == "stacks"
     assert finding.call.site is not None and finding.call.site.function == "step"
     assert [state.came for state in finding.states] == ["enqueued", "absent", "enqueued"]
 

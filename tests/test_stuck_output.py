@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import jsonschema
@@ -41,6 +42,29 @@ def test_the_terminal_names_the_ranks_and_what_to_do(capsys: pytest.CaptureFixtu
     assert "Look for GPU faults of rank 14" in said
     assert "rank 8 rank 12 came, does not complete receive 13694 from rank 12" in said
     assert "EXPERT_MODEL_PARALLEL_GROUP (74) ranks 12-15 20538 rank 12 at 20536" in said
+
+
+def test_what_shows_the_ranks_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "hang").mkdir()
+    for rank, function in enumerate(("save", "all_reduce", "all_reduce")):
+        frames = f"    {function} (x.py:1)\n    step (train.py:30)"
+        stack = f'Process 7: python\nPython v3.11.2\n\nThread 7 (active): "MainThread"\n{frames}\n'
+        (tmp_path / "hang" / f"rank_{rank}.stacks.txt").write_text(stack.replace("x.py", "torch/distributed/c10d.py"))
+    assert cli.main(["diagnose", str(tmp_path / "hang"), "--no-cache"]) == 0
+    assert "3 of 3 ranks, Python stacks\n" in capsys.readouterr().out
+    assert cli.main(["diagnose", str(REAL / "gpu_error_1st"), "--no-cache"]) == 0
+    assert "16 of 16 ranks, Flight Recorder dumps, NCCL 2.27.3\n" in capsys.readouterr().out
+
+
+def test_sentences_are_wrapped_between_words_that_do_not_belong_together(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.main(["diagnose", str(REAL / "gpu_error_1st"), "--no-cache"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line == line.rstrip() for line in lines)
+    # Not in the cells of tables, which are narrower.
+    assert not any(re.search(r"^  .*(\brank|\d of)$", line) for line in lines)
 
 
 def test_commands_are_not_wrapped(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -87,11 +87,11 @@ function level({ verdict, missing_ranks }) {
 }
 
 /** @param {StuckRun} run */
-function facts({ ranks, world_size, hosts, library }) {
+function facts({ ranks, world_size, hosts, library, recorder }) {
   const nodes = new Set(hosts.filter(Boolean)).size;
   const parts = [
     `${ranks.length} of ${count(world_size, "rank")}${nodes > 1 ? ` on ${count(nodes, "node")}` : ""}`,
-    "Flight Recorder dumps",
+    recorder === "stacks" ? "Python stacks" : "Flight Recorder dumps",
     library,
   ];
   return parts.flatMap((part) => (part ? [" · ", part] : []));

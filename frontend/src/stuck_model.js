@@ -50,6 +50,7 @@
  * @property {string} library
  * @property {{file: string, message: string}[]} warnings
  * @property {string[]} traces
+ * @property {"flight_recorder" | "stacks"} recorder what shows where the ranks are
  */
 
 export {};

@@ -6,17 +6,17 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from tb_ddp_doctor.report.escape import code_block, markup, printable, printable_lines
 from tb_ddp_doctor.report.escape import markdown as escaped
-from tb_ddp_doctor.report.wrapping import print_code
+from tb_ddp_doctor.report.wrapping import print_code, print_wrapped, without_trailing_spaces
 from tb_ddp_doctor.stuck import text
 from tb_ddp_doctor.stuck.model import GroupProgress, StuckFinding, StuckRun
 
 _STYLES = {"critical": "bold red", "info": "bold", "healthy": "bold green"}
+_RECORDERS = {"flight_recorder": "Flight Recorder dumps", "stacks": "Python stacks"}
 #: Rows of a table: more are counted.
 _MOST_ROWS = 32
 _WAYS = {
@@ -30,10 +30,15 @@ _WAYS = {
 
 
 def print_run(console: Console, run: StuckRun) -> None:
-    """Print what the dumps of a job say."""
+    """Print what the dumps or stacks of a job say."""
+    with without_trailing_spaces(console):
+        _print_run(console, run)
+
+
+def _print_run(console: Console, run: StuckRun) -> None:
     console.rule(Text(printable(run.name), "bold"), align="left", style="dim")
-    console.print(Text(printable(_facts(run)), "dim"))
-    console.print(Text(printable(run.headline), _STYLES[run.level]))
+    print_wrapped(console, printable(_facts(run)), "dim")
+    print_wrapped(console, printable(run.headline), _STYLES[run.level])
     console.print()
     for finding in run.findings:
         _print_finding(console, finding)
@@ -48,8 +53,8 @@ def print_run(console: Console, run: StuckRun) -> None:
         console.print()
     if run.warnings:
         console.print(Text("Not checked (lacks data), and what else to know", "bold"))
-        lines = [f"- {printable(one.file)}: {printable(one.message)}" for one in run.warnings]
-        console.print(Text("\n".join(lines), "dim"))
+        for one in run.warnings:
+            print_wrapped(console, f"- {printable(one.file)}: {printable(one.message)}", "dim", indent=2, first=0)
         console.print()
 
 
@@ -62,11 +67,12 @@ def _print_finding(console: Console, finding: StuckFinding) -> None:
         )
     )
     advice, _, command = finding.fix.partition("\n\n")
-    body = Text(f"{printable(finding.title)}\n{printable(finding.why)}\n")
+    print_wrapped(console, printable(finding.title), indent=2)
+    print_wrapped(console, printable(finding.why), indent=2)
     if site := _site(finding):
-        body.append(f"Called at {printable(site)}\n", "dim")
-    body.append(f"Fix: {printable(advice)}\n")
-    console.print(Padding(body, (0, 0, 0, 2), expand=False))
+        print_wrapped(console, printable(site), "dim", indent=2)
+    print_wrapped(console, f"Fix: {printable(advice)}", indent=2)
+    console.print()
     if command:
         print_code(console, f"{printable_lines(command)}\n", "cyan", indent=6)
 
@@ -85,7 +91,7 @@ def _section(run: StuckRun) -> Iterator[str]:
         site = _site(finding)
         parts = [
             escaped(finding.why),
-            f"Called at {escaped(site)}" if site else "",
+            escaped(site),
             f"**Fix:** {escaped(advice)}",
             code_block(command) if command else "",
         ]
@@ -104,20 +110,20 @@ def _folded(summary: str, body: str) -> str:
 
 
 def _facts(run: StuckRun) -> str:
-    parts = [f"{len(run.ranks)} of {run.world_size} ranks", "Flight Recorder dumps", run.library]
+    parts = [f"{len(run.ranks)} of {run.world_size} ranks", _RECORDERS[run.recorder], run.library]
     parts += [f"traces of the same job: {', '.join(run.traces[:4])}"] if run.traces else []
     return ", ".join(filter(None, parts))
 
 
 def _site(finding: StuckFinding) -> str:
     site = finding.call.site
-    return f"{site.file}:{site.line} ({site.function})" if site else ""
+    return f"{finding.call.kind} is called at {site.file}:{site.line} ({site.function})." if site else ""
 
 
 def _tables(run: StuckRun) -> Iterator[tuple[str, list[str], list[list[str]], str]]:
     """Title, heads, rows and what is left out of each table that has rows."""
     for title, heads, rows in (
-        ("Waiting graph", ["blocked", "by", "which", "in"], _waits(run)),
+        ("Waiting graph", ["rank", "blocked by", "which", "in"], _waits(run)),
         (
             "Groups whose ranks are apart: newest collective enqueued",
             ["group", "ranks", "front", "behind"],

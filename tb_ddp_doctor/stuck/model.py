@@ -113,11 +113,11 @@ class GroupProgress(msgspec.Struct, frozen=True):
 
 
 class StuckRun(msgspec.Struct, frozen=True):
-    """All that the doctor says of the Flight Recorder dumps of one job."""
+    """All that the doctor says of one job by its Flight Recorder dumps or, where there are none, by Python stacks."""
 
     name: str
     world_size: int
-    #: Those with a dump, and those without.
+    #: Those with a dump (or a stack), and those without.
     ranks: tuple[int, ...]
     missing_ranks: tuple[int, ...]
     #: By rank with a dump; "" where it is not known.
@@ -133,6 +133,8 @@ class StuckRun(msgspec.Struct, frozen=True):
     warnings: tuple[FileWarning, ...]
     #: Runs of profiler traces of the same job, by name.
     traces: tuple[str, ...] = ()
+    #: What shows where the ranks are.
+    recorder: Literal["flight_recorder", "stacks"] = "flight_recorder"
 
     @property
     def level(self) -> str:

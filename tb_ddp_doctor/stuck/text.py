@@ -139,11 +139,13 @@ def _seen(root: Root) -> str:
             return f"{ranks(came).capitalize()} enqueued it in {here}, and {_wait(came)}."
         case "not-completed" if call is not None:
             done = ranks(call.of(Came.COMPLETED)).capitalize()
-            sure = (
-                "which needs data of every rank, so all have launched it" if root.is_sure else "which likely needs all"
+            needs = (
+                "It needs data of every rank, so all ranks launched it"
+                if root.is_sure
+                else "It likely needs data of every rank, so all ranks likely launched it"
             )
-            stopped = f"the GPU of {ranks(root.ranks)} stopped, or its end is not seen"
-            return f"{done} completed it in {here}, {sure}: {stopped}."
+            stopped = f"the GPU of {ranks(root.ranks)} stopped, or torch did not see it end"
+            return f"{done} completed it in {here}. {needs}: {stopped}."
         case "not-started":
             return f"All ranks of {here} enqueued it, and its kernel runs on the others."
         case "mismatch" | "wrong-order" if root.mismatch is not None:

@@ -77,6 +77,7 @@ def examined(
         waits=(),
         groups=(),
         library="",
+        recorder="stacks",
         warnings=(
             *warnings,
             FileWarning(
@@ -130,7 +131,10 @@ def _finding(cause: Cause, odd: Sequence[int], stacks: Mapping[int, Stack], size
     for rank in odd:
         if rank in stacks:
             by_place[place(stacks[rank])].append(rank)
-    places = "; ".join(f"{text.ranks(ranks)}: {where}" for where, ranks in list(by_place.items())[:_TOLD])
+    places = "; ".join(
+        f"{text.ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} in {where}"
+        for where, ranks in list(by_place.items())[:_TOLD]
+    )
     did = {
         "missing": f"{'is' if one else 'are'} in no collective",
         "wrong-order": f"wait{'s' if one else ''} at another place",
@@ -139,7 +143,7 @@ def _finding(cause: Cause, odd: Sequence[int], stacks: Mapping[int, Stack], size
     title = (
         f"{who[0].upper()}{who[1:]} {did}, while {text.ranks(waiting)} wait{'s' * (len(waiting) == 1)} in {function}."
     )
-    seen = f"In Python, {places}. " if places else ""
+    seen = f"By their Python stacks, {places}. " if places else ""
     return StuckFinding(
         id=f"{cause}:1",
         cause=cause,
