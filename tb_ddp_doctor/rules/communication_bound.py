@@ -39,16 +39,16 @@ class CommunicationBound(Rule):
         When communication takes longer than the compute beside it, the links set the step time.
     Evidence:
         The longest exposed communication on the slowest rank of the step; the measured busbw, beside that of a
-        calibration where there is one (`python -m tb_ddp_doctor.check`); and the time that
-        communication would take as bfloat16, by the latency and busbw fitted to the trace.
+        calibration where there is one (`torchrun ... -m tb_ddp_doctor.check`); and the time that communication would
+        take as bfloat16, by the latency and busbw fitted to the trace.
     Fix:
         Send fewer bytes (compress to bfloat16, accumulate gradients), compute more per byte (a larger local batch),
         or use faster links. The cost is what half the bytes would save.
     Limits:
-        Judged on the slowest rank, which waits for no other rank, and not where most ranks of the groups that
-        communicate have no trace: their last rank may be late. What overlap alone would hide is no-overlap,
-        AllReduces that are not needed are redundant-allreduce, waits between pipeline stages are pipeline-bubble, and
-        what slow links cost is slow-link's.
+        Judged on the slowest rank, which waits for no other rank. Not judged where most ranks of the groups that
+        communicate have no trace, since the last of them may be late. Time that overlap alone would hide is reported by
+        no-overlap, AllReduces that are not needed by redundant-allreduce, waits between pipeline stages by
+        pipeline-bubble, and the cost of slow links by slow-link.
     """
 
     id: ClassVar[str] = "communication-bound"

@@ -26,8 +26,8 @@ class FindUnusedParameters(Rule):
         The walk of the autograd graph, and the AllReduce of which parameters were used, that
         `find_unused_parameters=True` adds to each step.
     Why:
-        A model that uses all its parameters in each step needs neither. It also keeps DDP from ordering its buckets as
-        gradients become ready, so that they may overlap less with the backward pass.
+        A model that uses all its parameters in each step needs neither. The search also keeps DDP from ordering its
+        buckets as gradients become ready, so that AllReduces may overlap less with the backward pass.
     Evidence:
         The walks on the CPU and the AllReduces of int32, with their time. The walk costs time only where the GPU waits
         for launches, the AllReduce only where it is exposed. That is often close to zero, and then reported as info.

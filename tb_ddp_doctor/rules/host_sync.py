@@ -46,7 +46,7 @@ class HostSync(Rule):
         Blocking copies from pageable memory to the GPU are pageable-memcpy's, and syncs on one rank alone are
         straggler's. Syncs that await what an optimizer on the CPU works on do not count. Where stacks were recorded
         (with_stack=True), the function of each call is named, with the line where the function begins, not that of the
-        call. Calls that later steps would have to make anyway still count.
+        call. Calls that the job cannot do without count as well: the trace does not show which these are.
     """
 
     id: ClassVar[str] = "host-sync"

@@ -36,8 +36,8 @@ class LaunchBound(Rule):
     Limits:
         GPU idle caused by syncs, allocations or tracing is host-sync's, allocator-churn's, pageable-memcpy's and
         profiler-overhead's, and long stalls inside single ops are op-stall's. Straggler wait hides such gaps, so the
-        slowest rank of each step is judged. Kernels must be joined to their launches. Where recording takes more of the
-        CPU than this costs, it is at most major: that may be the recording too.
+        slowest rank of each step is judged. Kernels must be joined to their launches. Where recording takes more CPU
+        time than the finding costs, the finding is at most major, since recording may be the reason.
     """
 
     id: ClassVar[str] = "launch-bound"

@@ -36,16 +36,16 @@ class LoadImbalance(Rule):
 
     What:
         Ranks with a longer busy time in a step (replayed without straggler wait) than the median of comparable ranks
-        and steps: a different rank from step to step (`moving`), the same rank in several steps (`recurring`), or one
-        step alone (`once`), or another rank from layer to layer where tokens are sent to experts (`experts`). Where
-        stacks or annotations show what the CPUs do then, the cause is that:
+        and steps. The cause says which: a different rank from step to step (`moving`), the same rank in several steps
+        (`recurring`), a rank in one step alone (`once`), or another rank from layer to layer where tokens are sent to
+        experts (`experts`). Where stacks or annotations show what the CPUs do then, that is the cause:
         `garbage_collection`, `checkpoint` or `logging`.
     Why:
         A step takes as long as its slowest rank. Uneven work costs the difference to the median rank, although no rank
         is slow on average.
     Evidence:
-        The slowest rank of each such step, whole step; by how much, and the phase in which it takes longer, where the
-        traces have phases.
+        The whole of each such step on its slowest rank; by how much it is slower; and, where the traces have phases,
+        the phase in which it takes longer.
     Fix:
         Balance the work of a step: sequences of similar length in one step, shards by size, no extra work on one rank.
         Where the ranks differ in loading: more workers and prefetching, so that no step waits for a slow batch. Where

@@ -20,8 +20,8 @@ class MemoryGrowth(Rule):
     What:
         A rank that has more memory allocated at the end of most steps than at the end of the step before.
     Why:
-        What grows in every step fills the device: allocations take longer then, and the job ends with "out of memory"
-        hours later.
+        Memory that grows in every step fills the device: allocations take longer then, and hours later the job ends
+        with "out of memory".
     Evidence:
         The last step of the rank that grows most; the ops that allocate in most steps what nobody releases, with the
         line of the code where stacks were recorded; and in how many steps memory would be full at this rate.

@@ -29,9 +29,9 @@ class MissingStraggler(Rule):
         The slowest rank sets the step time of the whole job. If it was not traced, straggler wait looks like slow
         communication.
     Evidence:
-        The longest such wait of the rank that waits most, after the last rank with a trace has arrived. The time of the
-        communication itself is estimated from collectives of the same kind and group: it is no longer than that of
-        larger ones, and per byte no longer than that of smaller ones.
+        The longest such wait of the rank that waits most, after the last rank with a trace has arrived. Wait is what a
+        collective takes beyond its transfer, which is estimated from collectives of the same kind and group: a transfer
+        takes no longer than a larger one, and per byte no longer than a smaller one.
     Fix:
         Trace the missing ranks too, or copy their files here.
     Limits:

@@ -36,7 +36,8 @@ class ShardingWait(Rule):
     Evidence:
         The longest exposed communication on the slowest rank of the step. The cost is what more overlap would hide,
         without straggler wait. The first all-gather of a step and the last reduce-scatter cannot be hidden, and are not
-        counted. What is launched only once the unit before has computed would hide behind that unit, with prefetching.
+        counted. An all-gather that is launched only when the unit before has computed would be hidden behind that unit
+        with prefetching.
     Fix:
         Prefetch in both directions; larger units; parameters kept after the forward pass where memory allows; shards
         within a node (HYBRID_SHARD) where the links between nodes are the slow ones.

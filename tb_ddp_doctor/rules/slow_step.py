@@ -29,7 +29,7 @@ class SlowStep(Rule):
     What:
         Steps in which the median rank's busy time is longer than in comparable steps. The cause is the part that takes
         longer: the `host` (CPU), the `device` (GPU), or `communication`. Where stacks or annotations show what the CPU
-        does then, the cause is that: `garbage_collection`, `checkpoint` or `logging`.
+        does then, that is the cause: `garbage_collection`, `checkpoint` or `logging`.
     Why:
         Work that all ranks do every few steps adds to the mean step time. Advice for steady faults does not help:
         sending fewer bytes does not fix one slow collective in five steps.

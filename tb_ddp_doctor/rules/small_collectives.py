@@ -28,9 +28,9 @@ class SmallCollectives(Rule):
     """Small collectives, many or in every step: most of their time is latency.
 
     What:
-        Kinds of collectives with many calls a step, in which latency is a large part of the time. And small ones in
-        every step outside the backward pass, by purpose: `buffers` (DDP broadcasts its buffers in forward),
-        `gradient_norm` (clip_grad_norm_), `metric` (an all_reduce of a few bytes).
+        Kinds of collectives with many calls a step, in which latency is a large part of the time. Also small
+        collectives in every step outside the backward pass, by purpose: `buffers` (DDP broadcasts its buffers in
+        forward), `gradient_norm` (clip_grad_norm_), `metric` (an all_reduce of a few bytes).
     Why:
         A collective takes a latency alpha, for any size, and beta for each byte. Below alpha / beta bytes it is mostly
         latency, and fewer, larger collectives take less time.

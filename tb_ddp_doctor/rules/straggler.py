@@ -54,22 +54,24 @@ class Straggler(Rule):
     Why:
         Every collective ends when its last rank arrives: one slow rank sets the step time of the whole job.
     Evidence:
-        What the other ranks wait for it alone; a rank that waits as long as they do is no straggler yet, but the
-        next one. The longest straggler wait that it caused on another rank, and what it did meanwhile. The cause is the
-        owner in which it exceeds the median rank most: `input` (its DataLoader), `host` (its Python, launches or
-        syncs), `more_work` (more kernels, or larger ones), `slow_device` (the same kernels, slower), `slow_link` (its
-        communication, slower than in comparable groups), otherwise `unknown`. Where stacks or annotations show what its
-        CPU does, that is the cause: `garbage_collection`, `checkpoint` or `logging`. If the traces have phases, the
-        phase in which it falls behind. Beside the traces: its GPU's clock and why it is throttled (a capture's own
-        record, `nvidia-smi -q`, DCGM), how long its DataLoader's workers take, and where py-spy found its main thread.
+        How long the other ranks wait for this rank alone; a slow rank that waits as long as the others is no
+        straggler yet, but the next one. The longest straggler wait that it caused on another rank, and what it did
+        meanwhile. The cause is the owner in which it exceeds the median rank most: `input` (its DataLoader), `host`
+        (its Python, launches or syncs), `more_work` (more kernels, or larger ones), `slow_device` (the same kernels,
+        slower), `slow_link` (its communication, slower than in comparable groups), otherwise `unknown`. Where stacks
+        or annotations show what its CPU does, that is the cause: `garbage_collection`, `checkpoint` or `logging`. If
+        the traces have phases, the phase in which it falls behind. Beside the traces: its GPU's clock and why it is
+        throttled (a capture's own record, `nvidia-smi -q`, DCGM), how long its DataLoader's workers take, and where
+        py-spy found its main thread.
     Fix:
         By cause: balance the shards; find what only this rank does on its CPU; check its GPU's clocks; measure its
         links.
     Limits:
         At least two ranks with matched collectives. If most ranks are slow, they are compared with those that are much
         faster, provided that these do as much work. An excess below five standard errors of the ranks' step times, and
-        below 15 % of the step, is noise. Ranks that share a GPU slow each other. The cost of slow links is slow-link's.
-        If several causes cost time together, each gets its part by what it costs once the other ones are fixed.
+        below 15 % of the step, is noise. Ranks that share a GPU slow each other. The cost of slow links is charged to
+        slow-link. If several causes cost time together, they share the cost in proportion to what each costs once the
+        other ones are fixed.
     """
 
     id: ClassVar[str] = "straggler"

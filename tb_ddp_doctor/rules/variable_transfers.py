@@ -43,7 +43,8 @@ class VariableTransfers(Rule):
     Limits:
         Compares each collective with those of the same size in the same group, so neither the rank nor the size
         differs. Collectives that are slow in every step are slow-link's or communication-bound's. Where sizes are not
-        recorded, the n-th collective of each step is compared. A few steps show only bursts shorter than a step.
+        recorded, the n-th collective of each step is compared. A record of a few steps shows only congestion that is
+        shorter than a step.
     """
 
     id: ClassVar[str] = "variable-transfers"
