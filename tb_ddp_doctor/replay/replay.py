@@ -176,7 +176,9 @@ class Replay:
         for same in self._comparable:
             cells = same[asked[same]] if asked[same].any() else same
             of_cells = lower_median(flat[cells])
-            of_median_rank = lower_median(lower_medians(flat[cells], cells % values.shape[1])) if of_cells else 0
+            is_all = len(cells) == len(flat)
+            by_step = lower_median(values) if is_all else lower_medians(flat[cells], cells % values.shape[1])
+            of_median_rank = lower_median(by_step)
             typical[same] = of_median_rank if of_cells > _FAR_MORE * of_median_rank else of_cells
         return typical.reshape(values.shape)
 
