@@ -233,7 +233,7 @@ def test_the_account_of_drawn_jobs_adds_up(tmp_path_factory: pytest.TempPathFact
 @pytest.fixture
 def cut(tmp_path: Path) -> str:
     """A job of healthy ranks, one of whose files is cut off."""
-    folder = write(tmp_path / "job", ranks(JOB, JOB, JOB))
+    folder = write(tmp_path / "job", ranks(JOB, JOB, JOB, steps=6))
     half = sorted(folder.iterdir())[2]
     half.write_bytes(half.read_bytes()[:-600])
     return str(folder)
