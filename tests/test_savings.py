@@ -19,12 +19,12 @@ from traces import job as drawn
 from traces import ranks
 
 from tb_ddp_doctor import engine
-from tb_ddp_doctor.account.savings import _HOST_TIME, Savings
+from tb_ddp_doctor.account.savings import Savings
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.model import CpuTime, RankDigest
+from tb_ddp_doctor.digest.spending import SPENDING
 from tb_ddp_doctor.findings import OWNERS, Account
 from tb_ddp_doctor.replay.change import Change
-from tb_ddp_doctor.replay.critical_path import owner_of
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules import CATALOGUE
 from tb_ddp_doctor.rules.support.base import Fault, Found
@@ -207,8 +207,8 @@ def test_faults_that_hide_each_other_share_what_both_save_by_what_each_saves_las
 
 
 def test_every_kind_of_cpu_time_has_words_and_an_owner_of_the_step() -> None:
-    assert set(_HOST_TIME) == set(CpuTime)
-    assert {owner_of(kind) for kind in CpuTime} <= set(OWNERS)
+    assert set(SPENDING) == set(CpuTime)
+    assert {SPENDING[kind].owner for kind in CpuTime} <= set(OWNERS)
 
 
 @pytest.mark.parametrize(

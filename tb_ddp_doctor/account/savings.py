@@ -24,7 +24,7 @@ from tb_ddp_doctor.account.headline import headline, together
 from tb_ddp_doctor.account.interval import interval, uncertain
 from tb_ddp_doctor.account.needed import needed
 from tb_ddp_doctor.account.stretches import stretches
-from tb_ddp_doctor.digest.model import CpuTime
+from tb_ddp_doctor.digest.spending import SPENDING
 from tb_ddp_doctor.facts.transfers import exposed_alone, mostly_untraced
 from tb_ddp_doctor.findings import (
     OWNERS,
@@ -42,7 +42,6 @@ from tb_ddp_doctor.findings import (
 from tb_ddp_doctor.job.matching import could_match
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.replay.change import Change
-from tb_ddp_doctor.replay.critical_path import owner_of
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import certainty
 from tb_ddp_doctor.rules.support.base import Fault, Found, severity
@@ -250,8 +249,8 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         for kind, share in change.of_host.items():
             taken = mean_ms(share * self.whatif.host_ns(kind))
             if taken >= 0.005:
-                name = f"CPU time that the fix removes: {_HOST_TIME[kind]}"
-                yield Measurement(name, taken, "ms", ranks, steps, owner=owner_of(kind))
+                name = f"CPU time that the fix removes: {SPENDING[kind].words}"
+                yield Measurement(name, taken, "ms", ranks, steps, owner=SPENDING[kind].owner)
         work = ("GPU work", "compute", change.device_ns)
         for name, owner, amount in (work, ("exposed communication", "transfer", change.transfer_ns)):
             if amount is not None and (taken := mean_ms(amount)) >= 0.005:
@@ -435,19 +434,6 @@ class Savings(msgspec.Struct, frozen=True, eq=False, dict=True):
         return known
 
 
-_HOST_TIME = {
-    CpuTime.ALLOC: "cudaMalloc and cudaFree",
-    CpuTime.COPY: "blocking copies",
-    CpuTime.SYNC: "synchronisation",
-    CpuTime.READ: "waiting for what the CPU updates",
-    CpuTime.INPUT: "DataLoader",
-    CpuTime.STALL: "outside any op",
-    CpuTime.OP_STALL: "stalls inside ops",
-    CpuTime.UPDATE: "the optimizer's work on the CPU",
-    CpuTime.OVERHEAD: "the profiler's stalls",
-    CpuTime.RECORDING: "recording of events",
-    CpuTime.WORK: "ops, launches and Python between them",
-}
 _OWNERS_OF = {
     "host": IDLE,
     "device": ("compute", "copy"),

@@ -6,6 +6,7 @@ import numpy as np
 
 from tb_ddp_doctor.digest.model import Pieces, RankOwner
 from tb_ddp_doctor.digest.owners import KEPT_SHARE
+from tb_ddp_doctor.digest.spending import step_owner
 from tb_ddp_doctor.findings import Evidence, Measurement
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.rules.support.base import Fault
@@ -45,6 +46,6 @@ def _title(owner: RankOwner, job: Job) -> str:
     if owner is RankOwner.COMMUNICATION:
         # One rank alone does not tell them apart.
         return f"{OWNERS['wait'].title} or {OWNERS['transfer'].title}"
-    known = OWNERS[owner.name.lower()]
+    known = OWNERS[step_owner(owner)]
     title = f"GPU idle, {known.title}" if known.cpu and job.has_device else known.title
     return f"{title} (each over {100 * KEPT_SHARE:g} % of its step)"

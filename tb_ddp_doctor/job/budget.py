@@ -8,6 +8,7 @@ import numpy as np
 
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.model import RankDigest, RankOwner
+from tb_ddp_doctor.digest.spending import step_owner
 from tb_ddp_doctor.findings import OWNERS
 from tb_ddp_doctor.job import missing_ranks
 from tb_ddp_doctor.job.axis import Axis
@@ -19,7 +20,7 @@ from tb_ddp_doctor.storage.constant import joined
 from tb_ddp_doctor.trace.model import Ints
 
 #: Where each of a rank's owners goes; communication is split.
-_PLAIN = {owner: owner.name.lower() for owner in RankOwner if owner is not RankOwner.COMMUNICATION}
+_PLAIN = {owner: step_owner(owner) for owner in RankOwner if owner is not RankOwner.COMMUNICATION}
 
 
 def settle(

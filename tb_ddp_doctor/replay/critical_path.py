@@ -17,7 +17,8 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.digest.model import CodeOf, CpuTime, RankDigest, RankOwner, Starved
+from tb_ddp_doctor.digest.model import CodeOf, CpuTime, RankDigest, RankOwner
+from tb_ddp_doctor.digest.spending import SPENDING
 from tb_ddp_doctor.digest.track import LATENCY_NS
 from tb_ddp_doctor.findings import PHASES
 from tb_ddp_doctor.job.model import Job
@@ -31,29 +32,10 @@ _SHORTEST = 0.001
 _MOST = 0.9
 #: Names of so many calls together stand for a kind.
 _CALLS = 2
-#: The owner of the step's time while the host spends its time on something.
-_OWNERS = {
-    CpuTime.ALLOC: "alloc",
-    CpuTime.COPY: "sync",
-    CpuTime.SYNC: "sync",
-    CpuTime.READ: "sync",
-    CpuTime.INPUT: "input",
-    CpuTime.STALL: "host",
-    CpuTime.OP_STALL: "dispatch",
-    CpuTime.UPDATE: "dispatch",
-    CpuTime.OVERHEAD: "dispatch",
-    CpuTime.RECORDING: "dispatch",
-    CpuTime.WORK: "dispatch",
-}
 _OF_CPUS = "collective of the CPUs (gloo)"
 _PROFILER = "profiler overhead"
 _LOADER = "DataLoader.__next__"
 _UPDATE = "optimizer on the CPU"
-
-
-def owner_of(kind: CpuTime) -> str:
-    """The owner of the step's time while the CPU spends its time on something."""
-    return _OWNERS[kind]
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -155,7 +137,7 @@ class _Rank:
             spent = max(sorted(host_ns), key=host_ns.__getitem__)
         else:
             spent = CpuTime(max(int(track.blocked_by[row]), 0))
-        yield Piece(self._rank, _OWNERS[spent], phase, self._doing(spent, start, end), start, end)
+        yield Piece(self._rank, SPENDING[spent].owner, phase, self._doing(spent, start, end), start, end)
 
     def _of_collective(self, event: Event, row: int, start: int, end: int, absent: int) -> Iterator[Piece]:
         if row < 0:
@@ -256,8 +238,10 @@ class _Rank:
     @cached_property
     def _calls(self) -> dict[CpuTime, str]:
         """The calls that hold the host, by kind."""
-        kinds = {CpuTime.ALLOC: Starved.ALLOC, CpuTime.COPY: Starved.COPY, CpuTime.SYNC: Starved.SYNC}
-        return {held: _named(self._digest, self._digest.blocking.kind == kind) for held, kind in kinds.items()}
+        return {
+            kind: _named(self._digest, self._digest.blocking.kind == SPENDING[kind].starves)
+            for kind in (CpuTime.ALLOC, CpuTime.COPY, CpuTime.SYNC)
+        }
 
     def _function(self, of: CodeOf, start: int, end: int) -> str:
         """The user's own function that has most of a stretch, "" if none has or no stacks tell."""

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import CpuTime, RankDigest
+from tb_ddp_doctor.digest.spending import SPENDING
 from tb_ddp_doctor.job.model import Budget, Job
 from tb_ddp_doctor.replay import device_work
 from tb_ddp_doctor.replay.bindings import Bindings
@@ -41,15 +42,10 @@ _FAR_BEYOND = 2
 _ALWAYS_BEYOND, _ALWAYS_BEYOND_BY = 1.25, 0.10
 #: Steps played with nothing removed miss the recorded ones by no more than this share; else something else went on.
 _MOST_MISSED = 0.01
-#: The owner of a device's idle time while the host spends its time on something.
-_OF_DEVICES: Mapping[CpuTime, str] = {
-    CpuTime.ALLOC: "alloc",
-    CpuTime.SYNC: "sync",
-    CpuTime.INPUT: "input",
-    CpuTime.STALL: "host",
-    CpuTime.WORK: "dispatch",
-}
-#: The same of CPUs, whose operations are what they compute.
+#: What a host's time goes to that shows as idle time of the device, without a replay too.
+_SEEN_AS_IDLE = (CpuTime.ALLOC, CpuTime.SYNC, CpuTime.INPUT, CpuTime.STALL, CpuTime.WORK)
+#: The owner of the device's idle time meanwhile; and the same of CPUs, whose operations are what they compute.
+_OF_DEVICES: Mapping[CpuTime, str] = {kind: SPENDING[kind].owner for kind in _SEEN_AS_IDLE}
 _OF_CPUS: Mapping[CpuTime, str] = {**_OF_DEVICES, CpuTime.WORK: "compute"}
 
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.model import RankOwner
+from tb_ddp_doctor.digest.spending import step_owner
 from tb_ddp_doctor.findings import OWNERS
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.slices.cut import Window, on_common_clock, rank_index
@@ -71,7 +72,7 @@ def pieces(job: Job, index: int, steps: Ints) -> tuple[Ints, Ints, Ints]:
     digest = job.digests[index]
     in_steps = np.isin(digest.pieces.step, steps)
     owner = digest.pieces.owner
-    to_owner = np.array([OWNERS.index(_NAMES.get(one, one.name.lower())) for one in RankOwner])
+    to_owner = np.array([OWNERS.index(step_owner(one)) for one in RankOwner])
     plain = np.flatnonzero(in_steps & (owner != RankOwner.COMMUNICATION))
     parts = [(to_owner[owner[plain]], digest.pieces.start_ns[plain], digest.pieces.end_ns[plain])]
     communicates = in_steps & (owner == RankOwner.COMMUNICATION)
@@ -82,9 +83,6 @@ def pieces(job: Job, index: int, steps: Ints) -> tuple[Ints, Ints, Ints]:
     which, start, end = (np.concatenate(column) for column in zip(*parts, strict=True))
     order = np.argsort(start, kind="stable")
     return which[order], start[order], end[order]
-
-
-_NAMES = {RankOwner.COMMUNICATION: "transfer"}
 
 
 def joined(owner: Ints, start: Ints, end: Ints, least: int) -> tuple[Ints, Ints, Ints]:
