@@ -5,12 +5,14 @@ Everything else is in pyproject.toml.
 """
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 FRONTEND = "tb_ddp_doctor.frontend"
 HEADERS = ("api", "columns", "intervals", "json", "nccl_lines", "nesting", "numbers", "replay", "scanner", "vocabulary")
@@ -20,6 +22,15 @@ SCANNER = "tb_ddp_doctor.trace._scanner"
 
 # The time of files in a wheel; who builds a release may set another one.
 os.environ.setdefault("SOURCE_DATE_EPOCH", "315532800")
+
+
+class BuildModules(build_py):
+    """Takes nothing of an earlier build: modules that have gone since would be installed beside the new ones."""
+
+    def run(self):
+        if not self.editable_mode:
+            shutil.rmtree(self.build_lib, ignore_errors=True)
+        super().run()
 
 
 class BuildScanner(build_ext):
@@ -76,5 +87,5 @@ setup(
             optional=True,  # without it traces are read by msgspec, NCCL's logs in Python, and numpy replays
         )
     ],
-    cmdclass={"build_ext": BuildScanner, "bdist_wheel": Wheel},
+    cmdclass={"build_py": BuildModules, "build_ext": BuildScanner, "bdist_wheel": Wheel},
 )

@@ -9,6 +9,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import sysconfig
 import urllib.request
 import warnings
 import zipfile
@@ -29,7 +30,8 @@ FRONTEND = sorted(path.relative_to(SHIPPED).as_posix() for path in SHIPPED.rglob
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
-    """The wheel, the one that is built where there is no compiler, and the first one built again in another folder.
+    """The wheel, the one that is built where there is no compiler, and the first one built again in another folder, in
+    which an earlier version was built.
 
     All are built by way of the source distribution, so that this too is proven complete, in one environment that has
     what pyproject.toml asks for.
@@ -48,8 +50,18 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
             folder = tmp_path_factory.mktemp(name)
             shutil.unpack_archive(packed, folder, filter="data")
             (unpacked,) = folder.iterdir()
+            if name == "again":
+                leave_a_module_of_an_earlier_build(unpacked)
             built.append(build(environment, unpacked, "wheel", folder, **variables))
     return tuple(built)
+
+
+def leave_a_module_of_an_earlier_build(source: Path) -> None:
+    """What `pip install .` of an earlier version leaves where it is run: a module that this version does not have."""
+    for name in ("lib", f"lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}"):
+        folder = source / "build" / name / "tb_ddp_doctor" / "facts"
+        folder.mkdir(parents=True)
+        (folder / "gone.py").write_text("")
 
 
 def build(environment: DefaultIsolatedEnv, source: Path, kind: str, out: Path, **variables: str) -> Path:
@@ -152,6 +164,12 @@ def test_wheel_is_typed_and_carries_its_licence(wheel: Path) -> None:
         names = archive.namelist()
     assert "tb_ddp_doctor/py.typed" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
+
+
+def test_a_wheel_has_no_module_of_an_earlier_build(wheels: tuple[Path, ...]) -> None:
+    """`git pull; pip install .`: two modules that made one fact kept the command from starting."""
+    with zipfile.ZipFile(wheels[2]) as packed:
+        assert not [name for name in packed.namelist() if name.endswith("gone.py")]
 
 
 def test_wheel_holds_nothing_else(wheel: Path) -> None:
