@@ -26,6 +26,11 @@ SECOND_NS = 10**9
 
 DEMO_LOGS = Path(__file__).parents[1] / "demo_logs"
 
+NO_RANK = (
+    "The rank of {} is taken from the {}: the trace has no distributedInfo, as torch writes where torch.distributed is "
+    "initialised."
+)
+
 
 def trace(path: Path, rank: int | None = None, world_size: int = 2, **header: object) -> Path:
     """Write a small trace, with `distributedInfo` if a rank is given."""
@@ -211,7 +216,7 @@ def test_rank_from_the_file_name_is_said(tmp_path: Path, name: str, rank: int) -
     trace(tmp_path / name)
     run = only(discover(tmp_path))
     assert [(file.rank, file.rank_source) for file in run.files] == [(rank, "file name")]
-    assert messages(run) == "Rank taken from the file name of 1 file, without distributedInfo."
+    assert messages(run) == NO_RANK.format("1 file", "file name")
 
 
 def test_rank_within_the_node_is_not_the_rank(tmp_path: Path) -> None:
@@ -222,7 +227,7 @@ def test_rank_within_the_node_is_not_the_rank(tmp_path: Path) -> None:
 def test_rank_from_the_file_name_is_said_once_for_all_files(tmp_path: Path) -> None:
     for rank in range(8):
         trace(tmp_path / f"rank{rank}_trace.json")
-    assert messages(only(discover(tmp_path))) == "Rank taken from the file name of 8 files, without distributedInfo."
+    assert messages(only(discover(tmp_path))) == NO_RANK.format("8 files", "file name")
 
 
 def test_distributed_info_is_believed_before_the_file_name(tmp_path: Path) -> None:
@@ -236,7 +241,9 @@ def test_rank_by_order_counts_numbers_in_names_as_numbers(tmp_path: Path) -> Non
         trace(tmp_path / torch_name(worker))
     run = only(discover(tmp_path))
     assert [file.worker for file in run.files] == ["node_9", "node_10", "node_11"]
-    assert messages(run) == "Rank of 3 files taken from the order of the names: neither file nor name has it."
+    assert messages(run) == (
+        "The rank of 3 files is taken from the order of the file names: neither the trace nor its name tells it."
+    )
 
 
 def test_cut_off_span_takes_the_rank_of_the_same_worker(tmp_path: Path) -> None:
@@ -290,7 +297,7 @@ def test_rank_from_the_folder_name_is_said(tmp_path: Path) -> None:
         trace(tmp_path / "job" / f"rank_{rank}" / "trace.pt.trace.json")
     run = only(discover(tmp_path))
     assert [(file.rank, file.rank_source) for file in run.files] == [(0, "folder name"), (1, "folder name")]
-    assert messages(run) == "Rank taken from the folder name of 2 files, without distributedInfo."
+    assert messages(run) == NO_RANK.format("2 files", "folder name")
 
 
 def test_folder_named_rank_8_with_several_workers_is_an_experiment(tmp_path: Path) -> None:
@@ -525,7 +532,7 @@ def test_ranks_that_disagree_about_the_world_size_are_said(tmp_path: Path) -> No
     trace(tmp_path / torch_name("a_1"), rank=1, world_size=4)
     run = only(discover(tmp_path))
     assert (ranks(run), run.world_size) == ([0, 1], 4)
-    assert messages(run) == "The files disagree about the world size: 2 in 1 file, 4 in 1 file. Taken as 4."
+    assert messages(run) == "The files disagree about the world size: 2 in 1 file, 4 in 1 file. It is taken as 4."
 
 
 def test_world_size_is_the_most_common_claim(tmp_path: Path) -> None:

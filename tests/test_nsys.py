@@ -175,7 +175,7 @@ def test_a_real_file_is_diagnosed_and_its_account_sums(real: Path) -> None:
     assert found.ranks == (0, 1)
     assert sum(line.total_ns for line in found.account.lines) == found.account.total_ns
     said = " ".join(warning.message for warning in found.warnings)
-    assert "Rank of 2 processes assumed from the order of GPUs" in said
+    assert "The rank of 2 processes is assumed from the order of GPUs" in said
     assert "which comes 17 times; --step-range NAME chooses another." in said
 
 

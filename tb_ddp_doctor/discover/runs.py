@@ -365,11 +365,16 @@ def _warn_of_run(directory: str, files: list[TraceFile], world_size: int | None)
     sources = Counter(file.source for file in files if not isinstance(file.path, ProcessPath))
     for source in ("file name", "folder name"):
         if number := sources[source]:
-            message = f"Rank taken from the {source} of {_files(number)}, without distributedInfo."
+            message = (
+                f"The rank of {_files(number)} is taken from the {source}: the trace has no distributedInfo, as torch "
+                "writes where torch.distributed is initialised."
+            )
             yield FileWarning(directory, message)
     if number := sources["order"]:
         yield FileWarning(
-            directory, f"Rank of {_files(number)} taken from the order of the names: neither file nor name has it."
+            directory,
+            f"The rank of {_files(number)} is taken from the order of the file names: neither the trace nor its name "
+            "tells it.",
         )
 
     of_order = {file.path.file: file.source == "order" for file in files if isinstance(file.path, ProcessPath)}
@@ -387,14 +392,14 @@ def _warn_of_run(directory: str, files: list[TraceFile], world_size: int | None)
         processes = "1 process" if assumed == 1 else f"{assumed} processes"
         yield FileWarning(
             directory,
-            f"Rank of {processes} assumed from the order of GPUs: Nsight Systems records it only in NCCL's payloads "
-            "(nsys export --include-json true).",
+            f"The rank of {processes} is assumed from the order of GPUs: Nsight Systems records ranks only in NCCL's "
+            "payloads (nsys export --include-json true).",
         )
 
     claims = Counter(file.world_size for file in files if file.world_size is not None)
     if len(claims) > 1:
         listed = ", ".join(f"{size} in {_files(number)}" for size, number in sorted(claims.items()))
-        yield FileWarning(directory, f"The files disagree about the world size: {listed}. Taken as {world_size}.")
+        yield FileWarning(directory, f"The files disagree about the world size: {listed}. It is taken as {world_size}.")
 
     times = [file.time_ns for file in files if file.time_ns is not None]
     apart_ns = max(times, default=0) - min(times, default=0)

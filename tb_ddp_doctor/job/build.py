@@ -55,7 +55,12 @@ def build(
     )
     if not usable:
         raise JobError(
-            " ".join(["No trace of this run has a complete step.", *(f"{n.file}: {n.message}" for n in notes)])
+            " ".join(
+                [
+                    "Nothing can be diagnosed: no trace of this run has a complete step.",
+                    *(f"{n.file}: {n.message}" for n in notes),
+                ]
+            )
         )
     usable, moved = same_numbers(usable)
     notes.extend(moved)
