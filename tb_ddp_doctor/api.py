@@ -20,9 +20,9 @@ from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.planning.answer import OVERVIEW, answer
 from tb_ddp_doctor.planning.model import PlanResult, Question
 from tb_ddp_doctor.planning.predict import Planner
+from tb_ddp_doctor.planning.questions import checked
 from tb_ddp_doctor.planning.record import Record
 from tb_ddp_doctor.planning.refusal import CannotPlanError
-from tb_ddp_doctor.planning.words import checked
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.rules import CATALOGUE, is_name
 from tb_ddp_doctor.storage.cache_directory import default_directory

@@ -21,7 +21,7 @@ from tb_ddp_doctor.choices import did_you_mean, number, refusal, whole
 from tb_ddp_doctor.cli import main
 from tb_ddp_doctor.facts.peaks import DEVICES, limits
 from tb_ddp_doctor.planning.model import Question
-from tb_ddp_doctor.planning.words import FIELDS, checked, values
+from tb_ddp_doctor.planning.questions import FIELDS, checked, values
 
 STEP = """
     rank# step     |2

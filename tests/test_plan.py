@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from tb_ddp_doctor.calibration.model import Calibration, Point, curve
 from tb_ddp_doctor.facts.facts import Facts
 from tb_ddp_doctor.planning.answer import OVERVIEW, answer, recorded_buckets, unanswerable
-from tb_ddp_doctor.planning.beside import slowdown
-from tb_ddp_doctor.planning.messages import messages
+from tb_ddp_doctor.planning.costs.interference import slowdown
+from tb_ddp_doctor.planning.costs.messages import messages
 from tb_ddp_doctor.planning.model import PlanResult, Question
 from tb_ddp_doctor.planning.predict import Planner
 from tb_ddp_doctor.planning.record import Record

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tb_ddp_doctor.planning.collectives import (
+from tb_ddp_doctor.planning.costs.collectives import (
     Link,
     all_reduce,
     expected_largest,

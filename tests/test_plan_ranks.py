@@ -7,10 +7,10 @@ import traces
 
 from tb_ddp_doctor.calibration.model import Calibration, Point, curve
 from tb_ddp_doctor.facts.facts import Facts
-from tb_ddp_doctor.planning import collectives
 from tb_ddp_doctor.planning.answer import answer
-from tb_ddp_doctor.planning.collectives import Link
-from tb_ddp_doctor.planning.links import Links, Scope, links
+from tb_ddp_doctor.planning.costs import collectives
+from tb_ddp_doctor.planning.costs.collectives import Link
+from tb_ddp_doctor.planning.costs.links import Links, Scope, links
 from tb_ddp_doctor.planning.model import Question
 from tb_ddp_doctor.planning.predict import Planner
 from tb_ddp_doctor.planning.record import Record

@@ -18,9 +18,9 @@ from tb_ddp_doctor.planning.model import Question
 from tb_ddp_doctor.planning.predict import Planner
 from tb_ddp_doctor.planning.record import Record
 from tb_ddp_doctor.planning.refusal import CannotPlanError
-from tb_ddp_doctor.planning.states import States, of_rank, offloaded
+from tb_ddp_doctor.planning.shards.states import States, of_rank, offloaded
+from tb_ddp_doctor.planning.shards.units import units
 from tb_ddp_doctor.planning.steps import Otherwise
-from tb_ddp_doctor.planning.units import units
 
 
 def drawn(*blocks: tuple[str, int, int, str]) -> str:

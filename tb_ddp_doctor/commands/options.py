@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from tb_ddp_doctor.choices import Parser, number, whole
 from tb_ddp_doctor.findings import SCHEMA_VERSION, Severity
-from tb_ddp_doctor.planning.words import FIELDS
+from tb_ddp_doctor.planning.questions import FIELDS
 from tb_ddp_doctor.report.escape import printable
 from tb_ddp_doctor.storage.cache_directory import MAX_BYTES
 from tb_ddp_doctor.storage.reach import MOST_FOLDERS

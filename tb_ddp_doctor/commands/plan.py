@@ -15,7 +15,7 @@ from tb_ddp_doctor.commands.output import print_json
 from tb_ddp_doctor.commands.runs import check_findings, diagnose_all, discovered, reading_of
 from tb_ddp_doctor.planning.answer import OVERVIEW
 from tb_ddp_doctor.planning.model import PlanReport, Question
-from tb_ddp_doctor.planning.words import FIELDS, asked, values
+from tb_ddp_doctor.planning.questions import FIELDS, asked, values
 from tb_ddp_doctor.report.plan import print_plan
 from tb_ddp_doctor.rules import CATALOGUE, is_name
 from tb_ddp_doctor.workers.cluster import executor

@@ -9,14 +9,15 @@ import numpy as np
 
 from tb_ddp_doctor.calibration.model import Calibration
 from tb_ddp_doctor.digest.model import CpuTime
-from tb_ddp_doctor.planning import devices, ranks
+from tb_ddp_doctor.planning import ranks
+from tb_ddp_doctor.planning.costs import devices
+from tb_ddp_doctor.planning.costs.loading import loads
+from tb_ddp_doctor.planning.costs.messages import Case, Messages
 from tb_ddp_doctor.planning.effect import Effect
-from tb_ddp_doctor.planning.loading import loads
-from tb_ddp_doctor.planning.messages import Case, Messages
 from tb_ddp_doctor.planning.model import Question
 from tb_ddp_doctor.planning.record import Record
 from tb_ddp_doctor.planning.refusal import CannotPlanError
-from tb_ddp_doctor.planning.resharded import DTYPE_BYTES
+from tb_ddp_doctor.planning.shards.steps import DTYPE_BYTES
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.model import Family, Parts
 from tb_ddp_doctor.trace.model import Floats

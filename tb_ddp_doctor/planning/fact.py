@@ -8,9 +8,9 @@ from functools import cached_property
 from tb_ddp_doctor.facts.facts import Facts, fact
 from tb_ddp_doctor.planning.model import Prediction, Question
 from tb_ddp_doctor.planning.predict import Planner
+from tb_ddp_doctor.planning.questions import shown
 from tb_ddp_doctor.planning.record import Record
 from tb_ddp_doctor.planning.refusal import CannotPlanError
-from tb_ddp_doctor.planning.words import shown
 
 #: Sizes of buckets that a fix may name, MiB; of those as good as the best within this share, the largest is named.
 _BUCKET_MB = (1.0, 2.0, 5.0, 10.0, 25.0)

@@ -14,15 +14,15 @@ from msgspec.structs import replace
 
 from tb_ddp_doctor.calibration.model import Calibration
 from tb_ddp_doctor.planning import effects, owners
+from tb_ddp_doctor.planning.basis import rests
 from tb_ddp_doctor.planning.buckets import Limits, last_of_buckets
+from tb_ddp_doctor.planning.costs.messages import Case
 from tb_ddp_doctor.planning.effect import Effect
-from tb_ddp_doctor.planning.messages import Case
 from tb_ddp_doctor.planning.model import Breaks, Prediction, Question
 from tb_ddp_doctor.planning.record import Record
 from tb_ddp_doctor.planning.refusal import CannotPlanError
-from tb_ddp_doctor.planning.resharded import Resharding, asks_of_sharding
-from tb_ddp_doctor.planning.rests import rests
 from tb_ddp_doctor.planning.scaling import breaks, scaling
+from tb_ddp_doctor.planning.shards.steps import Resharding, asks_of_sharding
 from tb_ddp_doctor.planning.steps import Otherwise, Steps
 from tb_ddp_doctor.replay.change import Change
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from tb_ddp_doctor.calibration.model import Calibration
-from tb_ddp_doctor.planning import collectives
+from tb_ddp_doctor.planning.costs import collectives
+from tb_ddp_doctor.planning.costs.links import Links, links
+from tb_ddp_doctor.planning.costs.messages import Case
 from tb_ddp_doctor.planning.effect import Effect
-from tb_ddp_doctor.planning.links import Links, links
-from tb_ddp_doctor.planning.messages import Case
 from tb_ddp_doctor.planning.record import Record
 from tb_ddp_doctor.planning.refusal import CannotPlanError
 from tb_ddp_doctor.replay.model import Family, Parts

@@ -18,12 +18,12 @@ from tb_ddp_doctor.facts.replayed import whatif
 from tb_ddp_doctor.facts.setting import setting
 from tb_ddp_doctor.facts.traffic import Traffic
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.planning.beside import Slowdown, slowdown
-from tb_ddp_doctor.planning.gates import without_chance
+from tb_ddp_doctor.planning.costs.interference import Slowdown, slowdown
+from tb_ddp_doctor.planning.costs.messages import Messages, messages
+from tb_ddp_doctor.planning.edits.false_waits import without_chance
+from tb_ddp_doctor.planning.edits.other_buckets import Sent, rebucketed
+from tb_ddp_doctor.planning.edits.recorded_rows import natural
 from tb_ddp_doctor.planning.gradients import SendingPass, SentGradients, sent_gradients
-from tb_ddp_doctor.planning.messages import Messages, messages
-from tb_ddp_doctor.planning.natural import natural
-from tb_ddp_doctor.planning.rebucket import Sent, rebucketed
 from tb_ddp_doctor.planning.refusal import CannotPlanError
 from tb_ddp_doctor.planning.steps import Steps
 from tb_ddp_doctor.replay.model import Family

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.track import LONG_AGO
-from tb_ddp_doctor.planning.natural import Natural
+from tb_ddp_doctor.planning.edits.recorded_rows import Natural
 from tb_ddp_doctor.planning.refusal import CannotPlanError
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.model import Lengths, Parts, Played

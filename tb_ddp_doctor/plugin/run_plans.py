@@ -29,7 +29,7 @@ class RunPlans:
         from tb_ddp_doctor.api import jobs_of_sweep
         from tb_ddp_doctor.planning.answer import CURVES, answer, unanswerable
         from tb_ddp_doctor.planning.model import PlanAnswer
-        from tb_ddp_doctor.planning.words import FIELDS, question_of
+        from tb_ddp_doctor.planning.questions import FIELDS, question_of
         from tb_ddp_doctor.rules import is_name
 
         given = {field: asked[field] for field in FIELDS if asked.get(field)}

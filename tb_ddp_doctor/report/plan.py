@@ -10,7 +10,7 @@ from rich.table import Table
 
 from tb_ddp_doctor import wording
 from tb_ddp_doctor.planning.model import Breaks, Buckets, Curve, PlanResult, Prediction, RankBytes, Rests, Scaling
-from tb_ddp_doctor.planning.words import FIELDS, shown
+from tb_ddp_doctor.planning.questions import FIELDS, shown
 from tb_ddp_doctor.report.escape import printable
 from tb_ddp_doctor.report.wrapping import print_code, print_wrapped, without_trailing_spaces
 

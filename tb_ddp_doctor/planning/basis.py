@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tb_ddp_doctor.calibration.model import Calibration
-from tb_ddp_doctor.planning.loading import loads
+from tb_ddp_doctor.planning.costs.loading import loads
 from tb_ddp_doctor.planning.model import Question, Rests
 from tb_ddp_doctor.planning.ranks import links_of_ranks
 from tb_ddp_doctor.planning.record import Record
-from tb_ddp_doctor.planning.resharded import asks_of_sharding
+from tb_ddp_doctor.planning.shards.steps import asks_of_sharding
 
 
 def rests(record: Record, question: Question, calibration: Calibration | None) -> Iterator[Rests]:

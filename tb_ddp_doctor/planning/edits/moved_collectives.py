@@ -15,11 +15,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from tb_ddp_doctor.digest.model import CpuTime
-from tb_ddp_doctor.planning.natural import Natural
-from tb_ddp_doctor.planning.parts import NewParts, with_new
-from tb_ddp_doctor.planning.pieces import Cuts, Pieces
-from tb_ddp_doctor.planning.streams import Streams
-from tb_ddp_doctor.planning.units import Units
+from tb_ddp_doctor.planning.edits.cut_rows import Cuts, Pieces
+from tb_ddp_doctor.planning.edits.recorded_rows import Natural
+from tb_ddp_doctor.planning.edits.replaced_parts import NewParts, with_new
+from tb_ddp_doctor.planning.edits.streams import Streams
+from tb_ddp_doctor.planning.shards.units import Units
 from tb_ddp_doctor.replay.model import Rows
 from tb_ddp_doctor.trace.model import Flags, Ints
 

@@ -20,8 +20,8 @@ from tb_ddp_doctor.facts.setting import setting
 from tb_ddp_doctor.facts.sharding import of_shards
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.planning.buckets import Limits, last_of_buckets
+from tb_ddp_doctor.planning.edits.recorded_rows import Natural
 from tb_ddp_doctor.planning.layers import repeated_layers
-from tb_ddp_doctor.planning.natural import Natural
 from tb_ddp_doctor.planning.record import Record
 from tb_ddp_doctor.planning.refusal import CannotPlanError
 from tb_ddp_doctor.trace.model import Ints

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from tb_ddp_doctor.planning.natural import Natural
-from tb_ddp_doctor.planning.rebucket import Sent
+from tb_ddp_doctor.planning.edits.other_buckets import Sent
+from tb_ddp_doctor.planning.edits.recorded_rows import Natural
 
 
 def without_chance(tracks: Natural, sent: Sent) -> Natural:

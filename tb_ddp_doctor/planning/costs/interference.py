@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tb_ddp_doctor.digest.model import RankDigest
-from tb_ddp_doctor.planning.messages import Basis
+from tb_ddp_doctor.planning.costs.messages import Basis
 
 #: Of four models on H100, A100, MI250 and MI210: mean and most (arXiv 2507.03114, "Characterizing Compute-Communication
 #: Overlap in GPU-Accelerated Distributed Deep Learning").

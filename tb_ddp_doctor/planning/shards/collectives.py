@@ -22,9 +22,9 @@ import msgspec
 import numpy as np
 
 from tb_ddp_doctor.planning.buckets import DEFAULT_FIRST_MIB, DEFAULT_MIB, MIB, Limits, last_of_buckets
-from tb_ddp_doctor.planning.messages import Case
-from tb_ddp_doctor.planning.placed import Placed
-from tb_ddp_doctor.planning.units import Units
+from tb_ddp_doctor.planning.costs.messages import Case
+from tb_ddp_doctor.planning.edits.moved_collectives import Placed
+from tb_ddp_doctor.planning.shards.units import Units
 
 #: For each collective the host of fully_shard is in hooks, in copies into and out of buffers, and in events, for so
 #: many times as long as DDP takes to launch an AllReduce: likely as one model in both has it in the project's traces.

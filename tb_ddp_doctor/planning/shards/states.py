@@ -12,9 +12,9 @@ import msgspec
 from tb_ddp_doctor import record_again
 from tb_ddp_doctor.facts.setting import setting
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.planning.messages import Basis
+from tb_ddp_doctor.planning.costs.messages import Basis
 from tb_ddp_doctor.planning.model import RankBytes
-from tb_ddp_doctor.planning.units import Units
+from tb_ddp_doctor.planning.shards.units import Units
 
 #: Bytes of an optimizer's states for each byte of parameters, where the record does not tell: Adam's two moments.
 _ADAM = 2.0

@@ -10,7 +10,7 @@ import msgspec
 
 from tb_ddp_doctor.evidence.model import Loading
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.planning.messages import Case
+from tb_ddp_doctor.planning.costs.messages import Case
 from tb_ddp_doctor.planning.refusal import CannotPlanError
 
 #: DataLoader workers share their cores and the disk: time of a batch with each, as a multiple of one alone; where it is

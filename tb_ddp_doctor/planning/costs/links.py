@@ -15,9 +15,9 @@ import numpy as np
 from tb_ddp_doctor.calibration.model import Calibration, Curve
 from tb_ddp_doctor.facts.traffic import Traffic
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.planning import collectives
-from tb_ddp_doctor.planning.collectives import Link
-from tb_ddp_doctor.planning.messages import Basis, Case, Messages, messages
+from tb_ddp_doctor.planning.costs import collectives
+from tb_ddp_doctor.planning.costs.collectives import Link
+from tb_ddp_doctor.planning.costs.messages import Basis, Case, Messages, messages
 from tb_ddp_doctor.planning.model import Rests
 from tb_ddp_doctor.planning.record import Record
 from tb_ddp_doctor.planning.refusal import CannotPlanError

@@ -10,16 +10,16 @@ import numpy as np
 from tb_ddp_doctor.calibration.model import Calibration
 from tb_ddp_doctor.facts.memory_savings import copy_rate
 from tb_ddp_doctor.facts.peaks import limits
-from tb_ddp_doctor.planning.links import links
-from tb_ddp_doctor.planning.messages import Case
+from tb_ddp_doctor.planning.costs.links import links
+from tb_ddp_doctor.planning.costs.messages import Case
+from tb_ddp_doctor.planning.edits.moved_collectives import placed
 from tb_ddp_doctor.planning.model import SHARDINGS, Question, RankBytes, Rests
-from tb_ddp_doctor.planning.placed import placed
 from tb_ddp_doctor.planning.record import Record
 from tb_ddp_doctor.planning.refusal import CannotPlanError
-from tb_ddp_doctor.planning.sharding import AHEAD, OVERHEAD, Strategy, Time, launched
-from tb_ddp_doctor.planning.states import of_rank, offloaded, states
+from tb_ddp_doctor.planning.shards.collectives import AHEAD, OVERHEAD, Strategy, Time, launched
+from tb_ddp_doctor.planning.shards.states import of_rank, offloaded, states
+from tb_ddp_doctor.planning.shards.units import units
 from tb_ddp_doctor.planning.steps import Steps
-from tb_ddp_doctor.planning.units import units
 
 #: What launching an AllReduce takes of DDP's host where the record has none, ns; 140 to 240 µs were measured.
 _LAUNCH_NS = 190_000

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.digest.track import LONG_AGO
-from tb_ddp_doctor.planning.natural import Natural
+from tb_ddp_doctor.planning.edits.recorded_rows import Natural
 from tb_ddp_doctor.replay.model import PartIndex, RankIndex, RowIndex, Rows, StepIndex
 from tb_ddp_doctor.trace.model import Flags, Indices, Ints
 

@@ -1,0 +1,1 @@
+"""What messages, collectives, kernels and batches would take elsewhere."""

@@ -1,0 +1,1 @@
+"""The recorded schedule with other collectives: taken apart, cut, and put together again."""

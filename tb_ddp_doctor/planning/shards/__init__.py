@@ -1,0 +1,1 @@
+"""Parameters, gradients and optimizer states shared out among ranks in another way."""
