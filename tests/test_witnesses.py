@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
@@ -38,14 +39,17 @@ class Saves:
     plays = True
     tracing_ns = 0.0
 
-    def __init__(self, saved_ms: float) -> None:
+    def __init__(self, saved_ms: float, works_ms: Sequence[float] = (0, 0, 0)) -> None:
         drawn = job(TEXT)
         self.shape = drawn.budget.window_ns.shape
         self.recorded_ns = drawn.budget.window_ns
         self._saved_ns = round(saved_ms * 1e6)
+        #: What each CPU works in each step.
+        self._works_ns = np.array(works_ms) * 1e6
 
     def host_ns(self, kind: CpuTime) -> np.ndarray:
-        return np.zeros(self.shape, np.int64)
+        works = self._works_ns if kind is CpuTime.WORK else np.zeros(3)
+        return np.broadcast_to(works.astype(np.int64), self.shape)
 
     def step_ns(self, change: Change) -> np.ndarray:
         return self.recorded_ns - self._saved_ns
@@ -95,6 +99,13 @@ def test_a_rank_on_the_path_whose_cpu_the_replay_saves_nothing_of() -> None:
     named = [replace(finding("straggler", TEXT), alone_ms=2.0)]
     assert not said(late, named, saved_ms=15)
     assert "the replay without its CPU's time saves 2.0 ms" in said(late, named, saved_ms=2)[0]
+
+
+def test_no_rank_saves_more_of_its_wait_in_a_step_than_its_cpu_has_to_spare_there() -> None:
+    """Others wait for rank 3 for 20 of 36 ms, and have 2 ms to spare in two steps and all of the third."""
+    busy = cast(WhatIf, Saves(5, works_ms=(34, 34, 0)))
+    late, named = witnesses([0, 0, 0, 1], [0, 0, 0, 1]), [replace(finding("straggler", TEXT), alone_ms=2.0)]
+    assert not contradictions(late, named, busy, job(TEXT))
 
 
 def test_a_rank_on_the_path_whose_finding_the_replay_saves_most_of() -> None:

@@ -156,11 +156,11 @@ def _unsaved(seen: Witnesses, loud: Sequence[Finding], whatif: WhatIf, job: Job)
     """
     rank = int(seen.of_path.argmax())
     others = np.arange(len(seen.of_path)) != rank
-    works = sum(whatif.host_ns(kind).mean(axis=1) for kind in CpuTime if kind not in _MAY_WAIT)
-    spare = float((job.step_ns - works)[others].min())
-    expected = min(
-        float(seen.others_wait_ns[rank]) * float(seen.of_lateness[rank]), float(seen.cpu_on_path_ns[rank]), spare
-    )
+    # Step by step: what is spare in one long step is no use in the others.
+    works = sum(whatif.host_ns(kind) for kind in CpuTime if kind not in _MAY_WAIT)
+    spare = np.maximum(job.budget.window_ns - works, 0)[others].min(axis=0)
+    saves = float(np.minimum(job.budget.of("wait")[others].min(axis=0), spare).mean())
+    expected = min(saves * float(seen.of_lateness[rank]), float(seen.cpu_on_path_ns[rank]))
     if not whatif.plays or seen.of_path[rank] < _MOST or expected < _LEAST_WAIT * job.step_ns:
         return
     of_rank = [one.alone_ms * 1e6 for one in loud if one.ranks == (int(job.ranks[rank]),)]
