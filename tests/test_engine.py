@@ -241,7 +241,7 @@ def test_a_healthy_part_of_a_job_is_not_called_healthy(tmp_path: Path) -> None:
     assert diagnosis.headline.startswith("No fault found in these traces, but 2 of 4 ranks have no usable trace here")
 
 
-@pytest.mark.parametrize("job", [ranks(HEALTHY, HEALTHY, HEALTHY), JOB], ids=["healthy", "slow"])
+@pytest.mark.parametrize("job", [ranks(HEALTHY, HEALTHY, HEALTHY, steps=6), JOB], ids=["healthy", "slow"])
 @pytest.mark.parametrize(
     ("damage", "how"),
     [
