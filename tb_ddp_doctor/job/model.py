@@ -119,9 +119,9 @@ class Job(msgspec.Struct, frozen=True, eq=False, dict=True):
         return next((digest.device for digest in self.digests if digest.device), "")
 
     @cached_property
-    def parts(self) -> Ints:
+    def parts(self) -> Indices:
         """How many ranks each of `calls` met in its collective, itself included, shape (N,); 1 where it met none."""
-        parts = np.ones(len(self.calls), np.int64)
+        parts = np.ones(len(self.calls), np.int32)
         parts[self.matched.of_calls(self.calls)] = np.repeat(self.matched.parts, self.matched.parts)
         return parts
 

@@ -16,7 +16,15 @@ from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.digest.track import LONG_AGO
 from tb_ddp_doctor.job.numbering import in_order, numbered
 from tb_ddp_doctor.replay import native_library
-from tb_ddp_doctor.replay.cells import Cells, Places, lower_median, lower_medians, of_equal, share_at_median
+from tb_ddp_doctor.replay.cells import (
+    Cells,
+    Places,
+    lower_median,
+    lower_medians,
+    most_of_most,
+    of_equal,
+    share_at_median,
+)
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.lengths import share_at_length
 from tb_ddp_doctor.replay.model import Cut, Lengths, Parts, Played, Rows, Schedule
@@ -175,11 +183,12 @@ class Replay:
         asked = np.repeat(np.ones(len(values), np.bool_) if among is None else among, values.shape[1])
         for same in self._comparable:
             cells = same[asked[same]] if asked[same].any() else same
-            of_cells = lower_median(flat[cells])
-            is_all = len(cells) == len(flat)
-            by_step = lower_median(values) if is_all else lower_medians(flat[cells], cells % values.shape[1])
-            of_median_rank = lower_median(by_step)
-            typical[same] = of_median_rank if of_cells > _FAR_MORE * of_median_rank else of_cells
+            step, of_cells = cells % values.shape[1], lower_median(flat[cells])
+            # Whether the median step of the median rank is far less.
+            if of_cells and most_of_most(of_cells > _FAR_MORE * flat[cells], step):
+                typical[same] = lower_median(lower_medians(flat[cells], step))
+            else:
+                typical[same] = of_cells
         return typical.reshape(values.shape)
 
     def typical_of_step(self, values: Ints) -> Ints:

@@ -91,7 +91,7 @@ def routing(schedule: Schedule) -> Routing:
     ends = ends[exchanges[parts.family[rows.launches[ends]]]]
     if not len(ends):
         nothing = np.zeros(0, np.int64)
-        return Routing(nothing, nothing, nothing, nothing, nothing, np.full(len(rows.rank), -1, np.int64))
+        return Routing(nothing, nothing, nothing, nothing, nothing, np.broadcast_to(np.int64(-1), len(rows.rank)))
     place = numbered(rows.rank, rows.own_step, rows.between)
     of_place = np.full(int(place.max()) + 1, -1, np.int64)
     of_place[place[ends]] = np.arange(len(ends))
