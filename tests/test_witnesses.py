@@ -106,6 +106,9 @@ def test_no_rank_saves_more_of_its_wait_in_a_step_than_its_cpu_has_to_spare_ther
     busy = cast(WhatIf, Saves(5, works_ms=(34, 34, 0)))
     late, named = witnesses([0, 0, 0, 1], [0, 0, 0, 1]), [replace(finding("straggler", TEXT), alone_ms=2.0)]
     assert not contradictions(late, named, busy, job(TEXT))
+    # Nor in all steps: CPUs that work for 52 ms in each of the first two are behind in the third.
+    behind = cast(WhatIf, Saves(1, works_ms=(52, 52, 0)))
+    assert not contradictions(late, named, behind, job(TEXT))
 
 
 def test_a_rank_on_the_path_whose_finding_the_replay_saves_most_of() -> None:

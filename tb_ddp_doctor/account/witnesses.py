@@ -156,10 +156,11 @@ def _unsaved(seen: Witnesses, loud: Sequence[Finding], whatif: WhatIf, job: Job)
     """
     rank = int(seen.of_path.argmax())
     others = np.arange(len(seen.of_path)) != rank
-    # Step by step: what is spare in one long step is no use in the others.
     works = sum(whatif.host_ns(kind) for kind in CpuTime if kind not in _MAY_WAIT)
-    spare = np.maximum(job.budget.window_ns - works, 0)[others].min(axis=0)
-    saves = float(np.minimum(job.budget.of("wait")[others].min(axis=0), spare).mean())
+    spare = (job.budget.window_ns - works)[others]
+    # What is spare in one long step is no use in the others; nor do all steps together take less than a CPU works.
+    in_steps = np.minimum(job.budget.of("wait")[others].min(axis=0), np.maximum(spare.min(axis=0), 0))
+    saves = min(float(in_steps.mean()), float(spare.mean(axis=1).min()))
     expected = min(saves * float(seen.of_lateness[rank]), float(seen.cpu_on_path_ns[rank]))
     if not whatif.plays or seen.of_path[rank] < _MOST or expected < _LEAST_WAIT * job.step_ns:
         return
