@@ -202,7 +202,7 @@ def digest_of_many_collectives(folder: Path) -> Path:
     columns = (getattr(table, name) for name in table.__struct_fields__)
     table = type(table)(*(np.concatenate((column, np.repeat(column[-1:], 60_000))) for column in columns))
     with path.open("wb") as file:
-        column_file.dump(replace(made, collectives=table), digest_version(), file)
+        column_file.dump(replace(made, collectives=table, file=str(path)), digest_version(), file)
     return path
 
 
