@@ -495,3 +495,18 @@ def test_a_rank_with_many_times_the_collectives_of_the_others_is_left_out(others
     assert job.missing_ranks == (0,) and "it has 20,010 calls of collectives, and other ranks have 10" in said_of(
         job, 0
     )
+
+
+def renamed(trace: RankTrace) -> RankTrace:
+    """Each kernel with another name than on other ranks."""
+    odd = {name for name in trace.strings if name.endswith("_kernel")}
+    return replace(trace, strings=tuple(f"my_{name}" if name in odd else name for name in trace.strings))
+
+
+def test_a_rank_whose_kernels_have_names_that_no_other_has_is_left_out() -> None:
+    job = joined(ranks(*[HEALTHY] * 3, steps=5), renamed, 1)
+    assert job.missing_ranks == (1,) and "none of its kernels has a name" in said_of(job, 1)
+
+
+def test_of_two_ranks_nobody_knows_whose_names_are_right() -> None:
+    assert joined(ranks(*[HEALTHY] * 2, steps=5), renamed, 1).ranks.tolist() == [0, 1]

@@ -24,6 +24,7 @@ from tb_ddp_doctor.job.calls import Calls
 from tb_ddp_doctor.job.numbering import chosen_of, different, numbered
 from tb_ddp_doctor.storage.constant import joined
 from tb_ddp_doctor.trace.model import Ints
+from tb_ddp_doctor.trace.names import is_communication_kernel
 
 #: Launches without a kernel, in addition to the share that is usual in the job (captures of CUDA graphs run none).
 MOST_LOST = 0.1
@@ -51,6 +52,10 @@ MOST_TIMES = 100
 #: another job, if of the median of the other ranks at least so many have.
 LEAST_LIKE = 0.5
 MOST_LIKE = 0.9
+#: A rank of which a smaller share of the kernels has names of other ranks' kernels has other names, not other work.
+LEAST_NAMED = 0.1
+#: By how much the number of kernels and their time differ at most where ranks do the same work.
+AS_MUCH_WORK = 0.1
 #: With fewer ranks, nobody knows which one differs.
 LEAST_PEERS = 3
 #: A rank of which less is whole is left out rather than all other steps of the job.
@@ -83,6 +88,7 @@ def damages(digests: Mapping[int, RankDigest], calls: Calls, world_size: int | N
     _note(found, _other_kind(digests))
     _note(found, _few_steps(digests))
     _note(found, _far_more(digests))
+    _note(found, _other_names(digests))
     _note(found, _too_fast(digests))
     peers = {rank: digest for rank, digest in digests.items() if rank not in found}
     if not peers:
@@ -206,6 +212,40 @@ def _far_more(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
         for rank, count in counts.items()
         if count > most
     }
+
+
+def _other_names(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
+    """Ranks whose kernels have names that no other rank of the same GPU has, where those of the others are alike.
+
+    What a kernel does is told by its name: such a rank would seem to compute no GEMM. One that computes for as long,
+    with as many kernels; one that does not may do other work.
+    """
+    counts: dict[int, dict[str, int]] = {}
+    for rank, digest in digests.items():
+        table, own = digest.kernels, Counter[str]()
+        for name, count in zip(table.name.tolist(), table.count.tolist(), strict=True):
+            if name >= 0 and not is_communication_kernel(digest.strings[name]):
+                own[digest.strings[name]] += count
+        if own and digest.has_device:
+            counts[rank] = own
+    devices = {digests[rank].device for rank in counts}
+    if len(counts) < LEAST_PEERS or len(devices) > 1:
+        return {}
+    ranks_of = Counter(name for own in counts.values() for name in own)
+    like = {
+        rank: sum(count for name, count in own.items() if ranks_of[name] > 1) / max(sum(own.values()), 1)
+        for rank, own in counts.items()
+    }
+    usual = lower_median([*like.values()])
+    odd = [rank for rank, share in like.items() if share < LEAST_NAMED and usual >= MOST_LIKE]
+    found = {}
+    for rank in odd:
+        work = (digests[rank].kernels.total_ns.sum(), digests[rank].kernels.count.sum())
+        theirs = [digests[each].kernels for each in counts if each not in odd]
+        beside = (np.median([of.total_ns.sum() for of in theirs]), np.median([of.count.sum() for of in theirs]))
+        if np.allclose(work, beside, rtol=AS_MUCH_WORK):
+            found[rank] = Damage(None, f"{_few(like[rank])} of its kernels has a name that another rank's kernels have")
+    return found
 
 
 def _lost_kernels(digests: Mapping[int, RankDigest]) -> dict[int, Damage]:
