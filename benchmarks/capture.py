@@ -32,7 +32,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from tb_ddp_doctor.cache import Cache  # noqa: E402
 from tb_ddp_doctor.capture import Doctor  # noqa: E402
-from tb_ddp_doctor.capture.directory import Verdict, capture_folders, read_json  # noqa: E402
+from tb_ddp_doctor.capture.directory import CaptureVerdict, capture_folders, read_json  # noqa: E402
 from tb_ddp_doctor.capture.requests import Mailbox, Request  # noqa: E402
 
 CALLS = 100_000
@@ -176,7 +176,7 @@ def accused(name: str, logdir: Path) -> bool:
     """Print what the captures of a job say; whether that is right."""
     from capture_job import SLOW_RANK
 
-    found = [read_json(folder.verdict, Verdict) for folder in capture_folders(logdir)]
+    found = [read_json(folder.verdict, CaptureVerdict) for folder in capture_folders(logdir)]
     verdicts = [verdict for verdict in found if verdict is not None]
     for verdict in verdicts:
         print(f"  {verdict.line}")

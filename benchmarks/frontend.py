@@ -31,7 +31,7 @@ from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.discover.runs import discover
 from tb_ddp_doctor.slices import columns
 from tb_ddp_doctor.slices import lanes as job_lanes
-from tb_ddp_doctor.slices.cut import MOST_EVENTS, Window, cut, on_common_clock, whole
+from tb_ddp_doctor.slices.cut import MOST_EVENTS, SliceWindow, cut, on_common_clock, whole
 from tb_ddp_doctor.storage.cache_directory import default_directory
 from tb_ddp_doctor.view.answer import answer as view_answer
 from tb_ddp_doctor.view.assets import assets
@@ -174,7 +174,7 @@ def events(result: engine.Result, count: int) -> dict[str, Any]:
     start = int(on_common_clock(job, 0, job.budget.start_ns[0])[-1])
     length = int(job.budget.window_ns[0, -1])
     file = io.BytesIO()
-    columns.write(cut(result, Cache(default_directory()), Window((0, 1, 2, 3), start, start + length)), file)
+    columns.write(cut(result, Cache(default_directory()), SliceWindow((0, 1, 2, 3), start, start + length)), file)
     found: dict[str, Any] = json.loads(file.getvalue())
     # So many ranks show the outermost events only.
     outer = [lane["depth"].count(0) for rank in found["ranks"] for lane in rank["lanes"] if lane["role"] != "thread"]

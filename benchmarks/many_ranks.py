@@ -246,7 +246,7 @@ def _track(begin, start, finish, compute, arrival, end, shown) -> track.Track:
     compute, stream = np.full(launched.size, 7), np.full(arrival.size, 20)
     return track.track(
         steps,
-        track.Device(
+        track.DeviceWork(
             shown(marks[:, :-1].ravel()),
             shown(marks[:, 1:].ravel()),
             shown(launched.ravel()),

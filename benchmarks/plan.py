@@ -34,7 +34,7 @@ from tb_ddp_doctor.facts.facts import Facts
 from tb_ddp_doctor.job.build import build
 from tb_ddp_doctor.planning.model import Question
 from tb_ddp_doctor.planning.predict import Planner
-from tb_ddp_doctor.planning.record import Record
+from tb_ddp_doctor.planning.record import PlanRecord
 from tb_ddp_doctor.planning.refusal import CannotPlanError
 
 #: `bucket_cap_mb` of jobs that differ in nothing else.
@@ -193,7 +193,7 @@ def many_ranks(console: Console) -> float:
     job = build("made up", digests, nodes, 4096)
     sizes = tuple(1.0 + 2 * i for i in range(20))
     began = time.perf_counter()
-    planning = Planner(Record(Facts(job)))
+    planning = Planner(PlanRecord(Facts(job)))
     for size in sizes:
         planning.predict(Question(bucket_mb=size))
     took = time.perf_counter() - began

@@ -33,7 +33,7 @@ from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.discover.runs import discover
 from tb_ddp_doctor.slices import chrome, columns, native
-from tb_ddp_doctor.slices.cut import Window, cut, on_common_clock
+from tb_ddp_doctor.slices.cut import SliceWindow, cut, on_common_clock
 from tb_ddp_doctor.trace.model import RankTrace
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -174,7 +174,7 @@ def main() -> int:
             took, sizes, counts = [], [], []
             for i in range(WINDOWS):
                 at = begin + (i * 2 + 1) * length // (2 * WINDOWS)
-                window = Window(tuple(range(options.ranks)), at, at + round(options.window * 1e6))
+                window = SliceWindow(tuple(range(options.ranks)), at, at + round(options.window * 1e6))
                 file = io.BytesIO()
                 started = time.perf_counter()
                 part = cut(result, cache, window)

@@ -264,7 +264,7 @@ export interface Finding {
   /** Commands of other tools. */
   commands: string[];
   /** What to record once more; null where that would tell no more. */
-  record: Recording | null;
+  record: RecordingToMake | null;
   /** How long the gaps of each owner are on its ranks and in its steps; {} where they are not known. */
   gaps: Record<string, GapLengths>;
 }
@@ -700,7 +700,7 @@ export interface RankBytes {
 }
 
 /** What to record once more, to learn more of a finding. */
-export interface Recording {
+export interface RecordingToMake {
   /** What the traces at hand do not tell. */
   why: string;
   /** For a job that has the doctor's recorder; of Nsight Systems' recordings for a job that it starts. */

@@ -21,7 +21,7 @@ from tb_ddp_doctor.planning.answer import OVERVIEW, answer
 from tb_ddp_doctor.planning.model import PlanResult, Question
 from tb_ddp_doctor.planning.predict import Planner
 from tb_ddp_doctor.planning.questions import checked
-from tb_ddp_doctor.planning.record import Record
+from tb_ddp_doctor.planning.record import PlanRecord
 from tb_ddp_doctor.planning.refusal import CannotPlanError
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.rules import CATALOGUE, is_name
@@ -148,7 +148,7 @@ def planner(result: engine.Result, calibrations: Mapping[str, Calibration] | Non
             raise CannotPlanError(f"There is no finding {name!r} to fix: ddp-doctor diagnose lists this run's.")
         return result.savings.change_of([name])
 
-    return Planner(Record(Facts(result.job)), fix, calibrations)
+    return Planner(PlanRecord(Facts(result.job)), fix, calibrations)
 
 
 def examine_dumps(logdir: Logdir) -> list[StuckRun]:

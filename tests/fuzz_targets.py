@@ -133,7 +133,7 @@ class Digest(Target):
             edit = ["byte", draw.randrange(1 << 20), draw.randrange(256), draw.random() < 0.8]
         return json.dumps([*edits, edit][-12:]).encode()
 
-    def _number(self, column: valid.Column, draw: random.Random) -> int:
+    def _number(self, column: valid.ColumnType, draw: random.Random) -> int:
         """Something that the column's table may hold, or not."""
         if draw.random() < 0.2:
             return draw.choice(mutations.INTEGERS[:19])

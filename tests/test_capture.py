@@ -28,16 +28,16 @@ from tb_ddp_doctor import engine
 from tb_ddp_doctor.capture import Doctor, child, retention, verdict
 from tb_ddp_doctor.capture.agent import Agent, Captured
 from tb_ddp_doctor.capture.core_wait import core_wait_ns
-from tb_ddp_doctor.capture.directory import CaptureFolder, Claim, Verdict, capture_folders, read_json, write_json
+from tb_ddp_doctor.capture.directory import CaptureFolder, CaptureVerdict, Claim, capture_folders, read_json, write_json
 from tb_ddp_doctor.capture.gpu import Gpu
 from tb_ddp_doctor.capture.nvtx_ranges import NvtxRanges
 from tb_ddp_doctor.capture.process import Start
 from tb_ddp_doctor.capture.requests import LOCAL_MARGIN_S, NETWORK_MARGIN_S, Mailbox, Request, margin_s
 from tb_ddp_doctor.capture.starts import join
 from tb_ddp_doctor.capture.task import Keep, Task
-from tb_ddp_doctor.capture.windows import Schedule, Window, parse_ranks, placed, steps_ahead
+from tb_ddp_doctor.capture.windows import CaptureSchedule, CaptureWindow, parse_ranks, placed, steps_ahead
 from tb_ddp_doctor.cli import main
-from tb_ddp_doctor.evidence.model import GpuState, RankEvidence, Record
+from tb_ddp_doctor.evidence.model import CaptureRecord, GpuState, RankEvidence
 from tb_ddp_doctor.findings import Finding
 from tb_ddp_doctor.job.model import Job
 
@@ -45,25 +45,31 @@ from tb_ddp_doctor.job.model import Job
 
 
 def test_a_schedule_begins_at_multiples_and_never_at_step_0() -> None:
-    schedule = Schedule(100, 3)
-    assert [schedule.first_from(step) for step in (0, 100, 101)] == [Window(100, 3), Window(100, 3), Window(200, 3)]
-    assert Schedule(None, 3).first_from(0) is None
+    schedule = CaptureSchedule(100, 3)
+    assert [schedule.first_from(step) for step in (0, 100, 101)] == [
+        CaptureWindow(100, 3),
+        CaptureWindow(100, 3),
+        CaptureWindow(200, 3),
+    ]
+    assert CaptureSchedule(None, 3).first_from(0) is None
 
 
 @pytest.mark.parametrize(("every", "steps"), [(4, 3), (100, 0), (-1, 3)])
 def test_a_schedule_that_makes_no_sense_is_refused(every: int, steps: int) -> None:
     with pytest.raises(ValueError, match="must be at least"):
-        Schedule(every, steps)
+        CaptureSchedule(every, steps)
 
 
 @given(
-    wanted=st.builds(Window, st.integers(1, 500), st.integers(1, 20)),
-    schedule=st.builds(Schedule, st.one_of(st.none(), st.integers(30, 200)), st.integers(1, 5)),
-    planned=st.lists(st.builds(Window, st.integers(1, 500), st.integers(1, 20)), max_size=5),
+    wanted=st.builds(CaptureWindow, st.integers(1, 500), st.integers(1, 20)),
+    schedule=st.builds(CaptureSchedule, st.one_of(st.none(), st.integers(30, 200)), st.integers(1, 5)),
+    planned=st.lists(st.builds(CaptureWindow, st.integers(1, 500), st.integers(1, 20)), max_size=5),
 )
-def test_a_window_is_placed_clear_of_all_others(wanted: Window, schedule: Schedule, planned: list[Window]) -> None:
+def test_a_window_is_placed_clear_of_all_others(
+    wanted: CaptureWindow, schedule: CaptureSchedule, planned: list[CaptureWindow]
+) -> None:
     first = placed(wanted, schedule, planned)
-    found = Window(first, wanted.steps)
+    found = CaptureWindow(first, wanted.steps)
     assert first >= wanted.first
     taken = [*planned, *(window for step in range(1, 800) if (window := schedule.first_from(step)))]
     assert all(found.last + 1 < other.first or other.last + 1 < found.first for other in taken)
@@ -74,18 +80,18 @@ def test_a_window_is_placed_clear_of_all_others(wanted: Window, schedule: Schedu
     asked=st.integers(1, 1000),
     steps=st.integers(1, 60),
     more=st.integers(2, 300),
-    planned=st.lists(st.builds(Window, st.integers(1, 3000), st.integers(1, 1000)), max_size=5),
+    planned=st.lists(st.builds(CaptureWindow, st.integers(1, 3000), st.integers(1, 1000)), max_size=5),
 )
 def test_a_window_longer_than_the_schedule_leaves_room_for_takes_the_place_of_scheduled_ones(
-    first: int, asked: int, steps: int, more: int, planned: list[Window]
+    first: int, asked: int, steps: int, more: int, planned: list[CaptureWindow]
 ) -> None:
     """Once, no step was found for it, and its thread sought one for ever."""
-    schedule = Schedule(steps + more, steps)
-    found = Window(placed(Window(first, asked), schedule, planned), asked)
+    schedule = CaptureSchedule(steps + more, steps)
+    found = CaptureWindow(placed(CaptureWindow(first, asked), schedule, planned), asked)
     assert found.first >= first
     assert all(found.is_clear_of(other) for other in planned)
     starts = range(steps + more, found.last + 2 * (steps + more), steps + more)
-    scheduled = [Window(at, steps) for at in starts]
+    scheduled = [CaptureWindow(at, steps) for at in starts]
     if asked <= more - 2:
         assert all(found.is_clear_of(other) for other in scheduled)
     # It begins in none, and the next one has a step to prepare in.
@@ -119,7 +125,7 @@ class FakeRecorder:
     fails_at = ""
     fails_with: type[Exception] = RuntimeError
 
-    def __init__(self, window: Window, *_: object) -> None:
+    def __init__(self, window: CaptureWindow, *_: object) -> None:
         self.window, self.is_recording, self.calls = window, False, list[str]()
         self.gave_way, self.core_wait_ms = False, None
         self.made.append(self)
@@ -181,7 +187,7 @@ def test_steps_are_captured_with_one_to_prepare(loop: Loop) -> None:
         one.step()
     (recorder,) = loop.recorders
     assert recorder.calls == ["prepare", "start 10", "step 11", "step 12", "stop", "save"]
-    assert [captured.window for captured in loop.taken] == [Window(10, 3)]
+    assert [captured.window for captured in loop.taken] == [CaptureWindow(10, 3)]
 
 
 def test_the_profiler_is_prepared_when_the_step_before_begins(loop: Loop) -> None:
@@ -212,7 +218,7 @@ def test_a_rank_that_begins_within_a_window_takes_the_next(loop: Loop) -> None:
     one = loop.doctor()
     for n in range(11, 20):
         one.step(n)
-    assert [recorder.window for recorder in loop.recorders] == [Window(20, 3)]
+    assert [recorder.window for recorder in loop.recorders] == [CaptureWindow(20, 3)]
 
 
 def test_a_step_that_is_said_twice_counts_once(loop: Loop) -> None:
@@ -272,7 +278,7 @@ def test_a_rank_that_learns_of_a_capture_too_late_says_so(loop: Loop, caplog: py
     one = loop.doctor(every=None)
     for n in range(6):
         one.step(n)
-    one._offer(Window(5, 2, request="r"))
+    one._offer(CaptureWindow(5, 2, request="r"))
     one.step(6)
     assert "rank 0 is missing from the capture of steps 5 to 6: it learned of it too late" in caplog.text
     assert not loop.recorders
@@ -281,7 +287,7 @@ def test_a_rank_that_learns_of_a_capture_too_late_says_so(loop: Loop, caplog: py
 def test_requests_and_the_schedule_take_turns(loop: Loop) -> None:
     one = loop.doctor()
     one.step(0)
-    one._offer(Window(4, 2, request="r"))
+    one._offer(CaptureWindow(4, 2, request="r"))
     for n in range(1, 20):
         one.step(n)
     assert [recorder.window.first for recorder in loop.recorders] == [4, 10, 20]
@@ -290,8 +296,8 @@ def test_requests_and_the_schedule_take_turns(loop: Loop) -> None:
 def test_a_request_for_more_steps_than_lie_between_scheduled_ones_is_captured(loop: Loop) -> None:
     one = loop.doctor()
     one.step(0)
-    asked = Window(4, 25, request="r")
-    one._offer(replace(asked, first=placed(asked, Schedule(10, 3), [])))
+    asked = CaptureWindow(4, 25, request="r")
+    one._offer(replace(asked, first=placed(asked, CaptureSchedule(10, 3), [])))
     for n in range(1, 60):
         one.step(n)
     assert [(recorder.window.first, recorder.window.steps) for recorder in loop.recorders] == [
@@ -302,7 +308,7 @@ def test_a_request_for_more_steps_than_lie_between_scheduled_ones_is_captured(lo
 def test_other_ranks_alone_may_be_asked_for(loop: Loop) -> None:
     one = loop.doctor(every=None)
     one.step(0)
-    one._offer(Window(4, 2, ranks=(1, 3), request="r"))
+    one._offer(CaptureWindow(4, 2, ranks=(1, 3), request="r"))
     for n in range(1, 20):
         one.step(n)
     assert not loop.recorders
@@ -380,12 +386,12 @@ def test_a_request_has_one_plan(mailbox: Mailbox, tmp_path: Path) -> None:
     name = mailbox.ask(Request(time.time(), "a test", 2))
     assert list(mailbox.unanswered()) == [name]
     joined = join(tmp_path, Start("now", 2, "", True), 0)
-    assert mailbox.answer(name, Window(40, 2, request=name), 0, joined)
-    assert not mailbox.answer(name, Window(50, 2, request=name), 1, joined)
+    assert mailbox.answer(name, CaptureWindow(40, 2, request=name), 0, joined)
+    assert not mailbox.answer(name, CaptureWindow(50, 2, request=name), 1, joined)
     assert not mailbox.unanswered()
     assert list(mailbox.new_plans("another start")) == []
     mailbox = Mailbox(tmp_path)
-    assert list(mailbox.new_plans("now")) == [Window(40, 2, request=name)]
+    assert list(mailbox.new_plans("now")) == [CaptureWindow(40, 2, request=name)]
     assert list(mailbox.new_plans("now")) == []
 
 
@@ -416,11 +422,11 @@ def test_the_margin_outlasts_the_caches_of_network_file_systems(monkeypatch: pyt
 _MOUNTS = {"/": "ext4", "/data": "nfs4", "/data/scratch": "xfs", "/weights": "fuse.gcsfuse"}
 
 
-def agent(folder: Path, rank: int = 0, step: int = 100, offered: list[Window] | None = None) -> Agent:
+def agent(folder: Path, rank: int = 0, step: int = 100, offered: list[CaptureWindow] | None = None) -> Agent:
     return Agent(
         logdir=folder,
         scratch=folder / "scratch",
-        schedule=Schedule(None, 3),
+        schedule=CaptureSchedule(None, 3),
         rank=rank,
         world_size=2,
         node="node0",
@@ -440,7 +446,7 @@ def agent(folder: Path, rank: int = 0, step: int = 100, offered: list[Window] | 
 def test_two_requests_at_once_are_answered_one_behind_the_other(mailbox: Mailbox, tmp_path: Path) -> None:
     for steps in (2, 4):
         mailbox.ask(Request(time.time(), "a test", steps))
-    offered: list[Window] = []
+    offered: list[CaptureWindow] = []
     one = agent(tmp_path, offered=offered)
     one._join(0)
     for name, request in mailbox.unanswered().items():
@@ -557,7 +563,7 @@ def _as_urgent_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def report(folder: CaptureFolder, start: str = "this start") -> None:
     """Rank 0 reports, or did so in another start."""
-    write_json(folder.record(0), Record(0, 4, "", 100, 10, 3, time.time_ns(), {}, job="a job", start=start))
+    write_json(folder.record(0), CaptureRecord(0, 4, "", 100, 10, 3, time.time_ns(), {}, job="a job", start=start))
 
 
 def run_children(folder: Path, *ranks_: int) -> list[int]:
@@ -578,7 +584,7 @@ def test_digests_stay_and_traces_go(tmp_path: Path, capsys: pytest.CaptureFixtur
         "verdict.claim",
     }
     assert not list(tmp_path.glob("scratch*/trace.json"))
-    verdict = read_json(folder.verdict, Verdict)
+    verdict = read_json(folder.verdict, CaptureVerdict)
     assert verdict is not None
     assert capsys.readouterr().out == f"{verdict.line}\n"
     assert verdict.missing_ranks == ()
@@ -589,7 +595,7 @@ def test_accused_keeps_the_traces_of_the_named_and_of_a_typical_rank(
 ) -> None:
     folder = digested(tmp_path, "accused")
     report(folder)
-    write_json(folder.verdict, Verdict(10, "", "", (2, 3), (), {}))
+    write_json(folder.verdict, CaptureVerdict(10, "", "", (2, 3), (), {}))
     assert run_children(tmp_path, 3, 2, 1) == [0, 0, 0]
     assert sorted(path.name for path in folder.path.glob("*.gz")) == [
         "rank2.pt.trace.json.gz",
@@ -703,7 +709,7 @@ def test_what_goes_wrong_at_each_capture_is_said_once(
 def test_tensorboard_shows_the_verdict_over_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = digested(tmp_path, "digests")
     run_children(tmp_path, 3, 2, 1, 0)
-    verdict = read_json(folder.verdict, Verdict)
+    verdict = read_json(folder.verdict, CaptureVerdict)
     assert verdict is not None
     events = EventAccumulator(str(tmp_path / "job" / "ddp_doctor")).Reload()
     told = {tag: events.Tensors(tag) for tag in events.Tags()["tensors"]}
@@ -722,7 +728,7 @@ def kept(folder: CaptureFolder, rank: int, trace: int, digest: int, job: str = "
     for path, size in sizes.items():
         path.write_bytes(bytes(size))
     files = {path.name: size for path, size in sizes.items()}
-    write_json(folder.record(rank), Record(rank, 2, "", 1, folder.step, 3, 1, files, job=job))
+    write_json(folder.record(rank), CaptureRecord(rank, 2, "", 1, folder.step, 3, 1, files, job=job))
 
 
 def test_the_oldest_traces_are_deleted_first_then_the_oldest_digests(tmp_path: Path) -> None:
@@ -762,7 +768,7 @@ def test_a_child_that_dies_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixt
     trace = tmp_path / "scratch" / "step_10" / "trace.json"
     trace.parent.mkdir(parents=True)
     trace.write_bytes(b"{}")
-    one.take(Captured(Window(10, 3), trace, time.time_ns(), 0, None, None))
+    one.take(Captured(CaptureWindow(10, 3), trace, time.time_ns(), 0, None, None))
     one.close(wait_s=60)
     assert "step 10: rank 0 is missing" in caplog.text
     assert not trace.parent.exists()
@@ -775,7 +781,7 @@ def test_what_a_child_says_after_the_training_is_said(tmp_path: Path, caplog: py
     trace = tmp_path / "scratch" / "step_10" / "trace.json"
     trace.parent.mkdir(parents=True)
     trace.write_bytes(b"{}")
-    one.take(Captured(Window(10, 3), trace, time.time_ns(), 0, None, None))
+    one.take(Captured(CaptureWindow(10, 3), trace, time.time_ns(), 0, None, None))
     one.close(wait_s=0)
     until = time.monotonic() + 60
     while (tmp_path / "scratch").exists() and time.monotonic() < until:
@@ -906,8 +912,10 @@ def test_the_line_says_how_sure_it_is_and_in_how_many_captures() -> None:
     sure = msgspec.structs.replace(finding, confidence="high")
     unsure = msgspec.structs.replace(finding, confidence="low")
 
-    def told(*named: tuple[str, tuple[int, ...]]) -> list[Verdict]:
-        return [Verdict(step, "", "", (), (), {}, rule=rule, ranks=ranks) for step, (rule, ranks) in enumerate(named)]
+    def told(*named: tuple[str, tuple[int, ...]]) -> list[CaptureVerdict]:
+        return [
+            CaptureVerdict(step, "", "", (), (), {}, rule=rule, ranks=ranks) for step, (rule, ranks) in enumerate(named)
+        ]
 
     same, other, none = (finding.rule, finding.ranks), (finding.rule, (1,)), ("", ())
     assert verdict.confidence(sure, []) == " Confidence high."

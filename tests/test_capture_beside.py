@@ -14,8 +14,8 @@ import pytest
 from test_capture_gloo import PYTHON
 
 from tb_ddp_doctor import engine
-from tb_ddp_doctor.capture.directory import CaptureFolder, Verdict, read_json
-from tb_ddp_doctor.capture.windows import Window
+from tb_ddp_doctor.capture.directory import CaptureFolder, CaptureVerdict, read_json
+from tb_ddp_doctor.capture.windows import CaptureWindow
 from tb_ddp_doctor.discover.runs import only_run
 
 pytestmark = pytest.mark.skipif(
@@ -93,7 +93,7 @@ def test_the_jobs_own_profiler_has_its_trace(jobs: tuple[Path, str], wait: int, 
 def test_a_capture_beside_steps_that_another_profiler_marks_is_whole(jobs: tuple[Path, str], first: bool) -> None:
     """Its schedule has ended, and it goes on to mark steps."""
     captured = CaptureFolder.of(jobs[0] / f"1-{first}" / "job", 10)
-    assert read_json(captured.verdict, Verdict) is not None
+    assert read_json(captured.verdict, CaptureVerdict) is not None
     result = engine.diagnose(only_run(str(captured.path)))
     assert result.job.steps.tolist() == [10, 11, 12]
     assert not result.diagnosis.warnings
@@ -106,7 +106,7 @@ def test_a_trace_that_torch_did_not_write_is_a_full_disk(tmp_path: Path) -> None
 
     trace = tmp_path / "step_10" / "trace.json"
     for written in (None, '{"traceEvents": [', '{"traceEvents": []}'):
-        recorder = Recorder(Window(10, 3), {}, None)
+        recorder = Recorder(CaptureWindow(10, 3), {}, None)
         recorder._profile = SimpleNamespace(  # type: ignore[assignment]
             export_chrome_trace=lambda path, text=written: None if text is None else Path(path).write_text(text)
         )

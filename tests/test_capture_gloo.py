@@ -20,7 +20,7 @@ import pytest
 
 from tb_ddp_doctor import engine
 from tb_ddp_doctor.cache import Cache
-from tb_ddp_doctor.capture.directory import CaptureFolder, Verdict, capture_folders, read_json
+from tb_ddp_doctor.capture.directory import CaptureFolder, CaptureVerdict, capture_folders, read_json
 from tb_ddp_doctor.capture.requests import Mailbox, Request
 from tb_ddp_doctor.capture.starts import starts
 from tb_ddp_doctor.cli import main
@@ -153,7 +153,7 @@ def test_a_capture_with_traces_is_diagnosed_from_digests_and_shows_the_traces(jo
 
 
 def test_the_verdict_is_one_line_in_the_log(jobs: Jobs) -> None:
-    verdict = read_json(jobs.folder / "scheduled-kept" / "job" / "step_12" / "verdict.json", Verdict)
+    verdict = read_json(jobs.folder / "scheduled-kept" / "job" / "step_12" / "verdict.json", CaptureVerdict)
     assert verdict is not None
     assert verdict.line.startswith("step 12: ")
     assert f"ddp-doctor: {verdict.line}\n" in jobs.said("scheduled-kept", 0)

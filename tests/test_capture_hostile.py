@@ -21,12 +21,12 @@ from tb_ddp_doctor.calibration.model import Calibration
 from tb_ddp_doctor.capture import agent as agent_module
 from tb_ddp_doctor.capture import child, hang, requests, scalars, scratch
 from tb_ddp_doctor.capture.agent import Captured
-from tb_ddp_doctor.capture.directory import SCALARS_FOLDER, CaptureFolder, Verdict, read_json, write_json
+from tb_ddp_doctor.capture.directory import SCALARS_FOLDER, CaptureFolder, CaptureVerdict, read_json, write_json
 from tb_ddp_doctor.capture.process import Start
-from tb_ddp_doctor.capture.requests import Mailbox, Plan, Request
-from tb_ddp_doctor.capture.starts import Joined, Listed
+from tb_ddp_doctor.capture.requests import CapturePlan, Mailbox, Request
+from tb_ddp_doctor.capture.starts import JoinedStart, Listed
 from tb_ddp_doctor.capture.task import Task
-from tb_ddp_doctor.capture.windows import Window
+from tb_ddp_doctor.capture.windows import CaptureWindow
 from tb_ddp_doctor.evidence.model import RankEvidence
 
 __all__ = ["loop"]
@@ -39,16 +39,16 @@ def mailbox(tmp_path: Path) -> Mailbox:
     return box
 
 
-def plan(**more: object) -> Plan:
+def plan(**more: object) -> CapturePlan:
     about = {"start": "now", "folder": ".", "by_rank": 0, "first": 40, "steps": 2, "ranks": None}
-    return Plan(**{**about, "stacks": False, "memory": False, **more})  # type: ignore[arg-type]
+    return CapturePlan(**{**about, "stacks": False, "memory": False, **more})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("forged", [{"steps": 10**9}, {"steps": 0}, {"steps": -5}, {"first": -1}])
 def test_a_forged_plan_is_passed_over(mailbox: Mailbox, tmp_path: Path, forged: dict[str, int]) -> None:
     write_json(tmp_path / ".capture" / "plans" / "1-1-00000000", plan(**forged))
     write_json(tmp_path / ".capture" / "plans" / "2-1-00000000", plan())
-    assert list(mailbox.new_plans("now")) == [Window(40, 2, request="2-1-00000000")]
+    assert list(mailbox.new_plans("now")) == [CaptureWindow(40, 2, request="2-1-00000000")]
 
 
 def answered(one: agent_module.Agent, mailbox: Mailbox) -> None:
@@ -58,7 +58,7 @@ def answered(one: agent_module.Agent, mailbox: Mailbox) -> None:
 
 
 def test_plans_of_steps_that_never_come_hold_up_no_request(mailbox: Mailbox, tmp_path: Path) -> None:
-    offered: list[Window] = []
+    offered: list[CaptureWindow] = []
     withdrawn: list[str] = []
     one = agent(tmp_path, offered=offered)
     one.withdraw = withdrawn.append
@@ -76,7 +76,7 @@ def test_plans_of_steps_that_never_come_hold_up_no_request(mailbox: Mailbox, tmp
 
 
 def test_a_request_waits_where_as_many_captures_come_before_it(mailbox: Mailbox, tmp_path: Path) -> None:
-    offered: list[Window] = []
+    offered: list[CaptureWindow] = []
     one = agent(tmp_path, offered=offered)
     one._join(0)
     for _ in range(requests.MOST_WAITING + 2):
@@ -102,7 +102,7 @@ def test_pipes_and_links_hold_up_nobody(mailbox: Mailbox, tmp_path: Path) -> Non
         assert not mailbox.unanswered()
         assert not list(mailbox.new_plans("now"))
         assert not folder.records()
-        assert read_json(folder.verdict, Verdict) is None
+        assert read_json(folder.verdict, CaptureVerdict) is None
         done.set()
 
     threading.Thread(target=look, daemon=True).start()
@@ -194,7 +194,7 @@ def test_forged_answers_hold_up_nobody_who_asks_for_a_dump(tmp_path: Path) -> No
 def test_ranks_that_there_are_not_are_not_asked(tmp_path: Path) -> None:
     mailbox = Mailbox(tmp_path)
     mailbox.open()
-    offered: list[Window] = []
+    offered: list[CaptureWindow] = []
     one = agent(tmp_path, offered=offered)
     one._join(0)
     one._answer(mailbox, mailbox.ask(Request(0, "", ranks=(-3, 1, 99))), Request(0, "", ranks=(-3, 1, 99)), 10)
@@ -212,7 +212,7 @@ def test_traces_that_are_made_faster_than_they_are_digested_are_not_recorded(
     one.step(0)
     assert one._agent is not None
     for number in range(4):
-        one._agent._finished.append(Captured(Window(number, 1), loop.folder / "trace", 0, 0, None, None))
+        one._agent._finished.append(Captured(CaptureWindow(number, 1), loop.folder / "trace", 0, 0, None, None))
     for n in range(1, 25):
         one.step(n)
     assert not loop.recorders
@@ -234,7 +234,7 @@ def test_the_end_of_training_starts_one_child_for_all_that_is_left(
         trace = tmp_path / "scratch" / f"step_{step}" / "trace.json"
         trace.parent.mkdir(parents=True)
         trace.write_bytes(b"{}")
-        one.take(Captured(Window(step, 3), trace, 1, 0, None, None))
+        one.take(Captured(CaptureWindow(step, 3), trace, 1, 0, None, None))
     one.close(wait_s=60)
     assert len(started) == 1
     assert len([word for word in started[0] if word.endswith("task")]) == 3
@@ -340,7 +340,7 @@ def test_no_planted_link_is_written_through(mailbox: Mailbox, tmp_path: Path) ->
     with scalars.pending(folder):
         pass
     mailbox.cancel(())
-    Joined(tmp_path, 1, Listed(Start("a", 1, "", True), "a")).end()
+    JoinedStart(tmp_path, 1, Listed(Start("a", 1, "", True), "a")).end()
     for act in (
         lambda: hang.dump(tmp_path, "asked"),
         lambda: scalars.publish(tmp_path),

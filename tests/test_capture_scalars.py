@@ -11,13 +11,13 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tb_ddp_doctor.capture import scalars
-from tb_ddp_doctor.capture.directory import CaptureFolder, Verdict, write_json
+from tb_ddp_doctor.capture.directory import CaptureFolder, CaptureVerdict, write_json
 
 STEPS = range(100, 2000, 100)
 
 
 def decide(logdir: Path, step: int) -> None:
-    verdict = Verdict(step, "", "", (), (), {"step_ms": step / 10}, began_s=1e9 + step, text=f"of step {step}")
+    verdict = CaptureVerdict(step, "", "", (), (), {"step_ms": step / 10}, began_s=1e9 + step, text=f"of step {step}")
     write_json(CaptureFolder.of(logdir, step).verdict, verdict)
 
 

@@ -12,12 +12,12 @@ from msgspec.structs import replace
 from traces import draw, ranks
 
 from tb_ddp_doctor.capture import child, process, retention
-from tb_ddp_doctor.capture.directory import CaptureFolder, Verdict, capture_folders, read_json, write_json
+from tb_ddp_doctor.capture.directory import CaptureFolder, CaptureVerdict, capture_folders, read_json, write_json
 from tb_ddp_doctor.capture.process import Start
 from tb_ddp_doctor.capture.starts import folder_of, join, starts
 from tb_ddp_doctor.capture.task import Task
 from tb_ddp_doctor.discover.runs import discover
-from tb_ddp_doctor.evidence.model import RankEvidence, Record
+from tb_ddp_doctor.evidence.model import CaptureRecord, RankEvidence
 
 FIRST, SECOND = Start("one", 4, "", True), Start("two", 2, "", True)
 #: What ranks without a store know: nothing that the next start has not, too.
@@ -121,8 +121,8 @@ def capture(folder: Path, start: Start, *drawings: str, clock_s: float = 0.0, ma
         assert child.main([str(trace.parent / "task")]) == 0
 
 
-def _reported(start: Start) -> Record:
-    return Record(0, start.world_size, "", 1, 10, 3, 0, {}, start=start.id)
+def _reported(start: Start) -> CaptureRecord:
+    return CaptureRecord(0, start.world_size, "", 1, 10, 3, 0, {}, start=start.id)
 
 
 def test_a_start_with_fewer_ranks_has_no_ranks_of_the_one_before(
@@ -137,7 +137,7 @@ def test_a_start_with_fewer_ranks_has_no_ranks_of_the_one_before(
     }
     said = capsys.readouterr().out.splitlines()
     assert len(said) == 2
-    verdict = read_json(CaptureFolder.of(folder_of(tmp_path / "job", 2), 10).verdict, Verdict)
+    verdict = read_json(CaptureFolder.of(folder_of(tmp_path / "job", 2), 10).verdict, CaptureVerdict)
     assert verdict is not None
     assert verdict.line == said[1]
     assert verdict.missing_ranks == ()
@@ -157,7 +157,7 @@ def test_a_clock_that_is_ahead_deletes_nothing(tmp_path: Path) -> None:
     folder = CaptureFolder.of(tmp_path / "job", 10)
     assert set(folder.records()) == {0, 1, 2, 3}
     assert all(folder.digest(rank).exists() for rank in range(4))
-    verdict = read_json(folder.verdict, Verdict)
+    verdict = read_json(folder.verdict, CaptureVerdict)
     assert verdict is not None
     assert verdict.missing_ranks == ()
 
@@ -170,7 +170,7 @@ def kept(folder: CaptureFolder, job: str, size: int = 1000) -> None:
     folder.path.mkdir(parents=True, exist_ok=True)
     folder.digest(0).write_bytes(bytes(size))
     files = {folder.digest(0).name: size}
-    write_json(folder.record(0), Record(0, 1, "", 1, folder.step, 3, 1, files, job=job))
+    write_json(folder.record(0), CaptureRecord(0, 1, "", 1, folder.step, 3, 1, files, job=job))
 
 
 def test_captures_of_another_job_neither_count_nor_go(tmp_path: Path) -> None:

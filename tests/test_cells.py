@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tb_ddp_doctor.job.numbering import Runs, different
+from tb_ddp_doctor.job.numbering import RankRuns, different
 from tb_ddp_doctor.replay.cells import lower_median, lower_medians, most_of_most
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -29,7 +29,7 @@ def test_counting_tells_whether_the_median_of_medians_is_below_a_limit(seed: int
 
 
 def test_runs_of_families_on_ranks() -> None:
-    runs = Runs.of(np.array([1, 0, 0, 1, 0, 1, 1]), np.array([0, 0, 0, 0, 1, 1, 1], np.int32))
+    runs = RankRuns.of(np.array([1, 0, 0, 1, 0, 1, 1]), np.array([0, 0, 0, 0, 1, 1, 1], np.int32))
     assert runs.order.tolist() == [1, 2, 4, 0, 3, 5, 6]
     assert runs.ordinal.tolist() == [0, 1, 0, 0, 1, 0, 1]
     assert (runs.start.tolist(), runs.length.tolist()) == ([0, 2, 3, 5], [2, 1, 2, 2])

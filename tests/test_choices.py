@@ -12,11 +12,11 @@ import pytest
 import traces
 
 import tb_ddp_doctor
-from tb_ddp_doctor.capture.directory import CaptureFolder, Verdict, write_json
+from tb_ddp_doctor.capture.directory import CaptureFolder, CaptureVerdict, write_json
 from tb_ddp_doctor.capture.process import Start
-from tb_ddp_doctor.capture.requests import Mailbox, Plan, Request
-from tb_ddp_doctor.capture.starts import Joined, join
-from tb_ddp_doctor.capture.windows import Window
+from tb_ddp_doctor.capture.requests import CapturePlan, Mailbox, Request
+from tb_ddp_doctor.capture.starts import JoinedStart, join
+from tb_ddp_doctor.capture.windows import CaptureWindow
 from tb_ddp_doctor.choices import did_you_mean, number, refusal, whole
 from tb_ddp_doctor.cli import main
 from tb_ddp_doctor.facts.peaks import DEVICES, limits
@@ -215,13 +215,15 @@ def test_a_table_that_there_is_not_is_refused(logdir: Path) -> None:
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Joined:
+def job(tmp_path: Path) -> JoinedStart:
     """A job of four ranks that listens, and does not answer."""
     Mailbox(tmp_path).open()
     return join(tmp_path, Start("now", 4, "", True), 0)
 
 
-def test_a_capture_of_a_job_that_has_ended_is_refused_at_once(job: Joined, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_capture_of_a_job_that_has_ended_is_refused_at_once(
+    job: JoinedStart, capsys: pytest.CaptureFixture[str]
+) -> None:
     job.end()
     began = time.monotonic()
     assert "has ended. Nothing can be captured." in refused(capsys, "capture", job.logdir, "--wait", "20")
@@ -231,7 +233,7 @@ def test_a_capture_of_a_job_that_has_ended_is_refused_at_once(job: Joined, capsy
     assert "No rank answered within 0.2 s" in refused(capsys, "capture", job.logdir, "--wait", "0.2")
 
 
-def test_a_capture_waits_no_longer_than_it_was_told(job: Joined, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_capture_waits_no_longer_than_it_was_told(job: JoinedStart, capsys: pytest.CaptureFixture[str]) -> None:
     began = time.monotonic()
     said = refused(capsys, "capture", job.logdir, "--wait", "1")
     assert "No rank answered within 1 s: the job was stopped" in said and "--cancel" in said
@@ -246,19 +248,19 @@ def test_a_capture_waits_no_longer_than_it_was_told(job: Joined, capsys: pytest.
     ],
 )
 def test_what_the_job_cannot_capture_is_not_asked_for(
-    job: Joined, capsys: pytest.CaptureFixture[str], options: list[str], said: str
+    job: JoinedStart, capsys: pytest.CaptureFixture[str], options: list[str], said: str
 ) -> None:
     assert said in refused(capsys, "capture", job.logdir, *options)
     assert not os.listdir(job.logdir / ".capture" / "requests")
 
 
-def test_what_was_asked_for_is_withdrawn(job: Joined, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_asked_for_is_withdrawn(job: JoinedStart, capsys: pytest.CaptureFixture[str]) -> None:
     mailbox = Mailbox(job.logdir)
     waiting, planned, done, ghost = (mailbox.ask(Request(time.time(), "a test")) for _ in range(4))
-    mailbox.answer(planned, Window(40, 2, request=planned), 0, job)
-    mailbox.answer(done, Window(20, 2, request=done), 0, job)
-    write_json(CaptureFolder.of(job.folder, 20).verdict, Verdict(20, "", "", (), (), {}))
-    plan = Plan(
+    mailbox.answer(planned, CaptureWindow(40, 2, request=planned), 0, job)
+    mailbox.answer(done, CaptureWindow(20, 2, request=done), 0, job)
+    write_json(CaptureFolder.of(job.folder, 20).verdict, CaptureVerdict(20, "", "", (), (), {}))
+    plan = CapturePlan(
         start="an earlier start", folder=".", by_rank=0, first=60, steps=2, ranks=None, stacks=False, memory=False
     )
     write_json(job.logdir / ".capture" / "plans" / ghost, plan)

@@ -8,19 +8,19 @@ from random_traces import TRACES, joined
 from traces import MS, job, ranks
 
 from tb_ddp_doctor.digest.build import digest
-from tb_ddp_doctor.replay.critical_path import Part, Piece, _joined, critical_path
+from tb_ddp_doctor.replay.critical_path import PathOfStep, Piece, _joined, critical_path
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.trace.model import RankTrace
 
 
-def path(text: str) -> tuple[Part, ...]:
+def path(text: str) -> tuple[PathOfStep, ...]:
     found = job(text)
     bindings = WhatIf.of(found).bindings
     assert bindings
     return critical_path(found, bindings)
 
 
-def told(part: Part) -> list[tuple[int, str, float]]:
+def told(part: PathOfStep) -> list[tuple[int, str, float]]:
     return [(piece.rank, piece.owner, round((piece.end_ns - piece.start_ns) / MS, 1)) for piece in part.pieces]
 
 

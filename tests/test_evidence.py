@@ -19,7 +19,7 @@ from tb_ddp_doctor import engine
 from tb_ddp_doctor.discover.runs import discover, only_run
 from tb_ddp_doctor.evidence import dcgm, nvidia_smi, py_spy
 from tb_ddp_doctor.evidence.find import Rank, find
-from tb_ddp_doctor.evidence.model import GpuState, Loading, RankEvidence, Record
+from tb_ddp_doctor.evidence.model import CaptureRecord, GpuState, Loading, RankEvidence
 from tb_ddp_doctor.rules.support.rank_evidence import of_gpu, of_loading
 from tb_ddp_doctor.storage import time_limit
 
@@ -190,7 +190,7 @@ def test_gpus_of_a_node_with_fewer_ranks_may_be_anybodys(tmp_path: Path) -> None
 def test_a_record_says_what_was_measured_and_comes_first(tmp_path: Path) -> None:
     gpu = GpuState("NVML", 1200.0)
     for rank, claimed in ((0, 1), (1, 1)):
-        record = Record(claimed, 2, "node1", 101, 10, 3, 0, {}, RankEvidence(gpu=gpu))
+        record = CaptureRecord(claimed, 2, "node1", 101, 10, 3, 0, {}, RankEvidence(gpu=gpu))
         (tmp_path / f"rank{rank}.capture").write_bytes(msgspec.json.encode(record))
     known = found(tmp_path, *TWO, smi=SMI, spy=PY_SPY)
     assert set(known) == {1}
@@ -240,7 +240,7 @@ def why(folder: Path, text: str, known: RankEvidence) -> tuple[str | None, str]:
     traces.write(folder, text)
     (run,) = discover(folder)
     (before,) = [each for each in engine.diagnose(run).diagnosis.findings if each.rule == "straggler"]
-    (folder / "rank1.capture").write_bytes(msgspec.json.encode(Record(1, 2, "host1", 101, 1, 3, 0, {}, known)))
+    (folder / "rank1.capture").write_bytes(msgspec.json.encode(CaptureRecord(1, 2, "host1", 101, 1, 3, 0, {}, known)))
     (after,) = [each for each in engine.diagnose(run).diagnosis.findings if each.rule == "straggler"]
     assert (before.cause, before.cost_ms) == (after.cause, after.cost_ms)
     start = next(i for i, pair in enumerate(zip(before.why, after.why, strict=False)) if pair[0] != pair[1])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from traces import MS, job
 
 from tb_ddp_doctor.findings import OWNERS
-from tb_ddp_doctor.slices.cut import Window, whole
+from tb_ddp_doctor.slices.cut import SliceWindow, whole
 from tb_ddp_doctor.slices.lanes import MOST_RANKS, joined, lanes
 from tb_ddp_doctor.slices.model import SliceError
 
@@ -52,13 +52,13 @@ def test_a_lane_has_a_ranks_time_by_owner_on_the_common_clock() -> None:
 def test_lanes_are_of_a_window_and_of_ranks_that_there_are() -> None:
     drawn = job(JOB)
     start = whole(drawn).start_ns
-    told = lanes(drawn, Window((1,), start, start + 3 * MS))
+    told = lanes(drawn, SliceWindow((1,), start, start + 3 * MS))
     (lane,) = told["ranks"]
     assert all(at < 3000 for at in lane["start_us"])
     for window, words in (
-        (Window((7,), start, start + 1), "no rank 7"),
-        (Window((0,), start, start), "ends before"),
-        (Window(tuple(range(MOST_RANKS + 1)), start, start + 1), "at most"),
+        (SliceWindow((7,), start, start + 1), "no rank 7"),
+        (SliceWindow((0,), start, start), "ends before"),
+        (SliceWindow(tuple(range(MOST_RANKS + 1)), start, start + 1), "at most"),
     ):
         with pytest.raises(SliceError, match=words):
             lanes(drawn, window)

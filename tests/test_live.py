@@ -18,7 +18,7 @@ from werkzeug.test import TestResponse
 from tb_ddp_doctor.discover import runs
 from tb_ddp_doctor.discover.head import RememberedHeads, peek
 from tb_ddp_doctor.plugin import analyses, arrivals
-from tb_ddp_doctor.plugin.arrivals import Arrivals, Stamp
+from tb_ddp_doctor.plugin.arrivals import FileArrivals, Stamp
 from tb_ddp_doctor.plugin.plugin import DiagnosisPlugin
 
 TRACES = in_row(ranks(HEALTHY, SLOW, HEALTHY))
@@ -270,7 +270,7 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(tmp_path: Path) -> N
 
 def test_times_of_other_clocks() -> None:
     """A node's clock may be ahead; that must not keep its files out for ever."""
-    seen = Arrivals()
+    seen = FileArrivals()
     ahead = {"a": Stamp(1, time.time_ns() + 3600 * 10**9), "b": Stamp(1, -1)}
     seen.see(ahead)
     assert seen.changing(["a", "b", "unknown"]) == {"a"}

@@ -14,7 +14,7 @@ from tb_ddp_doctor.planning.costs.interference import slowdown
 from tb_ddp_doctor.planning.costs.messages import messages
 from tb_ddp_doctor.planning.model import PlanResult, Question
 from tb_ddp_doctor.planning.predict import Planner
-from tb_ddp_doctor.planning.record import Record
+from tb_ddp_doctor.planning.record import PlanRecord
 from tb_ddp_doctor.planning.refusal import CannotPlanError
 from tb_ddp_doctor.planning.steps import Otherwise
 
@@ -40,7 +40,7 @@ JOB = traces.ranks(ONE_BUCKET, ONE_BUCKET, steps=4)
 
 
 def planner(text: str = JOB, **options: object) -> Planner:
-    return Planner(Record(Facts(traces.job(text, **options))))
+    return Planner(PlanRecord(Facts(traces.job(text, **options))))
 
 
 def test_the_recorded_buckets_give_the_recorded_steps() -> None:
@@ -112,7 +112,7 @@ def test_without_shapes_a_plan_says_to_record_them() -> None:
 
 def test_what_cannot_be_answered_is_refused_beside_what_can() -> None:
     job = traces.job(JOB)
-    found = answer(job, lambda: Planner(Record(Facts(job))), Question(), {**OVERVIEW, "workers": (4,)})
+    found = answer(job, lambda: Planner(PlanRecord(Facts(job))), Question(), {**OVERVIEW, "workers": (4,)})
     assert isinstance(found, PlanResult)
     assert {one.field for one in found.curves} == set(OVERVIEW)
     assert [one.question for one in found.refusals] == ["workers"]
@@ -165,7 +165,7 @@ def test_recorded_buckets_tell_the_layers_inside_by_sizes_that_repeat() -> None:
 )
 def test_the_owners_of_a_predicted_step_sum_to_it(question: Question) -> None:
     job = traces.job(JOB)
-    found = answer(job, lambda: Planner(Record(Facts(job))), question, {})
+    found = answer(job, lambda: Planner(PlanRecord(Facts(job))), question, {})
     assert sum(found.owners_ms.values()) == pytest.approx(found.now_ms)
     if found.prediction:
         assert sum(found.prediction.owners_ms.values()) == pytest.approx(found.prediction.step_ms)
@@ -190,10 +190,17 @@ def test_runs_with_other_buckets_are_points_on_the_curve() -> None:
     halves = replace(traces.job(traces.ranks(TWO_BUCKETS, TWO_BUCKETS, steps=4)), name="halves")
     unlike = replace(traces.job(JOB, world_size=4), name="four ranks")
     found = answer(
-        job, lambda: Planner(Record(Facts(job))), Question(), {"bucket_mb": (15.0, 40.0)}, {"a": halves, "b": unlike}
+        job,
+        lambda: Planner(PlanRecord(Facts(job))),
+        Question(),
+        {"bucket_mb": (15.0, 40.0)},
+        {"a": halves, "b": unlike},
     )
     assert [(one.run, round(one.bucket_mb)) for one in found.measured] == [("drawn", 31), ("a", 15)]
-    assert answer(job, lambda: Planner(Record(Facts(job))), Question(), {"links": (2.0,)}, {"a": halves}).measured == ()
+    assert (
+        answer(job, lambda: Planner(PlanRecord(Facts(job))), Question(), {"links": (2.0,)}, {"a": halves}).measured
+        == ()
+    )
 
 
 def test_sizes_that_differ_are_fitted_and_one_size_assumes_a_latency() -> None:

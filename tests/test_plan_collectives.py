@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tb_ddp_doctor.planning.costs.collectives import (
-    Link,
+    MessageLink,
     all_reduce,
     expected_largest,
     hierarchical,
@@ -19,7 +19,7 @@ from tb_ddp_doctor.planning.costs.collectives import (
 )
 
 #: 2 us, and 10 GB/s.
-LINK = Link(2_000.0, 0.1)
+LINK = MessageLink(2_000.0, 0.1)
 RANKS, SIZE = st.integers(2, 4096), st.floats(1, 1e10)
 
 
@@ -46,7 +46,7 @@ def test_among_many_ranks_trees_are_quicker_for_small_messages_and_rings_for_lar
 
 
 def test_between_nodes_only_a_part_of_the_message_is_sent() -> None:
-    within, between = Link(500.0, 0.005), LINK
+    within, between = MessageLink(500.0, 0.005), LINK
     inside = 2 * (7 * 500 + 7 / 8 * 1e8 * 0.005)
     outside = 2 * (3 * 2_000 + 3 / 4 * 1e8 / 8 * 0.1)
     assert hierarchical(8, 4, 1e8, within, between) == pytest.approx(inside + outside)
@@ -65,7 +65,7 @@ def test_the_link_of_a_ring_gives_its_alpha_and_beta_again(kind: str, ranks: int
 
 @given(RANKS, SIZE)
 def test_a_ring_never_sends_more_than_twice_the_message(ranks: int, size: float) -> None:
-    assert ring("all_reduce", ranks, size, Link(0.0, 1.0)) < 2 * size
+    assert ring("all_reduce", ranks, size, MessageLink(0.0, 1.0)) < 2 * size
 
 
 def test_the_largest_of_normal_values_grows_as_the_tables_have_it() -> None:

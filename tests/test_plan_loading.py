@@ -10,7 +10,7 @@ from tb_ddp_doctor.evidence.model import Loading, RankEvidence
 from tb_ddp_doctor.facts.facts import Facts
 from tb_ddp_doctor.planning.model import Question
 from tb_ddp_doctor.planning.predict import Planner
-from tb_ddp_doctor.planning.record import Record
+from tb_ddp_doctor.planning.record import PlanRecord
 from tb_ddp_doctor.planning.refusal import CannotPlanError
 
 #: Of 45 ms the loader takes 25, in which the GPU is done with the step before.
@@ -26,7 +26,7 @@ STARVED = """
 def plan(kind: str, *loading: Loading) -> Planner:
     job = traces.job(traces.ranks(*[STARVED.replace("KIND", kind)] * 2, steps=4))
     evidence = {rank: RankEvidence(loading=one) for rank, one in enumerate(loading)}
-    return Planner(Record(Facts(replace(job, rank_evidence=evidence))))
+    return Planner(PlanRecord(Facts(replace(job, rank_evidence=evidence))))
 
 
 def loading(workers: int, median_ms: float) -> Loading:

@@ -9,11 +9,11 @@ from tb_ddp_doctor.calibration.model import Calibration, Point, curve
 from tb_ddp_doctor.facts.facts import Facts
 from tb_ddp_doctor.planning.answer import answer
 from tb_ddp_doctor.planning.costs import collectives
-from tb_ddp_doctor.planning.costs.collectives import Link
+from tb_ddp_doctor.planning.costs.collectives import MessageLink
 from tb_ddp_doctor.planning.costs.links import Links, Scope, links
 from tb_ddp_doctor.planning.model import Question
 from tb_ddp_doctor.planning.predict import Planner
-from tb_ddp_doctor.planning.record import Record
+from tb_ddp_doctor.planning.record import PlanRecord
 from tb_ddp_doctor.planning.refusal import CannotPlanError
 
 #: Backward hides the AllReduce of the first half; what the second takes is exposed.
@@ -26,12 +26,12 @@ STEP = """
 """
 TWO = traces.ranks(STEP, STEP, steps=3)
 #: 1 us and 100 GB/s within a node, 10 us and 10 GB/s between nodes.
-WITHIN, BETWEEN = Link(1_000.0, 0.01), Link(10_000.0, 0.1)
+WITHIN, BETWEEN = MessageLink(1_000.0, 0.01), MessageLink(10_000.0, 0.1)
 KNOWN = Links(Scope(WITHIN, "measured", ""), Scope(BETWEEN, "measured", ""), 8)
 
 
 def planner(**options: object) -> Planner:
-    return Planner(Record(Facts(traces.job(TWO, **options))))
+    return Planner(PlanRecord(Facts(traces.job(TWO, **options))))
 
 
 def test_within_a_node_its_links_count_and_beyond_it_those_between_nodes() -> None:
@@ -70,7 +70,7 @@ def test_links_between_nodes_show_in_groups_that_span_them() -> None:
 
 def test_one_node_is_refused_beyond_eight_ranks_and_answered_up_to_them() -> None:
     job = traces.job(TWO, nodes={0: "a", 1: "a"})
-    found = answer(job, lambda: Planner(Record(Facts(job))), Question(), {"ranks": (2, 4, 8, 16, 64)})
+    found = answer(job, lambda: Planner(PlanRecord(Facts(job))), Question(), {"ranks": (2, 4, 8, 16, 64)})
     (ranks,), (refusal,) = found.curves, found.refusals
     assert ranks.values == (2, 4, 8)
     assert (refusal.question, refusal.values) == ("ranks", (16, 64))

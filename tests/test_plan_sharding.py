@@ -16,7 +16,7 @@ from tb_ddp_doctor.facts.facts import Facts
 from tb_ddp_doctor.planning.layers import repeated_layers
 from tb_ddp_doctor.planning.model import Question
 from tb_ddp_doctor.planning.predict import Planner
-from tb_ddp_doctor.planning.record import Record
+from tb_ddp_doctor.planning.record import PlanRecord
 from tb_ddp_doctor.planning.refusal import CannotPlanError
 from tb_ddp_doctor.planning.shards.states import States, of_rank, offloaded
 from tb_ddp_doctor.planning.shards.units import units
@@ -60,12 +60,12 @@ DDP = drawn(
 
 @pytest.fixture(scope="module")
 def sharded() -> Planner:
-    return Planner(Record(Facts(traces.job(traces.ranks(FSDP, FSDP, steps=3)))))
+    return Planner(PlanRecord(Facts(traces.job(traces.ranks(FSDP, FSDP, steps=3)))))
 
 
 @pytest.fixture(scope="module")
 def reduced() -> Planner:
-    return Planner(Record(Facts(traces.job(traces.ranks(DDP, DDP, steps=3)))))
+    return Planner(PlanRecord(Facts(traces.job(traces.ranks(DDP, DDP, steps=3)))))
 
 
 def test_units_of_a_sharded_record_are_those_that_it_gathers(sharded: Planner) -> None:
@@ -155,11 +155,11 @@ def test_shards_within_a_node_need_the_links_within_one() -> None:
     text = traces.ranks(DDP, DDP, DDP, DDP, steps=3)
     job = {"nodes": {0: "a", 1: "a", 2: "b", 3: "b"}}
     with pytest.raises(CannotPlanError, match="links within a node"):
-        Planner(Record(Facts(traces.job(text, **job)))).predict(Question(sharding="hsdp"))
+        Planner(PlanRecord(Facts(traces.job(text, **job)))).predict(Question(sharding="hsdp"))
     points = [Point(bytes=size, count=3, time_us=20 + size / 1e5, low_us=1, high_us=1) for size in (10**6, 10**8)]
     fast = curve("all_reduce", "node", range(2), 2, points)
     known = Calibration(source="check", world_size=4, nodes=("a", "a", "b", "b"), curves=(fast,))
-    plan = Planner(Record(Facts(traces.job(text, calibration=known, **job))))
+    plan = Planner(PlanRecord(Facts(traces.job(text, calibration=known, **job))))
     hybrid, full = (plan.predict(Question(sharding=name)) for name in ("hsdp", "zero3"))
     assert hybrid.step_ms < full.step_ms
     assert hybrid.rank_bytes is not None
@@ -187,7 +187,7 @@ def test_sizes_that_repeat_are_layers() -> None:
 
 def test_a_record_that_keeps_parameters_gathered_is_zero2() -> None:
     kept = re.sub(r"\[ag[56][^]]*\]", lambda block: " " * len(block[0]), FSDP)
-    plan = Planner(Record(Facts(traces.job(traces.ranks(kept, kept, steps=3)))))
+    plan = Planner(PlanRecord(Facts(traces.job(traces.ranks(kept, kept, steps=3)))))
     assert not units(plan.record).regathers
     assert plan.predict(Question(sharding="zero2")).change_ms == pytest.approx(0, abs=0.1)
 
@@ -195,12 +195,12 @@ def test_a_record_that_keeps_parameters_gathered_is_zero2() -> None:
 def test_a_job_without_communication_is_refused_in_a_sentence() -> None:
     silent = traces.ranks("\n".join(line for line in DDP.splitlines() if "nccl" not in line) + "\n", steps=3)
     with pytest.raises(CannotPlanError, match=r"\.$"):
-        Planner(Record(Facts(traces.job(silent)))).predict(Question(ranks=8))
+        Planner(PlanRecord(Facts(traces.job(silent)))).predict(Question(ranks=8))
 
 
 def test_passes_of_steps_that_the_job_leaves_out_do_not_hinder_sharding() -> None:
     job = engine.diagnose(only_run(str(Path(__file__).parent.parent / "demo_logs" / "four_workers"))).job
     assert job.left_out
-    found = units(Record(Facts(job)))
+    found = units(PlanRecord(Facts(job)))
     assert len(found.rank) > len(job.ranks) * len(job.steps)
     assert set(found.step.tolist()) >= set(range(len(job.steps)))

@@ -12,7 +12,7 @@ from tb_ddp_doctor.facts.facts import Facts
 from tb_ddp_doctor.planning.answer import CURVES, OVERVIEW, answer
 from tb_ddp_doctor.planning.model import PlanResult, Question
 from tb_ddp_doctor.planning.predict import Planner
-from tb_ddp_doctor.planning.record import Record
+from tb_ddp_doctor.planning.record import PlanRecord
 from tb_ddp_doctor.replay import native_library
 
 #: Two buckets, the second exposed, and a loader in the training process.
@@ -61,7 +61,7 @@ def test_every_option_of_the_command_is_a_field_that_is_asked() -> None:
 
 def answers(size: int) -> list[PlanResult]:
     job = traces.job(traces.ranks(*[STEP] * size))
-    planner = Planner(Record(Facts(job)))
+    planner = Planner(PlanRecord(Facts(job)))
     return [answer(job, lambda: planner, one, {}) for one in QUESTIONS] + [
         answer(job, lambda: planner, Question(), curves) for curves in (OVERVIEW, CURVES)
     ]

@@ -11,12 +11,12 @@ import pytest
 
 from tb_ddp_doctor.calibration.load import CalibrationError
 from tb_ddp_doctor.calibration.load import load as load_calibration
-from tb_ddp_doctor.capture.directory import Record, read_json
+from tb_ddp_doctor.capture.directory import read_json
 from tb_ddp_doctor.commands import answers
 from tb_ddp_doctor.discover.head import Head, peek
 from tb_ddp_doctor.discover.runs import discover
 from tb_ddp_doctor.evidence import find as evidence
-from tb_ddp_doctor.evidence.model import RECORD_SUFFIX
+from tb_ddp_doctor.evidence.model import RECORD_SUFFIX, CaptureRecord
 from tb_ddp_doctor.flight import load as flight
 from tb_ddp_doctor.flight import ras
 from tb_ddp_doctor.storage.column_file import StoreError, load
@@ -57,7 +57,7 @@ def deep_answer(path: Path) -> object:
 
 READERS: dict[str, Callable[[Path], object]] = {
     "calibration": refuses(CalibrationError, load_calibration),
-    "record": lambda path: read_json(path, Record),
+    "record": lambda path: read_json(path, CaptureRecord),
     "dump": refuses(flight.DumpError, flight.read),
     "ras": refuses(ValueError, lambda path: ras.read(path, 2)),
     "answer": answer,

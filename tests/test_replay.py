@@ -26,7 +26,13 @@ from tb_ddp_doctor.replay import native, native_library
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.host_meetings import with_host_meetings
 from tb_ddp_doctor.replay.model import Ordering, Played
-from tb_ddp_doctor.replay.order import CircularWaitError, Together, nothing_ordered, order_natively, order_with_numpy
+from tb_ddp_doctor.replay.order import (
+    CircularWaitError,
+    PlayedTogether,
+    nothing_ordered,
+    order_natively,
+    order_with_numpy,
+)
 from tb_ddp_doctor.replay.play import _Playing, play
 from tb_ddp_doctor.replay.tracks import RecordedTracks, awaited, families, recorded_parts
 from tb_ddp_doctor.replay.whatif import WhatIf
@@ -135,7 +141,7 @@ def test_the_native_library_orders_any_job_as_numpy_does(traces: list[RankTrace]
         some = st.integers(0, len(parts.rank) - 1)
         awaits = np.array(data.draw(st.lists(some, min_size=len(awaits), max_size=len(awaits))), np.int32)
 
-    def said(way: Callable[[Ordering], tuple[Ints, Ints, list[Together]]]) -> object:
+    def said(way: Callable[[Ordering], tuple[Ints, Ints, list[PlayedTogether]]]) -> object:
         try:
             order, completed, plan = way(nothing_ordered(tracks, parts, awaits))
         except CircularWaitError:

@@ -20,7 +20,7 @@ from werkzeug.test import Client
 import tb_ddp_doctor.plugin
 from tb_ddp_doctor.plugin import perfetto_ui, turns
 from tb_ddp_doctor.plugin.plugin import DiagnosisPlugin
-from tb_ddp_doctor.plugin.turns import BusyError, Turns
+from tb_ddp_doctor.plugin.turns import TooManyError, Turns
 
 PARAMETER = re.compile(r'(?:args|asked)\.get(?:list)?\(\s*"(\w+)"|(?:args|asked)\["(\w+)"\]|"(\w+)" in request\.args')
 SOURCES = Path(tb_ddp_doctor.plugin.__file__).parent.glob("*.py")
@@ -106,7 +106,7 @@ def test_only_so_many_answers_are_computed_at_once(monkeypatch: pytest.MonkeyPat
     for thread in threads:
         thread.start()
     inside.wait(60)
-    with pytest.raises(BusyError, match="Ask again"), mine.turn():
+    with pytest.raises(TooManyError, match="Ask again"), mine.turn():
         pass
     done.set()
     for thread in threads:
@@ -129,7 +129,7 @@ def test_only_so_many_wait_for_their_turn(monkeypatch: pytest.MonkeyPatch) -> No
     first.start()
     while mine._places._value:
         time.sleep(0.001)
-    with pytest.raises(BusyError):
+    with pytest.raises(TooManyError):
         wait()
     assert first.is_alive()
     mine._free.release()

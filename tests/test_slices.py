@@ -25,7 +25,7 @@ from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.discover.names import DIGEST_SUFFIX
 from tb_ddp_doctor.discover.runs import discover
 from tb_ddp_doctor.slices import chrome, columns, cut, files, native, pick
-from tb_ddp_doctor.slices.cut import Window
+from tb_ddp_doctor.slices.cut import SliceWindow
 from tb_ddp_doctor.slices.model import RankSlice, Role, Slice, SliceError
 from tb_ddp_doctor.trace import reader
 from tb_ddp_doctor.trace.model import (
@@ -67,10 +67,10 @@ def result(tmp_path_factory: pytest.TempPathFactory, cache: Cache) -> engine.Res
     return engine.diagnose(run, reading=engine.Reading(cache))
 
 
-def at(result: engine.Result, begin_ms: float, end_ms: float, *ranks: int) -> Window:
+def at(result: engine.Result, begin_ms: float, end_ms: float, *ranks: int) -> SliceWindow:
     """A window in ms of the drawing, whose first step begins at 0."""
     zero = result.job.digests[0].steps.host_start_ns[0] - 0
-    return Window(ranks or (0, 1), int(zero + begin_ms * MS), int(zero + end_ms * MS))
+    return SliceWindow(ranks or (0, 1), int(zero + begin_ms * MS), int(zero + end_ms * MS))
 
 
 def events(part: RankSlice) -> list[tuple[str, str, int, int]]:
@@ -152,13 +152,13 @@ def test_evidence_is_a_window_of_the_common_clock(result: engine.Result, cache: 
 @pytest.mark.parametrize(
     ("window", "sentence"),
     [
-        (Window((7,), 0, 1), "no rank 7"),
-        (Window((), 0, 1), "Which ranks"),
-        (Window((0,), 5, 5), "ends before"),
-        (Window((0,) * 17, 0, 1), "at most 16"),
+        (SliceWindow((7,), 0, 1), "no rank 7"),
+        (SliceWindow((), 0, 1), "Which ranks"),
+        (SliceWindow((0,), 5, 5), "ends before"),
+        (SliceWindow((0,) * 17, 0, 1), "at most 16"),
     ],
 )
-def test_a_window_that_makes_no_sense(result: engine.Result, cache: Cache, window: Window, sentence: str) -> None:
+def test_a_window_that_makes_no_sense(result: engine.Result, cache: Cache, window: SliceWindow, sentence: str) -> None:
     with pytest.raises(SliceError, match=sentence):
         cut.cut(result, cache, window)
 
@@ -398,7 +398,7 @@ def test_no_columns_break_a_writer(result: engine.Result) -> None:
 
     @given(trace=hostile_traces(), start=START, length=LENGTH, most=st.sampled_from([None, 1, 5, 10_000]))
     def holds(trace: RankTrace, start: int, length: int, most: int | None) -> None:
-        window = Window((0, 1), start, start + max(length, 1))
+        window = SliceWindow((0, 1), start, start + max(length, 1))
         for form in (native, chrome, columns):
             file = io.BytesIO()
             form.write(cut.cut(spoiled, Kept(trace), window, most), file)  # type: ignore[arg-type]

@@ -33,7 +33,7 @@ from tb_ddp_doctor.findings import (
     Traffic,
 )
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.replay.critical_path import Part, critical_path
+from tb_ddp_doctor.replay.critical_path import PathOfStep, critical_path
 from tb_ddp_doctor.trace.model import Ints
 
 _log = logging.getLogger(__name__)
@@ -163,7 +163,7 @@ def _memory(facts: Facts) -> Memory | None:
         return None
 
 
-def _path_step(part: Part, job: Job) -> PathStep:
+def _path_step(part: PathOfStep, job: Job) -> PathStep:
     return PathStep(
         step=int(job.steps[part.step]),
         start_ns=part.start_ns,

@@ -21,7 +21,7 @@ _ROUNDS = 20
 _SETTLED = 1e-9
 
 
-class AlphaBeta(msgspec.Struct, frozen=True):
+class AlphaBetaFit(msgspec.Struct, frozen=True):
     """A line through sizes and times, and how well it predicts them."""
 
     #: µs, and µs per byte; neither is negative.
@@ -38,7 +38,7 @@ class AlphaBeta(msgspec.Struct, frozen=True):
         return self.alpha_us + self.beta_us * np.asarray(size, np.float64)
 
 
-def alpha_beta(size: ArrayLike, time_us: ArrayLike) -> AlphaBeta | None:
+def alpha_beta(size: ArrayLike, time_us: ArrayLike) -> AlphaBetaFit | None:
     """The line through messages of so many bytes that took so long, both of shape (P,).
 
     What is not positive and finite is left out. None where fewer than two different sizes are left.
@@ -53,7 +53,7 @@ def alpha_beta(size: ArrayLike, time_us: ArrayLike) -> AlphaBeta | None:
     error = np.abs(predicted / y - 1)
     spare = float(((np.log(y) - np.log(y).mean()) ** 2).sum())
     missed = float(((np.log(y) - np.log(predicted)) ** 2).sum())
-    return AlphaBeta(
+    return AlphaBetaFit(
         alpha_us=alpha,
         beta_us=beta,
         r2=max(1 - missed / spare, 0.0) if spare > 0 else 0.0,

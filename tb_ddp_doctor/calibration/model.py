@@ -12,7 +12,7 @@ from functools import cached_property
 import msgspec
 import numpy as np
 
-from tb_ddp_doctor.calibration.fit import AlphaBeta, Floats, alpha_beta
+from tb_ddp_doctor.calibration.fit import AlphaBetaFit, Floats, alpha_beta
 
 #: Raised when a field changes its meaning or goes.
 SCHEMA_VERSION = 1
@@ -101,7 +101,7 @@ def curve(kind: str, scope: str, ranks: Sequence[int], size: int, points: Sequen
     )
 
 
-def _fit(line: AlphaBeta, factor: float) -> Fit:
+def _fit(line: AlphaBetaFit, factor: float) -> Fit:
     algbw = 1e-3 / line.beta_us if line.beta_us > 0 else 0.0
     return Fit(
         alpha_us=line.alpha_us,

@@ -25,9 +25,9 @@ from tb_ddp_doctor.capture.directory import write_json
 from tb_ddp_doctor.capture.gpu import Gpu
 from tb_ddp_doctor.capture.process import start
 from tb_ddp_doctor.capture.requests import MOST_WAITING, Mailbox, Request, margin_s
-from tb_ddp_doctor.capture.starts import Joined, join
+from tb_ddp_doctor.capture.starts import JoinedStart, join
 from tb_ddp_doctor.capture.task import Keep, Task
-from tb_ddp_doctor.capture.windows import MOST_STEPS, Schedule, Window, placed, steps_ahead
+from tb_ddp_doctor.capture.windows import MOST_STEPS, CaptureSchedule, CaptureWindow, placed, steps_ahead
 from tb_ddp_doctor.evidence.model import GpuState, Loading, RankEvidence
 from tb_ddp_doctor.report.escape import printable
 from tb_ddp_doctor.version import PACKAGE
@@ -51,7 +51,7 @@ _log = logging.getLogger(__name__)
 class Captured(msgspec.Struct, frozen=True):
     """A trace that has just been written."""
 
-    window: Window
+    window: CaptureWindow
     trace: Path
     captured_ns: int
     #: How often the training had gone back to earlier steps before.
@@ -87,7 +87,7 @@ class Agent(msgspec.Struct, eq=False):
 
     logdir: Path
     scratch: Path
-    schedule: Schedule
+    schedule: CaptureSchedule
     rank: int
     world_size: int
     node: str
@@ -99,7 +99,7 @@ class Agent(msgspec.Struct, eq=False):
     #: The step that ended last, and how often somebody sent SIGUSR2.
     progress: Callable[[], int]
     signals: Callable[[], int]
-    offer: Callable[[Window], None]
+    offer: Callable[[CaptureWindow], None]
     #: Give up what this request asked for.
     withdraw: Callable[[str], None]
     switch_off: Callable[[str], None]
@@ -113,9 +113,9 @@ class Agent(msgspec.Struct, eq=False):
     _gpu: Gpu | None = None
     _said: set[str] = msgspec.field(default_factory=set)
     #: Where captures go, by how often the training had gone back: those of a step that is trained again are apart.
-    _joined: dict[int, Joined] = msgspec.field(default_factory=dict)
+    _joined: dict[int, JoinedStart] = msgspec.field(default_factory=dict)
     #: Windows that are planned, and when requests were first seen without a plan.
-    _planned: list[Window] = msgspec.field(default_factory=list)
+    _planned: list[CaptureWindow] = msgspec.field(default_factory=list)
     _unanswered_since: dict[str, float] = msgspec.field(default_factory=dict)
     _signals_done: int = 0
     #: Held as long as this process lives.
@@ -247,7 +247,7 @@ class Agent(msgspec.Struct, eq=False):
         step = self.progress()
         steps = min(max(request.steps or self.schedule.steps, 1), MOST_STEPS)
         ranks = request.ranks and tuple(sorted({rank for rank in request.ranks if 0 <= rank < self.world_size}))
-        wanted = Window(step + ahead, steps, ranks, request.stacks, request.memory, name)
+        wanted = CaptureWindow(step + ahead, steps, ranks, request.stacks, request.memory, name)
         window = replace(wanted, first=placed(wanted, self.schedule, self._planned))
         # Those behind it, which may never come, hold up nobody.
         if sum(other.first < window.first for other in self._planned) >= MOST_WAITING:
@@ -255,7 +255,7 @@ class Agent(msgspec.Struct, eq=False):
         if mailbox.answer(name, window, self.rank, self._joined[0]):
             _log.info("ddp-doctor: %s will be captured, as %s asked.", window, printable(request.by))
 
-    def _join(self, rewinds: int) -> Joined:
+    def _join(self, rewinds: int) -> JoinedStart:
         """Where captures go after the training has gone back so often. Raises OSError."""
         if rewinds not in self._joined:
             if not rewinds:

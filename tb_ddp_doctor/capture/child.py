@@ -20,9 +20,9 @@ import msgspec
 
 from tb_ddp_doctor.cache import Cache, write_digest
 from tb_ddp_doctor.capture import retention, scalars, scratch
-from tb_ddp_doctor.capture.directory import CaptureFolder, Claim, Verdict, read_json, refuse_link, write_json
+from tb_ddp_doctor.capture.directory import CaptureFolder, CaptureVerdict, Claim, read_json, refuse_link, write_json
 from tb_ddp_doctor.capture.task import Task
-from tb_ddp_doctor.evidence.model import Record
+from tb_ddp_doctor.evidence.model import CaptureRecord
 from tb_ddp_doctor.storage.whole_file import written_whole
 from tb_ddp_doctor.trace.model import TraceError
 
@@ -142,7 +142,7 @@ def _compress(trace: Path, to: Path) -> None:
 
 
 def _record(task: Task, folder: CaptureFolder, written: list[Path]) -> None:
-    record = Record(
+    record = CaptureRecord(
         rank=task.rank,
         world_size=task.world_size,
         node=task.node,
@@ -196,7 +196,7 @@ def _takes_over(task: Task, folder: CaptureFolder) -> bool:
 
 
 def _has_reported(rank: int, task: Task, folder: CaptureFolder) -> bool:
-    record = read_json(folder.record(rank), Record)
+    record = read_json(folder.record(rank), CaptureRecord)
     return record is not None and record.start == task.start
 
 
@@ -227,7 +227,7 @@ def _traced(task: Task, folder: CaptureFolder) -> tuple[int, ...]:
     # The rank that diagnoses waits as long for others as this one may have to wait for it.
     until = time.monotonic() + 2 * task.patience_s + 60
     while time.monotonic() < until:
-        told = read_json(folder.verdict, Verdict)
+        told = read_json(folder.verdict, CaptureVerdict)
         if told is not None:
             return told.traced
         if task.is_first:

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from tb_ddp_doctor.capture.directory import CaptureFolder, Verdict, read_json
-from tb_ddp_doctor.capture.requests import NETWORK_MARGIN_S, Mailbox, Plan, Request
-from tb_ddp_doctor.capture.starts import Joined, starts
-from tb_ddp_doctor.capture.windows import MOST_STEPS, Window
+from tb_ddp_doctor.capture.directory import CaptureFolder, CaptureVerdict, read_json
+from tb_ddp_doctor.capture.requests import NETWORK_MARGIN_S, CapturePlan, Mailbox, Request
+from tb_ddp_doctor.capture.starts import JoinedStart, starts
+from tb_ddp_doctor.capture.windows import MOST_STEPS, CaptureWindow
 
 T = TypeVar("T")
 _POLL_S = 0.2
@@ -38,7 +38,7 @@ def capture(logdir: Path, request: Request, wait_s: float, say: Callable[[str], 
     name = mailbox.ask(request)
     answered_s = min(_ANSWERED_S, wait_s or _ANSWERED_S)
     plan = _awaited(lambda: mailbox.plan(name) or _ended(logdir), answered_s)
-    if not isinstance(plan, Plan):
+    if not isinstance(plan, CapturePlan):
         if plan is not None:
             raise CaptureError(f"{plan} Nothing will be captured.")
         why = f"No rank answered within {answered_s:g} s: the job was stopped, hangs, or takes longer for a step."
@@ -50,7 +50,7 @@ def capture(logdir: Path, request: Request, wait_s: float, say: Callable[[str], 
     if not wait_s:
         return
     folder = CaptureFolder.of(logdir / plan.folder, plan.first)
-    verdict = _awaited(lambda: read_json(folder.verdict, Verdict), until - time.monotonic())
+    verdict = _awaited(lambda: read_json(folder.verdict, CaptureVerdict), until - time.monotonic())
     if verdict is None:
         why = _ended(logdir) or f"No verdict came within {wait_s:g} s."
         raise CaptureError(f"{why} What the ranks have written so far is in {folder.path}.")
@@ -81,7 +81,7 @@ def _listening(logdir: Path) -> Mailbox:
     return mailbox
 
 
-def _running(logdir: Path) -> list[Joined]:
+def _running(logdir: Path) -> list[JoinedStart]:
     """The starts that have not said that they have ended."""
     return [joined for joined in starts(logdir) if not joined.has_ended]
 
@@ -91,8 +91,8 @@ def _ended(logdir: Path) -> str | None:
     return None if _running(logdir) else f"The job at {logdir} has ended."
 
 
-def _planned(plan: Plan) -> str:
-    window = str(Window(plan.first, plan.steps))
+def _planned(plan: CapturePlan) -> str:
+    window = str(CaptureWindow(plan.first, plan.steps))
     return f"{window[:1].upper()}{window[1:]}"
 
 

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from tb_ddp_doctor.discover.names import CAPTURE_FOLDER, DIGEST_SUFFIX
-from tb_ddp_doctor.evidence.model import RECORD_SUFFIX, Record
+from tb_ddp_doctor.evidence.model import RECORD_SUFFIX, CaptureRecord
 from tb_ddp_doctor.storage.message import REFUSALS
 from tb_ddp_doctor.storage.whole_file import written_whole
 
@@ -42,7 +42,7 @@ _PLAIN = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
 T = TypeVar("T")
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class CaptureVerdict(msgspec.Struct, frozen=True):
     """What was diagnosed from the digests of a capture."""
 
     step: int
@@ -102,13 +102,13 @@ class CaptureFolder(msgspec.Struct, frozen=True):
     def record(self, rank: int) -> Path:
         return self.path / f"rank{rank}{RECORD_SUFFIX}"
 
-    def records(self) -> dict[int, Record]:
+    def records(self) -> dict[int, CaptureRecord]:
         """The records that are there and can be read, by rank. Raises OSError where the folder cannot be."""
-        found: dict[int, Record] = {}
+        found: dict[int, CaptureRecord] = {}
         if self.path.is_symlink():
             return found
         for path in sorted(self.path.glob(f"rank*{RECORD_SUFFIX}")):
-            record = read_json(path, Record)
+            record = read_json(path, CaptureRecord)
             if record is not None and path == self.record(record.rank):
                 found[record.rank] = record
         return found

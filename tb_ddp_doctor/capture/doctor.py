@@ -25,7 +25,7 @@ from tb_ddp_doctor.capture.hang import HangWatch
 from tb_ddp_doctor.capture.nvtx_ranges import NvtxRanges
 from tb_ddp_doctor.capture.scratch import new as new_scratch
 from tb_ddp_doctor.capture.task import Keep
-from tb_ddp_doctor.capture.windows import Schedule, Window
+from tb_ddp_doctor.capture.windows import CaptureSchedule, CaptureWindow
 from tb_ddp_doctor.choices import refusal
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Doctor:
         margin_s = _number("margin_s", margin_s) if margin_s is not None else None
         poll_s, patience_s = _number("poll_s", poll_s, above=True), _number("patience_s", patience_s)
         every = _whole("every", every) if every is not None else None
-        self._schedule = Schedule(every, _whole("steps", steps), stacks, memory)
+        self._schedule = CaptureSchedule(every, _whole("steps", steps), stacks, memory)
         self._logdir = Path(logdir).absolute()
         self._keep: Keep = keep
         self._limits = (max_gb, patience_s)
@@ -103,12 +103,12 @@ class Doctor:
         #: `step` has nothing to do but to count before the end of this step.
         self._due = -1
         #: From other threads, in order of arrival: windows, and names of requests that were withdrawn.
-        self._offered: deque[Window | str] = deque()
-        self._planned: list[Window] = []
+        self._offered: deque[CaptureWindow | str] = deque()
+        self._planned: list[CaptureWindow] = []
         #: Of the window that begins next, or is being recorded.
         self._recorder: Recorder | None = None
         #: It was prepared or passed over, and is not tried again.
-        self._tried: Window | None = None
+        self._tried: CaptureWindow | None = None
         #: Why windows were missed.
         self._said: set[str] = set()
         #: The thread that records, and whether calls on others were said.
@@ -239,7 +239,7 @@ class Doctor:
         self._hang.start()
         return agent
 
-    def _offer(self, window: Window) -> None:
+    def _offer(self, window: CaptureWindow) -> None:
         """Called on the agent's thread."""
         self._offered.append(window)
         self._due = -1
@@ -267,7 +267,7 @@ class Doctor:
         if self._recorder is not None and self._recorder.window.request == request:
             self._drop("it was cancelled")
 
-    def _say_late(self, window: Window) -> None:
+    def _say_late(self, window: CaptureWindow) -> None:
         _log.warning(
             "ddp-doctor: rank %d is missing from the capture of %s: it learned of it too late. Doctor's margin_s sets "
             "how many seconds ahead captures are placed.",
@@ -319,7 +319,7 @@ class Doctor:
         loading = self._watched.loading() if self._watched else None
         agent.take(Captured(window, trace, time.time_ns(), self._rewinds, gpu, loading, recorder.core_wait_ms))
 
-    def _window_from(self, step: int) -> Window | None:
+    def _window_from(self, step: int) -> CaptureWindow | None:
         """The next window that begins at `step` or later."""
         for window in self._planned:
             if window.first < step:
@@ -329,7 +329,7 @@ class Doctor:
         windows = [*self._planned, *([scheduled] if scheduled else [])]
         return min(windows, key=lambda window: window.first, default=None)
 
-    def _prepare(self, window: Window, agent: Agent) -> None:
+    def _prepare(self, window: CaptureWindow, agent: Agent) -> None:
         from tb_ddp_doctor.capture.recorder import BusyError, Recorder
 
         self._tried = window
@@ -358,7 +358,7 @@ class Doctor:
         self._gpu = Gpu.of_this_thread()
         agent.begin(self._gpu)
 
-    def _say_missing(self, window: Window, reason: str) -> None:
+    def _say_missing(self, window: CaptureWindow, reason: str) -> None:
         # A full disk stays full: once is enough.
         if reason not in self._said:
             self._said.add(reason)

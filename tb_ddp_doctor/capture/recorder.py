@@ -18,7 +18,7 @@ from torch.profiler import profile, record_function, supported_activities
 
 from tb_ddp_doctor.capture.core_wait import core_wait_ns
 from tb_ddp_doctor.capture.watch import Watched
-from tb_ddp_doctor.capture.windows import Window
+from tb_ddp_doctor.capture.windows import CaptureWindow
 
 #: Bytes that a disk with room takes.
 _ROOM = 1 << 20
@@ -31,7 +31,7 @@ class BusyError(Exception):
 class Recorder:
     """Records the steps of one window: `prepare`, `start`, `next_step` for each further one, `stop`, `save`."""
 
-    def __init__(self, window: Window, who: Mapping[str, Any], watched: Watched | None) -> None:
+    def __init__(self, window: CaptureWindow, who: Mapping[str, Any], watched: Watched | None) -> None:
         """`who` has the rank, the world_size and the node of this process."""
         self.window = window
         self.is_recording = False

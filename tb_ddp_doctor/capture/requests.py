@@ -17,8 +17,8 @@ import msgspec
 from msgspec.structs import asdict
 
 from tb_ddp_doctor.capture.directory import CONTROL_FOLDER, CaptureFolder, mark, read_json, write_json
-from tb_ddp_doctor.capture.starts import Joined
-from tb_ddp_doctor.capture.windows import MOST_STEPS, Window
+from tb_ddp_doctor.capture.starts import JoinedStart
+from tb_ddp_doctor.capture.windows import MOST_STEPS, CaptureWindow
 
 #: Requests that nobody answered for so long are passed over, s.
 _STALE_S = 3600.0
@@ -47,7 +47,7 @@ class Request(msgspec.Struct, frozen=True):
     memory: bool = False
 
 
-class Plan(msgspec.Struct, frozen=True):
+class CapturePlan(msgspec.Struct, frozen=True):
     """The answer to a request."""
 
     #: The start that is to capture, and the folder of its captures within the log directory.
@@ -103,13 +103,13 @@ class Mailbox:
                 found[name] = request
         return found
 
-    def answer(self, name: str, window: Window, rank: int, joined: Joined) -> bool:
+    def answer(self, name: str, window: CaptureWindow, rank: int, joined: JoinedStart) -> bool:
         """Write the plan for a request; False if another rank was faster. Raises OSError."""
         fields = {key: value for key, value in asdict(window).items() if key != "request"}
         folder = str(joined.folder.relative_to(joined.logdir))
         # Written under another name first: nobody may see half of it, and only one may give it its name.
         draft = self._plans / f".{name}-{rank}"
-        write_json(draft, Plan(start=joined.listed.start.id, folder=folder, by_rank=rank, **fields))
+        write_json(draft, CapturePlan(start=joined.listed.start.id, folder=folder, by_rank=rank, **fields))
         try:
             os.link(draft, self._plans / name)
         except FileExistsError:
@@ -118,19 +118,19 @@ class Mailbox:
             draft.unlink(missing_ok=True)
         return True
 
-    def plan(self, name: str) -> Plan | None:
+    def plan(self, name: str) -> CapturePlan | None:
         """The answer to a request, if there is one that can be kept."""
-        plan = read_json(self._plans / name, Plan, _MOST_BYTES)
+        plan = read_json(self._plans / name, CapturePlan, _MOST_BYTES)
         return plan if plan and plan.first >= 0 and 1 <= plan.steps <= MOST_STEPS else None
 
-    def new_plans(self, start: str) -> Iterator[Window]:
+    def new_plans(self, start: str) -> Iterator[CaptureWindow]:
         """The windows of a start's plans that were not handed out before. Raises OSError."""
         plans = self._looked_at(self._plans)
         for name in _newest(plans.names - plans.passed_over):
             plans.passed_over.add(name)
             plan = self.plan(name)
             if plan is not None and plan.start == start:
-                yield Window(plan.first, plan.steps, plan.ranks, plan.stacks, plan.memory, name)
+                yield CaptureWindow(plan.first, plan.steps, plan.ranks, plan.stacks, plan.memory, name)
 
     def cancel(self, starts: Collection[str]) -> list[str]:
         """Withdraw the requests that these starts have not captured yet; returns their names. Raises OSError."""

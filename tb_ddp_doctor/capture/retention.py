@@ -8,10 +8,10 @@ from pathlib import Path
 
 import msgspec
 
-from tb_ddp_doctor.capture.directory import CaptureFolder, Claim, Verdict, capture_folders, read_json
+from tb_ddp_doctor.capture.directory import CaptureFolder, CaptureVerdict, Claim, capture_folders, read_json
 from tb_ddp_doctor.capture.starts import start_folders
 from tb_ddp_doctor.discover.names import DIGEST_SUFFIX
-from tb_ddp_doctor.evidence.model import Record
+from tb_ddp_doctor.evidence.model import CaptureRecord
 
 
 class _Owned(msgspec.Struct, frozen=True):
@@ -56,7 +56,7 @@ def _owned(folder: CaptureFolder) -> Iterator[_Owned]:
         yield from _of(folder, record)
 
 
-def _of(folder: CaptureFolder, record: Record) -> Iterator[_Owned]:
+def _of(folder: CaptureFolder, record: CaptureRecord) -> Iterator[_Owned]:
     """The files of a record that are as it says: whatever else has such a name is somebody else's."""
     mine = {folder.trace(record.rank).name, folder.digest(record.rank).name}
     for name, size in record.files.items():
@@ -79,7 +79,7 @@ def _forget_if_empty(folder: CaptureFolder) -> None:
 
 
 def _forget_verdict(folder: CaptureFolder) -> None:
-    if read_json(folder.verdict, Verdict) is not None:
+    if read_json(folder.verdict, CaptureVerdict) is not None:
         folder.verdict.unlink(missing_ok=True)
     if read_json(folder.claim, Claim) is not None:
         folder.claim.unlink(missing_ok=True)

@@ -18,7 +18,7 @@ from typing import BinaryIO, Protocol
 from tb_ddp_doctor.capture.directory import (
     SCALARS_FOLDER,
     CaptureFolder,
-    Verdict,
+    CaptureVerdict,
     capture_folders,
     read_json,
     refuse_link,
@@ -75,7 +75,7 @@ def publish(start_folder: Path) -> None:
         if not new:
             return
         # Behind a step that comes late, all that follow once more.
-        verdicts = [read_json(folder.verdict, Verdict) for folder in ready if folder.step >= new[0]]
+        verdicts = [read_json(folder.verdict, CaptureVerdict) for folder in ready if folder.step >= new[0]]
         events = [_event(verdict) for verdict in verdicts if verdict is not None]
         if not file.tell():
             events.insert(0, _first_event())
@@ -119,7 +119,7 @@ def _first_event() -> _Event:
     return event
 
 
-def _event(verdict: Verdict) -> _Event:
+def _event(verdict: CaptureVerdict) -> _Event:
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.plugins.scalar.metadata import create_summary_metadata as of_scalar

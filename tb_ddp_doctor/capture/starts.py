@@ -34,7 +34,7 @@ class Listed(msgspec.Struct, frozen=True):
     job: str
 
 
-class Joined(msgspec.Struct, frozen=True):
+class JoinedStart(msgspec.Struct, frozen=True):
     """A start in a log directory, and its number there."""
 
     logdir: Path
@@ -60,7 +60,7 @@ def folder_of(logdir: Path, number: int) -> Path:
     return logdir if number == 1 else logdir / f"start_{number}"
 
 
-def join(logdir: Path, start: Start, rank: int, after: int = 0) -> Joined:
+def join(logdir: Path, start: Start, rank: int, after: int = 0) -> JoinedStart:
     """The number of a start in a log directory, above `after`, for the captures of one of its ranks. Raises OSError.
 
     Ranks that do not know for certain which start they are of join one that has their id and size and that none with
@@ -70,11 +70,11 @@ def join(logdir: Path, start: Start, rank: int, after: int = 0) -> Joined:
         listed = _listed_as(logdir, number, start)
         is_mine = (listed.start.id, listed.start.world_size) == (start.id, start.world_size)
         if is_mine and (start.is_unique or _joins(logdir, number, rank)):
-            return Joined(logdir, number, listed)
+            return JoinedStart(logdir, number, listed)
     raise AssertionError
 
 
-def starts(logdir: Path) -> Iterator[Joined]:
+def starts(logdir: Path) -> Iterator[JoinedStart]:
     """All starts in a log directory, the first one first."""
     try:
         numbers = sorted(int(name) for name in os.listdir(_file(logdir, 1).parent) if _NUMBER.fullmatch(name))
@@ -83,7 +83,7 @@ def starts(logdir: Path) -> Iterator[Joined]:
     for number in numbers:
         listed = read_json(_file(logdir, number), Listed)
         if listed is not None:
-            yield Joined(logdir, number, listed)
+            yield JoinedStart(logdir, number, listed)
 
 
 def start_folders(logdir: Path) -> list[tuple[int, Path]]:

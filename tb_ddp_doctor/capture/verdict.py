@@ -9,7 +9,7 @@ import numpy as np
 
 from tb_ddp_doctor import engine, wording
 from tb_ddp_doctor.cache import Cache
-from tb_ddp_doctor.capture.directory import CaptureFolder, Verdict, capture_folders, read_json
+from tb_ddp_doctor.capture.directory import CaptureFolder, CaptureVerdict, capture_folders, read_json
 from tb_ddp_doctor.discover.runs import DiscoverError, only_run
 from tb_ddp_doctor.findings import Diagnosis, Finding, Severity
 from tb_ddp_doctor.job.model import Job
@@ -26,7 +26,7 @@ _LEAST_AGREEING = 3
 _IDLE = ("sync", "alloc", "dispatch", "host")
 
 
-def of_capture(folder: CaptureFolder, missing: tuple[int, ...]) -> Verdict | str:
+def of_capture(folder: CaptureFolder, missing: tuple[int, ...]) -> CaptureVerdict | str:
     """Diagnose a capture whose `missing` ranks did not report; a sentence if it cannot be."""
     try:
         run = only_run(str(folder.path))
@@ -36,7 +36,7 @@ def of_capture(folder: CaptureFolder, missing: tuple[int, ...]) -> Verdict | str
     diagnosis = result.diagnosis
     named = _named(diagnosis)
     said = f"{line(diagnosis)}{confidence(named, earlier(folder))}"
-    return Verdict(
+    return CaptureVerdict(
         step=folder.step,
         line=f"step {folder.step}: {said}{_without(missing)}",
         headline=diagnosis.headline,
@@ -71,14 +71,14 @@ def _named(diagnosis: Diagnosis) -> Finding | None:
     return worst if worst is not None and diagnosis.verdict == worst.rule else None
 
 
-def earlier(folder: CaptureFolder) -> list[Verdict]:
+def earlier(folder: CaptureFolder) -> list[CaptureVerdict]:
     """The verdicts of the captures of the same start before this one, the newest first."""
     before = [other for other in capture_folders(folder.path.parent) if other.step < folder.step]
-    found = (read_json(other.verdict, Verdict) for other in before[: -_MOST_EARLIER - 1 : -1])
+    found = (read_json(other.verdict, CaptureVerdict) for other in before[: -_MOST_EARLIER - 1 : -1])
     return [verdict for verdict in found if verdict is not None]
 
 
-def confidence(named: Finding | None, before: Sequence[Verdict]) -> str:
+def confidence(named: Finding | None, before: Sequence[CaptureVerdict]) -> str:
     """How sure the verdict is, and what earlier captures say of it; begins with a space.
 
     The same verdict is the same rule on the same ranks: noise makes captures name one rank after the other.

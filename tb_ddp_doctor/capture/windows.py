@@ -16,7 +16,7 @@ _APART = 2
 MOST_STEPS = 1000
 
 
-class Window(msgspec.Struct, frozen=True):
+class CaptureWindow(msgspec.Struct, frozen=True):
     """Consecutive steps to capture."""
 
     first: int
@@ -35,12 +35,12 @@ class Window(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         return f"step {self.first}" if self.steps == 1 else f"steps {self.first} to {self.last}"
 
-    def is_clear_of(self, other: Window) -> bool:
+    def is_clear_of(self, other: CaptureWindow) -> bool:
         """Whether both can be captured, one after the other."""
         return self.first >= other.last + _APART or other.first >= self.last + _APART
 
 
-class Schedule(msgspec.Struct, frozen=True):
+class CaptureSchedule(msgspec.Struct, frozen=True):
     """A window at each multiple of `every`; None at no step."""
 
     every: int | None
@@ -56,13 +56,13 @@ class Schedule(msgspec.Struct, frozen=True):
         if self.steps > MOST_STEPS:
             raise ValueError(f"steps must be at most {MOST_STEPS:,}, not {self.steps:,}.")
 
-    def first_from(self, step: int) -> Window | None:
+    def first_from(self, step: int) -> CaptureWindow | None:
         """The first window that begins at `step` or later; never at step 0, which is not like the others."""
         if self.every is None:
             return None
-        return Window(max(-(-step // self.every), 1) * self.every, self.steps, None, self.stacks, self.memory)
+        return CaptureWindow(max(-(-step // self.every), 1) * self.every, self.steps, None, self.stacks, self.memory)
 
-    def near(self, window: Window) -> Iterable[Window]:
+    def near(self, window: CaptureWindow) -> Iterable[CaptureWindow]:
         """The windows next to one, on both sides."""
         if self.every is not None:
             for step in (window.first - self.every, window.first):
@@ -75,7 +75,7 @@ def steps_ahead(margin_s: float, step_s: float) -> int:
     return math.ceil(margin_s / step_s) + _APART
 
 
-def placed(window: Window, schedule: Schedule, planned: Collection[Window]) -> int:
+def placed(window: CaptureWindow, schedule: CaptureSchedule, planned: Collection[CaptureWindow]) -> int:
     """The first step, from `window.first` on, at which a window keeps clear of the schedule and of what is planned.
 
     One that is too long for the time between two scheduled windows takes their place: it begins between two of them.
@@ -83,7 +83,7 @@ def placed(window: Window, schedule: Schedule, planned: Collection[Window]) -> i
     fits = schedule.every is None or window.steps + _APART <= schedule.every - schedule.steps
     first = window.first
     while True:
-        here = Window(first, window.steps)
+        here = CaptureWindow(first, window.steps)
         scheduled = [other for other in schedule.near(here) if fits or other.first < first]
         taken = [other for other in (*scheduled, *planned) if not here.is_clear_of(other)]
         if taken:

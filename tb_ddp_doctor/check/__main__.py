@@ -31,12 +31,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     # Read when torch is imported. What its store and gloo say of a rank that does not answer is said in a sentence.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
-    from tb_ddp_doctor.check.run import Launched, Options, run
+    from tb_ddp_doctor.check.run import LaunchedProcess, Options, run
 
     # Under a launcher, standard error is shared by all ranks.
     logging.basicConfig(level=logging.WARNING)
     errors = Console(stderr=True, highlight=False)
-    launched = Launched.here(os.environ)
+    launched = LaunchedProcess.here(os.environ)
 
     def tell(found: Calibration) -> int:
         return _told(found, options, errors)

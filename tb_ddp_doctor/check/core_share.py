@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from tb_ddp_doctor.check.cores import pinned
-from tb_ddp_doctor.check.repeats import ROUNDS, Node, sleep_until
+from tb_ddp_doctor.check.repeats import ROUNDS, LocalRanks, sleep_until
 from tb_ddp_doctor.check.turns import neighbours
 
 NAME, UNIT = "share of a core", "%"
@@ -22,7 +22,7 @@ _MOST_WINDOWS = 4
 _LEAST_OF_WINDOW = 0.1
 
 
-def shares(node: Node, cpus: Mapping[int, Sequence[int]], first: int) -> list[float]:
+def shares(node: LocalRanks, cpus: Mapping[int, Sequence[int]], first: int) -> list[float]:
     """The share of this rank, %, in each of the rounds from a number on; NaN where it met no rank.
 
     `cpus` are those that each rank of the node may run on.
@@ -44,7 +44,7 @@ def shares(node: Node, cpus: Mapping[int, Sequence[int]], first: int) -> list[fl
     return found
 
 
-def _meeting(node: Node, cpus: Mapping[int, Sequence[int]], number: int) -> tuple[int | None, int | None]:
+def _meeting(node: LocalRanks, cpus: Mapping[int, Sequence[int]], number: int) -> tuple[int | None, int | None]:
     """Whom this rank meets in a round, and on which CPU; None where it meets nobody."""
     for place, pair in enumerate(neighbours(node.ranks, number)):
         if node.rank in pair:

@@ -24,7 +24,7 @@ _GPU_COPY, _CPU_COPY = 1 << 30, 64 << 20
 _LINK_COPY = 256 << 20
 
 
-class Plan(msgspec.Struct, frozen=True):
+class MeasurePlan(msgspec.Struct, frozen=True):
     """One measure: what it is called, its unit, and how it is taken."""
 
     name: str
@@ -36,25 +36,29 @@ class Plan(msgspec.Struct, frozen=True):
     is_constant: bool = False
 
 
-def plans(device: Device, window_s: float) -> Iterator[Plan]:
+def plans(device: Device, window_s: float) -> Iterator[MeasurePlan]:
     """The measures of a rank, each repeat as long as the window.
 
     They are the same ones in the same order on all ranks with the same kind of device.
     """
     for name, dtype in _dtypes(device):
-        yield Plan(f"GEMM {name}", "TFLOPS", True, _gemm(device, window_s, dtype, tf32=name == "tf32"))
-    yield Plan("memory bandwidth", "GB/s", True, _copy(device, window_s))
+        yield MeasurePlan(f"GEMM {name}", "TFLOPS", True, _gemm(device, window_s, dtype, tf32=name == "tf32"))
+    yield MeasurePlan("memory bandwidth", "GB/s", True, _copy(device, window_s))
     if device.is_gpu:
         for name, pinned in (("pinned", True), ("pageable", False)):
-            yield Plan(f"host to device ({name})", "GB/s", True, _link(device, window_s, pinned=pinned, to_device=True))
-            yield Plan(
+            yield MeasurePlan(
+                f"host to device ({name})", "GB/s", True, _link(device, window_s, pinned=pinned, to_device=True)
+            )
+            yield MeasurePlan(
                 f"device to host ({name})", "GB/s", True, _link(device, window_s, pinned=pinned, to_device=False)
             )
-    yield Plan("launch latency", "µs", False, _launch(device, window_s))
-    yield Plan("cores", "cores", True, lambda: cores, is_constant=True)
-    yield Plan("CPU clock", "MHz", None, lambda: _cpu_clock, is_constant=True)
+    yield MeasurePlan("launch latency", "µs", False, _launch(device, window_s))
+    yield MeasurePlan("cores", "cores", True, lambda: cores, is_constant=True)
+    yield MeasurePlan("CPU clock", "MHz", None, lambda: _cpu_clock, is_constant=True)
     if device.is_gpu:
-        yield Plan("GPU clock under load", "MHz", None, lambda: lambda: _gpu_clock(device, window_s), is_constant=True)
+        yield MeasurePlan(
+            "GPU clock under load", "MHz", None, lambda: lambda: _gpu_clock(device, window_s), is_constant=True
+        )
 
 
 def throttled(device: Device) -> tuple[str, ...]:

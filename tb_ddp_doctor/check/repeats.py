@@ -35,7 +35,7 @@ def longest_s(window_s: float, batches: int = _MOST_BATCHES) -> float:
     return batches * (ROUNDS * MOST_TURNS * (window_s + _GAP_S) + _LEAD_S)
 
 
-class Node(msgspec.Struct, frozen=True):
+class LocalRanks(msgspec.Struct, frozen=True):
     """This rank among the ranks of its node."""
 
     rank: int
@@ -63,7 +63,9 @@ class Node(msgspec.Struct, frozen=True):
         return values
 
 
-def repeated(node: Node, some: Callable[[int], Sequence[float]], is_clear: Callable[[Floats], bool]) -> list[float]:
+def repeated(
+    node: LocalRanks, some: Callable[[int], Sequence[float]], is_clear: Callable[[Floats], bool]
+) -> list[float]:
     """This rank's repeats, taken until those of all ranks, shape (R, repeats), are clear, or there are enough.
 
     `some` takes those of the rounds from a number on. All ranks call this together.

@@ -11,7 +11,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.calibration.model import Calibration, Curve, Measure, NoAnswer, Outlier, Pair, Point, curve
+from tb_ddp_doctor.calibration.model import (
+    Calibration,
+    Curve,
+    Measure,
+    NoAnswer,
+    Outlier,
+    Pair,
+    Point,
+    curve,
+)
 from tb_ddp_doctor.check import outliers
 
 Floats = NDArray[np.float64]

@@ -31,7 +31,7 @@ from tb_ddp_doctor.check.cores import allowed, compact, expanded, quota
 from tb_ddp_doctor.check.device import Device
 from tb_ddp_doctor.check.measures import plans, throttled
 from tb_ddp_doctor.check.pairs import schedule
-from tb_ddp_doctor.check.repeats import Floats, Node, longest_s, repeated
+from tb_ddp_doctor.check.repeats import Floats, LocalRanks, longest_s, repeated
 from tb_ddp_doctor.check.results import Host, RankCurve, RankResults, assemble, node_names
 from tb_ddp_doctor.check.store import Board, NotAllAnsweredError
 from tb_ddp_doctor.check.turns import at_once
@@ -75,7 +75,7 @@ class Options(msgspec.Struct, frozen=True):
     window_s: float = 0.2
 
 
-class Launched(msgspec.Struct, frozen=True):
+class LaunchedProcess(msgspec.Struct, frozen=True):
     """This process's place in the job."""
 
     rank: int
@@ -84,7 +84,7 @@ class Launched(msgspec.Struct, frozen=True):
     place: str
 
     @classmethod
-    def here(cls, environment: Mapping[str, str]) -> Launched:
+    def here(cls, environment: Mapping[str, str]) -> LaunchedProcess:
         """As the launcher says; one rank where there is none."""
         for rank, world, local, node in _LAUNCHERS:
             if rank in environment and world in environment:
@@ -100,7 +100,7 @@ class Launched(msgspec.Struct, frozen=True):
 class Check:
     """One rank of a check."""
 
-    def __init__(self, launched: Launched, options: Options) -> None:
+    def __init__(self, launched: LaunchedProcess, options: Options) -> None:
         self._launched = launched
         self._options = options
         self._device = Device(launched.local_rank, cpu=options.cpu)
@@ -170,14 +170,14 @@ class Check:
             self._board.arrive(phase, patience_s, value)
         yield
 
-    def _node(self, hosts: Sequence[Host], nodes: Sequence[str]) -> Node:
+    def _node(self, hosts: Sequence[Host], nodes: Sequence[str]) -> LocalRanks:
         rank = self._launched.rank
         ranks = [other for other, node in enumerate(nodes) if node == nodes[rank]]
         here = [hosts[other] for other in ranks]
         cpus = len({cpu for host in here for cpu in expanded(host.cpus)}) or os.cpu_count() or 1
         cores = min(float(cpus), max(host.quota or math.inf for host in here))
         together = len(ranks) if self._device.is_gpu else at_once(len(ranks), cores, max(host.threads for host in here))
-        return Node(rank, tuple(ranks), together, self._options.window_s, self._gather)
+        return LocalRanks(rank, tuple(ranks), together, self._options.window_s, self._gather)
 
     def _gather(self, values: Sequence[float]) -> Floats:
         own = torch.tensor(values, dtype=torch.float64)
@@ -188,7 +188,7 @@ class Check:
         distributed.all_gather(every, own)
         return np.asarray(torch.stack(every).cpu().numpy())
 
-    def _measures(self, node: Node, hosts: Sequence[Host], nodes: Sequence[str]) -> None:
+    def _measures(self, node: LocalRanks, hosts: Sequence[Host], nodes: Sequence[str]) -> None:
         for plan in plans(self._device, self._options.window_s):
             with self._all(plan.name):
                 take = self._guarded(plan.name, plan.prepare, lambda: math.nan)
@@ -208,7 +208,12 @@ class Check:
         self._found.throttled = list(throttled(self._device))
 
     def _repeat(
-        self, node: Node, name: str, unit: str, more_is_better: bool | None, some: Callable[[int], Sequence[float]]
+        self,
+        node: LocalRanks,
+        name: str,
+        unit: str,
+        more_is_better: bool | None,
+        some: Callable[[int], Sequence[float]],
     ) -> None:
         share = outliers.least(name, is_gpu=self._device.is_gpu)
         is_clear = functools.partial(outliers.is_clear, more_is_better=bool(more_is_better), least=share)
@@ -303,7 +308,7 @@ class Check:
             os._exit(status)
 
 
-def _store(launched: Launched, environment: Mapping[str, str], patience_s: float) -> distributed.Store:
+def _store(launched: LaunchedProcess, environment: Mapping[str, str], patience_s: float) -> distributed.Store:
     """The store of the job: torchrun's own, else one that the first rank keeps. Waits for no rank but the first."""
     if launched.world_size == 1:
         return distributed.HashStore()
@@ -318,7 +323,7 @@ def _store(launched: Launched, environment: Mapping[str, str], patience_s: float
     return distributed.PrefixStore("ddp-doctor", store)
 
 
-def run(launched: Launched, options: Options, tell: Callable[[Calibration], int]) -> int:
+def run(launched: LaunchedProcess, options: Options, tell: Callable[[Calibration], int]) -> int:
     """Run this rank to its end; returns the exit status. `tell` is called on the one rank that reports."""
     check = Check(launched, options)
     # Each phase may take its patience once, in which case it is the last one.

@@ -21,7 +21,7 @@ from tb_ddp_doctor.trace.model import Category, Indices, Ints, RankTrace
 MOST_ELEMENTS = 2**48
 
 
-class Launched(msgspec.Struct, frozen=True, eq=False):
+class CollectiveLaunches(msgspec.Struct, frozen=True, eq=False):
     """What launched each collective; columns of `Collectives`, in the order of the events."""
 
     step: Ints
@@ -60,7 +60,7 @@ def enqueues(host: HostCalls) -> Mask:
     return mask
 
 
-def _launched_by(host: HostCalls, device: DeviceEvents, by_backward: Mask) -> Launched:
+def _launched_by(host: HostCalls, device: DeviceEvents, by_backward: Mask) -> CollectiveLaunches:
     """What launched the collectives among the device's events."""
     passes = backward_passes(device, by_backward)
     begun = np.sort(host.start_ns[host.is_annotation & host.named(names.is_optimizer_step)])
@@ -68,7 +68,7 @@ def _launched_by(host: HostCalls, device: DeviceEvents, by_backward: Mask) -> La
     instant = device.launch_ns[communicates]
     backward = searchsorted(passes, instant, side="right") - 1
     update = searchsorted(begun, instant, side="right") if len(begun) else np.full(len(instant), -1)
-    return Launched(
+    return CollectiveLaunches(
         step=device.step[communicates],
         backward=np.where(by_backward[communicates], backward, -1),
         update=np.where(device.is_launched[communicates], update, -1),
@@ -99,11 +99,11 @@ def host_collectives(host: HostCalls, steps: Steps, until_ns: int, words: Vocabu
     enqueued = np.argsort(trace.events.start_ns[comms.event], kind="stable")
     paired = len(enqueued) == len(rows)
     unknown = np.full(len(rows), -1, np.int64)
-    by = Launched(step, unknown, unknown)
+    by = CollectiveLaunches(step, unknown, unknown)
     return _build(trace, rows, enqueued if paired else unknown, by, words)
 
 
-def _build(trace: RankTrace, rows: Ints, meta: Ints, by: Launched, words: Vocabulary) -> Collectives:
+def _build(trace: RankTrace, rows: Ints, meta: Ints, by: CollectiveLaunches, words: Vocabulary) -> Collectives:
     events, comms = trace.events, trace.comms
     known = meta >= 0
 

@@ -11,8 +11,8 @@ import numpy as np
 from tb_ddp_doctor.digest.allocator import BEFORE, ON_CPU, AllocatorEvents, Blocks, blocks
 from tb_ddp_doctor.digest.columns import searchsorted
 from tb_ddp_doctor.digest.host_calls import HostCalls
-from tb_ddp_doctor.digest.memory_categories import Runs, categories, gradient_blocks
-from tb_ddp_doctor.digest.memory_places import Places, kept, largest, modules
+from tb_ddp_doctor.digest.memory_categories import PhaseRuns, categories, gradient_blocks
+from tb_ddp_doctor.digest.memory_places import AllocationPlaces, kept, largest, modules
 from tb_ddp_doctor.digest.model import (
     Collectives,
     KeptBlocks,
@@ -78,7 +78,7 @@ def memory(
     size = len(steps)
     if not len(events) or not size:
         return no_memory(size)
-    runs, each = Runs.of(phases, events), blocks(events)
+    runs, each = PhaseRuns.of(phases, events), blocks(events)
     category = categories(each, runs, _communicates(host, events, each))
     born_in = runs.at(each.born)
     model = states(host, phases, found, words.strings(), int(gradient_blocks(category, each, born_in).sum()))
@@ -93,7 +93,7 @@ def memory(
     shown = _shown(events.time_ns, events.allocated)
     top = int(peak[seen][events.allocated[peak[seen]].argmax()]) if seen.any() else int(events.allocated.argmax())
     alive = (each.born <= top) & (each.died > top)
-    places = Places.of(host, events, each)
+    places = AllocationPlaces.of(host, events, each)
     # Without marked steps, what precedes the first update sets all up, and what follows the last one is cut off.
     turn = step if size > 1 else runs.updates_until(runs.of_event) - 1
     ends = events.allocated[_ends(turn)[: None if size > 1 else -1]]

@@ -28,7 +28,7 @@ _MOST_MATCHED = 0.9
 _WHOLE_PASS = 0.5
 
 
-class Runs(msgspec.Struct, frozen=True, eq=False):
+class PhaseRuns(msgspec.Struct, frozen=True, eq=False):
     """The phases of a rank without what is other, so that neighbours differ; shape (runs,)."""
 
     #: A `Phase`.
@@ -40,7 +40,7 @@ class Runs(msgspec.Struct, frozen=True, eq=False):
     event_phase: Ints
 
     @classmethod
-    def of(cls, phases: HostPhases, events: AllocatorEvents) -> Runs:
+    def of(cls, phases: HostPhases, events: AllocatorEvents) -> PhaseRuns:
         """The runs of a rank's phases."""
         told = np.flatnonzero(phases.phase != Phase.OTHER)
         phase = phases.phase[told]
@@ -74,7 +74,7 @@ class Runs(msgspec.Struct, frozen=True, eq=False):
         return phase, self.event_phase[event]
 
 
-def categories(blocks: Blocks, runs: Runs, communicates: Mask) -> Ints:
+def categories(blocks: Blocks, runs: PhaseRuns, communicates: Mask) -> Ints:
     """The `MemoryCategory` of each block; `communicates` marks those that collectives fill or read, shape (blocks,)."""
     category = np.full(len(blocks), int(MemoryCategory.OTHER), np.int64)
     seen = blocks.born != BEFORE
@@ -120,7 +120,7 @@ def _leaked(blocks: Blocks, left: Mask, born: Ints, stays: Mask, outlives: Ints)
     return leaked
 
 
-def _categorise_earlier(category: Ints, blocks: Blocks, runs: Runs, earlier: Mask, died: Ints) -> None:
+def _categorise_earlier(category: Ints, blocks: Blocks, runs: PhaseRuns, earlier: Mask, died: Ints) -> None:
     """What was allocated before the recording and is released in it: gradients of the step before, or activations."""
     if not earlier.any():
         return
@@ -137,7 +137,7 @@ def _categorise_earlier(category: Ints, blocks: Blocks, runs: Runs, earlier: Mas
     category[earlier] = found
 
 
-def _find_parameters(category: Ints, blocks: Blocks, runs: Runs, born: Ints, stays: Mask) -> None:
+def _find_parameters(category: Ints, blocks: Blocks, runs: PhaseRuns, born: Ints, stays: Mask) -> None:
     """Parameters that are allocated while recording: what stays from before the first backward pass, by size."""
     size = gradient_blocks(category, blocks, born)
     passes = np.flatnonzero(runs.phase == Phase.BACKWARD)

@@ -15,7 +15,7 @@ import numpy as np
 from tb_ddp_doctor.digest.allocator import BEFORE, AllocatorEvents, Blocks
 from tb_ddp_doctor.digest.frames import own_function
 from tb_ddp_doctor.digest.host_calls import HostCalls
-from tb_ddp_doctor.digest.memory_categories import Runs
+from tb_ddp_doctor.digest.memory_categories import PhaseRuns
 from tb_ddp_doctor.digest.model import KeptBlocks, LargestBlocks, MemoryCategory, ModuleMemory
 from tb_ddp_doctor.digest.nesting import around, enclosing
 from tb_ddp_doctor.digest.vocabulary import Mask, Vocabulary
@@ -56,7 +56,7 @@ class Modules(msgspec.Struct, frozen=True, eq=False):
         return len(self.name)
 
 
-class Places(msgspec.Struct, frozen=True, eq=False):
+class AllocationPlaces(msgspec.Struct, frozen=True, eq=False):
     """Where blocks are allocated: the op, the module and the user's own function around it."""
 
     host: HostCalls
@@ -67,7 +67,7 @@ class Places(msgspec.Struct, frozen=True, eq=False):
     tells: Mask
 
     @classmethod
-    def of(cls, host: HostCalls, events: AllocatorEvents, blocks: Blocks) -> Places:
+    def of(cls, host: HostCalls, events: AllocatorEvents, blocks: Blocks) -> AllocationPlaces:
         """Those of some blocks."""
         tells = host.is_operator & ~host.named(names.only_allocates)
         return cls(host, events, blocks, Modules.of(host), tells)
@@ -101,7 +101,7 @@ class Places(msgspec.Struct, frozen=True, eq=False):
         return self.events.time_ns[born], self.events.thread[born]
 
 
-def largest(places: Places, category: Ints, runs: Runs, alive: Ints, words: Vocabulary) -> LargestBlocks:
+def largest(places: AllocationPlaces, category: Ints, runs: PhaseRuns, alive: Ints, words: Vocabulary) -> LargestBlocks:
     """The largest of the blocks that are alive."""
     each = places.blocks
     alive = alive[each.born[alive] != BEFORE]
@@ -117,7 +117,7 @@ def largest(places: Places, category: Ints, runs: Runs, alive: Ints, words: Voca
     )
 
 
-def kept(places: Places, category: Ints, turn: Ints, words: Vocabulary) -> KeptBlocks:
+def kept(places: AllocationPlaces, category: Ints, turn: Ints, words: Vocabulary) -> KeptBlocks:
     """What is allocated in a turn (a step, or an update) but the last, and stays without being a part of the model."""
     each = places.blocks
     lasting = (each.died == len(places.events)) & (each.born != BEFORE)
@@ -145,7 +145,7 @@ def kept(places: Places, category: Ints, turn: Ints, words: Vocabulary) -> KeptB
     )
 
 
-def modules(places: Places, alive: Ints, words: Vocabulary) -> ModuleMemory:
+def modules(places: AllocationPlaces, alive: Ints, words: Vocabulary) -> ModuleMemory:
     """The chosen activations by class of module: each counts for all modules around it."""
     blocks, calls = places.blocks, places.modules
     alive = alive[blocks.born[alive] != BEFORE]

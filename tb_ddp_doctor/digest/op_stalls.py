@@ -34,7 +34,7 @@ _MOST_STALLS = 1_000
 _QUICK = 0.1
 
 
-class Stalls(msgspec.Struct, frozen=True, eq=False):
+class HostStallTimes(msgspec.Struct, frozen=True, eq=False):
     """Stalls by time; shape (stalls,)."""
 
     start_ns: Ints
@@ -49,24 +49,24 @@ class Stalls(msgspec.Struct, frozen=True, eq=False):
         return Intervals.union(self.start_ns, self.end_ns)
 
 
-def stalls(host: HostCalls, layers: owners.Layers, blocked: HostStalls, updates: Intervals) -> Stalls:
+def stalls(host: HostCalls, layers: owners.Layers, blocked: HostStalls, updates: Intervals) -> HostStallTimes:
     """The stalls of a rank's host; `updates` is when an optimizer works on the CPU, which is no stall."""
     ops, calls = host.trains & host.is_operator, host.trains & host.is_runtime
     nothing = np.empty(0, np.int64)
     if not ops.any():
-        return Stalls(nothing, nothing, nothing, nothing)
+        return HostStallTimes(nothing, nothing, nothing, nothing)
     least = _least(host.length_ns[ops])
     either = ops | calls
     quiet = long_gaps(np.concatenate((host.start_ns[either], host.end_ns[either])), least)
     if not len(quiet):
-        return Stalls(nothing, nothing, nothing, nothing)
+        return HostStallTimes(nothing, nothing, nothing, nothing)
     found = quiet & layers.dispatch
     own_rule = host.named(names.is_graph_walk) | host.named(names.reads_value)
     found = found - (layers.input | layers.sync | layers.alloc | host.over(ops & own_rule))
     found = found - blocked.full_queue - blocked.profiler - updates
     stays = found.end - found.start >= least
     start, end = found.start[stays], found.end[stays]
-    return Stalls(start, end, _innermost(host, ops, start), _innermost(host, calls, start))
+    return HostStallTimes(start, end, _innermost(host, ops, start), _innermost(host, calls, start))
 
 
 def _least(length_ns: Ints) -> int:
@@ -88,7 +88,7 @@ def _innermost(host: HostCalls, chosen: Mask, instant: Ints) -> Ints:
 
 
 def op_stalls(
-    host: HostCalls, device: DeviceEvents, steps: Steps, layers: owners.Layers, found: Stalls, words: Vocabulary
+    host: HostCalls, device: DeviceEvents, steps: Steps, layers: owners.Layers, found: HostStallTimes, words: Vocabulary
 ) -> OpStalls:
     """The stalls of the recorded steps, with what the host is in."""
     step = step_of(found.start_ns, steps.host_start_ns) if len(steps) else np.full(len(found.start_ns), -1)

@@ -55,7 +55,7 @@ def rank_track(
     work, comm = device.by_start[~of_comm], device.by_start[of_comm]
     return track.track(
         steps,
-        track.Device(device.start_ns[work], device.end_ns[work], launched[work], device.stream[work]),
+        track.DeviceWork(device.start_ns[work], device.end_ns[work], launched[work], device.stream[work]),
         track.Communication(device.start_ns[comm], device.end_ns[comm], launched[comm], device.stream[comm]),
         _host_time(host, device, steps, layers, blocked, calls, updates, op_stalls),
         [phases.of(phase) for phase in Phase if phase is not Phase.OTHER],

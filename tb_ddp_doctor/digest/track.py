@@ -42,7 +42,7 @@ _LEAVES_NS = 200_000
 _LAUNCHES_A_ROW = 128
 
 
-class Device(msgspec.Struct, frozen=True, eq=False):
+class DeviceWork(msgspec.Struct, frozen=True, eq=False):
     """A rank's device events without collectives, by start; shape (events,)."""
 
     start_ns: Ints
@@ -112,7 +112,7 @@ class _Needs(msgspec.Struct, frozen=True, eq=False):
 
 def track(
     steps: Steps,
-    device: Device,
+    device: DeviceWork,
     communication: Communication,
     host: HostTime,
     phases: Sequence[Intervals] = (),
@@ -203,7 +203,7 @@ def _phase(rows: _Rows, phases: Sequence[Intervals]) -> Indices:
     return most
 
 
-def _cut(steps: Steps, device: Device, communication: Communication, host: HostTime, meetings: Meetings) -> _Rows:
+def _cut(steps: Steps, device: DeviceWork, communication: Communication, host: HostTime, meetings: Meetings) -> _Rows:
     """Cut the host's time where steps and holds end, collectives and many kernels are launched, and before gated ones.
 
     A collective's row ends with its launch, so that all that was launched before is in that row or earlier; the kernel
@@ -281,7 +281,7 @@ def _holds(host: HostTime, origin: int, until: int, steps: int) -> tuple[Ints, I
     return start[longest], end[longest], kind[longest]
 
 
-def _gates(device: Device, communication: Communication) -> tuple[Ints, Ints]:
+def _gates(device: DeviceWork, communication: Communication) -> tuple[Ints, Ints]:
     """Device events that had to await a collective, and the collective; each collective by its first such event.
 
     Two things show it. The whole device is idle, a collective ends in the gap, and the event ends the gap. Or the
@@ -311,7 +311,7 @@ def _gates(device: Device, communication: Communication) -> tuple[Ints, Ints]:
     return event[first], collective[first]
 
 
-def _gates_beside(device: Device, communication: Communication) -> tuple[Ints, Ints]:
+def _gates_beside(device: DeviceWork, communication: Communication) -> tuple[Ints, Ints]:
     """Device events whose stream is idle although they are launched, and the collective that ends last meanwhile.
 
     -1 where work on another stream ends later, and the event rather awaits that.
@@ -328,7 +328,7 @@ def _gates_beside(device: Device, communication: Communication) -> tuple[Ints, I
     return event, np.where(later, -1, collective)
 
 
-def _needs(rows: _Rows, device: Device, communication: Communication, origin: int) -> _Needs:
+def _needs(rows: _Rows, device: DeviceWork, communication: Communication, origin: int) -> _Needs:
     """What the device needs for each row; `origin` is when it had done all that was launched before.
 
     A gap is starved until the launch of the event that ends it has had time to arrive. In a row without such gaps the
@@ -429,7 +429,7 @@ def _queued(
     rows: _Rows,
     waits: Flags,
     needs: _Needs,
-    device: Device,
+    device: DeviceWork,
     communication: Communication,
     full: Intervals,
     origin: int,

@@ -54,7 +54,7 @@ class InvalidError(ValueError):
     """A digest that is none. Its text is the end of a sentence."""
 
 
-class Column(NamedTuple):
+class ColumnType(NamedTuple):
     """A column of a digest."""
 
     #: As "track.host.row".
@@ -65,18 +65,18 @@ class Column(NamedTuple):
 
 
 @cache
-def columns(kind: type[msgspec.Struct] = RankDigest, before: str = "") -> tuple[Column, ...]:
+def columns(kind: type[msgspec.Struct] = RankDigest, before: str = "") -> tuple[ColumnType, ...]:
     """All columns of a digest, in the order of its fields."""
     return tuple(_columns(kind, before))
 
 
-def _columns(kind: type[msgspec.Struct], before: str) -> Iterator[Column]:
+def _columns(kind: type[msgspec.Struct], before: str) -> Iterator[ColumnType]:
     for name, hint in get_type_hints(kind, include_extras=True).items():
         plain, *more = get_args(hint) if hasattr(hint, "__metadata__") else (hint,)
         if getattr(plain, "__origin__", None) is np.ndarray:
             dtype = np.dtype(get_args(get_args(plain)[1])[0])
             members = next((one for one in more if isinstance(one, type) and issubclass(one, Enum)), None)
-            yield Column(f"{before}{name}", dtype, members)
+            yield ColumnType(f"{before}{name}", dtype, members)
         elif isinstance(hint, type) and issubclass(hint, msgspec.Struct):
             yield from columns(hint, f"{before}{name}.")
 

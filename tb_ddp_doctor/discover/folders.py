@@ -15,7 +15,7 @@ from tb_ddp_doctor.discover.trace_file import Parts, TraceFile
 SAME_TIME_NS = 600 * 10**9
 
 
-class Group(msgspec.Struct):
+class FolderGroup(msgspec.Struct):
     """The files of one folder, or of several folders of one job."""
 
     parts: Parts
@@ -26,7 +26,7 @@ class Group(msgspec.Struct):
     times: tuple[int, int] | None
 
     @classmethod
-    def of(cls, parts: Parts, files: list[TraceFile]) -> Group:
+    def of(cls, parts: Parts, files: list[TraceFile]) -> FolderGroup:
         """With what the files tell."""
         times = [file.time_ns for file in files if file.time_ns is not None]
         return cls(
@@ -42,13 +42,13 @@ class Group(msgspec.Struct):
         """Whether it holds some but not all ranks of a job, as far as the files say."""
         return bool(self.ranks) and (self.world_size is None or len(self.ranks) < self.world_size)
 
-    def is_near(self, other: Group) -> bool:
+    def is_near(self, other: FolderGroup) -> bool:
         """Whether the times in the file names, where there are some, allow that both are of one job."""
         if not self.times or not other.times:
             return True
         return max(self.times[0], other.times[0]) <= min(self.times[1], other.times[1]) + SAME_TIME_NS
 
-    def absorb(self, other: Group) -> None:
+    def absorb(self, other: FolderGroup) -> None:
         """Take over what tells which folders can join, without the files."""
         self.ranks |= other.ranks
         self.world_size = self.world_size or other.world_size
@@ -61,10 +61,10 @@ def most_claimed(world_sizes: Iterable[int | None]) -> int | None:
     return max(claims, key=lambda size: (claims[size], size)) if claims else None
 
 
-def merge_folders(groups: list[Group]) -> list[Group]:
+def merge_folders(groups: list[FolderGroup]) -> list[FolderGroup]:
     """Join folders of one job whose paths differ in one part; deepest first, since ranks lie inside nodes."""
     for level in reversed(range(max((len(group.parts) for group in groups), default=0))):
-        alike: dict[tuple[Parts, Parts], list[Group]] = defaultdict(list)
+        alike: dict[tuple[Parts, Parts], list[FolderGroup]] = defaultdict(list)
         done = []
         for group in groups:
             if len(group.parts) > level and group.is_partial:
@@ -86,9 +86,9 @@ def merge_folders(groups: list[Group]) -> list[Group]:
     return groups
 
 
-def _jobs_across(candidates: list[Group], level: int) -> list[list[Group]]:
+def _jobs_across(candidates: list[FolderGroup], level: int) -> list[list[FolderGroup]]:
     """Partition folders into those that can be of one job: different ranks, equal world size, close in time."""
-    jobs: list[tuple[Group, list[Group]]] = []
+    jobs: list[tuple[FolderGroup, list[FolderGroup]]] = []
     for group in sorted(candidates, key=lambda group: natural(group.parts[level])):
         for whole, members in jobs:
             if _is_same_job(whole, group, members[0].parts[level], group.parts[level]):
@@ -96,11 +96,11 @@ def _jobs_across(candidates: list[Group], level: int) -> list[list[Group]]:
                 members.append(group)
                 break
         else:
-            jobs.append((Group.of(group.parts, group.files), [group]))
+            jobs.append((FolderGroup.of(group.parts, group.files), [group]))
     return [members for _, members in jobs]
 
 
-def _is_same_job(job: Group, group: Group, folder_of_job: str, folder: str) -> bool:
+def _is_same_job(job: FolderGroup, group: FolderGroup, folder_of_job: str, folder: str) -> bool:
     apart = (CAPTURE_FOLDER, START_FOLDER)
     if job.ranks & group.ranks or any(kind.fullmatch(folder_of_job) and kind.fullmatch(folder) for kind in apart):
         return False
@@ -113,10 +113,10 @@ def _is_same_job(job: Group, group: Group, folder_of_job: str, folder: str) -> b
     return bool(RANK_FOLDER.fullmatch(folder)) or job.is_near(group)
 
 
-def _join(parts: Parts, level: int, job: list[Group]) -> Group:
+def _join(parts: Parts, level: int, job: list[FolderGroup]) -> FolderGroup:
     for group in job:
         folder = group.parts[level]
         for file in group.files:
             if not file.node and not RANK_FOLDER.fullmatch(folder):
                 file.node = folder
-    return Group.of(parts, [file for group in job for file in group.files])
+    return FolderGroup.of(parts, [file for group in job for file in group.files])

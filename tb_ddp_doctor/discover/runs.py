@@ -45,7 +45,7 @@ from msgspec.structs import replace
 
 from tb_ddp_doctor.discover.cycles import Worker, by_cycle, by_job, in_order, order_of_recurring, worker_of
 from tb_ddp_doctor.discover.files import scan, scan_remote
-from tb_ddp_doctor.discover.folders import SAME_TIME_NS, Group, merge_folders, most_claimed
+from tb_ddp_doctor.discover.folders import SAME_TIME_NS, FolderGroup, merge_folders, most_claimed
 from tb_ddp_doctor.discover.head import Head, peek
 from tb_ddp_doctor.discover.names import JSON_NAME, is_remote, natural
 from tb_ddp_doctor.discover.trace_file import Parts, RankSource, TraceFile
@@ -250,7 +250,7 @@ def _discover_remote(logdir: str, name: str | None, peek: Callable[[FilePath], H
 def _runs_of_folders(folders: Mapping[Parts, list[TraceFile]], base: str, *, always: bool) -> list[Run]:
     """Runs, named for their folders below `base`, which `always` comes first."""
     runs: list[Run] = []
-    for group in merge_folders([Group.of(parts, files) for parts, files in folders.items()]):
+    for group in merge_folders([FolderGroup.of(parts, files) for parts, files in folders.items()]):
         prefix = (base,) if always or not group.parts else ()
         runs += _runs("/".join((*prefix, *group.parts)), group.files)
     return runs

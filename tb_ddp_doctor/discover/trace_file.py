@@ -10,7 +10,7 @@ import msgspec
 from tb_ddp_doctor.storage import paths
 from tb_ddp_doctor.storage.paths import FilePath
 
-Status: TypeAlias = os.stat_result | paths.Status
+Status: TypeAlias = os.stat_result | paths.FileStatus
 
 #: Where a rank number came from.
 RankSource: TypeAlias = Literal["distributedInfo", "file name", "folder name", "order"]

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from tb_ddp_doctor.evidence import dcgm, nvidia_smi, py_spy
-from tb_ddp_doctor.evidence.model import RECORD_SUFFIX, RankEvidence, Record, SeenGpu
+from tb_ddp_doctor.evidence.model import RECORD_SUFFIX, CaptureRecord, RankEvidence, SeenGpu
 from tb_ddp_doctor.nccl_logs.files import find_logs
 from tb_ddp_doctor.storage.message import REFUSALS
 from tb_ddp_doctor.storage.time_limit import beginning
@@ -67,7 +67,7 @@ def _records(folders: Iterable[Path], ranks: AbstractSet[int]) -> Iterator[tuple
         for number in sorted(_recorded(folder) & ranks):
             data = _beginning(folder / f"rank{number}{RECORD_SUFFIX}", _MOST_OF_RECORD)
             try:
-                record = msgspec.json.decode(data, type=Record)
+                record = msgspec.json.decode(data, type=CaptureRecord)
             except REFUSALS:
                 continue
             if record.rank == number:

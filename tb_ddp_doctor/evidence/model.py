@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-#: Files that the doctor's own captures leave beside traces (`Record`, as JSON).
+#: Files that the doctor's own captures leave beside traces (`CaptureRecord`, as JSON).
 RECORD_SUFFIX = ".capture"
 
 
@@ -60,7 +60,7 @@ class RankEvidence(msgspec.Struct, frozen=True):
     core_wait_ms: float | None = None
 
 
-class Record(msgspec.Struct, frozen=True):
+class CaptureRecord(msgspec.Struct, frozen=True):
     """What a rank says of its part in a capture."""
 
     rank: int

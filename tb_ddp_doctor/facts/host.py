@@ -34,7 +34,7 @@ class Doing(msgspec.Struct, frozen=True):
     mean_ns: float
 
 
-class Stalls(msgspec.Struct, frozen=True, eq=False):
+class HostStalls(msgspec.Struct, frozen=True, eq=False):
     """Stretches in which device and host both do nothing."""
 
     _job: Job
@@ -206,10 +206,10 @@ def _op_stalls(facts: Facts) -> OpStalls:
 
 
 @fact
-def _stalls(facts: Facts) -> Stalls:
+def _stalls(facts: Facts) -> HostStalls:
     job = facts.job
     phase_ns = job.work(lambda work: work.phases.stalled_ns)
-    return Stalls(job, phase_ns.sum(axis=2), phase_ns)
+    return HostStalls(job, phase_ns.sum(axis=2), phase_ns)
 
 
 def _doing(job: Job, ranks: Sequence[int]) -> tuple[Doing, ...]:

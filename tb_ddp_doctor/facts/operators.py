@@ -16,7 +16,7 @@ from tb_ddp_doctor.trace.model import Ints
 _SUMS = ("count", "host_ns", "device_ns", "estimated_ns", "occupied_ns", "tensor_ns")
 
 
-class Spent(msgspec.Struct, frozen=True, eq=False):
+class OperatorTimes(msgspec.Struct, frozen=True, eq=False):
     """Shape (N,) each; the largest sums come first."""
 
     #: "" is the sum of what a rank has beyond the names that its digest keeps.
@@ -39,7 +39,7 @@ class Spent(msgspec.Struct, frozen=True, eq=False):
         return len(self.names)
 
 
-def operators(job: Job) -> Spent:
+def operators(job: Job) -> OperatorTimes:
     """The sums of all ranks that are in the job."""
     numbers: dict[tuple[str, int], int] = {}
     keys = [_keys(digest, numbers) for digest in job.digests]
@@ -58,7 +58,7 @@ def operators(job: Job) -> Spent:
         most_rank[key[more]] = rank
     order = np.argsort(-np.maximum(sums["host_ns"], sums["device_ns"]), kind="stable")
     named = list(numbers)
-    return Spent(
+    return OperatorTimes(
         names=tuple(named[i][0] for i in order),
         on_device=np.array([named[i][1] == 1 for i in order], np.bool_),
         ranks=ranks[order],

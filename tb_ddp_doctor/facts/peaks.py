@@ -74,7 +74,7 @@ DEVICES = (
 )
 
 
-class Limits(msgspec.Struct, frozen=True):
+class Peaks(msgspec.Struct, frozen=True):
     """What kernels of a device run at most at: TFLOPS in half precision and float32, and memory bandwidth, TB/s."""
 
     half: float
@@ -82,10 +82,10 @@ class Limits(msgspec.Struct, frozen=True):
     bandwidth: float
 
 
-def limits(device: str) -> Limits | None:
+def limits(device: str) -> Peaks | None:
     """Those of a whole device by its name; None if it is not known."""
     known = _known(device)
-    return Limits(known.half, known.float32, known.bandwidth) if known else None
+    return Peaks(known.half, known.float32, known.bandwidth) if known else None
 
 
 def speedup(device: str) -> float | None:

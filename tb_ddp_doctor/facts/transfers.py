@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.intervals import EMPTY, Intervals
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.replay.cells import Places
+from tb_ddp_doctor.replay.cells import LargestAt
 from tb_ddp_doctor.trace.model import Ints
 
 
@@ -51,7 +51,7 @@ def transfers(job: Job) -> Transfers:
     heaviest = np.zeros(total.shape)
     here = np.flatnonzero(job.call_step[launched] >= 0)
     step = job.call_step[launched[here]]
-    Places.of(calls.rank[launched[here]], step, total.shape, here).raise_to(heaviest, weight)
+    LargestAt.of(calls.rank[launched[here]], step, total.shape, here).raise_to(heaviest, weight)
     return Transfers(
         total_ns=job.measure(Intervals.union(start, end)),
         allreduce_ns=job.measure(reducing),

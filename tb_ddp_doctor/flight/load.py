@@ -30,14 +30,14 @@ from tb_ddp_doctor.flight.model import (
     STARTED,
     Dump,
     Entries,
-    Frame,
-    Group,
+    GroupStatus,
     Ints,
     Operation,
+    ProcessGroup,
     Shape,
-    Status,
+    StackFrame,
 )
-from tb_ddp_doctor.storage.budget import Budget, BudgetError
+from tb_ddp_doctor.storage.budget import BudgetError, ValueBudget
 from tb_ddp_doctor.storage.message import REFUSALS
 from tb_ddp_doctor.storage.paths import FilePath
 from tb_ddp_doctor.storage.unpickle import PickleError, loads
@@ -145,12 +145,12 @@ def _decoded(data: bytes) -> Mapping[str, Any]:
 
 def _dump(path: FilePath, found: Mapping[str, Any], modified_ns: int) -> Dump:
     entries = [entry for entry in found["entries"][-_MOST_ENTRIES:] if isinstance(entry, dict)]
-    budget = Budget(_MOST_VALUES)
+    budget = ValueBudget(_MOST_VALUES)
     table = _Tables(budget)
     columns = table.columns(entries)
     groups = _groups(found.get("pg_config"), budget)
     status = _status(found.get("pg_status"), table.group_numbers, groups)
-    groups |= {name: Group(name, text, ()) for name, text in table.descriptions.items() if name not in groups}
+    groups |= {name: ProcessGroup(name, text, ()) for name, text in table.descriptions.items() if name not in groups}
     return Dump(
         file=str(path),
         rank=_int(found.get("rank")),
@@ -171,12 +171,12 @@ def _dump(path: FilePath, found: Mapping[str, Any], modified_ns: int) -> Dump:
 class _Tables:
     """Interned names of a dump, filled as its entries are read."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: ValueBudget) -> None:
         self._budget = budget
         self.groups: dict[str, int] = {}
         self.operations: dict[Operation, int] = {}
         self.shapes: dict[Shape, int] = {}
-        self.stacks: dict[tuple[Frame, ...], int] = {}
+        self.stacks: dict[tuple[StackFrame, ...], int] = {}
         self.descriptions: dict[str, str] = {}
         #: The process's own number of a group (`pg_id`), by the group's name.
         self.group_numbers: dict[str, str] = {}
@@ -271,7 +271,7 @@ class _Tables:
             return -1
         self._budget.spend(min(len(frames), _MOST_FRAMES))
         stack = tuple(
-            Frame(_text(frame.get("filename")), _int(frame.get("line")), _text(frame.get("name")))
+            StackFrame(_text(frame.get("filename")), _int(frame.get("line")), _text(frame.get("name")))
             for frame in frames[:_MOST_FRAMES]
             if isinstance(frame, dict)
         )
@@ -295,7 +295,7 @@ def _library(found: Mapping[str, Any]) -> str:
     return f"NCCL {nccl or other}" if nccl or other else ""
 
 
-def _groups(config: Any, budget: Budget) -> dict[str, Group]:
+def _groups(config: Any, budget: ValueBudget) -> dict[str, ProcessGroup]:
     if not isinstance(config, dict):
         return {}
     groups = {}
@@ -303,7 +303,7 @@ def _groups(config: Any, budget: Budget) -> dict[str, Group]:
         if isinstance(value, dict) and (name := _text(value.get("name")) or _text(key)):
             ranks = _ranks(value.get("ranks"))
             budget.spend(len(ranks))
-            groups[name] = Group(name, _text(value.get("desc")), ranks)
+            groups[name] = ProcessGroup(name, _text(value.get("desc")), ranks)
     return groups
 
 
@@ -322,7 +322,7 @@ def _ranks_of_text(text: str) -> tuple[int, ...]:
     return tuple(sorted(rank for rank in ranks if rank < _MOST_RANKS))
 
 
-def _status(value: Any, numbers: Mapping[str, str], groups: Mapping[str, Group]) -> dict[str, Status]:
+def _status(value: Any, numbers: Mapping[str, str], groups: Mapping[str, ProcessGroup]) -> dict[str, GroupStatus]:
     """The status of each group by its name.
 
     The file has it by the process's own numbers, which only entries tie to names. Both count groups in the order in
@@ -331,7 +331,7 @@ def _status(value: Any, numbers: Mapping[str, str], groups: Mapping[str, Group])
     if not isinstance(value, dict):
         return {}
     status = {
-        _number(key): Status(_int(one.get("last_enqueued_collective")), _int(one.get("last_completed_collective")))
+        _number(key): GroupStatus(_int(one.get("last_enqueued_collective")), _int(one.get("last_completed_collective")))
         for key, one in list(value.items())[:_MOST_GROUPS]
         if isinstance(one, dict) and _number(key)
     }

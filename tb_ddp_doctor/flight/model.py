@@ -26,7 +26,7 @@ SCHEDULED, STARTED, COMPLETED = range(3)
 _LIBRARIES = ("site-packages", "dist-packages", f"torch{os.sep}", "multiprocessing", "<string>", "<frozen")
 
 
-class Group(NamedTuple):
+class ProcessGroup(NamedTuple):
     """A process group, as the dump's `pg_config` has it."""
 
     name: str
@@ -36,7 +36,7 @@ class Group(NamedTuple):
     ranks: tuple[int, ...]
 
 
-class Status(NamedTuple):
+class GroupStatus(NamedTuple):
     """The newest sequence numbers of a group on this rank; -1: none yet. Sends and receives count in them too."""
 
     enqueued: int
@@ -64,7 +64,7 @@ class Shape(NamedTuple):
     output_dtypes: tuple[str, ...]
 
 
-class Frame(NamedTuple):
+class StackFrame(NamedTuple):
     """A place in Python code."""
 
     file: str
@@ -116,14 +116,14 @@ class Dump(msgspec.Struct, frozen=True, dict=True):
     version: str
     #: "NCCL 2.27.3"; "" where it is not recorded.
     library: str
-    groups: Mapping[str, Group]
+    groups: Mapping[str, ProcessGroup]
     #: By name of the group, as far as it is known to which the numbers belong.
-    status: Mapping[str, Status]
+    status: Mapping[str, GroupStatus]
     entries: Entries
     group_names: tuple[str, ...]
     operations: tuple[Operation, ...]
     shapes: tuple[Shape, ...]
-    stacks: tuple[tuple[Frame, ...], ...]
+    stacks: tuple[tuple[StackFrame, ...], ...]
     #: When the file was written, as the file system has it; after a copy it is later than that.
     modified_ns: int
     #: Whether what it was read from has left out older entries.

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from tb_ddp_doctor.flight.model import Frame
+from tb_ddp_doctor.flight.model import StackFrame
 from tb_ddp_doctor.storage import time_limit
 from tb_ddp_doctor.storage.paths import FilePath
 from tb_ddp_doctor.storage.time_limit import within
@@ -44,7 +44,7 @@ class Stack(NamedTuple):
     host: str
     world_size: int
     #: The innermost first.
-    frames: tuple[Frame, ...]
+    frames: tuple[StackFrame, ...]
 
 
 def read(path: FilePath, rank: int | None) -> Stack | None:
@@ -59,8 +59,8 @@ def read(path: FilePath, rank: int | None) -> Stack | None:
 
 def parse(text: str, file: str, rank: int | None) -> Stack | None:
     """The main thread in a text; `rank` is what the file's name says. None where there is no stack, or no rank."""
-    main: list[Frame] = []
-    frames: list[Frame] = []
+    main: list[StackFrame] = []
+    frames: list[StackFrame] = []
     host, world_size, is_main = "", 0, False
     for line in text.splitlines():
         if (head := _HEAD.fullmatch(line)) and int(head["rank"]) < int(head["world"]) <= _MOST_RANKS:
@@ -70,7 +70,7 @@ def parse(text: str, file: str, rank: int | None) -> Stack | None:
         elif _FAULT_THREAD.fullmatch(line):
             is_main, frames = True, []  # unless another one follows
         elif (frame := _PY_SPY_FRAME.fullmatch(line) or _FAULT_FRAME.fullmatch(line)) and len(frames) < _MOST_FRAMES:
-            frames.append(Frame(frame["file"], int(frame["line"]), frame["function"]))
+            frames.append(StackFrame(frame["file"], int(frame["line"]), frame["function"]))
             if is_main:
                 main = frames
     if not main or rank is None or rank >= _MOST_RANKS:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tb_ddp_doctor.flight.model import Group
+from tb_ddp_doctor.flight.model import ProcessGroup
 from tb_ddp_doctor.storage.message import REFUSALS
 
 #: How a table begins, somewhere in the text.
@@ -86,7 +86,7 @@ def read(text: str) -> list[RankEntries]:
         groups = _groups(columns)
     else:
         _check_same(columns)
-        groups = {_ALONE: Group(_ALONE, "", tuple(sorted(columns)))}
+        groups = {_ALONE: ProcessGroup(_ALONE, "", tuple(sorted(columns)))}
     is_cut = not all(columns.values()) or any(_first(own) > 1 for own in columns.values())
     return [RankEntries(_content(rank, own, groups), is_cut) for rank, own in columns.items()]
 
@@ -117,7 +117,7 @@ def _check_same(columns: Mapping[int, Sequence[_Cell]]) -> None:
         raise TableError("It names no process groups, and there may be several: print it with torchfrtrace -j -v.")
 
 
-def _groups(columns: Mapping[int, Sequence[_Cell]]) -> dict[str, Group]:
+def _groups(columns: Mapping[int, Sequence[_Cell]]) -> dict[str, ProcessGroup]:
     """Each group by its name in the table. Raises TableError where something is pending in one of unknown ranks."""
     users: defaultdict[str, set[int]] = defaultdict(set)
     of_description: defaultdict[str, set[int]] = defaultdict(set)
@@ -144,7 +144,7 @@ def _groups(columns: Mapping[int, Sequence[_Cell]]) -> dict[str, Group]:
                 "torchfrtrace leaves out what is older than the oldest entry that all ranks have. "
                 "Keep the dumps themselves."
             )
-        groups[group] = Group(names[group], description, tuple(sorted(known)))
+        groups[group] = ProcessGroup(names[group], description, tuple(sorted(known)))
     return groups
 
 
@@ -170,7 +170,7 @@ def _number(text: str, absent: int) -> int:
     return int(text) if text.isdecimal() and len(text) < 20 else absent
 
 
-def _content(rank: int, cells: Sequence[_Cell], groups: Mapping[str, Group]) -> dict[str, Any]:
+def _content(rank: int, cells: Sequence[_Cell], groups: Mapping[str, ProcessGroup]) -> dict[str, Any]:
     counts: defaultdict[bool, int] = defaultdict(int)
     entries = []
     for cell in cells:
@@ -188,7 +188,7 @@ def _content(rank: int, cells: Sequence[_Cell], groups: Mapping[str, Group]) -> 
     }
 
 
-def _entry(cell: _Cell, group: Group, sequence: int) -> dict[str, Any]:
+def _entry(cell: _Cell, group: ProcessGroup, sequence: int) -> dict[str, Any]:
     said, name = cell.said, cell.kind
     if cell.ends and all(end in group.ranks for end in cell.ends):
         source, target = (group.ranks.index(end) for end in cell.ends)

@@ -12,7 +12,7 @@ from tb_ddp_doctor.job.clock import ClockFit
 from tb_ddp_doctor.trace.model import Ints
 
 
-class Joined(msgspec.Struct, frozen=True, eq=False):
+class JoinedLate(msgspec.Struct, frozen=True, eq=False):
     """Ranks whose record begins with a step that others begin later in theirs."""
 
     #: Indices of ranks.
@@ -29,7 +29,7 @@ class Beginnings(msgspec.Struct, frozen=True, eq=False):
     late_ns: Ints
     #: How much of it is its CPU's, which is as late again when the record ends, shape (R,): each step is like that.
     again_ns: Ints
-    joined: tuple[Joined, ...]
+    joined: tuple[JoinedLate, ...]
 
 
 def beginnings(digests: Sequence[RankDigest], clock: ClockFit) -> Beginnings:
@@ -61,7 +61,7 @@ def beginnings(digests: Sequence[RankDigest], clock: ClockFit) -> Beginnings:
     return Beginnings(late, again, tuple(_joined(digests, first)))
 
 
-def _joined(digests: Sequence[RankDigest], first: Ints) -> Iterator[Joined]:
+def _joined(digests: Sequence[RankDigest], first: Ints) -> Iterator[JoinedLate]:
     for number in np.unique(first)[1:]:
         index = np.array([int(np.searchsorted(digest.steps.number, number)) for digest in digests])
         have = [
@@ -70,4 +70,4 @@ def _joined(digests: Sequence[RankDigest], first: Ints) -> Iterator[Joined]:
         ]
         others = np.flatnonzero(have)
         if len(others):
-            yield Joined(np.flatnonzero(first == number), others, index[others])
+            yield JoinedLate(np.flatnonzero(first == number), others, index[others])

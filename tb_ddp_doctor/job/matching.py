@@ -22,7 +22,7 @@ from tb_ddp_doctor.digest.model import RankDigest
 from tb_ddp_doctor.job.calls import Calls
 from tb_ddp_doctor.job.collectives import UNEVEN, Matched, assemble
 from tb_ddp_doctor.job.message_matching import matched_messages
-from tb_ddp_doctor.job.numbering import Runs, chosen_of, numbered
+from tb_ddp_doctor.job.numbering import RankRuns, chosen_of, numbered
 from tb_ddp_doctor.job.realigning import can_realign, places
 from tb_ddp_doctor.job.unnamed_groups import unnamed_groups
 from tb_ddp_doctor.trace.model import Indices, Ints
@@ -31,7 +31,7 @@ from tb_ddp_doctor.trace.model import Indices, Ints
 class _Candidates(msgspec.Struct, frozen=True, eq=False):
     """Calls that can have partners, shape (N,), sorted by family, rank and arrival."""
 
-    runs: Runs
+    runs: RankRuns
     rank: Indices
     #: Row in the rank's `Collectives`.
     row: Ints
@@ -84,16 +84,16 @@ def _candidates(digests: Sequence[RankDigest], calls: Calls, could: NDArray[np.b
     size = np.where(may_be_uneven, -1, calls.column("elements")[mine])
     of_group = numbered(*place)
     of_size = numbered(of_group, kind.code[mine], dtype.code[mine], size)
-    groups, sizes = Runs.of(of_group, rank), Runs.of(of_size, rank)
+    groups, sizes = RankRuns.of(of_group, rank), RankRuns.of(of_size, rank)
     by_order = (named | (told > 0)) & _agree(groups, sizes, of_group, kind.code[mine], size)[of_group]
     runs = groups if by_order.all() else sizes
     if by_order.any() and not by_order.all():
-        runs = Runs.of(numbered(by_order, np.where(by_order, of_group, of_size)), rank)
+        runs = RankRuns.of(numbered(by_order, np.where(by_order, of_group, of_size)), rank)
     rank = rank[runs.order]
     return _Candidates(runs, rank, chosen[runs.order] - calls.first[rank])
 
 
-def _agree(groups: Runs, sizes: Runs, of_group: Ints, kind: Indices, size: Ints) -> NDArray[np.bool_]:
+def _agree(groups: RankRuns, sizes: RankRuns, of_group: Ints, kind: Indices, size: Ints) -> NDArray[np.bool_]:
     """Which groups have as many calls on all their ranks, of the same kinds in the same order; shape (groups,).
 
     Where sizes differ in that order, and calls of one size are as many on all ranks, those are the better match. Each

@@ -82,7 +82,7 @@ def chosen_of(flags: NDArray[np.bool_]) -> slice | Ints:
     return slice(None) if flags.all() else np.flatnonzero(flags)
 
 
-class Runs(msgspec.Struct, frozen=True, eq=False, dict=True):
+class RankRuns(msgspec.Struct, frozen=True, eq=False, dict=True):
     """Things in the order of families and, within a family, of ranks; a run is what a rank has of a family.
 
     The ranks of family 0 do not have as many things, those of family 1 do:
@@ -105,7 +105,7 @@ class Runs(msgspec.Struct, frozen=True, eq=False, dict=True):
     as_many: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, family: Ints, rank: Indices) -> Runs:
+    def of(cls, family: Ints, rank: Indices) -> RankRuns:
         """Of things of these families, as `numbered` gives them, and ranks, which ascend; both of shape (N,)."""
         order = in_order(family)
         family, rank = family[order], rank[order]

@@ -24,7 +24,7 @@ from tb_ddp_doctor.findings import (
     MemorySnapshot,
     Source,
 )
-from tb_ddp_doctor.storage.budget import Budget, BudgetError
+from tb_ddp_doctor.storage.budget import BudgetError, ValueBudget
 from tb_ddp_doctor.trace import names
 
 #: What a stack says, by parts of its file names and by function names: the first kind that any of its functions shows.
@@ -86,12 +86,12 @@ def summary(data: Any, file: str, rank: int) -> MemorySnapshot:
     if not isinstance(data, dict) or not isinstance(data.get("segments"), list):
         raise SnapshotError("It has no list of segments.")
     try:
-        return _summary(data, file, rank, Budget(_MOST_ROWS))
+        return _summary(data, file, rank, ValueBudget(_MOST_ROWS))
     except BudgetError as error:
         raise SnapshotError(str(error)) from None
 
 
-def _summary(data: Mapping[str, Any], file: str, rank: int, budget: Budget) -> MemorySnapshot:
+def _summary(data: Mapping[str, Any], file: str, rank: int, budget: ValueBudget) -> MemorySnapshot:
     for rows in (data["segments"], data.get("external_annotations"), *_lists(data.get("device_traces"))):
         budget.spend(len(_list(rows)))
     for each in _dicts(data["segments"]):

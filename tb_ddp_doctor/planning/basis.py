@@ -8,11 +8,11 @@ from tb_ddp_doctor.calibration.model import Calibration
 from tb_ddp_doctor.planning.costs.loading import loads
 from tb_ddp_doctor.planning.model import Question, Rests
 from tb_ddp_doctor.planning.ranks import links_of_ranks
-from tb_ddp_doctor.planning.record import Record
+from tb_ddp_doctor.planning.record import PlanRecord
 from tb_ddp_doctor.planning.shards.steps import asks_of_sharding
 
 
-def rests(record: Record, question: Question, calibration: Calibration | None) -> Iterator[Rests]:
+def rests(record: PlanRecord, question: Question, calibration: Calibration | None) -> Iterator[Rests]:
     """What the answer to a question rests on; `calibration` has the links that are asked for."""
     job = record.job
     yield Rests(

@@ -23,25 +23,25 @@ MIB = 1 << 20
 DEFAULT_MIB, DEFAULT_FIRST_MIB = 25.0, 1.0
 
 
-class Limits(msgspec.Struct, frozen=True):
+class BucketLimits(msgspec.Struct, frozen=True):
     """Limits of buckets, bytes."""
 
     each: int
     first: int
 
     @classmethod
-    def of_cap(cls, cap_mib: float) -> Limits:
+    def of_cap(cls, cap_mib: float) -> BucketLimits:
         """Those of `bucket_cap_mb=cap_mib`."""
         size = int(cap_mib * MIB)
         return cls(size, size)
 
     @classmethod
-    def default(cls) -> Limits:
+    def default(cls) -> BucketLimits:
         """Those of `bucket_cap_mb` not set."""
         return cls(int(DEFAULT_MIB * MIB), int(DEFAULT_FIRST_MIB * MIB))
 
 
-def last_of_buckets(gradient_bytes: Ints, limits: Limits) -> Ints:
+def last_of_buckets(gradient_bytes: Ints, limits: BucketLimits) -> Ints:
     """Index of the last gradient of each bucket, shape (B,), from bytes in the order of readiness, shape (G,)."""
     ends, total = np.cumsum(gradient_bytes), len(gradient_bytes)
     lasts: list[int] = []

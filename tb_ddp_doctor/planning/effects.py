@@ -15,7 +15,7 @@ from tb_ddp_doctor.planning.costs.loading import loads
 from tb_ddp_doctor.planning.costs.messages import Case, Messages
 from tb_ddp_doctor.planning.effect import Effect
 from tb_ddp_doctor.planning.model import Question
-from tb_ddp_doctor.planning.record import Record
+from tb_ddp_doctor.planning.record import PlanRecord
 from tb_ddp_doctor.planning.refusal import CannotPlanError
 from tb_ddp_doctor.planning.shards.steps import DTYPE_BYTES
 from tb_ddp_doctor.replay.change import Change
@@ -33,18 +33,20 @@ _GRAPH_SAVES: dict[Case, float] = {"likely": 0.9, "quickest": 1.0, "slowest": 0.
 _PAGEABLE_RATE: dict[Case, float] = {"likely": 6.0, "quickest": 12.0, "slowest": 3.0}
 
 
-def messages(record: Record, case: Case) -> Messages:
+def messages(record: PlanRecord, case: Case) -> Messages:
     """What AllReduces of gradients take. Raises CannotPlanError."""
     return record.messages.of(case)
 
 
-def slowdown(record: Record, case: Case) -> float:
+def slowdown(record: PlanRecord, case: Case) -> float:
     """By what share kernels beside communication take longer."""
     found = record.slowdown
     return {"likely": found.share, "quickest": found.least, "slowest": found.most}[case]
 
 
-def of(record: Record, question: Question, case: Case, calibration: Calibration | None, *, resharded: bool) -> Effect:
+def of(
+    record: PlanRecord, question: Question, case: Case, calibration: Calibration | None, *, resharded: bool
+) -> Effect:
     """What the question changes; `calibration` has the links that are asked for, and where `resharded` the collectives
     are placed as the question has them. Raises CannotPlanError.
     """
@@ -66,7 +68,7 @@ def of(record: Record, question: Question, case: Case, calibration: Calibration 
     return effect
 
 
-def _without(record: Record, kind: CpuTime, share: float) -> Effect:
+def _without(record: PlanRecord, kind: CpuTime, share: float) -> Effect:
     shape = (len(record.ranks), len(record.job.steps))
     return Effect(Change({kind: np.broadcast_to(np.float64(share), shape)}))
 
@@ -77,7 +79,7 @@ def _links(times: float) -> Effect:
     return Effect(factors=(lambda parts: np.full(len(parts.rank), 1 / times),), pace=times)
 
 
-def calibrated(record: Record, calibration: Calibration, case: Case) -> Effect:
+def calibrated(record: PlanRecord, calibration: Calibration, case: Case) -> Effect:
     """The links of a calibration: collectives take as much longer as its fit says. Raises CannotPlanError."""
     families, pace = record.families, 1.0
     times: list[tuple[Messages, float, float] | None] = []
@@ -112,7 +114,7 @@ def calibrated(record: Record, calibration: Calibration, case: Case) -> Effect:
     return Effect(factors=(factor,), pace=pace)
 
 
-def _dtype(record: Record, dtype: str, case: Case) -> Effect:
+def _dtype(record: PlanRecord, dtype: str, case: Case) -> Effect:
     """Gradients sent in other elements: as many bytes less, with the same latency."""
     if dtype not in DTYPE_BYTES:
         raise CannotPlanError(f"There is no dtype {dtype!r} for gradients; there are: {', '.join(DTYPE_BYTES)}.")
@@ -134,12 +136,12 @@ def _dtype(record: Record, dtype: str, case: Case) -> Effect:
     return Effect(factors=(factor,))
 
 
-def _of_family(record: Record, family: Family, case: Case) -> Messages | None:
+def _of_family(record: PlanRecord, family: Family, case: Case) -> Messages | None:
     found = record.messages_of(family)
     return found and found.of(case)
 
 
-def _element_bytes(record: Record) -> float:
+def _element_bytes(record: PlanRecord) -> float:
     """Bytes of an element of the gradients that are sent. Raises CannotPlanError."""
     calls, chosen = record.job.calls, record.sends_gradients
     size, elements = calls.column("bytes")[chosen], calls.column("elements")[chosen]
@@ -149,7 +151,7 @@ def _element_bytes(record: Record) -> float:
     return float(np.median(size[known] / elements[known]))
 
 
-def _pinning(record: Record, case: Case, *, pinned: bool) -> Effect:
+def _pinning(record: PlanRecord, case: Case, *, pinned: bool) -> Effect:
     """Batches copied from pageable memory instead of pinned, by the bytes that the steps copy."""
     copies = record.job.work(lambda work: work.copies)
     if pinned:
@@ -165,7 +167,7 @@ def _pinning(record: Record, case: Case, *, pinned: bool) -> Effect:
     return Effect(device=(1 + longer / need)[record.ranks])
 
 
-def loading(record: Record, workers: int, case: Case) -> tuple[Effect, float]:
+def loading(record: PlanRecord, workers: int, case: Case) -> tuple[Effect, float]:
     """The steps without waiting for batches, and how often one comes from so many workers, ns."""
     if workers < 0:
         raise CannotPlanError("--workers takes a whole number from 0 on.")
@@ -180,7 +182,7 @@ def loading(record: Record, workers: int, case: Case) -> tuple[Effect, float]:
     return _without(record, CpuTime.INPUT, 1.0), every_ns
 
 
-def without_gradients(record: Record) -> Effect:
+def without_gradients(record: PlanRecord) -> Effect:
     """Backward passes under no_sync: no AllReduce of gradients. Raises CannotPlanError."""
     sends = [one.of_gradients for one in record.families]
     if not any(sends):
@@ -189,7 +191,7 @@ def without_gradients(record: Record) -> Effect:
     return Effect(factors=(lambda parts: times[parts.family],))
 
 
-def accumulated_ns(record: Record, passes: int, step_ns: float, without_ns: float) -> float:
+def accumulated_ns(record: PlanRecord, passes: int, step_ns: float, without_ns: float) -> float:
     """The step of each of so many passes, from one that sends its gradients and one that sends none, ns.
 
     The optimizer updates after the last pass alone. Raises CannotPlanError.

@@ -9,7 +9,7 @@ from tb_ddp_doctor.facts.facts import Facts, fact
 from tb_ddp_doctor.planning.model import Prediction, Question
 from tb_ddp_doctor.planning.predict import Planner
 from tb_ddp_doctor.planning.questions import shown
-from tb_ddp_doctor.planning.record import Record
+from tb_ddp_doctor.planning.record import PlanRecord
 from tb_ddp_doctor.planning.refusal import CannotPlanError
 
 #: Sizes of buckets that a fix may name, MiB; of those as good as the best within this share, the largest is named.
@@ -66,7 +66,7 @@ class Plans:
     @cached_property
     def _planner(self) -> Planner | None:
         try:
-            return Planner(Record(self._facts))
+            return Planner(PlanRecord(self._facts))
         except CannotPlanError:
             return None
 

@@ -15,15 +15,15 @@ from msgspec.structs import replace
 from tb_ddp_doctor.calibration.model import Calibration
 from tb_ddp_doctor.planning import effects, owners
 from tb_ddp_doctor.planning.basis import rests
-from tb_ddp_doctor.planning.buckets import Limits, last_of_buckets
+from tb_ddp_doctor.planning.buckets import BucketLimits, last_of_buckets
 from tb_ddp_doctor.planning.costs.messages import Case
 from tb_ddp_doctor.planning.effect import Effect
 from tb_ddp_doctor.planning.model import Breaks, Prediction, Question
-from tb_ddp_doctor.planning.record import Record
+from tb_ddp_doctor.planning.record import PlanRecord
 from tb_ddp_doctor.planning.refusal import CannotPlanError
 from tb_ddp_doctor.planning.scaling import breaks, scaling
 from tb_ddp_doctor.planning.shards.steps import Resharding, asks_of_sharding
-from tb_ddp_doctor.planning.steps import Otherwise, Steps
+from tb_ddp_doctor.planning.steps import Otherwise, PlayedSteps
 from tb_ddp_doctor.replay.change import Change
 
 #: What predictions miss by besides what they rest on: a share of the change, and of the step. The pairs of
@@ -34,8 +34,8 @@ _OF_CHANGE, _OF_STEP = 0.05, 0.01
 class _Asked(msgspec.Struct, frozen=True, eq=False):
     """What is played under a question: some steps with an effect, against others with that of no tracing alone."""
 
-    steps: Steps
-    compared: Steps
+    steps: PlayedSteps
+    compared: PlayedSteps
     effect: Effect
     base: Effect
     #: By what share kernels beside communication take longer.
@@ -50,7 +50,7 @@ class Planner:
 
     def __init__(
         self,
-        record: Record,
+        record: PlanRecord,
         fix: Callable[[str], Change] | None = None,
         calibrations: Mapping[str, Calibration] | None = None,
     ) -> None:
@@ -126,7 +126,7 @@ class Planner:
             self._before_ns[asked.slowdown] = _mean_ns(asked.compared, asked.base, asked.slowdown)
         return self._before_ns[asked.slowdown]
 
-    def _steps(self, question: Question, case: Case) -> tuple[Steps, Steps, float, bool]:
+    def _steps(self, question: Question, case: Case) -> tuple[PlayedSteps, PlayedSteps, float, bool]:
         """The steps to be played, what they are compared with, what comes on top of each, ns, and whether the
         collectives are placed as the question has them.
         """
@@ -140,7 +140,7 @@ class Planner:
             return record.steps, record.steps, added_ns, False
         if not 0 < question.bucket_mb < effects.MOST_BUCKET_MIB:
             raise CannotPlanError("bucket_cap_mb is some positive number of MiB.")
-        lasts = last_of_buckets(record.gradients.bytes, Limits.of_cap(question.bucket_mb))
+        lasts = last_of_buckets(record.gradients.bytes, BucketLimits.of_cap(question.bucket_mb))
         return record.with_buckets(lasts, effects.messages(record, case)), record.steps, added_ns, False
 
     def resharding(self, question: Question) -> Resharding:
@@ -171,7 +171,7 @@ def _otherwise(effect: Effect, slowdown: float) -> Otherwise:
     return Otherwise(effect.change, effect.transfer_ns, effect.device, slowdown, effect.pace)
 
 
-def _mean_ns(steps: Steps, effect: Effect, slowdown: float) -> float:
+def _mean_ns(steps: PlayedSteps, effect: Effect, slowdown: float) -> float:
     """Mean step, ns."""
     return float(steps.windows_ns(_otherwise(effect, slowdown)).mean()) + effect.added_ns
 

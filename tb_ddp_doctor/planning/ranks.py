@@ -9,7 +9,7 @@ from tb_ddp_doctor.planning.costs import collectives
 from tb_ddp_doctor.planning.costs.links import Links, links
 from tb_ddp_doctor.planning.costs.messages import Case
 from tb_ddp_doctor.planning.effect import Effect
-from tb_ddp_doctor.planning.record import Record
+from tb_ddp_doctor.planning.record import PlanRecord
 from tb_ddp_doctor.planning.refusal import CannotPlanError
 from tb_ddp_doctor.replay.model import Family, Parts
 from tb_ddp_doctor.trace.model import Floats
@@ -18,12 +18,12 @@ from tb_ddp_doctor.trace.model import Floats
 _MOST = 1 << 20
 
 
-def links_of_ranks(record: Record, case: Case, calibration: Calibration | None) -> Links:
+def links_of_ranks(record: PlanRecord, case: Case, calibration: Calibration | None) -> Links:
     """The links that AllReduces of other numbers of ranks use."""
     return links(record, "all_reduce", case, calibration)
 
 
-def effect(record: Record, ranks: int, case: Case, calibration: Calibration | None, *, strong: bool) -> Effect:
+def effect(record: PlanRecord, ranks: int, case: Case, calibration: Calibration | None, *, strong: bool) -> Effect:
     """As many ranks; where `strong`, all together have as much work as now. Raises CannotPlanError."""
     job, now = record.job, record.job.world_size
     if not 1 <= ranks < _MOST:
@@ -54,7 +54,9 @@ def effect(record: Record, ranks: int, case: Case, calibration: Calibration | No
 class _Times:
     """How many times as long the collectives of a family take among other ranks."""
 
-    def __init__(self, record: Record, family: Family, ranks: int, case: Case, calibration: Calibration | None) -> None:
+    def __init__(
+        self, record: PlanRecord, family: Family, ranks: int, case: Case, calibration: Calibration | None
+    ) -> None:
         """Raises CannotPlanError where links are not known."""
         self._kind, self._ranks = family.kind, ranks
         fit = record.messages_of(family)
@@ -74,7 +76,7 @@ class _Times:
         return self._links.time_ns(self._kind, self._ranks, size)[1]
 
 
-def transfers_ns(record: Record, ranks: int) -> float:
+def transfers_ns(record: PlanRecord, ranks: int) -> float:
     """What all collectives of the whole job take in a step among so many ranks, ns. Raises CannotPlanError."""
     job, total = record.job, 0.0
     for one in record.traffic:
@@ -87,7 +89,7 @@ def transfers_ns(record: Record, ranks: int) -> float:
     return total
 
 
-def _spread_ns(record: Record) -> float:
+def _spread_ns(record: PlanRecord) -> float:
     """Standard deviation of the ranks' busy times in a step, the median step's, ns."""
     busy = record.whatif.busy_ns
     return float(np.median(busy.std(axis=0, ddof=1))) if len(busy) > 1 else 0.0

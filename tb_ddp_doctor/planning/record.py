@@ -21,11 +21,11 @@ from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.planning.costs.interference import Slowdown, slowdown
 from tb_ddp_doctor.planning.costs.messages import Messages, messages
 from tb_ddp_doctor.planning.edits.false_waits import without_chance
-from tb_ddp_doctor.planning.edits.other_buckets import Sent, rebucketed
+from tb_ddp_doctor.planning.edits.other_buckets import SentPasses, rebucketed
 from tb_ddp_doctor.planning.edits.recorded_rows import natural
 from tb_ddp_doctor.planning.gradients import SendingPass, SentGradients, sent_gradients
 from tb_ddp_doctor.planning.refusal import CannotPlanError
-from tb_ddp_doctor.planning.steps import Steps
+from tb_ddp_doctor.planning.steps import PlayedSteps
 from tb_ddp_doctor.replay.model import Family
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.trace.model import Ints
@@ -34,7 +34,7 @@ from tb_ddp_doctor.trace.model import Ints
 _MOST_RANKS = 64
 
 
-class Record:
+class PlanRecord:
     """One job. Making one raises CannotPlanError where its steps cannot be played."""
 
     def __init__(self, facts: Facts) -> None:
@@ -48,9 +48,9 @@ class Record:
         self.tracks = natural(self.whatif.replay, self.ranks)
         with suppress(CannotPlanError):
             self.tracks = without_chance(self.tracks, self.sent)
-        self.steps = Steps(self.tracks)
+        self.steps = PlayedSteps(self.tracks)
         self._messages: dict[Family, Messages | None] = {}
-        self._rebucketed: dict[bytes, Steps] = {}
+        self._rebucketed: dict[bytes, PlayedSteps] = {}
 
     @cached_property
     def sends_gradients(self) -> NDArray[np.bool_]:
@@ -110,22 +110,22 @@ class Record:
             )
         return self._messages[family]
 
-    def with_buckets(self, lasts: Ints, taking: Messages) -> Steps:
+    def with_buckets(self, lasts: Ints, taking: Messages) -> PlayedSteps:
         """The steps with buckets that end with some gradients. Raises CannotPlanError."""
         key = lasts.tobytes() + repr((taking.alpha_ns, taking.beta_ns)).encode()
         if key not in self._rebucketed:
-            self._rebucketed[key] = Steps(rebucketed(self.tracks, self.sent, lasts, taking), self.steps)
+            self._rebucketed[key] = PlayedSteps(rebucketed(self.tracks, self.sent, lasts, taking), self.steps)
         return self._rebucketed[key]
 
     @cached_property
-    def sent(self) -> Sent:
+    def sent(self) -> SentPasses:
         """The passes of the played ranks whose gradients DDP's buckets send. Raises CannotPlanError."""
         place = np.full(len(self.job.ranks), -1)
         place[self.ranks] = np.arange(len(self.ranks))
         passes = [one for one in self.gradients.passes if place[one.rank] >= 0]
         if len({len(one.collectives) for one in passes}) > 1:
             raise CannotPlanError("Ranks or steps send their gradients in different numbers of buckets.")
-        return Sent(
+        return SentPasses(
             rank=place[[one.rank for one in passes]],
             ready_ns=np.stack([self._common(one, "ready_ns") for one in passes]),
             done_ns=np.stack([self._common(one, "done_ns") for one in passes]),

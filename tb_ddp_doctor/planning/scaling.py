@@ -8,7 +8,7 @@ import msgspec
 
 from tb_ddp_doctor.planning.model import Algorithm, Breaks, Question, Scaling
 from tb_ddp_doctor.planning.ranks import links_of_ranks, transfers_ns
-from tb_ddp_doctor.planning.record import Record
+from tb_ddp_doctor.planning.record import PlanRecord
 from tb_ddp_doctor.planning.refusal import CannotPlanError
 
 #: Scaling is looked at up to so many ranks, a power of two; an efficiency below this one is where it breaks.
@@ -19,7 +19,7 @@ _EFFICIENCY = 0.8
 Step = Callable[[Question], float]
 
 
-def scaling(record: Record, step: Step, question: Question, ranks: int, step_ns: float) -> Scaling:
+def scaling(record: PlanRecord, step: Step, question: Question, ranks: int, step_ns: float) -> Scaling:
     """Of so many ranks, whose step under the question takes so long. Raises CannotPlanError."""
     found = links_of_ranks(record, "likely", None).algorithms(ranks) if question.links_of is None else ()
     return Scaling(
@@ -28,7 +28,7 @@ def scaling(record: Record, step: Step, question: Question, ranks: int, step_ns:
     )
 
 
-def breaks(record: Record, step: Step, question: Question) -> Breaks:
+def breaks(record: PlanRecord, step: Step, question: Question) -> Breaks:
     """Where scaling under a question breaks. Raises CannotPlanError."""
     one = _of_one(step, question)
     compute = float(record.job.work(lambda work: work.kernels).backward_compute_ns.mean())
@@ -59,7 +59,7 @@ def _efficiency(one_ns: float, question: Question, ranks: int, step_ns: float) -
     return one_ns / (work * step_ns) if step_ns > 0 else 1.0
 
 
-def _most(record: Record) -> int:
+def _most(record: PlanRecord) -> int:
     """The largest power of two of ranks that can be predicted."""
     for most in range(_MOST_POWER, 0, -1):
         try:

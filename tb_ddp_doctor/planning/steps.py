@@ -59,10 +59,10 @@ class Split(msgspec.Struct, frozen=True):
     idle_ns: float
 
 
-class Steps:
+class PlayedSteps:
     """The steps of R ranks with one set of buckets."""
 
-    def __init__(self, tracks: Natural, recorded: Steps | None = None) -> None:
+    def __init__(self, tracks: Natural, recorded: PlayedSteps | None = None) -> None:
         """`recorded` are the steps as they are in the record, where the tracks are others. Raises CannotPlanError."""
         try:
             schedule = scheduled(tracks, tracks.part_table, tracks.table.awaits, tracks.frame)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from tb_ddp_doctor.plugin.arrivals import Arrivals, Stamps
+from tb_ddp_doctor.plugin.arrivals import FileArrivals, Stamps
 from tb_ddp_doctor.plugin.entry import Entry, Files, Ready
 from tb_ddp_doctor.view.summary import summary
 
@@ -61,7 +61,7 @@ class Analyses:
         self._diagnose = diagnose
         self._answer = answer
         self._stamps = stamps
-        self._arrivals = Arrivals()
+        self._arrivals = FileArrivals()
         self._lock = threading.Lock()
         #: Held while a run is read again of which the result was given back.
         self._reading_again = threading.Lock()

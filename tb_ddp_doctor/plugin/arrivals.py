@@ -28,7 +28,7 @@ class Stamp(NamedTuple):
 Stamps = Mapping[str, Stamp]
 
 
-class Arrivals:
+class FileArrivals:
     """When each file was last seen to change, on the monotonic clock, s."""
 
     def __init__(self) -> None:

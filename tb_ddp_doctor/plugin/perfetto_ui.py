@@ -44,7 +44,7 @@ _CONTENT_TYPES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class PageFile:
     """A file of Perfetto's page."""
 
     path: Path
@@ -58,7 +58,7 @@ def frame(script: str) -> tuple[str, str]:
     return f"{head}<body><script>{script}</script>", _POLICY.format(hash=digest)
 
 
-def pages(folder: Path | None = None) -> dict[str, Page]:
+def pages(folder: Path | None = None) -> dict[str, PageFile]:
     """Route ("/perfetto/v52.0-6b9586def/index.html") to file; empty where there is no page that is known.
 
     The first is the page around it, of which the file is the script. Imports nothing.
@@ -76,8 +76,8 @@ def pages(folder: Path | None = None) -> dict[str, Page]:
     if not any(path.name == "frontend_bundle.js" for path in files):
         return {}
     script, _ = assets()["/frame.js"]
-    return {f"{FOLDER}/{version['folder']}/{_PAGE}": Page(script, HTML)} | {
-        f"{FOLDER}/{path.relative_to(folder).as_posix()}": Page(path, _CONTENT_TYPES[path.suffix])
+    return {f"{FOLDER}/{version['folder']}/{_PAGE}": PageFile(script, HTML)} | {
+        f"{FOLDER}/{path.relative_to(folder).as_posix()}": PageFile(path, _CONTENT_TYPES[path.suffix])
         for path in files
         if path.suffix in _CONTENT_TYPES
     }

@@ -51,7 +51,7 @@ from tb_ddp_doctor.plugin import perfetto_ui
 from tb_ddp_doctor.plugin.analyses import Analyses, Diagnose, Progress
 from tb_ddp_doctor.plugin.arrivals import Stamp, Stamps
 from tb_ddp_doctor.plugin.run_plans import RunPlans
-from tb_ddp_doctor.plugin.turns import RETRY_AFTER_S, BusyError, Turns
+from tb_ddp_doctor.plugin.turns import RETRY_AFTER_S, TooManyError, Turns
 from tb_ddp_doctor.view.assets import assets, folder
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ class DiagnosisPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoar
             try:
                 with self._turns.turn():
                     return serve(request)
-            except BusyError as error:
+            except TooManyError as error:
                 response = _respond(request, {"error": str(error)}, code=503)
                 response.headers["Retry-After"] = str(RETRY_AFTER_S)
                 return response
@@ -407,7 +407,7 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", text)[:2])
 
 
-def _serve_page(page: perfetto_ui.Page, request: wrappers.Request) -> wrappers.Response:
+def _serve_page(page: perfetto_ui.PageFile, request: wrappers.Request) -> wrappers.Response:
     if page.content_type == perfetto_ui.HTML:
         html, policy = perfetto_ui.frame(page.path.read_text(encoding="utf-8"))
         return _respond(request, html, page.content_type, headers=[("Content-Security-Policy", policy)])

@@ -10,7 +10,7 @@ import msgspec
 
 from tb_ddp_doctor.cache import Cache
 from tb_ddp_doctor.engine import Result
-from tb_ddp_doctor.slices.cut import Window, cut
+from tb_ddp_doctor.slices.cut import SliceWindow, cut
 from tb_ddp_doctor.slices.files import writer
 from tb_ddp_doctor.slices.lanes import lanes
 from tb_ddp_doctor.slices.model import SliceError
@@ -41,11 +41,11 @@ def lanes_answer(result: Result, asked: Mapping[str, str]) -> tuple[bytes, str]:
     return msgspec.json.encode(lanes(result.job, _window(asked))), "application/json"
 
 
-def _window(asked: Mapping[str, str]) -> Window:
+def _window(asked: Mapping[str, str]) -> SliceWindow:
     ranks = asked.get("ranks", "")
     if not ranks or len(ranks) > _LONGEST_LIST:
         raise SliceError("Which ranks? Name a few: ranks=0,3.")
-    return Window(
+    return SliceWindow(
         ranks=tuple(sorted({_number("ranks", rank) for rank in ranks.split(",")})),
         start_ns=_number("start", asked.get("start", "")),
         end_ns=_number("end", asked.get("end", "")),

@@ -16,7 +16,7 @@ MOST_WAITING = 64
 RETRY_AFTER_S = 5
 
 
-class BusyError(Exception):
+class TooManyError(Exception):
     """Too many ask. Its text is a sentence for users."""
 
     def __init__(self) -> None:
@@ -34,10 +34,10 @@ class Turns:
     def turn(self) -> Iterator[None]:
         """Raises BusyError where it does not come in time."""
         if not self._places.acquire(blocking=False):
-            raise BusyError
+            raise TooManyError
         try:
             if not self._free.acquire(timeout=PATIENCE_S):
-                raise BusyError
+                raise TooManyError
             try:
                 yield
             finally:

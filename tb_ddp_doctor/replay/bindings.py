@@ -15,7 +15,7 @@ from tb_ddp_doctor.replay.replay import Replay
 from tb_ddp_doctor.trace.model import Flags, Indices, Ints
 
 
-class Event(IntEnum):
+class EventKind(IntEnum):
     """What happens to a row or a part."""
 
     #: The host has issued all that the row launches; what holds it at the row's end no longer does; the device has done
@@ -28,10 +28,10 @@ class Event(IntEnum):
     COMPLETED = 4
 
 
-class Node(NamedTuple):
+class EventNode(NamedTuple):
     """An event of a row, or of a part, by its index in the schedule."""
 
-    event: Event
+    event: EventKind
     at: int
 
 
@@ -43,7 +43,7 @@ class Binding(NamedTuple):
     row: int
     #: The event without which this one would have been earlier, None where the record does not hold it; and from when
     #: on only this event's own time counts.
-    by: Node | None
+    by: EventNode | None
     since_ns: int
     #: For how long of that a collective waits for ranks that have no trace.
     absent_ns: int = 0
@@ -64,7 +64,7 @@ class Bindings:
         self._rows_of: dict[int, Ints] = {}
 
     @property
-    def last(self) -> Node | None:
+    def last(self) -> EventNode | None:
         """The last event of the last step, on the rank where it ends last; None where there is none."""
         rows, parts, played = self._schedule.rows, self._schedule.parts, self._played
         index = self._schedule.frame.step_index
@@ -78,17 +78,17 @@ class Bindings:
         # Of those that end last the latest: the device's rows that do nothing end with the one before.
         latest = len(ends) - 1 - int(ends[::-1].argmax())
         if latest < len(mine):
-            return Node(Event.DONE, int(mine[latest]))
-        return Node(Event.COMPLETED, int(own[latest - len(mine)]))
+            return EventNode(EventKind.DONE, int(mine[latest]))
+        return EventNode(EventKind.COMPLETED, int(own[latest - len(mine)]))
 
-    def of(self, node: Node) -> Binding:
+    def of(self, node: EventNode) -> Binding:
         """What an event waited for."""
         bound = {
-            Event.ISSUED: self._issued,
-            Event.ENDED: self._ended,
-            Event.DONE: self._done,
-            Event.ARRIVED: self._arrived,
-            Event.COMPLETED: self._completed,
+            EventKind.ISSUED: self._issued,
+            EventKind.ENDED: self._ended,
+            EventKind.DONE: self._done,
+            EventKind.ARRIVED: self._arrived,
+            EventKind.COMPLETED: self._completed,
         }
         return bound[node.event](node.at)
 
@@ -99,7 +99,7 @@ class Bindings:
         by, left_ns = self._queue(row)
         if not rows.synced[row] and left_ns + lengths.queue_ns[row] > host_ns + lengths.work_ns[row]:
             return self._of_row(row, by, left_ns)
-        return self._of_row(row, Node(Event.ENDED, before) if before >= 0 else None, int(host_ns))
+        return self._of_row(row, EventNode(EventKind.ENDED, before) if before >= 0 else None, int(host_ns))
 
     def _ended(self, row: int) -> Binding:
         rows, lengths, played = self._schedule.rows, self._lengths, self._played
@@ -108,8 +108,8 @@ class Bindings:
         if rows.synced[row] and left_ns + lengths.queue_ns[row] > issued_ns + lengths.blocked_ns[row]:
             return self._of_row(row, by, left_ns)
         if rows.waits[row] and played.done_ns[row] > issued_ns:
-            return self._of_row(row, Node(Event.DONE, row), int(played.done_ns[row]))
-        return self._of_row(row, Node(Event.ISSUED, row), issued_ns)
+            return self._of_row(row, EventNode(EventKind.DONE, row), int(played.done_ns[row]))
+        return self._of_row(row, EventNode(EventKind.ISSUED, row), issued_ns)
 
     def _done(self, row: int) -> Binding:
         rows, lengths, played = self._schedule.rows, self._lengths, self._played
@@ -120,19 +120,19 @@ class Bindings:
         issued_ns, fed_ns = int(played.issued_ns[row]), int(rows.fed_ns[row])
         if issued_ns + lengths.lead_ns[row] > max(gated_ns, free_ns) + lengths.device_ns[row]:
             since = int(played.done_ns[row]) - fed_ns if fed_ns >= 0 else issued_ns
-            return self._of_row(row, Node(Event.ISSUED, row), since)
+            return self._of_row(row, EventNode(EventKind.ISSUED, row), since)
         if gated_ns > free_ns:
-            return self._of_row(row, Node(Event.COMPLETED, int(rows.awaits[row])), gate_ns)
-        return self._of_row(row, Node(Event.DONE, before) if before >= 0 else None, free_ns)
+            return self._of_row(row, EventNode(EventKind.COMPLETED, int(rows.awaits[row])), gate_ns)
+        return self._of_row(row, EventNode(EventKind.DONE, before) if before >= 0 else None, free_ns)
 
     def _arrived(self, part: int) -> Binding:
         parts, played = self._schedule.parts, self._played
         row, needs, after = int(self._launching[part]), int(parts.needs[part]), int(parts.after[part])
-        bound = [(int(played.ended_ns[row]), Node(Event.ENDED, row))]
+        bound = [(int(played.ended_ns[row]), EventNode(EventKind.ENDED, row))]
         if needs >= 0:
-            bound.append((int(played.done_ns[needs]), Node(Event.DONE, needs)))
+            bound.append((int(played.done_ns[needs]), EventNode(EventKind.DONE, needs)))
         if after < len(parts.rank) - 1:
-            bound.append((int(played.end_ns[after]), Node(Event.COMPLETED, after)))
+            bound.append((int(played.end_ns[after]), EventNode(EventKind.COMPLETED, after)))
         since, by = max(bound, key=lambda one: one[0])
         return self._of_part(part, by, since)
 
@@ -143,18 +143,18 @@ class Bindings:
         members = self._members(part)
         arrivals = self._played.arrival_ns[members]
         latest = len(members) - 1 - int(arrivals[::-1].argmax())
-        return self._of_part(part, Node(Event.ARRIVED, int(members[latest])), int(arrivals[latest]))
+        return self._of_part(part, EventNode(EventKind.ARRIVED, int(members[latest])), int(arrivals[latest]))
 
-    def _queue(self, row: int) -> tuple[Node | None, int]:
+    def _queue(self, row: int) -> tuple[EventNode | None, int]:
         """What leaves the launch queue before a row can be issued, and when."""
         rows, played = self._schedule.rows, self._played
         behind, part = int(rows.queue_row[row]), int(rows.queue_part[row])
         if rows.queue_before[row]:
             return None, int(self._schedule.frame.device_start_ns[rows.rank[row]])
         if behind >= 0:
-            return Node(Event.DONE, behind), int(played.done_ns[behind] - rows.queue_tail_ns[row])
+            return EventNode(EventKind.DONE, behind), int(played.done_ns[behind] - rows.queue_tail_ns[row])
         nothing = len(self._schedule.parts.rank) - 1
-        return Node(Event.COMPLETED, part) if part < nothing else None, int(played.end_ns[part])
+        return EventNode(EventKind.COMPLETED, part) if part < nothing else None, int(played.end_ns[part])
 
     def _before(self, row: int) -> int:
         """The row of the same rank before, -1 for none."""
@@ -168,16 +168,16 @@ class Bindings:
             self._rows_of[rank] = np.flatnonzero(self._schedule.rows.rank == rank)
         return self._rows_of[rank]
 
-    def _of_row(self, row: int, by: Node | None, since_ns: int) -> Binding:
+    def _of_row(self, row: int, by: EventNode | None, since_ns: int) -> Binding:
         rank = int(self._schedule.rows.rank[row])
         mine = self._of_rank(rank)
         # A row that launches a guest is part of the row before it.
         mine = mine[~self._launches_guest[mine]]
         return Binding(rank, int(np.searchsorted(mine, row, side="right")) - 1, by, since_ns)
 
-    def _of_part(self, part: int, by: Node | None, since_ns: int) -> Binding:
+    def _of_part(self, part: int, by: EventNode | None, since_ns: int) -> Binding:
         parts = self._schedule.parts
-        absent_ns = int(parts.absent_ns[part]) if by and by.event is Event.ARRIVED else 0
+        absent_ns = int(parts.absent_ns[part]) if by and by.event is EventKind.ARRIVED else 0
         return Binding(int(parts.rank[part]), int(parts.row[part]), by, since_ns, absent_ns)
 
     @cached_property

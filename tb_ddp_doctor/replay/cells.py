@@ -85,7 +85,7 @@ class Cells(msgspec.Struct, frozen=True, eq=False):
         return total.reshape(ranks, steps + 1)[:, :steps]
 
 
-class Places(msgspec.Struct, frozen=True, eq=False):
+class LargestAt(msgspec.Struct, frozen=True, eq=False):
     """Things by their place in a table, for the largest value of each."""
 
     #: Things, those of one place together; where each place's begin; the places, row by row.
@@ -94,7 +94,7 @@ class Places(msgspec.Struct, frozen=True, eq=False):
     places: Ints
 
     @classmethod
-    def of(cls, row: Indices, column: Indices, shape: tuple[int, int], things: Ints) -> Places:
+    def of(cls, row: Indices, column: Indices, shape: tuple[int, int], things: Ints) -> LargestAt:
         """From the row and column of each of some things in a table of a shape."""
         place = row.astype(np.int64) * shape[1] + column
         order = np.argsort(place, kind="stable")

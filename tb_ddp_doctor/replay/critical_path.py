@@ -22,7 +22,7 @@ from tb_ddp_doctor.digest.spending import SPENDING
 from tb_ddp_doctor.digest.track import LATENCY_NS
 from tb_ddp_doctor.findings import PHASES
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.replay.bindings import Bindings, Event
+from tb_ddp_doctor.replay.bindings import Bindings, EventKind
 from tb_ddp_doctor.trace.model import Indices, Ints
 from tb_ddp_doctor.trace.names import Phase
 
@@ -58,7 +58,7 @@ class Piece(msgspec.Struct, frozen=True):
         return self.rank, self.owner, self.phase, self.what
 
 
-class Part(msgspec.Struct, frozen=True):
+class PathOfStep(msgspec.Struct, frozen=True):
     """The path's part in one step."""
 
     #: Index of the job's step.
@@ -69,7 +69,7 @@ class Part(msgspec.Struct, frozen=True):
     pieces: tuple[Piece, ...]
 
 
-def critical_path(job: Job, bindings: Bindings) -> tuple[Part, ...]:
+def critical_path(job: Job, bindings: Bindings) -> tuple[PathOfStep, ...]:
     """The path through all steps of a job, in order of time."""
     start_ns, end_ns = bindings.start_ns.tolist(), bindings.end_ns.tolist()
     backwards = _walk(job, bindings)
@@ -85,7 +85,7 @@ def critical_path(job: Job, bindings: Bindings) -> tuple[Part, ...]:
                 break
             piece = next(backwards)
         shortest = round(_SHORTEST * (end_ns[step] - start_ns[step]))
-        parts.append(Part(step, start_ns[step], end_ns[step], tuple(_joined(mine[::-1], shortest))))
+        parts.append(PathOfStep(step, start_ns[step], end_ns[step], tuple(_joined(mine[::-1], shortest))))
     return tuple(parts[::-1])
 
 
@@ -119,18 +119,18 @@ class _Rank:
         table = self._digest.collectives
         self._groups = len({self._digest.strings[group] for group in set(table.group.tolist())} - {""})
 
-    def pieces(self, event: Event, row: int, start: int, end: int, absent: int) -> Iterator[Piece]:
+    def pieces(self, event: EventKind, row: int, start: int, end: int, absent: int) -> Iterator[Piece]:
         """The pieces of what ended with an event of a row of the track or of the collectives, the latest first."""
-        if event in (Event.ARRIVED, Event.COMPLETED):
+        if event in (EventKind.ARRIVED, EventKind.COMPLETED):
             yield from self._of_collective(event, row, start, end, absent)
             return
         phase = self._phase(row)
-        if event is Event.DONE:
+        if event is EventKind.DONE:
             for owner, since, until in self._device(start, end):
                 yield Piece(self._rank, owner, phase, self._function(CodeOf.COMPUTE, since, until), since, until)
             return
         track = self._digest.track
-        if event is Event.ISSUED:
+        if event is EventKind.ISSUED:
             host_ns = dict(self._host_ns.get(row, {}))
             # By an estimate only, and all over the row.
             host_ns[CpuTime.WORK] = host_ns.get(CpuTime.WORK, 0) + host_ns.pop(CpuTime.RECORDING, 0)
@@ -139,16 +139,18 @@ class _Rank:
             spent = CpuTime(max(int(track.blocked_by[row]), 0))
         yield Piece(self._rank, SPENDING[spent].owner, phase, self._doing(spent, start, end), start, end)
 
-    def _of_collective(self, event: Event, row: int, start: int, end: int, absent: int) -> Iterator[Piece]:
+    def _of_collective(self, event: EventKind, row: int, start: int, end: int, absent: int) -> Iterator[Piece]:
         if row < 0:
-            yield Piece(self._rank, "transfer" if event is Event.COMPLETED else "dispatch", None, _OF_CPUS, start, end)
+            yield Piece(
+                self._rank, "transfer" if event is EventKind.COMPLETED else "dispatch", None, _OF_CPUS, start, end
+            )
             return
         table = self._digest.collectives
         phase = self._phase(int(self._launching[row]))
         name = self._digest.strings[int(table.kind[row])] or "communication"
         group = self._digest.strings[int(table.group[row])]
         what = f"{name} in {group}" if group and self._groups > 1 else name
-        if event is Event.ARRIVED:
+        if event is EventKind.ARRIVED:
             # So late not for its launch: for what the device still did, which no launch tells.
             owner = "dispatch" if end - start <= LATENCY_NS else "compute"
             yield Piece(self._rank, owner, phase, f"before {what}", start, end)

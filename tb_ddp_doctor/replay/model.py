@@ -26,7 +26,7 @@ PartIndex = NewType("PartIndex", Indices)
 Some: TypeAlias = slice | NDArray[np.integer[Any]]
 
 
-class Rows(msgspec.Struct, frozen=True, eq=False):
+class TrackRows(msgspec.Struct, frozen=True, eq=False):
     """The rows of all ranks' tracks, in the order in which they are played; one value a row in each column.
 
     A row is a stretch of one rank between two points at which it can be held up: what its host does, then what its
@@ -131,7 +131,7 @@ class Parts(msgspec.Struct, frozen=True, eq=False):
     ordinal: Indices
     #: Bytes of the message; -1 if unknown.
     bytes: Ints
-    #: Index into `Frame.families`.
+    #: Index into `StepFrame.families`.
     family: Indices
 
 
@@ -175,7 +175,7 @@ class Family(msgspec.Struct, frozen=True):
     between_two: bool = False
 
 
-class Frame(msgspec.Struct, frozen=True, eq=False):
+class StepFrame(msgspec.Struct, frozen=True, eq=False):
     """The steps of R ranks, and when their records begin."""
 
     families: tuple[Family, ...]
@@ -206,11 +206,11 @@ class Frame(msgspec.Struct, frozen=True, eq=False):
 class Schedule(msgspec.Struct, frozen=True, eq=False, weakref=True):
     """The steps of R ranks, ready to be played."""
 
-    rows: Rows
+    rows: TrackRows
     parts: Parts
     rounds: tuple[Round, ...]
     spent: Mapping[CpuTime, Spent]
-    frame: Frame
+    frame: StepFrame
 
 
 class Ordering(msgspec.Struct, frozen=True, eq=False):
@@ -256,7 +256,7 @@ class Cut(msgspec.Struct, frozen=True, eq=False):
 
 
 class Lengths(msgspec.Struct, frozen=True, eq=False):
-    """How long each row and part takes; as columns of `Rows` and `Parts`, without what a fix removes."""
+    """How long each row and part takes; as columns of `TrackRows` and `Parts`, without what a fix removes."""
 
     work_ns: Ints
     blocked_ns: Ints

@@ -23,7 +23,7 @@ class CircularWaitError(Exception):
     """Rows wait for each other in a circle: some match of collectives is wrong."""
 
 
-class Together(msgspec.Struct, frozen=True, eq=False):
+class PlayedTogether(msgspec.Struct, frozen=True, eq=False):
     """Rows that follow no other ones still to be played, and the parts that complete with them; as in `Round`."""
 
     rows: slice
@@ -36,7 +36,7 @@ class Order(msgspec.Struct, frozen=True, eq=False):
     rows: Ints
     #: Those that nothing launches last.
     parts: Ints
-    plan: list[Together]
+    plan: list[PlayedTogether]
 
 
 def nothing_ordered(tracks: Tracks, parts: Parts, awaits: Indices) -> Ordering:
@@ -73,7 +73,7 @@ def nothing_ordered(tracks: Tracks, parts: Parts, awaits: Indices) -> Ordering:
     )
 
 
-def order_natively(ordering: Ordering) -> tuple[Ints, Ints, list[Together]]:
+def order_natively(ordering: Ordering) -> tuple[Ints, Ints, list[PlayedTogether]]:
     """The order of rows, the order of the parts that complete, and the plan, by the native library.
 
     Raises CircularWaitError.
@@ -82,15 +82,15 @@ def order_natively(ordering: Ordering) -> tuple[Ints, Ints, list[Together]]:
     if found is None:
         raise CircularWaitError("Collectives wait for each other in a circle.")
     order, completed, plan = found
-    return order, completed, [Together(slice(a, b), slice(c, d)) for a, b, c, d in plan.tolist()]
+    return order, completed, [PlayedTogether(slice(a, b), slice(c, d)) for a, b, c, d in plan.tolist()]
 
 
-def order_with_numpy(ordering: Ordering) -> tuple[Ints, Ints, list[Together]]:
+def order_with_numpy(ordering: Ordering) -> tuple[Ints, Ints, list[PlayedTogether]]:
     """The same as `order_natively`, without the native library."""
     place, last = ordering.first[:-1].copy(), ordering.first[1:]
     order: list[Ints] = [np.empty(0, np.int64)]
     completing: list[NDArray[np.integer]] = [np.empty(0, np.int64)]
-    plan: list[Together] = []
+    plan: list[PlayedTogether] = []
     played = complete = 0
     while (active := np.flatnonzero(place < last)).size:
         row = place[active]
@@ -106,12 +106,12 @@ def order_with_numpy(ordering: Ordering) -> tuple[Ints, Ints, list[Together]]:
         played += len(row)
         order.append(row)
         for completed in _completed(ordering, new):
-            plan.append(Together(now, slice(complete, complete + len(completed))))
+            plan.append(PlayedTogether(now, slice(complete, complete + len(completed))))
             complete += len(completed)
             completing.append(completed)
             now = slice(played, played)
         if now.stop > now.start:
-            plan.append(Together(now, slice(complete, complete)))
+            plan.append(PlayedTogether(now, slice(complete, complete)))
     return np.concatenate(order), np.concatenate(completing), plan
 
 

@@ -18,7 +18,7 @@ from tb_ddp_doctor.job.numbering import in_order, numbered
 from tb_ddp_doctor.replay import native_library
 from tb_ddp_doctor.replay.cells import (
     Cells,
-    Places,
+    LargestAt,
     lower_median,
     lower_medians,
     most_of_most,
@@ -27,7 +27,7 @@ from tb_ddp_doctor.replay.cells import (
 )
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.lengths import share_at_length
-from tb_ddp_doctor.replay.model import Cut, Lengths, Parts, Played, Rows, Schedule
+from tb_ddp_doctor.replay.model import Cut, Lengths, Parts, Played, Schedule, TrackRows
 from tb_ddp_doctor.replay.play import play
 from tb_ddp_doctor.replay.routing import Routing, routing
 from tb_ddp_doctor.trace.model import Flags, Floats, Ints
@@ -56,9 +56,9 @@ class Replay:
         self._part_cells = Cells.of(parts.rank, parts.step, shape, changes_left_out=changes)
         places = (shape[0], schedule.frame.most_steps + 2)
         last = _last_rows(rows)
-        self._last_row = Places.of(rows.rank[last], rows.own_step[last] + 1, places, last)
+        self._last_row = LargestAt.of(rows.rank[last], rows.own_step[last] + 1, places, last)
         last = _last_parts(parts, schedule.rounds[-1].completed.stop if schedule.rounds else 0)
-        self._last_part = Places.of(parts.rank[last], parts.own_step[last] + 1, places, last)
+        self._last_part = LargestAt.of(parts.rank[last], parts.own_step[last] + 1, places, last)
         #: Rows that wait for device work of an earlier one; those that need longer than the queue that blocked them.
         self._behind = np.flatnonzero(rows.queue_row >= 0)
         self._after_queue = np.flatnonzero((rows.queue_ns > 0) & ~rows.synced)
@@ -447,7 +447,7 @@ def _own(values: Ints, recorded: Ints) -> Ints:
     return values.copy() if values is recorded else values
 
 
-def _last_rows(rows: Rows) -> Ints:
+def _last_rows(rows: TrackRows) -> Ints:
     """The last row of each rank and step, which is done last: no row is done before the one before it."""
     order = in_order(rows.rank)
     changes = (np.diff(rows.rank[order], append=-1) != 0) | (np.diff(rows.own_step[order], append=-1) != 0)

@@ -25,19 +25,19 @@ from tb_ddp_doctor.replay.comparable import comparable
 from tb_ddp_doctor.replay.guests import with_guests
 from tb_ddp_doctor.replay.host_meetings import with_host_meetings
 from tb_ddp_doctor.replay.model import (
-    Frame,
     PartIndex,
     Parts,
     RankIndex,
     Round,
     RowIndex,
-    Rows,
     Schedule,
     Some,
     Spent,
+    StepFrame,
     StepIndex,
+    TrackRows,
 )
-from tb_ddp_doctor.replay.order import Order, Together, ordered
+from tb_ddp_doctor.replay.order import Order, PlayedTogether, ordered
 from tb_ddp_doctor.replay.tracks import RecordedTracks, Tracks, awaited, families, orders, recorded_parts, sequences
 from tb_ddp_doctor.storage.column_file import give_back
 from tb_ddp_doctor.storage.constant import has_one_value, is_constant
@@ -52,7 +52,7 @@ def schedule(job: Job) -> Schedule:
     tracks, parts = with_guests(job, recorded, parts)
     host_start_ns, device_start_ns = _starts(job)
     compared = comparable(job, sequences(parts, every_family, job.step_index))
-    frame = Frame(
+    frame = StepFrame(
         families=every_family,
         host_start_ns=host_start_ns,
         device_start_ns=device_start_ns,
@@ -82,13 +82,13 @@ def _left_out_meet(job: Job) -> bool:
     return not leaves_out or bool((~np.isin(job.matched.step, job.steps)).any())
 
 
-def scheduled(tracks: Tracks, parts: Parts, awaits: Indices, frame: Frame) -> Schedule:
+def scheduled(tracks: Tracks, parts: Parts, awaits: Indices, frame: StepFrame) -> Schedule:
     """Compute what follows what in tracks; `awaits` is the part that each row awaits. Raises CircularWaitError."""
     order = ordered(tracks, parts, awaits)
     return _scheduled(tracks, _completing(parts, order), awaits, order, frame)
 
 
-def _scheduled(tracks: Tracks, parts: Parts, awaits: Indices, order: Order, frame: Frame) -> Schedule:
+def _scheduled(tracks: Tracks, parts: Parts, awaits: Indices, order: Order, frame: StepFrame) -> Schedule:
     """The same where the order is known, and the parts are in it."""
     rows = _rows(tracks, awaits, frame, parts, order)
     return Schedule(
@@ -106,7 +106,7 @@ def _starts(job: Job) -> tuple[Ints, Ints]:
     return common[:, 0], common[:, 1]
 
 
-def _rows(tracks: Tracks, awaits: Indices, frame: Frame, parts: Parts, order: Order) -> Rows:
+def _rows(tracks: Tracks, awaits: Indices, frame: StepFrame, parts: Parts, order: Order) -> TrackRows:
     """The rows in an order; `parts` are in it already."""
     place, place_of_part = _places(order.rows), _places(order.parts)
     nothing = len(order.parts) - 1
@@ -119,7 +119,7 @@ def _rows(tracks: Tracks, awaits: Indices, frame: Frame, parts: Parts, order: Or
     counted = launches >= 0
     counted[counted] = ~two[parts.family[place_of_part[launches[counted]]]]
     step, in_record = tracks.job_step(frame.step_index), moved(own_step)
-    return Rows(
+    return TrackRows(
         rank=RankIndex(moved(tracks.rank)),
         own_step=StepIndex(in_record),
         step=StepIndex(in_record if np.array_equal(step, own_step) else moved(step)),
@@ -174,7 +174,7 @@ def _work(tracks: Tracks) -> Ints:
     return work
 
 
-def _spent(tracks: Tracks, place: Indices, rows: Rows) -> dict[CpuTime, Spent]:
+def _spent(tracks: Tracks, place: Indices, rows: TrackRows) -> dict[CpuTime, Spent]:
     """What the host's time goes to, by kind; `place` is where each row is now."""
     spent = {}
     for kind in CpuTime:
@@ -201,7 +201,7 @@ def _moved(things: Indices, place: Indices) -> Indices:
     return moved
 
 
-def _rounds(plan: Sequence[Together], rows: Rows, parts: Parts) -> Iterator[Round]:
+def _rounds(plan: Sequence[PlayedTogether], rows: TrackRows, parts: Parts) -> Iterator[Round]:
     nothing = len(parts.rank) - 1
     for together in plan:
         now, completed = together.rows, together.completed

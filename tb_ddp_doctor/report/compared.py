@@ -19,7 +19,7 @@ _TIMES_AND_CALLS = (*_TIMES, "calls")
 _Amounts = tuple[float, float, float, float]
 
 
-class Part(msgspec.Struct, frozen=True):
+class ComparedTable(msgspec.Struct, frozen=True):
     """A table; the first column names its rows."""
 
     title: str
@@ -32,18 +32,18 @@ class Part(msgspec.Struct, frozen=True):
         return "l" + "r" * (len(self.heads) - 1)
 
 
-def parts(found: Comparison) -> Iterator[Part]:
+def parts(found: Comparison) -> Iterator[ComparedTable]:
     """Those that have something to show."""
     findings = [Change(f"{each.rule} ({each.fate})", each.before_ms, each.after_ms) for each in found.findings]
     tables = (
-        Part("Where a step goes, ms", _TIMES, tuple(_changes(found.owners))),
-        Part("Findings, ms", _TIMES, tuple(_changes(findings))),
-        Part(
+        ComparedTable("Where a step goes, ms", _TIMES, tuple(_changes(found.owners))),
+        ComparedTable("Findings, ms", _TIMES, tuple(_changes(findings))),
+        ComparedTable(
             "Communication without wait by kind of collective, ms", _TIMES, tuple(_changes(found.communication[:_MOST]))
         ),
-        Part("Kernels that changed most, ms", _TIMES_AND_CALLS, tuple(_kernels(found))),
-        Part("Operators that changed most, Self CPU, ms", _TIMES_AND_CALLS, tuple(_on_host(found))),
-        Part(
+        ComparedTable("Kernels that changed most, ms", _TIMES_AND_CALLS, tuple(_kernels(found))),
+        ComparedTable("Operators that changed most, Self CPU, ms", _TIMES_AND_CALLS, tuple(_on_host(found))),
+        ComparedTable(
             "Operators that changed most, Self CUDA, ms, collectives with straggler wait",
             _TIMES_AND_CALLS,
             tuple(_on_device(found)),

@@ -13,7 +13,7 @@ from tb_ddp_doctor.evidence.model import RankEvidence
 from tb_ddp_doctor.facts.compute import Phases
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
-from tb_ddp_doctor.facts.host import Stalls
+from tb_ddp_doctor.facts.host import HostStalls
 from tb_ddp_doctor.replay.whatif import WhatIf
 from tb_ddp_doctor.rules.support import activity, certainty, part
 from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result, Rule, threshold
@@ -59,7 +59,7 @@ class HostStall(Rule):
         *,
         frame: Frame,
         whatif: WhatIf,
-        stalls: Stalls,
+        stalls: HostStalls,
         phases: Phases,
         rank_evidence: tuple[RankEvidence, ...],
         places: Places,
@@ -123,7 +123,7 @@ class HostStall(Rule):
         )
 
 
-def _part(stalled: Ints, frame: Frame, cost_ns: float) -> part.Part:
+def _part(stalled: Ints, frame: Frame, cost_ns: float) -> part.PartOfStep:
     """What the median rank stalls; up to the cost, what the rank that stalls longest in each step does."""
     rank, longest, steps = median_rank_index(stalled), stalled.argmax(axis=0), np.arange(stalled.shape[1])
     typical = part.mean(stalled[rank], frame.window_ns[rank])
@@ -131,7 +131,7 @@ def _part(stalled: Ints, frame: Frame, cost_ns: float) -> part.Part:
     return max(typical, in_turn, key=lambda each: each.ns)
 
 
-def _title(frame: Frame, waits: bool, stall: part.Part, each_ns: float, seen: Ints) -> str:
+def _title(frame: Frame, waits: bool, stall: part.PartOfStep, each_ns: float, seen: Ints) -> str:
     """`waits` if GPUs wait for other ranks meanwhile; `each_ns` if rare: how long in the steps `seen` (indices)."""
     if waits:
         what, why = "The CPU is outside any op", "GPUs idle, or wait for the CPUs of other ranks"

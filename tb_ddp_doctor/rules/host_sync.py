@@ -105,7 +105,7 @@ class HostSync(Rule):
             ),
         )
 
-    def _costless(self, calls: Sequence[HoldingCalls], idle: part.Part) -> NotApplicable | None:
+    def _costless(self, calls: Sequence[HoldingCalls], idle: part.PartOfStep) -> NotApplicable | None:
         """Why calls that cost nothing are not clear all the same: the device idles through them."""
         if idle.share < self.max_idle:
             return None

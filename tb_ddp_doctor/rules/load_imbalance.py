@@ -12,7 +12,7 @@ from tb_ddp_doctor.facts.arrivals import Arrivals
 from tb_ddp_doctor.facts.compute import Phases
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
-from tb_ddp_doctor.facts.host import Stalls
+from tb_ddp_doctor.facts.host import HostStalls
 from tb_ddp_doctor.findings import MOST_UNEXPLAINED, Measurement
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
@@ -77,7 +77,7 @@ class LoadImbalance(Rule):
     straggler_steps: float = threshold(*limits.SLOW_RANK_STEPS)
 
     def check(
-        self, *, frame: Frame, whatif: WhatIf, arrivals: Arrivals, phases: Phases, stalls: Stalls, places: Places
+        self, *, frame: Frame, whatif: WhatIf, arrivals: Arrivals, phases: Phases, stalls: HostStalls, places: Places
     ) -> Result:
         if len(frame.steps) < 2:
             return NotApplicable("One step cannot show whether the slow rank changes from step to step.")
@@ -166,7 +166,7 @@ class LoadImbalance(Rule):
 _BEYOND_NOISE = 4
 
 
-def _known_stalls(movers: Ints, excess_ns: Ints, stalls: Stalls) -> activity.Known | None:
+def _known_stalls(movers: Ints, excess_ns: Ints, stalls: HostStalls) -> activity.Known | None:
     """What these ranks (indices) do on their CPUs where they are slow, if that is most of it.
 
     `excess_ns` is by how much they are slower than the median rank there, shape (R, S), 0 elsewhere. None where stacks

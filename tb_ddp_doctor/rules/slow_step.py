@@ -11,7 +11,7 @@ from tb_ddp_doctor import wording
 from tb_ddp_doctor.facts.compute import Phases
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.frame import Frame
-from tb_ddp_doctor.facts.host import OpStalls, Stalls
+from tb_ddp_doctor.facts.host import HostStalls, OpStalls
 from tb_ddp_doctor.findings import Measurement, Setting
 from tb_ddp_doctor.replay.change import Change
 from tb_ddp_doctor.replay.whatif import WhatIf
@@ -55,7 +55,7 @@ class SlowStep(Rule):
     max_steps: float = threshold(0.5, "of the steps", "If more steps are slow, they are normal steps.")
 
     def check(
-        self, *, frame: Frame, whatif: WhatIf, phases: Phases, stalls: Stalls, op_stalls: OpStalls, places: Places
+        self, *, frame: Frame, whatif: WhatIf, phases: Phases, stalls: HostStalls, op_stalls: OpStalls, places: Places
     ) -> Result:
         if len(frame.steps) < _FEWEST_STEPS:
             return NotApplicable("Fewer than three steps cannot show which of them is slow.")

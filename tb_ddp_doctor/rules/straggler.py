@@ -17,7 +17,7 @@ from tb_ddp_doctor.facts.compute import KernelTable, Phases
 from tb_ddp_doctor.facts.evidence_locator import Places
 from tb_ddp_doctor.facts.expected import Expected
 from tb_ddp_doctor.facts.frame import Frame
-from tb_ddp_doctor.facts.host import OpStalls, Stalls
+from tb_ddp_doctor.facts.host import HostStalls, OpStalls
 from tb_ddp_doctor.facts.links import Link, excess_ns
 from tb_ddp_doctor.facts.waits import Waits
 from tb_ddp_doctor.findings import Evidence, Severity
@@ -30,8 +30,8 @@ from tb_ddp_doctor.rules.support import rank_evidence as beside
 from tb_ddp_doctor.rules.support.base import Clear, Fault, Result, Rule, threshold
 from tb_ddp_doctor.rules.support.lateness import Lateness
 from tb_ddp_doctor.rules.support.most_ranks import most_ranks
-from tb_ddp_doctor.rules.support.slow_groups import Group, slow_groups
-from tb_ddp_doctor.rules.support.slow_ranks import HOST_OWNERS, Limits, Peers
+from tb_ddp_doctor.rules.support.slow_groups import SlowGroup, slow_groups
+from tb_ddp_doctor.rules.support.slow_ranks import HOST_OWNERS, Peers, WorkThresholds
 from tb_ddp_doctor.rules.support.slowness import Slowness, longest_wait, slowness
 from tb_ddp_doctor.rules.support.straggler_fixes import fix
 from tb_ddp_doctor.step_parts import OWNERS
@@ -101,7 +101,7 @@ class Straggler(Rule):
         kernels: KernelTable,
         phases: Phases,
         links: tuple[Link, ...],
-        stalls: Stalls,
+        stalls: HostStalls,
         op_stalls: OpStalls,
         rank_evidence: tuple[RankEvidence, ...],
         expected: Expected | None,
@@ -115,7 +115,7 @@ class Straggler(Rule):
             )
         slow_links = [link for link in links if link.is_slow(self.slow_link, self.min_steps)]
         peers = Peers.of(found, frame, budget, whatif, kernels, phases)
-        of_work = Limits(self.same_work, self.larger_share)
+        of_work = WorkThresholds(self.same_work, self.larger_share)
         causes = {rank: peers.cause(rank, of_work, slow_links) for rank in found.persistent.tolist()}
         if most := most_ranks(whatif, frame, CpuTime.INPUT):
             causes = {rank: seen for rank, seen in causes.items() if seen[0] != "input" or not most.ranks[rank]}
@@ -160,7 +160,7 @@ def _beside_traces(cause: str, rank: int, known: Sequence[RankEvidence]) -> str:
             return ""
 
 
-def _change(group: Group, found: Slowness, whatif: WhatIf, slow_links: Sequence[Link]) -> Change:
+def _change(group: SlowGroup, found: Slowness, whatif: WhatIf, slow_links: Sequence[Link]) -> Change:
     """What the fix takes out of the steps; what slow links cost is slow-link's."""
     chosen = found.persistently(group.rows)
     if group.cause != "slow_link":
@@ -169,7 +169,7 @@ def _change(group: Group, found: Slowness, whatif: WhatIf, slow_links: Sequence[
     return Change(transfer_ns=np.maximum(np.where(chosen, found.excess_ns - charged, 0), 0))
 
 
-def _groups(causes: Mapping[int, str], excess_ns: Floats, lateness: Lateness, frame: Frame) -> list[Group]:
+def _groups(causes: Mapping[int, str], excess_ns: Floats, lateness: Lateness, frame: Frame) -> list[SlowGroup]:
     """The findings on slow ranks (indices, with their causes): those that others wait for, then those that are hidden.
 
     A hidden rank of a node all of whose ranks are slow for one cause is one finding with them.
@@ -188,7 +188,7 @@ def _groups(causes: Mapping[int, str], excess_ns: Floats, lateness: Lateness, fr
     return [group for some in (others, alone) for group in slow_groups(some, excess_ns, frame)]
 
 
-def _known_stalls(rank: int, found: Slowness, stalls: Stalls) -> activity.Known | None:
+def _known_stalls(rank: int, found: Slowness, stalls: HostStalls) -> activity.Known | None:
     """What a rank (index) does on its CPU while the median rank computes, if that is most of what it is slower by.
 
     None where stacks and annotations do not tell.
@@ -239,7 +239,7 @@ class _Job(msgspec.Struct, frozen=True, eq=False):
     #: Whether other faults are fixed in the job that is looked at, so that another rank may be slower still.
     is_played: bool
 
-    def fault(self, group: Group, seen: str, change: Change, cost_ns: float, known: activity.Known | None) -> Fault:
+    def fault(self, group: SlowGroup, seen: str, change: Change, cost_ns: float, known: activity.Known | None) -> Fault:
         """The finding on one group, given what was seen of its first rank: "it ...", and what its CPU does."""
         frame, slow = self.frame, self.found.slow[group.rows]
         on_host = known is not None or group.cause in ("host", "input")
@@ -277,14 +277,14 @@ class _Job(msgspec.Struct, frozen=True, eq=False):
             at_most=Severity.INFO if self._is_in_replay_alone(group) else Severity.CRITICAL,
         )
 
-    def _is_in_replay_alone(self, group: Group) -> bool:
+    def _is_in_replay_alone(self, group: SlowGroup) -> bool:
         """Whether only the job with other faults fixed shows a group, and nothing says why: no cause, and no rank that
         waits for it.
         """
         caused_ns = float(self.lateness.caused_ns[group.rows].sum())
         return self.is_played and group.cause == "unknown" and caused_ns < self.found.limit_ns
 
-    def _harm(self, group: Group) -> str:
+    def _harm(self, group: SlowGroup) -> str:
         """What the other ranks wait for a group, where they do; else how much slower than the median rank it is."""
         alone, rows = len(group.ranks) == 1, group.rows
         slower = f"{wording.ms(float(self.found.excess_ns[rows].mean()))} a step slower than the median rank"
@@ -303,14 +303,14 @@ class _Job(msgspec.Struct, frozen=True, eq=False):
             return f"{verb}: {waited}."
         return f"{verb}, {slower}{waited and f': {waited}'}."
 
-    def _lateness(self, group: Group) -> str:
+    def _lateness(self, group: SlowGroup) -> str:
         arrivals = self.arrivals
         waited = arrivals.longest_wait_ns > 0.1 * arrivals.longest_wait_ns.max(initial=0)
         late = int(np.isin(arrivals.last[waited], group.rows).sum())
         subject = "It arrives" if len(group.ranks) == 1 else "One of them arrives"
         return f"{subject} last at {late} of the {int(waited.sum())} collectives in which other ranks wait."
 
-    def _evidence(self, group: Group) -> Iterator[Evidence]:
+    def _evidence(self, group: SlowGroup) -> Iterator[Evidence]:
         """What each straggler does in its worst step, and the longest wait that follows from it."""
         for rank in group.ranks[:_SHOWN]:
             yield self._worst_step(rank, group.cause)

@@ -15,7 +15,7 @@ from tb_ddp_doctor.facts.traffic import measured
 from tb_ddp_doctor.findings import Evidence, Finding
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.slices import pick
-from tb_ddp_doctor.slices.model import Collective, Label, Memory, RankSlice, Slice, SliceError
+from tb_ddp_doctor.slices.model import Collective, Label, RankSlice, Slice, SliceError, SliceMemory
 from tb_ddp_doctor.storage.message import MessageError
 from tb_ddp_doctor.storage.paths import FilePath
 from tb_ddp_doctor.trace.model import Indices, Ints, NotJsonError, RankTrace, TraceError
@@ -33,7 +33,7 @@ MOST_MARGIN_NS = 20_000_000
 _ALWAYS = (0, int(np.iinfo(np.int64).max) // 2)
 
 
-class Window(msgspec.Struct, frozen=True):
+class SliceWindow(msgspec.Struct, frozen=True):
     """Where to look: ranks, and a stretch of time on the common clock."""
 
     ranks: tuple[int, ...]
@@ -41,23 +41,23 @@ class Window(msgspec.Struct, frozen=True):
     end_ns: int
 
 
-def window(job: Job, finding: Finding, evidence: Evidence) -> Window:
+def window(job: Job, finding: Finding, evidence: Evidence) -> SliceWindow:
     """Where a piece of evidence is seen, with the ranks that matter: those affected, then those that wait longest."""
     start, end = on_common_clock(job, evidence.rank, np.array([evidence.start_ns, evidence.end_ns])).tolist()
     if len(job.ranks) <= SHOWN_RANKS:
-        return Window(tuple(job.ranks.tolist()), start, end)
+        return SliceWindow(tuple(job.ranks.tolist()), start, end)
     numbers = job.ranks.tolist()
     step = job.steps.tolist().index(evidence.step)
     waits = np.argsort(-job.budget.of("wait")[:, step], kind="stable")
     affected = finding.ranks[: SHOWN_RANKS // 2] if len(finding.ranks) < len(numbers) else ()
     by_interest = dict.fromkeys((evidence.rank, *affected, *(numbers[i] for i in waits)))
-    return Window(tuple(sorted(list(by_interest)[:SHOWN_RANKS])), start, end)
+    return SliceWindow(tuple(sorted(list(by_interest)[:SHOWN_RANKS])), start, end)
 
 
-def with_margin(seen: Window) -> Window:
+def with_margin(seen: SliceWindow) -> SliceWindow:
     """A window with some of what is around it."""
     margin = min(max((seen.end_ns - seen.start_ns) // 4, LEAST_MARGIN_NS), MOST_MARGIN_NS)
-    return Window(seen.ranks, max(seen.start_ns - margin, 0), seen.end_ns + margin)
+    return SliceWindow(seen.ranks, max(seen.start_ns - margin, 0), seen.end_ns + margin)
 
 
 def on_common_clock(job: Job, rank: int, busy_ns: Ints) -> Ints:
@@ -67,7 +67,7 @@ def on_common_clock(job: Job, rank: int, busy_ns: Ints) -> Ints:
 
 
 def cut(
-    result: Result, cache: Cache, chosen: Window, most_events: int | None = MOST_EVENTS, *, own_code: bool = False
+    result: Result, cache: Cache, chosen: SliceWindow, most_events: int | None = MOST_EVENTS, *, own_code: bool = False
 ) -> Slice:
     """What the chosen ranks did, as far as their traces are here; SliceError where none is.
 
@@ -105,7 +105,7 @@ def cut(
     )
 
 
-def whole(job: Job) -> Window:
+def whole(job: Job) -> SliceWindow:
     """All steps of a job."""
     digests = enumerate(job.digests)
     edges = [
@@ -113,7 +113,7 @@ def whole(job: Job) -> Window:
         for i, digest in digests
     ]
     start, end = np.stack(edges).T
-    return Window(tuple(job.ranks.tolist()), int(start.min()), int(end.max()))
+    return SliceWindow(tuple(job.ranks.tolist()), int(start.min()), int(end.max()))
 
 
 def rank_index(job: Job, rank: int) -> int:
@@ -124,7 +124,7 @@ def rank_index(job: Job, rank: int) -> int:
     return int(found[0])
 
 
-def _rank(result: Result, cache: Cache, index: int, chosen: Window, most: int | None, own_code: bool) -> RankSlice:
+def _rank(result: Result, cache: Cache, index: int, chosen: SliceWindow, most: int | None, own_code: bool) -> RankSlice:
     job = result.job
     try:
         trace = _columns(cache, result.files[index])
@@ -171,7 +171,7 @@ def _rank(result: Result, cache: Cache, index: int, chosen: Window, most: int | 
         bytes=told(events.bytes),
         shape=told(events.shape).astype(np.int32),
         collective=collective[order],
-        memory=Memory(common(memory.time_ns), memory.allocated, memory.reserved),
+        memory=SliceMemory(common(memory.time_ns), memory.allocated, memory.reserved),
         steps_end_ns=int(common(job.digests[index].steps.host_end_ns[-1:])[0]),
         left_out=picked.left_out,
     )
@@ -218,7 +218,7 @@ def _matches(job: Job, index: int, picked: pick.Picked, owner: Indices) -> Ints:
     return found
 
 
-def _collectives(job: Job, chosen: Window) -> dict[int, Collective]:
+def _collectives(job: Job, chosen: SliceWindow) -> dict[int, Collective]:
     """What is known of the matched collectives that touch a window."""
     last_ns = job.waiting.last_ns
     matched = job.matched
@@ -250,7 +250,7 @@ def _collectives(job: Job, chosen: Window) -> dict[int, Collective]:
     }
 
 
-def _labels(result: Result, chosen: Window) -> tuple[Label, ...]:
+def _labels(result: Result, chosen: SliceWindow) -> tuple[Label, ...]:
     """The evidence that lies in a window, on the ranks that are shown."""
     found = []
     for finding in result.diagnosis.findings:

@@ -8,7 +8,7 @@ from tb_ddp_doctor.slices import words
 from tb_ddp_doctor.slices.model import Slice
 
 
-class Placed(msgspec.Struct, frozen=True):
+class PlacedLabel(msgspec.Struct, frozen=True):
     """A label, in words."""
 
     name: str
@@ -17,14 +17,14 @@ class Placed(msgspec.Struct, frozen=True):
     args: dict[str, str]
 
 
-def placed(part: Slice, left_out: str) -> list[list[Placed]]:
+def placed(part: Slice, left_out: str) -> list[list[PlacedLabel]]:
     """Labels by row, so that none overlaps another: what the slice is, then the evidence."""
     about = {"what": words.about(part), **({"left_out": left_out} if left_out else {})}
     name = f"slice of {words.label(part.run)}" + (" (shortest events left out)" if left_out else "")
-    rows = [[Placed(name, part.start_ns, part.end_ns, about)]]
+    rows = [[PlacedLabel(name, part.start_ns, part.end_ns, about)]]
     for label in sorted(part.labels, key=lambda label: (label.start_ns, -label.end_ns)):
         what = words.label(label.what)
-        text = Placed(
+        text = PlacedLabel(
             words.label(f"rank {label.rank}: {what}"),
             label.start_ns,
             label.end_ns,

@@ -23,7 +23,7 @@ from tb_ddp_doctor.digest.model import RankOwner
 from tb_ddp_doctor.digest.spending import step_owner
 from tb_ddp_doctor.findings import OWNERS
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.slices.cut import Window, on_common_clock, rank_index
+from tb_ddp_doctor.slices.cut import SliceWindow, on_common_clock, rank_index
 from tb_ddp_doctor.slices.model import SliceError
 from tb_ddp_doctor.slices.words import label
 from tb_ddp_doctor.trace.model import Ints
@@ -34,7 +34,7 @@ MOST_RANKS = 64
 _SHOWN = 2_000
 
 
-def lanes(job: Job, chosen: Window) -> dict[str, Any]:
+def lanes(job: Job, chosen: SliceWindow) -> dict[str, Any]:
     """The answer for the chosen ranks; SliceError for ranks that there are not, or too many."""
     if not 0 < len(chosen.ranks) <= MOST_RANKS:
         raise SliceError(f"Lanes are of at least one rank and at most {MOST_RANKS}.")
@@ -48,7 +48,7 @@ def lanes(job: Job, chosen: Window) -> dict[str, Any]:
     }
 
 
-def _lane(job: Job, rank: int, chosen: Window) -> dict[str, Any]:
+def _lane(job: Job, rank: int, chosen: SliceWindow) -> dict[str, Any]:
     index = rank_index(job, rank)
     owner, start, end = pieces(job, index, job.step_index[index])
     start, end = (on_common_clock(job, rank, edge) for edge in (start, end))

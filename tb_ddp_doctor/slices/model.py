@@ -45,14 +45,14 @@ class Role(IntEnum):
     STREAM = 3
 
 
-class Lane(msgspec.Struct, frozen=True):
+class SliceLane(msgspec.Struct, frozen=True):
     """A host thread, or a stream of a device."""
 
     role: Role
     title: str
 
 
-class Memory(msgspec.Struct, frozen=True, eq=False):
+class SliceMemory(msgspec.Struct, frozen=True, eq=False):
     """The device's memory in the window, as the allocator has it, bytes."""
 
     time_ns: Ints
@@ -68,7 +68,7 @@ class RankSlice(msgspec.Struct, frozen=True, eq=False):
 
     rank: int
     node: str
-    lanes: tuple[Lane, ...]
+    lanes: tuple[SliceLane, ...]
     #: The trace's vocabulary, which `name`, `shape` and the words of communication index.
     strings: tuple[str, ...]
     #: Shape (N,): index into `lanes`, and how many events of the lane lie around it.
@@ -87,7 +87,7 @@ class RankSlice(msgspec.Struct, frozen=True, eq=False):
     shape: Indices
     #: Row in the job's matched collectives.
     collective: Ints
-    memory: Memory
+    memory: SliceMemory
     #: When the host's last step ends: a call that synchronises after that is the profiler's own.
     steps_end_ns: int
     #: Events of the window that are not here, the shortest ones.

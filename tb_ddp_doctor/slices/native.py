@@ -17,7 +17,7 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import (
 )
 
 from tb_ddp_doctor.slices import words
-from tb_ddp_doctor.slices.labels import Placed, placed
+from tb_ddp_doctor.slices.labels import PlacedLabel, placed
 from tb_ddp_doctor.slices.model import RankSlice, Slice
 
 CONTENT_TYPE = "application/octet-stream"
@@ -205,7 +205,7 @@ class _Rank:
                 self._packets.write(packet)
 
 
-def _write_doctor(packets: _Packets, rows: list[list[Placed]]) -> None:
+def _write_doctor(packets: _Packets, rows: list[list[PlacedLabel]]) -> None:
     """The track "ddp-doctor", with a track below it for each row of labels."""
 
     def packet() -> TracePacket:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import RankOwner
-from tb_ddp_doctor.slices.model import FRAME, Lane, Memory, Role
+from tb_ddp_doctor.slices.model import FRAME, Role, SliceLane, SliceMemory
 from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.model import Category, Events, Indices, Ints, RankTrace
 
@@ -152,7 +152,7 @@ def owners(trace: RankTrace, picked: Picked, has_device: bool) -> Indices:
     return found
 
 
-def lanes(trace: RankTrace, picked: Picked, owner: Indices) -> tuple[tuple[Lane, ...], Indices]:
+def lanes(trace: RankTrace, picked: Picked, owner: Indices) -> tuple[tuple[SliceLane, ...], Indices]:
     """The lanes in the order in which they are drawn, and each event's."""
     on_device = picked.stream >= 0
     # A device's stream is told by its numbers, since pid and tid of device events are anything.
@@ -166,11 +166,11 @@ def lanes(trace: RankTrace, picked: Picked, owner: Indices) -> tuple[tuple[Lane,
     distinct, which = np.unique(key, axis=1, return_inverse=True)
     which = which.reshape(-1)
     autograd = _autograd_threads(trace)
-    found: list[Lane] = []
+    found: list[SliceLane] = []
     for i, (streams, place, stream) in enumerate(distinct.T.tolist()):
         here = which == i
         if streams:
-            found.append(Lane(Role.STREAM, f"GPU {place} stream {stream}: {_work(picked, owner, here)}"))
+            found.append(SliceLane(Role.STREAM, f"GPU {place} stream {stream}: {_work(picked, owner, here)}"))
         else:
             found.append(_thread(trace, picked, here, place, autograd))
     order = sorted(range(len(found)), key=lambda i: (found[i].role, *distinct[1:, i].tolist()))
@@ -185,15 +185,15 @@ def _work(picked: Picked, owner: Indices, here: NDArray[np.bool_]) -> str:
     return ("compute", "copies", "communication")[int(spent[: RankOwner.INPUT].argmax())]
 
 
-def _thread(trace: RankTrace, picked: Picked, here: NDArray[np.bool_], thread: int, autograd: set[int]) -> Lane:
+def _thread(trace: RankTrace, picked: Picked, here: NDArray[np.bool_], thread: int, autograd: set[int]) -> SliceLane:
     pid, tid = trace.threads[thread]
     texts = (trace.strings[name] for name in np.unique(picked.name[here]))
     # On Linux a process and its first thread have one number.
     if (pid == tid and pid) or any(names.step_number(text) is not None for text in texts):
-        return Lane(Role.MAIN, f"main thread {tid}")
+        return SliceLane(Role.MAIN, f"main thread {tid}")
     if thread in autograd:
-        return Lane(Role.AUTOGRAD, f"autograd thread {tid}")
-    return Lane(Role.THREAD, f"thread {tid}")
+        return SliceLane(Role.AUTOGRAD, f"autograd thread {tid}")
+    return SliceLane(Role.THREAD, f"thread {tid}")
 
 
 def _autograd_threads(trace: RankTrace) -> set[int]:
@@ -203,7 +203,7 @@ def _autograd_threads(trace: RankTrace) -> set[int]:
     return set(trace.events.thread[sample][walks[trace.events.name[sample]]].tolist())
 
 
-def memory(trace: RankTrace, start_ns: int, end_ns: int) -> Memory:
+def memory(trace: RankTrace, start_ns: int, end_ns: int) -> SliceMemory:
     """The curve of the device's memory within a window, of at most `MEMORY_POINTS` points."""
     told = trace.memory
     here = (told.time_ns >= start_ns) & (told.time_ns < end_ns)
@@ -211,4 +211,4 @@ def memory(trace: RankTrace, start_ns: int, end_ns: int) -> Memory:
     rows = np.flatnonzero(here)
     rows = rows[np.argsort(told.time_ns[rows], kind="stable")]
     rows = rows[:: -(-len(rows) // MEMORY_POINTS) or 1]
-    return Memory(told.time_ns[rows], told.allocated[rows], told.reserved[rows])
+    return SliceMemory(told.time_ns[rows], told.allocated[rows], told.reserved[rows])

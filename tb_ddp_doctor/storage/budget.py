@@ -11,7 +11,7 @@ class BudgetError(Exception):
     """A file that stands for far more values than it holds. Its text is a sentence for users."""
 
 
-class Budget:
+class ValueBudget:
     """How many values may still be made of a file."""
 
     def __init__(self, most: int) -> None:

@@ -40,7 +40,7 @@ class RemoteError(Exception):
     """A place that cannot be read. Its text is a sentence for users."""
 
 
-class Status(NamedTuple):
+class FileStatus(NamedTuple):
     """The part of `os.stat_result` that is known of a remote file."""
 
     st_size: int
@@ -77,8 +77,8 @@ class RemotePath(msgspec.Struct, frozen=True):
     def parent(self) -> RemotePath:
         return RemotePath(self.service, self.path.rpartition("/")[0], as_anybody=self.as_anybody)
 
-    def stat(self) -> Status:
-        return Status(self.size, self.modified_ns)
+    def stat(self) -> FileStatus:
+        return FileStatus(self.size, self.modified_ns)
 
     def open(self, mode: str = "rb") -> io.BufferedReader:
         """Raises OSError, whatever the service's library raises."""

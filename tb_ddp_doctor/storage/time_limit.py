@@ -75,7 +75,7 @@ def beginning(path: FilePath, most: int) -> bytes:
     return within(PATIENCE_S, read, path)
 
 
-class Source(Protocol):
+class TimedSource(Protocol):
     """What is read, as `io.RawIOBase` has it."""
 
     def read(self, size: int, /) -> bytes | None: ...
@@ -87,7 +87,7 @@ class Source(Protocol):
 class PatientFile(io.RawIOBase):
     """A file of which each read takes `READ_PATIENCE_S` at most; later ones then fail at once, with TimeoutError."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: TimedSource) -> None:
         self._source = source
         self._stalled: TimeoutError | None = None
 
@@ -125,7 +125,7 @@ class PatientFile(io.RawIOBase):
         super().close()
 
 
-def _read_at_once(source: Source, buffer: Any) -> int:
+def _read_at_once(source: TimedSource, buffer: Any) -> int:
     """Read into the buffer what the kernel has of the file in memory: nobody waits for that, and no thread is needed.
 
     Returns how many bytes those are: 0 at the file's end, and where the system or the file system cannot tell.

@@ -11,7 +11,7 @@ import numpy as np
 from tb_ddp_doctor.findings import Confidence, FileWarning
 from tb_ddp_doctor.flight.model import COMPLETED, Dump, Ints
 from tb_ddp_doctor.stuck import text
-from tb_ddp_doctor.stuck.calls import Calls, Came, Group, Op, Reached
+from tb_ddp_doctor.stuck.calls import Came, DumpedCalls, JobGroup, Op, Reached
 from tb_ddp_doctor.stuck.model import (
     CallSite,
     GroupProgress,
@@ -24,7 +24,7 @@ from tb_ddp_doctor.stuck.model import (
 )
 from tb_ddp_doctor.stuck.roots import Root, reaching, roots
 from tb_ddp_doctor.stuck.trusted import trusted
-from tb_ddp_doctor.stuck.waits import Waits
+from tb_ddp_doctor.stuck.waits import JobWaits
 
 #: A wait that was no longer than this when the dumps were written, s, and within the timeout, may just be a slow rank:
 #: an input pipeline or a compilation takes as long.
@@ -44,8 +44,8 @@ def build(
 ) -> StuckRun:
     """What the dumps of a job, one a rank, say of it."""
     whole, left_out = trusted(dumps)
-    calls = Calls(whole)
-    waits = Waits(calls)
+    calls = DumpedCalls(whole)
+    waits = JobWaits(calls)
     found = roots(waits)
     late = [root for root in found if _is_late(root, waits)]
     sure = [root for root in found if root not in late]
@@ -73,7 +73,7 @@ def build(
     )
 
 
-def _verdict(calls: Calls, sure: Sequence[Root], late: Sequence[Root], waits: Waits) -> Verdict:
+def _verdict(calls: DumpedCalls, sure: Sequence[Root], late: Sequence[Root], waits: JobWaits) -> Verdict:
     if any(root.cause != "stalled" or _timed_out(root, waits) for root in sure):
         return "stuck"
     if sure:
@@ -86,7 +86,7 @@ def _verdict(calls: Calls, sure: Sequence[Root], late: Sequence[Root], waits: Wa
 
 
 def _headline(
-    verdict: Verdict, found: Sequence[Root], late: Sequence[Root], waits: Waits, missing: Sequence[int]
+    verdict: Verdict, found: Sequence[Root], late: Sequence[Root], waits: JobWaits, missing: Sequence[int]
 ) -> str:
     calls = waits.calls
     match verdict:
@@ -120,7 +120,7 @@ def _faults(count: int) -> str:
     return "One more fault" if count == 1 else f"{count} more faults"
 
 
-def _finding(root: Root, id_: str, waits: Waits, verdict: Verdict) -> StuckFinding:
+def _finding(root: Root, id_: str, waits: JobWaits, verdict: Verdict) -> StuckFinding:
     calls = waits.calls
     waiting = tuple(sorted((reaching(waits, root.ranks) - set(root.ranks)) & set(calls.dumps)))
     hosts = tuple(dict.fromkeys(calls.dumps[rank].host for rank in root.ranks if rank in calls.dumps))
@@ -150,7 +150,7 @@ def _confidence(root: Root) -> Confidence:
     return "low" if root.cause == "stalled" or (root.cause == "no-dump" and root.op.is_p2p) else "medium"
 
 
-def _call(root: Root, calls: Calls) -> StuckCall:
+def _call(root: Root, calls: DumpedCalls) -> StuckCall:
     op = root.op
     return StuckCall(
         kind=_encodable(text.kind(op)),
@@ -167,14 +167,14 @@ def _call(root: Root, calls: Calls) -> StuckCall:
     )
 
 
-def _site(op: Op, calls: Calls) -> CallSite | None:
+def _site(op: Op, calls: DumpedCalls) -> CallSite | None:
     stacks = calls.dumps[op.rank].stacks
     stack = stacks[op.stack] if op.stack >= 0 else ()
     frame = next((frame for frame in stack if not frame.is_library), stack[0] if stack else None)
     return CallSite(_encodable(frame.file), frame.line, _encodable(frame.function)) if frame else None
 
 
-def _states(root: Root, calls: Calls) -> Iterator[RankState]:
+def _states(root: Root, calls: DumpedCalls) -> Iterator[RankState]:
     call = root.call
     for rank in call.group.ranks if call else sorted({*root.ranks, root.op.rank, root.op.partner} - {-1}):
         dump = calls.dumps.get(rank)
@@ -192,7 +192,7 @@ def _states(root: Root, calls: Calls) -> Iterator[RankState]:
         )
 
 
-def _waiting_ops(root: Root, waits: Waits) -> list[Op]:
+def _waiting_ops(root: Root, waits: JobWaits) -> list[Op]:
     """The ops in which ranks wait for a root; its own where none does."""
     targets = set(root.ranks)
     found = [wait.op for own in waits.of.values() for wait in own if targets & set(wait.targets)]
@@ -206,7 +206,7 @@ def _oldest(root: Root) -> Op:
     return min(known, key=lambda op: op.created_ns, default=root.op)
 
 
-def _waited_at_most(root: Root, waits: Waits) -> float | None:
+def _waited_at_most(root: Root, waits: JobWaits) -> float | None:
     """How long the rank that waits longest had waited at most, s; None where the time of its file cannot be it."""
     dumps = waits.calls.dumps
     bounds = [
@@ -220,7 +220,7 @@ def _waited_at_most(root: Root, waits: Waits) -> float | None:
     return bound if 0 <= bound < _COPIED * timeout else None
 
 
-def _is_late(root: Root, waits: Waits) -> bool:
+def _is_late(root: Root, waits: JobWaits) -> bool:
     """Whether a rank may just be slow. What is incomplete beside partners that completed it, or differs, is not."""
     if root.cause not in ("missing", "no-dump", "stalled", "not-started", "p2p-circle"):
         return False
@@ -229,16 +229,16 @@ def _is_late(root: Root, waits: Waits) -> bool:
     return waited is not None and waited < min(LATE_S, limit)
 
 
-def _timed_out(root: Root, waits: Waits) -> bool:
+def _timed_out(root: Root, waits: JobWaits) -> bool:
     waited = _waited_at_most(root, waits)
     return waited is not None and 0 < root.op.timeout_ms / 1e3 <= waited
 
 
-def _unknown(calls: Calls) -> bool:
+def _unknown(calls: DumpedCalls) -> bool:
     return any(Came.UNKNOWN in call.came.values() for call in calls.calls.values())
 
 
-def _ways(found: Sequence[Root], waits: Waits) -> Iterator[RankWait]:
+def _ways(found: Sequence[Root], waits: JobWaits) -> Iterator[RankWait]:
     """Of each rank that waits, the op that leads to a root in the fewest steps, and those that it waits for there."""
     ids = [f"{root.cause}:{i}" for i, root in enumerate(found, 1)]
     ends = {id_: reaching(waits, root.ranks) | set(root.ranks) for id_, root in zip(ids, found, strict=True)}
@@ -261,7 +261,7 @@ def _ways(found: Sequence[Root], waits: Waits) -> Iterator[RankWait]:
                 )
 
 
-def _distances(ends: Iterable[int], waits: Waits) -> dict[int, int]:
+def _distances(ends: Iterable[int], waits: JobWaits) -> dict[int, int]:
     """Steps from each rank to the nearest of these, along what it waits for."""
     waiting: dict[int, list[int]] = {}
     for rank, own in waits.of.items():
@@ -278,7 +278,7 @@ def _distances(ends: Iterable[int], waits: Waits) -> dict[int, int]:
     return distance
 
 
-def _progress(calls: Calls) -> Iterator[GroupProgress]:
+def _progress(calls: DumpedCalls) -> Iterator[GroupProgress]:
     """How far each group's ranks are, groups in the order of their names."""
     groups = {id(group): group for of_rank in calls.groups.values() for group in of_rank.values()}
     for group in sorted(groups.values(), key=_in_order):
@@ -298,12 +298,12 @@ def _progress(calls: Calls) -> Iterator[GroupProgress]:
         )
 
 
-def _in_order(group: Group) -> tuple[bool, int, str]:
+def _in_order(group: JobGroup) -> tuple[bool, int, str]:
     number = group.name.isdecimal() and len(group.name) < 10
     return (not number, int(group.name) if number else 0, group.name)
 
 
-def _doubts(name: str, calls: Calls, missing: Sequence[int]) -> Iterator[FileWarning]:
+def _doubts(name: str, calls: DumpedCalls, missing: Sequence[int]) -> Iterator[FileWarning]:
     """What the dumps cannot tell."""
     if missing:
         yield FileWarning(
@@ -337,9 +337,9 @@ def _doubts(name: str, calls: Calls, missing: Sequence[int]) -> Iterator[FileWar
     yield from _late_arrivals(name, calls)
 
 
-def _late_arrivals(name: str, calls: Calls) -> Iterator[FileWarning]:
+def _late_arrivals(name: str, calls: DumpedCalls) -> Iterator[FileWarning]:
     """Ranks that came late to a collective that completed, against their own usual lateness: clocks may differ."""
-    groups: dict[int, tuple[Group, dict[int, tuple[Ints, Ints]]]] = {}
+    groups: dict[int, tuple[JobGroup, dict[int, tuple[Ints, Ints]]]] = {}
     for rank, dump in calls.dumps.items():
         entries = dump.entries
         done = ~entries.is_p2p & (entries.state == COMPLETED) & (entries.created_ns > 0)

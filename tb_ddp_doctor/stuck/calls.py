@@ -40,7 +40,7 @@ class Came(Enum):
     NO_DUMP = "no dump"
 
 
-class Group(msgspec.Struct, frozen=True, eq=False):
+class JobGroup(msgspec.Struct, frozen=True, eq=False):
     """A process group of the job; there is one object for each."""
 
     name: str
@@ -55,7 +55,7 @@ class Op(msgspec.Struct, frozen=True, eq=False):
     rank: int
     #: Its place in the order in which the rank enqueued.
     place: int
-    group: Group
+    group: JobGroup
     sequence: int
     operation: Operation
     shape: Shape
@@ -90,7 +90,7 @@ class Reached(NamedTuple):
 class Call(msgspec.Struct, frozen=True, eq=False):
     """A collective that some rank enqueued and did not complete."""
 
-    group: Group
+    group: JobGroup
     sequence: int
     #: By rank, those that came and did not complete it.
     ops: Mapping[int, Op]
@@ -107,16 +107,16 @@ class Call(msgspec.Struct, frozen=True, eq=False):
         return self.ops[min(self.ops)]
 
 
-class Calls:
+class DumpedCalls:
     """All dumps of a job, joined."""
 
     def __init__(self, dumps: Sequence[Dump]) -> None:
         self.dumps = {dump.rank: dump for dump in sorted(dumps, key=lambda dump: dump.rank)}
         #: By the group's name on a rank: names of different groups can be the same (torch's split groups).
-        self.groups: dict[int, dict[str, Group]] = self._groups()
+        self.groups: dict[int, dict[str, JobGroup]] = self._groups()
         #: What each rank has enqueued and not completed, in that order.
         self.ops: dict[int, list[Op]] = {rank: list(self._ops(dump)) for rank, dump in self.dumps.items()}
-        self._by_call: dict[int, dict[tuple[Group, int], Op]] = {
+        self._by_call: dict[int, dict[tuple[JobGroup, int], Op]] = {
             rank: {(op.group, op.sequence): op for op in ops if not op.is_p2p} for rank, ops in self.ops.items()
         }
 
@@ -134,9 +134,9 @@ class Calls:
         return any(group.ranks for dump in self.dumps.values() for group in dump.groups.values())
 
     @cached_property
-    def calls(self) -> dict[tuple[Group, int], Call]:
+    def calls(self) -> dict[tuple[JobGroup, int], Call]:
         """Every collective that some rank has not completed."""
-        ops: defaultdict[tuple[Group, int], dict[int, Op]] = defaultdict(dict)
+        ops: defaultdict[tuple[JobGroup, int], dict[int, Op]] = defaultdict(dict)
         for rank, by_call in self._by_call.items():
             for key, op in by_call.items():
                 ops[key][rank] = op
@@ -148,7 +148,7 @@ class Calls:
         return {rank: self._reached(dump) for rank, dump in self.dumps.items()}
 
     @cached_property
-    def p2p_groups(self) -> frozenset[Group]:
+    def p2p_groups(self) -> frozenset[JobGroup]:
         """Groups with sends or receives, whose counters in `Dump.status` count those too."""
         found = set()
         for rank, dump in self.dumps.items():
@@ -156,7 +156,7 @@ class Calls:
             found |= {self.groups[rank][dump.group_names[number]] for number in numbers}
         return frozenset(found)
 
-    def _all_came(self, group: Group, sequence: int, ops: Mapping[int, Op]) -> dict[int, Came]:
+    def _all_came(self, group: JobGroup, sequence: int, ops: Mapping[int, Op]) -> dict[int, Came]:
         came = {rank: Came.ENQUEUED if rank in ops else self._came(rank, group, sequence) for rank in group.ranks}
         others = [rank for rank in group.ranks if came[rank] is not Came.UNKNOWN]
         # Nobody completes most collectives without all others: of several that came, one would have completed it too.
@@ -165,7 +165,7 @@ class Calls:
             came |= dict.fromkeys(alone, Came.ABSENT)
         return came
 
-    def _came(self, rank: int, group: Group, sequence: int) -> Came:
+    def _came(self, rank: int, group: JobGroup, sequence: int) -> Came:
         dump = self.dumps.get(rank)
         if dump is None:
             return Came.NO_DUMP
@@ -177,7 +177,7 @@ class Calls:
             return Came.COMPLETED if group in self._pending[rank] else Came.UNKNOWN
         return Came.ABSENT if self._is_whole(dump, group) else Came.UNKNOWN
 
-    def _is_whole(self, dump: Dump, group: Group) -> bool:
+    def _is_whole(self, dump: Dump, group: JobGroup) -> bool:
         """Whether a dump surely shows the newest collective of a group that the rank enqueued."""
         if group.name in dump.status and group not in self.p2p_groups:
             return True
@@ -207,8 +207,8 @@ class Calls:
             found[name] = Reached(max(status.enqueued, before.enqueued), completed)
         return found
 
-    def _groups(self) -> dict[int, dict[str, Group]]:
-        known: dict[tuple[str, str, tuple[int, ...]], Group] = {}
+    def _groups(self) -> dict[int, dict[str, JobGroup]]:
+        known: dict[tuple[str, str, tuple[int, ...]], JobGroup] = {}
         users: defaultdict[str, set[int]] = defaultdict(set)
         world: set[int] = set(self.dumps)
         for rank, dump in self.dumps.items():
@@ -216,7 +216,7 @@ class Calls:
                 world |= set(group.ranks)
                 if not group.ranks:
                     users[name].add(rank)
-        found: dict[int, dict[str, Group]] = {}
+        found: dict[int, dict[str, JobGroup]] = {}
         for rank, dump in self.dumps.items():
             found[rank] = {}
             for name in dict.fromkeys((*dump.groups, *dump.group_names)):
@@ -226,7 +226,7 @@ class Calls:
                 if not ranks:
                     ranks = tuple(sorted(world if description == _DEFAULT else users[name] | {rank}))
                 key = (name, description, ranks)
-                found[rank][name] = known.setdefault(key, Group(*key))
+                found[rank][name] = known.setdefault(key, JobGroup(*key))
         return found
 
     def _ops(self, dump: Dump) -> Iterable[Op]:

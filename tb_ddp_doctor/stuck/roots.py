@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from tb_ddp_doctor.stuck.calls import Call, Came, Op
 from tb_ddp_doctor.stuck.mismatch import Mismatch, swapped
-from tb_ddp_doctor.stuck.waits import NEEDS_ALL, Wait, Waits, Why
+from tb_ddp_doctor.stuck.waits import NEEDS_ALL, JobWaits, Wait, Why
 
 Cause = Literal[
     "missing",
@@ -47,7 +47,7 @@ class Root(NamedTuple):
     is_sure: bool = True
 
 
-def roots(waits: Waits) -> list[Root]:
+def roots(waits: JobWaits) -> list[Root]:
     """All independent faults, the one that most ranks wait for first."""
     found = [*_incomplete(waits), *_mismatched(waits), *_not_started(waits), *_absent(waits)]
     known = {rank for root in found for rank in root.ranks}
@@ -61,12 +61,12 @@ def roots(waits: Waits) -> list[Root]:
     return sorted(found, key=lambda root: (-len(reaching(waits, root.ranks)), root.ranks))
 
 
-def blocked(waits: Waits) -> list[int]:
+def blocked(waits: JobWaits) -> list[int]:
     """The ranks that wait for others, ascending."""
     return [rank for rank, own in waits.of.items() if own]
 
 
-def reaching(waits: Waits, ranks: Iterable[int]) -> set[int]:
+def reaching(waits: JobWaits, ranks: Iterable[int]) -> set[int]:
     """The ranks that wait for some of these ranks, directly or through others."""
     waiting: defaultdict[int, set[int]] = defaultdict(set)
     for rank, own in waits.of.items():
@@ -84,7 +84,7 @@ def reaching(waits: Waits, ranks: Iterable[int]) -> set[int]:
     return found
 
 
-def _incomplete(waits: Waits) -> list[Root]:
+def _incomplete(waits: JobWaits) -> list[Root]:
     by_call: defaultdict[int, list[int]] = defaultdict(list)
     calls = {id(call): call for call in waits.incomplete.values()}
     for rank, call in waits.incomplete.items():
@@ -101,7 +101,7 @@ def _incomplete(waits: Waits) -> list[Root]:
     ]
 
 
-def _not_started(waits: Waits) -> list[Root]:
+def _not_started(waits: JobWaits) -> list[Root]:
     found: dict[tuple[int, ...], Wait] = {}
     for own in waits.of.values():
         for wait in own:
@@ -113,7 +113,7 @@ def _not_started(waits: Waits) -> list[Root]:
     ]
 
 
-def _mismatched(waits: Waits) -> list[Root]:
+def _mismatched(waits: JobWaits) -> list[Root]:
     calls = waits.calls.calls.values()
     found = []
     for one in waits.mismatches:
@@ -123,7 +123,7 @@ def _mismatched(waits: Waits) -> list[Root]:
     return found
 
 
-def _absent(waits: Waits) -> list[Root]:
+def _absent(waits: JobWaits) -> list[Root]:
     """Ranks that never came, with nothing that they wait for as the reason."""
     known = set(waits.incomplete) | {rank for one in waits.mismatches for rank in one.ranks}
     # Of what all enqueued and nobody completed, one of its ranks or the network is the reason: see `_stalled`.
@@ -141,12 +141,12 @@ def _absent(waits: Waits) -> list[Root]:
     return _by_call(waits, "missing", missed)
 
 
-def _no_dump(waits: Waits, left: Collection[int]) -> list[Root]:
+def _no_dump(waits: JobWaits, left: Collection[int]) -> list[Root]:
     """Ranks without a dump that some of the ranks wait for, with no other reason."""
     return _by_call(waits, "no-dump", _awaited(waits, left, "no-dump"))
 
 
-def _awaited(waits: Waits, ranks: Iterable[int], why: Why) -> dict[int, list[Op]]:
+def _awaited(waits: JobWaits, ranks: Iterable[int], why: Why) -> dict[int, list[Op]]:
     """The ops in which some of the ranks wait for another in this way, by that other."""
     found: defaultdict[int, list[Op]] = defaultdict(list)
     for rank in ranks:
@@ -157,7 +157,7 @@ def _awaited(waits: Waits, ranks: Iterable[int], why: Why) -> dict[int, list[Op]
     return found
 
 
-def _by_call(waits: Waits, cause: Cause, missed: Mapping[int, Sequence[Op]]) -> list[Root]:
+def _by_call(waits: JobWaits, cause: Cause, missed: Mapping[int, Sequence[Op]]) -> list[Root]:
     """A fault for each collective that is missed first, with all ranks that miss it first."""
     together: defaultdict[int, list[int]] = defaultdict(list)
     first: dict[int, Op] = {}
@@ -173,11 +173,11 @@ def _by_call(waits: Waits, cause: Cause, missed: Mapping[int, Sequence[Op]]) -> 
     return found
 
 
-def _call(waits: Waits, op: Op) -> Call:
+def _call(waits: JobWaits, op: Op) -> Call:
     return waits.calls.calls[op.group, op.sequence]
 
 
-def _explains(waits: Waits, wait: Wait, awaited: Collection[Op]) -> bool:
+def _explains(waits: JobWaits, wait: Wait, awaited: Collection[Op]) -> bool:
     """Whether what a rank waits for may be why it did not come to the ops in which others wait for it."""
     missed = [op for op in awaited if not op.is_p2p]
     return not any(
@@ -185,7 +185,7 @@ def _explains(waits: Waits, wait: Wait, awaited: Collection[Op]) -> bool:
     )
 
 
-def _circles(waits: Waits, left: Collection[int]) -> list[list[int]]:
+def _circles(waits: JobWaits, left: Collection[int]) -> list[list[int]]:
     """Groups of ranks that all wait for each other and for nobody else, each ascending."""
     ahead = {rank: {t for wait in waits.of[rank] for t in wait.targets if t in left} for rank in left}
     found: list[list[int]] = []
@@ -232,7 +232,7 @@ def _strong(ahead: Mapping[int, Collection[int]]) -> list[list[int]]:
     return found
 
 
-def _circle(waits: Waits, ranks: list[int]) -> Root:
+def _circle(waits: JobWaits, ranks: list[int]) -> Root:
     """Ranks that wait for each other, by what they wait in."""
     inside = set(ranks)
     own = [wait for rank in ranks for wait in waits.of[rank] if inside & set(wait.targets)]
@@ -258,7 +258,7 @@ def _circle(waits: Waits, ranks: list[int]) -> Root:
     return Root("wrong-order", tuple(ranks), op, _call(waits, op), circle=path, is_sure=False)
 
 
-def _path(waits: Waits, ranks: list[int]) -> tuple[Wait, ...]:
+def _path(waits: JobWaits, ranks: list[int]) -> tuple[Wait, ...]:
     """From rank to rank, each to the lowest that it waits for, until a rank comes again: the circle from there on."""
     path: list[Wait] = []
     at: dict[int, int] = {}
@@ -271,7 +271,7 @@ def _path(waits: Waits, ranks: list[int]) -> tuple[Wait, ...]:
     return tuple(path[at[rank] :])
 
 
-def _stalled(waits: Waits, explained: set[int], *, alone: bool) -> list[Root]:
+def _stalled(waits: JobWaits, explained: set[int], *, alone: bool) -> list[Root]:
     """What all enqueued and nobody completed: any of its ranks, or the network between them, can be the reason.
 
     Beside other faults only where others wait for it: all ranks have something on the way at any time.

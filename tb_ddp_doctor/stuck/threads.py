@@ -10,7 +10,7 @@ from itertools import takewhile
 from msgspec.structs import replace
 
 from tb_ddp_doctor.findings import FileWarning
-from tb_ddp_doctor.flight.model import Frame
+from tb_ddp_doctor.flight.model import StackFrame
 from tb_ddp_doctor.flight.stacks import Stack
 from tb_ddp_doctor.stuck import text
 from tb_ddp_doctor.stuck.model import CallSite, RankState, StuckCall, StuckFinding, StuckRun, Verdict
@@ -96,11 +96,11 @@ def _waits(stack: Stack) -> bool:
     return bool(inner) and bool(_WAITS.search(inner[0].file) or any(_WRAPPED.search(frame.file) for frame in inner))
 
 
-def _is_library(frame: Frame) -> bool:
+def _is_library(frame: StackFrame) -> bool:
     return frame.is_library or bool(_STANDARD.search(frame.file))
 
 
-def _own(stack: Stack) -> Frame | None:
+def _own(stack: Stack) -> StackFrame | None:
     """The innermost function of the user's own."""
     return next((frame for frame in stack.frames if not _is_library(frame)), None)
 
@@ -112,7 +112,7 @@ def _elsewhere(stacks: Mapping[int, Stack]) -> list[int]:
     return [rank for rank in sorted(lines) if lines[rank] != most] if 2 * count > len(lines) else []
 
 
-def _at(frame: Frame) -> str:
+def _at(frame: StackFrame) -> str:
     return f"{frame.function} ({frame.file}:{frame.line})"
 
 

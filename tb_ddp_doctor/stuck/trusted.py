@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from tb_ddp_doctor.findings import FileWarning
-from tb_ddp_doctor.flight.model import COMPLETED, Dump, Flags, Status
+from tb_ddp_doctor.flight.model import COMPLETED, Dump, Flags, GroupStatus
 from tb_ddp_doctor.stuck.waits import NEEDS_ALL
 
 #: What one rank says alone of the others may be its own damage; what several say is not.
@@ -166,7 +166,7 @@ def _against_others(dumps: Sequence[Dump]) -> Iterator[tuple[int, str]]:
             key = (group.name, group.description, group.ranks)
             done = own & (dump.entries.state == COMPLETED)
             done[done] = needs_all[dump.entries.operation[done]]
-            status = dump.status.get(name, Status(-1, -1))
+            status = dump.status.get(name, GroupStatus(-1, -1))
             enqueued[key][dump.rank] = max(int(dump.entries.sequence[own].max(initial=-1)), status.enqueued)
             completed[key][dump.rank] = int(dump.entries.sequence[done].max(initial=-1))
     for key, by_rank in completed.items():
@@ -179,7 +179,7 @@ def _far_behind(dumps: Sequence[Dump]) -> Iterator[tuple[int, str]]:
     A recorder that keeps only what is pending shows nothing of what completed but these counters.
     """
     with_messages = _with_messages(dumps)
-    counted: defaultdict[_Key, dict[int, Status]] = defaultdict(dict)
+    counted: defaultdict[_Key, dict[int, GroupStatus]] = defaultdict(dict)
     for dump in dumps:
         for name, status in dump.status.items():
             group = dump.groups.get(name)

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Literal, NamedTuple
 
-from tb_ddp_doctor.stuck.calls import Call, Calls, Came, Op
+from tb_ddp_doctor.stuck.calls import Call, Came, DumpedCalls, Op
 from tb_ddp_doctor.stuck.mismatch import Mismatch, mismatch
 
 Why = Literal["absent", "incomplete", "mismatch", "not-started", "queued", "no-dump"]
@@ -54,19 +54,19 @@ class Wait(NamedTuple):
     targets: tuple[int, ...]
 
 
-class Pair(NamedTuple):
+class SendReceive(NamedTuple):
     """A send and the receive that it goes to; the other one is None where it was never enqueued."""
 
     op: Op
     other: Op | None
 
 
-class Waits:
+class JobWaits:
     """The waiting of a job."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: DumpedCalls) -> None:
         self.calls = calls
-        self.pairs: dict[int, list[Pair]] = _pairs(calls)
+        self.pairs: dict[int, list[SendReceive]] = _pairs(calls)
         #: By rank, the first collective that it enqueued and never completed, while partners did.
         self.incomplete: dict[int, Call] = _incomplete(calls)
         self.mismatches: list[Mismatch] = list(_mismatches(calls, self.pairs))
@@ -161,22 +161,22 @@ class Waits:
         return Wait(op, "queued", tuple(sorted(behind))) if behind else None
 
 
-def _pairs(calls: Calls) -> dict[int, list[Pair]]:
+def _pairs(calls: DumpedCalls) -> dict[int, list[SendReceive]]:
     """Each rank's pending sends and receives with those of their partners, the oldest with the oldest."""
     pending: defaultdict[tuple[object, int, int, str], list[Op]] = defaultdict(list)
     for ops in calls.ops.values():
         for op in ops:
             if op.is_p2p:
                 pending[op.group.name, op.rank, op.partner, op.operation.kind].append(op)
-    found: dict[int, list[Pair]] = {rank: [] for rank in calls.ops}
+    found: dict[int, list[SendReceive]] = {rank: [] for rank in calls.ops}
     for (group, rank, partner, kind), ops in pending.items():
         others = pending.get((group, partner, rank, "recv" if kind == "send" else "send"), [])
         for i, op in enumerate(ops):
-            found[rank].append(Pair(op, others[i] if i < len(others) else None))
+            found[rank].append(SendReceive(op, others[i] if i < len(others) else None))
     return found
 
 
-def _incomplete(calls: Calls) -> dict[int, Call]:
+def _incomplete(calls: DumpedCalls) -> dict[int, Call]:
     """Ranks that never completed what partners completed, by the first such collective in their order.
 
     A rank completes an all_reduce only once all others have sent: a partner that completed it proves that all have, so
@@ -209,7 +209,7 @@ def _was_completed(call: Call) -> bool:
     return Came.COMPLETED in came and not came & {Came.ABSENT, Came.NO_DUMP, Came.UNKNOWN}
 
 
-def _mismatches(calls: Calls, pairs: Mapping[int, list[Pair]]) -> Iterator[Mismatch]:
+def _mismatches(calls: DumpedCalls, pairs: Mapping[int, list[SendReceive]]) -> Iterator[Mismatch]:
     """The first of each group: after it the ranks count apart. And a send that is not as large as its receive."""
     done = set()
     for call in sorted(calls.calls.values(), key=lambda call: call.sequence):
@@ -228,7 +228,7 @@ def _mismatches(calls: Calls, pairs: Mapping[int, list[Pair]]) -> Iterator[Misma
             yield Mismatch(call, "size", tuple(sorted(ends)), sides)
 
 
-def _is_behind(calls: Calls, op: Op) -> bool:
+def _is_behind(calls: DumpedCalls, op: Op) -> bool:
     """Whether something older is pending on the rank of an op."""
     return calls.ops[op.rank][0].place < op.place
 

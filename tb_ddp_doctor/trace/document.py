@@ -18,8 +18,8 @@ from tb_ddp_doctor.trace.events import (
     MAX_ITEM_BYTES,
     SEEMING_END,
     Event,
-    Reached,
     Salvage,
+    SalvagedTo,
     decode_block,
     last_boundary,
     may_be_incomplete,
@@ -70,17 +70,17 @@ class Document:
         TraceError, before the first batch but for bare lists, for a text that is no trace.
         """
         is_list = self._open()
-        found, reached = False, Reached.MORE
-        while reached is Reached.MORE:
+        found, reached = False, SalvagedTo.MORE
+        while reached is SalvagedTo.MORE:
             position = self._position
             events, reached = self._next()
-            if reached is Reached.LIST_END and self._goes_on():
-                reached = Reached.MORE
+            if reached is SalvagedTo.LIST_END and self._goes_on():
+                reached = SalvagedTo.MORE
             found = found or any(event.ph for event in events)
             yield position, events
         if is_list and not found:
             raise TraceError("It is a JSON list, but not of trace events.")
-        if reached is Reached.CUT:
+        if reached is SalvagedTo.CUT:
             problem = self._salvage.given_up or self._stream_problem or "the JSON ends within its events"
             self._losses.add(Loss.CUT, self._position, problem)
         elif not is_list and not self._close():
@@ -161,7 +161,7 @@ class Document:
                 following = _NEXT_MEMBER.search(text, at + 1)
                 at = following.start() if following else len(text)
 
-    def _next(self) -> tuple[list[Event], Reached]:
+    def _next(self) -> tuple[list[Event], SalvagedTo]:
         """The events of the next block, and where that leaves the text."""
         growing = self._more(self._wanted)
         self._wanted = 0
@@ -170,10 +170,10 @@ class Document:
             events = decode_block(self._buffer[:cut])
             if events is not None:
                 self._drop(cut)
-                return events, Reached.MORE
+                return events, SalvagedTo.MORE
         if cut is None and growing and len(self._buffer) <= MAX_ITEM_BYTES:
             self._searched = len(self._buffer)
-            return [], Reached.MORE
+            return [], SalvagedTo.MORE
         events, used, reached = self._salvage.events(self._buffer, self._position, final=not growing)
         self._drop(used)
         # Twice as much next time, or an event of many blocks would be scanned once for each.

@@ -61,7 +61,7 @@ class Event(msgspec.Struct, gc=False):
     args: Raw = Raw(b"{}")
 
 
-class Reached(Enum):
+class SalvagedTo(Enum):
     """Where a salvage stopped."""
 
     #: Within the list: more text may complete what is left.
@@ -154,7 +154,7 @@ class Salvage:
         #: Why nothing more is read; "" while that is not so.
         self.given_up = ""
 
-    def events(self, block: bytes, position: int, final: bool) -> tuple[list[Event], int, Reached]:
+    def events(self, block: bytes, position: int, final: bool) -> tuple[list[Event], int, SalvagedTo]:
         """Whole events, the number of bytes that are done with, and where that is.
 
         `position` is the block's in the whole text; `final` says that nothing follows it.
@@ -167,11 +167,11 @@ class Salvage:
             found, used, reached = self._window(window, position + done, final and is_last)
             events += found
             done += used
-            if reached is not None and (is_last or reached is not Reached.MORE):
+            if reached is not None and (is_last or reached is not SalvagedTo.MORE):
                 return events, done, reached
             width = _WINDOW if used else 2 * width
 
-    def _window(self, window: bytes, position: int, final: bool) -> tuple[list[Event], int, Reached | None]:
+    def _window(self, window: bytes, position: int, final: bool) -> tuple[list[Event], int, SalvagedTo | None]:
         """`events` of a small part of the block: only those parts that need it are read one by one.
 
         None if the rest had better be read as a smaller part.
@@ -180,24 +180,24 @@ class Salvage:
         whole = decode_block(window[:cut]) if cut else None
         if whole is not None:
             self._refused = 0
-            return whole, cut, Reached.MORE
+            return whole, cut, SalvagedTo.MORE
         events: list[Event] = []
         positions = Positions(to_text(window), position)
         at, reached = self._one_by_one(events, positions, final)
         return events, positions(at) - position, reached
 
-    def _one_by_one(self, events: list[Event], positions: Positions, final: bool) -> tuple[int, Reached | None]:
+    def _one_by_one(self, events: list[Event], positions: Positions, final: bool) -> tuple[int, SalvagedTo | None]:
         """Append a text's events as the lenient scanner finds them; where it stopped, and why."""
         text = positions.text
         at = 0
         while True:
             at = _SEPARATOR.match(text, at).end()  # type: ignore[union-attr]
             if at == len(text):
-                return at, Reached.CUT if final else Reached.MORE
+                return at, SalvagedTo.CUT if final else SalvagedTo.MORE
             if text[at] == "]" and not self._lost:
                 beyond = _EVENT_BEYOND_END.search(text, at, at + LOOK_AHEAD)
                 if not beyond:
-                    return at, Reached.LIST_END
+                    return at, SalvagedTo.LIST_END
                 self._losses.add(Loss.BROKEN, positions(at), SEEMING_END)
                 at = beyond.start(1)
             try:
@@ -206,7 +206,7 @@ class Salvage:
                 value, end = scan(text, at)
             except ValueError as error:
                 goes_on = self._skip(text, at, error, positions, final)
-                if isinstance(goes_on, Reached):
+                if isinstance(goes_on, SalvagedTo):
                     return at, goes_on
                 at = goes_on
                 if len(text) > _WINDOW:  # an error costs all the text before it, whose lines it counts
@@ -219,11 +219,11 @@ class Salvage:
                 self._refused = 0
             at = end
 
-    def _skip(self, text: str, at: int, error: ValueError, positions: Positions, final: bool) -> int | Reached:
+    def _skip(self, text: str, at: int, error: ValueError, positions: Positions, final: bool) -> int | SalvagedTo:
         """Where to go on after text that the scanner refuses at `at`, or why not."""
         may_wait = not final and len(text) - at <= MAX_ITEM_BYTES
         if may_wait and may_be_incomplete(error, text):
-            return Reached.MORE
+            return SalvagedTo.MORE
         is_event = text[at] == "{" or not self._lost
         since = self._patience.resume(text, at, error, positions(at))
         goes_on = _EVENT_START.search(text, since) or (_LAST_EVENT_END.search(text, since) if final else None)
@@ -231,12 +231,12 @@ class Salvage:
             self._refused += 1
             if self._refused > MOST_REFUSED:
                 self.given_up = f"{MOST_REFUSED:,} seeming events in a row are none, so no more was read"
-                return Reached.CUT
+                return SalvagedTo.CUT
         else:
             if final:
-                return Reached.CUT
+                return SalvagedTo.CUT
             if may_wait and is_event:
-                return Reached.MORE
+                return SalvagedTo.MORE
         if is_event:
             detail = reason(error) if len(text) - at <= MAX_ITEM_BYTES else f"longer than {MAX_ITEM_BYTES:,} bytes"
             self._losses.add(Loss.BROKEN, positions(at), detail)

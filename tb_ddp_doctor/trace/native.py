@@ -36,7 +36,7 @@ from tb_ddp_doctor.trace.columns import (
     mark_annotations,
 )
 from tb_ddp_doctor.trace.document import Document
-from tb_ddp_doctor.trace.events import NO_TEXT, Event, Reached, reason, scan, to_text
+from tb_ddp_doctor.trace.events import NO_TEXT, Event, SalvagedTo, reason, scan, to_text
 from tb_ddp_doctor.trace.losses import Loss, Losses
 from tb_ddp_doctor.trace.model import Category, CommArgs, Events, Frames, MemoryEvents
 from tb_ddp_doctor.trace.names import CATEGORIES, INSTANT, MEMORY, PYTHON, RECORD_PARAM_COMMS
@@ -48,7 +48,7 @@ MAX_STRINGS = 1 << 20
 # From here to `_PROTOTYPES`: native/scanner.h.
 _VERSION = 14
 _MORE, _LIST_END, _CUT, _NO_MEMORY = range(4)
-_REACHED = {_MORE: Reached.MORE, _LIST_END: Reached.LIST_END, _CUT: Reached.CUT}
+_REACHED = {_MORE: SalvagedTo.MORE, _LIST_END: SalvagedTo.LIST_END, _CUT: SalvagedTo.CUT}
 _EVENTS, _COMMS, _MEMORY, _FRAMES, _ODDITIES = range(5)
 #: Codes behind those of `Category`.
 _INSTANT, _FRAME = range(len(Category), len(Category) + 2)
@@ -147,11 +147,11 @@ class _Scanner:
         for category, code in [*CATEGORIES.items(), (INSTANT, _INSTANT), *((name, _FRAME) for name in PYTHON)]:
             self.library.keep(self.handle, _json(category), int(code))
 
-    def feed(self, block: memoryview | bytes) -> Reached:
+    def feed(self, block: memoryview | bytes) -> SalvagedTo:
         data = np.frombuffer(block, np.uint8)
         return self._reached(self.library.feed(self.handle, data.ctypes.data, len(data)))
 
-    def finish(self) -> Reached:
+    def finish(self) -> SalvagedTo:
         return self._reached(self.library.finish(self.handle))
 
     def position(self) -> int:
@@ -207,7 +207,7 @@ class _Scanner:
         weakref.finalize(memory, self.library.release, address).atexit = False
         return np.frombuffer(memoryview(memory), np.dtype(dtype))
 
-    def _reached(self, status: int) -> Reached:
+    def _reached(self, status: int) -> SalvagedTo:
         if status == _NO_MEMORY:
             raise MemoryError
         return _REACHED[status]
@@ -311,7 +311,7 @@ class _NativeDocument(Document):
 
     columns: NativeColumns
 
-    def _next(self) -> tuple[list[Event], Reached]:
+    def _next(self) -> tuple[list[Event], SalvagedTo]:
         """Read the whole list; instead of its events, one that stands for those that have a phase."""
         scanner = _Scanner(self._position)
         reached = self._scan(scanner)
@@ -319,10 +319,10 @@ class _NativeDocument(Document):
         self.columns = NativeColumns(scanner, self._losses)
         return [Event(ph="X")] * bool(scanner.seen()), reached
 
-    def _scan(self, scanner: _Scanner) -> Reached:
+    def _scan(self, scanner: _Scanner) -> SalvagedTo:
         reached = scanner.feed(self._buffer)
         try:
-            while reached is Reached.MORE:
+            while reached is SalvagedTo.MORE:
                 block = next(self._blocks, None)
                 reached = scanner.finish() if block is None else scanner.feed(block)
         except StreamCutError as problem:

@@ -13,7 +13,7 @@ from tb_ddp_doctor.engine import Result
 from tb_ddp_doctor.findings import Level
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.slices import cut
-from tb_ddp_doctor.view.commands import Recording, commands, recording
+from tb_ddp_doctor.view.commands import RecordingToMake, commands, recording
 from tb_ddp_doctor.view.gaps import GapLengths, Gaps, gaps
 from tb_ddp_doctor.view.source_line import SourceLine, source_line
 from tb_ddp_doctor.view.views import Views, views
@@ -50,7 +50,7 @@ class Finding(findings.Finding, frozen=True, kw_only=True):
     #: Commands of other tools.
     commands: tuple[str, ...]
     #: What to record once more; None where that would tell no more.
-    record: Recording | None
+    record: RecordingToMake | None
     #: How long the gaps of each owner are on its ranks and in its steps; {} where they are not known.
     gaps: dict[str, GapLengths]
 

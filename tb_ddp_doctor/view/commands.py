@@ -85,7 +85,7 @@ def _of_device(known: Sequence[str], its: Setting) -> list[str]:
     return [command for command in known if not command.startswith(tuple(others))]
 
 
-class Recording(msgspec.Struct, frozen=True):
+class RecordingToMake(msgspec.Struct, frozen=True):
     """What to record once more, to learn more of a finding."""
 
     #: What the traces at hand do not tell.
@@ -94,7 +94,7 @@ class Recording(msgspec.Struct, frozen=True):
     command: str
 
 
-def recording(job: Job, finding: Finding) -> Recording | None:
+def recording(job: Job, finding: Finding) -> RecordingToMake | None:
     """How to capture what the traces lack for a finding; None where another recording would tell no more."""
     if setting(job).recorder == "nsys":
         return _of_nsys(job, finding)
@@ -113,13 +113,13 @@ def recording(job: Job, finding: Finding) -> Recording | None:
         return None
     ranks = _recorded(job, finding)
     options = f" --steps {_MORE_STEPS if seldom else _FEW_STEPS}{options}"
-    return Recording(
+    return RecordingToMake(
         f"The traces lack {' and '.join(lacks)}.",
         f"ddp-doctor capture LOGDIR{f' --ranks {ranks}' if ranks else ''}{options}",
     )
 
 
-def _of_nsys(job: Job, finding: Finding) -> Recording | None:
+def _of_nsys(job: Job, finding: Finding) -> RecordingToMake | None:
     """The same for a job that Nsight Systems recorded, which has neither Python stacks nor the allocator's events."""
     lacks = []
     if finding.rule in _OF_CODE and stacks.lacking(job):
@@ -127,7 +127,7 @@ def _of_nsys(job: Job, finding: Finding) -> Recording | None:
     if _is_seldom(job, finding):
         lacks.append(_more_steps(job, finding))
     command = f"{record_again.NSYS} {record_again.NSYS_OUTPUT}\n{record_again.NSYS_EXPORT}"
-    return Recording(f"The recording lacks {' and '.join(lacks)}.", command) if lacks else None
+    return RecordingToMake(f"The recording lacks {' and '.join(lacks)}.", command) if lacks else None
 
 
 def _is_seldom(job: Job, finding: Finding) -> bool:

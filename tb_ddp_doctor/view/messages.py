@@ -13,7 +13,7 @@ from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.job.model import Job
 
 
-class Sent(msgspec.Struct, frozen=True):
+class PairTransfers(msgspec.Struct, frozen=True):
     """What one rank sends another, in all of the job's steps."""
 
     #: Rank numbers.
@@ -26,7 +26,7 @@ class Sent(msgspec.Struct, frozen=True):
     running_ns: int | None
 
 
-def sent(job: Job) -> list[Sent]:
+def sent(job: Job) -> list[PairTransfers]:
     """Each pair of ranks where traces tell both ends."""
     index = {rank: i for i, rank in enumerate(job.ranks.tolist())}
     running = _running(job)
@@ -39,7 +39,7 @@ def sent(job: Job) -> list[Sent]:
             size = table.bytes[rows]
             both = running[i] & running[index[peer]] if peer in index else None
             found.append(
-                Sent(
+                PairTransfers(
                     sender=rank,
                     receiver=peer,
                     count=int(table.count[rows].sum()),

@@ -44,7 +44,7 @@ from tb_ddp_doctor.storage import transient
 from tb_ddp_doctor.storage.message import MessageError, packed, unpacked, whole_text
 from tb_ddp_doctor.storage.paths import FilePath, ProcessPath, RemotePath
 from tb_ddp_doctor.workers.limits import Limits, hold, limits_for, shared_cpu_s
-from tb_ddp_doctor.workers.process import Process
+from tb_ddp_doctor.workers.process import CleanProcess
 
 T = TypeVar("T")
 #: A path and its size on disk, bytes.
@@ -110,7 +110,7 @@ def run(
             _check(stop)
             yield path, _here(function, path)
     ordered = [file for file in ordered if not _is_of_this_process(file[0])]
-    Process.share(imports)
+    CleanProcess.share(imports)
     pays = len(files) > 1 and sum(json_bytes(*file) for file in files) >= _WORTH_PROCESSES
     workers = workers_for(files, cores=_cores(), free_bytes=_free_bytes()) if pays else 1
     tasks = [_Task(path, limits_for(size, json_bytes(path, size)), size) for path, size in ordered]
@@ -258,7 +258,7 @@ class _Worker:
         self.pipe, theirs = Pipe()
         _OURS.add(self.pipe)
         with theirs:
-            self._process = Process(target=_serve, args=(theirs, calls.function, dict(os.environ)))
+            self._process = CleanProcess(target=_serve, args=(theirs, calls.function, dict(os.environ)))
             self._process.start()
         self.ended = False
         #: What the last task took, s; without end where that was more than it may.

@@ -33,7 +33,7 @@ if _HAS_SERVER:
 _FIRST = "tb_ddp_doctor.workers.process_setup"
 
 
-class Process(SpawnProcess):
+class CleanProcess(SpawnProcess):
     """A process that does not run the script again which the parent was started with.
 
     A script of a user's may call us without guarding its main part; and nothing that we call in a process needs it.

@@ -23,7 +23,7 @@ from tb_ddp_doctor.account import verdict
 from tb_ddp_doctor.account.savings import Savings
 from tb_ddp_doctor.discover.runs import only_run
 from tb_ddp_doctor.engine import diagnose
-from tb_ddp_doctor.evidence.model import RankEvidence, Record
+from tb_ddp_doctor.evidence.model import CaptureRecord, RankEvidence
 from tb_ddp_doctor.facts.facts import Facts
 from tb_ddp_doctor.facts.frame import _frame
 from tb_ddp_doctor.facts.replayed import whatif
@@ -230,7 +230,7 @@ def test_records_beside_the_traces_tell_that_a_doctor_captured_them(tmp_path: Pa
     for rank, data in draw(ranks(GOOD, GOOD)).items():
         (folder / f"rank{rank}.pt.trace.json").write_bytes(data)
     assert diagnose(only_run(str(tmp_path))).diagnosis.setting == Setting(hosts=0, has_doctor=False)
-    record = Record(
+    record = CaptureRecord(
         rank=0, world_size=2, node="n", pid=1, step=1, steps=3, captured_ns=0, files={}, evidence=RankEvidence()
     )
     (folder / "rank0.capture").write_bytes(msgspec.json.encode(record))

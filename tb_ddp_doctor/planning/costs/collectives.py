@@ -26,7 +26,7 @@ _ROUNDS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
 KINDS = frozenset(_ROUNDS)
 
 
-class Link(msgspec.Struct, frozen=True):
+class MessageLink(msgspec.Struct, frozen=True):
     """What a message from one rank to the next takes."""
 
     #: ns, and ns per byte.
@@ -34,7 +34,7 @@ class Link(msgspec.Struct, frozen=True):
     byte_ns: float
 
 
-def ring(kind: str, ranks: int, size: float, link: Link) -> float:
+def ring(kind: str, ranks: int, size: float, link: MessageLink) -> float:
     """all_reduce, all_gather or reduce_scatter of so many bytes, ns. Raises ValueError for other kinds."""
     if kind not in KINDS:
         raise ValueError(f"There is no formula for {kind}.")
@@ -44,32 +44,32 @@ def ring(kind: str, ranks: int, size: float, link: Link) -> float:
     return _ROUNDS[kind] * once
 
 
-def tree(ranks: int, size: float, link: Link) -> float:
+def tree(ranks: int, size: float, link: MessageLink) -> float:
     """all_reduce by two binary trees, ns."""
     if ranks < 2:
         return 0.0
     return 2 * math.ceil(math.log2(ranks)) * link.step_ns + 2 * size * link.byte_ns
 
 
-def hierarchical(ranks_a_node: int, nodes: int, size: float, within: Link, between: Link) -> float:
+def hierarchical(ranks_a_node: int, nodes: int, size: float, within: MessageLink, between: MessageLink) -> float:
     """all_reduce within nodes and between them, ns."""
     inside = ring("reduce_scatter", ranks_a_node, size, within) + ring("all_gather", ranks_a_node, size, within)
     part = size / max(ranks_a_node, 1)
     return inside + min(ring("all_reduce", nodes, part, between), tree(nodes, part, between))
 
 
-def all_reduce(ranks: int, size: float, link: Link) -> tuple[str, float]:
+def all_reduce(ranks: int, size: float, link: MessageLink) -> tuple[str, float]:
     """The quicker of ring and tree, and what it takes, ns."""
     times = {"ring": ring("all_reduce", ranks, size, link), "tree": tree(ranks, size, link)}
     best = min(times, key=times.__getitem__)
     return best, times[best]
 
 
-def link_of(kind: str, ranks: int, alpha_ns: float, beta_ns: float) -> Link:
+def link_of(kind: str, ranks: int, alpha_ns: float, beta_ns: float) -> MessageLink:
     """The link of a ring whose collectives take alpha + bytes * beta. Raises ValueError for other kinds."""
-    one = ring(kind, ranks, 0.0, Link(1.0, 0.0))
-    share = ring(kind, ranks, 1.0, Link(0.0, 1.0))
-    return Link(alpha_ns / one if one else 0.0, beta_ns / share if share else 0.0)
+    one = ring(kind, ranks, 0.0, MessageLink(1.0, 0.0))
+    share = ring(kind, ranks, 1.0, MessageLink(0.0, 1.0))
+    return MessageLink(alpha_ns / one if one else 0.0, beta_ns / share if share else 0.0)
 
 
 def expected_largest(count: int) -> float:

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_ddp_doctor.facts.peaks import Limits, limits
+from tb_ddp_doctor.facts.peaks import Peaks, limits
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.planning.refusal import CannotPlanError
 
@@ -30,7 +30,7 @@ def factor(job: Job, device: str, case: Literal["likely", "quickest", "slowest"]
     return times * _OFF[case]
 
 
-def _known(device: str) -> Limits:
+def _known(device: str) -> Peaks:
     found = limits(device)
     if found is None:
         raise CannotPlanError(f"What {device or 'the device of this record'} can do at most is not known.")

@@ -16,10 +16,10 @@ from tb_ddp_doctor.calibration.model import Calibration, Curve
 from tb_ddp_doctor.facts.traffic import Traffic
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.planning.costs import collectives
-from tb_ddp_doctor.planning.costs.collectives import Link
+from tb_ddp_doctor.planning.costs.collectives import MessageLink
 from tb_ddp_doctor.planning.costs.messages import Basis, Case, Messages, messages
 from tb_ddp_doctor.planning.model import Rests
-from tb_ddp_doctor.planning.record import Record
+from tb_ddp_doctor.planning.record import PlanRecord
 from tb_ddp_doctor.planning.refusal import CannotPlanError
 
 #: Ranks of a node where the record has one node.
@@ -31,7 +31,7 @@ _SIZES = tuple(1 << power for power in range(10, 33))
 class Scope(msgspec.Struct, frozen=True):
     """Links of one kind, and how they are known."""
 
-    link: Link
+    link: MessageLink
     basis: Basis
     rests_on: str
 
@@ -88,7 +88,7 @@ class Links(msgspec.Struct, frozen=True):
             yield Rests(self.within.basis, "Links within a node", self.within.rests_on)
 
 
-def links(record: Record, kind: str, case: Case, calibration: Calibration | None = None) -> Links:
+def links(record: PlanRecord, kind: str, case: Case, calibration: Calibration | None = None) -> Links:
     """The links of a job as its collectives use them, those of one kind first; `calibration` has other links."""
     job = record.job
     nodes = Counter(filter(None, job.nodes))
@@ -123,7 +123,7 @@ def _recorded(job: Job, groups: Sequence[Traffic], kind: str, case: Case) -> Sco
     return Scope(_link(most.kind, most.size, found, case), found.basis, f"{most.kind}: {found.rests_on}")
 
 
-def _link(kind: str, ranks: int, found: Messages, case: Case) -> Link:
+def _link(kind: str, ranks: int, found: Messages, case: Case) -> MessageLink:
     taken = found.of(case)
     return collectives.link_of(kind, ranks, taken.alpha_ns, taken.beta_ns)
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.digest.track import LONG_AGO
 from tb_ddp_doctor.planning.edits.recorded_rows import Natural
-from tb_ddp_doctor.replay.model import PartIndex, RankIndex, RowIndex, Rows, StepIndex
+from tb_ddp_doctor.replay.model import PartIndex, RankIndex, RowIndex, StepIndex, TrackRows
 from tb_ddp_doctor.trace.model import Flags, Indices, Ints
 
 #: Behind every time of a rank, so that ranks lie one after the other on one axis, ns.
@@ -31,14 +31,14 @@ class Cuts(msgspec.Struct, frozen=True, eq=False):
     part: Ints
 
 
-class Pieces(msgspec.Struct, frozen=True, eq=False):
+class RowPieces(msgspec.Struct, frozen=True, eq=False):
     """What rows are cut into, in order; shape (pieces,)."""
 
     row: Ints
     #: Of the row's work of the host, how much is done with the piece and with the one before; 1 for the last.
     share: NDArray[np.float64]
     before: NDArray[np.float64]
-    #: As columns of `Rows`; and when the device is done with it in the record.
+    #: As columns of `TrackRows`; and when the device is done with it in the record.
     device_ns: Ints
     lead_ns: Ints
     done_ns: Ints
@@ -52,7 +52,7 @@ class Pieces(msgspec.Struct, frozen=True, eq=False):
     cut_at: Ints
 
     @classmethod
-    def of(cls, tracks: Natural, cuts: Cuts) -> Pieces:
+    def of(cls, tracks: Natural, cuts: Cuts) -> RowPieces:
         """The rows of tracks, cut."""
         table, rows, row = tracks.table, len(tracks.table.rank), _rows_at(tracks, cuts)
         begin, issued, end = tracks.begin_ns[row], tracks.issued_ns[row], tracks.done_ns[row]
@@ -81,7 +81,7 @@ class Pieces(msgspec.Struct, frozen=True, eq=False):
         done_ns: Ints,
         launching_ns: Ints,
         part: Ints,
-    ) -> Pieces:
+    ) -> RowPieces:
         """From what is done of the row when each ends; the last of each row, all of it, are behind the others."""
         rows = int(row[-1]) + 1
         ends = np.arange(len(row)) >= len(row) - rows
@@ -122,11 +122,11 @@ class Pieces(msgspec.Struct, frozen=True, eq=False):
         each[CpuTime.WORK] = each[CpuTime.WORK] + self.launching_ns
         return each
 
-    def rows(self, table: Rows, spent: Mapping[CpuTime, Ints], launches: Indices, nothing: int) -> Rows:
+    def rows(self, table: TrackRows, spent: Mapping[CpuTime, Ints], launches: Indices, nothing: int) -> TrackRows:
         """The pieces as rows; `launches` is what each old row launches still, `nothing` the part over long ago."""
         of, last, first = self.row, self.is_last, self.is_first
         queue_row = table.queue_row[of]
-        return Rows(
+        return TrackRows(
             rank=RankIndex(table.rank[of]),
             own_step=StepIndex(table.own_step[of]),
             step=StepIndex(table.step[of]),

@@ -9,11 +9,11 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from tb_ddp_doctor.planning.edits.other_buckets import Sent
+from tb_ddp_doctor.planning.edits.other_buckets import SentPasses
 from tb_ddp_doctor.planning.edits.recorded_rows import Natural
 
 
-def without_chance(tracks: Natural, sent: Sent) -> Natural:
+def without_chance(tracks: Natural, sent: SentPasses) -> Natural:
     """The tracks in which no row awaits an AllReduce of gradients before its pass has launched the last one."""
     table, nothing = tracks.table, len(tracks.part_table.rank) - 1
     launched = np.full(nothing + 1, -1)

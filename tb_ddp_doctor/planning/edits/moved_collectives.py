@@ -15,19 +15,19 @@ import numpy as np
 from msgspec.structs import replace
 
 from tb_ddp_doctor.digest.model import CpuTime
-from tb_ddp_doctor.planning.edits.cut_rows import Cuts, Pieces
+from tb_ddp_doctor.planning.edits.cut_rows import Cuts, RowPieces
 from tb_ddp_doctor.planning.edits.recorded_rows import Natural
 from tb_ddp_doctor.planning.edits.replaced_parts import NewParts, with_new
 from tb_ddp_doctor.planning.edits.streams import Streams
 from tb_ddp_doctor.planning.shards.units import Units
-from tb_ddp_doctor.replay.model import Rows
+from tb_ddp_doctor.replay.model import TrackRows
 from tb_ddp_doctor.trace.model import Flags, Ints
 
 #: From its launch on an idle device to a collective's arrival, and from its end to what awaits it, ns: 5 to 10 µs each.
 _LATENCY_NS = 8_000
 
 
-class Placed(msgspec.Struct, frozen=True, eq=False):
+class PassCollective(msgspec.Struct, frozen=True, eq=False):
     """A collective that each pass launches."""
 
     #: When the host launches it, shape (P,), ns, and for how long.
@@ -41,7 +41,7 @@ class Placed(msgspec.Struct, frozen=True, eq=False):
     takes_ns: float
 
 
-def placed(tracks: Natural, units: Units, launched: Sequence[Placed], freed_ns: int) -> Natural:
+def placed(tracks: Natural, units: Units, launched: Sequence[PassCollective], freed_ns: int) -> Natural:
     """The tracks with these collectives, in the order in which they are launched, in place of those of `units`.
 
     Those that go take `freed_ns` of the host each.
@@ -52,7 +52,7 @@ def placed(tracks: Natural, units: Units, launched: Sequence[Placed], freed_ns: 
     gone = np.zeros(ends + 1, np.bool_)
     gone[units.parts] = True
     gates = [number for number, one in enumerate(launched) if one.gate_ns is not None]
-    pieces = Pieces.of(tracks, _cuts(units, launched, gates, nothing))
+    pieces = RowPieces.of(tracks, _cuts(units, launched, gates, nothing))
     launching = pieces.cut_at[:count]
     work = _freed(tracks, gone, freed_ns)
     spent = pieces.spent({**tracks.spent, CpuTime.WORK: work})
@@ -77,7 +77,7 @@ def placed(tracks: Natural, units: Units, launched: Sequence[Placed], freed_ns: 
     )
 
 
-def _cuts(units: Units, launched: Sequence[Placed], gates: Sequence[int], first: int) -> Cuts:
+def _cuts(units: Units, launched: Sequence[PassCollective], gates: Sequence[int], first: int) -> Cuts:
     """First where each collective is launched, pass by pass, then where each of the gates is."""
     passes = len(units.rank)
     nowhere = np.full(passes, -1)
@@ -109,7 +109,7 @@ def _freed(tracks: Natural, gone: Flags, freed_ns: int) -> Ints:
     return work
 
 
-def _renumbered(table: Rows, gone: Flags, nothing: int, ends: int) -> Rows:
+def _renumbered(table: TrackRows, gone: Flags, nothing: int, ends: int) -> TrackRows:
     """The rows, of which none awaits or launches what is gone; the part over long ago has another number."""
     awaits = np.where(gone[table.awaits] | (table.awaits == nothing), ends, table.awaits).astype(np.int32)
     return replace(
@@ -121,7 +121,7 @@ def _renumbered(table: Rows, gone: Flags, nothing: int, ends: int) -> Rows:
     )
 
 
-def _held(rows: Rows, gone: Flags, launching: Ints, parts: Ints) -> Rows:
+def _held(rows: TrackRows, gone: Flags, launching: Ints, parts: Ints) -> TrackRows:
     """What was held until a collective that is gone was over is held until the last one that is launched before."""
     held, order, queue_part = np.flatnonzero(gone[rows.queue_part]), np.argsort(launching), rows.queue_part.copy()
     at = np.searchsorted(launching[order], held) - 1
@@ -131,7 +131,7 @@ def _held(rows: Rows, gone: Flags, launching: Ints, parts: Ints) -> Rows:
     return replace(rows, queue_part=queue_part)
 
 
-def _gated(rows: Rows, cuts: Ints, parts: Ints) -> Rows:
+def _gated(rows: TrackRows, cuts: Ints, parts: Ints) -> TrackRows:
     """The rows, of which those behind each cut await a part."""
     awaits, delay = rows.awaits.copy(), rows.delay_ns.copy()
     behind = np.minimum(cuts + 1, len(awaits) - 1)
@@ -139,7 +139,7 @@ def _gated(rows: Rows, cuts: Ints, parts: Ints) -> Rows:
     return replace(rows, awaits=awaits, delay_ns=delay)
 
 
-def _new(units: Units, launched: Sequence[Placed], launching: Ints) -> NewParts:
+def _new(units: Units, launched: Sequence[PassCollective], launching: Ints) -> NewParts:
     passes = len(units.rank)
 
     def each(values: Sequence[float]) -> Ints:

@@ -19,18 +19,18 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.planning.costs.messages import Messages
-from tb_ddp_doctor.planning.edits.cut_rows import Cuts, Pieces
+from tb_ddp_doctor.planning.edits.cut_rows import Cuts, RowPieces
 from tb_ddp_doctor.planning.edits.recorded_rows import Natural
 from tb_ddp_doctor.planning.edits.replaced_parts import NewParts, with_new
 from tb_ddp_doctor.planning.edits.streams import Streams
-from tb_ddp_doctor.replay.model import Parts, Rows
+from tb_ddp_doctor.replay.model import Parts, TrackRows
 from tb_ddp_doctor.trace.model import Indices, Ints
 
 #: An AllReduce arrives at most so long after all that it needs, ns: what is longer has another reason.
 _MOST_READY_NS = 100_000
 
 
-class Sent(msgspec.Struct, frozen=True, eq=False):
+class SentPasses(msgspec.Struct, frozen=True, eq=False):
     """The passes of the chosen ranks whose gradients are sent, rank by rank, in order."""
 
     #: Index of the rank among the chosen ones, shape (P,).
@@ -57,7 +57,7 @@ class Sent(msgspec.Struct, frozen=True, eq=False):
         return even
 
 
-def rebucketed(tracks: Natural, sent: Sent, lasts: Ints, messages: Messages) -> Natural:
+def rebucketed(tracks: Natural, sent: SentPasses, lasts: Ints, messages: Messages) -> Natural:
     """The tracks with buckets that end with the gradients `lasts`, shape (B,), in each pass."""
     return _Rebucketing(tracks, sent, lasts, messages).tracks
 
@@ -65,7 +65,7 @@ def rebucketed(tracks: Natural, sent: Sent, lasts: Ints, messages: Messages) -> 
 class _Rebucketing:
     """One set of new buckets."""
 
-    def __init__(self, tracks: Natural, sent: Sent, lasts: Ints, messages: Messages) -> None:
+    def __init__(self, tracks: Natural, sent: SentPasses, lasts: Ints, messages: Messages) -> None:
         self._old, self._sent, self._lasts, self._messages = tracks, sent, lasts, messages
         self._passes, self._buckets = len(sent.rank), len(lasts)
         #: Of old parts, the one over long ago; the first new part; and the new one over long ago.
@@ -99,7 +99,7 @@ class _Rebucketing:
         )
 
     @cached_property
-    def _pieces(self) -> Pieces:
+    def _pieces(self) -> RowPieces:
         """Where the rows are cut; of the new parts, those of new buckets cut the row in which they become ready."""
         old, sent, lasts = self._old, self._sent, self._lasts
         cut = np.broadcast_to(~self._same, (self._passes, self._buckets)).ravel()
@@ -108,9 +108,9 @@ class _Rebucketing:
             column[:, lasts].ravel()[cut] for column in (sent.ready_ns, sent.done_ns, sent.launching_ns)
         )
         rank = np.repeat(sent.rank, self._buckets)[cut]
-        return Pieces.of(old, Cuts(rank, ready, done, launching, part))
+        return RowPieces.of(old, Cuts(rank, ready, done, launching, part))
 
-    def _rows(self) -> tuple[Rows, dict[CpuTime, Ints]]:
+    def _rows(self) -> tuple[TrackRows, dict[CpuTime, Ints]]:
         """The pieces as rows."""
         pieces = self._pieces
         spent = pieces.spent({**self._old.spent, CpuTime.WORK: self._without_launching()})
@@ -153,7 +153,7 @@ class _Rebucketing:
         by[:, self._same] = np.where(rows >= 0, pieces.last_of[rows], -1)
         return by
 
-    def _awaiting(self, rows: Rows) -> Rows:
+    def _awaiting(self, rows: TrackRows) -> TrackRows:
         """The rows that await, or are held by, new parts in place of those that are gone."""
         old_pass = np.full(self._first + 1, -1)
         old_pass[self._sent.parts] = np.arange(self._passes)[:, None]
@@ -186,7 +186,7 @@ class _Rebucketing:
         awaits[gate[free]] = self._new_parts[free, -1]
         return replace(rows, queue_part=queue_part.astype(np.int32), awaits=awaits.astype(np.int32), delay_ns=delay)
 
-    def _parts(self, rows: Rows) -> Parts:
+    def _parts(self, rows: TrackRows) -> Parts:
         """The parts, in the order of their numbers."""
         old, sent, shape = self._old.part_table, self._sent, (self._passes, self._buckets)
         size = np.diff(np.cumsum(sent.bytes)[self._lasts], prepend=0)

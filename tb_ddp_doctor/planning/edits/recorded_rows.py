@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from tb_ddp_doctor.digest.model import CpuTime
 from tb_ddp_doctor.digest.track import BEFORE
-from tb_ddp_doctor.job.beginnings import Beginnings, Joined
+from tb_ddp_doctor.job.beginnings import Beginnings, JoinedLate
 from tb_ddp_doctor.replay.change import Change
-from tb_ddp_doctor.replay.model import Frame, Parts, Played, Rows
+from tb_ddp_doctor.replay.model import Parts, Played, StepFrame, TrackRows
 from tb_ddp_doctor.replay.play import play
 from tb_ddp_doctor.replay.replay import Replay
 from tb_ddp_doctor.trace.model import Indices, Ints
@@ -28,10 +28,10 @@ class Natural(msgspec.Struct, frozen=True, eq=False):
     """The tracks of some ranks; implements `facts.tracks.Tracks`."""
 
     #: Of each row, with indices into these rows and parts; `work_ns` is the sum of `spent`.
-    table: Rows
+    table: TrackRows
     spent: Mapping[CpuTime, Ints]
     part_table: Parts
-    frame: Frame
+    frame: StepFrame
     #: As recorded: when the host begins each row and has issued it, and when the device is done with it, ns.
     begin_ns: Ints
     issued_ns: Ints
@@ -167,10 +167,10 @@ def _later(replay: Replay, played: Played, part: Ints) -> Ints:
     return np.where(found, latest[here] - np.where(found, chosen[here], latest[here]), 0)
 
 
-def _frame(frame: Frame, ranks: Ints) -> Frame:
+def _frame(frame: StepFrame, ranks: Ints) -> StepFrame:
     begins = frame.beginnings
     joined = tuple(
-        Joined(np.flatnonzero(np.isin(ranks, one.ranks)), *_others(one, ranks))
+        JoinedLate(np.flatnonzero(np.isin(ranks, one.ranks)), *_others(one, ranks))
         for one in begins.joined
         if np.isin(ranks, one.ranks).any() and np.isin(one.others, ranks).any()
     )
@@ -185,6 +185,6 @@ def _frame(frame: Frame, ranks: Ints) -> Frame:
     )
 
 
-def _others(one: Joined, ranks: Ints) -> tuple[Ints, Ints]:
+def _others(one: JoinedLate, ranks: Ints) -> tuple[Ints, Ints]:
     kept = np.isin(one.others, ranks)
     return np.searchsorted(ranks, one.others[kept]), one.index[kept]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from tb_ddp_doctor.replay.model import Rows
+from tb_ddp_doctor.replay.model import TrackRows
 from tb_ddp_doctor.trace.model import Flags, Indices, Ints
 
 
@@ -30,7 +30,7 @@ class Streams(msgspec.Struct, frozen=True, eq=False):
         before[chain[outside]] = after[outside]
         return cls(chain, before)
 
-    def chained(self, after: Indices, of_new: Indices, rows: Rows, changed: Ints) -> Indices:
+    def chained(self, after: Indices, of_new: Indices, rows: TrackRows, changed: Ints) -> Indices:
         """The part before each one, old ones but the last, new ones, and the last, in the order of their launches.
 
         `after` is what it is without the change, `of_new` the streams of the new parts, and `changed` are old parts on

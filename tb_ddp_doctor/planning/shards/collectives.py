@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterator
 import msgspec
 import numpy as np
 
-from tb_ddp_doctor.planning.buckets import DEFAULT_FIRST_MIB, DEFAULT_MIB, MIB, Limits, last_of_buckets
+from tb_ddp_doctor.planning.buckets import DEFAULT_FIRST_MIB, DEFAULT_MIB, MIB, BucketLimits, last_of_buckets
 from tb_ddp_doctor.planning.costs.messages import Case
-from tb_ddp_doctor.planning.edits.moved_collectives import Placed
+from tb_ddp_doctor.planning.edits.moved_collectives import PassCollective
 from tb_ddp_doctor.planning.shards.units import Units
 
 #: For each collective the host of fully_shard is in hooks, in copies into and out of buffers, and in events, for so
@@ -49,20 +49,28 @@ class Strategy(msgspec.Struct, frozen=True):
     gradient_bytes: float
 
 
-def launched(units: Units, strategy: Strategy, time: Time, host_ns: int, bucket_mib: float | None) -> list[Placed]:
+def launched(
+    units: Units, strategy: Strategy, time: Time, host_ns: int, bucket_mib: float | None
+) -> list[PassCollective]:
     """The collectives of a pass, in the order in which they are launched; each takes `host_ns` of the host."""
     if strategy.name in ("ddp", "zero1"):
         return list(_buckets(units, strategy, time, host_ns, bucket_mib))
     return [*_forward(units, strategy, time, host_ns), *_backward(units, strategy, time, host_ns)]
 
 
-def _buckets(units: Units, strategy: Strategy, time: Time, host_ns: int, bucket_mib: float | None) -> Iterator[Placed]:
+def _buckets(
+    units: Units, strategy: Strategy, time: Time, host_ns: int, bucket_mib: float | None
+) -> Iterator[PassCollective]:
     """AllReduces of whole units, closed as DDP closes its buckets."""
     size = np.rint(units.elements * strategy.gradient_bytes).astype(np.int64)
-    limits = Limits.of_cap(bucket_mib) if bucket_mib else Limits(int(DEFAULT_MIB * MIB), int(DEFAULT_FIRST_MIB * MIB))
+    limits = (
+        BucketLimits.of_cap(bucket_mib)
+        if bucket_mib
+        else BucketLimits(int(DEFAULT_MIB * MIB), int(DEFAULT_FIRST_MIB * MIB))
+    )
     lasts = last_of_buckets(size, limits)
     for bucket, last in zip(np.diff(np.cumsum(size)[lasts], prepend=0).tolist(), lasts.tolist(), strict=True):
-        yield Placed(
+        yield PassCollective(
             at_ns=units.ready_ns[:, last],
             host_ns=host_ns,
             done_ns=units.done_ns[:, last],
@@ -72,12 +80,12 @@ def _buckets(units: Units, strategy: Strategy, time: Time, host_ns: int, bucket_
         )
 
 
-def _forward(units: Units, strategy: Strategy, time: Time, host_ns: int) -> Iterator[Placed]:
+def _forward(units: Units, strategy: Strategy, time: Time, host_ns: int) -> Iterator[PassCollective]:
     ahead, _ = strategy.ahead
     order = np.arange(len(units.elements))[::-1]
     for number, unit in enumerate(order.tolist()):
         size = float(units.elements[unit] * units.parameter_bytes)
-        yield Placed(
+        yield PassCollective(
             at_ns=units.before_forward_ns[:, order[max(number - ahead, 0)]],
             host_ns=host_ns,
             done_ns=None,
@@ -87,7 +95,7 @@ def _forward(units: Units, strategy: Strategy, time: Time, host_ns: int) -> Iter
         )
 
 
-def _backward(units: Units, strategy: Strategy, time: Time, host_ns: int) -> Iterator[Placed]:
+def _backward(units: Units, strategy: Strategy, time: Time, host_ns: int) -> Iterator[PassCollective]:
     """What each unit's backward launches: AllGathers of those ahead, then what sends its gradients."""
     _, ahead = strategy.ahead
     count = len(units.elements)
@@ -96,7 +104,7 @@ def _backward(units: Units, strategy: Strategy, time: Time, host_ns: int) -> Ite
     for unit in range(count):
         while gathered < min(unit + ahead + 1, again):
             size = float(units.elements[gathered] * units.parameter_bytes)
-            yield Placed(
+            yield PassCollective(
                 at_ns=units.before_backward_ns[:, unit],
                 host_ns=host_ns,
                 done_ns=None,
@@ -108,14 +116,14 @@ def _backward(units: Units, strategy: Strategy, time: Time, host_ns: int) -> Ite
         yield from _sending(units, strategy, time, host_ns, unit)
 
 
-def _sending(units: Units, strategy: Strategy, time: Time, host_ns: int, unit: int) -> Iterator[Placed]:
+def _sending(units: Units, strategy: Strategy, time: Time, host_ns: int, unit: int) -> Iterator[PassCollective]:
     size, copies = float(units.elements[unit] * strategy.gradient_bytes), strategy.ranks // strategy.shards
     kinds = [("reduce_scatter", strategy.shards, size)]
     if copies > 1:
         kinds.append(("all_reduce", copies, size / strategy.shards))
     is_last = unit == len(units.elements) - 1
     for number, (kind, ranks, sent) in enumerate(kinds):
-        yield Placed(
+        yield PassCollective(
             at_ns=units.ready_ns[:, unit],
             host_ns=host_ns,
             done_ns=units.done_ns[:, unit],

@@ -14,12 +14,12 @@ from tb_ddp_doctor.planning.costs.links import links
 from tb_ddp_doctor.planning.costs.messages import Case
 from tb_ddp_doctor.planning.edits.moved_collectives import placed
 from tb_ddp_doctor.planning.model import SHARDINGS, Question, RankBytes, Rests
-from tb_ddp_doctor.planning.record import Record
+from tb_ddp_doctor.planning.record import PlanRecord
 from tb_ddp_doctor.planning.refusal import CannotPlanError
 from tb_ddp_doctor.planning.shards.collectives import AHEAD, OVERHEAD, Strategy, Time, launched
 from tb_ddp_doctor.planning.shards.states import of_rank, offloaded, states
 from tb_ddp_doctor.planning.shards.units import units
-from tb_ddp_doctor.planning.steps import Steps
+from tb_ddp_doctor.planning.steps import PlayedSteps
 
 #: What launching an AllReduce takes of DDP's host where the record has none, ns; 140 to 240 µs were measured.
 _LAUNCH_NS = 190_000
@@ -41,7 +41,7 @@ def asks_of_sharding(question: Question) -> bool:
 class Resharding:
     """The states of one job's model, sharded otherwise."""
 
-    def __init__(self, record: Record, question: Question, calibration: Calibration | None = None) -> None:
+    def __init__(self, record: PlanRecord, question: Question, calibration: Calibration | None = None) -> None:
         """`calibration` has the links that are asked for. Raises CannotPlanError."""
         self._record, self._question, self._calibration = record, question, calibration
         self.units = units(record, question.bucket_mb if question.sharding not in _REDUCED else None)
@@ -97,7 +97,7 @@ class Resharding:
         """Whether other collectives take the place of the recorded ones, not only DDP's buckets."""
         return self.units.is_sharded or self.then.name not in _REDUCED
 
-    def steps(self, case: Case) -> tuple[Steps, Steps]:
+    def steps(self, case: Case) -> tuple[PlayedSteps, PlayedSteps]:
         """The steps as asked, and those that they are compared with. Raises CannotPlanError."""
         before = self._record.steps
         if self.units.is_sharded:
@@ -106,14 +106,14 @@ class Resharding:
 
     def _placed(
         self, strategy: Strategy, case: Case, calibration: Calibration | None, bucket_mib: float | None
-    ) -> Steps:
+    ) -> PlayedSteps:
         time = self._time(case, calibration)
         takes, freed = (
             round((self.units.launching_ns or _LAUNCH_NS) * (1 + OVERHEAD[case] * sharded))
             for sharded in (strategy.name not in _REDUCED, self.units.is_sharded)
         )
         each = launched(self.units, strategy, time, takes, bucket_mib)
-        return Steps(placed(self._record.tracks, self.units, each, freed), self._record.steps)
+        return PlayedSteps(placed(self._record.tracks, self.units, each, freed), self._record.steps)
 
     def _time(self, case: Case, calibration: Calibration | None) -> Time:
         kinds = ("all_reduce", "all_gather", "reduce_scatter")

@@ -19,10 +19,10 @@ from tb_ddp_doctor import record_again
 from tb_ddp_doctor.facts.setting import setting
 from tb_ddp_doctor.facts.sharding import of_shards
 from tb_ddp_doctor.job.model import Job
-from tb_ddp_doctor.planning.buckets import Limits, last_of_buckets
+from tb_ddp_doctor.planning.buckets import BucketLimits, last_of_buckets
 from tb_ddp_doctor.planning.edits.recorded_rows import Natural
 from tb_ddp_doctor.planning.layers import repeated_layers
-from tb_ddp_doctor.planning.record import Record
+from tb_ddp_doctor.planning.record import PlanRecord
 from tb_ddp_doctor.planning.refusal import CannotPlanError
 from tb_ddp_doctor.trace.model import Ints
 from tb_ddp_doctor.trace.names import Phase
@@ -67,7 +67,7 @@ class Units(msgspec.Struct, frozen=True, eq=False):
     ahead: tuple[int, int]
 
 
-def units(record: Record, unit_mib: float | None = None) -> Units:
+def units(record: PlanRecord, unit_mib: float | None = None) -> Units:
     """The units of a record, of about one size where that is given. Raises CannotPlanError."""
     gather, _ = of_shards(record.job)
     if gather[record.job.call_step >= 0].any():
@@ -75,7 +75,7 @@ def units(record: Record, unit_mib: float | None = None) -> Units:
     return _of_ddp(record, unit_mib)
 
 
-def _of_ddp(record: Record, unit_mib: float | None) -> Units:
+def _of_ddp(record: PlanRecord, unit_mib: float | None) -> Units:
     sent, gradients = record.sent, record.gradients
     elements = gradients.elements
     lasts = repeated_layers(elements) if unit_mib is None else np.empty(0, np.int64)
@@ -83,7 +83,7 @@ def _of_ddp(record: Record, unit_mib: float | None) -> Units:
     if has_layers:
         before, lasts = lasts[:-1], lasts[1:]
     else:
-        lasts = last_of_buckets(gradients.bytes, Limits.of_cap(unit_mib or _UNIT_MIB))
+        lasts = last_of_buckets(gradients.bytes, BucketLimits.of_cap(unit_mib or _UNIT_MIB))
         before = np.append(-1, lasts[:-1])
     total = np.append(0, np.cumsum(elements))
     size = total[lasts + 1] - total[before + 1]
@@ -129,13 +129,13 @@ def _of_ddp(record: Record, unit_mib: float | None) -> Units:
     )
 
 
-def _accumulates(record: Record) -> bool:
+def _accumulates(record: PlanRecord) -> bool:
     """Whether steps have more than one backward pass."""
     digest = record.job.digests[0]
     return len(np.unique(digest.gradients.backward[digest.gradients.backward >= 0])) > len(digest.steps)
 
 
-def _forward(record: Record, rank: int, own_step: int) -> tuple[int, int]:
+def _forward(record: PlanRecord, rank: int, own_step: int) -> tuple[int, int]:
     """When the host of a rank begins forward in a step, on the common clock, and for how long it is in it."""
     digest = record.job.digests[rank]
     host = digest.work.phases.host_ns[own_step]
@@ -170,7 +170,7 @@ class _Pass(msgspec.Struct, frozen=True, eq=False):
     scatters: Ints
 
 
-def _of_fsdp(record: Record) -> Units:
+def _of_fsdp(record: PlanRecord) -> Units:
     job, tracks = record.job, record.tracks
     passes = [one for rank in record.ranks.tolist() for one in _passes(record, rank)]
     shapes = {(len(one.forward), len(one.backward), len(one.scatters)) for one in passes}
@@ -228,7 +228,7 @@ def _of_fsdp(record: Record) -> Units:
     )
 
 
-def _passes(record: Record, rank: int) -> Iterator[_Pass]:
+def _passes(record: PlanRecord, rank: int) -> Iterator[_Pass]:
     """The passes of a rank, one in each of the job's steps that has collectives of shards.
 
     Forward gathers each unit once, and backward scatters each once: what is gathered beyond that is gathered again.

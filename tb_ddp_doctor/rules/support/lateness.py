@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tb_ddp_doctor.facts.frame import Frame
 from tb_ddp_doctor.facts.waits import Waits
 from tb_ddp_doctor.job.model import Budget
-from tb_ddp_doctor.rules.support.part import Part
+from tb_ddp_doctor.rules.support.part import PartOfStep
 from tb_ddp_doctor.rules.support.slowness import Slowness
 from tb_ddp_doctor.trace.model import Ints
 
@@ -46,6 +46,6 @@ class Lateness(msgspec.Struct, frozen=True, eq=False):
         """Which ranks are not hidden, shape (R,)."""
         return ~self.hidden
 
-    def caused(self, ranks: Ints, frame: Frame) -> Part:
+    def caused(self, ranks: Ints, frame: Frame) -> PartOfStep:
         """How long the ranks that are not slow wait for some slow ranks (indices), beside their steps."""
-        return Part(float(self.caused_ns[ranks].sum()), float(frame.window_ns[self.others].mean()))
+        return PartOfStep(float(self.caused_ns[ranks].sum()), float(frame.window_ns[self.others].mean()))

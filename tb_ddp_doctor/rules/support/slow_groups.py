@@ -19,7 +19,7 @@ _COMPARABLE_NODES = 0.2
 _MANY_ON_NODE = 3
 
 
-class Group(msgspec.Struct, frozen=True):
+class SlowGroup(msgspec.Struct, frozen=True):
     """Slow ranks that are one finding."""
 
     cause: str
@@ -42,7 +42,7 @@ class _Unit(msgspec.Struct):
         return float(excess_ns[self.ranks].mean())
 
 
-def slow_groups(causes: Mapping[int, str], excess_ns: Floats, frame: Frame) -> list[Group]:
+def slow_groups(causes: Mapping[int, str], excess_ns: Floats, frame: Frame) -> list[SlowGroup]:
     """The findings on slow ranks, given the causes by rank (index), and what each rank needs longer; latest first.
 
     The ranks of a node with one cause are one finding if they are most of the node, three of them whatever the ratio of
@@ -62,7 +62,7 @@ def slow_groups(causes: Mapping[int, str], excess_ns: Floats, frame: Frame) -> l
                 break
         else:
             groups.append([unit])
-    made = [Group(group[0].cause, tuple(rank for unit in group for rank in unit.ranks)) for group in groups]
+    made = [SlowGroup(group[0].cause, tuple(rank for unit in group for rank in unit.ranks)) for group in groups]
     return sorted(made, key=lambda group: -float(excess_ns[group.rows].max()))
 
 

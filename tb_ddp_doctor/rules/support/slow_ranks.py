@@ -24,7 +24,7 @@ from tb_ddp_doctor.trace.model import Ints
 HOST_OWNERS = tuple(owner for owner in IDLE if owner != "input")
 
 
-class Limits(msgspec.Struct, frozen=True):
+class WorkThresholds(msgspec.Struct, frozen=True):
     """Thresholds of `Straggler` on work."""
 
     same_work: float
@@ -95,7 +95,7 @@ class Peers(msgspec.Struct, frozen=True, eq=False):
             kernels.of(typical),
         )
 
-    def cause(self, rank: int, limits: Limits, slow_links: Sequence[Link]) -> tuple[str, str]:
+    def cause(self, rank: int, limits: WorkThresholds, slow_links: Sequence[Link]) -> tuple[str, str]:
         """The cause, and the sentence that says what was seen of the rank: "it ..."."""
         more = dict(zip(OWNERS, (self.owner_ns[rank] - self.median_owner_ns).tolist(), strict=True))
         groups = {
@@ -132,7 +132,7 @@ class Peers(msgspec.Struct, frozen=True, eq=False):
             )
         return "unknown", f"it spends {extra} a step more in {OWNERS[largest].spent.lower()} than the median rank."
 
-    def _compute_cause(self, rank: int, limits: Limits) -> tuple[str, str]:
+    def _compute_cause(self, rank: int, limits: WorkThresholds) -> tuple[str, str]:
         """The cause of longer compute, and how the sentence on it goes on."""
         units, blocks = ("kernels", "blocks") if self.has_device else ("operators", "elements")
         larger_units = "kernels with larger grids" if self.has_device else "operators on larger tensors"

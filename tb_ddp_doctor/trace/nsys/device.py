@@ -9,7 +9,7 @@ import numpy as np
 from tb_ddp_doctor.nsys import database as tables
 from tb_ddp_doctor.trace.args import MISSING
 from tb_ddp_doctor.trace.model import Category, Indices, Ints
-from tb_ddp_doctor.trace.nsys.rows import Memo, Rows
+from tb_ddp_doctor.trace.nsys.rows import EventRows, Memo
 
 _COLUMNS = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
 #: Each column costs a tenth of what a row does: some numbers are packed in one.
@@ -22,7 +22,7 @@ _MEMORY_KINDS = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Manage
                  6: "Managed Static", 7: "Unknown"}  # fmt: skip
 
 
-def add_kernels(rows: Rows) -> None:
+def add_kernels(rows: EventRows) -> None:
     """Kernels, with their grids as shapes."""
     name = next((one for one in ("demangledName", "shortName") if rows.has(tables.KERNEL, one)), "0")
     has_grid = rows.has(tables.KERNEL, "gridX", "gridY", "gridZ")
@@ -31,7 +31,7 @@ def add_kernels(rows: Rows) -> None:
     _add(rows, Category.KERNEL, tables.KERNEL, name, rows.names().of, shape=(grid, grids.of))
 
 
-def add_copies(rows: Rows) -> None:
+def add_copies(rows: EventRows) -> None:
     """Copies and memsets, named for what they connect."""
     memory = dict(_MEMORY_KINDS)
     for number, label in rows.database.labels("ENUM_CUDA_MEM_KIND").items():
@@ -55,7 +55,7 @@ def add_copies(rows: Rows) -> None:
 
 
 def _add(
-    rows: Rows,
+    rows: EventRows,
     category: Category,
     table: str,
     name: str,

@@ -6,7 +6,7 @@ import re
 
 from tb_ddp_doctor.nsys import database as tables
 from tb_ddp_doctor.trace.model import Category
-from tb_ddp_doctor.trace.nsys.rows import Memo, Rows
+from tb_ddp_doctor.trace.nsys.rows import EventRows, Memo
 
 #: Kineto's names of the profiler's own work, by the end of Nsight Systems'.
 _OVERHEADS = {
@@ -26,7 +26,7 @@ _LEFT_OUT = {
 _VERSION = re.compile(r"_v\d+$")
 
 
-def add_runtime(rows: Rows) -> None:
+def add_runtime(rows: EventRows) -> None:
     """Calls of the runtime and the driver."""
     table = tables.RUNTIME
     if not rows.has(table, "start", "end", "globalTid", "correlationId", "nameId"):
@@ -46,7 +46,7 @@ def add_runtime(rows: Rows) -> None:
         )
 
 
-def add_overhead(rows: Rows) -> None:
+def add_overhead(rows: EventRows) -> None:
     """What the profiler takes for itself."""
     table = tables.OVERHEAD
     if not rows.has(table, "start", "end", "globalTid", "overheadType"):

@@ -24,7 +24,7 @@ _GROUP_START, _GROUP_END = "ncclGroupStart", "ncclGroupEnd"
 _GATHERS, _SCATTERS = ("all_gather",), ("reduce_scatter",)
 
 
-class Call(NamedTuple):
+class NcclRange(NamedTuple):
     """A range of NCCL's NVTX domain."""
 
     #: Index of the host's thread.
@@ -50,11 +50,11 @@ class _Launcher(NamedTuple):
 
     start_ns: int
     end_ns: int
-    calls: tuple[Call, ...]
+    calls: tuple[NcclRange, ...]
 
 
 def told_of_kernels(
-    events: Mapping[str, NDArray[Any]], communicates: NDArray[np.bool_], calls: Sequence[Call]
+    events: Mapping[str, NDArray[Any]], communicates: NDArray[np.bool_], calls: Sequence[NcclRange]
 ) -> dict[int, Told]:
     """What is known of each communication kernel, by its row; `communicates` tells names, shape (strings,)."""
     if not any(call.payload for call in calls):
@@ -80,10 +80,10 @@ def told_of_kernels(
     return found
 
 
-def _launchers(calls: Sequence[Call]) -> dict[int, list[_Launcher]]:
+def _launchers(calls: Sequence[NcclRange]) -> dict[int, list[_Launcher]]:
     """By thread, in order of time, the ranges that launch: calls outside of groups, and ends of groups."""
     found: defaultdict[int, list[_Launcher]] = defaultdict(list)
-    open_calls: defaultdict[int, list[Call]] = defaultdict(list)
+    open_calls: defaultdict[int, list[NcclRange]] = defaultdict(list)
     depth: defaultdict[int, int] = defaultdict(int)
     for call in sorted(calls, key=lambda call: call.start_ns):
         thread = call.thread
@@ -101,7 +101,7 @@ def _launchers(calls: Sequence[Call]) -> dict[int, list[_Launcher]]:
     return found
 
 
-def _told(calls: Sequence[Call], ranks: Mapping[int, int]) -> Told | None:
+def _told(calls: Sequence[NcclRange], ranks: Mapping[int, int]) -> Told | None:
     kinds = {names.collective(call.name) for call in calls}
     communicators = {call.payload.communicator for call in calls if call.payload}
     if len(kinds) != 1 or len(communicators) != 1 or kinds & {"send", "recv"}:

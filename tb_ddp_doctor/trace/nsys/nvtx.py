@@ -14,8 +14,8 @@ from tb_ddp_doctor.trace import names
 from tb_ddp_doctor.trace.args import MISSING
 from tb_ddp_doctor.trace.columns import Shapes, Strings
 from tb_ddp_doctor.trace.model import Category, Ints
-from tb_ddp_doctor.trace.nsys.nccl import Call
-from tb_ddp_doctor.trace.nsys.rows import Rows, ints
+from tb_ddp_doctor.trace.nsys.nccl import NcclRange
+from tb_ddp_doctor.trace.nsys.rows import EventRows, ints
 
 #: NVTX's numbers of ranges that are pushed and popped, and of those that are started and ended.
 _RANGES = (59, 60)
@@ -26,9 +26,9 @@ _SIZES = re.compile(rb", sizes = (\[.*?\])(?:, input_op_ids = |$)")
 _OPERATOR = re.compile(r"::|Backward\d*$|^(?:detach_?|record_param_comms)$")
 
 
-def add_ranges(rows: Rows) -> list[Call]:
+def add_ranges(rows: EventRows) -> list[NcclRange]:
     """Operators and annotations; returns NCCL's calls, which are neither."""
-    calls: list[Call] = []
+    calls: list[NcclRange] = []
     table = tables.NVTX
     if not rows.has(table, "start", "end", "globalTid", "eventType", "text", "textId"):
         return []
@@ -47,7 +47,9 @@ def add_ranges(rows: Rows) -> list[Call]:
         for at in np.flatnonzero(is_nccl).tolist():
             payload = payloads.read(columns[5][at], columns[6][at]) if payloads else None
             first = int(start[at])
-            call = Call(int(threads[at]), first, first + int(length[at]), texts[at].decode("utf-8", "replace"), payload)
+            call = NcclRange(
+                int(threads[at]), first, first + int(length[at]), texts[at].decode("utf-8", "replace"), payload
+            )
             calls.append(call)
             # As in Kineto's traces, a call that says whom it sends to is an operator on the host.
             if is_message(call):
@@ -64,13 +66,13 @@ def add_ranges(rows: Rows) -> list[Call]:
     return calls
 
 
-def is_message(call: Call) -> bool:
+def is_message(call: NcclRange) -> bool:
     """Whether it is a send or a receive of which the other rank is known."""
     known = call.payload is not None and call.payload.peer >= 0
     return known and names.is_point_to_point(names.collective(call.name))
 
 
-def _texts(rows: Rows, given: Sequence[Any], registered: Sequence[Any]) -> list[bytes]:
+def _texts(rows: EventRows, given: Sequence[Any], registered: Sequence[Any]) -> list[bytes]:
     """Texts of ranges, which stand there or in the table of strings."""
     known = rows.database.texts(number for number in set(registered) if isinstance(number, int))
     texts = {number: text.encode() for number, text in known.items()}

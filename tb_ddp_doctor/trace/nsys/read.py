@@ -48,9 +48,9 @@ from tb_ddp_doctor.trace.model import (
 )
 from tb_ddp_doctor.trace.nsys.device import add_copies, add_kernels
 from tb_ddp_doctor.trace.nsys.host import add_overhead, add_runtime
-from tb_ddp_doctor.trace.nsys.nccl import Call, told_of_kernels
+from tb_ddp_doctor.trace.nsys.nccl import NcclRange, told_of_kernels
 from tb_ddp_doctor.trace.nsys.nvtx import add_ranges, is_message
-from tb_ddp_doctor.trace.nsys.rows import Rows
+from tb_ddp_doctor.trace.nsys.rows import EventRows
 from tb_ddp_doctor.trace.nsys.steps import Ranges, chosen_steps
 
 #: Rows of a rank that are kept: some dozens of steps. What is made of them takes some 400 bytes each at its peak.
@@ -71,7 +71,7 @@ class _Reader:
 
     def __init__(self, database: Database, path: ProcessPath) -> None:
         self._database, self._path = database, path
-        self._rows = Rows(database, path, MOST_ROWS)
+        self._rows = EventRows(database, path, MOST_ROWS)
         self._strings = self._rows.strings
         self._warnings: list[FileWarning] = []
 
@@ -143,7 +143,7 @@ class _Reader:
         marks = np.array([names.is_step(text) for text in self._strings], np.bool_)
         events["name"][marks[events["name"]]] = self._strings["step"]
 
-    def _comms(self, events: Mapping[str, NDArray[Any]], calls: Sequence[Call]) -> CommArgs:
+    def _comms(self, events: Mapping[str, NDArray[Any]], calls: Sequence[NcclRange]) -> CommArgs:
         """What NCCL's payloads say of its kernels and of sends and receives."""
         rows = []
         communicates = np.array([names.is_communication_kernel(text) for text in self._strings], np.bool_)

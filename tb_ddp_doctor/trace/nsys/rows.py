@@ -22,7 +22,7 @@ _BLOCK = 1 << 15
 _PID_MASK = (1 << 24) - 1
 
 
-class Rows:
+class EventRows:
     """The columns of one process, as they are read."""
 
     def __init__(self, database: Database, path: ProcessPath, most_rows: int) -> None:

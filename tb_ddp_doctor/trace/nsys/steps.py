@@ -34,7 +34,7 @@ class Ranges(NamedTuple):
     thread: Indices
 
 
-class Steps(NamedTuple):
+class StepRanges(NamedTuple):
     """The ranges that are steps, by time."""
 
     #: Rows of `Ranges`, and the number of each step.
@@ -52,7 +52,7 @@ class _Kind(NamedTuple):
     coverage: float
 
 
-def chosen_steps(ranges: Ranges, strings: tuple[str, ...], launching: Indices, wanted: str) -> Steps | None:
+def chosen_steps(ranges: Ranges, strings: tuple[str, ...], launching: Indices, wanted: str) -> StepRanges | None:
     """The steps; None where nothing repeats. `launching` are the threads of launches, one for each."""
     if not len(ranges.name):
         return None
@@ -117,12 +117,12 @@ def _in_order(ranges: Ranges, chosen: NDArray[np.bool_]) -> Ints:
     return rows[np.argsort(ranges.start_ns[rows], kind="stable")]
 
 
-def _numbered(kind: _Kind, ranges: Ranges, strings: tuple[str, ...]) -> Steps:
+def _numbered(kind: _Kind, ranges: Ranges, strings: tuple[str, ...]) -> StepRanges:
     """Numbers from the names where they count up, else from 0 on."""
     texts = [_NUMBER.findall(strings[ranges.name[row]]) for row in kind.rows.tolist()]
     if all(texts):
         for place in range(min(map(len, texts))):
             said = [int(found[place][:18]) for found in texts]
             if all(one < other for one, other in pairwise(said)):
-                return Steps(kind.rows, np.array(said, np.int64), kind.name)
-    return Steps(kind.rows, np.arange(len(kind.rows)), kind.name)
+                return StepRanges(kind.rows, np.array(said, np.int64), kind.name)
+    return StepRanges(kind.rows, np.arange(len(kind.rows)), kind.name)

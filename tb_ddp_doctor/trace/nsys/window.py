@@ -24,7 +24,7 @@ _OF_DEVICE = (tables.KERNEL, tables.MEMCPY, tables.MEMSET)
 _OF_HOST = (tables.RUNTIME, tables.OVERHEAD, tables.NVTX)
 
 
-class Window(NamedTuple):
+class RecordedWindow(NamedTuple):
     """What is read."""
 
     #: ns on the session's clock; rows that start at the end are not read.
@@ -46,7 +46,7 @@ class _Probes(NamedTuple):
     rows: int
 
 
-def window(database: Database, process: int, most_rows: int) -> Window:
+def window(database: Database, process: int, most_rows: int) -> RecordedWindow:
     """All of a process, or as much of it from the middle on as has about so many rows."""
     probes = {table: _probe(database, table) for table in (*_OF_DEVICE, *_OF_HOST)}
     whole = {table: [(1, found.rows)] for table, found in probes.items() if found.rows}
@@ -58,7 +58,7 @@ def window(database: Database, process: int, most_rows: int) -> Window:
     start, weight = np.concatenate(starts), np.concatenate(weights)
     rows = float(weight.sum())
     if rows <= most_rows:
-        return Window(0, MAX_NS, whole, 1.0)
+        return RecordedWindow(0, MAX_NS, whole, 1.0)
     order = np.argsort(start, kind="stable")
     share = most_rows / rows
     counted = np.cumsum(weight[order]) / rows
@@ -67,7 +67,7 @@ def window(database: Database, process: int, most_rows: int) -> Window:
     last = min(int(np.searchsorted(counted, (1 + share) / 2)), len(order) - 1)
     begin, end = int(start[order[first]]), int(start[order[last]]) + 1
     parts = {table: _parts(found, begin, end) for table, found in probes.items() if found.rows}
-    return Window(begin, end, parts, share)
+    return RecordedWindow(begin, end, parts, share)
 
 
 def _probe(database: Database, table: str) -> _Probes:
