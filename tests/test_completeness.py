@@ -413,7 +413,7 @@ def test_a_file_of_another_job_is_left_out(rank: int) -> None:
     text = "\n".join(line.replace("@2", "@7").replace("@1", "@9") if f"rank{rank}" in line else line for line in lines)
     job = joined(text, lambda trace: trace)
     assert job.missing_ranks == (rank,)
-    assert "none of its collectives of all ranks is like those of other ranks" in said_of(job, rank)
+    assert "of its collectives over all ranks, none is in kind and size as on other ranks" in said_of(job, rank)
     assert examine(job).findings[0].ranks == (1,)
 
 

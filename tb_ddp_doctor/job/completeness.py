@@ -444,7 +444,7 @@ def _lost_collectives(
             numbers = digests[one].lost_kernels.number
             lossy = np.isin(numbers, number[lacks & (rank == one)])
             if lossy.any():
-                reason = f"it lacks collectives of all ranks in step {int(numbers[lossy][0])}"
+                reason = f"it lacks collectives that all other ranks have, in step {int(numbers[lossy][0])}"
                 found[one] = _and_after(digests[one], lossy, reason)
     silent = [rank for rank, own in zip(digests, np.diff(calls.first).tolist(), strict=True) if not own]
     if found or not silent:
@@ -472,7 +472,7 @@ def _other_collectives(digests: Mapping[int, RankDigest], calls: Calls, of_all: 
     alike = total if common.all() else np.bincount(rank[common[kind]], minlength=len(digests))
     like = {each: alike[i] / total[i] for i, each in enumerate(digests) if total[i]}
     return {
-        rank: Damage(None, f"{_few(share)} of its collectives of all ranks is like those of other ranks")
+        rank: Damage(None, f"of its collectives over all ranks, {_few(share)} is in kind and size as on other ranks")
         for rank, share in like.items()
         if share < LEAST_LIKE
         and lower_median([other for each, other in like.items() if each != rank] or [0.0]) >= MOST_LIKE

@@ -116,8 +116,8 @@ class SlowStep(Rule):
 #: Of two steps none is odd.
 _FEWEST_STEPS = 3
 _WHAT = {
-    "host": "the CPU does other work then",
-    "device": "the same kernels take longer then, or more of them run",
+    "host": "the CPU does other work in such a step",
+    "device": "the same kernels take longer in such a step, or it has more of them",
     "communication": "a collective takes much longer than comparable ones",
 }
 
