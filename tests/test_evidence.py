@@ -272,7 +272,7 @@ def test_the_clock_is_shown_beside_the_other_ranks() -> None:
 def test_workers_are_told_as_what_they_deliver() -> None:
     known = [RankEvidence(loading=Loading(4, 64, 180.0, 250.0))]
     assert of_loading(0, known) == (
-        " In its workers a batch takes 180 ms (median of 64; at most 250 ms): 4 of them deliver one every 45.0 ms."
+        " In its workers a batch takes 180.0 ms (median of 64; at most 250.0 ms): 4 of them deliver one every 45.0 ms."
     )
 
 

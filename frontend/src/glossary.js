@@ -35,7 +35,7 @@ export const GLOSSARY = new Map([
   ["if fixed alone", "how much shorter the step gets when only this finding is fixed"],
   ["step with the fixes", "step time minus the costs of all findings of 3 % of the step or more, played together"],
   ["GPU-hours lost a day", "GPUs of the job x 24 h x (step time - step with the fixes) / step time; rank-hours where the job runs on CPUs. Faults that only one of several steps shows do not count: how often they come is not known"],
-  ["unexplained", "how much shorter a faultless step is than the step with all findings fixed. A faultless step takes no CPU time, and GPU work and transfers take at most the median"],
+  ["unexplained", "how much shorter a faultless step is than the step with all findings fixed. A faultless step takes no CPU time, and kernels, copies and transfers take at most the median"],
   ["floor", "the rest of the step, without tracing, findings and what is unexplained. What is equally slow on all ranks and in all steps is in it"],
   ["80 % interval", "a range that holds the true value in 8 of 10 predictions"],
   ["what-if", "the steps replayed with a change. Replayed without one, they are as recorded, to the nanosecond"],

@@ -1,7 +1,7 @@
 """Events whose times contradict each other: signs that some of a record's times were changed.
 
-Three things cannot be, whatever a job does. Of some 90 traces of ours and of others none has one of them, but for a kernel
-here and there that runs on for 10 µs beside the next one:
+Three things cannot be, whatever a job does. Of some 90 traces of ours and of others none has one of them, but for a
+kernel here and there that runs on for 10 µs beside the next one:
 
 - on a stream, work runs one after the other, in the order of the launches:
 

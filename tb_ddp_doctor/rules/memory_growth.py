@@ -1,4 +1,4 @@
-"""See `MemoryGrows`."""
+"""See `MemoryGrowth`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tb_ddp_doctor.rules.support.base import Clear, Fault, NotApplicable, Result
 
 
 @dataclass(frozen=True)
-class MemoryGrows(Rule):
+class MemoryGrowth(Rule):
     """Allocated memory grows from step to step: a leak, if it goes on.
 
     What:
