@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from traces import MS, ranks, read
+from traces import MS, in_row, ranks, read
 
 from tb_ddp_doctor.digest.build import digest
 from tb_ddp_doctor.digest.launches import DeviceRows
@@ -127,9 +127,19 @@ def test_a_rank_with_a_collective_that_ends_apart_serves_without_its_step() -> N
     assert any("ends apart from those of all other ranks" in each.message for each in job.warnings)
 
 
-def begun_later(steps: int) -> Job:
-    """A healthy job of three ranks, of which one lacks the mark of its first step."""
-    traces = [*read(ranks(*[RANK] * 3, steps=steps)).values()]
+#: The same with longer kernels.
+SLOW = """
+    rank# step |1
+          host [a][b][c][d]
+          gpu  [a*4][b*4][c*4..............................][d*4]
+          nccl                                                   [ar@2....]
+"""
+
+
+def begun_later(steps: int, first: str = RANK) -> Job:
+    """A job of three ranks, of which one lacks the mark of its first step, which is drawn as `first`."""
+    drawing = in_row(ranks(*[first] * 3, steps=1), ranks(*[RANK] * 3, steps=steps - 1))
+    traces = [*read(drawing).values()]
     marks = rows(traces[1], "ProfilerStep#1", Category.ANNOTATION)[:1]
     kept = np.setdiff1d(np.arange(len(traces[1].events)), marks)
     events = traces[1].events
@@ -148,8 +158,14 @@ def test_a_rank_whose_record_begins_later_is_said() -> None:
     assert examine(job).verdict == "healthy"
 
 
-def test_two_steps_of_those_that_most_ranks_have_are_not_called_healthy() -> None:
+def test_two_steps_are_healthy_where_the_third_takes_no_longer() -> None:
     job = begun_later(steps=3)
+    assert job.steps.tolist() == [2, 3]
+    assert examine(job).verdict == "healthy"
+
+
+def test_two_steps_of_those_that_most_ranks_have_are_not_called_healthy() -> None:
+    job = begun_later(steps=3, first=SLOW)
     assert job.steps.tolist() == [2, 3]
     diagnosis = examine(job)
     assert diagnosis.verdict == "unknown"

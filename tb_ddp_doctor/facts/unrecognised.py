@@ -11,7 +11,7 @@ import numpy as np
 
 from tb_ddp_doctor.digest.intervals import Intervals
 from tb_ddp_doctor.digest.trace_contents import MARKED
-from tb_ddp_doctor.findings import OWNERS
+from tb_ddp_doctor.findings import OWNERS, Severity
 from tb_ddp_doctor.job.model import Job
 from tb_ddp_doctor.step_parts import IDLE
 from tb_ddp_doctor.trace import names
@@ -193,16 +193,34 @@ def _one_step(job: Job) -> str | None:
 
 
 def _lost_steps(job: Job) -> str | None:
-    """What few steps cannot show where most ranks have more: a fault may lie in those that some rank lacks."""
+    """What few steps cannot show where most ranks have more: a fault may lie in those that some rank lacks.
+
+    Ranks that meet in collectives take equally long, so a fault in such a step makes it longer on all of them. Where
+    these steps are no longer than the compared ones, nothing is hidden in them.
+    """
     numbers = [number for digest in job.digests for number in digest.steps.number.tolist()]
     most = {number for number, ranks in Counter(numbers).items() if 2 * ranks > len(job.ranks)}
     lost = most - {*job.steps.tolist()} - {one.step for one in job.left_out}
     if not lost or len(job.steps) >= LEAST_STEPS:
         return None
+    count = len(job.steps) + len(lost)
+    if sum(_excess(job, number) for number in lost) < Severity.MINOR.least_share * count:
+        return None
     return (
-        f"No fault shows in {len(job.steps)} of the {len(job.steps) + len(lost)} {unit(job)}s that most ranks have. "
+        f"No fault shows in {len(job.steps)} of the {count} {unit(job)}s that most ranks have. "
         "The others are not compared, since some rank's record lacks them or is damaged in them."
     )
+
+
+def _excess(job: Job, number: int) -> float:
+    """By which share of a compared step a step is longer than these, median over the ranks that have it."""
+    shares = []
+    for digest, index in zip(job.digests, job.step_index, strict=True):
+        length = digest.steps.end_ns - digest.steps.start_ns
+        own = length[digest.steps.number == number]
+        if len(own):
+            shares.append(float(own[0] / max(float(np.median(length[index])), 1.0)) - 1)
+    return max(float(np.median(shares)), 0.0)
 
 
 def _unmatched(job: Job) -> str | None:
